@@ -1,0 +1,2 @@
+//! The `fusebox` command.
+fn main() {}

@@ -1,0 +1,116 @@
+//! The graph: what a model author asked for, as a list of operations on tensors with named axes.
+//!
+//! In: lazy handles from `build.rs`, or text. Out: a [`Graph`], printed, parsed and verified here.
+//! A node comes after its arguments; every node has the type [`infer`](infer::infer) gives it. Nothing runs here:
+//! what an operation means is told by `reference/`. Start with `op.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::define_id;
+use crate::foundation::entity::List;
+use crate::tensor::shape::Type;
+
+pub mod build;
+pub mod infer;
+pub mod op;
+pub mod parse;
+pub mod print;
+pub mod verify;
+
+use op::Op;
+
+define_id!(
+    /// A node of a graph.
+    NodeId,
+    "%"
+);
+
+define_id!(
+    /// A named part of a graph: one layer of a model, mostly.
+    BlockId,
+    "block"
+);
+
+/// A name that is longer than a label: a weight, a state, an output.
+pub type Name = Arc<str>;
+
+/// The place in the author's code that made a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The source file.
+    pub file: &'static str,
+    /// The line, counted from 1.
+    pub line: u32,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// One operation with its arguments and the type of its result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What is done.
+    pub op: Op,
+    /// What it is done to; all come earlier in the graph.
+    pub args: Vec<NodeId>,
+    /// What comes out.
+    pub ty: Type,
+    /// The part of the model it belongs to.
+    pub block: Option<BlockId>,
+    /// Where the author wrote it, when known.
+    pub site: Option<Site>,
+}
+
+/// A list of operations, with the values that are wanted of it.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Graph {
+    /// Operations in an order in which they can be done.
+    pub nodes: List<NodeId, Node>,
+    /// The names of the parts.
+    pub blocks: List<BlockId, Name>,
+    /// The values the caller gets back, by name.
+    pub outputs: Vec<(Name, NodeId)>,
+}
+
+impl Graph {
+    /// Appends a node whose type was inferred.
+    pub fn push(&mut self, node: Node) -> NodeId {
+        self.nodes.push(node)
+    }
+
+    /// What must be computed: the outputs, then every write to a state, in order, each once.
+    pub fn roots(&self) -> Vec<NodeId> {
+        let mut roots: Vec<NodeId> = Vec::new();
+        let writes = self.nodes.iter().filter(|(_, node)| matches!(node.op, Op::Write { .. })).map(|(id, _)| id);
+        for id in self.outputs.iter().map(|(_, id)| *id).chain(writes) {
+            if !roots.contains(&id) {
+                roots.push(id);
+            }
+        }
+        roots
+    }
+
+    /// For every node, the nodes that read it; one that reads it twice stands twice.
+    pub fn readers(&self) -> List<NodeId, Vec<NodeId>> {
+        let mut readers: List<NodeId, Vec<NodeId>> = self.nodes.ids().map(|_| Vec::new()).collect();
+        for (id, node) in self.nodes.iter() {
+            for arg in &node.args {
+                readers[*arg].push(id);
+            }
+        }
+        readers
+    }
+
+    /// The state that a `State` or `Write` node holds; nothing for other nodes.
+    pub fn state_of(&self, node: NodeId) -> Option<&Name> {
+        match &self.nodes[node].op {
+            Op::State { name, .. } => Some(name),
+            Op::Write { .. } => self.state_of(*self.nodes[node].args.first()?),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Fusebox's compiler: a lazy graph of plain mathematics becomes a short list of fused kernels.
+//!
+//! The road is `pipeline::compile`: improve, partition, lower, plan. Every form along it can be printed and verified,
+//! and a [`story`] tells what each stage did and why.
+//! No file, device or model is known here.
+
+pub mod foundation;
+pub mod error;
+pub mod graph;
+pub mod tensor;

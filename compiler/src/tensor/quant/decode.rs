@@ -1,0 +1,303 @@
+//! What the bits of one block mean, format by format.
+//!
+//! In: the bytes of exactly one block, and room for exactly its elements; `Format` sees to both. Out: the elements.
+//! The layouts are those of `ggml-common.h`, all little-endian, each given as a formula for element `i`; `int8` is a
+//! group of qwen3.c with its scale put behind it.
+//! The order of the arithmetic is GGML's, so that results are equal bit by bit.
+
+use half::{bf16, f16};
+
+pub(super) fn plain_f32(block: &[u8], out: &mut [f32]) {
+    out[0] = f32::from_le_bytes(bytes_at(block, 0));
+}
+
+pub(super) fn plain_f16(block: &[u8], out: &mut [f32]) {
+    out[0] = f16_at(block, 0);
+}
+
+pub(super) fn plain_bf16(block: &[u8], out: &mut [f32]) {
+    out[0] = bf16::from_le_bytes(bytes_at(block, 0)).to_f32();
+}
+
+pub(super) fn plain_i32(block: &[u8], out: &mut [f32]) {
+    out[0] = i32::from_le_bytes(bytes_at(block, 0)) as f32;
+}
+
+/// `d:f16 qs:16`
+pub(super) fn q4_0(block: &[u8], out: &mut [f32]) {
+    let d = f16_at(block, 0);
+    for (i, y) in out.iter_mut().enumerate() {
+        *y = d * (f32::from(nibble(&block[2..], i)) - 8.0);
+    }
+}
+
+/// `d:f16 m:f16 qs:16`
+pub(super) fn q4_1(block: &[u8], out: &mut [f32]) {
+    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+    for (i, y) in out.iter_mut().enumerate() {
+        *y = d * f32::from(nibble(&block[4..], i)) + m;
+    }
+}
+
+/// `d:f16 qh:4 qs:16`
+pub(super) fn q5_0(block: &[u8], out: &mut [f32]) {
+    let d = f16_at(block, 0);
+    for (i, y) in out.iter_mut().enumerate() {
+        let q = nibble(&block[6..], i) | fifth_bit(&block[2..6], i);
+        *y = d * (f32::from(q) - 16.0);
+    }
+}
+
+/// `d:f16 m:f16 qh:4 qs:16`
+pub(super) fn q5_1(block: &[u8], out: &mut [f32]) {
+    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+    for (i, y) in out.iter_mut().enumerate() {
+        let q = nibble(&block[8..], i) | fifth_bit(&block[4..8], i);
+        *y = d * f32::from(q) + m;
+    }
+}
+
+/// `d:f16 qs:32`, the elements with a sign
+pub(super) fn q8_0(block: &[u8], out: &mut [f32]) {
+    let d = f16_at(block, 0);
+    for (y, q) in out.iter_mut().zip(&block[2..]) {
+        *y = d * f32::from(q.cast_signed());
+    }
+}
+
+/// `d:f16 dmin:f16 scales:12 qs:128`
+pub(super) fn q4_k(block: &[u8], out: &mut [f32]) {
+    let qs = &block[16..];
+    for (group, ys) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, offset) = k_scale_and_offset(block, group);
+        for (i, y) in ys.iter_mut().enumerate() {
+            *y = scale * f32::from(k_nibble(qs, group, i)) - offset;
+        }
+    }
+}
+
+/// `d:f16 dmin:f16 scales:12 qh:32 qs:128`
+pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
+    let (qh, qs) = (&block[16..48], &block[48..]);
+    for (group, ys) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, offset) = k_scale_and_offset(block, group);
+        for (i, y) in ys.iter_mut().enumerate() {
+            // Byte `i` of `qh` holds the fifth bits of the `i`-th elements of the eight groups.
+            let q = k_nibble(qs, group, i) | ((qh[i] >> group) & 1) << 4;
+            *y = scale * f32::from(q) - offset;
+        }
+    }
+}
+
+/// `ql:128 qh:64 scales:16 d:f16`, the scales with a sign
+pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
+    let (ql, qh, scales, d) = (&block[..128], &block[128..192], &block[192..208], f16_at(block, 208));
+    for (i, y) in out.iter_mut().enumerate() {
+        // Each half of the block is four rows of 32. Rows 0 and 1 are the low nibbles of its 64 bytes of `ql`, rows 2
+        // and 3 the high ones; the bit pairs of its 32 bytes of `qh` are rows 0 to 3.
+        let (half, row, column) = (i / 128, i / 32 % 4, i % 32);
+        let low = (ql[half * 64 + row % 2 * 32 + column] >> (row / 2 * 4)) & 15;
+        let high = (qh[half * 32 + column] >> (row * 2)) & 3;
+        let scale = d * f32::from(scales[i / 16].cast_signed());
+        *y = scale * (f32::from(low | high << 4) - 32.0);
+    }
+}
+
+/// `qs:group d:f32`, the elements with a sign
+pub(super) fn int8(block: &[u8], out: &mut [f32]) {
+    let d = f32::from_le_bytes(bytes_at(block, out.len()));
+    for (y, q) in out.iter_mut().zip(block) {
+        *y = d * f32::from(q.cast_signed());
+    }
+}
+
+fn bytes_at<const N: usize>(block: &[u8], start: usize) -> [u8; N] {
+    std::array::from_fn(|i| block[start + i])
+}
+
+fn f16_at(block: &[u8], start: usize) -> f32 {
+    f16::from_le_bytes(bytes_at(block, start)).to_f32()
+}
+
+/// Four bits of element `i` of 32: the low nibbles are the first half of the block, the high ones the second.
+fn nibble(qs: &[u8], i: usize) -> u8 {
+    (qs[i % 16] >> (i / 16 * 4)) & 15
+}
+
+/// The fifth bit of element `i` of 32, in its place.
+fn fifth_bit(qh: &[u8], i: usize) -> u8 {
+    ((qh[i / 8] >> (i % 8)) & 1) << 4
+}
+
+/// Four bits of element `i` of a group of 32: even groups are the low nibbles, odd ones the high nibbles.
+fn k_nibble(qs: &[u8], group: usize, i: usize) -> u8 {
+    (qs[group / 2 * 32 + i] >> (group % 2 * 4)) & 15
+}
+
+/// What multiplies the elements of a group of `Q4K` and `Q5K`, and what is then taken off.
+fn k_scale_and_offset(block: &[u8], group: usize) -> (f32, f32) {
+    let s = &block[4..16];
+    // Sixteen numbers of 6 bits in 12 bytes: groups 0 to 3 have one byte for each of theirs, groups 4 to 7 share a byte
+    // for the low four bits of both and keep the upper two in the spare bits of the others.
+    let (scale, offset) = if group < 4 {
+        (s[group] & 63, s[group + 4] & 63)
+    } else {
+        ((s[group + 4] & 15) | s[group - 4] >> 6 << 4, s[group + 4] >> 4 | s[group] >> 6 << 4)
+    };
+    (f16_at(block, 0) * f32::from(scale), f16_at(block, 2) * f32::from(offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tensor::quant::Format;
+
+    /// Compares a block with what each element should be.
+    fn check(format: Format, block: &[&[u8]], expected: impl Fn(usize) -> f32) {
+        let expected: Vec<f32> = (0..format.block_len()).map(expected).collect();
+        assert_eq!(format.decode_all(&block.concat(), format.block_len()), Some(expected), "{format}");
+    }
+
+    // 0.5, 0.25 and -3 in half precision.
+    const HALF: [u8; 2] = [0x00, 0x38];
+    const QUARTER: [u8; 2] = [0x00, 0x34];
+    const MINUS_THREE: [u8; 2] = [0x00, 0xc2];
+
+    /// A quantum of 4, 5 or 6 bits for element `i`: different for neighbours, and for elements that share a byte.
+    fn quantum(i: usize, n_bits: u32) -> u8 {
+        ((i * 7 + i / 16 * 3 + 1) % (1 << n_bits)) as u8
+    }
+
+    /// Writes a block of 32 as GGML's quantiser does: sixteen bytes of nibbles, and the fifth bits.
+    fn packed_32(n_bits: u32) -> ([u8; 16], [u8; 4]) {
+        let (mut qs, mut qh) = ([0; 16], 0_u32);
+        for (j, packed) in qs.iter_mut().enumerate() {
+            let (first, second) = (quantum(j, n_bits), quantum(j + 16, n_bits));
+            *packed = first % 16 + second % 16 * 16;
+            qh += u32::from(first >= 16) << j;
+            qh += u32::from(second >= 16) << (j + 16);
+        }
+        (qs, qh.to_le_bytes())
+    }
+
+    /// The scale and the offset of a group, both of 6 bits.
+    fn six_bits(group: usize) -> (u8, u8) {
+        ((group * 9 + 1) as u8, 63 - (group * 8) as u8)
+    }
+
+    /// Writes sixteen numbers of 6 bits as GGML's quantiser does.
+    fn packed_scales() -> [u8; 12] {
+        let mut bytes = [0; 12];
+        for j in 0..4 {
+            (bytes[j], bytes[j + 4]) = six_bits(j);
+        }
+        for j in 4..8 {
+            let (scale, offset) = six_bits(j);
+            bytes[j + 4] = scale % 16 + offset % 16 * 16;
+            bytes[j - 4] += scale / 16 * 64;
+            bytes[j] += offset / 16 * 64;
+        }
+        bytes
+    }
+
+    /// Writes a block of 256 as GGML's quantiser does: 64 elements by 64, and the fifth bits under a moving mask.
+    fn packed_256(n_bits: u32) -> ([u8; 128], [u8; 32]) {
+        let (mut qs, mut qh) = ([0; 128], [0; 32]);
+        for (step, qs) in qs.chunks_exact_mut(32).enumerate() {
+            for j in 0..32 {
+                let (first, second) = (quantum(step * 64 + j, n_bits), quantum(step * 64 + j + 32, n_bits));
+                qs[j] = first % 16 + second % 16 * 16;
+                qh[j] += (u8::from(first >= 16) + u8::from(second >= 16) * 2) << (2 * step);
+            }
+        }
+        (qs, qh)
+    }
+
+    #[test]
+    fn plain_elements_are_little_endian() {
+        check(Format::F32, &[&[0x00, 0x00, 0x20, 0xc1]], |_| -10.0);
+        check(Format::F16, &[&[0x00, 0xc9]], |_| -10.0);
+        check(Format::BF16, &[&[0x20, 0xc1]], |_| -10.0);
+        check(Format::I32, &[&[0xfe, 0xff, 0xff, 0xff]], |_| -2.0);
+        check(Format::I32, &[&[0x04, 0x03, 0x02, 0x01]], |_| 16_909_060.0);
+    }
+
+    #[test]
+    fn four_bits_are_two_halves_of_nibbles() {
+        let (qs, _) = packed_32(4);
+        check(Format::Q4_0, &[&HALF, &qs], |i| 0.5 * (f32::from(quantum(i, 4)) - 8.0));
+        check(Format::Q4_1, &[&HALF, &MINUS_THREE, &qs], |i| 0.5 * f32::from(quantum(i, 4)) - 3.0);
+    }
+
+    #[test]
+    fn five_bits_have_their_top_bits_apart() {
+        let (qs, qh) = packed_32(5);
+        check(Format::Q5_0, &[&HALF, &qh, &qs], |i| 0.5 * (f32::from(quantum(i, 5)) - 16.0));
+        check(Format::Q5_1, &[&HALF, &MINUS_THREE, &qh, &qs], |i| 0.5 * f32::from(quantum(i, 5)) - 3.0);
+    }
+
+    #[test]
+    fn eight_bits_have_a_sign() {
+        let qs: Vec<u8> = (0..32).map(|i: i8| (i * 8 - 127).cast_unsigned()).collect();
+        check(Format::Q8_0, &[&MINUS_THREE, &qs], |i| -3.0 * (i as f32 * 8.0 - 127.0));
+        check(Format::Int8 { group: 32 }, &[&qs, &0.3_f32.to_le_bytes()], |i| 0.3 * (i as f32 * 8.0 - 127.0));
+    }
+
+    #[test]
+    fn groups_of_32_have_scales_and_offsets_of_six_bits() {
+        let expected = |i: usize, n_bits| {
+            let (scale, offset) = six_bits(i / 32);
+            0.5 * f32::from(scale) * f32::from(quantum(i, n_bits)) - 0.25 * f32::from(offset)
+        };
+        let ((qs4, _), (qs5, qh5)) = (packed_256(4), packed_256(5));
+        check(Format::Q4K, &[&HALF, &QUARTER, &packed_scales(), &qs4], |i| expected(i, 4));
+        check(Format::Q5K, &[&HALF, &QUARTER, &packed_scales(), &qh5, &qs5], |i| expected(i, 5));
+    }
+
+    #[test]
+    fn groups_of_16_have_scales_of_eight_bits() {
+        let (mut ql, mut qh) = ([0; 128], [0; 64]);
+        for half in 0..2 {
+            for l in 0..32 {
+                let [a, b, c, d] = [0, 32, 64, 96].map(|row| quantum(half * 128 + l + row, 6));
+                ql[half * 64 + l] = a % 16 + c % 16 * 16;
+                ql[half * 64 + l + 32] = b % 16 + d % 16 * 16;
+                qh[half * 32 + l] = a / 16 + b / 16 * 4 + c / 16 * 16 + d / 16 * 64;
+            }
+        }
+        let scales: [i8; 16] = std::array::from_fn(|group| (group as i8 - 8) * 15 + 7);
+        check(Format::Q6K, &[&ql, &qh, &scales.map(i8::cast_unsigned), &HALF], |i| {
+            0.5 * f32::from(scales[i / 16]) * (f32::from(quantum(i, 6)) - 32.0)
+        });
+    }
+
+    // Where the scales of a block are: 0.1 and -0.35 or so in half precision.
+    const D: &[(usize, u16)] = &[(0, 0x2e66)];
+    const D_AND_M: &[(usize, u16)] = &[(0, 0x2e66), (2, 0xb59a)];
+    const D_LAST: &[(usize, u16)] = &[(208, 0x2e66)];
+
+    /// Compares a block of scattered bytes with what `gguf.quants.dequantize` of gguf-py makes of it: two elements,
+    /// and the sum of all elements times their indices from one.
+    fn recorded(format: Format, scales: &[(usize, u16)], two: [(usize, f32); 2], weighted_sum: f64) {
+        let scattered = |i: usize| ((i as u32 + 1).wrapping_mul(2_654_435_761) >> 24) as u8;
+        let mut block: Vec<u8> = (0..format.block_bytes()).map(scattered).collect();
+        for (at, half) in scales {
+            block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
+        }
+        let elements = format.decode_all(&block, format.block_len()).unwrap();
+        assert_eq!(two.map(|(i, _)| (i, elements[i])), two, "{format}");
+        let sum = elements.iter().enumerate().fold(0.0, |sum, (i, y)| sum + (i + 1) as f64 * f64::from(*y));
+        assert_eq!(sum, weighted_sum, "{format}");
+    }
+
+    #[test]
+    fn scattered_bytes_decode_as_in_gguf_py() {
+        recorded(Format::Q4_0, D, [(17, -0.099_975_586), (31, -0.699_829_1)], -37.190_917_968_75);
+        recorded(Format::Q4_1, D_AND_M, [(17, 0.749_633_8), (31, 0.149_780_27)], 212.651_367_187_5);
+        recorded(Format::Q5_0, D, [(17, 1.499_633_8), (31, 0.899_780_3)], 65.284_057_617_187_5);
+        recorded(Format::Q5_1, D_AND_M, [(17, 1.449_462_9), (31, 2.549_194_3)], 712.329_345_703_125);
+        recorded(Format::Q8_0, D, [(17, 9.197_754), (31, 0.299_926_76)], -104.574_462_890_625);
+        recorded(Format::Q4K, D_AND_M, [(100, 73.489_746), (255, 86.984_25)], 1_204_910.513_671_875);
+        recorded(Format::Q5K, D_AND_M, [(100, 132.275_39), (255, 153.268_07)], 2_123_097.492_187_5);
+        recorded(Format::Q6K, D_LAST, [(100, 5.698_608_4), (255, -11.497_192)], 317_339.005_737_304_7);
+    }
+}

@@ -1,0 +1,293 @@
+//! Block formats as data: how the elements of a stored tensor lie in bytes.
+//!
+//! In: the bytes of one tensor, as a file holds them, and its number of elements. Out: the numbers they stand for, or
+//! nothing where the bytes are too few.
+//! A format is one row of the table in `Format::layout`; everything else follows from that row.
+//! `Int8` is the odd one: its scales lie behind all elements of the tensor instead of inside the blocks.
+//! Nothing here may be fast or know of kernels: this is the definition that kernels are held against.
+//! The meaning of the bits of a block is in `decode.rs`.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::tensor::dtype::DType;
+
+mod decode;
+
+/// How the elements of a stored tensor lie in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Format {
+    /// Plain single-precision numbers.
+    F32,
+    /// Plain half-precision numbers.
+    F16,
+    /// Plain upper halves of single-precision numbers.
+    BF16,
+    /// Plain whole numbers.
+    I32,
+    /// GGML: 32 elements of 4 bits, one scale.
+    Q4_0,
+    /// GGML: 32 elements of 4 bits, one scale and one offset.
+    Q4_1,
+    /// GGML: 32 elements of 5 bits, one scale.
+    Q5_0,
+    /// GGML: 32 elements of 5 bits, one scale and one offset.
+    Q5_1,
+    /// GGML: 32 elements of 8 bits, one half-precision scale.
+    Q8_0,
+    /// GGML: 8 groups of 32 elements of 4 bits, each with a scale and an offset of 6 bits.
+    Q4K,
+    /// GGML: 8 groups of 32 elements of 5 bits, each with a scale and an offset of 6 bits.
+    Q5K,
+    /// GGML: 16 groups of 16 elements of 6 bits, each with a scale of 8 bits.
+    Q6K,
+    /// qwen3.c: all elements of the tensor as bytes, then one single-precision scale for every `group` of them.
+    Int8 {
+        /// How many elements share a scale; never zero in a tensor that can be read.
+        group: u32,
+    },
+}
+
+/// One row of the table of formats.
+struct Layout {
+    name: &'static str,
+    block_len: usize,
+    block_bytes: usize,
+    decode: fn(block: &[u8], out: &mut [f32]),
+}
+
+const INT8_PREFIX: &str = "int8.g";
+
+impl Format {
+    /// Every format without a parameter, in the order of the declaration: all but `Int8`.
+    pub const FIXED: [Self; 12] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::I32,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+    ];
+
+    /// The table of formats.
+    fn layout(self) -> Layout {
+        let row = |name, block_len, block_bytes, decode| Layout { name, block_len, block_bytes, decode };
+        match self {
+            Self::F32 => row("f32", 1, 4, decode::plain_f32),
+            Self::F16 => row("f16", 1, 2, decode::plain_f16),
+            Self::BF16 => row("bf16", 1, 2, decode::plain_bf16),
+            Self::I32 => row("i32", 1, 4, decode::plain_i32),
+            Self::Q4_0 => row("q4_0", 32, 18, decode::q4_0),
+            Self::Q4_1 => row("q4_1", 32, 20, decode::q4_1),
+            Self::Q5_0 => row("q5_0", 32, 22, decode::q5_0),
+            Self::Q5_1 => row("q5_1", 32, 24, decode::q5_1),
+            Self::Q8_0 => row("q8_0", 32, 34, decode::q8_0),
+            Self::Q4K => row("q4_k", 256, 144, decode::q4_k),
+            Self::Q5K => row("q5_k", 256, 176, decode::q5_k),
+            Self::Q6K => row("q6_k", 256, 210, decode::q6_k),
+            Self::Int8 { group } => row(INT8_PREFIX, group as usize, group as usize + 4, decode::int8),
+        }
+    }
+
+    /// The name in text forms: `q4_k`, or `int8.g64` for groups of 64.
+    pub fn name(self) -> String {
+        self.to_string()
+    }
+
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        if let Some(format) = Self::FIXED.into_iter().find(|format| format.layout().name == name) {
+            return Some(format);
+        }
+        let group = name.strip_prefix(INT8_PREFIX)?.parse().ok().filter(|group| *group > 0)?;
+        let format = Self::Int8 { group };
+        // A number has many spellings and a format has one name.
+        (format.name() == name).then_some(format)
+    }
+
+    /// The format that stores elements of a type as they are.
+    pub fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::F32 => Self::F32,
+            DType::F16 => Self::F16,
+            DType::BF16 => Self::BF16,
+            DType::I32 => Self::I32,
+        }
+    }
+
+    /// The type whose elements lie here as they are; nothing for quantised formats.
+    pub fn plain(self) -> Option<DType> {
+        DType::ALL.into_iter().find(|dtype| Self::of(*dtype) == self)
+    }
+
+    /// The type of a decoded element: single precision for every quantised format.
+    pub fn dtype(self) -> DType {
+        self.plain().unwrap_or(DType::F32)
+    }
+
+    /// Elements of one block.
+    pub fn block_len(self) -> usize {
+        self.layout().block_len
+    }
+
+    /// Bytes of one block with its scales.
+    pub fn block_bytes(self) -> usize {
+        self.layout().block_bytes
+    }
+
+    /// Bytes of a tensor; nothing where the elements do not fill whole blocks or no machine could hold them.
+    pub fn bytes_for(self, n_elements: usize) -> Option<usize> {
+        let Layout { block_len, block_bytes, .. } = self.layout();
+        let rest = n_elements.checked_rem(block_len)?;
+        if rest == 0 { (n_elements / block_len).checked_mul(block_bytes) } else { None }
+    }
+
+    /// One element, by its index in storage order; nothing where the bytes are too few for the whole tensor or there
+    /// is no such element.
+    ///
+    /// It decodes the whole block for it. Whole numbers come rounded to single precision.
+    pub fn decode(self, bytes: &[u8], n_elements: usize, index: usize) -> Option<f32> {
+        if index >= n_elements || bytes.len() < self.bytes_for(n_elements)? {
+            return None;
+        }
+        let Layout { block_len, decode, .. } = self.layout();
+        let mut block = vec![0.0; block_len];
+        decode(&self.block(bytes, n_elements, index / block_len)?, &mut block);
+        block.get(index % block_len).copied()
+    }
+
+    /// All elements in storage order; nothing where the bytes are too few.
+    pub fn decode_all(self, bytes: &[u8], n_elements: usize) -> Option<Vec<f32>> {
+        // Checked before anything is allocated: the number of elements may come from a broken file.
+        if bytes.len() < self.bytes_for(n_elements)? {
+            return None;
+        }
+        let Layout { block_len, decode, .. } = self.layout();
+        let mut elements = vec![0.0; n_elements];
+        for (block_idx, out) in elements.chunks_exact_mut(block_len).enumerate() {
+            decode(&self.block(bytes, n_elements, block_idx)?, out);
+        }
+        Some(elements)
+    }
+
+    /// The bytes of one block; for `Int8` the elements of one group followed by their scale.
+    fn block(self, bytes: &[u8], n_elements: usize, block_idx: usize) -> Option<Cow<'_, [u8]>> {
+        let Layout { block_len, block_bytes, .. } = self.layout();
+        let piece = |start: usize, n_bytes: usize| bytes.get(start..start + n_bytes);
+        if let Self::Int8 { .. } = self {
+            let elements = piece(block_idx * block_len, block_len)?;
+            let scale = piece(n_elements + block_idx * 4, 4)?;
+            return Some(Cow::Owned([elements, scale].concat()));
+        }
+        piece(block_idx * block_bytes, block_bytes).map(Cow::Borrowed)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.layout().name;
+        if let Self::Int8 { group } = self { write!(f, "{name}{group}") } else { f.write_str(name) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_format() -> Vec<Format> {
+        Format::FIXED.into_iter().chain([Format::Int8 { group: 64 }, Format::Int8 { group: 3 }]).collect()
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for format in every_format() {
+            assert_eq!(Format::named(&format.name()), Some(format));
+        }
+        assert_eq!(Format::Int8 { group: 64 }.name(), "int8.g64");
+        assert_eq!(Format::Q4K.to_string(), "q4_k");
+    }
+
+    #[test]
+    fn other_spellings_are_no_names() {
+        for name in ["", "Q4_0", "q4k", "int8.g", "int8.g0", "int8.g+64", "int8.g064", "int8.g4294967296"] {
+            assert_eq!(Format::named(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn plain_formats_are_element_types() {
+        for dtype in DType::ALL {
+            let format = Format::of(dtype);
+            assert_eq!((format.plain(), format.dtype()), (Some(dtype), dtype));
+            assert_eq!((format.block_len(), format.block_bytes()), (1, dtype.bytes()));
+            assert_eq!(format.name(), dtype.name());
+        }
+        assert_eq!((Format::Q6K.plain(), Format::Q6K.dtype()), (None, DType::F32));
+        assert_eq!((Format::Int8 { group: 64 }.plain(), Format::Int8 { group: 64 }.dtype()), (None, DType::F32));
+    }
+
+    #[test]
+    fn only_whole_blocks_have_bytes() {
+        assert_eq!(Format::F16.bytes_for(7), Some(14));
+        assert_eq!(Format::Q4_0.bytes_for(64), Some(36));
+        assert_eq!(Format::Q4_0.bytes_for(48), None);
+        assert_eq!(Format::Q6K.bytes_for(512), Some(420));
+        assert_eq!(Format::Int8 { group: 64 }.bytes_for(128), Some(136));
+        assert_eq!(Format::Int8 { group: 64 }.bytes_for(96), None);
+        assert_eq!(Format::Int8 { group: 0 }.bytes_for(0), None);
+        assert_eq!(Format::F32.bytes_for(usize::MAX), None);
+    }
+
+    #[test]
+    fn too_few_bytes_decode_to_nothing() {
+        for format in every_format() {
+            let n_elements = 2 * format.block_len();
+            let bytes = vec![0; 2 * format.block_bytes()];
+            assert_eq!(format.decode_all(&bytes, n_elements).map(|all| all.len()), Some(n_elements));
+            assert!(format.decode(&bytes, n_elements, n_elements - 1).is_some());
+            assert_eq!(format.decode(&bytes, n_elements, n_elements), None);
+            for len in 0..bytes.len() {
+                assert_eq!(format.decode_all(&bytes[..len], n_elements), None);
+                assert_eq!(format.decode(&bytes[..len], n_elements, 0), None);
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_lengths_decode_to_nothing() {
+        for format in every_format().into_iter().chain([Format::Int8 { group: 0 }, Format::Int8 { group: u32::MAX }]) {
+            let n_elements = usize::MAX - usize::MAX.checked_rem(format.block_len()).unwrap_or(0);
+            assert_eq!(format.decode_all(&[0; 64], n_elements), None);
+            assert_eq!(format.decode(&[0; 64], n_elements, n_elements - 1), None);
+        }
+    }
+
+    #[test]
+    fn one_element_is_the_same_as_among_all() {
+        for format in every_format() {
+            let n_elements = 3 * format.block_len();
+            // Without the bits that would make an exponent too great, no element is infinite or not a number.
+            let bytes: Vec<u8> = (0..3 * format.block_bytes()).map(|i| (i * 37 % 251) as u8 & 0xbf).collect();
+            let all = format.decode_all(&bytes, n_elements).unwrap();
+            for (index, element) in all.iter().enumerate() {
+                assert_eq!(format.decode(&bytes, n_elements, index), Some(*element), "{format} {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn scales_of_int8_lie_behind_all_elements() {
+        let mut bytes: Vec<u8> = [3_i8, -5, 127, -127, 0, 1].into_iter().map(i8::cast_unsigned).collect();
+        for scale in [0.5_f32, 2.0, -0.25] {
+            bytes.extend(scale.to_le_bytes());
+        }
+        let elements = Format::Int8 { group: 2 }.decode_all(&bytes, 6).unwrap();
+        assert_eq!(elements, [1.5, -2.5, 254.0, -254.0, 0.0, -0.25]);
+    }
+}
