@@ -81,7 +81,7 @@ impl<'a> Scanner<'a> {
     pub fn take(&mut self, token: &str) -> bool {
         self.skip_blanks();
         let Some(after) = self.rest.strip_prefix(token) else { return false };
-        let is_word = token.ends_with(is_word_char);
+        let is_word = token.starts_with(|c: char| c.is_alphanumeric() || c == '_');
         if is_word && after.starts_with(is_word_char) {
             return false;
         }

@@ -181,7 +181,7 @@ mod tests {
 
     /// The scale and the offset of a group, both of 6 bits.
     fn six_bits(group: usize) -> (u8, u8) {
-        ((group * 9 + 1) as u8, 63 - (group * 8) as u8)
+        ((group * 5 + 28) as u8, (group * 23 + 11) as u8 % 64)
     }
 
     /// Writes sixteen numbers of 6 bits as GGML's quantiser does.
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn eight_bits_have_a_sign() {
-        let qs: Vec<u8> = (0..32).map(|i: i8| (i * 8 - 127).cast_unsigned()).collect();
+        let qs: Vec<u8> = (0..32).map(|i: i16| (i * 8 - 127) as u8).collect();
         check(Format::Q8_0, &[&MINUS_THREE, &qs], |i| -3.0 * (i as f32 * 8.0 - 127.0));
         check(Format::Int8 { group: 32 }, &[&qs, &0.3_f32.to_le_bytes()], |i| 0.3 * (i as f32 * 8.0 - 127.0));
     }
