@@ -1,0 +1,325 @@
+//! Where an element lies: whole-number expressions over loop variables and symbols.
+//!
+//! An [`Index`] is a sum of atoms with factors; quotients, remainders and numbers read from memory are atoms. The
+//! form is canonical, so equal sums are equal values, and `a·(x / a) + x % a` is `x`.
+//! [`Index::bounds`] is the proof that an access stays inside; it may be wider than the truth, never narrower.
+
+use crate::foundation::entity::List;
+use crate::kernel::{Place, Range, Var, VarId};
+use crate::tensor::sym::{Sym, Symbol};
+
+/// A sum of atoms with whole factors.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Index {
+    /// Sorted by atom, no zero factor.
+    terms: Vec<(Atom, i64)>,
+    constant: i64,
+}
+
+/// What a sum is made of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Atom {
+    /// A loop variable.
+    Var(VarId),
+    /// A product of run-time integers.
+    Symbols(Vec<Symbol>),
+    /// A quotient, rounded down.
+    Div(Box<Index>, i64),
+    /// The remainder of that.
+    Rem(Box<Index>, i64),
+    /// A whole number read from memory, brought into `0..below`.
+    Lookup {
+        /// Where from.
+        from: Place,
+        /// Which element.
+        at: Vec<Index>,
+        /// One past the largest.
+        below: i64,
+    },
+    /// The smaller of a sum and a number.
+    Min(Box<Index>, i64),
+    /// The larger of a sum and a number.
+    Max(Box<Index>, i64),
+}
+
+/// The loop variables an index is judged by.
+pub type Vars = List<VarId, Var>;
+
+impl Index {
+    /// A number.
+    pub fn constant(value: i64) -> Self {
+        Self { terms: Vec::new(), constant: value }
+    }
+
+    /// A loop variable.
+    pub fn var(var: VarId) -> Self {
+        Self::atom(Atom::Var(var))
+    }
+
+    /// One atom.
+    pub fn atom(atom: Atom) -> Self {
+        Self { terms: vec![(atom, 1)], constant: 0 }
+    }
+
+    /// A symbolic integer.
+    pub fn sym(value: &Sym) -> Self {
+        let terms = value.terms().map(|(symbols, factor)| (Atom::Symbols(symbols.to_vec()), factor));
+        Self::collect(terms.collect(), value.constant())
+    }
+
+    /// The number, where it is one.
+    pub fn as_const(&self) -> Option<i64> {
+        self.terms.is_empty().then_some(self.constant)
+    }
+
+    /// The atoms with their factors, in canonical order.
+    pub fn terms(&self) -> &[(Atom, i64)] {
+        &self.terms
+    }
+
+    /// What is added to the terms.
+    pub fn offset(&self) -> i64 {
+        self.constant
+    }
+
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let terms = self.terms.iter().chain(&other.terms).cloned().collect();
+        Self::collect(terms, self.constant + other.constant)
+    }
+
+    /// The difference of two.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> Self {
+        self.plus(&other.times(-1))
+    }
+
+    /// A multiple.
+    #[must_use]
+    pub fn times(&self, factor: i64) -> Self {
+        if factor == 0 {
+            return Self::default();
+        }
+        let terms = self.terms.iter().map(|(atom, f)| (atom.clone(), f * factor)).collect();
+        Self { terms, constant: self.constant * factor }
+    }
+
+    /// The quotient by a positive number, rounded down.
+    #[must_use]
+    pub fn div(&self, by: i64, vars: &Vars) -> Self {
+        let (whole, rest) = self.divide(by);
+        match rest.bounds(vars) {
+            (low, high) if low >= 0 && high < by => whole,
+            _ => whole.plus(&Self::atom(Atom::Div(Box::new(rest), by))),
+        }
+    }
+
+    /// The remainder of that.
+    #[must_use]
+    pub fn rem(&self, by: i64, vars: &Vars) -> Self {
+        let (_, rest) = self.divide(by);
+        match rest.bounds(vars) {
+            (low, high) if low >= 0 && high < by => rest,
+            _ => Self::atom(Atom::Rem(Box::new(rest), by)),
+        }
+    }
+
+    /// This, brought into `0..=most`.
+    #[must_use]
+    pub fn clamped(&self, most: i64, vars: &Vars) -> Self {
+        let (low, high) = self.bounds(vars);
+        let above = if low < 0 { Self::atom(Atom::Max(Box::new(self.clone()), 0)) } else { self.clone() };
+        if high > most { Self::atom(Atom::Min(Box::new(above), most)) } else { above }
+    }
+
+    /// Splits into the quotient of what `by` divides and the rest.
+    fn divide(&self, by: i64) -> (Self, Self) {
+        let (whole, rest): (Vec<_>, Vec<_>) = self.terms.iter().cloned().partition(|(_, factor)| factor % by == 0);
+        let whole = whole.into_iter().map(|(atom, factor)| (atom, factor / by)).collect();
+        let whole = Self { terms: whole, constant: self.constant.div_euclid(by) };
+        (whole, Self { terms: rest, constant: self.constant.rem_euclid(by) })
+    }
+
+    /// The smallest and largest value, for any values of variables and symbols in their ranges.
+    pub fn bounds(&self, vars: &Vars) -> (i64, i64) {
+        let direct = self.bounds_of_terms(vars);
+        let relative = self.relative_to_blocks(vars).map(|index| index.0.bounds_with(index.1, vars));
+        relative.map_or(direct, |(low, high)| (low.max(direct.0), high.min(direct.1)))
+    }
+
+    /// Whether any atom, at any depth, satisfies `test`.
+    pub fn any(&self, test: &mut impl FnMut(&Atom) -> bool) -> bool {
+        self.terms.iter().any(|(atom, _)| {
+            test(atom)
+                || match atom {
+                    Atom::Var(_) | Atom::Symbols(_) => false,
+                    Atom::Div(inner, _) | Atom::Rem(inner, _) | Atom::Min(inner, _) | Atom::Max(inner, _) => {
+                        inner.any(test)
+                    }
+                    Atom::Lookup { at, .. } => at.iter().any(|index| index.any(test)),
+                }
+        })
+    }
+
+    /// Whether a variable that satisfies `test` occurs.
+    pub fn uses_var(&self, test: impl Fn(VarId) -> bool) -> bool {
+        self.any(&mut |atom| matches!(atom, Atom::Var(var) if test(*var)))
+    }
+
+    /// The same index with every variable replaced.
+    #[must_use]
+    pub fn replaced(&self, with: &impl Fn(VarId) -> Self, vars: &Vars) -> Self {
+        let mut sum = Self::constant(self.constant);
+        for (atom, factor) in &self.terms {
+            let term = match atom {
+                Atom::Var(var) => with(*var),
+                Atom::Symbols(_) => Self::atom(atom.clone()),
+                Atom::Div(inner, by) => inner.replaced(with, vars).div(*by, vars),
+                Atom::Rem(inner, by) => inner.replaced(with, vars).rem(*by, vars),
+                Atom::Min(inner, most) => Self::atom(Atom::Min(Box::new(inner.replaced(with, vars)), *most)),
+                Atom::Max(inner, least) => Self::atom(Atom::Max(Box::new(inner.replaced(with, vars)), *least)),
+                Atom::Lookup { from, at, below } => {
+                    let at = at.iter().map(|index| index.replaced(with, vars)).collect();
+                    Self::atom(Atom::Lookup { from: *from, at, below: *below })
+                }
+            };
+            sum = sum.plus(&term.times(*factor));
+        }
+        sum
+    }
+
+    fn bounds_of_terms(&self, vars: &Vars) -> (i64, i64) {
+        self.bounds_with((0, 0), vars)
+    }
+
+    fn bounds_with(&self, start: (i64, i64), vars: &Vars) -> (i64, i64) {
+        let (mut low, mut high) = (start.0 + self.constant, start.1 + self.constant);
+        for (atom, factor) in &self.terms {
+            let (least, most) = atom.bounds(vars);
+            let (a, b) = (factor.saturating_mul(least), factor.saturating_mul(most));
+            low = low.saturating_add(a.min(b));
+            high = high.saturating_add(a.max(b));
+        }
+        (low, high)
+    }
+
+    /// Every position within a block written as the block's start plus `0..block`; the bounds of those summed.
+    fn relative_to_blocks(&self, vars: &Vars) -> Option<(Self, (i64, i64))> {
+        let mut rest = self.clone();
+        let mut span = (0, 0);
+        let mut found = false;
+        for (atom, factor) in &self.terms {
+            let Atom::Var(var) = atom else { continue };
+            let Range::Within { of } = &vars[*var].range else { continue };
+            let Range::Blocks { block, .. } = &vars[*of].range else { continue };
+            found = true;
+            rest = rest.minus(&Self::var(*var).minus(&Self::var(*of)).times(*factor));
+            let reach = factor * (block - 1);
+            span = (span.0 + reach.min(0), span.1 + reach.max(0));
+        }
+        found.then_some((rest, span))
+    }
+
+    fn collect(mut terms: Vec<(Atom, i64)>, constant: i64) -> Self {
+        terms.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut merged: Vec<(Atom, i64)> = Vec::with_capacity(terms.len());
+        for (atom, factor) in terms {
+            match merged.last_mut() {
+                Some(last) if last.0 == atom => last.1 += factor,
+                _ => merged.push((atom, factor)),
+            }
+        }
+        merged.retain(|(_, factor)| *factor != 0);
+        Self { terms: merged, constant }.rejoined()
+    }
+
+    /// `a·f·(x / a) + f·(x % a)` becomes `f·x`.
+    fn rejoined(self) -> Self {
+        for (atom, factor) in &self.terms {
+            let Atom::Rem(inner, by) = atom else { continue };
+            let quotient = Atom::Div(inner.clone(), *by);
+            if self.terms.iter().any(|(other, f)| *other == quotient && *f == factor * by) {
+                let pair = [atom.clone(), quotient];
+                let terms: Vec<_> = self.terms.iter().filter(|(a, _)| !pair.contains(a)).cloned().collect();
+                let rest = Self { terms, constant: self.constant };
+                return rest.plus(&inner.times(*factor));
+            }
+        }
+        self
+    }
+}
+
+impl Atom {
+    fn bounds(&self, vars: &Vars) -> (i64, i64) {
+        match self {
+            Self::Var(var) => match &vars[*var].range {
+                Range::Whole { len } => (0, (len.most() - 1).max(0)),
+                Range::Blocks { end, .. } => (0, (end.most() - 1).max(0)),
+                Range::Within { of } => Self::Var(*of).bounds(vars),
+            },
+            Self::Symbols(symbols) => {
+                let product = symbols.iter().fold(Sym::from(1i64), |product, symbol| product * *symbol);
+                (product.least(), product.most())
+            }
+            Self::Div(inner, by) => {
+                let (low, high) = inner.bounds(vars);
+                (low.div_euclid(*by), high.div_euclid(*by))
+            }
+            Self::Rem(inner, by) => {
+                let (low, high) = inner.bounds(vars);
+                if low >= 0 && high < *by { (low, high) } else { (0, by - 1) }
+            }
+            Self::Lookup { below, .. } => (0, (below - 1).max(0)),
+            Self::Min(inner, most) => {
+                let (low, high) = inner.bounds(vars);
+                (low.min(*most), high.min(*most))
+            }
+            Self::Max(inner, least) => {
+                let (low, high) = inner.bounds(vars);
+                (low.max(*least), high.max(*least))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::shape::Label;
+
+    fn vars() -> (Vars, [VarId; 3]) {
+        let mut vars = Vars::default();
+        let mut add = |name: &str, range| vars.push(Var { name: Label::new(name).unwrap(), range });
+        let h = add("h", Range::Whole { len: Sym::from(16i64) });
+        let b = add("b", Range::Blocks { start: Index::default(), step: 8, block: 8, end: Sym::from(100i64) });
+        let e = add("e", Range::Within { of: b });
+        (vars, [h, b, e])
+    }
+
+    #[test]
+    fn positions_within_a_block_are_bounded_by_the_block() {
+        let (vars, [h, b, e]) = vars();
+        assert_eq!(Index::var(e).bounds(&vars), (0, 99));
+        assert_eq!(Index::var(e).minus(&Index::var(b)).bounds(&vars), (0, 7));
+        assert_eq!(Index::var(h).times(100).plus(&Index::var(e)).bounds(&vars), (0, 1599));
+    }
+
+    #[test]
+    fn quotients_and_remainders_of_a_sum_simplify() {
+        let (vars, [h, _, e]) = vars();
+        let row = Index::var(h).times(128).plus(&Index::var(e));
+        assert_eq!(row.div(128, &vars), Index::var(h));
+        assert_eq!(row.rem(128, &vars), Index::var(e));
+        let (q, r) = (Index::var(e).div(10, &vars), Index::var(e).rem(10, &vars));
+        assert_eq!(r.bounds(&vars), (0, 9));
+        assert_eq!(q.times(10).plus(&r), Index::var(e));
+    }
+
+    #[test]
+    fn clamping_is_dropped_where_it_is_not_needed() {
+        let (vars, [h, ..]) = vars();
+        assert_eq!(Index::var(h).clamped(15, &vars), Index::var(h));
+        assert_eq!(Index::var(h).minus(&Index::constant(3)).clamped(9, &vars).bounds(&vars), (0, 9));
+    }
+}

@@ -1,0 +1,287 @@
+//! The kernel form: what one launch computes, as loops over tasks and tiles.
+//!
+//! A kernel is a list of [`Part`]s. A part is a grid of independent tasks; a task runs its body of [`Nest`]s, each one
+//! loop nest that fills a [`Tile`] of the task's own memory or a piece of a buffer, perhaps folding inner loops.
+//! Tasks never meet: two tasks write no element in common and read nothing that the kernel writes.
+//! `lower.rs` makes kernels, `verify.rs` proves every access in bounds, `run.rs` interprets them.
+
+use std::fmt;
+
+use crate::define_id;
+use crate::foundation::entity::List;
+use crate::graph::Name;
+use crate::graph::op::{Binary, Fold, Scalar, Unary};
+use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
+use crate::tensor::shape::{Label, Shape};
+use crate::tensor::sym::Sym;
+
+pub mod index;
+pub mod parse;
+pub mod print;
+pub mod run;
+pub mod verify;
+
+use index::Index;
+
+define_id!(
+    /// A buffer a kernel is given.
+    ParamId,
+    "@"
+);
+define_id!(
+    /// A loop variable of a part.
+    VarId,
+    "v"
+);
+define_id!(
+    /// A piece of a task's own memory.
+    TileId,
+    "t"
+);
+define_id!(
+    /// A scalar expression of a nest.
+    ExprId,
+    "e"
+);
+
+/// One launch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// What it does, for people: made of the operations and weights it fuses.
+    pub name: String,
+    /// The pattern that its heaviest nest follows.
+    pub skeleton: Skeleton,
+    /// The buffers, in the order in which a plan binds them.
+    pub params: List<ParamId, Param>,
+    /// Independent grids that share the launch.
+    pub parts: Vec<Part>,
+}
+
+/// The pattern a code generator may choose a fast form by. It never changes what is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Skeleton {
+    /// Every element on its own.
+    Map,
+    /// Rows folded to a number each.
+    RowReduction,
+    /// Weights times at most eight vectors.
+    MatrixVector,
+    /// Weights times many vectors.
+    MatrixMatrix,
+    /// Softmax-weighted sums over a cache, in one pass.
+    Attention,
+    /// The partial results of split attention made one.
+    Combine,
+    /// Weights picked by an index, times vectors.
+    Experts,
+    /// The positions of the largest elements.
+    TopK,
+}
+
+impl Skeleton {
+    /// Every skeleton, in the order of the declaration.
+    pub const ALL: [Self; 8] = [
+        Self::Map,
+        Self::RowReduction,
+        Self::MatrixVector,
+        Self::MatrixMatrix,
+        Self::Attention,
+        Self::Combine,
+        Self::Experts,
+        Self::TopK,
+    ];
+
+    /// The name in text forms.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Map => "map",
+            Self::RowReduction => "row-reduction",
+            Self::MatrixVector => "matrix-vector",
+            Self::MatrixMatrix => "matrix-matrix",
+            Self::Attention => "attention",
+            Self::Combine => "combine",
+            Self::Experts => "experts",
+            Self::TopK => "top-k",
+        }
+    }
+}
+
+impl fmt::Display for Skeleton {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A buffer as a kernel sees it, laid out in order of its axes for their largest sizes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Param {
+    /// The value it holds, for people.
+    pub name: Name,
+    /// How its elements lie in bytes.
+    pub format: Format,
+    /// Its axes.
+    pub shape: Shape,
+    /// Whether the kernel reads or writes it; never both.
+    pub access: Access,
+}
+
+/// What a kernel does with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// Reads it.
+    Read,
+    /// Writes some or all of it.
+    Write,
+}
+
+/// A grid of tasks with one body.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Part {
+    /// Every loop variable.
+    pub vars: List<VarId, Var>,
+    /// The variables that together number the tasks, outermost first.
+    pub grid: Vec<VarId>,
+    /// The memory each task has for itself.
+    pub tiles: List<TileId, Tile>,
+    /// What each task does, in order.
+    pub body: Vec<Stmt>,
+}
+
+/// A loop variable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Var {
+    /// The axis it runs along, for people.
+    pub name: Label,
+    /// The values it takes.
+    pub range: Range,
+}
+
+/// The values of a loop variable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Range {
+    /// Every position `0..len`.
+    Whole {
+        /// One past the last.
+        len: Sym,
+    },
+    /// The starts of blocks: `start, start + step, …` below `end`.
+    Blocks {
+        /// The first start; may depend on variables of the grid.
+        start: Index,
+        /// From one start to the next.
+        step: i64,
+        /// Positions in a block; the last block may have fewer.
+        block: i64,
+        /// One past the last position.
+        end: Sym,
+    },
+    /// Every position of the block that starts at another variable.
+    Within {
+        /// A variable whose range is `Blocks`.
+        of: VarId,
+    },
+}
+
+/// Task-local memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tile {
+    /// The type of an element.
+    pub dtype: DType,
+    /// Sizes, outermost first; none for a single number.
+    pub dims: Vec<usize>,
+}
+
+/// One thing a task does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stmt {
+    /// Fills a tile or a piece of a buffer.
+    Nest(Nest),
+    /// Repeats statements for each value of a variable, in order.
+    Loop {
+        /// The variable.
+        var: VarId,
+        /// What is repeated.
+        body: Vec<Stmt>,
+    },
+}
+
+/// A loop nest that stores one value per iteration of its outer loops.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Nest {
+    /// Where it stores.
+    pub target: Place,
+    /// The element it stores to.
+    pub at: Vec<Index>,
+    /// The outer loops, outermost first.
+    pub loops: Vec<VarId>,
+    /// The inner loops, whose values are folded into one.
+    pub fold: Option<Folding>,
+    /// Scalar expressions; each refers to earlier ones only.
+    pub exprs: List<ExprId, Expr>,
+    /// The value stored, or folded.
+    pub value: ExprId,
+}
+
+/// The inner loops of a nest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Folding {
+    /// How two values become one.
+    pub fold: Fold,
+    /// The loops, outermost first.
+    pub loops: Vec<VarId>,
+    /// What the fold starts from, instead of the fold's own start. May read the element that is stored to.
+    pub init: Option<ExprId>,
+}
+
+/// A memory that is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// A buffer.
+    Param(ParamId),
+    /// A tile.
+    Tile(TileId),
+}
+
+/// A scalar.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Expr {
+    /// A number.
+    Const(Scalar),
+    /// A position, as an `I32`.
+    Position(Index),
+    /// An element, decoded.
+    Load {
+        /// Where from.
+        from: Place,
+        /// Which, one index for each axis.
+        at: Vec<Index>,
+    },
+    /// A function of one scalar.
+    Unary(Unary, ExprId),
+    /// A function of two.
+    Binary(Binary, ExprId, ExprId),
+    /// `if a != 0 { b } else { c }`; all three are evaluated.
+    Select(ExprId, ExprId, ExprId),
+    /// The same number in another type.
+    Cast(DType, ExprId),
+}
+
+impl Part {
+    /// How many tasks there are when symbols have the values that `of` gives them.
+    pub fn n_tasks(&self, of: &impl Fn(&Sym) -> i64) -> i64 {
+        self.grid.iter().map(|var| self.n_values(*var, of)).product()
+    }
+
+    /// How many values a variable takes; of blocks whose first start depends on other variables, the most.
+    pub fn n_values(&self, var: VarId, of: &impl Fn(&Sym) -> i64) -> i64 {
+        match &self.vars[var].range {
+            Range::Whole { len } => of(len).max(0),
+            Range::Blocks { step, end, .. } => (of(end).max(0) + step - 1) / step,
+            Range::Within { of: base } => match &self.vars[*base].range {
+                Range::Blocks { block, end, .. } => of(end).clamp(0, *block),
+                Range::Whole { .. } | Range::Within { .. } => 0,
+            },
+        }
+    }
+}
