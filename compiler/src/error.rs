@@ -61,7 +61,11 @@ impl Complaint {
 
 impl fmt::Display for Complaint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.place.is_empty() { f.write_str(&self.what) } else { write!(f, "{}: {}", self.place, self.what) }
+        if self.place.is_empty() {
+            f.write_str(&self.what)
+        } else {
+            write!(f, "{}: {}", self.place, self.what)
+        }
     }
 }
 

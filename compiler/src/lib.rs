@@ -4,8 +4,9 @@
 //! and a [`story`] tells what each stage did and why.
 //! No file, device or model is known here.
 
-pub mod foundation;
 pub mod error;
+pub mod foundation;
 pub mod graph;
 pub mod kernel;
+pub mod target;
 pub mod tensor;

@@ -182,7 +182,8 @@ impl Builder {
             let record = self.record.borrow();
             let types: Vec<&Type> = args.iter().map(|arg| &record.graph.nodes[*arg].ty).collect();
             let writes_state = !matches!(op, Op::Write { .. }) || record.graph.state_of(args[0]).is_some();
-            infer(&op, &types).and_then(|ty| writes_state.then_some(ty).ok_or(crate::graph::infer::Misfit::NoState))
+            infer(&op, &types)
+                .and_then(|ty| writes_state.then_some(ty).ok_or(crate::graph::infer::Misfit::NoState))
         };
         match inferred {
             Ok(ty) => Tensor { builder: self.clone(), node: Some(self.record(op, args, ty)) },
@@ -225,7 +226,10 @@ impl Builder {
     #[track_caller]
     fn complain(&self, what: String) {
         let at = Location::caller();
-        self.record.borrow_mut().complaints.push(Complaint::new(format!("{}:{}", at.file(), at.line()), what));
+        self.record
+            .borrow_mut()
+            .complaints
+            .push(Complaint::new(format!("{}:{}", at.file(), at.line()), what));
     }
 }
 
@@ -382,7 +386,13 @@ impl Tensor {
     /// This state with `value` written along `axis` from position `at`; `from` is the value's axis that runs there.
     #[must_use]
     #[track_caller]
-    pub fn write(&self, axis: impl Into<Axis>, at: impl Into<Sym>, value: &Self, from: impl Into<Axis>) -> Self {
+    pub fn write(
+        &self,
+        axis: impl Into<Axis>,
+        at: impl Into<Sym>,
+        value: &Self,
+        from: impl Into<Axis>,
+    ) -> Self {
         let op = Op::Write { axis: axis.into(), from: from.into(), at: at.into() };
         self.builder.node(op, &[self, value])
     }

@@ -85,7 +85,8 @@ impl Graph {
     /// What must be computed: the outputs, then every write to a state, in order, each once.
     pub fn roots(&self) -> Vec<NodeId> {
         let mut roots: Vec<NodeId> = Vec::new();
-        let writes = self.nodes.iter().filter(|(_, node)| matches!(node.op, Op::Write { .. })).map(|(id, _)| id);
+        let writes =
+            self.nodes.iter().filter(|(_, node)| matches!(node.op, Op::Write { .. })).map(|(id, _)| id);
         for id in self.outputs.iter().map(|(_, id)| *id).chain(writes) {
             if !roots.contains(&id) {
                 roots.push(id);

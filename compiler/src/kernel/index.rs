@@ -135,7 +135,8 @@ impl Index {
 
     /// Splits into the quotient of what `by` divides and the rest.
     fn divide(&self, by: i64) -> (Self, Self) {
-        let (whole, rest): (Vec<_>, Vec<_>) = self.terms.iter().cloned().partition(|(_, factor)| factor % by == 0);
+        let (whole, rest): (Vec<_>, Vec<_>) =
+            self.terms.iter().cloned().partition(|(_, factor)| factor % by == 0);
         let whole = whole.into_iter().map(|(atom, factor)| (atom, factor / by)).collect();
         let whole = Self { terms: whole, constant: self.constant.div_euclid(by) };
         (whole, Self { terms: rest, constant: self.constant.rem_euclid(by) })
@@ -178,7 +179,9 @@ impl Index {
                 Atom::Div(inner, by) => inner.replaced(with, vars).div(*by, vars),
                 Atom::Rem(inner, by) => inner.replaced(with, vars).rem(*by, vars),
                 Atom::Min(inner, most) => Self::atom(Atom::Min(Box::new(inner.replaced(with, vars)), *most)),
-                Atom::Max(inner, least) => Self::atom(Atom::Max(Box::new(inner.replaced(with, vars)), *least)),
+                Atom::Max(inner, least) => {
+                    Self::atom(Atom::Max(Box::new(inner.replaced(with, vars)), *least))
+                }
                 Atom::Lookup { from, at, below } => {
                     let at = at.iter().map(|index| index.replaced(with, vars)).collect();
                     Self::atom(Atom::Lookup { from: *from, at, below: *below })
@@ -292,7 +295,8 @@ mod tests {
         let mut vars = Vars::default();
         let mut add = |name: &str, range| vars.push(Var { name: Label::new(name).unwrap(), range });
         let h = add("h", Range::Whole { len: Sym::from(16i64) });
-        let b = add("b", Range::Blocks { start: Index::default(), step: 8, block: 8, end: Sym::from(100i64) });
+        let b =
+            add("b", Range::Blocks { start: Index::default(), step: 8, block: 8, end: Sym::from(100i64) });
         let e = add("e", Range::Within { of: b });
         (vars, [h, b, e])
     }

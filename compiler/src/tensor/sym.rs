@@ -73,7 +73,8 @@ impl Sym {
 
     /// Every symbol in it, sorted, each once.
     pub fn symbols(&self) -> Vec<Symbol> {
-        let mut all: Vec<Symbol> = self.terms.iter().flat_map(|(product, _)| product.iter().copied()).collect();
+        let mut all: Vec<Symbol> =
+            self.terms.iter().flat_map(|(product, _)| product.iter().copied()).collect();
         all.sort();
         all.dedup();
         all
@@ -116,7 +117,8 @@ impl Sym {
         for (product, factor) in &self.terms {
             let (mut least, mut most) = (1i64, 1i64);
             for symbol in product {
-                let ends = [least, most].map(|e| [e.saturating_mul(symbol.min), e.saturating_mul(symbol.max)]);
+                let ends =
+                    [least, most].map(|e| [e.saturating_mul(symbol.min), e.saturating_mul(symbol.max)]);
                 least = ends.iter().flatten().copied().min().unwrap_or(least);
                 most = ends.iter().flatten().copied().max().unwrap_or(most);
             }

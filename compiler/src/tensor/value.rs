@@ -31,7 +31,8 @@ impl Value {
     /// A floating-point value; every element is rounded to `dtype`.
     pub fn float(dtype: DType, axes: Vec<(Axis, usize)>, data: Vec<f32>) -> Self {
         debug_assert_eq!(axes.iter().map(|(_, n)| n).product::<usize>(), data.len());
-        let data = if dtype == DType::F32 { data } else { data.into_iter().map(|x| dtype.round(x)).collect() };
+        let data =
+            if dtype == DType::F32 { data } else { data.into_iter().map(|x| dtype.round(x)).collect() };
         Self { dtype, axes, data: Data::Float(data) }
     }
 

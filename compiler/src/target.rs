@@ -1,0 +1,143 @@
+//! What a device offers, as far as the compiler's choices depend on it.
+//!
+//! A [`Target`] is a value with a name, so kernels for a GPU are made, printed and compared with none present.
+//! Times are estimates for choosing between forms, never promises; every choice that rests on them is in the story.
+
+use std::fmt;
+
+/// A device, or rather what choices need to know of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    /// How it is asked for.
+    pub name: &'static str,
+    /// What kind of machine it is.
+    pub kind: Kind,
+    /// Bytes a second from memory, all units together.
+    pub bandwidth: f64,
+    /// Single-precision operations a second, all units together.
+    pub flops: f64,
+    /// Seconds from the end of one kernel to the start of the next.
+    pub launch: f64,
+    /// Units that run tasks at the same time: cores or multiprocessors.
+    pub units: usize,
+    /// Bytes of fast memory a task may use for its tiles.
+    pub tile_bytes: usize,
+    /// Rows of a weight that one task multiplies.
+    pub rows_per_task: usize,
+    /// Tokens whose products with a weight one task computes.
+    pub tokens_per_task: usize,
+    /// Cached positions that attention takes at a time.
+    pub positions_per_step: usize,
+}
+
+/// The two kinds of machine, which parallel work is cut differently for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Few strong cores.
+    Cpu,
+    /// Many small ones.
+    Gpu,
+}
+
+const CPU: Target = Target {
+    name: "cpu-avx2",
+    kind: Kind::Cpu,
+    bandwidth: 50e9,
+    flops: 400e9,
+    launch: 2e-6,
+    units: 8,
+    tile_bytes: 512 << 10,
+    rows_per_task: 32,
+    tokens_per_task: 16,
+    positions_per_step: 64,
+};
+
+const GPU: Target = Target {
+    name: "vulkan",
+    kind: Kind::Gpu,
+    bandwidth: 500e9,
+    flops: 10e12,
+    launch: 4e-6,
+    units: 64,
+    tile_bytes: 32 << 10,
+    rows_per_task: 8,
+    tokens_per_task: 16,
+    positions_per_step: 64,
+};
+
+/// Every target that has a name.
+pub const TARGETS: [Target; 6] = [
+    Target { name: "cpu-avx512", flops: 1000e9, ..CPU },
+    CPU,
+    Target { name: "cpu-neon", flops: 300e9, ..CPU },
+    Target {
+        name: "cuda-sm90",
+        bandwidth: 4.8e12,
+        flops: 60e12,
+        launch: 1.5e-6,
+        units: 132,
+        tile_bytes: 200 << 10,
+        ..GPU
+    },
+    GPU,
+    Target { name: "metal", bandwidth: 400e9, launch: 3e-6, units: 40, ..GPU },
+];
+
+impl Target {
+    /// The target of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        TARGETS.into_iter().find(|target| target.name == name)
+    }
+
+    /// Seconds that `work` takes on its own, started and finished.
+    pub fn seconds(&self, work: Work) -> f64 {
+        self.launch + self.roofline(work)
+    }
+
+    /// Seconds that `work` takes at best once started: the slower of moving its bytes and doing its operations.
+    pub fn roofline(&self, work: Work) -> f64 {
+        (work.bytes / self.bandwidth).max(work.flops / self.flops)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// An amount of work.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Default)]
+pub struct Work {
+    /// Bytes moved to or from memory.
+    pub bytes: f64,
+    /// Operations on numbers.
+    pub flops: f64,
+}
+
+impl std::ops::Add for Work {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, flops: self.flops + other.flops }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for target in TARGETS {
+            assert_eq!(Target::named(target.name), Some(target));
+        }
+        assert_eq!(Target::named("cpu"), None);
+    }
+
+    #[test]
+    fn the_slower_of_bytes_and_operations_counts() {
+        let target = Target::named("cpu-avx512").unwrap();
+        assert_eq!(target.roofline(Work { bytes: 50e9, flops: 1.0 }), 1.0);
+        assert_eq!(target.roofline(Work { bytes: 1.0, flops: 2000e9 }), 2.0);
+    }
+}
