@@ -7,4 +7,5 @@
 pub mod foundation;
 pub mod error;
 pub mod graph;
+pub mod reference;
 pub mod tensor;
