@@ -6,7 +6,9 @@
 
 pub mod error;
 pub mod foundation;
+pub mod fuse;
 pub mod graph;
 pub mod kernel;
+pub mod reference;
 pub mod target;
 pub mod tensor;
