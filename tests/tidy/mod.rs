@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 mod docs;
+mod forms;
 mod hygiene;
 mod imports;
 mod layers;
