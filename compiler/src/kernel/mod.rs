@@ -17,7 +17,10 @@ use crate::tensor::shape::{Label, Shape};
 use crate::tensor::sym::Sym;
 
 pub mod index;
+pub mod lower;
+pub mod measure;
 pub mod parse;
+pub mod price;
 pub mod print;
 pub mod run;
 pub mod verify;
