@@ -20,6 +20,8 @@ pub mod index;
 pub mod parse;
 pub mod print;
 pub mod run;
+#[cfg(test)]
+mod samples;
 pub mod verify;
 
 use index::Index;
