@@ -23,6 +23,8 @@ pub mod parse;
 pub mod price;
 pub mod print;
 pub mod run;
+#[cfg(test)]
+mod samples;
 pub mod verify;
 
 use index::Index;
