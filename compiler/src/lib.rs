@@ -8,5 +8,6 @@ pub mod error;
 pub mod foundation;
 pub mod graph;
 pub mod kernel;
+pub mod rewrite;
 pub mod target;
 pub mod tensor;
