@@ -1,1 +1,5 @@
-//! All integration tests, in one binary.
+//! All integration tests, in one binary: it links once.
+//!
+//! `tidy` holds the source tree to the house rules.
+
+mod tidy;

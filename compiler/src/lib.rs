@@ -6,8 +6,10 @@
 
 pub mod error;
 pub mod foundation;
+pub mod fuse;
 pub mod graph;
 pub mod kernel;
+pub mod reference;
 pub mod rewrite;
 pub mod target;
 pub mod tensor;

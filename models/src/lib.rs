@@ -1,1 +1,14 @@
 //! Language models as plain mathematics.
+//!
+//! In: a [`Config`](config::Config) with the sizes of a model. Out: a graph of what one step of it computes.
+//! Nothing here knows of kernels, devices or speed: a layer is written as its paper writes it, also where that would
+//! be slow if taken at its word.
+//! Start with `families/`, where a model is a page; what it is made of stands in `layers/`, one idea a file; the
+//! graphs that tools ask for by name come from [`blocks`].
+
+#![forbid(unsafe_code)]
+
+pub mod blocks;
+pub mod config;
+pub mod families;
+pub mod layers;

@@ -110,6 +110,16 @@ impl<'a> Scanner<'a> {
         Ok(self.take_while(is_word_char))
     }
 
+    /// Takes an identifier: letters, digits and `_`, not starting with a digit. Unlike a word it ends before a minus.
+    pub fn identifier(&mut self, what: &str) -> Result<&'a str, SyntaxError> {
+        self.skip_blanks();
+        let starts = self.rest.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_');
+        if !starts {
+            return Err(self.error(what));
+        }
+        Ok(self.take_while(|c| c.is_alphanumeric() || c == '_'))
+    }
+
     /// Takes a whole number, perhaps negative.
     pub fn integer(&mut self, what: &str) -> Result<i64, SyntaxError> {
         let before = self.clone();
@@ -207,6 +217,7 @@ mod tests {
         s.end_of_line().unwrap();
         assert_eq!(s.line(), 2);
         assert!(!s.take("nex") && s.take("next"));
+        assert_eq!(Scanner::new("T-1").identifier("a symbol").unwrap(), "T");
         assert!((s.float("a number").unwrap() - 1.5e-3).abs() < 1e-9);
         assert!(s.at_end());
     }

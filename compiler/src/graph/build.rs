@@ -299,10 +299,13 @@ impl Tensor {
         equals = Eq;
     }
 
-    /// The same numbers in another type.
+    /// The same numbers in another type; the value itself where it has that type already.
     #[must_use]
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Self {
+        if self.ty().is_some_and(|ty| ty.dtype == dtype) {
+            return self.clone();
+        }
         self.builder.node(Op::Cast(dtype), &[self])
     }
 

@@ -11,10 +11,12 @@ use crate::define_id;
 use crate::foundation::entity::List;
 use crate::tensor::shape::Type;
 
+mod attributes;
 pub mod build;
 pub mod infer;
 pub mod op;
 pub mod parse;
+mod parse_op;
 pub mod print;
 pub mod verify;
 
@@ -108,10 +110,10 @@ impl Graph {
 
     /// The state that a `State` or `Write` node holds; nothing for other nodes.
     pub fn state_of(&self, node: NodeId) -> Option<&Name> {
-        match &self.nodes[node].op {
-            Op::State { name, .. } => Some(name),
-            Op::Write { .. } => self.state_of(*self.nodes[node].args.first()?),
-            _ => None,
+        let mut node = &self.nodes[node];
+        while let Op::Write { .. } = node.op {
+            node = &self.nodes[*node.args.first()?];
         }
+        if let Op::State { name, .. } = &node.op { Some(name) } else { None }
     }
 }

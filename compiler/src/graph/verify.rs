@@ -1,1 +1,342 @@
-//! Being written.
+//! Says what is wrong with a graph, whoever made it.
+//!
+//! In: any graph, however broken. Out: one complaint for each thing that does not hold; none for a sound graph.
+//! Every later stage relies on what is checked here and never checks it again.
+//! A graph without complaints has a text form that reads back to itself: see `print.rs` and `parse.rs`.
+
+use std::collections::BTreeMap;
+
+use crate::error::Complaint;
+use crate::foundation::text::Scanner;
+use crate::graph::attributes::is_too_large;
+use crate::graph::infer::{Misfit, infer};
+use crate::graph::op::Op;
+use crate::graph::print::symbols;
+use crate::graph::{Graph, Name, Node, NodeId};
+use crate::tensor::shape::{Axis, Shape, Type};
+
+/// Everything that does not hold in this graph.
+pub fn verify(graph: &Graph) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (id, node) in graph.nodes.iter() {
+        let found = node_complaints(graph, id, node);
+        complaints.extend(found.into_iter().map(|what| complaint(graph, id, what)));
+    }
+    complaints.extend(tensor_complaints(graph));
+    complaints.extend(write_complaints(graph));
+    complaints.extend(symbol_complaints(graph));
+    complaints.extend(block_complaints(graph));
+    complaints.extend(output_complaints(graph));
+    complaints
+}
+
+fn complaint(graph: &Graph, id: NodeId, what: impl std::fmt::Display) -> Complaint {
+    match graph.nodes[id].site {
+        Some(site) => Complaint::new(site, what),
+        None => Complaint::new(id, what),
+    }
+}
+
+fn node_complaints(graph: &Graph, id: NodeId, node: &Node) -> Vec<String> {
+    let name = node.op.name();
+    let mut found = Vec::new();
+    if let Some(late) = node.args.iter().find(|arg| **arg >= id) {
+        found.push(format!("`{name}`: argument {late} does not come earlier"));
+    } else {
+        found.extend(type_complaint(graph, node).map(|what| format!("`{name}`{what}")));
+    }
+    if let Some(block) = node.block.filter(|block| graph.blocks.get(*block).is_none()) {
+        found.push(format!("`{name}`: {block} does not exist"));
+    }
+    if let Op::Contract { over } = &node.op
+        && !over.is_sorted_by(|a, b| a < b)
+    {
+        found.push(format!("`{name}`: the summed axes are not sorted"));
+    }
+    found.extend(size_complaints(&node.ty.shape).map(|what| format!("`{name}`: {what}")));
+    found.extend(node.ty.shape.axes().filter_map(|axis| unwritable("axis", axis.as_str())));
+    found.extend(tensor_name(&node.op).and_then(|(kind, name)| unwritable(kind, name)));
+    found
+}
+
+fn type_complaint(graph: &Graph, node: &Node) -> Option<String> {
+    let args: Vec<&Node> = node.args.iter().map(|arg| &graph.nodes[*arg]).collect();
+    let types: Vec<&Type> = args.iter().map(|arg| &arg.ty).collect();
+    // An earlier write has its own complaint where it writes to something else.
+    let is_state = |node: &&Node| matches!(node.op, Op::State { .. } | Op::Write { .. });
+    let writes_elsewhere = matches!(node.op, Op::Write { .. }) && !args.first().is_some_and(is_state);
+    match infer(&node.op, &types) {
+        Err(misfit) => Some(format!(": {misfit}")),
+        Ok(_) if writes_elsewhere => Some(format!(": {}", Misfit::NoState)),
+        Ok(ty) if ty != node.ty => Some(format!(" makes {ty}, not {}", node.ty)),
+        Ok(_) => None,
+    }
+}
+
+fn size_complaints(shape: &Shape) -> impl Iterator<Item = String> {
+    let negative = shape.iter().filter(|(_, size)| size.least() < 0);
+    let negative = negative.map(|(axis, size)| format!("the size {size} of axis {axis} may be negative"));
+    let too_large = is_too_large(shape).then(|| format!("{shape} is larger than 2^40 elements"));
+    negative.chain(too_large)
+}
+
+fn unwritable(kind: &str, name: &str) -> Option<String> {
+    let mut scanner = Scanner::new(name);
+    let is_word = scanner.word("").is_ok_and(|word| word == name);
+    (!is_word).then(|| format!("the {kind} name `{name}` is not a word of letters, digits, `_`, `.` and `-`"))
+}
+
+/// What kind of tensor an operation names, and its name.
+fn tensor_name(op: &Op) -> Option<(&'static str, &Name)> {
+    match op {
+        Op::Input { name, .. } | Op::Weight { name, .. } | Op::State { name, .. } => Some((op.name(), name)),
+        Op::Const(_)
+        | Op::Table { .. }
+        | Op::Iota { .. }
+        | Op::Symbolic(_)
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Select
+        | Op::Cast(_)
+        | Op::Reduce { .. }
+        | Op::Split { .. }
+        | Op::Merge { .. }
+        | Op::Rename { .. }
+        | Op::Expand { .. }
+        | Op::Slice { .. }
+        | Op::Concat { .. }
+        | Op::Contract { .. }
+        | Op::Gather { .. }
+        | Op::TopK { .. }
+        | Op::Attend { .. }
+        | Op::Write { .. }
+        | Op::Barrier => None,
+    }
+}
+
+fn tensor_complaints(graph: &Graph) -> Vec<Complaint> {
+    let mut known: BTreeMap<(&str, &Name), &Op> = BTreeMap::new();
+    let mut complaints = Vec::new();
+    for (id, node) in graph.nodes.iter() {
+        let Some((kind, name)) = tensor_name(&node.op) else { continue };
+        let first = *known.entry((kind, name)).or_insert(&node.op);
+        if *first != node.op {
+            complaints.push(complaint(graph, id, format!("{kind} `{name}` has two types")));
+        }
+    }
+    complaints
+}
+
+/// What a write replaces: a state as it was before the step, or as another write left it.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Version<'a> {
+    Before(&'a Name),
+    After(NodeId),
+}
+
+fn write_complaints(graph: &Graph) -> Vec<Complaint> {
+    let mut written: BTreeMap<Version<'_>, NodeId> = BTreeMap::new();
+    let mut complaints = Vec::new();
+    for (id, node) in graph.nodes.iter() {
+        let (Op::Write { .. }, Some(state)) = (&node.op, node.args.first()) else { continue };
+        let before = graph.nodes.get(*state).map(|node| &node.op);
+        let version = if let Some(Op::State { name, .. }) = before {
+            Version::Before(name)
+        } else {
+            Version::After(*state)
+        };
+        let first = *written.entry(version).or_insert(id);
+        if first != id {
+            complaints.push(complaint(graph, id, format!("{state} is written a second time, after {first}")));
+        }
+    }
+    complaints
+}
+
+fn symbol_complaints(graph: &Graph) -> Vec<Complaint> {
+    let symbols = symbols(graph);
+    let two_bounds = symbols.windows(2).filter(|pair| pair[0] == pair[1]);
+    let mut found: Vec<String> =
+        two_bounds.map(|pair| format!("symbol {} has two sets of bounds", pair[0].name)).collect();
+    found.dedup();
+    let is_identifier =
+        |name: &Axis| Scanner::new(name.as_str()).identifier("").is_ok_and(|id| id == name.as_str());
+    let mut odd: Vec<Axis> =
+        symbols.iter().map(|symbol| symbol.name).filter(|name| !is_identifier(name)).collect();
+    odd.dedup();
+    found.extend(
+        odd.iter().map(|name| format!("the symbol name `{name}` is not made of letters, digits and `_`")),
+    );
+    found.into_iter().map(|what| Complaint::new("", what)).collect()
+}
+
+fn block_complaints(graph: &Graph) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (id, name) in graph.blocks.iter() {
+        complaints.extend(unwritable("block", name).map(|what| Complaint::new(id, what)));
+        if graph.blocks.iter().any(|(other, same)| other < id && same == name) {
+            complaints.push(Complaint::new(id, format!("a second block has the name `{name}`")));
+        }
+    }
+    complaints
+}
+
+fn output_complaints(graph: &Graph) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (position, (name, node)) in graph.outputs.iter().enumerate() {
+        let mut add = |what: String| complaints.push(Complaint::new(format!("output {name}"), what));
+        unwritable("output", name).into_iter().for_each(&mut add);
+        if graph.nodes.get(*node).is_none() {
+            add(format!("{node} does not exist"));
+        }
+        if graph.outputs[..position].iter().any(|(other, _)| other == name) {
+            add("a second output has this name".to_owned());
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foundation::entity::Id;
+    use crate::graph::parse::parse;
+    use crate::graph::{BlockId, Site};
+    use crate::tensor::dtype::DType;
+    use crate::tensor::shape::Label;
+    use crate::tensor::sym::{Sym, Symbol};
+
+    const TEXT: &str = "\
+symbol P in 0..6 near 3
+block a
+%0 = input x : f32[t:2, d:4]
+%1 = input y : f32[t:2, d:4]
+%2 = state k : f32[s:8, d:4]
+end
+block b
+%3 = write %2 %0 s from t at P
+%4 = mul %0 %1
+%5 = contract %0 %1 over [d, t]
+end
+output z = %4
+";
+
+    fn node(index: usize) -> NodeId {
+        NodeId::from_index(index)
+    }
+
+    /// The one complaint about the graph of `TEXT` once `spoil` is done with it.
+    fn check(spoil: impl FnOnce(&mut Graph), expected: &str) {
+        let mut graph = parse(TEXT).unwrap();
+        spoil(&mut graph);
+        let complaints: Vec<String> = verify(&graph).iter().map(Complaint::to_string).collect();
+        assert_eq!(complaints, [expected]);
+    }
+
+    fn add(graph: &mut Graph, text: &str) {
+        *graph = parse(&(TEXT.to_owned() + text)).unwrap();
+    }
+
+    fn shape_of(size: Sym) -> Shape {
+        Shape::new([(Label::new("d").unwrap(), size)]).unwrap()
+    }
+
+    fn push_input(graph: &mut Graph, name: &str, shape: Shape) {
+        let ty = Type::new(DType::F32, shape);
+        let op = Op::Input { name: name.into(), ty: ty.clone() };
+        graph.push(Node { op, args: Vec::new(), ty, block: None, site: None });
+    }
+
+    fn push_block(graph: &mut Graph, name: &str) {
+        graph.blocks.push(name.into());
+    }
+
+    #[test]
+    fn a_sound_graph_has_no_complaints() {
+        assert_eq!(verify(&parse(TEXT).unwrap()), []);
+    }
+
+    #[test]
+    fn nodes() {
+        let site = Some(Site { file: "model.rs", line: 7 });
+        check(|g| g.nodes[node(4)].args[1] = node(4), "%4: `mul`: argument %4 does not come earlier");
+        check(|g| g.nodes[node(4)].args[1] = node(99), "%4: `mul`: argument %99 does not come earlier");
+        check(|g| g.nodes[node(4)].args.truncate(1), "%4: `mul`: takes 2 arguments, got 1");
+        check(
+            |g| (g.nodes[node(4)].ty.dtype, g.nodes[node(4)].site) = (DType::I32, site),
+            "model.rs:7: `mul` makes f32[t:2, d:4], not i32[t:2, d:4]",
+        );
+        check(|g| g.nodes[node(4)].block = Some(BlockId::from_index(5)), "%4: `mul`: block5 does not exist");
+        check(
+            |g| {
+                let Op::Contract { over } = &mut g.nodes[node(5)].op else { return };
+                over.reverse();
+            },
+            "%5: `contract`: the summed axes are not sorted",
+        );
+    }
+
+    #[test]
+    fn sizes_and_names() {
+        check(
+            |g| push_input(g, "n", shape_of(Sym::from(-1i64))),
+            "%6: `input`: the size -1 of axis d may be negative",
+        );
+        check(
+            |g| push_input(g, "n", shape_of(Sym::from(1i64 << 41))),
+            "%6: `input`: [d:2199023255552] is larger than 2^40 elements",
+        );
+        check(
+            |g| push_input(g, "a b", Shape::scalar()),
+            "%6: the input name `a b` is not a word of letters, digits, `_`, `.` and `-`",
+        );
+        check(
+            |g| {
+                let shape = Shape::new([(Label::new("1").unwrap(), Sym::from(2i64))]).unwrap();
+                push_input(g, "n", shape);
+            },
+            "%6: the axis name `1` is not a word of letters, digits, `_`, `.` and `-`",
+        );
+        check(|g| add(g, "%6 = input x : f32[]"), "%6: input `x` has two types");
+        check(|g| add(g, "%6 = state k : f16[s:8, d:4]"), "%6: state `k` has two types");
+    }
+
+    #[test]
+    fn writes() {
+        check(|g| add(g, "%6 = write %2 %0 s from t at 0"), "%6: %2 is written a second time, after %3");
+        check(
+            |g| add(g, "%6 = state k : f32[s:8, d:4]\n%7 = write %6 %0 s from t at 0"),
+            "%7: %6 is written a second time, after %3",
+        );
+        check(|g| g.nodes[node(3)].args[0] = node(0), "%3: `write`: axis s is not in [t:2, d:4]");
+        let no_state = "%7: `write`: only a state can be written to";
+        check(
+            |g| {
+                add(g, "%6 = barrier %2\n%7 = write %3 %0 s from t at 0");
+                g.nodes[node(7)].args[0] = node(6);
+            },
+            no_state,
+        );
+    }
+
+    #[test]
+    fn symbols_blocks_and_outputs() {
+        let symbol = |name: &str, max: i64| Sym::from(Symbol::new(Label::new(name).unwrap(), 0, max, 1));
+        check(|g| push_input(g, "n", shape_of(symbol("P", 7))), "symbol P has two sets of bounds");
+        check(
+            |g| push_input(g, "n", shape_of(symbol("P-1", 7))),
+            "the symbol name `P-1` is not made of letters, digits and `_`",
+        );
+        check(|g| push_block(g, "a"), "block2: a second block has the name `a`");
+        check(
+            |g| push_block(g, ""),
+            "block2: the block name `` is not a word of letters, digits, `_`, `.` and `-`",
+        );
+        check(|g| g.outputs.push(("w".into(), node(77))), "output w: %77 does not exist");
+        check(|g| g.outputs.push(("z".into(), node(1))), "output z: a second output has this name");
+        check(
+            |g| g.outputs.push(("7".into(), node(1))),
+            "output 7: the output name `7` is not a word of letters, digits, `_`, `.` and `-`",
+        );
+    }
+}

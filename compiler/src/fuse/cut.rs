@@ -1,0 +1,89 @@
+//! Which values are written to memory.
+//!
+//! A cut is a set of nodes. Every node in it is stored by exactly one kernel; every other value is computed inside
+//! the kernels that need it. Leaves with storage of their own (inputs, weights, states, tables) count as stored.
+//! `merge.rs` chooses a cut, `kernel/lower` obeys it.
+
+use crate::foundation::entity::List;
+use crate::graph::op::Op;
+use crate::graph::{Graph, NodeId};
+
+/// A set of values that live in memory between kernels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cut {
+    stored: List<NodeId, bool>,
+}
+
+impl Cut {
+    /// Everything that is computed is stored: one kernel for each operation that is not mere movement.
+    pub fn everywhere(graph: &Graph) -> Self {
+        let mut stored: List<NodeId, bool> =
+            graph.nodes.values().map(|node| !node.op.is_leaf() && !node.op.is_movement()).collect();
+        for root in graph.roots() {
+            stored[root] = true;
+        }
+        Self { stored }
+    }
+
+    /// Whether a kernel stores the value.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.stored[node]
+    }
+
+    /// Whether the value can be loaded: it is stored, or is a leaf with storage of its own.
+    pub fn is_loadable(&self, graph: &Graph, node: NodeId) -> bool {
+        self.stored[node] || has_storage(&graph.nodes[node].op)
+    }
+
+    /// The stored values, in order.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.stored.iter().filter(|(_, stored)| **stored).map(|(node, _)| node)
+    }
+
+    /// Keeps a value out of memory from now on.
+    pub fn dissolve(&mut self, node: NodeId) {
+        self.stored[node] = false;
+    }
+
+    /// Everything a kernel that stores `roots` computes, in order, the roots included.
+    pub fn cone(&self, graph: &Graph, roots: &[NodeId]) -> Vec<NodeId> {
+        let mut inside: List<NodeId, bool> = graph.nodes.ids().map(|_| false).collect();
+        let mut pending: Vec<NodeId> = roots.to_vec();
+        for root in roots {
+            inside[*root] = true;
+        }
+        while let Some(node) = pending.pop() {
+            for arg in operands(graph, node) {
+                if !inside[*arg] && !self.is_loadable(graph, *arg) {
+                    inside[*arg] = true;
+                    pending.push(*arg);
+                }
+            }
+        }
+        inside.iter().filter(|(_, inside)| **inside).map(|(node, _)| node).collect()
+    }
+
+    /// What a kernel that computes `cone` loads, in order, each once.
+    pub fn loads(&self, graph: &Graph, cone: &[NodeId]) -> Vec<NodeId> {
+        let mut loads: Vec<NodeId> = cone
+            .iter()
+            .flat_map(|node| operands(graph, *node))
+            .copied()
+            .filter(|arg| self.is_loadable(graph, *arg))
+            .collect();
+        loads.sort();
+        loads.dedup();
+        loads
+    }
+}
+
+/// The arguments that a kernel reads to compute a node: a write reads its value, not the state it changes.
+pub fn operands(graph: &Graph, node: NodeId) -> &[NodeId] {
+    let args = graph.nodes[node].args.as_slice();
+    if matches!(graph.nodes[node].op, Op::Write { .. }) { &args[1..] } else { args }
+}
+
+/// Whether a leaf is a buffer rather than a formula.
+pub fn has_storage(op: &Op) -> bool {
+    matches!(op, Op::Input { .. } | Op::Weight { .. } | Op::State { .. } | Op::Table { .. })
+}

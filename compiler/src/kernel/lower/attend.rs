@@ -1,0 +1,230 @@
+//! Attention in one pass: a running maximum, a running sum of weights and a running weighted sum.
+//!
+//! In: an attention and the box of it a task needs. Out: a loop over blocks of positions that updates three tiles.
+//! When a task takes only every n-th block, the three tiles are its partial result, and [`PartBuilder::combine`]
+//! makes one of many. The maximum stays: without it the exponential overflows near 88.
+
+use crate::graph::NodeId;
+use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
+use crate::kernel::index::Index;
+use crate::kernel::lower::fill::{FoldNest, dims};
+use crate::kernel::lower::nest::{At, NestBuilder};
+use crate::kernel::lower::params::Scratch;
+use crate::kernel::lower::part::{Content, PartBuilder, Partial, Span, TooLarge};
+use crate::kernel::{Access, Expr, ExprId, ParamId, Place, Range, TileId, VarId};
+use crate::tensor::dtype::DType;
+use crate::tensor::shape::{Axis, Shape};
+use crate::tensor::sym::Sym;
+
+/// Below any score that is a number, and finite, so that differences are numbers.
+const BELOW_ALL: f32 = f32::MIN;
+
+/// The three running results.
+#[derive(Clone, Copy)]
+pub(super) struct Running {
+    pub(super) sum: TileId,
+    pub(super) weights: TileId,
+    pub(super) most: TileId,
+}
+
+/// The loops, positions and tile elements of the rows that share a score.
+struct Rows {
+    loops: Vec<VarId>,
+    at: At,
+    element: Vec<Index>,
+}
+
+impl PartBuilder<'_> {
+    /// Streams the whole axis.
+    pub(super) fn stream(&mut self, node: NodeId, over: Axis, spans: &[Span]) -> Result<Content, TooLarge> {
+        let running = self.stream_blocks(node, over, spans, None)?;
+        Ok(Content::Ratio { sum: running.sum, weights: running.weights })
+    }
+
+    /// Streams every block, or every n-th from the one that `split` numbers.
+    pub(super) fn stream_blocks(
+        &mut self,
+        node: NodeId,
+        over: Axis,
+        spans: &[Span],
+        split: Option<(VarId, i64)>,
+    ) -> Result<Running, TooLarge> {
+        let args = &self.node(node).args;
+        let (scores, values) = (args[0], args[1]);
+        let scores_shape = &self.node(scores).ty.shape;
+        let end = scores_shape.size(over).cloned().unwrap_or_default();
+        let row_spans: Vec<Span> = spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
+        let running = Running {
+            sum: self.tile(DType::F32, dims(spans)),
+            weights: self.tile(DType::F32, dims(&row_spans)),
+            most: self.tile(DType::F32, dims(&row_spans)),
+        };
+        let rows = self.rows(&row_spans);
+        let all = self.rows(spans);
+        self.push_constant(&rows.loops, running.most, &rows.element, Scalar::float(BELOW_ALL));
+        self.push_constant(&rows.loops, running.weights, &rows.element, Scalar::float(0.0));
+        self.push_constant(&all.loops, running.sum, &all.element, Scalar::float(0.0));
+
+        let block = (self.target.positions_per_step as i64).min(end.most().max(1));
+        let (start, step) = split.map_or((Index::default(), block), |(var, n_splits)| {
+            (Index::var(var).times(block), block * n_splits)
+        });
+        let outer = self.open_loop(over, Range::Blocks { start, step, block, end });
+        self.step(running, (scores, values), (over, outer, block), &rows, &all)?;
+        self.close_loop(outer);
+        Ok(running)
+    }
+
+    /// One block: its scores, the new maximum, the weights, and the sums carried on.
+    fn step(
+        &mut self,
+        running: Running,
+        (scores, values): (NodeId, NodeId),
+        (over, outer, block): (Axis, VarId, i64),
+        rows: &Rows,
+        all: &Rows,
+    ) -> Result<(), TooLarge> {
+        let row_dims = self.part.tiles[running.most].dims.clone();
+        let block_dims = [row_dims.clone(), vec![block as usize]].concat();
+        let score = self.tile(DType::F32, block_dims.clone());
+        let weight = self.tile(DType::F32, block_dims);
+        let (most, scale) = (self.tile(DType::F32, row_dims.clone()), self.tile(DType::F32, row_dims));
+        let inside = self.nest_var(over, Range::Within { of: outer });
+        let position = Index::var(inside);
+        let column = |rows: &Rows| {
+            [rows.element.clone(), vec![position.minus(&Index::var(outer))]].concat()
+        };
+
+        let mut nest = NestBuilder::new(&[rows.loops.clone(), vec![inside]].concat());
+        let x = self.value(scores, &rows.at.with(over, position.clone()), &mut nest)?;
+        self.push_nest(nest, Place::Tile(score), column(rows), x);
+
+        let mut nest = NestBuilder::new(&rows.loops);
+        let x = nest.add(load(score, &column(rows)));
+        let init = nest.add(load(running.most, &rows.element));
+        self.fold(nest, (most, rows), inside, Fold::Max, init, x);
+
+        let mut nest = NestBuilder::new(&rows.loops);
+        let before = nest.add(load(running.most, &rows.element));
+        let shrink = exp_of_difference(&mut nest, before, load(most, &rows.element));
+        self.push_nest(nest, Place::Tile(scale), rows.element.clone(), shrink);
+
+        let mut nest = NestBuilder::new(&[rows.loops.clone(), vec![inside]].concat());
+        let x = nest.add(load(score, &column(rows)));
+        let w = exp_of_difference(&mut nest, x, load(most, &rows.element));
+        self.push_nest(nest, Place::Tile(weight), column(rows), w);
+
+        let mut nest = NestBuilder::new(&rows.loops);
+        let w = nest.add(load(weight, &column(rows)));
+        let init = scaled(&mut nest, load(running.weights, &rows.element), load(scale, &rows.element));
+        self.fold(nest, (running.weights, rows), inside, Fold::Sum, init, w);
+
+        let mut nest = NestBuilder::new(&[all.loops.clone(), vec![inside]].concat());
+        let row = self.row_of(rows, all);
+        let w = nest.add(load(weight, &[row.clone(), column(rows).split_off(row.len())].concat()));
+        let v = self.value(values, &all.at.with(over, position), &mut nest)?;
+        let v = nest.add(Expr::Cast(DType::F32, v));
+        let product = nest.add(Expr::Binary(Binary::Mul, w, v));
+        let init = scaled(&mut nest, load(running.sum, &all.element), load(scale, &row));
+        self.fold(nest, (running.sum, all), inside, Fold::Sum, init, product);
+
+        let mut nest = NestBuilder::new(&rows.loops);
+        let x = nest.add(load(most, &rows.element));
+        self.push_nest(nest, Place::Tile(running.most), rows.element.clone(), x);
+        Ok(())
+    }
+
+    /// Makes the partial results of several tasks one.
+    pub(super) fn combine(&mut self, partial: &Partial, spans: &[Span]) -> Result<Content, TooLarge> {
+        let node = partial.node;
+        let Op::Attend { over } = self.node(node).op else { return Err(TooLarge) };
+        let scores_shape = self.node(self.node(node).args[0]).ty.shape.without(over);
+        let row_spans: Vec<Span> = spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
+        let (rows, all) = (self.rows(&row_spans), self.rows(spans));
+        let most = self.tile(DType::F32, dims(&row_spans));
+        let weights = self.tile(DType::F32, dims(&row_spans));
+        let sum = self.tile(DType::F32, dims(spans));
+        let of_each = self.scratch(partial, Access::Read);
+
+        let split = self.nest_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });
+        let part_of = |which: Scratch, at: &At| {
+            let (param, shape) = &of_each[which as usize];
+            let at = at.with(partial.axis, Index::var(split)).in_order_of(shape);
+            Expr::Load { from: Place::Param(*param), at }
+        };
+        let mut nest = NestBuilder::new(&rows.loops);
+        let init = nest.number(BELOW_ALL);
+        let x = nest.add(part_of(Scratch::Most, &rows.at));
+        self.fold(nest, (most, &rows), split, Fold::Max, init, x);
+
+        for (target, which, over_all) in [(weights, Scratch::Weights, false), (sum, Scratch::Sum, true)] {
+            let run = if over_all { &all } else { &rows };
+            let row = self.row_of(&rows, run);
+            let mut nest = NestBuilder::new(&run.loops);
+            let own = nest.add(part_of(Scratch::Most, &run.at));
+            let factor = exp_of_difference(&mut nest, own, load(most, &row));
+            let x = nest.add(part_of(which, &run.at));
+            let x = nest.add(Expr::Binary(Binary::Mul, factor, x));
+            let init = nest.number(0.0);
+            self.fold(nest, (target, run), split, Fold::Sum, init, x);
+        }
+        Ok(Content::Ratio { sum, weights })
+    }
+
+    /// The buffers of partial results with their shapes: sums, weights, maxima.
+    pub(super) fn scratch(&mut self, partial: &Partial, access: Access) -> [(ParamId, Shape); 3] {
+        let node = partial.node;
+        let values = &self.node(self.node(node).args[1]).ty.shape;
+        let scores = &self.node(self.node(node).args[0]).ty.shape;
+        let whole = &self.node(node).ty.shape;
+        let over = values.axes().filter(|axis| !whole.has(*axis));
+        let rows = over.fold(scores.clone(), |rows, over| rows.without(over));
+        let all = rows.union(&self.node(node).ty.shape).unwrap_or_default();
+        let split = |shape: &Shape| {
+            let own = [(partial.axis, Sym::from(partial.n_splits))];
+            Shape::new(own.into_iter().chain(shape.iter().cloned())).unwrap_or_default()
+        };
+        [(Scratch::Sum, split(&all)), (Scratch::Weights, split(&rows)), (Scratch::Most, split(&rows))]
+            .map(|(which, shape)| (self.params.scratch(node, which, &shape, access), shape))
+    }
+
+    fn rows(&mut self, spans: &[Span]) -> Rows {
+        let (loops, at, element) = self.run_through(spans);
+        Rows { loops, at, element }
+    }
+
+    /// The element of a tile of rows that belongs to an element of a tile of everything: rows come first there.
+    fn row_of(&self, rows: &Rows, all: &Rows) -> Vec<Index> {
+        all.element[..rows.element.len()].to_vec()
+    }
+
+    fn fold(
+        &mut self,
+        nest: NestBuilder,
+        (tile, rows): (TileId, &Rows),
+        inside: VarId,
+        fold: Fold,
+        init: ExprId,
+        value: ExprId,
+    ) {
+        let (target, at, loops) = (Place::Tile(tile), rows.element.clone(), rows.loops.clone());
+        let shape = FoldNest { target, at, loops, inner: vec![inside], fold, init: Some(init) };
+        self.push_fold(nest, shape, value);
+    }
+}
+
+fn load(tile: TileId, at: &[Index]) -> Expr {
+    Expr::Load { from: Place::Tile(tile), at: at.to_vec() }
+}
+
+/// `exp(x - most)`
+fn exp_of_difference(nest: &mut NestBuilder, x: ExprId, most: Expr) -> ExprId {
+    let most = nest.add(most);
+    let difference = nest.add(Expr::Binary(Binary::Sub, x, most));
+    nest.add(Expr::Unary(Unary::Exp, difference))
+}
+
+fn scaled(nest: &mut NestBuilder, x: Expr, scale: Expr) -> ExprId {
+    let (x, scale) = (nest.add(x), nest.add(scale));
+    nest.add(Expr::Binary(Binary::Mul, x, scale))
+}

@@ -1,0 +1,332 @@
+//! Fills tiles: the box of a folded value that a task needs.
+//!
+//! In: a node and the spans of the box. Out: nests pushed into the current scope, and the tile they fill.
+//! Reductions and contractions fold straight into their place. A contraction unpacks a quantised operand into a tile
+//! first where that is cheaper than decoding it again for every use; top-k searches round by round.
+//! Attention is in `attend.rs`.
+
+use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
+use crate::graph::{Node, NodeId};
+use crate::kernel::index::Index;
+use crate::kernel::lower::nest::{At, NestBuilder};
+use crate::kernel::lower::part::{Content, PartBuilder, Run, Span, TooLarge};
+use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Range, Stmt, TileId, VarId};
+use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
+use crate::tensor::shape::{Axis, Type};
+use crate::tensor::sym::Sym;
+
+/// Positions of a summed axis that are unpacked at a time; whole blocks of every format.
+const UNPACKED_AT_A_TIME: i64 = 256;
+
+/// A nest that folds, but for its expressions.
+pub(super) struct FoldNest {
+    pub(super) target: Place,
+    pub(super) at: Vec<Index>,
+    pub(super) loops: Vec<VarId>,
+    pub(super) inner: Vec<VarId>,
+    pub(super) fold: Fold,
+    pub(super) init: Option<ExprId>,
+}
+
+impl PartBuilder<'_> {
+    /// Fills a box of a value that is computed here.
+    pub(super) fn fill(&mut self, node: NodeId, spans: &[Span]) -> Result<Content, TooLarge> {
+        if let Some(partial) = self.partial.filter(|partial| partial.node == node) {
+            return self.combine(partial, spans);
+        }
+        let Node { op, ty, .. } = self.node(node);
+        match op {
+            Op::Attend { over } => return self.stream(node, *over, spans),
+            Op::TopK { axis, into, k } => return self.top_k(node, *axis, *into, *k, spans).map(Content::Value),
+            Op::Contract { over } => {
+                if let Some(block) = self.unpacked_axis(node, over, spans) {
+                    return self.contract_by_blocks(node, &block, spans).map(Content::Value);
+                }
+            }
+            _ => {}
+        }
+        let tile = self.tile(ty.dtype, dims(spans));
+        let (loops, at, element) = self.run_through(spans);
+        if is_fold(op) {
+            self.fold_into(node, &at, loops, Place::Tile(tile), element)?;
+        } else {
+            let mut nest = NestBuilder::new(&loops);
+            let value = self.compute(node, &at, &mut nest)?;
+            self.push_nest(nest, Place::Tile(tile), element, value);
+        }
+        Ok(Content::Value(tile))
+    }
+
+    /// One nest that folds a reduction or a contraction into its place.
+    pub(super) fn fold_into(
+        &mut self,
+        node: NodeId,
+        at: &At,
+        loops: Vec<VarId>,
+        target: Place,
+        element: Vec<Index>,
+    ) -> Result<(), TooLarge> {
+        let Node { op, args, .. } = self.node(node);
+        let (fold, axes): (Fold, &[Axis]) = match op {
+            Op::Reduce { fold, axis } => (*fold, std::slice::from_ref(axis)),
+            Op::Contract { over } => (Fold::Sum, over),
+            _ => return Err(TooLarge),
+        };
+        let (inner, at) = self.summed_loops(args[0], axes, at);
+        let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
+        let mut nest = NestBuilder::new(&locals);
+        let value = match op {
+            Op::Contract { .. } => self.product(args, &at, &mut nest)?,
+            _ => self.value(args[0], &at, &mut nest)?,
+        };
+        self.push_fold(nest, FoldNest { target, at: element, loops, inner, fold, init: None }, value);
+        Ok(())
+    }
+
+    pub(super) fn push_fold(&mut self, nest: NestBuilder, shape: FoldNest, value: ExprId) {
+        let FoldNest { target, at, loops, inner, fold, init } = shape;
+        let fold = (!inner.is_empty() || init.is_some()).then_some(Folding { fold, loops: inner, init });
+        self.push(Stmt::Nest(Nest { target, at, loops, fold, exprs: nest.finish(), value }));
+    }
+
+    /// Loops over the summed axes, and the position in the argument that they give.
+    fn summed_loops(&mut self, arg: NodeId, axes: &[Axis], at: &At) -> (Vec<VarId>, At) {
+        let mut inner = Vec::new();
+        let mut at = at.clone();
+        for axis in axes {
+            let len = self.node(arg).ty.shape.size(*axis).cloned().unwrap_or_default();
+            let position = self.axis_loop(*axis, &len, &mut inner);
+            at.set(*axis, position);
+        }
+        (inner, at)
+    }
+
+    fn product(&mut self, args: &[NodeId], at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
+        let a = self.operand(args[0], at, nest)?;
+        let b = self.operand(args[1], at, nest)?;
+        Ok(nest.add(Expr::Binary(Binary::Mul, a, b)))
+    }
+
+    /// A factor of a product: computed once into a tile where the nest would compute it again for other loops.
+    fn operand(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
+        let (inner, inner_at) = self.look_through(node, at);
+        let inner_at = inner_at.restricted(&self.node(inner).ty.shape);
+        let repeats = nest.locals.iter().any(|var| !inner_at.uses(*var));
+        let expr = if repeats && !self.is_view(inner) && !is_fold(&self.node(inner).op) {
+            let (held, element) = self.hold(inner, &inner_at, nest)?;
+            self.read_held(&held, element, nest)
+        } else {
+            self.value(inner, &inner_at, nest)?
+        };
+        let expr_dtype = self.node(inner).ty.dtype;
+        Ok(if expr_dtype == DType::I32 { nest.add(Expr::Cast(DType::F32, expr)) } else { expr })
+    }
+
+    /// Whether a value is nothing but a way of reading something stored.
+    fn is_view(&self, node: NodeId) -> bool {
+        let Node { op, args, .. } = self.node(node);
+        self.cut.is_loadable(self.graph, node)
+            || match op {
+                Op::Gather { .. } => self.is_view(args[0]),
+                Op::Cast(_) => self.is_view(args[0]),
+                Op::Const(_) | Op::Iota { .. } | Op::Symbolic(_) => true,
+                _ => op.is_movement() && args.iter().all(|arg| self.is_view(*arg)),
+            }
+    }
+
+    /// The summed axis to go through block by block, where unpacking an operand into a tile saves decoding.
+    fn unpacked_axis(&self, node: NodeId, over: &[Axis], spans: &[Span]) -> Option<(Axis, Sym)> {
+        let args = &self.node(node).args;
+        let saves = |arg: &NodeId| {
+            let Some(cost) = self.stored_format(*arg).map(decoding_cost) else { return false };
+            let shape = &self.node(*arg).ty.shape;
+            let n_uses: i64 = spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
+            n_uses * cost > cost + 2
+        };
+        let weight = args.iter().find(|arg| saves(arg))?;
+        let shape = &self.node(*weight).ty.shape;
+        let axis = over.iter().max_by_key(|axis| shape.size(**axis).map_or(0, Sym::most))?;
+        let len = shape.size(*axis)?;
+        (len.most() > 1).then(|| (*axis, len.clone()))
+    }
+
+    /// The format of the stored tensor that a value is a view of, unless its elements need no decoding.
+    fn stored_format(&self, node: NodeId) -> Option<Format> {
+        let Node { op, args, .. } = self.node(node);
+        match op {
+            Op::Weight { format, .. } => (*format != Format::F32).then_some(*format),
+            _ if self.cut.is_loadable(self.graph, node) => None,
+            _ if op.is_movement() || matches!(op, Op::Gather { .. }) => self.stored_format(args[0]),
+            _ => None,
+        }
+    }
+
+    fn contract_by_blocks(
+        &mut self,
+        node: NodeId,
+        block: &(Axis, Sym),
+        spans: &[Span],
+    ) -> Result<TileId, TooLarge> {
+        let Node { op, args, ty, .. } = self.node(node);
+        let Op::Contract { over } = op else { return Err(TooLarge) };
+        let tile = self.tile(ty.dtype, dims(spans));
+        let (loops, at, element) = self.run_through(spans);
+        let mut zero = NestBuilder::new(&loops);
+        let value = zero.number(0.0);
+        self.push_nest(zero, Place::Tile(tile), element.clone(), value);
+
+        let (axis, end) = block;
+        let len = UNPACKED_AT_A_TIME;
+        let range = Range::Blocks { start: Index::default(), step: len, block: len, end: end.clone() };
+        let outer = self.open_loop(*axis, range);
+        let rest: Vec<Axis> = over.iter().filter(|a| *a != axis).copied().collect();
+        let (mut inner, mut at) = self.summed_loops(args[0], &rest, &at);
+        let within = self.nest_var(*axis, Range::Within { of: outer });
+        inner.push(within);
+        at.set(*axis, Index::var(within));
+        let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
+        let mut nest = NestBuilder::new(&locals);
+        let mut factors = Vec::new();
+        for arg in args {
+            let at = at.restricted(&self.node(*arg).ty.shape);
+            factors.push(if self.stored_format(*arg).is_some() {
+                let (held, element) = self.hold(*arg, &at, &nest)?;
+                self.read_held(&held, element, &mut nest)
+            } else {
+                self.operand(*arg, &at, &mut nest)?
+            });
+        }
+        let value = nest.add(Expr::Binary(Binary::Mul, factors[0], factors[1]));
+        let init = Some(nest.add(Expr::Load { from: Place::Tile(tile), at: element.clone() }));
+        let fold = FoldNest { target: Place::Tile(tile), at: element, loops, inner, fold: Fold::Sum, init };
+        self.push_fold(nest, fold, value);
+        self.close_loop(outer);
+        Ok(tile)
+    }
+
+    /// The largest elements, one round for each rank: a round takes the largest that comes after the one before, in
+    /// the order of falling value and rising position.
+    fn top_k(
+        &mut self,
+        node: NodeId,
+        axis: Axis,
+        into: Axis,
+        k: usize,
+        spans: &[Span],
+    ) -> Result<TileId, TooLarge> {
+        let arg = self.node(node).args[0];
+        let n = self.node(arg).ty.shape.size(axis).cloned().unwrap_or_default();
+        let rows: Vec<Span> = spans.iter().filter(|span| span.axis != into).cloned().collect();
+        let row_dims = dims(&rows);
+        let out = self.tile(DType::I32, dims(spans));
+        let elements = self.tile(DType::F32, [row_dims.clone(), vec![n.most().max(1) as usize]].concat());
+        let last_value = self.tile(DType::F32, row_dims.clone());
+        let last_place = self.tile(DType::I32, row_dims);
+        let (loops, at, row) = self.run_through(&rows);
+
+        // What cannot be compared counts as the smallest.
+        let mut inner = loops.clone();
+        let position = self.axis_loop(axis, &n, &mut inner);
+        let mut nest = NestBuilder::new(&inner);
+        let x = self.value(arg, &at.with(axis, position.clone()), &mut nest)?;
+        let comparable = nest.add(Expr::Binary(Binary::Eq, x, x));
+        let lowest = nest.number(f32::NEG_INFINITY);
+        let x = nest.add(Expr::Select(comparable, x, lowest));
+        let column = [row.clone(), vec![position]].concat();
+        self.push_nest(nest, Place::Tile(elements), column, x);
+        self.push_constant(&loops, last_value, &row, Scalar::float(f32::INFINITY));
+        self.push_constant(&loops, last_place, &row, Scalar::I32(-1));
+
+        let round = self.open_loop(into, Range::Whole { len: Sym::from(k) });
+        let best_value = self.tile(DType::F32, self.part.tiles[last_value].dims.clone());
+        let best_place = self.tile(DType::I32, self.part.tiles[last_value].dims.clone());
+        for (target, fold) in [(best_value, None), (best_place, Some(best_value))] {
+            let mut inner = Vec::new();
+            let position = self.axis_loop(axis, &n, &mut inner);
+            let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
+            let mut nest = NestBuilder::new(&locals);
+            let load = |tile, at: &Vec<Index>| Expr::Load { from: Place::Tile(tile), at: at.clone() };
+            let x = nest.add(load(elements, &[row.clone(), vec![position.clone()]].concat()));
+            let value = nest.add(load(last_value, &row));
+            let place = nest.add(load(last_place, &row));
+            let here = nest.add(Expr::Position(position));
+            let less = nest.add(Expr::Binary(Binary::Lt, x, value));
+            let equal = nest.add(Expr::Binary(Binary::Eq, x, value));
+            let later = nest.add(Expr::Binary(Binary::Lt, place, here));
+            let tie = nest.add(Expr::Binary(Binary::Mul, equal, later));
+            let mut remains = nest.add(Expr::Binary(Binary::Max, less, tie));
+            let found = if let Some(best) = fold {
+                let best = nest.add(load(best, &row));
+                let is_best = nest.add(Expr::Binary(Binary::Eq, x, best));
+                remains = nest.add(Expr::Binary(Binary::Mul, remains, is_best));
+                let first = nest.add(Expr::Unary(Unary::Neg, here));
+                let none = nest.add(Expr::Const(Scalar::I32(i32::MIN + 1)));
+                nest.add(Expr::Select(remains, first, none))
+            } else {
+                let none = nest.number(f32::NEG_INFINITY);
+                nest.add(Expr::Select(remains, x, none))
+            };
+            let target = Place::Tile(target);
+            let fold =
+                FoldNest { target, at: row.clone(), loops: loops.clone(), inner, fold: Fold::Max, init: None };
+            self.push_fold(nest, fold, found);
+        }
+        let rank = |at: &[Span]| -> Vec<Index> {
+            let mut rows = row.iter();
+            let axes = at.iter().filter(|span| !matches!(span.run, Run::Point) || span.axis == into);
+            axes.map(|s| if s.axis == into { Index::var(round) } else { rows.next().cloned().unwrap_or_default() })
+                .collect()
+        };
+        self.push_copy(&loops, best_value, &row, Place::Tile(last_value), row.clone(), false);
+        self.push_copy(&loops, best_place, &row, Place::Tile(last_place), row.clone(), true);
+        self.push_copy(&loops, best_place, &row, Place::Tile(out), rank(spans), true);
+        self.close_loop(round);
+        Ok(out)
+    }
+
+    pub(super) fn push_constant(&mut self, loops: &[VarId], tile: TileId, at: &[Index], value: Scalar) {
+        let mut nest = NestBuilder::new(loops);
+        let value = nest.add(Expr::Const(value));
+        self.push_nest(nest, Place::Tile(tile), at.to_vec(), value);
+    }
+
+    fn push_copy(
+        &mut self,
+        loops: &[VarId],
+        from: TileId,
+        from_at: &[Index],
+        target: Place,
+        at: Vec<Index>,
+        negate: bool,
+    ) {
+        let mut nest = NestBuilder::new(loops);
+        let mut value = nest.add(Expr::Load { from: Place::Tile(from), at: from_at.to_vec() });
+        if negate {
+            value = nest.add(Expr::Unary(Unary::Neg, value));
+        }
+        self.push_nest(nest, target, at, value);
+    }
+}
+
+/// Whether an operation makes one element of many.
+pub(super) fn is_fold(op: &Op) -> bool {
+    matches!(op, Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. })
+}
+
+/// The sizes of a tile: of every axis that is not a single known position.
+pub(super) fn dims(spans: &[Span]) -> Vec<usize> {
+    spans.iter().filter(|span| !matches!(span.run, Run::Point)).map(|span| span.len.max(1) as usize).collect()
+}
+
+/// Operations to decode one element.
+fn decoding_cost(format: Format) -> i64 {
+    match format {
+        Format::F32 | Format::I32 => 0,
+        Format::F16 | Format::BF16 => 1,
+        Format::Q8_0 | Format::Int8 { .. } => 2,
+        Format::Q4_0 | Format::Q4_1 => 3,
+        Format::Q5_0 | Format::Q5_1 => 4,
+        Format::Q4K | Format::Q5K | Format::Q6K => 5,
+    }
+}

@@ -1,0 +1,159 @@
+//! From names to numbers: the values of symbols, and the nodes that have no arguments.
+//!
+//! In: a graph and what it is evaluated with. Out: a [`Scope`] that knows every symbol, and values of the declared
+//! types and sizes, or a complaint whose place is the name of what is missing or does not fit.
+//! After `Scope::new` no symbol is unknown or out of its bounds. Nothing is guessed or repaired.
+
+use std::collections::BTreeMap;
+
+use super::index::Frame;
+use super::{Bindings, Stored};
+use crate::error::{Complaint, Error};
+use crate::graph::op::Op;
+use crate::graph::{Graph, Name, Node};
+use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
+use crate::tensor::shape::{Axis, Shape, Type};
+use crate::tensor::sym::{Sym, Symbol};
+use crate::tensor::value::Value;
+
+/// What names mean during one evaluation.
+pub(super) struct Scope<'a> {
+    bindings: &'a Bindings,
+}
+
+impl<'a> Scope<'a> {
+    /// The scope of a graph, once every symbol has a value within its bounds.
+    pub(super) fn new(graph: &Graph, bindings: &'a Bindings) -> Result<Self, Error> {
+        let complaints: Vec<Complaint> =
+            symbols(graph).into_iter().filter_map(|symbol| complaint(symbol, bindings)).collect();
+        if complaints.is_empty() { Ok(Self { bindings }) } else { Err(Error::Input { complaints }) }
+    }
+
+    /// The value of a run-time integer.
+    pub(super) fn number(&self, sym: &Sym) -> i64 {
+        sym.evaluate(|symbol| self.bindings.symbols.get(&symbol.name).copied().unwrap_or(symbol.near))
+    }
+
+    /// The value of a run-time size or position, which `infer` has proved not to be negative.
+    pub(super) fn whole(&self, sym: &Sym) -> usize {
+        usize::try_from(self.number(sym)).unwrap_or(0)
+    }
+
+    /// The axes of a shape with their sizes as numbers.
+    pub(super) fn axes(&self, shape: &Shape) -> Vec<(Axis, usize)> {
+        shape.iter().map(|(axis, size)| (*axis, self.whole(size))).collect()
+    }
+
+    /// What the caller hands in under a name.
+    pub(super) fn input(&self, name: &Name, frame: &Frame) -> Result<Value, Error> {
+        fitting(&self.bindings.inputs, "input", name, frame)
+    }
+
+    /// A state as it is before the step.
+    pub(super) fn state(&self, name: &Name, ty: &Type, frame: &Frame) -> Result<Value, Error> {
+        if ty.shape.iter().any(|(_, size)| size.as_const().is_none()) {
+            return Err(refused(name, format!("the sizes of a state are fixed, got {ty}")));
+        }
+        fitting(&self.bindings.states, "state", name, frame)
+    }
+
+    /// A stored tensor, decoded.
+    pub(super) fn weight(&self, name: &Name, format: Format, frame: &Frame) -> Result<Value, Error> {
+        let stored =
+            self.bindings.weights.get(name).ok_or_else(|| refused(name, "there is no such weight"))?;
+        if stored.format != format {
+            return Err(refused(
+                name,
+                format!("the weight is stored as {}, expected {format}", stored.format),
+            ));
+        }
+        decoded(stored, frame).ok_or_else(|| {
+            let (n_bytes, n_elements) = (stored.bytes.len(), frame.len());
+            refused(name, format!("{n_bytes} bytes are not {n_elements} elements of {format}"))
+        })
+    }
+}
+
+/// Every symbol a graph depends on, sorted by name, each once.
+pub(super) fn symbols(graph: &Graph) -> Vec<Symbol> {
+    let mut all: Vec<Symbol> = graph.nodes.values().flat_map(symbols_of).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn symbols_of(node: &Node) -> Vec<Symbol> {
+    let sizes = node.ty.shape.iter().map(|(_, size)| size);
+    sizes.chain(hidden(&node.op)).flat_map(Sym::symbols).collect()
+}
+
+/// The run-time integer of an operation that its result's shape does not show.
+fn hidden(op: &Op) -> Option<&Sym> {
+    match op {
+        Op::Symbolic(sym) | Op::Slice { start: sym, .. } | Op::Write { at: sym, .. } => Some(sym),
+        Op::Input { .. }
+        | Op::Weight { .. }
+        | Op::State { .. }
+        | Op::Const(_)
+        | Op::Table { .. }
+        | Op::Iota { .. }
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Select
+        | Op::Cast(_)
+        | Op::Reduce { .. }
+        | Op::Split { .. }
+        | Op::Merge { .. }
+        | Op::Rename { .. }
+        | Op::Expand { .. }
+        | Op::Concat { .. }
+        | Op::Contract { .. }
+        | Op::Gather { .. }
+        | Op::TopK { .. }
+        | Op::Attend { .. }
+        | Op::Barrier => None,
+    }
+}
+
+fn complaint(symbol: Symbol, bindings: &Bindings) -> Option<Complaint> {
+    let Symbol { name, min, max, .. } = symbol;
+    match bindings.symbols.get(&name) {
+        None => Some(Complaint::new(name, "the symbol has no value")),
+        Some(value) if *value < min || *value > max => {
+            Some(Complaint::new(name, format!("the symbol is {value}, accepted: {min} to {max}")))
+        }
+        Some(_) => None,
+    }
+}
+
+fn fitting(values: &BTreeMap<Name, Value>, what: &str, name: &Name, frame: &Frame) -> Result<Value, Error> {
+    let value = values.get(name).ok_or_else(|| refused(name, format!("there is no such {what}")))?;
+    if value.dtype != frame.dtype || value.axes != frame.axes || value.len() != frame.len() {
+        let (found, expected) = (shown(value.dtype, &value.axes), shown(frame.dtype, &frame.axes));
+        return Err(refused(name, format!("the {what} is {found}, expected {expected}")));
+    }
+    Ok(value.clone())
+}
+
+fn decoded(stored: &Stored, frame: &Frame) -> Option<Value> {
+    if stored.bytes.len() != stored.format.bytes_for(frame.len())? {
+        return None;
+    }
+    if stored.format == Format::I32 {
+        // The decoder gives single precision, which does not hold every whole number.
+        let (words, _) = stored.bytes.as_chunks::<4>();
+        return Some(Value::int(frame.axes.clone(), words.iter().copied().map(i32::from_le_bytes).collect()));
+    }
+    let elements = stored.format.decode_all(&stored.bytes, frame.len())?;
+    Some(Value::float(frame.dtype, frame.axes.clone(), elements))
+}
+
+fn shown(dtype: DType, axes: &[(Axis, usize)]) -> String {
+    let axes = axes.iter().map(|(axis, size)| (*axis, Sym::from(*size)));
+    format!("{dtype}{}", Shape::new(axes).unwrap_or_default())
+}
+
+fn refused(name: &Name, what: impl Into<String>) -> Error {
+    Error::Input { complaints: vec![Complaint::new(name, what.into())] }
+}

@@ -1,0 +1,199 @@
+//! The graphs that tools and tests ask for by name.
+//!
+//! In: a name from [`NAMES`], or any config, and how many tokens a step has. Out: a graph, or all that does not fit.
+//! The number of tokens may be a symbol. Nothing depends on anything but the arguments.
+//! How the graphs are made is in `families/`.
+
+use fusebox_compiler::error::Error;
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::sym::Sym;
+
+use crate::config::Config;
+use crate::families::{self, deepseek, llama, qwen3};
+use crate::layers::scope::Scope;
+
+/// The names [`named`] knows.
+pub const NAMES: [&str; 6] =
+    ["qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "llama-3.2-1b", "deepseek-v2-lite", "glm-4.7-flash"];
+
+/// The config of a published model.
+pub fn named(name: &str) -> Option<Config> {
+    match name {
+        "qwen3-0.6b" => Some(qwen3::qwen3_0_6b()),
+        "qwen3-8b" => Some(qwen3::qwen3_8b()),
+        "qwen3-30b-a3b" => Some(qwen3::qwen3_30b_a3b()),
+        "llama-3.2-1b" => Some(llama::llama_3_2_1b()),
+        "deepseek-v2-lite" => Some(deepseek::deepseek_v2_lite()),
+        "glm-4.7-flash" => Some(deepseek::glm_4_7_flash()),
+        _ => None,
+    }
+}
+
+/// One block, with experts where the model has them: `x` `[t, d]` becomes `y` `[t, d]`.
+pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
+    let m = Scope::new(config, tokens);
+    let x = m.g.input("x", DType::F32, &[&m.t, &m.d]);
+    // The first of the blocks that most are like.
+    let y = families::block(&m, config.n_dense, &x);
+    m.g.finish(&[("y", &y)])
+}
+
+/// A whole step with so many blocks: `tokens` `[t]` become `logits` `[v]` of the token after the last.
+pub fn model(config: &Config, tokens: &Sym, n_layers: usize) -> Result<Graph, Error> {
+    let m = Scope::new(config, tokens);
+    let ids = m.g.input("tokens", DType::I32, &[&m.t]);
+    let logits = families::step(&m, n_layers, &ids);
+    m.g.finish(&[("logits", &logits)])
+}
+
+#[cfg(test)]
+mod tests {
+    use fusebox_compiler::graph::op::Op;
+    use fusebox_compiler::tensor::shape::Label;
+    use fusebox_compiler::tensor::sym::Symbol;
+
+    use super::*;
+
+    fn configs() -> Vec<Config> {
+        let published: Vec<Config> = NAMES.iter().map(|name| named(name).unwrap()).collect();
+        let shrunk: Vec<Config> = published.iter().map(Config::shrunk).collect();
+        [published, shrunk].concat()
+    }
+
+    fn steps(config: &Config) -> [Sym; 3] {
+        let most = if config.context > 512 { 512 } else { 8 };
+        let any = Symbol::new(Label::new("T").unwrap(), 1, most, most / 2);
+        [Sym::from(1), Sym::from(most), Sym::from(any)]
+    }
+
+    fn output(graph: &Graph) -> String {
+        let (name, node) = &graph.outputs[0];
+        format!("{name} {}", graph.nodes[*node].ty.shape)
+    }
+
+    /// The stored tensors, as `name format shape`, in the order of their names.
+    fn stored(graph: &Graph) -> Vec<String> {
+        let line = |op: &Op| match op {
+            Op::Weight { name, shape, format } => Some(format!("{name} {format} {shape}")),
+            Op::State { name, ty } => Some(format!("{name} state {}", ty.shape)),
+            _ => None,
+        };
+        let mut lines: Vec<String> = graph.nodes.iter().filter_map(|(_, node)| line(&node.op)).collect();
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn every_block_fits_for_one_token_many_and_any_number() {
+        for config in configs() {
+            for tokens in steps(&config) {
+                let graph = block(&config, &tokens).unwrap();
+                assert_eq!(output(&graph), format!("y [t:{tokens}, d:{}]", config.hidden));
+                assert_eq!(graph.blocks.len(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn every_model_fits_for_one_token_many_and_any_number() {
+        for config in configs() {
+            for tokens in steps(&config) {
+                let graph = model(&config, &tokens, config.n_layers).unwrap();
+                assert_eq!(output(&graph), format!("logits [v:{}]", config.vocab));
+                assert_eq!(graph.blocks.len(), config.n_layers);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_quantised_weights_fill_the_rows() {
+        for config in configs() {
+            for (_, node) in model(&config, &Sym::from(1), 2).unwrap().nodes.iter() {
+                if let Op::Weight { name, shape, format } = &node.op {
+                    let (_, row) = shape.iter().last().unwrap();
+                    assert_eq!(row.as_const().unwrap() % format.block_len() as i64, 0, "{name} {shape}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_says_where() {
+        let config = Config { context: 256, ..named("qwen3-0.6b").unwrap() };
+        let error = block(&config, &Sym::from(512)).unwrap_err().to_string();
+        assert!(error.contains("layers/attention.rs") && error.contains("leave"), "{error}");
+    }
+
+    #[test]
+    fn a_grouped_block_stores_what_its_file_holds() {
+        let graph = block(&named("qwen3-0.6b").unwrap(), &Sym::from(1)).unwrap();
+        let expected = [
+            "blk.0.attn_k q8_0 [kv:8, e:128, d:1024]",
+            "blk.0.attn_k_norm f32 [e:128]",
+            "blk.0.attn_norm f32 [d:1024]",
+            "blk.0.attn_output q8_0 [d:1024, kv:8, g:2, e:128]",
+            "blk.0.attn_q q8_0 [kv:8, g:2, e:128, d:1024]",
+            "blk.0.attn_q_norm f32 [e:128]",
+            "blk.0.attn_v q8_0 [kv:8, e:128, d:1024]",
+            "blk.0.ffn_down q8_0 [d:1024, f:3072]",
+            "blk.0.ffn_gate q8_0 [f:3072, d:1024]",
+            "blk.0.ffn_norm f32 [d:1024]",
+            "blk.0.ffn_up q8_0 [f:3072, d:1024]",
+            "blk.0.k state [kv:8, s:4096, e:128]",
+            "blk.0.v state [kv:8, s:4096, e:128]",
+        ];
+        assert_eq!(stored(&graph), expected);
+    }
+
+    #[test]
+    fn a_latent_block_with_experts_stores_what_its_file_holds() {
+        let graph = block(&named("glm-4.7-flash").unwrap(), &Sym::from(1)).unwrap();
+        let expected = [
+            "blk.1.attn_k_b q8_0 [h:20, c:512, e:192]",
+            "blk.1.attn_kv_a_mqa q8_0 [c:576, d:2048]",
+            "blk.1.attn_kv_a_norm f32 [c:512]",
+            "blk.1.attn_norm f32 [d:2048]",
+            "blk.1.attn_output q8_0 [d:2048, h:20, e:256]",
+            "blk.1.attn_q_a q8_0 [q:768, d:2048]",
+            "blk.1.attn_q_a_norm f32 [q:768]",
+            "blk.1.attn_q_b q8_0 [h:20, e:256, q:768]",
+            "blk.1.attn_v_b q8_0 [h:20, e:256, c:512]",
+            "blk.1.exp_probs_b f32 [x:64]",
+            "blk.1.ffn_down_exps q8_0 [x:64, d:2048, f:1536]",
+            "blk.1.ffn_down_shexp q8_0 [d:2048, f:1536]",
+            "blk.1.ffn_gate_exps q8_0 [x:64, f:1536, d:2048]",
+            "blk.1.ffn_gate_inp f32 [x:64, d:2048]",
+            "blk.1.ffn_gate_shexp q8_0 [f:1536, d:2048]",
+            "blk.1.ffn_norm f32 [d:2048]",
+            "blk.1.ffn_up_exps q8_0 [x:64, f:1536, d:2048]",
+            "blk.1.ffn_up_shexp q8_0 [f:1536, d:2048]",
+            "blk.1.latent state [s:4096, c:576]",
+        ];
+        assert_eq!(stored(&graph), expected);
+    }
+
+    #[test]
+    fn a_model_has_its_ends_and_a_dense_first_block() {
+        let ends = |name| {
+            let lines = stored(&model(&named(name).unwrap(), &Sym::from(1), 2).unwrap());
+            lines
+                .into_iter()
+                .filter(|line| !line.contains("attn") && !line.contains("blk.1"))
+                .collect::<Vec<_>>()
+        };
+        let deepseek = [
+            "blk.0.ffn_down q8_0 [d:2048, f:10944]",
+            "blk.0.ffn_gate q8_0 [f:10944, d:2048]",
+            "blk.0.ffn_norm f32 [d:2048]",
+            "blk.0.ffn_up q8_0 [f:10944, d:2048]",
+            "blk.0.latent state [s:4096, c:576]",
+            "output q8_0 [v:102400, d:2048]",
+            "output_norm f32 [d:2048]",
+            "token_embd q8_0 [v:102400, d:2048]",
+        ];
+        assert_eq!(ends("deepseek-v2-lite"), deepseek);
+        let tied = ends("llama-3.2-1b");
+        assert!(tied.iter().all(|line| !line.starts_with("output ")), "{tied:?}");
+    }
+}

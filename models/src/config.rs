@@ -1,0 +1,201 @@
+//! What distinguishes one model from another: sizes and switches, as plain data.
+//!
+//! In: the numbers a model was published with; `families/` holds those of well-known ones. Out: a [`Config`], which
+//! every layer reads and none changes.
+//! Nothing is checked here; a graph of sizes that do not fit reports them itself.
+
+use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
+
+/// Everything a graph depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How a block is built, with the sizes of its attention.
+    pub family: Family,
+    /// The width of the residual stream.
+    pub hidden: usize,
+    /// How many blocks.
+    pub n_layers: usize,
+    /// How many different tokens.
+    pub vocab: usize,
+    /// How many positions the caches hold.
+    pub context: usize,
+    /// What keeps a norm from dividing by zero.
+    pub eps: f32,
+    /// How positions turn queries and keys.
+    pub rope: Rope,
+    /// The inner width of a dense block.
+    pub ff: usize,
+    /// The experts of all other blocks.
+    pub experts: Option<Experts>,
+    /// How many blocks at the start are dense although there are experts.
+    pub n_dense: usize,
+    /// Whether the output head is the token table.
+    pub tied: bool,
+    /// How matrices are stored; norms and routers are in single precision.
+    pub weights: Format,
+    /// How cached keys and values are stored.
+    pub cache: DType,
+}
+
+/// The ways to build a block.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Family {
+    /// Llama 2 and 3.
+    Llama(Grouped),
+    /// Qwen3, dense or with experts.
+    Qwen3(Grouped),
+    /// `DeepSeek` V2 and those after its pattern, such as GLM-4.7-Flash.
+    DeepSeek(Latent),
+}
+
+/// Attention whose query heads share key heads in groups.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grouped {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads.
+    pub n_kv: usize,
+    /// The width of a head.
+    pub head: usize,
+    /// Whether each query and key is normed before it is turned.
+    pub qk_norm: bool,
+}
+
+/// Attention whose keys and values are read from one small vector per position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Latent {
+    /// Heads.
+    pub n_heads: usize,
+    /// The width queries are squeezed through, if they are.
+    pub q_lora: Option<usize>,
+    /// The width keys and values are squeezed through.
+    pub kv_lora: usize,
+    /// The part of a key that does not know its position.
+    pub nope: usize,
+    /// The part of a key that does; all heads share it.
+    pub rope: usize,
+    /// The width of a value.
+    pub value: usize,
+}
+
+/// Feed-forward networks of which each token uses a few.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// How many there are.
+    pub n: usize,
+    /// How many a token uses.
+    pub n_used: usize,
+    /// How many more every token uses.
+    pub n_shared: usize,
+    /// The inner width of one.
+    pub ff: usize,
+    /// How a router's outputs become weights.
+    pub gate: Gate,
+    /// Whether a stored bias takes part in the selection.
+    pub is_biased: bool,
+    /// Whether the weights of the selected add up to one.
+    pub renorm: bool,
+    /// What the weights are multiplied by in the end.
+    pub scale: f32,
+}
+
+/// The ways to make weights of a router's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// All experts share one.
+    Softmax,
+    /// Each expert on its own.
+    Sigmoid,
+}
+
+/// How positions turn queries and keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// The slowest pair turns about this many times slower than the fastest.
+    pub theta: f64,
+    /// Which elements are turned together.
+    pub pairing: Pairing,
+    /// How the speeds are stretched to longer texts.
+    pub scaling: Scaling,
+}
+
+/// Which elements are turned together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// Element `i` of the first half with element `i` of the second.
+    Halves,
+    /// Neighbours.
+    Neighbours,
+}
+
+/// How turning speeds are stretched to texts longer than those first trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scaling {
+    /// Not at all.
+    None,
+    /// Llama 3: slow pairs are slowed down, fast ones kept, with a blend between.
+    Llama3 {
+        /// How much longer.
+        factor: f64,
+        /// Pairs with fewer turns than this in an original text are slow.
+        low: f64,
+        /// Pairs with more are fast.
+        high: f64,
+        /// The length first trained on.
+        original: f64,
+    },
+    /// YaRN: the same idea with the blend along the pairs, and softer scores are sharpened again.
+    Yarn {
+        /// How much longer.
+        factor: f64,
+        /// Pairs with more turns than this in an original text are fast.
+        beta_fast: f64,
+        /// Pairs with fewer are slow.
+        beta_slow: f64,
+        /// The length first trained on.
+        original: f64,
+        /// How strongly scores are sharpened.
+        mscale: f64,
+    },
+}
+
+impl Config {
+    /// The experts of a block, unless it is dense.
+    pub fn experts_of(&self, layer: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|_| layer >= self.n_dense)
+    }
+
+    /// The same structure, small enough for the slow evaluator.
+    #[must_use]
+    pub fn shrunk(&self) -> Self {
+        Self {
+            family: self.family.shrunk(),
+            hidden: 64,
+            n_layers: 2,
+            vocab: 64,
+            context: 32,
+            ff: 96,
+            experts: self.experts.clone().map(|experts| Experts { n: 8, n_used: 2, ff: 32, ..experts }),
+            ..self.clone()
+        }
+    }
+}
+
+impl Family {
+    fn shrunk(&self) -> Self {
+        let grouped = |own: &Grouped| Grouped { n_heads: 4, n_kv: 2, head: 32, ..own.clone() };
+        match self {
+            Self::Llama(own) => Self::Llama(grouped(own)),
+            Self::Qwen3(own) => Self::Qwen3(grouped(own)),
+            Self::DeepSeek(own) => Self::DeepSeek(Latent {
+                n_heads: 2,
+                q_lora: own.q_lora.map(|_| 96),
+                kv_lora: 32,
+                nope: 32,
+                rope: 8,
+                value: 64,
+            }),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Attention: each token takes an average of earlier values, weighted by how well its query meets their keys.
+//!
+//! In: normed activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
+//! Query head `kv·G + g` reads key head `kv`; as both are axes of the query, nothing is ever repeated.
+//! A token never sees a position after its own.
+//! [`attend`] serves `latent.rs` as well.
+
+use fusebox_compiler::graph::build::{Dim, Tensor};
+
+use crate::config::Grouped;
+use crate::layers::cache::remember;
+use crate::layers::norm::norm;
+use crate::layers::rope::rotate;
+use crate::layers::scope::Scope;
+use crate::layers::softmax::softmax;
+
+/// Attention with grouped heads over cached keys and values.
+pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
+    let (s, d) = (&m.s, &m.d);
+    let kv = &m.g.dim("kv", heads.n_kv);
+    let group = &m.g.dim("g", heads.n_heads / heads.n_kv);
+    let e = &m.g.dim("e", heads.head);
+
+    let q = x.contract(&m.matrix("attn_q", &[kv, group, e, d]), [d]); // [t, kv, g, e]
+    let k = x.contract(&m.matrix("attn_k", &[kv, e, d]), [d]); // [t, kv, e]
+    let v = x.contract(&m.matrix("attn_v", &[kv, e, d]), [d]); // [t, kv, e]
+
+    let normed = |name, x| if heads.qk_norm { norm(m, name, &x, e) } else { x };
+    let q = rotate(m, &normed("attn_q_norm", q), e);
+    let k = rotate(m, &normed("attn_k_norm", k), e);
+
+    let k = remember(m, "k", &[kv, s, e], &k);
+    let v = remember(m, "v", &[kv, s, e], &v);
+    let y = attend(m, &q, &k, &v, e, 1.0 / (heads.head as f64).sqrt()); // [t, kv, g, e]
+    y.contract(&m.matrix("attn_output", &[d, kv, group, e]), [kv, group, e])
+}
+
+/// `softmax(q·k · scale + mask) · v`, queries and keys contracted over `e`.
+pub fn attend(m: &Scope, q: &Tensor, k: &Tensor, v: &Tensor, e: &Dim, scale: f64) -> Tensor {
+    let scores = q.contract(k, [e]) * scale as f32 + causal(m);
+    softmax(&scores, &m.s).contract(v, [&m.s])
+}
+
+/// 0 where a token may look, -∞ where the position is after its own.
+fn causal(m: &Scope) -> Tensor {
+    let seen = m.g.iota(&m.s).le(&m.positions());
+    m.g.select(&seen, &m.g.constant(0.0), &m.g.constant(f32::NEG_INFINITY)) // [s, t]
+}

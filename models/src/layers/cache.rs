@@ -1,0 +1,22 @@
+//! What a step leaves behind for the steps after it.
+//!
+//! In: a value for each token of this step. Out: the values of all positions seen so far, this step's included.
+//! The state holds as many positions as the config says; what lies behind the last token is never read.
+//! Read next: `attention.rs` caches keys and values, `latent.rs` what both are made of.
+
+use fusebox_compiler::graph::build::{Dim, Tensor};
+use fusebox_compiler::tensor::dtype::DType;
+
+use crate::layers::scope::Scope;
+
+/// Writes `value` to the state of this name from position `P`, and reads positions `0..P + T`.
+///
+/// `axes` are those of the result: the value's, with `s` for `t`.
+#[track_caller]
+pub fn remember(m: &Scope, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
+    let capacity = m.s.sized(m.config.context);
+    let axes: Vec<&Dim> = axes.iter().map(|dim| if **dim == m.s { &capacity } else { *dim }).collect();
+    let state = m.g.state(name, m.config.cache, &axes);
+    let written = state.write(&m.s, &m.at, &value.cast(m.config.cache), &m.t);
+    written.slice(&m.s, 0, &m.s.size).cast(DType::F32)
+}

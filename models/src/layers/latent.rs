@@ -1,0 +1,67 @@
+//! Multi-head latent attention: only one small vector per position is cached, and every head's key and value of that
+//! position is made of it.
+//!
+//! In: normed activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
+//! It is written as its paper introduces it, keys and values expanded for every position. Whether to expand them, or
+//! to fold the expansion into the query, is the compiler's business.
+//! The latent is normed, and the shared positional key rotated, before they are cached.
+
+use fusebox_compiler::graph::build::{Dim, Tensor};
+
+use crate::config::Latent;
+use crate::layers::attention::attend;
+use crate::layers::cache::remember;
+use crate::layers::norm::norm;
+use crate::layers::rope::{rotate, sharpening};
+use crate::layers::scope::Scope;
+
+/// Attention over cached latents.
+pub fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
+    let h = &m.g.dim("h", sizes.n_heads);
+    let c = &m.g.dim("c", sizes.kv_lora);
+    let key = &m.g.dim("e", sizes.nope + sizes.rope);
+    let (nope, value) = (&key.sized(sizes.nope), &key.sized(sizes.value));
+
+    let q = query(m, sizes, &[h, key], x); // [t, h, e]
+    let (low, k_rope) = cached(m, sizes, c, x); // [s, c], [s, e]
+
+    let k_nope = low.contract(&m.matrix("attn_k_b", &[h, c, nope]), [c]); // [s, h, e]
+    let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [s, h, e]
+    let v = low.contract(&m.matrix("attn_v_b", &[h, value, c]), [c]); // [s, h, e]
+
+    let y = attend(m, &q, &k, &v, key, scale(m, sizes)); // [t, h, e]
+    y.contract(&m.matrix("attn_output", &[&m.d, h, value]), [h, value])
+}
+
+/// What scores are multiplied by.
+pub fn scale(m: &Scope, sizes: &Latent) -> f64 {
+    sharpening(&m.config.rope).powi(2) / ((sizes.nope + sizes.rope) as f64).sqrt()
+}
+
+/// The queries, the last elements of each head rotated.
+fn query(m: &Scope, sizes: &Latent, [h, e]: &[&Dim; 2], x: &Tensor) -> Tensor {
+    let q = if let Some(rank) = sizes.q_lora {
+        let low = &m.g.dim("q", rank);
+        let squeezed = x.contract(&m.matrix("attn_q_a", &[low, &m.d]), [&m.d]); // [t, q]
+        norm(m, "attn_q_a_norm", &squeezed, low).contract(&m.matrix("attn_q_b", &[h, e, low]), [low])
+    } else {
+        x.contract(&m.matrix("attn_q", &[h, e, &m.d]), [&m.d])
+    };
+    let q_nope = q.slice(*e, 0, sizes.nope);
+    let q_rope = rotate(m, &q.slice(*e, sizes.nope, sizes.rope), &e.sized(sizes.rope));
+    m.g.concat(*e, &[&q_nope, &q_rope])
+}
+
+/// The latents and the shared positional keys of all positions.
+fn cached(m: &Scope, sizes: &Latent, c: &Dim, x: &Tensor) -> (Tensor, Tensor) {
+    let both = &c.sized(sizes.kv_lora + sizes.rope);
+    let parts = |x: &Tensor| (x.slice(c, 0, sizes.kv_lora), x.slice(c, sizes.kv_lora, sizes.rope));
+
+    let (low, k_rope) = parts(&x.contract(&m.matrix("attn_kv_a_mqa", &[both, &m.d]), [&m.d]));
+    let low = norm(m, "attn_kv_a_norm", &low, c);
+    let k_rope = rotate(m, &k_rope, &c.sized(sizes.rope));
+
+    let entry = m.g.concat(c, &[&low, &k_rope]); // [t, c]
+    let (low, k_rope) = parts(&remember(m, "latent", &[&m.s, both], &entry));
+    (low, k_rope.rename(c, &m.g.dim("e", sizes.rope)))
+}

@@ -1,0 +1,29 @@
+//! SwiGLU: the feed-forward network of a dense block.
+//!
+//! In: normed activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
+//! One projection gates another: `W_down (silu(W_gate x) · W_up x)`.
+//! Experts are many small ones of these; see `experts.rs`.
+
+use fusebox_compiler::graph::build::Tensor;
+
+use crate::layers::scope::Scope;
+
+/// The network of inner width `ff` whose weights' names end in `suffix`.
+pub fn mlp(m: &Scope, suffix: &str, ff: usize, x: &Tensor) -> Tensor {
+    let (d, f) = (&m.d, &m.g.dim("f", ff));
+    let gate = x.contract(&m.matrix(&format!("ffn_gate{suffix}"), &[f, d]), [d]); // [t, f]
+    let up = x.contract(&m.matrix(&format!("ffn_up{suffix}"), &[f, d]), [d]); // [t, f]
+    swiglu(&gate, &up).contract(&m.matrix(&format!("ffn_down{suffix}"), &[d, f]), [f])
+}
+
+/// `silu(gate) · up`
+#[track_caller]
+pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
+    gate * sigmoid(gate) * up
+}
+
+/// `1 / (1 + e^-x)`
+#[track_caller]
+pub fn sigmoid(x: &Tensor) -> Tensor {
+    ((-x).exp() + 1.0).recip()
+}
