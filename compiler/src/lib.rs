@@ -11,5 +11,6 @@ pub mod graph;
 pub mod kernel;
 pub mod options;
 pub mod reference;
+pub mod rewrite;
 pub mod target;
 pub mod tensor;

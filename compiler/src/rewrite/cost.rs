@@ -1,0 +1,205 @@
+//! What a node costs on the target, in seconds, and what is added up over everything below it.
+//!
+//! In: an operation, and the [`Bill`] of each argument. Out: the bill of the result: one entry for each piece of work,
+//! so that what two arguments share is paid once.
+//! Movement is free, elementwise operations are nearly so, as they will be fused: only their arithmetic counts. A
+//! contraction, a reduction, an attention and a ranking move bytes, and pay for a launch.
+//! `README.md` tells the model in words. Estimates choose between forms and mean nothing else.
+
+use crate::graph::op::Op;
+use crate::rewrite::facts::Facts;
+use crate::target::{Target, Work};
+use crate::tensor::shape::Axis;
+
+/// Seconds that make a form with fewer elementwise nodes the cheaper of two that do the same arithmetic.
+const NODE: f64 = 1e-9;
+
+/// A piece of work: whose it is, and which part of it.
+type Key = (usize, Part);
+
+/// The parts of the work of one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    /// Reading operands and computing.
+    Work,
+    /// Starting a kernel and writing the result.
+    Finish,
+    /// Everything, for the positions from here on only.
+    From(i64),
+}
+
+/// What a value costs with everything it is computed from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bill {
+    /// The sum.
+    pub(crate) total: f64,
+    /// Sorted by key.
+    entries: Vec<(Key, f64)>,
+    /// Axes along which a sum is still to be awaited before the value is known.
+    pending: Vec<Axis>,
+    /// Contractions that reach the value through elementwise operations only.
+    open: Vec<usize>,
+}
+
+/// An argument of a node: whose value it is, what it computes, and what that costs.
+#[derive(Clone, Copy)]
+pub(crate) struct Arg<'a> {
+    /// The number of the value.
+    pub(crate) value: usize,
+    /// What is known about it.
+    pub(crate) facts: &'a Facts,
+    /// The operation that computes it.
+    pub(crate) op: &'a Op,
+    /// What it costs.
+    pub(crate) bill: &'a Bill,
+}
+
+/// The bill of value number `value`, computed by `op` from `args`.
+pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: &[Arg<'_>]) -> Bill {
+    let mut bill = merged(args);
+    match op {
+        Op::Slice { axis, start, .. } => share(&mut bill, *axis, start.as_const(), facts, args[0]),
+        Op::Rename { from, to } => {
+            bill.pending.iter_mut().filter(|axis| *axis == from).for_each(|axis| *axis = *to);
+        }
+        Op::Contract { over } => {
+            let wait = if bill.pending.iter().any(|axis| over.contains(axis)) { target.launch } else { 0.0 };
+            let work = Work { bytes: read(args), flops: 2.0 * joint_len(args) };
+            bill.close(value, target.roofline(work), wait + finish(target, facts), true);
+        }
+        Op::Attend { .. } => {
+            bill.stream(args[0].bill);
+            let work = Work { bytes: args[1].facts.read, flops: 2.0 * joint_len(args) + 6.0 * args[0].facts.len };
+            bill.close(value, target.roofline(work), finish(target, facts), false);
+        }
+        Op::Reduce { axis, .. } => {
+            let work = Work { bytes: read(args), flops: args[0].facts.len };
+            let mut pending = std::mem::take(&mut bill.pending);
+            bill.close(value, target.roofline(work), finish(target, facts), false);
+            pending.push(*axis);
+            bill.pending = pending;
+        }
+        Op::TopK { .. } => {
+            let work = Work { bytes: read(args), flops: args[0].facts.len };
+            bill.close(value, target.roofline(work), finish(target, facts), false);
+        }
+        Op::Write { .. } => bill.add((value, Part::Work), args[1].facts.len * 8.0 / target.bandwidth),
+        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Barrier => {
+            bill.add((value, Part::Work), NODE + facts.len / target.flops);
+        }
+        Op::Gather { .. } => bill.add((value, Part::Work), NODE),
+        Op::Input { .. }
+        | Op::Weight { .. }
+        | Op::State { .. }
+        | Op::Const(_)
+        | Op::Table { .. }
+        | Op::Iota { .. }
+        | Op::Symbolic(_)
+        | Op::Split { .. }
+        | Op::Merge { .. }
+        | Op::Expand { .. }
+        | Op::Concat { .. } => {}
+    }
+    bill.total = bill.entries.iter().map(|(_, seconds)| seconds).sum();
+    bill
+}
+
+/// One bill for several values, each piece of work once.
+pub(crate) fn together<'a>(bills: impl IntoIterator<Item = &'a Bill>) -> f64 {
+    let mut all = Bill::default();
+    for bill in bills {
+        all.entries = union(&all.entries, &bill.entries);
+    }
+    all.entries.iter().map(|(_, seconds)| seconds).sum()
+}
+
+impl Bill {
+    fn add(&mut self, key: Key, seconds: f64) {
+        match self.entries.binary_search_by(|(other, _)| other.cmp(&key)) {
+            Ok(at) => self.entries[at].1 = seconds,
+            Err(at) => self.entries.insert(at, (key, seconds)),
+        }
+    }
+
+    /// Ends a kernel: nothing is pending behind it.
+    fn close(&mut self, value: usize, work: f64, finish: f64, is_open: bool) {
+        self.add((value, Part::Work), work);
+        self.add((value, Part::Finish), finish);
+        self.pending.clear();
+        self.open.clear();
+        if is_open {
+            self.open.push(value);
+        }
+    }
+
+    /// Takes out the ends of the contractions behind `scores`: they are used as they come.
+    fn stream(&mut self, scores: &Self) {
+        self.entries.retain(|((value, part), _)| *part != Part::Finish || !scores.open.contains(value));
+    }
+}
+
+/// A slice of a contraction needs that part of its rows only; if all of it is read, the parts add up to the whole.
+fn share(bill: &mut Bill, axis: Axis, start: Option<i64>, facts: &Facts, whole: Arg<'_>) {
+    let (Op::Contract { .. }, Some(start)) = (whole.op, start) else { return };
+    if whole.facts.ty.shape.size(axis) == facts.ty.shape.size(axis) {
+        return;
+    }
+    let mut seconds = 0.0;
+    bill.entries.retain(|((value, part), cost)| {
+        let is_own = *value == whole.value && matches!(part, Part::Work | Part::Finish);
+        seconds += if is_own { *cost } else { 0.0 };
+        !is_own
+    });
+    bill.add((whole.value, Part::From(start)), seconds * facts.len / whole.facts.len.max(1.0));
+}
+
+fn finish(target: &Target, facts: &Facts) -> f64 {
+    target.launch + facts.len * facts.ty.dtype.bytes() as f64 / target.bandwidth
+}
+
+fn read(args: &[Arg<'_>]) -> f64 {
+    args.iter().map(|arg| arg.facts.read).sum()
+}
+
+/// How many elements two tensors have between them when they meet by name.
+fn joint_len(args: &[Arg<'_>]) -> f64 {
+    let (a, b) = (args[0].facts, args[1].facts);
+    let own = b.ty.shape.iter().filter(|(axis, _)| !a.has(*axis));
+    a.len * own.map(|(_, size)| size.near() as f64).product::<f64>()
+}
+
+fn merged(args: &[Arg<'_>]) -> Bill {
+    let Some((first, rest)) = args.split_first() else { return Bill::default() };
+    let mut bill = first.bill.clone();
+    for arg in rest {
+        bill.entries = union(&bill.entries, &arg.bill.entries);
+        bill.pending.extend(arg.bill.pending.iter().copied());
+        bill.open.extend(arg.bill.open.iter().copied());
+    }
+    bill.pending.sort_unstable();
+    bill.pending.dedup();
+    bill.open.sort_unstable();
+    bill.open.dedup();
+    bill
+}
+
+/// Both sorted lists in one; of a key that is in both, the first's entry.
+fn union(a: &[(Key, f64)], b: &[(Key, f64)]) -> Vec<(Key, f64)> {
+    let mut all = Vec::with_capacity(a.len() + b.len());
+    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+    loop {
+        let next = match (a.peek(), b.peek()) {
+            (Some((left, _)), Some((right, _))) if left == right => {
+                b.next();
+                a.next()
+            }
+            (Some((left, _)), Some((right, _))) if right < left => b.next(),
+            (Some(_), _) => a.next(),
+            (None, _) => b.next(),
+        };
+        match next {
+            Some(entry) => all.push(*entry),
+            None => return all,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What was found, what was taken, and what it saves.
+//!
+//! In: a saturated e-graph and the choices made in it. Out: a [`Report`] for the story and for tests of counts.
+//! Seconds are estimates of the cost model: they explain a choice and promise nothing.
+
+use std::collections::{BTreeMap, HashMap};
+
+use egg::Id;
+
+use crate::foundation::entity::{Id as _, List};
+use crate::graph::{Graph, NodeId};
+use crate::rewrite::cost::{Arg, Bill, bill, together};
+use crate::rewrite::extract::Choices;
+use crate::rewrite::language::{ENode, EGraph, Kind};
+use crate::rewrite::saturate::{Saturation, Stop};
+use crate::target::Target;
+
+/// How an improvement went.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Nodes of the e-graph.
+    pub nodes: usize,
+    /// Classes of the e-graph.
+    pub classes: usize,
+    /// Rounds in which rules were applied.
+    pub rounds: usize,
+    /// Why there were no more.
+    pub stopped: Stop,
+    /// How often each rule added an equality, by name.
+    pub fired: Vec<(&'static str, usize)>,
+    /// The rules whose forms are in the graph that came out, by name.
+    pub used: Vec<&'static str>,
+    /// Estimated seconds of the graph that came out.
+    pub seconds: f64,
+    /// Estimated seconds of the graph that went in.
+    pub seconds_before: f64,
+    /// Where there was a choice that mattered: the forms taken, and the best that was not.
+    pub forms: Vec<Form>,
+    /// The rule of each application, in order.
+    pub log: Vec<&'static str>,
+}
+
+/// A value for which different forms were priced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Form {
+    /// The author's line that asks for the value, where one does.
+    pub site: Option<crate::graph::Site>,
+    /// The rule that found the form taken, or `as written`.
+    pub chosen: &'static str,
+    /// Estimated seconds to compute the value and all it needs.
+    pub chosen_seconds: f64,
+    /// The rule that found the best of the other forms, or `as written`.
+    pub other: &'static str,
+    /// What it would have taken.
+    pub other_seconds: f64,
+}
+
+impl std::fmt::Display for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (chosen, other) = (self.chosen_seconds * 1e6, self.other_seconds * 1e6);
+        write!(f, "{}: {chosen:.1} us against {other:.1} us {}", self.chosen, self.other)?;
+        self.site.map_or(Ok(()), |site| write!(f, " at {site}"))
+    }
+}
+
+const AS_WRITTEN: &str = "as written";
+
+/// The report on these choices.
+pub(crate) fn report(
+    graph: &Graph,
+    saturation: &Saturation<'_>,
+    classes: &List<NodeId, Id>,
+    choices: &Choices<'_>,
+    target: &Target,
+) -> Report {
+    let egraph = &saturation.egraph;
+    let roots: Vec<Id> = graph.roots().into_iter().map(|root| egraph.find(classes[root])).collect();
+    let chosen = choices.below(&roots).unwrap_or_default();
+    let origins = Origins::of(saturation);
+    let mut used: Vec<&str> = chosen.iter().filter_map(|(_, node)| origins.rule(node)).collect();
+    used.sort_unstable();
+    used.dedup();
+    Report {
+        nodes: egraph.total_number_of_nodes(),
+        classes: egraph.number_of_classes(),
+        rounds: saturation.rounds,
+        stopped: saturation.stopped,
+        fired: count(&saturation.applied),
+        used,
+        seconds: together(roots.iter().filter_map(|root| Some(&choices.of(*root)?.bill))),
+        seconds_before: before(graph, egraph, classes, target),
+        forms: forms(graph, egraph, classes, choices, &chosen, &origins, target),
+        log: saturation.applied.iter().map(|(name, _)| *name).collect(),
+    }
+}
+
+/// Which rule added each node of the e-graph.
+struct Origins<'a> {
+    rules: HashMap<ENode, Option<&'static str>>,
+    saturation: &'a Saturation<'a>,
+}
+
+impl<'a> Origins<'a> {
+    fn of(saturation: &'a Saturation<'a>) -> Self {
+        let mut rules = HashMap::new();
+        for (number, node) in saturation.egraph.nodes().iter().enumerate() {
+            // Nodes that have become equal count as found by whoever came first.
+            rules.entry(Self::canonical(&saturation.egraph, node)).or_insert_with(|| saturation.origin(number));
+        }
+        Self { rules, saturation }
+    }
+
+    fn rule(&self, node: &ENode) -> Option<&'static str> {
+        *self.rules.get(&Self::canonical(&self.saturation.egraph, node))?
+    }
+
+    fn name(&self, node: &ENode) -> &'static str {
+        self.rule(node).unwrap_or(AS_WRITTEN)
+    }
+
+    fn canonical(egraph: &EGraph, node: &ENode) -> ENode {
+        egg::Language::map_children(node.clone(), |id| egraph.find(id))
+    }
+}
+
+fn count(applied: &[(&'static str, usize)]) -> Vec<(&'static str, usize)> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, _) in applied {
+        *counts.entry(name).or_default() += 1;
+    }
+    counts.into_iter().collect()
+}
+
+/// Seconds of the graph as it was written, by the same model.
+fn before(graph: &Graph, egraph: &EGraph, classes: &List<NodeId, Id>, target: &Target) -> f64 {
+    let mut bills: List<NodeId, Bill> = List::default();
+    for (id, node) in graph.nodes.iter() {
+        let arg = |arg: &NodeId| Arg {
+            value: arg.index(),
+            facts: &egraph[classes[*arg]].data,
+            op: &graph.nodes[*arg].op,
+            bill: &bills[*arg],
+        };
+        let args: Vec<Arg<'_>> = node.args.iter().map(arg).collect();
+        let bill = bill(target, id.index(), &node.op, &egraph[classes[id]].data, &args);
+        bills.push(bill);
+    }
+    together(graph.roots().into_iter().map(|root| &bills[root]))
+}
+
+/// For each rule that was taken, or could have been, the value where that matters most.
+fn forms(
+    graph: &Graph,
+    egraph: &EGraph,
+    classes: &List<NodeId, Id>,
+    choices: &Choices<'_>,
+    chosen: &[(Id, &ENode)],
+    origins: &Origins<'_>,
+    target: &Target,
+) -> Vec<Form> {
+    let mut most: BTreeMap<(&str, &str), Form> = BTreeMap::new();
+    for (class, node) in chosen {
+        let name = origins.name(node);
+        let price = |node: &ENode| choices.bill(egraph, target, *class, node).map(|bill| bill.total);
+        let others = egraph[*class].iter().filter(|other| origins.name(other) != name && is_heavy(other));
+        let priced = others.filter_map(|other| Some((price(other)?, origins.name(other))));
+        let best = priced.min_by(|a, b| a.0.total_cmp(&b.0));
+        let (Some(chosen_seconds), Some((other_seconds, other))) = (price(node), best) else { continue };
+        let site = classes.iter().find(|(_, id)| egraph.find(**id) == *class).map(|(id, _)| graph.nodes[id].site);
+        let form = Form { site: site.flatten(), chosen: name, chosen_seconds, other, other_seconds };
+        let gain = |form: &Form| form.other_seconds - form.chosen_seconds;
+        let known = most.get(&(name, other)).map_or(0.0, gain);
+        if gain(&form) > known {
+            most.insert((name, other), form);
+        }
+    }
+    most.into_values().collect()
+}
+
+fn is_heavy(node: &ENode) -> bool {
+    matches!(node.kind(), Kind::Contract | Kind::Attend | Kind::Binary | Kind::Reduce)
+}

@@ -1,0 +1,193 @@
+//! What is true of every value of a class, whichever of its nodes computes it.
+//!
+//! In: a node and the facts of its arguments. Out: the facts of its result: its type, a number it is everywhere equal
+//! to, bounds of its elements, and the bytes that must move to read it.
+//! Two nodes of one class must agree about the type, up to the order of axes: an unsound rule stops here, at the rule.
+//! Facts only ever grow more precise, so they settle.
+
+use egg::{Analysis, DidMerge, Id};
+
+use crate::graph::infer::infer;
+use crate::graph::op::{Binary, Op, Scalar};
+use crate::rewrite::language::{EGraph, ENode};
+use crate::tensor::dtype::DType;
+use crate::tensor::shape::{Axis, Type};
+use crate::tensor::sym::Sym;
+
+/// The analysis egg keeps up to date.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meaning;
+
+/// What is known about a class.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Facts {
+    /// The type; the order of axes is that of the node seen first.
+    pub(crate) ty: Type,
+    /// How many elements it usually has.
+    pub(crate) len: f64,
+    /// The number that every element is equal to.
+    pub(crate) constant: Option<Scalar>,
+    /// No element is below the first or above the second.
+    pub(crate) bounds: Option<(Sym, Sym)>,
+    /// Bytes that must move to read it once: its own, or those of what it is computed from on the way.
+    pub(crate) read: f64,
+    /// Whether it is a part of the model: a stored tensor, or a view of one.
+    pub(crate) is_weight: bool,
+}
+
+impl Facts {
+    /// The facts of `op` applied to arguments of these facts; `ty` is the inferred type.
+    pub(crate) fn of(op: &Op, args: &[&Self], ty: Type) -> Self {
+        let len = near(&ty);
+        Self {
+            constant: constant(op, args),
+            bounds: (ty.dtype == DType::I32).then(|| bounds(op, args)).flatten(),
+            read: read(op, args, &ty, len),
+            is_weight: is_weight(op, args),
+            len,
+            ty,
+        }
+    }
+
+    /// Whether it has the axis.
+    pub(crate) fn has(&self, axis: Axis) -> bool {
+        self.ty.shape.has(axis)
+    }
+
+    /// Whether it has any of the axes.
+    pub(crate) fn has_any(&self, axes: &[Axis]) -> bool {
+        axes.iter().any(|axis| self.has(*axis))
+    }
+
+    /// Whether it has all of the axes.
+    pub(crate) fn has_all(&self, axes: &[Axis]) -> bool {
+        axes.iter().all(|axis| self.has(*axis))
+    }
+
+    /// Whether every element is this number.
+    pub(crate) fn is_number(&self, number: f64) -> bool {
+        self.constant.is_some_and(|scalar| scalar.number() == number)
+    }
+}
+
+impl Analysis<ENode> for Meaning {
+    type Data = Facts;
+
+    fn make(egraph: &mut EGraph, node: &ENode, _: Id) -> Facts {
+        let args: Vec<&Facts> = node.args.iter().map(|arg| &egraph[*arg].data).collect();
+        let types: Vec<&Type> = args.iter().map(|facts| &facts.ty).collect();
+        let ty = infer(&node.op, &types).expect("terms are checked before they are added");
+        Facts::of(&node.op, &args, ty)
+    }
+
+    fn merge(&mut self, own: &mut Facts, other: Facts) -> DidMerge {
+        debug_assert!(
+            own.ty.dtype == other.ty.dtype && own.ty.shape.same_axes(&other.ty.shape),
+            "values of types {} and {} were said to be equal",
+            own.ty,
+            other.ty
+        );
+        let mut merged = DidMerge(false, false);
+        merged.0 |= own.constant.is_none() && other.constant.is_some();
+        merged.1 |= own.constant.is_some() && other.constant.is_none();
+        own.constant = own.constant.or(other.constant);
+        merged.0 |= own.bounds.is_none() && other.bounds.is_some();
+        merged.1 |= own.bounds.is_some() && other.bounds.is_none();
+        own.bounds = own.bounds.take().or(other.bounds);
+        merged.0 |= other.read < own.read || other.is_weight && !own.is_weight;
+        merged.1 |= own.read < other.read || own.is_weight && !other.is_weight;
+        own.read = own.read.min(other.read);
+        own.is_weight |= other.is_weight;
+        merged
+    }
+}
+
+/// How many elements a tensor of this type usually has.
+pub(crate) fn near(ty: &Type) -> f64 {
+    ty.shape.iter().map(|(_, size)| size.near() as f64).product()
+}
+
+fn constant(op: &Op, args: &[&Facts]) -> Option<Scalar> {
+    match op {
+        Op::Const(scalar) => Some(*scalar),
+        Op::Binary(Binary::Le) => truth(args[0], args[1], false),
+        Op::Binary(Binary::Lt) => truth(args[0], args[1], true),
+        Op::Select => {
+            let condition = args[0].constant?;
+            args[if condition.number() == 0.0 { 2 } else { 1 }].constant
+        }
+        Op::Concat { .. } => {
+            let first = args.first()?.constant?;
+            args.iter().all(|part| part.constant == Some(first)).then_some(first)
+        }
+        Op::Barrier => None,
+        _ if op.is_movement() => args[0].constant,
+        Op::Gather { .. } => args[0].constant,
+        _ => None,
+    }
+}
+
+/// What `a <= b`, or `a < b`, is for every element, where the bounds tell.
+fn truth(a: &Facts, b: &Facts, strictly: bool) -> Option<Scalar> {
+    let ((a_low, a_high), (b_low, b_high)) = (a.bounds.clone()?, b.bounds.clone()?);
+    let margin = i64::from(strictly);
+    if (b_low - a_high).least() >= margin {
+        return Some(Scalar::I32(1));
+    }
+    ((a_low - b_high).least() > -margin).then_some(Scalar::I32(0))
+}
+
+fn bounds(op: &Op, args: &[&Facts]) -> Option<(Sym, Sym)> {
+    let of = |arg: usize| args[arg].bounds.clone();
+    match op {
+        Op::Const(Scalar::I32(value)) => Some((Sym::from(*value), Sym::from(*value))),
+        Op::Symbolic(value) => Some((value.clone(), value.clone())),
+        Op::Iota { len, .. } => Some((Sym::from(0i64), len.clone() - 1)),
+        Op::TopK { axis, .. } => Some((Sym::from(0i64), args[0].ty.shape.size(*axis)?.clone() - 1)),
+        Op::Binary(Binary::Add) => {
+            let ((a_low, a_high), (b_low, b_high)) = (of(0)?, of(1)?);
+            Some((a_low + b_low, a_high + b_high))
+        }
+        Op::Binary(Binary::Sub) => {
+            let ((a_low, a_high), (b_low, b_high)) = (of(0)?, of(1)?);
+            Some((a_low - b_high, a_high - b_low))
+        }
+        Op::Binary(Binary::Lt | Binary::Le | Binary::Eq) => Some((Sym::from(0i64), Sym::from(1i64))),
+        Op::Concat { .. } => None,
+        _ if op.is_movement() => of(0),
+        Op::Gather { .. } => of(0),
+        _ => None,
+    }
+}
+
+fn read(op: &Op, args: &[&Facts], ty: &Type, len: f64) -> f64 {
+    let own = len * ty.dtype.bytes() as f64;
+    match op {
+        Op::Weight { format, .. } => len * format.block_bytes() as f64 / format.block_len() as f64,
+        Op::Const(_) | Op::Table { .. } | Op::Iota { .. } | Op::Symbolic(_) => 0.0,
+        Op::Slice { .. } => args[0].read * share(len, args[0].len),
+        // Rows picked twice are read once.
+        Op::Gather { axis } => {
+            let rows = args[0].ty.shape.size(*axis).map_or(1.0, |n| n.near() as f64);
+            args[0].read * share(args[1].len, rows)
+        }
+        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) => {
+            own.min(args.iter().map(|arg| arg.read).sum())
+        }
+        _ if op.is_movement() => args.iter().map(|arg| arg.read).sum(),
+        _ => own,
+    }
+}
+
+/// The part of the whole that is read.
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { (part / whole).min(1.0) } else { 1.0 }
+}
+
+fn is_weight(op: &Op, args: &[&Facts]) -> bool {
+    match op {
+        Op::Weight { .. } => true,
+        Op::Gather { .. } => args[0].is_weight,
+        _ => op.is_movement() && args.iter().all(|arg| arg.is_weight),
+    }
+}

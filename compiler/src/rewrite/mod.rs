@@ -1,0 +1,115 @@
+//! Finds a cheaper graph that means the same.
+//!
+//! In: the graph of one block, a target and limits. Out: a graph with the same outputs and writes, and a [`Report`].
+//! Every rule adds an equality to an e-graph and removes nothing, so their order does not decide; costs do.
+//! Equal input gives equal output, to the byte. A graph that cannot be improved comes back as it is; running out of
+//! a limit is an outcome, not an error. Rounding may change, meaning never does.
+//! `README.md` is the charter for rules and tells the cost model; the rules are in `rules/`.
+
+use egg::Id;
+
+use crate::graph::Graph;
+use crate::target::Target;
+
+mod blame;
+mod cost;
+mod emit;
+mod encode;
+mod explain;
+mod extract;
+mod facts;
+mod language;
+pub mod rules;
+mod saturate;
+mod term;
+
+pub use blame::blame;
+pub use explain::{Form, Report};
+pub use saturate::Stop;
+
+use extract::Choices;
+use rules::Rule;
+use saturate::Saturation;
+
+/// How far an e-graph may grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Nodes.
+    pub nodes: usize,
+    /// Rounds in which every rule looks at every node.
+    pub rounds: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { nodes: 20_000, rounds: 24 }
+    }
+}
+
+/// Which of the equal forms is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Choice {
+    /// The one that takes the least time on the target.
+    #[default]
+    Cheapest,
+    /// Any, by this seed; for tests.
+    Random(u64),
+}
+
+/// What an improvement depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The device whose time is saved.
+    pub target: Target,
+    /// How far the e-graph may grow.
+    pub limits: Limits,
+    /// Which form is taken.
+    pub choice: Choice,
+    /// How many applications of rules are allowed, to find a wrong one by bisection.
+    pub fuel: Option<usize>,
+    /// The one rule that is used, for its tests.
+    pub only: Option<&'static str>,
+}
+
+impl Settings {
+    /// The cheapest form for a target, within the usual limits.
+    pub fn new(target: Target) -> Self {
+        Self { target, limits: Limits::default(), choice: Choice::Cheapest, fuel: None, only: None }
+    }
+}
+
+/// A graph of the same meaning that takes less time on the target, and how it was found.
+pub fn improve(graph: &Graph, settings: &Settings) -> (Graph, Report) {
+    improve_with(graph, &rules::all(), settings)
+}
+
+/// [`improve`] with rules of the caller's.
+pub fn improve_with(graph: &Graph, rules: &[Rule], settings: &Settings) -> (Graph, Report) {
+    let rules: Vec<Rule> =
+        rules.iter().filter(|rule| settings.only.is_none_or(|only| rule.name() == only)).copied().collect();
+    let encoded = encode::encode(graph);
+    let mut saturation = Saturation::new(encoded.egraph, &rules, settings.limits, settings.fuel);
+    let roots = |saturation: &Saturation<'_>| -> Vec<Id> {
+        graph.roots().into_iter().map(|root| saturation.egraph.find(encoded.classes[root])).collect()
+    };
+
+    saturation.run();
+    // Some rules look only at what the best form so far computes: they would drown in all the others.
+    let best = extract::cheapest(&saturation.egraph, &settings.target).below(&roots(&saturation));
+    let best: Vec<_> = best.unwrap_or_default().into_iter().map(|(class, node)| (class, node.clone())).collect();
+    if saturation.run_chosen(&best) {
+        saturation.run();
+    }
+
+    let choices = choose(&saturation, settings);
+    let report = explain::report(graph, &saturation, &encoded.classes, &choices, &settings.target);
+    let made = emit::emit(graph, &saturation.egraph, &encoded.classes, &choices);
+    (made.unwrap_or_else(|| graph.clone()), report)
+}
+
+fn choose<'a>(saturation: &'a Saturation<'_>, settings: &Settings) -> Choices<'a> {
+    match settings.choice {
+        Choice::Cheapest => extract::cheapest(&saturation.egraph, &settings.target),
+        Choice::Random(seed) => extract::any(&saturation.egraph, seed),
+    }
+}
