@@ -11,7 +11,7 @@ use crate::fuse::cut::Cut;
 use crate::fuse::group::{Dependences, Groups};
 use crate::fuse::price::Price;
 use crate::graph::op::Op;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, Node, NodeId};
 
 /// Passes over the graph before merging gives up on finding a fixed point.
 const MAX_PASSES: usize = 6;
@@ -55,13 +55,28 @@ pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> P
         n_merges: 0,
     };
     merge.protect();
+    merge.dissolve_scores();
     merge.dissolve_trivial();
-    for _ in 0..MAX_PASSES {
-        if !merge.pass() {
-            break;
+    for phase in [Phase::Epilogues, Phase::Rows, Phase::Prologues] {
+        for _ in 0..MAX_PASSES {
+            if !merge.pass(phase) {
+                break;
+            }
         }
     }
     merge.finish()
+}
+
+/// Merges come in this order, so that a value is taken up by the kernel that makes what it is made of, rather than by
+/// the one that reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Into readers that take it element by element.
+    Epilogues,
+    /// Also into readers that reduce it.
+    Rows,
+    /// Into any reader.
+    Prologues,
 }
 
 struct Merge<'a, P> {
@@ -114,18 +129,43 @@ impl<P: Price> Merge<'_, P> {
         }
     }
 
+    /// The scores of an attention are never stored: it streams. That is what its one pass over the cache means.
+    fn dissolve_scores(&mut self) {
+        for (_, attend) in self.graph.nodes.iter().filter(|(_, node)| matches!(node.op, Op::Attend { .. })) {
+            let mut pending = vec![attend.args[0]];
+            while let Some(node) = pending.pop() {
+                let Node { op, args, .. } = &self.graph.nodes[node];
+                let is_score = is_elementwise(op) || op.is_movement() || matches!(op, Op::Contract { .. });
+                let is_shared = self.readers[node].iter().any(|reader| *reader != self.readers[node][0]);
+                if !is_score || is_shared || self.is_protected(node) || !self.has_fuel() {
+                    continue;
+                }
+                if self.cut.has(node) {
+                    self.cut.dissolve(node);
+                    self.n_merges += 1;
+                }
+                if !matches!(op, Op::Contract { .. }) {
+                    pending.extend(args);
+                }
+            }
+        }
+    }
+
     fn has_fuel(&self) -> bool {
         self.steering.fuel.is_none_or(|fuel| self.n_merges < fuel)
     }
 
     /// Tries every stored value once; whether anything changed.
-    fn pass(&mut self) -> bool {
+    fn pass(&mut self, phase: Phase) -> bool {
         let ids: Vec<NodeId> = self.cut.nodes().filter(|node| !self.is_protected(*node)).collect();
         let mut changed = false;
         let Ok(mut groups) = Dependences::of(self.graph, &self.cut).groups(self.graph) else { return false };
         for node in ids {
             if !self.has_fuel() {
                 return false;
+            }
+            if self.needed_phase(node) > phase {
+                continue;
             }
             match self.try_dissolve(node, &groups) {
                 Ok((cut, after)) => {
@@ -179,38 +219,36 @@ impl<P: Price> Merge<'_, P> {
     }
 
     fn why_not(&self, node: NodeId) -> Barrier {
-        let readers: Vec<NodeId> = self.stored_readers(node);
-        if readers.len() > 1 {
+        let uses = self.uses(node);
+        if uses.iter().filter(|user| self.cut.has(**user)).count() > 1 {
             return Barrier::SeveralReaders;
         }
-        let shape = &self.graph.nodes[node].ty.shape;
-        let sums = |reader: &NodeId| {
-            let cone = self.cut.cone(self.graph, &[*reader]);
-            cone.iter().any(|inner| match &self.graph.nodes[*inner].op {
-                Op::Contract { over } => over.iter().any(|axis| shape.has(*axis)),
-                Op::Reduce { axis, .. } | Op::TopK { axis, .. } | Op::Attend { over: axis } => {
-                    shape.has(*axis)
-                }
-                _ => false,
-            })
-        };
-        if readers.iter().any(sums) { Barrier::NeedsEveryRow } else { Barrier::OtherShape }
+        let folds = |user: &NodeId| is_fold(&self.graph.nodes[*user].op);
+        if uses.iter().any(folds) { Barrier::NeedsEveryRow } else { Barrier::OtherShape }
     }
 
-    /// The stored values whose kernels load a value.
-    fn stored_readers(&self, node: NodeId) -> Vec<NodeId> {
+    /// The phase in which all readers may take up a value.
+    fn needed_phase(&self, node: NodeId) -> Phase {
+        let of_use = |user: &NodeId| match self.graph.nodes[*user].op {
+            Op::Reduce { .. } => Phase::Rows,
+            Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. } | Op::Gather { .. } => Phase::Prologues,
+            _ => Phase::Epilogues,
+        };
+        self.uses(node).iter().map(of_use).max().unwrap_or(Phase::Epilogues)
+    }
+
+    /// What a value goes into without being stored in between, the kernels' stored values included.
+    fn uses(&self, node: NodeId) -> Vec<NodeId> {
         let mut found = Vec::new();
         let mut pending = self.readers[node].clone();
-        while let Some(reader) = pending.pop() {
-            if found.contains(&reader) {
-                continue;
-            }
-            found.push(reader);
-            if !self.cut.has(reader) {
-                pending.extend(&self.readers[reader]);
+        while let Some(user) = pending.pop() {
+            if !found.contains(&user) {
+                found.push(user);
+                if !self.cut.has(user) {
+                    pending.extend(&self.readers[user]);
+                }
             }
         }
-        found.retain(|reader| self.cut.has(*reader));
         found.sort();
         found
     }
@@ -236,6 +274,10 @@ impl<P: Price> Merge<'_, P> {
         let barriers = cut.nodes().map(|node| (node, reasons[node])).collect();
         Partition { cut, regions, barriers, n_merges }
     }
+}
+
+fn is_fold(op: &Op) -> bool {
+    matches!(op, Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. })
 }
 
 /// Whether every element of the result comes from one element of each argument.

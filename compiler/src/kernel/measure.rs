@@ -12,6 +12,9 @@ use crate::kernel::{Access, Expr, Kernel, Nest, ParamId, Part, Place, Range, Stm
 use crate::target::{Target, Work};
 use crate::tensor::sym::Sym;
 
+/// The share of the lesser of two times, moving bytes and doing operations, that is not hidden behind the greater.
+const HIDDEN_SHARE: f64 = 0.2;
+
 /// What one launch of a kernel does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
@@ -62,13 +65,16 @@ impl Measure {
         Work { bytes: self.bytes_read + self.bytes_written, flops: self.flops }
     }
 
-    /// Seconds on a target: a launch, and the work at the rate of the units that tasks keep busy.
+    /// Seconds on a target: a launch, and the work at the rate of the units that tasks keep busy. What does not bind
+    /// is not free either: it takes a share of the time it would take alone.
     pub fn seconds(&self, target: &Target) -> f64 {
         let units = target.units as i64;
         let tasks = self.n_tasks.max(1);
         let rounds = (tasks + units - 1) / units;
         let busy = tasks as f64 / (rounds * units) as f64;
-        target.launch + target.roofline(self.work()) / busy
+        let Work { bytes, flops } = self.work();
+        let hidden = (bytes / target.bandwidth).min(flops / target.flops);
+        target.launch + (target.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy
     }
 }
 

@@ -11,7 +11,7 @@ use crate::foundation::entity::{Id as _, List};
 use crate::graph::{Graph, NodeId};
 use crate::rewrite::cost::{Arg, Bill, bill, together};
 use crate::rewrite::extract::Choices;
-use crate::rewrite::language::{ENode, EGraph, Kind};
+use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::saturate::{Saturation, Stop};
 use crate::target::Target;
 
@@ -105,7 +105,9 @@ impl<'a> Origins<'a> {
         let mut rules = HashMap::new();
         for (number, node) in saturation.egraph.nodes().iter().enumerate() {
             // Nodes that have become equal count as found by whoever came first.
-            rules.entry(Self::canonical(&saturation.egraph, node)).or_insert_with(|| saturation.origin(number));
+            rules
+                .entry(Self::canonical(&saturation.egraph, node))
+                .or_insert_with(|| saturation.origin(number));
         }
         Self { rules, saturation }
     }
@@ -166,7 +168,8 @@ fn forms(
         let priced = others.filter_map(|other| Some((price(other)?, origins.name(other))));
         let best = priced.min_by(|a, b| a.0.total_cmp(&b.0));
         let (Some(chosen_seconds), Some((other_seconds, other))) = (price(node), best) else { continue };
-        let site = classes.iter().find(|(_, id)| egraph.find(**id) == *class).map(|(id, _)| graph.nodes[id].site);
+        let site =
+            classes.iter().find(|(_, id)| egraph.find(**id) == *class).map(|(id, _)| graph.nodes[id].site);
         let form = Form { site: site.flatten(), chosen: name, chosen_seconds, other, other_seconds };
         let gain = |form: &Form| form.other_seconds - form.chosen_seconds;
         let known = most.get(&(name, other)).map_or(0.0, gain);

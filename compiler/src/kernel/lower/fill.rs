@@ -248,6 +248,8 @@ impl PartBuilder<'_> {
         self.push_nest(nest, Place::Tile(elements), column, x);
         self.push_constant(&loops, last_value, &row, Scalar::float(f32::INFINITY));
         self.push_constant(&loops, last_place, &row, Scalar::I32(-1));
+        let (all, _, element) = self.run_through(spans);
+        self.push_constant(&all, out, &element, Scalar::I32(0));
 
         let round = self.open_loop(into, Range::Whole { len: Sym::from(k) });
         let best_value = self.tile(DType::F32, self.part.tiles[last_value].dims.clone());

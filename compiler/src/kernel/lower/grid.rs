@@ -18,6 +18,8 @@ use crate::tensor::sym::Sym;
 const FEW_TOKENS: i64 = 8;
 /// Elements of a map or rows of a light reduction that one task takes.
 const ELEMENTS_PER_TASK: i64 = 1024;
+/// Elements of a combination of partial results that one task takes.
+const COMBINED_PER_TASK: i64 = 256;
 /// Queries whose scores one attention task keeps.
 const QUERIES_PER_TASK: i64 = 32;
 
@@ -45,16 +47,24 @@ pub(super) fn stored_shape(graph: &Graph, root: NodeId) -> &Shape {
 
 /// The heaviest fold that storing `root` computes, if it folds at all.
 pub(super) fn heaviest_fold(graph: &Graph, cut: &Cut, root: NodeId) -> Option<NodeId> {
-    find(graph, cut, root).map(|heaviest| heaviest.node)
+    find(graph, cut, root, None).map(|heaviest| heaviest.node)
 }
 
 /// How the tasks that store `root` are cut.
-pub(super) fn choose(graph: &Graph, cut: &Cut, target: &Target, root: NodeId) -> Grid {
+/// Partial results that are only combined weigh nothing.
+pub(super) fn choose(
+    graph: &Graph,
+    cut: &Cut,
+    target: &Target,
+    root: NodeId,
+    combined: Option<NodeId>,
+) -> Grid {
     let shape = stored_shape(graph, root);
     let (_, concat) = root_value(graph, cut, root);
     let fixed = |axis: Axis| Some(axis) == concat;
-    let heaviest = find(graph, cut, root);
+    let heaviest = find(graph, cut, root, combined);
     let blocks: Vec<Option<i64>> = match &heaviest {
+        None if combined.is_some() => fill_inner(shape, Axes::MAX, COMBINED_PER_TASK),
         None => fill_inner(shape, Axes::MAX, ELEMENTS_PER_TASK),
         Some(heaviest) => match &graph.nodes[heaviest.node].op {
             Op::Attend { over } => queries(graph, shape, heaviest, *over),
@@ -121,7 +131,10 @@ fn rows_and_tokens(
     let near = |position: usize| shape.iter().nth(position).map_or(1, |(_, size)| size.near().max(1));
     let is = |set: Axes, position: usize| set >> position & 1 == 1;
     let n_tokens: i64 = (0..shape.rank()).filter(|p| is(tokens & !rows, *p)).map(near).product();
-    let mut row_room = target.rows_per_task as i64;
+    // Rows that every task has anyway leave less room for others.
+    let is_kept = |position: &usize| is(rows, *position) && !is(heaviest.shared, *position);
+    let kept: i64 = (0..shape.rank()).filter(is_kept).map(near).product();
+    let mut row_room = (target.rows_per_task as i64 / kept.max(1)).max(1);
     let mut token_room = target.tokens_per_task as i64;
     let mut blocks = vec![None; shape.rank()];
     for position in (0..shape.rank()).rev() {
@@ -182,8 +195,8 @@ fn is_stored_weight(graph: &Graph, mut node: NodeId) -> bool {
     }
 }
 
-fn find(graph: &Graph, cut: &Cut, root: NodeId) -> Option<Heaviest> {
-    let mut search = Search { graph, cut, heaviest: None, seen: Vec::new() };
+fn find(graph: &Graph, cut: &Cut, root: NodeId, combined: Option<NodeId>) -> Option<Heaviest> {
+    let mut search = Search { graph, cut, combined, heaviest: None, seen: Vec::new() };
     let shape = stored_shape(graph, root);
     let own: BTreeMap<Axis, Axes> =
         shape.axes().enumerate().map(|(position, axis)| (axis, 1 << position.min(63))).collect();
@@ -197,13 +210,14 @@ fn find(graph: &Graph, cut: &Cut, root: NodeId) -> Option<Heaviest> {
 struct Search<'a> {
     graph: &'a Graph,
     cut: &'a Cut,
+    combined: Option<NodeId>,
     heaviest: Option<Heaviest>,
     seen: Vec<(NodeId, BTreeMap<Axis, Axes>)>,
 }
 
 impl Search<'_> {
     fn visit(&mut self, node: NodeId, mut axes: BTreeMap<Axis, Axes>, is_root: bool) {
-        if !is_root && self.cut.is_loadable(self.graph, node) {
+        if self.combined == Some(node) || !is_root && self.cut.is_loadable(self.graph, node) {
             return;
         }
         let Node { op, args, ty, .. } = &self.graph.nodes[node];

@@ -55,8 +55,8 @@ fn whole(
 ) -> Result<Bound, TooLarge> {
     let mut params = Params::default();
     let mut parts = Vec::new();
-    for roots in shared_parts(graph, cut, roots, target) {
-        let grid = grid::choose(graph, cut, target, roots[0]);
+    for roots in shared_parts(graph, cut, roots, target, partial) {
+        let grid = grid::choose(graph, cut, target, roots[0], partial.map(|partial| partial.node));
         let build = |params: &mut Params, boxes: &Boxes| {
             let mut builder = PartBuilder::new(graph, cut, target, params, partial, boxes);
             let places = builder.open_grid(grid::stored_shape(graph, roots[0]), &grid);
@@ -99,10 +99,16 @@ fn finish(
 }
 
 /// Roots of equal axes that are cut alike and share a fold are stored by one part; every other has its own.
-fn shared_parts(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Vec<Vec<NodeId>> {
+fn shared_parts(
+    graph: &Graph,
+    cut: &Cut,
+    roots: &[NodeId],
+    target: &Target,
+    partial: Option<&Partial>,
+) -> Vec<Vec<NodeId>> {
     let mut parts: Vec<(Vec<NodeId>, Grid, Option<NodeId>)> = Vec::new();
     for root in roots {
-        let grid = grid::choose(graph, cut, target, *root);
+        let grid = grid::choose(graph, cut, target, *root, partial.map(|partial| partial.node));
         let fold = grid::heaviest_fold(graph, cut, *root);
         let shape = grid::stored_shape(graph, *root);
         let same = parts.iter_mut().find(|(others, other_grid, other_fold)| {
@@ -135,13 +141,13 @@ fn split_attention(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) 
     }
     let Node { op: Op::Attend { over }, args, ty, .. } = &graph.nodes[node] else { return None };
     let positions = graph.nodes[args[0]].ty.shape.size(*over)?.near();
-    let n_tasks: i64 = grid::choose(graph, cut, target, node)
+    let n_tasks: i64 = grid::choose(graph, cut, target, node, None)
         .iter()
         .zip(ty.shape.iter())
         .map(|((_, block), (_, size))| block.map_or(1, |block| (size.near() + block - 1) / block).max(1))
         .product();
     let wanted = target.units as i64 / n_tasks.max(1);
-    let most = positions / (2 * target.positions_per_step as i64);
+    let most = positions / target.positions_per_step as i64;
     let n_splits = wanted.min(most);
     let axis = Label::fresh("split", |label| ty.shape.has(label) || graph.nodes[args[0]].ty.shape.has(label));
     (n_splits > 1).then_some(Partial { node, axis, n_splits })
@@ -176,7 +182,7 @@ fn store_partial(
 ) -> Result<(), TooLarge> {
     let node = partial.node;
     let split = builder.task_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });
-    let grid = grid::choose(builder.graph, builder.cut, builder.target, node);
+    let grid = grid::choose(builder.graph, builder.cut, builder.target, node, None);
     let places = builder.open_grid(&builder.node(node).ty.shape, &grid);
     let spans: Vec<Span> = all.iter().map(|(axis, size)| places.span(*axis, size)).collect();
     let running = builder.stream_blocks(node, over, &spans, Some((split, partial.n_splits)))?;

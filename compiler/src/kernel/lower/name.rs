@@ -8,6 +8,7 @@ use crate::graph::op::Op;
 use crate::graph::{Graph, NodeId};
 use crate::kernel::Skeleton;
 use crate::kernel::lower::grid::{heaviest_fold, stored_shape};
+use crate::kernel::lower::params::storage_of;
 
 /// More columns than this make a product of matrices.
 const MANY_COLUMNS: i64 = 8;
@@ -53,7 +54,9 @@ pub fn name(graph: &Graph, cut: &Cut, roots: &[NodeId], skeleton: Skeleton) -> S
     let cone = cut.cone(graph, roots);
     let mut words: Vec<String> = vec![skeleton.name().to_owned()];
     for load in cut.loads(graph, &cone) {
-        if let Op::Weight { name, .. } = &graph.nodes[load].op {
+        if let Op::Weight { name, .. } = &graph.nodes[storage_of(graph, load)].op {
+            words.push(short(name));
+        } else if let Some(name) = graph.state_of(load) {
             words.push(short(name));
         }
     }

@@ -31,7 +31,9 @@ impl Reader<'_> {
         let index = self.index()?;
         let mut sum = Sym::from(index.offset());
         for (atom, factor) in index.terms() {
-            let Atom::Symbols(symbols) = atom else { return Err(at.clone().error("a size of numbers and symbols")) };
+            let Atom::Symbols(symbols) = atom else {
+                return Err(at.clone().error("a size of numbers and symbols"));
+            };
             sum = sum + symbols.iter().fold(Sym::from(*factor), |product, symbol| product * *symbol);
         }
         Ok(sum)
@@ -93,15 +95,16 @@ impl Reader<'_> {
                 Factor::Number(factor) => number = number.saturating_mul(factor),
                 Factor::Symbol(symbol) => symbols.push(symbol),
                 Factor::Index(factor) if index.is_none() => index = Some(factor),
-                Factor::Index(_) => return Err(fail(&at, "a product of positions", "a product with a number")),
+                Factor::Index(_) => {
+                    return Err(fail(&at, "a product of positions", "a product with a number"));
+                }
             }
             if !self.s.take("*") {
                 break;
             }
         }
-        let product = product(symbols, index).ok_or_else(|| {
-            fail(&at, "a product of a position and a symbol", "a product with a number")
-        })?;
+        let product = product(symbols, index)
+            .ok_or_else(|| fail(&at, "a product of a position and a symbol", "a product with a number"))?;
         let is_small = magnitude(&product).max(1).saturating_mul(number.saturating_abs()) <= LIMIT;
         if is_small { Ok(product.times(number)) } else { Err(too_far(&at)) }
     }
@@ -193,7 +196,11 @@ impl Reader<'_> {
     }
 
     fn expected(&self, what: &str, names: Vec<String>) -> String {
-        if names.is_empty() { format!("{what}; none is declared") } else { format!("{what}: {}", names.join(", ")) }
+        if names.is_empty() {
+            format!("{what}; none is declared")
+        } else {
+            format!("{what}: {}", names.join(", "))
+        }
     }
 
     fn var_names(&self) -> Vec<String> {
@@ -230,7 +237,8 @@ fn too_far(at: &Scanner<'_>) -> SyntaxError {
 
 /// A bound of every factor, every divisor and what symbols can make of them.
 fn magnitude(index: &Index) -> i64 {
-    let terms = index.terms().iter().map(|(atom, factor)| factor.saturating_abs().saturating_mul(of_atom(atom)));
+    let terms =
+        index.terms().iter().map(|(atom, factor)| factor.saturating_abs().saturating_mul(of_atom(atom)));
     terms.fold(index.offset().saturating_abs(), i64::saturating_add)
 }
 

@@ -93,7 +93,8 @@ pub(super) fn symbol_text(symbol: &Symbol) -> String {
 
 /// The text itself where the scanner takes it as one word, else in quotes.
 pub(super) fn quoted_unless_word(text: &str) -> String {
-    let is_word = starts_word(text) && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'));
+    let is_word =
+        starts_word(text) && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'));
     if is_word { text.to_owned() } else { format!("{text:?}") }
 }
 

@@ -29,7 +29,9 @@ impl Checker<'_> {
         }
         self.bound.truncate(n_bound);
         self.place = part;
-        if let Place::Tile(tile) = nest.target && !self.written.contains(&tile) {
+        if let Place::Tile(tile) = nest.target
+            && !self.written.contains(&tile)
+        {
             self.written.push(tile);
         }
     }
@@ -59,7 +61,9 @@ impl Checker<'_> {
             }
         }
         let init = nest.fold.as_ref().and_then(|folding| folding.init);
-        for root in [Some(nest.value), init].into_iter().flatten().filter(|root| root.index() >= nest.exprs.len()) {
+        for root in
+            [Some(nest.value), init].into_iter().flatten().filter(|root| root.index() >= nest.exprs.len())
+        {
             self.complain(format!("there is no {root}"));
         }
         self.complaints.len() == n_complaints
@@ -79,7 +83,9 @@ impl Checker<'_> {
         let Some(Folding { init: Some(init), .. }) = nest.fold else { return };
         for id in reached(&nest.exprs, init) {
             match &nest.exprs[id] {
-                Expr::Load { from, at } if (*from, at) == (nest.target, &nest.at) => self.load(*from, at, None),
+                Expr::Load { from, at } if (*from, at) == (nest.target, &nest.at) => {
+                    self.load(*from, at, None)
+                }
                 expr => self.scalar(expr, nest.target),
             }
         }

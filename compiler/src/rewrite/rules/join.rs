@@ -19,10 +19,8 @@ pub(super) const RULES: &[Rule] = &[CONTRACT_JOIN_SHARED_INPUT];
 /// Why equal: a row of the result depends on its own row of the weights only.
 /// Why cheaper: one launch instead of several, and the activations are read once. The weights stay where they are:
 /// their concatenation is a view.
-const CONTRACT_JOIN_SHARED_INPUT: Rule = Rule {
-    name: "contract-join-shared-input",
-    search: Search::Chosen(join),
-};
+const CONTRACT_JOIN_SHARED_INPUT: Rule =
+    Rule { name: "contract-join-shared-input", search: Search::Chosen(join) };
 
 fn join(egraph: &EGraph, chosen: &[(Id, ENode)]) -> Vec<(Id, Term)> {
     let mut projections: Vec<Projection> =

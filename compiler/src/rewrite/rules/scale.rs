@@ -20,10 +20,8 @@ const DEPTH: usize = 4;
 /// Why equal: `s` has no summed axis, so it is the same number in every term of a sum.
 /// Why cheaper: the contraction need not wait for `s`, often itself a sum over the same axis, and `s` is applied to
 /// the result, in its epilogue.
-const CONTRACT_HOIST_SCALE: Rule = Rule {
-    name: "contract-hoist-scale",
-    search: Search::Nodes(&[Kind::Contract], hoist),
-};
+const CONTRACT_HOIST_SCALE: Rule =
+    Rule { name: "contract-hoist-scale", search: Search::Nodes(&[Kind::Contract], hoist) };
 
 fn hoist(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };

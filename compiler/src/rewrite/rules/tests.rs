@@ -17,7 +17,11 @@ pub(crate) fn fires(name: &'static str, g: &Builder, y: &Tensor) {
     let target = Target::named("cpu-avx512").unwrap();
     let settings = Settings { only: Some(name), ..Settings::new(target) };
     let (_, report) = improve(&graph, &settings);
-    assert!(matches!(report.fired[..], [(fired, _)] if fired == name), "{name} did not fire: {:?}", report.fired);
+    assert!(
+        matches!(report.fired[..], [(fired, _)] if fired == name),
+        "{name} did not fire: {:?}",
+        report.fired
+    );
     for seed in 0..8 {
         let settings = Settings { choice: Choice::Random(seed), ..settings.clone() };
         let (made, _) = improve(&graph, &settings);
