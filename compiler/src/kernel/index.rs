@@ -197,7 +197,8 @@ impl Index {
     }
 
     fn bounds_with(&self, start: (i64, i64), vars: &Vars) -> (i64, i64) {
-        let (mut low, mut high) = (start.0.saturating_add(self.constant), start.1.saturating_add(self.constant));
+        let (mut low, mut high) =
+            (start.0.saturating_add(self.constant), start.1.saturating_add(self.constant));
         for (atom, factor) in &self.terms {
             let (least, most) = atom.bounds(vars);
             let (a, b) = (factor.saturating_mul(least), factor.saturating_mul(most));

@@ -78,15 +78,20 @@ impl Reader<'_> {
         let at = self.s.clone();
         let mut ahead = self.s.clone();
         if let Ok(value) = ahead.integer("") {
-            let ends = ahead.peek(",") || ahead.peek(")") || ahead.peek("from") || ahead.clone().end_of_line().is_ok();
+            let ends = ahead.peek(",")
+                || ahead.peek(")")
+                || ahead.peek("from")
+                || ahead.clone().end_of_line().is_ok();
             if ends {
                 self.s = ahead;
-                let value = i32::try_from(value).map_err(|_| at.clone().error("a whole number of 32 bits"))?;
+                let value =
+                    i32::try_from(value).map_err(|_| at.clone().error("a whole number of 32 bits"))?;
                 return Ok(Scalar::I32(value));
             }
         }
         let mut ahead = self.s.clone();
-        let bits = ahead.word("").ok().and_then(|word| u32::from_str_radix(word.strip_prefix("nan.")?, 16).ok());
+        let bits =
+            ahead.word("").ok().and_then(|word| u32::from_str_radix(word.strip_prefix("nan.")?, 16).ok());
         if let Some(bits) = bits.filter(|bits| f32::from_bits(*bits).is_nan()) {
             self.s = ahead;
             return Ok(Scalar::F32(bits));

@@ -31,7 +31,9 @@ impl Reader<'_> {
         let index = self.index()?;
         let mut sum = Sym::from(index.offset());
         for (atom, factor) in index.terms() {
-            let Atom::Symbols(symbols) = atom else { return Err(at.clone().error("a size of numbers and symbols")) };
+            let Atom::Symbols(symbols) = atom else {
+                return Err(at.clone().error("a size of numbers and symbols"));
+            };
             sum = sum + symbols.iter().fold(Sym::from(*factor), |product, symbol| product * *symbol);
         }
         Ok(sum)
@@ -45,7 +47,7 @@ impl Reader<'_> {
 
     /// `h1`
     pub(super) fn var_id(&mut self) -> Read<VarId> {
-        let expected = self.expected("a variable", self.var_names());
+        let expected = accepted("a variable", &self.var_names());
         let at = self.s.clone();
         let text = self.s.identifier(&expected)?;
         self.find_var(text).ok_or_else(|| at.clone().error(expected))
@@ -62,7 +64,7 @@ impl Reader<'_> {
             let tile = nth::<TileId, _>(&self.part.tiles, number).map(Place::Tile);
             tile.filter(|tile| place_text(*tile) == text)
         };
-        found.ok_or_else(|| at.clone().error(self.expected("a buffer or a tile", self.place_names())))
+        found.ok_or_else(|| at.clone().error(accepted("a buffer or a tile", &self.place_names())))
     }
 
     fn sum(&mut self) -> Read<Index> {
@@ -93,15 +95,16 @@ impl Reader<'_> {
                 Factor::Number(factor) => number = number.saturating_mul(factor),
                 Factor::Symbol(symbol) => symbols.push(symbol),
                 Factor::Index(factor) if index.is_none() => index = Some(factor),
-                Factor::Index(_) => return Err(fail(&at, "a product of positions", "a product with a number")),
+                Factor::Index(_) => {
+                    return Err(fail(&at, "a product of positions", "a product with a number"));
+                }
             }
             if !self.s.take("*") {
                 break;
             }
         }
-        let product = product(symbols, index).ok_or_else(|| {
-            fail(&at, "a product of a position and a symbol", "a product with a number")
-        })?;
+        let product = product(symbols, index)
+            .ok_or_else(|| fail(&at, "a product of a position and a symbol", "a product with a number"))?;
         let is_small = magnitude(&product).max(1).saturating_mul(number.saturating_abs()) <= LIMIT;
         if is_small { Ok(product.times(number)) } else { Err(too_far(&at)) }
     }
@@ -187,13 +190,8 @@ impl Reader<'_> {
 
     fn expected_factor(&mut self) -> SyntaxError {
         let symbols = self.symbols.iter().map(|symbol| symbol.name.to_string());
-        let names = self.var_names().into_iter().chain(symbols).collect();
-        let expected = self.expected("a number or a name", names);
-        self.s.error(expected)
-    }
-
-    fn expected(&self, what: &str, names: Vec<String>) -> String {
-        if names.is_empty() { format!("{what}; none is declared") } else { format!("{what}: {}", names.join(", ")) }
+        let names: Vec<String> = self.var_names().into_iter().chain(symbols).collect();
+        self.s.error(accepted("a number or a name", &names))
     }
 
     fn var_names(&self) -> Vec<String> {
@@ -203,6 +201,15 @@ impl Reader<'_> {
     fn place_names(&self) -> Vec<String> {
         let params = self.params.ids().map(Place::Param);
         params.chain(self.part.tiles.ids().map(Place::Tile)).map(place_text).collect()
+    }
+}
+
+/// What would be accepted, with all names that would do.
+fn accepted(what: &str, names: &[String]) -> String {
+    if names.is_empty() {
+        format!("{what}; none is declared")
+    } else {
+        format!("{what}: {}", names.join(", "))
     }
 }
 
@@ -230,7 +237,8 @@ fn too_far(at: &Scanner<'_>) -> SyntaxError {
 
 /// A bound of every factor, every divisor and what symbols can make of them.
 fn magnitude(index: &Index) -> i64 {
-    let terms = index.terms().iter().map(|(atom, factor)| factor.saturating_abs().saturating_mul(of_atom(atom)));
+    let terms =
+        index.terms().iter().map(|(atom, factor)| factor.saturating_abs().saturating_mul(of_atom(atom)));
     terms.fold(index.offset().saturating_abs(), i64::saturating_add)
 }
 

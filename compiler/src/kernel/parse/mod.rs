@@ -51,7 +51,7 @@ struct Reader<'a> {
 
 type Read<T> = Result<T, SyntaxError>;
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     fn kernel(&mut self) -> Read<Kernel> {
         while self.s.take("symbol") {
             self.symbol()?;
@@ -84,7 +84,11 @@ impl<'a> Reader<'a> {
     /// `P in 0..4095 near 1024`
     fn symbol(&mut self) -> Read<()> {
         let at = self.s.clone();
-        let name = if self.s.peek("\"") { self.s.quoted("a symbol")? } else { self.s.identifier("a symbol")?.to_owned() };
+        let name = if self.s.peek("\"") {
+            self.s.quoted("a symbol")?
+        } else {
+            self.s.identifier("a symbol")?.to_owned()
+        };
         let name = label(&at, &name)?;
         if self.symbols.iter().any(|symbol| symbol.name == name) {
             return Err(fail(&at, format!("symbol {name} is declared already"), "another name"));
@@ -268,7 +272,9 @@ impl<'a> Reader<'a> {
         self.s.expect("=")?;
         let mut fold = self.fold()?;
         let value = self.expr(&mut scalars)?;
-        if let Some(folding) = &mut fold && self.s.take("from") {
+        if let Some(folding) = &mut fold
+            && self.s.take("from")
+        {
             folding.init = Some(self.expr(&mut scalars)?);
         }
         self.s.end_of_line()?;
@@ -329,7 +335,12 @@ impl<'a> Reader<'a> {
         if (-LIMIT..=LIMIT).contains(&value) { Ok(value) } else { Err(at.clone().error(EXPECTED)) }
     }
 
-    fn list<T>(&mut self, open: &str, close: &str, mut item: impl FnMut(&mut Self) -> Read<T>) -> Read<Vec<T>> {
+    fn list<T>(
+        &mut self,
+        open: &str,
+        close: &str,
+        mut item: impl FnMut(&mut Self) -> Read<T>,
+    ) -> Read<Vec<T>> {
         let mut items = Vec::new();
         self.s.expect(open)?;
         if self.s.take(close) {

@@ -49,7 +49,8 @@ pub(in crate::kernel) fn index_text(index: &Index, vars: &Vars) -> String {
             (false, false) => "+",
         });
         if factor.unsigned_abs() != 1 {
-            text.push_str(&format!("{}*", factor.unsigned_abs()));
+            text.push_str(&factor.unsigned_abs().to_string());
+            text.push('*');
         }
         text.push_str(&atom_text(atom, vars));
     }
@@ -93,7 +94,8 @@ pub(super) fn symbol_text(symbol: &Symbol) -> String {
 
 /// The text itself where the scanner takes it as one word, else in quotes.
 pub(super) fn quoted_unless_word(text: &str) -> String {
-    let is_word = starts_word(text) && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'));
+    let is_word =
+        starts_word(text) && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'));
     if is_word { text.to_owned() } else { format!("{text:?}") }
 }
 

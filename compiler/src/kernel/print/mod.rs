@@ -17,8 +17,8 @@ mod index;
 mod symbols;
 
 pub(super) use index::{access_text, index_text, place_text, spelled, var_text};
+use index::{quoted_unless_word, sym_text, symbol_text};
 pub(super) use symbols::all_symbols;
-use index::{quoted_unless_word, symbol_text, sym_text};
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,12 +122,11 @@ fn write_nest(f: &mut fmt::Formatter<'_>, part: &Part, nest: &Nest, indent: &str
 
 #[cfg(test)]
 mod tests {
-    use crate::kernel::parse::parse;
-    use crate::kernel::samples;
-    use crate::kernel::{Expr, ExprId};
     use crate::foundation::entity::Id;
     use crate::graph::op::{Binary, Scalar};
-    use crate::kernel::Stmt;
+    use crate::kernel::parse::parse;
+    use crate::kernel::samples;
+    use crate::kernel::{Expr, ExprId, Stmt};
 
     #[test]
     fn samples_print_as_they_are_written() {

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::foundation::entity::{Id, List};
+use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Unary};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::run::fault::Fault;
-use crate::kernel::verify::expr_dtypes;
+use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Label;
@@ -88,7 +88,11 @@ pub(super) enum FlatAtom {
 }
 
 /// Prepares a part.
-pub(super) fn flatten(kernel: &Kernel, part: &Part, symbols: &BTreeMap<Label, i64>) -> Result<Program, Fault> {
+pub(super) fn flatten(
+    kernel: &Kernel,
+    part: &Part,
+    symbols: &BTreeMap<Label, i64>,
+) -> Result<Program, Fault> {
     let flattener = Flattener { kernel, part, symbols };
     let ranges: Result<Vec<FlatRange>, Fault> =
         part.vars.values().map(|var| flattener.range(&var.range)).collect();
@@ -109,7 +113,9 @@ impl Flattener<'_> {
                 FlatRange::Blocks { start: self.index(start)?, step: *step, end: self.sym(end)? }
             }
             Range::Within { of } => match &self.part.vars[*of].range {
-                Range::Blocks { block, end, .. } => FlatRange::Within { of: *of, block: *block, end: self.sym(end)? },
+                Range::Blocks { block, end, .. } => {
+                    FlatRange::Within { of: *of, block: *block, end: self.sym(end)? }
+                }
                 Range::Whole { .. } | Range::Within { .. } => FlatRange::Whole { len: 0 },
             },
         })
@@ -124,11 +130,13 @@ impl Flattener<'_> {
     }
 
     fn nest(&self, nest: &Nest) -> Result<FlatNest, Fault> {
-        let dtypes = expr_dtypes(&nest.exprs, |place| self.layout(place).0).map_err(|what| Fault::Untyped { what })?;
+        let dtypes =
+            expr_dtypes(&nest.exprs, |place| self.layout(place).0).map_err(|what| Fault::Untyped { what })?;
         let fold = match &nest.fold {
             None => None,
             Some(folding) => {
-                let init = folding.init.map(|init| self.steps(nest, &dtypes, init).map(|steps| (steps, init)));
+                let init =
+                    folding.init.map(|init| self.steps(nest, &dtypes, init).map(|steps| (steps, init)));
                 Some(FlatFold { fold: folding.fold, loops: folding.loops.clone(), init: init.transpose()? })
             }
         };
@@ -189,21 +197,25 @@ impl Flattener<'_> {
 
     fn index(&self, index: &Index) -> Result<FlatIndex, Fault> {
         let mut flat = FlatIndex { constant: index.offset(), vars: Vec::new(), others: Vec::new() };
+        let inner = |index| self.index(index).map(Box::new);
         for (atom, factor) in index.terms() {
-            match atom {
-                Atom::Var(var) => flat.vars.push((*var, *factor)),
+            let other = match atom {
+                Atom::Var(var) => {
+                    flat.vars.push((*var, *factor));
+                    continue;
+                }
                 Atom::Symbols(symbols) => {
-                    let product = symbols.iter().try_fold(*factor, |p, s| Ok(p.saturating_mul(self.symbol(*s)?)))?;
-                    flat.constant = flat.constant.saturating_add(product);
+                    let multiply = |product: i64, s: &Symbol| Ok(product.saturating_mul(self.symbol(*s)?));
+                    flat.constant = flat.constant.saturating_add(symbols.iter().try_fold(*factor, multiply)?);
+                    continue;
                 }
-                Atom::Div(inner, by) => flat.others.push((FlatAtom::Div(Box::new(self.index(inner)?), *by), *factor)),
-                Atom::Rem(inner, by) => flat.others.push((FlatAtom::Rem(Box::new(self.index(inner)?), *by), *factor)),
-                Atom::Min(inner, by) => flat.others.push((FlatAtom::Min(Box::new(self.index(inner)?), *by), *factor)),
-                Atom::Max(inner, by) => flat.others.push((FlatAtom::Max(Box::new(self.index(inner)?), *by), *factor)),
-                Atom::Lookup { from, at, below } => {
-                    flat.others.push((FlatAtom::Lookup(self.access(*from, at)?, *below), *factor));
-                }
-            }
+                Atom::Div(index, by) => FlatAtom::Div(inner(index)?, *by),
+                Atom::Rem(index, by) => FlatAtom::Rem(inner(index)?, *by),
+                Atom::Min(index, most) => FlatAtom::Min(inner(index)?, *most),
+                Atom::Max(index, least) => FlatAtom::Max(inner(index)?, *least),
+                Atom::Lookup { from, at, below } => FlatAtom::Lookup(self.access(*from, at)?, *below),
+            };
+            flat.others.push((other, *factor));
         }
         Ok(flat)
     }
@@ -215,12 +227,10 @@ impl Flattener<'_> {
     fn symbol(&self, symbol: Symbol) -> Result<i64, Fault> {
         let Symbol { name, min, max, .. } = symbol;
         let value = *self.symbols.get(&name).ok_or(Fault::MissingSymbol { name })?;
-        if (min..=max).contains(&value) { Ok(value) } else { Err(Fault::SymbolOutside { name, value, min, max }) }
+        if (min..=max).contains(&value) {
+            Ok(value)
+        } else {
+            Err(Fault::SymbolOutside { name, value, min, max })
+        }
     }
-}
-
-/// How many elements a tile has.
-pub(super) fn tile_len(part: &Part, tile: crate::kernel::TileId) -> usize {
-    debug_assert!(tile.index() < part.tiles.len());
-    part.tiles[tile].dims.iter().product()
 }

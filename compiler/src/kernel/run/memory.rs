@@ -47,9 +47,15 @@ impl Buffer {
     pub fn stored(format: Format, bytes: &[u8]) -> Option<Self> {
         let n_blocks = bytes.len().checked_div(format.block_bytes())?;
         let n_elements = n_blocks * format.block_len();
-        let elements = format.decode_all(bytes, n_elements).filter(|_| format.bytes_for(n_elements) == Some(bytes.len()))?;
+        let elements = format
+            .decode_all(bytes, n_elements)
+            .filter(|_| format.bytes_for(n_elements) == Some(bytes.len()))?;
         let is_whole = format.dtype() == DType::I32;
-        Some(if is_whole { Self::Int(elements.into_iter().map(|x| x as i32).collect()) } else { Self::Stored(elements) })
+        Some(if is_whole {
+            Self::Int(elements.into_iter().map(|x| x as i32).collect())
+        } else {
+            Self::Stored(elements)
+        })
     }
 
     /// `n` zeros of a type.
@@ -73,7 +79,9 @@ impl Memory for Buffers {
         match (&mut self.0[param], value) {
             (Buffer::Float(data), Number::Float(value)) => data[element] = value,
             (Buffer::Int(data), Number::Int(value)) => data[element] = value,
-            (Buffer::Float(_) | Buffer::Int(_) | Buffer::Stored(_), Number::Float(_) | Number::Int(_)) => return false,
+            (Buffer::Float(_) | Buffer::Int(_) | Buffer::Stored(_), Number::Float(_) | Number::Int(_)) => {
+                return false;
+            }
         }
         true
     }

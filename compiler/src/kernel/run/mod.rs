@@ -11,19 +11,18 @@ use std::collections::BTreeMap;
 
 use crate::foundation::entity::{Id, List};
 use crate::kernel::print::place_text;
-use crate::kernel::{ExprId, Kernel, ParamId, Part, Place, TileId, VarId};
+use crate::kernel::{ExprId, Kernel, ParamId, Part, Place, Tile, TileId, VarId};
+use crate::reference::element;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Label;
 
-mod element;
-mod fault;
+pub mod fault;
 mod flat;
-mod memory;
+pub mod memory;
 
-pub use fault::Fault;
-pub use memory::{Buffer, Buffers, Memory, Number};
-
+use fault::Fault;
 use flat::{Access, FlatAtom, FlatExpr, FlatIndex, FlatNest, FlatRange, FlatStmt, Program, Step};
+use memory::{Memory, Number};
 
 /// Runs every task of a kernel.
 pub fn run(kernel: &Kernel, symbols: &BTreeMap<Label, i64>, memory: &mut impl Memory) -> Result<(), Fault> {
@@ -60,9 +59,15 @@ struct Machine<'a, M> {
 }
 
 impl<'a, M: Memory> Machine<'a, M> {
-    fn new(part: &Part, program: &'a Program, memory: &'a mut M, writers: &'a mut Writers, task: u32) -> Self {
-        let tile = |id| {
-            let n = flat::tile_len(part, id);
+    fn new(
+        part: &Part,
+        program: &'a Program,
+        memory: &'a mut M,
+        writers: &'a mut Writers,
+        task: u32,
+    ) -> Self {
+        let tile = |tile: &Tile| {
+            let n = tile.dims.iter().product();
             TileMemory { numbers: vec![0.0; n], writers: vec![0; n] }
         };
         Self {
@@ -71,7 +76,7 @@ impl<'a, M: Memory> Machine<'a, M> {
             writers,
             task,
             vars: part.vars.ids().map(|_| 0).collect(),
-            tiles: part.tiles.ids().map(tile).collect(),
+            tiles: part.tiles.values().map(tile).collect(),
             registers: Vec::new(),
         }
     }
@@ -85,7 +90,11 @@ impl<'a, M: Memory> Machine<'a, M> {
     }
 
     /// Does something for every combination of values of some variables, the last running fastest.
-    fn each(&mut self, vars: &[VarId], act: &mut impl FnMut(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
+    fn each(
+        &mut self,
+        vars: &[VarId],
+        act: &mut impl FnMut(&mut Self) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         let Some((var, inner)) = vars.split_first() else { return act(self) };
         let (mut value, step, end) = self.values(*var)?;
         while value < end {
@@ -218,7 +227,11 @@ impl<'a, M: Memory> Machine<'a, M> {
             Place::Tile(id) => {
                 let tile = &self.tiles[id];
                 let is_written = tile.writers[element] == self.task;
-                if is_written { Ok(tile.numbers[element]) } else { Err(Fault::Unwritten { place: place(), element }) }
+                if is_written {
+                    Ok(tile.numbers[element])
+                } else {
+                    Err(Fault::Unwritten { place: place(), element })
+                }
             }
             Place::Param(id) => match (self.memory.load(id, element), access.dtype.is_float()) {
                 (Some(Number::Float(x)), true) => Ok(f64::from(x)),
@@ -243,7 +256,13 @@ impl<'a, M: Memory> Machine<'a, M> {
         }
     }
 
-    fn store_to_buffer(&mut self, id: ParamId, dtype: DType, element: usize, value: f64) -> Result<(), Fault> {
+    fn store_to_buffer(
+        &mut self,
+        id: ParamId,
+        dtype: DType,
+        element: usize,
+        value: f64,
+    ) -> Result<(), Fault> {
         let number = if dtype.is_float() { Number::Float(value as f32) } else { Number::Int(value as i32) };
         // Only now is the element known to exist, so that the list of writers cannot outgrow the buffer.
         if !self.memory.store(id, element, number) {

@@ -9,16 +9,12 @@
 use crate::error::Complaint;
 use crate::kernel::index::Index;
 use crate::kernel::print::{all_symbols, place_text, var_text};
-use crate::kernel::{
-    Access, Kernel, Param, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId,
-};
+use crate::kernel::{Access, Kernel, Param, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
 use crate::tensor::dtype::DType;
 
 mod index;
 mod nest;
-mod types;
-
-pub use types::expr_dtypes;
+pub mod types;
 
 /// The most elements of a buffer.
 const MAX_ELEMENTS: usize = 1 << 40;
@@ -33,11 +29,10 @@ pub fn verify(kernel: &Kernel) -> Vec<Complaint> {
         verify_param(id, param, &mut complaints);
     }
     for (number, part) in kernel.parts.iter().enumerate() {
-        let name = format!("part {number}");
         let mut checker = Checker {
             kernel,
             part,
-            place: name.clone(),
+            place: format!("part {number}"),
             bound: Vec::new(),
             written: Vec::new(),
             complaints: Vec::new(),
@@ -57,7 +52,10 @@ fn verify_symbols(kernel: &Kernel, complaints: &mut Vec<Complaint>) {
     symbols.dedup_by_key(|s| (s.name, s.min, s.max, s.near));
     for pair in symbols.windows(2).filter(|pair| pair[0].name == pair[1].name) {
         let [a, b] = [pair[0], pair[1]].map(|s| format!("{}..{} near {}", s.min, s.max, s.near));
-        complaints.push(Complaint::new("kernel", format!("symbol {} is in {a} and in {b}, one range is possible", pair[0].name)));
+        complaints.push(Complaint::new(
+            "kernel",
+            format!("symbol {} is in {a} and in {b}, one range is possible", pair[0].name),
+        ));
     }
 }
 
@@ -65,7 +63,8 @@ fn verify_param(id: ParamId, param: &Param, complaints: &mut Vec<Complaint>) {
     let place = format!("buffer {id}");
     let n_elements = count(&param_dims(param));
     if n_elements.is_none_or(|n| n > MAX_ELEMENTS) {
-        complaints.push(Complaint::new(&place, "every size must be from 1 up, and the elements at most 2^40"));
+        complaints
+            .push(Complaint::new(&place, "every size must be from 1 up, and the elements at most 2^40"));
     } else if n_elements.and_then(|n| param.format.bytes_for(n)).is_none() {
         let what = format!("its elements do not fill blocks of {}, whole blocks are needed", param.format);
         complaints.push(Complaint::new(&place, what));
@@ -137,7 +136,9 @@ impl Checker<'_> {
     fn within_misfit(&self, id: VarId, of: VarId) -> Option<String> {
         let base = self.part.vars.get(of).filter(|_| of < id);
         let fits = base.is_some_and(|base| matches!(base.range, Range::Blocks { .. }));
-        (!fits).then(|| format!("runs within {}, which must be a variable of blocks declared above", self.var(of)))
+        (!fits).then(|| {
+            format!("runs within {}, which must be a variable of blocks declared above", self.var(of))
+        })
     }
 
     fn walk(&mut self) {
@@ -173,14 +174,15 @@ impl Checker<'_> {
         match self.part.vars.get(var).map(|var| &var.range) {
             None => self.complain(format!("{name} is not a variable of this part")),
             Some(_) if self.bound.contains(&var) => self.complain(format!("{name} has a value already")),
-            Some(_) if !is_allowed => self.complain(format!("{name} is a variable of {whose}, which takes {allowed}")),
-            Some(Range::Whole { .. }) => {}
+            Some(_) if !is_allowed => {
+                self.complain(format!("{name} is a variable of {whose}, which takes {allowed}"));
+            }
             Some(Range::Blocks { start, .. }) => self.first_start(&name, start),
             Some(Range::Within { of }) if !self.bound.contains(of) => {
                 let base = self.var(*of);
                 self.complain(format!("{name} runs within {base}, which has no value here"));
             }
-            Some(Range::Within { .. }) => {}
+            Some(Range::Whole { .. } | Range::Within { .. }) => {}
         }
         self.bound.push(var);
         self.complaints.len() == n_complaints

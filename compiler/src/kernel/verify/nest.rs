@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::foundation::entity::Id;
-use crate::foundation::entity::List;
+use crate::foundation::entity::{Id, List};
 use crate::kernel::print::{access_text, place_text};
-use crate::kernel::verify::{Checker, expr_dtypes};
-use crate::kernel::{Access, Expr, ExprId, Folding, Nest, Place, VarId};
+use crate::kernel::verify::Checker;
+use crate::kernel::verify::types::expr_dtypes;
+use crate::kernel::{Access, Expr, ExprId, Folding, Nest, Place, Range, VarId};
 use crate::tensor::dtype::DType;
 
 impl Checker<'_> {
@@ -29,7 +29,9 @@ impl Checker<'_> {
         }
         self.bound.truncate(n_bound);
         self.place = part;
-        if let Place::Tile(tile) = nest.target && !self.written.contains(&tile) {
+        if let Place::Tile(tile) = nest.target
+            && !self.written.contains(&tile)
+        {
             self.written.push(tile);
         }
     }
@@ -37,7 +39,7 @@ impl Checker<'_> {
     fn loops(&mut self, loops: &[VarId]) {
         for var in loops {
             let range = self.part.vars.get(*var).map(|var| &var.range);
-            let is_allowed = !matches!(range, Some(crate::kernel::Range::Blocks { .. }));
+            let is_allowed = !matches!(range, Some(Range::Blocks { .. }));
             self.bind(*var, "a nest", is_allowed, "whole axes and positions within a block");
         }
     }
@@ -59,7 +61,9 @@ impl Checker<'_> {
             }
         }
         let init = nest.fold.as_ref().and_then(|folding| folding.init);
-        for root in [Some(nest.value), init].into_iter().flatten().filter(|root| root.index() >= nest.exprs.len()) {
+        for root in
+            [Some(nest.value), init].into_iter().flatten().filter(|root| root.index() >= nest.exprs.len())
+        {
             self.complain(format!("there is no {root}"));
         }
         self.complaints.len() == n_complaints
@@ -79,7 +83,9 @@ impl Checker<'_> {
         let Some(Folding { init: Some(init), .. }) = nest.fold else { return };
         for id in reached(&nest.exprs, init) {
             match &nest.exprs[id] {
-                Expr::Load { from, at } if (*from, at) == (nest.target, &nest.at) => self.load(*from, at, None),
+                Expr::Load { from, at } if (*from, at) == (nest.target, &nest.at) => {
+                    self.load(*from, at, None);
+                }
                 expr => self.scalar(expr, nest.target),
             }
         }
