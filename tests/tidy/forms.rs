@@ -4,7 +4,7 @@
 
 use std::fmt::Display;
 
-use fusebox_compiler::graph;
+use fusebox_compiler::{graph, kernel};
 
 use crate::tidy::docs::{documents, fences};
 use crate::tidy::{File, Offence, assert_none, offence};
@@ -22,6 +22,13 @@ fn refused<T, E: Display>(file: &File, language: &str, parse: impl Fn(&str) -> R
 fn every_graph_in_the_docs_parses() {
     assert_none(
         &documents().iter().flat_map(|d| refused(d, "graph", graph::parse::parse)).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn every_kernel_in_the_docs_parses() {
+    assert_none(
+        &documents().iter().flat_map(|d| refused(d, "kernel", kernel::parse::parse)).collect::<Vec<_>>(),
     );
 }
 

@@ -57,7 +57,7 @@ pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> P
     merge.protect();
     merge.dissolve_scores();
     merge.dissolve_trivial();
-    for phase in [Phase::Epilogues, Phase::Rows, Phase::Prologues] {
+    for phase in [Phase::Epilogues, Phase::Rows, Phase::Shared, Phase::Prologues] {
         for _ in 0..MAX_PASSES {
             if !merge.pass(phase) {
                 break;
@@ -71,10 +71,12 @@ pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> P
 /// the one that reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// Into readers that take it element by element.
+    /// Into one reader that takes it element by element.
     Epilogues,
-    /// Also into readers that reduce it.
+    /// Also into one that reduces it.
     Rows,
+    /// Also into several.
+    Shared,
     /// Into any reader.
     Prologues,
 }
@@ -179,37 +181,48 @@ impl<P: Price> Merge<'_, P> {
         changed
     }
 
+    /// Dissolves a value; where that alone is not legal, together with the values that go the same way.
     fn try_dissolve(&mut self, node: NodeId, before: &Groups) -> Result<(Cut, Groups), Barrier> {
         let mut cut = self.cut.clone();
         cut.dissolve(node);
-        let after = Dependences::of(self.graph, &cut).groups(self.graph)?;
-        let saved = {
-            let gone = self.sum(&self.cut.clone(), before, &after, &cut, node).unwrap_or(f64::INFINITY);
-            let come = self.sum(&cut, &after, before, &self.cut.clone(), node).ok_or(Barrier::TargetLimit)?;
-            gone - come
+        let after = match Dependences::of(self.graph, &cut).groups(self.graph) {
+            Ok(after) => after,
+            Err(reason) => {
+                let siblings = self.siblings(node, before);
+                if siblings.is_empty() {
+                    return Err(reason);
+                }
+                siblings.iter().for_each(|sibling| cut.dissolve(*sibling));
+                Dependences::of(self.graph, &cut).groups(self.graph).map_err(|_| reason)?
+            }
         };
+        let gone = self.seconds(&self.cut.clone(), before, (&cut, &after)).unwrap_or(f64::INFINITY);
+        let come = self.seconds(&cut, &after, (&self.cut.clone(), before)).ok_or(Barrier::TargetLimit)?;
         let accepted = match &mut self.random {
             Some(random) => random.below(3) > 0,
-            None => saved > LEAST_GAIN,
+            None => gone - come > LEAST_GAIN,
         };
         if accepted { Ok((cut, after)) } else { Err(self.why_not(node)) }
     }
 
-    /// Seconds of the launches in `groups` that the other side does not have, or has with other loads.
-    fn sum(
-        &mut self,
-        cut: &Cut,
-        groups: &Groups,
-        others: &Groups,
-        other_cut: &Cut,
-        node: NodeId,
-    ) -> Option<f64> {
+    /// Other values of the same launch that go into the same stored values.
+    fn siblings(&self, node: NodeId, groups: &Groups) -> Vec<NodeId> {
+        let goes_into = |node: NodeId| -> Vec<NodeId> {
+            self.uses(node).into_iter().filter(|user| self.cut.has(*user)).collect()
+        };
+        let own = goes_into(node);
+        let group = groups.iter().find(|group| group.contains(&node));
+        let others = group.into_iter().flatten().filter(|other| **other != node && !self.is_protected(**other));
+        others.copied().filter(|other| goes_into(*other) == own).collect()
+    }
+
+    /// Seconds of the launches that the other side does not have just so.
+    fn seconds(&mut self, cut: &Cut, groups: &Groups, other: (&Cut, &Groups)) -> Option<f64> {
         let mut seconds = 0.0;
         for roots in groups {
-            let is_same = others.contains(roots) && {
-                let cone = cut.cone(self.graph, roots);
-                !cone.contains(&node) && !cut.loads(self.graph, &cone).contains(&node)
-                    || cone == other_cut.cone(self.graph, roots)
+            let is_same = other.1.contains(roots) && {
+                let (own, others) = (cut.cone(self.graph, roots), other.0.cone(self.graph, roots));
+                own == others && cut.loads(self.graph, &own) == other.0.loads(self.graph, &others)
             };
             if !is_same {
                 seconds += self.price.seconds(cut, roots)?;
@@ -234,7 +247,10 @@ impl<P: Price> Merge<'_, P> {
             Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. } | Op::Gather { .. } => Phase::Prologues,
             _ => Phase::Epilogues,
         };
-        self.uses(node).iter().map(of_use).max().unwrap_or(Phase::Epilogues)
+        let uses = self.uses(node);
+        let is_shared = uses.iter().filter(|user| self.cut.has(**user)).count() > 1;
+        let least = if is_shared { Phase::Shared } else { Phase::Epilogues };
+        uses.iter().map(of_use).fold(least, Phase::max)
     }
 
     /// What a value goes into without being stored in between, the kernels' stored values included.

@@ -1,3 +1,135 @@
+<<<<<<< HEAD
 //! x
 pub(super) const MAP: &str = "";
 pub(super) const ALL: [&str; 1] = [MAP];
+=======
+//! Kernels written by hand, for the tests of all four companions.
+//!
+//! Each is exactly as `print` writes it, verifies without complaint, and is run against literal numbers in
+//! `run/tests.rs`.
+
+pub(super) const ALL: [&str; 7] =
+    [MAP, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, TWO_PARTS, ODD_NAMES];
+
+/// Thirteen elements in blocks of four: the last block has one.
+pub(super) const MAP: &str = r#"kernel "scale x" map
+  read @0 x : f32[d:13]
+  write @1 y : f16[d:13]
+part
+  var d0 in blocks of 4 step 4 from 0 to 13
+  var d1 within d0
+  grid d0
+  for d1
+    @1[d1] = add(mul(@0[d1], 2.0), 0.5)
+"#;
+
+/// The mean of squares of each row that is there.
+pub(super) const ROW_REDUCTION: &str = r#"symbol T in 0..4 near 1
+kernel "mean of squares" row-reduction
+  read @0 x : f32[t:T, d:3]
+  write @1 y : f32[t:T]
+part
+  tile tile0 : f32[]
+  var t0 in 0..T
+  var d1 in 0..3
+  grid t0
+  let %0 = @0[t0, d1]
+  tile0[] = sum d1 of mul(%0, %0)
+  @1[t0] = div(tile0[], 3.0)
+"#;
+
+/// Rows of quantised weights times a vector that each task copies first.
+pub(super) const MATRIX_VECTOR: &str = r#"kernel "matvec w" matrix-vector
+  read @0 x : f32[d:32]
+  read @1 w : q8_0[e:3, d:32]
+  write @2 y : f32[e:3]
+part
+  tile tile0 : f32[32]
+  var e0 in blocks of 2 step 2 from 0 to 3
+  var e1 within e0
+  var d2 in 0..32
+  grid e0
+  for d2
+    tile0[d2] = @0[d2]
+  for e1
+    @2[e1] = sum d2 of mul(tile0[d2], @1[e1, d2])
+"#;
+
+/// Softmax-weighted sums over the first `P + 1` entries of a cache, two at a time: the largest score so far, the sum
+/// of weights and the weighted sum are carried from block to block.
+pub(super) const ATTENTION: &str = r#"symbol P in 0..7 near 5
+kernel "attend" attention
+  read @0 scores : f32[s:8]
+  read @1 v : f32[s:8, e:2]
+  write @2 out : f32[e:2]
+part
+  tile tile0 : f32[]
+  tile tile1 : f32[]
+  tile tile2 : f32[]
+  tile tile3 : f32[2]
+  var s0 in blocks of 2 step 2 from 0 to P+1
+  var s1 within s0
+  var e2 in 0..2
+  grid
+  tile0[] = -inf
+  tile2[] = 0.0
+  for e2
+    tile3[e2] = 0.0
+  loop s0
+    tile1[] = tile0[]
+    tile0[] = max s1 of @0[s1] from tile0[]
+    let %0 = tile0[]
+    tile2[] = sum s1 of exp(sub(@0[s1], %0)) from mul(tile2[], exp(sub(tile1[], %0)))
+    for e2
+      let %0 = tile0[]
+      tile3[e2] = sum s1 of mul(exp(sub(@0[s1], %0)), @1[s1, e2]) from mul(tile3[e2], exp(sub(tile1[], %0)))
+  end
+  for e2
+    @2[e2] = div(tile3[e2], tile2[])
+"#;
+
+/// Rows picked by a number from memory.
+pub(super) const GATHER: &str = r#"symbol T in 0..3 near 1
+kernel "gather rows" experts
+  read @0 ids : i32[t:T]
+  read @1 table : f32[row:4, d:2]
+  write @2 y : f32[t:T, d:2]
+part
+  var t0 in 0..T
+  var d1 in 0..2
+  grid t0
+  for d1
+    @2[t0, d1] = @1[lookup(@0[t0], 4), d1]
+"#;
+
+/// Two grids of one launch; the second transposes, selects and keeps a position.
+pub(super) const TWO_PARTS: &str = r#"kernel "double | transpose" map
+  read @0 x : f32[a:2, b:3]
+  write @1 y : f32[a:2, b:3]
+  write @2 z : i32[c:6]
+part
+  var a0 in 0..2
+  var b1 in 0..3
+  grid a0, b1
+  @1[a0, b1] = add(@0[a0, b1], @0[a0, -b1+2])
+part
+  var c0 in 0..6
+  grid c0
+  let %0 = @0[(c0%2), (c0/2)]
+  @2[c0] = select(lt(%0, 2.5), cast.i32(%0), neg(position(-c0+min(10*c0, 30))))
+"#;
+
+/// Names that must be told from each other.
+pub(super) const ODD_NAMES: &str = r#"symbol "P0" in 1..4 near 2
+symbol b in -1..1 near 0
+kernel "quotes \" and # and\nlines" top-k
+  read @0 "a name" : i32[row0:2*"P0", "k-v x":3]
+  write @1 blk.0.out : bf16[row0:8]
+part
+  var row0_0 in 0..2*"P0"
+  var v1 "k-v " in 0..3
+  var b2 in 0..1
+  grid row0_0, b2
+  @1[row0_0] = max v1 of cast.bf16(@0[max(row0_0+b2-2*b-2, 0), min(v1, 2)])
+"#;
+>>>>>>> kernel

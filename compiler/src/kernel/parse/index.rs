@@ -47,7 +47,7 @@ impl Reader<'_> {
 
     /// `h1`
     pub(super) fn var_id(&mut self) -> Read<VarId> {
-        let expected = self.expected("a variable", self.var_names());
+        let expected = accepted("a variable", &self.var_names());
         let at = self.s.clone();
         let text = self.s.identifier(&expected)?;
         self.find_var(text).ok_or_else(|| at.clone().error(expected))
@@ -64,7 +64,7 @@ impl Reader<'_> {
             let tile = nth::<TileId, _>(&self.part.tiles, number).map(Place::Tile);
             tile.filter(|tile| place_text(*tile) == text)
         };
-        found.ok_or_else(|| at.clone().error(self.expected("a buffer or a tile", self.place_names())))
+        found.ok_or_else(|| at.clone().error(accepted("a buffer or a tile", &self.place_names())))
     }
 
     fn sum(&mut self) -> Read<Index> {
@@ -190,17 +190,8 @@ impl Reader<'_> {
 
     fn expected_factor(&mut self) -> SyntaxError {
         let symbols = self.symbols.iter().map(|symbol| symbol.name.to_string());
-        let names = self.var_names().into_iter().chain(symbols).collect();
-        let expected = self.expected("a number or a name", names);
-        self.s.error(expected)
-    }
-
-    fn expected(&self, what: &str, names: Vec<String>) -> String {
-        if names.is_empty() {
-            format!("{what}; none is declared")
-        } else {
-            format!("{what}: {}", names.join(", "))
-        }
+        let names: Vec<String> = self.var_names().into_iter().chain(symbols).collect();
+        self.s.error(accepted("a number or a name", &names))
     }
 
     fn var_names(&self) -> Vec<String> {
@@ -210,6 +201,15 @@ impl Reader<'_> {
     fn place_names(&self) -> Vec<String> {
         let params = self.params.ids().map(Place::Param);
         params.chain(self.part.tiles.ids().map(Place::Tile)).map(place_text).collect()
+    }
+}
+
+/// What would be accepted, with all names that would do.
+fn accepted(what: &str, names: &[String]) -> String {
+    if names.is_empty() {
+        format!("{what}; none is declared")
+    } else {
+        format!("{what}: {}", names.join(", "))
     }
 }
 

@@ -51,7 +51,7 @@ struct Reader<'a> {
 
 type Read<T> = Result<T, SyntaxError>;
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     fn kernel(&mut self) -> Read<Kernel> {
         while self.s.take("symbol") {
             self.symbol()?;

@@ -53,15 +53,13 @@ fn joined(exprs: &List<ExprId, Expr>) -> (List<ExprId, Expr>, List<ExprId, ExprI
 /// Which expressions get a `let`: those used twice, and those in which calls would nest too deep.
 fn named(exprs: &List<ExprId, Expr>, roots: &[Option<ExprId>]) -> List<ExprId, bool> {
     let mut n_uses: List<ExprId, usize> = exprs.ids().map(|_| 0).collect();
-    let roots: Vec<ExprId> = roots.iter().flatten().copied().filter(|id| exprs.get(*id).is_some()).collect();
-    roots.iter().for_each(|root| n_uses[*root] += 1);
+    for root in roots.iter().flatten().filter(|root| exprs.get(**root).is_some()) {
+        n_uses[*root] += 1;
+    }
     for id in exprs.ids().rev() {
-        if n_uses[id] > 0 {
-            exprs[id]
-                .operands()
-                .into_iter()
-                .filter(|operand| *operand < id)
-                .for_each(|operand| n_uses[operand] += 1);
+        let operands = if n_uses[id] > 0 { exprs[id].operands() } else { Vec::new() };
+        for operand in operands.into_iter().filter(|operand| *operand < id) {
+            n_uses[operand] += 1;
         }
     }
     let mut depths: List<ExprId, usize> = List::default();

@@ -49,7 +49,8 @@ pub(in crate::kernel) fn index_text(index: &Index, vars: &Vars) -> String {
             (false, false) => "+",
         });
         if factor.unsigned_abs() != 1 {
-            text.push_str(&format!("{}*", factor.unsigned_abs()));
+            text.push_str(&factor.unsigned_abs().to_string());
+            text.push('*');
         }
         text.push_str(&atom_text(atom, vars));
     }

@@ -124,10 +124,9 @@ fn write_nest(f: &mut fmt::Formatter<'_>, part: &Part, nest: &Nest, indent: &str
 mod tests {
     use crate::foundation::entity::Id;
     use crate::graph::op::{Binary, Scalar};
-    use crate::kernel::Stmt;
     use crate::kernel::parse::parse;
     use crate::kernel::samples;
-    use crate::kernel::{Expr, ExprId};
+    use crate::kernel::{Expr, ExprId, Stmt};
 
     #[test]
     fn samples_print_as_they_are_written() {

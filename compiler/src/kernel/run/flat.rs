@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::foundation::entity::{Id, List};
+use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Unary};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::run::fault::Fault;
-use crate::kernel::verify::expr_dtypes;
+use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Label;
@@ -197,30 +197,25 @@ impl Flattener<'_> {
 
     fn index(&self, index: &Index) -> Result<FlatIndex, Fault> {
         let mut flat = FlatIndex { constant: index.offset(), vars: Vec::new(), others: Vec::new() };
+        let inner = |index| self.index(index).map(Box::new);
         for (atom, factor) in index.terms() {
-            match atom {
-                Atom::Var(var) => flat.vars.push((*var, *factor)),
+            let other = match atom {
+                Atom::Var(var) => {
+                    flat.vars.push((*var, *factor));
+                    continue;
+                }
                 Atom::Symbols(symbols) => {
-                    let product =
-                        symbols.iter().try_fold(*factor, |p, s| Ok(p.saturating_mul(self.symbol(*s)?)))?;
-                    flat.constant = flat.constant.saturating_add(product);
+                    let multiply = |product: i64, s: &Symbol| Ok(product.saturating_mul(self.symbol(*s)?));
+                    flat.constant = flat.constant.saturating_add(symbols.iter().try_fold(*factor, multiply)?);
+                    continue;
                 }
-                Atom::Div(inner, by) => {
-                    flat.others.push((FlatAtom::Div(Box::new(self.index(inner)?), *by), *factor))
-                }
-                Atom::Rem(inner, by) => {
-                    flat.others.push((FlatAtom::Rem(Box::new(self.index(inner)?), *by), *factor))
-                }
-                Atom::Min(inner, by) => {
-                    flat.others.push((FlatAtom::Min(Box::new(self.index(inner)?), *by), *factor))
-                }
-                Atom::Max(inner, by) => {
-                    flat.others.push((FlatAtom::Max(Box::new(self.index(inner)?), *by), *factor))
-                }
-                Atom::Lookup { from, at, below } => {
-                    flat.others.push((FlatAtom::Lookup(self.access(*from, at)?, *below), *factor));
-                }
-            }
+                Atom::Div(index, by) => FlatAtom::Div(inner(index)?, *by),
+                Atom::Rem(index, by) => FlatAtom::Rem(inner(index)?, *by),
+                Atom::Min(index, most) => FlatAtom::Min(inner(index)?, *most),
+                Atom::Max(index, least) => FlatAtom::Max(inner(index)?, *least),
+                Atom::Lookup { from, at, below } => FlatAtom::Lookup(self.access(*from, at)?, *below),
+            };
+            flat.others.push((other, *factor));
         }
         Ok(flat)
     }
@@ -238,10 +233,4 @@ impl Flattener<'_> {
             Err(Fault::SymbolOutside { name, value, min, max })
         }
     }
-}
-
-/// How many elements a tile has.
-pub(super) fn tile_len(part: &Part, tile: crate::kernel::TileId) -> usize {
-    debug_assert!(tile.index() < part.tiles.len());
-    part.tiles[tile].dims.iter().product()
 }

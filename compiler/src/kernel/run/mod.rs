@@ -11,19 +11,18 @@ use std::collections::BTreeMap;
 
 use crate::foundation::entity::{Id, List};
 use crate::kernel::print::place_text;
-use crate::kernel::{ExprId, Kernel, ParamId, Part, Place, TileId, VarId};
+use crate::kernel::{ExprId, Kernel, ParamId, Part, Place, Tile, TileId, VarId};
+use crate::reference::element;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Label;
 
-mod element;
-mod fault;
+pub mod fault;
 mod flat;
-mod memory;
+pub mod memory;
 
-pub use fault::Fault;
-pub use memory::{Buffer, Buffers, Memory, Number};
-
+use fault::Fault;
 use flat::{Access, FlatAtom, FlatExpr, FlatIndex, FlatNest, FlatRange, FlatStmt, Program, Step};
+use memory::{Memory, Number};
 
 /// Runs every task of a kernel.
 pub fn run(kernel: &Kernel, symbols: &BTreeMap<Label, i64>, memory: &mut impl Memory) -> Result<(), Fault> {
@@ -67,8 +66,8 @@ impl<'a, M: Memory> Machine<'a, M> {
         writers: &'a mut Writers,
         task: u32,
     ) -> Self {
-        let tile = |id| {
-            let n = flat::tile_len(part, id);
+        let tile = |tile: &Tile| {
+            let n = tile.dims.iter().product();
             TileMemory { numbers: vec![0.0; n], writers: vec![0; n] }
         };
         Self {
@@ -77,7 +76,7 @@ impl<'a, M: Memory> Machine<'a, M> {
             writers,
             task,
             vars: part.vars.ids().map(|_| 0).collect(),
-            tiles: part.tiles.ids().map(tile).collect(),
+            tiles: part.tiles.values().map(tile).collect(),
             registers: Vec::new(),
         }
     }

@@ -14,9 +14,7 @@ use crate::tensor::dtype::DType;
 
 mod index;
 mod nest;
-mod types;
-
-pub use types::expr_dtypes;
+pub mod types;
 
 /// The most elements of a buffer.
 const MAX_ELEMENTS: usize = 1 << 40;
@@ -31,11 +29,10 @@ pub fn verify(kernel: &Kernel) -> Vec<Complaint> {
         verify_param(id, param, &mut complaints);
     }
     for (number, part) in kernel.parts.iter().enumerate() {
-        let name = format!("part {number}");
         let mut checker = Checker {
             kernel,
             part,
-            place: name.clone(),
+            place: format!("part {number}"),
             bound: Vec::new(),
             written: Vec::new(),
             complaints: Vec::new(),
@@ -178,15 +175,14 @@ impl Checker<'_> {
             None => self.complain(format!("{name} is not a variable of this part")),
             Some(_) if self.bound.contains(&var) => self.complain(format!("{name} has a value already")),
             Some(_) if !is_allowed => {
-                self.complain(format!("{name} is a variable of {whose}, which takes {allowed}"))
+                self.complain(format!("{name} is a variable of {whose}, which takes {allowed}"));
             }
-            Some(Range::Whole { .. }) => {}
             Some(Range::Blocks { start, .. }) => self.first_start(&name, start),
             Some(Range::Within { of }) if !self.bound.contains(of) => {
                 let base = self.var(*of);
                 self.complain(format!("{name} runs within {base}, which has no value here"));
             }
-            Some(Range::Within { .. }) => {}
+            Some(Range::Whole { .. } | Range::Within { .. }) => {}
         }
         self.bound.push(var);
         self.complaints.len() == n_complaints

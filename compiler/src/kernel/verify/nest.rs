@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::foundation::entity::Id;
-use crate::foundation::entity::List;
+use crate::foundation::entity::{Id, List};
 use crate::kernel::print::{access_text, place_text};
-use crate::kernel::verify::{Checker, expr_dtypes};
-use crate::kernel::{Access, Expr, ExprId, Folding, Nest, Place, VarId};
+use crate::kernel::verify::Checker;
+use crate::kernel::verify::types::expr_dtypes;
+use crate::kernel::{Access, Expr, ExprId, Folding, Nest, Place, Range, VarId};
 use crate::tensor::dtype::DType;
 
 impl Checker<'_> {
@@ -39,7 +39,7 @@ impl Checker<'_> {
     fn loops(&mut self, loops: &[VarId]) {
         for var in loops {
             let range = self.part.vars.get(*var).map(|var| &var.range);
-            let is_allowed = !matches!(range, Some(crate::kernel::Range::Blocks { .. }));
+            let is_allowed = !matches!(range, Some(Range::Blocks { .. }));
             self.bind(*var, "a nest", is_allowed, "whole axes and positions within a block");
         }
     }
@@ -84,7 +84,7 @@ impl Checker<'_> {
         for id in reached(&nest.exprs, init) {
             match &nest.exprs[id] {
                 Expr::Load { from, at } if (*from, at) == (nest.target, &nest.at) => {
-                    self.load(*from, at, None)
+                    self.load(*from, at, None);
                 }
                 expr => self.scalar(expr, nest.target),
             }

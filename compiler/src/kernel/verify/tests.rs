@@ -1,1 +1,245 @@
+//! Samples that verify, and one kernel for each complaint.
 
+use super::*;
+use crate::foundation::entity::{Id, List};
+use crate::kernel::index::Atom;
+use crate::kernel::parse::parse;
+use crate::kernel::samples;
+use crate::kernel::{Expr, ExprId, Nest, Stmt};
+use crate::tensor::sym::{Sym, Symbol};
+
+#[test]
+fn samples_verify() {
+    for text in samples::ALL {
+        assert_eq!(verify(&parse(text).unwrap()), [], "{text}");
+    }
+}
+
+/// A sample with one piece replaced has exactly these complaints, one a line.
+fn check(sample: &str, piece: &str, with: &str, expected: &str) {
+    assert!(sample.contains(piece), "{piece}");
+    let kernel = parse(&sample.replacen(piece, with, 1)).unwrap();
+    let complaints: Vec<String> = verify(&kernel).iter().map(Complaint::to_string).collect();
+    assert_eq!(complaints.join("\n"), expected, "{with}");
+}
+
+#[test]
+fn buffers_tiles_and_ranges_that_do_not_fit() {
+    let positive = "every size must be from 1 up, and the elements at most";
+    check(samples::MAP, "x : f32[d:13]", "x : f32[d:0]", &format!("buffer @0: {positive} 2^40"));
+    check(
+        samples::MATRIX_VECTOR,
+        "[e:3, d:32]",
+        "[e:3, d:33]",
+        "buffer @1: its elements do not fill blocks of q8_0, whole blocks are needed",
+    );
+    check(samples::MAP, "f16[d:13]", "q8_0[d:32]", "buffer @1: q8_0 cannot be written, an element type can");
+    check(samples::MATRIX_VECTOR, "f32[32]", "f32[0]", &format!("part 0: tile0: {positive} 2^24"));
+    check(samples::MAP, "step 4", "step 0", "part 0: d0: steps and blocks must be from 1 up");
+    check(
+        samples::ATTENTION,
+        "s1 within s0\n  var e2 in 0..2",
+        "s1 in 0..2\n  var e2 within s1",
+        "part 0: e2: runs within s1, which must be a variable of blocks declared above",
+    );
+    check(samples::MAP, "from 0 to", "from -1 to", "part 0: d0 may start at -1, it must start from 0 up");
+}
+
+#[test]
+fn variables_out_of_place() {
+    let blocks = "var c1 in blocks of 2 step 2 from 0 to 6\n  var c2 within c1\n";
+    let part = |piece: &str, with: &str, expected: &str| {
+        let sample =
+            samples::TWO_PARTS.replacen("var c0 in 0..6\n", &format!("var c0 in 0..6\n  {blocks}"), 1);
+        check(&sample, piece, with, expected);
+    };
+    part("grid c0", "grid c0, c0", "part 1: c0 has a value already");
+    part(
+        "grid c0",
+        "grid c0, c1, c2",
+        "part 1: c2 is a variable of the grid, which takes whole axes and blocks",
+    );
+    part(
+        "grid c0",
+        "grid c0\n  for c1",
+        "part 1, @2[c0]: c1 is a variable of a nest, which takes whole axes and positions within a block",
+    );
+    part("grid c0", "grid c0\n  for c2", "part 1, @2[c0]: c2 runs within c1, which has no value here");
+    part("min(10*c0", "min(10*c1", "part 1, @2[c0]: c1 has no value here");
+    let range = |start: &str| format!("in blocks of 2 step 2 from {start} to 6");
+    let swapped = format!("var c0 {}\n  var c1 {}\n  grid c1, c0", range("0"), range("c0"));
+    let sample = samples::TWO_PARTS.replacen("var c0 in 0..6\n  grid c0", &swapped, 1);
+    check(&sample, "double", "double", "part 1: c0 has no value here");
+}
+
+#[test]
+fn accesses_that_leave_their_place() {
+    check(samples::MAP, "@0[d1]", "@0[d1+1]", "part 0, @1[d1]: d1+1 is in 1..=13, axis 0 of @0 takes 0..=12");
+    check(
+        samples::MAP,
+        "@0[d1]",
+        "@0[d1-1]",
+        "part 0, @1[d1]: d1-1 is in -1..=11, axis 0 of @0 takes 0..=12",
+    );
+    check(samples::MAP, "@0[d1]", "@0[d1, 0]", "part 0, @1[d1]: @0 is given 2 indices and has 1 axes");
+    check(
+        samples::MAP,
+        "@1[d1]",
+        "@1[d1+1]",
+        "part 0, @1[d1+1]: d1+1 is in 1..=13, axis 0 of @1 takes 0..=12",
+    );
+    check(
+        samples::GATHER,
+        "lookup(@0[t0], 4)",
+        "lookup(@0[t0+1], 4)",
+        "part 0, @2[t0, d1]: t0+1 is in 1..=3, axis 0 of @0 takes 0..=2",
+    );
+    check(
+        samples::GATHER,
+        "lookup(@0[t0], 4)",
+        "lookup(@0[t0], 5)",
+        "part 0, @2[t0, d1]: lookup(@0[t0], 5) is in 0..=4, axis 0 of @1 takes 0..=3",
+    );
+    check(
+        samples::GATHER,
+        "lookup(@0[t0], 4)",
+        "lookup(@1[0, 0], 4)",
+        "part 0, @2[t0, d1]: a lookup in @1, which must hold i32",
+    );
+}
+
+#[test]
+fn reads_and_writes_of_the_wrong_places() {
+    check(
+        samples::ROW_REDUCTION,
+        "@1[t0] = ",
+        "@0[t0, 0] = ",
+        "part 0, @0[t0, 0]: stores to @0, which is for reading",
+    );
+    check(
+        samples::TWO_PARTS,
+        "select(lt(%0, 2.5)",
+        "select(lt(@1[0, 0], 2.5)",
+        "part 1, @2[c0]: reads @1, which is for writing",
+    );
+    check(
+        samples::ATTENTION,
+        "  tile2[] = 0.0\n",
+        "",
+        "part 0, tile2[]: reads tile2 before it is written\npart 0, @2[e2]: reads tile2 before it is written",
+    );
+    check(
+        samples::ATTENTION,
+        "    tile1[] = tile0[]\n",
+        "    tile1[] = tile0[]\n  end\n  loop s0\n",
+        "part 0, tile2[]: reads tile1 before it is written\npart 0, tile3[e2]: reads tile1 before it is written",
+    );
+}
+
+#[test]
+fn a_nest_reads_of_its_target_only_what_its_fold_starts_from() {
+    let sample = samples::ATTENTION;
+    check(
+        sample,
+        "@0[s1] from tile0[]",
+        "add(@0[s1], tile0[])",
+        "part 0, tile0[]: reads tile0[], which it writes",
+    );
+    check(
+        sample,
+        "from mul(tile3[e2]",
+        "from mul(tile3[-e2+1]",
+        "part 0, tile3[e2]: reads tile3[-e2+1], which it writes",
+    );
+    check(sample, "from mul(tile3[e2]", "from mul(@1[s1, 0]", "part 0, tile3[e2]: s1 has no value here");
+    check(
+        sample,
+        "max s1 of @0[s1]",
+        "max of @0[0]",
+        "part 0, tile0[]: folds over no loop, one or more are needed",
+    );
+}
+
+#[test]
+fn types_that_do_not_fit() {
+    let select = "select(lt(%0, 2.5), cast.i32(%0), neg(";
+    let store = "part 1, @2[c0]:";
+    let check_select = |with: &str, expected: &str| {
+        check(samples::TWO_PARTS, select, with, &format!("{store} {expected}"));
+    };
+    check_select("select(%0, cast.i32(%0), neg(", "e4: select by f32, i32 is needed");
+    check_select("select(lt(%0, 2.5), %0, neg(", "e5: select of f32 and i32, one type is needed");
+    check_select("select(lt(%0, 2), cast.i32(%0), neg(", "e2: lt of f32 and i32, one type is needed");
+    check_select("select(lt(%0, 2.5), cast.i32(%0), exp(", "e5: exp of i32, f32 is needed");
+    check_select("select(div(2, 1), cast.i32(%0), neg(", "e3: div of i32, f32 is needed");
+    check_select("select(lt(%0, 2.5), %0, cast.f32(", "stores f32 to @2, which holds i32");
+    check(
+        samples::ATTENTION,
+        "@0[s1] from tile0[]",
+        "@0[s1] from 0",
+        "part 0, tile0[]: folds f32 from i32, one type is needed",
+    );
+}
+
+fn edited(edit: impl FnOnce(&mut Kernel, &mut Nest)) -> Vec<String> {
+    let mut kernel = parse(samples::MAP).unwrap();
+    let mut body = std::mem::take(&mut kernel.parts[0].body);
+    let Stmt::Nest(nest) = &mut body[0] else { unreachable!() };
+    edit(&mut kernel, nest);
+    kernel.parts[0].body = body;
+    assert!(!kernel.to_string().is_empty());
+    verify(&kernel).iter().map(Complaint::to_string).collect()
+}
+
+#[test]
+fn ids_that_lead_nowhere() {
+    let nowhere = ExprId::from_index(9);
+    assert_eq!(edited(|_, nest| nest.value = nowhere), ["part 0, @1[d1]: there is no e9"]);
+    let neg = Expr::Unary(crate::graph::op::Unary::Neg, nowhere);
+    assert_eq!(
+        edited(|_, nest| nest.value = nest.exprs.push(neg)),
+        ["part 0, @1[d1]: e5 refers to e9, which must come earlier"]
+    );
+    let tile = Place::Tile(TileId::from_index(3));
+    assert_eq!(edited(|_, nest| nest.target = tile), ["part 0, tile3[d1]: there is no tile3"]);
+    let load = |from| Expr::Load { from, at: Vec::new() };
+    assert_eq!(
+        edited(|_, nest| {
+            nest.exprs = List::from_iter([load(tile)]);
+            nest.value = ExprId::from_index(0);
+        }),
+        ["part 0, @1[d1]: there is no tile3"]
+    );
+    let param = Place::Param(ParamId::from_index(7));
+    assert_eq!(
+        edited(|_, nest| {
+            nest.exprs = List::from_iter([load(param)]);
+            nest.value = ExprId::from_index(0);
+        }),
+        ["part 0, @1[d1]: there is no @7"]
+    );
+    let var = VarId::from_index(8);
+    assert_eq!(edited(|_, nest| nest.loops.push(var)), ["part 0, @1[d1]: v8 is not a variable of this part"]);
+    assert_eq!(edited(|_, nest| nest.at = vec![Index::var(var)]), ["part 0, @1[v8]: v8 has no value here"]);
+}
+
+#[test]
+fn symbols_and_atoms_that_do_not_fit() {
+    let symbol = |max| Sym::from(Symbol::new(crate::tensor::shape::Label::new("T").unwrap(), 1, max, 1));
+    let ranges = edited(|kernel, nest| {
+        kernel.parts[0].vars[VarId::from_index(0)].range = Range::Whole { len: symbol(3) };
+        nest.at = vec![Index::sym(&symbol(4))];
+    });
+    assert_eq!(ranges[0], "kernel: symbol T is in 1..3 near 1 and in 1..4 near 1, one range is possible");
+    let atom = |atom| edited(|_, nest| nest.at = vec![Index::atom(atom)]);
+    let zero = || Box::new(Index::constant(0));
+    assert_eq!(atom(Atom::Div(zero(), 0)), ["part 0, @1[(0/0)]: a division by 0, it must be by 1 or more"]);
+    let lookup = Atom::Lookup { from: Place::Param(ParamId::from_index(0)), at: Vec::new(), below: 0 };
+    assert_eq!(atom(lookup), ["part 0, @1[lookup(@0[], 0)]: a lookup below 0, it must be below 1 or more"]);
+    let later = edited(|kernel, _| {
+        let start = Index::var(VarId::from_index(1));
+        let range = Range::Blocks { start, step: 4, block: 4, end: Sym::from(13) };
+        kernel.parts[0].vars[VarId::from_index(0)].range = range;
+    });
+    assert_eq!(later, ["part 0: d0: the first start may depend on variables declared above only"]);
+}
