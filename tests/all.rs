@@ -2,4 +2,5 @@
 //!
 //! `tidy` holds the source tree to the house rules.
 
+mod differential;
 mod tidy;

@@ -212,7 +212,8 @@ impl<P: Price> Merge<'_, P> {
         };
         let own = goes_into(node);
         let group = groups.iter().find(|group| group.contains(&node));
-        let others = group.into_iter().flatten().filter(|other| **other != node && !self.is_protected(**other));
+        let others =
+            group.into_iter().flatten().filter(|other| **other != node && !self.is_protected(**other));
         others.copied().filter(|other| goes_into(*other) == own).collect()
     }
 

@@ -1,8 +1,3 @@
-<<<<<<< HEAD
-//! x
-pub(super) const MAP: &str = "";
-pub(super) const ALL: [&str; 1] = [MAP];
-=======
 //! Kernels written by hand, for the tests of all four companions.
 //!
 //! Each is exactly as `print` writes it, verifies without complaint, and is run against literal numbers in
@@ -132,4 +127,3 @@ part
   grid row0_0, b2
   @1[row0_0] = max v1 of cast.bf16(@0[max(row0_0+b2-2*b-2, 0), min(v1, 2)])
 "#;
->>>>>>> kernel

@@ -1,0 +1,168 @@
+//! Every fused kernel against the definition of what it fuses.
+//!
+//! In: a graph, numbers for it, a target and how fusion is steered. The reference evaluator gives the value of every
+//! node; each kernel is verified, interpreted on exactly the values it loads, and must store the values it stands for.
+//! So an error is found at its kernel, not at the end of a model. `blocks.rs` and `random.rs` bring the graphs.
+
+mod blocks;
+mod cases;
+mod random;
+
+use std::collections::BTreeMap;
+
+use fusebox_compiler::foundation::entity::List;
+use fusebox_compiler::fuse::merge::{Partition, Steering, partition};
+use fusebox_compiler::graph::op::Op;
+use fusebox_compiler::graph::{Graph, NodeId};
+use fusebox_compiler::kernel::lower::params::{Buffer as Binding, storage_of};
+use fusebox_compiler::kernel::lower::{Bound, lower};
+use fusebox_compiler::kernel::price::LoweredPrice;
+use fusebox_compiler::kernel::run::memory::{Buffer, Buffers};
+use fusebox_compiler::kernel::run::run;
+use fusebox_compiler::kernel::{Access, Kernel, Param, ParamId};
+use fusebox_compiler::reference::compare::{Tolerance, close};
+use fusebox_compiler::reference::{Bindings, evaluate_all};
+use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::shape::Shape;
+use fusebox_compiler::tensor::value::{Data, Value};
+
+/// Fuses a graph and checks every kernel; the error names the kernel and the first element that differs.
+pub(crate) fn check(
+    graph: &Graph,
+    bindings: &Bindings,
+    target: &Target,
+    steering: Steering,
+) -> Result<Partition, String> {
+    let values = evaluate_all(graph, bindings).map_err(|error| error.to_string())?;
+    let partition = partition(graph, &mut LoweredPrice::new(graph, target), steering);
+    let tolerance = Tolerance::of(graph);
+    for roots in &partition.regions {
+        let kernels = lower(graph, &partition.cut, roots, target).map_err(|_| "too large".to_owned())?;
+        let mut checker = Checker { graph, bindings, values: &values, roots, scratch: BTreeMap::new() };
+        for bound in &kernels {
+            checker
+                .kernel(&partition, bound, tolerance)
+                .map_err(|what| format!("{what}\n{}\n{graph}", bound.0))?;
+        }
+    }
+    Ok(partition)
+}
+
+struct Checker<'a> {
+    graph: &'a Graph,
+    bindings: &'a Bindings,
+    values: &'a List<NodeId, Value>,
+    roots: &'a [NodeId],
+    scratch: BTreeMap<Binding, Buffer>,
+}
+
+impl Checker<'_> {
+    fn kernel(&mut self, partition: &Partition, bound: &Bound, tolerance: Tolerance) -> Result<(), String> {
+        let (kernel, bindings) = bound;
+        let complaints = fusebox_compiler::kernel::verify::verify(kernel);
+        if let Some(complaint) = complaints.first() {
+            return Err(complaint.to_string());
+        }
+        let loads = partition.cut.loads(self.graph, &partition.cut.cone(self.graph, self.roots));
+        let mut memory: Buffers = Buffers(List::default());
+        for (param, binding) in kernel.params.values().zip(bindings) {
+            memory.0.push(self.buffer(param, *binding, &loads));
+        }
+        run(kernel, &self.bindings.symbols, &mut memory).map_err(|fault| fault.to_string())?;
+        for (index, binding) in bindings.iter().enumerate() {
+            self.stored(kernel, nth(kernel, index), *binding, &memory, tolerance)?;
+        }
+        Ok(())
+    }
+
+    /// What a parameter holds before the kernel runs.
+    fn buffer(&self, param: &Param, binding: Binding, loads: &[NodeId]) -> Buffer {
+        let node = match binding {
+            Binding::Node(node) => node,
+            Binding::Scratch(..) => {
+                let empty = Buffer::zeros(param.format.dtype(), param.shape.max_len());
+                return self.scratch.get(&binding).cloned().unwrap_or(empty);
+            }
+        };
+        if let Op::Weight { name, format, .. } = &self.graph.nodes[node].op {
+            return Buffer::stored(*format, &self.bindings.weights[name].bytes).expect("whole blocks");
+        }
+        let held = match param.access {
+            Access::Read => loads.iter().find(|load| storage_of(self.graph, **load) == node).copied(),
+            // A write changes part of a state; the rest stays as it was.
+            Access::Write => {
+                let write =
+                    self.roots.iter().find(|root| storage_of(self.graph, **root) == node && **root != node);
+                write.map(|write| self.graph.nodes[*write].args[0])
+            }
+        };
+        let zeros = || Buffer::zeros(param.format.dtype(), param.shape.max_len());
+        held.map_or_else(zeros, |held| laid_out(&self.values[held], &param.shape))
+    }
+
+    fn stored(
+        &mut self,
+        kernel: &Kernel,
+        id: ParamId,
+        binding: Binding,
+        memory: &Buffers,
+        tolerance: Tolerance,
+    ) -> Result<(), String> {
+        let param = &kernel.params[id];
+        if param.access == Access::Read {
+            return Ok(());
+        }
+        let Binding::Node(node) = binding else {
+            self.scratch.insert(binding, memory.0[id].clone());
+            return Ok(());
+        };
+        let root = self.roots.iter().find(|root| storage_of(self.graph, **root) == node);
+        let expected = &self.values[*root.ok_or("stores what is no root")?];
+        let actual = taken_out(&memory.0[id], &param.shape, expected);
+        close(expected, &actual, tolerance).map_err(|what| format!("{}: {what}", param.name))
+    }
+}
+
+fn nth(kernel: &Kernel, index: usize) -> ParamId {
+    kernel.params.ids().nth(index).expect("a parameter for each binding")
+}
+
+/// A value as it lies in a buffer for the largest sizes.
+fn laid_out(value: &Value, shape: &Shape) -> Buffer {
+    let mut buffer = Buffer::zeros(value.dtype, shape.max_len());
+    for (from, to) in places(value, shape) {
+        match (&mut buffer, &value.data) {
+            (Buffer::Float(data), Data::Float(own)) => data[to] = own[from],
+            (Buffer::Int(data), Data::Int(own)) => data[to] = own[from],
+            _ => unreachable!("a buffer has the type of its value"),
+        }
+    }
+    buffer
+}
+
+/// The part of a buffer that a value of the like of `like` takes.
+fn taken_out(buffer: &Buffer, shape: &Shape, like: &Value) -> Value {
+    let places = places(like, shape);
+    let mut value = like.clone();
+    for (to, from) in places {
+        match (buffer, &mut value.data) {
+            (Buffer::Float(data), Data::Float(own)) => own[to] = data[from],
+            (Buffer::Int(data), Data::Int(own)) => own[to] = data[from],
+            _ => unreachable!("a buffer has the type of its value"),
+        }
+    }
+    value
+}
+
+/// For each element of a value, where it lies in a buffer of a shape.
+fn places(value: &Value, shape: &Shape) -> Vec<(usize, usize)> {
+    let (own, strides) = (value.strides(), shape.strides());
+    let place = |element: usize| {
+        let along = value.axes.iter().zip(&own).map(|((axis, size), stride)| {
+            let position = element / stride % size;
+            position * shape.position(*axis).map_or(0, |axis| strides[axis] as usize)
+        });
+        (element, along.sum())
+    };
+    (0..value.len()).map(place).collect()
+}
