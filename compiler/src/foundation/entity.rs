@@ -85,6 +85,11 @@ impl<I: Id, T> List<I, T> {
         self.items.iter()
     }
 
+    /// Every item with its id, given away.
+    pub fn into_entries(self) -> impl Iterator<Item = (I, T)> {
+        self.items.into_iter().enumerate().map(|(index, item)| (I::from_index(index), item))
+    }
+
     /// The item, or nothing where the id belongs to another list.
     pub fn get(&self, id: I) -> Option<&T> {
         self.items.get(id.index())

@@ -42,6 +42,13 @@ pub struct Partition {
     pub n_merges: usize,
 }
 
+impl Partition {
+    /// Why a value is stored; nothing for one that is not.
+    pub fn reason(&self, node: NodeId) -> Option<Barrier> {
+        self.barriers.iter().find(|(stored, _)| *stored == node).map(|(_, reason)| *reason)
+    }
+}
+
 /// Chooses regions for a graph.
 pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> Partition {
     let mut merge = Merge {

@@ -10,3 +10,4 @@ pub mod cut;
 pub mod group;
 pub mod merge;
 pub mod price;
+pub mod verify;

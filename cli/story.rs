@@ -1,0 +1,169 @@
+//! `fusebox story`: how a graph becomes kernels.
+//!
+//! In: a `.graph` file, or the name of a built-in block, and a target. Out: the story as text, or as one JSON object.
+//! Unknown names are answered with the names there are.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use fusebox_compiler::graph::{Graph, parse};
+use fusebox_compiler::options::Options;
+use fusebox_compiler::pipeline::compile;
+use fusebox_compiler::story::{KernelStory, Story};
+use fusebox_compiler::target::{TARGETS, Target};
+use fusebox_compiler::tensor::sym::Sym;
+use fusebox_models::blocks;
+use serde_json::{Map, Value, json};
+
+/// The most tokens a step may have.
+const MAX_TOKENS: usize = 2048;
+/// The most layers a model may have.
+const MAX_LAYERS: usize = 4096;
+
+/// What to tell the story of.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A graph as text.
+    #[arg(required_unless_present = "block", conflicts_with = "block")]
+    file: Option<PathBuf>,
+    /// A built-in block: qwen3-0.6b, qwen3-8b, llama-3.2-1b, deepseek-v2-lite, glm-4.7-flash, qwen3-30b-a3b.
+    #[arg(long, value_name = "NAME")]
+    block: Option<String>,
+    /// Tokens a step: 1 is decoding, more is prefill.
+    #[arg(long, value_name = "T", default_value_t = 1, requires = "block")]
+    tokens: usize,
+    /// The whole model with this many layers, from token to logits, instead of one block.
+    #[arg(long, value_name = "N", requires = "block")]
+    layers: Option<usize>,
+    /// The device: cpu-avx512, cpu-avx2, cpu-neon, cuda-sm90, vulkan, metal.
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Also every kernel as text.
+    #[arg(long)]
+    kernels: bool,
+}
+
+/// Tells the story.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let mut options = Options::from_env()?;
+    if let Some(name) = &arguments.target {
+        options.target = target(name)?;
+    }
+    let graph = graph(arguments)?;
+    let (_, story) = compile(&graph, &options).map_err(|error| error.to_string())?;
+    if let Some(path) = &options.story {
+        std::fs::write(path, story.to_string()).map_err(|error| format!("{path}: {error}"))?;
+    }
+    let text = if arguments.json { format!("{:#}\n", as_json(&story)) } else { as_text(&story, arguments.kernels) };
+    // A reader that closes the pipe early has read enough.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(())
+}
+
+fn target(name: &str) -> Result<Target, String> {
+    Target::named(name).ok_or_else(|| {
+        let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+        format!("there is no target `{name}`; there are {}", names.join(", "))
+    })
+}
+
+fn graph(arguments: &Arguments) -> Result<Graph, String> {
+    if let Some(path) = &arguments.file {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        return parse::parse(&text).map_err(|error| format!("{}: {error}", path.display()));
+    }
+    let name = arguments.block.as_deref().unwrap_or_default();
+    let config = blocks::named(name)
+        .ok_or_else(|| format!("there is no block `{name}`; there are {}", blocks::NAMES.join(", ")))?;
+    let tokens = arguments.tokens;
+    if tokens == 0 || tokens > MAX_TOKENS {
+        return Err(format!("--tokens is {tokens}; 1 to {MAX_TOKENS} is possible"));
+    }
+    let tokens = Sym::from(tokens);
+    let graph = match arguments.layers {
+        None => blocks::block(&config, &tokens),
+        Some(n) if (1..=MAX_LAYERS).contains(&n) => blocks::model(&config, &tokens, n),
+        Some(n) => return Err(format!("--layers is {n}; 1 to {MAX_LAYERS} is possible")),
+    };
+    graph.map_err(|error| error.to_string())
+}
+
+fn as_text(story: &Story, with_kernels: bool) -> String {
+    let mut text = story.to_string();
+    if with_kernels {
+        for kernel in story.blocks.iter().flat_map(|block| &block.kernels) {
+            text += &format!("\n{}", kernel.text);
+        }
+    }
+    let times: Vec<String> = story.stage_ms.iter().map(|(stage, ms)| format!("{stage} {ms:.2} ms")).collect();
+    text + &format!("\ntimes: {}\n", times.join(", "))
+}
+
+fn as_json(story: &Story) -> Value {
+    let (bytes_read, bytes_written, flops) = story.totals();
+    let largest = story.blocks.iter().max_by_key(|block| block.egraph.nodes);
+    let egraph = largest.map(|block| {
+        let egraph = &block.egraph;
+        json!({ "nodes": egraph.nodes, "classes": egraph.classes, "rounds": egraph.rounds, "stopped": egraph.stopped })
+    });
+    let mut fired = Map::new();
+    for (rule, n) in story.blocks.iter().flat_map(|block| &block.rules_fired) {
+        let before = fired.get(rule).and_then(Value::as_u64).unwrap_or(0);
+        fired.insert(rule.clone(), json!(before + *n as u64));
+    }
+    let stage_ms: Map<String, Value> =
+        story.stage_ms.iter().map(|(stage, ms)| ((*stage).to_owned(), json!(ms))).collect();
+    json!({
+        "target": story.target,
+        "kernels": story.steps.len(),
+        "barriers": barriers(story),
+        "bytes_read": bytes_read,
+        "bytes_written": bytes_written,
+        "flops": flops,
+        "arena_bytes": story.arena_bytes,
+        "stage_ms": stage_ms,
+        "egraph": egraph,
+        "rules_fired": fired,
+        "blocks": story.blocks.iter().map(block).collect::<Vec<_>>(),
+    })
+}
+
+/// Why each launch ends where it does.
+fn barriers(story: &Story) -> Vec<Value> {
+    let launches = story.launches().enumerate();
+    launches.map(|(step, kernel)| json!({ "after": step, "kernel": kernel.name, "reasons": kernel.barriers })).collect()
+}
+
+fn block(block: &fusebox_compiler::story::BlockStory) -> Value {
+    json!({
+        "name": block.name,
+        "uses": block.n_uses,
+        "operations": { "asked": block.n_asked, "improved": block.n_improved },
+        "rules_used": block.rules_used,
+        "forms": block.forms,
+        "seconds": { "asked": block.seconds.0, "chosen": block.seconds.1 },
+        "egraph": { "nodes": block.egraph.nodes, "rounds": block.egraph.rounds, "stopped": block.egraph.stopped },
+        "kernels": block.kernels.iter().map(kernel).collect::<Vec<_>>(),
+    })
+}
+
+fn kernel(kernel: &KernelStory) -> Value {
+    json!({
+        "name": kernel.name,
+        "skeleton": kernel.skeleton,
+        "operations": kernel.n_ops,
+        "parts": kernel.n_parts,
+        "tasks": kernel.n_tasks,
+        "bytes_read": kernel.bytes_read,
+        "bytes_written": kernel.bytes_written,
+        "flops": kernel.flops,
+        "tile_bytes": kernel.tile_bytes,
+        "estimate_us": kernel.microseconds,
+        "traffic": kernel.traffic,
+        "barriers": kernel.barriers,
+    })
+}

@@ -1,0 +1,90 @@
+//! Checks a partition against what every partition must keep.
+//!
+//! In: a graph and its partition. Out: a complaint for each breach; none for anything `merge.rs` makes.
+//! Every stored value belongs to one region, every region comes after what it reads, no contraction is computed by
+//! two, and no region reads a state that it writes.
+
+use crate::error::Complaint;
+use crate::foundation::entity::List;
+use crate::fuse::group::is_weighty;
+use crate::fuse::merge::Partition;
+use crate::graph::op::Op;
+use crate::graph::{Graph, NodeId};
+
+/// Everything that is wrong with a partition.
+pub fn verify(graph: &Graph, partition: &Partition) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    let mut stored_by: List<NodeId, Option<usize>> = graph.nodes.ids().map(|_| None).collect();
+    let mut computed_by: List<NodeId, Option<usize>> = graph.nodes.ids().map(|_| None).collect();
+    for (region, roots) in partition.regions.iter().enumerate() {
+        let cone = partition.cut.cone(graph, roots);
+        for load in partition.cut.loads(graph, &cone) {
+            if partition.cut.has(load) && stored_by[load].is_none() {
+                complaints.push(Complaint::new(load, format!("region {region} reads it before it is stored")));
+            }
+        }
+        for node in cone.iter().filter(|node| is_weighty(&graph.nodes[**node].op)) {
+            if let Some(other) = computed_by[*node].replace(region) {
+                complaints.push(Complaint::new(node, format!("regions {other} and {region} both compute it")));
+            }
+        }
+        for root in roots {
+            if let Some(other) = stored_by[*root].replace(region) {
+                complaints.push(Complaint::new(root, format!("regions {other} and {region} both store it")));
+            }
+        }
+        complaints.extend(state_clashes(graph, partition, roots, region));
+    }
+    let missing = partition.cut.nodes().filter(|node| stored_by[*node].is_none());
+    complaints.extend(missing.map(|node| Complaint::new(node, "no region stores it")));
+    complaints
+}
+
+fn state_clashes(graph: &Graph, partition: &Partition, roots: &[NodeId], region: usize) -> Vec<Complaint> {
+    let loads = partition.cut.loads(graph, &partition.cut.cone(graph, roots));
+    let writes = roots.iter().filter(|root| matches!(graph.nodes[**root].op, Op::Write { .. }));
+    let clashes = writes.filter_map(|write| {
+        let state = graph.state_of(*write)?;
+        let read = loads.iter().find(|load| graph.state_of(**load) == Some(state))?;
+        Some(Complaint::new(read, format!("region {region} reads the state {state} that it writes")))
+    });
+    clashes.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::cut::Cut;
+    use crate::graph::parse::parse;
+
+    const TEXT: &str = "%0 = input x : f32[t:2, d:4]\n%1 = mul %0 %0\n%2 = reduce-sum %1 over d\n%3 = exp %2\noutput y = %3\n";
+
+    fn partition(regions: &[&[usize]]) -> (Graph, Partition) {
+        let graph = parse(TEXT).unwrap();
+        let ids: Vec<NodeId> = graph.nodes.ids().collect();
+        let regions = regions.iter().map(|roots| roots.iter().map(|root| ids[*root]).collect()).collect();
+        let cut = Cut::everywhere(&graph);
+        (graph, Partition { cut, regions, barriers: Vec::new(), n_merges: 0 })
+    }
+
+    fn complaints(regions: &[&[usize]]) -> Vec<String> {
+        let (graph, partition) = partition(regions);
+        verify(&graph, &partition).iter().map(Complaint::to_string).collect()
+    }
+
+    #[test]
+    fn a_partition_in_order_is_fine() {
+        assert_eq!(complaints(&[&[1], &[2], &[3]]), [""; 0]);
+    }
+
+    #[test]
+    fn a_region_must_come_after_what_it_reads() {
+        assert_eq!(complaints(&[&[2], &[1], &[3]]), ["%1: region 0 reads it before it is stored"]);
+    }
+
+    #[test]
+    fn every_stored_value_has_one_region() {
+        assert_eq!(complaints(&[&[1], &[2]]), ["%3: no region stores it"]);
+        assert_eq!(complaints(&[&[1], &[2], &[3], &[1]]), ["%1: regions 0 and 3 both store it"]);
+    }
+}

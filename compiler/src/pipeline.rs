@@ -1,0 +1,133 @@
+//! The road: one function, one stage a line.
+//!
+//! In: the graph of a model and options. Out: a plan of fused kernels and the story of how it came about.
+//! Distinct blocks are improved, partitioned and lowered once, however often they are used. Every stage's result is
+//! verified before the next begins; what a verifier refuses is a bug of ours and is reported as one.
+
+use std::time::Instant;
+
+use crate::error::{Complaint, Error};
+use crate::foundation::entity::List;
+use crate::fuse::merge::{Partition, Steering, partition};
+use crate::graph::Graph;
+use crate::graph::divide::{Template, TemplateId, divide};
+use crate::kernel::lower::{Bound, lower};
+use crate::kernel::price::LoweredPrice;
+use crate::options::Options;
+use crate::recount::{block_story, with_plan};
+use crate::rewrite::{Choice, Limits, Report, Settings, improve};
+use crate::schedule::assemble::{Unit, assemble};
+use crate::schedule::{Plan, plan};
+use crate::story::Story;
+use crate::{fuse, graph, kernel, schedule};
+
+/// Compiles a graph.
+///
+/// # Errors
+/// [`Error::Input`] for a graph that does not verify, [`Error::Limit`] for sizes no memory holds, [`Error::Bug`] where
+/// a stage made something wrong.
+pub fn compile(graph: &Graph, options: &Options) -> Result<(Plan, Story), Error> {
+    let mut road = Road::new(options);
+    accepted(graph::verify::verify(graph))?;
+    let graph = graph.clone();
+    let division = road.stage("divide", || divide(&graph));
+    let mut units: List<TemplateId, Unit> = List::default();
+    for (id, template) in division.templates.iter() {
+        let n_uses = division.instances.iter().filter(|instance| instance.template == id).count();
+        units.push(road.block(template, n_uses)?);
+    }
+    let sequence = road.stage("plan", || assemble(&graph, &division, units));
+    let plan = road.stage("plan", || plan(sequence))?;
+    road.verified("plan", || schedule::verify::verify(&plan))?;
+    let story = with_plan(road.story, &plan);
+    Ok((plan, story))
+}
+
+/// The story goes along: it times, verifies and records each stage.
+struct Road<'a> {
+    options: &'a Options,
+    story: Story,
+}
+
+impl<'a> Road<'a> {
+    fn new(options: &'a Options) -> Self {
+        Self { options, story: Story { target: options.target.to_string(), ..Story::default() } }
+    }
+
+    /// The road of one distinct block, from what was asked to kernels.
+    fn block(&mut self, template: &Template, n_uses: usize) -> Result<Unit, Error> {
+        let options = self.options;
+        let (better, report) = self.stage("improve", || improved(&template.graph, options));
+        self.verified("improve", || graph::verify::verify(&better))?;
+        let regions = self.stage("partition", || partitioned(&better, options));
+        self.verified("partition", || fuse::verify::verify(&better, &regions))?;
+        let kernels = self.stage("lower", || lowered(&better, &regions, options))?;
+        let each = || kernels.iter().flatten().flat_map(|(kernel, _)| kernel::verify::verify(kernel)).collect();
+        self.verified("lower", each)?;
+        let story = block_story(template, n_uses, &better, &report, &regions, &kernels, &options.target);
+        self.story.blocks.push(story);
+        Ok(unit(better, &regions, kernels))
+    }
+
+    fn stage<T>(&mut self, name: &'static str, run: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = run();
+        self.story.took(name, start.elapsed().as_secs_f64() * 1e3);
+        result
+    }
+
+    fn verified(&mut self, stage: &'static str, verify: impl FnOnce() -> Vec<Complaint>) -> Result<(), Error> {
+        let complaints = self.stage("verify", verify);
+        if complaints.is_empty() { Ok(()) } else { Err(Error::Bug { stage, complaints }) }
+    }
+}
+
+fn accepted(complaints: Vec<Complaint>) -> Result<(), Error> {
+    if complaints.is_empty() { Ok(()) } else { Err(Error::Input { complaints }) }
+}
+
+fn improved(graph: &Graph, options: &Options) -> (Graph, Report) {
+    let limits = Limits { nodes: options.max_nodes, rounds: options.max_rounds };
+    let choice = options.chaos.map_or(Choice::Cheapest, Choice::Random);
+    let settings = Settings { limits, choice, fuel: options.fuel, ..Settings::new(options.target) };
+    let (better, report) = improve(graph, &settings);
+    (with_orders_of(graph, better), report)
+}
+
+fn partitioned(graph: &Graph, options: &Options) -> Partition {
+    let steering = Steering { fuel: options.fuel, chaos: options.chaos };
+    partition(graph, &mut LoweredPrice::new(graph, &options.target), steering)
+}
+
+/// The kernels of each region.
+fn lowered(graph: &Graph, regions: &Partition, options: &Options) -> Result<Vec<Vec<Bound>>, Error> {
+    let kernels = regions.regions.iter().map(|roots| {
+        lower(graph, &regions.cut, roots, &options.target).map_err(|_| Error::Bug {
+            stage: "lower",
+            complaints: vec![Complaint::new(roots[0], "its region is too large to lower")],
+        })
+    });
+    kernels.collect()
+}
+
+/// Outputs lie in memory as was asked: an equal form may have found its axes in another order.
+fn with_orders_of(asked: &Graph, mut better: Graph) -> Graph {
+    for (name, output) in better.outputs.clone() {
+        let before = asked.outputs.iter().find(|(own, _)| *own == name);
+        if let Some((_, before)) = before {
+            better.nodes[output].ty = asked.nodes[*before].ty.clone();
+        }
+    }
+    better
+}
+
+fn unit(graph: Graph, regions: &Partition, kernels: Vec<Vec<Bound>>) -> Unit {
+    let mut launches = Vec::new();
+    for (roots, kernels) in regions.regions.iter().zip(kernels) {
+        let mut barriers: Vec<_> = roots.iter().filter_map(|root| regions.reason(*root)).collect();
+        barriers.sort();
+        barriers.dedup();
+        launches.extend(kernels.into_iter().map(|bound| (bound, barriers.clone())));
+    }
+    Unit { graph, launches }
+}

@@ -1,0 +1,119 @@
+//! Writes down what the stages made, as the story tells it.
+//!
+//! In: graphs, partitions, kernels and plans. Out: the text and numbers of a [`Story`].
+//! It decides nothing; whatever it needs to know is asked of the stage's own printer or counter.
+
+use crate::foundation::entity::Id;
+use crate::fuse::merge::Partition;
+use crate::graph::divide::Template;
+use crate::graph::print::node_line;
+use crate::graph::{Graph, NodeId};
+use crate::kernel::lower::Bound;
+use crate::kernel::measure::measure;
+use crate::kernel::{Access, Kernel};
+use crate::rewrite::{Form, Report};
+use crate::schedule::Plan;
+use crate::story::{BlockStory, EGraphStory, KernelStory, RegionStory, Story};
+use crate::target::Target;
+
+/// What happened to one block.
+pub(crate) fn block_story(
+    template: &Template,
+    n_uses: usize,
+    better: &Graph,
+    report: &Report,
+    regions: &Partition,
+    kernels: &[Vec<Bound>],
+    target: &Target,
+) -> BlockStory {
+    let launches = regions.regions.iter().zip(kernels);
+    let launches = launches.flat_map(|(roots, kernels)| kernels.iter().map(move |(kernel, _)| (roots, kernel)));
+    BlockStory {
+        name: template.name.to_string(),
+        n_uses,
+        asked: template.graph.to_string(),
+        n_asked: n_operations(&template.graph),
+        improved: better.to_string(),
+        n_improved: n_operations(better),
+        egraph: EGraphStory {
+            nodes: report.nodes,
+            classes: report.classes,
+            rounds: report.rounds,
+            stopped: report.stopped.to_string(),
+        },
+        rules_fired: report.fired.iter().map(|(rule, n)| ((*rule).to_owned(), *n)).collect(),
+        rules_used: report.used.iter().map(|rule| (*rule).to_owned()).collect(),
+        forms: report.forms.iter().map(form_line).collect(),
+        seconds: (report.seconds_before, report.seconds),
+        regions: regions.regions.iter().map(|roots| region_story(better, regions, roots)).collect(),
+        kernels: launches.map(|(roots, kernel)| kernel_story(better, regions, roots, kernel, target)).collect(),
+    }
+}
+
+/// The story with the plan it led to.
+pub(crate) fn with_plan(mut story: Story, plan: &Plan) -> Story {
+    // Kernels are numbered block by block, in the order of the blocks.
+    let mut places = Vec::new();
+    for (block, told) in story.blocks.iter().enumerate() {
+        places.extend((0..told.kernels.len()).map(|kernel| (block, kernel)));
+    }
+    story.steps = plan.steps.iter().map(|step| places[step.kernel.index()]).collect();
+    story.arena_bytes = plan.arena_bytes;
+    story.plan = plan.to_string();
+    story
+}
+
+fn n_operations(graph: &Graph) -> usize {
+    graph.nodes.values().filter(|node| !node.op.is_leaf()).count()
+}
+
+fn form_line(form: &Form) -> String {
+    let Form { site, chosen, chosen_seconds, other, other_seconds } = form;
+    let place = site.map(|site| format!(" at {site}")).unwrap_or_default();
+    let (chosen_us, other_us) = (chosen_seconds * 1e6, other_seconds * 1e6);
+    format!("{chosen}{place}: {chosen_us:.1} us, against {other_us:.1} us for {other}")
+}
+
+fn region_story(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> RegionStory {
+    let stores = roots.iter().map(|root| {
+        let reason = regions.reason(*root).map(|reason| reason.to_string()).unwrap_or_default();
+        (node_line(graph, *root), reason)
+    });
+    RegionStory { n_ops: n_fused(graph, regions, roots), stores: stores.collect() }
+}
+
+fn n_fused(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> usize {
+    regions.cut.cone(graph, roots).iter().filter(|node| !graph.nodes[**node].op.is_leaf()).count()
+}
+
+fn kernel_story(
+    graph: &Graph,
+    regions: &Partition,
+    roots: &[NodeId],
+    kernel: &Kernel,
+    target: &Target,
+) -> KernelStory {
+    let measure = measure(kernel);
+    let mut barriers: Vec<_> = roots.iter().filter_map(|root| regions.reason(*root)).collect();
+    barriers.sort();
+    barriers.dedup();
+    let traffic = kernel.params.iter().map(|(id, param)| {
+        let verb = if param.access == Access::Read { "reads" } else { "writes" };
+        format!("{verb} {} {} of {}", measure.elements[id], param.format, param.name)
+    });
+    KernelStory {
+        name: kernel.name.clone(),
+        skeleton: kernel.skeleton.to_string(),
+        n_ops: n_fused(graph, regions, roots),
+        n_parts: kernel.parts.len(),
+        n_tasks: measure.n_tasks,
+        bytes_read: measure.bytes_read,
+        bytes_written: measure.bytes_written,
+        flops: measure.flops,
+        tile_bytes: measure.tile_bytes,
+        microseconds: measure.seconds(target) * 1e6,
+        traffic: traffic.collect(),
+        barriers: barriers.iter().map(ToString::to_string).collect(),
+        text: kernel.to_string(),
+    }
+}
