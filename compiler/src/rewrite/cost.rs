@@ -11,7 +11,7 @@ use crate::rewrite::facts::Facts;
 use crate::target::{Target, Work};
 use crate::tensor::shape::Axis;
 
-/// Seconds that make a form with fewer elementwise nodes the cheaper of two that do the same arithmetic.
+/// Seconds that make a form with fewer elementwise nodes, or fewer summed axes, the cheaper of two that do the same.
 const NODE: f64 = 1e-9;
 
 /// A piece of work: whose it is, and which part of it.
@@ -65,7 +65,8 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
         Op::Contract { over } => {
             let wait = if bill.pending.iter().any(|axis| over.contains(axis)) { target.launch } else { 0.0 };
             let work = Work { bytes: read(args), flops: 2.0 * joint_len(args) };
-            bill.close(value, target.roofline(work), wait + finish(target, facts), true);
+            let work = target.roofline(work) + NODE * over.len() as f64;
+            bill.close(value, work, wait + finish(target, facts), true);
         }
         Op::Attend { .. } => {
             bill.stream(args[0].bill);
@@ -183,22 +184,24 @@ fn merged(args: &[Arg<'_>]) -> Bill {
     bill
 }
 
-/// Both sorted lists in one; of a key that is in both, the first's entry.
+/// Both sorted lists in one; of a key that is in both, the larger entry.
 fn union(a: &[(Key, f64)], b: &[(Key, f64)]) -> Vec<(Key, f64)> {
     let mut all = Vec::with_capacity(a.len() + b.len());
     let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
     loop {
         let next = match (a.peek(), b.peek()) {
-            (Some((left, _)), Some((right, _))) if left == right => {
+            (Some((left, most)), Some((right, other))) if left == right => {
+                let next = (*left, most.max(*other));
+                a.next();
                 b.next();
-                a.next()
+                Some(next)
             }
-            (Some((left, _)), Some((right, _))) if right < left => b.next(),
-            (Some(_), _) => a.next(),
-            (None, _) => b.next(),
+            (Some((left, _)), Some((right, _))) if right < left => b.next().copied(),
+            (Some(_), _) => a.next().copied(),
+            (None, _) => b.next().copied(),
         };
         match next {
-            Some(entry) => all.push(*entry),
+            Some(entry) => all.push(entry),
             None => return all,
         }
     }

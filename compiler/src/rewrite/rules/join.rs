@@ -6,7 +6,7 @@
 use egg::Id;
 
 use crate::graph::op::Op;
-use crate::rewrite::language::{EGraph, ENode};
+use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
 use crate::rewrite::term::{Term, contract, facts, rename, slice};
 use crate::tensor::shape::{Axis, Label, Shape};
@@ -27,8 +27,8 @@ const CONTRACT_JOIN_SHARED_INPUT: Rule = Rule {
 fn join(egraph: &EGraph, chosen: &[(Id, ENode)]) -> Vec<(Id, Term)> {
     let mut projections: Vec<Projection> =
         chosen.iter().filter_map(|(class, node)| projection(egraph, *class, node)).collect();
-    // The classes of weights are numbered as the author wrote them.
-    projections.sort_by(|a, b| (a.key(), a.weight).cmp(&(b.key(), b.weight)));
+    // The classes of stored tensors are numbered as the author wrote them.
+    projections.sort_by_key(|p| (p.x, p.over.clone(), p.batch.clone(), stored(egraph, p.weight), p.weight));
     projections.dedup_by_key(|p| (p.class, p.weight));
     let groups = projections.chunk_by(|a, b| a.key() == b.key()).filter(|group| group.len() > 1);
     groups.flat_map(|group| joined(egraph, group)).collect()
@@ -39,7 +39,8 @@ struct Projection {
     class: Id,
     x: Id,
     over: Vec<Axis>,
-    /// Axes that the weight shares with the activations without being summed: all of a group have the same.
+    /// Axes that are not summed and stay as they are, the same for a whole group: those that the activations have too,
+    /// and those of an index that picks among the weights.
     batch: Vec<Axis>,
     weight: Id,
     /// The axes of the weight that only the result has.
@@ -64,14 +65,27 @@ fn projection(egraph: &EGraph, class: Id, node: &ENode) -> Option<Projection> {
         [weight, x] if !is_weight(x) && is_weight(weight) => (x, weight),
         _ => return None,
     };
-    let (own, shape) = (facts(egraph, x), &facts(egraph, weight).ty.shape);
+    let shape = &facts(egraph, weight).ty.shape;
     let free: Vec<(Axis, Sym)> = shape.iter().filter(|(axis, _)| !over.contains(axis)).cloned().collect();
-    let (batch, rows): (Vec<_>, Vec<_>) = free.into_iter().partition(|(axis, _)| own.has(*axis));
+    let stays = |axis: Axis| facts(egraph, x).has(axis) || is_picked(egraph, weight, axis);
+    let (batch, rows): (Vec<_>, Vec<_>) = free.into_iter().partition(|(axis, _)| stays(*axis));
     let mut batch: Vec<Axis> = batch.into_iter().map(|(axis, _)| axis).collect();
     batch.sort();
     // Rows that vary in number cannot follow each other in storage.
     let are_fixed = !rows.is_empty() && rows.iter().all(|(_, size)| size.as_const().is_some());
     are_fixed.then(|| Projection { class, x, over: over.clone(), batch, weight, rows })
+}
+
+/// Whether an axis of gathered weights is one of the index.
+fn is_picked(egraph: &EGraph, weight: Id, axis: Axis) -> bool {
+    let mut gathers = egraph[weight].iter().filter(|node| node.kind() == Kind::Gather);
+    gathers.any(|gather| facts(egraph, gather.args[1]).has(axis))
+}
+
+/// The stored tensor that a weight is a view of.
+fn stored(egraph: &EGraph, weight: Id) -> Id {
+    let view = egraph[weight].iter().find_map(|node| node.args.first().filter(|of| facts(egraph, **of).is_weight));
+    view.map_or(weight, |of| if *of == weight { weight } else { stored(egraph, *of) })
 }
 
 fn joined(egraph: &EGraph, group: &[Projection]) -> Vec<(Id, Term)> {

@@ -4,15 +4,15 @@
 
 use egg::Id;
 
-use crate::graph::op::Op;
+use crate::graph::op::{Binary, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
-use crate::rewrite::term::{Term, facts, rename, slice};
+use crate::rewrite::term::{Term, facts, mul, rename, slice};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
 pub(super) const RULES: &[Rule] =
-    &[RENAME_RENAME, SPLIT_MERGE, MERGE_SPLIT, SLICE_SLICE, SLICE_RENAME, SLICE_CONCAT, CONCAT_SLICES];
+    &[RENAME_RENAME, SPLIT_MERGE, MERGE_SPLIT, SLICE_SLICE, SLICE_RENAME, SLICE_SCALE, SLICE_CONCAT, CONCAT_SLICES];
 
 /// What: two renames become one, or none where the first name comes back.
 /// Why equal: only the last name is seen.
@@ -117,6 +117,24 @@ fn slice_rename(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     egraph[node.args[0]].iter().filter_map(swap).collect()
 }
 
+/// What: a slice of a scaled tensor is the scaled slice.
+/// Why equal: the scale does not have the axis.
+/// Why cheaper: a slice of a contraction is seen to be that, and needs its own rows only.
+const SLICE_SCALE: Rule = Rule { name: "slice-before-scale", search: Search::Nodes(&[Kind::Slice], slice_scale) };
+
+fn slice_scale(egraph: &EGraph, node: &ENode) -> Vec<Term> {
+    let Op::Slice { axis, .. } = *node.op else { return Vec::new() };
+    let mut found = Vec::new();
+    for product in egraph[node.args[0]].iter().filter(|inner| *inner.op == Op::Binary(Binary::Mul)) {
+        for (x, scale) in [(product.args[0], product.args[1]), (product.args[1], product.args[0])] {
+            if !facts(egraph, scale).has(axis) {
+                found.push(mul(Term::like(node, vec![x.into()]), scale));
+            }
+        }
+    }
+    found
+}
+
 /// What: a slice of a concatenation that stays within one part is a slice of that part.
 /// Why equal: the parts lie one after another, in full.
 /// Why cheaper: the other parts are not needed.
@@ -200,6 +218,7 @@ mod tests {
         fires("slice-join", &g, &x.slice(&a, 2, 5).slice(&a, 1, 3));
         fires("slice-join", &g, &x.slice(&a, 0, 9));
         fires("slice-before-rename", &g, &x.rename(&a, &b).slice(&b, 1, 3));
+        fires("slice-before-scale", &g, &(&x * g.input("s", F32, &[&t])).slice(&a, 1, 3));
         fires("concat-of-slices", &g, &g.concat(&a, &[&x.slice(&a, 1, 3), &x.slice(&a, 4, 2)]));
     }
 
