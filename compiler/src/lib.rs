@@ -9,6 +9,7 @@ pub mod foundation;
 pub mod fuse;
 pub mod graph;
 pub mod kernel;
+pub mod options;
 pub mod reference;
 pub mod rewrite;
 pub mod target;

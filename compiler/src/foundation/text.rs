@@ -148,6 +148,55 @@ impl<'a> Scanner<'a> {
         Err(self.error(what))
     }
 
+    /// Takes a text between quotes, written as Rust writes it: `\"`, `\\`, `\n` and `\u{7f}` stand for characters.
+    pub fn quoted(&mut self, what: &str) -> Result<String, SyntaxError> {
+        let mut ahead = self.clone();
+        ahead.skip_blanks();
+        match ahead.take_quoted() {
+            Some(text) => {
+                *self = ahead;
+                Ok(text)
+            }
+            None => Err(self.error(what)),
+        }
+    }
+
+    fn take_quoted(&mut self) -> Option<String> {
+        let mut text = String::new();
+        self.take_char().filter(|c| *c == '"')?;
+        loop {
+            match self.take_char()? {
+                '"' => return Some(text),
+                '\n' => return None,
+                '\\' => text.push(self.take_escaped()?),
+                c => text.push(c),
+            }
+        }
+    }
+
+    fn take_escaped(&mut self) -> Option<char> {
+        match self.take_char()? {
+            'n' => Some('\n'),
+            'r' => Some('\r'),
+            't' => Some('\t'),
+            '0' => Some('\0'),
+            'u' => {
+                let digits = self.rest.strip_prefix('{')?.split('}').next()?;
+                self.take_while(|c| c != '}');
+                self.take_char()?;
+                char::from_u32(u32::from_str_radix(digits, 16).ok()?)
+            }
+            c @ ('"' | '\\' | '\'') => Some(c),
+            _ => None,
+        }
+    }
+
+    fn take_char(&mut self) -> Option<char> {
+        let c = self.rest.chars().next()?;
+        self.advance(c);
+        Some(c)
+    }
+
     /// Says that the line must end here, and passes its end.
     pub fn end_of_line(&mut self) -> Result<(), SyntaxError> {
         self.skip_blanks();
@@ -220,6 +269,19 @@ mod tests {
         assert_eq!(Scanner::new("T-1").identifier("a symbol").unwrap(), "T");
         assert!((s.float("a number").unwrap() - 1.5e-3).abs() < 1e-9);
         assert!(s.at_end());
+    }
+
+    #[test]
+    fn quoted_text_reads_as_rust_writes_it() {
+        for text in ["", "a|b # c", "\"\\\n\t\u{7f}\0é'", "\u{200b}"] {
+            let written = format!("  {text:?} next");
+            let mut s = Scanner::new(&written);
+            assert_eq!(s.quoted("a name").unwrap(), text);
+            assert!(s.take("next"));
+        }
+        for broken in ["", "\"", "\"a\nb\"", "\"\\", "\"\\u{\"", "\"\\u{zz}\"", "\"\\q\""] {
+            assert!(Scanner::new(broken).quoted("a name").is_err());
+        }
     }
 
     #[test]

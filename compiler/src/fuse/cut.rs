@@ -15,10 +15,18 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Everything that is computed is stored: one kernel for each operation that is not mere movement.
+    /// Everything that is computed is stored: one kernel for each operation that is not mere movement. Pieces that
+    /// are computed and then put together may be stored together.
     pub fn everywhere(graph: &Graph) -> Self {
-        let mut stored: List<NodeId, bool> =
-            graph.nodes.values().map(|node| !node.op.is_leaf() && !node.op.is_movement()).collect();
+        let mut computed: List<NodeId, bool> = List::default();
+        let mut stored: List<NodeId, bool> = List::default();
+        for node in graph.nodes.values() {
+            let is_movement = node.op.is_movement();
+            let from_computed = node.args.iter().any(|arg| computed[*arg]);
+            let is_computed = !node.op.is_leaf() && (!is_movement || from_computed);
+            computed.push(is_computed);
+            stored.push(is_computed && (!is_movement || matches!(node.op, Op::Concat { .. })));
+        }
         for root in graph.roots() {
             stored[root] = true;
         }

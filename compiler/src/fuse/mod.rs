@@ -5,4 +5,8 @@
 //! Nothing here knows of loops: what a kernel would cost is asked of a [`Price`](price::Price), which `kernel/`
 //! answers. Read `cut.rs`, then `merge.rs`.
 
+pub mod barrier;
 pub mod cut;
+pub mod group;
+pub mod merge;
+pub mod price;

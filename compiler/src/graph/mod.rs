@@ -13,6 +13,7 @@ use crate::tensor::shape::Type;
 
 mod attributes;
 pub mod build;
+pub mod divide;
 pub mod infer;
 pub mod op;
 pub mod parse;

@@ -197,7 +197,8 @@ impl Index {
     }
 
     fn bounds_with(&self, start: (i64, i64), vars: &Vars) -> (i64, i64) {
-        let (mut low, mut high) = (start.0 + self.constant, start.1 + self.constant);
+        let (mut low, mut high) =
+            (start.0.saturating_add(self.constant), start.1.saturating_add(self.constant));
         for (atom, factor) in &self.terms {
             let (least, most) = atom.bounds(vars);
             let (a, b) = (factor.saturating_mul(least), factor.saturating_mul(most));
@@ -210,7 +211,7 @@ impl Index {
     /// Every position within a block written as the block's start plus `0..block`; the bounds of those summed.
     fn relative_to_blocks(&self, vars: &Vars) -> Option<(Self, (i64, i64))> {
         let mut rest = self.clone();
-        let mut span = (0, 0);
+        let mut span = (0i64, 0i64);
         let mut found = false;
         for (atom, factor) in &self.terms {
             let Atom::Var(var) = atom else { continue };
@@ -218,8 +219,8 @@ impl Index {
             let Range::Blocks { block, .. } = &vars[*of].range else { continue };
             found = true;
             rest = rest.minus(&Self::var(*var).minus(&Self::var(*of)).times(*factor));
-            let reach = factor * (block - 1);
-            span = (span.0 + reach.min(0), span.1 + reach.max(0));
+            let reach = factor.saturating_mul(block - 1);
+            span = (span.0.saturating_add(reach.min(0)), span.1.saturating_add(reach.max(0)));
         }
         found.then_some((rest, span))
     }

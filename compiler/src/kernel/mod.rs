@@ -17,9 +17,14 @@ use crate::tensor::shape::{Label, Shape};
 use crate::tensor::sym::Sym;
 
 pub mod index;
+pub mod lower;
+pub mod measure;
 pub mod parse;
+pub mod price;
 pub mod print;
 pub mod run;
+#[cfg(test)]
+mod samples;
 pub mod verify;
 
 use index::Index;

@@ -76,7 +76,8 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
         }
         Op::Attend { .. } => {
             bill.stream(args[0].bill);
-            let work = Work { bytes: args[1].facts.read, flops: 2.0 * joint_len(args) + 6.0 * args[0].facts.len };
+            let work =
+                Work { bytes: args[1].facts.read, flops: 2.0 * joint_len(args) + 6.0 * args[0].facts.len };
             bill.close(value, target.roofline(work), finish(target, facts), false);
         }
         Op::Reduce { axis, .. } => {

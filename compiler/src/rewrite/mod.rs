@@ -96,7 +96,8 @@ pub fn improve_with(graph: &Graph, rules: &[Rule], settings: &Settings) -> (Grap
     saturation.run();
     // Some rules look only at what the best form so far computes: they would drown in all the others.
     let best = extract::cheapest(&saturation.egraph, &settings.target).below(&roots(&saturation));
-    let best: Vec<_> = best.unwrap_or_default().into_iter().map(|(class, node)| (class, node.clone())).collect();
+    let best: Vec<_> =
+        best.unwrap_or_default().into_iter().map(|(class, node)| (class, node.clone())).collect();
     if saturation.run_chosen(&best) {
         saturation.run();
     }

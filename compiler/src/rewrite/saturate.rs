@@ -76,7 +76,9 @@ impl<'a> Saturation<'a> {
         let mut matches = Vec::new();
         for (number, rule) in self.rules.iter().enumerate() {
             if let Search::Chosen(find) = rule.search {
-                matches.extend(find(&self.egraph, chosen).into_iter().map(|(class, term)| (number, class, term)));
+                matches.extend(
+                    find(&self.egraph, chosen).into_iter().map(|(class, term)| (number, class, term)),
+                );
             }
         }
         self.round(&matches)
@@ -116,7 +118,8 @@ impl<'a> Saturation<'a> {
 
     fn apply(&mut self, name: &'static str, class: Id, term: &Term) {
         let own = &self.egraph[class].data.ty;
-        let fits = term.ty(&self.egraph).is_some_and(|ty| ty.dtype == own.dtype && ty.shape.same_axes(&own.shape));
+        let fits =
+            term.ty(&self.egraph).is_some_and(|ty| ty.dtype == own.dtype && ty.shape.same_axes(&own.shape));
         debug_assert!(fits, "{name}: {term:?} of type {:?} is no {own}", term.ty(&self.egraph));
         if !fits {
             return;

@@ -91,9 +91,7 @@ impl PartBuilder<'_> {
         let (most, scale) = (self.tile(DType::F32, row_dims.clone()), self.tile(DType::F32, row_dims));
         let inside = self.nest_var(over, Range::Within { of: outer });
         let position = Index::var(inside);
-        let column = |rows: &Rows| {
-            [rows.element.clone(), vec![position.minus(&Index::var(outer))]].concat()
-        };
+        let column = |rows: &Rows| [rows.element.clone(), vec![position.minus(&Index::var(outer))]].concat();
 
         let mut nest = NestBuilder::new(&[rows.loops.clone(), vec![inside]].concat());
         let x = self.value(scores, &rows.at.with(over, position.clone()), &mut nest)?;

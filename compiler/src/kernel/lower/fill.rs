@@ -13,7 +13,7 @@ use crate::kernel::lower::part::{Content, PartBuilder, Run, Span, TooLarge};
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::{Axis, Type};
+use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
 /// Positions of a summed axis that are unpacked at a time; whole blocks of every format.
@@ -38,7 +38,9 @@ impl PartBuilder<'_> {
         let Node { op, ty, .. } = self.node(node);
         match op {
             Op::Attend { over } => return self.stream(node, *over, spans),
-            Op::TopK { axis, into, k } => return self.top_k(node, *axis, *into, *k, spans).map(Content::Value),
+            Op::TopK { axis, into, k } => {
+                return self.top_k(node, *axis, *into, *k, spans).map(Content::Value);
+            }
             Op::Contract { over } => {
                 if let Some(block) = self.unpacked_axis(node, over, spans) {
                     return self.contract_by_blocks(node, &block, spans).map(Content::Value);
@@ -141,7 +143,8 @@ impl PartBuilder<'_> {
         let saves = |arg: &NodeId| {
             let Some(cost) = self.stored_format(*arg).map(decoding_cost) else { return false };
             let shape = &self.node(*arg).ty.shape;
-            let n_uses: i64 = spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
+            let n_uses: i64 =
+                spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
             n_uses * cost > cost + 2
         };
         let weight = args.iter().find(|arg| saves(arg))?;
@@ -159,6 +162,14 @@ impl PartBuilder<'_> {
             _ if self.cut.is_loadable(self.graph, node) => None,
             _ if op.is_movement() || matches!(op, Op::Gather { .. }) => self.stored_format(args[0]),
             _ => None,
+        }
+    }
+
+    /// Whether a contraction unpacks an operand into tiles, and so needs a tile to add up in.
+    pub(super) fn is_unpacked(&self, node: NodeId, spans: &[Span]) -> bool {
+        match &self.node(node).op {
+            Op::Contract { over } => self.unpacked_axis(node, over, spans).is_some(),
+            _ => false,
         }
     }
 
@@ -237,6 +248,8 @@ impl PartBuilder<'_> {
         self.push_nest(nest, Place::Tile(elements), column, x);
         self.push_constant(&loops, last_value, &row, Scalar::float(f32::INFINITY));
         self.push_constant(&loops, last_place, &row, Scalar::I32(-1));
+        let (all, _, element) = self.run_through(spans);
+        self.push_constant(&all, out, &element, Scalar::I32(0));
 
         let round = self.open_loop(into, Range::Whole { len: Sym::from(k) });
         let best_value = self.tile(DType::F32, self.part.tiles[last_value].dims.clone());
@@ -268,15 +281,23 @@ impl PartBuilder<'_> {
                 nest.add(Expr::Select(remains, x, none))
             };
             let target = Place::Tile(target);
-            let fold =
-                FoldNest { target, at: row.clone(), loops: loops.clone(), inner, fold: Fold::Max, init: None };
+            let fold = FoldNest {
+                target,
+                at: row.clone(),
+                loops: loops.clone(),
+                inner,
+                fold: Fold::Max,
+                init: None,
+            };
             self.push_fold(nest, fold, found);
         }
         let rank = |at: &[Span]| -> Vec<Index> {
             let mut rows = row.iter();
             let axes = at.iter().filter(|span| !matches!(span.run, Run::Point) || span.axis == into);
-            axes.map(|s| if s.axis == into { Index::var(round) } else { rows.next().cloned().unwrap_or_default() })
-                .collect()
+            axes.map(|s| {
+                if s.axis == into { Index::var(round) } else { rows.next().cloned().unwrap_or_default() }
+            })
+            .collect()
         };
         self.push_copy(&loops, best_value, &row, Place::Tile(last_value), row.clone(), false);
         self.push_copy(&loops, best_place, &row, Place::Tile(last_place), row.clone(), true);

@@ -82,9 +82,10 @@ impl At {
 
     /// The position along an axis that was split into `parts`, the last running fastest.
     pub(super) fn rejoined(&self, parts: &Shape) -> Index {
-        parts.iter().zip(parts.strides()).fold(Index::default(), |sum, ((axis, _), stride)| {
-            sum.plus(&self.get(*axis).times(stride))
-        })
+        parts
+            .iter()
+            .zip(parts.strides())
+            .fold(Index::default(), |sum, ((axis, _), stride)| sum.plus(&self.get(*axis).times(stride)))
     }
 }
 

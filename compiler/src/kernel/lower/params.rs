@@ -33,7 +33,7 @@ pub enum Scratch {
     Most,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Params {
     buffers: IndexMap<Buffer, Param>,
     /// Whether some buffer is both read and written.

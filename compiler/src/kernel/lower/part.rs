@@ -12,6 +12,7 @@ use crate::fuse::cut::Cut;
 use crate::graph::op::{Binary, Op, Scalar};
 use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::lower::boxes::Boxes;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::params::Params;
 use crate::kernel::{Expr, ExprId, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId};
@@ -51,7 +52,6 @@ pub(super) enum Run {
 /// A box of a value held in task memory.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
-    pub(super) spans: Vec<Span>,
     pub(super) content: Content,
     depth: usize,
 }
@@ -80,6 +80,10 @@ pub(super) struct PartBuilder<'a> {
     pub(super) part: Part,
     /// The attention whose partial results this part combines.
     pub(super) partial: Option<&'a Partial>,
+    /// The boxes that are filled as one.
+    boxes: &'a Boxes,
+    /// The boxes asked for.
+    pub(super) asked: Boxes,
     scopes: Vec<Vec<Stmt>>,
     /// The scope a variable belongs to; nothing for the loops of nests.
     depths: List<VarId, Option<usize>>,
@@ -94,6 +98,7 @@ impl<'a> PartBuilder<'a> {
         target: &'a Target,
         params: &'a mut Params,
         partial: Option<&'a Partial>,
+        boxes: &'a Boxes,
     ) -> Self {
         Self {
             graph,
@@ -101,6 +106,8 @@ impl<'a> PartBuilder<'a> {
             target,
             params,
             partial,
+            boxes,
+            asked: Boxes::default(),
             part: Part::default(),
             scopes: vec![Vec::new()],
             depths: List::default(),
@@ -109,9 +116,10 @@ impl<'a> PartBuilder<'a> {
         }
     }
 
-    pub(super) fn finish(mut self) -> Part {
+    /// The part, and every box its nests asked for.
+    pub(super) fn finish(mut self) -> (Part, Boxes) {
         self.part.body = self.scopes.pop().unwrap_or_default();
-        self.part
+        (self.part, self.asked)
     }
 
     pub(super) fn node(&self, node: NodeId) -> &'a Node {
@@ -179,7 +187,12 @@ impl<'a> PartBuilder<'a> {
     }
 
     /// The expression of a node at a position: loaded where it is stored, else computed.
-    pub(super) fn value(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
+    pub(super) fn value(
+        &mut self,
+        node: NodeId,
+        at: &At,
+        nest: &mut NestBuilder,
+    ) -> Result<ExprId, TooLarge> {
         let at = at.restricted(&self.node(node).ty.shape);
         if let Some(known) = nest.known.get(&(node, at.clone())) {
             return Ok(*known);
@@ -199,16 +212,19 @@ impl<'a> PartBuilder<'a> {
     }
 
     /// The expression of a node that is computed here, whether or not it is also stored.
-    pub(super) fn compute(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
+    pub(super) fn compute(
+        &mut self,
+        node: NodeId,
+        at: &At,
+        nest: &mut NestBuilder,
+    ) -> Result<ExprId, TooLarge> {
         let Node { op, args, ty, .. } = self.node(node);
         let expr = match op {
             Op::Const(scalar) => Expr::Const(*scalar),
             Op::Iota { axis, .. } => Expr::Position(at.get(*axis)),
             Op::Symbolic(value) => Expr::Position(Index::sym(value)),
             Op::Unary(f) => Expr::Unary(*f, self.value(args[0], at, nest)?),
-            Op::Binary(f) => {
-                Expr::Binary(*f, self.value(args[0], at, nest)?, self.value(args[1], at, nest)?)
-            }
+            Op::Binary(f) => Expr::Binary(*f, self.value(args[0], at, nest)?, self.value(args[1], at, nest)?),
             Op::Select => Expr::Select(
                 self.value(args[0], at, nest)?,
                 self.value(args[1], at, nest)?,
@@ -336,7 +352,11 @@ impl<'a> PartBuilder<'a> {
         while !self.cut.has(node)
             && matches!(
                 self.node(node).op,
-                Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } | Op::Slice { .. } | Op::Expand { .. }
+                Op::Split { .. }
+                    | Op::Merge { .. }
+                    | Op::Rename { .. }
+                    | Op::Slice { .. }
+                    | Op::Expand { .. }
             )
         {
             at = self.moved(node, &at);
@@ -375,14 +395,24 @@ impl<'a> PartBuilder<'a> {
         nest: &NestBuilder,
     ) -> Result<(Held, Vec<Index>), TooLarge> {
         let shape = self.held_shape(node);
-        let mut spans = Vec::new();
-        let mut relative = Vec::new();
+        let mut asked = Vec::new();
+        let mut within_asked = Vec::new();
         for (axis, size) in shape.iter() {
-            let (span, within) = self.span(*axis, size, &at.get(*axis), nest);
-            if let Some(within) = within {
-                relative.push(within);
+            let (span, within) = match self.node(node).op {
+                // A top-k finds its ranks one after another: all of them or none.
+                Op::TopK { into, .. } if into == *axis => (self.whole(*axis, size), Some(at.get(*axis))),
+                _ => self.span(*axis, size, &at.get(*axis), nest),
+            };
+            asked.push(span);
+            within_asked.push(within);
+        }
+        self.asked.note(node, &asked);
+        let spans = self.boxes.widened(node, &asked);
+        let mut relative = Vec::new();
+        for ((span, asked), within) in spans.iter().zip(&asked).zip(within_asked) {
+            if !matches!(span.run, Run::Point) {
+                relative.push(within.unwrap_or_default().plus(&asked.base.minus(&span.base)));
             }
-            spans.push(span);
         }
         let key = (node, spans);
         if let Some(held) = self.held.get(&key) {
@@ -392,7 +422,7 @@ impl<'a> PartBuilder<'a> {
         let inner = self.scopes.split_off(depth + 1);
         let content = self.fill(node, &key.1);
         self.scopes.extend(inner);
-        let held = Held { spans: key.1.clone(), content: content?, depth };
+        let held = Held { content: content?, depth };
         self.held.insert(key, held.clone());
         Ok((held, relative))
     }
@@ -404,6 +434,10 @@ impl<'a> PartBuilder<'a> {
         // The rows first, which the sum of the weights has too.
         let rows = self.node(args[0]).ty.shape.without(*over);
         rows.union(&ty.shape).unwrap_or_else(|_| ty.shape.clone())
+    }
+
+    fn whole(&self, axis: Axis, size: &Sym) -> Span {
+        Span { axis, base: Index::default(), len: size.most(), run: Run::Whole(size.clone()) }
     }
 
     /// What a nest reads of one axis: where it starts outside the nest, and the position relative to that.
@@ -443,13 +477,9 @@ impl<'a> PartBuilder<'a> {
             return (Span { axis, base, len: 1, run: Run::Point }, None);
         }
         let (low, high) = local.bounds(vars);
-        let whole = size.most();
         if n_local > 1 || run.is_none() {
-            if high - low + 1 >= whole {
-                return (
-                    Span { axis, base: Index::default(), len: whole, run: Run::Whole(size.clone()) },
-                    Some(index.clone()),
-                );
+            if high - low + 1 >= size.most() || size.as_const().is_none() {
+                return (self.whole(axis, size), Some(index.clone()));
             }
             run = Some(Run::Whole(Sym::from(high - low + 1)));
         }

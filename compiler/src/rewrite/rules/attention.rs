@@ -15,10 +15,8 @@ pub(super) const RULES: &[Rule] = &[ATTEND_FROM_SOFTMAX];
 /// What: a softmax over an axis, summed against values over the same axis, becomes `attend`.
 /// Why equal: it is the definition of `attend`; subtracting the maximum changes nothing and is kept.
 /// Why cheaper: one pass with a running maximum and sum: scores are never stored, and values are read once.
-const ATTEND_FROM_SOFTMAX: Rule = Rule {
-    name: "attend-from-softmax",
-    search: Search::Nodes(&[Kind::Contract], attend),
-};
+const ATTEND_FROM_SOFTMAX: Rule =
+    Rule { name: "attend-from-softmax", search: Search::Nodes(&[Kind::Contract], attend) };
 
 fn attend(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };

@@ -12,16 +12,13 @@ use crate::rewrite::term::{Term, facts};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
 
-pub(super) const RULES: &[Rule] =
-    &[CONTRACT_ONE_HOT, GATHER_ELEMENTWISE, GATHER_CONTRACT, GATHER_MOVEMENT];
+pub(super) const RULES: &[Rule] = &[CONTRACT_ONE_HOT, GATHER_ELEMENTWISE, GATHER_CONTRACT, GATHER_MOVEMENT];
 
 /// What: a contraction with a one-hot tensor, over the axis it is hot along, becomes a gather.
 /// Why equal: every term but one is zero; the position is known to lie within the axis.
 /// Why cheaper: one row is read, instead of all being computed and multiplied by zero.
-const CONTRACT_ONE_HOT: Rule = Rule {
-    name: "contract-one-hot-gather",
-    search: Search::Nodes(&[Kind::Contract], one_hot),
-};
+const CONTRACT_ONE_HOT: Rule =
+    Rule { name: "contract-one-hot-gather", search: Search::Nodes(&[Kind::Contract], one_hot) };
 
 fn one_hot(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
@@ -42,7 +39,8 @@ fn one_hot(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 fn hot_at(egraph: &EGraph, class: Id, axis: Axis) -> Vec<Id> {
     let casts = egraph[class].iter().filter(|node| matches!(&*node.op, Op::Cast(dtype) if dtype.is_float()));
     let equals = casts.flat_map(|cast| egraph[cast.args[0]].iter());
-    let pairs = equals.filter(|node| *node.op == Op::Binary(Binary::Eq)).map(|node| (node.args[0], node.args[1]));
+    let pairs =
+        equals.filter(|node| *node.op == Op::Binary(Binary::Eq)).map(|node| (node.args[0], node.args[1]));
     let is_counted = |class: Id| {
         egraph[class].iter().any(|node| matches!(&*node.op, Op::Iota { axis: own, .. } if *own == axis))
     };
@@ -61,10 +59,8 @@ fn hot_at(egraph: &EGraph, class: Id, axis: Axis) -> Vec<Id> {
 /// What: a gather of an elementwise result is that of gathered operands; one without the axis stays as it is.
 /// Why equal: each element depends on its own position only.
 /// Why cheaper: the operation is done for the rows that are picked, and the gather comes nearer to the weights.
-const GATHER_ELEMENTWISE: Rule = Rule {
-    name: "gather-through-elementwise",
-    search: Search::Nodes(&[Kind::Gather], through_elementwise),
-};
+const GATHER_ELEMENTWISE: Rule =
+    Rule { name: "gather-through-elementwise", search: Search::Nodes(&[Kind::Gather], through_elementwise) };
 
 fn through_elementwise(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     through(egraph, node, |inner, _| {
@@ -75,10 +71,8 @@ fn through_elementwise(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a gather along a contraction's row axis becomes a gather of the operand that has the axis.
 /// Why equal: rows are computed on their own, and the index has none of the summed axes.
 /// Why cheaper: only the rows that are picked are computed, and of a weight only they are read.
-const GATHER_CONTRACT: Rule = Rule {
-    name: "gather-through-contract",
-    search: Search::Nodes(&[Kind::Gather], through_contract),
-};
+const GATHER_CONTRACT: Rule =
+    Rule { name: "gather-through-contract", search: Search::Nodes(&[Kind::Gather], through_contract) };
 
 fn through_contract(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     through(egraph, node, |inner, index| match &*inner.op {
@@ -90,10 +84,8 @@ fn through_contract(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a gather along one axis and a movement of others change places.
 /// Why equal: the movement does not touch the gathered axis, nor any of the index.
 /// Why cheaper: the gather comes nearer to the weights.
-const GATHER_MOVEMENT: Rule = Rule {
-    name: "gather-through-movement",
-    search: Search::Nodes(&[Kind::Gather], through_movement),
-};
+const GATHER_MOVEMENT: Rule =
+    Rule { name: "gather-through-movement", search: Search::Nodes(&[Kind::Gather], through_movement) };
 
 fn through_movement(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Gather { axis } = *node.op else { return Vec::new() };
@@ -114,7 +106,9 @@ fn through(egraph: &EGraph, node: &ENode, may_pass: impl Fn(&ENode, Id) -> bool)
     let (Op::Gather { axis }, [table, index]) = (&*node.op, &node.args[..]) else { return Vec::new() };
     let mut found = Vec::new();
     for inner in egraph[*table].iter().filter(|inner| may_pass(inner, *index)) {
-        let gathered = |arg: &Id| if facts(egraph, *arg).has(*axis) { gather(*axis, *arg, *index) } else { (*arg).into() };
+        let gathered = |arg: &Id| {
+            if facts(egraph, *arg).has(*axis) { gather(*axis, *arg, *index) } else { (*arg).into() }
+        };
         found.push(Term::like(inner, inner.args.iter().map(gathered).collect()));
     }
     found

@@ -19,10 +19,8 @@ pub(super) const RULES: &[Rule] = &[CONTRACT_JOIN_SHARED_INPUT];
 /// Why equal: a row of the result depends on its own row of the weights only.
 /// Why cheaper: one launch instead of several, and the activations are read once. The weights stay where they are:
 /// their concatenation is a view.
-const CONTRACT_JOIN_SHARED_INPUT: Rule = Rule {
-    name: "contract-join-shared-input",
-    search: Search::Chosen(join),
-};
+const CONTRACT_JOIN_SHARED_INPUT: Rule =
+    Rule { name: "contract-join-shared-input", search: Search::Chosen(join) };
 
 fn join(egraph: &EGraph, chosen: &[(Id, ENode)]) -> Vec<(Id, Term)> {
     let mut projections: Vec<Projection> =
@@ -60,10 +58,11 @@ impl Projection {
 fn projection(egraph: &EGraph, class: Id, node: &ENode) -> Option<Projection> {
     let Op::Contract { over } = &*node.op else { return None };
     let is_weight = |id: Id| facts(egraph, id).is_weight;
-    let (x, weight) = match node.args[..] {
-        [x, weight] if !is_weight(x) && is_weight(weight) => (x, weight),
-        [weight, x] if !is_weight(x) && is_weight(weight) => (x, weight),
-        _ => return None,
+    let [a, b] = node.args[..] else { return None };
+    let (x, weight) = match (is_weight(a), is_weight(b)) {
+        (false, true) => (a, b),
+        (true, false) => (b, a),
+        (true, true) | (false, false) => return None,
     };
     let shape = &facts(egraph, weight).ty.shape;
     let free: Vec<(Axis, Sym)> = shape.iter().filter(|(axis, _)| !over.contains(axis)).cloned().collect();

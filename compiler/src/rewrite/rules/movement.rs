@@ -42,7 +42,8 @@ fn split_merge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Split { axis, into } = &*node.op else { return Vec::new() };
     let undo = |inner: &ENode| {
         let Op::Merge { axes, into: merged } = &*inner.op else { return None };
-        (merged == axis).then(|| renamed(inner.args[0], facts(egraph, inner.args[0]).ty.shape.clone(), axes, into))?
+        (merged == axis)
+            .then(|| renamed(inner.args[0], facts(egraph, inner.args[0]).ty.shape.clone(), axes, into))?
     };
     let mut found: Vec<Term> = egraph[node.args[0]].iter().filter_map(undo).collect();
     if into.rank() == 1 {
@@ -52,7 +53,7 @@ fn split_merge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 }
 
 /// `x` with its `axes` called as those of `names`, where they have the same sizes and no name is in the way.
-fn renamed(x: Id, own: Shape, axes: &[Axis], names: &Shape) -> Option<Term> {
+fn renamed(x: Id, own: &Shape, axes: &[Axis], names: &Shape) -> Option<Term> {
     let same_sizes = axes.len() == names.rank()
         && axes.iter().zip(names.iter()).all(|(axis, (_, size))| own.size(*axis) == Some(size));
     let in_place = axes.iter().copied().eq(names.axes());
@@ -105,7 +106,8 @@ fn slice_slice(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a slice of a renamed tensor is the renamed slice.
 /// Why equal: a name moves nothing.
 /// Why cheaper: slices of one tensor are seen to be that, under whatever names.
-const SLICE_RENAME: Rule = Rule { name: "slice-before-rename", search: Search::Nodes(&[Kind::Slice], slice_rename) };
+const SLICE_RENAME: Rule =
+    Rule { name: "slice-before-rename", search: Search::Nodes(&[Kind::Slice], slice_rename) };
 
 fn slice_rename(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Slice { axis, start, len } = &*node.op else { return Vec::new() };
@@ -138,7 +140,8 @@ fn slice_scale(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a slice of a concatenation that stays within one part is a slice of that part.
 /// Why equal: the parts lie one after another, in full.
 /// Why cheaper: the other parts are not needed.
-const SLICE_CONCAT: Rule = Rule { name: "slice-of-concat", search: Search::Nodes(&[Kind::Slice], slice_concat) };
+const SLICE_CONCAT: Rule =
+    Rule { name: "slice-of-concat", search: Search::Nodes(&[Kind::Slice], slice_concat) };
 
 fn slice_concat(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Slice { axis, start, len } = &*node.op else { return Vec::new() };

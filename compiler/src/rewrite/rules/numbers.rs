@@ -7,7 +7,7 @@ use egg::Id;
 use crate::graph::op::{Binary, Op, Scalar, Unary};
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
-use crate::rewrite::term::{Term, binary, facts};
+use crate::rewrite::term::{Term, facts, mul};
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
@@ -16,10 +16,8 @@ pub(super) const RULES: &[Rule] = &[CONSTANT_FOLD, FACTOR_FOLD, BINARY_DROP_NEUT
 /// What: an operation on constant numbers becomes its result.
 /// Why equal: it is computed here in the same precision.
 /// Why cheaper: it is computed once, and never again.
-const CONSTANT_FOLD: Rule = Rule {
-    name: "constant-fold",
-    search: Search::Nodes(&[Kind::Unary, Kind::Binary], fold),
-};
+const CONSTANT_FOLD: Rule =
+    Rule { name: "constant-fold", search: Search::Nodes(&[Kind::Unary, Kind::Binary], fold) };
 
 fn fold(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let number = |id: &Id| {
@@ -56,22 +54,12 @@ fn arithmetic(f: Binary, a: f32, b: f32) -> Option<f32> {
 /// What: two constant factors, one after the other, become one.
 /// Why equal: multiplication is associative.
 /// Why cheaper: one operation less for every element.
-const FACTOR_FOLD: Rule = Rule {
-    name: "factor-fold",
-    search: Search::Nodes(&[Kind::Binary], factors),
-};
+const FACTOR_FOLD: Rule = Rule { name: "factor-fold", search: Search::Nodes(&[Kind::Binary], factors) };
 
 fn factors(egraph: &EGraph, node: &ENode) -> Vec<Term> {
-    let mut found = Vec::new();
-    for (x, outer) in constant_factor(egraph, node) {
-        for inside in egraph[x].iter() {
-            for (x, inner) in constant_factor(egraph, inside) {
-                let factor = binary(Binary::Mul, inner, outer);
-                found.push(binary(Binary::Mul, x, factor));
-            }
-        }
-    }
-    found
+    let Some((scaled, outer)) = constant_factor(egraph, node) else { return Vec::new() };
+    let inside = egraph[scaled].iter().filter_map(|inside| constant_factor(egraph, inside));
+    inside.map(|(x, inner)| mul(x, mul(inner, outer))).collect()
 }
 
 /// A product as something times a constant number; of two constants, neither is.
@@ -88,10 +76,8 @@ fn constant_factor(egraph: &EGraph, node: &ENode) -> Option<(Id, Id)> {
 /// What: times 1, divided by 1, plus 0 and minus 0 are left out.
 /// Why equal: they change no number; the sign of a zero at most.
 /// Why cheaper: nothing is computed, and what the number was computed from may not be needed.
-const BINARY_DROP_NEUTRAL: Rule = Rule {
-    name: "binary-drop-neutral",
-    search: Search::Nodes(&[Kind::Binary], drop_neutral),
-};
+const BINARY_DROP_NEUTRAL: Rule =
+    Rule { name: "binary-drop-neutral", search: Search::Nodes(&[Kind::Binary], drop_neutral) };
 
 fn drop_neutral(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let (Op::Binary(f), [a, b]) = (&*node.op, &node.args[..]) else { return Vec::new() };
@@ -117,10 +103,7 @@ fn drop_neutral(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a choice whose condition is known becomes the branch it takes.
 /// Why equal: the condition has the same value for every element, by the bounds of the positions it compares.
 /// Why cheaper: with one token the causal mask hides nothing, and is not there.
-const SELECT_KNOWN: Rule = Rule {
-    name: "select-known",
-    search: Search::Nodes(&[Kind::Select], select),
-};
+const SELECT_KNOWN: Rule = Rule { name: "select-known", search: Search::Nodes(&[Kind::Select], select) };
 
 fn select(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let [condition, yes, no] = node.args[..] else { return Vec::new() };
@@ -130,7 +113,8 @@ fn select(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let own = &facts(egraph, taken).ty.shape;
     let [left, condition] = [left, condition].map(|id| &facts(egraph, id).ty.shape);
     let lacking = left.iter().chain(condition.iter().filter(|(axis, _)| !left.has(*axis)));
-    let expand = |x, (axis, len): &(Axis, Sym)| Term::node(Op::Expand { axis: *axis, len: len.clone() }, vec![x]);
+    let expand =
+        |x, (axis, len): &(Axis, Sym)| Term::node(Op::Expand { axis: *axis, len: len.clone() }, vec![x]);
     let result = lacking.filter(|(axis, _)| !own.has(*axis)).fold(Term::from(taken), expand);
     vec![result]
 }

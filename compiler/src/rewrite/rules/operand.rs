@@ -8,9 +8,10 @@ use crate::graph::op::Op;
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
 use crate::rewrite::term::{Term, binary, contract, facts};
-use crate::tensor::shape::Axis;
+use crate::tensor::shape::{Axis, Shape};
 
-pub(super) const RULES: &[Rule] = &[CONTRACT_MOVE_OPERAND, CONTRACT_UNMERGE_AXIS, CONTRACT_DROP_EXPAND, BINARY_DROP_EXPAND];
+pub(super) const RULES: &[Rule] =
+    &[CONTRACT_MOVE_OPERAND, CONTRACT_UNMERGE_AXIS, CONTRACT_DROP_EXPAND, BINARY_DROP_EXPAND];
 
 /// What: a slice, split, merge or rename of a contraction's row axis becomes that of the operand that has the axis,
 /// where another contraction reads the result.
@@ -25,7 +26,9 @@ fn move_operand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let (gone, new): (Vec<Axis>, Vec<Axis>) = match &*node.op {
         Op::Slice { axis, .. } => (vec![*axis], Vec::new()),
         Op::Split { axis, into } => (vec![*axis], into.axes().filter(|new| new != axis).collect()),
-        Op::Merge { axes, into } => (axes.clone(), [*into].into_iter().filter(|new| !axes.contains(new)).collect()),
+        Op::Merge { axes, into } => {
+            (axes.clone(), [*into].into_iter().filter(|new| !axes.contains(new)).collect())
+        }
         Op::Rename { from, to } => (vec![*from], vec![*to]),
         _ => return Vec::new(),
     };
@@ -56,10 +59,8 @@ fn is_contracted(egraph: &EGraph, node: &ENode) -> bool {
 /// What: a contraction over a merged axis becomes one over its parts, the other operand being split.
 /// Why equal: both list the same positions, and a sum does not mind their order.
 /// Why cheaper: the merge is not needed, and rules for the parts apply.
-const CONTRACT_UNMERGE_AXIS: Rule = Rule {
-    name: "contract-unmerge-axis",
-    search: Search::Nodes(&[Kind::Contract], unmerge),
-};
+const CONTRACT_UNMERGE_AXIS: Rule =
+    Rule { name: "contract-unmerge-axis", search: Search::Nodes(&[Kind::Contract], unmerge) };
 
 fn unmerge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
@@ -73,7 +74,7 @@ fn unmerge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
                 continue;
             }
             let parts = axes.iter().filter_map(|axis| Some((*axis, inner.size(*axis)?.clone())));
-            let Some(parts) = crate::tensor::shape::Shape::new(parts) else { continue };
+            let Some(parts) = Shape::new(parts) else { continue };
             let split = Term::node(Op::Split { axis: *into, into: parts }, vec![other.into()]);
             let kept = over.iter().copied().filter(|axis| axis != into);
             found.push(contract(kept.chain(axes.iter().copied()).collect(), merge.args[0], split));
@@ -85,24 +86,23 @@ fn unmerge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: an operand that is the same along an axis of the other operand need not have the axis.
 /// Why equal: operands meet by name, and the axis is not summed.
 /// Why cheaper: one movement less; the smaller operand is seen as what it is.
-const CONTRACT_DROP_EXPAND: Rule = Rule {
-    name: "contract-drop-expand",
-    search: Search::Nodes(&[Kind::Contract], contract_drop_expand),
-};
+const CONTRACT_DROP_EXPAND: Rule =
+    Rule { name: "contract-drop-expand", search: Search::Nodes(&[Kind::Contract], contract_drop_expand) };
 
 fn contract_drop_expand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
     let dropped = dropped(egraph, node).into_iter();
-    dropped.filter(|(axis, _, _)| !over.contains(axis)).map(|(_, a, b)| contract(over.clone(), a, b)).collect()
+    dropped
+        .filter(|(axis, _, _)| !over.contains(axis))
+        .map(|(_, a, b)| contract(over.clone(), a, b))
+        .collect()
 }
 
 /// What: an elementwise operand that is the same along an axis of the other operand need not have the axis.
 /// Why equal: operands meet by name.
 /// Why cheaper: one movement less.
-const BINARY_DROP_EXPAND: Rule = Rule {
-    name: "binary-drop-expand",
-    search: Search::Nodes(&[Kind::Binary], binary_drop_expand),
-};
+const BINARY_DROP_EXPAND: Rule =
+    Rule { name: "binary-drop-expand", search: Search::Nodes(&[Kind::Binary], binary_drop_expand) };
 
 fn binary_drop_expand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Binary(f) = *node.op else { return Vec::new() };

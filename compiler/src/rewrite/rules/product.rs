@@ -18,17 +18,16 @@ pub(super) const RULES: &[Rule] = &[REDUCE_TO_CONTRACT, CONTRACT_REASSOCIATE, CO
 /// What: a sum of a product of two different tensors becomes a contraction.
 /// Why equal: that is what a contraction is.
 /// Why cheaper: the product is never stored, and the rules for contractions apply.
-const REDUCE_TO_CONTRACT: Rule = Rule {
-    name: "reduce-mul-to-contract",
-    search: Search::Nodes(&[Kind::Reduce], reduce_to_contract),
-};
+const REDUCE_TO_CONTRACT: Rule =
+    Rule { name: "reduce-mul-to-contract", search: Search::Nodes(&[Kind::Reduce], reduce_to_contract) };
 
 fn reduce_to_contract(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Reduce { fold: Fold::Sum, axis } = *node.op else { return Vec::new() };
     let products = egraph[node.args[0]].iter().filter(|node| *node.op == Op::Binary(Binary::Mul));
     let is_contraction = |[a, b]: [Id; 2]| {
         // A sum of squares stays what it is: the start of a norm.
-        a != b && [a, b].iter().all(|x| facts(egraph, *x).has(axis) && facts(egraph, *x).ty.dtype == DType::F32)
+        a != b
+            && [a, b].iter().all(|x| facts(egraph, *x).has(axis) && facts(egraph, *x).ty.dtype == DType::F32)
     };
     products
         .map(|product| [product.args[0], product.args[1]])
@@ -40,10 +39,8 @@ fn reduce_to_contract(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: `x·(p·q)` becomes `(x·p)·q`; every summed axis moves to the innermost product that holds all of it.
 /// Why equal: sums and products of numbers may be done in any order, as no axis summed inside occurs in `x`.
 /// Why cheaper: `x·p` may be far smaller than `p·q`: one query instead of every cached token.
-const CONTRACT_REASSOCIATE: Rule = Rule {
-    name: "contract-reassociate",
-    search: Search::Nodes(&[Kind::Contract], reassociate),
-};
+const CONTRACT_REASSOCIATE: Rule =
+    Rule { name: "contract-reassociate", search: Search::Nodes(&[Kind::Contract], reassociate) };
 
 fn reassociate(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let mut found = Vec::new();
@@ -65,10 +62,8 @@ fn reassociate(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// Why equal: as for `contract-reassociate`, all axes of `x` being axes of `p`.
 /// Why cheaper: one contraction instead of two; the product of `x` and `p` is no larger than `p` and is computed on
 /// the way in. This is how routing weights join the last projection of the experts.
-const CONTRACT_MERGE_NESTED: Rule = Rule {
-    name: "contract-merge-nested",
-    search: Search::Nodes(&[Kind::Contract], merge_nested),
-};
+const CONTRACT_MERGE_NESTED: Rule =
+    Rule { name: "contract-merge-nested", search: Search::Nodes(&[Kind::Contract], merge_nested) };
 
 fn merge_nested(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let mut found = Vec::new();

@@ -1,0 +1,55 @@
+//! Why a value is written to memory.
+//!
+//! Every stored value has one reason. Stories and tables print it; nothing is decided by it afterwards.
+
+use std::fmt;
+
+/// The reason for a cut between the kernel that stores a value and those that read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Barrier {
+    /// The caller gets it back.
+    Output,
+    /// A state is written, which others read back: the realize barrier.
+    StateWrite,
+    /// The author asked for it.
+    Asked,
+    /// The reader needs all of it before it can begin: each of its tasks would compute all of it again.
+    NeedsEveryRow,
+    /// Several kernels read it, and each would compute it again.
+    SeveralReaders,
+    /// The reader goes through it in another shape, and would compute parts of it again.
+    OtherShape,
+    /// The target cannot hold the larger kernel.
+    TargetLimit,
+    /// Merging was stopped before it was tried.
+    NotTried,
+}
+
+impl Barrier {
+    /// Every reason, in the order of the declaration.
+    pub const ALL: [Self; 8] = [
+        Self::Output,
+        Self::StateWrite,
+        Self::Asked,
+        Self::NeedsEveryRow,
+        Self::SeveralReaders,
+        Self::OtherShape,
+        Self::TargetLimit,
+        Self::NotTried,
+    ];
+}
+
+impl fmt::Display for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Output => "output",
+            Self::StateWrite => "state write",
+            Self::Asked => "asked for by the author",
+            Self::NeedsEveryRow => "needs every row",
+            Self::SeveralReaders => "several readers",
+            Self::OtherShape => "other shape",
+            Self::TargetLimit => "target limit",
+            Self::NotTried => "not tried",
+        })
+    }
+}

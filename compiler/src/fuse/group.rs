@@ -1,0 +1,214 @@
+//! Which stored values share a launch, and in what order launches go.
+//!
+//! In: a graph and a cut. Out: groups of roots in an order that obeys every dependence, or the reason why there is none.
+//! A contraction or an attention is computed by one launch only, so all that are computed from it without a cut in
+//! between go together. A state is never read and written by one launch, and its readers go before the next write.
+
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::unionfind::UnionFind;
+
+use crate::foundation::entity::List;
+use crate::fuse::barrier::Barrier;
+use crate::fuse::cut::Cut;
+use crate::graph::op::Op;
+use crate::graph::{Graph, NodeId};
+
+/// Roots of one launch each, in order.
+pub type Groups = Vec<Vec<NodeId>>;
+
+/// What must precede what.
+pub struct Dependences {
+    roots: Vec<NodeId>,
+    /// For each root, the roots it must follow.
+    before: Vec<Vec<usize>>,
+    /// Roots that must share a launch.
+    together: UnionFind<usize>,
+}
+
+impl Dependences {
+    /// The dependences between the stored values of a cut.
+    pub fn of(graph: &Graph, cut: &Cut) -> Self {
+        let roots: Vec<NodeId> = cut.nodes().collect();
+        let mut place: List<NodeId, Option<usize>> = graph.nodes.ids().map(|_| None).collect();
+        for (index, root) in roots.iter().enumerate() {
+            place[*root] = Some(index);
+        }
+        let mut before = vec![Vec::new(); roots.len()];
+        let mut together = UnionFind::new(roots.len());
+        let mut owner: List<NodeId, Option<usize>> = graph.nodes.ids().map(|_| None).collect();
+        let mut readers: List<NodeId, Vec<usize>> = graph.nodes.ids().map(|_| Vec::new()).collect();
+        for (index, root) in roots.iter().enumerate() {
+            let cone = cut.cone(graph, &[*root]);
+            for load in cut.loads(graph, &cone) {
+                before[index].extend(place[load]);
+                readers[load].push(index);
+            }
+            for node in cone.iter().filter(|node| is_weighty(&graph.nodes[**node].op)) {
+                let first = *owner[*node].get_or_insert(index);
+                together.union(first, index);
+            }
+        }
+        for (index, root) in roots.iter().enumerate() {
+            if let Op::Write { .. } = graph.nodes[*root].op {
+                let old = graph.nodes[*root].args[0];
+                before[index].extend(place[old]);
+                before[index].extend(readers[old].iter().filter(|reader| **reader != index));
+            }
+        }
+        Self { roots, before, together }
+    }
+
+    /// The launches that result, or why a value cannot be kept out of memory.
+    pub fn groups(&self, graph: &Graph) -> Result<Groups, Barrier> {
+        let labels = self.together.clone().into_labeling();
+        let mut index_of: Vec<Option<usize>> = vec![None; self.roots.len()];
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (root, label) in labels.iter().enumerate() {
+            let group = *index_of[*label].get_or_insert_with(|| {
+                groups.push(Vec::new());
+                groups.len() - 1
+            });
+            groups[group].push(root);
+        }
+        let group_of: Vec<usize> = labels.iter().map(|label| index_of[*label].unwrap_or(0)).collect();
+        if groups.iter().any(|group| self.touches_own_state(graph, group)) {
+            return Err(Barrier::StateWrite);
+        }
+        let order = self.order(&groups, &group_of).ok_or_else(|| self.why_cyclic(graph, &groups))?;
+        let names = |group: &Vec<usize>| group.iter().map(|root| self.roots[*root]).collect();
+        Ok(order.iter().map(|group| names(&groups[*group])).collect())
+    }
+
+    /// The same, with independent launches put together where `pays` agrees.
+    pub fn widened(
+        &self,
+        graph: &Graph,
+        groups: Groups,
+        mut pays: impl FnMut(&[NodeId], &[NodeId]) -> bool,
+    ) -> Groups {
+        let mut groups = groups;
+        let mut first = 0;
+        while first < groups.len() {
+            let mut second = first + 1;
+            while second < groups.len() {
+                let mut merged = groups[first].clone();
+                merged.extend(&groups[second]);
+                merged.sort();
+                if let Some(together) = self.merged(graph, &groups, first, second, &merged)
+                    && pays(&groups[first], &groups[second])
+                {
+                    groups = together;
+                    second = first + 1;
+                } else {
+                    second += 1;
+                }
+            }
+            first += 1;
+        }
+        groups
+    }
+
+    fn merged(
+        &self,
+        graph: &Graph,
+        groups: &Groups,
+        first: usize,
+        second: usize,
+        merged: &[NodeId],
+    ) -> Option<Groups> {
+        let index = |root: &NodeId| self.roots.binary_search(root).ok();
+        let direct = |a: &[NodeId], b: &[NodeId]| {
+            b.iter()
+                .filter_map(index)
+                .any(|root| self.before[root].iter().any(|r| a.contains(&self.roots[*r])))
+        };
+        if direct(&groups[first], &groups[second]) {
+            return None;
+        }
+        let mut all: Vec<Vec<usize>> =
+            groups.iter().map(|group| group.iter().filter_map(index).collect()).collect();
+        all[first] = merged.iter().filter_map(index).collect();
+        all.remove(second);
+        if self.touches_own_state(graph, &all[first]) {
+            return None;
+        }
+        let mut group_of = vec![0; self.roots.len()];
+        for (group, members) in all.iter().enumerate() {
+            for root in members {
+                group_of[*root] = group;
+            }
+        }
+        let order = self.order(&all, &group_of)?;
+        Some(order.iter().map(|g| all[*g].iter().map(|root| self.roots[*root]).collect()).collect())
+    }
+
+    /// Groups in an order that obeys the dependences, earlier roots first where it is free; nothing if there is none.
+    fn order(&self, groups: &[Vec<usize>], group_of: &[usize]) -> Option<Vec<usize>> {
+        let mut waits: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
+        let mut n_missing = vec![0usize; groups.len()];
+        for (root, before) in self.before.iter().enumerate() {
+            for earlier in before {
+                let (from, to) = (group_of[*earlier], group_of[root]);
+                if from == to {
+                    return None;
+                }
+                waits[from].push(to);
+                n_missing[to] += 1;
+            }
+        }
+        let mut order = Vec::with_capacity(groups.len());
+        let mut is_done = vec![false; groups.len()];
+        let mut ready: std::collections::BTreeSet<(usize, usize)> = std::collections::BTreeSet::new();
+        let key = |group: usize| (groups[group].first().copied().unwrap_or(0), group);
+        ready.extend((0..groups.len()).filter(|group| n_missing[*group] == 0).map(key));
+        while let Some((_, group)) = ready.pop_first() {
+            is_done[group] = true;
+            order.push(group);
+            for next in &waits[group] {
+                n_missing[*next] -= 1;
+                if n_missing[*next] == 0 && !is_done[*next] {
+                    ready.insert(key(*next));
+                }
+            }
+        }
+        (order.len() == groups.len()).then_some(order)
+    }
+
+    /// Whether a launch would read a state that it writes.
+    fn touches_own_state(&self, graph: &Graph, group: &[usize]) -> bool {
+        let writes =
+            group.iter().filter(|root| matches!(graph.nodes[self.roots[**root]].op, Op::Write { .. }));
+        writes.into_iter().any(|write| {
+            let old = graph.nodes[self.roots[*write]].args[0];
+            group.iter().any(|other| {
+                let follows_write = self.before[*other].contains(write);
+                let precedes = self.before[*write].contains(other) || self.roots[*other] == old;
+                other != write && (follows_write || precedes)
+            })
+        })
+    }
+
+    /// A cycle that goes through a write is the realize barrier; any other is a value that several launches need.
+    fn why_cyclic(&self, graph: &Graph, groups: &[Vec<usize>]) -> Barrier {
+        let mut launches: DiGraph<(), ()> = DiGraph::new();
+        let nodes: Vec<NodeIndex> = groups.iter().map(|_| launches.add_node(())).collect();
+        let group_of = |root: usize| groups.iter().position(|group| group.contains(&root)).unwrap_or(0);
+        for (root, before) in self.before.iter().enumerate() {
+            for earlier in before {
+                launches.add_edge(nodes[group_of(*earlier)], nodes[group_of(root)], ());
+            }
+        }
+        let cycles = petgraph::algo::tarjan_scc(&launches);
+        let in_cycle = cycles.iter().filter(|cycle| cycle.len() > 1).flatten().map(|node| node.index());
+        let writes = |group: usize| {
+            let mut roots = groups[group].iter();
+            roots.any(|root| matches!(graph.nodes[self.roots[*root]].op, Op::Write { .. }))
+        };
+        if in_cycle.into_iter().any(writes) { Barrier::StateWrite } else { Barrier::SeveralReaders }
+    }
+}
+
+/// Whether an operation is too dear to be done by two launches.
+pub fn is_weighty(op: &Op) -> bool {
+    matches!(op, Op::Contract { .. } | Op::Attend { .. })
+}

@@ -1,0 +1,283 @@
+//! How the work of storing one value is cut into tasks.
+//!
+//! In: a root and the cut around it. Out: for each axis of the root, how many positions one task takes.
+//! The heaviest fold inside decides: an axis numbers tasks only where every use of that fold depends on it, for
+//! otherwise each task would fold again what its neighbour folds. What is lighter may be repeated; `measure.rs` counts it.
+
+use std::collections::BTreeMap;
+
+use crate::fuse::cut::{Cut, operands};
+use crate::graph::op::Op;
+use crate::graph::{Graph, Node, NodeId};
+use crate::kernel::lower::fill::is_fold;
+use crate::target::Target;
+use crate::tensor::shape::{Axis, Shape};
+use crate::tensor::sym::Sym;
+
+/// At most this many tokens count as few: their products with a weight share one pass over it.
+const FEW_TOKENS: i64 = 8;
+/// Elements of a map or rows of a light reduction that one task takes.
+const ELEMENTS_PER_TASK: i64 = 1024;
+/// Elements of a combination of partial results that one task takes.
+const COMBINED_PER_TASK: i64 = 256;
+/// Queries whose scores one attention task keeps.
+const QUERIES_PER_TASK: i64 = 32;
+
+/// A set of axes of the root, one bit each.
+type Axes = u64;
+
+/// For each axis of the root, how many positions a task takes; nothing where it takes all.
+pub(super) type Grid = Vec<(Axis, Option<i64>)>;
+
+/// The heaviest fold of a kernel, and how its axes hang on the root's.
+struct Heaviest {
+    node: NodeId,
+    work: f64,
+    /// Axes of the root that every use depends on.
+    shared: Axes,
+    /// What each axis of the fold's first use depends on.
+    axes: BTreeMap<Axis, Axes>,
+}
+
+/// The axes of what a root stores: of a write, those of the value written.
+pub(super) fn stored_shape(graph: &Graph, root: NodeId) -> &Shape {
+    let Node { op, args, ty, .. } = &graph.nodes[root];
+    if matches!(op, Op::Write { .. }) { &graph.nodes[args[1]].ty.shape } else { &ty.shape }
+}
+
+/// The heaviest fold that storing `root` computes, if it folds at all.
+pub(super) fn heaviest_fold(graph: &Graph, cut: &Cut, root: NodeId) -> Option<NodeId> {
+    find(graph, cut, root, None).map(|heaviest| heaviest.node)
+}
+
+/// How the tasks that store `root` are cut.
+/// Partial results that are only combined weigh nothing.
+pub(super) fn choose(
+    graph: &Graph,
+    cut: &Cut,
+    target: &Target,
+    root: NodeId,
+    combined: Option<NodeId>,
+) -> Grid {
+    let shape = stored_shape(graph, root);
+    let (_, concat) = root_value(graph, cut, root);
+    let fixed = |axis: Axis| Some(axis) == concat;
+    let heaviest = find(graph, cut, root, combined);
+    let blocks: Vec<Option<i64>> = match &heaviest {
+        None if combined.is_some() => fill_inner(shape, Axes::MAX, COMBINED_PER_TASK),
+        None => fill_inner(shape, Axes::MAX, ELEMENTS_PER_TASK),
+        Some(heaviest) => match &graph.nodes[heaviest.node].op {
+            Op::Attend { over } => queries(graph, shape, heaviest, *over),
+            Op::Contract { over } => rows_and_tokens(graph, target, shape, heaviest, over),
+            _ => fill_inner(shape, heaviest.shared, 1),
+        },
+    };
+    shape
+        .iter()
+        .zip(blocks)
+        .map(|((axis, size), block)| {
+            let whole = block.is_none_or(|block| size.most() <= block) || fixed(*axis);
+            (*axis, if whole { None } else { block })
+        })
+        .collect()
+}
+
+/// What a root computes, and the axis along which its pieces lie where it is a concatenation.
+pub(super) fn root_value(graph: &Graph, cut: &Cut, root: NodeId) -> (NodeId, Option<Axis>) {
+    let value = match &graph.nodes[root] {
+        Node { op: Op::Write { .. }, args, .. } if !cut.is_loadable(graph, args[1]) => args[1],
+        _ => root,
+    };
+    match graph.nodes[value].op {
+        Op::Concat { axis } => (value, Some(axis)),
+        _ => (value, None),
+    }
+}
+
+/// Axes of one position a task, but for the innermost, which fill up to `len` positions together.
+fn fill_inner(shape: &Shape, allowed: Axes, len: i64) -> Vec<Option<i64>> {
+    let mut room = len.max(1);
+    let mut blocks: Vec<Option<i64>> = shape
+        .iter()
+        .enumerate()
+        .rev()
+        .map(|(position, (_, size))| {
+            (allowed >> position & 1 == 1).then(|| {
+                let block = room.min(size.most().max(1));
+                room = (room / block.max(1)).max(1);
+                block
+            })
+        })
+        .collect();
+    blocks.reverse();
+    blocks
+}
+
+/// Rows of the weight are cut into blocks; few tokens stay together, many are cut too; what both have is cut finely.
+fn rows_and_tokens(
+    graph: &Graph,
+    target: &Target,
+    shape: &Shape,
+    heaviest: &Heaviest,
+    over: &[Axis],
+) -> Vec<Option<i64>> {
+    let args = &graph.nodes[heaviest.node].args;
+    let weight = usize::from(is_stored_weight(graph, args[1]) || !is_stored_weight(graph, args[0]));
+    let axes_of = |arg: NodeId| -> Axes {
+        let axes = graph.nodes[arg].ty.shape.axes().filter(|axis| !over.contains(axis));
+        axes.filter_map(|axis| heaviest.axes.get(&axis)).fold(0, |all, own| all | own)
+    };
+    let (rows, tokens) = (axes_of(args[weight]), axes_of(args[1 - weight]));
+    let near = |position: usize| shape.iter().nth(position).map_or(1, |(_, size)| size.near().max(1));
+    let is = |set: Axes, position: usize| set >> position & 1 == 1;
+    let n_tokens: i64 = (0..shape.rank()).filter(|p| is(tokens & !rows, *p)).map(near).product();
+    // Rows that every task has anyway leave less room for others.
+    let is_kept = |position: &usize| is(rows, *position) && !is(heaviest.shared, *position);
+    let kept: i64 = (0..shape.rank()).filter(is_kept).map(near).product();
+    let mut row_room = (target.rows_per_task as i64 / kept.max(1)).max(1);
+    let mut token_room = target.tokens_per_task as i64;
+    let mut blocks = vec![None; shape.rank()];
+    for position in (0..shape.rank()).rev() {
+        if !is(heaviest.shared, position) {
+            continue;
+        }
+        let size = near(position);
+        blocks[position] = if is(rows & tokens, position) {
+            Some(1)
+        } else if is(rows, position) {
+            take(&mut row_room, size)
+        } else if n_tokens <= FEW_TOKENS {
+            None
+        } else {
+            take(&mut token_room, size)
+        };
+    }
+    blocks
+}
+
+/// Heads that share keys stay together with the tokens of a block; what the values have too is cut finely.
+fn queries(graph: &Graph, shape: &Shape, heaviest: &Heaviest, over: Axis) -> Vec<Option<i64>> {
+    let args = &graph.nodes[heaviest.node].args;
+    let (scores, values) = (&graph.nodes[args[0]].ty.shape, &graph.nodes[args[1]].ty.shape);
+    let of = |wanted: &dyn Fn(Axis) -> bool| -> Axes {
+        let axes = scores.axes().filter(|axis| *axis != over && wanted(*axis));
+        axes.filter_map(|axis| heaviest.axes.get(&axis)).fold(0, |all, own| all | own)
+    };
+    let batch = of(&|axis| values.has(axis)) & heaviest.shared;
+    let query = of(&|axis| !values.has(axis)) & heaviest.shared;
+    let mut room = QUERIES_PER_TASK;
+    let mut blocks = vec![None; shape.rank()];
+    for (position, (_, size)) in shape.iter().enumerate().rev() {
+        if batch >> position & 1 == 1 {
+            blocks[position] = Some(1);
+        } else if query >> position & 1 == 1 {
+            blocks[position] = take(&mut room, size.near().max(1));
+        }
+    }
+    blocks
+}
+
+/// As many of `size` positions as there is room for.
+fn take(room: &mut i64, size: i64) -> Option<i64> {
+    let block = (*room).min(size).max(1);
+    *room = (*room / block).max(1);
+    Some(block)
+}
+
+fn is_stored_weight(graph: &Graph, mut node: NodeId) -> bool {
+    loop {
+        let Node { op, args, .. } = &graph.nodes[node];
+        match op {
+            Op::Weight { .. } => return true,
+            _ if op.is_movement() || matches!(op, Op::Gather { .. } | Op::Cast(_)) => node = args[0],
+            _ => return false,
+        }
+    }
+}
+
+fn find(graph: &Graph, cut: &Cut, root: NodeId, combined: Option<NodeId>) -> Option<Heaviest> {
+    let mut search = Search { graph, cut, combined, heaviest: None, seen: Vec::new() };
+    let shape = stored_shape(graph, root);
+    let own: BTreeMap<Axis, Axes> =
+        shape.axes().enumerate().map(|(position, axis)| (axis, 1 << position.min(63))).collect();
+    match &graph.nodes[root] {
+        Node { op: Op::Write { .. }, args, .. } => search.visit(args[1], own, false),
+        _ => search.visit(root, own, true),
+    }
+    search.heaviest
+}
+
+struct Search<'a> {
+    graph: &'a Graph,
+    cut: &'a Cut,
+    combined: Option<NodeId>,
+    heaviest: Option<Heaviest>,
+    seen: Vec<(NodeId, BTreeMap<Axis, Axes>)>,
+}
+
+impl Search<'_> {
+    fn visit(&mut self, node: NodeId, mut axes: BTreeMap<Axis, Axes>, is_root: bool) {
+        if self.combined == Some(node) || !is_root && self.cut.is_loadable(self.graph, node) {
+            return;
+        }
+        let Node { op, args, ty, .. } = &self.graph.nodes[node];
+        axes.retain(|axis, _| ty.shape.has(*axis));
+        if self.seen.iter().any(|(n, a)| *n == node && *a == axes) {
+            return;
+        }
+        self.seen.push((node, axes.clone()));
+        if is_fold(op) {
+            self.record(node, &axes);
+        }
+        let get = |axis: &Axis| axes.get(axis).copied().unwrap_or(0);
+        let mut inner = axes.clone();
+        match op {
+            Op::Split { axis, into } => {
+                inner.insert(*axis, into.axes().map(|part| get(&part)).fold(0, |all, own| all | own));
+            }
+            Op::Merge { axes: parts, into } => inner.extend(parts.iter().map(|part| (*part, get(into)))),
+            Op::Rename { from, to } => {
+                inner.insert(*from, get(to));
+            }
+            Op::Write { axis, from, .. } => {
+                inner.insert(*from, get(axis));
+            }
+            Op::Gather { axis } => {
+                let index = &self.graph.nodes[args[1]].ty.shape;
+                inner.insert(*axis, index.axes().map(|own| get(&own)).fold(0, |all, own| all | own));
+            }
+            Op::Reduce { axis, .. } | Op::TopK { axis, .. } | Op::Attend { over: axis } => {
+                inner.insert(*axis, 0);
+            }
+            Op::Contract { over } => inner.extend(over.iter().map(|axis| (*axis, 0))),
+            _ => {}
+        }
+        for arg in operands(self.graph, node) {
+            self.visit(*arg, inner.clone(), false);
+        }
+    }
+
+    fn record(&mut self, node: NodeId, axes: &BTreeMap<Axis, Axes>) {
+        let shared = axes.values().fold(0, |all, own| all | own);
+        let work = fold_work(self.graph, node);
+        match &mut self.heaviest {
+            Some(heaviest) if heaviest.node == node => heaviest.shared &= shared,
+            Some(heaviest) if heaviest.work >= work => {}
+            _ => self.heaviest = Some(Heaviest { node, work, shared, axes: axes.clone() }),
+        }
+    }
+}
+
+/// Elements that a fold goes through, about.
+fn fold_work(graph: &Graph, node: NodeId) -> f64 {
+    let Node { op, args, ty, .. } = &graph.nodes[node];
+    let size =
+        |arg: NodeId, axis: &Axis| graph.nodes[arg].ty.shape.size(*axis).map_or(1, Sym::near).max(1) as f64;
+    let own = ty.shape.len().near().max(1) as f64;
+    match op {
+        Op::Contract { over } => own * over.iter().map(|axis| size(args[0], axis)).product::<f64>(),
+        Op::Attend { over } => 4.0 * own * size(args[0], over),
+        Op::Reduce { axis, .. } | Op::TopK { axis, .. } => own * size(args[0], axis),
+        _ => 0.0,
+    }
+}

@@ -1,0 +1,360 @@
+//! Lowering: the values a kernel stores become loops over tasks and tiles.
+//!
+//! In: a graph, a cut, and the roots that one launch stores. Out: kernels in order, each with the buffers its
+//! parameters are bound to; one, except where attention is split over positions and its parts are combined.
+//! Any cut can be lowered, and the result is right for any cut; `grid.rs` and `measure.rs` are about what it costs.
+//! Read `part.rs` next.
+
+use crate::fuse::cut::Cut;
+use crate::graph::op::Op;
+use crate::graph::{Graph, Node, NodeId};
+use crate::kernel::index::Index;
+use crate::kernel::{Access, Kernel, Place, Range, Skeleton, VarId};
+use crate::target::Target;
+use crate::tensor::quant::Format;
+use crate::tensor::shape::{Axis, Label, Shape};
+use crate::tensor::sym::Sym;
+
+mod attend;
+mod boxes;
+mod fill;
+pub mod grid;
+pub mod name;
+mod nest;
+pub mod params;
+pub mod part;
+
+use boxes::Boxes;
+use grid::Grid;
+use nest::{At, NestBuilder};
+use params::{Buffer, Params};
+use part::{PartBuilder, Partial, Run, Span, TooLarge};
+
+/// A kernel and what its parameters are bound to.
+pub type Bound = (Kernel, Vec<Buffer>);
+
+/// The kernels that store `roots`.
+///
+/// # Errors
+/// [`TooLarge`] where the computation is not worth one kernel; never when every argument is stored.
+pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Result<Vec<Bound>, TooLarge> {
+    let Some(partial) = split_attention(graph, cut, roots, target) else {
+        return Ok(vec![whole(graph, cut, roots, target, None)?]);
+    };
+    let first = partial_attention(graph, cut, &partial, target)?;
+    let second = whole(graph, cut, roots, target, Some(&partial))?;
+    Ok(vec![first, second])
+}
+
+fn whole(
+    graph: &Graph,
+    cut: &Cut,
+    roots: &[NodeId],
+    target: &Target,
+    partial: Option<&Partial>,
+) -> Result<Bound, TooLarge> {
+    let mut params = Params::default();
+    let mut parts = Vec::new();
+    for roots in shared_parts(graph, cut, roots, target, partial) {
+        let grid = grid::choose(graph, cut, target, roots[0], partial.map(|partial| partial.node));
+        let build = |params: &mut Params, boxes: &Boxes| {
+            let mut builder = PartBuilder::new(graph, cut, target, params, partial, boxes);
+            let places = builder.open_grid(grid::stored_shape(graph, roots[0]), &grid);
+            for root in &roots {
+                builder.store(*root, &places)?;
+            }
+            Ok(builder.finish())
+        };
+        parts.push(built_twice(&mut params, build)?);
+    }
+    let skeleton = if partial.is_some() { Skeleton::Combine } else { name::skeleton(graph, cut, roots) };
+    finish(name::name(graph, cut, roots, skeleton), skeleton, params, parts)
+}
+
+/// Builds a part; again, where boxes it asks for are better filled as one.
+fn built_twice(
+    params: &mut Params,
+    build: impl Fn(&mut Params, &Boxes) -> Result<(super::Part, Boxes), TooLarge>,
+) -> Result<super::Part, TooLarge> {
+    let mut first = params.clone();
+    let (part, mut asked) = build(&mut first, &Boxes::default())?;
+    if asked.join() {
+        return Ok(build(params, &asked)?.0);
+    }
+    *params = first;
+    Ok(part)
+}
+
+fn finish(
+    name: String,
+    skeleton: Skeleton,
+    params: Params,
+    parts: Vec<super::Part>,
+) -> Result<Bound, TooLarge> {
+    if params.clash {
+        return Err(TooLarge);
+    }
+    let (params, buffers) = params.finish();
+    Ok((Kernel { name, skeleton, params, parts }, buffers))
+}
+
+/// Roots of equal axes that are cut alike and share a fold are stored by one part; every other has its own.
+fn shared_parts(
+    graph: &Graph,
+    cut: &Cut,
+    roots: &[NodeId],
+    target: &Target,
+    partial: Option<&Partial>,
+) -> Vec<Vec<NodeId>> {
+    let mut parts: Vec<(Vec<NodeId>, Grid, Option<NodeId>)> = Vec::new();
+    for root in roots {
+        let grid = grid::choose(graph, cut, target, *root, partial.map(|partial| partial.node));
+        let fold = grid::heaviest_fold(graph, cut, *root);
+        let shape = grid::stored_shape(graph, *root);
+        let same = parts.iter_mut().find(|(others, other_grid, other_fold)| {
+            fold.is_some()
+                && fold == *other_fold
+                && grid == *other_grid
+                && shape == grid::stored_shape(graph, others[0])
+                && !reads_slices(graph, cut, *root)
+        });
+        match same {
+            Some((others, ..)) => others.push(*root),
+            None => parts.push((vec![*root], grid, fold)),
+        }
+    }
+    parts.into_iter().map(|(roots, ..)| roots).collect()
+}
+
+/// Whether the root takes only a slice of what it computes, as the readers of a joined projection do.
+fn reads_slices(graph: &Graph, cut: &Cut, root: NodeId) -> bool {
+    cut.cone(graph, &[root]).iter().any(|node| matches!(graph.nodes[*node].op, Op::Slice { .. }))
+}
+
+/// How tasks share the positions of an attention, where there are too few other tasks to keep the target busy.
+fn split_attention(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Option<Partial> {
+    let cone = cut.cone(graph, roots);
+    let mut attends = cone.iter().filter(|node| matches!(graph.nodes[**node].op, Op::Attend { .. }));
+    let (node, others) = (*attends.next()?, attends.next());
+    if others.is_some() {
+        return None;
+    }
+    let Node { op: Op::Attend { over }, args, ty, .. } = &graph.nodes[node] else { return None };
+    let positions = graph.nodes[args[0]].ty.shape.size(*over)?.near();
+    let n_tasks: i64 = grid::choose(graph, cut, target, node, None)
+        .iter()
+        .zip(ty.shape.iter())
+        .map(|((_, block), (_, size))| block.map_or(1, |block| (size.near() + block - 1) / block).max(1))
+        .product();
+    let wanted = target.units as i64 / n_tasks.max(1);
+    let most = positions / target.positions_per_step as i64;
+    let n_splits = wanted.min(most);
+    let axis = Label::fresh("split", |label| ty.shape.has(label) || graph.nodes[args[0]].ty.shape.has(label));
+    (n_splits > 1).then_some(Partial { node, axis, n_splits })
+}
+
+/// The kernel whose tasks each attend to some of the positions.
+fn partial_attention(
+    graph: &Graph,
+    cut: &Cut,
+    partial: &Partial,
+    target: &Target,
+) -> Result<Bound, TooLarge> {
+    let node = partial.node;
+    let Node { op: Op::Attend { over }, args, ty, .. } = &graph.nodes[node] else { return Err(TooLarge) };
+    let rows = graph.nodes[args[0]].ty.shape.without(*over);
+    let all = rows.union(&ty.shape).map_err(|_| TooLarge)?;
+    let mut params = Params::default();
+    let part = built_twice(&mut params, |params, boxes| {
+        let mut builder = PartBuilder::new(graph, cut, target, params, None, boxes);
+        store_partial(&mut builder, partial, *over, &all)?;
+        Ok(builder.finish())
+    })?;
+    let name = name::name(graph, cut, &[node], Skeleton::Attention);
+    finish(name, Skeleton::Attention, params, vec![part])
+}
+
+fn store_partial(
+    builder: &mut PartBuilder<'_>,
+    partial: &Partial,
+    over: Axis,
+    all: &Shape,
+) -> Result<(), TooLarge> {
+    let node = partial.node;
+    let split = builder.task_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });
+    let grid = grid::choose(builder.graph, builder.cut, builder.target, node, None);
+    let places = builder.open_grid(&builder.node(node).ty.shape, &grid);
+    let spans: Vec<Span> = all.iter().map(|(axis, size)| places.span(*axis, size)).collect();
+    let running = builder.stream_blocks(node, over, &spans, Some((split, partial.n_splits)))?;
+    let scratch = builder.scratch(partial, Access::Write);
+    for (tile, (param, shape)) in [running.sum, running.weights, running.most].into_iter().zip(scratch) {
+        let own: Vec<Span> = spans.iter().filter(|span| shape.has(span.axis)).cloned().collect();
+        let (loops, at, element) = builder.run_through(&own);
+        let mut nest = NestBuilder::new(&loops);
+        let value = nest.add(super::Expr::Load { from: Place::Tile(tile), at: element });
+        let at = at.with(partial.axis, Index::var(split)).in_order_of(&shape);
+        builder.push_nest(nest, Place::Param(param), at, value);
+    }
+    Ok(())
+}
+
+/// Which positions of each axis of a root the current task stores.
+pub(super) struct Places(Vec<(Axis, PlaceOfAxis)>);
+
+#[derive(Clone)]
+enum PlaceOfAxis {
+    Task(Index),
+    Block(VarId, i64),
+    Whole,
+}
+
+impl Places {
+    /// Whether each task has every position of an axis.
+    fn has_whole(&self, axis: Axis) -> bool {
+        self.0.iter().all(|(a, place)| *a != axis || matches!(place, PlaceOfAxis::Whole))
+    }
+
+    /// The box of an axis that the task needs.
+    fn span(&self, axis: Axis, size: &Sym) -> Span {
+        let whole = || Span { axis, base: Index::default(), len: size.most(), run: Run::Whole(size.clone()) };
+        let place = self.0.iter().find(|(a, _)| *a == axis).map(|(_, place)| place);
+        match place {
+            _ if size.as_const() == Some(1) => Span { axis, base: Index::default(), len: 1, run: Run::Point },
+            Some(PlaceOfAxis::Task(index)) => Span { axis, base: index.clone(), len: 1, run: Run::Point },
+            Some(PlaceOfAxis::Block(var, block)) => {
+                Span { axis, base: Index::var(*var), len: *block, run: Run::Block(*var) }
+            }
+            Some(PlaceOfAxis::Whole) | None => whole(),
+        }
+    }
+}
+
+impl PartBuilder<'_> {
+    /// Makes the variables that number the tasks.
+    fn open_grid(&mut self, shape: &Shape, grid: &Grid) -> Places {
+        let place = |builder: &mut Self, axis: Axis, size: &Sym, block: Option<i64>| match block {
+            None => PlaceOfAxis::Whole,
+            Some(1) => {
+                let var = builder.task_var(axis, Range::Whole { len: size.clone() });
+                PlaceOfAxis::Task(Index::var(var))
+            }
+            Some(block) => {
+                let (start, end) = (Index::default(), size.clone());
+                let var = builder.task_var(axis, Range::Blocks { start, step: block, block, end });
+                PlaceOfAxis::Block(var, block)
+            }
+        };
+        let places = shape.iter().zip(grid);
+        Places(places.map(|((axis, size), (_, block))| (*axis, place(self, *axis, size, *block))).collect())
+    }
+
+    /// Stores a root, or the piece of it that the task has.
+    fn store(&mut self, root: NodeId, places: &Places) -> Result<(), TooLarge> {
+        let Node { op, args, ty, .. } = self.node(root);
+        let target = Place::Param(self.params.write(self.graph, root));
+        match op {
+            Op::Write { axis, from, at } => {
+                let shift = Store {
+                    shape: &ty.shape,
+                    rename: Some((*from, *axis)),
+                    shift: vec![(*axis, at.clone())],
+                };
+                self.store_value(args[1], false, places, target, &shift)
+            }
+            _ => {
+                let shift = Store { shape: &ty.shape, rename: None, shift: Vec::new() };
+                self.store_value(root, true, places, target, &shift)
+            }
+        }
+    }
+
+    fn store_value(
+        &mut self,
+        node: NodeId,
+        is_root: bool,
+        places: &Places,
+        target: Place,
+        store: &Store<'_>,
+    ) -> Result<(), TooLarge> {
+        let Node { op, args, ty, .. } = self.node(node);
+        let is_computed = is_root || !self.cut.is_loadable(self.graph, node);
+        if let Op::Concat { axis } = op
+            && is_computed
+            && places.has_whole(*axis)
+        {
+            return self.store_pieces(args, *axis, places, target, store);
+        }
+        let spans: Vec<Span> = ty.shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
+        let (loops, at, _) = self.run_through(&spans);
+        let element = store.element(&at);
+        let folds = matches!(op, Op::Reduce { .. } | Op::Contract { .. });
+        if folds && is_computed && !self.is_unpacked(node, &spans) {
+            return self.fold_into(node, &at, loops, target, element);
+        }
+        let mut nest = NestBuilder::new(&loops);
+        let value =
+            if is_root { self.compute(node, &at, &mut nest)? } else { self.value(node, &at, &mut nest)? };
+        self.push_nest(nest, target, element, value);
+        Ok(())
+    }
+
+    /// A concatenation is stored piece by piece.
+    fn store_pieces(
+        &mut self,
+        args: &[NodeId],
+        axis: Axis,
+        places: &Places,
+        target: Place,
+        store: &Store<'_>,
+    ) -> Result<(), TooLarge> {
+        let mut start = Sym::from(0i64);
+        for arg in args {
+            let size = self.node(*arg).ty.shape.size(axis).cloned().unwrap_or_default();
+            let inner = Store { shift: store.shifted(axis, &start), ..*store };
+            if size.most() > 0 {
+                self.store_value(*arg, false, places, target, &inner)?;
+            }
+            start = start + size;
+        }
+        Ok(())
+    }
+}
+
+/// Where in a buffer the positions of a value lie.
+struct Store<'a> {
+    shape: &'a Shape,
+    /// The axis of the value that lies along another axis of the buffer.
+    rename: Option<(Axis, Axis)>,
+    /// What is added along an axis of the buffer.
+    shift: Vec<(Axis, Sym)>,
+}
+
+impl Store<'_> {
+    fn of_buffer(&self, axis: Axis) -> Axis {
+        self.rename.filter(|(from, _)| *from == axis).map_or(axis, |(_, to)| to)
+    }
+
+    fn shifted(&self, axis: Axis, by: &Sym) -> Vec<(Axis, Sym)> {
+        let axis = self.of_buffer(axis);
+        let mut shift = self.shift.clone();
+        match shift.iter_mut().find(|(a, _)| *a == axis) {
+            Some((_, own)) => *own = own.clone() + by,
+            None => shift.push((axis, by.clone())),
+        }
+        shift
+    }
+
+    fn element(&self, at: &At) -> Vec<Index> {
+        let element = self.shape.axes().map(|axis| {
+            let own = self.rename.filter(|(_, to)| *to == axis).map_or(axis, |(from, _)| from);
+            let shift = self.shift.iter().find(|(a, _)| *a == axis).map(|(_, by)| Index::sym(by));
+            at.get(own).plus(&shift.unwrap_or_default())
+        });
+        element.collect()
+    }
+}
+
+/// Bytes that one element of a format takes, on average.
+pub fn bytes_per_element(format: Format) -> f64 {
+    format.block_bytes() as f64 / format.block_len() as f64
+}

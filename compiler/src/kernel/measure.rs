@@ -1,0 +1,259 @@
+//! Counts what a kernel does: bytes, operations, tasks and task memory.
+//!
+//! In: a kernel. Out: a [`Measure`], exact in elements and operations for given symbols.
+//! A byte counts once however often tasks read it: that is what must come from memory. An operation counts as often
+//! as its innermost loop runs. Estimates of time are made from these counts in one place, [`Measure::seconds`].
+
+use crate::foundation::entity::{Id, List};
+use crate::graph::op::{Binary, Unary};
+use crate::kernel::index::{Atom, Index};
+use crate::kernel::lower::bytes_per_element;
+use crate::kernel::{Access, Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, VarId};
+use crate::target::{Target, Work};
+use crate::tensor::sym::Sym;
+
+/// The share of the lesser of two times, moving bytes and doing operations, that is not hidden behind the greater.
+const HIDDEN_SHARE: f64 = 0.2;
+
+/// What one launch of a kernel does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measure {
+    /// For each parameter, the elements that are touched.
+    pub elements: List<ParamId, Sym>,
+    /// Bytes read from memory, each once.
+    pub bytes_read: f64,
+    /// Bytes written to memory, each once.
+    pub bytes_written: f64,
+    /// Operations on numbers; a transcendental function counts as eight.
+    pub flops: f64,
+    /// Independent tasks.
+    pub n_tasks: i64,
+    /// The most task memory that a task uses, in bytes.
+    pub tile_bytes: usize,
+}
+
+/// Counts a kernel with every symbol near its usual value.
+pub fn measure(kernel: &Kernel) -> Measure {
+    let mut touched: List<ParamId, Option<Vec<Interval>>> = kernel.params.ids().map(|_| None).collect();
+    let mut flops = 0.0;
+    for part in &kernel.parts {
+        let mut count = Count { part, touched: &mut touched, flops: 0.0 };
+        let tasks = part.grid.iter().map(|var| n_values(part, *var)).product();
+        count.body(&part.body, tasks);
+        flops += count.flops;
+    }
+    let elements: List<ParamId, Sym> = touched.values().map(elements_of).collect();
+    let bytes = |access: Access| -> f64 {
+        let own = kernel.params.iter().filter(|(_, param)| param.access == access);
+        own.map(|(id, param)| elements[id].near() as f64 * bytes_per_element(param.format)).sum()
+    };
+    let tile_bytes = kernel.parts.iter().map(tile_bytes).max().unwrap_or(0);
+    let n_tasks = kernel.parts.iter().map(|part| part.n_tasks(&Sym::near)).sum();
+    Measure {
+        bytes_read: bytes(Access::Read),
+        bytes_written: bytes(Access::Write),
+        elements,
+        flops,
+        n_tasks,
+        tile_bytes,
+    }
+}
+
+impl Measure {
+    /// Bytes moved and operations done.
+    pub fn work(&self) -> Work {
+        Work { bytes: self.bytes_read + self.bytes_written, flops: self.flops }
+    }
+
+    /// Seconds on a target: a launch, and the work at the rate of the units that tasks keep busy. What does not bind
+    /// is not free either: it takes a share of the time it would take alone.
+    pub fn seconds(&self, target: &Target) -> f64 {
+        let units = target.units as i64;
+        let tasks = self.n_tasks.max(1);
+        let rounds = (tasks + units - 1) / units;
+        let busy = tasks as f64 / (rounds * units) as f64;
+        let Work { bytes, flops } = self.work();
+        let hidden = (bytes / target.bandwidth).min(flops / target.flops);
+        target.launch + (target.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy
+    }
+}
+
+/// A run of positions of one axis: its first, and how many.
+#[derive(Clone, Debug)]
+struct Interval {
+    first: i64,
+    len: Sym,
+}
+
+struct Count<'a> {
+    part: &'a Part,
+    touched: &'a mut List<ParamId, Option<Vec<Interval>>>,
+    flops: f64,
+}
+
+impl Count<'_> {
+    fn body(&mut self, body: &[Stmt], times: f64) {
+        for stmt in body {
+            match stmt {
+                Stmt::Nest(nest) => self.nest(nest, times),
+                Stmt::Loop { var, body } => self.body(body, times * n_values(self.part, *var)),
+            }
+        }
+    }
+
+    fn nest(&mut self, nest: &Nest, times: f64) {
+        let inner: &[VarId] = nest.fold.as_ref().map_or(&[], |fold| &fold.loops);
+        let loops: Vec<VarId> = nest.loops.iter().chain(inner).copied().collect();
+        // An expression runs as often as the loops it depends on.
+        let mut depends: Vec<u64> = Vec::with_capacity(nest.exprs.len());
+        for expr in nest.exprs.values() {
+            let own = self.dependence(expr, &loops, &depends);
+            depends.push(own);
+            self.flops += operations(expr) * times * self.runs(&loops, own);
+            if let Expr::Load { from, at } = expr {
+                self.touch(*from, at);
+            }
+        }
+        if nest.fold.is_some() {
+            self.flops += times * self.runs(&loops, u64::MAX);
+        }
+        self.touch(nest.target, &nest.at);
+    }
+
+    fn dependence(&self, expr: &Expr, loops: &[VarId], earlier: &[u64]) -> u64 {
+        let of_index = |index: &Index| -> u64 {
+            let bits = loops.iter().enumerate();
+            bits.filter(|(_, var)| index.uses_var(|v| v == **var)).map(|(bit, _)| 1 << bit.min(63)).sum()
+        };
+        match expr {
+            Expr::Const(_) => 0,
+            Expr::Position(index) => of_index(index),
+            Expr::Load { at, .. } => at.iter().map(of_index).fold(0, |all, own| all | own),
+            Expr::Unary(_, a) | Expr::Cast(_, a) => earlier[a.index()],
+            Expr::Binary(_, a, b) => earlier[a.index()] | earlier[b.index()],
+            Expr::Select(a, b, c) => earlier[a.index()] | earlier[b.index()] | earlier[c.index()],
+        }
+    }
+
+    fn runs(&self, loops: &[VarId], mask: u64) -> f64 {
+        let own = loops.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
+        own.map(|(_, var)| n_values(self.part, *var)).product()
+    }
+
+    fn touch(&mut self, place: Place, at: &[Index]) {
+        for index in at {
+            index.any(&mut |atom| {
+                if let Atom::Lookup { from, at, .. } = atom {
+                    self.touch(*from, at);
+                }
+                false
+            });
+        }
+        let Place::Param(param) = place else { return };
+        let own: Vec<Interval> = at.iter().map(|index| interval(self.part, index)).collect();
+        let hull = match self.touched[param].take() {
+            None => own,
+            Some(before) => before.into_iter().zip(own).map(|(a, b)| hull(a, b)).collect(),
+        };
+        self.touched[param] = Some(hull);
+    }
+}
+
+fn elements_of(touched: &Option<Vec<Interval>>) -> Sym {
+    let Some(intervals) = touched else { return Sym::from(0i64) };
+    intervals.iter().fold(Sym::from(1i64), |product, interval| product * &interval.len)
+}
+
+/// The positions that an index takes, over all tasks.
+fn interval(part: &Part, index: &Index) -> Interval {
+    let (low, high) = index.bounds(&part.vars);
+    let is_lookup = |atom: &Atom| matches!(atom, Atom::Lookup { .. });
+    if index.any(&mut |atom| is_lookup(atom)) {
+        let used = part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
+        let n: f64 = used.map(|var| n_values(part, var)).product();
+        return Interval { first: 0, len: Sym::from((n as i64).clamp(1, high - low + 1)) };
+    }
+    match index.terms() {
+        [] => Interval { first: index.offset(), len: Sym::from(1i64) },
+        [(Atom::Var(var), 1)] => Interval { first: index.offset(), len: extent(part, *var) },
+        // A position from a symbol on: what is written to a state.
+        [(Atom::Symbols(_), _)] => Interval { first: low, len: Sym::from(1i64) },
+        [(Atom::Symbols(_), _), (Atom::Var(var), 1)] | [(Atom::Var(var), 1), (Atom::Symbols(_), _)] => {
+            Interval { first: low, len: extent(part, *var) }
+        }
+        terms => {
+            let mut len = 1;
+            for (atom, factor) in terms {
+                let reach = match atom {
+                    Atom::Var(var) => extent(part, *var).near() - 1,
+                    Atom::Symbols(_) => 0,
+                    _ => Index::atom(atom.clone()).bounds(&part.vars).1,
+                };
+                len += factor.abs() * reach.max(0);
+            }
+            Interval { first: low, len: Sym::from(len.min(high - low + 1)) }
+        }
+    }
+}
+
+/// One past the largest value of a variable.
+fn extent(part: &Part, var: VarId) -> Sym {
+    match &part.vars[var].range {
+        Range::Whole { len } => len.clone(),
+        Range::Blocks { end, .. } => end.clone(),
+        Range::Within { of } => extent(part, *of),
+    }
+}
+
+fn hull(a: Interval, b: Interval) -> Interval {
+    let end = |i: &Interval| i.first + i.len.near();
+    if a.first <= b.first && end(&a) >= end(&b) {
+        return a;
+    }
+    if b.first <= a.first && end(&b) >= end(&a) {
+        return b;
+    }
+    let (first, end) = (a.first.min(b.first), end(&a).max(end(&b)));
+    Interval { first, len: Sym::from(end - first) }
+}
+
+fn n_values(part: &Part, var: VarId) -> f64 {
+    let n = part.n_values(var, &Sym::near);
+    // Blocks that several tasks share are counted once over all of them.
+    match &part.vars[var].range {
+        Range::Within { of } => match &part.vars[*of].range {
+            Range::Blocks { step, end, block, .. } if step == block => {
+                end.near().max(0) as f64 / part.n_values(*of, &Sym::near).max(1) as f64
+            }
+            _ => n as f64,
+        },
+        _ => n as f64,
+    }
+}
+
+fn operations(expr: &Expr) -> f64 {
+    match expr {
+        Expr::Const(_) | Expr::Position(_) | Expr::Load { .. } | Expr::Cast(..) => 0.0,
+        Expr::Unary(f, _) => match f {
+            Unary::Neg => 1.0,
+            Unary::Sqrt | Unary::Rsqrt | Unary::Recip => 4.0,
+            Unary::Exp | Unary::Ln | Unary::Sin | Unary::Cos => 8.0,
+        },
+        Expr::Binary(f, ..) => match f {
+            Binary::Div => 4.0,
+            Binary::Add
+            | Binary::Sub
+            | Binary::Mul
+            | Binary::Max
+            | Binary::Min
+            | Binary::Lt
+            | Binary::Le
+            | Binary::Eq => 1.0,
+        },
+        Expr::Select(..) => 1.0,
+    }
+}
+
+fn tile_bytes(part: &Part) -> usize {
+    part.tiles.values().map(|tile| tile.dims.iter().product::<usize>() * 4).sum()
+}

@@ -1,0 +1,54 @@
+//! What a kernel would cost, for fusion to decide by.
+//!
+//! In: a cut and the roots of one launch. Out: seconds on the target, found by lowering the kernel and counting.
+//! So the decision and the kernel can never disagree about what is computed twice. Answers are remembered: a merge
+//! asks for the same kernels again and again.
+
+use indexmap::IndexMap;
+
+use crate::fuse::cut::Cut;
+use crate::fuse::price::Price;
+use crate::graph::{Graph, NodeId};
+use crate::kernel::lower::lower;
+use crate::kernel::measure::measure;
+use crate::target::Target;
+
+/// Prices kernels of one graph on one target.
+pub struct LoweredPrice<'a> {
+    graph: &'a Graph,
+    target: &'a Target,
+    known: IndexMap<(Vec<NodeId>, Vec<NodeId>), Option<f64>>,
+}
+
+impl<'a> LoweredPrice<'a> {
+    /// Prices nothing yet.
+    pub fn new(graph: &'a Graph, target: &'a Target) -> Self {
+        Self { graph, target, known: IndexMap::new() }
+    }
+
+    fn seconds_of(&self, cut: &Cut, roots: &[NodeId]) -> Option<f64> {
+        let kernels = lower(self.graph, cut, roots, self.target).ok()?;
+        let mut seconds = 0.0;
+        for (kernel, _) in &kernels {
+            let measure = measure(kernel);
+            if measure.tile_bytes > self.target.tile_bytes {
+                return None;
+            }
+            seconds += measure.seconds(self.target);
+        }
+        Some(seconds)
+    }
+}
+
+impl Price for LoweredPrice<'_> {
+    fn seconds(&mut self, cut: &Cut, roots: &[NodeId]) -> Option<f64> {
+        let cone = cut.cone(self.graph, roots);
+        let key = (roots.to_vec(), cut.loads(self.graph, &cone));
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let seconds = self.seconds_of(cut, roots);
+        self.known.insert(key, seconds);
+        seconds
+    }
+}

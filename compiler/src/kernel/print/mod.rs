@@ -1,0 +1,166 @@
+//! Writes a kernel as text that a person follows and `parse` reads back.
+//!
+//! In: any kernel. Out: its symbols, its buffers, and for each part its tiles, variables, grid and statements.
+//! Variables are written as axis and number (`h1`), tiles as `tile0`, buffers as `@0`; equal scalars of a nest stand
+//! once, in the order of the text.
+//! What parses back prints alike, whatever the kernel; nothing here may panic on one that does not verify.
+//! Indices are written by `index.rs`, scalars by `expr.rs`; `docs/kernel.md` describes the text.
+
+use std::fmt;
+
+use crate::foundation::entity::Id;
+use crate::kernel::{Access, Kernel, Nest, Param, Part, Range, Stmt, VarId};
+use crate::tensor::shape::Shape;
+
+mod expr;
+mod index;
+mod symbols;
+
+pub(super) use index::{access_text, index_text, place_text, spelled, var_text};
+use index::{quoted_unless_word, sym_text, symbol_text};
+pub(super) use symbols::all_symbols;
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for symbol in symbols::symbols(self) {
+            let name = symbol_text(&symbol);
+            writeln!(f, "symbol {name} in {}..{} near {}", symbol.min, symbol.max, symbol.near)?;
+        }
+        writeln!(f, "kernel {:?} {}", self.name, self.skeleton)?;
+        for (id, param) in self.params.iter() {
+            writeln!(f, "  {} {id} {}", access_word(param.access), param_text(param))?;
+        }
+        self.parts.iter().try_for_each(|part| write_part(f, part))
+    }
+}
+
+fn access_word(access: Access) -> &'static str {
+    match access {
+        Access::Read => "read",
+        Access::Write => "write",
+    }
+}
+
+fn param_text(param: &Param) -> String {
+    format!("{} : {}{}", quoted_unless_word(&param.name), param.format, shape_text(&param.shape))
+}
+
+fn shape_text(shape: &Shape) -> String {
+    let axis = |name: &str| quoted_unless_word(name);
+    let axes: Vec<String> =
+        shape.iter().map(|(name, size)| format!("{}:{}", axis(name.as_str()), sym_text(size))).collect();
+    format!("[{}]", axes.join(", "))
+}
+
+fn write_part(f: &mut fmt::Formatter<'_>, part: &Part) -> fmt::Result {
+    writeln!(f, "part")?;
+    for (id, tile) in part.tiles.iter() {
+        writeln!(f, "  tile tile{} : {}{:?}", id.index(), tile.dtype, tile.dims)?;
+    }
+    for id in part.vars.ids() {
+        writeln!(f, "  var {}", declaration(part, id))?;
+    }
+    writeln!(f, "  {}", with_vars("grid", part, &part.grid))?;
+    write_body(f, part, &part.body, 1)
+}
+
+fn declaration(part: &Part, id: VarId) -> String {
+    let var = &part.vars[id];
+    let label = match spelled(var.name.as_str(), id) {
+        Some(name) => name,
+        None => format!("v{} {:?}", id.index(), var.name.as_str()),
+    };
+    let range = match &var.range {
+        Range::Whole { len } => format!("in 0..{}", sym_text(len)),
+        Range::Blocks { start, step, block, end } => {
+            let start = index_text(start, &part.vars);
+            format!("in blocks of {block} step {step} from {start} to {}", sym_text(end))
+        }
+        Range::Within { of } => format!("within {}", var_text(&part.vars, *of)),
+    };
+    format!("{label} {range}")
+}
+
+/// A word and then the names of variables.
+fn with_vars(word: &str, part: &Part, vars: &[VarId]) -> String {
+    let names: Vec<String> = vars.iter().map(|var| var_text(&part.vars, *var)).collect();
+    if names.is_empty() { word.to_owned() } else { format!("{word} {}", names.join(", ")) }
+}
+
+fn write_body(f: &mut fmt::Formatter<'_>, part: &Part, body: &[Stmt], depth: usize) -> fmt::Result {
+    let indent = "  ".repeat(depth);
+    for stmt in body {
+        match stmt {
+            Stmt::Nest(nest) => write_nest(f, part, nest, &indent)?,
+            Stmt::Loop { var, body } => {
+                writeln!(f, "{indent}loop {}", var_text(&part.vars, *var))?;
+                write_body(f, part, body, depth + 1)?;
+                writeln!(f, "{indent}end")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_nest(f: &mut fmt::Formatter<'_>, part: &Part, nest: &Nest, indent: &str) -> fmt::Result {
+    let scalars = expr::scalars(nest, &part.vars);
+    let mut indent = indent.to_owned();
+    if !nest.loops.is_empty() {
+        writeln!(f, "{indent}{}", with_vars("for", part, &nest.loops))?;
+        indent.push_str("  ");
+    }
+    for (number, text) in scalars.lets.iter().enumerate() {
+        writeln!(f, "{indent}let %{number} = {text}")?;
+    }
+    write!(f, "{indent}{} = ", access_text(nest.target, &nest.at, &part.vars))?;
+    if let Some(folding) = &nest.fold {
+        write!(f, "{} of ", with_vars(folding.fold.name(), part, &folding.loops))?;
+    }
+    let init = scalars.init.map(|init| format!(" from {init}")).unwrap_or_default();
+    writeln!(f, "{}{init}", scalars.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::foundation::entity::Id;
+    use crate::graph::op::{Binary, Scalar};
+    use crate::kernel::Stmt;
+    use crate::kernel::parse::parse;
+    use crate::kernel::samples;
+    use crate::kernel::{Expr, ExprId};
+
+    #[test]
+    fn samples_print_as_they_are_written() {
+        for text in samples::ALL {
+            let kernel = parse(text).unwrap();
+            assert_eq!(kernel.to_string(), text);
+            assert_eq!(parse(&kernel.to_string()).unwrap(), kernel);
+        }
+    }
+
+    #[test]
+    fn equal_scalars_stand_once_and_deep_ones_are_cut() {
+        let mut kernel = parse(samples::MAP).unwrap();
+        let Stmt::Nest(nest) = &mut kernel.parts[0].body[0] else { unreachable!() };
+        let one = || Expr::Const(Scalar::float(f32::from_bits(0xffc0_0001)));
+        nest.exprs = std::iter::once(one()).collect();
+        let mut last = ExprId::from_index(0);
+        for _ in 0..40 {
+            let again = nest.exprs.push(one());
+            last = nest.exprs.push(Expr::Binary(Binary::Add, last, again));
+        }
+        nest.value = last;
+        let text = kernel.to_string();
+        assert!(text.contains("let %2 = add(add("), "{text}");
+        assert!(text.contains("nan.ffc00001"), "{text}");
+        assert_eq!(parse(&text).unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn a_broken_kernel_prints_too() {
+        let mut kernel = parse(samples::MAP).unwrap();
+        let Stmt::Nest(nest) = &mut kernel.parts[0].body[0] else { unreachable!() };
+        nest.value = ExprId::from_index(99);
+        assert!(kernel.to_string().contains("= ?"));
+    }
+}

@@ -1,0 +1,3 @@
+//! x
+pub(super) const MAP: &str = "";
+pub(super) const ALL: [&str; 1] = [MAP];

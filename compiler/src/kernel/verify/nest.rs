@@ -1,0 +1,145 @@
+//! Proves one nest: its loops, its scalars, and the element it stores.
+//!
+//! In: a nest with the variables and tiles known before it. Out: complaints.
+//! A nest never reads the place it writes, except that its fold may start from exactly the element it stores.
+//! What a fold starts from knows nothing of the folded loops. Types are computed in `types.rs`.
+
+use std::collections::BTreeSet;
+
+use crate::foundation::entity::Id;
+use crate::foundation::entity::List;
+use crate::kernel::print::{access_text, place_text};
+use crate::kernel::verify::{Checker, expr_dtypes};
+use crate::kernel::{Access, Expr, ExprId, Folding, Nest, Place, VarId};
+use crate::tensor::dtype::DType;
+
+impl Checker<'_> {
+    /// Checks a nest and notes the tile it writes.
+    pub(super) fn nest(&mut self, nest: &Nest) {
+        let (n_bound, n_complaints) = (self.bound.len(), self.complaints.len());
+        let part = self.place.clone();
+        self.place = format!("{part}, {}", access_text(nest.target, &nest.at, &self.part.vars));
+        self.loops(&nest.loops);
+        if self.ids_fit(nest) && self.complaints.len() == n_complaints {
+            self.store(nest);
+            self.starts(nest);
+            self.fold_loops(nest);
+            self.scalars(nest);
+            self.types(nest);
+        }
+        self.bound.truncate(n_bound);
+        self.place = part;
+        if let Place::Tile(tile) = nest.target
+            && !self.written.contains(&tile)
+        {
+            self.written.push(tile);
+        }
+    }
+
+    fn loops(&mut self, loops: &[VarId]) {
+        for var in loops {
+            let range = self.part.vars.get(*var).map(|var| &var.range);
+            let is_allowed = !matches!(range, Some(crate::kernel::Range::Blocks { .. }));
+            self.bind(*var, "a nest", is_allowed, "whole axes and positions within a block");
+        }
+    }
+
+    fn fold_loops(&mut self, nest: &Nest) {
+        let Some(folding) = &nest.fold else { return };
+        if folding.loops.is_empty() {
+            self.complain("folds over no loop, one or more are needed");
+        }
+        self.loops(&folding.loops);
+    }
+
+    /// Whether every expression refers to earlier ones, and the nest to some.
+    fn ids_fit(&mut self, nest: &Nest) -> bool {
+        let n_complaints = self.complaints.len();
+        for (id, expr) in nest.exprs.iter() {
+            for operand in expr.operands().into_iter().filter(|operand| *operand >= id) {
+                self.complain(format!("{id} refers to {operand}, which must come earlier"));
+            }
+        }
+        let init = nest.fold.as_ref().and_then(|folding| folding.init);
+        for root in
+            [Some(nest.value), init].into_iter().flatten().filter(|root| root.index() >= nest.exprs.len())
+        {
+            self.complain(format!("there is no {root}"));
+        }
+        self.complaints.len() == n_complaints
+    }
+
+    fn store(&mut self, nest: &Nest) {
+        if let Place::Param(id) = nest.target
+            && self.kernel.params.get(id).is_some_and(|param| param.access == Access::Read)
+        {
+            self.complain(format!("stores to {}, which is for reading", place_text(nest.target)));
+        }
+        self.element(nest.target, &nest.at, Some(nest.target));
+    }
+
+    /// Checks what the fold starts from, before the folded loops have values.
+    fn starts(&mut self, nest: &Nest) {
+        let Some(Folding { init: Some(init), .. }) = nest.fold else { return };
+        for id in reached(&nest.exprs, init) {
+            match &nest.exprs[id] {
+                Expr::Load { from, at } if (*from, at) == (nest.target, &nest.at) => {
+                    self.load(*from, at, None)
+                }
+                expr => self.scalar(expr, nest.target),
+            }
+        }
+    }
+
+    /// Checks every expression that is not only what the fold starts from.
+    fn scalars(&mut self, nest: &Nest) {
+        let init = nest.fold.as_ref().and_then(|folding| folding.init);
+        let starts = init.map(|init| reached(&nest.exprs, init)).unwrap_or_default();
+        let values = reached(&nest.exprs, nest.value);
+        for (id, expr) in nest.exprs.iter() {
+            // What only the start uses has been checked by `starts`, and there it may read the target.
+            if values.contains(&id) || !starts.contains(&id) {
+                self.scalar(expr, nest.target);
+            }
+        }
+    }
+
+    fn scalar(&mut self, expr: &Expr, target: Place) {
+        match expr {
+            Expr::Load { from, at } => self.load(*from, at, Some(target)),
+            Expr::Position(index) => {
+                self.index(index, Some(target));
+            }
+            Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {}
+        }
+    }
+
+    fn types(&mut self, nest: &Nest) {
+        // A place that does not exist has its complaint already.
+        let of_place = |place| self.dtype(place).unwrap_or(DType::F32);
+        let dtypes = match expr_dtypes(&nest.exprs, of_place) {
+            Ok(dtypes) => dtypes,
+            Err(misfit) => return self.complain(misfit),
+        };
+        let (target, value) = (of_place(nest.target), dtypes[nest.value]);
+        if target.is_float() != value.is_float() {
+            self.complain(format!("stores {value} to {}, which holds {target}", place_text(nest.target)));
+        }
+        if let Some(Folding { init: Some(init), .. }) = nest.fold
+            && dtypes[init] != value
+        {
+            self.complain(format!("folds {value} from {}, one type is needed", dtypes[init]));
+        }
+    }
+}
+
+/// An expression and everything it is computed from.
+fn reached(exprs: &List<ExprId, Expr>, root: ExprId) -> BTreeSet<ExprId> {
+    let mut reached = BTreeSet::from([root]);
+    for id in exprs.ids().rev() {
+        if reached.contains(&id) {
+            reached.extend(exprs[id].operands());
+        }
+    }
+    reached
+}

@@ -1,0 +1,128 @@
+//! Every knob, declared once.
+//!
+//! In: defaults, then what the caller sets. Out: an [`Options`] that travels as a value; there are no globals.
+//! [`KNOBS`] is the list that documents and checks go by. Environment variables are read here and nowhere else.
+
+use crate::target::{TARGETS, Target};
+
+/// How a graph is compiled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The device that kernels are for.
+    pub target: Target,
+    /// E-nodes at which saturation of a block stops.
+    pub max_nodes: usize,
+    /// Rounds at which saturation of a block stops.
+    pub max_rounds: usize,
+    /// Stop each block after so many rewrites, and after so many merges: for finding the one that is wrong.
+    pub fuel: Option<usize>,
+    /// Choose at random among what is right, by this seed: for tests.
+    pub chaos: Option<u64>,
+    /// A file that the story of every compilation is written to.
+    pub story: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { target: TARGETS[0], max_nodes: 20_000, max_rounds: 24, fuel: None, chaos: None, story: None }
+    }
+}
+
+/// A knob as documents list it.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// The environment variable that sets it.
+    pub variable: &'static str,
+    /// What it does, in one sentence.
+    pub sentence: &'static str,
+    set: fn(&mut Options, &str) -> Option<()>,
+}
+
+/// Every knob.
+pub const KNOBS: [Knob; 6] = [
+    Knob {
+        variable: "FUSEBOX_TARGET",
+        sentence: "the device that kernels are for, by name",
+        set: |options, text| Target::named(text).map(|target| options.target = target),
+    },
+    Knob {
+        variable: "FUSEBOX_MAX_NODES",
+        sentence: "e-nodes at which the rewriting of a block stops",
+        set: |options, text| text.parse().ok().map(|n| options.max_nodes = n),
+    },
+    Knob {
+        variable: "FUSEBOX_MAX_ROUNDS",
+        sentence: "rounds at which the rewriting of a block stops",
+        set: |options, text| text.parse().ok().map(|n| options.max_rounds = n),
+    },
+    Knob {
+        variable: "FUSEBOX_FUEL",
+        sentence: "rewrites, and merges, after which a block is left as it is",
+        set: |options, text| text.parse().ok().map(|n| options.fuel = Some(n)),
+    },
+    Knob {
+        variable: "FUSEBOX_CHAOS",
+        sentence: "a seed to choose by among what is right, instead of by cost",
+        set: |options, text| text.parse().ok().map(|seed| options.chaos = Some(seed)),
+    },
+    Knob {
+        variable: "FUSEBOX_STORY",
+        sentence: "a file that the story of every compilation is written to",
+        set: |options, text| {
+            options.story = Some(text.to_owned());
+            Some(())
+        },
+    },
+];
+
+impl Options {
+    /// The defaults, changed by the environment.
+    ///
+    /// # Errors
+    /// Names a variable whose value does not read.
+    pub fn from_env() -> Result<Self, String> {
+        let mut options = Self::default();
+        for knob in KNOBS {
+            #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
+            let value = std::env::var(knob.variable);
+            if let Ok(text) = value {
+                options.set(knob.variable, &text)?;
+            }
+        }
+        Ok(options)
+    }
+
+    /// Sets one knob by its variable's name.
+    ///
+    /// # Errors
+    /// Says which value does not read, or that there is no such knob.
+    pub fn set(&mut self, variable: &str, text: &str) -> Result<(), String> {
+        let knob = KNOBS.iter().find(|knob| knob.variable == variable);
+        let knob = knob.ok_or_else(|| format!("there is no knob {variable}"))?;
+        (knob.set)(self, text).ok_or_else(|| format!("{variable} is `{text}`, but it is {}", knob.sentence))
+    }
+
+    /// The defaults for a target.
+    pub fn for_target(target: Target) -> Self {
+        Self { target, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_knob_is_set_by_its_name_and_a_bad_value_is_refused() {
+        let mut options = Options::default();
+        options.set("FUSEBOX_TARGET", "cuda-sm90").unwrap();
+        options.set("FUSEBOX_FUEL", "3").unwrap();
+        assert_eq!((options.target.name, options.fuel), ("cuda-sm90", Some(3)));
+        let refused = options.set("FUSEBOX_MAX_NODES", "many").unwrap_err();
+        assert_eq!(
+            refused,
+            "FUSEBOX_MAX_NODES is `many`, but it is e-nodes at which the rewriting of a block stops"
+        );
+        assert!(options.set("FUSEBOX_SPEED", "9").is_err());
+    }
+}
