@@ -105,7 +105,9 @@ impl<'a> Origins<'a> {
         let mut rules = HashMap::new();
         for (number, node) in saturation.egraph.nodes().iter().enumerate() {
             // Nodes that have become equal count as found by whoever came first.
-            rules.entry(Self::canonical(&saturation.egraph, node)).or_insert_with(|| saturation.origin(number));
+            rules
+                .entry(Self::canonical(&saturation.egraph, node))
+                .or_insert_with(|| saturation.origin(number));
         }
         Self { rules, saturation }
     }
@@ -180,9 +182,11 @@ impl Priced<'_> {
         for (class, node) in chosen {
             let name = origins.name(node);
             let Some(chosen_seconds) = self.price(*class, node) else { continue };
-            let others = self.egraph[*class].iter().filter(|other| origins.name(other) != name && is_heavy(other));
+            let others =
+                self.egraph[*class].iter().filter(|other| origins.name(other) != name && is_heavy(other));
             for (other, other_seconds) in self.cheapest(*class, others, origins) {
-                let form = Form { site: self.site(*class), chosen: name, chosen_seconds, other, other_seconds };
+                let form =
+                    Form { site: self.site(*class), chosen: name, chosen_seconds, other, other_seconds };
                 if gain(&form) > most.get(&(name, other)).map_or(0.0, gain) {
                     most.insert((name, other), form);
                 }

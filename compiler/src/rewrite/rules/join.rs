@@ -9,6 +9,7 @@ use crate::graph::op::Op;
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
 use crate::rewrite::term::{Term, contract, facts, rename, slice};
+use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Label, Shape};
 use crate::tensor::sym::Sym;
 
@@ -26,7 +27,10 @@ fn join(egraph: &EGraph, chosen: &[(Id, ENode)]) -> Vec<(Id, Term)> {
     let mut projections: Vec<Projection> =
         chosen.iter().filter_map(|(class, node)| projection(egraph, *class, node)).collect();
     // The classes of stored tensors are numbered as the author wrote them.
-    projections.sort_by_key(|p| (p.x, p.over.clone(), p.batch.clone(), stored(egraph, p.weight), p.weight));
+    projections.sort_by(|a, b| {
+        let rank = |p: &Projection| (stored(egraph, p.weight), p.weight);
+        (a.key(), rank(a)).cmp(&(b.key(), rank(b)))
+    });
     projections.dedup_by_key(|p| (p.class, p.weight));
     let groups = projections.chunk_by(|a, b| a.key() == b.key()).filter(|group| group.len() > 1);
     groups.flat_map(|group| joined(egraph, group)).collect()
@@ -41,13 +45,15 @@ struct Projection {
     /// and those of an index that picks among the weights.
     batch: Vec<Axis>,
     weight: Id,
+    dtype: DType,
     /// The axes of the weight that only the result has.
     rows: Vec<(Axis, Sym)>,
 }
 
 impl Projection {
-    fn key(&self) -> (Id, &[Axis], &[Axis]) {
-        (self.x, &self.over, &self.batch)
+    /// What all of a group have in common.
+    fn key(&self) -> (Id, &[Axis], &[Axis], DType) {
+        (self.x, &self.over, &self.batch, self.dtype)
     }
 
     fn n_rows(&self) -> Sym {
@@ -72,7 +78,8 @@ fn projection(egraph: &EGraph, class: Id, node: &ENode) -> Option<Projection> {
     batch.sort();
     // Rows that vary in number cannot follow each other in storage.
     let are_fixed = !rows.is_empty() && rows.iter().all(|(_, size)| size.as_const().is_some());
-    are_fixed.then(|| Projection { class, x, over: over.clone(), batch, weight, rows })
+    let dtype = facts(egraph, weight).ty.dtype;
+    are_fixed.then(|| Projection { class, x, over: over.clone(), batch, weight, dtype, rows })
 }
 
 /// Whether an axis of gathered weights is one of the index.
@@ -83,7 +90,8 @@ fn is_picked(egraph: &EGraph, weight: Id, axis: Axis) -> bool {
 
 /// The stored tensor that a weight is a view of.
 fn stored(egraph: &EGraph, weight: Id) -> Id {
-    let view = egraph[weight].iter().find_map(|node| node.args.first().filter(|of| facts(egraph, **of).is_weight));
+    let view =
+        egraph[weight].iter().find_map(|node| node.args.first().filter(|of| facts(egraph, **of).is_weight));
     view.map_or(weight, |of| if *of == weight { weight } else { stored(egraph, *of) })
 }
 
@@ -138,6 +146,9 @@ mod tests {
         let x = g.input("x", F32, &[&t, &d]);
         let q = x.contract(&g.weight("q", Format::F32, &[&h, &e, &d]), [&d]);
         let k = x.contract(&g.weight("k", Format::F32, &[&e, &d]), [&d]);
-        fires("contract-join-shared-input", &g, &(q * k));
+        fires("contract-join-shared-input", &g, &(&q * &k));
+        // Tensors of another type stay apart: they cannot follow each other in one.
+        let v = x.contract(&g.weight("v", Format::F16, &[&e, &d]), [&d]);
+        fires("contract-join-shared-input", &g, &(q * k * v));
     }
 }

@@ -11,8 +11,16 @@ use crate::rewrite::term::{Term, facts, mul, rename, slice};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
-pub(super) const RULES: &[Rule] =
-    &[RENAME_RENAME, SPLIT_MERGE, MERGE_SPLIT, SLICE_SLICE, SLICE_RENAME, SLICE_SCALE, SLICE_CONCAT, CONCAT_SLICES];
+pub(super) const RULES: &[Rule] = &[
+    RENAME_RENAME,
+    SPLIT_MERGE,
+    MERGE_SPLIT,
+    SLICE_SLICE,
+    SLICE_RENAME,
+    SLICE_SCALE,
+    SLICE_CONCAT,
+    CONCAT_SLICES,
+];
 
 /// What: two renames become one, or none where the first name comes back.
 /// Why equal: only the last name is seen.
@@ -42,8 +50,8 @@ fn split_merge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Split { axis, into } = &*node.op else { return Vec::new() };
     let undo = |inner: &ENode| {
         let Op::Merge { axes, into: merged } = &*inner.op else { return None };
-        (merged == axis)
-            .then(|| renamed(inner.args[0], facts(egraph, inner.args[0]).ty.shape.clone(), axes, into))?
+        let own = &facts(egraph, inner.args[0]).ty.shape;
+        if merged == axis { renamed(inner.args[0], own, axes, into) } else { None }
     };
     let mut found: Vec<Term> = egraph[node.args[0]].iter().filter_map(undo).collect();
     if into.rank() == 1 {
@@ -122,7 +130,8 @@ fn slice_rename(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a slice of a scaled tensor is the scaled slice.
 /// Why equal: the scale does not have the axis.
 /// Why cheaper: a slice of a contraction is seen to be that, and needs its own rows only.
-const SLICE_SCALE: Rule = Rule { name: "slice-before-scale", search: Search::Nodes(&[Kind::Slice], slice_scale) };
+const SLICE_SCALE: Rule =
+    Rule { name: "slice-before-scale", search: Search::Nodes(&[Kind::Slice], slice_scale) };
 
 fn slice_scale(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Slice { axis, .. } = *node.op else { return Vec::new() };

@@ -53,7 +53,9 @@ fn move_operand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// Whether a contraction reads the value of a node. Elsewhere rows that are cut apart would be computed apart.
 fn is_contracted(egraph: &EGraph, node: &ENode) -> bool {
     let class = egraph.lookup(node.clone());
-    class.is_some_and(|class| egraph[class].parents().any(|reader| egraph.id_to_node(reader).kind() == Kind::Contract))
+    class.is_some_and(|class| {
+        egraph[class].parents().any(|reader| egraph.id_to_node(reader).kind() == Kind::Contract)
+    })
 }
 
 /// What: a contraction over a merged axis becomes one over its parts, the other operand being split.

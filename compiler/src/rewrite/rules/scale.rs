@@ -20,10 +20,8 @@ const DEPTH: usize = 4;
 /// Why equal: `s` has no summed axis, so it is the same number in every term of a sum.
 /// Why cheaper: where `s` is made of a sum over the same axis, the contraction need not wait for it: both sums run
 /// side by side, and `s` is applied to the result. Other factors stay, as they would have to be carried further.
-const CONTRACT_HOIST_SCALE: Rule = Rule {
-    name: "contract-hoist-scale",
-    search: Search::Nodes(&[Kind::Contract], hoist),
-};
+const CONTRACT_HOIST_SCALE: Rule =
+    Rule { name: "contract-hoist-scale", search: Search::Nodes(&[Kind::Contract], hoist) };
 
 fn hoist(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
@@ -98,10 +96,7 @@ mod tests {
     #[test]
     fn a_divisor_leaves_too() {
         let (g, [t, d, h]) = sizes([("t", 3), ("d", 8), ("h", 4)]);
-        let (x, w) = (
-            g.input("x", F32, &[&t, &d]),
-            g.weight("w", Format::F32, &[&h, &d]),
-        );
+        let (x, w) = (g.input("x", F32, &[&t, &d]), g.weight("w", Format::F32, &[&h, &d]));
         let y = (&x / (x.max(&d) + 9.0)).contract(&w, [&d]);
         fires("contract-hoist-scale", &g, &y);
     }

@@ -3,7 +3,6 @@
 //! `parts.rs` writes the parts of models as their authors would; `forms.rs` looks at what comes out at real sizes;
 //! `meaning.rs` evaluates small ones.
 
-use crate::foundation::entity::Id as _;
 use crate::graph::verify::verify;
 use crate::graph::{Graph, NodeId};
 use crate::reference::{compare, evaluate, random};
@@ -45,6 +44,5 @@ pub(crate) fn lines(graph: &Graph, op: &str) -> Vec<String> {
 fn line(graph: &Graph, id: NodeId) -> String {
     let node = &graph.nodes[id];
     let args: Vec<String> = node.args.iter().map(|arg| graph.nodes[*arg].ty.shape.to_string()).collect();
-    debug_assert!(id.index() < graph.nodes.len());
     format!("{} {} -> {}", node.op.name(), args.join(" "), node.ty.shape)
 }

@@ -75,7 +75,7 @@ impl Block {
     }
 
     pub(super) fn w(&self, name: &str, dims: &[&Dim]) -> Tensor {
-        self.g.weight(name, Format::F16, dims).cast(F32)
+        self.g.weight(name, Format::F32, dims)
     }
 
     pub(super) fn finish(&self, y: &Tensor) -> Graph {
