@@ -1,30 +1,36 @@
 //! Finds the rule that changed what a graph means.
 //!
-//! In: a graph that comes out wrong, and a judge. Out: the name of the rule whose application made it wrong.
+//! In: a graph of which some form comes out wrong, and a judge. Out: the name of the rule that made it wrong.
 //! Applications come in a fixed order, so a smaller allowance gives the same e-graph up to there.
+//! A lie shows only in the forms that use it; that is why many forms are judged, not one.
 
 use crate::graph::Graph;
 use crate::rewrite::rules::Rule;
-use crate::rewrite::{Settings, improve_with};
+use crate::rewrite::{Choice, Settings, improve_with};
 
-/// The rule behind the first application after which the graph is no longer right; nothing where it stays right.
+/// How many random forms are judged beside the one the settings ask for.
+const N_FORMS: u64 = 16;
+
+/// The rule behind the first application after which some form is not right; nothing where all are right.
 ///
-/// Bisects, taking it that what is wrong with few applications stays wrong with more.
+/// Bisects, taking it that what is wrong after few applications stays wrong after more.
 pub fn blame(
     graph: &Graph,
     rules: &[Rule],
     settings: &Settings,
     is_right: impl Fn(&Graph) -> bool,
 ) -> Option<&'static str> {
-    let with = |fuel: Option<usize>| improve_with(graph, rules, &Settings { fuel, ..settings.clone() });
-    let (made, report) = with(settings.fuel);
-    if is_right(&made) {
+    let choices: Vec<Choice> = (0..N_FORMS).map(Choice::Random).chain([settings.choice]).collect();
+    let made = |fuel, choice| improve_with(graph, rules, &Settings { choice, fuel, ..settings.clone() });
+    let all_right = |fuel| choices.iter().all(|choice| is_right(&made(fuel, *choice).0));
+    if all_right(settings.fuel) {
         return None;
     }
+    let (_, report) = made(settings.fuel, settings.choice);
     let (mut right, mut wrong) = (0, report.log.len());
     while right + 1 < wrong {
         let middle = usize::midpoint(right, wrong);
-        if is_right(&with(Some(middle)).0) {
+        if all_right(Some(middle)) {
             right = middle;
         } else {
             wrong = middle;

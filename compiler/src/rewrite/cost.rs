@@ -11,7 +11,7 @@ use crate::rewrite::facts::Facts;
 use crate::target::{Target, Work};
 use crate::tensor::shape::Axis;
 
-/// Seconds that make a form with fewer elementwise nodes the cheaper of two that do the same arithmetic.
+/// Seconds that make a form with fewer elementwise nodes, or fewer summed axes, the cheaper of two that do the same.
 const NODE: f64 = 1e-9;
 
 /// A piece of work: whose it is, and which part of it.
@@ -39,7 +39,12 @@ pub(crate) struct Bill {
     pending: Vec<Axis>,
     /// Contractions that reach the value through elementwise operations only.
     open: Vec<usize>,
+    /// What the value is put together of, where it is a concatenation or made of one.
+    parts: Option<Parts>,
 }
+
+/// Parts one after another along an axis: how many positions each has, and what each counts for.
+type Parts = (Axis, Vec<(f64, f64)>);
 
 /// An argument of a node: whose value it is, what it computes, and what that costs.
 #[derive(Clone, Copy)]
@@ -65,7 +70,9 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
         Op::Contract { over } => {
             let wait = if bill.pending.iter().any(|axis| over.contains(axis)) { target.launch } else { 0.0 };
             let work = Work { bytes: read(args), flops: 2.0 * joint_len(args) };
-            bill.close(value, target.roofline(work), wait + finish(target, facts), true);
+            let seconds = target.roofline(work) + NODE * over.len() as f64;
+            bill.close(value, seconds, wait + finish(target, facts), true);
+            bill.parts = args.iter().find_map(|arg| parts_of(target, arg.bill, over, work.flops));
         }
         Op::Attend { .. } => {
             bill.stream(args[0].bill);
@@ -89,6 +96,10 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
             bill.add((value, Part::Work), NODE + facts.len / target.flops);
         }
         Op::Gather { .. } => bill.add((value, Part::Work), NODE),
+        Op::Concat { axis } => {
+            let part = |arg: &Arg<'_>| (positions(arg.facts, *axis), arg.facts.read);
+            bill.parts = Some((*axis, args.iter().map(part).collect()));
+        }
         Op::Input { .. }
         | Op::Weight { .. }
         | Op::State { .. }
@@ -98,8 +109,7 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
         | Op::Symbolic(_)
         | Op::Split { .. }
         | Op::Merge { .. }
-        | Op::Expand { .. }
-        | Op::Concat { .. } => {}
+        | Op::Expand { .. } => {}
     }
     bill.total = bill.entries.iter().map(|(_, seconds)| seconds).sum();
     bill
@@ -142,7 +152,8 @@ impl Bill {
 /// A slice of a contraction needs that part of its rows only; if all of it is read, the parts add up to the whole.
 fn share(bill: &mut Bill, axis: Axis, start: Option<i64>, facts: &Facts, whole: Arg<'_>) {
     let (Op::Contract { .. }, Some(start)) = (whole.op, start) else { return };
-    if whole.facts.ty.shape.size(axis) == facts.ty.shape.size(axis) {
+    let (len, all) = (positions(facts, axis), positions(whole.facts, axis));
+    if len >= all {
         return;
     }
     let mut seconds = 0.0;
@@ -151,7 +162,38 @@ fn share(bill: &mut Bill, axis: Axis, start: Option<i64>, facts: &Facts, whole: 
         seconds += if is_own { *cost } else { 0.0 };
         !is_own
     });
-    bill.add((whole.value, Part::From(start)), seconds * facts.len / whole.facts.len.max(1.0));
+    let fraction = match &whole.bill.parts {
+        Some((along, parts)) if *along == axis => weight_of(parts, start as f64, len),
+        _ => len / all.max(1.0),
+    };
+    bill.add((whole.value, Part::From(start)), seconds * fraction);
+}
+
+/// What a run of positions counts for, as a fraction of all parts.
+fn weight_of(parts: &[(f64, f64)], start: f64, len: f64) -> f64 {
+    let (mut before, mut own, mut all) = (0.0, 0.0, 0.0);
+    for (positions, weight) in parts {
+        let overlap = ((start + len).min(before + positions) - start.max(before)).max(0.0);
+        own += weight * overlap / positions.max(1.0);
+        all += weight;
+        before += positions;
+    }
+    if all > 0.0 { own / all } else { 1.0 }
+}
+
+/// The rows of a contraction with an operand that is a concatenation: each part with the seconds it takes.
+fn parts_of(target: &Target, operand: &Bill, over: &[Axis], flops: f64) -> Option<Parts> {
+    let (axis, parts) = operand.parts.as_ref().filter(|(axis, _)| !over.contains(axis))?;
+    let all: f64 = parts.iter().map(|(positions, _)| positions).sum();
+    let seconds = |(positions, bytes): &(f64, f64)| {
+        let work = Work { bytes: *bytes, flops: flops * positions / all.max(1.0) };
+        (*positions, target.roofline(work))
+    };
+    Some((*axis, parts.iter().map(seconds).collect()))
+}
+
+fn positions(facts: &Facts, axis: Axis) -> f64 {
+    facts.ty.shape.size(axis).map_or(1.0, |size| size.near() as f64)
 }
 
 fn finish(target: &Target, facts: &Facts) -> f64 {
@@ -171,7 +213,7 @@ fn joint_len(args: &[Arg<'_>]) -> f64 {
 
 fn merged(args: &[Arg<'_>]) -> Bill {
     let Some((first, rest)) = args.split_first() else { return Bill::default() };
-    let mut bill = first.bill.clone();
+    let mut bill = Bill { parts: None, ..first.bill.clone() };
     for arg in rest {
         bill.entries = union(&bill.entries, &arg.bill.entries);
         bill.pending.extend(arg.bill.pending.iter().copied());
@@ -184,22 +226,24 @@ fn merged(args: &[Arg<'_>]) -> Bill {
     bill
 }
 
-/// Both sorted lists in one; of a key that is in both, the first's entry.
+/// Both sorted lists in one; of a key that is in both, the larger entry.
 fn union(a: &[(Key, f64)], b: &[(Key, f64)]) -> Vec<(Key, f64)> {
     let mut all = Vec::with_capacity(a.len() + b.len());
     let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
     loop {
         let next = match (a.peek(), b.peek()) {
-            (Some((left, _)), Some((right, _))) if left == right => {
+            (Some((left, most)), Some((right, other))) if left == right => {
+                let next = (*left, most.max(*other));
+                a.next();
                 b.next();
-                a.next()
+                Some(next)
             }
-            (Some((left, _)), Some((right, _))) if right < left => b.next(),
-            (Some(_), _) => a.next(),
-            (None, _) => b.next(),
+            (Some((left, _)), Some((right, _))) if right < left => b.next().copied(),
+            (Some(_), _) => a.next().copied(),
+            (None, _) => b.next().copied(),
         };
         match next {
-            Some(entry) => all.push(*entry),
+            Some(entry) => all.push(entry),
             None => return all,
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use egg::Id;
 
 use crate::foundation::entity::{Id as _, List};
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Site};
 use crate::rewrite::cost::{Arg, Bill, bill, together};
 use crate::rewrite::extract::Choices;
 use crate::rewrite::language::{EGraph, ENode, Kind};
@@ -44,7 +44,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Form {
     /// The author's line that asks for the value, where one does.
-    pub site: Option<crate::graph::Site>,
+    pub site: Option<Site>,
     /// The rule that found the form taken, or `as written`.
     pub chosen: &'static str,
     /// Estimated seconds to compute the value and all it needs.
@@ -87,9 +87,9 @@ pub(crate) fn report(
         stopped: saturation.stopped,
         fired: count(&saturation.applied),
         used,
-        seconds: together(roots.iter().filter_map(|root| Some(&choices.of(*root)?.bill))),
+        seconds: after(&roots, egraph, &chosen, target),
         seconds_before: before(graph, egraph, classes, target),
-        forms: forms(graph, egraph, classes, choices, &chosen, &origins, target),
+        forms: Priced { graph, egraph, classes, choices, target }.forms(&chosen, &origins),
         log: saturation.applied.iter().map(|(name, _)| *name).collect(),
     }
 }
@@ -150,34 +150,75 @@ fn before(graph: &Graph, egraph: &EGraph, classes: &List<NodeId, Id>, target: &T
     together(graph.roots().into_iter().map(|root| &bills[root]))
 }
 
-/// For each rule that was taken, or could have been, the value where that matters most.
-fn forms(
-    graph: &Graph,
-    egraph: &EGraph,
-    classes: &List<NodeId, Id>,
-    choices: &Choices<'_>,
-    chosen: &[(Id, &ENode)],
-    origins: &Origins<'_>,
-    target: &Target,
-) -> Vec<Form> {
-    let mut most: BTreeMap<(&str, &str), Form> = BTreeMap::new();
+/// Seconds of the graph as it was chosen, each value priced once what it is made of is settled.
+fn after(roots: &[Id], egraph: &EGraph, chosen: &[(Id, &ENode)], target: &Target) -> f64 {
+    let mut priced: BTreeMap<Id, (&ENode, Bill)> = BTreeMap::new();
     for (class, node) in chosen {
-        let name = origins.name(node);
-        let price = |node: &ENode| choices.bill(egraph, target, *class, node).map(|bill| bill.total);
-        let others = egraph[*class].iter().filter(|other| origins.name(other) != name && is_heavy(other));
-        let priced = others.filter_map(|other| Some((price(other)?, origins.name(other))));
-        let best = priced.min_by(|a, b| a.0.total_cmp(&b.0));
-        let (Some(chosen_seconds), Some((other_seconds, other))) = (price(node), best) else { continue };
-        let site =
-            classes.iter().find(|(_, id)| egraph.find(**id) == *class).map(|(id, _)| graph.nodes[id].site);
-        let form = Form { site: site.flatten(), chosen: name, chosen_seconds, other, other_seconds };
-        let gain = |form: &Form| form.other_seconds - form.chosen_seconds;
-        let known = most.get(&(name, other)).map_or(0.0, gain);
-        if gain(&form) > known {
-            most.insert((name, other), form);
-        }
+        let arg = |id: &Id| {
+            let (node, bill) = &priced[id];
+            Arg { value: usize::from(*id), facts: &egraph[*id].data, op: &node.op, bill }
+        };
+        let args: Vec<Arg<'_>> = node.args.iter().map(arg).collect();
+        let bill = bill(target, usize::from(*class), &node.op, &egraph[*class].data, &args);
+        priced.insert(*class, (node, bill));
     }
-    most.into_values().collect()
+    together(roots.iter().filter_map(|root| Some(&priced.get(root)?.1)))
+}
+
+/// Everything needed to price a form that was not taken.
+struct Priced<'a> {
+    graph: &'a Graph,
+    egraph: &'a EGraph,
+    classes: &'a List<NodeId, Id>,
+    choices: &'a Choices<'a>,
+    target: &'a Target,
+}
+
+impl Priced<'_> {
+    /// For each rule that was taken or could have been, against each other, the value where that matters most.
+    fn forms(&self, chosen: &[(Id, &ENode)], origins: &Origins<'_>) -> Vec<Form> {
+        let mut most: BTreeMap<(&str, &str), Form> = BTreeMap::new();
+        let gain = |form: &Form| form.other_seconds - form.chosen_seconds;
+        for (class, node) in chosen {
+            let name = origins.name(node);
+            let Some(chosen_seconds) = self.price(*class, node) else { continue };
+            let others =
+                self.egraph[*class].iter().filter(|other| origins.name(other) != name && is_heavy(other));
+            for (other, other_seconds) in self.cheapest(*class, others, origins) {
+                let form =
+                    Form { site: self.site(*class), chosen: name, chosen_seconds, other, other_seconds };
+                if gain(&form) > most.get(&(name, other)).map_or(0.0, gain) {
+                    most.insert((name, other), form);
+                }
+            }
+        }
+        most.into_values().collect()
+    }
+
+    /// The least that the nodes of each rule would take.
+    fn cheapest<'b>(
+        &self,
+        class: Id,
+        nodes: impl Iterator<Item = &'b ENode>,
+        origins: &Origins<'_>,
+    ) -> BTreeMap<&'static str, f64> {
+        let mut least: BTreeMap<&str, f64> = BTreeMap::new();
+        for node in nodes {
+            let Some(seconds) = self.price(class, node) else { continue };
+            let known = least.entry(origins.name(node)).or_insert(seconds);
+            *known = known.min(seconds);
+        }
+        least
+    }
+
+    fn price(&self, class: Id, node: &ENode) -> Option<f64> {
+        self.choices.bill(self.egraph, self.target, class, node).map(|bill| bill.total)
+    }
+
+    fn site(&self, class: Id) -> Option<Site> {
+        let (node, _) = self.classes.iter().find(|(_, id)| self.egraph.find(**id) == class)?;
+        self.graph.nodes[node].site
+    }
 }
 
 fn is_heavy(node: &ENode) -> bool {

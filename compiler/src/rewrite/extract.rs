@@ -1,6 +1,6 @@
 //! Chooses one node for each class: the cheapest, or any at random.
 //!
-//! In: a saturated e-graph. Out: a [`Choice`] without cycles: the arguments of a chosen node were chosen before it.
+//! In: a saturated e-graph. Out: [`Choices`] without cycles: the arguments of a chosen node were chosen before it.
 //! Cheapest is greedy over bills in which shared work is paid once, in the order of rising cost; ties go to the node
 //! found first. Random is for tests: every choice must mean the same.
 //! `emit.rs` turns choices into a graph.
@@ -125,7 +125,7 @@ fn consider<'a>(
 }
 
 /// Any node of every class, such that what it needs was chosen before.
-pub(crate) fn any<'a>(egraph: &'a EGraph, seed: u64) -> Choices<'a> {
+pub(crate) fn any(egraph: &EGraph, seed: u64) -> Choices<'_> {
     let uses = Uses::of(egraph);
     let mut choices = Choices { best: vec![None; egraph.nodes().len()] };
     let mut ready = uses.leaves();
@@ -143,7 +143,7 @@ pub(crate) fn any<'a>(egraph: &'a EGraph, seed: u64) -> Choices<'a> {
     choices
 }
 
-/// One step of SplitMix64.
+/// One step of `SplitMix64`.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

@@ -33,6 +33,8 @@ pub(crate) struct Facts {
     pub(crate) read: f64,
     /// Whether it is a part of the model: a stored tensor, or a view of one.
     pub(crate) is_weight: bool,
+    /// Axes that were folded away last, with only elementwise operations after: who wants the value waits for them.
+    pub(crate) awaits: Vec<Axis>,
 }
 
 impl Facts {
@@ -44,6 +46,7 @@ impl Facts {
             bounds: (ty.dtype == DType::I32).then(|| bounds(op, args)).flatten(),
             read: read(op, args, &ty, len),
             is_weight: is_weight(op, args),
+            awaits: awaits(op, args),
             len,
             ty,
         }
@@ -98,6 +101,10 @@ impl Analysis<ENode> for Meaning {
         merged.1 |= own.read < other.read || own.is_weight && !other.is_weight;
         own.read = own.read.min(other.read);
         own.is_weight |= other.is_weight;
+        let all = union(&own.awaits, &other.awaits);
+        merged.0 |= all.len() > own.awaits.len();
+        merged.1 |= all.len() > other.awaits.len();
+        own.awaits = all;
         merged
     }
 }
@@ -190,4 +197,22 @@ fn is_weight(op: &Op, args: &[&Facts]) -> bool {
         Op::Gather { .. } => args[0].is_weight,
         _ => op.is_movement() && args.iter().all(|arg| arg.is_weight),
     }
+}
+
+fn awaits(op: &Op, args: &[&Facts]) -> Vec<Axis> {
+    let all = || args.iter().fold(Vec::new(), |all, arg| union(&all, &arg.awaits));
+    match op {
+        Op::Reduce { axis, .. } => union(&[*axis], &args[0].awaits),
+        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) => all(),
+        _ if op.is_movement() => all(),
+        _ => Vec::new(),
+    }
+}
+
+/// The axes of both lists, sorted.
+fn union(a: &[Axis], b: &[Axis]) -> Vec<Axis> {
+    let mut all = [a, b].concat();
+    all.sort_unstable();
+    all.dedup();
+    all
 }

@@ -22,6 +22,8 @@ mod language;
 pub mod rules;
 mod saturate;
 mod term;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use blame::blame;
 pub use explain::{Form, Report};

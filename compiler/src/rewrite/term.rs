@@ -94,8 +94,3 @@ pub(crate) fn slice(x: impl Into<Term>, axis: Axis, start: Sym, len: Sym) -> Ter
 pub(crate) fn facts(egraph: &EGraph, class: Id) -> &Facts {
     &egraph[class].data
 }
-
-/// The axes of a class.
-pub(crate) fn axes(egraph: &EGraph, class: Id) -> Vec<Axis> {
-    facts(egraph, class).ty.shape.axes().collect()
-}

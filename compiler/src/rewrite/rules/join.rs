@@ -6,9 +6,10 @@
 use egg::Id;
 
 use crate::graph::op::Op;
-use crate::rewrite::language::{EGraph, ENode};
+use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
 use crate::rewrite::term::{Term, contract, facts, rename, slice};
+use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Label, Shape};
 use crate::tensor::sym::Sym;
 
@@ -25,8 +26,11 @@ const CONTRACT_JOIN_SHARED_INPUT: Rule =
 fn join(egraph: &EGraph, chosen: &[(Id, ENode)]) -> Vec<(Id, Term)> {
     let mut projections: Vec<Projection> =
         chosen.iter().filter_map(|(class, node)| projection(egraph, *class, node)).collect();
-    // The classes of weights are numbered as the author wrote them.
-    projections.sort_by(|a, b| (a.key(), a.weight).cmp(&(b.key(), b.weight)));
+    // The classes of stored tensors are numbered as the author wrote them.
+    projections.sort_by(|a, b| {
+        let rank = |p: &Projection| (stored(egraph, p.weight), p.weight);
+        (a.key(), rank(a)).cmp(&(b.key(), rank(b)))
+    });
     projections.dedup_by_key(|p| (p.class, p.weight));
     let groups = projections.chunk_by(|a, b| a.key() == b.key()).filter(|group| group.len() > 1);
     groups.flat_map(|group| joined(egraph, group)).collect()
@@ -37,16 +41,19 @@ struct Projection {
     class: Id,
     x: Id,
     over: Vec<Axis>,
-    /// Axes that the weight shares with the activations without being summed: all of a group have the same.
+    /// Axes that are not summed and stay as they are, the same for a whole group: those that the activations have too,
+    /// and those of an index that picks among the weights.
     batch: Vec<Axis>,
     weight: Id,
+    dtype: DType,
     /// The axes of the weight that only the result has.
     rows: Vec<(Axis, Sym)>,
 }
 
 impl Projection {
-    fn key(&self) -> (Id, &[Axis], &[Axis]) {
-        (self.x, &self.over, &self.batch)
+    /// What all of a group have in common.
+    fn key(&self) -> (Id, &[Axis], &[Axis], DType) {
+        (self.x, &self.over, &self.batch, self.dtype)
     }
 
     fn n_rows(&self) -> Sym {
@@ -57,19 +64,35 @@ impl Projection {
 fn projection(egraph: &EGraph, class: Id, node: &ENode) -> Option<Projection> {
     let Op::Contract { over } = &*node.op else { return None };
     let is_weight = |id: Id| facts(egraph, id).is_weight;
-    let (x, weight) = match node.args[..] {
-        [x, weight] if !is_weight(x) && is_weight(weight) => (x, weight),
-        [weight, x] if !is_weight(x) && is_weight(weight) => (x, weight),
-        _ => return None,
+    let [a, b] = node.args[..] else { return None };
+    let (x, weight) = match (is_weight(a), is_weight(b)) {
+        (false, true) => (a, b),
+        (true, false) => (b, a),
+        (true, true) | (false, false) => return None,
     };
-    let (own, shape) = (facts(egraph, x), &facts(egraph, weight).ty.shape);
+    let shape = &facts(egraph, weight).ty.shape;
     let free: Vec<(Axis, Sym)> = shape.iter().filter(|(axis, _)| !over.contains(axis)).cloned().collect();
-    let (batch, rows): (Vec<_>, Vec<_>) = free.into_iter().partition(|(axis, _)| own.has(*axis));
+    let stays = |axis: Axis| facts(egraph, x).has(axis) || is_picked(egraph, weight, axis);
+    let (batch, rows): (Vec<_>, Vec<_>) = free.into_iter().partition(|(axis, _)| stays(*axis));
     let mut batch: Vec<Axis> = batch.into_iter().map(|(axis, _)| axis).collect();
     batch.sort();
     // Rows that vary in number cannot follow each other in storage.
     let are_fixed = !rows.is_empty() && rows.iter().all(|(_, size)| size.as_const().is_some());
-    are_fixed.then(|| Projection { class, x, over: over.clone(), batch, weight, rows })
+    let dtype = facts(egraph, weight).ty.dtype;
+    are_fixed.then(|| Projection { class, x, over: over.clone(), batch, weight, dtype, rows })
+}
+
+/// Whether an axis of gathered weights is one of the index.
+fn is_picked(egraph: &EGraph, weight: Id, axis: Axis) -> bool {
+    let mut gathers = egraph[weight].iter().filter(|node| node.kind() == Kind::Gather);
+    gathers.any(|gather| facts(egraph, gather.args[1]).has(axis))
+}
+
+/// The stored tensor that a weight is a view of.
+fn stored(egraph: &EGraph, weight: Id) -> Id {
+    let view =
+        egraph[weight].iter().find_map(|node| node.args.first().filter(|of| facts(egraph, **of).is_weight));
+    view.map_or(weight, |of| if *of == weight { weight } else { stored(egraph, *of) })
 }
 
 fn joined(egraph: &EGraph, group: &[Projection]) -> Vec<(Id, Term)> {
@@ -123,6 +146,9 @@ mod tests {
         let x = g.input("x", F32, &[&t, &d]);
         let q = x.contract(&g.weight("q", Format::F32, &[&h, &e, &d]), [&d]);
         let k = x.contract(&g.weight("k", Format::F32, &[&e, &d]), [&d]);
-        fires("contract-join-shared-input", &g, &(q * k));
+        fires("contract-join-shared-input", &g, &(&q * &k));
+        // Tensors of another type stay apart: they cannot follow each other in one.
+        let v = x.contract(&g.weight("v", Format::F16, &[&e, &d]), [&d]);
+        fires("contract-join-shared-input", &g, &(q * k * v));
     }
 }

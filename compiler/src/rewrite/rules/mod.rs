@@ -40,10 +40,16 @@ impl Rule {
 #[derive(Clone, Copy)]
 pub(crate) enum Search {
     /// At every node of these kinds: other ways to compute its class.
-    Nodes(&'static [Kind], fn(&EGraph, &ENode) -> Vec<Term>),
+    Nodes(&'static [Kind], Find),
     /// At the nodes of the best form so far, once nothing else is found: classes, and other ways to compute them.
-    Chosen(fn(&EGraph, &[(Id, ENode)]) -> Vec<(Id, Term)>),
+    Chosen(FindChosen),
 }
+
+/// From a node to other ways to compute its class.
+type Find = fn(&EGraph, &ENode) -> Vec<Term>;
+
+/// From the chosen nodes to classes and other ways to compute them.
+type FindChosen = fn(&EGraph, &[(Id, ENode)]) -> Vec<(Id, Term)>;
 
 /// Every rule, in the order in which they are tried.
 pub fn all() -> Vec<Rule> {

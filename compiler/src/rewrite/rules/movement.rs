@@ -4,15 +4,23 @@
 
 use egg::Id;
 
-use crate::graph::op::Op;
+use crate::graph::op::{Binary, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
-use crate::rewrite::term::{Term, facts, rename, slice};
+use crate::rewrite::term::{Term, facts, mul, rename, slice};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
-pub(super) const RULES: &[Rule] =
-    &[RENAME_RENAME, SPLIT_MERGE, MERGE_SPLIT, SLICE_SLICE, SLICE_RENAME, SLICE_CONCAT, CONCAT_SLICES];
+pub(super) const RULES: &[Rule] = &[
+    RENAME_RENAME,
+    SPLIT_MERGE,
+    MERGE_SPLIT,
+    SLICE_SLICE,
+    SLICE_RENAME,
+    SLICE_SCALE,
+    SLICE_CONCAT,
+    CONCAT_SLICES,
+];
 
 /// What: two renames become one, or none where the first name comes back.
 /// Why equal: only the last name is seen.
@@ -42,8 +50,8 @@ fn split_merge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Split { axis, into } = &*node.op else { return Vec::new() };
     let undo = |inner: &ENode| {
         let Op::Merge { axes, into: merged } = &*inner.op else { return None };
-        (merged == axis)
-            .then(|| renamed(inner.args[0], facts(egraph, inner.args[0]).ty.shape.clone(), axes, into))?
+        let own = &facts(egraph, inner.args[0]).ty.shape;
+        if merged == axis { renamed(inner.args[0], own, axes, into) } else { None }
     };
     let mut found: Vec<Term> = egraph[node.args[0]].iter().filter_map(undo).collect();
     if into.rank() == 1 {
@@ -53,7 +61,7 @@ fn split_merge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 }
 
 /// `x` with its `axes` called as those of `names`, where they have the same sizes and no name is in the way.
-fn renamed(x: Id, own: Shape, axes: &[Axis], names: &Shape) -> Option<Term> {
+fn renamed(x: Id, own: &Shape, axes: &[Axis], names: &Shape) -> Option<Term> {
     let same_sizes = axes.len() == names.rank()
         && axes.iter().zip(names.iter()).all(|(axis, (_, size))| own.size(*axis) == Some(size));
     let in_place = axes.iter().copied().eq(names.axes());
@@ -117,6 +125,25 @@ fn slice_rename(egraph: &EGraph, node: &ENode) -> Vec<Term> {
         Some(rename(slice(inner.args[0], axis, start.clone(), len.clone()), from, to))
     };
     egraph[node.args[0]].iter().filter_map(swap).collect()
+}
+
+/// What: a slice of a scaled tensor is the scaled slice.
+/// Why equal: the scale does not have the axis.
+/// Why cheaper: a slice of a contraction is seen to be that, and needs its own rows only.
+const SLICE_SCALE: Rule =
+    Rule { name: "slice-before-scale", search: Search::Nodes(&[Kind::Slice], slice_scale) };
+
+fn slice_scale(egraph: &EGraph, node: &ENode) -> Vec<Term> {
+    let Op::Slice { axis, .. } = *node.op else { return Vec::new() };
+    let mut found = Vec::new();
+    for product in egraph[node.args[0]].iter().filter(|inner| *inner.op == Op::Binary(Binary::Mul)) {
+        for (x, scale) in [(product.args[0], product.args[1]), (product.args[1], product.args[0])] {
+            if !facts(egraph, scale).has(axis) {
+                found.push(mul(Term::like(node, vec![x.into()]), scale));
+            }
+        }
+    }
+    found
 }
 
 /// What: a slice of a concatenation that stays within one part is a slice of that part.
@@ -203,6 +230,7 @@ mod tests {
         fires("slice-join", &g, &x.slice(&a, 2, 5).slice(&a, 1, 3));
         fires("slice-join", &g, &x.slice(&a, 0, 9));
         fires("slice-before-rename", &g, &x.rename(&a, &b).slice(&b, 1, 3));
+        fires("slice-before-scale", &g, &(&x * g.input("s", F32, &[&t])).slice(&a, 1, 3));
         fires("concat-of-slices", &g, &g.concat(&a, &[&x.slice(&a, 1, 3), &x.slice(&a, 4, 2)]));
     }
 

@@ -7,7 +7,7 @@ use egg::Id;
 use crate::graph::op::{Binary, Op, Scalar, Unary};
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
-use crate::rewrite::term::{Term, binary, facts};
+use crate::rewrite::term::{Term, facts, mul};
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
@@ -57,16 +57,9 @@ fn arithmetic(f: Binary, a: f32, b: f32) -> Option<f32> {
 const FACTOR_FOLD: Rule = Rule { name: "factor-fold", search: Search::Nodes(&[Kind::Binary], factors) };
 
 fn factors(egraph: &EGraph, node: &ENode) -> Vec<Term> {
-    let mut found = Vec::new();
-    for (x, outer) in constant_factor(egraph, node) {
-        for inside in egraph[x].iter() {
-            for (x, inner) in constant_factor(egraph, inside) {
-                let factor = binary(Binary::Mul, inner, outer);
-                found.push(binary(Binary::Mul, x, factor));
-            }
-        }
-    }
-    found
+    let Some((scaled, outer)) = constant_factor(egraph, node) else { return Vec::new() };
+    let inside = egraph[scaled].iter().filter_map(|inside| constant_factor(egraph, inside));
+    inside.map(|(x, inner)| mul(x, mul(inner, outer))).collect()
 }
 
 /// A product as something times a constant number; of two constants, neither is.

@@ -4,18 +4,19 @@
 
 use egg::Id;
 
-use crate::graph::op::{Binary, Op};
+use crate::graph::op::Op;
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
 use crate::rewrite::term::{Term, binary, contract, facts};
-use crate::tensor::shape::Axis;
+use crate::tensor::shape::{Axis, Shape};
 
 pub(super) const RULES: &[Rule] =
     &[CONTRACT_MOVE_OPERAND, CONTRACT_UNMERGE_AXIS, CONTRACT_DROP_EXPAND, BINARY_DROP_EXPAND];
 
-/// What: a slice, split, merge or rename of a contraction's row axis becomes that of the operand that has the axis.
+/// What: a slice, split, merge or rename of a contraction's row axis becomes that of the operand that has the axis,
+/// where another contraction reads the result.
 /// Why equal: the axis is not summed, so each of its positions is computed on its own.
-/// Why cheaper: only the rows that are wanted are computed; of a weight it is a view.
+/// Why cheaper: of a weight it is a view, and the two contractions can be summed in another order.
 const CONTRACT_MOVE_OPERAND: Rule = Rule {
     name: "contract-move-operand",
     search: Search::Nodes(&[Kind::Slice, Kind::Split, Kind::Merge, Kind::Rename], move_operand),
@@ -32,6 +33,9 @@ fn move_operand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
         _ => return Vec::new(),
     };
     let mut found = Vec::new();
+    if !is_contracted(egraph, node) {
+        return found;
+    }
     for product in egraph[node.args[0]].iter() {
         let Op::Contract { .. } = &*product.op else { continue };
         for (own, other) in [(product.args[0], product.args[1]), (product.args[1], product.args[0])] {
@@ -44,6 +48,14 @@ fn move_operand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
         }
     }
     found
+}
+
+/// Whether a contraction reads the value of a node. Elsewhere rows that are cut apart would be computed apart.
+fn is_contracted(egraph: &EGraph, node: &ENode) -> bool {
+    let class = egraph.lookup(node.clone());
+    class.is_some_and(|class| {
+        egraph[class].parents().any(|reader| egraph.id_to_node(reader).kind() == Kind::Contract)
+    })
 }
 
 /// What: a contraction over a merged axis becomes one over its parts, the other operand being split.
@@ -64,7 +76,7 @@ fn unmerge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
                 continue;
             }
             let parts = axes.iter().filter_map(|axis| Some((*axis, inner.size(*axis)?.clone())));
-            let Some(parts) = crate::tensor::shape::Shape::new(parts) else { continue };
+            let Some(parts) = Shape::new(parts) else { continue };
             let split = Term::node(Op::Split { axis: *into, into: parts }, vec![other.into()]);
             let kept = over.iter().copied().filter(|axis| axis != into);
             found.push(contract(kept.chain(axes.iter().copied()).collect(), merge.args[0], split));
@@ -122,9 +134,10 @@ mod tests {
     fn rows_are_cut_from_the_weight() {
         let (g, [t, d, h, e, m]) = sizes([("t", 2), ("d", 3), ("h", 2), ("e", 3), ("m", 6)]);
         let (x, w) = (g.input("x", F32, &[&t, &d]), g.weight("w", Format::F32, &[&m, &d]));
-        let y = x.contract(&w, [&d]);
-        fires("contract-move-operand", &g, &y.slice(&m, 1, 4));
-        fires("contract-move-operand", &g, &y.split(&m, &[&h, &e]));
+        let (y, m4, k) = (x.contract(&w, [&d]), m.sized(4), g.input("k", F32, &[&m.sized(4)]));
+        fires("contract-move-operand", &g, &y.slice(&m, 1, 4).contract(&k, [&m4]));
+        let k = g.input("heads", F32, &[&h, &e]);
+        fires("contract-move-operand", &g, &y.split(&m, &[&h, &e]).contract(&k, [&e]));
     }
 
     #[test]

@@ -18,8 +18,8 @@ const DEPTH: usize = 4;
 
 /// What: a contraction of `a·s` with `b` becomes `s` times the contraction of `a` with `b`; likewise for `a/s`.
 /// Why equal: `s` has no summed axis, so it is the same number in every term of a sum.
-/// Why cheaper: the contraction need not wait for `s`, often itself a sum over the same axis, and `s` is applied to
-/// the result, in its epilogue.
+/// Why cheaper: where `s` is made of a sum over the same axis, the contraction need not wait for it: both sums run
+/// side by side, and `s` is applied to the result. Other factors stay, as they would have to be carried further.
 const CONTRACT_HOIST_SCALE: Rule =
     Rule { name: "contract-hoist-scale", search: Search::Nodes(&[Kind::Contract], hoist) };
 
@@ -30,12 +30,18 @@ fn hoist(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     }
     let mut found = Vec::new();
     for (scaled, other) in [(node.args[0], node.args[1]), (node.args[1], node.args[0])] {
-        for peeled in peel(egraph, scaled, over, DEPTH) {
+        let peeled = peel(egraph, scaled, over, DEPTH);
+        for peeled in peeled.into_iter().filter(|peeled| is_awaited(egraph, peeled.factor, over)) {
             let product = contract(over.clone(), peeled.rest, other);
             found.push(binary(peeled.by, product, peeled.factor));
         }
     }
     found
+}
+
+/// Whether a factor is made of a sum over one of the axes.
+fn is_awaited(egraph: &EGraph, factor: Id, over: &[Axis]) -> bool {
+    facts(egraph, factor).awaits.iter().any(|axis| over.contains(axis))
 }
 
 /// A product taken apart: `rest by factor`.
@@ -74,13 +80,15 @@ fn peel(egraph: &EGraph, class: Id, axes: &[Axis], depth: usize) -> Vec<Peeled> 
 #[cfg(test)]
 mod tests {
     use crate::rewrite::rules::tests::{fires, sizes};
+    use crate::tensor::dtype::DType::F32;
+    use crate::tensor::quant::Format;
 
     #[test]
     fn a_row_scale_leaves_the_projection() {
         let (g, [t, d, h]) = sizes([("t", 3), ("d", 8), ("h", 4)]);
-        let (x, gain) = (g.input("x", crate::tensor::dtype::DType::F32, &[&t, &d]), g.table(&d, &[1.5; 8]));
+        let (x, gain) = (g.input("x", F32, &[&t, &d]), g.table(&d, &[1.5; 8]));
         let scale = ((&x * &x).sum(&d) + 1.0).rsqrt();
-        let w = g.weight("w", crate::tensor::quant::Format::F32, &[&h, &d]);
+        let w = g.weight("w", Format::F32, &[&h, &d]);
         let y = (&x * scale * gain).contract(&w, [&d]);
         fires("contract-hoist-scale", &g, &y);
     }
@@ -88,10 +96,7 @@ mod tests {
     #[test]
     fn a_divisor_leaves_too() {
         let (g, [t, d, h]) = sizes([("t", 3), ("d", 8), ("h", 4)]);
-        let (x, w) = (
-            g.input("x", crate::tensor::dtype::DType::F32, &[&t, &d]),
-            g.weight("w", crate::tensor::quant::Format::F32, &[&h, &d]),
-        );
+        let (x, w) = (g.input("x", F32, &[&t, &d]), g.weight("w", Format::F32, &[&h, &d]));
         let y = (&x / (x.max(&d) + 9.0)).contract(&w, [&d]);
         fires("contract-hoist-scale", &g, &y);
     }
