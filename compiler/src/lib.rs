@@ -12,5 +12,6 @@ pub mod kernel;
 pub mod options;
 pub mod reference;
 pub mod rewrite;
+pub mod schedule;
 pub mod target;
 pub mod tensor;
