@@ -58,7 +58,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(path) = &options.story {
         std::fs::write(path, story.to_string()).map_err(|error| format!("{path}: {error}"))?;
     }
-    let text = if arguments.json { format!("{:#}\n", as_json(&story)) } else { as_text(&story, arguments.kernels) };
+    let text =
+        if arguments.json { format!("{:#}\n", as_json(&story)) } else { as_text(&story, arguments.kernels) };
     // A reader that closes the pipe early has read enough.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(())
@@ -135,7 +136,9 @@ fn as_json(story: &Story) -> Value {
 /// Why each launch ends where it does.
 fn barriers(story: &Story) -> Vec<Value> {
     let launches = story.launches().enumerate();
-    launches.map(|(step, kernel)| json!({ "after": step, "kernel": kernel.name, "reasons": kernel.barriers })).collect()
+    launches
+        .map(|(step, kernel)| json!({ "after": step, "kernel": kernel.name, "reasons": kernel.barriers }))
+        .collect()
 }
 
 fn block(block: &fusebox_compiler::story::BlockStory) -> Value {

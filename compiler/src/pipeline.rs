@@ -62,7 +62,8 @@ impl<'a> Road<'a> {
         let regions = self.stage("partition", || partitioned(&better, options));
         self.verified("partition", || fuse::verify::verify(&better, &regions))?;
         let kernels = self.stage("lower", || lowered(&better, &regions, options))?;
-        let each = || kernels.iter().flatten().flat_map(|(kernel, _)| kernel::verify::verify(kernel)).collect();
+        let each =
+            || kernels.iter().flatten().flat_map(|(kernel, _)| kernel::verify::verify(kernel)).collect();
         self.verified("lower", each)?;
         let story = block_story(template, n_uses, &better, &report, &regions, &kernels, &options.target);
         self.story.blocks.push(story);
@@ -76,7 +77,11 @@ impl<'a> Road<'a> {
         result
     }
 
-    fn verified(&mut self, stage: &'static str, verify: impl FnOnce() -> Vec<Complaint>) -> Result<(), Error> {
+    fn verified(
+        &mut self,
+        stage: &'static str,
+        verify: impl FnOnce() -> Vec<Complaint>,
+    ) -> Result<(), Error> {
         let complaints = self.stage("verify", verify);
         if complaints.is_empty() { Ok(()) } else { Err(Error::Bug { stage, complaints }) }
     }

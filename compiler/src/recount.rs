@@ -11,7 +11,7 @@ use crate::graph::{Graph, NodeId};
 use crate::kernel::lower::Bound;
 use crate::kernel::measure::measure;
 use crate::kernel::{Access, Kernel};
-use crate::rewrite::{Form, Report};
+use crate::rewrite::{Form, Report, Stop};
 use crate::schedule::Plan;
 use crate::story::{BlockStory, EGraphStory, KernelStory, RegionStory, Story};
 use crate::target::Target;
@@ -27,7 +27,8 @@ pub(crate) fn block_story(
     target: &Target,
 ) -> BlockStory {
     let launches = regions.regions.iter().zip(kernels);
-    let launches = launches.flat_map(|(roots, kernels)| kernels.iter().map(move |(kernel, _)| (roots, kernel)));
+    let launches =
+        launches.flat_map(|(roots, kernels)| kernels.iter().map(move |(kernel, _)| (roots, kernel)));
     BlockStory {
         name: template.name.to_string(),
         n_uses,
@@ -39,14 +40,16 @@ pub(crate) fn block_story(
             nodes: report.nodes,
             classes: report.classes,
             rounds: report.rounds,
-            stopped: report.stopped.to_string(),
+            stopped: stop_word(report.stopped).to_owned(),
         },
         rules_fired: report.fired.iter().map(|(rule, n)| ((*rule).to_owned(), *n)).collect(),
         rules_used: report.used.iter().map(|rule| (*rule).to_owned()).collect(),
         forms: report.forms.iter().map(form_line).collect(),
         seconds: (report.seconds_before, report.seconds),
         regions: regions.regions.iter().map(|roots| region_story(better, regions, roots)).collect(),
-        kernels: launches.map(|(roots, kernel)| kernel_story(better, regions, roots, kernel, target)).collect(),
+        kernels: launches
+            .map(|(roots, kernel)| kernel_story(better, regions, roots, kernel, target))
+            .collect(),
     }
 }
 
@@ -65,6 +68,15 @@ pub(crate) fn with_plan(mut story: Story, plan: &Plan) -> Story {
 
 fn n_operations(graph: &Graph) -> usize {
     graph.nodes.values().filter(|node| !node.op.is_leaf()).count()
+}
+
+fn stop_word(stop: Stop) -> &'static str {
+    match stop {
+        Stop::Saturated => "saturated",
+        Stop::Nodes => "node limit",
+        Stop::Rounds => "round limit",
+        Stop::Fuel => "out of fuel",
+    }
 }
 
 fn form_line(form: &Form) -> String {

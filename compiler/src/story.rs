@@ -173,7 +173,12 @@ impl BlockStory {
         let EGraphStory { nodes, classes, rounds, stopped } = &self.egraph;
         writeln!(f, "## 2. improved\n{} operations", self.n_improved)?;
         writeln!(f, "e-graph: {nodes} nodes in {classes} classes after {rounds} rounds, stopped: {stopped}")?;
-        writeln!(f, "estimate: {:.1} us as asked, {:.1} us as chosen", self.seconds.0 * 1e6, self.seconds.1 * 1e6)?;
+        writeln!(
+            f,
+            "estimate: {:.1} us as asked, {:.1} us as chosen",
+            self.seconds.0 * 1e6,
+            self.seconds.1 * 1e6
+        )?;
         let fired: Vec<String> = self.rules_fired.iter().map(|(rule, n)| format!("{rule} ×{n}")).collect();
         writeln!(f, "rules fired: {}", listed(&fired))?;
         writeln!(f, "rules used: {}", listed(&self.rules_used))?;

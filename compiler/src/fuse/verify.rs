@@ -20,12 +20,14 @@ pub fn verify(graph: &Graph, partition: &Partition) -> Vec<Complaint> {
         let cone = partition.cut.cone(graph, roots);
         for load in partition.cut.loads(graph, &cone) {
             if partition.cut.has(load) && stored_by[load].is_none() {
-                complaints.push(Complaint::new(load, format!("region {region} reads it before it is stored")));
+                complaints
+                    .push(Complaint::new(load, format!("region {region} reads it before it is stored")));
             }
         }
         for node in cone.iter().filter(|node| is_weighty(&graph.nodes[**node].op)) {
             if let Some(other) = computed_by[*node].replace(region) {
-                complaints.push(Complaint::new(node, format!("regions {other} and {region} both compute it")));
+                complaints
+                    .push(Complaint::new(node, format!("regions {other} and {region} both compute it")));
             }
         }
         for root in roots {

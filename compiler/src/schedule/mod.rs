@@ -19,6 +19,7 @@ use crate::tensor::shape::Shape;
 
 pub mod alias;
 pub mod arena;
+pub mod assemble;
 pub mod lifetime;
 pub mod print;
 pub mod run;

@@ -1,0 +1,140 @@
+//! Puts the launches of every use of every block in a row.
+//!
+//! In: a model divided into blocks, and the kernels of each distinct block. Out: a [`Sequence`]: every kernel once,
+//! every launch with the values of its use. Time is linear in the launches.
+//! Nothing is decided here; `plan` finds the values their places.
+
+use indexmap::IndexMap;
+
+use crate::foundation::entity::{Id, List};
+use crate::fuse::barrier::Barrier;
+use crate::graph::divide::{Division, Instance, TemplateId};
+use crate::graph::op::Op;
+use crate::graph::{Graph, Name, NodeId};
+use crate::kernel::lower::Bound;
+use crate::kernel::lower::params::{Buffer, storage_of};
+use crate::kernel::{Param, ParamId};
+use crate::schedule::{Home, KernelId, Launch, Sequence, Value, ValueId};
+
+/// A distinct block with its kernels.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// What the kernels compute.
+    pub graph: Graph,
+    /// The launches in order, each with the reasons why its results are stored.
+    pub launches: Vec<(Bound, Vec<Barrier>)>,
+}
+
+/// What makes two values of the whole the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Weight(Name),
+    State(Name),
+    Constant(TemplateId, NodeId),
+    /// A value of the model.
+    Model(NodeId),
+    /// A value inside one use of a block.
+    Inside(usize, Buffer),
+}
+
+/// The launches of a whole model.
+pub fn assemble(graph: &Graph, division: &Division, units: List<TemplateId, Unit>) -> Sequence {
+    let mut kernels = List::default();
+    let mut launches_of: List<TemplateId, Vec<(KernelId, Vec<Barrier>)>> = List::default();
+    let mut graphs: List<TemplateId, (Graph, Vec<Vec<Buffer>>)> = List::default();
+    for (_, unit) in units.into_entries() {
+        let mut launches = Vec::new();
+        let mut buffers = Vec::new();
+        for ((kernel, bound), barriers) in unit.launches {
+            launches.push((kernels.push(kernel), barriers));
+            buffers.push(bound);
+        }
+        launches_of.push(launches);
+        graphs.push((unit.graph, buffers));
+    }
+    let mut assembly = Assembly { graph, kernels: &kernels, values: IndexMap::new() };
+    let mut launches = Vec::new();
+    for (index, instance) in division.instances.iter().enumerate() {
+        let (template, buffers) = &graphs[instance.template];
+        for ((kernel, barriers), buffers) in launches_of[instance.template].iter().zip(buffers) {
+            let args = assembly.args(index, instance, template, *kernel, buffers);
+            launches.push(Launch { kernel: *kernel, args, instance: index, barriers: barriers.clone() });
+        }
+    }
+    let values = assembly.values.into_values().collect();
+    Sequence { kernels, values, launches }
+}
+
+struct Assembly<'a> {
+    graph: &'a Graph,
+    kernels: &'a List<KernelId, crate::kernel::Kernel>,
+    values: IndexMap<Key, Value>,
+}
+
+impl Assembly<'_> {
+    fn args(
+        &mut self,
+        index: usize,
+        instance: &Instance,
+        template: &Graph,
+        kernel: KernelId,
+        buffers: &[Buffer],
+    ) -> Vec<ValueId> {
+        let params = &self.kernels[kernel].params;
+        let mut args = Vec::with_capacity(buffers.len());
+        for (position, buffer) in buffers.iter().enumerate() {
+            let (key, home, name) = self.identify(index, instance, template, *buffer);
+            let Param { format, shape, name: own, .. } = &params[ParamId::from_index(position)];
+            let entry = self.values.entry(key);
+            args.push(ValueId::from_index(entry.index()));
+            entry.or_insert_with(|| {
+                let name = name.unwrap_or_else(|| own.clone());
+                Value { name, format: *format, shape: shape.clone(), home }
+            });
+        }
+        args
+    }
+
+    fn identify(
+        &self,
+        index: usize,
+        instance: &Instance,
+        template: &Graph,
+        buffer: Buffer,
+    ) -> (Key, Home, Option<Name>) {
+        let Buffer::Node(node) = buffer else { return (Key::Inside(index, buffer), Home::Temporary, None) };
+        let of_model = |name: &Name| instance.leaves.get(name).unwrap_or(name).clone();
+        match &template.nodes[node].op {
+            Op::Weight { name, .. } => (Key::Weight(of_model(name)), Home::Weight, Some(of_model(name))),
+            Op::State { name, .. } => (Key::State(of_model(name)), Home::State, Some(of_model(name))),
+            Op::Table { values, .. } => {
+                (Key::Constant(instance.template, node), Home::Constant(values.clone()), None)
+            }
+            Op::Input { name, .. } => match instance.inputs.get(name) {
+                Some(value) => self.of_model(*value),
+                None => (Key::Inside(index, buffer), Home::Input, Some(name.clone())),
+            },
+            _ => {
+                let output = template.outputs.iter().find(|(_, output)| *output == node);
+                match output.and_then(|(name, _)| instance.outputs.get(name)) {
+                    Some(value) => self.of_model(*value),
+                    None => (Key::Inside(index, buffer), Home::Temporary, None),
+                }
+            }
+        }
+    }
+
+    /// A value of the model: an input, a state, an output, or what one block hands to another.
+    fn of_model(&self, value: NodeId) -> (Key, Home, Option<Name>) {
+        let storage = storage_of(self.graph, value);
+        match &self.graph.nodes[storage].op {
+            Op::Input { name, .. } => (Key::Model(storage), Home::Input, Some(name.clone())),
+            Op::State { name, .. } => (Key::State(name.clone()), Home::State, Some(name.clone())),
+            _ => {
+                let output = self.graph.outputs.iter().find(|(_, output)| *output == value);
+                let home = if output.is_some() { Home::Output } else { Home::Temporary };
+                (Key::Model(value), home, output.map(|(name, _)| name.clone()))
+            }
+        }
+    }
+}
