@@ -1,0 +1,174 @@
+//! The whole road: compile a model, run its plan slowly, compare with the definition.
+//!
+//! In: the named blocks and models, shrunk so that the slow evaluators keep up, and at full size for counts.
+//! Counts are exact: kernels, bytes of a cache, steps. Nothing here is timed.
+
+use fusebox_compiler::error::Error;
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::graph::parse::parse;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::pipeline::compile;
+use fusebox_compiler::reference::compare::{Tolerance, close};
+use fusebox_compiler::reference::{evaluate, random};
+use fusebox_compiler::schedule;
+use fusebox_compiler::story::Story;
+use fusebox_compiler::target::{TARGETS, Target};
+use fusebox_compiler::tensor::sym::Sym;
+use fusebox_models::blocks;
+
+fn options(target: &str) -> Options {
+    Options::for_target(Target::named(target).expect("a named target"))
+}
+
+fn block_story(name: &str, tokens: i64, target: &str) -> Story {
+    let config = blocks::named(name).expect("a named block");
+    let graph = blocks::block(&config, &Sym::from(tokens)).expect("a block that fits together");
+    compile(&graph, &options(target)).expect("a block that compiles").1
+}
+
+/// Compiles, runs the plan, and compares outputs and states with the reference.
+fn check(graph: &Graph, options: &Options, seed: u64) -> Result<(), String> {
+    let bindings = random::bindings(graph, seed, &[]);
+    let expected = evaluate(graph, &bindings).map_err(|error| error.to_string())?;
+    let (plan, _) = compile(graph, options).map_err(|error| error.to_string())?;
+    let actual = schedule::run::run(&plan, &bindings).map_err(|error| error.to_string())?;
+    for (name, value) in expected.outputs.iter().chain(&expected.states) {
+        let own = actual.outputs.get(name).or(actual.states.get(name)).ok_or(format!("`{name}` is missing"))?;
+        close(value, own, Tolerance::of(graph)).map_err(|what| format!("`{name}` {what}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_compiled_model_computes_what_was_asked() {
+    for name in blocks::NAMES {
+        let config = blocks::named(name).unwrap().shrunk();
+        for (index, target) in TARGETS.into_iter().enumerate() {
+            let tokens = Sym::from([1, 2, 5][index % 3]);
+            let graph = blocks::model(&config, &tokens, 2).unwrap();
+            check(&graph, &Options::for_target(target), 3).unwrap_or_else(|what| panic!("{name} {target}: {what}"));
+        }
+    }
+}
+
+#[test]
+fn a_compiled_model_computes_the_same_whatever_is_chosen() {
+    for name in blocks::NAMES {
+        let graph = blocks::model(&blocks::named(name).unwrap().shrunk(), &Sym::from(2i64), 2).unwrap();
+        for seed in 0..3 {
+            let options = Options { chaos: Some(seed), ..options("cpu-avx2") };
+            check(&graph, &options, seed).unwrap_or_else(|what| panic!("{name} seed {seed}: {what}"));
+        }
+    }
+}
+
+#[test]
+fn fuel_stops_everywhere_and_leaves_a_right_program() {
+    let graph = blocks::block(&blocks::named("qwen3-0.6b").unwrap().shrunk(), &Sym::from(2i64)).unwrap();
+    for fuel in [0, 1, 7, 30] {
+        let options = Options { fuel: Some(fuel), ..options("cpu-avx512") };
+        check(&graph, &options, 5).unwrap_or_else(|what| panic!("fuel {fuel}: {what}"));
+    }
+}
+
+#[test]
+fn decoding_takes_few_kernels_a_block() {
+    let at_most = [
+        ("qwen3-0.6b", 5, 6),
+        ("qwen3-8b", 5, 6),
+        ("llama-3.2-1b", 5, 6),
+        ("deepseek-v2-lite", 10, 10),
+        ("glm-4.7-flash", 10, 10),
+        ("qwen3-30b-a3b", 10, 10),
+    ];
+    for (name, on_cpu, on_gpu) in at_most {
+        for (target, most) in [("cpu-avx512", on_cpu), ("cuda-sm90", on_gpu)] {
+            let n = block_story(name, 1, target).steps.len();
+            assert!(n <= most, "{name} on {target}: {n} kernels, at most {most}");
+        }
+    }
+}
+
+#[test]
+fn no_norm_rotation_or_residual_of_qwen3_is_a_kernel() {
+    let story = block_story("qwen3-0.6b", 1, "cpu-avx512");
+    let skeletons: Vec<&str> = story.launches().map(|kernel| kernel.skeleton.as_str()).collect();
+    assert_eq!(skeletons, ["matrix-vector", "attention", "matrix-vector", "matrix-vector", "matrix-vector"]);
+}
+
+#[test]
+fn a_whole_step_adds_at_most_four_kernels_to_its_blocks() {
+    let config = blocks::named("qwen3-0.6b").unwrap();
+    let graph = blocks::model(&config, &Sym::from(1i64), 28).unwrap();
+    let (_, story) = compile(&graph, &options("cpu-avx512")).unwrap();
+    assert!(story.steps.len() <= 5 * 28 + 4, "{}", story.steps.len());
+    assert_eq!(story.blocks.len(), 3, "an embedding, one distinct block, a head");
+}
+
+/// The elements of the latent cache that a step reads, and the widest value it ever stores, per cached position.
+fn latent_traffic(tokens: i64, target: &str) -> (Vec<String>, bool) {
+    let story = block_story("deepseek-v2-lite", tokens, target);
+    let lines: Vec<String> = story.launches().flat_map(|kernel| kernel.traffic.clone()).collect();
+    let expands = lines.iter().any(|line| line.starts_with("writes") && line.contains('P'));
+    (lines.into_iter().filter(|line| line.ends_with(" of latent")).collect(), expands)
+}
+
+#[test]
+fn decoding_reads_the_latent_cache_once_and_expands_nothing() {
+    for target in ["cpu-avx512", "cuda-sm90"] {
+        let (lines, expands) = latent_traffic(1, target);
+        assert_eq!(lines, ["writes 576 f32 of latent", "reads 576*P+576 f32 of latent"], "{target}");
+        assert!(!expands, "keys or values of every cached position are stored on {target}");
+    }
+}
+
+#[test]
+fn a_long_prefill_picks_the_expanded_form_of_the_same_graph_and_says_so() {
+    let (_, expands) = latent_traffic(512, "cpu-avx512");
+    assert!(expands, "keys and values are expanded once for many queries");
+    let absorbed = |tokens| {
+        let story = block_story("deepseek-v2-lite", tokens, "cpu-avx512");
+        let block = &story.blocks[0];
+        assert!(block.forms.iter().any(|form| form.contains("contract-reassociate")), "{:#?}", block.forms);
+        block.rules_used.iter().any(|rule| rule == "contract-reassociate")
+    };
+    assert!(absorbed(1) && !absorbed(512));
+}
+
+#[test]
+fn depth_changes_neither_blocks_nor_kernels() {
+    let config = blocks::named("qwen3-0.6b").unwrap();
+    let story = |layers| {
+        let graph = blocks::model(&config, &Sym::from(1i64), layers).unwrap();
+        compile(&graph, &options("cpu-avx512")).unwrap().1
+    };
+    let (few, many) = (story(4), story(64));
+    assert_eq!(many.steps.len() - few.steps.len(), 5 * 60);
+    assert_eq!(few.arena_bytes, many.arena_bytes);
+    let kernels = |story: &Story| -> Vec<String> {
+        story.blocks.iter().flat_map(|block| &block.kernels).map(|kernel| kernel.text.clone()).collect()
+    };
+    assert_eq!(kernels(&few), kernels(&many));
+}
+
+#[test]
+fn the_same_graph_gives_the_same_bytes() {
+    for name in blocks::NAMES {
+        let config = blocks::named(name).unwrap();
+        let graph = blocks::model(&config, &Sym::from(1i64), 3).unwrap();
+        let told = || {
+            let (plan, story) = compile(&graph, &options("vulkan")).unwrap();
+            format!("{story}{:?}", plan)
+        };
+        assert_eq!(told(), told(), "{name}");
+    }
+}
+
+#[test]
+fn a_graph_that_does_not_fit_together_is_refused_with_its_place() {
+    let mut graph = parse("%0 = input x : f32[d:4]\n%1 = mul %0 %0\noutput y = %1\n").unwrap();
+    let first = graph.nodes.ids().next().unwrap();
+    graph.outputs.push(("y".into(), first));
+    let error = compile(&graph, &options("cpu-avx2")).unwrap_err();
+    assert!(matches!(error, Error::Input { .. }), "{error}");
+}
