@@ -163,7 +163,7 @@ impl Copy<'_> {
         let own = if is_inside {
             let args = node.args.iter().map(|arg| self.node(*arg, template, instance)).collect();
             let op = local(&node.op, instance);
-            template.push(Node { op, args, ty: node.ty.clone(), block: None, site: None })
+            template.push(Node { op, args, ty: node.ty.clone(), block: None, site: node.site })
         } else {
             let name: Name = format!("in{}", instance.inputs.len()).into();
             instance.inputs.insert(name.clone(), id);
