@@ -248,3 +248,49 @@ fn union(a: &[(Key, f64)], b: &[(Key, f64)]) -> Vec<(Key, f64)> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::graph::build::Tensor;
+    use crate::rewrite::rules::tests::sizes;
+    use crate::rewrite::tests::cpu;
+    use crate::rewrite::{Settings, improve};
+    use crate::tensor::dtype::DType::F32;
+    use crate::tensor::quant::Format;
+
+    /// Seconds of a value as it is written.
+    fn seconds(y: &Tensor) -> f64 {
+        let graph = y.builder().finish(&[("y", y)]).unwrap();
+        improve(&graph, &Settings { fuel: Some(0), ..Settings::new(cpu()) }).1.seconds
+    }
+
+    #[test]
+    fn shared_work_is_paid_once() {
+        let (g, [t, d, h]) = sizes([("t", 1), ("d", 1024), ("h", 1024)]);
+        let y = g.input("x", F32, &[&t, &d]).contract(&g.weight("w", Format::Q8_0, &[&h, &d]), [&d]);
+        let once = seconds(&y);
+        assert!(once > cpu().launch + (1024.0 * 1024.0 / 32.0 * 34.0) / cpu().bandwidth);
+        assert!(seconds(&(&y + y.exp())) < 1.001 * once);
+    }
+
+    #[test]
+    fn waiting_for_a_sum_costs_a_launch() {
+        let (g, [t, d, h]) = sizes([("t", 1), ("d", 1024), ("h", 1024)]);
+        let (x, w) = (g.input("x", F32, &[&t, &d]), g.weight("w", Format::Q8_0, &[&h, &d]));
+        let scale = x.sum(&d).rsqrt();
+        let (waits, does_not) = ((&x * &scale).contract(&w, [&d]), x.contract(&w, [&d]) * &scale);
+        let saved = seconds(&waits) - seconds(&does_not);
+        assert!((saved / cpu().launch - 1.0).abs() < 0.01, "{saved}");
+    }
+
+    #[test]
+    fn slices_of_a_contraction_pay_for_all_of_it_together() {
+        let (g, [t, d, r]) = sizes([("t", 1), ("d", 1024), ("r", 64)]);
+        let parts = [g.weight("a", Format::F32, &[&r, &d]), g.weight("b", Format::Q8_0, &[&r, &d])];
+        let y = g.input("x", F32, &[&t, &d]).contract(&g.concat(&r, &[&parts[0], &parts[1]]), [&d]);
+        let (a, b) = (y.slice(&r, 0, 64), y.slice(&r, 64, 64));
+        let (all, first, second) = (seconds(&y), seconds(&a), seconds(&b));
+        assert!(((first + second) / all - 1.0).abs() < 1e-9, "{first} + {second} is not {all}");
+        assert!(first > 3.0 * second, "rows of more bytes take more: {first}, {second}");
+    }
+}

@@ -12,56 +12,9 @@ use crate::graph::{Graph, NodeId, Site};
 use crate::rewrite::cost::{Arg, Bill, bill, together};
 use crate::rewrite::extract::Choices;
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::saturate::{Saturation, Stop};
+use crate::rewrite::saturate::Saturation;
+use crate::rewrite::{Form, Report};
 use crate::target::Target;
-
-/// How an improvement went.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Report {
-    /// Nodes of the e-graph.
-    pub nodes: usize,
-    /// Classes of the e-graph.
-    pub classes: usize,
-    /// Rounds in which rules were applied.
-    pub rounds: usize,
-    /// Why there were no more.
-    pub stopped: Stop,
-    /// How often each rule added an equality, by name.
-    pub fired: Vec<(&'static str, usize)>,
-    /// The rules whose forms are in the graph that came out, by name.
-    pub used: Vec<&'static str>,
-    /// Estimated seconds of the graph that came out.
-    pub seconds: f64,
-    /// Estimated seconds of the graph that went in.
-    pub seconds_before: f64,
-    /// Where there was a choice that mattered: the forms taken, and the best that was not.
-    pub forms: Vec<Form>,
-    /// The rule of each application, in order.
-    pub log: Vec<&'static str>,
-}
-
-/// A value for which different forms were priced.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Form {
-    /// The author's line that asks for the value, where one does.
-    pub site: Option<Site>,
-    /// The rule that found the form taken, or `as written`.
-    pub chosen: &'static str,
-    /// Estimated seconds to compute the value and all it needs.
-    pub chosen_seconds: f64,
-    /// The rule that found the best of the other forms, or `as written`.
-    pub other: &'static str,
-    /// What it would have taken.
-    pub other_seconds: f64,
-}
-
-impl std::fmt::Display for Form {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (chosen, other) = (self.chosen_seconds * 1e6, self.other_seconds * 1e6);
-        write!(f, "{}: {chosen:.1} us against {other:.1} us {}", self.chosen, self.other)?;
-        self.site.map_or(Ok(()), |site| write!(f, " at {site}"))
-    }
-}
 
 const AS_WRITTEN: &str = "as written";
 

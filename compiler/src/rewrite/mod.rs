@@ -6,12 +6,14 @@
 //! a limit is an outcome, not an error. Rounding may change, meaning never does.
 //! `README.md` is the charter for rules and tells the cost model; the rules are in `rules/`.
 
+use std::fmt;
+
 use egg::Id;
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Site};
 use crate::target::Target;
 
-mod blame;
+pub mod blame;
 mod cost;
 mod emit;
 mod encode;
@@ -24,10 +26,6 @@ mod saturate;
 mod term;
 #[cfg(test)]
 pub(crate) mod tests;
-
-pub use blame::blame;
-pub use explain::{Form, Report};
-pub use saturate::Stop;
 
 use extract::Choices;
 use rules::Rule;
@@ -80,6 +78,67 @@ impl Settings {
     }
 }
 
+/// Why saturation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// No rule finds anything new.
+    Saturated,
+    /// There are as many nodes as allowed.
+    Nodes,
+    /// There were as many rounds as allowed.
+    Rounds,
+    /// As many rules were applied as allowed.
+    Fuel,
+}
+
+/// How an improvement went.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Nodes of the e-graph.
+    pub nodes: usize,
+    /// Classes of the e-graph.
+    pub classes: usize,
+    /// Rounds in which rules were applied.
+    pub rounds: usize,
+    /// Why there were no more.
+    pub stopped: Stop,
+    /// How often each rule added an equality, by name.
+    pub fired: Vec<(&'static str, usize)>,
+    /// The rules whose forms are in the graph that came out, by name.
+    pub used: Vec<&'static str>,
+    /// Estimated seconds of the graph that came out.
+    pub seconds: f64,
+    /// Estimated seconds of the graph that went in.
+    pub seconds_before: f64,
+    /// Where there was a choice that mattered: the forms taken, and the best that was not.
+    pub forms: Vec<Form>,
+    /// The rule of each application, in order.
+    pub log: Vec<&'static str>,
+}
+
+/// A value for which different forms were priced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Form {
+    /// The author's line that asks for the value, where one does.
+    pub site: Option<Site>,
+    /// The rule that found the form taken, or `as written`.
+    pub chosen: &'static str,
+    /// Estimated seconds to compute the value and all it needs.
+    pub chosen_seconds: f64,
+    /// The rule that found the best of the other forms, or `as written`.
+    pub other: &'static str,
+    /// What it would have taken.
+    pub other_seconds: f64,
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (chosen, other) = (self.chosen_seconds * 1e6, self.other_seconds * 1e6);
+        write!(f, "{}: {chosen:.1} us against {other:.1} us {}", self.chosen, self.other)?;
+        self.site.map_or(Ok(()), |site| write!(f, " at {site}"))
+    }
+}
+
 /// A graph of the same meaning that takes less time on the target, and how it was found.
 pub fn improve(graph: &Graph, settings: &Settings) -> (Graph, Report) {
     improve_with(graph, &rules::all(), settings)
@@ -107,6 +166,7 @@ pub fn improve_with(graph: &Graph, rules: &[Rule], settings: &Settings) -> (Grap
     let choices = choose(&saturation, settings);
     let report = explain::report(graph, &saturation, &encoded.classes, &choices, &settings.target);
     let made = emit::emit(graph, &saturation.egraph, &encoded.classes, &choices);
+    debug_assert!(made.is_some(), "choices go in circles");
     (made.unwrap_or_else(|| graph.clone()), report)
 }
 
