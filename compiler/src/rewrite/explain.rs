@@ -9,10 +9,11 @@ use egg::Id;
 
 use crate::foundation::entity::{Id as _, List};
 use crate::graph::{Graph, NodeId, Site};
-use crate::rewrite::cost::{Arg, Bill, bill, together};
+use crate::rewrite::cost::{Arg, Bill, Ledger};
 use crate::rewrite::extract::Choices;
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::saturate::Saturation;
+use crate::rewrite::settle::whole;
 use crate::rewrite::{Form, Report};
 use crate::target::Target;
 
@@ -40,7 +41,7 @@ pub(crate) fn report(
         stopped: saturation.stopped,
         fired: count(&saturation.applied),
         used,
-        seconds: after(&roots, egraph, &chosen, target),
+        seconds: whole(egraph, target, &chosen),
         seconds_before: before(graph, egraph, classes, target),
         forms: Priced { graph, egraph, classes, choices, target }.forms(&chosen, &origins),
         log: saturation.applied.iter().map(|(name, _)| *name).collect(),
@@ -88,6 +89,7 @@ fn count(applied: &[(&'static str, usize)]) -> Vec<(&'static str, usize)> {
 
 /// Seconds of the graph as it was written, by the same model.
 fn before(graph: &Graph, egraph: &EGraph, classes: &List<NodeId, Id>, target: &Target) -> f64 {
+    let mut ledger = Ledger::default();
     let mut bills: List<NodeId, Bill> = List::default();
     for (id, node) in graph.nodes.iter() {
         let arg = |arg: &NodeId| Arg {
@@ -97,25 +99,10 @@ fn before(graph: &Graph, egraph: &EGraph, classes: &List<NodeId, Id>, target: &T
             bill: &bills[*arg],
         };
         let args: Vec<Arg<'_>> = node.args.iter().map(arg).collect();
-        let bill = bill(target, id.index(), &node.op, &egraph[classes[id]].data, &args);
+        let bill = ledger.enter(target, id.index(), &node.op, &egraph[classes[id]].data, &args);
         bills.push(bill);
     }
-    together(graph.roots().into_iter().map(|root| &bills[root]))
-}
-
-/// Seconds of the graph as it was chosen, each value priced once what it is made of is settled.
-fn after(roots: &[Id], egraph: &EGraph, chosen: &[(Id, &ENode)], target: &Target) -> f64 {
-    let mut priced: BTreeMap<Id, (&ENode, Bill)> = BTreeMap::new();
-    for (class, node) in chosen {
-        let arg = |id: &Id| {
-            let (node, bill) = &priced[id];
-            Arg { value: usize::from(*id), facts: &egraph[*id].data, op: &node.op, bill }
-        };
-        let args: Vec<Arg<'_>> = node.args.iter().map(arg).collect();
-        let bill = bill(target, usize::from(*class), &node.op, &egraph[*class].data, &args);
-        priced.insert(*class, (node, bill));
-    }
-    together(roots.iter().filter_map(|root| Some(&priced.get(root)?.1)))
+    ledger.total()
 }
 
 /// Everything needed to price a form that was not taken.

@@ -23,11 +23,13 @@ mod facts;
 mod language;
 pub mod rules;
 mod saturate;
+mod settle;
 mod term;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use extract::Choices;
+use language::ENode;
 use rules::Rule;
 use saturate::Saturation;
 
@@ -156,23 +158,27 @@ pub fn improve_with(graph: &Graph, rules: &[Rule], settings: &Settings) -> (Grap
 
     saturation.run();
     // Some rules look only at what the best form so far computes: they would drown in all the others.
-    let best = extract::cheapest(&saturation.egraph, &settings.target).below(&roots(&saturation));
-    let best: Vec<_> =
-        best.unwrap_or_default().into_iter().map(|(class, node)| (class, node.clone())).collect();
-    if saturation.run_chosen(&best) {
+    let cheapest = choose(&saturation, &roots(&saturation), &settings.target, Choice::Cheapest);
+    let chosen = cheapest.below(&roots(&saturation)).unwrap_or_default();
+    let chosen: Vec<(Id, ENode)> = chosen.into_iter().map(|(class, node)| (class, node.clone())).collect();
+    if saturation.run_chosen(&chosen) {
         saturation.run();
     }
 
-    let choices = choose(&saturation, settings);
+    let choices = choose(&saturation, &roots(&saturation), &settings.target, settings.choice);
     let report = explain::report(graph, &saturation, &encoded.classes, &choices, &settings.target);
     let made = emit::emit(graph, &saturation.egraph, &encoded.classes, &choices);
     debug_assert!(made.is_some(), "choices go in circles");
     (made.unwrap_or_else(|| graph.clone()), report)
 }
 
-fn choose<'a>(saturation: &'a Saturation<'_>, settings: &Settings) -> Choices<'a> {
-    match settings.choice {
-        Choice::Cheapest => extract::cheapest(&saturation.egraph, &settings.target),
+fn choose<'a>(saturation: &'a Saturation<'_>, roots: &[Id], target: &Target, choice: Choice) -> Choices<'a> {
+    match choice {
+        Choice::Cheapest => {
+            let mut choices = extract::cheapest(&saturation.egraph, target);
+            settle::settle(&saturation.egraph, target, roots, &mut choices);
+            choices
+        }
         Choice::Random(seed) => extract::any(&saturation.egraph, seed),
     }
 }
