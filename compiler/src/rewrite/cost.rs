@@ -64,9 +64,9 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
     let mut bill = merged(args);
     match op {
         Op::Slice { axis, start, .. } => share(&mut bill, *axis, start.as_const(), facts, args[0]),
-        Op::Rename { from, to } => {
-            bill.pending.iter_mut().filter(|axis| *axis == from).for_each(|axis| *axis = *to);
-        }
+        Op::Rename { from, to } => bill.rename_pending(&[*from], [*to]),
+        Op::Split { axis, into } => bill.rename_pending(&[*axis], into.axes()),
+        Op::Merge { axes, into } => bill.rename_pending(axes, [*into]),
         Op::Contract { over } => {
             let wait = if bill.pending.iter().any(|axis| over.contains(axis)) { target.launch } else { 0.0 };
             let work = Work { bytes: read(args), flops: 2.0 * joint_len(args) };
@@ -107,21 +107,42 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
         | Op::Table { .. }
         | Op::Iota { .. }
         | Op::Symbolic(_)
-        | Op::Split { .. }
-        | Op::Merge { .. }
         | Op::Expand { .. } => {}
     }
     bill.total = bill.entries.iter().map(|(_, seconds)| seconds).sum();
     bill
 }
 
-/// One bill for several values, each piece of work once.
-pub(crate) fn together<'a>(bills: impl IntoIterator<Item = &'a Bill>) -> f64 {
-    let mut all = Bill::default();
-    for bill in bills {
-        all.entries = union(&all.entries, &bill.entries);
+/// What a whole graph costs: every value once and in full, whoever reads which part of it.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    entries: Vec<(Key, f64)>,
+    streamed: Vec<usize>,
+}
+
+impl Ledger {
+    /// Enters a value. The bills of its arguments are those that entering them returned.
+    pub(crate) fn enter(
+        &mut self,
+        target: &Target,
+        value: usize,
+        op: &Op,
+        facts: &Facts,
+        args: &[Arg<'_>],
+    ) -> Bill {
+        let mut bill = bill(target, value, op, facts, args);
+        if let Op::Attend { .. } = op {
+            self.streamed.extend(&args[0].bill.open);
+        }
+        self.entries.append(&mut bill.entries);
+        bill
     }
-    all.entries.iter().map(|(_, seconds)| seconds).sum()
+
+    /// The sum.
+    pub(crate) fn total(&self) -> f64 {
+        let is_streamed = |(value, part): &Key| *part == Part::Finish && self.streamed.contains(value);
+        self.entries.iter().filter(|(key, _)| !is_streamed(key)).map(|(_, seconds)| seconds).sum()
+    }
 }
 
 impl Bill {
@@ -140,6 +161,14 @@ impl Bill {
         self.open.clear();
         if is_open {
             self.open.push(value);
+        }
+    }
+
+    /// Calls axes by the names they have from now on.
+    fn rename_pending(&mut self, from: &[Axis], to: impl IntoIterator<Item = Axis>) {
+        if self.pending.iter().any(|axis| from.contains(axis)) {
+            self.pending.retain(|axis| !from.contains(axis));
+            self.pending.extend(to);
         }
     }
 
@@ -246,5 +275,57 @@ fn union(a: &[(Key, f64)], b: &[(Key, f64)]) -> Vec<(Key, f64)> {
             Some(entry) => all.push(entry),
             None => return all,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::graph::build::Tensor;
+    use crate::rewrite::encode::encode;
+    use crate::rewrite::extract::cheapest;
+    use crate::rewrite::rules::tests::sizes;
+    use crate::rewrite::tests::cpu;
+    use crate::rewrite::{Settings, improve};
+    use crate::tensor::dtype::DType::F32;
+    use crate::tensor::quant::Format;
+
+    /// Seconds of a value as it is written.
+    fn seconds(y: &Tensor) -> f64 {
+        let graph = y.builder().finish(&[("y", y)]).unwrap();
+        improve(&graph, &Settings { fuel: Some(0), ..Settings::new(cpu()) }).1.seconds
+    }
+
+    #[test]
+    fn shared_work_is_paid_once() {
+        let (g, [t, d, h]) = sizes([("t", 1), ("d", 1024), ("h", 1024)]);
+        let y = g.input("x", F32, &[&t, &d]).contract(&g.weight("w", Format::Q8_0, &[&h, &d]), [&d]);
+        let once = seconds(&y);
+        assert!(once > cpu().launch + (1024.0 * 1024.0 / 32.0 * 34.0) / cpu().bandwidth);
+        assert!(seconds(&(&y + y.exp())) < 1.001 * once);
+    }
+
+    #[test]
+    fn waiting_for_a_sum_costs_a_launch() {
+        let (g, [t, d, h]) = sizes([("t", 1), ("d", 1024), ("h", 1024)]);
+        let (x, w) = (g.input("x", F32, &[&t, &d]), g.weight("w", Format::Q8_0, &[&h, &d]));
+        let scale = x.sum(&d).rsqrt();
+        let (waits, does_not) = ((&x * &scale).contract(&w, [&d]), x.contract(&w, [&d]) * &scale);
+        let saved = seconds(&waits) - seconds(&does_not);
+        assert!((saved / cpu().launch - 1.0).abs() < 0.01, "{saved}");
+    }
+
+    #[test]
+    fn slices_of_a_contraction_pay_for_all_of_it_together() {
+        let (g, [t, d, r]) = sizes([("t", 1), ("d", 1024), ("r", 64)]);
+        let parts = [g.weight("a", Format::F32, &[&r, &d]), g.weight("b", Format::Q8_0, &[&r, &d])];
+        let y = g.input("x", F32, &[&t, &d]).contract(&g.concat(&r, &[&parts[0], &parts[1]]), [&d]);
+        let (a, b) = (y.slice(&r, 0, 64), y.slice(&r, 64, 64));
+        let graph = g.finish(&[("all", &y), ("first", &a), ("second", &b)]).unwrap();
+        let encoded = encode(&graph);
+        let choices = cheapest(&encoded.egraph, &cpu());
+        let price = |output: usize| choices.of(encoded.classes[graph.outputs[output].1]).unwrap().bill.total;
+        let (all, first, second) = (price(0), price(1), price(2));
+        assert!(((first + second) / all - 1.0).abs() < 1e-9, "{first} + {second} is not {all}");
+        assert!(first > 3.0 * second, "rows of more bytes take more: {first}, {second}");
     }
 }

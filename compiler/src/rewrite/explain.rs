@@ -9,59 +9,13 @@ use egg::Id;
 
 use crate::foundation::entity::{Id as _, List};
 use crate::graph::{Graph, NodeId, Site};
-use crate::rewrite::cost::{Arg, Bill, bill, together};
+use crate::rewrite::cost::{Arg, Bill, Ledger};
 use crate::rewrite::extract::Choices;
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::saturate::{Saturation, Stop};
+use crate::rewrite::saturate::Saturation;
+use crate::rewrite::settle::whole;
+use crate::rewrite::{Form, Report};
 use crate::target::Target;
-
-/// How an improvement went.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Report {
-    /// Nodes of the e-graph.
-    pub nodes: usize,
-    /// Classes of the e-graph.
-    pub classes: usize,
-    /// Rounds in which rules were applied.
-    pub rounds: usize,
-    /// Why there were no more.
-    pub stopped: Stop,
-    /// How often each rule added an equality, by name.
-    pub fired: Vec<(&'static str, usize)>,
-    /// The rules whose forms are in the graph that came out, by name.
-    pub used: Vec<&'static str>,
-    /// Estimated seconds of the graph that came out.
-    pub seconds: f64,
-    /// Estimated seconds of the graph that went in.
-    pub seconds_before: f64,
-    /// Where there was a choice that mattered: the forms taken, and the best that was not.
-    pub forms: Vec<Form>,
-    /// The rule of each application, in order.
-    pub log: Vec<&'static str>,
-}
-
-/// A value for which different forms were priced.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Form {
-    /// The author's line that asks for the value, where one does.
-    pub site: Option<Site>,
-    /// The rule that found the form taken, or `as written`.
-    pub chosen: &'static str,
-    /// Estimated seconds to compute the value and all it needs.
-    pub chosen_seconds: f64,
-    /// The rule that found the best of the other forms, or `as written`.
-    pub other: &'static str,
-    /// What it would have taken.
-    pub other_seconds: f64,
-}
-
-impl std::fmt::Display for Form {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (chosen, other) = (self.chosen_seconds * 1e6, self.other_seconds * 1e6);
-        write!(f, "{}: {chosen:.1} us against {other:.1} us {}", self.chosen, self.other)?;
-        self.site.map_or(Ok(()), |site| write!(f, " at {site}"))
-    }
-}
 
 const AS_WRITTEN: &str = "as written";
 
@@ -87,7 +41,7 @@ pub(crate) fn report(
         stopped: saturation.stopped,
         fired: count(&saturation.applied),
         used,
-        seconds: after(&roots, egraph, &chosen, target),
+        seconds: whole(egraph, target, &chosen),
         seconds_before: before(graph, egraph, classes, target),
         forms: Priced { graph, egraph, classes, choices, target }.forms(&chosen, &origins),
         log: saturation.applied.iter().map(|(name, _)| *name).collect(),
@@ -135,6 +89,7 @@ fn count(applied: &[(&'static str, usize)]) -> Vec<(&'static str, usize)> {
 
 /// Seconds of the graph as it was written, by the same model.
 fn before(graph: &Graph, egraph: &EGraph, classes: &List<NodeId, Id>, target: &Target) -> f64 {
+    let mut ledger = Ledger::default();
     let mut bills: List<NodeId, Bill> = List::default();
     for (id, node) in graph.nodes.iter() {
         let arg = |arg: &NodeId| Arg {
@@ -144,25 +99,10 @@ fn before(graph: &Graph, egraph: &EGraph, classes: &List<NodeId, Id>, target: &T
             bill: &bills[*arg],
         };
         let args: Vec<Arg<'_>> = node.args.iter().map(arg).collect();
-        let bill = bill(target, id.index(), &node.op, &egraph[classes[id]].data, &args);
+        let bill = ledger.enter(target, id.index(), &node.op, &egraph[classes[id]].data, &args);
         bills.push(bill);
     }
-    together(graph.roots().into_iter().map(|root| &bills[root]))
-}
-
-/// Seconds of the graph as it was chosen, each value priced once what it is made of is settled.
-fn after(roots: &[Id], egraph: &EGraph, chosen: &[(Id, &ENode)], target: &Target) -> f64 {
-    let mut priced: BTreeMap<Id, (&ENode, Bill)> = BTreeMap::new();
-    for (class, node) in chosen {
-        let arg = |id: &Id| {
-            let (node, bill) = &priced[id];
-            Arg { value: usize::from(*id), facts: &egraph[*id].data, op: &node.op, bill }
-        };
-        let args: Vec<Arg<'_>> = node.args.iter().map(arg).collect();
-        let bill = bill(target, usize::from(*class), &node.op, &egraph[*class].data, &args);
-        priced.insert(*class, (node, bill));
-    }
-    together(roots.iter().filter_map(|root| Some(&priced.get(root)?.1)))
+    ledger.total()
 }
 
 /// Everything needed to price a form that was not taken.

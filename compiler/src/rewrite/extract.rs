@@ -36,6 +36,11 @@ impl<'a> Choices<'a> {
         self.best.get(usize::from(class))?.as_ref()
     }
 
+    /// Takes another node for a class, and returns the one there was.
+    pub(crate) fn replace(&mut self, class: Id, best: Best<'a>) -> Option<Best<'a>> {
+        self.best[usize::from(class)].replace(best)
+    }
+
     /// The bill of a node whose arguments are chosen.
     pub(crate) fn bill(&self, egraph: &EGraph, target: &Target, class: Id, node: &ENode) -> Option<Bill> {
         let arg = |id: &Id| {

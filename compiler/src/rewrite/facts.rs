@@ -203,10 +203,19 @@ fn awaits(op: &Op, args: &[&Facts]) -> Vec<Axis> {
     let all = || args.iter().fold(Vec::new(), |all, arg| union(&all, &arg.awaits));
     match op {
         Op::Reduce { axis, .. } => union(&[*axis], &args[0].awaits),
+        Op::Rename { from, to } => renamed(&args[0].awaits, &[*from], &[*to]),
+        Op::Split { axis, into } => renamed(&args[0].awaits, &[*axis], &into.axes().collect::<Vec<_>>()),
+        Op::Merge { axes, into } => renamed(&args[0].awaits, axes, &[*into]),
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) => all(),
         _ if op.is_movement() => all(),
         _ => Vec::new(),
     }
+}
+
+/// The axes by the names they have from now on.
+fn renamed(axes: &[Axis], from: &[Axis], to: &[Axis]) -> Vec<Axis> {
+    let kept: Vec<Axis> = axes.iter().copied().filter(|axis| !from.contains(axis)).collect();
+    if kept.len() < axes.len() { union(&kept, to) } else { kept }
 }
 
 /// The axes of both lists, sorted.

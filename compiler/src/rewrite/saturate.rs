@@ -9,23 +9,10 @@ use std::collections::HashSet;
 
 use egg::Id;
 
-use crate::rewrite::Limits;
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
 use crate::rewrite::term::Term;
-
-/// Why saturation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// No rule finds anything new.
-    Saturated,
-    /// There are as many nodes as allowed.
-    Nodes,
-    /// There were as many rounds as allowed.
-    Rounds,
-    /// As many rules were applied as allowed.
-    Fuel,
-}
+use crate::rewrite::{Limits, Stop};
 
 /// An e-graph under saturation.
 pub(crate) struct Saturation<'a> {

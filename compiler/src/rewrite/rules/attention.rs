@@ -1,6 +1,7 @@
 //! Finds attention in the formula its paper gives.
 //!
-//! Nothing but `exp(x - max x) / Σ exp(x - max x)`, summed against values, is looked for: masks and scales belong to `x`.
+//! Nothing but `exp(x - max x) / Σ exp(x - max x)`, summed against values, is looked for: masks and scales belong to
+//! `x`.
 
 use egg::Id;
 

@@ -1,4 +1,6 @@
 //! What the rules' tests share: a rule fires, and every form it leads to means the same.
+//!
+//! In: the name of a rule and a value it applies to. Out: nothing, or the seed of the form that differs.
 
 use crate::graph::build::{Builder, Dim, Tensor};
 use crate::rewrite::tests::{cpu, means_the_same};

@@ -1,4 +1,6 @@
 //! The forms that architecture asks for are found, at the sizes of real models.
+//!
+//! In: parts of models. Out: nothing, or the lines of the graph that are not as they should be. Nothing is evaluated.
 
 use super::parts::{Block, REAL, Sizes};
 use super::{cpu, lines};
@@ -78,6 +80,14 @@ fn one_token_absorbs_the_expansion_of_latents() {
     let against = |rule| report.forms.iter().find(|form| form.chosen == rule && form.other == "as written");
     let scores = against("contract-join-slices").unwrap();
     assert!(scores.other_seconds > 4.0 * scores.chosen_seconds, "{scores}");
+}
+
+#[test]
+fn a_weight_for_keys_and_values_together_is_absorbed_too() {
+    let b = Block::new(REAL);
+    let (made, _) = best(&b.finish(&b.latent_combined(&b.x())));
+    assert_eq!(lines(&made, "attend"), ["attend [t:1, h:16, s:P+1] [s:P+1, c:512] -> [t:1, h:16, c:512]"]);
+    assert!(lines(&made, "contract").iter().all(|line| !line.ends_with("s:P+1, h:16, e:128]")), "{made}");
 }
 
 #[test]

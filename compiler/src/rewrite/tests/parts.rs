@@ -1,4 +1,6 @@
 //! The parts of models, written as plain mathematics, at any size.
+//!
+//! They are what `models/layers` writes, cut down to what rules look for. Nothing here helps the rules.
 
 use crate::graph::Graph;
 use crate::graph::build::{Builder, Dim, Tensor};
@@ -114,17 +116,43 @@ impl Block {
 
     /// Attention over cached latents, keys and values expanded for every position.
     pub(super) fn latent(&self, x: &Tensor) -> Tensor {
+        let (h, c, e) = (&self.g.dim("h", self.sizes.heads), &self.latent_axis(), &self.head());
+        self.latent_with(x, |low| {
+            let wk = self.w("wk_b", &[h, c, e]);
+            let wv = self.w("wv_b", &[h, e, c]);
+            [low.contract(&wk, [c]), low.contract(&wv, [c])]
+        })
+    }
+
+    /// The same with one weight for keys and values.
+    pub(super) fn latent_combined(&self, x: &Tensor) -> Tensor {
+        let (h, c, e) = (&self.g.dim("h", self.sizes.heads), &self.latent_axis(), &self.head());
+        let nope = self.sizes.nope;
+        self.latent_with(x, |low| {
+            let both = low.contract(&self.w("wkv_b", &[h, &e.sized(2 * nope), c]), [c]);
+            [both.slice(e, 0, nope), both.slice(e, nope, nope)]
+        })
+    }
+
+    fn latent_axis(&self) -> Dim {
+        self.g.dim("c", self.sizes.latent)
+    }
+
+    fn head(&self) -> Dim {
+        self.g.dim("e", self.sizes.nope)
+    }
+
+    fn latent_with(&self, x: &Tensor, expand: impl Fn(&Tensor) -> [Tensor; 2]) -> Tensor {
         let Sizes { heads, nope, rope, latent, .. } = self.sizes;
-        let (h, c, e) = (&self.g.dim("h", heads), &self.g.dim("c", latent), &self.g.dim("e", nope + rope));
-        let (d, both, value) = (&self.d, &c.sized(latent + rope), &e.sized(nope));
+        let (h, c, value) = (&self.g.dim("h", heads), &self.latent_axis(), &self.head());
+        let (d, both, e) = (&self.d, &c.sized(latent + rope), &value.sized(nope + rope));
         let q = x.contract(&self.w("wq", &[h, e, d]), [d]);
         let q = self.g.concat(e, &[&q.slice(e, 0, nope), &q.slice(e, nope, rope).sin()]);
         let entry = x.contract(&self.w("wkv_a", &[both, d]), [d]);
         let u = self.remember("latent", &[&self.s, both], &entry);
         let (low, shared) = (u.slice(c, 0, latent), u.slice(c, latent, rope).rename(c, e));
-        let k = low.contract(&self.w("wk_b", &[h, c, value]), [c]);
+        let [k, v] = expand(&low);
         let k = self.g.concat(e, &[&k, &shared.expand(h)]);
-        let v = low.contract(&self.w("wv_b", &[h, value, c]), [c]);
         self.attend(&q, &k, &v, e).contract(&self.w("wo", &[d, h, value]), [h, value])
     }
 
