@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fusebox_compiler::graph::{Graph, parse};
 use fusebox_compiler::options::Options;
-use fusebox_compiler::pipeline::compile;
+use fusebox_compiler::pipeline::{Compiled, compile};
 use fusebox_compiler::story::{KernelStory, Story};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
@@ -54,12 +54,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         options.target = target(name)?;
     }
     let graph = graph(arguments)?;
-    let (_, story) = compile(&graph, &options).map_err(|error| error.to_string())?;
+    let compiled = compile(&graph, &options).map_err(|error| error.to_string())?;
     if let Some(path) = &options.story {
-        std::fs::write(path, story.to_string()).map_err(|error| format!("{path}: {error}"))?;
+        std::fs::write(path, compiled.to_string()).map_err(|error| format!("{path}: {error}"))?;
     }
-    let text =
-        if arguments.json { format!("{:#}\n", as_json(&story)) } else { as_text(&story, arguments.kernels) };
+    let text = if arguments.json {
+        format!("{:#}\n", as_json(&compiled.story))
+    } else {
+        as_text(&compiled, arguments.kernels)
+    };
     // A reader that closes the pipe early has read enough.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(())
@@ -93,8 +96,9 @@ fn graph(arguments: &Arguments) -> Result<Graph, String> {
     graph.map_err(|error| error.to_string())
 }
 
-fn as_text(story: &Story, with_kernels: bool) -> String {
-    let mut text = story.to_string();
+fn as_text(compiled: &Compiled, with_kernels: bool) -> String {
+    let story = &compiled.story;
+    let mut text = compiled.to_string();
     if with_kernels {
         for kernel in story.blocks.iter().flat_map(|block| &block.kernels) {
             text += &format!("\n{}", kernel.text);

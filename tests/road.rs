@@ -23,17 +23,18 @@ fn options(target: &str) -> Options {
 fn block_story(name: &str, tokens: i64, target: &str) -> Story {
     let config = blocks::named(name).expect("a named block");
     let graph = blocks::block(&config, &Sym::from(tokens)).expect("a block that fits together");
-    compile(&graph, &options(target)).expect("a block that compiles").1
+    compile(&graph, &options(target)).expect("a block that compiles").story
 }
 
 /// Compiles, runs the plan, and compares outputs and states with the reference.
 fn check(graph: &Graph, options: &Options, seed: u64) -> Result<(), String> {
     let bindings = random::bindings(graph, seed, &[]);
     let expected = evaluate(graph, &bindings).map_err(|error| error.to_string())?;
-    let (plan, _) = compile(graph, options).map_err(|error| error.to_string())?;
+    let plan = compile(graph, options).map_err(|error| error.to_string())?.plan;
     let actual = schedule::run::run(&plan, &bindings).map_err(|error| error.to_string())?;
     for (name, value) in expected.outputs.iter().chain(&expected.states) {
-        let own = actual.outputs.get(name).or(actual.states.get(name)).ok_or(format!("`{name}` is missing"))?;
+        let own =
+            actual.outputs.get(name).or(actual.states.get(name)).ok_or(format!("`{name}` is missing"))?;
         close(value, own, Tolerance::of(graph)).map_err(|what| format!("`{name}` {what}"))?;
     }
     Ok(())
@@ -46,7 +47,8 @@ fn a_compiled_model_computes_what_was_asked() {
         for (index, target) in TARGETS.into_iter().enumerate() {
             let tokens = Sym::from([1, 2, 5][index % 3]);
             let graph = blocks::model(&config, &tokens, 2).unwrap();
-            check(&graph, &Options::for_target(target), 3).unwrap_or_else(|what| panic!("{name} {target}: {what}"));
+            check(&graph, &Options::for_target(target), 3)
+                .unwrap_or_else(|what| panic!("{name} {target}: {what}"));
         }
     }
 }
@@ -100,7 +102,7 @@ fn no_norm_rotation_or_residual_of_qwen3_is_a_kernel() {
 fn a_whole_step_adds_at_most_four_kernels_to_its_blocks() {
     let config = blocks::named("qwen3-0.6b").unwrap();
     let graph = blocks::model(&config, &Sym::from(1i64), 28).unwrap();
-    let (_, story) = compile(&graph, &options("cpu-avx512")).unwrap();
+    let story = compile(&graph, &options("cpu-avx512")).unwrap().story;
     assert!(story.steps.len() <= 5 * 28 + 4, "{}", story.steps.len());
     assert_eq!(story.blocks.len(), 3, "an embedding, one distinct block, a head");
 }
@@ -140,7 +142,7 @@ fn depth_changes_neither_blocks_nor_kernels() {
     let config = blocks::named("qwen3-0.6b").unwrap();
     let story = |layers| {
         let graph = blocks::model(&config, &Sym::from(1i64), layers).unwrap();
-        compile(&graph, &options("cpu-avx512")).unwrap().1
+        compile(&graph, &options("cpu-avx512")).unwrap().story
     };
     let (few, many) = (story(4), story(64));
     assert_eq!(many.steps.len() - few.steps.len(), 5 * 60);
@@ -157,8 +159,8 @@ fn the_same_graph_gives_the_same_bytes() {
         let config = blocks::named(name).unwrap();
         let graph = blocks::model(&config, &Sym::from(1i64), 3).unwrap();
         let told = || {
-            let (plan, story) = compile(&graph, &options("vulkan")).unwrap();
-            format!("{story}{:?}", plan)
+            let compiled = compile(&graph, &options("vulkan")).unwrap();
+            format!("{compiled}{:?}", compiled.plan)
         };
         assert_eq!(told(), told(), "{name}");
     }

@@ -4,6 +4,7 @@
 //! Distinct blocks are improved, partitioned and lowered once, however often they are used. Every stage's result is
 //! verified before the next begins; what a verifier refuses is a bug of ours and is reported as one.
 
+use std::fmt;
 use std::time::Instant;
 
 use crate::error::{Complaint, Error};
@@ -14,7 +15,7 @@ use crate::graph::divide::{Template, TemplateId, divide};
 use crate::kernel::lower::{Bound, lower};
 use crate::kernel::price::LoweredPrice;
 use crate::options::Options;
-use crate::recount::{block_story, with_plan};
+use crate::recount::{block_story, with_steps};
 use crate::rewrite::{Choice, Limits, Report, Settings, improve};
 use crate::schedule::assemble::{Unit, assemble};
 use crate::schedule::{Plan, plan};
@@ -26,21 +27,35 @@ use crate::{fuse, graph, kernel, schedule};
 /// # Errors
 /// [`Error::Input`] for a graph that does not verify, [`Error::Limit`] for sizes no memory holds, [`Error::Bug`] where
 /// a stage made something wrong.
-pub fn compile(graph: &Graph, options: &Options) -> Result<(Plan, Story), Error> {
+pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, Error> {
     let mut road = Road::new(options);
-    accepted(graph::verify::verify(graph))?;
-    let graph = graph.clone();
-    let division = road.stage("divide", || divide(&graph));
+    road.accepted(|| graph::verify::verify_structure(graph))?;
+    let division = road.stage("divide", || divide(graph));
     let mut units: List<TemplateId, Unit> = List::default();
     for (id, template) in division.templates.iter() {
         let n_uses = division.instances.iter().filter(|instance| instance.template == id).count();
         units.push(road.block(template, n_uses)?);
     }
-    let sequence = road.stage("plan", || assemble(&graph, &division, units));
+    let sequence = road.stage("plan", || assemble(graph, &division, units));
     let plan = road.stage("plan", || plan(sequence))?;
     road.verified("plan", || schedule::verify::verify(&plan))?;
-    let story = with_plan(road.story, &plan);
-    Ok((plan, story))
+    let story = with_steps(road.story, &plan);
+    Ok(Compiled { plan, story })
+}
+
+/// What a graph became, and how.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// What is launched, in order, and where everything lies.
+    pub plan: Plan,
+    /// How it came about.
+    pub story: Story,
+}
+
+impl fmt::Display for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.story, self.plan)
+    }
 }
 
 /// The story goes along: it times, verifies and records each stage.
@@ -57,6 +72,7 @@ impl<'a> Road<'a> {
     /// The road of one distinct block, from what was asked to kernels.
     fn block(&mut self, template: &Template, n_uses: usize) -> Result<Unit, Error> {
         let options = self.options;
+        self.accepted(|| graph::verify::verify_nodes(&template.graph))?;
         let (better, report) = self.stage("improve", || improved(&template.graph, options));
         self.verified("improve", || graph::verify::verify(&better))?;
         let regions = self.stage("partition", || partitioned(&better, options));
@@ -77,6 +93,12 @@ impl<'a> Road<'a> {
         result
     }
 
+    /// Whoever wrote the graph must mend what is found here.
+    fn accepted(&mut self, verify: impl FnOnce() -> Vec<Complaint>) -> Result<(), Error> {
+        let complaints = self.stage("accept", verify);
+        if complaints.is_empty() { Ok(()) } else { Err(Error::Input { complaints }) }
+    }
+
     fn verified(
         &mut self,
         stage: &'static str,
@@ -85,10 +107,6 @@ impl<'a> Road<'a> {
         let complaints = self.stage("verify", verify);
         if complaints.is_empty() { Ok(()) } else { Err(Error::Bug { stage, complaints }) }
     }
-}
-
-fn accepted(complaints: Vec<Complaint>) -> Result<(), Error> {
-    if complaints.is_empty() { Ok(()) } else { Err(Error::Input { complaints }) }
 }
 
 fn improved(graph: &Graph, options: &Options) -> (Graph, Report) {

@@ -53,8 +53,8 @@ pub(crate) fn block_story(
     }
 }
 
-/// The story with the plan it led to.
-pub(crate) fn with_plan(mut story: Story, plan: &Plan) -> Story {
+/// The story with the launches of the plan it led to.
+pub(crate) fn with_steps(mut story: Story, plan: &Plan) -> Story {
     // Kernels are numbered block by block, in the order of the blocks.
     let mut places = Vec::new();
     for (block, told) in story.blocks.iter().enumerate() {
@@ -62,7 +62,6 @@ pub(crate) fn with_plan(mut story: Story, plan: &Plan) -> Story {
     }
     story.steps = plan.steps.iter().map(|step| places[step.kernel.index()]).collect();
     story.arena_bytes = plan.arena_bytes;
-    story.plan = plan.to_string();
     story
 }
 

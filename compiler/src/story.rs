@@ -1,7 +1,7 @@
 //! The report of a compilation: what each stage made of the graph, and why.
 //!
-//! In: what `pipeline.rs` records. Out: one value for people, logs and tests; [`Story`]'s `Display` is the text of the
-//! five sections, without times, so that equal compilations read equal.
+//! In: what `pipeline.rs` records. Out: one value for people, logs and tests; [`Story`]'s `Display` is the text of its
+//! five sections, without times, so that equal compilations read equal. The plan prints itself, after it.
 //! It holds text and numbers only and knows no stage.
 
 use std::fmt;
@@ -13,8 +13,6 @@ pub struct Story {
     pub target: String,
     /// Each distinct block, in order of first use.
     pub blocks: Vec<BlockStory>,
-    /// The plan as text.
-    pub plan: String,
     /// Launches of the whole, in order: the block, and which of its kernels.
     pub steps: Vec<(usize, usize)>,
     /// Bytes of the arena.
@@ -144,8 +142,7 @@ impl fmt::Display for Story {
             bytes(written),
             count(flops),
             bytes(self.arena_bytes as f64)
-        )?;
-        write!(f, "{}", self.plan)
+        )
     }
 }
 

@@ -7,7 +7,7 @@
 use indexmap::IndexMap;
 
 use crate::define_id;
-use crate::foundation::entity::List;
+use crate::foundation::entity::{Id, List};
 use crate::foundation::hash::stable_hash;
 use crate::graph::op::Op;
 use crate::graph::{BlockId, Graph, Name, Node, NodeId};
@@ -55,38 +55,24 @@ pub struct Instance {
 pub fn divide(graph: &Graph) -> Division {
     let segments = Segments::of(graph);
     let mut division = Division::default();
-    let mut known: IndexMap<u64, Vec<TemplateId>> = IndexMap::new();
-    let mut copied: List<NodeId, Option<NodeId>> = graph.nodes.ids().map(|_| None).collect();
-    for (index, nodes) in segments.members.iter().enumerate() {
-        let mut copy = Copy { graph, segments: &segments, index, copied: &mut copied, touched: Vec::new() };
-        let (template, mut instance) = copy.run(nodes);
-        let key = stable_hash(&shape_of(&template));
-        let same = known.entry(key).or_default();
-        let found = same.iter().find(|id| shape_of(&division.templates[**id].graph) == shape_of(&template));
-        instance.template = match found {
-            Some(id) => *id,
-            None => {
-                let id = division.templates.push(Template { name: instance.name.clone(), graph: template });
-                same.push(id);
-                id
-            }
-        };
-        division.instances.push(instance);
+    let mut known: IndexMap<u64, Vec<(TemplateId, Trace<'_>)>> = IndexMap::new();
+    let mut places: List<NodeId, Option<u32>> = graph.nodes.ids().map(|_| None).collect();
+    for index in 0..segments.members.len() {
+        let trace = Trace::of(graph, &segments, index, &mut places);
+        let same = known.entry(trace.hash()).or_default();
+        let found = same.iter().find(|(_, first)| first.is_like(&trace)).map(|(id, _)| *id);
+        let template = found.unwrap_or_else(|| division.templates.push(trace.template()));
+        division.instances.push(trace.instance(template));
+        if found.is_none() {
+            same.push((template, trace));
+        }
     }
     division
-}
-
-/// All that makes two templates the same.
-type ShapeOf<'a> = (Vec<(&'a Op, &'a [NodeId])>, &'a [(Name, NodeId)]);
-
-fn shape_of(graph: &Graph) -> ShapeOf<'_> {
-    (graph.nodes.values().map(|node| (&node.op, node.args.as_slice())).collect(), &graph.outputs)
 }
 
 /// Runs of computed nodes of one block. Leaves belong to none: each segment has its own.
 struct Segments {
     members: Vec<Vec<NodeId>>,
-    of: List<NodeId, Option<usize>>,
     /// Whether a node is read by another segment, or is an output of the whole.
     escapes: List<NodeId, bool>,
 }
@@ -114,78 +100,158 @@ impl Segments {
                 escapes[*arg] |= of[*arg].is_some_and(|other| other != segment);
             }
         }
-        Self { members, of, escapes }
+        Self { members, escapes }
     }
 }
 
-/// Copies one segment into a graph of its own.
-struct Copy<'a> {
+/// What a segment computes, without copies: its nodes in order, and arguments by their place in that order.
+struct Trace<'a> {
     graph: &'a Graph,
-    segments: &'a Segments,
-    index: usize,
-    copied: &'a mut List<NodeId, Option<NodeId>>,
-    touched: Vec<NodeId>,
+    name: Name,
+    /// Nodes, and whether each is a value from outside.
+    nodes: Vec<(NodeId, bool)>,
+    /// The places of all arguments, node by node.
+    args: Vec<u32>,
+    /// The places of values that are used outside.
+    outputs: Vec<u32>,
 }
 
-impl Copy<'_> {
-    fn run(&mut self, nodes: &[NodeId]) -> (Graph, Instance) {
-        let block = nodes.first().and_then(|first| self.graph.nodes[*first].block);
-        let name = block.map_or_else(|| Name::from("model"), |block| self.graph.blocks[block].clone());
-        let mut instance = Instance {
-            template: TemplateId::default(),
-            name,
-            leaves: IndexMap::new(),
-            inputs: IndexMap::new(),
-            outputs: IndexMap::new(),
-        };
-        let mut template = Graph::default();
-        for id in nodes {
-            let own = self.node(*id, &mut template, &mut instance);
-            if self.segments.escapes[*id] {
-                let name: Name = format!("out{}", template.outputs.len()).into();
-                template.outputs.push((name.clone(), own));
-                instance.outputs.insert(name, *id);
+impl<'a> Trace<'a> {
+    fn of(
+        graph: &'a Graph,
+        segments: &Segments,
+        index: usize,
+        places: &mut List<NodeId, Option<u32>>,
+    ) -> Self {
+        let members = &segments.members[index];
+        let block = members.first().and_then(|first| graph.nodes[*first].block);
+        let name = block.map_or_else(|| Name::from("model"), |block| graph.blocks[block].clone());
+        let mut trace = Self { graph, name, nodes: Vec::new(), args: Vec::new(), outputs: Vec::new() };
+        for id in members {
+            for arg in &graph.nodes[*id].args {
+                trace.visit(*arg, false, places);
+            }
+            let place = trace.visit(*id, true, places);
+            if segments.escapes[*id] {
+                trace.outputs.push(place);
             }
         }
-        for id in self.touched.drain(..) {
-            self.copied[id] = None;
+        for (id, _) in &trace.nodes {
+            places[*id] = None;
         }
-        (template, instance)
+        trace
     }
 
-    fn node(&mut self, id: NodeId, template: &mut Graph, instance: &mut Instance) -> NodeId {
-        if let Some(own) = self.copied[id] {
-            return own;
+    /// The place of a node; a node that is not a member is a leaf, which every segment has itself, or from outside.
+    fn visit(&mut self, id: NodeId, is_member: bool, places: &mut List<NodeId, Option<u32>>) -> u32 {
+        if let Some(place) = places[id] {
+            return place;
         }
         let node = &self.graph.nodes[id];
-        let is_own = self.segments.of[id] == Some(self.index) || node.op.is_leaf();
-        let is_inside = is_own && !matches!(node.op, Op::Input { .. });
-        let own = if is_inside {
-            let args = node.args.iter().map(|arg| self.node(*arg, template, instance)).collect();
-            let op = local(&node.op, instance);
-            template.push(Node { op, args, ty: node.ty.clone(), block: None, site: node.site })
-        } else {
-            let name: Name = format!("in{}", instance.inputs.len()).into();
-            instance.inputs.insert(name.clone(), id);
-            let op = Op::Input { name, ty: node.ty.clone() };
-            template.push(Node { op, args: Vec::new(), ty: node.ty.clone(), block: None, site: None })
+        let is_own = (is_member || node.op.is_leaf()) && !matches!(node.op, Op::Input { .. });
+        if is_own {
+            self.args.extend(node.args.iter().filter_map(|arg| places[*arg]));
+        }
+        let place = self.nodes.len() as u32;
+        self.nodes.push((id, !is_own));
+        places[id] = Some(place);
+        place
+    }
+
+    fn hash(&self) -> u64 {
+        let name = |(id, is_outside): &(NodeId, bool)| {
+            if *is_outside { "" } else { self.graph.nodes[*id].op.name() }
         };
-        self.copied[id] = Some(own);
-        self.touched.push(id);
-        own
+        let names: Vec<&str> = self.nodes.iter().map(name).collect();
+        stable_hash(&(names, &self.args, &self.outputs))
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        let same_node = |((a, a_outside), (b, b_outside)): (&(NodeId, bool), &(NodeId, bool))| {
+            let (own, others) = (&self.graph.nodes[*a], &self.graph.nodes[*b]);
+            let same_op = *a_outside || self.is_same_op(&own.op, other, &others.op);
+            a_outside == b_outside && own.ty == others.ty && same_op
+        };
+        self.nodes.len() == other.nodes.len()
+            && self.args == other.args
+            && self.outputs == other.outputs
+            && self.nodes.iter().zip(&other.nodes).all(same_node)
+    }
+
+    fn is_same_op(&self, own: &Op, other: &Self, others: &Op) -> bool {
+        match (own, others) {
+            (Op::Weight { name, shape, format }, Op::Weight { name: n, shape: s, format: f }) => {
+                self.local(name) == other.local(n) && shape == s && format == f
+            }
+            (Op::State { name, ty }, Op::State { name: n, ty: t }) => {
+                self.local(name) == other.local(n) && ty == t
+            }
+            _ => own == others,
+        }
+    }
+
+    /// A name as the template calls it: without the name of the block.
+    fn local<'n>(&self, name: &'n str) -> &'n str {
+        let own = name.strip_prefix(&*self.name).and_then(|rest| rest.strip_prefix('.'));
+        own.unwrap_or(name)
+    }
+
+    fn template(&self) -> Template {
+        let mut graph = Graph::default();
+        let mut args = self.args.iter().map(|place| NodeId::from_index(*place as usize));
+        let mut n_inputs = 0;
+        for (id, is_outside) in &self.nodes {
+            let Node { op, args: own, ty, site, .. } = &self.graph.nodes[*id];
+            let (op, n_args) = if *is_outside {
+                let name = input_name(n_inputs);
+                n_inputs += 1;
+                (Op::Input { name, ty: ty.clone() }, 0)
+            } else {
+                (self.renamed(op), own.len())
+            };
+            let args = args.by_ref().take(n_args).collect();
+            graph.push(Node { op, args, ty: ty.clone(), block: None, site: *site });
+        }
+        let outputs = self.outputs.iter().enumerate();
+        graph.outputs =
+            outputs.map(|(n, place)| (output_name(n), NodeId::from_index(*place as usize))).collect();
+        Template { name: self.name.clone(), graph }
+    }
+
+    fn renamed(&self, op: &Op) -> Op {
+        let mut op = op.clone();
+        if let Op::Weight { name, .. } | Op::State { name, .. } = &mut op {
+            *name = self.local(name).into();
+        }
+        op
+    }
+
+    fn instance(&self, template: TemplateId) -> Instance {
+        let mut leaves = IndexMap::new();
+        let mut inputs = IndexMap::new();
+        for (id, is_outside) in &self.nodes {
+            match &self.graph.nodes[*id].op {
+                _ if *is_outside => {
+                    inputs.insert(input_name(inputs.len()), *id);
+                }
+                Op::Weight { name, .. } | Op::State { name, .. } => {
+                    leaves.insert(self.local(name).into(), name.clone());
+                }
+                _ => {}
+            }
+        }
+        let outputs = self.outputs.iter().enumerate();
+        let outputs = outputs.map(|(n, place)| (output_name(n), self.nodes[*place as usize].0)).collect();
+        Instance { template, name: self.name.clone(), leaves, inputs, outputs }
     }
 }
 
-/// The operation with its name as the template calls it: without the name of the block.
-fn local(op: &Op, instance: &mut Instance) -> Op {
-    let mut op = op.clone();
-    if let Op::Weight { name, .. } | Op::State { name, .. } = &mut op {
-        let own = name.strip_prefix(&*instance.name).and_then(|rest| rest.strip_prefix('.'));
-        let own: Name = own.map_or_else(|| name.clone(), Name::from);
-        instance.leaves.insert(own.clone(), name.clone());
-        *name = own;
-    }
-    op
+fn input_name(n: usize) -> Name {
+    format!("in{n}").into()
+}
+
+fn output_name(n: usize) -> Name {
+    format!("out{n}").into()
 }
 
 #[cfg(test)]

@@ -17,16 +17,47 @@ use crate::tensor::shape::{Axis, Shape, Type};
 
 /// Everything that does not hold in this graph.
 pub fn verify(graph: &Graph) -> Vec<Complaint> {
+    let order = order_complaints(graph);
+    // Everything else follows arguments, which must be there first.
+    if order.is_empty() { [verify_nodes(graph), verify_structure(graph)].concat() } else { order }
+}
+
+/// What does not hold of nodes on their own: types, sizes and names.
+pub fn verify_nodes(graph: &Graph) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (id, node) in graph.nodes.iter() {
-        let found = node_complaints(graph, id, node);
+        let found = node_complaints(graph, node);
         complaints.extend(found.into_iter().map(|what| complaint(graph, id, what)));
+    }
+    complaints
+}
+
+/// What does not hold of nodes together: their order, shared names, writes, blocks and outputs.
+pub fn verify_structure(graph: &Graph) -> Vec<Complaint> {
+    let mut complaints = order_complaints(graph);
+    if !complaints.is_empty() {
+        return complaints;
     }
     complaints.extend(tensor_complaints(graph));
     complaints.extend(write_complaints(graph));
     complaints.extend(symbol_complaints(graph));
     complaints.extend(block_complaints(graph));
     complaints.extend(output_complaints(graph));
+    complaints
+}
+
+fn order_complaints(graph: &Graph) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (id, node) in graph.nodes.iter() {
+        let name = node.op.name();
+        if let Some(late) = node.args.iter().find(|arg| **arg >= id) {
+            let what = format!("`{name}`: argument {late} does not come earlier");
+            complaints.push(complaint(graph, id, what));
+        }
+        if let Some(block) = node.block.filter(|block| graph.blocks.get(*block).is_none()) {
+            complaints.push(complaint(graph, id, format!("`{name}`: {block} does not exist")));
+        }
+    }
     complaints
 }
 
@@ -37,17 +68,10 @@ fn complaint(graph: &Graph, id: NodeId, what: impl std::fmt::Display) -> Complai
     }
 }
 
-fn node_complaints(graph: &Graph, id: NodeId, node: &Node) -> Vec<String> {
+fn node_complaints(graph: &Graph, node: &Node) -> Vec<String> {
     let name = node.op.name();
     let mut found = Vec::new();
-    if let Some(late) = node.args.iter().find(|arg| **arg >= id) {
-        found.push(format!("`{name}`: argument {late} does not come earlier"));
-    } else {
-        found.extend(type_complaint(graph, node).map(|what| format!("`{name}`{what}")));
-    }
-    if let Some(block) = node.block.filter(|block| graph.blocks.get(*block).is_none()) {
-        found.push(format!("`{name}`: {block} does not exist"));
-    }
+    found.extend(type_complaint(graph, node).map(|what| format!("`{name}`{what}")));
     if let Op::Contract { over } = &node.op
         && !over.is_sorted_by(|a, b| a < b)
     {

@@ -1,0 +1,35 @@
+//! How long compiling takes: one block of each family, and one model at several depths.
+//!
+//! Run with `cargo bench`. Compare rows of one run with each other; absolute times depend on the machine.
+//! `depth` shows that time does not grow with the number of equal layers.
+
+use divan::{Bencher, black_box};
+use fusebox_compiler::options::Options;
+use fusebox_compiler::pipeline::compile;
+use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::sym::Sym;
+use fusebox_models::blocks;
+
+fn main() {
+    divan::main();
+}
+
+fn options() -> Options {
+    Options::for_target(Target::named("cpu-avx512").expect("a named target"))
+}
+
+/// One decoder block, decoding.
+#[divan::bench(args = blocks::NAMES)]
+fn block(bencher: Bencher<'_, '_>, name: &str) {
+    let config = blocks::named(name).expect("a named block");
+    let graph = blocks::block(&config, &Sym::from(1i64)).expect("a block that fits together");
+    bencher.bench(|| compile(black_box(&graph), &options()));
+}
+
+/// A whole decoding step of Qwen3-0.6B with so many layers.
+#[divan::bench(args = [4, 28, 64])]
+fn depth(bencher: Bencher<'_, '_>, n_layers: usize) {
+    let config = blocks::named("qwen3-0.6b").expect("a named block");
+    let graph = blocks::model(&config, &Sym::from(1i64), n_layers).expect("a model that fits together");
+    bencher.bench(|| compile(black_box(&graph), &options()));
+}
