@@ -4,4 +4,5 @@
 
 mod differential;
 mod road;
+mod stories;
 mod tidy;

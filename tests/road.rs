@@ -27,7 +27,7 @@ fn block_story(name: &str, tokens: i64, target: &str) -> Story {
 }
 
 /// Compiles, runs the plan, and compares outputs and states with the reference.
-fn check(graph: &Graph, options: &Options, seed: u64) -> Result<(), String> {
+pub(crate) fn check(graph: &Graph, options: &Options, seed: u64) -> Result<(), String> {
     let bindings = random::bindings(graph, seed, &[]);
     let expected = evaluate(graph, &bindings).map_err(|error| error.to_string())?;
     let plan = compile(graph, options).map_err(|error| error.to_string())?.plan;

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 
 use crate::foundation::text::{Scanner, SyntaxError};
-use crate::graph::attributes::{fail, is_too_large, label, name, number};
+use crate::graph::attributes::{axes, fail, is_too_large, label, name, number};
 use crate::graph::infer::{Misfit, infer};
 use crate::graph::op::Op;
 use crate::graph::parse_op::read_op;
 use crate::graph::{BlockId, Graph, Name, Node, NodeId};
-use crate::tensor::shape::Type;
+use crate::tensor::shape::{Shape, Type};
 use crate::tensor::sym::Symbol;
 
 /// The graph this text describes.
@@ -52,6 +52,9 @@ impl Page {
             s.expect("=")?;
             let (at, number) = id(s)?;
             let node = self.resolve(&at, number)?;
+            if s.take("stored") {
+                self.store(s, node)?;
+            }
             self.graph.outputs.push((name, node));
             Ok(())
         } else if self.block.is_none() && s.take("block") {
@@ -65,6 +68,21 @@ impl Page {
         } else {
             let border = if self.block.is_some() { "end" } else { "block" };
             Err(s.error(format!("`%`, `symbol`, `{border}` or `output`")))
+        }
+    }
+
+    /// The order in which the axes of an output lie in memory.
+    fn store(&mut self, s: &mut Scanner<'_>, node: NodeId) -> Result<(), SyntaxError> {
+        let at = s.clone();
+        let order = axes(s)?;
+        let own = &self.graph.nodes[node].ty.shape;
+        let sized = order.iter().filter_map(|axis| Some((*axis, own.size(*axis)?.clone())));
+        match Shape::new(sized).filter(|shape| order.len() == own.rank() && shape.same_axes(own)) {
+            Some(shape) => {
+                self.graph.nodes[node].ty.shape = shape;
+                Ok(())
+            }
+            None => Err(fail(&at, format!("{own} has other axes"), "each of its axes once")),
         }
     }
 
@@ -242,6 +260,10 @@ symbol T in 1..8 near 1
         check_text("%x = const 1.0", "line 1, column 2: found `x`, expected the number of a node");
         check_text("%-1 = const 1.0", "line 1, column 2: found `-1`, expected the number of a node");
         check_text("%1 const 1.0", "line 1, column 4: found `const`, expected `=`");
+        check_text(
+            "%0 = input x : f32[t:2, d:4]\noutput y = %0 stored [d]",
+            "line 2, column 22: [t:2, d:4] has other axes, expected each of its axes once",
+        );
         check_text("output y = %1", "line 1, column 12: %1 is not defined above, expected an earlier node");
     }
 

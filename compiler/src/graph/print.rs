@@ -7,9 +7,10 @@
 use std::fmt;
 
 use crate::foundation::entity::Id;
+use crate::graph::infer::infer;
 use crate::graph::op::{Op, Scalar};
 use crate::graph::{BlockId, Graph, NodeId};
-use crate::tensor::shape::Axis;
+use crate::tensor::shape::{Axis, Type};
 use crate::tensor::sym::{Sym, Symbol};
 
 impl fmt::Display for Graph {
@@ -30,8 +31,20 @@ impl fmt::Display for Graph {
         }
         close(open, f)?;
         write_empty_blocks(self, self.blocks.len(), &mut n_introduced, f)?;
-        self.outputs.iter().try_for_each(|(name, id)| writeln!(f, "output {name} = {id}"))
+        self.outputs.iter().try_for_each(|(name, id)| {
+            let order = stored_order(self, *id).map(|order| format!(" stored {order}")).unwrap_or_default();
+            writeln!(f, "output {name} = {id}{order}")
+        })
     }
+}
+
+/// The order of an output's axes in memory, where it is not the order that its operation gives them.
+fn stored_order(graph: &Graph, id: NodeId) -> Option<String> {
+    let node = graph.nodes.get(id)?;
+    let args: Option<Vec<&Type>> = node.args.iter().map(|arg| graph.nodes.get(*arg).map(|arg| &arg.ty)).collect();
+    let given = infer(&node.op, &args?).ok()?;
+    let is_other = given != node.ty && given.shape.same_axes(&node.ty.shape);
+    is_other.then(|| list(&node.ty.shape.axes().collect::<Vec<_>>()))
 }
 
 /// One node as it stands in the text form, without its type: `%7 = mul %0 %1`.

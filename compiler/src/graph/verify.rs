@@ -92,7 +92,10 @@ fn type_complaint(graph: &Graph, node: &Node) -> Option<String> {
     match infer(&node.op, &types) {
         Err(misfit) => Some(format!(": {misfit}")),
         Ok(_) if writes_elsewhere => Some(format!(": {}", Misfit::NoState)),
-        Ok(ty) if ty != node.ty => Some(format!(" makes {ty}, not {}", node.ty)),
+        // The order of axes says how a value lies in memory, which is not the operation's to say.
+        Ok(ty) if ty.dtype != node.ty.dtype || !ty.shape.same_axes(&node.ty.shape) => {
+            Some(format!(" makes {ty}, not {}", node.ty))
+        }
         Ok(_) => None,
     }
 }
