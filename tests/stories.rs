@@ -68,7 +68,9 @@ fn every_named_block_keeps_its_counts() {
                 egraph.nodes,
                 egraph.rounds
             ));
-            lines.extend(story.launches().map(|kernel| format!("  {}: {}", kernel.name, kernel.barriers.join(", "))));
+            lines.extend(
+                story.launches().map(|kernel| format!("  {}: {}", kernel.name, kernel.barriers.join(", "))),
+            );
         }
     }
     insta::assert_snapshot!("named_blocks", lines.join("\n"));

@@ -147,10 +147,9 @@ fn with_orders_of(asked: &Graph, mut better: Graph) -> Graph {
 fn unit(graph: Graph, regions: &Partition, kernels: Vec<Vec<Bound>>) -> Unit {
     let mut launches = Vec::new();
     for (roots, kernels) in regions.regions.iter().zip(kernels) {
-        let mut barriers: Vec<_> = roots.iter().filter_map(|root| regions.reason(*root)).collect();
-        barriers.sort();
-        barriers.dedup();
-        launches.extend(kernels.into_iter().map(|bound| (bound, barriers.clone())));
+        let last = kernels.len().saturating_sub(1);
+        let launch = |(index, bound)| (bound, regions.reasons(roots, index == last));
+        launches.extend(kernels.into_iter().enumerate().map(launch));
     }
     Unit { graph, launches }
 }

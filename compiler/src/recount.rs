@@ -4,6 +4,7 @@
 //! It decides nothing; whatever it needs to know is asked of the stage's own printer or counter.
 
 use crate::foundation::entity::Id;
+use crate::fuse::barrier::Barrier;
 use crate::fuse::merge::Partition;
 use crate::graph::divide::Template;
 use crate::graph::print::node_line;
@@ -16,6 +17,9 @@ use crate::schedule::Plan;
 use crate::story::{BlockStory, EGraphStory, KernelStory, RegionStory, Story};
 use crate::target::Target;
 
+/// How much dearer a form must be to be worth telling that it was not chosen.
+const WORTH_TELLING: f64 = 1.02;
+
 /// What happened to one block.
 pub(crate) fn block_story(
     template: &Template,
@@ -26,9 +30,10 @@ pub(crate) fn block_story(
     kernels: &[Vec<Bound>],
     target: &Target,
 ) -> BlockStory {
-    let launches = regions.regions.iter().zip(kernels);
-    let launches =
-        launches.flat_map(|(roots, kernels)| kernels.iter().map(move |(kernel, _)| (roots, kernel)));
+    let launches = regions.regions.iter().zip(kernels).flat_map(|(roots, kernels)| {
+        let each = kernels.iter().enumerate();
+        each.map(move |(index, (kernel, _))| (roots, kernel, index + 1 == kernels.len()))
+    });
     BlockStory {
         name: template.name.to_string(),
         n_uses,
@@ -44,11 +49,14 @@ pub(crate) fn block_story(
         },
         rules_fired: report.fired.iter().map(|(rule, n)| ((*rule).to_owned(), *n)).collect(),
         rules_used: report.used.iter().map(|rule| (*rule).to_owned()).collect(),
-        forms: report.forms.iter().map(form_line).collect(),
+        forms: report.forms.iter().filter(|form| is_worth_telling(form)).map(form_line).collect(),
         seconds: (report.seconds_before, report.seconds),
         regions: regions.regions.iter().map(|roots| region_story(better, regions, roots)).collect(),
         kernels: launches
-            .map(|(roots, kernel)| kernel_story(better, regions, roots, kernel, target))
+            .map(|(roots, kernel, is_last)| {
+                let n_ops = n_fused(better, regions, roots);
+                kernel_story(kernel, n_ops, &regions.reasons(roots, is_last), target)
+            })
             .collect(),
     }
 }
@@ -78,6 +86,11 @@ fn stop_word(stop: Stop) -> &'static str {
     }
 }
 
+/// Forms that cost the same, about, were no choice.
+fn is_worth_telling(form: &Form) -> bool {
+    form.other_seconds > WORTH_TELLING * form.chosen_seconds
+}
+
 fn form_line(form: &Form) -> String {
     let Form { site, chosen, chosen_seconds, other, other_seconds } = form;
     let place = site.map(|site| format!(" at {site}")).unwrap_or_default();
@@ -97,17 +110,8 @@ fn n_fused(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> usize {
     regions.cut.cone(graph, roots).iter().filter(|node| !graph.nodes[**node].op.is_leaf()).count()
 }
 
-fn kernel_story(
-    graph: &Graph,
-    regions: &Partition,
-    roots: &[NodeId],
-    kernel: &Kernel,
-    target: &Target,
-) -> KernelStory {
+fn kernel_story(kernel: &Kernel, n_ops: usize, barriers: &[Barrier], target: &Target) -> KernelStory {
     let measure = measure(kernel);
-    let mut barriers: Vec<_> = roots.iter().filter_map(|root| regions.reason(*root)).collect();
-    barriers.sort();
-    barriers.dedup();
     let traffic = kernel.params.iter().map(|(id, param)| {
         let verb = if param.access == Access::Read { "reads" } else { "writes" };
         format!("{verb} {} {} of {}", measure.elements[id], param.format, param.name)
@@ -115,7 +119,7 @@ fn kernel_story(
     KernelStory {
         name: kernel.name.clone(),
         skeleton: kernel.skeleton.to_string(),
-        n_ops: n_fused(graph, regions, roots),
+        n_ops,
         n_parts: kernel.parts.len(),
         n_tasks: measure.n_tasks,
         bytes_read: measure.bytes_read,

@@ -23,11 +23,13 @@ pub enum Barrier {
     TargetLimit,
     /// Merging was stopped before it was tried.
     NotTried,
+    /// Tasks share the positions of an attention, and their parts are combined by the next kernel.
+    Split,
 }
 
 impl Barrier {
     /// Every reason, in the order of the declaration.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Output,
         Self::StateWrite,
         Self::Asked,
@@ -36,6 +38,7 @@ impl Barrier {
         Self::OtherShape,
         Self::TargetLimit,
         Self::NotTried,
+        Self::Split,
     ];
 }
 
@@ -50,6 +53,7 @@ impl fmt::Display for Barrier {
             Self::OtherShape => "other shape",
             Self::TargetLimit => "target limit",
             Self::NotTried => "not tried",
+            Self::Split => "split over positions",
         })
     }
 }

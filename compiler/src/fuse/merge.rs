@@ -47,6 +47,17 @@ impl Partition {
     pub fn reason(&self, node: NodeId) -> Option<Barrier> {
         self.barriers.iter().find(|(stored, _)| *stored == node).map(|(_, reason)| *reason)
     }
+
+    /// Why the results of the kernels of a region are stored: of the last, its roots'; before it, partial results.
+    pub fn reasons(&self, roots: &[NodeId], is_last: bool) -> Vec<Barrier> {
+        if !is_last {
+            return vec![Barrier::Split];
+        }
+        let mut reasons: Vec<Barrier> = roots.iter().filter_map(|root| self.reason(*root)).collect();
+        reasons.sort();
+        reasons.dedup();
+        reasons
+    }
 }
 
 /// Chooses regions for a graph.

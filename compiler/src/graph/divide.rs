@@ -34,6 +34,8 @@ pub struct Template {
     pub name: Name,
     /// What it computes; values from outside are inputs, values used outside are outputs.
     pub graph: Graph,
+    /// The names of its inputs, in order.
+    pub inputs: Vec<Name>,
 }
 
 /// A use of a template.
@@ -62,7 +64,7 @@ pub fn divide(graph: &Graph) -> Division {
         let same = known.entry(trace.hash()).or_default();
         let found = same.iter().find(|(_, first)| first.is_like(&trace)).map(|(id, _)| *id);
         let template = found.unwrap_or_else(|| division.templates.push(trace.template()));
-        division.instances.push(trace.instance(template));
+        division.instances.push(trace.instance(template, &division.templates[template]));
         if found.is_none() {
             same.push((template, trace));
         }
@@ -198,24 +200,41 @@ impl<'a> Trace<'a> {
 
     fn template(&self) -> Template {
         let mut graph = Graph::default();
+        let inputs = self.input_names();
         let mut args = self.args.iter().map(|place| NodeId::from_index(*place as usize));
         let mut n_inputs = 0;
         for (id, is_outside) in &self.nodes {
             let Node { op, args: own, ty, site, .. } = &self.graph.nodes[*id];
             let (op, n_args) = if *is_outside {
-                let name = input_name(n_inputs);
                 n_inputs += 1;
-                (Op::Input { name, ty: ty.clone() }, 0)
+                (Op::Input { name: inputs[n_inputs - 1].clone(), ty: ty.clone() }, 0)
             } else {
                 (self.renamed(op), own.len())
             };
             let args = args.by_ref().take(n_args).collect();
             graph.push(Node { op, args, ty: ty.clone(), block: None, site: *site });
         }
-        let outputs = self.outputs.iter().enumerate();
-        graph.outputs =
-            outputs.map(|(n, place)| (output_name(n), NodeId::from_index(*place as usize))).collect();
-        Template { name: self.name.clone(), graph }
+        let outputs = self.outputs.iter().map(|place| NodeId::from_index(*place as usize));
+        graph.outputs = self.output_names().into_iter().zip(outputs).collect();
+        Template { name: self.name.clone(), graph, inputs }
+    }
+
+    /// What the caller hands in keeps its name; what other blocks hand in is numbered.
+    fn input_names(&self) -> Vec<Name> {
+        let outside = self.nodes.iter().filter(|(_, is_outside)| *is_outside);
+        let own = outside.map(|(id, _)| match &self.graph.nodes[*id].op {
+            Op::Input { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        numbered("in", own.collect())
+    }
+
+    fn output_names(&self) -> Vec<Name> {
+        let own = self.outputs.iter().map(|place| {
+            let (id, _) = self.nodes[*place as usize];
+            self.graph.outputs.iter().find(|(_, output)| *output == id).map(|(name, _)| name.clone())
+        });
+        numbered("out", own.collect())
     }
 
     fn renamed(&self, op: &Op) -> Op {
@@ -226,13 +245,13 @@ impl<'a> Trace<'a> {
         op
     }
 
-    fn instance(&self, template: TemplateId) -> Instance {
+    fn instance(&self, id: TemplateId, template: &Template) -> Instance {
         let mut leaves = IndexMap::new();
         let mut inputs = IndexMap::new();
-        for (id, is_outside) in &self.nodes {
-            match &self.graph.nodes[*id].op {
+        for (node, is_outside) in &self.nodes {
+            match &self.graph.nodes[*node].op {
                 _ if *is_outside => {
-                    inputs.insert(input_name(inputs.len()), *id);
+                    inputs.insert(template.inputs[inputs.len()].clone(), *node);
                 }
                 Op::Weight { name, .. } | Op::State { name, .. } => {
                     leaves.insert(self.local(name).into(), name.clone());
@@ -240,18 +259,18 @@ impl<'a> Trace<'a> {
                 _ => {}
             }
         }
-        let outputs = self.outputs.iter().enumerate();
-        let outputs = outputs.map(|(n, place)| (output_name(n), self.nodes[*place as usize].0)).collect();
-        Instance { template, name: self.name.clone(), leaves, inputs, outputs }
+        let names = template.graph.outputs.iter().map(|(name, _)| name.clone());
+        let outputs = names.zip(self.outputs.iter().map(|place| self.nodes[*place as usize].0)).collect();
+        Instance { template: id, name: self.name.clone(), leaves, inputs, outputs }
     }
 }
 
-fn input_name(n: usize) -> Name {
-    format!("in{n}").into()
-}
-
-fn output_name(n: usize) -> Name {
-    format!("out{n}").into()
+/// Names for all: those there are, and `stem` with a number where there is none.
+fn numbered(stem: &str, own: Vec<Option<Name>>) -> Vec<Name> {
+    let is_taken = |name: &str| own.iter().flatten().any(|other| &**other == name);
+    let mut free = (0..).map(|n| format!("{stem}{n}")).filter(|name| !is_taken(name));
+    let mut next = || free.next().unwrap_or_default().into();
+    own.iter().map(|name| name.clone().unwrap_or_else(&mut next)).collect()
 }
 
 #[cfg(test)]
@@ -282,7 +301,7 @@ mod tests {
         let third = &division.instances[2];
         assert_eq!(third.leaves["w"], Name::from("blk.2.w"));
         assert_eq!(third.inputs.len(), 1);
-        assert_eq!(third.inputs["in0"], division.instances[1].outputs["out0"]);
+        assert_eq!(third.inputs["x"], division.instances[1].outputs["out0"]);
     }
 
     #[test]

@@ -41,7 +41,8 @@ impl fmt::Display for Graph {
 /// The order of an output's axes in memory, where it is not the order that its operation gives them.
 fn stored_order(graph: &Graph, id: NodeId) -> Option<String> {
     let node = graph.nodes.get(id)?;
-    let args: Option<Vec<&Type>> = node.args.iter().map(|arg| graph.nodes.get(*arg).map(|arg| &arg.ty)).collect();
+    let args: Option<Vec<&Type>> =
+        node.args.iter().map(|arg| graph.nodes.get(*arg).map(|arg| &arg.ty)).collect();
     let given = infer(&node.op, &args?).ok()?;
     let is_other = given != node.ty && given.shape.same_axes(&node.ty.shape);
     is_other.then(|| list(&node.ty.shape.axes().collect::<Vec<_>>()))

@@ -68,7 +68,8 @@ fn whole(
         parts.push(built_twice(&mut params, build)?);
     }
     let skeleton = if partial.is_some() { Skeleton::Combine } else { name::skeleton(graph, cut, roots) };
-    finish(name::name(graph, cut, roots, skeleton), skeleton, params, parts)
+    let name = name::name(graph, cut, roots, skeleton, &params.accesses());
+    finish(name, skeleton, params, parts)
 }
 
 /// Builds a part; again, where boxes it asks for are better filled as one.
@@ -170,7 +171,7 @@ fn partial_attention(
         store_partial(&mut builder, partial, *over, &all)?;
         Ok(builder.finish())
     })?;
-    let name = name::name(graph, cut, &[node], Skeleton::Attention);
+    let name = name::name(graph, cut, &[node], Skeleton::Attention, &params.accesses());
     finish(name, Skeleton::Attention, params, vec![part])
 }
 

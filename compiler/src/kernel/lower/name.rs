@@ -6,9 +6,9 @@
 use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
 use crate::graph::{Graph, NodeId};
-use crate::kernel::Skeleton;
 use crate::kernel::lower::grid::{heaviest_fold, stored_shape};
-use crate::kernel::lower::params::storage_of;
+use crate::kernel::lower::params::Buffer;
+use crate::kernel::{Access, Skeleton};
 
 /// More columns than this make a product of matrices.
 const MANY_COLUMNS: i64 = 8;
@@ -49,24 +49,30 @@ fn reads_weight(graph: &Graph, cut: &Cut, cone: &[NodeId]) -> bool {
     cut.loads(graph, cone).iter().any(|load| matches!(graph.nodes[*load].op, Op::Weight { .. }))
 }
 
-/// What a kernel is called.
-pub fn name(graph: &Graph, cut: &Cut, roots: &[NodeId], skeleton: Skeleton) -> String {
-    let cone = cut.cone(graph, roots);
+/// What a kernel is called: the weights and states it reads, and the states it writes.
+pub(super) fn name(
+    graph: &Graph,
+    cut: &Cut,
+    roots: &[NodeId],
+    skeleton: Skeleton,
+    buffers: &[(Buffer, Access)],
+) -> String {
     let mut words: Vec<String> = vec![skeleton.name().to_owned()];
-    for load in cut.loads(graph, &cone) {
-        if let Op::Weight { name, .. } = &graph.nodes[storage_of(graph, load)].op {
-            words.push(short(name));
-        } else if let Some(name) = graph.state_of(load) {
-            words.push(short(name));
+    let mut written = Vec::new();
+    for (buffer, access) in buffers {
+        let Buffer::Node(node) = buffer else { continue };
+        match (&graph.nodes[*node].op, access) {
+            (Op::Weight { name, .. } | Op::State { name, .. }, Access::Read) => words.push(short(name)),
+            (Op::State { name, .. }, Access::Write) => written.push(format!("→{}", short(name))),
+            _ => {}
         }
     }
-    let states = roots.iter().filter(|root| matches!(graph.nodes[**root].op, Op::Write { .. }));
-    for root in states {
-        words.push(format!("→{}", graph.state_of(*root).map(|name| short(name)).unwrap_or_default()));
-    }
+    words.extend(written);
     if words.len() == 1 {
-        let ops = cone.iter().map(|node| graph.nodes[*node].op.name()).filter(|op| *op != "const");
-        let mut ops: Vec<&str> = ops.collect();
+        let cone = cut.cone(graph, roots);
+        let ops =
+            cone.iter().map(|node| &graph.nodes[*node].op).filter(|op| !op.is_leaf() && !op.is_movement());
+        let mut ops: Vec<&str> = ops.map(Op::name).filter(|op| *op != skeleton.name()).collect();
         ops.dedup();
         words.extend(ops.iter().rev().take(3).rev().map(|op| (*op).to_owned()));
     }

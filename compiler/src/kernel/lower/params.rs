@@ -64,6 +64,10 @@ impl Params {
         (params.into_iter().collect(), buffers)
     }
 
+    pub(super) fn accesses(&self) -> Vec<(Buffer, Access)> {
+        self.buffers.iter().map(|(buffer, param)| (*buffer, param.access)).collect()
+    }
+
     fn node(&mut self, graph: &Graph, node: NodeId, access: Access) -> ParamId {
         let storage = storage_of(graph, node);
         let found = &graph.nodes[storage];
