@@ -27,7 +27,8 @@ const MACHINE_PATHS: [&str; 5] = [
 fn guide_offence(source: &Source) -> Option<Offence> {
     let n_lines = source.text.lines().take_while(|l| l.starts_with("//!")).count();
     // A binary or an example may say it all in one line; a library file may not.
-    let wanted = if source.path.contains("src/") { 2 } else { 1 };
+    let is_production = source.path.contains("src/") && !source.path.ends_with("/tests.rs");
+    let wanted = if is_production { 2 } else { 1 };
     let what = format!("opens with {n_lines} lines of `//!`, at least {wanted} are wanted");
     (n_lines < wanted).then(|| offence(&source.path, 1, what))
 }

@@ -13,7 +13,7 @@ const DECLARATION: &str = "compiler/src/graph/op.rs";
 const PLACES: [&str; 4] = [
     "compiler/src/graph/infer",
     "compiler/src/graph/print",
-    "compiler/src/graph/parse",
+    "compiler/src/graph/parse_op",
     "compiler/src/reference",
 ];
 
@@ -45,7 +45,7 @@ fn text_name(text: &str, variant: &str) -> String {
         let own = pattern.strip_prefix("Self::").is_some_and(|p| leading_name(p) == variant);
         own.then(|| value.split('"').next()).flatten()
     });
-    arm.map_or_else(|| variant.to_lowercase(), str::to_owned)
+    arm.map_or_else(|| variant.to_owned(), str::to_owned)
 }
 
 /// Whether a file is `place` or lies in it.

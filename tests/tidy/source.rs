@@ -110,7 +110,9 @@ fn test_module(code: &str) -> Option<Range<usize>> {
     const MARK: &str = "#[cfg(test)]";
     for (start, _) in code.match_indices(MARK) {
         let item = code[start + MARK.len()..].trim_start();
-        let Some(open) = item.strip_prefix("mod ").and_then(|_| item.find(['{', ';'])) else { continue };
+        let is_module =
+            ["mod ", "pub(super) mod ", "pub(crate) mod "].iter().any(|head| item.starts_with(head));
+        let Some(open) = item.find(['{', ';']).filter(|_| is_module) else { continue };
         if let Some(inside) = braced(&item[open..]) {
             let end = code.len() - item.len() + open + inside.len() + 2;
             return Some(start..end);

@@ -1,6 +1,7 @@
 //! Which stored values share a launch, and in what order launches go.
 //!
-//! In: a graph and a cut. Out: groups of roots in an order that obeys every dependence, or the reason why there is none.
+//! In: a graph and a cut. Out: groups of roots in an order that obeys every dependence, or the reason why there is
+//! none.
 //! A contraction or an attention is computed by one launch only, so all that are computed from it without a cut in
 //! between go together. A state is never read and written by one launch, and its readers go before the next write.
 

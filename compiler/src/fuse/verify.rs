@@ -59,7 +59,13 @@ mod tests {
     use crate::fuse::cut::Cut;
     use crate::graph::parse::parse;
 
-    const TEXT: &str = "%0 = input x : f32[t:2, d:4]\n%1 = mul %0 %0\n%2 = reduce-sum %1 over d\n%3 = exp %2\noutput y = %3\n";
+    const TEXT: &str = "\
+%0 = input x : f32[t:2, d:4]
+%1 = mul %0 %0
+%2 = reduce-sum %1 over d
+%3 = exp %2
+output y = %3
+";
 
     fn partition(regions: &[&[usize]]) -> (Graph, Partition) {
         let graph = parse(TEXT).unwrap();

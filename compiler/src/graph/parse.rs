@@ -3,7 +3,8 @@
 //! In: text as `print.rs` writes it, or as a person does. Out: a graph whose types are inferred, or the first place
 //! that does not read, with what would be accepted there.
 //! No text makes it panic. Comments and the numbers of nodes are free; a node stands before its readers.
-//! A line's operation is read by `parse_op.rs`, its sizes and names by `attributes.rs`; `verify.rs` says what a text alone cannot.
+//! A line's operation is read by `parse_op.rs`, its sizes and names by `attributes.rs`; `verify.rs` says what a text
+//! alone cannot.
 
 use std::collections::BTreeMap;
 
@@ -356,7 +357,8 @@ symbol T in 1..8 near 1
 
         #[test]
         fn no_words_make_it_panic(words in prop::collection::vec(
-            "(\n|%[0-3]|=|:|-|\\*|\\[|\\]|,|\\.\\.|[0-9]{1,19}|const|mul|split|slice|input|symbol|in|near|block|end|at|len|x|d|nan\\.[0-9a-f]{8})",
+            "(\n|%[0-3]|=|:|-|\\*|\\[|\\]|,|\\.\\.|[0-9]{1,19}|const|mul|split|slice|input|symbol|in|near|\
+             block|end|at|len|x|d|nan\\.[0-9a-f]{8})",
             0..60,
         )) {
             let _ = parse(&words.join(" "));

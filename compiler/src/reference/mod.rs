@@ -4,7 +4,8 @@
 //! node. Each element is computed in double precision and rounded once to the node's type; sums are rounded at their
 //! end only.
 //! This is the definition: no fast path may live here, and where a kernel disagrees the kernel is wrong.
-//! Read `apply` below, then `element.rs` and `index.rs`; `compare.rs` holds every tolerance, `random.rs` makes bindings.
+//! Read `apply` below, then `element.rs` and `index.rs`; `compare.rs` holds every tolerance, `random.rs` makes
+//! bindings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -16,30 +16,30 @@ use crate::tensor::sym::Sym;
 
 /// The analysis egg keeps up to date.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meaning;
+pub struct Meaning;
 
 /// What is known about a class.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// The type; the order of axes is that of the node seen first.
-    pub(crate) ty: Type,
+    pub ty: Type,
     /// How many elements it usually has.
-    pub(crate) len: f64,
+    pub len: f64,
     /// The number that every element is equal to.
-    pub(crate) constant: Option<Scalar>,
+    pub constant: Option<Scalar>,
     /// No element is below the first or above the second.
-    pub(crate) bounds: Option<(Sym, Sym)>,
+    pub bounds: Option<(Sym, Sym)>,
     /// Bytes that must move to read it once: its own, or those of what it is computed from on the way.
-    pub(crate) read: f64,
+    pub read: f64,
     /// Whether it is a part of the model: a stored tensor, or a view of one.
-    pub(crate) is_weight: bool,
+    pub is_weight: bool,
     /// Axes that were folded away last, with only elementwise operations after: who wants the value waits for them.
-    pub(crate) awaits: Vec<Axis>,
+    pub awaits: Vec<Axis>,
 }
 
 impl Facts {
     /// The facts of `op` applied to arguments of these facts; `ty` is the inferred type.
-    pub(crate) fn of(op: &Op, args: &[&Self], ty: Type) -> Self {
+    pub fn of(op: &Op, args: &[&Self], ty: Type) -> Self {
         let len = near(&ty);
         Self {
             constant: constant(op, args),
@@ -53,22 +53,22 @@ impl Facts {
     }
 
     /// Whether it has the axis.
-    pub(crate) fn has(&self, axis: Axis) -> bool {
+    pub fn has(&self, axis: Axis) -> bool {
         self.ty.shape.has(axis)
     }
 
     /// Whether it has any of the axes.
-    pub(crate) fn has_any(&self, axes: &[Axis]) -> bool {
+    pub fn has_any(&self, axes: &[Axis]) -> bool {
         axes.iter().any(|axis| self.has(*axis))
     }
 
     /// Whether it has all of the axes.
-    pub(crate) fn has_all(&self, axes: &[Axis]) -> bool {
+    pub fn has_all(&self, axes: &[Axis]) -> bool {
         axes.iter().all(|axis| self.has(*axis))
     }
 
     /// Whether every element is this number.
-    pub(crate) fn is_number(&self, number: f64) -> bool {
+    pub fn is_number(&self, number: f64) -> bool {
         self.constant.is_some_and(|scalar| scalar.number() == number)
     }
 }
@@ -110,7 +110,7 @@ impl Analysis<ENode> for Meaning {
 }
 
 /// How many elements a tensor of this type usually has.
-pub(crate) fn near(ty: &Type) -> f64 {
+pub fn near(ty: &Type) -> f64 {
     ty.shape.iter().map(|(_, size)| size.near() as f64).product()
 }
 

@@ -13,48 +13,64 @@ use crate::graph::op::Op;
 use crate::rewrite::facts::Meaning;
 
 /// Classes of values that are equal, each with everything that computes it.
-pub(crate) type EGraph = egg::EGraph<ENode, Meaning>;
+pub type EGraph = egg::EGraph<ENode, Meaning>;
 
 /// An operation on classes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ENode {
+pub struct ENode {
     /// What is done. Shared, as egg copies nodes freely.
-    pub(crate) op: Arc<Op>,
+    pub op: Arc<Op>,
     /// The classes it is done to.
-    pub(crate) args: Vec<Id>,
+    pub args: Vec<Id>,
 }
 
 /// The kinds of operations that rules look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Anything without arguments.
     Leaf,
+    /// A function of one element.
     Unary,
+    /// A function of two.
     Binary,
+    /// A choice between two.
     Select,
+    /// Another type.
     Cast,
+    /// An axis folded away.
     Reduce,
+    /// An axis split.
     Split,
+    /// Axes merged.
     Merge,
+    /// An axis renamed.
     Rename,
+    /// An axis added.
     Expand,
+    /// A run of positions.
     Slice,
+    /// Tensors put together.
     Concat,
+    /// A product that is summed.
     Contract,
+    /// Rows picked.
     Gather,
+    /// An attention in one pass.
     Attend,
+    /// What no rule looks for.
     Other,
 }
 
 impl ENode {
     /// A node whose operands stand in canonical order.
-    pub(crate) fn new(op: Arc<Op>, args: Vec<Id>) -> Self {
+    pub fn new(op: Arc<Op>, args: Vec<Id>) -> Self {
         let mut node = Self { op, args };
         node.sort();
         node
     }
 
     /// The kind of the operation.
-    pub(crate) fn kind(&self) -> Kind {
+    pub fn kind(&self) -> Kind {
         match &*self.op {
             Op::Input { .. }
             | Op::Weight { .. }
@@ -82,7 +98,7 @@ impl ENode {
     }
 
     /// Whether the order of the two operands does not matter.
-    pub(crate) fn is_commutative(&self) -> bool {
+    pub fn is_commutative(&self) -> bool {
         match &*self.op {
             Op::Contract { .. } => true,
             Op::Binary(f) => f.is_commutative(),

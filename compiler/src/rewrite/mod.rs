@@ -19,12 +19,12 @@ mod emit;
 mod encode;
 mod explain;
 mod extract;
-mod facts;
-mod language;
+pub mod facts;
+pub mod language;
 pub mod rules;
 mod saturate;
 mod settle;
-mod term;
+pub mod term;
 #[cfg(test)]
 pub(crate) mod tests;
 

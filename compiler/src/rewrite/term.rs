@@ -17,7 +17,7 @@ use crate::tensor::sym::Sym;
 
 /// A value described by how it is computed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Term {
+pub enum Term {
     /// A value that exists.
     Class(Id),
     /// An operation on others.
@@ -32,17 +32,17 @@ impl From<Id> for Term {
 
 impl Term {
     /// `op` applied to `args`.
-    pub(crate) fn node(op: Op, args: Vec<Self>) -> Self {
+    pub fn node(op: Op, args: Vec<Self>) -> Self {
         Self::Node(Arc::new(op), args)
     }
 
     /// The operation of a node that exists, applied to other arguments.
-    pub(crate) fn like(node: &ENode, args: Vec<Self>) -> Self {
+    pub fn like(node: &ENode, args: Vec<Self>) -> Self {
         Self::Node(node.op.clone(), args)
     }
 
     /// The type of the value; nothing where an operation does not take its arguments.
-    pub(crate) fn ty(&self, egraph: &EGraph) -> Option<Type> {
+    pub fn ty(&self, egraph: &EGraph) -> Option<Type> {
         match self {
             Self::Class(id) => Some(egraph[*id].data.ty.clone()),
             Self::Node(op, args) => {
@@ -53,7 +53,7 @@ impl Term {
     }
 
     /// Adds what is missing and returns the class of the value.
-    pub(crate) fn add(&self, egraph: &mut EGraph) -> Id {
+    pub fn add(&self, egraph: &mut EGraph) -> Id {
         match self {
             Self::Class(id) => egraph.find(*id),
             Self::Node(op, args) => {
@@ -65,32 +65,32 @@ impl Term {
 }
 
 /// `f(a, b)`
-pub(crate) fn binary(f: Binary, a: impl Into<Term>, b: impl Into<Term>) -> Term {
+pub fn binary(f: Binary, a: impl Into<Term>, b: impl Into<Term>) -> Term {
     Term::node(Op::Binary(f), vec![a.into(), b.into()])
 }
 
 /// `a * b`
-pub(crate) fn mul(a: impl Into<Term>, b: impl Into<Term>) -> Term {
+pub fn mul(a: impl Into<Term>, b: impl Into<Term>) -> Term {
     binary(Binary::Mul, a, b)
 }
 
 /// The product of `a` and `b`, summed over `over`, which need not be sorted.
-pub(crate) fn contract(mut over: Vec<Axis>, a: impl Into<Term>, b: impl Into<Term>) -> Term {
+pub fn contract(mut over: Vec<Axis>, a: impl Into<Term>, b: impl Into<Term>) -> Term {
     over.sort();
     Term::node(Op::Contract { over }, vec![a.into(), b.into()])
 }
 
 /// `x` with the axis `from` called `to`; `x` itself where that changes nothing.
-pub(crate) fn rename(x: impl Into<Term>, from: Axis, to: Axis) -> Term {
+pub fn rename(x: impl Into<Term>, from: Axis, to: Axis) -> Term {
     if from == to { x.into() } else { Term::node(Op::Rename { from, to }, vec![x.into()]) }
 }
 
 /// `len` positions of `axis` from `start`.
-pub(crate) fn slice(x: impl Into<Term>, axis: Axis, start: Sym, len: Sym) -> Term {
+pub fn slice(x: impl Into<Term>, axis: Axis, start: Sym, len: Sym) -> Term {
     Term::node(Op::Slice { axis, start, len }, vec![x.into()])
 }
 
 /// The facts of a class.
-pub(crate) fn facts(egraph: &EGraph, class: Id) -> &Facts {
+pub fn facts(egraph: &EGraph, class: Id) -> &Facts {
     &egraph[class].data
 }

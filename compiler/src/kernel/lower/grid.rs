@@ -2,7 +2,8 @@
 //!
 //! In: a root and the cut around it. Out: for each axis of the root, how many positions one task takes.
 //! The heaviest fold inside decides: an axis numbers tasks only where every use of that fold depends on it, for
-//! otherwise each task would fold again what its neighbour folds. What is lighter may be repeated; `measure.rs` counts it.
+//! otherwise each task would fold again what its neighbour folds. What is lighter may be repeated; `measure.rs`
+//! counts it.
 
 use std::collections::BTreeMap;
 

@@ -30,6 +30,11 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// A rule that looks at every node of some kinds.
+    pub const fn new(name: &'static str, kinds: &'static [Kind], find: Find) -> Self {
+        Self { name, search: Search::Nodes(kinds, find) }
+    }
+
     /// How stories call it: `subject-effect`.
     pub fn name(&self) -> &'static str {
         self.name
@@ -46,7 +51,7 @@ pub(crate) enum Search {
 }
 
 /// From a node to other ways to compute its class.
-type Find = fn(&EGraph, &ENode) -> Vec<Term>;
+pub type Find = fn(&EGraph, &ENode) -> Vec<Term>;
 
 /// From the chosen nodes to classes and other ways to compute them.
 type FindChosen = fn(&EGraph, &[(Id, ENode)]) -> Vec<(Id, Term)>;

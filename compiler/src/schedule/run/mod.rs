@@ -1,6 +1,6 @@
 //! Interprets a plan: every kernel in order, over one arena of bytes.
 //!
-//! In: a plan, and what its symbols, inputs, weights and states are. Out: the outputs, and the states that were written.
+//! In: a plan, and what its symbols, inputs, weights and states are. Out: the outputs, and the states written.
 //! All temporaries lie in one piece of memory, where the plan put them, so two that overlap while both are needed
 //! give wrong numbers. Symbolic sizes keep the layout of the largest ones.
 //! `kernel::run` does the arithmetic, `memory.rs` holds the bytes; this is what backends must agree with.
