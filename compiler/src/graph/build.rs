@@ -45,6 +45,7 @@ pub struct Dim {
 
 impl Dim {
     /// The same axis with another size.
+    #[must_use]
     pub fn sized(&self, size: impl Into<Sym>) -> Self {
         Self { axis: self.axis, size: size.into() }
     }

@@ -226,7 +226,7 @@ impl<'a> Trace<'a> {
             Op::Input { name, .. } => Some(name.clone()),
             _ => None,
         });
-        numbered("in", own.collect())
+        numbered("in", &own.collect::<Vec<_>>())
     }
 
     fn output_names(&self) -> Vec<Name> {
@@ -234,7 +234,7 @@ impl<'a> Trace<'a> {
             let (id, _) = self.nodes[*place as usize];
             self.graph.outputs.iter().find(|(_, output)| *output == id).map(|(name, _)| name.clone())
         });
-        numbered("out", own.collect())
+        numbered("out", &own.collect::<Vec<_>>())
     }
 
     fn renamed(&self, op: &Op) -> Op {
@@ -266,7 +266,7 @@ impl<'a> Trace<'a> {
 }
 
 /// Names for all: those there are, and `stem` with a number where there is none.
-fn numbered(stem: &str, own: Vec<Option<Name>>) -> Vec<Name> {
+fn numbered(stem: &str, own: &[Option<Name>]) -> Vec<Name> {
     let is_taken = |name: &str| own.iter().flatten().any(|other| &**other == name);
     let mut free = (0..).map(|n| format!("{stem}{n}")).filter(|name| !is_taken(name));
     let mut next = || free.next().unwrap_or_default().into();

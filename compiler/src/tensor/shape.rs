@@ -126,6 +126,7 @@ impl Shape {
     }
 
     /// The same shape without one axis.
+    #[must_use]
     pub fn without(&self, axis: Axis) -> Self {
         Self(self.0.iter().filter(|(a, _)| *a != axis).cloned().collect())
     }
@@ -154,6 +155,14 @@ impl Shape {
     /// Whether both shapes have the same axes of the same sizes, in whatever order.
     pub fn same_axes(&self, other: &Self) -> bool {
         self.rank() == other.rank() && self.0.iter().all(|(axis, size)| other.size(*axis) == Some(size))
+    }
+}
+
+impl<'a> IntoIterator for &'a Shape {
+    type Item = &'a (Axis, Sym);
+    type IntoIter = std::slice::Iter<'a, (Axis, Sym)>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 
