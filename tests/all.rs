@@ -3,4 +3,5 @@
 //! `tidy` holds the source tree to the house rules.
 
 mod differential;
+mod slow;
 mod tidy;

@@ -8,5 +8,6 @@
 pub mod barrier;
 pub mod cut;
 pub mod group;
+pub mod hazard;
 pub mod merge;
 pub mod price;
