@@ -128,9 +128,10 @@ impl Generator {
 
     fn choose_outputs(&mut self) {
         let ids: Vec<NodeId> = self.graph.nodes.ids().collect();
-        for position in 0..1 + self.random.below(3) {
-            let recent = if self.chance(4) { ids.len() } else { ids.len().min(3) };
-            let node = ids[ids.len() - 1 - self.random.below(recent)];
+        let unread: Vec<NodeId> = ids.iter().copied().filter(|id| self.is_unread(*id)).collect();
+        for position in 0..1 + self.random.below(4) {
+            let from = if self.chance(6) { &ids } else { &unread };
+            let node = from[from.len() - 1 - self.random.below(from.len().min(5))];
             self.graph.outputs.push((format!("y{position}").into(), node));
         }
     }
@@ -171,12 +172,20 @@ impl Generator {
         self.graph.nodes[node].ty.dtype
     }
 
-    /// Nodes that satisfy a test, the later ones more often.
+    /// A node that satisfies a test, mostly one that nothing reads yet.
     fn any(&mut self, test: impl Fn(&Self, NodeId) -> bool) -> Option<NodeId> {
         let fitting: Vec<NodeId> = self.graph.nodes.ids().filter(|id| test(self, *id)).collect();
+        let unread: Vec<NodeId> = fitting.iter().copied().filter(|id| self.is_unread(*id)).collect();
+        if !unread.is_empty() && !self.chance(3) {
+            return self.pick(&unread);
+        }
         let recent = if self.chance(2) { fitting.len() } else { fitting.len().min(4) };
         let from = fitting.len() - recent;
         self.pick(&fitting[from..])
+    }
+
+    fn is_unread(&self, node: NodeId) -> bool {
+        !self.graph.nodes.values().any(|other| other.args.contains(&node))
     }
 
     fn float(&mut self) -> Option<NodeId> {

@@ -14,7 +14,7 @@ use fusebox_compiler::kernel::lower::lower;
 use fusebox_compiler::kernel::price::LoweredPrice;
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{Bindings, evaluate, random};
-use fusebox_compiler::rewrite::{Choice, Settings, improve};
+use fusebox_compiler::rewrite::{Choice, Limits, Settings, improve};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::shape::Label;
 
@@ -28,6 +28,9 @@ const REGRESSIONS: &[u64] = &[];
 
 /// What a short sum of a random graph may lose to cancellation, which the tolerance of a graph does not know of.
 const CANCELLATION: f64 = 16.0;
+
+/// Enough for every rule to fire and for some to meet; random graphs may hold many equal forms.
+const LIMITS: Limits = Limits { nodes: 1000, rounds: 6 };
 
 type Trial = fn(&Graph, &[(Label, i64)], u64) -> Result<(), String>;
 
@@ -89,7 +92,8 @@ fn is_deterministic(graph: &Graph, _: &[(Label, i64)], seed: u64) -> Result<(), 
 fn improves(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
     let bindings = random::bindings(graph, seed, symbols);
     for choice in [Choice::Cheapest, Choice::Random(seed)] {
-        let (made, _) = improve(graph, &Settings { choice, ..Settings::new(target_of(seed)) });
+        let settings = Settings { choice, limits: LIMITS, ..Settings::new(target_of(seed)) };
+        let (made, _) = improve(graph, &settings);
         if let Some(complaint) = verify(&made).first() {
             return Err(format!("{choice:?}: {complaint}\n{made}"));
         }
@@ -135,12 +139,12 @@ fn the_text_of_a_random_graph_reads_back() {
 
 #[test]
 fn a_random_graph_is_fused_right() {
-    try_seeds(fuses, 0, slow::count(1000, 5000));
+    try_seeds(fuses, 0, slow::count(10000, 5000));
 }
 
 #[test]
 fn another_random_graph_is_fused_right() {
-    try_seeds(fuses, 100_000, slow::count(1000, 5000));
+    try_seeds(fuses, 100_000, slow::count(10000, 5000));
 }
 
 #[test]
@@ -169,4 +173,18 @@ fn survey(trial: Trial, from: u64, n: u64, dir: &str) {
         std::fs::write(format!("{dir}/{seed}.txt"), format!("seed {seed}, {}, {symbols:?}:\n{small}\n\n{last}\n", target_of(seed))).unwrap();
     }
     println!("SURVEY {from} {kinds:#?}");
+}
+
+#[test]
+fn zz_stats() {
+    let mut counts = std::collections::BTreeMap::<&str, usize>::new();
+    let (mut nodes, mut live) = (0, 0);
+    for seed in 0..2000 {
+        let Sample { graph, .. } = generate(seed);
+        nodes += graph.nodes.len();
+        let small = super::shrink::without_dead(&graph);
+        live += small.nodes.len();
+        for node in small.nodes.values() { *counts.entry(node.op.name()).or_default() += 1; }
+    }
+    println!("STATS {nodes} {live} {counts:?}");
 }

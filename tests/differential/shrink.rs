@@ -75,7 +75,7 @@ fn bypassed(graph: &Graph, gone: NodeId, by: NodeId) -> Graph {
 }
 
 /// The graph without the nodes that no output and no write needs.
-fn without_dead(graph: &Graph) -> Graph {
+pub(crate) fn without_dead(graph: &Graph) -> Graph {
     let mut needed: List<NodeId, bool> = graph.nodes.ids().map(|_| false).collect();
     let mut pending = graph.roots();
     while let Some(node) = pending.pop() {

@@ -289,8 +289,15 @@ impl Atom {
         match self {
             Self::Var(var) => match &vars[*var].range {
                 Range::Whole { len } => (0, (len.most() - 1).max(0)),
-                Range::Blocks { end, .. } => (0, (end.most() - 1).max(0)),
-                Range::Within { of } => Self::Var(*of).bounds(vars),
+                Range::Blocks { start, step, end, .. } => {
+                    let last = (end.most() - 1).max(0);
+                    let first = start.as_const().filter(|first| (0..=last).contains(first));
+                    (0, first.map_or(last, |first| first + (last - first) / step.max(&1) * step))
+                }
+                Range::Within { of } => match &vars[*of].range {
+                    Range::Blocks { end, .. } => (0, (end.most() - 1).max(0)),
+                    Range::Whole { .. } | Range::Within { .. } => (0, 0),
+                },
             },
             Self::Symbols(symbols) => {
                 let product = symbols.iter().fold(Sym::from(1i64), |product, symbol| product * *symbol);
@@ -337,6 +344,7 @@ mod tests {
         let (vars, [h, b, e]) = vars();
         assert_eq!(Index::var(e).bounds(&vars), (0, 99));
         assert_eq!(Index::var(e).minus(&Index::var(b)).bounds(&vars), (0, 7));
+        assert_eq!(Index::var(b).bounds(&vars), (0, 96));
         assert_eq!(Index::var(h).times(100).plus(&Index::var(e)).bounds(&vars), (0, 1599));
     }
 

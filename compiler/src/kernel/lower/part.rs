@@ -540,7 +540,10 @@ impl<'a> PartBuilder<'a> {
         }
         let (low, high) = local.bounds(vars);
         if n_local > 1 || run.is_none() {
-            if high - low + 1 >= size.most() || size.as_const().is_none() {
+            // The last block of an uneven division has fewer positions: the box would leave the axis.
+            let (first, last) = base.bounds(vars);
+            let leaves = first + low < 0 || last + high >= size.most();
+            if leaves || high - low + 1 >= size.most() || size.as_const().is_none() {
                 let mut whole = self.whole(axis, size);
                 if size.as_const().is_none() {
                     whole.run = Run::Padded(size.clone());
