@@ -4,7 +4,10 @@
 
 /// So many by default, so many where the slow set is asked for.
 pub(crate) fn count(usual: u64, slow: u64) -> u64 {
-    #[expect(clippy::disallowed_methods, reason = "this is the one place of the tests that reads the environment")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place of the tests that reads the environment"
+    )]
     let is_slow = std::env::var("SLOW").is_ok_and(|value| value == "1");
     if is_slow { slow } else { usual }
 }

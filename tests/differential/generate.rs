@@ -196,7 +196,11 @@ impl Generator {
     /// The same value in single precision.
     fn single(&mut self, node: NodeId) -> Option<NodeId> {
         let known = self.of(node);
-        if self.dtype(node) == DType::F32 { Some(node) } else { self.push(Op::Cast(DType::F32), &[node], known) }
+        if self.dtype(node) == DType::F32 {
+            Some(node)
+        } else {
+            self.push(Op::Cast(DType::F32), &[node], known)
+        }
     }
 
     fn exact(&mut self) -> Option<NodeId> {
@@ -248,7 +252,8 @@ impl Generator {
     fn leaf(&mut self) -> Option<NodeId> {
         match self.random.below(16) {
             0..6 => {
-                let dtype = self.pick(&[DType::F32, DType::F32, DType::F32, DType::F16, DType::BF16, DType::I32])?;
+                let dtype =
+                    self.pick(&[DType::F32, DType::F32, DType::F32, DType::F16, DType::BF16, DType::I32])?;
                 let shape = self.some_shape(false);
                 self.input(dtype, shape)
             }
@@ -281,7 +286,8 @@ impl Generator {
                 self.push(Op::Iota { axis, len }, &[], known(0.0, most, true))
             }
             _ => {
-                let value = self.pick(&[self.t.clone(), self.p.clone(), self.t.clone() + self.p.clone() * 2])?;
+                let value =
+                    self.pick(&[self.t.clone(), self.p.clone(), self.t.clone() + self.p.clone() * 2])?;
                 let bounds = known(value.least() as f64, value.most() as f64, true);
                 self.push(Op::Symbolic(value), &[], bounds)
             }
@@ -477,7 +483,8 @@ impl Generator {
     fn rename(&mut self) -> Option<NodeId> {
         let x = self.any(|g, id| g.shape(id).rank() > 0)?;
         let (from, size) = self.axis_of(x)?;
-        let alike: Vec<Axis> = self.dims.iter().filter(|(_, own)| *own == size).map(|(axis, _)| *axis).collect();
+        let alike: Vec<Axis> =
+            self.dims.iter().filter(|(_, own)| *own == size).map(|(axis, _)| *axis).collect();
         let to = if self.chance(2) { self.pick(&alike)? } else { self.free(x)? };
         let known = self.of(x);
         self.push(Op::Rename { from, to }, &[x], known)
@@ -638,9 +645,8 @@ impl Generator {
         let value = self.any(|g, id| g.shape(id).rank() > 0)?;
         let (from, len) = self.axis_of(value)?;
         let (dtype, own) = (self.dtype(value), self.shape(value));
-        let state = self.any(|g, id| {
-            is_last(g, id) && g.dtype(id) == dtype && g.shape(id).rank() == own.rank()
-        });
+        let state =
+            self.any(|g, id| is_last(g, id) && g.dtype(id) == dtype && g.shape(id).rank() == own.rank());
         let state = match state {
             Some(state) if !self.chance(3) => state,
             _ => {
@@ -663,5 +669,8 @@ impl Generator {
 }
 
 fn hull(ends: &[f64]) -> (f64, f64) {
-    (ends.iter().copied().fold(f64::INFINITY, f64::min), ends.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+    (
+        ends.iter().copied().fold(f64::INFINITY, f64::min),
+        ends.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+    )
 }

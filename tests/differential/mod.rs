@@ -2,7 +2,8 @@
 //!
 //! In: a graph, numbers for it, a target and how fusion is steered. The reference evaluator gives the value of every
 //! node; each kernel is verified, interpreted on exactly the values it loads, and must store the values it stands for.
-//! So an error is found at its kernel, not at the end of a model. `blocks.rs`, `cases.rs` and `random.rs` bring the graphs.
+//! So an error is found at its kernel, not at the end of a model. `blocks.rs`, `cases.rs` and `random.rs` bring the
+//! graphs.
 
 mod blocks;
 mod cases;
@@ -54,14 +55,27 @@ pub(crate) fn check_within(
     every_value_has_one_launch(graph, &partition)?;
     for roots in &partition.regions {
         let kernels = lower(graph, &partition.cut, roots, target).map_err(|_| "too large".to_owned())?;
-        let mut checker = Checker { graph, bindings, values: &values, roots, scratch: BTreeMap::new() };
-        for bound in &kernels {
-            checker
-                .kernel(&partition, bound, tolerance)
-                .map_err(|what| format!("{what}\n{}\n{graph}", bound.0))?;
-        }
+        check_launch(graph, bindings, &values, &partition, (roots, &kernels), tolerance)?;
     }
     Ok(partition)
+}
+
+/// Runs the kernels of one region on the values it loads and compares what they store.
+fn check_launch(
+    graph: &Graph,
+    bindings: &Bindings,
+    values: &List<NodeId, Value>,
+    partition: &Partition,
+    (roots, kernels): (&[NodeId], &[Bound]),
+    tolerance: Tolerance,
+) -> Result<(), String> {
+    let mut checker = Checker { graph, bindings, values, roots, scratch: BTreeMap::new() };
+    for bound in kernels {
+        checker
+            .kernel(partition, bound, tolerance)
+            .map_err(|what| format!("{what}\n{}\n{graph}", bound.0))?;
+    }
+    Ok(())
 }
 
 /// Every stored value is stored once; whatever is loaded was stored before, and no state was overwritten meanwhile.

@@ -24,7 +24,7 @@ use super::shrink::shrink;
 use crate::slow;
 
 /// Seeds that failed once.
-const REGRESSIONS: &[u64] = &[];
+const REGRESSIONS: &[u64] = &[9411, 9522, 100_692, 101_053, 101_815, 104_383, 109_644];
 
 /// What a short sum of a random graph may lose to cancellation, which the tolerance of a graph does not know of.
 const CANCELLATION: f64 = 16.0;
@@ -53,7 +53,12 @@ fn reads_back(graph: &Graph, _: &[(Label, i64)], _: u64) -> Result<(), String> {
     if back != *graph || back.to_string() != text { Err(format!("reads back as\n{back}")) } else { Ok(()) }
 }
 
-fn same_results(asked: &Graph, made: &Graph, bindings: &Bindings, tolerance: Tolerance) -> Result<(), String> {
+fn same_results(
+    asked: &Graph,
+    made: &Graph,
+    bindings: &Bindings,
+    tolerance: Tolerance,
+) -> Result<(), String> {
     let expected = evaluate(asked, bindings).map_err(|error| error.to_string())?;
     let actual = evaluate(made, bindings).map_err(|error| error.to_string())?;
     for (name, value) in expected.outputs.iter().chain(&expected.states) {
@@ -81,7 +86,8 @@ fn is_deterministic(graph: &Graph, _: &[(Label, i64)], seed: u64) -> Result<(), 
     let (graph, target) = (protect(graph), target_of(seed));
     let fused = || partition(&graph, &mut LoweredPrice::new(&graph, &target), Steering::default());
     let text = |partition: &Partition| -> Vec<String> {
-        let kernels = partition.regions.iter().flat_map(|roots| lower(&graph, &partition.cut, roots, &target));
+        let kernels =
+            partition.regions.iter().flat_map(|roots| lower(&graph, &partition.cut, roots, &target));
         kernels.flatten().map(|(kernel, _)| kernel.to_string()).collect()
     };
     let (first, second) = (fused(), fused());
@@ -97,7 +103,8 @@ fn improves(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), St
         if let Some(complaint) = verify(&made).first() {
             return Err(format!("{choice:?}: {complaint}\n{made}"));
         }
-        same_results(graph, &made, &bindings, tolerance(graph)).map_err(|what| format!("{choice:?}: {what}"))?;
+        same_results(graph, &made, &bindings, tolerance(graph))
+            .map_err(|what| format!("{choice:?}: {what}"))?;
     }
     Ok(())
 }
@@ -119,7 +126,6 @@ fn try_seed(trial: Trial, seed: u64) {
 }
 
 fn try_seeds(trial: Trial, from: u64, n: u64) {
-    if let Some(dir) = option_env!("SURVEY") { return survey(trial, from, n, dir); }
     (from..from + n).for_each(|seed| try_seed(trial, seed));
 }
 
@@ -139,12 +145,12 @@ fn the_text_of_a_random_graph_reads_back() {
 
 #[test]
 fn a_random_graph_is_fused_right() {
-    try_seeds(fuses, 0, slow::count(10000, 5000));
+    try_seeds(fuses, 0, slow::count(1500, 5000));
 }
 
 #[test]
 fn another_random_graph_is_fused_right() {
-    try_seeds(fuses, 100_000, slow::count(10000, 5000));
+    try_seeds(fuses, 100_000, slow::count(1500, 5000));
 }
 
 #[test]
@@ -154,37 +160,5 @@ fn a_random_graph_is_fused_twice_alike() {
 
 #[test]
 fn a_random_graph_is_improved_without_changing_its_results() {
-    try_seeds(improves, 300_000, slow::count(200, 2000));
-}
-
-fn survey(trial: Trial, from: u64, n: u64, dir: &str) {
-    let mut kinds = std::collections::BTreeMap::<String, (u64, usize)>::new();
-    std::panic::set_hook(Box::new(|_| ()));
-    for seed in from..from + n {
-        let Sample { graph, symbols } = generate(seed);
-        let Err(what) = outcome(trial, &graph, &symbols, seed) else { continue };
-        let line: String = what.lines().next().unwrap_or("").chars().filter(|c| !c.is_ascii_digit()).take(40).collect();
-        let entry = kinds.entry(line).or_insert((seed, 0));
-        entry.1 += 1;
-        if entry.1 > 1 && graph.nodes.len() > 12 { continue }
-        if entry.1 > 3 { continue }
-        let small = shrink(&graph, |other| outcome(trial, other, &symbols, seed).is_err());
-        let last = outcome(trial, &small, &symbols, seed).err().unwrap_or(what);
-        std::fs::write(format!("{dir}/{seed}.txt"), format!("seed {seed}, {}, {symbols:?}:\n{small}\n\n{last}\n", target_of(seed))).unwrap();
-    }
-    println!("SURVEY {from} {kinds:#?}");
-}
-
-#[test]
-fn zz_stats() {
-    let mut counts = std::collections::BTreeMap::<&str, usize>::new();
-    let (mut nodes, mut live) = (0, 0);
-    for seed in 0..2000 {
-        let Sample { graph, .. } = generate(seed);
-        nodes += graph.nodes.len();
-        let small = super::shrink::without_dead(&graph);
-        live += small.nodes.len();
-        for node in small.nodes.values() { *counts.entry(node.op.name()).or_default() += 1; }
-    }
-    println!("STATS {nodes} {live} {counts:?}");
+    try_seeds(improves, 300_000, slow::count(500, 5000));
 }

@@ -14,9 +14,10 @@ pub(crate) fn shrink(graph: &Graph, fails: impl Fn(&Graph) -> bool) -> Graph {
     if !fails(&smallest) {
         smallest = graph.clone();
     }
-    while let Some(smaller) = candidates(&smallest).into_iter().find(|other| {
-        size(other) < size(&smallest) && verify(other).is_empty() && fails(other)
-    }) {
+    while let Some(smaller) = candidates(&smallest)
+        .into_iter()
+        .find(|other| size(other) < size(&smallest) && verify(other).is_empty() && fails(other))
+    {
         smallest = smaller;
     }
     smallest
@@ -75,7 +76,7 @@ fn bypassed(graph: &Graph, gone: NodeId, by: NodeId) -> Graph {
 }
 
 /// The graph without the nodes that no output and no write needs.
-pub(crate) fn without_dead(graph: &Graph) -> Graph {
+fn without_dead(graph: &Graph) -> Graph {
     let mut needed: List<NodeId, bool> = graph.nodes.ids().map(|_| false).collect();
     let mut pending = graph.roots();
     while let Some(node) = pending.pop() {

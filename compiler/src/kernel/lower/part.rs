@@ -375,7 +375,8 @@ impl<'a> PartBuilder<'a> {
         if size.least() > 0 {
             return Ok(found);
         }
-        let (none, n_rows) = (nest.add(Expr::Const(Scalar::I32(0))), nest.add(Expr::Position(Index::sym(&size))));
+        let (none, n_rows) =
+            (nest.add(Expr::Const(Scalar::I32(0))), nest.add(Expr::Position(Index::sym(&size))));
         let has_rows = nest.add(Expr::Binary(Binary::Lt, none, n_rows));
         let zero = self.zero(node, nest);
         Ok(nest.add(Expr::Select(has_rows, found, zero)))
