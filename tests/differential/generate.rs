@@ -129,7 +129,7 @@ impl Generator {
     fn choose_outputs(&mut self) {
         let ids: Vec<NodeId> = self.graph.nodes.ids().collect();
         let unread: Vec<NodeId> = ids.iter().copied().filter(|id| self.is_unread(*id)).collect();
-        for position in 0..1 + self.random.below(4) {
+        for position in 0..=self.random.below(4) {
             let from = if self.chance(6) { &ids } else { &unread };
             let node = from[from.len() - 1 - self.random.below(from.len().min(5))];
             self.graph.outputs.push((format!("y{position}").into(), node));
@@ -449,7 +449,7 @@ impl Generator {
     fn split(&mut self) -> Option<NodeId> {
         let x = self.any(|g, id| g.shape(id).rank() > 0)?;
         let (axis, size) = self.axis_of(x)?;
-        let (outer, inner) = (self.free(x)?, self.free(x).filter(|_| true)?);
+        let (outer, inner) = (self.free(x)?, self.free(x)?);
         let inner = if inner == outer { axis } else { inner };
         let parts = match size.as_const() {
             Some(n) => {
@@ -536,7 +536,7 @@ impl Generator {
         let (axis, _) = self.axis_of(first)?;
         let mut parts = vec![first];
         let (dtype, rest) = (self.dtype(first), self.shape(first).without(axis));
-        for _ in 0..1 + self.random.below(2) {
+        for _ in 0..=self.random.below(2) {
             let part = self.any(|g, id| {
                 let shape = g.shape(id);
                 g.dtype(id) == dtype && shape.has(axis) && shape.without(axis).same_axes(&rest)
@@ -603,12 +603,11 @@ impl Generator {
             let own = g.shape(id);
             g.dtype(id) == DType::I32 && !own.has(axis) && own.union(&shape.without(axis)).is_ok()
         });
-        let index = match index {
-            Some(index) => index,
-            None => {
-                let shape = Shape::new([(self.free(table)?, Sym::from(3i64))])?;
-                self.input(DType::I32, shape)?
-            }
+        let index = if let Some(index) = index {
+            index
+        } else {
+            let shape = Shape::new([(self.free(table)?, Sym::from(3i64))])?;
+            self.input(DType::I32, shape)?
         };
         let Known { least, most, exact } = self.of(table);
         self.push(Op::Gather { axis }, &[table, index], known(least.min(0.0), most.max(0.0), exact))

@@ -203,7 +203,9 @@ impl<P: Price> Merge<'_, P> {
                 if siblings.is_empty() {
                     return Err(reason);
                 }
-                siblings.iter().for_each(|sibling| cut.dissolve(*sibling));
+                for sibling in siblings {
+                    cut.dissolve(sibling);
+                }
                 Dependences::of(self.graph, &cut).groups(self.graph).map_err(|_| reason)?
             }
         };

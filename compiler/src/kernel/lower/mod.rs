@@ -18,6 +18,7 @@ use crate::tensor::sym::Sym;
 mod attend;
 mod boxes;
 mod fill;
+mod gather;
 pub mod grid;
 pub mod name;
 mod nest;
