@@ -2,7 +2,10 @@
 //!
 //! `tidy` holds the source tree to the house rules.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
+
 mod differential;
 mod road;
+mod slow;
 mod stories;
 mod tidy;

@@ -24,7 +24,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { target: TARGETS[0], max_nodes: 20_000, max_rounds: 24, fuel: None, chaos: None, story: None }
+        Self { target: TARGETS[0], max_nodes: 4_000, max_rounds: 24, fuel: None, chaos: None, story: None }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use crate::error::{Complaint, Error};
 use crate::foundation::entity::List;
+use crate::fuse::hazard::{protect, separate_outputs};
 use crate::fuse::merge::{Partition, Steering, partition};
 use crate::graph::Graph;
 use crate::graph::divide::{Template, TemplateId, divide};
@@ -30,6 +31,7 @@ use crate::{fuse, graph, kernel, schedule};
 pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, Error> {
     let mut road = Road::new(options);
     road.accepted(|| graph::verify::verify_structure(graph))?;
+    let graph = &*road.stage("divide", || separate_outputs(graph));
     let division = road.stage("divide", || divide(graph));
     let mut units: List<TemplateId, Unit> = List::default();
     for (id, template) in division.templates.iter() {
@@ -114,7 +116,7 @@ fn improved(graph: &Graph, options: &Options) -> (Graph, Report) {
     let choice = options.chaos.map_or(Choice::Cheapest, Choice::Random);
     let settings = Settings { limits, choice, fuel: options.fuel, ..Settings::new(options.target) };
     let (better, report) = improve(graph, &settings);
-    (with_orders_of(graph, better), report)
+    (protect(&with_orders_of(graph, better)), report)
 }
 
 fn partitioned(graph: &Graph, options: &Options) -> Partition {

@@ -2,20 +2,25 @@
 //!
 //! In: a graph, numbers for it, a target and how fusion is steered. The reference evaluator gives the value of every
 //! node; each kernel is verified, interpreted on exactly the values it loads, and must store the values it stands for.
-//! So an error is found at its kernel, not at the end of a model. `blocks.rs` and `random.rs` bring the graphs.
+//! So an error is found at its kernel, not at the end of a model. `blocks.rs`, `cases.rs` and `random.rs` bring the
+//! graphs.
 
 mod blocks;
 mod cases;
+mod generate;
 mod random;
+mod shrink;
 
 use std::collections::BTreeMap;
 
 use fusebox_compiler::foundation::entity::List;
+use fusebox_compiler::fuse::hazard::protect;
 use fusebox_compiler::fuse::merge::{Partition, Steering, partition};
 use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::graph::{Graph, NodeId};
 use fusebox_compiler::kernel::lower::params::{Buffer as Binding, storage_of};
 use fusebox_compiler::kernel::lower::{Bound, lower};
+use fusebox_compiler::kernel::parse::parse;
 use fusebox_compiler::kernel::price::LoweredPrice;
 use fusebox_compiler::kernel::run::memory::{Buffer, Buffers};
 use fusebox_compiler::kernel::run::run;
@@ -33,19 +38,70 @@ pub(crate) fn check(
     target: &Target,
     steering: Steering,
 ) -> Result<Partition, String> {
+    check_within(graph, bindings, target, steering, Tolerance::of(graph))
+}
+
+/// The same with a tolerance of the caller's.
+pub(crate) fn check_within(
+    graph: &Graph,
+    bindings: &Bindings,
+    target: &Target,
+    steering: Steering,
+    tolerance: Tolerance,
+) -> Result<Partition, String> {
+    let graph = &protect(graph);
     let values = evaluate_all(graph, bindings).map_err(|error| error.to_string())?;
     let partition = partition(graph, &mut LoweredPrice::new(graph, target), steering);
-    let tolerance = Tolerance::of(graph);
+    every_value_has_one_launch(graph, &partition)?;
     for roots in &partition.regions {
         let kernels = lower(graph, &partition.cut, roots, target).map_err(|_| "too large".to_owned())?;
-        let mut checker = Checker { graph, bindings, values: &values, roots, scratch: BTreeMap::new() };
-        for bound in &kernels {
-            checker
-                .kernel(&partition, bound, tolerance)
-                .map_err(|what| format!("{what}\n{}\n{graph}", bound.0))?;
-        }
+        check_launch(graph, bindings, &values, &partition, (roots, &kernels), tolerance)?;
     }
     Ok(partition)
+}
+
+/// Runs the kernels of one region on the values it loads and compares what they store.
+fn check_launch(
+    graph: &Graph,
+    bindings: &Bindings,
+    values: &List<NodeId, Value>,
+    partition: &Partition,
+    (roots, kernels): (&[NodeId], &[Bound]),
+    tolerance: Tolerance,
+) -> Result<(), String> {
+    let mut checker = Checker { graph, bindings, values, roots, scratch: BTreeMap::new() };
+    for bound in kernels {
+        checker
+            .kernel(partition, bound, tolerance)
+            .map_err(|what| format!("{what}\n{}\n{graph}", bound.0))?;
+    }
+    Ok(())
+}
+
+/// Every stored value is stored once; whatever is loaded was stored before, and no state was overwritten meanwhile.
+fn every_value_has_one_launch(graph: &Graph, partition: &Partition) -> Result<(), String> {
+    let cut = &partition.cut;
+    let mut stored: Vec<NodeId> = partition.regions.concat();
+    stored.sort();
+    if stored != cut.nodes().collect::<Vec<_>>() {
+        return Err(format!("the launches store {stored:?}\n{graph}"));
+    }
+    let mut done: Vec<NodeId> = Vec::new();
+    for roots in &partition.regions {
+        for load in cut.loads(graph, &cut.cone(graph, roots)) {
+            if cut.has(load) && !done.contains(&load) {
+                return Err(format!("{load} is loaded by {roots:?} before it is stored\n{graph}"));
+            }
+            let overwrites = |node: &&NodeId| {
+                matches!(graph.nodes[**node].op, Op::Write { .. }) && graph.nodes[**node].args[0] == load
+            };
+            if let Some(write) = done.iter().chain(roots).find(overwrites) {
+                return Err(format!("{load} is loaded by {roots:?}, which {write} overwrites\n{graph}"));
+            }
+        }
+        done.extend(roots);
+    }
+    Ok(())
 }
 
 struct Checker<'a> {
@@ -63,6 +119,7 @@ impl Checker<'_> {
         if let Some(complaint) = complaints.first() {
             return Err(complaint.to_string());
         }
+        reads_back(kernel)?;
         let loads = partition.cut.loads(self.graph, &partition.cut.cone(self.graph, self.roots));
         let mut memory: Buffers = Buffers(List::default());
         for (param, binding) in kernel.params.values().zip(bindings) {
@@ -121,6 +178,13 @@ impl Checker<'_> {
         let actual = taken_out(&memory.0[id], &param.shape, expected);
         close(expected, &actual, tolerance).map_err(|what| format!("{}: {what}", param.name))
     }
+}
+
+/// A kernel's text reads back to a kernel of the same text.
+fn reads_back(kernel: &Kernel) -> Result<(), String> {
+    let text = kernel.to_string();
+    let back = parse(&text).map_err(|error| format!("does not read back: {error}"))?;
+    if back.to_string() == text { Ok(()) } else { Err(format!("reads back as\n{back}")) }
 }
 
 fn nth(kernel: &Kernel, index: usize) -> ParamId {

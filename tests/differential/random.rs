@@ -1,1 +1,164 @@
-//! Random graphs.
+//! Random graphs through every stage: text, verification, rewriting, fusion, lowering, interpretation.
+//!
+//! In: seeds. Out: nothing, or the smallest failing graph as text with its seed. A seed that failed once is kept in
+//! [`REGRESSIONS`]. `generate.rs` makes the graphs, `shrink.rs` makes them small.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fusebox_compiler::fuse::hazard::protect;
+use fusebox_compiler::fuse::merge::{Partition, Steering, partition};
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::graph::parse::parse;
+use fusebox_compiler::graph::verify::verify;
+use fusebox_compiler::kernel::lower::lower;
+use fusebox_compiler::kernel::price::LoweredPrice;
+use fusebox_compiler::reference::compare::{Tolerance, close};
+use fusebox_compiler::reference::{Bindings, evaluate, random};
+use fusebox_compiler::rewrite::{Choice, Limits, Settings, improve};
+use fusebox_compiler::target::{TARGETS, Target};
+use fusebox_compiler::tensor::shape::Label;
+
+use super::check_within;
+use super::generate::{Sample, generate};
+use super::shrink::shrink;
+use crate::slow;
+
+/// Seeds that failed once.
+const REGRESSIONS: &[u64] = &[9411, 9522, 100_692, 101_053, 101_815, 104_383, 109_644];
+
+/// What a short sum of a random graph may lose to cancellation, which the tolerance of a graph does not know of.
+const CANCELLATION: f64 = 16.0;
+
+/// Enough for every rule to fire and for some to meet; random graphs may hold many equal forms.
+const LIMITS: Limits = Limits { nodes: 1000, rounds: 6 };
+
+type Trial = fn(&Graph, &[(Label, i64)], u64) -> Result<(), String>;
+
+fn target_of(seed: u64) -> Target {
+    TARGETS[seed as usize % TARGETS.len()]
+}
+
+fn tolerance(graph: &Graph) -> Tolerance {
+    let own = Tolerance::of(graph);
+    Tolerance { relative: own.relative * CANCELLATION, absolute: own.absolute }
+}
+
+/// A graph is sound, and its text reads back.
+fn reads_back(graph: &Graph, _: &[(Label, i64)], _: u64) -> Result<(), String> {
+    if let Some(complaint) = verify(graph).first() {
+        return Err(complaint.to_string());
+    }
+    let text = graph.to_string();
+    let back = parse(&text).map_err(|error| error.to_string())?;
+    if back != *graph || back.to_string() != text { Err(format!("reads back as\n{back}")) } else { Ok(()) }
+}
+
+fn same_results(
+    asked: &Graph,
+    made: &Graph,
+    bindings: &Bindings,
+    tolerance: Tolerance,
+) -> Result<(), String> {
+    let expected = evaluate(asked, bindings).map_err(|error| error.to_string())?;
+    let actual = evaluate(made, bindings).map_err(|error| error.to_string())?;
+    for (name, value) in expected.outputs.iter().chain(&expected.states) {
+        let own = actual.outputs.get(name).or(actual.states.get(name)).ok_or(format!("`{name}` is gone"))?;
+        close(value, own, tolerance).map_err(|what| format!("`{name}` {what}\n{made}"))?;
+    }
+    Ok(())
+}
+
+/// Copies change nothing, and every kernel of a fusion computes what it stands for.
+fn fuses(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
+    let bindings = random::bindings(graph, seed, symbols);
+    let safe = protect(graph);
+    if let Some(complaint) = verify(&safe).first() {
+        return Err(format!("{complaint}\n{safe}"));
+    }
+    same_results(graph, &safe, &bindings, Tolerance::exact())?;
+    let chaos = seed.is_multiple_of(3).then_some(seed);
+    let steering = Steering { chaos, fuel: None };
+    check_within(graph, &bindings, &target_of(seed), steering, tolerance(graph)).map(|_| ())
+}
+
+/// Equal graphs give equal kernels.
+fn is_deterministic(graph: &Graph, _: &[(Label, i64)], seed: u64) -> Result<(), String> {
+    let (graph, target) = (protect(graph), target_of(seed));
+    let fused = || partition(&graph, &mut LoweredPrice::new(&graph, &target), Steering::default());
+    let text = |partition: &Partition| -> Vec<String> {
+        let kernels =
+            partition.regions.iter().flat_map(|roots| lower(&graph, &partition.cut, roots, &target));
+        kernels.flatten().map(|(kernel, _)| kernel.to_string()).collect()
+    };
+    let (first, second) = (fused(), fused());
+    if first == second && text(&first) == text(&second) { Ok(()) } else { Err("two results".to_owned()) }
+}
+
+/// The improved graph, and any equal one, gives the same numbers.
+fn improves(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
+    let bindings = random::bindings(graph, seed, symbols);
+    for choice in [Choice::Cheapest, Choice::Random(seed)] {
+        let settings = Settings { choice, limits: LIMITS, ..Settings::new(target_of(seed)) };
+        let (made, _) = improve(graph, &settings);
+        if let Some(complaint) = verify(&made).first() {
+            return Err(format!("{choice:?}: {complaint}\n{made}"));
+        }
+        same_results(graph, &made, &bindings, tolerance(graph))
+            .map_err(|what| format!("{choice:?}: {what}"))?;
+    }
+    Ok(())
+}
+
+/// A panic is a failure like any other.
+fn outcome(trial: Trial, graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| trial(graph, symbols, seed))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Err(text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default())
+    })
+}
+
+fn try_seed(trial: Trial, seed: u64) {
+    let Sample { graph, symbols } = generate(seed);
+    let Err(what) = outcome(trial, &graph, &symbols, seed) else { return };
+    let small = shrink(&graph, |other| outcome(trial, other, &symbols, seed).is_err());
+    let last = outcome(trial, &small, &symbols, seed).err().unwrap_or(what);
+    panic!("seed {seed}, {}, {symbols:?}:\n{last}\n\n{small}", target_of(seed));
+}
+
+fn try_seeds(trial: Trial, from: u64, n: u64) {
+    (from..from + n).for_each(|seed| try_seed(trial, seed));
+}
+
+#[test]
+fn seeds_that_failed_once_pass() {
+    for seed in REGRESSIONS {
+        for trial in [reads_back as Trial, fuses, is_deterministic, improves] {
+            try_seed(trial, *seed);
+        }
+    }
+}
+
+#[test]
+fn the_text_of_a_random_graph_reads_back() {
+    try_seeds(reads_back, 0, slow::count(2000, 10_000));
+}
+
+#[test]
+fn a_random_graph_is_fused_right() {
+    try_seeds(fuses, 0, slow::count(1500, 5000));
+}
+
+#[test]
+fn another_random_graph_is_fused_right() {
+    try_seeds(fuses, 100_000, slow::count(1500, 5000));
+}
+
+#[test]
+fn a_random_graph_is_fused_twice_alike() {
+    try_seeds(is_deterministic, 200_000, slow::count(100, 1000));
+}
+
+#[test]
+fn a_random_graph_is_improved_without_changing_its_results() {
+    try_seeds(improves, 300_000, slow::count(500, 5000));
+}

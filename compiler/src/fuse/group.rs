@@ -24,6 +24,8 @@ pub struct Dependences {
     before: Vec<Vec<usize>>,
     /// Roots that must share a launch.
     together: UnionFind<usize>,
+    /// Whether a write is computed from the very state it changes.
+    reads_own_state: bool,
 }
 
 impl Dependences {
@@ -49,14 +51,16 @@ impl Dependences {
                 together.union(first, index);
             }
         }
+        let mut reads_own_state = false;
         for (index, root) in roots.iter().enumerate() {
             if let Op::Write { .. } = graph.nodes[*root].op {
                 let old = graph.nodes[*root].args[0];
+                reads_own_state |= readers[old].contains(&index);
                 before[index].extend(place[old]);
                 before[index].extend(readers[old].iter().filter(|reader| **reader != index));
             }
         }
-        Self { roots, before, together }
+        Self { roots, before, together, reads_own_state }
     }
 
     /// The launches that result, or why a value cannot be kept out of memory.
@@ -72,7 +76,7 @@ impl Dependences {
             groups[group].push(root);
         }
         let group_of: Vec<usize> = labels.iter().map(|label| index_of[*label].unwrap_or(0)).collect();
-        if groups.iter().any(|group| self.touches_own_state(graph, group)) {
+        if self.reads_own_state || groups.iter().any(|group| self.touches_own_state(graph, group)) {
             return Err(Barrier::StateWrite);
         }
         let order = self.order(&groups, &group_of).ok_or_else(|| self.why_cyclic(graph, &groups))?;

@@ -143,8 +143,7 @@ impl<P: Price> Merge<'_, P> {
             let pays =
                 is_elementwise(&own.op) && is_elementwise(&next.op) && own.ty.shape.same_axes(&next.ty.shape);
             if pays && !self.is_protected(node) && self.has_fuel() {
-                self.cut.dissolve(node);
-                self.n_merges += 1;
+                self.dissolve_if_legal(node);
             }
         }
     }
@@ -161,13 +160,25 @@ impl<P: Price> Merge<'_, P> {
                     continue;
                 }
                 if self.cut.has(node) {
-                    self.cut.dissolve(node);
-                    self.n_merges += 1;
+                    self.dissolve_if_legal(node);
                 }
                 if !matches!(op, Op::Contract { .. }) {
                     pending.extend(args);
                 }
             }
+        }
+    }
+
+    /// A value that sees a state before a write may not move behind it, however cheap that is.
+    fn dissolve_if_legal(&mut self, node: NodeId) {
+        let mut cut = self.cut.clone();
+        cut.dissolve(node);
+        match Dependences::of(self.graph, &cut).groups(self.graph) {
+            Ok(_) => {
+                self.cut = cut;
+                self.n_merges += 1;
+            }
+            Err(reason) => self.reasons[node] = reason,
         }
     }
 
@@ -210,7 +221,9 @@ impl<P: Price> Merge<'_, P> {
                 if siblings.is_empty() {
                     return Err(reason);
                 }
-                siblings.iter().for_each(|sibling| cut.dissolve(*sibling));
+                for sibling in siblings {
+                    cut.dissolve(sibling);
+                }
                 Dependences::of(self.graph, &cut).groups(self.graph).map_err(|_| reason)?
             }
         };

@@ -8,6 +8,7 @@
 pub mod barrier;
 pub mod cut;
 pub mod group;
+pub mod hazard;
 pub mod merge;
 pub mod price;
 pub mod verify;

@@ -146,7 +146,37 @@ impl Index {
     pub fn bounds(&self, vars: &Vars) -> (i64, i64) {
         let direct = self.bounds_of_terms(vars);
         let relative = self.relative_to_blocks(vars).map(|index| index.0.bounds_with(index.1, vars));
-        relative.map_or(direct, |(low, high)| (low.max(direct.0), high.min(direct.1)))
+        let (low, high) = relative.map_or(direct, |(low, high)| (low.max(direct.0), high.min(direct.1)));
+        if self.symbols().is_none() {
+            return (low, high);
+        }
+        let low = low.max(self.at_ends(false, vars).bounds_of_terms(vars).0);
+        (low, high.min(self.at_ends(true, vars).bounds_of_terms(vars).1).max(low))
+    }
+
+    /// The first product of symbols, if there is one.
+    fn symbols(&self) -> Option<&Atom> {
+        self.terms.iter().map(|(atom, _)| atom).find(|atom| matches!(atom, Atom::Symbols(_)))
+    }
+
+    /// The index with every loop at the end of its range that makes it highest, or lowest: `t - T` is `-1` at most.
+    fn at_ends(&self, highest: bool, vars: &Vars) -> Self {
+        let at_end = |(atom, factor): &(Atom, i64)| {
+            let Atom::Var(var) = atom else { return Self::atom(atom.clone()).times(*factor) };
+            if (*factor > 0) != highest {
+                return Self::default();
+            }
+            let end = match &vars[*var].range {
+                Range::Whole { len: end } | Range::Blocks { end, .. } => Some(end),
+                Range::Within { of } => match &vars[*of].range {
+                    Range::Blocks { end, .. } => Some(end),
+                    Range::Whole { .. } | Range::Within { .. } => None,
+                },
+            };
+            let last = end.map_or(Self::var(*var), |end| Self::sym(end).minus(&Self::constant(1)));
+            last.times(*factor)
+        };
+        self.terms.iter().map(at_end).fold(Self::constant(self.constant), |sum, term| sum.plus(&term))
     }
 
     /// Whether any atom, at any depth, satisfies `test`.
@@ -259,8 +289,15 @@ impl Atom {
         match self {
             Self::Var(var) => match &vars[*var].range {
                 Range::Whole { len } => (0, (len.most() - 1).max(0)),
-                Range::Blocks { end, .. } => (0, (end.most() - 1).max(0)),
-                Range::Within { of } => Self::Var(*of).bounds(vars),
+                Range::Blocks { start, step, end, .. } => {
+                    let last = (end.most() - 1).max(0);
+                    let first = start.as_const().filter(|first| (0..=last).contains(first));
+                    (0, first.map_or(last, |first| first + (last - first) / step.max(&1) * step))
+                }
+                Range::Within { of } => match &vars[*of].range {
+                    Range::Blocks { end, .. } => (0, (end.most() - 1).max(0)),
+                    Range::Whole { .. } | Range::Within { .. } => (0, 0),
+                },
             },
             Self::Symbols(symbols) => {
                 let product = symbols.iter().fold(Sym::from(1i64), |product, symbol| product * *symbol);
@@ -307,6 +344,7 @@ mod tests {
         let (vars, [h, b, e]) = vars();
         assert_eq!(Index::var(e).bounds(&vars), (0, 99));
         assert_eq!(Index::var(e).minus(&Index::var(b)).bounds(&vars), (0, 7));
+        assert_eq!(Index::var(b).bounds(&vars), (0, 96));
         assert_eq!(Index::var(h).times(100).plus(&Index::var(e)).bounds(&vars), (0, 1599));
     }
 
@@ -319,6 +357,16 @@ mod tests {
         let (q, r) = (Index::var(e).div(10, &vars), Index::var(e).rem(10, &vars));
         assert_eq!(r.bounds(&vars), (0, 9));
         assert_eq!(q.times(10).plus(&r), Index::var(e));
+    }
+
+    #[test]
+    fn a_loop_never_reaches_the_symbol_that_ends_it() {
+        let (mut vars, _) = vars();
+        let len = Sym::from(Symbol::new(Label::new("T").unwrap(), 1, 5, 2));
+        let t = vars.push(Var { name: Label::new("t").unwrap(), range: Range::Whole { len: len.clone() } });
+        let from_the_end = Index::var(t).minus(&Index::sym(&len)).plus(&Index::constant(6));
+        assert_eq!(from_the_end.bounds(&vars), (1, 5));
+        assert_eq!(Index::sym(&len).minus(&Index::var(t)).bounds(&vars), (1, 5));
     }
 
     #[test]

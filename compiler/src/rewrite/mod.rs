@@ -44,7 +44,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { nodes: 20_000, rounds: 24 }
+        Self { nodes: 4_000, rounds: 24 }
     }
 }
 

@@ -55,8 +55,8 @@ impl PartBuilder<'_> {
         let end = scores_shape.size(over).cloned().unwrap_or_default();
         let row_spans: Vec<Span> = spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
         let running = Running {
-            sum: self.tile(DType::F32, dims(spans)),
-            weights: self.tile(DType::F32, dims(&row_spans)),
+            sum: self.box_tile(DType::F32, spans),
+            weights: self.box_tile(DType::F32, &row_spans),
             most: self.tile(DType::F32, dims(&row_spans)),
         };
         let rows = self.rows(&row_spans);
@@ -140,8 +140,8 @@ impl PartBuilder<'_> {
         let row_spans: Vec<Span> = spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
         let (rows, all) = (self.rows(&row_spans), self.rows(spans));
         let most = self.tile(DType::F32, dims(&row_spans));
-        let weights = self.tile(DType::F32, dims(&row_spans));
-        let sum = self.tile(DType::F32, dims(spans));
+        let weights = self.box_tile(DType::F32, &row_spans);
+        let sum = self.box_tile(DType::F32, spans);
         let of_each = self.scratch(partial, Access::Read);
 
         let split = self.nest_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });

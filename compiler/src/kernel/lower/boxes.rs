@@ -71,7 +71,7 @@ fn classified(node: NodeId, spans: &[Span]) -> (Class, Extent) {
         let is_movable = match &span.run {
             Run::Point => true,
             Run::Block(_) => false,
-            Run::Whole(len) => len.as_const().is_some(),
+            Run::Whole(len) | Run::Padded(len) => len.as_const().is_some(),
         };
         let offset = if is_movable { span.base.offset() } else { 0 };
         let base = span.base.minus(&Index::constant(offset));

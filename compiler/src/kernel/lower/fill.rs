@@ -48,7 +48,7 @@ impl PartBuilder<'_> {
             }
             _ => {}
         }
-        let tile = self.tile(ty.dtype, dims(spans));
+        let tile = self.box_tile(ty.dtype, spans);
         let (loops, at, element) = self.run_through(spans);
         if is_fold(op) {
             self.fold_into(node, &at, loops, Place::Tile(tile), element)?;
@@ -114,7 +114,8 @@ impl PartBuilder<'_> {
     fn operand(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
         let (inner, inner_at) = self.look_through(node, at);
         let inner_at = inner_at.restricted(&self.node(inner).ty.shape);
-        let repeats = nest.locals.iter().any(|var| !inner_at.uses(*var));
+        let is_empty = self.node(inner).ty.shape.is_empty();
+        let repeats = !is_empty && nest.locals.iter().any(|var| !inner_at.uses(*var));
         let expr = if repeats && !self.is_view(inner) && !is_fold(&self.node(inner).op) {
             let (held, element) = self.hold(inner, &inner_at, nest)?;
             self.read_held(&held, element, nest)
@@ -149,6 +150,9 @@ impl PartBuilder<'_> {
         };
         let weight = args.iter().find(|arg| saves(arg))?;
         let shape = &self.node(*weight).ty.shape;
+        if shape.is_empty() {
+            return None;
+        }
         let axis = over.iter().max_by_key(|axis| shape.size(**axis).map_or(0, Sym::most))?;
         let len = shape.size(*axis)?;
         (len.most() > 1).then(|| (*axis, len.clone()))
@@ -181,7 +185,7 @@ impl PartBuilder<'_> {
     ) -> Result<TileId, TooLarge> {
         let Node { op, args, ty, .. } = self.node(node);
         let Op::Contract { over } = op else { return Err(TooLarge) };
-        let tile = self.tile(ty.dtype, dims(spans));
+        let tile = self.box_tile(ty.dtype, spans);
         let (loops, at, element) = self.run_through(spans);
         let mut zero = NestBuilder::new(&loops);
         let value = zero.number(0.0);
@@ -230,7 +234,7 @@ impl PartBuilder<'_> {
         let n = self.node(arg).ty.shape.size(axis).cloned().unwrap_or_default();
         let rows: Vec<Span> = spans.iter().filter(|span| span.axis != into).cloned().collect();
         let row_dims = dims(&rows);
-        let out = self.tile(DType::I32, dims(spans));
+        let out = self.box_tile(DType::I32, spans);
         let elements = self.tile(DType::F32, [row_dims.clone(), vec![n.most().max(1) as usize]].concat());
         let last_value = self.tile(DType::F32, row_dims.clone());
         let last_place = self.tile(DType::I32, row_dims);

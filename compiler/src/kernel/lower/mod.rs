@@ -18,6 +18,7 @@ use crate::tensor::sym::Sym;
 mod attend;
 mod boxes;
 mod fill;
+mod gather;
 pub mod grid;
 pub mod name;
 mod nest;
@@ -33,11 +34,18 @@ use part::{PartBuilder, Partial, Run, Span, TooLarge};
 /// A kernel and what its parameters are bound to.
 pub type Bound = (Kernel, Vec<Buffer>);
 
-/// The kernels that store `roots`.
+/// The kernels that store `roots`; none where there is nothing to store.
 ///
 /// # Errors
 /// [`TooLarge`] where the computation is not worth one kernel; never when every argument is stored.
 pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Result<Vec<Bound>, TooLarge> {
+    // A value without elements is stored as soon as it is asked for.
+    let roots: Vec<NodeId> =
+        roots.iter().copied().filter(|root| !grid::stored_shape(graph, *root).is_empty()).collect();
+    if roots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let roots = roots.as_slice();
     let Some(partial) = split_attention(graph, cut, roots, target) else {
         return Ok(vec![whole(graph, cut, roots, target, None)?]);
     };

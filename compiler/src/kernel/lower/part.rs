@@ -13,6 +13,7 @@ use crate::graph::op::{Binary, Op, Scalar};
 use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::lower::boxes::Boxes;
+use crate::kernel::lower::fill::dims;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::params::Params;
 use crate::kernel::{Expr, ExprId, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId};
@@ -47,6 +48,8 @@ pub(super) enum Run {
     Block(VarId),
     /// The first so many positions.
     Whole(Sym),
+    /// The same, read at other positions too where what is read there is not used: the tile starts as zeros.
+    Padded(Sym),
 }
 
 /// A box of a value held in task memory.
@@ -169,6 +172,24 @@ impl<'a> PartBuilder<'a> {
         self.part.tiles.push(Tile { dtype, dims })
     }
 
+    /// A tile for a box, of zeros where it may be read beyond what fills it.
+    pub(super) fn box_tile(&mut self, dtype: DType, spans: &[Span]) -> TileId {
+        let tile = self.tile(dtype, dims(spans));
+        if spans.iter().any(|span| matches!(span.run, Run::Padded(_))) {
+            let all = |span: &Span| match span.run {
+                Run::Point => span.clone(),
+                Run::Block(_) | Run::Whole(_) | Run::Padded(_) => {
+                    Span { run: Run::Whole(Sym::from(span.len.max(1))), ..span.clone() }
+                }
+            };
+            let all: Vec<Span> = spans.iter().map(all).collect();
+            let (loops, _, element) = self.run_through(&all);
+            let zero = if dtype == DType::I32 { Scalar::I32(0) } else { Scalar::float(0.0) };
+            self.push_constant(&loops, tile, &element, zero);
+        }
+        tile
+    }
+
     /// A loop over an axis of one tensor; no loop for an axis of one position.
     pub(super) fn axis_loop(&mut self, axis: Axis, len: &Sym, loops: &mut Vec<VarId>) -> Index {
         if len.as_const() == Some(1) {
@@ -200,10 +221,25 @@ impl<'a> PartBuilder<'a> {
         if nest.len() > MAX_EXPRS {
             return Err(TooLarge);
         }
+        if self.node(node).ty.shape.is_empty() {
+            return Ok(self.zero(node, nest));
+        }
         let is_loadable = self.cut.is_loadable(self.graph, node);
         let expr = if is_loadable { self.load(node, &at, nest) } else { self.compute(node, &at, nest)? };
         nest.known.insert((node, at), expr);
         Ok(expr)
+    }
+
+    /// The number that stands for an element where there is none.
+    pub(super) fn zero(&self, node: NodeId, nest: &mut NestBuilder) -> ExprId {
+        match self.node(node).ty.dtype {
+            DType::I32 => nest.add(Expr::Const(Scalar::I32(0))),
+            DType::F32 => nest.number(0.0),
+            dtype @ (DType::F16 | DType::BF16) => {
+                let zero = nest.number(0.0);
+                nest.add(Expr::Cast(dtype, zero))
+            }
+        }
     }
 
     fn load(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> ExprId {
@@ -245,11 +281,7 @@ impl<'a> PartBuilder<'a> {
                 return self.value(args[1], &at.with(*from, position), nest);
             }
             Op::Concat { axis } => return self.concat(args, *axis, at, nest),
-            Op::Gather { axis } => {
-                let below = self.node(args[0]).ty.shape.size(*axis).map_or(1, Sym::most);
-                let row = self.lookup(args[1], at, below, nest)?;
-                return self.value(args[0], &at.with(*axis, row), nest);
-            }
+            Op::Gather { axis } => return self.gather(node, *axis, at, nest),
             Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. } => {
                 return self.from_tile(node, at, nest);
             }
@@ -320,30 +352,6 @@ impl<'a> PartBuilder<'a> {
         let most = self.node(arg).ty.shape.size(axis).map_or(0, Sym::most) - 1;
         let own = at.get(axis).minus(&Index::sym(start)).clamped(most.max(0), &self.part.vars);
         self.value(arg, &at.with(axis, own), nest)
-    }
-
-    /// The number that an index tensor holds at a position, as a position in a table.
-    fn lookup(
-        &mut self,
-        index: NodeId,
-        at: &At,
-        below: i64,
-        nest: &mut NestBuilder,
-    ) -> Result<Index, TooLarge> {
-        let (index, at) = self.look_through(index, at);
-        if let Op::Const(Scalar::I32(row)) = self.node(index).op {
-            return Ok(Index::constant(i64::from(row).clamp(0, below - 1)));
-        }
-        let at = at.restricted(&self.node(index).ty.shape);
-        let (from, at) = if self.cut.is_loadable(self.graph, index) {
-            let param = self.params.read(self.graph, index);
-            (Place::Param(param), at.in_order_of(&self.node(index).ty.shape))
-        } else {
-            let (held, at) = self.hold(index, &at, nest)?;
-            let Content::Value(tile) = held.content else { return Err(TooLarge) };
-            (Place::Tile(tile), at)
-        };
-        Ok(Index::atom(Atom::Lookup { from, at, below }))
     }
 
     /// Passes movement that is mere index arithmetic.
@@ -478,8 +486,15 @@ impl<'a> PartBuilder<'a> {
         }
         let (low, high) = local.bounds(vars);
         if n_local > 1 || run.is_none() {
-            if high - low + 1 >= size.most() || size.as_const().is_none() {
-                return (self.whole(axis, size), Some(index.clone()));
+            // The last block of an uneven division has fewer positions: the box would leave the axis.
+            let (first, last) = base.bounds(vars);
+            let leaves = first + low < 0 || last + high >= size.most();
+            if leaves || high - low + 1 >= size.most() || size.as_const().is_none() {
+                let mut whole = self.whole(axis, size);
+                if size.as_const().is_none() {
+                    whole.run = Run::Padded(size.clone());
+                }
+                return (whole, Some(index.clone()));
             }
             run = Some(Run::Whole(Sym::from(high - low + 1)));
         }
@@ -525,7 +540,7 @@ impl<'a> PartBuilder<'a> {
                     let within = Index::var(var).minus(&Index::var(*of));
                     (span.base.plus(&within), Some(within))
                 }
-                Run::Whole(len) => {
+                Run::Whole(len) | Run::Padded(len) => {
                     let var = self.nest_var(span.axis, Range::Whole { len: len.clone() });
                     loops.push(var);
                     (span.base.plus(&Index::var(var)), Some(Index::var(var)))

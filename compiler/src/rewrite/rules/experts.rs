@@ -57,7 +57,7 @@ fn hot_at(egraph: &EGraph, class: Id, axis: Axis) -> Vec<Id> {
 }
 
 /// What: a gather of an elementwise result is that of gathered operands; one without the axis stays as it is.
-/// Why equal: each element depends on its own position only.
+/// Why equal: each element depends on its own position only, and there is a row to pick.
 /// Why cheaper: the operation is done for the rows that are picked, and the gather comes nearer to the weights.
 const GATHER_ELEMENTWISE: Rule =
     Rule { name: "gather-through-elementwise", search: Search::Nodes(&[Kind::Gather], through_elementwise) };
@@ -104,6 +104,10 @@ fn through_movement(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// The nodes of a gathered class that `may_pass`, done to gathered operands.
 fn through(egraph: &EGraph, node: &ENode, may_pass: impl Fn(&ENode, Id) -> bool) -> Vec<Term> {
     let (Op::Gather { axis }, [table, index]) = (&*node.op, &node.args[..]) else { return Vec::new() };
+    // A table without rows reads as zeros, which an operation need not keep.
+    if facts(egraph, *table).ty.shape.size(*axis).is_none_or(|rows| rows.least() < 1) {
+        return Vec::new();
+    }
     let mut found = Vec::new();
     for inner in egraph[*table].iter().filter(|inner| may_pass(inner, *index)) {
         let gathered = |arg: &Id| {

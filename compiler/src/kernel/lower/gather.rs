@@ -1,0 +1,69 @@
+//! Rows by index: a number read from memory becomes a position.
+//!
+//! In: a gather and a position of its result. Out: the expression of the element, read from the nearest row there is.
+//! No row beyond the run-time size of the table is used, though storage reaches further.
+
+use crate::graph::NodeId;
+use crate::graph::op::{Binary, Op, Scalar};
+use crate::kernel::index::{Atom, Index};
+use crate::kernel::lower::nest::{At, NestBuilder};
+use crate::kernel::lower::part::{Content, PartBuilder, TooLarge};
+use crate::kernel::{Expr, ExprId, Place};
+use crate::tensor::shape::Axis;
+
+impl PartBuilder<'_> {
+    /// A row of a table: of one without rows, zeros.
+    pub(super) fn gather(
+        &mut self,
+        node: NodeId,
+        axis: Axis,
+        at: &At,
+        nest: &mut NestBuilder,
+    ) -> Result<ExprId, TooLarge> {
+        let args = &self.node(node).args;
+        let size = self.node(args[0]).ty.shape.size(axis).cloned().unwrap_or_default();
+        let mut row = self.lookup(args[1], at, size.most().max(1), nest)?;
+        if size.as_const().is_none() {
+            // The smaller of two numbers: `last - max(last - row, 0)`.
+            let last = Index::sym(&(size.clone() - 1));
+            let short = Index::atom(Atom::Max(Box::new(last.minus(&row)), 0));
+            row = last.minus(&short).clamped((size.most() - 1).max(0), &self.part.vars);
+        }
+        let found = self.value(args[0], &at.with(axis, row), nest)?;
+        if size.least() > 0 {
+            return Ok(found);
+        }
+        let (none, n_rows) =
+            (nest.add(Expr::Const(Scalar::I32(0))), nest.add(Expr::Position(Index::sym(&size))));
+        let has_rows = nest.add(Expr::Binary(Binary::Lt, none, n_rows));
+        let zero = self.zero(node, nest);
+        Ok(nest.add(Expr::Select(has_rows, found, zero)))
+    }
+
+    /// The number that an index tensor holds at a position, as a position in a table.
+    fn lookup(
+        &mut self,
+        index: NodeId,
+        at: &At,
+        below: i64,
+        nest: &mut NestBuilder,
+    ) -> Result<Index, TooLarge> {
+        let (index, at) = self.look_through(index, at);
+        if let Op::Const(Scalar::I32(row)) = self.node(index).op {
+            return Ok(Index::constant(i64::from(row).clamp(0, below - 1)));
+        }
+        if self.node(index).ty.shape.is_empty() {
+            return Ok(Index::default());
+        }
+        let at = at.restricted(&self.node(index).ty.shape);
+        let (from, at) = if self.cut.is_loadable(self.graph, index) {
+            let param = self.params.read(self.graph, index);
+            (Place::Param(param), at.in_order_of(&self.node(index).ty.shape))
+        } else {
+            let (held, at) = self.hold(index, &at, nest)?;
+            let Content::Value(tile) = held.content else { return Err(TooLarge) };
+            (Place::Tile(tile), at)
+        };
+        Ok(Index::atom(Atom::Lookup { from, at, below }))
+    }
+}
