@@ -101,7 +101,8 @@ fn as_text(compiled: &Compiled, with_kernels: bool) -> String {
     let mut text = compiled.to_string();
     if with_kernels {
         for kernel in story.blocks.iter().flat_map(|block| &block.kernels) {
-            text += &format!("\n{}", kernel.text);
+            text.push('\n');
+            text.push_str(&kernel.text);
         }
     }
     let times: Vec<String> = story.stage_ms.iter().map(|(stage, ms)| format!("{stage} {ms:.2} ms")).collect();

@@ -24,13 +24,13 @@ use super::shrink::shrink;
 use crate::slow;
 
 /// Seeds that failed once.
-const REGRESSIONS: &[u64] = &[9411, 9522, 100_692, 101_053, 101_815, 104_383, 109_644];
+const REGRESSIONS: &[u64] = &[9411, 9522, 100_692, 101_053, 101_815, 104_383, 109_644, 302_241, 303_096];
 
 /// What a short sum of a random graph may lose to cancellation, which the tolerance of a graph does not know of.
 const CANCELLATION: f64 = 16.0;
 
 /// Enough for every rule to fire and for some to meet; random graphs may hold many equal forms.
-const LIMITS: Limits = Limits { nodes: 1000, rounds: 6 };
+const LIMITS: Limits = Limits { nodes: 4000, rounds: 24 };
 
 type Trial = fn(&Graph, &[(Label, i64)], u64) -> Result<(), String>;
 

@@ -102,7 +102,7 @@ mod tests {
         let source = source(DECLARATION, ENUM);
         assert_eq!(variants(&source.code), [(4, "Input"), (5, "Const"), (7, "TopK")]);
         assert_eq!(text_name(ENUM, "TopK"), "top-k");
-        assert_eq!(text_name(ENUM, "Const"), "const");
+        assert_eq!(text_name(ENUM, "Const"), "Const");
     }
 
     #[test]

@@ -133,6 +133,7 @@ mod tests {
 
     define_id!(
         /// An id for the tests.
+        #[expect(unreachable_pub, reason = "ids are public where they are declared for others")]
         TestId,
         "#"
     );

@@ -127,13 +127,11 @@ impl<'a> Scanner<'a> {
         let negative = self.take("-");
         let digits = self.take_while(|c| c.is_ascii_digit());
         let value: Option<i64> = digits.parse().ok();
-        match value {
-            Some(value) => Ok(if negative { -value } else { value }),
-            None => {
-                *self = before;
-                Err(self.error(what))
-            }
+        if let Some(value) = value {
+            return Ok(if negative { -value } else { value });
         }
+        *self = before;
+        Err(self.error(what))
     }
 
     /// Takes a floating-point number, `inf`, `-inf` or `nan`.

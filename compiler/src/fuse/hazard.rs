@@ -42,9 +42,8 @@ fn with_states_once(graph: &Graph) -> Graph {
 /// The same graph with every output computed, and an output once; mostly the very graph.
 pub fn separate_outputs(graph: &Graph) -> Cow<'_, Graph> {
     let is_foreign = |node: NodeId| has_storage(&graph.nodes[node].op) || graph.state_of(node).is_some();
-    let is_second = |position: usize, node: NodeId| {
-        graph.outputs[..position].iter().any(|(_, other)| *other == node)
-    };
+    let is_second =
+        |position: usize, node: NodeId| graph.outputs[..position].iter().any(|(_, other)| *other == node);
     let mut outputs = graph.outputs.iter().enumerate();
     let is_apart = outputs.all(|(position, (_, node))| !is_foreign(*node) && !is_second(position, *node));
     if is_apart { Cow::Borrowed(graph) } else { Cow::Owned(with_outputs_apart(graph)) }

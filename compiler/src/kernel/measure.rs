@@ -42,7 +42,8 @@ pub fn measure(kernel: &Kernel) -> Measure {
         count.body(&part.body, tasks);
         flops += count.flops;
     }
-    let elements: List<ParamId, Sym> = touched.values().map(elements_of).collect();
+    let elements: List<ParamId, Sym> =
+        touched.values().map(|touched| elements_of(touched.as_ref())).collect();
     let bytes = |access: Access| -> f64 {
         let own = kernel.params.iter().filter(|(_, param)| param.access == access);
         own.map(|(id, param)| elements[id].near() as f64 * bytes_per_element(param.format)).sum()
@@ -107,7 +108,7 @@ impl Count<'_> {
         // An expression runs as often as the loops it depends on.
         let mut depends: Vec<u64> = Vec::with_capacity(nest.exprs.len());
         for expr in nest.exprs.values() {
-            let own = self.dependence(expr, &loops, &depends);
+            let own = Self::dependence(expr, &loops, &depends);
             depends.push(own);
             self.flops += operations(expr) * times * self.runs(&loops, own);
             if let Expr::Load { from, at } = expr {
@@ -120,7 +121,7 @@ impl Count<'_> {
         self.touch(nest.target, &nest.at);
     }
 
-    fn dependence(&self, expr: &Expr, loops: &[VarId], earlier: &[u64]) -> u64 {
+    fn dependence(expr: &Expr, loops: &[VarId], earlier: &[u64]) -> u64 {
         let of_index = |index: &Index| -> u64 {
             let bits = loops.iter().enumerate();
             bits.filter(|(_, var)| index.uses_var(|v| v == **var)).map(|(bit, _)| 1 << bit.min(63)).sum()
@@ -159,7 +160,7 @@ impl Count<'_> {
     }
 }
 
-fn elements_of(touched: &Option<Vec<Interval>>) -> Sym {
+fn elements_of(touched: Option<&Vec<Interval>>) -> Sym {
     let Some(intervals) = touched else { return Sym::from(0i64) };
     intervals.iter().fold(Sym::from(1i64), |product, interval| product * &interval.len)
 }

@@ -34,6 +34,13 @@ struct Rows {
     element: Vec<Index>,
 }
 
+impl Rows {
+    /// The element of a tile of `rows` that belongs to an element of this tile: rows come first here.
+    fn row_of(&self, rows: &Self) -> Vec<Index> {
+        self.element[..rows.element.len()].to_vec()
+    }
+}
+
 impl PartBuilder<'_> {
     /// Streams the whole axis.
     pub(super) fn stream(&mut self, node: NodeId, over: Axis, spans: &[Span]) -> Result<Content, TooLarge> {
@@ -118,7 +125,7 @@ impl PartBuilder<'_> {
         self.fold(nest, (running.weights, rows), inside, Fold::Sum, init, w);
 
         let mut nest = NestBuilder::new(&[all.loops.clone(), vec![inside]].concat());
-        let row = self.row_of(rows, all);
+        let row = all.row_of(rows);
         let w = nest.add(load(weight, &[row.clone(), column(rows).split_off(row.len())].concat()));
         let v = self.value(values, &all.at.with(over, position), &mut nest)?;
         let v = nest.add(Expr::Cast(DType::F32, v));
@@ -157,7 +164,7 @@ impl PartBuilder<'_> {
 
         for (target, which, over_all) in [(weights, Scratch::Weights, false), (sum, Scratch::Sum, true)] {
             let run = if over_all { &all } else { &rows };
-            let row = self.row_of(&rows, run);
+            let row = run.row_of(&rows);
             let mut nest = NestBuilder::new(&run.loops);
             let own = nest.add(part_of(Scratch::Most, &run.at));
             let factor = exp_of_difference(&mut nest, own, load(most, &row));
@@ -189,11 +196,6 @@ impl PartBuilder<'_> {
     fn rows(&mut self, spans: &[Span]) -> Rows {
         let (loops, at, element) = self.run_through(spans);
         Rows { loops, at, element }
-    }
-
-    /// The element of a tile of rows that belongs to an element of a tile of everything: rows come first there.
-    fn row_of(&self, rows: &Rows, all: &Rows) -> Vec<Index> {
-        all.element[..rows.element.len()].to_vec()
     }
 
     fn fold(

@@ -53,14 +53,14 @@ impl Boxes {
         let found =
             self.classes.get(&class).and_then(|all| all.iter().find(|wide| hull(wide, &own) == **wide));
         let Some(wide) = found else { return spans.to_vec() };
-        let widen = |(span, ((own_first, own_len), (first, len))): (&Span, (&(i64, i64), &(i64, i64)))| {
-            if own_len == len {
-                return span.clone();
+        let mut widened = spans.to_vec();
+        for (span, (own, wide)) in widened.iter_mut().zip(own.iter().zip(wide)) {
+            if own.1 != wide.1 {
+                let base = span.base.plus(&Index::constant(wide.0 - own.0));
+                *span = Span { axis: span.axis, base, len: wide.1, run: Run::Whole(Sym::from(wide.1)) };
             }
-            let base = span.base.plus(&Index::constant(first - own_first));
-            Span { axis: span.axis, base, len: *len, run: Run::Whole(Sym::from(*len)) }
-        };
-        spans.iter().zip(own.iter().zip(wide)).map(widen).collect()
+        }
+        widened
     }
 }
 

@@ -131,8 +131,7 @@ impl PartBuilder<'_> {
         let Node { op, args, .. } = self.node(node);
         self.cut.is_loadable(self.graph, node)
             || match op {
-                Op::Gather { .. } => self.is_view(args[0]),
-                Op::Cast(_) => self.is_view(args[0]),
+                Op::Gather { .. } | Op::Cast(_) => self.is_view(args[0]),
                 Op::Const(_) | Op::Iota { .. } | Op::Symbolic(_) => true,
                 _ => op.is_movement() && args.iter().all(|arg| self.is_view(*arg)),
             }

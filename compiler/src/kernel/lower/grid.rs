@@ -146,11 +146,11 @@ fn rows_and_tokens(
         blocks[position] = if is(rows & tokens, position) {
             Some(1)
         } else if is(rows, position) {
-            take(&mut row_room, size)
+            Some(take(&mut row_room, size))
         } else if n_tokens <= FEW_TOKENS {
             None
         } else {
-            take(&mut token_room, size)
+            Some(take(&mut token_room, size))
         };
     }
     blocks
@@ -172,17 +172,17 @@ fn queries(graph: &Graph, shape: &Shape, heaviest: &Heaviest, over: Axis) -> Vec
         if batch >> position & 1 == 1 {
             blocks[position] = Some(1);
         } else if query >> position & 1 == 1 {
-            blocks[position] = take(&mut room, size.near().max(1));
+            blocks[position] = Some(take(&mut room, size.near().max(1)));
         }
     }
     blocks
 }
 
 /// As many of `size` positions as there is room for.
-fn take(room: &mut i64, size: i64) -> Option<i64> {
+fn take(room: &mut i64, size: i64) -> i64 {
     let block = (*room).min(size).max(1);
     *room = (*room / block).max(1);
-    Some(block)
+    block
 }
 
 fn is_stored_weight(graph: &Graph, mut node: NodeId) -> bool {

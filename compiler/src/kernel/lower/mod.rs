@@ -225,15 +225,14 @@ impl Places {
 
     /// The box of an axis that the task needs.
     fn span(&self, axis: Axis, size: &Sym) -> Span {
-        let whole = || Span { axis, base: Index::default(), len: size.most(), run: Run::Whole(size.clone()) };
         let place = self.0.iter().find(|(a, _)| *a == axis).map(|(_, place)| place);
         match place {
-            _ if size.as_const() == Some(1) => Span { axis, base: Index::default(), len: 1, run: Run::Point },
-            Some(PlaceOfAxis::Task(index)) => Span { axis, base: index.clone(), len: 1, run: Run::Point },
+            _ if size.as_const() == Some(1) => Span::point(axis, Index::default()),
+            Some(PlaceOfAxis::Task(index)) => Span::point(axis, index.clone()),
             Some(PlaceOfAxis::Block(var, block)) => {
                 Span { axis, base: Index::var(*var), len: *block, run: Run::Block(*var) }
             }
-            Some(PlaceOfAxis::Whole) | None => whole(),
+            Some(PlaceOfAxis::Whole) | None => Span::whole(axis, size),
         }
     }
 }
@@ -261,20 +260,18 @@ impl PartBuilder<'_> {
     fn store(&mut self, root: NodeId, places: &Places) -> Result<(), TooLarge> {
         let Node { op, args, ty, .. } = self.node(root);
         let target = Place::Param(self.params.write(self.graph, root));
-        match op {
-            Op::Write { axis, from, at } => {
-                let shift = Store {
-                    shape: &ty.shape,
-                    rename: Some((*from, *axis)),
-                    shift: vec![(*axis, at.clone())],
-                };
-                self.store_value(args[1], false, places, target, &shift)
-            }
-            _ => {
-                let shift = Store { shape: &ty.shape, rename: None, shift: Vec::new() };
-                self.store_value(root, true, places, target, &shift)
-            }
+        if let Op::Write { axis, from, at } = op {
+            let (rename, shift) = (Some((*from, *axis)), vec![(*axis, at.clone())]);
+            return self.store_value(
+                args[1],
+                false,
+                places,
+                target,
+                &Store { shape: &ty.shape, rename, shift },
+            );
         }
+        let store = Store { shape: &ty.shape, rename: None, shift: Vec::new() };
+        self.store_value(root, true, places, target, &store)
     }
 
     fn store_value(

@@ -39,6 +39,18 @@ pub(super) struct Span {
     pub(super) run: Run,
 }
 
+impl Span {
+    /// All positions of an axis.
+    pub(super) fn whole(axis: Axis, size: &Sym) -> Self {
+        Self { axis, base: Index::default(), len: size.most(), run: Run::Whole(size.clone()) }
+    }
+
+    /// One position, known outside the nest.
+    pub(super) fn point(axis: Axis, base: Index) -> Self {
+        Self { axis, base, len: 1, run: Run::Point }
+    }
+}
+
 /// How a fill runs through a span.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Run {
@@ -283,7 +295,7 @@ impl<'a> PartBuilder<'a> {
             Op::Concat { axis } => return self.concat(args, *axis, at, nest),
             Op::Gather { axis } => return self.gather(node, *axis, at, nest),
             Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. } => {
-                return self.from_tile(node, at, nest);
+                return self.folded(node, at, nest);
             }
             Op::Input { .. } | Op::Weight { .. } | Op::State { .. } | Op::Table { .. } => {
                 return Ok(self.load(node, &at.restricted(&ty.shape), nest));
@@ -373,7 +385,7 @@ impl<'a> PartBuilder<'a> {
         (node, at)
     }
 
-    fn from_tile(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
+    fn folded(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
         let (held, at) = self.hold(node, at, nest)?;
         Ok(self.read_held(&held, at, nest))
     }
@@ -405,10 +417,10 @@ impl<'a> PartBuilder<'a> {
         let shape = self.held_shape(node);
         let mut asked = Vec::new();
         let mut within_asked = Vec::new();
-        for (axis, size) in shape.iter() {
+        for (axis, size) in &shape {
             let (span, within) = match self.node(node).op {
                 // A top-k finds its ranks one after another: all of them or none.
-                Op::TopK { into, .. } if into == *axis => (self.whole(*axis, size), Some(at.get(*axis))),
+                Op::TopK { into, .. } if into == *axis => (Span::whole(*axis, size), Some(at.get(*axis))),
                 _ => self.span(*axis, size, &at.get(*axis), nest),
             };
             asked.push(span);
@@ -442,10 +454,6 @@ impl<'a> PartBuilder<'a> {
         // The rows first, which the sum of the weights has too.
         let rows = self.node(args[0]).ty.shape.without(*over);
         rows.union(&ty.shape).unwrap_or_else(|_| ty.shape.clone())
-    }
-
-    fn whole(&self, axis: Axis, size: &Sym) -> Span {
-        Span { axis, base: Index::default(), len: size.most(), run: Run::Whole(size.clone()) }
     }
 
     /// What a nest reads of one axis: where it starts outside the nest, and the position relative to that.
@@ -490,7 +498,7 @@ impl<'a> PartBuilder<'a> {
             let (first, last) = base.bounds(vars);
             let leaves = first + low < 0 || last + high >= size.most();
             if leaves || high - low + 1 >= size.most() || size.as_const().is_none() {
-                let mut whole = self.whole(axis, size);
+                let mut whole = Span::whole(axis, size);
                 if size.as_const().is_none() {
                     whole.run = Run::Padded(size.clone());
                 }
