@@ -16,7 +16,7 @@ use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 use serde_json::{Map, Value, json};
 
-/// The most tokens a step may have.
+/// The most tokens a replay may take.
 const MAX_TOKENS: usize = 2048;
 /// The most layers a model may have.
 const MAX_LAYERS: usize = 4096;
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// A built-in block: qwen3-0.6b, qwen3-8b, llama-3.2-1b, deepseek-v2-lite, glm-4.7-flash, qwen3-30b-a3b.
     #[arg(long, value_name = "NAME")]
     block: Option<String>,
-    /// Tokens a step: 1 is decoding, more is prefill.
+    /// Tokens a replay: 1 is decoding, more is prefill.
     #[arg(long, value_name = "T", default_value_t = 1, requires = "block")]
     tokens: usize,
     /// The whole model with this many layers, from token to logits, instead of one block.

@@ -136,7 +136,7 @@ impl fmt::Display for Story {
         writeln!(f, "## 5. plan")?;
         writeln!(
             f,
-            "{} kernels a step, {} read, {} written, {} operations, arena {}",
+            "{} kernels, {} read, {} written, {} operations, arena {}",
             self.steps.len(),
             bytes(read),
             bytes(written),

@@ -1,6 +1,7 @@
 //! The graphs that tools and tests ask for by name.
 //!
-//! In: a name from [`NAMES`], or any config, and how many tokens a step has. Out: a graph, or all that does not fit.
+//! In: a name from [`NAMES`], or any config, and how many tokens a replay takes. Out: a graph, or
+//! all that does not fit.
 //! The number of tokens may be a symbol. Nothing depends on anything but the arguments.
 //! How the graphs are made is in `families/`.
 

@@ -12,6 +12,7 @@ mod docs;
 mod forms;
 mod hygiene;
 mod imports;
+mod knobs;
 mod layers;
 mod ops;
 mod rules;

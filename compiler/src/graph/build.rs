@@ -81,7 +81,7 @@ impl Builder {
         Dim { axis, size: size.into() }
     }
 
-    /// A tensor the caller hands in with every step.
+    /// A tensor the caller hands in with every replay.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, dims: &[&Dim]) -> Tensor {
         let ty = Type::new(dtype, self.shape(dims));
@@ -95,7 +95,7 @@ impl Builder {
         self.node(op, &[])
     }
 
-    /// A tensor that lives from step to step. Inside a block its name is prefixed by the block's.
+    /// A tensor that lives from replay to replay. Inside a block its name is prefixed by the block's.
     #[track_caller]
     pub fn state(&self, name: &str, dtype: DType, dims: &[&Dim]) -> Tensor {
         let ty = Type::new(dtype, self.shape(dims));

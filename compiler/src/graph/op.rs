@@ -16,7 +16,7 @@ use crate::tensor::sym::Sym;
 /// What a node does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
-    /// A tensor the caller hands in with every step.
+    /// A tensor the caller hands in with every replay.
     Input {
         /// The caller's name for it.
         name: Name,
@@ -32,7 +32,7 @@ pub enum Op {
         /// How its elements are stored.
         format: Format,
     },
-    /// A tensor that lives from step to step, as it was before this step.
+    /// A tensor that lives from replay to replay, as it was before this replay.
     State {
         /// Its name.
         name: Name,

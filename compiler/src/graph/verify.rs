@@ -154,7 +154,7 @@ fn tensor_complaints(graph: &Graph) -> Vec<Complaint> {
     complaints
 }
 
-/// What a write replaces: a state as it was before the step, or as another write left it.
+/// What a write replaces: a state as it was before the replay, or as another write left it.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Version<'a> {
     Before(&'a Name),

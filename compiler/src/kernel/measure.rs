@@ -7,8 +7,7 @@
 use crate::foundation::entity::{Id, List};
 use crate::graph::op::{Binary, Unary};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::lower::bytes_per_element;
-use crate::kernel::{Access, Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, VarId};
+use crate::kernel::{Access, Expr, Kernel, Nest, Param, ParamId, Part, Place, Range, Stmt, VarId};
 use crate::target::{Target, Work};
 use crate::tensor::sym::Sym;
 
@@ -24,29 +23,39 @@ pub struct Measure {
     pub bytes_read: f64,
     /// Bytes written to memory, each once.
     pub bytes_written: f64,
-    /// Operations on numbers; a transcendental function counts as eight.
+    /// Operations on numbers; decoding counts, and a transcendental function counts as eight.
     pub flops: f64,
     /// Independent tasks.
     pub n_tasks: i64,
+    /// The bytes and operations of a task of the part whose tasks are longest.
+    pub longest: Work,
     /// The most task memory that a task uses, in bytes.
     pub tile_bytes: usize,
 }
 
 /// Counts a kernel with every symbol near its usual value.
 pub fn measure(kernel: &Kernel) -> Measure {
-    let mut touched: List<ParamId, Option<Vec<Interval>>> = kernel.params.ids().map(|_| None).collect();
+    let mut touched = untouched(kernel);
     let mut flops = 0.0;
+    let mut longest = Work::default();
     for part in &kernel.parts {
-        let mut count = Count { part, touched: &mut touched, flops: 0.0 };
-        let tasks = part.grid.iter().map(|var| n_values(part, *var)).product();
-        count.body(&part.body, tasks);
+        let mut count = Count { kernel, part, touched: untouched(kernel), flops: 0.0 };
+        let n_tasks: f64 = part.grid.iter().map(|var| n_values(part, *var)).product();
+        count.body(&part.body, n_tasks);
+        let bytes: f64 =
+            count.touched.iter().map(|(id, own)| bytes_of(&kernel.params[id], &elements_of(own))).sum();
+        longest.bytes = longest.bytes.max(bytes / n_tasks.max(1.0));
+        longest.flops = longest.flops.max(count.flops / n_tasks.max(1.0));
         flops += count.flops;
+        for (id, own) in count.touched.into_entries() {
+            let before = std::mem::take(&mut touched[id]);
+            touched[id] = joined(before, own);
+        }
     }
-    let elements: List<ParamId, Sym> =
-        touched.values().map(|touched| elements_of(touched.as_ref())).collect();
+    let elements: List<ParamId, Sym> = touched.values().map(elements_of).collect();
     let bytes = |access: Access| -> f64 {
         let own = kernel.params.iter().filter(|(_, param)| param.access == access);
-        own.map(|(id, param)| elements[id].near() as f64 * bytes_per_element(param.format)).sum()
+        own.map(|(id, param)| bytes_of(param, &elements[id])).sum()
     };
     let tile_bytes = kernel.parts.iter().map(tile_bytes).max().unwrap_or(0);
     let n_tasks = kernel.parts.iter().map(|part| part.n_tasks(&Sym::near)).sum();
@@ -56,8 +65,17 @@ pub fn measure(kernel: &Kernel) -> Measure {
         elements,
         flops,
         n_tasks,
+        longest,
         tile_bytes,
     }
+}
+
+fn untouched(kernel: &Kernel) -> Touched {
+    kernel.params.ids().map(|_| None).collect()
+}
+
+fn bytes_of(param: &Param, elements: &Sym) -> f64 {
+    elements.near() as f64 * param.format.bytes_per_element()
 }
 
 impl Measure {
@@ -66,8 +84,9 @@ impl Measure {
         Work { bytes: self.bytes_read + self.bytes_written, flops: self.flops }
     }
 
-    /// Seconds on a target: a launch, and the work at the rate of the units that tasks keep busy. What does not bind
-    /// is not free either: it takes a share of the time it would take alone.
+    /// Seconds on a target: a launch, and the work at the rate of the units that tasks keep busy, but never less than
+    /// the longest task takes on one unit. What does not bind is not free either: it takes a share of the time it
+    /// would take alone.
     pub fn seconds(&self, target: &Target) -> f64 {
         let units = target.units as i64;
         let tasks = self.n_tasks.max(1);
@@ -75,7 +94,9 @@ impl Measure {
         let busy = tasks as f64 / (rounds * units) as f64;
         let Work { bytes, flops } = self.work();
         let hidden = (bytes / target.bandwidth).min(flops / target.flops);
-        target.launch + (target.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy
+        let together = (target.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy;
+        let alone = target.roofline(self.longest) * target.units as f64;
+        target.launch + together.max(alone)
     }
 }
 
@@ -86,9 +107,13 @@ struct Interval {
     len: Sym,
 }
 
+/// For each parameter, the positions touched along each axis.
+type Touched = List<ParamId, Option<Vec<Interval>>>;
+
 struct Count<'a> {
+    kernel: &'a Kernel,
     part: &'a Part,
-    touched: &'a mut List<ParamId, Option<Vec<Interval>>>,
+    touched: Touched,
     flops: f64,
 }
 
@@ -110,7 +135,7 @@ impl Count<'_> {
         for expr in nest.exprs.values() {
             let own = Self::dependence(expr, &loops, &depends);
             depends.push(own);
-            self.flops += operations(expr) * times * self.runs(&loops, own);
+            self.flops += self.operations(expr) * times * self.runs(&loops, own);
             if let Expr::Load { from, at } = expr {
                 self.touch(*from, at);
             }
@@ -119,6 +144,15 @@ impl Count<'_> {
             self.flops += times * self.runs(&loops, u64::MAX);
         }
         self.touch(nest.target, &nest.at);
+    }
+
+    fn operations(&self, expr: &Expr) -> f64 {
+        match expr {
+            Expr::Load { from: Place::Param(param), .. } => {
+                self.kernel.params[*param].format.decoding_operations() as f64
+            }
+            _ => operations(expr),
+        }
     }
 
     fn dependence(expr: &Expr, loops: &[VarId], earlier: &[u64]) -> u64 {
@@ -152,15 +186,20 @@ impl Count<'_> {
         }
         let Place::Param(param) = place else { return };
         let own: Vec<Interval> = at.iter().map(|index| interval(self.part, index)).collect();
-        let hull = match self.touched[param].take() {
-            None => own,
-            Some(before) => before.into_iter().zip(own).map(|(a, b)| hull(a, b)).collect(),
-        };
-        self.touched[param] = Some(hull);
+        let before = self.touched[param].take();
+        self.touched[param] = joined(before, Some(own));
     }
 }
 
-fn elements_of(touched: Option<&Vec<Interval>>) -> Sym {
+fn joined(a: Option<Vec<Interval>>, b: Option<Vec<Interval>>) -> Option<Vec<Interval>> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.into_iter().zip(b).map(|(a, b)| hull(a, b)).collect()),
+        (a, b) => a.or(b),
+    }
+}
+
+#[expect(clippy::ref_option, reason = "as it lies in the list")]
+fn elements_of(touched: &Option<Vec<Interval>>) -> Sym {
     let Some(intervals) = touched else { return Sym::from(0i64) };
     intervals.iter().fold(Sym::from(1i64), |product, interval| product * &interval.len)
 }

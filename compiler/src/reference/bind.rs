@@ -50,7 +50,7 @@ impl<'a> Scope<'a> {
         fitting(&self.bindings.inputs, "input", name, frame)
     }
 
-    /// A state as it is before the step.
+    /// A state as it is before the replay.
     pub(super) fn state(&self, name: &Name, ty: &Type, frame: &Frame) -> Result<Value, Error> {
         if ty.shape.iter().any(|(_, size)| size.as_const().is_none()) {
             return Err(refused(name, format!("the sizes of a state are fixed, got {ty}")));

@@ -41,7 +41,7 @@ pub struct Bindings {
     pub inputs: BTreeMap<Name, Value>,
     /// The weights by name, as a file holds them.
     pub weights: BTreeMap<Name, Stored>,
-    /// The states by name, as they are before the step.
+    /// The states by name, as they are before the replay.
     pub states: BTreeMap<Name, Value>,
 }
 
@@ -59,7 +59,7 @@ pub struct Stored {
 pub struct Results {
     /// The outputs by name.
     pub outputs: BTreeMap<Name, Value>,
-    /// The states after the step: those that are written, with every write done in the order of the graph.
+    /// The states after the replay: those that are written, with every write done in the order of the graph.
     pub states: BTreeMap<Name, Value>,
 }
 

@@ -89,7 +89,7 @@ pub struct Value {
 /// Who keeps a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// The caller hands it in with every step.
+    /// The caller hands it in with every replay.
     Input,
     /// A file.
     Weight,

@@ -1,6 +1,6 @@
-//! What a step leaves behind for the steps after it.
+//! What a replay leaves behind for those after it.
 //!
-//! In: a value for each token of this step. Out: the values of all positions seen so far, this step's included.
+//! In: a value for each token of this replay. Out: the values of all positions seen so far, this replay's included.
 //! The state holds as many positions as the config says; what lies behind the last token is never read.
 //! Read next: `attention.rs` caches keys and values, `latent.rs` what both are made of.
 

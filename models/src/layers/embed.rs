@@ -1,7 +1,7 @@
 //! Where numbers of tokens become vectors, and the last vector becomes scores for the next token.
 //!
 //! In: token numbers `[t]`, later the residual stream `[t, d]`. Out: the residual stream, later logits `[v]`.
-//! Only the last token of a step is scored. With tied weights both ends use the same table.
+//! Only the last token of a replay is scored. With tied weights both ends use the same table.
 //! What lies between the two is in `families/`.
 
 use fusebox_compiler::graph::build::Tensor;

@@ -6,7 +6,7 @@
 //!
 //! | axis | runs over | axis | runs over |
 //! |---|---|---|---|
-//! | `t` | the tokens of this step | `e` | the elements of a head |
+//! | `t` | the tokens of this replay | `e` | the elements of a head |
 //! | `s` | the positions seen so far | `c`, `q` | the latent of keys and values, of queries |
 //! | `d` | the residual stream | `f` | the inside of a feed-forward network |
 //! | `kv`, `g` | key heads, the query heads of one | `x`, `k` | experts, the ranks of the selected |

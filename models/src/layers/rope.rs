@@ -1,6 +1,6 @@
 //! Rotary positions: pairs of elements are turned by an angle that grows with the position, each pair at its speed.
 //!
-//! In: queries or keys of this step's tokens, and the axis whose elements are paired. Out: the same axes, turned.
+//! In: queries or keys of this replay's tokens, and the axis whose elements are paired. Out: the same axes, turned.
 //! The product of a turned query and a turned key depends on their distance only.
 //! Speeds are computed here in double precision and stored as a table; angles are computed when the step runs.
 

@@ -1,6 +1,6 @@
 //! What all layers of one step share: the recorder, the sizes, and where in the text the step stands.
 //!
-//! In: a config and how many tokens a step has. Out: a [`Scope`] that layers take their axes and weights from.
+//! In: a config and how many tokens a replay takes. Out: a [`Scope`] that layers take their axes and weights from.
 //! The tokens take positions `P` to `P + T`; `P` is known only when the step runs, so one graph serves every position.
 
 use fusebox_compiler::graph::build::{Builder, Dim, Tensor};
@@ -16,9 +16,9 @@ pub struct Scope<'a> {
     pub g: Builder,
     /// The sizes.
     pub config: &'a Config,
-    /// The tokens of this step.
+    /// The tokens of this replay.
     pub t: Dim,
-    /// The positions seen so far, this step's included.
+    /// The positions seen so far, this replay's included.
     pub s: Dim,
     /// The residual stream.
     pub d: Dim,
@@ -27,7 +27,7 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// The scope of a step of so many tokens.
+    /// The scope of a replay of so many tokens.
     pub fn new(config: &'a Config, tokens: &Sym) -> Self {
         let g = Builder::new();
         let at = start(config.context as i64, tokens);
@@ -37,7 +37,7 @@ impl<'a> Scope<'a> {
         Self { g, config, t, s, d, at }
     }
 
-    /// The position of each token of this step.
+    /// The position of each token of this replay.
     #[track_caller]
     pub fn positions(&self) -> Tensor {
         self.g.iota(&self.t) + self.g.symbolic(&self.at) // [t]

@@ -141,7 +141,7 @@ impl PartBuilder<'_> {
     fn unpacked_axis(&self, node: NodeId, over: &[Axis], spans: &[Span]) -> Option<(Axis, Sym)> {
         let args = &self.node(node).args;
         let saves = |arg: &NodeId| {
-            let Some(cost) = self.stored_format(*arg).map(decoding_cost) else { return false };
+            let Some(cost) = self.stored_format(*arg).map(Format::decoding_operations) else { return false };
             let shape = &self.node(*arg).ty.shape;
             let n_uses: i64 =
                 spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
@@ -341,16 +341,4 @@ pub(super) fn is_fold(op: &Op) -> bool {
 /// The sizes of a tile: of every axis that is not a single known position.
 pub(super) fn dims(spans: &[Span]) -> Vec<usize> {
     spans.iter().filter(|span| !matches!(span.run, Run::Point)).map(|span| span.len.max(1) as usize).collect()
-}
-
-/// Operations to decode one element.
-fn decoding_cost(format: Format) -> i64 {
-    match format {
-        Format::F32 | Format::I32 => 0,
-        Format::F16 | Format::BF16 => 1,
-        Format::Q8_0 | Format::Int8 { .. } => 2,
-        Format::Q4_0 | Format::Q4_1 => 3,
-        Format::Q5_0 | Format::Q5_1 => 4,
-        Format::Q4K | Format::Q5K | Format::Q6K => 5,
-    }
 }

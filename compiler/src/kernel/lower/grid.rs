@@ -51,6 +51,18 @@ pub(super) fn heaviest_fold(graph: &Graph, cut: &Cut, root: NodeId) -> Option<No
     find(graph, cut, root, None).map(|heaviest| heaviest.node)
 }
 
+/// How many vectors a contraction multiplies its weight with.
+pub(super) fn n_columns(graph: &Graph, contraction: NodeId) -> i64 {
+    let Node { args, ty, .. } = &graph.nodes[contraction];
+    let weight = &graph.nodes[args[weight_of(graph, args)]].ty.shape;
+    ty.shape.iter().filter(|(axis, _)| !weight.has(*axis)).map(|(_, size)| size.near().max(1)).product()
+}
+
+/// Which of two factors counts as the weight: a stored one, else the second.
+fn weight_of(graph: &Graph, args: &[NodeId]) -> usize {
+    usize::from(is_stored_weight(graph, args[1]) || !is_stored_weight(graph, args[0]))
+}
+
 /// How the tasks that store `root` are cut.
 /// Partial results that are only combined weigh nothing.
 pub(super) fn choose(
@@ -123,7 +135,7 @@ fn rows_and_tokens(
     over: &[Axis],
 ) -> Vec<Option<i64>> {
     let args = &graph.nodes[heaviest.node].args;
-    let weight = usize::from(is_stored_weight(graph, args[1]) || !is_stored_weight(graph, args[0]));
+    let weight = weight_of(graph, args);
     let axes_of = |arg: NodeId| -> Axes {
         let axes = graph.nodes[arg].ty.shape.axes().filter(|axis| !over.contains(axis));
         axes.filter_map(|axis| heaviest.axes.get(&axis)).fold(0, |all, own| all | own)

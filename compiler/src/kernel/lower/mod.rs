@@ -11,7 +11,6 @@ use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::index::Index;
 use crate::kernel::{Access, Kernel, Place, Range, Skeleton, VarId};
 use crate::target::Target;
-use crate::tensor::quant::Format;
 use crate::tensor::shape::{Axis, Label, Shape};
 use crate::tensor::sym::Sym;
 
@@ -358,9 +357,4 @@ impl Store<'_> {
         });
         element.collect()
     }
-}
-
-/// Bytes that one element of a format takes, on average.
-pub fn bytes_per_element(format: Format) -> f64 {
-    format.block_bytes() as f64 / format.block_len() as f64
 }

@@ -6,7 +6,7 @@
 use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
 use crate::graph::{Graph, NodeId};
-use crate::kernel::lower::grid::{heaviest_fold, stored_shape};
+use crate::kernel::lower::grid::{self, heaviest_fold};
 use crate::kernel::lower::params::Buffer;
 use crate::kernel::{Access, Skeleton};
 
@@ -37,8 +37,8 @@ fn fold_skeleton(graph: &Graph, cut: &Cut, root: NodeId) -> Option<Skeleton> {
             Skeleton::Experts
         }
         Op::Contract { .. } => {
-            let tokens = stored_shape(graph, root).iter().next().map_or(1, |(_, size)| size.near());
-            if tokens > MANY_COLUMNS { Skeleton::MatrixMatrix } else { Skeleton::MatrixVector }
+            let n_columns = grid::n_columns(graph, fold);
+            if n_columns > MANY_COLUMNS { Skeleton::MatrixMatrix } else { Skeleton::MatrixVector }
         }
         Op::TopK { .. } => Skeleton::TopK,
         _ => Skeleton::RowReduction,

@@ -1,6 +1,6 @@
 //! One part under construction: values become expressions, and what is folded becomes tiles.
 //!
-//! [`PartBuilder::value`] follows the graph from a wanted value down to what can be loaded. Elementwise operations
+//! `PartBuilder::value` follows the graph from a wanted value down to what can be loaded. Elementwise operations
 //! become expressions of the nest, movement becomes index arithmetic, and anything that folds is asked for as a tile:
 //! just the box of it that the nest reads, filled once in the outermost loop where its place is known.
 //! It is always right for any cut; whether it is cheap is asked of `measure.rs`. `fill.rs` fills tiles.

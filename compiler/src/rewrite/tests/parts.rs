@@ -89,7 +89,7 @@ impl Block {
         x * (mean + 1e-5).rsqrt() * self.w(name, &[over])
     }
 
-    /// The cache of `value`, this step's included.
+    /// The cache of `value`, this replay's included.
     fn remember(&self, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
         let capacity = self.s.sized(self.sizes.cached);
         let axes: Vec<&Dim> = axes.iter().map(|dim| if **dim == self.s { &capacity } else { *dim }).collect();

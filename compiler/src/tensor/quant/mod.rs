@@ -131,6 +131,23 @@ impl Format {
         self.plain().unwrap_or(DType::F32)
     }
 
+    /// Operations that decode one element, about.
+    pub fn decoding_operations(self) -> i64 {
+        match self {
+            Self::F32 | Self::I32 => 0,
+            Self::F16 | Self::BF16 => 1,
+            Self::Q8_0 | Self::Int8 { .. } => 2,
+            Self::Q4_0 | Self::Q4_1 => 3,
+            Self::Q5_0 | Self::Q5_1 => 4,
+            Self::Q4K | Self::Q5K | Self::Q6K => 5,
+        }
+    }
+
+    /// Bytes that one element takes, on average.
+    pub fn bytes_per_element(self) -> f64 {
+        self.block_bytes() as f64 / self.block_len() as f64
+    }
+
     /// Elements of one block.
     pub fn block_len(self) -> usize {
         self.layout().block_len
