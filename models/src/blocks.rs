@@ -51,7 +51,7 @@ pub fn model(config: &Config, tokens: &Sym, n_layers: usize) -> Result<Graph, Er
 #[cfg(test)]
 mod tests {
     use fusebox_compiler::graph::op::Op;
-    use fusebox_compiler::tensor::shape::Label;
+    use fusebox_compiler::tensor::label::Label;
     use fusebox_compiler::tensor::sym::Symbol;
 
     use super::*;

@@ -14,7 +14,7 @@ use fusebox_compiler::kernel::{Expr, Kernel, Nest, Stmt};
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{evaluate, evaluate_all, random};
 use fusebox_compiler::target::{TARGETS, Target};
-use fusebox_compiler::tensor::shape::Label;
+use fusebox_compiler::tensor::label::Label;
 
 use super::{check, check_launch};
 

@@ -12,8 +12,9 @@ use fusebox_compiler::graph::infer::infer;
 use fusebox_compiler::graph::op::{Binary, Fold, Op, Scalar, Unary};
 use fusebox_compiler::graph::{Graph, Node, NodeId};
 use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_compiler::tensor::shape::{Axis, Label, Shape, Type};
+use fusebox_compiler::tensor::shape::{Axis, Shape, Type};
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
 /// The most elements of a value.

@@ -16,7 +16,7 @@ use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{Bindings, evaluate, random};
 use fusebox_compiler::rewrite::{Choice, Limits, Settings, improve};
 use fusebox_compiler::target::{TARGETS, Target};
-use fusebox_compiler::tensor::shape::Label;
+use fusebox_compiler::tensor::label::Label;
 
 use super::check_within;
 use super::generate::{Sample, generate};

@@ -8,8 +8,9 @@ use crate::foundation::text::{Scanner, SyntaxError};
 use crate::graph::Name;
 use crate::graph::op::Scalar;
 use crate::tensor::dtype::DType;
+use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::{Axis, Label, Shape, Type};
+use crate::tensor::shape::{Axis, Shape, Type};
 use crate::tensor::sym::{Sym, Symbol};
 
 /// The largest magnitude of a number, and the most elements of a value.

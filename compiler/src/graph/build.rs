@@ -16,8 +16,9 @@ use crate::graph::infer::infer;
 use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
 use crate::graph::{BlockId, Graph, Node, NodeId, Site};
 use crate::tensor::dtype::DType;
+use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::{Axis, Label, Shape, Type};
+use crate::tensor::shape::{Axis, Shape, Type};
 use crate::tensor::sym::Sym;
 
 /// Records a graph.

@@ -297,7 +297,7 @@ fn within(axis: Axis, start: &Sym, end: &Sym, whole: &Sym, shape: &Shape) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::shape::Label;
+    use crate::tensor::label::Label;
 
     fn ty(axes: &[(&str, i64)]) -> Type {
         let axes = axes.iter().map(|(a, n)| (Label::new(a).unwrap(), Sym::from(*n)));

@@ -193,8 +193,8 @@ mod tests {
     use crate::graph::build::Builder;
     use crate::graph::parse::parse;
     use crate::tensor::dtype::DType;
+    use crate::tensor::label::Label;
     use crate::tensor::quant::Format;
-    use crate::tensor::shape::Label;
 
     fn symbol(name: &str, min: i64, max: i64) -> Sym {
         Sym::from(Symbol::new(Label::new(name).unwrap(), min, max, 1))

@@ -230,7 +230,7 @@ mod tests {
     use crate::graph::parse::parse;
     use crate::graph::{BlockId, Site};
     use crate::tensor::dtype::DType;
-    use crate::tensor::shape::Label;
+    use crate::tensor::label::Label;
     use crate::tensor::sym::{Sym, Symbol};
 
     const TEXT: &str = "\

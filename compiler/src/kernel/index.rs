@@ -327,7 +327,7 @@ impl Atom {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::shape::Label;
+    use crate::tensor::label::Label;
 
     fn vars() -> (Vars, [VarId; 3]) {
         let mut vars = Vars::default();

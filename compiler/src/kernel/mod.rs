@@ -12,8 +12,9 @@ use crate::foundation::entity::List;
 use crate::graph::Name;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
 use crate::tensor::dtype::DType;
+use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::{Label, Shape};
+use crate::tensor::shape::Shape;
 use crate::tensor::sym::Sym;
 
 pub mod index;

@@ -176,7 +176,7 @@ fn shown(value: &Value) -> String {
 mod tests {
     use super::*;
     use crate::graph::build::Builder;
-    use crate::tensor::shape::Label;
+    use crate::tensor::label::Label;
 
     fn value(axes: &[(&str, usize)], data: &[f32]) -> Value {
         let axes = axes.iter().map(|(name, size)| (Label::new(name).unwrap(), *size)).collect();

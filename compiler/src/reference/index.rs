@@ -146,7 +146,7 @@ pub(super) fn numbers(value: &Value) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::shape::Label;
+    use crate::tensor::label::Label;
 
     fn axes(axes: &[(&str, usize)]) -> Vec<(Axis, usize)> {
         axes.iter().map(|(name, size)| (Label::new(name).unwrap(), *size)).collect()

@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::foundation::entity::List;
 use crate::graph::op::Op;
 use crate::graph::{Graph, Name, Node, NodeId};
+use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::Label;
 use crate::tensor::value::Value;
 
 mod bind;

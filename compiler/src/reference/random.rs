@@ -13,8 +13,9 @@ use crate::foundation::hash::StableHasher;
 use crate::graph::Graph;
 use crate::graph::op::Op;
 use crate::tensor::dtype::DType;
+use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::{Axis, Label, Shape};
+use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::value::Value;
 
 /// Whole-number inputs are below this.

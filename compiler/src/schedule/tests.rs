@@ -4,7 +4,7 @@ use super::*;
 use crate::graph::build::Builder;
 use crate::schedule::samples::{everywhere, layers, residual};
 use crate::tensor::dtype::DType;
-use crate::tensor::shape::Label;
+use crate::tensor::label::Label;
 use crate::tensor::sym::Sym;
 
 fn value(format: Format, sizes: &[i64]) -> Sequence {

@@ -5,6 +5,7 @@
 //! Nothing here knows of operations. Read `shape.rs`, then `sym.rs`.
 
 pub mod dtype;
+pub mod label;
 pub mod quant;
 pub mod shape;
 pub mod sym;

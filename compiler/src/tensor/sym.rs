@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Add, Mul, Sub};
 
-use crate::tensor::shape::Label;
+use crate::tensor::label::Label;
 
 /// A run-time integer with its bounds.
 #[derive(Clone, Copy, Debug)]

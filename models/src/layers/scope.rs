@@ -4,8 +4,8 @@
 //! The tokens take positions `P` to `P + T`; `P` is known only when the step runs, so one graph serves every position.
 
 use fusebox_compiler::graph::build::{Builder, Dim, Tensor};
+use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_compiler::tensor::shape::Label;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
 use crate::config::Config;

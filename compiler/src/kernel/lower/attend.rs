@@ -7,10 +7,12 @@
 use crate::graph::NodeId;
 use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
 use crate::kernel::index::Index;
-use crate::kernel::lower::fill::{FoldNest, dims};
+use crate::kernel::lower::fill::FoldNest;
+use crate::kernel::lower::hold::Content;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::params::Scratch;
-use crate::kernel::lower::part::{Content, PartBuilder, Partial, Span, TooLarge};
+use crate::kernel::lower::part::{PartBuilder, Partial, TooLarge};
+use crate::kernel::lower::span::{Span, dims};
 use crate::kernel::{Access, Expr, ExprId, ParamId, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Shape};

@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 
 use crate::graph::NodeId;
 use crate::kernel::index::Index;
-use crate::kernel::lower::part::{Run, Span};
+use crate::kernel::lower::span::{Run, Span};
 use crate::tensor::sym::Sym;
 
 /// First position and number of positions of each axis.

@@ -8,8 +8,10 @@
 use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
+use crate::kernel::lower::hold::Content;
 use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{Content, PartBuilder, Run, Span, TooLarge};
+use crate::kernel::lower::part::{PartBuilder, TooLarge};
+use crate::kernel::lower::span::{Run, Span, dims};
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -336,9 +338,4 @@ impl PartBuilder<'_> {
 /// Whether an operation makes one element of many.
 pub(super) fn is_fold(op: &Op) -> bool {
     matches!(op, Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. })
-}
-
-/// The sizes of a tile: of every axis that is not a single known position.
-pub(super) fn dims(spans: &[Span]) -> Vec<usize> {
-    spans.iter().filter(|span| !matches!(span.run, Run::Point)).map(|span| span.len.max(1) as usize).collect()
 }

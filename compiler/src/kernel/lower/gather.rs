@@ -6,8 +6,9 @@
 use crate::graph::NodeId;
 use crate::graph::op::{Binary, Op, Scalar};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::lower::hold::Content;
 use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{Content, PartBuilder, TooLarge};
+use crate::kernel::lower::part::{PartBuilder, TooLarge};
 use crate::kernel::{Expr, ExprId, Place};
 use crate::tensor::shape::Axis;
 

@@ -14,8 +14,9 @@ use crate::kernel::{
     Access, Folding, Kernel, Nest, Param, ParamId, Part, Range, Skeleton, Stmt, Tile, Var, VarId,
 };
 use crate::tensor::dtype::DType;
+use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::{Label, Shape};
+use crate::tensor::shape::Shape;
 use crate::tensor::sym::Symbol;
 
 mod expr;

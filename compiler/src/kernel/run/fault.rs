@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::kernel::run::memory::Number;
 use crate::tensor::dtype::DType;
-use crate::tensor::shape::Label;
+use crate::tensor::label::Label;
 
 /// Why a kernel stopped.
 #[derive(Clone, Debug, PartialEq, Error)]

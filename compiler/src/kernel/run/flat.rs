@@ -12,7 +12,7 @@ use crate::kernel::run::fault::Fault;
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, VarId};
 use crate::tensor::dtype::DType;
-use crate::tensor::shape::Label;
+use crate::tensor::label::Label;
 use crate::tensor::sym::{Sym, Symbol};
 
 /// A part ready to run.

@@ -14,7 +14,7 @@ use crate::kernel::print::place_text;
 use crate::kernel::{ExprId, Kernel, ParamId, Part, Place, Tile, TileId, VarId};
 use crate::reference::element;
 use crate::tensor::dtype::DType;
-use crate::tensor::shape::Label;
+use crate::tensor::label::Label;
 
 pub mod fault;
 mod flat;

@@ -225,7 +225,7 @@ fn ids_that_lead_nowhere() {
 
 #[test]
 fn symbols_and_atoms_that_do_not_fit() {
-    let symbol = |max| Sym::from(Symbol::new(crate::tensor::shape::Label::new("T").unwrap(), 1, max, 1));
+    let symbol = |max| Sym::from(Symbol::new(crate::tensor::label::Label::new("T").unwrap(), 1, max, 1));
     let ranges = edited(|kernel, nest| {
         kernel.parts[0].vars[VarId::from_index(0)].range = Range::Whole { len: symbol(3) };
         nest.at = vec![Index::sym(&symbol(4))];

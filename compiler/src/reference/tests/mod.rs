@@ -12,7 +12,8 @@ use crate::graph::infer::infer;
 use crate::graph::op::Op;
 use crate::graph::{Graph, Name, Node, NodeId};
 use crate::tensor::dtype::DType;
-use crate::tensor::shape::{Axis, Label};
+use crate::tensor::label::Label;
+use crate::tensor::shape::Axis;
 use crate::tensor::value::Value;
 
 mod composed;

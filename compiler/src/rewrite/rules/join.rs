@@ -10,7 +10,8 @@ use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
 use crate::rewrite::term::{Term, contract, facts, rename, slice};
 use crate::tensor::dtype::DType;
-use crate::tensor::shape::{Axis, Label, Shape};
+use crate::tensor::label::Label;
+use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
 pub(super) const RULES: &[Rule] = &[CONTRACT_JOIN_SHARED_INPUT];

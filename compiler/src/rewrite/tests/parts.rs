@@ -5,8 +5,8 @@
 use crate::graph::Graph;
 use crate::graph::build::{Builder, Dim, Tensor};
 use crate::tensor::dtype::DType::{F32, I32};
+use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::Label;
 use crate::tensor::sym::{Sym, Symbol};
 
 /// The sizes of a block.

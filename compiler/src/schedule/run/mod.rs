@@ -17,7 +17,8 @@ use crate::kernel::run::fault::Fault;
 use crate::kernel::run::memory::Number;
 use crate::reference::{Bindings, Results, Stored};
 use crate::schedule::{BufferId, BufferSlot, Place, Plan};
-use crate::tensor::shape::{Axis, Label, Shape};
+use crate::tensor::label::Label;
+use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 use crate::tensor::value::{Data, Value};
 

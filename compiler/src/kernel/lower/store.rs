@@ -1,0 +1,169 @@
+//! The grid of a part, and what each of its tasks stores.
+//!
+//! In: how the axes of a root are cut into tasks, and the root. Out: variables that number the tasks, and nests that
+//! store the task's piece. A fold is folded straight into its buffer; a concatenation is stored piece by piece; a write
+//! lands where the state's positions begin.
+
+use crate::graph::op::Op;
+use crate::graph::{Node, NodeId};
+use crate::kernel::index::Index;
+use crate::kernel::lower::grid::Grid;
+use crate::kernel::lower::nest::{At, NestBuilder};
+use crate::kernel::lower::part::{PartBuilder, TooLarge};
+use crate::kernel::lower::span::{Run, Span};
+use crate::kernel::{Place, Range, VarId};
+use crate::tensor::shape::{Axis, Shape};
+use crate::tensor::sym::Sym;
+
+/// Which positions of each axis of a root the current task stores.
+pub(super) struct Places(Vec<(Axis, PlaceOfAxis)>);
+
+#[derive(Clone)]
+enum PlaceOfAxis {
+    Task(Index),
+    Block(VarId, i64),
+    Whole,
+}
+
+impl Places {
+    /// Whether each task has every position of an axis.
+    fn has_whole(&self, axis: Axis) -> bool {
+        self.0.iter().all(|(a, place)| *a != axis || matches!(place, PlaceOfAxis::Whole))
+    }
+
+    /// The box of an axis that the task needs.
+    pub(super) fn span(&self, axis: Axis, size: &Sym) -> Span {
+        let place = self.0.iter().find(|(a, _)| *a == axis).map(|(_, place)| place);
+        match place {
+            _ if size.as_const() == Some(1) => Span::point(axis, Index::default()),
+            Some(PlaceOfAxis::Task(index)) => Span::point(axis, index.clone()),
+            Some(PlaceOfAxis::Block(var, block)) => {
+                Span { axis, base: Index::var(*var), len: *block, run: Run::Block(*var) }
+            }
+            Some(PlaceOfAxis::Whole) | None => Span::whole(axis, size),
+        }
+    }
+}
+
+impl PartBuilder<'_> {
+    /// Makes the variables that number the tasks.
+    pub(super) fn open_grid(&mut self, shape: &Shape, grid: &Grid) -> Places {
+        let place = |builder: &mut Self, axis: Axis, size: &Sym, block: Option<i64>| match block {
+            None => PlaceOfAxis::Whole,
+            Some(1) => {
+                let var = builder.task_var(axis, Range::Whole { len: size.clone() });
+                PlaceOfAxis::Task(Index::var(var))
+            }
+            Some(block) => {
+                let (start, end) = (Index::default(), size.clone());
+                let var = builder.task_var(axis, Range::Blocks { start, step: block, block, end });
+                PlaceOfAxis::Block(var, block)
+            }
+        };
+        let places = shape.iter().zip(grid);
+        Places(places.map(|((axis, size), (_, block))| (*axis, place(self, *axis, size, *block))).collect())
+    }
+
+    /// Stores a root, or the piece of it that the task has.
+    pub(super) fn store(&mut self, root: NodeId, places: &Places) -> Result<(), TooLarge> {
+        let Node { op, args, ty, .. } = self.node(root);
+        let target = Place::Param(self.params.write(self.graph, root));
+        if let Op::Write { axis, from, at } = op {
+            let (rename, shift) = (Some((*from, *axis)), vec![(*axis, at.clone())]);
+            return self.store_value(
+                args[1],
+                false,
+                places,
+                target,
+                &Store { shape: &ty.shape, rename, shift },
+            );
+        }
+        let store = Store { shape: &ty.shape, rename: None, shift: Vec::new() };
+        self.store_value(root, true, places, target, &store)
+    }
+
+    fn store_value(
+        &mut self,
+        node: NodeId,
+        is_root: bool,
+        places: &Places,
+        target: Place,
+        store: &Store<'_>,
+    ) -> Result<(), TooLarge> {
+        let Node { op, args, ty, .. } = self.node(node);
+        let is_computed = is_root || !self.cut.is_loadable(self.graph, node);
+        if let Op::Concat { axis } = op
+            && is_computed
+            && places.has_whole(*axis)
+        {
+            return self.store_pieces(args, *axis, places, target, store);
+        }
+        let spans: Vec<Span> = ty.shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
+        let (loops, at, _) = self.run_through(&spans);
+        let element = store.element(&at);
+        let folds = matches!(op, Op::Reduce { .. } | Op::Contract { .. });
+        if folds && is_computed && !self.is_unpacked(node, &spans) {
+            return self.fold_into(node, &at, loops, target, element);
+        }
+        let mut nest = NestBuilder::new(&loops);
+        let value =
+            if is_root { self.compute(node, &at, &mut nest)? } else { self.value(node, &at, &mut nest)? };
+        self.push_nest(nest, target, element, value);
+        Ok(())
+    }
+
+    /// A concatenation is stored piece by piece.
+    fn store_pieces(
+        &mut self,
+        args: &[NodeId],
+        axis: Axis,
+        places: &Places,
+        target: Place,
+        store: &Store<'_>,
+    ) -> Result<(), TooLarge> {
+        let mut start = Sym::from(0i64);
+        for arg in args {
+            let size = self.node(*arg).ty.shape.size(axis).cloned().unwrap_or_default();
+            let inner = Store { shift: store.shifted(axis, &start), ..*store };
+            if size.most() > 0 {
+                self.store_value(*arg, false, places, target, &inner)?;
+            }
+            start = start + size;
+        }
+        Ok(())
+    }
+}
+
+/// Where in a buffer the positions of a value lie.
+struct Store<'a> {
+    shape: &'a Shape,
+    /// The axis of the value that lies along another axis of the buffer.
+    rename: Option<(Axis, Axis)>,
+    /// What is added along an axis of the buffer.
+    shift: Vec<(Axis, Sym)>,
+}
+
+impl Store<'_> {
+    fn of_buffer(&self, axis: Axis) -> Axis {
+        self.rename.filter(|(from, _)| *from == axis).map_or(axis, |(_, to)| to)
+    }
+
+    fn shifted(&self, axis: Axis, by: &Sym) -> Vec<(Axis, Sym)> {
+        let axis = self.of_buffer(axis);
+        let mut shift = self.shift.clone();
+        match shift.iter_mut().find(|(a, _)| *a == axis) {
+            Some((_, own)) => *own = own.clone() + by,
+            None => shift.push((axis, by.clone())),
+        }
+        shift
+    }
+
+    fn element(&self, at: &At) -> Vec<Index> {
+        let element = self.shape.axes().map(|axis| {
+            let own = self.rename.filter(|(_, to)| *to == axis).map_or(axis, |(from, _)| from);
+            let shift = self.shift.iter().find(|(a, _)| *a == axis).map(|(_, by)| Index::sym(by));
+            at.get(own).plus(&shift.unwrap_or_default())
+        });
+        element.collect()
+    }
+}
