@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
 
+mod commands;
 mod differential;
 mod road;
 mod slow;

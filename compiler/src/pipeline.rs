@@ -23,6 +23,9 @@ use crate::schedule::{Plan, plan};
 use crate::story::Story;
 use crate::{fuse, graph, kernel, schedule};
 
+/// Nodes of one block that can be compiled together: a layer of a model has a few hundred.
+const MAX_BLOCK_NODES: usize = 2_000;
+
 /// Compiles a graph.
 ///
 /// # Errors
@@ -74,6 +77,11 @@ impl<'a> Road<'a> {
     /// The road of one distinct block, from what was asked to kernels.
     fn block(&mut self, template: &Template, n_uses: usize) -> Result<Unit, Error> {
         let options = self.options;
+        let n_nodes = template.graph.nodes.len();
+        if n_nodes > MAX_BLOCK_NODES {
+            let what = format!("the number of nodes of block `{}`", template.name);
+            return Err(Error::Limit { what, found: n_nodes as u64, limit: MAX_BLOCK_NODES as u64 });
+        }
         self.accepted(|| graph::verify::verify_nodes(&template.graph))?;
         let (better, report) = self.stage("improve", || improved(&template.graph, options));
         self.verified("improve", || graph::verify::verify(&better))?;

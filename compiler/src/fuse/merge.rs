@@ -173,6 +173,12 @@ impl<P: Price> Merge<'_, P> {
     fn dissolve_if_legal(&mut self, node: NodeId) {
         let mut cut = self.cut.clone();
         cut.dissolve(node);
+        let loads = cut.loads(self.graph, &cut.cone(self.graph, &[node]));
+        if !loads.iter().any(|load| self.graph.state_of(*load).is_some()) {
+            self.cut = cut;
+            self.n_merges += 1;
+            return;
+        }
         match Dependences::of(self.graph, &cut).groups(self.graph) {
             Ok(_) => {
                 self.cut = cut;

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::graph::op::{Binary, Op, Unary};
 use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
 use crate::tensor::shape::{Axis, Shape, Type};
 use crate::tensor::sym::Sym;
 
@@ -77,6 +78,18 @@ pub enum Misfit {
         /// What it should become.
         into: Shape,
     },
+    /// A stored tensor whose rows are no whole blocks of its format.
+    #[error(
+        "rows of {shape} do not fill blocks of {format}: the last size must be a multiple of {block}, all fixed"
+    )]
+    Blocks {
+        /// The format.
+        format: Format,
+        /// Elements of a block.
+        block: i64,
+        /// The axes of the tensor.
+        shape: Shape,
+    },
     /// The first argument of a write is not a state.
     #[error("only a state can be written to")]
     NoState,
@@ -89,7 +102,7 @@ pub fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
     }
     match op {
         Op::Input { ty, .. } | Op::State { ty, .. } => Ok(ty.clone()),
-        Op::Weight { shape, format, .. } => Ok(Type::new(format.dtype(), shape.clone())),
+        Op::Weight { shape, format, .. } => weight(shape, *format),
         Op::Const(scalar) => Ok(Type::new(scalar.dtype(), Shape::scalar())),
         Op::Table { axis, values } => Ok(Type::new(DType::F32, line(*axis, Sym::from(values.len())))),
         Op::Iota { axis, len } => Ok(Type::new(DType::I32, line(*axis, len.clone()))),
@@ -132,6 +145,16 @@ pub fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
         Op::Write { axis, from, at } => write(args[0], args[1], *axis, *from, at),
         Op::Barrier => Ok(args[0].clone()),
     }
+}
+
+/// Blocks run along the last axis, which they must fill.
+fn weight(shape: &Shape, format: Format) -> Result<Type, Misfit> {
+    let row = shape.iter().next_back().map_or(1, |(_, size)| size.most());
+    let block = format.block_len() as i64;
+    if shape.iter().any(|(_, size)| size.as_const().is_none()) || row % block != 0 {
+        return Err(Misfit::Blocks { format, block, shape: shape.clone() });
+    }
+    Ok(Type::new(format.dtype(), shape.clone()))
 }
 
 fn unary(f: Unary, x: &Type) -> Result<Type, Misfit> {
@@ -329,6 +352,21 @@ mod tests {
         let slice = |len: Sym| infer(&Op::Slice { axis: axis("s"), start: Sym::from(0i64), len }, &[&x]);
         assert!(slice(p.clone()).is_ok());
         assert_eq!(slice(p + 1).unwrap_err().to_string(), "positions 0 to P+1 of axis s leave [s:8]");
+    }
+
+    #[test]
+    fn rows_of_a_weight_are_whole_blocks() {
+        let weight = |n: i64| Op::Weight {
+            name: "w".into(),
+            shape: ty(&[("r", 3), ("d", n)]).shape,
+            format: Format::Q8_0,
+        };
+        assert!(infer(&weight(64), &[]).is_ok());
+        let misfit = infer(&weight(48), &[]).unwrap_err().to_string();
+        assert_eq!(
+            misfit,
+            "rows of [r:3, d:48] do not fill blocks of q8_0: the last size must be a multiple of 32, all fixed"
+        );
     }
 
     #[test]

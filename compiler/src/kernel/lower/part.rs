@@ -2,8 +2,8 @@
 //!
 //! Statements go into the innermost open loop, or into an outer one while a tile is filled there. A variable of the
 //! grid or of a loop knows its depth, so a tile can be filled in the outermost loop where its place is known.
-//! What is computed is said in `value.rs`, `hold.rs` and `fill.rs`. It is right for any cut; whether it is cheap is asked
-//! of `measure.rs`.
+//! What is computed is said in `value.rs`, `hold.rs` and `fill.rs`. It is right for any cut; whether it is cheap is
+//! asked of `measure.rs`.
 
 use indexmap::IndexMap;
 

@@ -1,0 +1,103 @@
+//! The `fusebox` command as a user meets it: what it prints, and how it refuses.
+//!
+//! In: command lines, and graphs written to a folder of the test's own. Out: exit codes, sentences and keys.
+//! A bad input gets one sentence that says what, where and what would be accepted, and exit code 2.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn fusebox(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fusebox")).args(arguments).output().expect("the command runs")
+}
+
+fn graph_file(name: &str, text: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, text).expect("a writable folder");
+    path
+}
+
+/// Runs the command on a graph and expects one sentence that ends so.
+fn refuses(name: &str, text: &str, sentence: &str) {
+    let path = graph_file(name, text);
+    let output = fusebox(&["story", path.to_str().expect("a plain path")]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.trim_end().ends_with(sentence), "{error}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_story_as_json_has_what_tools_read() {
+    let output =
+        fusebox(&["story", "--block", "qwen3-0.6b", "--layers", "2", "--target", "cuda-sm90", "--json"]);
+    assert!(output.status.success());
+    let story: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for key in ["kernels", "bytes_read", "bytes_written", "flops", "arena_bytes"] {
+        assert!(story[key].as_f64().is_some_and(|n| n > 0.0), "{key}: {}", story[key]);
+    }
+    assert_eq!(story["barriers"].as_array().map(Vec::len), story["kernels"].as_u64().map(|n| n as usize));
+    for stage in ["divide", "improve", "partition", "lower", "plan"] {
+        assert!(story["stage_ms"][stage].is_number(), "{stage}");
+    }
+    assert!(story["egraph"]["nodes"].is_u64() && story["egraph"]["rounds"].is_u64());
+    assert_eq!(story["egraph"]["stopped"], "saturated");
+    assert!(story["rules_fired"]["attend-from-softmax"].is_u64());
+}
+
+#[test]
+fn a_story_as_text_has_five_sections() {
+    let path = graph_file("five.graph", "%0 = input x : f32[d:8]\n%1 = exp %0\noutput y = %1\n");
+    let output = fusebox(&["story", path.to_str().expect("a plain path"), "--kernels"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    for head in [
+        "## 1. asked",
+        "## 2. improved",
+        "## 3. regions",
+        "## 4. kernels",
+        "## 5. plan",
+        "kernel \"map exp\"",
+    ] {
+        assert!(text.contains(head), "{head} is not in\n{text}");
+    }
+}
+
+#[test]
+fn bad_graphs_are_refused_in_one_sentence() {
+    refuses(
+        "undefined.graph",
+        "output y = %0\n",
+        "line 1, column 12: %0 is not defined above, expected an earlier node",
+    );
+    refuses("unknown.graph", "%0 = softmax\n", "gather, top-k, attend, write or barrier");
+    refuses(
+        "mismatch.graph",
+        "%0 = input a : f32[d:4]\n%1 = input b : f32[d:5]\n%2 = mul %0 %1\noutput y = %2\n",
+        "axis d has two sizes: [d:4] meets [d:5], expected arguments that fit",
+    );
+    refuses(
+        "blocks.graph",
+        "%0 = weight w : q4_k[r:3, d:100]\noutput y = %0\n",
+        "the last size must be a multiple of 256, all fixed, expected arguments that fit",
+    );
+    let long: String = (1..2500).map(|n| format!("%{n} = exp %{}\n", n - 1)).collect();
+    let long = format!("%0 = input x : f32[d:4]\n{long}output y = %2499\n");
+    refuses("long.graph", &long, "the number of nodes of block `model` is 2500, at most 2000 is possible");
+}
+
+#[test]
+fn unknown_names_are_answered_with_those_there_are() {
+    for (arguments, known) in [
+        (["story", "--block", "gpt-5"].as_slice(), "qwen3-0.6b"),
+        (&["story", "--block", "qwen3-8b", "--target", "abacus"], "cpu-avx512"),
+        (&["story", "--block", "qwen3-8b", "--tokens", "0"], "1 to 2048"),
+        (&["story", "--block", "qwen3-8b", "--layers", "0"], "1 to 4096"),
+        (&["story", "no-such-file.graph"], "no-such-file.graph"),
+    ] {
+        let output = fusebox(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(known) && error.lines().count() == 1, "{arguments:?}: {error}");
+    }
+}
