@@ -81,8 +81,8 @@ fn bad_graphs_are_refused_in_one_sentence() {
         "%0 = weight w : q4_k[r:3, d:100]\noutput y = %0\n",
         "the last size must be a multiple of 256, all fixed, expected arguments that fit",
     );
-    let long: String = (1..2500).map(|n| format!("%{n} = exp %{}\n", n - 1)).collect();
-    let long = format!("%0 = input x : f32[d:4]\n{long}output y = %2499\n");
+    let long: Vec<String> = (1..2500).map(|n| format!("%{n} = exp %{}", n - 1)).collect();
+    let long = format!("%0 = input x : f32[d:4]\n{}\noutput y = %2499\n", long.join("\n"));
     refuses("long.graph", &long, "the number of nodes of block `model` is 2500, at most 2000 is possible");
 }
 
