@@ -70,7 +70,7 @@ fn bad_graphs_are_refused_in_one_sentence() {
         "output y = %0\n",
         "line 1, column 12: %0 is not defined above, expected an earlier node",
     );
-    refuses("unknown.graph", "%0 = softmax\n", "gather, top-k, attend, write or barrier");
+    refuses("unknown.graph", "%0 = softmax\n", "eq, reduce-sum, reduce-max");
     refuses(
         "mismatch.graph",
         "%0 = input a : f32[d:4]\n%1 = input b : f32[d:5]\n%2 = mul %0 %1\noutput y = %2\n",
