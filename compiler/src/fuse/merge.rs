@@ -126,9 +126,8 @@ impl<P: Price> Merge<'_, P> {
     }
 
     fn is_protected(&self, node: NodeId) -> bool {
-        matches!(self.reasons[node], Barrier::Output | Barrier::StateWrite | Barrier::Asked)
-            && (matches!(self.graph.nodes[node].op, Op::Write { .. } | Op::Barrier)
-                || self.graph.outputs.iter().any(|(_, output)| *output == node))
+        matches!(self.graph.nodes[node].op, Op::Write { .. } | Op::Barrier)
+            || self.graph.outputs.iter().any(|(_, output)| *output == node)
     }
 
     /// An elementwise value with one elementwise reader of the same axes always pays: one load and one store less.

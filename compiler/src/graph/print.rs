@@ -216,7 +216,7 @@ mod tests {
         g.block("none", |_| ());
         let x = g.input("x", DType::F32, &[&t, &d]);
         let y = g.block("blk.0", |g| {
-            let norm = &x * &g.weight("norm", Format::Q8_0, &[&d]);
+            let norm = &x * &g.weight("norm", Format::F32, &[&d]);
             g.block("blk.0.mix", |g| g.state("k", DType::F32, &[&s, &d]).write(&s, p.clone(), &norm, &t));
             norm.exp() * 0.5
         });
@@ -229,7 +229,7 @@ symbol T in 1..8 near 1
 block none
 end
 block blk.0
-  %1 = weight blk.0.norm : q8_0[d:4]
+  %1 = weight blk.0.norm : f32[d:4]
   %2 = mul %0 %1  # f32[t:T, d:4]
 end
 block blk.0.mix

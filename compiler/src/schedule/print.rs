@@ -138,7 +138,7 @@ mod tests {
         step  instance  kernel           reads                  writes     stored because
         0     0         map mul          x                      mul%2@0    not tried
         1     0         map sin          mul%2@0                sin%3@384  not tried
-        2     0         matrix-matrix w  mul%2@0, w, sin%3@384  add%7@0    not tried
+        2     0         matrix-vector w  mul%2@0, w, sin%3@384  add%7@0    not tried
         3     0         map mul          add%7@0                out        output
 
         offset  bytes  steps  buffer
@@ -154,7 +154,7 @@ mod tests {
         plan: 58 steps of 4 kernels; arena of 768 bytes for 57 buffers of 21888 bytes
         1 ×   map mul
         28 ×  map sin
-        28 ×  matrix-matrix w
+        28 ×  matrix-vector w
         1 ×   map mul
         ");
     }
