@@ -3,6 +3,8 @@
 //! In: graphs, partitions, kernels and plans. Out: the text and numbers of a [`Story`].
 //! It decides nothing; whatever it needs to know is asked of the stage's own printer or counter.
 
+use indexmap::IndexMap;
+
 use crate::foundation::entity::Id;
 use crate::fuse::barrier::Barrier;
 use crate::fuse::merge::Partition;
@@ -49,7 +51,7 @@ pub(crate) fn block_story(
         },
         rules_fired: report.fired.iter().map(|(rule, n)| ((*rule).to_owned(), *n)).collect(),
         rules_used: report.used.iter().map(|rule| (*rule).to_owned()).collect(),
-        forms: report.forms.iter().filter(|form| is_worth_telling(form)).map(form_line).collect(),
+        forms: form_lines(&report.forms),
         seconds: (report.seconds_before, report.seconds),
         regions: regions.regions.iter().map(|roots| region_story(better, regions, roots)).collect(),
         kernels: launches
@@ -86,16 +88,18 @@ fn stop_word(stop: Stop) -> &'static str {
     }
 }
 
-/// Forms that cost the same, about, were no choice.
-fn is_worth_telling(form: &Form) -> bool {
-    form.other_seconds > WORTH_TELLING * form.chosen_seconds
-}
-
-fn form_line(form: &Form) -> String {
-    let Form { site, chosen, chosen_seconds, other, other_seconds } = form;
-    let place = site.map(|site| format!(" at {site}")).unwrap_or_default();
-    let (chosen_us, other_us) = (chosen_seconds * 1e6, other_seconds * 1e6);
-    format!("{chosen}{place}: {chosen_us:.1} us, against {other_us:.1} us for {other}")
+/// A line for each value that could have been computed in a dearer form: what was chosen, where, and instead of what.
+fn form_lines(forms: &[Form]) -> Vec<String> {
+    let mut lines: IndexMap<String, Vec<String>> = IndexMap::new();
+    for Form { site, chosen, chosen_seconds, other, other_seconds } in forms {
+        // Forms that cost the same, about, were no choice.
+        if *other_seconds > WORTH_TELLING * chosen_seconds {
+            let place = site.map(|site| format!(" at {site}")).unwrap_or_default();
+            let head = format!("{chosen}{place}: {:.1} us", chosen_seconds * 1e6);
+            lines.entry(head).or_default().push(format!("{other} {:.1} us", other_seconds * 1e6));
+        }
+    }
+    lines.into_iter().map(|(head, others)| format!("{head}, instead of {}", others.join(", "))).collect()
 }
 
 fn region_story(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> RegionStory {
