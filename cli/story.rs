@@ -63,6 +63,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     } else {
         as_text(&compiled, arguments.kernels)
     };
+    if !arguments.json {
+        eprintln!("times: {}", times(&compiled.story));
+    }
     // A reader that closes the pipe early has read enough.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(())
@@ -105,8 +108,13 @@ fn as_text(compiled: &Compiled, with_kernels: bool) -> String {
             text.push_str(&kernel.text);
         }
     }
+    text
+}
+
+/// What each stage took: not part of the story, so that equal compilations print equal bytes.
+fn times(story: &Story) -> String {
     let times: Vec<String> = story.stage_ms.iter().map(|(stage, ms)| format!("{stage} {ms:.2} ms")).collect();
-    text + &format!("\ntimes: {}\n", times.join(", "))
+    times.join(", ")
 }
 
 fn as_json(story: &Story) -> Value {

@@ -64,6 +64,14 @@ fn a_story_as_text_has_five_sections() {
 }
 
 #[test]
+fn the_same_question_gets_the_same_bytes() {
+    let ask = || fusebox(&["story", "--block", "glm-4.7-flash", "--layers", "3", "--kernels"]).stdout;
+    let first = ask();
+    assert!(first.len() > 10_000);
+    assert_eq!(first, ask());
+}
+
+#[test]
 fn bad_graphs_are_refused_in_one_sentence() {
     refuses(
         "undefined.graph",
