@@ -6,6 +6,8 @@
 
 mod commands;
 mod differential;
+mod files;
+mod oracles;
 mod road;
 mod slow;
 mod stories;

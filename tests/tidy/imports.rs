@@ -7,10 +7,10 @@ use crate::tidy::source::{Source, braced, find_word, line_at, sources};
 use crate::tidy::{Offence, assert_none, offence};
 
 /// The files that may contain `unsafe`.
-const UNSAFE: [&str; 0] = [];
+const UNSAFE: [&str; 1] = ["runtime/src/weights/mapping.rs"];
 
 /// The files that may read environment variables.
-const ENVIRONMENT: [&str; 2] = ["compiler/src/options.rs", "tests/slow.rs"];
+const ENVIRONMENT: [&str; 3] = ["compiler/src/options.rs", "tests/oracles.rs", "tests/slow.rs"];
 
 fn unsafe_offences(source: &Source, allowed: &[&str]) -> Vec<Offence> {
     let uses = find_word(&source.code, "unsafe");

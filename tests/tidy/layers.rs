@@ -46,6 +46,7 @@ const LAYERS: [Layers; 3] = [
         folder: "runtime/src/",
         crates: &["fusebox_compiler"],
         modules: &[
+            ("error", 0),
             ("buffer", 0),
             ("threads", 0),
             ("device", 1),

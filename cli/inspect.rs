@@ -1,0 +1,147 @@
+//! `fusebox inspect`: what a weight file holds.
+//!
+//! In: the path of a checkpoint of any kind. Out: its kind, metadata and tensors as text, or as one JSON
+//! object.
+//! Text of the file is escaped before it reaches a terminal, and long lists are told by their length.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use fusebox_runtime::weights::value::Value;
+use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
+use serde_json::{Map, Value as Json, json};
+
+/// What to look at.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A GGUF file, a safetensors file or folder, or a qwen3.c checkpoint.
+    #[arg(short, long, value_name = "PATH")]
+    model: PathBuf,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The tensors of one format, together.
+struct Total {
+    format: String,
+    n_tensors: usize,
+    n_bytes: usize,
+}
+
+/// Tells what the file holds.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let checkpoint = open(&arguments.model).map_err(|error| error.to_string())?;
+    let text = if arguments.json { format!("{:#}\n", as_json(&checkpoint)) } else { as_text(&checkpoint) };
+    // A reader that closes the pipe early has read enough.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(())
+}
+
+fn n_bytes(checkpoint: &Checkpoint) -> usize {
+    checkpoint.files().map(|(_, n_bytes)| n_bytes).sum()
+}
+
+/// The totals by format, in the order of their first tensor.
+fn totals(checkpoint: &Checkpoint) -> Vec<Total> {
+    let mut totals: Vec<Total> = Vec::new();
+    for tensor in checkpoint.tensors().values() {
+        let format = tensor.stored.to_string();
+        let at = totals.iter().position(|total| total.format == format).unwrap_or_else(|| {
+            totals.push(Total { format, n_tensors: 0, n_bytes: 0 });
+            totals.len() - 1
+        });
+        totals[at].n_tensors += 1;
+        totals[at].n_bytes += tensor.n_bytes();
+    }
+    totals
+}
+
+fn as_text(checkpoint: &Checkpoint) -> String {
+    let mut text = format!("kind          {}\n", checkpoint.kind());
+    for (path, n_bytes) in checkpoint.files() {
+        let _ = writeln!(text, "file          {}, {n_bytes} bytes", path.display());
+    }
+    let architecture = checkpoint.architecture().map_or("not named".to_owned(), plain);
+    let _ = writeln!(text, "architecture  {architecture}");
+    let rows = checkpoint.metadata().iter().map(|(key, value)| [plain(key), value.to_string()]);
+    section(&mut text, &format!("metadata ({})", checkpoint.metadata().len()), rows.collect());
+    let rows = checkpoint.tensors().iter().map(|(name, tensor)| tensor_row(name, tensor));
+    section(&mut text, &format!("tensors ({})", checkpoint.tensors().len()), rows.collect());
+    let rows = totals(checkpoint).into_iter().map(|Total { format, n_tensors, n_bytes }| {
+        let plural = if n_tensors == 1 { "" } else { "s" };
+        [format, format!("{n_tensors} tensor{plural}"), format!("{n_bytes} bytes")]
+    });
+    section(&mut text, "by format", rows.collect());
+    text
+}
+
+fn tensor_row(name: &str, tensor: &TensorInfo) -> [String; 4] {
+    let format = match tensor.stored {
+        Stored::As(format) => format.to_string(),
+        Stored::Other(name) => format!("{name} (not supported)"),
+    };
+    [plain(name), format!("{:?}", tensor.shape), format, tensor.n_bytes().to_string()]
+}
+
+/// A name of the file as a terminal may show it.
+fn plain(name: &str) -> String {
+    name.escape_debug().to_string()
+}
+
+/// A headline and a table with aligned columns.
+fn section<const N: usize>(text: &mut String, headline: &str, rows: Vec<[String; N]>) {
+    let mut widths = [0; N];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let _ = writeln!(text, "\n{headline}");
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let _ = writeln!(text, "  {}", cells.join("  ").trim_end());
+    }
+}
+
+fn as_json(checkpoint: &Checkpoint) -> Json {
+    let files = checkpoint.files().map(|(path, n)| json!({ "path": path.to_string_lossy(), "bytes": n }));
+    let metadata: Map<String, Json> =
+        checkpoint.metadata().iter().map(|(key, value)| (key.clone(), value_json(value))).collect();
+    let tensors = checkpoint.tensors().iter().map(|(name, tensor)| {
+        json!({
+            "name": name,
+            "shape": tensor.shape,
+            "format": tensor.stored.to_string(),
+            "supported": matches!(tensor.stored, Stored::As(_)),
+            "bytes": tensor.n_bytes(),
+        })
+    });
+    let totals = totals(checkpoint).into_iter().map(|Total { format, n_tensors, n_bytes }| {
+        json!({ "format": format, "tensors": n_tensors, "bytes": n_bytes })
+    });
+    json!({
+        "kind": checkpoint.kind().to_string(),
+        "bytes": n_bytes(checkpoint),
+        "files": files.collect::<Vec<_>>(),
+        "architecture": checkpoint.architecture(),
+        "metadata": metadata,
+        "tensors": tensors.collect::<Vec<_>>(),
+        "totals": totals.collect::<Vec<_>>(),
+    })
+}
+
+/// Numbers and texts as they are; a list as its printed form.
+fn value_json(value: &Value) -> Json {
+    match value {
+        Value::Bool(value) => json!(value),
+        Value::Unsigned(value) => json!(value),
+        Value::Signed(value) => json!(value),
+        Value::Float(value) => json!(value),
+        Value::Text(value) => json!(value),
+        Value::List(list) => json!(list.to_string()),
+    }
+}

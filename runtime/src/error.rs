@@ -1,0 +1,114 @@
+//! What can go wrong in the runtime, sorted by who must act.
+//!
+//! In: a file, a place in it and what is wrong there. Out: an `Error` that prints as one line, one sentence.
+//! Text that comes from a file is never printed as it is: `quoted` shortens and escapes it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// The most characters of a file's own text that a sentence shows.
+const MAX_QUOTED: usize = 60;
+
+/// Why the runtime cannot go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file is not what it should be.
+    #[error("{}: {place}{what}", path.display())]
+    Input {
+        /// The file or folder.
+        path: PathBuf,
+        /// Where in it.
+        place: Place,
+        /// What was expected there, and what was found.
+        what: String,
+    },
+    /// The file may be right, but nothing here reads it.
+    #[error("{}: {place}{what}", path.display())]
+    Unsupported {
+        /// The file or folder.
+        path: PathBuf,
+        /// Where in it.
+        place: Place,
+        /// What is not supported, and what is.
+        what: String,
+    },
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// A place in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// All of it.
+    Whole,
+    /// The byte at this offset from the start.
+    Byte(u64),
+    /// The metadata of this name.
+    Key(String),
+    /// The tensor of this name.
+    Tensor(String),
+}
+
+impl Error {
+    /// The error that a file is not what it should be.
+    pub(crate) fn input(path: &Path, place: Place, what: impl Into<String>) -> Self {
+        Self::Input { path: path.to_owned(), place, what: what.into() }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => Ok(()),
+            Self::Byte(at) => write!(f, "byte {at}: "),
+            Self::Key(key) => write!(f, "key {}: ", quoted(key)),
+            Self::Tensor(name) => write!(f, "tensor {}: ", quoted(name)),
+        }
+    }
+}
+
+/// A file's own text in backticks: on one line, without control characters, and not too long.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("`{}`", printable(text, MAX_QUOTED))
+}
+
+/// At most so many characters of a text, escaped where they do not print.
+pub(crate) fn printable(text: &str, n_chars: usize) -> String {
+    let shown: String = text.chars().take(n_chars).flat_map(escaped).collect();
+    if text.chars().nth(n_chars).is_some() { shown + "…" } else { shown }
+}
+
+/// A character as it may be printed: quotes stay, what would move the cursor does not.
+fn escaped(c: char) -> Vec<char> {
+    if "'\"".contains(c) { vec![c] } else { c.escape_debug().collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_sentence_with_its_place() {
+        let error = |place| Error::input(Path::new("a.gguf"), place, "expected 4, found 5").to_string();
+        assert_eq!(error(Place::Byte(7)), "a.gguf: byte 7: expected 4, found 5");
+        assert_eq!(error(Place::Key("k".to_owned())), "a.gguf: key `k`: expected 4, found 5");
+        assert_eq!(error(Place::Tensor("t".to_owned())), "a.gguf: tensor `t`: expected 4, found 5");
+        assert_eq!(error(Place::Whole), "a.gguf: expected 4, found 5");
+    }
+
+    #[test]
+    fn text_of_a_file_cannot_break_the_line() {
+        assert_eq!(quoted("a\n\u{1b}[2J\"b"), "`a\\n\\u{1b}[2J\"b`");
+        assert_eq!(quoted(&"x".repeat(MAX_QUOTED + 1)), format!("`{}…`", "x".repeat(MAX_QUOTED)));
+    }
+}

@@ -1,0 +1,176 @@
+//! A folder as Transformers writes it: `config.json` and safetensors, in one file or in shards.
+//!
+//! In: the path of the folder. Out: a checkpoint over all its weight files; the metadata is `config.json`,
+//! with names of nested objects joined by dots.
+//! An index can only name files of the folder itself, and no tensor may come from two of them.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use indexmap::IndexMap;
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::error::{Error, Place, quoted};
+use crate::weights::json::{self, Entries};
+use crate::weights::mapping::Mapping;
+use crate::weights::value::{List, Value};
+use crate::weights::{Checkpoint, Contents, Kind, safetensors};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const CONFIG: &str = "config.json";
+
+/// The longest index and the longest configuration that are read.
+const MAX_INDEX_BYTES: usize = 64 << 20;
+const MAX_CONFIG_BYTES: usize = 1 << 20;
+const MAX_SHARDS: usize = 4096;
+/// The longest joined name of a nested value.
+const MAX_KEY_BYTES: usize = 256;
+
+/// Which shard holds which tensor.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: Entries<String>,
+}
+
+/// Opens all weight files of a folder.
+pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
+    let index = if folder.join(INDEX).is_file() {
+        read_index(&folder.join(INDEX))?
+    } else if folder.join(SINGLE).is_file() {
+        IndexMap::new()
+    } else {
+        let what = format!("expected {SINGLE} or {INDEX} in the folder, found neither");
+        return Err(Error::input(folder, Place::Whole, what));
+    };
+    let shards: BTreeSet<&str> = index.values().map(String::as_str).collect();
+    let names = if index.is_empty() { vec![SINGLE] } else { shards.into_iter().collect() };
+    let metadata = read_config(&folder.join(CONFIG))?;
+    let contents = Contents { kind: Kind::Safetensors, metadata, tensors: IndexMap::new() };
+    let mut checkpoint = Checkpoint { contents, files: Vec::new() };
+    for name in names {
+        add_shard(&mut checkpoint, folder.join(name))?;
+    }
+    check_index(&checkpoint, &folder.join(INDEX), &index)?;
+    Ok(checkpoint)
+}
+
+fn add_shard(checkpoint: &mut Checkpoint, path: PathBuf) -> Result<(), Error> {
+    let mapping = Mapping::open(&path)?;
+    let shard = safetensors::read(&path, mapping.bytes(), checkpoint.files.len())?;
+    for (name, tensor) in shard.tensors {
+        if checkpoint.contents.tensors.contains_key(&name) {
+            let what = "expected a tensor of no other shard, found it twice".to_owned();
+            return Err(Error::input(&path, Place::Tensor(name), what));
+        }
+        checkpoint.contents.tensors.insert(name, tensor);
+    }
+    checkpoint.files.push((path, mapping));
+    Ok(())
+}
+
+/// Reads the index; it names at least one file, and only files of the folder.
+fn read_index(path: &Path) -> Result<IndexMap<String, String>, Error> {
+    let Index { weight_map: Entries(map) } = read_json(path, MAX_INDEX_BYTES)?;
+    for (name, shard) in &map {
+        let mut parts = Path::new(shard).components();
+        let is_plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+        if !is_plain || shard.contains(['/', '\\']) || shard.contains(char::is_control) {
+            let what = format!("expected a file of the same folder, found {}", quoted(shard));
+            return Err(Error::input(path, Place::Tensor(name.clone()), what));
+        }
+    }
+    let n_shards = map.values().collect::<BTreeSet<_>>().len();
+    if !(1..=MAX_SHARDS).contains(&n_shards) {
+        let what = format!("expected 1 to {MAX_SHARDS} files, found {n_shards}");
+        return Err(Error::input(path, Place::Key("weight_map".to_owned()), what));
+    }
+    Ok(map)
+}
+
+/// Every tensor of the index is in the shard that it names.
+fn check_index(checkpoint: &Checkpoint, path: &Path, index: &IndexMap<String, String>) -> Result<(), Error> {
+    for (name, shard) in index {
+        let file = checkpoint.tensors().get(name).and_then(|tensor| checkpoint.files.get(tensor.file_idx));
+        let is_there =
+            file.is_some_and(|(file, _)| file.file_name().is_some_and(|found| found == shard.as_str()));
+        if !is_there {
+            let what = format!("expected it in {}, found nothing there", quoted(shard));
+            return Err(Error::input(path, Place::Tensor(name.clone()), what));
+        }
+    }
+    Ok(())
+}
+
+/// The configuration, if there is one.
+fn read_config(path: &Path) -> Result<IndexMap<String, Value>, Error> {
+    let mut metadata = IndexMap::new();
+    if path.is_file() {
+        let Entries::<Json>(config) = read_json(path, MAX_CONFIG_BYTES)?;
+        for (key, json) in config {
+            add_flat(&mut metadata, key, json).map_err(|key| {
+                let what = format!("expected at most {MAX_KEY_BYTES} bytes, found {}", key.len());
+                Error::input(path, Place::Key(key), what)
+            })?;
+        }
+    }
+    Ok(metadata)
+}
+
+fn read_json<T: for<'de> Deserialize<'de>>(path: &Path, max_bytes: usize) -> Result<T, Error> {
+    let mapping = Mapping::open(path)?;
+    let bytes = mapping.bytes();
+    if bytes.len() > max_bytes {
+        let what = format!("expected at most {max_bytes} bytes, found {}", bytes.len());
+        return Err(Error::input(path, Place::Whole, what));
+    }
+    json::parse(bytes)
+        .map_err(|(at, what)| Error::input(path, Place::Byte(at), format!("expected JSON, found: {what}")))
+}
+
+/// Adds a value under its key, and the values of an object under `key.name`; what is null is not there.
+fn add_flat(metadata: &mut IndexMap<String, Value>, key: String, json: Json) -> Result<(), String> {
+    // The keys of an object repeat its own, so without a limit few bytes could become very many.
+    if key.len() > MAX_KEY_BYTES {
+        return Err(key);
+    }
+    if let Json::Object(object) = json {
+        for (name, json) in object {
+            add_flat(metadata, format!("{key}.{name}"), json)?;
+        }
+    } else if let Some(value) = value(json) {
+        metadata.insert(key, value);
+    }
+    Ok(())
+}
+
+fn value(json: Json) -> Option<Value> {
+    match json {
+        Json::Null => None,
+        Json::Bool(value) => Some(Value::Bool(value)),
+        Json::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(n), _) => Some(Value::Unsigned(n)),
+            (None, Some(n)) => Some(Value::Signed(n)),
+            (None, None) => number.as_f64().map(Value::Float),
+        },
+        Json::String(text) => Some(Value::Text(text)),
+        Json::Array(values) => {
+            Some(list(&values).map_or_else(|| Value::Text(Json::Array(values).to_string()), Value::List))
+        }
+        Json::Object(_) => Some(Value::Text(json.to_string())),
+    }
+}
+
+/// The values as a list, if they are of one type.
+fn list(values: &[Json]) -> Option<List> {
+    fn all<T>(values: &[Json], as_one: impl Fn(&Json) -> Option<T>) -> Option<Vec<T>> {
+        values.iter().map(as_one).collect()
+    }
+    let unsigned = || all(values, Json::as_u64).map(List::Unsigned);
+    let signed = || all(values, Json::as_i64).map(List::Signed);
+    let floats = || all(values, Json::as_f64).map(List::Floats);
+    let bools = || all(values, Json::as_bool).map(List::Bools);
+    let texts = || all(values, |json| json.as_str().map(str::to_owned)).map(List::Texts);
+    unsigned().or_else(signed).or_else(floats).or_else(bools).or_else(texts)
+}

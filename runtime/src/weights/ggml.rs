@@ -1,0 +1,85 @@
+//! The types of GGML by number, as GGUF files name them.
+//!
+//! In: a number from a file. Out: how such a tensor is stored, and how many elements and bytes a block has.
+//! Types that no kernel reads are in the table too, so that a file with them can be looked at.
+
+use fusebox_compiler::tensor::quant::Format;
+
+use crate::weights::Stored;
+
+/// One row of the table of types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Type {
+    pub(super) stored: Stored,
+    pub(super) block_len: usize,
+    pub(super) block_bytes: usize,
+}
+
+/// The type of this number; nothing for a number that is not known.
+pub(super) fn of_number(number: u32) -> Option<Type> {
+    let supported = |format: Format| Type {
+        stored: Stored::As(format),
+        block_len: format.block_len(),
+        block_bytes: format.block_bytes(),
+    };
+    let other = |name, block_len, block_bytes| Type { stored: Stored::Other(name), block_len, block_bytes };
+    let row = match number {
+        0 => supported(Format::F32),
+        1 => supported(Format::F16),
+        2 => supported(Format::Q4_0),
+        3 => supported(Format::Q4_1),
+        6 => supported(Format::Q5_0),
+        7 => supported(Format::Q5_1),
+        8 => supported(Format::Q8_0),
+        9 => other("q8_1", 32, 36),
+        10 => other("q2_k", 256, 84),
+        11 => other("q3_k", 256, 110),
+        12 => supported(Format::Q4K),
+        13 => supported(Format::Q5K),
+        14 => supported(Format::Q6K),
+        15 => other("q8_k", 256, 292),
+        16 => other("iq2_xxs", 256, 66),
+        17 => other("iq2_xs", 256, 74),
+        18 => other("iq3_xxs", 256, 98),
+        19 => other("iq1_s", 256, 50),
+        20 => other("iq4_nl", 32, 18),
+        21 => other("iq3_s", 256, 110),
+        22 => other("iq2_s", 256, 82),
+        23 => other("iq4_xs", 256, 136),
+        24 => other("i8", 1, 1),
+        25 => other("i16", 1, 2),
+        26 => supported(Format::I32),
+        27 => other("i64", 1, 8),
+        28 => other("f64", 1, 8),
+        29 => other("iq1_m", 256, 56),
+        30 => supported(Format::BF16),
+        34 => other("tq1_0", 256, 54),
+        35 => other("tq2_0", 256, 66),
+        39 => other("mxfp4", 32, 17),
+        _ => return None,
+    };
+    Some(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_its_own_name() {
+        let mut names: Vec<String> =
+            (0..64).filter_map(of_number).map(|row| row.stored.to_string()).collect();
+        assert_eq!(names.len(), 32);
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 32);
+    }
+
+    #[test]
+    fn removed_and_unknown_numbers_are_no_types() {
+        for number in [4, 5, 31, 33, 38, 40, u32::MAX] {
+            assert_eq!(of_number(number), None);
+        }
+        assert_eq!(of_number(14).map(|row| (row.block_len, row.block_bytes)), Some((256, 210)));
+    }
+}

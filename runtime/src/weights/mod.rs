@@ -1,0 +1,187 @@
+//! Weight files: one neutral description, whatever their kind.
+//!
+//! In: the path of a GGUF file, a safetensors file or folder, or a qwen3.c checkpoint. Out: a [`Checkpoint`]
+//! with the metadata as key and value, and each tensor's shape, format and bytes, which stay in the file
+//! until they are touched.
+//! A file is hostile until proven otherwise: a bad one is one sentence, and there is no checkpoint then. Each
+//! range lies inside its file, and a tensor's bytes are exactly as many as its shape and format ask for.
+//! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`,
+//! `safetensors.rs` with `folder.rs`, `ajc1.rs`; all read through `reader.rs`.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use fusebox_compiler::tensor::quant::Format;
+use indexmap::IndexMap;
+
+use crate::error::{Error, Place};
+use crate::weights::mapping::Mapping;
+use crate::weights::value::Value;
+
+mod ajc1;
+mod folder;
+mod ggml;
+mod gguf;
+mod json;
+mod mapping;
+mod reader;
+mod safetensors;
+pub mod value;
+
+/// The weights of a model as they lie on disk, checked.
+#[derive(Debug)]
+pub struct Checkpoint {
+    contents: Contents,
+    files: Vec<(PathBuf, Mapping)>,
+}
+
+/// What a file says of itself.
+#[derive(Debug)]
+struct Contents {
+    kind: Kind,
+    metadata: IndexMap<String, Value>,
+    tensors: IndexMap<String, TensorInfo>,
+}
+
+/// The kind of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A GGUF file of this version.
+    Gguf {
+        /// 2 or 3.
+        version: u32,
+    },
+    /// One safetensors file, or a folder of them with its `config.json`.
+    Safetensors,
+    /// A checkpoint of qwen3.c.
+    Ajc1,
+}
+
+/// What is known of one tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// The sizes, outermost first; none for a single number.
+    pub shape: Vec<usize>,
+    /// How the elements lie in the bytes.
+    pub stored: Stored,
+    /// Which of the checkpoint's files holds it.
+    file_idx: usize,
+    range: Range<usize>,
+}
+
+/// How a file stores elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// In a format that kernels read.
+    As(Format),
+    /// In one that is known by name only.
+    Other(&'static str),
+}
+
+/// Opens and checks a checkpoint of any kind; the kind is told by the content, not by the name.
+///
+/// # Errors
+/// [`Error::Io`] where the file cannot be read, [`Error::Input`] where it is not as its kind wants it, and
+/// [`Error::Unsupported`] for a version or a size that nothing here reads.
+pub fn open(path: &Path) -> Result<Checkpoint, Error> {
+    if path.is_dir() {
+        return folder::open(path);
+    }
+    let mapping = Mapping::open(path)?;
+    let contents = contents(path, mapping.bytes())?;
+    Ok(Checkpoint { contents, files: vec![(path.to_owned(), mapping)] })
+}
+
+fn contents(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
+    if bytes.starts_with(&gguf::MAGIC) {
+        gguf::read(path, bytes)
+    } else if bytes.starts_with(&ajc1::MAGIC) {
+        ajc1::read(path, bytes)
+    } else if bytes.get(8) == Some(&b'{') {
+        safetensors::read(path, bytes, 0)
+    } else {
+        let what = format!("expected GGUF, safetensors or a qwen3.c checkpoint, found {}", opening(bytes));
+        Err(Error::input(path, Place::Byte(0), what))
+    }
+}
+
+/// The first bytes as a sentence may show them.
+fn opening(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "an empty file".to_owned();
+    }
+    let shown: Vec<String> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("the bytes {}", shown.join(" "))
+}
+
+impl Checkpoint {
+    /// What kind of checkpoint it is.
+    pub fn kind(&self) -> Kind {
+        self.contents.kind
+    }
+
+    /// What the file says of the model, in its own order and with its own keys.
+    pub fn metadata(&self) -> &IndexMap<String, Value> {
+        &self.contents.metadata
+    }
+
+    /// Every tensor by its name, in the file's order.
+    pub fn tensors(&self) -> &IndexMap<String, TensorInfo> {
+        &self.contents.tensors
+    }
+
+    /// The name of the architecture, where the file has one.
+    pub fn architecture(&self) -> Option<&str> {
+        let key = match self.kind() {
+            Kind::Gguf { .. } => "general.architecture",
+            Kind::Safetensors => "model_type",
+            Kind::Ajc1 => return Some("qwen3"),
+        };
+        self.metadata().get(key)?.as_text()
+    }
+
+    /// The bytes of a tensor, where they lie in the file; nothing if there is no tensor of this name.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let tensor = self.tensors().get(name)?;
+        let (_, mapping) = self.files.get(tensor.file_idx)?;
+        mapping.bytes().get(tensor.range.clone())
+    }
+
+    /// The files with their sizes in bytes.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, usize)> {
+        self.files.iter().map(|(path, mapping)| (path.as_path(), mapping.bytes().len()))
+    }
+}
+
+impl TensorInfo {
+    /// How many elements there are.
+    pub fn n_elements(&self) -> usize {
+        // It was computed without overflow before the tensor was let in.
+        self.shape.iter().product()
+    }
+
+    /// How many bytes they take.
+    pub fn n_bytes(&self) -> usize {
+        self.range.len()
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gguf { version } => write!(f, "GGUF v{version}"),
+            Self::Safetensors => f.write_str("safetensors"),
+            Self::Ajc1 => f.write_str("qwen3.c checkpoint"),
+        }
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::As(format) => format.fmt(f),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
