@@ -1,7 +1,7 @@
 //! What can go wrong, sorted by who must act.
 //!
-//! `Input` and `Syntax` are for whoever wrote the graph or the text, `Limit` for whoever chose the sizes, `Bug` is
-//! always ours: a verifier refused what an earlier stage made.
+//! `Input` and `Syntax` are for whoever wrote the graph or the text, `Unsupported` for whoever chose the target,
+//! `Limit` for whoever chose the sizes, `Bug` is always ours: a verifier refused what an earlier stage made.
 //! Stages never fail for legal input; an exhausted budget is a line in the story, not an error.
 
 use std::fmt;
@@ -23,6 +23,14 @@ pub enum Error {
     /// A text form does not read.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
+    /// Legal, but not made for this target.
+    #[error("{what} on {target}, which is not supported")]
+    Unsupported {
+        /// What is not supported.
+        what: String,
+        /// The target.
+        target: String,
+    },
     /// Legal, but larger than the compiler can lay out.
     #[error("{what} is {found}, at most {limit} is possible")]
     Limit {

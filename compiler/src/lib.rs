@@ -4,6 +4,9 @@
 //! and a [`story`] tells what each stage did and why.
 //! No file, device or model is known here.
 
+#![deny(unsafe_code)]
+
+pub mod codegen;
 pub mod error;
 pub mod foundation;
 pub mod fuse;

@@ -11,7 +11,8 @@ use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 
-use super::check;
+use super::jit::compiled;
+use super::{Witness, check, check_by};
 
 /// Different extractions, and different partitions, of each block.
 const N_CHAOS: u64 = 32;
@@ -87,6 +88,21 @@ fn any_legal_fusion_of_a_block_computes_the_same() {
             let steering = Steering { chaos: Some(seed), fuel: None };
             check(&graph, &bindings, &target, steering)
                 .unwrap_or_else(|what| panic!("{name} seed {seed} {target}: {what}"));
+        }
+    }
+}
+
+#[test]
+fn every_kernel_of_every_block_is_compiled_right() {
+    for name in blocks::NAMES {
+        for tokens in [1, 3] {
+            for target in TARGETS {
+                let (graph, _) = improve(&shrunk(name, tokens), &Settings::new(target));
+                let bindings = random::bindings(&graph, 13, &[]);
+                let checks = (Tolerance::of(&graph), Some(compiled as Witness));
+                check_by(&graph, &bindings, &target, Steering::default(), checks)
+                    .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
+            }
         }
     }
 }

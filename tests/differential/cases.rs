@@ -16,7 +16,7 @@ use fusebox_compiler::reference::{evaluate, evaluate_all, random};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 
-use super::{check, check_launch};
+use super::{Checker, check, check_launch};
 
 /// The symbols of all cases: positions before, tokens now.
 const SYMBOLS: &str = "symbol P in 0..7 near 3\nsymbol T in 1..5 near 2\n";
@@ -440,7 +440,8 @@ output y = %2
         for (kernel, _) in &mut kernels {
             sabotage(kernel);
         }
-        check_launch(&graph, &bindings, &values, &partition, (roots, &kernels), Tolerance::of(&graph))
+        let checker = Checker::new(&graph, &bindings, &values, roots);
+        check_launch(checker, &partition, &kernels, Tolerance::of(&graph))
     };
     assert_eq!(outcome(|_| ()), Ok(()));
     for sabotage in [wrong_operator, wrong_index, nothing_stored] {

@@ -3,11 +3,12 @@
 //! In: a graph, numbers for it, a target and how fusion is steered. The reference evaluator gives the value of every
 //! node; each kernel is verified, interpreted on exactly the values it loads, and must store the values it stands for.
 //! So an error is found at its kernel, not at the end of a model. `blocks.rs`, `cases.rs` and `random.rs` bring the
-//! graphs.
+//! graphs; `jit.rs` runs the kernels as machine code.
 
 mod blocks;
 mod cases;
 mod generate;
+mod jit;
 mod random;
 mod shrink;
 
@@ -28,6 +29,7 @@ use fusebox_compiler::kernel::{Access, Kernel, Param, ParamId};
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{Bindings, evaluate_all};
 use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::shape::Shape;
 use fusebox_compiler::tensor::value::{Data, Value};
 
@@ -49,31 +51,53 @@ pub(crate) fn check_within(
     steering: Steering,
     tolerance: Tolerance,
 ) -> Result<Partition, String> {
+    check_by(graph, bindings, target, steering, (tolerance, None))
+}
+
+/// A kernel that has been interpreted.
+pub(crate) struct Interpreted<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) symbols: &'a BTreeMap<Label, i64>,
+    /// The bytes of each weight, as a file holds them.
+    pub(crate) stored: Vec<Option<&'a [u8]>>,
+    pub(crate) before: Buffers,
+    pub(crate) after: &'a Buffers,
+}
+
+/// Another way to run a kernel; says what differs.
+pub(crate) type Witness = fn(&Interpreted<'_>) -> Result<(), String>;
+
+/// The same with a witness of every kernel.
+pub(crate) fn check_by(
+    graph: &Graph,
+    bindings: &Bindings,
+    target: &Target,
+    steering: Steering,
+    (tolerance, witness): (Tolerance, Option<Witness>),
+) -> Result<Partition, String> {
     let graph = &protect(graph);
     let values = evaluate_all(graph, bindings).map_err(|error| error.to_string())?;
     let partition = partition(graph, &mut LoweredPrice::new(graph, target), steering);
     every_value_has_one_launch(graph, &partition)?;
     for roots in &partition.regions {
         let kernels = lower(graph, &partition.cut, roots, target).map_err(|_| "too large".to_owned())?;
-        check_launch(graph, bindings, &values, &partition, (roots, &kernels), tolerance)?;
+        let checker = Checker { witness, ..Checker::new(graph, bindings, &values, roots) };
+        check_launch(checker, &partition, &kernels, tolerance)?;
     }
     Ok(partition)
 }
 
 /// Runs the kernels of one region on the values it loads and compares what they store.
 fn check_launch(
-    graph: &Graph,
-    bindings: &Bindings,
-    values: &List<NodeId, Value>,
+    mut checker: Checker<'_>,
     partition: &Partition,
-    (roots, kernels): (&[NodeId], &[Bound]),
+    kernels: &[Bound],
     tolerance: Tolerance,
 ) -> Result<(), String> {
-    let mut checker = Checker { graph, bindings, values, roots, scratch: BTreeMap::new() };
     for bound in kernels {
         checker
             .kernel(partition, bound, tolerance)
-            .map_err(|what| format!("{what}\n{}\n{graph}", bound.0))?;
+            .map_err(|what| format!("{what}\n{}\n{}", bound.0, checker.graph))?;
     }
     Ok(())
 }
@@ -109,10 +133,20 @@ struct Checker<'a> {
     bindings: &'a Bindings,
     values: &'a List<NodeId, Value>,
     roots: &'a [NodeId],
+    witness: Option<Witness>,
     scratch: BTreeMap<Binding, Buffer>,
 }
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
+    fn new(
+        graph: &'a Graph,
+        bindings: &'a Bindings,
+        values: &'a List<NodeId, Value>,
+        roots: &'a [NodeId],
+    ) -> Self {
+        Self { graph, bindings, values, roots, witness: None, scratch: BTreeMap::new() }
+    }
+
     fn kernel(&mut self, partition: &Partition, bound: &Bound, tolerance: Tolerance) -> Result<(), String> {
         let (kernel, bindings) = bound;
         let complaints = fusebox_compiler::kernel::verify::verify(kernel);
@@ -125,11 +159,24 @@ impl Checker<'_> {
         for (param, binding) in kernel.params.values().zip(bindings) {
             memory.0.push(self.buffer(param, *binding, &loads));
         }
+        let before = self.witness.map(|_| memory.clone());
         run(kernel, &self.bindings.symbols, &mut memory).map_err(|fault| fault.to_string())?;
+        if let (Some(witness), Some(before)) = (self.witness, before) {
+            let stored = bindings.iter().map(|binding| self.bytes(*binding)).collect();
+            let symbols = &self.bindings.symbols;
+            witness(&Interpreted { kernel, symbols, stored, before, after: &memory })?;
+        }
         for (index, binding) in bindings.iter().enumerate() {
             self.stored(kernel, nth(kernel, index), *binding, &memory, tolerance)?;
         }
         Ok(())
+    }
+
+    /// The bytes of a weight.
+    fn bytes(&self, binding: Binding) -> Option<&[u8]> {
+        let Binding::Node(node) = binding else { return None };
+        let Op::Weight { name, .. } = &self.graph.nodes[node].op else { return None };
+        Some(&self.bindings.weights[name].bytes)
     }
 
     /// What a parameter holds before the kernel runs.

@@ -18,9 +18,10 @@ use fusebox_compiler::rewrite::{Choice, Limits, Settings, improve};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 
-use super::check_within;
 use super::generate::{Sample, generate};
+use super::jit::compiled;
 use super::shrink::shrink;
+use super::{Witness, check_by, check_within};
 use crate::slow;
 
 /// Seeds that failed once.
@@ -81,6 +82,15 @@ fn fuses(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), Strin
     check_within(graph, &bindings, &target_of(seed), steering, tolerance(graph)).map(|_| ())
 }
 
+/// Machine code of every kernel stores what the interpreter stores.
+fn compiles(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
+    let bindings = random::bindings(graph, seed, symbols);
+    let chaos = seed.is_multiple_of(3).then_some(seed);
+    let steering = Steering { chaos, fuel: None };
+    let checks = (tolerance(graph), Some(compiled as Witness));
+    check_by(graph, &bindings, &target_of(seed), steering, checks).map(|_| ())
+}
+
 /// Equal graphs give equal kernels.
 fn is_deterministic(graph: &Graph, _: &[(Label, i64)], seed: u64) -> Result<(), String> {
     let (graph, target) = (protect(graph), target_of(seed));
@@ -132,7 +142,7 @@ fn try_seeds(trial: Trial, from: u64, n: u64) {
 #[test]
 fn seeds_that_failed_once_pass() {
     for seed in REGRESSIONS {
-        for trial in [reads_back as Trial, fuses, is_deterministic, improves] {
+        for trial in [reads_back as Trial, fuses, is_deterministic, improves, compiles] {
             try_seed(trial, *seed);
         }
     }
@@ -161,4 +171,9 @@ fn a_random_graph_is_fused_twice_alike() {
 #[test]
 fn a_random_graph_is_improved_without_changing_its_results() {
     try_seeds(improves, 300_000, slow::count(500, 5000));
+}
+
+#[test]
+fn a_random_graph_is_compiled_right() {
+    try_seeds(compiles, 400_000, slow::count(300, 3000));
 }

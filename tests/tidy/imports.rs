@@ -7,7 +7,7 @@ use crate::tidy::source::{Source, braced, find_word, line_at, sources};
 use crate::tidy::{Offence, assert_none, offence};
 
 /// The files that may contain `unsafe`.
-const UNSAFE: [&str; 1] = ["runtime/src/weights/mapping.rs"];
+const UNSAFE: &[&str] = &["compiler/src/codegen/cpu/jit.rs", "runtime/src/weights/mapping.rs"];
 
 /// The files that may read environment variables.
 const ENVIRONMENT: [&str; 3] = ["compiler/src/options.rs", "tests/oracles.rs", "tests/slow.rs"];
@@ -96,7 +96,7 @@ fn environment_offences(source: &Source, allowed: &[&str]) -> Vec<Offence> {
 #[test]
 fn unsafe_stays_in_the_named_files() {
     let sources = sources();
-    let mut offences: Vec<Offence> = sources.iter().flat_map(|s| unsafe_offences(s, &UNSAFE)).collect();
+    let mut offences: Vec<Offence> = sources.iter().flat_map(|s| unsafe_offences(s, UNSAFE)).collect();
     let gone = UNSAFE.iter().filter(|path| sources.iter().all(|s| s.path != **path));
     offences.extend(gone.map(|path| offence(path, 1, "may contain `unsafe`, but does not exist")));
     assert_none(&offences);

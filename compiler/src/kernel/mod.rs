@@ -25,7 +25,7 @@ pub mod price;
 pub mod print;
 pub mod run;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 pub mod verify;
 
 use index::Index;

@@ -3,11 +3,11 @@
 //! Each is exactly as `print` writes it, verifies without complaint, and is run against literal numbers in
 //! `run/tests.rs`.
 
-pub(super) const ALL: [&str; 7] =
+pub(crate) const ALL: [&str; 7] =
     [MAP, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, TWO_PARTS, ODD_NAMES];
 
 /// Thirteen elements in blocks of four: the last block has one.
-pub(super) const MAP: &str = r#"kernel "scale x" map
+pub(crate) const MAP: &str = r#"kernel "scale x" map
   read @0 x : f32[d:13]
   write @1 y : f16[d:13]
 part
@@ -19,7 +19,7 @@ part
 "#;
 
 /// The mean of squares of each row that is there.
-pub(super) const ROW_REDUCTION: &str = r#"symbol T in 0..4 near 1
+pub(crate) const ROW_REDUCTION: &str = r#"symbol T in 0..4 near 1
 kernel "mean of squares" row-reduction
   read @0 x : f32[t:T, d:3]
   write @1 y : f32[t:T]
@@ -34,7 +34,7 @@ part
 "#;
 
 /// Rows of quantised weights times a vector that each task copies first.
-pub(super) const MATRIX_VECTOR: &str = r#"kernel "matvec w" matrix-vector
+pub(crate) const MATRIX_VECTOR: &str = r#"kernel "matvec w" matrix-vector
   read @0 x : f32[d:32]
   read @1 w : q8_0[e:3, d:32]
   write @2 y : f32[e:3]
@@ -52,7 +52,7 @@ part
 
 /// Softmax-weighted sums over the first `P + 1` entries of a cache, two at a time: the largest score so far, the sum
 /// of weights and the weighted sum are carried from block to block.
-pub(super) const ATTENTION: &str = r#"symbol P in 0..7 near 5
+pub(crate) const ATTENTION: &str = r#"symbol P in 0..7 near 5
 kernel "attend" attention
   read @0 scores : f32[s:8]
   read @1 v : f32[s:8, e:2]
@@ -84,7 +84,7 @@ part
 "#;
 
 /// Rows picked by a number from memory.
-pub(super) const GATHER: &str = r#"symbol T in 0..3 near 1
+pub(crate) const GATHER: &str = r#"symbol T in 0..3 near 1
 kernel "gather rows" experts
   read @0 ids : i32[t:T]
   read @1 table : f32[row:4, d:2]
@@ -98,7 +98,7 @@ part
 "#;
 
 /// Two grids of one launch; the second transposes, selects and keeps a position.
-pub(super) const TWO_PARTS: &str = r#"kernel "double | transpose" map
+pub(crate) const TWO_PARTS: &str = r#"kernel "double | transpose" map
   read @0 x : f32[a:2, b:3]
   write @1 y : f32[a:2, b:3]
   write @2 z : i32[c:6]
@@ -115,7 +115,7 @@ part
 "#;
 
 /// Names that must be told from each other.
-pub(super) const ODD_NAMES: &str = r#"symbol "P0" in 1..4 near 2
+pub(crate) const ODD_NAMES: &str = r#"symbol "P0" in 1..4 near 2
 symbol b in -1..1 near 0
 kernel "quotes \" and # and\nlines" top-k
   read @0 "a name" : i32[row0:2*"P0", "k-v x":3]

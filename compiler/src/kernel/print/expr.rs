@@ -131,7 +131,7 @@ fn scalar_text(scalar: Scalar) -> String {
 
 impl Expr {
     /// The expressions it is computed from, in order.
-    pub(in crate::kernel) fn operands(&self) -> Vec<ExprId> {
+    pub(crate) fn operands(&self) -> Vec<ExprId> {
         match self {
             Self::Const(_) | Self::Position(_) | Self::Load { .. } => Vec::new(),
             Self::Unary(_, a) | Self::Cast(_, a) => vec![*a],

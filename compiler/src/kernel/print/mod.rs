@@ -19,10 +19,11 @@ mod symbols;
 pub(super) use index::{access_text, index_text, place_text, spelled, var_text};
 use index::{quoted_unless_word, sym_text, symbol_text};
 pub(super) use symbols::all_symbols;
+pub(crate) use symbols::symbols;
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for symbol in symbols::symbols(self) {
+        for symbol in symbols(self) {
             let name = symbol_text(&symbol);
             writeln!(f, "symbol {name} in {}..{} near {}", symbol.min, symbol.max, symbol.near)?;
         }

@@ -9,7 +9,7 @@ use crate::kernel::{Expr, Kernel, Nest, Part, Range, Stmt};
 use crate::tensor::sym::Symbol;
 
 /// Every symbol, sorted by name, each name once.
-pub(super) fn symbols(kernel: &Kernel) -> Vec<Symbol> {
+pub(crate) fn symbols(kernel: &Kernel) -> Vec<Symbol> {
     let mut symbols = all_symbols(kernel);
     symbols.sort();
     symbols.dedup();

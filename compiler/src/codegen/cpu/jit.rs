@@ -1,0 +1,241 @@
+//! Finished code, and the one place where it is called.
+//!
+//! In: a verified kernel. Out: [`Code`], which runs any range of its tasks on buffers of the caller's.
+//! Code trusts its arguments, so each call checks them first: that every buffer is there, is for what the kernel does
+//! with it and has the bytes of its largest shape; that every symbol is in its range; that the scratch memory
+//! suffices. All else has been proven of the kernel.
+//! `emit.rs` says what the code takes.
+
+use std::mem;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use cranelift_codegen::Context;
+use cranelift_codegen::ir::UserFuncName;
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
+
+use crate::codegen::cpu::bug;
+use crate::codegen::cpu::emit::{ALIGNMENT, emit, scratch_bytes, signature};
+use crate::codegen::cpu::math::Function;
+use crate::error::{Complaint, Error};
+use crate::kernel::print::symbols;
+use crate::kernel::{Access, Kernel, Param, Part};
+use crate::tensor::sym::{Sym, Symbol};
+
+/// The code of a part, of the signature that `emit::signature` gives.
+type Entry = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8);
+
+/// A kernel that can be run.
+pub struct Code {
+    kernel: Kernel,
+    symbols: Vec<Symbol>,
+    /// The code of each part.
+    entries: Vec<Entry>,
+    scratch_bytes: usize,
+    /// Owns the memory of the code until the end; locked by nobody.
+    module: Mutex<Option<JITModule>>,
+}
+
+/// The bytes of a buffer, for what the kernel does with it.
+#[derive(Debug)]
+pub enum Bytes<'a> {
+    /// Of a buffer that is read.
+    Read(&'a [u8]),
+    /// Of a buffer that is written.
+    Write(&'a mut [u8]),
+}
+
+/// Makes code of a kernel that verifies and keeps the limits of `limits.rs`.
+pub(super) fn link(isa: &OwnedTargetIsa, kernel: &Kernel) -> Result<Code, Error> {
+    let mut builder = JITBuilder::with_isa(isa.clone(), default_libcall_names());
+    for function in Function::ALL {
+        builder.symbol(function.name(), function.address());
+    }
+    let mut module = JITModule::new(builder);
+    let symbols = symbols(kernel);
+    let mut ids = Vec::new();
+    for (idx, part) in kernel.parts.iter().enumerate() {
+        ids.push(define(&mut module, &format!("part{idx}"), (kernel, part), &symbols)?);
+    }
+    module.finalize_definitions().map_err(bug)?;
+    let entries = ids.into_iter().map(|id| entry(&module, id)).collect();
+    Ok(Code {
+        kernel: kernel.clone(),
+        symbols,
+        entries,
+        scratch_bytes: kernel.parts.iter().map(scratch_bytes).max().unwrap_or(0) + ALIGNMENT - 1,
+        module: Mutex::new(Some(module)),
+    })
+}
+
+fn define(
+    module: &mut JITModule,
+    name: &str,
+    part: (&Kernel, &Part),
+    symbols: &[Symbol],
+) -> Result<FuncId, Error> {
+    let config = module.target_config();
+    let mut context = Context::new();
+    context.func.signature = signature(config.default_call_conv);
+    let id = module.declare_function(name, Linkage::Export, &context.func.signature).map_err(bug)?;
+    context.func.name = UserFuncName::user(0, id.as_u32());
+    let mut functions = Vec::new();
+    for function in Function::ALL {
+        let signature = function.signature(config.default_call_conv);
+        let id = module.declare_function(function.name(), Linkage::Import, &signature).map_err(bug)?;
+        functions.push(module.declare_func_in_func(id, &mut context.func));
+    }
+    let mut buffers = FunctionBuilderContext::new();
+    let builder = FunctionBuilder::new(&mut context.func, &mut buffers);
+    emit(builder, config, part, symbols, functions);
+    module.define_function(id, &mut context).map_err(bug)?;
+    Ok(id)
+}
+
+#[expect(unsafe_code, reason = "an address becomes a function")]
+fn entry(module: &JITModule, id: FuncId) -> Entry {
+    let address = module.get_finalized_function(id);
+    // SAFETY: the module is finalised, and `define` gave the function the signature that `Entry` spells out, in the
+    // calling convention that `extern "C"` means on this processor.
+    unsafe { mem::transmute::<*const u8, Entry>(address) }
+}
+
+impl Code {
+    /// What it was made of.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// The symbols it wants values for, in this order.
+    pub fn symbols(&self) -> &[Symbol] {
+        &self.symbols
+    }
+
+    /// The scratch memory that a run needs, in bytes.
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes
+    }
+
+    /// How many tasks there are, over all parts.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for symbols that are missing or outside of their ranges.
+    pub fn n_tasks(&self, symbols: &[i64]) -> Result<i64, Error> {
+        self.check_symbols(symbols)?;
+        Ok(self.kernel.parts.iter().map(|part| self.n_tasks_of(part, symbols)).sum())
+    }
+
+    /// Runs some of the tasks, numbered over all parts; what other tasks write stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for buffers, symbols, tasks or scratch memory that are not those of the kernel.
+    pub fn run(
+        &self,
+        tasks: Range<i64>,
+        buffers: &mut [Bytes<'_>],
+        symbols: &[i64],
+        scratch: &mut [u8],
+    ) -> Result<(), Error> {
+        let n_tasks = self.n_tasks(symbols)?;
+        if tasks.start < 0 || tasks.end > n_tasks {
+            return Err(input("tasks", format!("{tasks:?} given, 0..{n_tasks} is possible")));
+        }
+        if scratch.len() < self.scratch_bytes {
+            let what = format!("{} bytes given, {} are needed", scratch.len(), self.scratch_bytes);
+            return Err(input("scratch memory", what));
+        }
+        let pointers = self.pointers(buffers)?;
+        let mut before = 0;
+        for (part, entry) in self.kernel.parts.iter().zip(&self.entries) {
+            let n_tasks = self.n_tasks_of(part, symbols);
+            let own = [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks));
+            call(*entry, &pointers, symbols, own, scratch);
+            before += n_tasks;
+        }
+        Ok(())
+    }
+
+    fn n_tasks_of(&self, part: &Part, symbols: &[i64]) -> i64 {
+        part.n_tasks(&|sym: &Sym| sym.evaluate(|symbol| self.value(symbol, symbols)))
+    }
+
+    fn value(&self, symbol: Symbol, symbols: &[i64]) -> i64 {
+        let idx = self.symbols.iter().position(|own| *own == symbol);
+        symbols[idx.expect("every symbol of a kernel is in its list")]
+    }
+
+    fn check_symbols(&self, symbols: &[i64]) -> Result<(), Error> {
+        if symbols.len() != self.symbols.len() {
+            let what = format!("{} given, {} are needed", symbols.len(), self.symbols.len());
+            return Err(input("symbols", what));
+        }
+        for (Symbol { name, min, max, .. }, value) in self.symbols.iter().zip(symbols) {
+            if !(min..=max).contains(&value) {
+                return Err(input(
+                    format!("symbol {name}"),
+                    format!("is {value}, it must be in {min}..{max}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where each buffer starts, if it is all that its parameter says.
+    fn pointers(&self, buffers: &mut [Bytes<'_>]) -> Result<Vec<*mut u8>, Error> {
+        let n_params = self.kernel.params.len();
+        if buffers.len() != n_params {
+            return Err(input("buffers", format!("{} given, {n_params} are needed", buffers.len())));
+        }
+        let params = self.kernel.params.values().zip(buffers);
+        params.map(|(param, buffer)| pointer(param, buffer)).collect()
+    }
+}
+
+fn pointer(param: &Param, buffer: &mut Bytes<'_>) -> Result<*mut u8, Error> {
+    let place = || format!("buffer {}", param.name);
+    let (access, n_bytes) = match buffer {
+        Bytes::Read(bytes) => (Access::Read, bytes.len()),
+        Bytes::Write(bytes) => (Access::Write, bytes.len()),
+    };
+    let n_needed = param.format.bytes_for(param.shape.max_len()).expect("a verified buffer has whole blocks");
+    if access != param.access {
+        return Err(input(place(), format!("is given as {access:?}, {:?} is needed", param.access)));
+    }
+    if n_bytes < n_needed {
+        return Err(input(place(), format!("has {n_bytes} bytes, {n_needed} are needed")));
+    }
+    Ok(match buffer {
+        Bytes::Read(bytes) => bytes.as_ptr().cast_mut(),
+        Bytes::Write(bytes) => bytes.as_mut_ptr(),
+    })
+}
+
+/// Calls the code of a part for tasks that it has; `Code::run` has checked every argument.
+#[expect(unsafe_code, reason = "this is where generated code runs")]
+fn call(entry: Entry, pointers: &[*mut u8], symbols: &[i64], [first, end]: [i64; 2], scratch: &mut [u8]) {
+    let skipped = scratch.as_ptr().align_offset(ALIGNMENT);
+    let scratch = &mut scratch[skipped..];
+    // SAFETY: `verify` has proven, and `limits` guarded, that with these symbols and tasks every access lies within
+    // the largest shape of its buffer or within a tile. `run` has checked the lengths of all buffers, and of the
+    // scratch memory with what was skipped. What is written was borrowed mutably, so it is apart from all else.
+    unsafe { entry(pointers.as_ptr(), symbols.as_ptr(), first, end, scratch.as_mut_ptr()) }
+}
+
+impl Drop for Code {
+    #[expect(unsafe_code, reason = "the memory of the code goes with it")]
+    fn drop(&mut self) {
+        let module = self.module.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = module.take() {
+            // SAFETY: `run` borrows `self`, which is now owned alone, so no code of the module is running; the
+            // entries are private and end with it.
+            unsafe { module.free_memory() };
+        }
+    }
+}
+
+fn input(place: impl std::fmt::Display, what: impl std::fmt::Display) -> Error {
+    Error::Input { complaints: vec![Complaint::new(place, what)] }
+}

@@ -1,0 +1,119 @@
+//! Elements of buffers and tiles as code.
+//!
+//! In: a place and an index for each axis. Out: the element decoded, or stored in the type of its place.
+//! No access is checked here: `verify` has proven every index inside its axis, and `jit.rs` that buffers are as long as
+//! their shapes. Only what a kernel reads may be read early or once for many; tiles are read in the order of the text.
+//! Quantised blocks are taken apart in `decode.rs`.
+
+use cranelift_codegen::ir::types::{F32, I16, I32};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};
+
+use crate::codegen::cpu::emit::Emitter;
+use crate::codegen::cpu::math::Function;
+use crate::kernel::index::Index;
+use crate::kernel::{Access, Place};
+use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
+
+/// Flags of an access that is proven inside; its address may be odd.
+pub(super) const PROVEN: MemFlagsData = MemFlagsData::new().with_notrap();
+/// Flags of an access to memory that nothing writes while the code runs.
+pub(super) const CONSTANT: MemFlagsData = PROVEN.with_readonly().with_can_move();
+
+/// Where the elements of a place lie.
+struct Layout {
+    format: Format,
+    dims: Vec<i64>,
+    base: Value,
+    flags: MemFlagsData,
+}
+
+impl Emitter<'_, '_> {
+    /// The element of a place, decoded.
+    pub(super) fn load(&mut self, from: Place, at: &[Index]) -> Value {
+        let Layout { format, dims, base, flags } = self.layout(from);
+        let element = self.element(at, &dims);
+        let Some(dtype) = format.plain() else {
+            return self.decode(format, base, element, dims.iter().product());
+        };
+        let address = self.address(base, element, dtype);
+        match dtype {
+            DType::F32 => self.builder.ins().load(F32, flags, address, 0),
+            DType::I32 => self.builder.ins().load(I32, flags, address, 0),
+            DType::F16 | DType::BF16 => {
+                let bits = self.unsigned(I16, flags, address, 0);
+                self.widened(dtype, bits)
+            }
+        }
+    }
+
+    /// Stores a number as an element of a place.
+    pub(super) fn store(&mut self, target: Place, at: &[Index], value: Value) {
+        let Layout { format, dims, base, flags } = self.layout(target);
+        let element = self.element(at, &dims);
+        let dtype = format.dtype();
+        let address = self.address(base, element, dtype);
+        let stored = match dtype {
+            DType::F32 | DType::I32 => value,
+            DType::F16 | DType::BF16 => {
+                let bits = self.narrowed(dtype, value);
+                self.builder.ins().ireduce(I16, bits)
+            }
+        };
+        self.builder.ins().store(flags, stored, address, 0);
+    }
+
+    /// A whole number without sign, as 32 bits.
+    pub(super) fn unsigned(&mut self, ty: Type, flags: MemFlagsData, address: Value, offset: i32) -> Value {
+        let bits = self.builder.ins().load(ty, flags, address, offset);
+        self.builder.ins().uextend(I32, bits)
+    }
+
+    /// The 16 bits of the nearest number of a half precision.
+    pub(super) fn narrowed(&mut self, dtype: DType, value: Value) -> Value {
+        let function = if dtype == DType::BF16 { Function::ToBF16 } else { Function::ToF16 };
+        self.call(function, value)
+    }
+
+    /// The number that 16 bits of a half precision stand for.
+    pub(super) fn widened(&mut self, dtype: DType, bits: Value) -> Value {
+        if dtype == DType::BF16 {
+            let bits = self.builder.ins().ishl_imm_u(bits, 16);
+            return self.builder.ins().bitcast(F32, MemFlagsData::new(), bits);
+        }
+        self.widened_f16(bits)
+    }
+
+    fn layout(&self, place: Place) -> Layout {
+        match place {
+            Place::Param(id) => {
+                let param = &self.kernel.params[id];
+                let dims = param.shape.iter().map(|(_, size)| size.most()).collect();
+                let flags = if param.access == Access::Read { CONSTANT } else { PROVEN };
+                Layout { format: param.format, dims, base: self.params[id], flags }
+            }
+            Place::Tile(id) => {
+                let tile = &self.part.tiles[id];
+                let dims = tile.dims.iter().map(|dim| *dim as i64).collect();
+                Layout { format: Format::of(tile.dtype), dims, base: self.tiles[id], flags: PROVEN }
+            }
+        }
+    }
+
+    /// The element in storage order. Each axis is a term, so that those of outer loops are computed there.
+    fn element(&mut self, at: &[Index], dims: &[i64]) -> Value {
+        let mut element = self.whole(0);
+        for (axis, index) in at.iter().enumerate() {
+            let stride: i64 = dims[axis + 1..].iter().product();
+            let index = self.index(index);
+            let term = self.builder.ins().imul_imm_s(index, stride);
+            element = self.builder.ins().iadd(element, term);
+        }
+        element
+    }
+
+    fn address(&mut self, base: Value, element: Value, dtype: DType) -> Value {
+        let offset = self.builder.ins().imul_imm_s(element, dtype.bytes() as i64);
+        self.builder.ins().iadd(base, offset)
+    }
+}

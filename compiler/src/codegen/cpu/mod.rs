@@ -1,0 +1,73 @@
+//! Kernels as code for this processor, made with Cranelift.
+//!
+//! In: any kernel. Out: [`Code`], or why there is none: it does not verify, its numbers could overflow, or Cranelift
+//! does not know the processor.
+//! Every number is rounded where the interpreter rounds it, so results are equal bit for bit, but for the signs of
+//! zeros and of what is not a number.
+//! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
+//! leaves; `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs what comes out.
+
+use std::fmt::Debug;
+
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::settings::{self, Configurable, Flags};
+
+use crate::error::{Complaint, Error};
+use crate::kernel::Kernel;
+use crate::kernel::verify::verify;
+
+mod decode;
+mod emit;
+mod index;
+pub mod jit;
+mod limits;
+mod math;
+mod memory;
+mod scalar;
+
+use jit::Code;
+
+/// The name of this stage in errors.
+const STAGE: &str = "codegen::cpu";
+
+/// The processor that code is made for.
+pub struct Cpu {
+    isa: OwnedTargetIsa,
+}
+
+impl Cpu {
+    /// The processor this runs on, with everything it can do.
+    pub fn host() -> Result<Self, Error> {
+        let unsupported = |what: &str| Error::Unsupported { what: what.to_owned(), target: "cpu".to_owned() };
+        let builder = cranelift_native::builder().map_err(unsupported)?;
+        let isa = builder.finish(flags()).map_err(|error| unsupported(&error.to_string()))?;
+        if isa.pointer_bytes() == 8 { Ok(Self { isa }) } else { Err(unsupported("a pointer of 32 bits")) }
+    }
+
+    /// Code for every part of a kernel.
+    pub fn compile(&self, kernel: &Kernel) -> Result<Code, Error> {
+        let complaints = verify(kernel);
+        if !complaints.is_empty() {
+            return Err(Error::Bug { stage: STAGE, complaints });
+        }
+        limits::check(kernel)?;
+        jit::link(&self.isa, kernel)
+    }
+}
+
+fn flags() -> Flags {
+    let mut builder = settings::builder();
+    let checks = if cfg!(debug_assertions) { "true" } else { "false" };
+    for (name, value) in [("opt_level", "speed"), ("is_pic", "false"), ("enable_verifier", checks)] {
+        builder.set(name, value).expect("a setting that Cranelift has");
+    }
+    Flags::new(builder)
+}
+
+/// What Cranelift refuses of a verified kernel is our fault.
+fn bug(what: impl Debug) -> Error {
+    Error::Bug { stage: STAGE, complaints: vec![Complaint::new("cranelift", format!("{what:?}"))] }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! Scalars as code: single precision and whole numbers of 32 bits.
+//!
+//! In: the expressions of a nest. Out: the value of one of them, computed from what it needs and nothing else.
+//! The interpreter computes with double precision and rounds every result. For sums, products, quotients and square
+//! roots of single-precision numbers this is the single-precision instruction; `rsqrt` is done the long way.
+//! `math.rs` has the functions that are calls.
+
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::immediates::Ieee32;
+use cranelift_codegen::ir::types::{F32, F64, I32};
+use cranelift_codegen::ir::{InstBuilder, Type, Value};
+
+use crate::codegen::cpu::emit::Emitter;
+use crate::codegen::cpu::math::Function;
+use crate::foundation::entity::List;
+use crate::graph::op::{Binary, Fold, Scalar, Unary};
+use crate::kernel::{Expr, ExprId, Nest};
+use crate::tensor::dtype::DType;
+
+/// The type of a number while it is computed.
+pub(super) fn type_of(dtype: DType) -> Type {
+    if dtype.is_float() { F32 } else { I32 }
+}
+
+impl Emitter<'_, '_> {
+    /// The value of one expression of a nest.
+    pub(super) fn scalar(&mut self, nest: &Nest, root: ExprId) -> Value {
+        let mut is_needed: List<ExprId, bool> = nest.exprs.ids().map(|id| id == root).collect();
+        for id in nest.exprs.ids().rev().filter(|id| *id <= root) {
+            if is_needed[id] {
+                nest.exprs[id].operands().into_iter().for_each(|operand| is_needed[operand] = true);
+            }
+        }
+        let mut values: List<ExprId, Option<Value>> = List::default();
+        for (id, expr) in nest.exprs.iter() {
+            let value = is_needed[id].then(|| self.expr(expr, &values));
+            values.push(value);
+        }
+        values[root].expect("the root is needed")
+    }
+
+    fn expr(&mut self, expr: &Expr, values: &List<ExprId, Option<Value>>) -> Value {
+        let value = |id: &ExprId| values[*id].expect("operands come first and are needed");
+        match expr {
+            Expr::Const(scalar) => self.constant(*scalar),
+            Expr::Position(index) => {
+                let index = self.index(index);
+                self.builder.ins().ireduce(I32, index)
+            }
+            Expr::Load { from, at } => self.load(*from, at),
+            Expr::Unary(f, a) => self.unary(*f, value(a)),
+            Expr::Binary(f, a, b) => self.binary(*f, value(a), value(b)),
+            Expr::Select(a, b, c) => self.builder.ins().select(value(a), value(b), value(c)),
+            Expr::Cast(dtype, a) => self.cast(*dtype, value(a)),
+        }
+    }
+
+    /// A number.
+    pub(super) fn constant(&mut self, scalar: Scalar) -> Value {
+        match scalar {
+            Scalar::F32(bits) => self.builder.ins().f32const(Ieee32::with_bits(bits)),
+            Scalar::I32(number) => self.builder.ins().iconst(I32, i64::from(number)),
+        }
+    }
+
+    fn unary(&mut self, f: Unary, a: Value) -> Value {
+        match f {
+            Unary::Neg if self.is_float(a) => self.builder.ins().fneg(a),
+            Unary::Neg => self.builder.ins().ineg(a),
+            Unary::Exp => self.call(Function::Exp, a),
+            Unary::Ln => self.call(Function::Ln, a),
+            Unary::Sin => self.call(Function::Sin, a),
+            Unary::Cos => self.call(Function::Cos, a),
+            Unary::Sqrt => self.builder.ins().sqrt(a),
+            Unary::Rsqrt => self.rsqrt(a),
+            Unary::Recip => {
+                let one = self.constant(Scalar::float(1.0));
+                self.builder.ins().fdiv(one, a)
+            }
+        }
+    }
+
+    /// Rounded once, behind the root and the quotient.
+    fn rsqrt(&mut self, a: Value) -> Value {
+        let wide = self.builder.ins().fpromote(F64, a);
+        let root = self.builder.ins().sqrt(wide);
+        let one = self.builder.ins().f64const(1.0);
+        let quotient = self.builder.ins().fdiv(one, root);
+        self.builder.ins().fdemote(F32, quotient)
+    }
+
+    fn binary(&mut self, f: Binary, a: Value, b: Value) -> Value {
+        let is_float = self.is_float(a);
+        match f {
+            Binary::Add if is_float => self.builder.ins().fadd(a, b),
+            Binary::Sub if is_float => self.builder.ins().fsub(a, b),
+            Binary::Mul if is_float => self.builder.ins().fmul(a, b),
+            Binary::Add => self.builder.ins().iadd(a, b),
+            Binary::Sub => self.builder.ins().isub(a, b),
+            Binary::Mul => self.builder.ins().imul(a, b),
+            Binary::Div => self.builder.ins().fdiv(a, b),
+            Binary::Max if is_float => self.outer(FloatCC::GreaterThan, a, b),
+            Binary::Min if is_float => self.outer(FloatCC::LessThan, a, b),
+            Binary::Max => self.builder.ins().smax(a, b),
+            Binary::Min => self.builder.ins().smin(a, b),
+            Binary::Lt => self.truth(FloatCC::LessThan, IntCC::SignedLessThan, a, b),
+            Binary::Le => self.truth(FloatCC::LessThanOrEqual, IntCC::SignedLessThanOrEqual, a, b),
+            Binary::Eq => self.truth(FloatCC::Equal, IntCC::Equal, a, b),
+        }
+    }
+
+    /// The first where it is beyond the second or the second is not a number, else the second.
+    fn outer(&mut self, beyond: FloatCC, a: Value, b: Value) -> Value {
+        let is_beyond = self.builder.ins().fcmp(beyond, a, b);
+        let is_alone = self.builder.ins().fcmp(FloatCC::Unordered, b, b);
+        let is_first = self.builder.ins().bor(is_beyond, is_alone);
+        self.builder.ins().select(is_first, a, b)
+    }
+
+    fn truth(&mut self, float: FloatCC, whole: IntCC, a: Value, b: Value) -> Value {
+        let holds = if self.is_float(a) {
+            self.builder.ins().fcmp(float, a, b)
+        } else {
+            self.builder.ins().icmp(whole, a, b)
+        };
+        self.builder.ins().uextend(I32, holds)
+    }
+
+    fn cast(&mut self, to: DType, a: Value) -> Value {
+        match (to, self.is_float(a)) {
+            (DType::I32, false) | (DType::F32, true) => a,
+            (DType::I32, true) => self.builder.ins().fcvt_to_sint_sat(I32, a),
+            (DType::F32, false) => self.builder.ins().fcvt_from_sint(F32, a),
+            (DType::F16 | DType::BF16, true) => {
+                let bits = self.narrowed(to, a);
+                self.widened(to, bits)
+            }
+            (DType::F16 | DType::BF16, false) => {
+                let float = self.builder.ins().fcvt_from_sint(F32, a);
+                self.cast(to, float)
+            }
+        }
+    }
+
+    /// What folding starts from.
+    pub(super) fn identity(&mut self, fold: Fold, dtype: DType) -> Value {
+        let scalar = match (fold, dtype.is_float()) {
+            (Fold::Sum, true) => Scalar::float(0.0),
+            (Fold::Sum, false) => Scalar::I32(0),
+            (Fold::Max, true) => Scalar::float(f32::NEG_INFINITY),
+            (Fold::Max, false) => Scalar::I32(i32::MIN),
+        };
+        self.constant(scalar)
+    }
+
+    /// Folds one more number in.
+    pub(super) fn fold(&mut self, fold: Fold, so_far: Value, x: Value) -> Value {
+        match fold {
+            Fold::Sum => self.binary(Binary::Add, so_far, x),
+            Fold::Max => self.binary(Binary::Max, so_far, x),
+        }
+    }
+
+    fn is_float(&self, value: Value) -> bool {
+        self.builder.func.dfg.value_type(value) == F32
+    }
+}
