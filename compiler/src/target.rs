@@ -10,8 +10,6 @@ use std::fmt;
 pub struct Target {
     /// How it is asked for.
     pub name: &'static str,
-    /// What kind of machine it is.
-    pub kind: Kind,
     /// Bytes a second from memory, all units together.
     pub bandwidth: f64,
     /// Single-precision operations a second, all units together.
@@ -30,18 +28,8 @@ pub struct Target {
     pub positions_per_step: usize,
 }
 
-/// The two kinds of machine, which parallel work is cut differently for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Few strong cores.
-    Cpu,
-    /// Many small ones.
-    Gpu,
-}
-
 const CPU: Target = Target {
     name: "cpu-avx2",
-    kind: Kind::Cpu,
     bandwidth: 50e9,
     flops: 400e9,
     launch: 2e-6,
@@ -54,7 +42,6 @@ const CPU: Target = Target {
 
 const GPU: Target = Target {
     name: "vulkan",
-    kind: Kind::Gpu,
     bandwidth: 500e9,
     flops: 10e12,
     launch: 4e-6,

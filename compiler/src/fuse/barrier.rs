@@ -27,21 +27,6 @@ pub enum Barrier {
     Split,
 }
 
-impl Barrier {
-    /// Every reason, in the order of the declaration.
-    pub const ALL: [Self; 9] = [
-        Self::Output,
-        Self::StateWrite,
-        Self::Asked,
-        Self::NeedsEveryRow,
-        Self::SeveralReaders,
-        Self::OtherShape,
-        Self::TargetLimit,
-        Self::NotTried,
-        Self::Split,
-    ];
-}
-
 impl fmt::Display for Barrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

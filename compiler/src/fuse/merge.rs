@@ -273,7 +273,7 @@ impl<P: Price> Merge<'_, P> {
         if uses.iter().filter(|user| self.cut.has(**user)).count() > 1 {
             return Barrier::SeveralReaders;
         }
-        let folds = |user: &NodeId| is_fold(&self.graph.nodes[*user].op);
+        let folds = |user: &NodeId| self.graph.nodes[*user].op.is_fold();
         if uses.iter().any(folds) { Barrier::NeedsEveryRow } else { Barrier::OtherShape }
     }
 
@@ -327,10 +327,6 @@ impl<P: Price> Merge<'_, P> {
         let barriers = cut.nodes().map(|node| (node, reasons[node])).collect();
         Partition { cut, regions, barriers, n_merges }
     }
-}
-
-fn is_fold(op: &Op) -> bool {
-    matches!(op, Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. })
 }
 
 /// Whether every element of the result comes from one element of each argument.

@@ -323,6 +323,11 @@ impl Op {
         )
     }
 
+    /// Whether it makes one element of many.
+    pub fn is_fold(&self) -> bool {
+        matches!(self, Self::Reduce { .. } | Self::Contract { .. } | Self::Attend { .. } | Self::TopK { .. })
+    }
+
     /// Whether it has no arguments.
     pub fn is_leaf(&self) -> bool {
         self.n_args() == Some(0)

@@ -19,7 +19,7 @@ use crate::tensor::shape::{Axis, Shape, Type};
 pub fn verify(graph: &Graph) -> Vec<Complaint> {
     let order = order_complaints(graph);
     // Everything else follows arguments, which must be there first.
-    if order.is_empty() { [verify_nodes(graph), verify_structure(graph)].concat() } else { order }
+    if order.is_empty() { [verify_nodes(graph), together_complaints(graph)].concat() } else { order }
 }
 
 /// What does not hold of nodes on their own: types, sizes and names.
@@ -34,11 +34,12 @@ pub fn verify_nodes(graph: &Graph) -> Vec<Complaint> {
 
 /// What does not hold of nodes together: their order, shared names, writes, blocks and outputs.
 pub fn verify_structure(graph: &Graph) -> Vec<Complaint> {
-    let mut complaints = order_complaints(graph);
-    if !complaints.is_empty() {
-        return complaints;
-    }
-    complaints.extend(tensor_complaints(graph));
+    let order = order_complaints(graph);
+    if order.is_empty() { together_complaints(graph) } else { order }
+}
+
+fn together_complaints(graph: &Graph) -> Vec<Complaint> {
+    let mut complaints = tensor_complaints(graph);
     complaints.extend(write_complaints(graph));
     complaints.extend(symbol_complaints(graph));
     complaints.extend(block_complaints(graph));

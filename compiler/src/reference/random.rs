@@ -10,6 +10,7 @@ use std::hash::Hasher;
 use super::bind::{Scope, symbols};
 use super::{Bindings, Stored};
 use crate::foundation::hash::StableHasher;
+use crate::foundation::random::Random;
 use crate::graph::Graph;
 use crate::graph::op::Op;
 use crate::tensor::dtype::DType;
@@ -50,9 +51,9 @@ pub fn bindings(graph: &Graph, seed: u64, given: &[(Label, i64)]) -> Bindings {
     bindings
 }
 
-/// A stream of numbers: splitmix64.
+/// A stream of numbers, elements and tensors.
 #[derive(Clone, Debug)]
-pub struct Numbers(u64);
+pub struct Numbers(Random);
 
 impl Numbers {
     /// The stream of a seed and a name.
@@ -60,15 +61,12 @@ impl Numbers {
         let mut hasher = StableHasher::default();
         hasher.write_u64(seed);
         hasher.write(name.as_bytes());
-        Self(hasher.finish())
+        Self(Random::new(hasher.finish()))
     }
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.bits()
     }
 
     /// A number from 0 up to but not including 1.

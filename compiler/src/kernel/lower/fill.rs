@@ -52,7 +52,7 @@ impl PartBuilder<'_> {
         }
         let tile = self.box_tile(ty.dtype, spans);
         let (loops, at, element) = self.run_through(spans);
-        if is_fold(op) {
+        if op.is_fold() {
             self.fold_into(node, &at, loops, Place::Tile(tile), element)?;
         } else {
             let mut nest = NestBuilder::new(&loops);
@@ -118,7 +118,7 @@ impl PartBuilder<'_> {
         let inner_at = inner_at.restricted(&self.node(inner).ty.shape);
         let is_empty = self.node(inner).ty.shape.is_empty();
         let repeats = !is_empty && nest.locals.iter().any(|var| !inner_at.uses(*var));
-        let expr = if repeats && !self.is_view(inner) && !is_fold(&self.node(inner).op) {
+        let expr = if repeats && !self.is_view(inner) && !self.node(inner).op.is_fold() {
             let (held, element) = self.hold(inner, &inner_at, nest)?;
             self.read_held(&held, element, nest)
         } else {
@@ -333,9 +333,4 @@ impl PartBuilder<'_> {
         }
         self.push_nest(nest, target, at, value);
     }
-}
-
-/// Whether an operation makes one element of many.
-pub(super) fn is_fold(op: &Op) -> bool {
-    matches!(op, Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. })
 }

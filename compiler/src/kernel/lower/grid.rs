@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use crate::fuse::cut::{Cut, operands};
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
-use crate::kernel::lower::fill::is_fold;
 use crate::target::Target;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
@@ -239,7 +238,7 @@ impl Search<'_> {
             return;
         }
         self.seen.push((node, axes.clone()));
-        if is_fold(op) {
+        if op.is_fold() {
             self.record(node, &axes);
         }
         let get = |axis: &Axis| axes.get(axis).copied().unwrap_or(0);
