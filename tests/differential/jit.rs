@@ -6,6 +6,7 @@
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::{Bytes, Code};
+use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::kernel::Access;
 use fusebox_compiler::kernel::run::memory::Buffer;
 use fusebox_compiler::tensor::dtype::DType;
@@ -16,7 +17,9 @@ use super::Interpreted;
 
 /// Compiles a kernel, runs it on the same buffers, and compares what it stores.
 pub(crate) fn compiled(run: &Interpreted<'_>) -> Result<(), String> {
-    let code = Cpu::host().and_then(|cpu| cpu.compile(run.kernel)).map_err(|error| error.to_string())?;
+    let code = Cpu::host(Numbers::Exact)
+        .and_then(|cpu| cpu.compile(run.kernel))
+        .map_err(|error| error.to_string())?;
     let symbols: Vec<i64> = code.symbols().iter().map(|symbol| run.symbols[&symbol.name]).collect();
     let n_tasks = code.n_tasks(&symbols).map_err(|error| error.to_string())?;
     let (third, half) = (n_tasks / 3, n_tasks / 2);

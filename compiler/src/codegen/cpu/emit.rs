@@ -13,6 +13,7 @@ use cranelift_codegen::ir::{AbiParam, Block, FuncRef, InstBuilder, Signature, Va
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::FunctionBuilder;
 
+use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::memory::CONSTANT;
 use crate::codegen::cpu::scalar::type_of;
 use crate::foundation::entity::List;
@@ -42,12 +43,13 @@ pub(super) fn scratch_bytes(part: &Part) -> usize {
 pub(super) fn emit(
     builder: FunctionBuilder<'_>,
     config: TargetFrontendConfig,
-    (kernel, part): (&Kernel, &Part),
+    (cpu, kernel, part): (&Cpu, &Kernel, &Part),
     symbols: &[Symbol],
     functions: Vec<FuncRef>,
 ) {
     let mut emitter = Emitter {
         builder,
+        cpu,
         kernel,
         part,
         functions,
@@ -65,6 +67,8 @@ pub(super) fn emit(
 /// A part, as far as it has been emitted.
 pub(super) struct Emitter<'a, 'f> {
     pub(super) builder: FunctionBuilder<'f>,
+    /// The level and the numbers that the code is for.
+    pub(super) cpu: &'a Cpu,
     pub(super) kernel: &'a Kernel,
     pub(super) part: &'a Part,
     /// The functions of `math.rs`, in their order.

@@ -12,14 +12,13 @@ use std::sync::{Mutex, PoisonError};
 
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::UserFuncName;
-use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
 
-use crate::codegen::cpu::bug;
 use crate::codegen::cpu::emit::{ALIGNMENT, emit, scratch_bytes, signature};
 use crate::codegen::cpu::math::Function;
+use crate::codegen::cpu::{Cpu, bug};
 use crate::error::{Complaint, Error};
 use crate::kernel::print::symbols;
 use crate::kernel::{Access, Kernel, Param, Part};
@@ -49,8 +48,8 @@ pub enum Bytes<'a> {
 }
 
 /// Makes code of a kernel that verifies and keeps the limits of `limits.rs`.
-pub(super) fn link(isa: &OwnedTargetIsa, kernel: &Kernel) -> Result<Code, Error> {
-    let mut builder = JITBuilder::with_isa(isa.clone(), default_libcall_names());
+pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
+    let mut builder = JITBuilder::with_isa(cpu.isa.clone(), default_libcall_names());
     for function in Function::ALL {
         builder.symbol(function.name(), function.address());
     }
@@ -58,7 +57,7 @@ pub(super) fn link(isa: &OwnedTargetIsa, kernel: &Kernel) -> Result<Code, Error>
     let symbols = symbols(kernel);
     let mut ids = Vec::new();
     for (idx, part) in kernel.parts.iter().enumerate() {
-        ids.push(define(&mut module, &format!("part{idx}"), (kernel, part), &symbols)?);
+        ids.push(define(&mut module, &format!("part{idx}"), (cpu, kernel, part), &symbols)?);
     }
     module.finalize_definitions().map_err(bug)?;
     let entries = ids.into_iter().map(|id| entry(&module, id)).collect();
@@ -74,7 +73,7 @@ pub(super) fn link(isa: &OwnedTargetIsa, kernel: &Kernel) -> Result<Code, Error>
 fn define(
     module: &mut JITModule,
     name: &str,
-    part: (&Kernel, &Part),
+    part: (&Cpu, &Kernel, &Part),
     symbols: &[Symbol],
 ) -> Result<FuncId, Error> {
     let config = module.target_config();

@@ -2,8 +2,8 @@
 //!
 //! In: any kernel. Out: [`Code`], or why there is none: it does not verify, its numbers could overflow, or Cranelift
 //! does not know the processor.
-//! Every number is rounded where the interpreter rounds it, so results are equal bit for bit, but for the signs of
-//! zeros and of what is not a number.
+//! With [`level::Numbers::Exact`] every number is rounded where the interpreter rounds it, so results are equal bit for
+//! bit, but for the signs of zeros and of what is not a number; other numbers allow faster forms.
 //! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
 //! leaves; `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs what comes out.
 
@@ -20,12 +20,14 @@ mod decode;
 mod emit;
 mod index;
 pub mod jit;
+pub mod level;
 mod limits;
 mod math;
 mod memory;
 mod scalar;
 
 use jit::Code;
+use level::{Level, Numbers};
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::cpu";
@@ -33,15 +35,26 @@ const STAGE: &str = "codegen::cpu";
 /// The processor that code is made for.
 pub struct Cpu {
     isa: OwnedTargetIsa,
+    level: Level,
+    numbers: Numbers,
 }
 
 impl Cpu {
     /// The processor this runs on, with everything it can do.
-    pub fn host() -> Result<Self, Error> {
+    pub fn host(numbers: Numbers) -> Result<Self, Error> {
+        Self::at(Level::host(), numbers)
+    }
+
+    /// The processor this runs on, held to the faster forms of a level.
+    pub fn at(level: Level, numbers: Numbers) -> Result<Self, Error> {
         let unsupported = |what: &str| Error::Unsupported { what: what.to_owned(), target: "cpu".to_owned() };
         let builder = cranelift_native::builder().map_err(unsupported)?;
         let isa = builder.finish(flags()).map_err(|error| unsupported(&error.to_string()))?;
-        if isa.pointer_bytes() == 8 { Ok(Self { isa }) } else { Err(unsupported("a pointer of 32 bits")) }
+        if isa.pointer_bytes() == 8 {
+            Ok(Self { isa, level, numbers })
+        } else {
+            Err(unsupported("a pointer of 32 bits"))
+        }
     }
 
     /// Code for every part of a kernel.
@@ -51,7 +64,7 @@ impl Cpu {
             return Err(Error::Bug { stage: STAGE, complaints });
         }
         limits::check(kernel)?;
-        jit::link(&self.isa, kernel)
+        jit::link(self, kernel)
     }
 }
 

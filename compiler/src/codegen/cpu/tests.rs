@@ -15,7 +15,7 @@ use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
 fn code(text: &str) -> Code {
-    Cpu::host().unwrap().compile(&parse(text).unwrap()).unwrap()
+    Cpu::host(Numbers::Exact).unwrap().compile(&parse(text).unwrap()).unwrap()
 }
 
 /// The bytes of elements of a plain format.
@@ -222,10 +222,10 @@ fn indices_that_could_overflow_are_refused() {
     let Stmt::Nest(nest) = &mut kernel.parts[0].body[0] else { unreachable!() };
     nest.exprs[nest.value] = Expr::Position(Index::var(VarId::from_index(0)).times(1 << 60));
     assert_eq!(verify(&kernel), []);
-    let error = Cpu::host().unwrap().compile(&kernel).err().unwrap();
+    let error = Cpu::host(Numbers::Exact).unwrap().compile(&kernel).err().unwrap();
     assert!(matches!(error, Error::Limit { .. }), "{error}");
     let unsound = parse(&samples::MAP.replacen("@0[d1]", "@0[d1+1]", 1)).unwrap();
-    assert!(matches!(Cpu::host().unwrap().compile(&unsound), Err(Error::Bug { .. })));
+    assert!(matches!(Cpu::host(Numbers::Exact).unwrap().compile(&unsound), Err(Error::Bug { .. })));
 }
 
 #[test]

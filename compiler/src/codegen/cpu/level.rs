@@ -1,0 +1,118 @@
+//! Which instructions code may use, and how exactly it must count.
+//!
+//! In: the processor this runs on, or a name. Out: a [`Level`] of instructions, and the [`Numbers`] that were asked for.
+//! A level is chosen once, when code is made; what the processor lacks is refused then, never met later.
+//! `nest` in `emit.rs` asks both before it takes a faster form.
+
+use std::fmt;
+
+use crate::error::Error;
+
+/// A set of instructions that faster forms are written for, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// 512 bits with dot products of bytes: AVX-512 F, BW, VL, VNNI.
+    Avx512,
+    /// 256 bits with fused multiplication and addition: AVX2, FMA, F16C.
+    Avx2,
+    /// 128 bits of Arm.
+    Neon,
+    /// What every processor has.
+    Portable,
+}
+
+/// How exactly code counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Numbers {
+    /// As the interpreter does, bit for bit: one number at a time, in the order of the text. For checking.
+    Exact,
+    /// Single precision throughout; sums in any order, functions within a few units in the last place.
+    Single,
+    /// As `Single`, but what is multiplied by quantised weights is rounded to 8 bits a number first.
+    Quantised,
+}
+
+impl Level {
+    /// Every level, the best first.
+    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
+
+    /// The best level of this processor.
+    pub fn host() -> Self {
+        Self::ALL.into_iter().find(|level| level.is_supported()).unwrap_or(Self::Portable)
+    }
+
+    /// The level of this name, if this processor has it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a level that the processor lacks, or that there is not.
+    pub fn named(name: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|level| level.name() == name && level.is_supported());
+        let there: Vec<&str> =
+            Self::ALL.into_iter().filter(|level| level.is_supported()).map(Self::name).collect();
+        let target = format!("this processor (it has {})", there.join(", "));
+        found.ok_or_else(|| Error::Unsupported { what: format!("the level `{name}`"), target })
+    }
+
+    /// The name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::Neon => "neon",
+            Self::Portable => "portable",
+        }
+    }
+
+    /// Whether this processor can run it.
+    pub fn is_supported(self) -> bool {
+        match self {
+            Self::Avx512 => has_avx512(),
+            Self::Avx2 => has_avx2(),
+            Self::Neon => cfg!(target_arch = "aarch64"),
+            Self::Portable => true,
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx512() -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx2() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_level_is_found_by_its_name_and_others_are_refused() {
+        assert_eq!(Level::named(Level::host().name()).unwrap(), Level::host());
+        assert_eq!(Level::named("portable").unwrap(), Level::Portable);
+        let error = Level::named("mmx").unwrap_err().to_string();
+        assert!(error.contains("`mmx`") && error.contains("portable"), "{error}");
+    }
+}
