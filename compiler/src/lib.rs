@@ -14,6 +14,7 @@ pub mod graph;
 pub mod kernel;
 pub mod options;
 pub mod pipeline;
+pub mod program;
 mod recount;
 pub mod reference;
 pub mod rewrite;

@@ -16,9 +16,9 @@ use crate::graph::divide::{Template, TemplateId, divide};
 use crate::kernel::lower::{Bound, lower};
 use crate::kernel::price::LoweredPrice;
 use crate::options::Options;
-use crate::recount::{block_story, with_steps};
+use crate::recount::{block_story, n_fused, with_steps};
 use crate::rewrite::{Choice, Limits, Report, Settings, improve};
-use crate::schedule::assemble::{Unit, assemble};
+use crate::schedule::assemble::{Unit, UnitLaunch, assemble};
 use crate::schedule::{Plan, plan};
 use crate::story::Story;
 use crate::{fuse, graph, kernel, schedule};
@@ -158,7 +158,11 @@ fn unit(graph: Graph, regions: &Partition, kernels: Vec<Vec<Bound>>) -> Unit {
     let mut launches = Vec::new();
     for (roots, kernels) in regions.regions.iter().zip(kernels) {
         let last = kernels.len().saturating_sub(1);
-        let launch = |(index, bound)| (bound, regions.reasons(roots, index == last));
+        let n_ops = n_fused(&graph, regions, roots);
+        let launch = |(index, bound)| {
+            let barriers = regions.reasons(roots, index == last);
+            UnitLaunch { bound, n_ops, barriers }
+        };
         launches.extend(kernels.into_iter().enumerate().map(launch));
     }
     Unit { graph, launches }

@@ -110,7 +110,8 @@ fn region_story(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> RegionS
     RegionStory { n_ops: n_fused(graph, regions, roots), stores: stores.collect() }
 }
 
-fn n_fused(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> usize {
+/// How many operations a region computes.
+pub(crate) fn n_fused(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> usize {
     regions.cut.cone(graph, roots).iter().filter(|node| !graph.nodes[**node].op.is_leaf()).count()
 }
 

@@ -27,9 +27,23 @@ pub enum Barrier {
     Split,
 }
 
-impl fmt::Display for Barrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Barrier {
+    /// Every reason, in the order of the declaration.
+    pub const ALL: [Self; 9] = [
+        Self::Output,
+        Self::StateWrite,
+        Self::Asked,
+        Self::NeedsEveryRow,
+        Self::SeveralReaders,
+        Self::OtherShape,
+        Self::TargetLimit,
+        Self::NotTried,
+        Self::Split,
+    ];
+
+    /// The words for it in stories and tables.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Output => "output",
             Self::StateWrite => "state write",
             Self::Asked => "asked for by the author",
@@ -39,6 +53,17 @@ impl fmt::Display for Barrier {
             Self::TargetLimit => "target limit",
             Self::NotTried => "not tried",
             Self::Split => "split over positions",
-        })
+        }
+    }
+
+    /// The reason with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|barrier| barrier.name() == name)
+    }
+}
+
+impl fmt::Display for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }

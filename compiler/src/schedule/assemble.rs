@@ -21,8 +21,19 @@ use crate::schedule::{Home, KernelId, Launch, Sequence, Value, ValueId};
 pub struct Unit {
     /// What the kernels compute.
     pub graph: Graph,
-    /// The launches in order, each with the reasons why its results are stored.
-    pub launches: Vec<(Bound, Vec<Barrier>)>,
+    /// The launches in order.
+    pub launches: Vec<UnitLaunch>,
+}
+
+/// A launch of a block, whoever uses the block.
+#[derive(Clone, Debug)]
+pub struct UnitLaunch {
+    /// The kernel with its buffers.
+    pub bound: Bound,
+    /// How many operations of the graph it does.
+    pub n_ops: usize,
+    /// Why its results are stored.
+    pub barriers: Vec<Barrier>,
 }
 
 /// What makes two values of the whole the same.
@@ -40,13 +51,13 @@ enum Key {
 /// The launches of a whole model.
 pub fn assemble(graph: &Graph, division: &Division, units: List<TemplateId, Unit>) -> Sequence {
     let mut kernels = List::default();
-    let mut launches_of: List<TemplateId, Vec<(KernelId, Vec<Barrier>)>> = List::default();
+    let mut launches_of: List<TemplateId, Vec<(KernelId, usize, Vec<Barrier>)>> = List::default();
     let mut graphs: List<TemplateId, (Graph, Vec<Vec<Buffer>>)> = List::default();
     for (_, unit) in units.into_entries() {
         let mut launches = Vec::new();
         let mut buffers = Vec::new();
-        for ((kernel, bound), barriers) in unit.launches {
-            launches.push((kernels.push(kernel), barriers));
+        for UnitLaunch { bound: (kernel, bound), n_ops, barriers } in unit.launches {
+            launches.push((kernels.push(kernel), n_ops, barriers));
             buffers.push(bound);
         }
         launches_of.push(launches);
@@ -56,9 +67,10 @@ pub fn assemble(graph: &Graph, division: &Division, units: List<TemplateId, Unit
     let mut launches = Vec::new();
     for (index, instance) in division.instances.iter().enumerate() {
         let (template, buffers) = &graphs[instance.template];
-        for ((kernel, barriers), buffers) in launches_of[instance.template].iter().zip(buffers) {
+        for ((kernel, n_ops, barriers), buffers) in launches_of[instance.template].iter().zip(buffers) {
             let args = assembly.args(index, instance, template, *kernel, buffers);
-            launches.push(Launch { kernel: *kernel, args, instance: index, barriers: barriers.clone() });
+            let (kernel, n_ops, barriers) = (*kernel, *n_ops, barriers.clone());
+            launches.push(Launch { kernel, args, instance: index, n_ops, barriers });
         }
     }
     let values = assembly.values.into_values().collect();

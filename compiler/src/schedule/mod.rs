@@ -25,6 +25,7 @@ pub mod print;
 pub mod run;
 #[cfg(test)]
 mod samples;
+pub mod text;
 pub mod verify;
 
 use arena::Interval;
@@ -69,6 +70,8 @@ pub struct Launch {
     pub args: Vec<ValueId>,
     /// The use of a template that it belongs to.
     pub instance: usize,
+    /// How many operations of the graph it does.
+    pub n_ops: usize,
     /// Why its results are stored.
     pub barriers: Vec<Barrier>,
 }
@@ -160,6 +163,8 @@ pub struct Step {
     pub args: Vec<BufferId>,
     /// The use of a template that it belongs to.
     pub instance: usize,
+    /// How many operations of the graph it does.
+    pub n_ops: usize,
     /// Why its results are stored.
     pub barriers: Vec<Barrier>,
 }
@@ -171,7 +176,10 @@ pub struct Step {
 /// format is no whole number of blocks.
 pub fn plan(sequence: Sequence) -> Result<Plan, Error> {
     let Sequence { kernels, values, launches } = sequence;
-    let bytes = values.values().map(bytes_of_value).collect::<Result<List<BufferId, usize>, Error>>()?;
+    let bytes = values
+        .values()
+        .map(|value| bytes_of(&value.name, value.format, &value.shape))
+        .collect::<Result<List<BufferId, usize>, Error>>()?;
     let steps: Vec<Step> = launches.into_iter().map(step_of).collect();
     let lifetimes = lifetime::lifetimes(&kernels, &steps, values.len());
     let is_temporary = values.values().map(|value| value.home == Home::Temporary).collect();
@@ -198,9 +206,9 @@ fn bound(kernels: &List<KernelId, Kernel>, step: &Step) -> impl Iterator<Item = 
 }
 
 fn step_of(launch: Launch) -> Step {
-    let Launch { kernel, args, instance, barriers } = launch;
+    let Launch { kernel, args, instance, n_ops, barriers } = launch;
     let args = args.into_iter().map(|value| BufferId::from_index(value.index())).collect();
-    Step { kernel, args, instance, barriers }
+    Step { kernel, args, instance, n_ops, barriers }
 }
 
 fn slot_of(value: &Value, bytes: usize, offset: usize) -> BufferSlot {
@@ -245,8 +253,8 @@ fn offsets(
     Ok((interval_of.values().map(offset).collect(), packing.bytes))
 }
 
-fn bytes_of_value(value: &Value) -> Result<usize, Error> {
-    let Value { name, format, shape, .. } = value;
+/// The size of a buffer.
+fn bytes_of(name: &Name, format: Format, shape: &Shape) -> Result<usize, Error> {
     let n_elements = limited(&format!("the number of elements of `{name}`"), max_len(shape))?;
     if !n_elements.is_multiple_of(format.block_len().max(1)) {
         let what = format!("{n_elements} elements do not fill blocks of {format}");

@@ -35,7 +35,7 @@ pub(super) fn sequence(graph: &Graph, cut: &Cut) -> Sequence {
                 args.push(*known.entry(buffer).or_insert_with(new));
             }
             let kernel = sequence.kernels.push(kernel);
-            sequence.launches.push(Launch { kernel, args, instance: 0, barriers: vec![barrier] });
+            sequence.launches.push(Launch { kernel, args, instance: 0, n_ops: 1, barriers: vec![barrier] });
         }
     }
     sequence
