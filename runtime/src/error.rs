@@ -36,6 +36,9 @@ pub enum Error {
         /// What is not supported, and what is.
         what: String,
     },
+    /// A graph cannot be compiled, or a plan cannot be loaded or run.
+    #[error(transparent)]
+    Program(#[from] fusebox_compiler::error::Error),
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {

@@ -1,10 +1,14 @@
-//! Fusebox's runtime: what feeds a compiled plan, and will run it on a device.
+//! Fusebox's runtime: what runs a compiled plan, and what feeds it.
 //!
-//! In: weight files; later plans of `fusebox_compiler`. Out: [`weights`] as bytes with shapes and formats.
-//! Nothing runs here yet: plans are interpreted by `fusebox_compiler::schedule::run`.
+//! In: programs of `fusebox_compiler`, and weight files. Out: [`session::Session`]s that replay programs on a
+//! [`device`], with [`weights`] used where they lie in their files.
 //! No model is known here: a file's names and metadata are handed on as they are.
 
 #![deny(unsafe_code)]
 
+pub mod buffer;
+pub mod device;
 pub mod error;
+pub mod session;
+pub mod threads;
 pub mod weights;

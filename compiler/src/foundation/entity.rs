@@ -80,6 +80,11 @@ impl<I: Id, T> List<I, T> {
         self.items.iter().enumerate().map(|(index, item)| (I::from_index(index), item))
     }
 
+    /// The items in order, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.iter_mut()
+    }
+
     /// Every item.
     pub fn values(&self) -> std::slice::Iter<'_, T> {
         self.items.iter()

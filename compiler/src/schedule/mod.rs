@@ -13,9 +13,11 @@ use crate::error::{Complaint, Error};
 use crate::foundation::entity::{Id, List};
 use crate::fuse::barrier::Barrier;
 use crate::graph::Name;
+use crate::kernel::print::symbols;
 use crate::kernel::{Access, Kernel, ParamId};
 use crate::tensor::quant::Format;
 use crate::tensor::shape::Shape;
+use crate::tensor::sym::Symbol;
 
 pub mod alias;
 pub mod arena;
@@ -194,6 +196,14 @@ pub fn plan(sequence: Sequence) -> Result<Plan, Error> {
 }
 
 impl Plan {
+    /// Every symbol of its kernels, sorted by name.
+    pub fn symbols(&self) -> Vec<Symbol> {
+        let mut all: Vec<Symbol> = self.kernels.values().flat_map(symbols).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
     /// The buffers of a step with the parameters they are bound to.
     pub fn bound(&self, step: &Step) -> impl Iterator<Item = (ParamId, Access, BufferId)> {
         bound(&self.kernels, step)

@@ -153,8 +153,8 @@ fn number(s: &mut Scanner<'_>) -> Result<usize, SyntaxError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::samples::{everywhere, hazard_graph, layers, residual, residual_graph};
     use crate::schedule::plan;
+    use crate::schedule::samples::{everywhere, hazard_graph, layers, residual, residual_graph};
 
     fn plans() -> Vec<Plan> {
         let sequences = [residual(), everywhere(&residual_graph().0), everywhere(&hazard_graph()), layers(3)];

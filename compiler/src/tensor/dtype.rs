@@ -59,6 +59,16 @@ impl DType {
             Self::I32 => value.trunc(),
         }
     }
+
+    /// Appends the bytes of the nearest number that this type can hold.
+    pub fn append(self, value: f32, to: &mut Vec<u8>) {
+        match self {
+            Self::F32 => to.extend(value.to_le_bytes()),
+            Self::F16 => to.extend(half::f16::from_f32(value).to_le_bytes()),
+            Self::BF16 => to.extend(half::bf16::from_f32(value).to_le_bytes()),
+            Self::I32 => to.extend((value as i32).to_le_bytes()),
+        }
+    }
 }
 
 impl fmt::Display for DType {

@@ -157,6 +157,39 @@ impl Code {
         Ok(())
     }
 
+    /// How many parts there are.
+    pub fn n_parts(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many tasks a part has; the symbols are taken as they are.
+    pub fn n_tasks_of_part(&self, part: usize, symbols: &[i64]) -> i64 {
+        self.n_tasks_of(&self.kernel.parts[part], symbols)
+    }
+
+    /// Runs some tasks of a part and checks nothing: for whoever keeps the arguments ready between many runs.
+    ///
+    /// # Safety
+    /// `buffers` points to an address for each parameter. At each lie the bytes of the parameter's largest shape. What
+    /// is written may be read by the kernel only where `schedule::alias` allows it, and nobody else touches it
+    /// meanwhile but other tasks of the kernel. `symbols` has passed [`Code::n_tasks`], and the tasks are among
+    /// those of the part. `scratch` has [`Code::scratch_bytes`] bytes that are this call's alone.
+    #[expect(unsafe_code, reason = "this is where generated code runs, without checks")]
+    pub unsafe fn enter(
+        &self,
+        part: usize,
+        tasks: Range<i64>,
+        buffers: *const *mut u8,
+        symbols: &[i64],
+        scratch: *mut u8,
+    ) {
+        let entry = self.entries[part];
+        // The scratch memory has room to start at a multiple of the alignment.
+        let scratch = scratch.wrapping_add(scratch.align_offset(ALIGNMENT));
+        // SAFETY: the caller promises what `call` below has checked: addresses, symbols, tasks and scratch memory.
+        unsafe { entry(buffers, symbols.as_ptr(), tasks.start, tasks.end, scratch) }
+    }
+
     fn n_tasks_of(&self, part: &Part, symbols: &[i64]) -> i64 {
         part.n_tasks(&|sym: &Sym| sym.evaluate(|symbol| self.value(symbol, symbols)))
     }

@@ -80,6 +80,16 @@ impl fmt::Display for Level {
     }
 }
 
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exact => "exact numbers",
+            Self::Single => "single precision",
+            Self::Quantised => "8-bit activations",
+        })
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     has_avx2()

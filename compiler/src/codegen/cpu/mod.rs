@@ -7,7 +7,7 @@
 //! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
 //! leaves; `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs what comes out.
 
-use std::fmt::Debug;
+use std::fmt;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
@@ -68,6 +68,12 @@ impl Cpu {
     }
 }
 
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {}, {}", self.isa.triple().architecture, self.level, self.numbers)
+    }
+}
+
 fn flags() -> Flags {
     let mut builder = settings::builder();
     let checks = if cfg!(debug_assertions) { "true" } else { "false" };
@@ -78,7 +84,7 @@ fn flags() -> Flags {
 }
 
 /// What Cranelift refuses of a verified kernel is our fault.
-fn bug(what: impl Debug) -> Error {
+fn bug(what: impl fmt::Debug) -> Error {
     Error::Bug { stage: STAGE, complaints: vec![Complaint::new("cranelift", format!("{what:?}"))] }
 }
 

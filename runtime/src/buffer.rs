@@ -1,0 +1,45 @@
+//! Memory of this process, zero until it is written.
+//!
+//! In: how many bytes. Out: a [`Buffer`] that starts at a page; the system gives a page when it is first touched, so
+//! what a long context might need costs nothing before it is needed.
+//! Nothing here knows what the bytes mean.
+
+use fusebox_compiler::error::Error as CompilerError;
+use memmap2::MmapMut;
+
+use crate::error::Error;
+
+/// Some bytes.
+#[derive(Debug)]
+pub struct Buffer {
+    map: MmapMut,
+    len: usize,
+}
+
+impl Buffer {
+    /// So many bytes, all zero.
+    ///
+    /// # Errors
+    /// A limit, where the system has no such memory.
+    pub fn zeroed(len: usize) -> Result<Self, Error> {
+        let map = MmapMut::map_anon(len.max(1));
+        let refused =
+            |_| CompilerError::Limit { what: "a buffer in bytes".to_owned(), found: len as u64, limit: 0 };
+        Ok(Self { map: map.map_err(refused)?, len })
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map[..self.len]
+    }
+
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.map[..self.len]
+    }
+
+    /// Where it starts, for code that was proven to stay inside. The address stays while the buffer lives.
+    pub(crate) fn start(&mut self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+}

@@ -1,0 +1,334 @@
+//! The processor: machine code, run by a team of threads that enter once a replay.
+//!
+//! In: plans. Out: replays. Weights are read where they lie; states, arena, inputs and outputs are memory of the device.
+//! All threads walk the same steps. Of each step they take tasks, large pieces first, and meet at a barrier behind it.
+//! A replay allocates nothing and looks nothing up: every address is worked out when a plan is loaded, and memory that
+//! has an address is never moved.
+
+#![expect(unsafe_code, reason = "code runs on addresses that are kept from load to replay")]
+
+use std::iter;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::jit::Code;
+use fusebox_compiler::error::Error as CompilerError;
+use fusebox_compiler::foundation::entity::List;
+use fusebox_compiler::graph::Name;
+use fusebox_compiler::kernel::Kernel;
+use fusebox_compiler::schedule::{BufferId, BufferSlot, KernelId, Place, Plan, verify};
+use indexmap::{IndexMap, IndexSet};
+
+use crate::buffer::Buffer;
+use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, weight};
+use crate::error::Error;
+use crate::threads::{Barrier, Team};
+
+/// The processor as a device.
+pub struct CpuDevice {
+    cpu: Cpu,
+    team: Team,
+    programs: List<ProgramId, Program>,
+    states: IndexMap<Name, Buffer>,
+    weights: IndexSet<Name>,
+    /// The task memory of each thread.
+    scratch: Vec<(Buffer, Address)>,
+    footprint: Footprint,
+}
+
+/// A plan that was taken in.
+struct Program {
+    kernels: List<KernelId, Ready>,
+    steps: Vec<Step>,
+    /// Every thread waits here behind every step.
+    barrier: Barrier,
+    inputs: Vec<Buffer>,
+    outputs: Vec<Buffer>,
+    /// What steps have addresses of besides: arena, constants and weights.
+    _kept: (Vec<Buffer>, Arc<dyn Weights>),
+}
+
+/// A kernel with its code, and what the symbols of a replay make of it.
+struct Ready {
+    code: Code,
+    /// Which of the plan's symbols each of the kernel's is.
+    symbol_idx: Vec<usize>,
+    symbols: Vec<i64>,
+    /// The tasks of each part.
+    n_tasks: Vec<i64>,
+    n_tasks_of_all: i64,
+}
+
+/// A launch with its addresses.
+struct Step {
+    kernel: KernelId,
+    buffers: Vec<Address>,
+    /// The first task that nobody has taken yet.
+    next: AtomicI64,
+}
+
+/// Where memory starts that outlives every replay.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct Address(*mut u8);
+
+// SAFETY: an address is of a buffer that its device owns, or of a weight, which nobody writes. Threads go through it
+// only in `Ready::work`, which says why they keep apart.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+impl CpuDevice {
+    /// A device of so many threads.
+    ///
+    /// # Errors
+    /// Where the system gives no more threads.
+    pub fn new(cpu: Cpu, n_threads: usize) -> Result<Self, Error> {
+        let team = Team::new(n_threads);
+        let team =
+            team.map_err(|error| refused("threads", format!("{n_threads} were asked for: {error}")))?;
+        Ok(Self {
+            cpu,
+            team,
+            programs: List::default(),
+            states: IndexMap::new(),
+            weights: IndexSet::new(),
+            scratch: Vec::new(),
+            footprint: Footprint::default(),
+        })
+    }
+
+    /// The code of all kernels, made by all threads.
+    fn emit(&self, plan: &Plan) -> Result<Vec<Code>, Error> {
+        let kernels: Vec<&Kernel> = plan.kernels.values().collect();
+        let n_threads = self.team.n_threads().min(kernels.len()).max(1);
+        let share = |first: usize| -> Vec<Result<Code, CompilerError>> {
+            kernels.iter().skip(first).step_by(n_threads).map(|kernel| self.cpu.compile(kernel)).collect()
+        };
+        let mut shares: Vec<_> = thread::scope(|scope| {
+            let others: Vec<_> = (1..n_threads).map(|first| scope.spawn(move || share(first))).collect();
+            let own = share(0);
+            let others = others.into_iter().map(|other| other.join().expect("making code does not panic"));
+            iter::once(own).chain(others).map(Vec::into_iter).collect()
+        });
+        let code = |idx: usize| shares[idx % n_threads].next().expect("each thread made its share");
+        Ok((0..kernels.len()).map(code).collect::<Result<_, _>>()?)
+    }
+
+    /// Gives every state of a plan a memory; states of one name are one state.
+    fn allocate_states(&mut self, plan: &Plan) -> Result<(), Error> {
+        for BufferSlot { name, bytes, .. } in placed(plan, |place| *place == Place::State) {
+            if let Some(state) = self.states.get(name) {
+                let found = state.bytes().len();
+                if found != *bytes {
+                    return Err(refused(name, format!("the state has {found} bytes, {bytes} are asked for")));
+                }
+                continue;
+            }
+            self.states.insert(name.clone(), Buffer::zeroed(*bytes)?);
+            self.footprint.state += bytes;
+        }
+        Ok(())
+    }
+
+    /// Room for the tasks of every thread.
+    fn allocate_scratch(&mut self, bytes: usize) -> Result<(), Error> {
+        if self.scratch.first().is_none_or(|(scratch, _)| scratch.bytes().len() < bytes) {
+            let addressed = |mut buffer: Buffer| {
+                let start = Address(buffer.start());
+                (buffer, start)
+            };
+            let all = (0..self.team.n_threads()).map(|_| Buffer::zeroed(bytes).map(addressed));
+            self.scratch = all.collect::<Result<_, _>>()?;
+        }
+        Ok(())
+    }
+
+    /// Counts the weights of a plan that no earlier plan had.
+    fn count_weights(&mut self, plan: &Plan) {
+        for BufferSlot { name, bytes, .. } in placed(plan, |place| *place == Place::Weight) {
+            if self.weights.insert(name.clone()) {
+                self.footprint.weights += bytes;
+            }
+        }
+    }
+
+    /// Runs all steps; the first thread tells after each.
+    fn run(
+        &mut self,
+        program: ProgramId,
+        symbols: &[i64],
+        passed: &(dyn Fn(usize) + Sync),
+    ) -> Result<(), Error> {
+        let Program { kernels, steps, .. } = &mut self.programs[program];
+        for ready in kernels.values_mut() {
+            ready.set(symbols)?;
+        }
+        steps.iter_mut().for_each(|step| *step.next.get_mut() = 0);
+        let (program, scratch) = (&self.programs[program], &self.scratch);
+        let n_threads = self.team.n_threads();
+        self.team.run(&|thread| {
+            for (number, step) in program.steps.iter().enumerate() {
+                program.kernels[step.kernel].work(step, n_threads, scratch[thread].1);
+                program.barrier.wait();
+                if thread == 0 {
+                    passed(number);
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Ready {
+    fn new(plan: &Plan, kernel: KernelId, code: Code) -> Self {
+        let all = plan.symbols();
+        let of_plan = |symbol| all.iter().position(|own| *own == symbol);
+        let idx = |symbol: &_| of_plan(*symbol).expect("the plan lists the symbols of all its kernels");
+        let symbol_idx: Vec<usize> = code.symbols().iter().map(idx).collect();
+        let symbols = vec![0; symbol_idx.len()];
+        let n_tasks = vec![0; plan.kernels[kernel].parts.len()];
+        Self { code, symbol_idx, symbols, n_tasks, n_tasks_of_all: 0 }
+    }
+
+    /// Takes the values of the plan's symbols.
+    fn set(&mut self, symbols: &[i64]) -> Result<(), Error> {
+        for (own, idx) in self.symbols.iter_mut().zip(&self.symbol_idx) {
+            *own = symbols[*idx];
+        }
+        self.n_tasks_of_all = self.code.n_tasks(&self.symbols)?;
+        for (part, n_tasks) in self.n_tasks.iter_mut().enumerate() {
+            *n_tasks = self.code.n_tasks_of_part(part, &self.symbols);
+        }
+        Ok(())
+    }
+
+    /// Runs tasks of a step until none is left to take.
+    fn work(&self, step: &Step, n_threads: usize, scratch: Address) {
+        while let Some(tasks) = step.take(self.n_tasks_of_all, n_threads) {
+            let mut before = 0;
+            for (part, n_tasks) in self.n_tasks.iter().enumerate() {
+                let own = (tasks.start - before).clamp(0, *n_tasks)..(tasks.end - before).clamp(0, *n_tasks);
+                if !own.is_empty() {
+                    self.enter(part, own, step, scratch);
+                }
+                before += n_tasks;
+            }
+        }
+    }
+
+    fn enter(&self, part: usize, tasks: Range<i64>, step: &Step, scratch: Address) {
+        // An address is what it wraps.
+        let buffers = step.buffers.as_ptr().cast::<*mut u8>();
+        // SAFETY: `load` gave every parameter a buffer of its largest shape, which lives as long as the program. The
+        // plan verifies: what a step writes it reads only where that is proven harmless, and no other step runs until
+        // all threads have passed the barrier. `set` has checked the symbols, `take` gives no task twice, and each
+        // thread has scratch memory of its own, as large as the largest kernel wants it.
+        unsafe { self.code.enter(part, tasks, buffers, &self.symbols, scratch.0) }
+    }
+}
+
+impl Step {
+    /// The next tasks: half of a fair share of what is left, so that all threads end together.
+    fn take(&self, n_tasks: i64, n_threads: usize) -> Option<Range<i64>> {
+        let mut first = self.next.load(Ordering::Relaxed);
+        loop {
+            let left = n_tasks - first;
+            if left <= 0 {
+                return None;
+            }
+            let n = if n_threads == 1 { left } else { (left / (2 * n_threads as i64)).max(1) };
+            match self.next.compare_exchange_weak(first, first + n, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(first..first + n),
+                Err(now) => first = now,
+            }
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    fn describe(&self) -> String {
+        format!("{}, {} threads", self.cpu, self.team.n_threads())
+    }
+
+    fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
+        let complaints = verify::verify(plan);
+        if !complaints.is_empty() {
+            return Err(CompilerError::Bug { stage: "load", complaints }.into());
+        }
+        let codes = self.emit(plan)?;
+        self.allocate_states(plan)?;
+        self.allocate_scratch(codes.iter().map(Code::scratch_bytes).max().unwrap_or(0))?;
+        let mut arena = Buffer::zeroed(plan.arena_bytes)?;
+        let (mut inputs, mut outputs, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+        let mut starts: List<BufferId, Address> = List::default();
+        for slot in plan.buffers.values() {
+            let own = |buffers: &mut Vec<Buffer>| -> Result<*mut u8, Error> {
+                buffers.push(Buffer::zeroed(slot.bytes)?);
+                Ok(buffers.last_mut().expect("it was pushed").start())
+            };
+            starts.push(Address(match &slot.place {
+                Place::Weight => weight(slot, &**weights)?.as_ptr().cast_mut(),
+                Place::State => self.states.get_mut(&slot.name).expect("it was allocated").start(),
+                Place::Arena { offset } => arena.start().wrapping_add(*offset),
+                Place::Input => own(&mut inputs)?,
+                Place::Output => own(&mut outputs)?,
+                Place::Constant(words) => {
+                    let start = own(&mut constants)?;
+                    let bytes = constants.last_mut().expect("it was pushed").bytes_mut().iter_mut();
+                    bytes
+                        .zip(words.iter().flat_map(|word| word.to_le_bytes()))
+                        .for_each(|(to, byte)| *to = byte);
+                    start
+                }
+            }));
+        }
+        let step = |step: &fusebox_compiler::schedule::Step| Step {
+            kernel: step.kernel,
+            buffers: step.args.iter().map(|arg| starts[*arg]).collect(),
+            next: AtomicI64::new(0),
+        };
+        let steps = plan.steps.iter().map(step).collect();
+        let ready = |(kernel, code)| Ready::new(plan, kernel, code);
+        self.footprint.n_emitted += codes.len();
+        let kernels = plan.kernels.ids().zip(codes).map(ready).collect();
+        self.count_weights(plan);
+        let all = [&inputs, &outputs, &constants].into_iter().flatten().chain([&arena]);
+        self.footprint.arena += all.map(|buffer| buffer.bytes().len()).sum::<usize>();
+        constants.push(arena);
+        let barrier = Barrier::new(self.team.n_threads());
+        let _kept = (constants, Arc::clone(weights));
+        Ok(self.programs.push(Program { kernels, steps, barrier, inputs, outputs, _kept }))
+    }
+
+    fn input(&mut self, program: ProgramId, number: usize) -> &mut [u8] {
+        self.programs[program].inputs[number].bytes_mut()
+    }
+
+    fn replay(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error> {
+        self.run(program, symbols, &|_| {})
+    }
+
+    fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error> {
+        let passed: Vec<AtomicU64> = self.programs[program].steps.iter().map(|_| AtomicU64::new(0)).collect();
+        let start = Instant::now();
+        self.run(program, symbols, &|step| {
+            passed[step].store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        })?;
+        let ends: Vec<u64> = passed.into_iter().map(AtomicU64::into_inner).collect();
+        let starts = iter::once(0).chain(ends.iter().copied());
+        Ok(starts.zip(&ends).map(|(start, end)| Duration::from_nanos(end - start)).collect())
+    }
+
+    fn output(&self, program: ProgramId, number: usize) -> &[u8] {
+        self.programs[program].outputs[number].bytes()
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.footprint
+    }
+}

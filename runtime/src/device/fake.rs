@@ -1,0 +1,142 @@
+//! A device that interprets: slow, obvious, and it remembers what was asked of it.
+//!
+//! In: plans, as any device takes them. Out: what `schedule::run` makes of them, and a record of every call.
+//! It is what other devices are held against, and what tests of the session look at.
+//! Nothing here is meant to be fast: every replay binds everything anew.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fusebox_compiler::error::Error as CompilerError;
+use fusebox_compiler::foundation::entity::List;
+use fusebox_compiler::graph::Name;
+use fusebox_compiler::reference::{Bindings, Stored};
+use fusebox_compiler::schedule::{BufferSlot, Place, Plan, run, verify};
+use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::label::Label;
+use fusebox_compiler::tensor::sym::Symbol;
+use fusebox_compiler::tensor::value::{Data, Value};
+
+use crate::device::{Device, Footprint, ProgramId, Weights, placed, weight};
+use crate::error::Error;
+
+/// Interprets programs.
+#[derive(Default)]
+pub struct FakeDevice {
+    programs: List<ProgramId, Program>,
+    states: BTreeMap<Name, Value>,
+    footprint: Footprint,
+    /// Every call, in order.
+    pub calls: Vec<Call>,
+}
+
+/// What was asked of the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// A plan of so many steps was loaded.
+    Load(usize),
+    /// A program was run with these symbols.
+    Replay(ProgramId, Vec<i64>),
+}
+
+struct Program {
+    plan: Plan,
+    weights: BTreeMap<Name, Stored>,
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+}
+
+impl Device for FakeDevice {
+    fn describe(&self) -> String {
+        "the interpreter".to_owned()
+    }
+
+    fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
+        let complaints = verify::verify(plan);
+        if !complaints.is_empty() {
+            return Err(CompilerError::Bug { stage: "load", complaints }.into());
+        }
+        let mut stored = BTreeMap::new();
+        for slot in placed(plan, |place| *place == Place::Weight) {
+            let bytes = weight(slot, &**weights)?.into();
+            stored.insert(slot.name.clone(), Stored { format: slot.format, bytes });
+            self.footprint.weights += slot.bytes;
+        }
+        for slot in placed(plan, |place| *place == Place::State) {
+            let most = |symbol: Symbol| symbol.max;
+            let zeros = vec![0; slot.bytes];
+            self.states.entry(slot.name.clone()).or_insert_with(|| value(slot, &zeros, most));
+        }
+        let zeros = |wanted: Place| {
+            placed(plan, move |place| *place == wanted).map(|slot| vec![0; slot.bytes]).collect()
+        };
+        let (inputs, outputs) = (zeros(Place::Input), zeros(Place::Output));
+        self.calls.push(Call::Load(plan.steps.len()));
+        Ok(self.programs.push(Program { plan: plan.clone(), weights: stored, inputs, outputs }))
+    }
+
+    fn input(&mut self, program: ProgramId, number: usize) -> &mut [u8] {
+        &mut self.programs[program].inputs[number]
+    }
+
+    fn replay(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error> {
+        self.calls.push(Call::Replay(program, symbols.to_vec()));
+        let Program { plan, weights, inputs, outputs } = &mut self.programs[program];
+        let all = plan.symbols();
+        let of =
+            |symbol| symbols[all.iter().position(|own| *own == symbol).expect("the plan lists its symbols")];
+        let named = all.iter().map(|symbol| (symbol.name, of(*symbol))).collect::<BTreeMap<Label, i64>>();
+        let slots = placed(plan, |place| *place == Place::Input);
+        let inputs =
+            slots.zip(&*inputs).map(|(slot, bytes)| (slot.name.clone(), value(slot, bytes, of))).collect();
+        let bindings =
+            Bindings { symbols: named, inputs, weights: weights.clone(), states: self.states.clone() };
+        let results = run::run(plan, &bindings)?;
+        for (slot, to) in placed(plan, |place| *place == Place::Output).zip(outputs) {
+            let found = bytes(&results.outputs[&slot.name]);
+            to[..found.len()].copy_from_slice(&found);
+        }
+        self.states.extend(results.states);
+        Ok(())
+    }
+
+    fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error> {
+        let start = Instant::now();
+        self.replay(program, symbols)?;
+        let n_steps = self.programs[program].plan.steps.len();
+        // The interpreter does not tell steps apart.
+        Ok(vec![start.elapsed() / n_steps.max(1) as u32; n_steps])
+    }
+
+    fn output(&self, program: ProgramId, number: usize) -> &[u8] {
+        &self.programs[program].outputs[number]
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.footprint
+    }
+}
+
+/// The value whose elements lie at the start of some bytes.
+fn value(slot: &BufferSlot, bytes: &[u8], of: impl Fn(Symbol) -> i64) -> Value {
+    let axes: Vec<_> = slot.shape.iter().map(|(axis, size)| (*axis, size.evaluate(&of) as usize)).collect();
+    let n_elements: usize = axes.iter().map(|(_, n)| n).product();
+    let dtype = slot.format.dtype();
+    if dtype == DType::I32 {
+        let words = bytes.as_chunks::<4>().0.iter();
+        return Value::int(axes, words.take(n_elements).map(|word| i32::from_le_bytes(*word)).collect());
+    }
+    let elements = slot.format.decode_all(&bytes[..n_elements * dtype.bytes()], n_elements);
+    Value::float(dtype, axes, elements.expect("what flows between launches is in a plain format"))
+}
+
+/// The elements of a value, one after another.
+fn bytes(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match &value.data {
+        Data::Int(data) => bytes.extend(data.iter().flat_map(|x| x.to_le_bytes())),
+        Data::Float(data) => data.iter().for_each(|x| value.dtype.append(*x, &mut bytes)),
+    }
+    bytes
+}

@@ -1,0 +1,102 @@
+//! Where programs run: memory and replay behind one trait.
+//!
+//! In: a plan and the weights it names; then, for every replay, inputs and the values of symbols. Out: outputs.
+//! A device owns everything a plan places: states live on between replays and are shared by name between all programs
+//! of the device. Whatever can be checked is checked when a program is loaded; a replay looks nothing up.
+//! `cpu.rs` runs machine code, `fake.rs` interprets and keeps a record.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fusebox_compiler::define_id;
+use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
+
+use crate::error::Error;
+
+pub mod cpu;
+pub mod fake;
+
+define_id!(
+    /// A program that a device has loaded.
+    ProgramId,
+    "program"
+);
+
+/// The stored tensors that plans name.
+pub trait Weights: Send + Sync {
+    /// The bytes of a tensor, where they lie.
+    fn bytes(&self, name: &str) -> Option<&[u8]>;
+}
+
+/// Runs programs.
+pub trait Device {
+    /// What it is, for people.
+    fn describe(&self) -> String;
+
+    /// Takes a plan in: emits its code, gives its values a place, and finds its weights.
+    ///
+    /// # Errors
+    /// Where a weight is missing or has other bytes than the plan asks for, a state has another size than in an
+    /// earlier program, or the device cannot hold or do it.
+    fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error>;
+
+    /// The bytes of an input, to be written before a replay; inputs are numbered in the order of the plan's buffers.
+    fn input(&mut self, program: ProgramId, number: usize) -> &mut [u8];
+
+    /// Runs all steps, with a value for each symbol in the order of [`Plan::symbols`].
+    ///
+    /// # Errors
+    /// Where a symbol is outside of its range.
+    fn replay(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error>;
+
+    /// As `replay`, and says how long each step took.
+    ///
+    /// # Errors
+    /// As `replay`.
+    fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error>;
+
+    /// The bytes of an output, as the last replay left them; numbered as inputs are.
+    fn output(&self, program: ProgramId, number: usize) -> &[u8];
+
+    /// What it holds.
+    fn footprint(&self) -> Footprint;
+}
+
+/// What a device holds, in bytes, and how much code it made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Footprint {
+    /// The weights that programs read, each once, where they lie.
+    pub weights: usize,
+    /// What flows inside replays, in and out of them.
+    pub arena: usize,
+    /// What lives from one replay to the next, at its largest.
+    pub state: usize,
+    /// How many kernels code was made for.
+    pub n_emitted: usize,
+}
+
+/// The buffers of a plan that lie in a place, in order.
+fn placed<'p>(
+    plan: &'p Plan,
+    wanted: impl Fn(&Place) -> bool + 'p,
+) -> impl Iterator<Item = &'p BufferSlot> + 'p {
+    plan.buffers.values().filter(move |slot| wanted(&slot.place))
+}
+
+/// The bytes of a weight, which are as many as the plan asks for.
+fn weight<'w>(slot: &BufferSlot, weights: &'w dyn Weights) -> Result<&'w [u8], Error> {
+    let BufferSlot { name, format, shape, bytes, .. } = slot;
+    let found = weights.bytes(name);
+    let found =
+        found.ok_or_else(|| refused(name, format!("there is no such weight, {format}{shape} is needed")))?;
+    if found.len() == *bytes {
+        return Ok(found);
+    }
+    Err(refused(name, format!("the weight has {} bytes, {format}{shape} needs {bytes}", found.len())))
+}
+
+fn refused(place: impl fmt::Display, what: impl fmt::Display) -> Error {
+    CompilerError::Input { complaints: vec![Complaint::new(place, what)] }.into()
+}

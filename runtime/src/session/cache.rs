@@ -1,0 +1,77 @@
+//! Programs kept on disk, so that what was compiled once is not compiled again.
+//!
+//! In: a graph and options. Out: its program, from the folder if it is there, else from the compiler, which is then
+//! kept. A file that is cut off, of another compiler or not what it says is as good as none, and is replaced.
+//! A folder that cannot be written changes nothing but the time the next start takes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::program::{Key, Program};
+
+use crate::error::Error;
+
+/// A folder of programs, or none.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    folder: Option<PathBuf>,
+    /// How many programs were compiled, and how many came from the folder.
+    pub counts: Counts,
+}
+
+/// Where programs came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Kernels that were lowered.
+    pub n_lowered: usize,
+    /// Kernels that were read from the folder.
+    pub n_from_cache: usize,
+}
+
+impl Cache {
+    /// A cache in this folder, which is made when it is needed; without one nothing is kept.
+    pub fn new(folder: Option<PathBuf>) -> Self {
+        Self { folder, counts: Counts::default() }
+    }
+
+    /// The program of a graph.
+    ///
+    /// # Errors
+    /// Where the graph does not compile.
+    pub fn program(&mut self, graph: &Graph, options: &Options) -> Result<Program, Error> {
+        let key = Key::of(graph, options);
+        let path = self.folder.as_ref().map(|folder| folder.join(format!("{key}.program")));
+        if let Some(program) = path.as_deref().and_then(|path| read(path, key)) {
+            self.counts.n_from_cache += program.plan.kernels.len();
+            return Ok(program);
+        }
+        let (program, story) = Program::compile(graph, options)?;
+        self.counts.n_lowered += program.plan.kernels.len();
+        if let Some(path) = &options.story {
+            let written = fs::write(path, story.to_string());
+            written.map_err(|source| Error::Io { path: path.into(), source })?;
+        }
+        if let Some(path) = path {
+            write(&path, &program.to_bytes());
+        }
+        Ok(program)
+    }
+}
+
+fn read(path: &Path, key: Key) -> Option<Program> {
+    Program::from_bytes(&fs::read(path).ok()?, key)
+}
+
+/// Puts a file in its place at once, so that nobody ever reads half of one. Failing is no loss.
+fn write(path: &Path, bytes: &[u8]) {
+    let Some(folder) = path.parent() else { return };
+    let aside = path.with_extension(format!("{}.part", process::id()));
+    let is_written = fs::create_dir_all(folder).and_then(|()| fs::write(&aside, bytes)).is_ok();
+    if !is_written || fs::rename(&aside, path).is_err() {
+        // There may be nothing to remove.
+        let _ = fs::remove_file(&aside);
+    }
+}

@@ -1,0 +1,251 @@
+//! Threads that work together: a team that enters a job at once, and barriers inside it.
+//!
+//! In: how many threads, then one job after another. Out: nothing; a job is done when [`Team::run`] returns.
+//! Who waits spins for a moment and then sleeps: steps follow each other within microseconds, tokens may not.
+//! Nothing is allocated after [`Team::new`]. A job must not panic: the others would wait forever, so the process ends.
+
+#![expect(unsafe_code, reason = "a job is borrowed by threads that outlive it")]
+
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::process::abort;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::{io, mem};
+
+/// How often who waits looks again before it sleeps: some tens of microseconds.
+const SPINS: usize = 4_000;
+
+/// What a team does, given the number of the thread.
+type Job<'a> = &'a (dyn Fn(usize) + Sync);
+
+/// A point that all threads of a team pass together.
+#[derive(Debug)]
+pub struct Barrier {
+    n_threads: usize,
+    n_arrived: AtomicUsize,
+    /// How often all have passed.
+    n_passed: AtomicUsize,
+    n_asleep: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Barrier {
+    /// A barrier for so many threads.
+    pub fn new(n_threads: usize) -> Self {
+        Self {
+            n_threads,
+            n_arrived: AtomicUsize::new(0),
+            n_passed: AtomicUsize::new(0),
+            n_asleep: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// Waits until all threads are here. What any did before, all see after.
+    pub fn wait(&self) {
+        let n_passed = self.n_passed.load(Ordering::Acquire);
+        if self.n_arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.n_threads {
+            self.n_arrived.store(0, Ordering::Relaxed);
+            self.n_passed.store(n_passed.wrapping_add(1), Ordering::SeqCst);
+            // Who falls asleep says so before it looks a last time, so it is seen here or it sees what was stored.
+            if self.n_asleep.load(Ordering::SeqCst) > 0 {
+                let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+                self.wake.notify_all();
+                drop(guard);
+            }
+            return;
+        }
+        for _ in 0..SPINS {
+            if self.n_passed.load(Ordering::Acquire) != n_passed {
+                return;
+            }
+            spin_loop();
+        }
+        self.sleep(n_passed);
+    }
+
+    fn sleep(&self, n_passed: usize) {
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.n_asleep.fetch_add(1, Ordering::SeqCst);
+        while self.n_passed.load(Ordering::SeqCst) == n_passed {
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.n_asleep.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Threads that are ready for jobs; the one that asks is number 0 and works as well.
+#[derive(Debug)]
+pub struct Team {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    start: Barrier,
+    end: Barrier,
+    is_over: AtomicBool,
+    job: Slot,
+}
+
+/// Where the job lies between the two barriers.
+struct Slot(UnsafeCell<Option<Job<'static>>>);
+
+// SAFETY: `Team::run` writes it while all others wait for `start`, and they read it between `start` and `end`; the
+// barriers order the two.
+unsafe impl Sync for Slot {}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Slot")
+    }
+}
+
+impl Team {
+    /// A team of so many threads, the caller's included.
+    ///
+    /// # Errors
+    /// What the system says where it gives no more threads.
+    pub fn new(n_threads: usize) -> io::Result<Self> {
+        let n_threads = n_threads.max(1);
+        let shared = Arc::new(Shared {
+            start: Barrier::new(n_threads),
+            end: Barrier::new(n_threads),
+            is_over: AtomicBool::new(false),
+            job: Slot(UnsafeCell::new(None)),
+        });
+        let mut team = Self { shared, handles: Vec::new() };
+        // All or none: a team of fewer would wait at its barriers forever.
+        let mut failed = None;
+        for number in 1..n_threads {
+            let shared = Arc::clone(&team.shared);
+            let builder = thread::Builder::new().name(format!("fusebox-{number}"));
+            match builder.spawn(move || shared.work(number)) {
+                Ok(handle) => team.handles.push(handle),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        match failed {
+            None => Ok(team),
+            Some(error) => {
+                // Those that wait are left to wait: they hold nothing but their stacks.
+                team.handles.clear();
+                mem::forget(team);
+                Err(error)
+            }
+        }
+    }
+
+    /// How many threads there are.
+    pub fn n_threads(&self) -> usize {
+        self.shared.start.n_threads
+    }
+
+    /// Does a job on all threads, and returns when all are done.
+    pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
+        if self.handles.is_empty() {
+            return job(0);
+        }
+        // SAFETY: only the lifetime changes. The other threads use the job between the two barriers only, and this
+        // function does not return, nor unwind, before all of them have passed the second.
+        let job: Job<'static> = unsafe { mem::transmute::<Job<'_>, Job<'static>>(job) };
+        // SAFETY: all other threads wait at `start`, where they read nothing; `&mut self` keeps other callers out.
+        unsafe { *self.shared.job.0.get() = Some(job) };
+        self.shared.start.wait();
+        guarded(job, 0);
+        self.shared.end.wait();
+    }
+}
+
+impl Shared {
+    fn work(&self, number: usize) {
+        loop {
+            self.start.wait();
+            if self.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            // SAFETY: the job was stored before `start` was passed, and stays until `end` is.
+            let job = unsafe { *self.job.0.get() };
+            if let Some(job) = job {
+                guarded(job, number);
+            }
+            self.end.wait();
+        }
+    }
+}
+
+/// Ends the process where the job panics.
+fn guarded(job: Job<'_>, number: usize) {
+    struct Guard;
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            abort();
+        }
+    }
+    let guard = Guard;
+    job(number);
+    mem::forget(guard);
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        if self.handles.is_empty() {
+            return;
+        }
+        self.shared.is_over.store(true, Ordering::Release);
+        self.shared.start.wait();
+        for handle in self.handles.drain(..) {
+            // A worker does not panic, and there is nothing to do about one that did.
+            let _ = handle.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_sees_what_all_did_before_the_barrier() {
+        for n_threads in [1, 2, 3, 5] {
+            let mut team = Team::new(n_threads).unwrap();
+            let barrier = Barrier::new(n_threads);
+            let count = AtomicUsize::new(0);
+            for round in 1..=200 {
+                team.run(&|_| {
+                    for step in 1..=5 {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        barrier.wait();
+                        assert_eq!(count.load(Ordering::Relaxed), n_threads * ((round - 1) * 5 + step));
+                        barrier.wait();
+                    }
+                });
+            }
+            assert_eq!(count.into_inner(), n_threads * 1000);
+        }
+    }
+
+    #[test]
+    fn each_thread_has_its_number_and_sleepers_wake() {
+        let mut team = Team::new(4).unwrap();
+        let seen: [AtomicUsize; 4] = Default::default();
+        for _ in 0..3 {
+            team.run(&|number| {
+                seen[number].fetch_add(1, Ordering::Relaxed);
+            });
+            // Long enough for all to fall asleep.
+            for _ in 0..1000 {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(seen.map(AtomicUsize::into_inner), [3; 4]);
+    }
+}
