@@ -7,6 +7,7 @@
 mod commands;
 mod differential;
 mod files;
+mod inference;
 mod oracles;
 mod road;
 mod slow;

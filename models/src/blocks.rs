@@ -12,6 +12,7 @@ use fusebox_compiler::tensor::sym::Sym;
 
 use crate::config::Config;
 use crate::families::{self, deepseek, llama, qwen3};
+use crate::layers::embed::Scored;
 use crate::layers::scope::Scope;
 
 /// The names [`named`] knows.
@@ -42,9 +43,14 @@ pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
 
 /// A whole step with so many blocks: `tokens` `[t]` become `logits` `[v]` of the token after the last.
 pub fn model(config: &Config, tokens: &Sym, n_layers: usize) -> Result<Graph, Error> {
+    scored_model(config, tokens, n_layers, Scored::Last)
+}
+
+/// As [`model`]; where all tokens are scored, `logits` are `[t, v]`.
+pub fn scored_model(config: &Config, tokens: &Sym, n_layers: usize, scored: Scored) -> Result<Graph, Error> {
     let m = Scope::new(config, tokens);
     let ids = m.g.input("tokens", DType::I32, &[&m.t]);
-    let logits = families::step(&m, n_layers, &ids);
+    let logits = families::step(&m, n_layers, &ids, scored);
     m.g.finish(&[("logits", &logits)])
 }
 

@@ -4,6 +4,8 @@
 //! every layer reads and none changes.
 //! Nothing is checked here; a graph of sizes that do not fit reports them itself.
 
+use std::collections::BTreeMap;
+
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 
@@ -32,10 +34,37 @@ pub struct Config {
     pub n_dense: usize,
     /// Whether the output head is the token table.
     pub tied: bool,
-    /// How matrices are stored; norms and routers are in single precision.
-    pub weights: Format,
+    /// How tensors are stored.
+    pub formats: Formats,
     /// How cached keys and values are stored.
     pub cache: DType,
+}
+
+/// How tensors are stored.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Formats {
+    /// All matrices alike; norms and routers in single precision.
+    Uniform(Format),
+    /// Each in its own, by the name it has in graphs.
+    Each(BTreeMap<String, Format>),
+}
+
+impl Formats {
+    /// The format of a matrix.
+    pub fn of_matrix(&self, name: &str) -> Format {
+        match self {
+            Self::Uniform(format) => *format,
+            Self::Each(formats) => formats.get(name).copied().unwrap_or(Format::F32),
+        }
+    }
+
+    /// The format of a tensor that is small and kept precise.
+    pub fn of_small(&self, name: &str) -> Format {
+        match self {
+            Self::Uniform(_) => Format::F32,
+            Self::Each(formats) => formats.get(name).copied().unwrap_or(Format::F32),
+        }
+    }
 }
 
 /// The ways to build a block.

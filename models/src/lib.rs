@@ -10,5 +10,8 @@
 
 pub mod blocks;
 pub mod config;
+pub mod facts;
 pub mod families;
 pub mod layers;
+pub mod load;
+pub mod naming;

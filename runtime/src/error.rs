@@ -64,7 +64,7 @@ pub enum Place {
 
 impl Error {
     /// The error that a file is not what it should be.
-    pub(crate) fn input(path: &Path, place: Place, what: impl Into<String>) -> Self {
+    pub fn input(path: &Path, place: Place, what: impl Into<String>) -> Self {
         Self::Input { path: path.to_owned(), place, what: what.into() }
     }
 }

@@ -220,7 +220,8 @@ impl Builder {
         })
     }
 
-    fn qualified(&self, name: &str) -> String {
+    /// The name as the graph has it: inside a block, prefixed by the block's.
+    pub fn qualified(&self, name: &str) -> String {
         let record = self.record.borrow();
         record.block.map_or_else(|| name.to_owned(), |block| format!("{}.{name}", record.graph.blocks[block]))
     }

@@ -8,7 +8,7 @@ use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 
-use crate::config::{Config, Experts, Family, Gate, Latent, Pairing, Rope, Scaling};
+use crate::config::{Config, Experts, Family, Formats, Gate, Latent, Pairing, Rope, Scaling};
 use crate::layers::experts::experts;
 use crate::layers::latent::latent;
 use crate::layers::mlp::mlp;
@@ -65,7 +65,7 @@ pub fn deepseek_v2_lite() -> Config {
         }),
         n_dense: 1,
         tied: false,
-        weights: Format::Q8_0,
+        formats: Formats::Uniform(Format::Q8_0),
         cache: DType::F32,
     }
 }

@@ -9,7 +9,7 @@ use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 
-use crate::config::{Config, Family, Grouped, Pairing, Rope, Scaling};
+use crate::config::{Config, Family, Formats, Grouped, Pairing, Rope, Scaling};
 use crate::layers::attention::grouped;
 use crate::layers::mlp::mlp;
 use crate::layers::norm::norm;
@@ -40,7 +40,7 @@ pub fn llama_3_2_1b() -> Config {
         experts: None,
         n_dense: 0,
         tied: true,
-        weights: Format::Q8_0,
+        formats: Formats::Uniform(Format::Q8_0),
         cache: DType::F32,
     }
 }

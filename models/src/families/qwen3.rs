@@ -7,13 +7,16 @@
 use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
+use fusebox_runtime::error::Error;
 
-use crate::config::{Config, Experts, Family, Gate, Grouped, Pairing, Rope, Scaling};
+use crate::config::{Config, Experts, Family, Formats, Gate, Grouped, Pairing, Rope, Scaling};
+use crate::facts::Facts;
 use crate::layers::attention::grouped;
 use crate::layers::experts::experts;
 use crate::layers::mlp::mlp;
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
+use crate::naming::{CONTEXT, EPS, FF, HEAD, HEADS, HIDDEN, KV_HEADS, LAYERS, SCALING, THETA, TIED};
 
 /// One block.
 pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
@@ -23,6 +26,41 @@ pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
         Some(sizes) => x + experts(m, sizes, &h),
         None => x + mlp(m, "", m.config.ff, &h),
     }
+}
+
+/// The sizes of the model in a file.
+///
+/// # Errors
+/// Names the fact that is missing or makes no sense.
+pub fn read(facts: &Facts) -> Result<Config, Error> {
+    let (n_heads, n_kv) = (facts.count(HEADS)?, facts.count(KV_HEADS)?);
+    if n_heads % n_kv != 0 {
+        let what = format!("expected a divisor of the {n_heads} query heads, found {n_kv}");
+        return Err(facts.refused(KV_HEADS, what));
+    }
+    let hidden = facts.count(HIDDEN)?;
+    let head = facts.count_if(HEAD)?.unwrap_or(hidden / n_heads);
+    if head == 0 || head % 2 != 0 {
+        return Err(facts.refused(HEAD, format!("expected an even number, found {head}")));
+    }
+    if let Some(scaling) = facts.word(SCALING).filter(|word| !["none", "default"].contains(word)) {
+        return Err(facts.refused(SCALING, format!("expected none, found {scaling}")));
+    }
+    Ok(Config {
+        family: Family::Qwen3(Grouped { n_heads, n_kv, head, qk_norm: true }),
+        hidden,
+        n_layers: facts.count(LAYERS)?,
+        vocab: facts.vocab()?,
+        context: facts.count(CONTEXT)?,
+        eps: facts.number_if(EPS)?.unwrap_or(1e-6) as f32,
+        rope: Rope { theta: facts.number_if(THETA)?.unwrap_or(1e6), ..qwen3_0_6b().rope },
+        ff: facts.count(FF)?,
+        experts: None,
+        n_dense: 0,
+        tied: facts.flag(TIED).unwrap_or(!facts.has("output")),
+        formats: Formats::Uniform(Format::F32),
+        cache: DType::F32,
+    })
 }
 
 /// Qwen3-0.6B.
@@ -39,7 +77,7 @@ pub fn qwen3_0_6b() -> Config {
         experts: None,
         n_dense: 0,
         tied: true,
-        weights: Format::Q8_0,
+        formats: Formats::Uniform(Format::Q8_0),
         cache: DType::F32,
     }
 }

@@ -4,8 +4,8 @@
 //! The tokens take positions `P` to `P + T`; `P` is known only when the step runs, so one graph serves every position.
 
 use fusebox_compiler::graph::build::{Builder, Dim, Tensor};
+use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
-use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
 use crate::config::Config;
@@ -43,16 +43,16 @@ impl<'a> Scope<'a> {
         self.g.iota(&self.t) + self.g.symbolic(&self.at) // [t]
     }
 
-    /// A stored matrix, in the format of the model; its rows run along the last axes.
+    /// A stored matrix; its rows run along the last axes.
     #[track_caller]
     pub fn matrix(&self, name: &str, dims: &[&Dim]) -> Tensor {
-        self.g.weight(name, self.config.weights, dims)
+        self.g.weight(name, self.config.formats.of_matrix(&self.g.qualified(name)), dims)
     }
 
-    /// A stored tensor that is kept in single precision: a norm's weight, a router.
+    /// A stored tensor that is used in single precision: a norm's weight, a router.
     #[track_caller]
     pub fn precise(&self, name: &str, dims: &[&Dim]) -> Tensor {
-        self.g.weight(name, Format::F32, dims)
+        self.g.weight(name, self.config.formats.of_small(&self.g.qualified(name)), dims).cast(DType::F32)
     }
 }
 

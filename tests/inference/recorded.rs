@@ -1,0 +1,107 @@
+//! Models of the recorded oracles: logits and the tokens that follow.
+//!
+//! In: the folders of the oracles, as far as their families are known. Out: the largest error of each file, which must
+//! stay below its bar; and every greedy token whose recorded margin is wide enough to be told apart.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use serde_json::Value;
+
+use crate::inference::{Run, greedy, relative_error};
+use crate::oracles;
+
+/// A margin between the two likeliest tokens that no rounding closes.
+const WIDE: f64 = 1e-3;
+
+/// What was recorded of one prompt.
+struct Prompt {
+    name: String,
+    ids: Vec<u32>,
+    logits: Vec<f32>,
+    tokens: Vec<u32>,
+    margin: f64,
+    /// The error of llama.cpp on the same file.
+    peer: f64,
+}
+
+fn json(path: &Path) -> Value {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+fn floats(value: &Value) -> Vec<f32> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+}
+
+/// What is to be expected of a file: of the exact arithmetic on its weights, or of the original model.
+fn prompts(folder: &Path, format: Option<&str>) -> Vec<Prompt> {
+    let oracle = json(&folder.join("oracle.json"));
+    let exact = format.map(|format| json(&folder.join("exact.json"))[format].clone());
+    let prompt = |prompt: &Value| {
+        let name = prompt["name"].as_str().unwrap().to_owned();
+        let expected = exact.as_ref().map_or(prompt, |exact| &exact[&name]);
+        Prompt {
+            ids: ids(&prompt["prompt_ids"]),
+            logits: floats(&expected["last_logits"]),
+            tokens: ids(&expected["greedy_ids"]),
+            margin: expected["min_margin"].as_f64().unwrap(),
+            peer: expected["llama_cpp_rel_rms"].as_f64().unwrap_or(0.0),
+            name,
+        }
+    };
+    oracle["prompts"].as_array().unwrap().iter().map(prompt).collect()
+}
+
+/// The error of each prompt of a file, and llama.cpp's; wide margins must give the recorded tokens where `is_exact`.
+fn errors(run: Run, path: &Path, prompts: &[Prompt], is_exact: bool) -> Vec<(f64, f64)> {
+    let mut errors = Vec::new();
+    for prompt in prompts {
+        let mut session = run.open(path);
+        let (logits, tokens) = greedy(&mut session, &prompt.ids, prompt.tokens.len());
+        if is_exact && prompt.margin > WIDE {
+            assert_eq!(tokens, prompt.tokens, "{} {}", path.display(), prompt.name);
+        }
+        errors.push((relative_error(&logits, &prompt.logits), prompt.peer));
+    }
+    errors
+}
+
+/// The files of a folder with the format that `exact.json` knows each by; originals have none.
+fn files(folder: &Path) -> Vec<(PathBuf, Option<String>)> {
+    let mut files = Vec::new();
+    if folder.join("hf").is_dir() {
+        files.push((folder.join("hf"), None));
+    }
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    let mut ggufs: Vec<PathBuf> =
+        fs::read_dir(folder.join("gguf")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    ggufs.sort();
+    for path in ggufs {
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        let format = stem.strip_prefix(name).unwrap().trim_start_matches('-').to_owned();
+        let is_original = format == "F32";
+        files.push((path, (!is_original).then_some(format)));
+    }
+    files
+}
+
+#[test]
+fn precise_logits_are_those_of_exact_arithmetic() {
+    let Some(folder) = oracles::folder() else { return };
+    for model in ["tiny-qwen3", "k256-qwen3"] {
+        let folder = folder.join(model);
+        for (path, format) in files(&folder) {
+            let prompts = prompts(&folder, format.as_deref());
+            let errors = errors(Run::new(Numbers::Single), &path, &prompts, true);
+            let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);
+            println!("{worst:.2e} {}", path.display());
+            assert!(worst <= 1e-5, "{worst:e} {}", path.display());
+        }
+    }
+}
