@@ -87,7 +87,7 @@ fn bad_graphs_are_refused_in_one_sentence() {
     refuses(
         "blocks.graph",
         "%0 = weight w : q4_k[r:3, d:100]\noutput y = %0\n",
-        "the last size must be a multiple of 256, all fixed, expected arguments that fit",
+        "it must have a multiple of 256 elements, all sizes fixed, expected arguments that fit",
     );
     let long: Vec<String> = (1..2500).map(|n| format!("%{n} = exp %{}", n - 1)).collect();
     let long = format!("%0 = input x : f32[d:4]\n{}\noutput y = %2499\n", long.join("\n"));

@@ -78,9 +78,9 @@ pub enum Misfit {
         /// What it should become.
         into: Shape,
     },
-    /// A stored tensor whose rows are no whole blocks of its format.
+    /// A stored tensor that is no whole number of blocks of its format.
     #[error(
-        "rows of {shape} do not fill blocks of {format}: the last size must be a multiple of {block}, all fixed"
+        "{shape} does not fill blocks of {format}: it must have a multiple of {block} elements, all sizes fixed"
     )]
     Blocks {
         /// The format.
@@ -147,11 +147,11 @@ pub fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
     }
 }
 
-/// Blocks run along the last axis, which they must fill.
+/// Blocks run along the last axes, as many as it takes to fill them: a row of a file may be several axes here.
 fn weight(shape: &Shape, format: Format) -> Result<Type, Misfit> {
-    let row = shape.iter().next_back().map_or(1, |(_, size)| size.most());
+    let n_elements = shape.iter().fold(1i64, |n, (_, size)| n.saturating_mul(size.most()));
     let block = format.block_len() as i64;
-    if shape.iter().any(|(_, size)| size.as_const().is_none()) || row % block != 0 {
+    if shape.iter().any(|(_, size)| size.as_const().is_none()) || n_elements % block != 0 {
         return Err(Misfit::Blocks { format, block, shape: shape.clone() });
     }
     Ok(Type::new(format.dtype(), shape.clone()))
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_weight_are_whole_blocks() {
+    fn a_weight_is_whole_blocks() {
         let weight = |n: i64| Op::Weight {
             name: "w".into(),
             shape: ty(&[("r", 3), ("d", n)]).shape,
@@ -365,7 +365,7 @@ mod tests {
         let misfit = infer(&weight(48), &[]).unwrap_err().to_string();
         assert_eq!(
             misfit,
-            "rows of [r:3, d:48] do not fill blocks of q8_0: the last size must be a multiple of 32, all fixed"
+            "[r:3, d:48] does not fill blocks of q8_0: it must have a multiple of 32 elements, all sizes fixed"
         );
     }
 
