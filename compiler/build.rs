@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use std::{env, fs, io};
+use std::{fs, io};
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=src");
-    let root = env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?;
     let mut files = BTreeMap::new();
-    collect(&Path::new(&root).join("src"), "", &mut files)?;
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut files)?;
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
     println!("cargo::rustc-env=FUSEBOX_COMPILER={:016x}", hasher.finish());

@@ -28,13 +28,13 @@ impl<'a> Facts<'a> {
     }
 
     /// A count that must be there.
-    pub fn count(&self, key: Key) -> Result<usize, Error> {
+    pub fn count(self, key: Key) -> Result<usize, Error> {
         self.count_if(key)?
             .ok_or_else(|| self.refused(key, format!("expected a number from 1 to {MOST}, found none")))
     }
 
     /// A count, where the file has it.
-    pub fn count_if(&self, key: Key) -> Result<Option<usize>, Error> {
+    pub fn count_if(self, key: Key) -> Result<Option<usize>, Error> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let count = value.to_u64().filter(|count| (1..=MOST).contains(count));
         let count = count
@@ -43,7 +43,7 @@ impl<'a> Facts<'a> {
     }
 
     /// A positive number, where the file has it.
-    pub fn number_if(&self, key: Key) -> Result<Option<f64>, Error> {
+    pub fn number_if(self, key: Key) -> Result<Option<f64>, Error> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let number = value.to_f64().filter(|number| number.is_finite() && *number > 0.0);
         number
@@ -52,12 +52,12 @@ impl<'a> Facts<'a> {
     }
 
     /// A word, where the file has one.
-    pub fn word(&self, key: Key) -> Option<&'a str> {
+    pub fn word(self, key: Key) -> Option<&'a str> {
         self.value(key)?.as_text()
     }
 
     /// A truth, where the file has one.
-    pub fn flag(&self, key: Key) -> Option<bool> {
+    pub fn flag(self, key: Key) -> Option<bool> {
         match self.value(key)? {
             Value::Bool(flag) => Some(*flag),
             Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) | Value::Text(_) | Value::List(_) => None,
@@ -65,7 +65,7 @@ impl<'a> Facts<'a> {
     }
 
     /// How many different tokens: as the file says, or as its list of them has.
-    pub fn vocab(&self) -> Result<usize, Error> {
+    pub fn vocab(self) -> Result<usize, Error> {
         if let Some(count) = self.count_if(VOCAB)? {
             return Ok(count);
         }
@@ -77,31 +77,31 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether there is a tensor, by the name it has in graphs.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn has(self, name: &str) -> bool {
         self.checkpoint.tensors().contains_key(&tensor(self.checkpoint.kind(), name))
     }
 
     /// The error that a fact makes no sense.
-    pub fn refused(&self, key: Key, what: String) -> Error {
+    pub fn refused(self, key: Key, what: String) -> Error {
         let names = key.names(self.checkpoint.kind(), self.architecture());
         let place = names.into_iter().next().map_or(Place::Whole, Place::Key);
         Error::input(self.path(), place, what)
     }
 
     /// The kind of the checkpoint.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(self) -> Kind {
         self.checkpoint.kind()
     }
 
-    fn architecture(&self) -> &str {
+    fn architecture(self) -> &str {
         self.checkpoint.architecture().unwrap_or_default()
     }
 
-    fn path(&self) -> &'a Path {
+    fn path(self) -> &'a Path {
         self.checkpoint.files().next().map_or(Path::new(""), |(path, _)| path)
     }
 
-    fn value(&self, key: Key) -> Option<&'a Value> {
+    fn value(self, key: Key) -> Option<&'a Value> {
         let names = key.names(self.checkpoint.kind(), self.architecture());
         names.iter().find_map(|name| self.checkpoint.metadata().get(name))
     }

@@ -17,6 +17,7 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
 mod recorded;
+mod session;
 
 /// How a model is run in a test.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! The processor: machine code, run by a team of threads that enter once a replay.
 //!
-//! In: plans. Out: replays. Weights are read where they lie; states, arena, inputs and outputs are memory of the device.
+//! In: plans. Out: replays. Weights are read where they lie; states, arena, inputs and outputs are the device's.
 //! All threads walk the same steps. Of each step they take tasks, large pieces first, and meet at a barrier behind it.
 //! A replay allocates nothing and looks nothing up: every address is worked out when a plan is loaded, and memory that
 //! has an address is never moved.
@@ -168,7 +168,9 @@ impl CpuDevice {
         for ready in kernels.values_mut() {
             ready.set(symbols)?;
         }
-        steps.iter_mut().for_each(|step| *step.next.get_mut() = 0);
+        for step in steps {
+            *step.next.get_mut() = 0;
+        }
         let (program, scratch) = (&self.programs[program], &self.scratch);
         let n_threads = self.team.n_threads();
         self.team.run(&|thread| {
@@ -301,8 +303,8 @@ impl Device for CpuDevice {
         self.footprint.arena += all.map(|buffer| buffer.bytes().len()).sum::<usize>();
         constants.push(arena);
         let barrier = Barrier::new(self.team.n_threads());
-        let _kept = (constants, Arc::clone(weights));
-        Ok(self.programs.push(Program { kernels, steps, barrier, inputs, outputs, _kept }))
+        let kept = (constants, Arc::clone(weights));
+        Ok(self.programs.push(Program { kernels, steps, barrier, inputs, outputs, _kept: kept }))
     }
 
     fn input(&mut self, program: ProgramId, number: usize) -> &mut [u8] {

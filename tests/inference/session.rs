@@ -1,0 +1,150 @@
+//! What holds for every session, shown on the default model.
+//!
+//! In: the model of the repository, run token by token, in pieces and at once; on the processor and interpreted; from
+//! a fresh cache, a warm one and a broken one. Out: the same logits.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::options::Options;
+use fusebox_compiler::tensor::dtype::DType;
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::Model;
+use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::session::Session;
+use fusebox_runtime::session::cache::{Cache, Counts};
+
+use crate::inference::{Run, relative_error};
+
+/// Logits that differ by no more come from the same arithmetic in another order.
+const SAME: f64 = 1e-4;
+
+fn story() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")
+}
+
+/// Some tokens of no meaning.
+fn tokens(n: u32) -> Vec<u32> {
+    (0..n).map(|i| (i * 7919 + 13) % 1000).collect()
+}
+
+#[test]
+fn a_text_at_once_in_pieces_and_token_by_token_gives_the_same_logits() {
+    for (numbers, cache) in [(Numbers::Single, DType::F32), (Numbers::Quantised, DType::F16)] {
+        let mut run = Run::new(numbers);
+        run.settings.cache = cache;
+        let all = tokens(100);
+        let mut whole = |chunk: usize, step: usize| {
+            run.settings.chunk = chunk;
+            let mut session = run.open(&story());
+            for piece in all.chunks(step) {
+                session.feed(piece).unwrap();
+            }
+            session.logits().to_vec()
+        };
+        let at_once = whole(128, 100);
+        for (chunk, step) in [(64, 100), (7, 100), (128, 33), (64, 1), (1, 100)] {
+            let error = relative_error(&whole(chunk, step), &at_once);
+            assert!(error <= SAME, "{numbers}: {error:e} in chunks of {chunk} by {step}");
+        }
+    }
+}
+
+#[test]
+fn every_token_is_scored_as_if_it_were_the_last() {
+    let mut run = Run::new(Numbers::Single);
+    run.settings.scored = Scored::All;
+    run.settings.chunk = 16;
+    let all = tokens(40);
+    let mut rows: Vec<Vec<f32>> = Vec::new();
+    run.open(&story()).score(&all, &mut |row| rows.push(row.to_vec())).unwrap();
+    assert_eq!(rows.len(), all.len());
+    run.settings.scored = Scored::Last;
+    let mut session = run.open(&story());
+    for (token, row) in all.iter().zip(&rows) {
+        assert!(relative_error(row, session.feed(&[*token]).unwrap()) <= SAME);
+    }
+}
+
+#[test]
+fn a_second_run_is_the_first_bit_for_bit() {
+    for numbers in [Numbers::Single, Numbers::Quantised] {
+        let mut session = Run::new(numbers).open(&story());
+        let once = |session: &mut Session| -> Vec<Vec<f32>> {
+            session.truncate(0);
+            session.feed(&tokens(20)).unwrap();
+            (0..10).map(|token| session.feed(&[token]).unwrap().to_vec()).collect()
+        };
+        let (first, second) = (once(&mut session), once(&mut session));
+        assert!(first == second);
+    }
+}
+
+#[test]
+fn every_level_and_any_number_of_threads_agree() {
+    for numbers in [Numbers::Single, Numbers::Quantised] {
+        let logits = |level, n_threads| {
+            let run = Run { level, n_threads, ..Run::new(numbers) };
+            run.open(&story()).feed(&tokens(30)).unwrap().to_vec()
+        };
+        let expected = logits(Level::Portable, 1);
+        for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
+            for n_threads in [1, 3] {
+                let error = relative_error(&logits(level, n_threads), &expected);
+                assert!(error <= SAME, "{numbers} at {level} with {n_threads} threads: {error:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_position_is_taken_and_none_behind_it() {
+    let mut run = Run::new(Numbers::Single);
+    run.settings.context = 20;
+    run.settings.chunk = 16;
+    let mut session = run.open(&story());
+    session.feed(&tokens(19)).unwrap();
+    let expected = session.feed(&[5]).unwrap().to_vec();
+    let error = session.feed(&[6]).unwrap_err().to_string();
+    assert_eq!(error, "tokens: 1 more do not fit: the context holds 20 tokens, and 20 are taken");
+    session.truncate(19);
+    assert_eq!(session.feed(&[5]).unwrap(), expected);
+    assert!(session.feed(&[]).is_err());
+    session.truncate(0);
+    let error = session.feed(&[1 << 30]).unwrap_err().to_string();
+    assert!(error.starts_with("tokens: there is no token 1073741824"), "{error}");
+    assert_eq!(session.position(), 0);
+}
+
+/// The logits of a session whose programs come through a cache in this folder.
+fn cached(folder: &Path) -> (Vec<f32>, Counts) {
+    let run = Run::new(Numbers::Single);
+    let model = Model::open(&story()).unwrap();
+    let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 1).unwrap());
+    let mut cache = Cache::new(Some(folder.to_owned()));
+    let mut session = model.session(device, &run.settings, &Options::default(), &mut cache).unwrap();
+    (session.feed(&tokens(9)).unwrap().to_vec(), cache.counts)
+}
+
+#[test]
+fn a_warm_start_lowers_nothing_and_a_bad_file_is_replaced() {
+    let folder = std::env::temp_dir().join(format!("fusebox-cache-{}", std::process::id()));
+    let (expected, cold) = cached(&folder);
+    assert!(cold.n_lowered > 0 && cold.n_from_cache == 0);
+    let warm = Counts { n_lowered: 0, n_from_cache: cold.n_lowered };
+    assert_eq!(cached(&folder), (expected.clone(), warm));
+    let files = || fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let whole: Vec<Vec<u8>> = files().map(|path| fs::read(path).unwrap()).collect();
+    let break_all = |broken: &dyn Fn(&[u8]) -> Vec<u8>| {
+        files().zip(&whole).for_each(|(path, bytes)| fs::write(path, broken(bytes)).unwrap());
+        assert_eq!(cached(&folder), (expected.clone(), cold));
+        assert!(files().zip(&whole).all(|(path, bytes)| fs::read(path).unwrap() == *bytes));
+    };
+    break_all(&|_| Vec::new());
+    break_all(&|bytes| bytes[..bytes.len() / 2].to_vec());
+    break_all(&|bytes| bytes.iter().map(|byte| byte ^ 1).collect());
+    break_all(&|bytes| String::from_utf8_lossy(bytes).replacen("mul", "add", 1).into_bytes());
+    fs::remove_dir_all(&folder).unwrap();
+}
