@@ -12,4 +12,5 @@ mod oracles;
 mod road;
 mod slow;
 mod stories;
+mod text;
 mod tidy;

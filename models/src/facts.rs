@@ -93,7 +93,7 @@ impl<'a> Facts<'a> {
         self.checkpoint.kind()
     }
 
-    fn architecture(self) -> &str {
+    fn architecture(self) -> &'a str {
         self.checkpoint.architecture().unwrap_or_default()
     }
 

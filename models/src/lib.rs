@@ -5,13 +5,20 @@
 //! be slow if taken at its word.
 //! Start with `families/`, where a model is a page; what it is made of stands in `layers/`, one idea a file; the
 //! graphs that tools ask for by name come from [`blocks`].
+//! The text side stands beside: [`tokenizer`], [`chat`], [`sample`] and [`stop`] turn words into tokens and back.
 
 #![forbid(unsafe_code)]
 
+mod beside;
 pub mod blocks;
+pub mod chat;
 pub mod config;
+pub mod error;
 pub mod facts;
 pub mod families;
 pub mod layers;
 pub mod load;
 pub mod naming;
+pub mod sample;
+pub mod stop;
+pub mod tokenizer;

@@ -81,12 +81,12 @@ impl fmt::Display for Place {
 }
 
 /// A file's own text in backticks: on one line, without control characters, and not too long.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     format!("`{}`", printable(text, MAX_QUOTED))
 }
 
 /// At most so many characters of a text, escaped where they do not print.
-pub(crate) fn printable(text: &str, n_chars: usize) -> String {
+pub fn printable(text: &str, n_chars: usize) -> String {
     let shown: String = text.chars().take(n_chars).flat_map(escaped).collect();
     if text.chars().nth(n_chars).is_some() { shown + "…" } else { shown }
 }

@@ -1,0 +1,82 @@
+//! Dates as templates ask for them.
+//!
+//! In: seconds since 1970 and a format of `strftime`. Out: a text, in English and in universal time.
+//! What the time is comes from outside: nothing here looks at a clock.
+
+const DAY: i64 = 86_400;
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+
+/// The date in a format; a code that is not known stays as it is.
+pub(super) fn format(seconds: i64, format: &str) -> String {
+    let (day, time) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
+    let (year, month, of_month) = date(day);
+    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
+    let weekday = WEEKDAYS[day.rem_euclid(7) as usize];
+    let name = MONTHS[month as usize - 1];
+    let mut text = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            text.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('Y') => text += &year.to_string(),
+            Some('y') => text += &format!("{:02}", year.rem_euclid(100)),
+            Some('m') => text += &format!("{month:02}"),
+            Some('d') => text += &format!("{of_month:02}"),
+            Some('H') => text += &format!("{hour:02}"),
+            Some('I') => text += &format!("{:02}", (hour + 11) % 12 + 1),
+            Some('M') => text += &format!("{minute:02}"),
+            Some('S') => text += &format!("{second:02}"),
+            Some('p') => text += if hour < 12 { "AM" } else { "PM" },
+            Some('B') => text += name,
+            Some('b') => text += &name[..3],
+            Some('A') => text += weekday,
+            Some('a') => text += &weekday[..3],
+            Some('%') | None => text.push('%'),
+            Some(other) => text.extend(['%', other]),
+        }
+    }
+    text
+}
+
+/// Year, month and day of a number of days since 1970, by eras of 400 years that begin with March.
+fn date(day: i64) -> (i64, i64, i64) {
+    let from_era = day + 719_468; // days from March of the year 0
+    let era = from_era.div_euclid(146_097);
+    let of_era = from_era.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (era * 400 + year_of_era + i64::from(month <= 2), month, of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(format(0, "%A %d %B %Y %H:%M:%S"), "Thursday 01 January 1970 00:00:00");
+        assert_eq!(format(951_827_696, "%d %b %Y, %I %p"), "29 Feb 2000, 12 PM");
+        assert_eq!(format(-1, "%Y-%m-%d %a %y 100%% %q"), "1969-12-31 Wed 69 100% %q");
+        assert_eq!(format(1_721_952_000, "%d %b %Y"), "26 Jul 2024");
+    }
+}

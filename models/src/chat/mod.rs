@@ -1,0 +1,165 @@
+//! Conversations as the text that a model was trained on.
+//!
+//! In: the chat template of a checkpoint, and messages as JSON. Out: one text, byte for byte that of Transformers.
+//! A template is a program from a file that others wrote: it sees its arguments and nothing else, and its steps,
+//! its depth and its output are bounded, so a hostile one is one sentence. `jinja.rs` runs it.
+
+use fusebox_runtime::error::{Error as FileError, Place};
+use fusebox_runtime::weights::value::{List, Value};
+use fusebox_runtime::weights::{Checkpoint, Kind};
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+
+use crate::beside;
+use crate::chat::jinja::Jinja;
+use crate::chat::pieces::Pieces;
+use crate::error::Error;
+
+mod clock;
+mod jinja;
+mod pieces;
+mod values;
+
+/// The longest template that is read.
+const MAX_TEMPLATE_BYTES: usize = 1 << 20;
+/// The template that Transformers takes of several.
+const DEFAULT: &str = "default";
+/// The tokens that templates know by name.
+const TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+/// The chat template of a model.
+#[derive(Debug)]
+pub struct Chat {
+    form: Form,
+    /// What every rendering is given: names of tokens, as a rule.
+    constants: Map<String, Json>,
+}
+
+#[derive(Debug)]
+enum Form {
+    Jinja(Jinja),
+    Pieces(Pieces),
+}
+
+/// What `tokenizer_config.json` says.
+#[derive(Default, Deserialize)]
+struct Config {
+    chat_template: Option<Templates>,
+    #[serde(flatten)]
+    rest: Map<String, Json>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    One(String),
+    Named(Vec<Named>),
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    template: String,
+}
+
+impl Chat {
+    /// The template of a checkpoint: in a GGUF file itself, in `chat_template.jinja` or `tokenizer_config.json` beside
+    /// safetensors, or in the `.template` files beside a checkpoint of qwen3.c; nothing where there is none.
+    ///
+    /// # Errors
+    /// [`Error::File`] where a file is not as its kind wants it, and [`Error::Template`] where the template is none.
+    pub fn open(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
+        match checkpoint.kind() {
+            Kind::Gguf { .. } => Self::from_gguf(checkpoint),
+            Kind::Safetensors => Self::from_folder(checkpoint),
+            Kind::Ajc1 => {
+                let pieces = Pieces::open(checkpoint)?;
+                Ok(pieces.map(|pieces| Self { form: Form::Pieces(pieces), constants: Map::new() }))
+            }
+        }
+    }
+
+    /// A template by its text.
+    ///
+    /// # Errors
+    /// [`Error::Template`] where it is none.
+    pub fn from_source(source: &str, constants: Map<String, Json>) -> Result<Self, Error> {
+        Ok(Self { form: Form::Jinja(Jinja::new(source)?), constants })
+    }
+
+    /// Tells templates that ask for it what time it is, in seconds since 1970; without it, they cannot ask.
+    pub fn set_clock(&mut self, seconds: i64) {
+        match &mut self.form {
+            Form::Jinja(jinja) => jinja.set_clock(seconds),
+            Form::Pieces(_) => {}
+        }
+    }
+
+    /// The text of messages, each an object with a `role` and a `content` as a rule. With `add_generation_prompt` it
+    /// ends where the answer begins. More arguments are given to the template by their names, as `enable_thinking`.
+    ///
+    /// # Errors
+    /// [`Error::Template`] where the template fails, refuses the messages or takes too long.
+    pub fn render(
+        &self,
+        messages: &[Json],
+        add_generation_prompt: bool,
+        arguments: &Map<String, Json>,
+    ) -> Result<String, Error> {
+        match &self.form {
+            Form::Pieces(pieces) => pieces.render(messages, add_generation_prompt, arguments),
+            Form::Jinja(jinja) => {
+                let mut all = self.constants.clone();
+                all.insert("tools".to_owned(), Json::Null);
+                all.insert("documents".to_owned(), Json::Null);
+                all.extend(arguments.clone());
+                all.insert("messages".to_owned(), Json::Array(messages.to_vec()));
+                all.insert("add_generation_prompt".to_owned(), Json::Bool(add_generation_prompt));
+                jinja.render(&all)
+            }
+        }
+    }
+
+    fn from_gguf(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
+        const KEY: &str = "tokenizer.chat_template";
+        let metadata = checkpoint.metadata();
+        let Some(value) = metadata.get(KEY) else { return Ok(None) };
+        let source = value.as_text().ok_or_else(|| {
+            let what = format!("expected a text, found {value}");
+            FileError::input(beside::weights(checkpoint), Place::Key(KEY.to_owned()), what)
+        })?;
+        let Some(Value::List(List::Texts(tokens))) = metadata.get("tokenizer.ggml.tokens") else {
+            return Self::from_source(source, Map::new()).map(Some);
+        };
+        let keys = ["bos", "eos", "unknown", "padding"].map(|name| format!("tokenizer.ggml.{name}_token_id"));
+        let constant = |(name, key): (&str, String)| {
+            let id = metadata.get(&key)?.to_u64()?;
+            let text = tokens.get(usize::try_from(id).ok()?)?;
+            Some((name.to_owned(), Json::String(text.clone())))
+        };
+        let constants = TOKENS.into_iter().zip(keys).filter_map(constant).collect();
+        Self::from_source(source, constants).map(Some)
+    }
+
+    fn from_folder(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
+        let path = beside::in_folder(checkpoint, "tokenizer_config.json");
+        let config: Config = beside::config(&path)?.unwrap_or_default();
+        let file = beside::text(&beside::in_folder(checkpoint, "chat_template.jinja"), MAX_TEMPLATE_BYTES)?;
+        let named = |templates: Vec<Named>| {
+            let mut templates = templates.into_iter();
+            templates.find(|template| template.name == DEFAULT).map(|template| template.template)
+        };
+        let source = file.or_else(|| match config.chat_template? {
+            Templates::One(source) => Some(source),
+            Templates::Named(templates) => named(templates),
+        });
+        let Some(source) = source else { return Ok(None) };
+        let text = |name: &str| {
+            let token = config.rest.get(name)?;
+            let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
+            Some((name.to_owned(), Json::String(text.to_owned())))
+        };
+        let constants = TOKENS.into_iter().filter_map(text).collect();
+        Self::from_source(&source, constants).map(Some)
+    }
+}

@@ -1,0 +1,316 @@
+//! From logits to the next token.
+//!
+//! In: the logits of one position, the tokens so far and a seed. Out: a token.
+//! The steps are those of llama.cpp's classic sampler and of Transformers, in the order of the latter: repeat penalty,
+//! temperature, top-k, top-p, min-p; each works on what the ones before have left, and probabilities are taken anew.
+//! The same seed draws the same tokens everywhere, ties go to the lower token, and nothing is allocated per token.
+
+use fusebox_compiler::foundation::random::Random;
+
+use crate::error::Error;
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// How bold the choice is; 0 always takes the likeliest.
+    pub temperature: f32,
+    /// How many of the likeliest tokens stay; 0 for all.
+    pub top_k: usize,
+    /// The likeliest tokens stay that have this probability together; 1 for all.
+    pub top_p: f32,
+    /// Tokens stay that are at least this part as likely as the likeliest; 0 for all.
+    pub min_p: f32,
+    /// What the logits of tokens that came before are divided by, or multiplied where negative; 1 for nothing.
+    pub repeat_penalty: f32,
+    /// How many of the last tokens count for it; 0 for all.
+    pub repeat_last: usize,
+    /// What the draws follow from.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repeat_penalty: 1.0,
+            repeat_last: 64,
+            seed: 0,
+        }
+    }
+}
+
+/// A sequence of choices.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    settings: Settings,
+    random: Random,
+    /// What is left of the tokens: each with its logit, then with its weight.
+    candidates: Vec<(u32, f32)>,
+    /// Whether a token came before, for those of the last choice only.
+    has_come: Vec<bool>,
+}
+
+impl Sampler {
+    /// A sequence of choices for a vocabulary of this size.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that makes no sense.
+    pub fn new(settings: Settings, n_tokens: usize) -> Result<Self, Error> {
+        let Settings { temperature, top_p, min_p, repeat_penalty, top_k: _, repeat_last: _, seed } = settings;
+        check("temperature", temperature, "a number of at least 0", temperature >= 0.0)?;
+        check("top_p", top_p, "a number above 0 and at most 1", top_p > 0.0 && top_p <= 1.0)?;
+        check("min_p", min_p, "a number of at least 0 and below 1", (0.0..1.0).contains(&min_p))?;
+        check("repeat_penalty", repeat_penalty, "a number above 0", repeat_penalty > 0.0)?;
+        let candidates = Vec::with_capacity(n_tokens);
+        Ok(Self { settings, random: Random::new(seed), candidates, has_come: vec![false; n_tokens] })
+    }
+
+    /// The next token after `before`, by the logits of its position.
+    ///
+    /// # Errors
+    /// [`Error::Logits`] where there are not as many as tokens, or where one is no number or infinitely large.
+    pub fn next(&mut self, logits: &[f32], before: &[u32]) -> Result<u32, Error> {
+        if logits.len() != self.has_come.len() || logits.is_empty() {
+            let expected = format!("{}, one for each token", self.has_come.len().max(1));
+            return Err(Error::Logits { expected, found: logits.len().to_string() });
+        }
+        if let Some(id) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+            let found = format!("{} for token {id}", logits[id]);
+            return Err(Error::Logits { expected: "finite numbers".to_owned(), found });
+        }
+        if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            let expected = "finite numbers".to_owned();
+            return Err(Error::Logits { expected, found: "negative infinity for every token".to_owned() });
+        }
+        self.candidates.clear();
+        self.candidates.extend((0..).zip(logits.iter().copied()));
+        self.penalise(before);
+        if self.settings.temperature == 0.0 {
+            return Ok(likeliest(&self.candidates));
+        }
+        self.warm();
+        self.keep_top_k();
+        self.keep_likely();
+        Ok(self.draw())
+    }
+
+    /// Makes what came before less likely.
+    fn penalise(&mut self, before: &[u32]) {
+        let Settings { repeat_penalty, repeat_last, .. } = self.settings;
+        if repeat_penalty == 1.0 {
+            return;
+        }
+        let last =
+            if repeat_last == 0 { before } else { &before[before.len().saturating_sub(repeat_last)..] };
+        for id in last {
+            let idx = *id as usize;
+            if let Some((_, logit)) = self.candidates.get_mut(idx).filter(|_| !self.has_come[idx]) {
+                self.has_come[idx] = true;
+                *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+            }
+        }
+        for id in last {
+            if let Some(has_come) = self.has_come.get_mut(*id as usize) {
+                *has_come = false;
+            }
+        }
+    }
+
+    /// Divides by the temperature, counted from the likeliest so that nothing overflows.
+    fn warm(&mut self) {
+        let largest = self.candidates.iter().map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
+        for (_, logit) in &mut self.candidates {
+            *logit = (*logit - largest) / self.settings.temperature;
+        }
+    }
+
+    /// Keeps the likeliest in their order.
+    fn keep_top_k(&mut self) {
+        let top_k = self.settings.top_k;
+        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        if top_k > 0 && top_k < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(top_k - 1, order);
+            self.candidates.truncate(top_k);
+        }
+        self.candidates.sort_unstable_by(order);
+    }
+
+    /// Makes weights of logits, and keeps those that top-p and min-p let stay.
+    fn keep_likely(&mut self) {
+        let Settings { top_p, min_p, .. } = self.settings;
+        for (_, weight) in &mut self.candidates {
+            *weight = exp(*weight);
+        }
+        if top_p < 1.0 {
+            let total: f64 = self.candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
+            let wanted = total * f64::from(top_p);
+            let mut sum = 0.0;
+            let n_kept = self.candidates.iter().take_while(|(_, weight)| {
+                let is_wanted = sum < wanted;
+                sum += f64::from(*weight);
+                is_wanted
+            });
+            let n_kept = n_kept.count().max(1);
+            self.candidates.truncate(n_kept);
+        }
+        // The likeliest has weight 1.
+        let n_kept = self.candidates.iter().take_while(|(_, weight)| *weight >= min_p).count().max(1);
+        self.candidates.truncate(n_kept);
+    }
+
+    /// One of those left, by their weights.
+    fn draw(&mut self) -> u32 {
+        let total: f64 = self.candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
+        let unit = (self.random.bits() >> 11) as f64 / (1u64 << 53) as f64;
+        let mut left = unit * total;
+        for (id, weight) in &self.candidates {
+            left -= f64::from(*weight);
+            if left < 0.0 {
+                return *id;
+            }
+        }
+        likeliest(&self.candidates)
+    }
+}
+
+/// The token with the largest number, and the lowest of equal ones.
+fn likeliest(candidates: &[(u32, f32)]) -> u32 {
+    let larger = |a: (u32, f32), b: &(u32, f32)| if b.1 > a.1 { *b } else { a };
+    candidates.iter().fold((0, f32::NEG_INFINITY), larger).0
+}
+
+/// The exponential of a number that is not positive, by sums and products only: these are the same everywhere, and
+/// the one of a platform's library is not.
+fn exp(x: f32) -> f32 {
+    /// Below it, the result is 0 in single precision.
+    const LEAST: f64 = -110.0;
+    let x = f64::from(x);
+    if x < LEAST {
+        return 0.0;
+    }
+    let halvings = (-x / std::f64::consts::LN_2).floor();
+    let rest = x + halvings * std::f64::consts::LN_2; // above -ln 2, at most 0
+    let series = (1..=16).rev().fold(1.0, |sum, n| 1.0 + rest / f64::from(n) * sum);
+    let halved = (0..halvings as u32).fold(series, |value, _| value * 0.5);
+    halved as f32
+}
+
+/// Refuses a setting that is no number or out of its range.
+fn check(setting: &'static str, found: f32, expected: &str, is_right: bool) -> Result<(), Error> {
+    if is_right && found.is_finite() {
+        return Ok(());
+    }
+    Err(Error::Setting { setting, expected: expected.to_owned(), found: found.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, 3.0, -1.0];
+
+    fn settings(temperature: f32) -> Settings {
+        Settings { temperature, seed: 11, ..Settings::default() }
+    }
+
+    /// How often each token is drawn in 20,000 draws, as a part of all.
+    fn shares(settings: Settings, logits: &[f32]) -> Vec<f64> {
+        let mut sampler = Sampler::new(settings, logits.len()).unwrap();
+        let mut counts = vec![0.0; logits.len()];
+        for _ in 0..20_000 {
+            counts[sampler.next(logits, &[]).unwrap() as usize] += 1.0 / 20_000.0;
+        }
+        counts
+    }
+
+    fn close(found: &[f64], expected: &[f64]) {
+        let far = found.iter().zip(expected).any(|(a, b)| (a - b).abs() > 0.015);
+        assert!(!far, "{found:?} instead of {expected:?}");
+    }
+
+    #[test]
+    fn temperature_0_takes_the_lowest_of_the_likeliest() {
+        let mut sampler = Sampler::new(settings(0.0), 5).unwrap();
+        assert_eq!(sampler.next(&LOGITS, &[]).unwrap(), 1);
+        let penalty = Settings { repeat_penalty: 2.0, ..settings(0.0) };
+        let mut sampler = Sampler::new(penalty, 5).unwrap();
+        assert_eq!(sampler.next(&LOGITS, &[1, 1, 9]).unwrap(), 3);
+        assert_eq!(sampler.next(&LOGITS, &[1, 3]).unwrap(), 2);
+        assert_eq!(sampler.next(&LOGITS, &[]).unwrap(), 1);
+    }
+
+    #[test]
+    fn draws_follow_the_probabilities() {
+        let logits: Vec<f32> = [0.5f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect();
+        close(&shares(settings(1.0), &logits), &[0.5, 0.25, 0.125, 0.125]);
+        let squares = [0.25, 0.0625, 0.015_625, 0.015_625].map(|p| p / 0.343_75);
+        close(&shares(settings(0.5), &logits), &squares);
+    }
+
+    #[test]
+    fn each_limit_keeps_what_it_says() {
+        let logits: Vec<f32> = [0.5f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect();
+        let base = settings(1.0);
+        let thirds = [2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0];
+        close(&shares(Settings { top_k: 2, ..base.clone() }, &logits), &thirds);
+        close(&shares(Settings { top_p: 0.7, ..base.clone() }, &logits), &thirds);
+        close(&shares(Settings { min_p: 0.4, ..base.clone() }, &logits), &thirds);
+        close(
+            &shares(Settings { top_k: 3, ..base.clone() }, &logits),
+            &[4.0 / 7.0, 2.0 / 7.0, 1.0 / 7.0, 0.0],
+        );
+        // After top-k 3 the first two have 6/7 of what is left.
+        close(&shares(Settings { top_k: 3, top_p: 0.8, ..base.clone() }, &logits), &thirds);
+        close(&shares(Settings { top_p: 1e-6, ..base }, &logits), &[1.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_tokens_and_another_seed_others() {
+        let draw = |seed| {
+            let mut sampler = Sampler::new(Settings { seed, ..settings(1.0) }, 5).unwrap();
+            (0..12).map(|_| sampler.next(&LOGITS, &[]).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn senseless_settings_and_logits_are_sentences() {
+        let base = Settings::default();
+        let refused = |settings: Settings| Sampler::new(settings, 5).err().unwrap().to_string();
+        let sentence = refused(Settings { temperature: -1.0, ..base.clone() });
+        assert_eq!(sentence, "temperature: expected a number of at least 0, found -1");
+        for top_p in [0.0, 1.5, -0.1, f32::NAN] {
+            assert!(refused(Settings { top_p, ..base.clone() }).starts_with("top_p: "));
+        }
+        refused(Settings { temperature: f32::INFINITY, ..base.clone() });
+        refused(Settings { min_p: 1.0, ..base.clone() });
+        refused(Settings { repeat_penalty: 0.0, ..base.clone() });
+
+        let mut sampler = Sampler::new(base, 3).unwrap();
+        let sentence = sampler.next(&[0.0, f32::NAN, 1.0], &[]).unwrap_err().to_string();
+        assert_eq!(sentence, "logits: expected finite numbers, found NaN for token 1");
+        assert!(sampler.next(&[0.0, f32::INFINITY, 1.0], &[]).is_err());
+        assert!(sampler.next(&[f32::NEG_INFINITY; 3], &[]).is_err());
+        let sentence = sampler.next(&[0.0], &[]).unwrap_err().to_string();
+        assert_eq!(sentence, "logits: expected 3, one for each token, found 1");
+        assert_eq!(sampler.next(&[f32::NEG_INFINITY, -3.0, f32::NEG_INFINITY], &[]).unwrap(), 1);
+    }
+
+    #[test]
+    fn extreme_logits_and_temperatures_draw_the_likeliest() {
+        let mut sampler = Sampler::new(settings(1e-30), 3).unwrap();
+        assert_eq!(sampler.next(&[-3e38, 3e38, 0.0], &[]).unwrap(), 1);
+    }
+
+    #[test]
+    fn the_exponential_is_right_to_single_precision() {
+        for x in [0.0, -1e-6, -0.3, -0.7, -1.0, -5.5, -20.0, -80.0, -100.0] {
+            assert!((exp(x) - x.exp()).abs() <= x.exp() * 3e-7 + 1e-44, "{x}");
+        }
+        assert_eq!((exp(f32::NEG_INFINITY), exp(-200.0)), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,118 @@
+//! Texts that end an answer, found in a text that comes in pieces.
+//!
+//! In: pieces of an answer, divided anywhere. Out: the answer up to the first stop, which itself never comes out.
+//! What may be the beginning of a stop is held back until it is decided; nothing else waits.
+
+use crate::error::Error;
+
+/// A search for the first of several texts.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    texts: Vec<String>,
+    held: String,
+    has_stopped: bool,
+}
+
+impl Stop {
+    /// A search for these texts; for none, everything passes.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for an empty text, which would end every answer.
+    pub fn new(texts: Vec<String>) -> Result<Self, Error> {
+        if texts.iter().any(String::is_empty) {
+            let (expected, found) = ("texts that are not empty".to_owned(), "an empty one".to_owned());
+            return Err(Error::Setting { setting: "stop", expected, found });
+        }
+        Ok(Self { texts, held: String::new(), has_stopped: false })
+    }
+
+    /// What is certain to stand before any stop, with this piece; nothing once one was found.
+    pub fn push(&mut self, piece: &str) -> String {
+        if self.has_stopped {
+            return String::new();
+        }
+        self.held += piece;
+        if let Some(at) = self.texts.iter().filter_map(|text| self.held.find(text.as_str())).min() {
+            self.has_stopped = true;
+            self.held.truncate(at);
+            return std::mem::take(&mut self.held);
+        }
+        let rest = self.held.split_off(self.held.len() - self.n_undecided());
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// What was held back at the end of the answer.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Whether a stop was found.
+    pub fn has_stopped(&self) -> bool {
+        self.has_stopped
+    }
+
+    /// How many bytes at the end may be the beginning of a stop.
+    fn n_undecided(&self) -> usize {
+        let may_begin = |text: &String| {
+            let longest = (text.len() - 1).min(self.held.len());
+            (1..=longest).rev().find(|n| self.held.as_bytes().ends_with(&text.as_bytes()[..*n]))
+        };
+        let n_bytes = self.texts.iter().filter_map(may_begin).max().unwrap_or(0);
+        // Half a character of a stop is no beginning of text: the cut falls between characters.
+        (n_bytes..=self.held.len())
+            .find(|n| self.held.is_char_boundary(self.held.len() - n))
+            .unwrap_or(n_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fusebox_compiler::foundation::random::Random;
+
+    use super::*;
+
+    fn stop(texts: &[&str]) -> Stop {
+        Stop::new(texts.iter().map(|text| (*text).to_owned()).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_stop_may_span_pieces_and_never_comes_out() {
+        let mut stop = stop(&["</s>", "END"]);
+        assert_eq!(["a<", "b</", "s", ">c"].map(|piece| stop.push(piece)), ["a", "<b", "", ""]);
+        assert!(stop.has_stopped());
+        assert_eq!((stop.push("more"), stop.finish()), (String::new(), String::new()));
+    }
+
+    #[test]
+    fn what_only_began_like_a_stop_comes_out_at_the_end() {
+        let mut stop = stop(&["</s>"]);
+        assert_eq!((stop.push("x</"), stop.finish()), ("x".to_owned(), "</".to_owned()));
+        assert!(!stop.has_stopped());
+    }
+
+    #[test]
+    fn the_first_of_two_stops_counts_and_characters_stay_whole() {
+        let mut stop = stop(&["later", "日本"]);
+        assert_eq!(["é日", "語日", "本later"].map(|piece| stop.push(piece)), ["é", "日語", ""]);
+        assert!(Stop::new(vec![String::new()]).is_err());
+    }
+
+    #[test]
+    fn any_division_gives_the_text_before_the_stop() {
+        let mut random = Random::new(3);
+        for _ in 0..2000 {
+            let text: String = (0..random.below(16)).map(|_| ['a', 'b', 'é'][random.below(3)]).collect();
+            let mut stop = stop(&["aba", "béa"]);
+            let (mut out, mut rest) = (String::new(), text.as_str());
+            while let Some((at, c)) = rest.char_indices().nth(random.below(3)) {
+                let (piece, after) = rest.split_at(at + c.len_utf8());
+                out += &stop.push(piece);
+                rest = after;
+            }
+            out += &stop.push(rest);
+            out += &stop.finish();
+            let end = ["aba", "béa"].iter().filter_map(|stop| text.find(stop)).min().unwrap_or(text.len());
+            assert_eq!(out, text[..end], "{text}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The tokenizer in the metadata of a GGUF file.
+//!
+//! In: the keys `tokenizer.ggml.*`. Out: its [`Parts`].
+//! Only byte-pair encoding over bytes is read, which these files call `gpt2`; the others are refused by name.
+//! What a file leaves out is as llama.cpp takes it.
+
+use fusebox_runtime::error::{Error, Place, quoted};
+use fusebox_runtime::weights::Checkpoint;
+use fusebox_runtime::weights::value::{List, Value};
+use tokenizers::AddedToken;
+
+use crate::beside;
+use crate::tokenizer::parts::{Keys, Parts, Rules};
+use crate::tokenizer::pre;
+use crate::tokenizer::spelling::Spelling;
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const MERGES: &str = "tokenizer.ggml.merges";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+/// Each names a token that ends an answer.
+const ENDS: [&str; 3] = [EOS, "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+
+const CONTROL: u64 = 3;
+const USER_DEFINED: u64 = 4;
+const UNUSED: u64 = 5;
+const LAST_TYPE: u64 = 6;
+
+/// What the file says of its tokenizer.
+pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
+    let file = File(checkpoint);
+    let model = file.text(MODEL)?.ok_or_else(|| file.refuse(MODEL, "expected a text, found nothing"))?;
+    if model != "gpt2" {
+        let what = format!("the tokenizer {} is not supported, expected `gpt2`", quoted(model));
+        return Err(file.unsupported(MODEL, what));
+    }
+    let name = file.text(PRE)?.unwrap_or("default");
+    let pre = pre::named(name).ok_or_else(|| {
+        let what =
+            format!("the pre-tokenizer {} is not supported, expected one of {}", quoted(name), pre::names());
+        file.unsupported(PRE, what)
+    })?;
+    let tokens = file.texts(TOKENS)?.to_vec();
+    let (added, unused) = file.marked(&tokens)?;
+    let mut ends = Vec::new();
+    for key in ENDS {
+        ends.extend(file.token(key, tokens.len())?);
+    }
+    let around = |key, is_asked: bool| -> Result<Vec<u32>, Error> {
+        let token = file.token(key, tokens.len())?;
+        Ok(token.filter(|_| is_asked).into_iter().collect())
+    };
+    let prefix = around(BOS, file.truth(ADD_BOS)?.unwrap_or(pre.adds_bos))?;
+    let suffix = around(EOS, file.truth(ADD_EOS)?.unwrap_or(false))?;
+    Ok(Parts {
+        path: beside::weights(checkpoint).to_owned(),
+        keys: Keys { tokens: TOKENS, merges: MERGES, added: TYPES },
+        merges: file.merges()?,
+        tokens,
+        spelling: Spelling::Letters,
+        added,
+        unused,
+        normalizer: pre.normalizer(),
+        pre: Some(pre.words()),
+        rules: Rules { ignore_merges: pre.ignore_merges, ..Rules::default() },
+        prefix,
+        suffix,
+        ends,
+    })
+}
+
+/// The metadata, asked for what a tokenizer needs.
+struct File<'a>(&'a Checkpoint);
+
+impl<'a> File<'a> {
+    fn refuse(&self, key: &str, what: impl Into<String>) -> Error {
+        Error::input(beside::weights(self.0), Place::Key(key.to_owned()), what)
+    }
+
+    fn unsupported(&self, key: &str, what: String) -> Error {
+        let path = beside::weights(self.0).to_owned();
+        Error::Unsupported { path, place: Place::Key(key.to_owned()), what }
+    }
+
+    fn value(&self, key: &str) -> Option<&'a Value> {
+        self.0.metadata().get(key)
+    }
+
+    fn text(&self, key: &str) -> Result<Option<&'a str>, Error> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let text = value.as_text();
+        text.map(Some).ok_or_else(|| self.refuse(key, format!("expected a text, found {value}")))
+    }
+
+    fn truth(&self, key: &str) -> Result<Option<bool>, Error> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Bool(truth)) => Ok(Some(*truth)),
+            Some(value) => Err(self.refuse(key, format!("expected true or false, found {value}"))),
+        }
+    }
+
+    fn texts(&self, key: &str) -> Result<&'a [String], Error> {
+        match self.value(key) {
+            Some(Value::List(List::Texts(texts))) => Ok(texts),
+            Some(value) => Err(self.refuse(key, format!("expected a list of texts, found {value}"))),
+            None => Err(self.refuse(key, "expected a list of texts, found nothing")),
+        }
+    }
+
+    /// The token that a key names, if there is one.
+    fn token(&self, key: &str, n_tokens: usize) -> Result<Option<u32>, Error> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let id = value.to_u64().filter(|id| *id < n_tokens as u64);
+        let expected = || self.refuse(key, format!("expected a token below {n_tokens}, found {value}"));
+        id.map(|id| Some(id as u32)).ok_or_else(expected)
+    }
+
+    /// The tokens that are found before all others, and those that no text has.
+    fn marked(&self, tokens: &[String]) -> Result<(Vec<(u32, AddedToken)>, Vec<u32>), Error> {
+        let (mut added, mut unused) = (Vec::new(), Vec::new());
+        let Some(value) = self.value(TYPES) else { return Ok((added, unused)) };
+        let types: Option<Vec<u64>> = match value.as_list() {
+            Some(List::Unsigned(types)) => Some(types.clone()),
+            Some(List::Signed(types)) => types.iter().map(|n| u64::try_from(*n).ok()).collect(),
+            _ => None,
+        };
+        let types = types.filter(|types| types.len() == tokens.len());
+        let expected = || format!("expected {} types, one for each token, found {value}", tokens.len());
+        let types = types.ok_or_else(|| self.refuse(TYPES, expected()))?;
+        for (id, (kind, text)) in types.into_iter().zip(tokens).enumerate() {
+            match kind {
+                CONTROL | USER_DEFINED if !text.is_empty() => {
+                    let token = AddedToken::from(text.as_str(), kind == CONTROL).normalized(false);
+                    added.push((id as u32, token));
+                }
+                UNUSED => unused.push(id as u32),
+                0..=LAST_TYPE => {}
+                _ => {
+                    let what = format!("expected types up to {LAST_TYPE}, token {id} has {kind}");
+                    return Err(self.refuse(TYPES, what));
+                }
+            }
+        }
+        Ok((added, unused))
+    }
+
+    fn merges(&self) -> Result<Vec<(String, String)>, Error> {
+        let merges = self.texts(MERGES)?;
+        let split = |(idx, merge): (usize, &String)| {
+            // The first token may itself begin with the space that parts them.
+            let first = merge.chars().next().map_or(0, char::len_utf8);
+            let pair =
+                merge[first..].split_once(' ').map(|(a, b)| (merge[..first].to_owned() + a, b.to_owned()));
+            pair.filter(|(_, b)| !b.is_empty()).ok_or_else(|| {
+                let what =
+                    format!("expected two tokens with a space between, entry {idx} is {}", quoted(merge));
+                self.refuse(MERGES, what)
+            })
+        };
+        merges.iter().enumerate().map(split).collect()
+    }
+}

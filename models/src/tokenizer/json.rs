@@ -1,0 +1,343 @@
+//! The `tokenizer.json` beside safetensors, with the configurations that complete it.
+//!
+//! In: `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` of the folder. Out: its [`Parts`].
+//! Only byte-pair encoding is read, and of the other parts only kinds that are known to be safe on any text: a file
+//! names the code that runs, so what is not on a list here is refused.
+
+use std::path::{Path, PathBuf};
+
+use fusebox_runtime::error::{Error, Place, quoted};
+use fusebox_runtime::weights::Checkpoint;
+use fusebox_runtime::weights::value::{List, Value};
+use indexmap::IndexMap;
+use serde::Deserialize;
+use serde_json::Value as Json;
+use serde_json::value::RawValue;
+use tokenizers::AddedToken;
+
+use crate::beside;
+use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts, Rules};
+use crate::tokenizer::spelling::Spelling;
+
+const FILE: &str = "tokenizer.json";
+const CONFIG: &str = "tokenizer_config.json";
+const GENERATION: &str = "generation_config.json";
+/// The longest vocabulary that is read.
+const MAX_BYTES: usize = 256 << 20;
+
+/// The steps that may come before words are merged.
+const NORMALIZERS: [&str; 10] =
+    ["NFC", "NFD", "NFKC", "NFKD", "Sequence", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
+const PRE_TOKENIZERS: [&str; 6] = ["ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"];
+
+#[derive(Deserialize)]
+struct File<'a> {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    normalizer: Option<Json>,
+    pre_tokenizer: Option<Json>,
+    post_processor: Option<Json>,
+    decoder: Option<Json>,
+    #[serde(borrow)]
+    model: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: u32,
+    #[serde(flatten)]
+    token: AddedToken,
+}
+
+#[derive(Deserialize)]
+struct ModelKind {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    vocab: IndexMap<String, u32>,
+    merges: Vec<Merge>,
+    dropout: Option<f64>,
+    unk_token: Option<String>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    #[serde(default)]
+    fuse_unk: bool,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    ignore_merges: bool,
+}
+
+/// Two tokens: as a list, or as one text with a space between.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Pair(String, String),
+    Text(String),
+}
+
+/// What `tokenizer_config.json` adds.
+#[derive(Default, Deserialize)]
+struct Config {
+    add_bos_token: Option<bool>,
+    add_eos_token: Option<bool>,
+    bos_token: Option<Name>,
+    eos_token: Option<Name>,
+}
+
+/// A token by its text, bare or in an object.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Name {
+    Text(String),
+    Object { content: String },
+}
+
+#[derive(Default, Deserialize)]
+struct Generation {
+    eos_token_id: Option<Ids>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+/// What the files of the folder say.
+pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
+    let path = beside::in_folder(checkpoint, FILE);
+    let bytes = beside::read(&path, MAX_BYTES)?;
+    let bytes =
+        bytes.ok_or_else(|| Error::input(&path, Place::Whole, "expected a tokenizer, found no file"))?;
+    let config: Config = beside::config(&beside::in_folder(checkpoint, CONFIG))?.unwrap_or_default();
+    let generation: Generation =
+        beside::config(&beside::in_folder(checkpoint, GENERATION))?.unwrap_or_default();
+    let mut parts = parts(path, &bytes, &config)?;
+    parts.ends.extend(generation.eos_token_id.map_or(Vec::new(), Ids::into_vec));
+    parts.ends.extend(config_ends(checkpoint));
+    Ok(parts)
+}
+
+fn parts(path: PathBuf, bytes: &[u8], config: &Config) -> Result<Parts, Error> {
+    let file: File = beside::parse(&path, bytes)?;
+    let kind: ModelKind = beside::parse(&path, file.model.get().as_bytes())?;
+    if kind.kind.as_deref().is_some_and(|kind| kind != "BPE") {
+        let what = format!("{} is not supported, expected `BPE`", quoted(&kind.kind.unwrap_or_default()));
+        return Err(unsupported(&path, "model.type", what));
+    }
+    let model: Model = beside::parse(&path, file.model.get().as_bytes())?;
+    check_model(&path, &model)?;
+    let (spelling, drops_space) = decoder(&path, file.decoder.as_ref())?;
+    let rules = Rules {
+        ignore_merges: model.ignore_merges,
+        byte_fallback: model.byte_fallback,
+        unknown: model.unk_token,
+        fuses_unknown: model.fuse_unk,
+        drops_space,
+    };
+    let added = file.added_tokens.into_iter().filter(|added| !added.token.content.is_empty());
+    // A text that is in both has the number of the vocabulary.
+    let number =
+        |added: Added| (model.vocab.get(&added.token.content).copied().unwrap_or(added.id), added.token);
+    let added: Vec<(u32, AddedToken)> = added.map(number).collect();
+    let tokens = tokens(&path, model.vocab, &added)?;
+    let id = |text: &str| tokens.iter().position(|token| token == text).map(|id| id as u32);
+    let (mut prefix, mut suffix) = surroundings(&path, file.post_processor.as_ref())?;
+    let surround = |ids: &mut Vec<u32>, is_asked: Option<bool>, name: Option<&Name>| match is_asked {
+        Some(false) => ids.clear(),
+        Some(true) if ids.is_empty() => ids.extend(name.and_then(|name| id(name.text()))),
+        Some(true) | None => {}
+    };
+    surround(&mut prefix, config.add_bos_token, config.bos_token.as_ref());
+    surround(&mut suffix, config.add_eos_token, config.eos_token.as_ref());
+    let ends = config.eos_token.as_ref().and_then(|name| id(name.text())).into_iter().collect();
+    Ok(Parts {
+        normalizer: component(&path, "normalizer", file.normalizer, &NORMALIZERS)?,
+        pre: component(&path, "pre_tokenizer", file.pre_tokenizer, &PRE_TOKENIZERS)?,
+        path,
+        keys: Keys { tokens: "model.vocab", merges: "model.merges", added: "added_tokens" },
+        tokens,
+        spelling,
+        merges: model.merges.into_iter().map(Merge::into_pair).collect(),
+        added,
+        unused: Vec::new(),
+        rules,
+        prefix,
+        suffix,
+        ends,
+    })
+}
+
+fn unsupported(path: &Path, key: &str, what: String) -> Error {
+    Error::Unsupported { path: path.to_owned(), place: Place::Key(key.to_owned()), what }
+}
+
+fn check_model(path: &Path, model: &Model) -> Result<(), Error> {
+    let is_set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    let odd = [
+        (is_set(&model.continuing_subword_prefix), "model.continuing_subword_prefix"),
+        (is_set(&model.end_of_word_suffix), "model.end_of_word_suffix"),
+        (model.dropout.is_some_and(|dropout| dropout != 0.0), "model.dropout"),
+    ];
+    if let Some((_, key)) = odd.iter().find(|(is_odd, _)| *is_odd) {
+        return Err(unsupported(path, key, "it is not supported, expected nothing".to_owned()));
+    }
+    match &model.unk_token {
+        Some(text) if !model.vocab.contains_key(text) => {
+            let what = format!("expected a token of the vocabulary, found {}", quoted(text));
+            Err(Error::input(path, Place::Key("model.unk_token".to_owned()), what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The texts of all tokens, each at its number.
+fn tokens(
+    path: &Path,
+    vocab: IndexMap<String, u32>,
+    added: &[(u32, AddedToken)],
+) -> Result<Vec<String>, Error> {
+    let refuse = |what| Error::input(path, Place::Key("model.vocab".to_owned()), what);
+    let ids = vocab.values().chain(added.iter().map(|(id, _)| id));
+    let n_tokens = ids.max().map_or(0, |id| *id as usize + 1);
+    if n_tokens > MAX_TOKENS {
+        return Err(refuse(format!("expected ids below {MAX_TOKENS}, found {}", n_tokens - 1)));
+    }
+    let mut tokens = vec![String::new(); n_tokens];
+    let added = added.iter().map(|(id, token)| (token.content.clone(), *id));
+    for (text, id) in vocab.into_iter().chain(added) {
+        let place = &mut tokens[id as usize];
+        if !place.is_empty() && *place != text {
+            let what =
+                format!("expected one token for id {id}, found {} and {}", quoted(place), quoted(&text));
+            return Err(refuse(what));
+        }
+        *place = text;
+    }
+    Ok(tokens)
+}
+
+/// A part whose kind is on the list, and all parts inside of it.
+fn component<T: for<'de> Deserialize<'de>>(
+    path: &Path,
+    key: &str,
+    json: Option<Json>,
+    known: &[&str],
+) -> Result<Option<T>, Error> {
+    let Some(json) = json else { return Ok(None) };
+    for kind in kinds(&json) {
+        if !known.contains(&kind) {
+            let what = format!("{} is not supported, expected one of {}", quoted(kind), known.join(", "));
+            return Err(unsupported(path, key, what));
+        }
+    }
+    let part = serde_json::from_value(json);
+    part.map(Some).map_err(|error| {
+        let what = format!("expected a part of another form, found: {}", quoted(&error.to_string()));
+        Error::input(path, Place::Key(key.to_owned()), what)
+    })
+}
+
+/// The kinds of a part and of those inside of it.
+fn kinds(json: &Json) -> Vec<&str> {
+    let own = json.get("type").and_then(Json::as_str).unwrap_or("");
+    let inner = ["normalizers", "pretokenizers", "decoders", "processors"];
+    let inner = inner.iter().filter_map(|key| json.get(key)?.as_array()).flatten();
+    std::iter::once(own).chain(inner.flat_map(kinds)).collect()
+}
+
+/// How tokens stand for bytes, and whether a text loses its first space.
+fn decoder(path: &Path, json: Option<&Json>) -> Result<(Spelling, bool), Error> {
+    let kinds = json.map_or(Vec::new(), kinds);
+    let odd = |kind: &&&str| {
+        !["Sequence", "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"].contains(kind)
+    };
+    if let Some(kind) = kinds.iter().find(odd) {
+        return Err(unsupported(path, "decoder", format!("{} is not supported", quoted(kind))));
+    }
+    if kinds.contains(&"ByteLevel") {
+        return Ok((Spelling::Letters, false));
+    }
+    if kinds.iter().any(|kind| ["ByteFallback", "Metaspace"].contains(kind)) {
+        let drops_space = kinds.iter().any(|kind| ["Strip", "Metaspace"].contains(kind));
+        return Ok((Spelling::Pieces, drops_space));
+    }
+    let what = "expected `ByteLevel`, `ByteFallback` or `Metaspace`, found neither".to_owned();
+    Err(unsupported(path, "decoder", what))
+}
+
+/// The tokens before and after a text.
+fn surroundings(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<u32>), Error> {
+    let refuse = |what: &str| Error::input(path, Place::Key("post_processor".to_owned()), what);
+    let (mut prefix, mut suffix) = (Vec::new(), Vec::new());
+    let Some(json) = json else { return Ok((prefix, suffix)) };
+    let inner = json.get("processors").and_then(Json::as_array);
+    for step in inner.map_or(std::slice::from_ref(json), Vec::as_slice) {
+        match step.get("type").and_then(Json::as_str).unwrap_or("") {
+            "ByteLevel" => continue,
+            "TemplateProcessing" => {}
+            kind => {
+                return Err(unsupported(path, "post_processor", format!("{} is not supported", quoted(kind))));
+            }
+        }
+        let pieces = step.get("single").and_then(Json::as_array);
+        let mut side = &mut prefix;
+        for piece in pieces.ok_or_else(|| refuse("expected a list under `single`"))? {
+            let Some(name) = piece.pointer("/SpecialToken/id").and_then(Json::as_str) else {
+                side = &mut suffix;
+                continue;
+            };
+            let ids = step.get("special_tokens").and_then(|all| all.get(name)?.get("ids")?.as_array());
+            let ids = ids.ok_or_else(|| refuse("expected a list of ids for each special token"))?;
+            for id in ids {
+                let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
+                side.push(id.ok_or_else(|| refuse("expected ids of tokens"))?);
+            }
+        }
+    }
+    Ok((prefix, suffix))
+}
+
+/// The ends that `config.json` names.
+fn config_ends(checkpoint: &Checkpoint) -> Vec<u32> {
+    let ids = match checkpoint.metadata().get("eos_token_id") {
+        Some(Value::List(List::Unsigned(ids))) => ids.clone(),
+        Some(value) => value.to_u64().into_iter().collect(),
+        None => Vec::new(),
+    };
+    ids.into_iter().filter_map(|id| u32::try_from(id).ok()).collect()
+}
+
+impl Merge {
+    fn into_pair(self) -> (String, String) {
+        match self {
+            Self::Pair(a, b) => (a, b),
+            Self::Text(text) => {
+                let (a, b) = text.split_once(' ').unwrap_or((&text, ""));
+                (a.to_owned(), b.to_owned())
+            }
+        }
+    }
+}
+
+impl Name {
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Object { content: text } => text,
+        }
+    }
+}
+
+impl Ids {
+    fn into_vec(self) -> Vec<u32> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
+        }
+    }
+}

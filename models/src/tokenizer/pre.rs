@@ -1,0 +1,213 @@
+//! How a text is divided into words before its bytes are merged, by the names that GGUF files use.
+//!
+//! In: the value of `tokenizer.ggml.pre`. Out: the patterns, one after another over what the ones before left whole,
+//! and what else the name stands for.
+//! A name that is not here is refused: another division gives other tokens, and nobody would notice.
+
+use tokenizers::SplitDelimiterBehavior;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::normalizers::unicode::NFC;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+
+/// What the name of a pre-tokenizer stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pre {
+    patterns: &'static [&'static str],
+    /// Whether a text is composed first; the files do not say it, their originals do.
+    is_composed: bool,
+    pub(super) ignore_merges: bool,
+    /// Whether texts begin with the first token unless the file says otherwise.
+    pub(super) adds_bos: bool,
+}
+
+const DEFAULT: [&str; 4] = [
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    r"[0-9][0-9][0-9]",
+];
+
+const GPT2: [&str; 1] = [r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"];
+
+const STARCODER: [&str; 2] = [r"\p{N}", GPT2[0]];
+
+const QWEN2: [&str; 1] = [concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+    r"\s*[\r\n]+|\s+(?!\S)|\s+",
+)];
+
+const QWEN35: [&str; 1] = [concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)];
+
+const LLAMA3: [&str; 1] = [concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+    r"\s*[\r\n]+|\s+(?!\S)|\s+",
+)];
+
+const GPT4O: [&str; 1] = [concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)];
+
+const TEKKEN: [&str; 1] = [concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)];
+
+const YOUTU: [&str; 2] = [
+    "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+",
+    concat!(
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+        r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+];
+
+const DEEPSEEK_LLM: [&str; 6] = [
+    r"[\r\n]",
+    concat!(
+        r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼ",
+        "\u{1fbe}ῂ-ῄῆ-ῌῐ-\u{1fd3}ῖ-\u{1fdb}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212a}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛ",
+        "Ꜣ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
+    ),
+    "\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+",
+    r"\s+$",
+    "[一-龥ࠀ-一가-\u{d7ff}]+",
+    r"\p{N}+",
+];
+
+const DEEPSEEK_CODER: [&str; 5] =
+    [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\u{d7ff}]+", r"\p{N}"];
+
+const DEEPSEEK_V3: [&str; 3] = [
+    r"\p{N}{1,3}",
+    "[一-龥\u{3040}-ゟ゠-ヿ]+",
+    concat!(
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"##,
+        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+];
+
+/// The names with what they stand for.
+const NAMES: [(&str, Pre); 31] = [
+    ("default", plain(&DEFAULT)),
+    ("gpt-2", plain(&GPT2)),
+    ("phi-2", plain(&GPT2)),
+    ("mpt", plain(&GPT2)),
+    ("olmo", plain(&GPT2)),
+    ("exaone4", plain(&GPT2)),
+    ("starcoder", plain(&STARCODER)),
+    ("refact", plain(&STARCODER)),
+    ("command-r", plain(&STARCODER)),
+    ("smollm", plain(&STARCODER)),
+    ("codeshell", plain(&STARCODER)),
+    ("exaone", plain(&STARCODER)),
+    ("qwen2", composed(&QWEN2)),
+    ("deepseek-r1-qwen", composed(&QWEN2)),
+    ("qwen35", composed(&QWEN35)),
+    ("stablelm2", plain(&QWEN2)),
+    ("hunyuan", plain(&QWEN2)),
+    ("megrez", plain(&QWEN2)),
+    ("llama-bpe", whole(&LLAMA3, true)),
+    ("llama3", whole(&LLAMA3, true)),
+    ("llama-v3", whole(&LLAMA3, true)),
+    ("smaug-bpe", plain(&LLAMA3)),
+    ("dbrx", plain(&LLAMA3)),
+    ("glm4", plain(&LLAMA3)),
+    ("chatglm-bpe", plain(&LLAMA3)),
+    ("tekken", whole(&TEKKEN, true)),
+    ("gpt-4o", plain(&GPT4O)),
+    ("youtu", whole(&YOUTU, false)),
+    ("deepseek-llm", plain(&DEEPSEEK_LLM)),
+    ("deepseek-coder", plain(&DEEPSEEK_CODER)),
+    ("deepseek-v3", plain(&DEEPSEEK_V3)),
+];
+
+const fn plain(patterns: &'static [&'static str]) -> Pre {
+    Pre { patterns, is_composed: false, ignore_merges: false, adds_bos: false }
+}
+
+const fn composed(patterns: &'static [&'static str]) -> Pre {
+    Pre { patterns, is_composed: true, ignore_merges: false, adds_bos: false }
+}
+
+const fn whole(patterns: &'static [&'static str], adds_bos: bool) -> Pre {
+    Pre { patterns, is_composed: false, ignore_merges: true, adds_bos }
+}
+
+/// What a name stands for, if it is known.
+pub(super) fn named(name: &str) -> Option<Pre> {
+    NAMES.iter().find(|(known, _)| *known == name).map(|(_, pre)| *pre)
+}
+
+/// All names.
+pub(super) fn names() -> String {
+    NAMES.map(|(name, _)| name).join(", ")
+}
+
+impl Pre {
+    /// What composes a text, if anything does.
+    pub(super) fn normalizer(self) -> Option<NormalizerWrapper> {
+        self.is_composed.then_some(NormalizerWrapper::NFC(NFC))
+    }
+
+    /// What divides a text into words and writes their bytes as letters.
+    pub(super) fn words(self) -> PreTokenizerWrapper {
+        let split = |pattern: &&str| {
+            let pattern = SplitPattern::Regex((*pattern).to_owned());
+            let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
+            PreTokenizerWrapper::Split(split.expect("a test compiles every pattern"))
+        };
+        let mut steps: Vec<PreTokenizerWrapper> = self.patterns.iter().map(split).collect();
+        steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)));
+        PreTokenizerWrapper::Sequence(Sequence::new(steps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
+
+    use super::*;
+
+    fn words(name: &str, text: &str) -> Vec<String> {
+        let mut words = PreTokenizedString::from(text);
+        named(name).unwrap().words().pre_tokenize(&mut words).unwrap();
+        let splits = words.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        splits.into_iter().map(|(_, (start, stop), _)| text[start..stop].to_owned()).collect()
+    }
+
+    #[test]
+    fn every_pattern_compiles_and_loses_nothing() {
+        let text = "I'm\u{3000}12345 x²  \r\n\n日本語テスト가나 мир — …“q” a_b(c) \t ";
+        for (name, _) in NAMES {
+            assert_eq!(words(name, text).concat(), text, "{name}");
+        }
+    }
+
+    #[test]
+    fn digits_are_grouped_as_each_family_does() {
+        assert_eq!(words("qwen2", "1234"), ["1", "2", "3", "4"]);
+        assert_eq!(words("llama-bpe", "12345"), ["123", "45"]);
+        assert_eq!(words("deepseek-v3", "12345"), ["123", "45"]);
+        assert_eq!(words("deepseek-llm", "12345"), ["12345"]);
+        assert_eq!(words("gpt-2", "a 12345"), ["a", " 12345"]);
+    }
+
+    #[test]
+    fn words_take_their_space_and_scripts_are_kept_apart() {
+        assert_eq!(words("llama-bpe", "Hello  world's\n x"), ["Hello", " ", " world", "'s", "\n", " x"]);
+        assert_eq!(words("gpt-2", "they'LL've"), ["they", "'", "LL", "'ve"]);
+        assert_eq!(words("qwen2", "they'LL've"), ["they", "'LL", "'ve"]);
+        assert_eq!(words("deepseek-v3", "x日本語y"), ["x", "日本語", "y"]);
+        assert_eq!(words("deepseek-llm", " über alles!"), [" über", " alles", "!"]);
+        assert_eq!(words("youtu", "HelloWorld 한국어"), ["Hello", "World", " ", "한국어"]);
+    }
+}
