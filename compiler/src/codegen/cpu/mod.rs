@@ -24,6 +24,8 @@ pub mod level;
 mod limits;
 mod math;
 mod memory;
+#[expect(unsafe_code, reason = "addresses that generated code computes become slices and vectors")]
+mod micro;
 mod scalar;
 
 use jit::Code;
