@@ -7,7 +7,17 @@ use crate::tidy::source::{Source, braced, find_word, line_at, sources};
 use crate::tidy::{Offence, assert_none, offence};
 
 /// The files that may contain `unsafe`.
-const UNSAFE: &[&str] = &["compiler/src/codegen/cpu/jit.rs", "runtime/src/weights/mapping.rs"];
+const UNSAFE: &[&str] = &[
+    "compiler/src/codegen/cpu/jit.rs",
+    "compiler/src/codegen/cpu/micro/avx2.rs",
+    "compiler/src/codegen/cpu/micro/avx512.rs",
+    "compiler/src/codegen/cpu/micro/forms.rs",
+    "compiler/src/codegen/cpu/micro/mod.rs",
+    "compiler/src/codegen/cpu/micro/neon.rs",
+    "compiler/src/codegen/cpu/micro/tests.rs",
+    "compiler/src/codegen/cpu/micro/view.rs",
+    "runtime/src/weights/mapping.rs",
+];
 
 /// The files that may read environment variables.
 const ENVIRONMENT: [&str; 3] = ["compiler/src/options.rs", "tests/oracles.rs", "tests/slow.rs"];

@@ -58,15 +58,6 @@ impl Storage {
         })
     }
 
-    /// Bytes of one element, where elements lie as they are.
-    pub(super) fn plain_bytes(self) -> Option<usize> {
-        match self {
-            Self::F32 => Some(4),
-            Self::F16 | Self::BF16 => Some(2),
-            _ => None,
-        }
-    }
-
     /// Bytes of `k` elements, without scales that lie apart.
     pub(super) fn bytes(self, k: usize) -> usize {
         let (len, n_bytes) = self.block();
