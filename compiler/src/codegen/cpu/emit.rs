@@ -2,8 +2,8 @@
 //!
 //! In: a part, and a function of the signature of [`signature`] to fill. Out: its loops and nests as blocks of code.
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
-//! scratch memory, and a fold's value in a register. Nothing is reordered: sums are sums in the order of the text.
-//! Code for a whole nest, where there is a faster form, belongs in `nest`.
+//! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
+//! Code for a whole nest, where there is a faster form, belongs in `nest`; `vector.rs` has one.
 
 use std::collections::BTreeMap;
 
@@ -57,6 +57,7 @@ pub(super) fn emit(
         tiles: List::default(),
         symbols: BTreeMap::new(),
         vars: BTreeMap::new(),
+        masks: BTreeMap::new(),
     };
     let [first, end] = emitter.arguments(symbols);
     emitter.tasks(first, end);
@@ -80,6 +81,8 @@ pub(super) struct Emitter<'a, 'f> {
     pub(super) symbols: BTreeMap<Symbol, Value>,
     /// The variables that have a value here, and those of loops that are done.
     pub(super) vars: BTreeMap<VarId, Value>,
+    /// The masks that comparisons of vectors gave, by their ones and zeros.
+    pub(super) masks: BTreeMap<Value, Value>,
 }
 
 impl Emitter<'_, '_> {
@@ -166,6 +169,9 @@ impl Emitter<'_, '_> {
     }
 
     fn nest(&mut self, nest: &Nest) {
+        if self.vectorised(nest) {
+            return;
+        }
         self.each(&nest.loops, &mut |emitter| {
             let value = match &nest.fold {
                 Some(folding) => emitter.folded(nest, folding),
@@ -192,7 +198,7 @@ impl Emitter<'_, '_> {
         self.builder.use_var(so_far)
     }
 
-    fn dtype(&self, nest: &Nest) -> DType {
+    pub(super) fn dtype(&self, nest: &Nest) -> DType {
         let of_place = |place| match place {
             Place::Param(id) => self.kernel.params[id].format.dtype(),
             Place::Tile(id) => self.part.tiles[id].dtype,
@@ -201,7 +207,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Does something for every combination of values of some variables, the last running fastest.
-    fn each(&mut self, vars: &[VarId], act: &mut dyn FnMut(&mut Self)) {
+    pub(super) fn each(&mut self, vars: &[VarId], act: &mut dyn FnMut(&mut Self)) {
         let Some((var, inner)) = vars.split_first() else { return act(self) };
         let range = self.values(*var);
         self.counted(range, |emitter, value| {
@@ -211,7 +217,7 @@ impl Emitter<'_, '_> {
     }
 
     /// The first value of a variable, what lies between two, and one past the last.
-    fn values(&mut self, var: VarId) -> (Value, i64, Value) {
+    pub(super) fn values(&mut self, var: VarId) -> (Value, i64, Value) {
         let part = self.part;
         match &part.vars[var].range {
             Range::Whole { len } => (self.whole(0), 1, self.sym(len)),
@@ -228,7 +234,11 @@ impl Emitter<'_, '_> {
     }
 
     /// A loop from the first value by steps to below the last.
-    fn counted(&mut self, (first, step, end): (Value, i64, Value), body: impl FnOnce(&mut Self, Value)) {
+    pub(super) fn counted(
+        &mut self,
+        (first, step, end): (Value, i64, Value),
+        body: impl FnOnce(&mut Self, Value),
+    ) {
         let [head, inside, after] = [0; 3].map(|_| self.builder.create_block());
         let value = self.builder.append_block_param(head, I64);
         self.builder.ins().jump(head, &[first.into()]);

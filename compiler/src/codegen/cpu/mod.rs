@@ -16,15 +16,20 @@ use crate::error::{Complaint, Error};
 use crate::kernel::Kernel;
 use crate::kernel::verify::verify;
 
+mod approx;
+mod choice;
 mod decode;
 mod emit;
+mod halves;
 mod index;
 pub mod jit;
+mod lanes;
 pub mod level;
 mod limits;
 mod math;
 mod memory;
 mod scalar;
+mod vector;
 
 use jit::Code;
 use level::{Level, Numbers};
