@@ -2,9 +2,9 @@
 //!
 //! In: a part, and a function of the signature of [`signature`] to fill. Out: its loops and nests as blocks of code.
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
-//! scratch memory, and a fold's value in a register. Nothing is reordered: sums are sums in the order of the text.
+//! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them. Code for a whole nest, where there is
-//! a faster form, belongs in `nest`.
+//! a faster form, belongs in `nest`: `product.rs` and `vector.rs` have one.
 
 use std::collections::BTreeMap;
 
@@ -65,6 +65,7 @@ pub(super) fn emit(
         slots: Vec::new(),
         symbols: BTreeMap::new(),
         vars: BTreeMap::new(),
+        masks: BTreeMap::new(),
     };
     let slots = rounded(cpu, table, kernel, part);
     let steps = steps((cpu, table), kernel, part, &slots);
@@ -94,6 +95,8 @@ pub(super) struct Emitter<'a, 'f> {
     pub(super) symbols: BTreeMap<Symbol, Value>,
     /// The variables that have a value here, and those of loops that are done.
     pub(super) vars: BTreeMap<VarId, Value>,
+    /// The masks that comparisons of vectors gave, by their ones and zeros.
+    pub(super) masks: BTreeMap<Value, Value>,
 }
 
 /// Room for vectors that products round.
@@ -241,7 +244,7 @@ impl Emitter<'_, '_> {
     }
 
     pub(super) fn nest(&mut self, nest: &Nest) {
-        if self.product(nest) {
+        if self.product(nest) || self.vectorised(nest) {
             return;
         }
         self.each(&nest.loops, &mut |emitter| {
@@ -270,7 +273,7 @@ impl Emitter<'_, '_> {
         self.builder.use_var(so_far)
     }
 
-    fn dtype(&self, nest: &Nest) -> DType {
+    pub(super) fn dtype(&self, nest: &Nest) -> DType {
         let of_place = |place| match place {
             Place::Param(id) => self.kernel.params[id].format.dtype(),
             Place::Tile(id) => self.part.tiles[id].dtype,
@@ -306,7 +309,11 @@ impl Emitter<'_, '_> {
     }
 
     /// A loop from the first value by steps to below the last.
-    fn counted(&mut self, (first, step, end): (Value, i64, Value), body: impl FnOnce(&mut Self, Value)) {
+    pub(super) fn counted(
+        &mut self,
+        (first, step, end): (Value, i64, Value),
+        body: impl FnOnce(&mut Self, Value),
+    ) {
         let [head, inside, after] = [0; 3].map(|_| self.builder.create_block());
         let value = self.builder.append_block_param(head, I64);
         self.builder.ins().jump(head, &[first.into()]);

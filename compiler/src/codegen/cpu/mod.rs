@@ -17,12 +17,16 @@ use crate::error::{Complaint, Error};
 use crate::kernel::Kernel;
 use crate::kernel::verify::verify;
 
+mod approx;
 mod call;
+mod choice;
 mod decode;
 mod emit;
+mod halves;
 mod hoist;
 mod index;
 pub mod jit;
+mod lanes;
 pub mod level;
 mod limits;
 mod math;
@@ -31,6 +35,7 @@ mod memory;
 mod micro;
 mod product;
 mod scalar;
+mod vector;
 
 use jit::Code;
 use level::{Level, Numbers};

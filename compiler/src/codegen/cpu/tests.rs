@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::hoist::{rounded, steps};
 use super::jit::Bytes;
-use super::micro::table;
-use super::product::{Plan, plan};
+use super::level::Level;
 use super::*;
 use crate::foundation::entity::Id;
 use crate::kernel::index::Index;
@@ -13,13 +11,31 @@ use crate::kernel::parse::parse;
 use crate::kernel::print::symbols;
 use crate::kernel::run::memory::{Buffer, Buffers};
 use crate::kernel::run::run;
-use crate::kernel::{Access, Expr, Nest, Stmt, VarId, samples};
+use crate::kernel::{Access, Expr, Stmt, VarId, samples};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
+
+mod products;
 
 fn code(text: &str) -> Code {
     Cpu::host(Numbers::Exact).unwrap().compile(&parse(text).unwrap()).unwrap()
 }
+
+/// Runs a kernel as the interpreter does, on the same bytes, exactly and in single precision.
+fn check(text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize) {
+    check_by(near, text, values, inputs, step);
+}
+
+/// The same with a judge of the numbers in single precision.
+fn check_by(judge: Judge, text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize) {
+    check_at((Level::host(), Numbers::Exact, same), text, values, inputs, step);
+    for level in [Level::host(), Level::Portable] {
+        check_at((level, Numbers::Single, judge), text, values, inputs, step);
+    }
+}
+
+/// Says whether numbers are right.
+type Judge = fn(&Buffer, &Buffer) -> bool;
 
 /// The bytes of elements of a plain format.
 fn encoded(format: Format, elements: &[f32]) -> Vec<u8> {
@@ -34,13 +50,15 @@ fn encoded(format: Format, elements: &[f32]) -> Vec<u8> {
 }
 
 /// Runs a kernel both ways on the same bytes, its code in ranges of `step` tasks.
-fn check(text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize) {
-    check_near(text, values, inputs, step, (&code(text), 0.0));
-}
-
-/// The same with code of the caller's, and how far it may be off for each unit of the typical size.
-fn check_near(text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize, (code, tolerance): (&Code, f32)) {
+fn check_at(
+    (level, numbers, judge): (Level, Numbers, Judge),
+    text: &str,
+    values: &[i64],
+    inputs: &[Vec<u8>],
+    step: usize,
+) {
     let kernel = &parse(text).unwrap();
+    let code = Cpu::at(level, numbers).unwrap().compile(kernel).unwrap();
     let names = symbols(kernel).into_iter().map(|symbol| symbol.name);
     let named: BTreeMap<_, _> = names.zip(values.iter().copied()).collect();
     let mut inputs = inputs.iter();
@@ -64,8 +82,8 @@ fn check_near(text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize, (code
     }
     for ((param, bytes), expected) in kernel.params.values().zip(&memory).zip(expected.0.values()) {
         let actual = decoded(param.format, bytes);
-        let is_same = same(&actual, expected) || near(&actual, expected, tolerance);
-        assert!(is_same, "{}\n{actual:?}\n{expected:?}\n{text}", param.name);
+        let which = format!("{} {level} {numbers:?}", param.name);
+        assert!(judge(&actual, expected), "{which}\n{actual:?}\n{expected:?}\n{text}");
     }
 }
 
@@ -88,10 +106,25 @@ fn same(a: &Buffer, b: &Buffer) -> bool {
     }
 }
 
-fn near(a: &Buffer, b: &Buffer, tolerance: f32) -> bool {
-    let (Buffer::Float(a), Buffer::Float(b)) = (a, b) else { return false };
-    let typical = (b.iter().map(|x| x * x).sum::<f32>() / b.len() as f32).sqrt();
-    a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance * typical.max(b.abs()))
+/// Whether every number is right to some units in the last place of the typical one.
+fn near(a: &Buffer, b: &Buffer) -> bool {
+    let Buffer::Float(numbers) = b else { return a == b };
+    let squares: f64 = numbers.iter().filter(|x| x.is_finite()).map(|x| f64::from(*x).powi(2)).sum();
+    within((squares / numbers.len().max(1) as f64).sqrt(), a, b)
+}
+
+/// Whether every number is right to some units in its last place.
+fn close(a: &Buffer, b: &Buffer) -> bool {
+    within(0.0, a, b)
+}
+
+fn within(typical: f64, a: &Buffer, b: &Buffer) -> bool {
+    let (Buffer::Float(a), Buffer::Float(b)) = (a, b) else { return a == b };
+    let is_near = |a: f32, b: f32| {
+        let allowed = 1e-6 * typical.max(f64::from(b).abs()) + f64::from(f32::MIN_POSITIVE);
+        a == b || a.is_nan() && b.is_nan() || (f64::from(a) - f64::from(b)).abs() <= allowed && b.is_finite()
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_near(*a, *b))
 }
 
 /// Bytes for each parameter that is read: small numbers, or whatever bits a block may have.
@@ -169,7 +202,11 @@ const FLOATS: [f32; 16] = [
 #[test]
 fn every_function_of_floats_is_that_of_the_interpreter() {
     let data = [encoded(Format::F32, &FLOATS)];
-    let unary = ["neg", "exp", "ln", "sin", "cos", "sqrt", "rsqrt", "recip", "cast.f16", "cast.bf16"];
+    for f in ["sin", "cos"] {
+        let text = table("f32", "f32", &format!("{f}(@0[a0])"));
+        check_at((Level::host(), Numbers::Exact, same), &text, &[], &data, 100);
+    }
+    let unary = ["neg", "exp", "ln", "sqrt", "rsqrt", "recip", "cast.f16", "cast.bf16"];
     let unary = unary.map(|f| ("f32", format!("{f}(@0[a0])")));
     let pairs = ["add", "sub", "mul", "div", "max", "min"].map(|f| ("f32", format!("{f}(@0[a0], @0[b1])")));
     let truths = ["lt", "le", "eq"].map(|f| ("i32", format!("{f}(@0[a0], @0[b1])")));
@@ -206,149 +243,104 @@ fn table(dtype: &str, of: &str, value: &str) -> String {
     )
 }
 
-/// Products as they occur: rows and vectors in blocks, runs of several axes, weights picked by numbers from memory, one
-/// vector for two weights, sums that are carried on, and mixtures.
-const PRODUCTS: [(&str, usize); 4] = [
-    (
-        r#"kernel "gate and up" matrix-matrix
-  read @0 x : f32[t:37, d:64]
-  read @1 w : FORMAT[f:21, d:64]
-  read @2 v : FORMAT[f:21, d:64]
-  write @3 y : f32[t:37, f:21]
-part
-  tile tile0 : f32[5, 64]
-  tile tile1 : f32[5, 8]
-  tile tile2 : f32[5, 8]
-  tile tile3 : f32[5]
-  var t0 in blocks of 5 step 5 from 0 to 37
-  var f1 in blocks of 8 step 8 from 0 to 21
-  var t2 within t0
-  var f3 within f1
-  var d4 in 0..64
-  grid t0, f1
-  for t2, d4
-    tile0[-t0+t2, d4] = mul(@0[t2, d4], 0.5)
-  for t2
-    tile3[-t0+t2] = sum d4 of mul(tile0[-t0+t2, d4], tile0[-t0+t2, d4])
-  for t2, f3
-    tile1[-t0+t2, -f1+f3] = sum d4 of mul(tile0[-t0+t2, d4], @1[f3, d4])
-  for t2, f3
-    tile2[-t0+t2, -f1+f3] = sum d4 of mul(@2[f3, d4], tile0[-t0+t2, d4]) from tile1[-t0+t2, -f1+f3]
-  for t2, f3
-    @3[t2, f3] = add(mul(tile1[-t0+t2, -f1+f3], tile3[-t0+t2]), tile2[-t0+t2, -f1+f3])
-"#,
-        4,
-    ),
-    (
-        r#"kernel "heads" matrix-vector
-  read @0 x : f32[t:2, kv:2, g:2, side:2, pair:32]
-  read @1 w : FORMAT[d:9, kv:2, g:2, e:64]
-  write @2 y : f32[t:2, d:9]
-part
-  var t0 in 0..2
-  var d1 in 0..9
-  var e2 in 0..64
-  var g3 in 0..2
-  var kv4 in 0..2
-  grid t0
-  for d1
-    @2[t0, d1] = sum e2, g3, kv4 of mul(@0[t0, kv4, g3, (e2/32), (e2%32)], @1[d1, kv4, g3, e2]) from 2.0
-"#,
-        1,
-    ),
-    (
-        r#"kernel "picked" experts
-  read @0 x : f32[k:3, f:64]
-  read @1 ids : i32[k:3]
-  read @2 w : FORMAT[x:5, d:7, f:64]
-  write @3 y : f32[d:7]
-part
-  var d0 in 0..7
-  var f1 in 0..64
-  var k2 in 0..3
-  grid
-  for d0
-    @3[d0] = sum f1, k2 of mul(@0[k2, f1], @2[lookup(@1[k2], 5), d0, f1])
-"#,
-        1,
-    ),
-    (
-        r#"symbol P in 0..40 near 33
-kernel "mixture" attention
-  read @0 p : f32[g:3, s:41]
-  read @1 v : f16[s:41, e:64]
-  write @2 y : f32[g:3, e:64]
-part
-  tile tile0 : f32[3, 64]
-  var g0 in 0..3
-  var e1 in 0..64
-  var s2 in blocks of 16 step 16 from 0 to P+1
-  var s3 within s2
-  grid
-  for g0, e1
-    tile0[g0, e1] = 1.0
-  loop s2
-    for g0, e1
-      tile0[g0, e1] = sum s3 of mul(@0[g0, s3], cast.f32(@1[s3, e1])) from mul(tile0[g0, e1], 0.5)
-  end
-  for g0, e1
-    @2[g0, e1] = tile0[g0, e1]
-"#,
-        1,
-    ),
-];
+/// The same function of the elements of an axis, alone and in lanes.
+fn lanes(dtype: &str, of: &str, n: usize, value: &str) -> String {
+    format!(
+        "kernel \"lanes\" map\n  read @0 x : {of}[a:{n}]\n  write @1 y : {dtype}[a:{n}]\npart\n  \
+         var a0 in 0..{n}\n  grid\n  for a0\n    @1[a0] = {value}\n"
+    )
+}
 
 #[test]
-fn products_are_near_what_is_interpreted() {
-    let formats = ["f32", "f16", "q8_0", "q4_0", "q5_1", "int8.g64", "int8.g32"];
-    for (text, n_products) in PRODUCTS {
-        for format in formats {
-            // Halves need a cast where they are multiplied.
-            let text = if format == "f16" {
-                let weights =
-                    ["@1[f3, d4]", "@2[f3, d4]", "@1[d1, kv4, g3, e2]", "@2[lookup(@1[k2], 5), d0, f1]"];
-                let cast = |text: String, weight: &str| text.replace(weight, &format!("cast.f32({weight})"));
-                weights.into_iter().fold(text.to_owned(), cast)
-            } else {
-                text.to_owned()
-            };
-            let text = &text.replace("FORMAT", format);
-            let kernel = parse(text).unwrap();
-            let values: Vec<i64> = symbols(&kernel).iter().map(|symbol| symbol.near).collect();
-            for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
-                for (numbers, tolerance) in [(Numbers::Single, 1e-5), (Numbers::Quantised, 0.05)] {
-                    let of_nest =
-                        |nest: &Nest| plan(&kernel, &kernel.parts[0], nest, (numbers, table(level)));
-                    assert_eq!(count(&kernel.parts[0].body, &of_nest), n_products, "{text}");
-                    let code = Cpu::at(level, numbers).unwrap().compile(&kernel).unwrap();
-                    for step in [1, 3, 1000] {
-                        check_near(text, &values, &inputs(text), step, (&code, tolerance));
-                    }
-                }
-            }
+fn functions_in_lanes_take_the_same_edges() {
+    let data = [encoded(Format::F32, &FLOATS)];
+    let pairs = ["add", "sub", "mul", "div", "max", "min"].map(|f| format!("{f}(@0[a0], @0[((a0+4)%16)])"));
+    let unary = ["neg", "exp", "ln", "sqrt", "rsqrt", "recip", "cast.f16", "cast.bf16"];
+    let unary = unary.map(|f| format!("{f}(@0[a0])"));
+    let select = "select(lt(@0[a0], @0[((a0+4)%16)]), @0[a0], cast.f32(cast.i32(@0[-a0+15])))".to_owned();
+    for value in pairs.into_iter().chain(unary).chain([select]) {
+        for dtype in ["f32", "f16", "bf16"] {
+            let judge = if dtype == "f32" { close } else { near };
+            check_by(judge, &lanes(dtype, "f32", 16, &value), &[], &data, 1);
+        }
+    }
+    for value in ["lt(@0[a0], @0[((a0+8)%16)])", "cast.i32(@0[a0])", "position(((a0-9)%8)+10*((a0-9)/4))"] {
+        check(&lanes("i32", "f32", 16, value), &[], &data, 1);
+    }
+}
+
+#[test]
+fn every_half_precision_number_is_converted_in_lanes() {
+    let bits: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for format in ["f16", "bf16"] {
+        check(&lanes("f32", format, 65536, "@0[a0]"), &[], std::slice::from_ref(&bits), 1);
+        // Halfway to the next number, which goes to even, and a little to either side.
+        for more in ["1.0", "1.00048828125", "1.0004884", "1.0004882", "1.00390625", "1.003907", "1.003906"] {
+            let value = format!("mul(@0[a0], {more})");
+            check_by(same, &lanes(format, format, 65536, &value), &[], std::slice::from_ref(&bits), 1);
         }
     }
 }
 
-/// How many nests have a plan.
-fn count(body: &[Stmt], plan: &dyn Fn(&Nest) -> Option<Plan>) -> usize {
-    let n = body.iter().map(|stmt| match stmt {
-        Stmt::Nest(nest) => usize::from(plan(nest).is_some()),
-        Stmt::Loop { body, .. } => count(body, plan),
-    });
-    n.sum()
+/// The results of a function in lanes.
+fn results(level: Level, f: &str, x: &[f32]) -> Vec<f32> {
+    let text = lanes("f32", "f32", x.len(), &format!("{f}(@0[a0])"));
+    let code = Cpu::at(level, Numbers::Single).unwrap().compile(&parse(&text).unwrap()).unwrap();
+    let (x, mut y) = (encoded(Format::F32, x), vec![0; 4 * x.len()]);
+    let mut buffers = [Bytes::Read(&x), Bytes::Write(&mut y)];
+    code.run(0..1, &mut buffers, &[], &mut vec![0; code.scratch_bytes()]).unwrap();
+    y.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+/// The greatest distance from the function of double precision, in units in the last place.
+fn greatest_error(level: Level, f: &str, of: fn(f64) -> f64, x: &[f32]) -> f64 {
+    let error = |(x, y): (&f32, f32)| {
+        let wanted = of(f64::from(*x));
+        let unit = f64::from(f32::EPSILON) * 2f64.powi((wanted.abs().log2().floor() as i32).max(-126));
+        if f64::from(y) == wanted || f64::from(y as f32) == f64::from(wanted as f32) {
+            return 0.0;
+        }
+        assert!(y.is_finite(), "{f} of {x} is {y}, not {wanted}");
+        (f64::from(y) - wanted).abs() / unit
+    };
+    x.iter().zip(results(level, f, x)).map(error).fold(0.0, f64::max)
 }
 
 #[test]
-fn what_tasks_have_in_common_is_done_once_for_them() {
-    let kernel = parse(&PRODUCTS[0].0.replace("FORMAT", "q8_0")).unwrap();
-    let (cpu, table) = (Cpu::host(Numbers::Quantised).unwrap(), table(Level::host()));
-    let part = &kernel.parts[0];
-    let slots = rounded(&cpu, table, &kernel, part);
-    let depths: Vec<usize> =
-        steps((&cpu, table), &kernel, part, &slots).iter().map(|step| step.depth).collect();
-    // The tile and its squares go with the tokens, and so do its numbers of 8 bits, which both weights share.
-    assert_eq!((slots.len(), depths), (1, vec![1, 1, 1, 2, 2, 2]));
+fn polynomials_are_within_a_few_units_in_the_last_place() {
+    let spread = |from: f32, to: f32| -> Vec<f32> {
+        (0..200_000).map(|i| from + (to - from) * (i as f32 / 199_999.0)).collect()
+    };
+    // Every 4099th number above zero, those below the normal ones included.
+    let positive: Vec<f32> = (1..0x7f80_0000).step_by(4099).map(f32::from_bits).collect();
+    let exponents = [spread(-110.0, 95.0), spread(-1.0, 1.0), vec![88.72, 88.73, -87.4, -103.9, -104.1]];
+    let near_one = [positive.clone(), spread(0.5, 2.0)].concat();
+    for level in [Level::host(), Level::Portable] {
+        let errors = [
+            ("exp", 2.0, greatest_error(level, "exp", f64::exp, &exponents.concat())),
+            ("ln", 2.0, greatest_error(level, "ln", f64::ln, &near_one)),
+            ("rsqrt", 2.0, greatest_error(level, "rsqrt", |x| 1.0 / x.sqrt(), &positive)),
+            ("recip", 0.5, greatest_error(level, "recip", |x| 1.0 / x, &positive)),
+            ("sin", 2.0, greatest_error(level, "sin", f64::sin, &spread(-30.0, 30.0))),
+            ("cos", 2.0, greatest_error(level, "cos", f64::cos, &spread(-30.0, 30.0))),
+        ];
+        for (f, allowed, error) in errors {
+            assert!(error <= allowed, "{f} at {level}: {error} units\n{errors:?}");
+        }
+    }
+}
+
+#[test]
+fn angles_of_a_million_turn_right() {
+    let angles: Vec<f32> = (0..400_000).map(|i| (i as f32 - 200_000.0) * 5.37).collect();
+    for (f, of) in [("sin", f64::sin as fn(f64) -> f64), ("cos", f64::cos)] {
+        let error = |(x, y): (&f32, f32)| (f64::from(y) - of(f64::from(*x))).abs();
+        let worst = angles.iter().zip(results(Level::host(), f, &angles)).map(error).fold(0.0, f64::max);
+        assert!(worst <= 2e-7, "{f}: {worst}");
+        let beyond =
+            results(Level::host(), f, &[f32::INFINITY, f32::NAN, 1e9, -1e30, f32::MAX, 0.0, -1.0, 2.0]);
+        assert!(beyond[0].is_nan() && beyond[1].is_nan() && beyond[2..].iter().all(|y| y.abs() <= 1.0));
+    }
 }
 
 #[test]
