@@ -350,9 +350,36 @@ fn hostile_templates_are_sentences() {
         "{% for x in [1] %}".to_owned(),
         "{{ range(999999999) | list }}".to_owned(),
         "x".repeat(2 << 20),
+        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(l=1) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(l=1) %}{% for i in range(60) %}{% set ns.l = {0: ns.l, 1: ns.l} %}{% endfor %}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{{ x | replace('x', x) }}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{{ x.replace('x', x) }}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{{ range(90000) | join(x) }}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{% set y = x | upper %}{% endfor %}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}".to_owned(),
     ];
     for source in cases {
         let error = rendered(&source).expect_err("it is refused");
         assert!(error.starts_with("chat template: ") && error.lines().count() == 1, "{error}");
     }
+}
+
+#[test]
+fn a_vocabulary_of_151936_tokens_opens_quickly() {
+    let letters: Vec<String> = (0..390).map(|n| char::from_u32(0x100 + n).unwrap().to_string()).collect();
+    let pairs = letters.iter().flat_map(|a| letters.iter().map(move |b| (a, b)));
+    let pairs: Vec<(&String, &String)> = pairs.take(151_936 - letters.len()).collect();
+    let joined: Vec<String> = pairs.iter().map(|(a, b)| format!("{a}{b}")).collect();
+    let merges: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} {b}")).collect();
+    let tokens: Vec<&str> = letters.iter().chain(&joined).map(String::as_str).collect();
+    let merges: Vec<&str> = merges.iter().map(String::as_str).collect();
+    let gguf = gguf().texts("tokenizer.ggml.tokens", &tokens).texts("tokenizer.ggml.merges", &merges);
+    let checkpoint = weights::open(&gguf.write("large")).unwrap();
+    let start = std::time::Instant::now();
+    let tokenizer = Tokenizer::open(&checkpoint).unwrap();
+    println!("{} tokens in {:?}", tokenizer.n_tokens(), start.elapsed());
+    assert_eq!(tokenizer.n_tokens(), 151_936);
 }
