@@ -350,15 +350,21 @@ fn hostile_templates_are_sentences() {
         "{% for x in [1] %}".to_owned(),
         "{{ range(999999999) | list }}".to_owned(),
         "x".repeat(2 << 20),
-        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}".to_owned(),
-        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}".to_owned(),
-        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}".to_owned(),
-        "{% set ns = namespace(l=1) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}".to_owned(),
-        "{% set ns = namespace(l=1) %}{% for i in range(60) %}{% set ns.l = {0: ns.l, 1: ns.l} %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(l=1) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
+            .to_owned(),
+        "{% set n = namespace(l=1) %}{% for i in range(60) %}{% set n.l = {0: n.l, 1: n.l} %}{% endfor %}"
+            .to_owned(),
         "{% set x = 'x' * 8000000 %}{{ x | replace('x', x) }}".to_owned(),
         "{% set x = 'x' * 8000000 %}{{ x.replace('x', x) }}".to_owned(),
         "{% set x = 'x' * 8000000 %}{{ range(90000) | join(x) }}".to_owned(),
-        "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{% set y = x | upper %}{% endfor %}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{% set y = x | upper %}{% endfor %}"
+            .to_owned(),
         "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}".to_owned(),
     ];
     for source in cases {
