@@ -26,6 +26,8 @@ pub struct Target {
     pub tokens_per_task: usize,
     /// Cached positions that attention takes at a time.
     pub positions_per_step: usize,
+    /// Whether products want quantised weights unpacked into a tile first; code for processors does it itself.
+    pub unpacks: bool,
 }
 
 const CPU: Target = Target {
@@ -36,8 +38,9 @@ const CPU: Target = Target {
     units: 8,
     tile_bytes: 512 << 10,
     rows_per_task: 32,
-    tokens_per_task: 16,
+    tokens_per_task: 64,
     positions_per_step: 64,
+    unpacks: false,
 };
 
 const GPU: Target = Target {
@@ -50,6 +53,7 @@ const GPU: Target = Target {
     rows_per_task: 8,
     tokens_per_task: 16,
     positions_per_step: 64,
+    unpacks: true,
 };
 
 /// Every target that has a name.

@@ -2,13 +2,15 @@
 //!
 //! In: an interpreted kernel with its buffers before and after. Out: nothing, or the first element that differs.
 //! Scalar code rounds where the interpreter does, so every number must be the same; only the sign of a zero and the
-//! bits of what is not a number are free. The tasks run all at once, and again in pieces, the last piece first.
+//! bits of what is not a number are free. Faster forms may be off by what `tolerance` argues, at every level that this
+//! processor has. The tasks run all at once, and again in pieces, the last piece first.
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::{Bytes, Code};
-use fusebox_compiler::codegen::cpu::level::Numbers;
-use fusebox_compiler::kernel::Access;
+use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::kernel::run::memory::Buffer;
+use fusebox_compiler::kernel::{Access, Kernel, Part, Stmt, VarId};
+use fusebox_compiler::reference::compare::Tolerance;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use half::{bf16, f16};
@@ -17,9 +19,18 @@ use super::Interpreted;
 
 /// Compiles a kernel, runs it on the same buffers, and compares what it stores.
 pub(crate) fn compiled(run: &Interpreted<'_>) -> Result<(), String> {
-    let code = Cpu::host(Numbers::Exact)
-        .and_then(|cpu| cpu.compile(run.kernel))
-        .map_err(|error| error.to_string())?;
+    compiled_at(run, Level::host(), Numbers::Exact)?;
+    for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
+        for numbers in [Numbers::Single, Numbers::Quantised] {
+            compiled_at(run, level, numbers).map_err(|what| format!("{level} {numbers:?}: {what}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn compiled_at(run: &Interpreted<'_>, level: Level, numbers: Numbers) -> Result<(), String> {
+    let code =
+        Cpu::at(level, numbers).and_then(|cpu| cpu.compile(run.kernel)).map_err(|error| error.to_string())?;
     let symbols: Vec<i64> = code.symbols().iter().map(|symbol| run.symbols[&symbol.name]).collect();
     let n_tasks = code.n_tasks(&symbols).map_err(|error| error.to_string())?;
     let (third, half) = (n_tasks / 3, n_tasks / 2);
@@ -35,9 +46,45 @@ pub(crate) fn compiled(run: &Interpreted<'_>) -> Result<(), String> {
             let mut buffers = borrowed(&code, &mut memory);
             code.run(first..end, &mut buffers, &symbols, &mut scratch).map_err(|error| error.to_string())?;
         }
-        same(run, &memory)?;
+        same(run, &memory, numbers)?;
     }
     Ok(())
+}
+
+/// How far an element may be off, for each unit of its size or of the typical size of the elements, if larger.
+///
+/// A sum of `n` terms in another order walks off like a drunkard, a function by a few units in the last place; what is
+/// computed of both in the same kernel may have four times their error. A number of 8 bits is off by a 254th of the
+/// largest of 32 at most, which is about three times the typical one, and by half of that on average; in a sum such
+/// errors cancel as the terms do. Six times the average, four times for what is computed of it.
+fn tolerance(kernel: &Kernel, dtype: DType, numbers: Numbers) -> f64 {
+    let spacing = match dtype {
+        DType::F32 => f64::from(f32::EPSILON),
+        DType::F16 => f16::EPSILON.to_f64(),
+        DType::BF16 => bf16::EPSILON.to_f64(),
+        DType::I32 => 0.0,
+    };
+    let longest = kernel.parts.iter().map(|part| longest(part, &part.body)).max().unwrap_or(1);
+    let sums = 4.0 * (4.0 + Tolerance::for_reduction(longest).relative / f64::from(f32::EPSILON));
+    match numbers {
+        Numbers::Exact => 0.0,
+        Numbers::Single => sums * f64::from(f32::EPSILON) + 2.0 * spacing,
+        Numbers::Quantised => 6.0 * 4.0 * 3.0 / 254.0 / 2.0 + 2.0 * spacing,
+    }
+}
+
+/// Terms of the longest sum, at most.
+fn longest(part: &Part, body: &[Stmt]) -> usize {
+    let of = |stmt: &Stmt| match stmt {
+        Stmt::Nest(nest) => {
+            let most = |var: &VarId| part.n_values(*var, &|sym| sym.most()).max(1) as usize;
+            nest.fold.iter().flat_map(|folding| &folding.loops).map(most).product()
+        }
+        Stmt::Loop { var, body } => {
+            longest(part, body) * part.n_values(*var, &|sym| sym.most()).max(1) as usize
+        }
+    };
+    body.iter().map(of).max().unwrap_or(1)
 }
 
 fn borrowed<'a>(code: &Code, memory: &'a mut [Vec<u8>]) -> Vec<Bytes<'a>> {
@@ -49,17 +96,22 @@ fn borrowed<'a>(code: &Code, memory: &'a mut [Vec<u8>]) -> Vec<Bytes<'a>> {
     bytes.collect()
 }
 
-fn same(run: &Interpreted<'_>, memory: &[Vec<u8>]) -> Result<(), String> {
+fn same(run: &Interpreted<'_>, memory: &[Vec<u8>], numbers: Numbers) -> Result<(), String> {
     for ((param, bytes), expected) in run.kernel.params.values().zip(memory).zip(run.after.0.values()) {
         if param.access == Access::Read {
             continue;
         }
-        let expected = encoded(param.format, expected);
         let dtype = param.format.dtype();
-        let elements = bytes.chunks(dtype.bytes()).zip(expected.chunks(dtype.bytes())).enumerate();
-        for (element, (actual, expected)) in elements {
-            let [a, b] = [actual, expected].map(|bytes| number(dtype, bytes));
-            if a != b && !(a.is_nan() && b.is_nan()) {
+        let decoded = |bytes: &[u8]| -> Vec<f64> {
+            bytes.chunks(dtype.bytes()).map(|bytes| number(dtype, bytes)).collect()
+        };
+        let (actual, expected) = (decoded(bytes), decoded(&encoded(param.format, expected)));
+        let finite = expected.iter().filter(|x| x.is_finite());
+        let typical = (finite.clone().map(|x| x * x).sum::<f64>() / finite.count().max(1) as f64).sqrt();
+        let tolerance = tolerance(run.kernel, dtype, numbers);
+        for (element, (a, b)) in actual.into_iter().zip(expected).enumerate() {
+            let is_near = (a - b).abs() <= tolerance * typical.max(b.abs());
+            if a != b && !(a.is_nan() && b.is_nan()) && !is_near {
                 return Err(format!("code: element {element} of {} is {a:?}, not {b:?}", param.name));
             }
         }

@@ -9,6 +9,13 @@ use crate::tidy::{Offence, assert_none, offence};
 /// The files that may contain `unsafe`.
 const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/jit.rs",
+    "compiler/src/codegen/cpu/micro/avx2.rs",
+    "compiler/src/codegen/cpu/micro/avx512.rs",
+    "compiler/src/codegen/cpu/micro/forms.rs",
+    "compiler/src/codegen/cpu/micro/mod.rs",
+    "compiler/src/codegen/cpu/micro/neon.rs",
+    "compiler/src/codegen/cpu/micro/tests.rs",
+    "compiler/src/codegen/cpu/micro/view.rs",
     "runtime/src/device/cpu.rs",
     "runtime/src/threads.rs",
     "runtime/src/weights/mapping.rs",

@@ -282,7 +282,11 @@ fn surroundings(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<u32>)
             "ByteLevel" => continue,
             "TemplateProcessing" => {}
             kind => {
-                return Err(unsupported(path, "post_processor", format!("{} is not supported", quoted(kind))));
+                return Err(unsupported(
+                    path,
+                    "post_processor",
+                    format!("{} is not supported", quoted(kind)),
+                ));
             }
         }
         let pieces = step.get("single").and_then(Json::as_array);

@@ -195,7 +195,7 @@ impl Emitter<'_, '_> {
         self.builder.ins().bor(low, high)
     }
 
-    fn half(&mut self, block: Value, offset: i32) -> Value {
+    pub(super) fn half(&mut self, block: Value, offset: i32) -> Value {
         let bits = self.unsigned(I16, CONSTANT, block, offset);
         self.widened_f16(bits)
     }
@@ -204,9 +204,5 @@ impl Emitter<'_, '_> {
         let byte = self.builder.ins().load(I8, CONSTANT, address, offset);
         let whole = self.builder.ins().sextend(I32, byte);
         self.float(whole)
-    }
-
-    fn float(&mut self, whole: Value) -> Value {
-        self.builder.ins().fcvt_from_sint(F32, whole)
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! In: a part, and a function of the signature of [`signature`] to fill. Out: its loops and nests as blocks of code.
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
-//! scratch memory, and a fold's value in a register. Nothing is reordered: sums are sums in the order of the text.
-//! Code for a whole nest, where there is a faster form, belongs in `nest`.
+//! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
+//! What `hoist.rs` finds to be the same for several tasks is done once for them. Code for a whole nest, where there is
+//! a faster form, belongs in `nest`: `product.rs` and `vector.rs` have one.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +12,18 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, Block, FuncRef, InstBuilder, Signature, Value};
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
-use cranelift_frontend::FunctionBuilder;
+use cranelift_frontend::{FunctionBuilder, Variable};
 
 use crate::codegen::cpu::Cpu;
+use crate::codegen::cpu::hoist::{Step, What, rounded, steps};
 use crate::codegen::cpu::memory::CONSTANT;
+use crate::codegen::cpu::micro::{Table, table};
+use crate::codegen::cpu::product::Rounded;
 use crate::codegen::cpu::scalar::type_of;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::verify::types::expr_dtypes;
-use crate::kernel::{Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
+use crate::kernel::{Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::sym::Symbol;
 
@@ -34,9 +38,10 @@ pub(super) fn signature(convention: CallConv) -> Signature {
     signature
 }
 
-/// Bytes of scratch memory that the tiles of a part take.
-pub(super) fn scratch_bytes(part: &Part) -> usize {
-    tile_offsets(part).1
+/// Bytes of scratch memory that the tiles of a part take, and vectors that its products round.
+pub(super) fn scratch_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
+    let slots = rounded(cpu, table(cpu.level), kernel, part);
+    tile_offsets(part, &slots).1
 }
 
 /// Fills a function with a part.
@@ -47,19 +52,25 @@ pub(super) fn emit(
     symbols: &[Symbol],
     functions: Vec<FuncRef>,
 ) {
+    let table = table(cpu.level);
     let mut emitter = Emitter {
         builder,
         cpu,
+        table,
         kernel,
         part,
         functions,
         params: List::default(),
         tiles: List::default(),
+        slots: Vec::new(),
         symbols: BTreeMap::new(),
         vars: BTreeMap::new(),
+        masks: BTreeMap::new(),
     };
-    let [first, end] = emitter.arguments(symbols);
-    emitter.tasks(first, end);
+    let slots = rounded(cpu, table, kernel, part);
+    let steps = steps((cpu, table), kernel, part, &slots);
+    let [first, end] = emitter.arguments(symbols, slots);
+    emitter.tasks(first, end, &steps);
     emitter.builder.ins().return_(&[]);
     emitter.builder.finalize(config);
 }
@@ -69,6 +80,8 @@ pub(super) struct Emitter<'a, 'f> {
     pub(super) builder: FunctionBuilder<'f>,
     /// The level and the numbers that the code is for.
     pub(super) cpu: &'a Cpu,
+    /// The functions of `micro` for this level.
+    pub(super) table: Table,
     pub(super) kernel: &'a Kernel,
     pub(super) part: &'a Part,
     /// The functions of `math.rs`, in their order.
@@ -77,14 +90,27 @@ pub(super) struct Emitter<'a, 'f> {
     pub(super) params: List<ParamId, Value>,
     /// Where each tile starts.
     pub(super) tiles: List<TileId, Value>,
+    /// Vectors that products round.
+    pub(super) slots: Vec<Slot>,
     pub(super) symbols: BTreeMap<Symbol, Value>,
     /// The variables that have a value here, and those of loops that are done.
     pub(super) vars: BTreeMap<VarId, Value>,
+    /// The masks that comparisons of vectors gave, by their ones and zeros.
+    pub(super) masks: BTreeMap<Value, Value>,
+}
+
+/// Room for vectors that products round.
+pub(super) struct Slot {
+    pub(super) rounded: Rounded,
+    /// Where it starts.
+    pub(super) start: Value,
+    /// Whether a step before this one has filled it.
+    pub(super) is_filled: bool,
 }
 
 impl Emitter<'_, '_> {
     /// Reads the arguments; gives the range of tasks.
-    fn arguments(&mut self, symbols: &[Symbol]) -> [Value; 2] {
+    fn arguments(&mut self, symbols: &[Symbol], slots: Vec<Rounded>) -> [Value; 2] {
         let entry = self.builder.create_block();
         self.builder.append_block_params_for_function_params(entry);
         self.enter(entry);
@@ -97,46 +123,98 @@ impl Emitter<'_, '_> {
             let value = self.builder.ins().load(I64, CONSTANT, arguments[1], 8 * idx as i32);
             self.symbols.insert(*symbol, value);
         }
-        for offset in tile_offsets(self.part).0 {
+        let (tiles, rooms) = tile_offsets(self.part, &slots).0;
+        for offset in tiles {
             let base = self.builder.ins().iadd_imm_s(arguments[4], offset as i64);
             self.tiles.push(base);
+        }
+        for (rounded, offset) in slots.into_iter().zip(rooms) {
+            let start = self.builder.ins().iadd_imm_s(arguments[4], offset as i64);
+            self.slots.push(Slot { rounded, start, is_filled: false });
         }
         [arguments[2], arguments[3]]
     }
 
-    fn tasks(&mut self, first: Value, end: Value) {
+    fn tasks(&mut self, first: Value, end: Value, steps: &[Step<'_>]) {
         let part = self.part;
         let lens: Vec<Value> = part.grid.iter().map(|var| self.n_values(*var)).collect();
+        let mut done = Vec::new();
+        for _ in steps {
+            let nothing = self.whole(-1);
+            let variable = self.builder.declare_var(I64);
+            self.builder.def_var(variable, nothing);
+            done.push(variable);
+        }
         self.counted((first, 1, end), |emitter, task| {
             let mut rest = task;
             let mut positions = Vec::new();
+            // The numbers that outer variables have together, all of them first.
+            let mut numbers = vec![task];
             for len in lens.iter().skip(1).rev() {
                 positions.push(emitter.builder.ins().urem(rest, *len));
                 rest = emitter.builder.ins().udiv(rest, *len);
+                numbers.push(rest);
             }
             positions.push(rest);
             positions.reverse();
-            emitter.task(&part.grid, &positions);
+            numbers.push(emitter.whole(0));
+            numbers.reverse();
+            emitter.task(&part.grid, &positions, &mut |emitter| emitter.steps(steps, &done, &numbers));
         });
     }
 
     /// Gives the variables of the grid their values and runs the body, but where a variable is past its end.
-    fn task(&mut self, grid: &[VarId], positions: &[Value]) {
+    fn task(&mut self, grid: &[VarId], positions: &[Value], body: &mut dyn FnMut(&mut Self)) {
         let part = self.part;
-        let Some((var, inner)) = grid.split_first() else { return self.body(&part.body) };
+        let Some((var, inner)) = grid.split_first() else { return body(self) };
         let Range::Blocks { start, step, end, .. } = &part.vars[*var].range else {
             self.vars.insert(*var, positions[0]);
-            return self.task(inner, &positions[1..]);
+            return self.task(inner, &positions[1..], body);
         };
         let (start, end) = (self.index(start), self.sym(end));
         let offset = self.builder.ins().imul_imm_s(positions[0], *step);
         let value = self.builder.ins().iadd(start, offset);
         self.vars.insert(*var, value);
         let is_there = self.builder.ins().icmp(IntCC::SignedLessThan, value, end);
+        self.when(is_there, |emitter| emitter.task(inner, &positions[1..], body));
+    }
+
+    /// Does the steps of a task that the task before has not done for it.
+    fn steps(&mut self, steps: &[Step<'_>], done: &[Variable], numbers: &[Value]) {
+        for (Step { what, depth }, done) in steps.iter().zip(done) {
+            if *depth >= self.part.grid.len() {
+                self.step_of(what);
+                continue;
+            }
+            let (before, now) = (self.builder.use_var(*done), numbers[*depth]);
+            let is_new = self.builder.ins().icmp(IntCC::NotEqual, before, now);
+            self.when(is_new, |emitter| {
+                emitter.step_of(what);
+                emitter.builder.def_var(*done, now);
+            });
+        }
+    }
+
+    fn step_of(&mut self, what: &What<'_>) {
+        match what {
+            What::Round(plan, slot) => {
+                let rounded = self.slots[*slot].rounded.clone();
+                self.round(plan, &rounded, *slot);
+            }
+            What::Stmt(stmt, slot) => {
+                slot.iter().for_each(|slot| self.slots[*slot].is_filled = true);
+                self.body(std::slice::from_ref(*stmt));
+                slot.iter().for_each(|slot| self.slots[*slot].is_filled = false);
+            }
+        }
+    }
+
+    /// Does something where a condition holds.
+    fn when(&mut self, condition: Value, act: impl FnOnce(&mut Self)) {
         let (inside, after) = (self.builder.create_block(), self.builder.create_block());
-        self.builder.ins().brif(is_there, inside, &[], after, &[]);
+        self.builder.ins().brif(condition, inside, &[], after, &[]);
         self.enter(inside);
-        self.task(inner, &positions[1..]);
+        act(self);
         self.builder.ins().jump(after, &[]);
         self.enter(after);
     }
@@ -165,7 +243,10 @@ impl Emitter<'_, '_> {
         }
     }
 
-    fn nest(&mut self, nest: &Nest) {
+    pub(super) fn nest(&mut self, nest: &Nest) {
+        if self.product(nest) || self.vectorised(nest) {
+            return;
+        }
         self.each(&nest.loops, &mut |emitter| {
             let value = match &nest.fold {
                 Some(folding) => emitter.folded(nest, folding),
@@ -192,7 +273,7 @@ impl Emitter<'_, '_> {
         self.builder.use_var(so_far)
     }
 
-    fn dtype(&self, nest: &Nest) -> DType {
+    pub(super) fn dtype(&self, nest: &Nest) -> DType {
         let of_place = |place| match place {
             Place::Param(id) => self.kernel.params[id].format.dtype(),
             Place::Tile(id) => self.part.tiles[id].dtype,
@@ -201,7 +282,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Does something for every combination of values of some variables, the last running fastest.
-    fn each(&mut self, vars: &[VarId], act: &mut dyn FnMut(&mut Self)) {
+    pub(super) fn each(&mut self, vars: &[VarId], act: &mut dyn FnMut(&mut Self)) {
         let Some((var, inner)) = vars.split_first() else { return act(self) };
         let range = self.values(*var);
         self.counted(range, |emitter, value| {
@@ -211,7 +292,7 @@ impl Emitter<'_, '_> {
     }
 
     /// The first value of a variable, what lies between two, and one past the last.
-    fn values(&mut self, var: VarId) -> (Value, i64, Value) {
+    pub(super) fn values(&mut self, var: VarId) -> (Value, i64, Value) {
         let part = self.part;
         match &part.vars[var].range {
             Range::Whole { len } => (self.whole(0), 1, self.sym(len)),
@@ -228,7 +309,11 @@ impl Emitter<'_, '_> {
     }
 
     /// A loop from the first value by steps to below the last.
-    fn counted(&mut self, (first, step, end): (Value, i64, Value), body: impl FnOnce(&mut Self, Value)) {
+    pub(super) fn counted(
+        &mut self,
+        (first, step, end): (Value, i64, Value),
+        body: impl FnOnce(&mut Self, Value),
+    ) {
         let [head, inside, after] = [0; 3].map(|_| self.builder.create_block());
         let value = self.builder.append_block_param(head, I64);
         self.builder.ins().jump(head, &[first.into()]);
@@ -250,14 +335,16 @@ impl Emitter<'_, '_> {
     }
 }
 
-/// Where each tile starts in the scratch memory, and how many bytes there are.
-fn tile_offsets(part: &Part) -> (Vec<usize>, usize) {
+/// Where each tile and the room for each of some vectors start in the scratch memory, and how many bytes there are.
+fn tile_offsets(part: &Part, slots: &[Rounded]) -> ((Vec<usize>, Vec<usize>), usize) {
     let mut end = 0;
-    let mut offsets = Vec::new();
-    for tile in part.tiles.values() {
-        offsets.push(end);
-        let n_bytes = tile.dims.iter().product::<usize>() * tile.dtype.bytes();
+    let mut place = |n_bytes: usize| {
+        let start = end;
         end += n_bytes.next_multiple_of(ALIGNMENT);
-    }
-    (offsets, end)
+        start
+    };
+    let bytes_of = |tile: &Tile| tile.dims.iter().product::<usize>() * tile.dtype.bytes();
+    let tiles = part.tiles.values().map(|tile| place(bytes_of(tile))).collect();
+    let rooms = slots.iter().map(|slot| place(slot.bytes())).collect();
+    ((tiles, rooms), end)
 }

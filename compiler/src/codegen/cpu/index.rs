@@ -37,7 +37,7 @@ impl Emitter<'_, '_> {
     fn atom(&mut self, atom: &Atom) -> Value {
         match atom {
             Atom::Var(var) => self.vars[var],
-            Atom::Symbols(symbols) => self.product(symbols),
+            Atom::Symbols(symbols) => self.product_of(symbols),
             Atom::Div(inner, by) => self.quotient(inner, *by).0,
             Atom::Rem(inner, by) => self.quotient(inner, *by).1,
             Atom::Min(inner, most) => {
@@ -58,7 +58,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    fn product(&mut self, symbols: &[Symbol]) -> Value {
+    fn product_of(&mut self, symbols: &[Symbol]) -> Value {
         let one = self.whole(1);
         symbols.iter().fold(one, |product, symbol| {
             let value = self.symbols[symbol];

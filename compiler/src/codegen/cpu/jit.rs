@@ -65,7 +65,9 @@ pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
         kernel: kernel.clone(),
         symbols,
         entries,
-        scratch_bytes: kernel.parts.iter().map(scratch_bytes).max().unwrap_or(0) + ALIGNMENT - 1,
+        scratch_bytes: kernel.parts.iter().map(|part| scratch_bytes(cpu, kernel, part)).max().unwrap_or(0)
+            + ALIGNMENT
+            - 1,
         module: Mutex::new(Some(module)),
     })
 }

@@ -21,11 +21,11 @@ pub(super) const PROVEN: MemFlagsData = MemFlagsData::new().with_notrap();
 pub(super) const CONSTANT: MemFlagsData = PROVEN.with_readonly().with_can_move();
 
 /// Where the elements of a place lie.
-struct Layout {
-    format: Format,
-    dims: Vec<i64>,
-    base: Value,
-    flags: MemFlagsData,
+pub(super) struct Layout {
+    pub(super) format: Format,
+    pub(super) dims: Vec<i64>,
+    pub(super) base: Value,
+    pub(super) flags: MemFlagsData,
 }
 
 impl Emitter<'_, '_> {
@@ -37,11 +37,16 @@ impl Emitter<'_, '_> {
             return self.decode(format, base, element, dims.iter().product());
         };
         let address = self.address(base, element, dtype);
+        self.plain(dtype, flags, address, 0)
+    }
+
+    /// The number at an address.
+    pub(super) fn plain(&mut self, dtype: DType, flags: MemFlagsData, address: Value, offset: i32) -> Value {
         match dtype {
-            DType::F32 => self.builder.ins().load(F32, flags, address, 0),
-            DType::I32 => self.builder.ins().load(I32, flags, address, 0),
+            DType::F32 => self.builder.ins().load(F32, flags, address, offset),
+            DType::I32 => self.builder.ins().load(I32, flags, address, offset),
             DType::F16 | DType::BF16 => {
-                let bits = self.unsigned(I16, flags, address, 0);
+                let bits = self.unsigned(I16, flags, address, offset);
                 self.widened(dtype, bits)
             }
         }
@@ -53,6 +58,16 @@ impl Emitter<'_, '_> {
         let element = self.element(at, &dims);
         let dtype = format.dtype();
         let address = self.address(base, element, dtype);
+        self.store_plain((dtype, flags), value, address);
+    }
+
+    /// Stores a number at an address.
+    pub(super) fn store_plain(
+        &mut self,
+        (dtype, flags): (DType, MemFlagsData),
+        value: Value,
+        address: Value,
+    ) {
         let stored = match dtype {
             DType::F32 | DType::I32 => value,
             DType::F16 | DType::BF16 => {
@@ -84,7 +99,7 @@ impl Emitter<'_, '_> {
         self.widened_f16(bits)
     }
 
-    fn layout(&self, place: Place) -> Layout {
+    pub(super) fn layout(&self, place: Place) -> Layout {
         match place {
             Place::Param(id) => {
                 let param = &self.kernel.params[id];
@@ -112,7 +127,7 @@ impl Emitter<'_, '_> {
         element
     }
 
-    fn address(&mut self, base: Value, element: Value, dtype: DType) -> Value {
+    pub(super) fn address(&mut self, base: Value, element: Value, dtype: DType) -> Value {
         let offset = self.builder.ins().imul_imm_s(element, dtype.bytes() as i64);
         self.builder.ins().iadd(base, offset)
     }

@@ -5,7 +5,8 @@
 //! With [`level::Numbers::Exact`] every number is rounded where the interpreter rounds it, so results are equal bit for
 //! bit, but for the signs of zeros and of what is not a number; other numbers allow faster forms.
 //! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
-//! leaves; `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs what comes out.
+//! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`; `hoist.rs` finds what tasks
+//! have in common; `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs what comes out.
 
 use std::fmt;
 
@@ -16,15 +17,25 @@ use crate::error::{Complaint, Error};
 use crate::kernel::Kernel;
 use crate::kernel::verify::verify;
 
+mod approx;
+mod call;
+mod choice;
 mod decode;
 mod emit;
+mod halves;
+mod hoist;
 mod index;
 pub mod jit;
+mod lanes;
 pub mod level;
 mod limits;
 mod math;
 mod memory;
+#[expect(unsafe_code, reason = "addresses that generated code computes become slices and vectors")]
+mod micro;
+mod product;
 mod scalar;
+mod vector;
 
 use jit::Code;
 use level::{Level, Numbers};

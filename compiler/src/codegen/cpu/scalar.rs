@@ -1,16 +1,18 @@
-//! Scalars as code: single precision and whole numbers of 32 bits.
+//! Scalars as code: single precision and whole numbers of 32 bits, alone or four at a time.
 //!
 //! In: the expressions of a nest. Out: the value of one of them, computed from what it needs and nothing else.
 //! The interpreter computes with double precision and rounds every result. For sums, products, quotients and square
 //! roots of single-precision numbers this is the single-precision instruction; `rsqrt` is done the long way.
-//! `math.rs` has the functions that are calls.
+//! Exact functions are calls of `math.rs`, others are the polynomials of `approx.rs`. A comparison of vectors keeps its
+//! mask beside its ones and zeros, for the selection that follows.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::immediates::Ieee32;
-use cranelift_codegen::ir::types::{F32, F64, I32};
+use cranelift_codegen::ir::types::{F32, F32X4, F64, I32, I32X4};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
 
 use crate::codegen::cpu::emit::Emitter;
+use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::math::Function;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
@@ -33,14 +35,16 @@ impl Emitter<'_, '_> {
         }
         let mut values: List<ExprId, Option<Value>> = List::default();
         for (id, expr) in nest.exprs.iter() {
-            let value = is_needed[id].then(|| self.expr(expr, &values));
+            let value = is_needed[id]
+                .then(|| self.expr(expr, &|id| values[id].expect("operands come first and are needed")));
             values.push(value);
         }
         values[root].expect("the root is needed")
     }
 
-    fn expr(&mut self, expr: &Expr, values: &List<ExprId, Option<Value>>) -> Value {
-        let value = |id: &ExprId| values[*id].expect("operands come first and are needed");
+    /// One expression of the values of its operands: scalars, or vectors unless it is a leaf.
+    pub(super) fn expr(&mut self, expr: &Expr, of: &dyn Fn(ExprId) -> Value) -> Value {
+        let value = |id: &ExprId| of(*id);
         match expr {
             Expr::Const(scalar) => self.constant(*scalar),
             Expr::Position(index) => {
@@ -50,7 +54,7 @@ impl Emitter<'_, '_> {
             Expr::Load { from, at } => self.load(*from, at),
             Expr::Unary(f, a) => self.unary(*f, value(a)),
             Expr::Binary(f, a, b) => self.binary(*f, value(a), value(b)),
-            Expr::Select(a, b, c) => self.builder.ins().select(value(a), value(b), value(c)),
+            Expr::Select(a, b, c) => self.select(value(a), value(b), value(c)),
             Expr::Cast(dtype, a) => self.cast(*dtype, value(a)),
         }
     }
@@ -64,19 +68,22 @@ impl Emitter<'_, '_> {
     }
 
     fn unary(&mut self, f: Unary, a: Value) -> Value {
+        let is_exact = self.cpu.numbers == Numbers::Exact;
         match f {
             Unary::Neg if self.is_float(a) => self.builder.ins().fneg(a),
             Unary::Neg => self.builder.ins().ineg(a),
-            Unary::Exp => self.call(Function::Exp, a),
-            Unary::Ln => self.call(Function::Ln, a),
-            Unary::Sin => self.call(Function::Sin, a),
-            Unary::Cos => self.call(Function::Cos, a),
+            Unary::Exp if is_exact => self.call(Function::Exp, a),
+            Unary::Ln if is_exact => self.call(Function::Ln, a),
+            Unary::Sin if is_exact => self.call(Function::Sin, a),
+            Unary::Cos if is_exact => self.call(Function::Cos, a),
+            Unary::Rsqrt if is_exact => self.rsqrt(a),
+            Unary::Exp => self.exp(a),
+            Unary::Ln => self.ln(a),
+            Unary::Sin => self.sin(a),
+            Unary::Cos => self.cos(a),
+            Unary::Rsqrt => self.reciprocal_root(a),
             Unary::Sqrt => self.builder.ins().sqrt(a),
-            Unary::Rsqrt => self.rsqrt(a),
-            Unary::Recip => {
-                let one = self.constant(Scalar::float(1.0));
-                self.builder.ins().fdiv(one, a)
-            }
+            Unary::Recip => self.recip(a),
         }
     }
 
@@ -114,7 +121,19 @@ impl Emitter<'_, '_> {
         let is_beyond = self.builder.ins().fcmp(beyond, a, b);
         let is_alone = self.builder.ins().fcmp(FloatCC::Unordered, b, b);
         let is_first = self.builder.ins().bor(is_beyond, is_alone);
-        self.builder.ins().select(is_first, a, b)
+        self.blend(is_first, a, b)
+    }
+
+    /// The second where the first is not zero, else the third.
+    fn select(&mut self, a: Value, b: Value, c: Value) -> Value {
+        if !self.is_vector(a) {
+            return self.builder.ins().select(a, b, c);
+        }
+        let holds = self.masks.get(&a).copied().unwrap_or_else(|| {
+            let zero = self.wholes(a, 0);
+            self.builder.ins().icmp(IntCC::NotEqual, a, zero)
+        });
+        self.blend(holds, b, c)
     }
 
     fn truth(&mut self, float: FloatCC, whole: IntCC, a: Value, b: Value) -> Value {
@@ -123,23 +142,39 @@ impl Emitter<'_, '_> {
         } else {
             self.builder.ins().icmp(whole, a, b)
         };
-        self.builder.ins().uextend(I32, holds)
+        if !self.is_vector(holds) {
+            return self.builder.ins().uextend(I32, holds);
+        }
+        let one = self.wholes(holds, 1);
+        let truth = self.builder.ins().band(holds, one);
+        self.masks.insert(truth, holds);
+        truth
     }
 
     fn cast(&mut self, to: DType, a: Value) -> Value {
         match (to, self.is_float(a)) {
             (DType::I32, false) | (DType::F32, true) => a,
-            (DType::I32, true) => self.builder.ins().fcvt_to_sint_sat(I32, a),
-            (DType::F32, false) => self.builder.ins().fcvt_from_sint(F32, a),
+            (DType::I32, true) => {
+                let ty = if self.is_vector(a) { I32X4 } else { I32 };
+                self.builder.ins().fcvt_to_sint_sat(ty, a)
+            }
+            (DType::F32, false) => self.float(a),
+            (DType::F16 | DType::BF16, true) if self.is_vector(a) => self.rounded_lanes(to, a),
             (DType::F16 | DType::BF16, true) => {
                 let bits = self.narrowed(to, a);
                 self.widened(to, bits)
             }
             (DType::F16 | DType::BF16, false) => {
-                let float = self.builder.ins().fcvt_from_sint(F32, a);
+                let float = self.float(a);
                 self.cast(to, float)
             }
         }
+    }
+
+    /// A whole number as a single-precision one.
+    pub(super) fn float(&mut self, whole: Value) -> Value {
+        let ty = if self.is_vector(whole) { F32X4 } else { F32 };
+        self.builder.ins().fcvt_from_sint(ty, whole)
     }
 
     /// What folding starts from.
@@ -161,7 +196,12 @@ impl Emitter<'_, '_> {
         }
     }
 
-    fn is_float(&self, value: Value) -> bool {
-        self.builder.func.dfg.value_type(value) == F32
+    pub(super) fn is_float(&self, value: Value) -> bool {
+        self.builder.func.dfg.value_type(value).lane_type() == F32
+    }
+
+    /// Whether there are four of it.
+    pub(super) fn is_vector(&self, value: Value) -> bool {
+        self.builder.func.dfg.value_type(value).is_vector()
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::jit::Bytes;
+use super::level::Level;
 use super::*;
 use crate::foundation::entity::Id;
 use crate::kernel::index::Index;
@@ -14,9 +15,27 @@ use crate::kernel::{Access, Expr, Stmt, VarId, samples};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
+mod products;
+
 fn code(text: &str) -> Code {
     Cpu::host(Numbers::Exact).unwrap().compile(&parse(text).unwrap()).unwrap()
 }
+
+/// Runs a kernel as the interpreter does, on the same bytes, exactly and in single precision.
+fn check(text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize) {
+    check_by(near, text, values, inputs, step);
+}
+
+/// The same with a judge of the numbers in single precision.
+fn check_by(judge: Judge, text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize) {
+    check_at((Level::host(), Numbers::Exact, same), text, values, inputs, step);
+    for level in [Level::host(), Level::Portable] {
+        check_at((level, Numbers::Single, judge), text, values, inputs, step);
+    }
+}
+
+/// Says whether numbers are right.
+type Judge = fn(&Buffer, &Buffer) -> bool;
 
 /// The bytes of elements of a plain format.
 fn encoded(format: Format, elements: &[f32]) -> Vec<u8> {
@@ -31,9 +50,15 @@ fn encoded(format: Format, elements: &[f32]) -> Vec<u8> {
 }
 
 /// Runs a kernel both ways on the same bytes, its code in ranges of `step` tasks.
-fn check(text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize) {
+fn check_at(
+    (level, numbers, judge): (Level, Numbers, Judge),
+    text: &str,
+    values: &[i64],
+    inputs: &[Vec<u8>],
+    step: usize,
+) {
     let kernel = &parse(text).unwrap();
-    let code = code(text);
+    let code = Cpu::at(level, numbers).unwrap().compile(kernel).unwrap();
     let names = symbols(kernel).into_iter().map(|symbol| symbol.name);
     let named: BTreeMap<_, _> = names.zip(values.iter().copied()).collect();
     let mut inputs = inputs.iter();
@@ -57,7 +82,8 @@ fn check(text: &str, values: &[i64], inputs: &[Vec<u8>], step: usize) {
     }
     for ((param, bytes), expected) in kernel.params.values().zip(&memory).zip(expected.0.values()) {
         let actual = decoded(param.format, bytes);
-        assert!(same(&actual, expected), "{}\n{actual:?}\n{expected:?}\n{text}", param.name);
+        let which = format!("{} {level} {numbers:?}", param.name);
+        assert!(judge(&actual, expected), "{which}\n{actual:?}\n{expected:?}\n{text}");
     }
 }
 
@@ -78,6 +104,27 @@ fn same(a: &Buffer, b: &Buffer) -> bool {
         }
         _ => a == b,
     }
+}
+
+/// Whether every number is right to some units in the last place of the typical one.
+fn near(a: &Buffer, b: &Buffer) -> bool {
+    let Buffer::Float(numbers) = b else { return a == b };
+    let squares: f64 = numbers.iter().filter(|x| x.is_finite()).map(|x| f64::from(*x).powi(2)).sum();
+    within((squares / numbers.len().max(1) as f64).sqrt(), a, b)
+}
+
+/// Whether every number is right to some units in its last place.
+fn close(a: &Buffer, b: &Buffer) -> bool {
+    within(0.0, a, b)
+}
+
+fn within(typical: f64, a: &Buffer, b: &Buffer) -> bool {
+    let (Buffer::Float(a), Buffer::Float(b)) = (a, b) else { return a == b };
+    let is_near = |a: f32, b: f32| {
+        let allowed = 1e-6 * typical.max(f64::from(b).abs()) + f64::from(f32::MIN_POSITIVE);
+        a == b || a.is_nan() && b.is_nan() || (f64::from(a) - f64::from(b)).abs() <= allowed && b.is_finite()
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_near(*a, *b))
 }
 
 /// Bytes for each parameter that is read: small numbers, or whatever bits a block may have.
@@ -155,7 +202,11 @@ const FLOATS: [f32; 16] = [
 #[test]
 fn every_function_of_floats_is_that_of_the_interpreter() {
     let data = [encoded(Format::F32, &FLOATS)];
-    let unary = ["neg", "exp", "ln", "sin", "cos", "sqrt", "rsqrt", "recip", "cast.f16", "cast.bf16"];
+    for f in ["sin", "cos"] {
+        let text = table("f32", "f32", &format!("{f}(@0[a0])"));
+        check_at((Level::host(), Numbers::Exact, same), &text, &[], &data, 100);
+    }
+    let unary = ["neg", "exp", "ln", "sqrt", "rsqrt", "recip", "cast.f16", "cast.bf16"];
     let unary = unary.map(|f| ("f32", format!("{f}(@0[a0])")));
     let pairs = ["add", "sub", "mul", "div", "max", "min"].map(|f| ("f32", format!("{f}(@0[a0], @0[b1])")));
     let truths = ["lt", "le", "eq"].map(|f| ("i32", format!("{f}(@0[a0], @0[b1])")));
@@ -190,6 +241,106 @@ fn table(dtype: &str, of: &str, value: &str) -> String {
         "kernel \"table\" map\n  read @0 x : {of}[a:16]\n  write @1 y : {dtype}[a:16, b:16]\npart\n  \
          var a0 in 0..16\n  var b1 in 0..16\n  grid a0, b1\n  @1[a0, b1] = {value}\n"
     )
+}
+
+/// The same function of the elements of an axis, alone and in lanes.
+fn lanes(dtype: &str, of: &str, n: usize, value: &str) -> String {
+    format!(
+        "kernel \"lanes\" map\n  read @0 x : {of}[a:{n}]\n  write @1 y : {dtype}[a:{n}]\npart\n  \
+         var a0 in 0..{n}\n  grid\n  for a0\n    @1[a0] = {value}\n"
+    )
+}
+
+#[test]
+fn functions_in_lanes_take_the_same_edges() {
+    let data = [encoded(Format::F32, &FLOATS)];
+    let pairs = ["add", "sub", "mul", "div", "max", "min"].map(|f| format!("{f}(@0[a0], @0[((a0+4)%16)])"));
+    let unary = ["neg", "exp", "ln", "sqrt", "rsqrt", "recip", "cast.f16", "cast.bf16"];
+    let unary = unary.map(|f| format!("{f}(@0[a0])"));
+    let select = "select(lt(@0[a0], @0[((a0+4)%16)]), @0[a0], cast.f32(cast.i32(@0[-a0+15])))".to_owned();
+    for value in pairs.into_iter().chain(unary).chain([select]) {
+        for dtype in ["f32", "f16", "bf16"] {
+            let judge = if dtype == "f32" { close } else { near };
+            check_by(judge, &lanes(dtype, "f32", 16, &value), &[], &data, 1);
+        }
+    }
+    for value in ["lt(@0[a0], @0[((a0+8)%16)])", "cast.i32(@0[a0])", "position(((a0-9)%8)+10*((a0-9)/4))"] {
+        check(&lanes("i32", "f32", 16, value), &[], &data, 1);
+    }
+}
+
+#[test]
+fn every_half_precision_number_is_converted_in_lanes() {
+    let bits: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for format in ["f16", "bf16"] {
+        check(&lanes("f32", format, 65536, "@0[a0]"), &[], std::slice::from_ref(&bits), 1);
+        // Halfway to the next number, which goes to even, and a little to either side.
+        for more in ["1.0", "1.00048828125", "1.0004884", "1.0004882", "1.00390625", "1.003907", "1.003906"] {
+            let value = format!("mul(@0[a0], {more})");
+            check_by(same, &lanes(format, format, 65536, &value), &[], std::slice::from_ref(&bits), 1);
+        }
+    }
+}
+
+/// The results of a function in lanes.
+fn results(level: Level, f: &str, x: &[f32]) -> Vec<f32> {
+    let text = lanes("f32", "f32", x.len(), &format!("{f}(@0[a0])"));
+    let code = Cpu::at(level, Numbers::Single).unwrap().compile(&parse(&text).unwrap()).unwrap();
+    let (x, mut y) = (encoded(Format::F32, x), vec![0; 4 * x.len()]);
+    let mut buffers = [Bytes::Read(&x), Bytes::Write(&mut y)];
+    code.run(0..1, &mut buffers, &[], &mut vec![0; code.scratch_bytes()]).unwrap();
+    y.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+/// The greatest distance from the function of double precision, in units in the last place.
+fn greatest_error(level: Level, f: &str, of: fn(f64) -> f64, x: &[f32]) -> f64 {
+    let error = |(x, y): (&f32, f32)| {
+        let wanted = of(f64::from(*x));
+        let unit = f64::from(f32::EPSILON) * 2f64.powi((wanted.abs().log2().floor() as i32).max(-126));
+        if f64::from(y) == wanted || f64::from(y as f32) == f64::from(wanted as f32) {
+            return 0.0;
+        }
+        assert!(y.is_finite(), "{f} of {x} is {y}, not {wanted}");
+        (f64::from(y) - wanted).abs() / unit
+    };
+    x.iter().zip(results(level, f, x)).map(error).fold(0.0, f64::max)
+}
+
+#[test]
+fn polynomials_are_within_a_few_units_in_the_last_place() {
+    let spread = |from: f32, to: f32| -> Vec<f32> {
+        (0..200_000).map(|i| from + (to - from) * (i as f32 / 199_999.0)).collect()
+    };
+    // Every 4099th number above zero, those below the normal ones included.
+    let positive: Vec<f32> = (1..0x7f80_0000).step_by(4099).map(f32::from_bits).collect();
+    let exponents = [spread(-110.0, 95.0), spread(-1.0, 1.0), vec![88.72, 88.73, -87.4, -103.9, -104.1]];
+    let near_one = [positive.clone(), spread(0.5, 2.0)].concat();
+    for level in [Level::host(), Level::Portable] {
+        let errors = [
+            ("exp", 2.0, greatest_error(level, "exp", f64::exp, &exponents.concat())),
+            ("ln", 2.0, greatest_error(level, "ln", f64::ln, &near_one)),
+            ("rsqrt", 2.0, greatest_error(level, "rsqrt", |x| 1.0 / x.sqrt(), &positive)),
+            ("recip", 0.5, greatest_error(level, "recip", |x| 1.0 / x, &positive)),
+            ("sin", 2.0, greatest_error(level, "sin", f64::sin, &spread(-30.0, 30.0))),
+            ("cos", 2.0, greatest_error(level, "cos", f64::cos, &spread(-30.0, 30.0))),
+        ];
+        for (f, allowed, error) in errors {
+            assert!(error <= allowed, "{f} at {level}: {error} units\n{errors:?}");
+        }
+    }
+}
+
+#[test]
+fn angles_of_a_million_turn_right() {
+    let angles: Vec<f32> = (0..400_000).map(|i| (i as f32 - 200_000.0) * 5.37).collect();
+    for (f, of) in [("sin", f64::sin as fn(f64) -> f64), ("cos", f64::cos)] {
+        let error = |(x, y): (&f32, f32)| (f64::from(y) - of(f64::from(*x))).abs();
+        let worst = angles.iter().zip(results(Level::host(), f, &angles)).map(error).fold(0.0, f64::max);
+        assert!(worst <= 2e-7, "{f}: {worst}");
+        let beyond =
+            results(Level::host(), f, &[f32::INFINITY, f32::NAN, 1e9, -1e30, f32::MAX, 0.0, -1.0, 2.0]);
+        assert!(beyond[0].is_nan() && beyond[1].is_nan() && beyond[2..].iter().all(|y| y.abs() <= 1.0));
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! In: a node and the spans of the box. Out: nests pushed into the current scope, and the tile they fill.
 //! Reductions and contractions fold straight into their place. A contraction unpacks a quantised operand into a tile
-//! first where that is cheaper than decoding it again for every use; top-k searches round by round.
+//! first where that is cheaper than decoding it again for every use, on targets whose code does not do it itself; top-k
+//! searches round by round.
 //! Attention is in `attend.rs`.
 
 use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
@@ -141,6 +142,9 @@ impl PartBuilder<'_> {
 
     /// The summed axis to go through block by block, where unpacking an operand into a tile saves decoding.
     fn unpacked_axis(&self, node: NodeId, over: &[Axis], spans: &[Span]) -> Option<(Axis, Sym)> {
+        if !self.target.unpacks {
+            return None;
+        }
         let args = &self.node(node).args;
         let saves = |arg: &NodeId| {
             let Some(cost) = self.stored_format(*arg).map(Format::decoding_operations) else { return false };

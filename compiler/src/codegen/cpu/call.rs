@@ -1,0 +1,214 @@
+//! Calls of the functions of `micro`.
+//!
+//! In: a [`Plan`] of a nest. Out: code that stores what the sums start from, rounds vectors that are not rounded yet,
+//! and calls the function for every value of the loops around it, with addresses and sizes as they are at that point.
+//! Descriptions lie on the stack; functions are called by their addresses in this process.
+
+use cranelift_codegen::ir::types::I64;
+use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, StackSlotKind, Value};
+
+use crate::codegen::cpu::emit::Emitter;
+use crate::codegen::cpu::micro::storage;
+use crate::codegen::cpu::product::{Kind, Plan, Rounded, Stored, at_start, plan, step_of};
+use crate::foundation::entity::List;
+use crate::graph::op::Scalar;
+use crate::kernel::index::Index;
+use crate::kernel::{Expr, Folding, Nest, Place, VarId};
+use crate::tensor::quant::Format;
+
+impl Emitter<'_, '_> {
+    /// Emits a nest as calls of `micro`, if it is a product or a mixture.
+    pub(super) fn product(&mut self, nest: &Nest) -> bool {
+        let Some(plan) = plan(self.kernel, self.part, nest, (self.cpu.numbers, self.table)) else {
+            return false;
+        };
+        self.starts(nest);
+        let rounded = plan.rounded.as_ref().and_then(|rounded| self.slot(rounded));
+        if let (Some(rounded), Some(slot)) = (&plan.rounded, rounded)
+            && !self.slots[slot].is_filled
+        {
+            self.round(&plan, rounded, slot);
+        }
+        self.each(&plan.around, &mut |emitter| match plan.kind {
+            Kind::Product => emitter.call_product(&plan, rounded),
+            Kind::Mix => emitter.call_mix(&plan),
+        });
+        true
+    }
+
+    /// Stores what the sums start from, unless it is there.
+    fn starts(&mut self, nest: &Nest) {
+        let Some(Folding { init, .. }) = &nest.fold else { return };
+        let mut first = Nest { fold: None, ..nest.clone() };
+        if let Some(init) = init {
+            let own = Expr::Load { from: nest.target, at: nest.at.clone() };
+            if nest.exprs[*init] == own {
+                return;
+            }
+            first.value = *init;
+        } else {
+            first.exprs = List::default();
+            first.value = first.exprs.push(Expr::Const(Scalar::float(0.0)));
+        }
+        self.nest(&first);
+    }
+
+    /// Where vectors that a plan rounds are kept.
+    pub(super) fn slot(&self, rounded: &Rounded) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.rounded == *rounded)
+    }
+
+    /// Rounds the vectors of a plan.
+    pub(super) fn round(&mut self, plan: &Plan, rounded: &Rounded, slot: usize) {
+        let table = self.table;
+        let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
+        let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
+        self.each(&around, &mut |emitter| {
+            let fields = [
+                emitter.place_of(&plan.x, &emitter.inner(plan)).0,
+                emitter.set(plan, rounded, slot),
+                emitter.step(&plan.x, plan.col),
+                emitter.n(plan.col),
+                emitter.run_len(plan),
+                emitter.whole(rounded.group as i64),
+                emitter.whole(i64::from(rounded.is_panel)),
+            ];
+            emitter.call_micro(table.quantise as *const u8, &fields);
+        });
+    }
+
+    fn call_product(&mut self, plan: &Plan, slot: Option<usize>) {
+        let inner = self.inner(plan);
+        let (w, scales) = self.place_of(&plan.w, &inner);
+        let x = match (&plan.rounded, slot) {
+            (Some(rounded), Some(slot)) => self.set(plan, rounded, slot),
+            _ => self.place_of(&plan.x, &inner).0,
+        };
+        let out = self.place_of(&plan.out, &inner).0;
+        let row = plan.row.map_or(0, |var| step_of(&plan.w.element, var).unwrap_or(0));
+        let format = plan.w.format;
+        let (len, group, n_bytes) = match format {
+            Format::Int8 { group } => (1, i64::from(group), 1),
+            _ => (format.block_len() as i64, 1, format.block_bytes() as i64),
+        };
+        let is_panel = plan.rounded.as_ref().is_some_and(|rounded| rounded.is_panel);
+        let numbers = [row / len * n_bytes, row / group * 4];
+        let numbers = numbers.map(|number| self.whole(number));
+        let fields = [
+            w,
+            scales,
+            x,
+            out,
+            numbers[0],
+            numbers[1],
+            self.step(&plan.x, plan.col),
+            self.step(&plan.out, plan.row),
+            self.step(&plan.out, plan.col),
+            self.n(plan.row),
+            self.n(plan.col),
+            self.run_len(plan),
+            self.whole(storage(format).expect("a plan has a format of `micro`")),
+            self.whole(group),
+            self.whole(i64::from(is_panel)),
+        ];
+        let function = if slot.is_some() { self.table.quantised } else { self.table.single };
+        self.call_micro(function as *const u8, &fields);
+    }
+
+    fn call_mix(&mut self, plan: &Plan) {
+        let inner = self.inner(plan);
+        let row = plan.row.and_then(|var| step_of(&plan.w.element, var)).unwrap_or(0);
+        let fields = [
+            self.place_of(&plan.w, &inner).0,
+            self.place_of(&plan.x, &inner).0,
+            self.place_of(&plan.out, &inner).0,
+            self.whole(row * plan.w.format.dtype().bytes() as i64),
+            self.step(&plan.x, plan.col),
+            self.step(&plan.x, plan.row),
+            self.step(&plan.out, plan.col),
+            self.n(plan.row),
+            self.n(plan.col),
+            self.run_len(plan),
+            self.whole(storage(plan.w.format).expect("a plan has a format of `micro`")),
+        ];
+        self.call_micro(self.table.mix as *const u8, &fields);
+    }
+
+    /// The loops that the function does.
+    fn inner(&self, plan: &Plan) -> Vec<VarId> {
+        plan.run.iter().chain(&plan.row).chain(&plan.col).copied().collect()
+    }
+
+    /// The address of the first element, and of its scale where scales lie apart.
+    fn place_of(&mut self, stored: &Stored, inner: &[VarId]) -> (Value, Value) {
+        let base = match stored.place {
+            Place::Param(id) => self.params[id],
+            Place::Tile(id) => self.tiles[id],
+        };
+        let first = at_start(&stored.element, inner, &self.part.vars);
+        let element = self.index(&first);
+        if let Format::Int8 { group } = stored.format {
+            let place = self.builder.ins().iadd(base, element);
+            let group = self.split(element, i64::from(group)).0;
+            let offset = self.builder.ins().imul_imm_s(group, 4);
+            let scales = self.builder.ins().iadd_imm_s(base, stored.n_elements);
+            return (place, self.builder.ins().iadd(scales, offset));
+        }
+        let block = self.split(element, stored.format.block_len() as i64).0;
+        let offset = self.builder.ins().imul_imm_s(block, stored.format.block_bytes() as i64);
+        let place = self.builder.ins().iadd(base, offset);
+        (place, place)
+    }
+
+    /// The address of rounded vectors, for the loops around.
+    fn set(&mut self, plan: &Plan, rounded: &Rounded, slot: usize) -> Value {
+        let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
+        let mut set = self.whole(0);
+        for (var, dim) in plan.around.iter().filter(moves).zip(&rounded.dims) {
+            let start = at_start(&Index::var(*var), &[*var], &self.part.vars);
+            let position = self.index(&Index::var(*var).minus(&start));
+            set = self.builder.ins().imul_imm_s(set, dim.most as i64);
+            set = self.builder.ins().iadd(set, position);
+        }
+        let offset = self.builder.ins().imul_imm_s(set, rounded.set_bytes() as i64);
+        let start = self.slots[slot].start;
+        self.builder.ins().iadd(start, offset)
+    }
+
+    /// How far apart the elements of a loop lie.
+    fn step(&mut self, stored: &Stored, var: Option<VarId>) -> Value {
+        let step = var.and_then(|var| step_of(&stored.element, var)).unwrap_or(0);
+        self.whole(step)
+    }
+
+    /// How many values a loop takes here; one where there is no loop.
+    fn n(&mut self, var: Option<VarId>) -> Value {
+        let Some(var) = var else { return self.whole(1) };
+        let (first, _, end) = self.values(var);
+        self.builder.ins().isub(end, first)
+    }
+
+    fn run_len(&mut self, plan: &Plan) -> Value {
+        let one = self.whole(1);
+        plan.run.iter().fold(one, |len, var| {
+            let n = self.n(Some(*var));
+            self.builder.ins().imul(len, n)
+        })
+    }
+
+    /// Calls a function with a description of 64-bit numbers.
+    fn call_micro(&mut self, function: *const u8, fields: &[Value]) {
+        let size = 8 * fields.len() as u32;
+        let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, size, 3);
+        let slot = self.builder.create_sized_stack_slot(slot);
+        for (idx, field) in fields.iter().enumerate() {
+            self.builder.ins().stack_store(I64, *field, slot, 8 * idx as i32);
+        }
+        let mut signature = Signature::new(self.builder.func.signature.call_conv);
+        signature.params.push(AbiParam::new(I64));
+        let signature = self.builder.import_signature(signature);
+        let description = self.builder.ins().stack_addr(I64, slot, 0);
+        let function = self.whole(function as i64);
+        self.builder.ins().call_indirect(signature, function, &[description]);
+    }
+}

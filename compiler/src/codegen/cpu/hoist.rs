@@ -1,0 +1,237 @@
+//! What the tasks of one call need to do only once, or once for several of them.
+//!
+//! In: a part. Out: its body as [`Step`]s, each with the number of outer variables of the grid that it depends on.
+//! Tasks of a call run in order and share the tiles' memory, so a tile that depends on no variable of the grid is
+//! filled by the first task and there for all. A step runs again when a variable that it depends on has moved on.
+//! Steps that fill one tile piece by piece, and those that read it in between, run again together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codegen::cpu::Cpu;
+use crate::codegen::cpu::micro::Table;
+use crate::codegen::cpu::product::{Plan, Rounded, plan};
+use crate::kernel::index::{Atom, Index};
+use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, VarId};
+
+/// Something that a task does.
+pub(super) struct Step<'a> {
+    pub(super) what: What<'a>,
+    /// How many of the grid's variables, from the outermost on, it depends on.
+    pub(super) depth: usize,
+}
+
+/// What is done.
+pub(super) enum What<'a> {
+    /// A statement; with the vectors that it finds rounded.
+    Stmt(&'a Stmt, Option<usize>),
+    /// The vectors of a product are rounded.
+    Round(Box<Plan>, usize),
+}
+
+/// Memory that outlives a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Memory {
+    Tile(TileId),
+    Slot(usize),
+}
+
+/// What a step depends on, and what depends on it.
+#[derive(Default)]
+struct Effects {
+    reads: BTreeSet<Memory>,
+    writes: BTreeSet<Memory>,
+    vars: BTreeSet<VarId>,
+    is_final: bool,
+}
+
+/// All vectors that the products of a part round, each once.
+pub(super) fn rounded(cpu: &Cpu, table: Table, kernel: &Kernel, part: &Part) -> Vec<Rounded> {
+    let mut all: Vec<Rounded> = Vec::new();
+    let mut add = |nest: &Nest| {
+        let rounded = plan(kernel, part, nest, (cpu.numbers, table)).and_then(|plan| plan.rounded);
+        if let Some(rounded) = rounded.filter(|rounded| !all.contains(rounded)) {
+            all.push(rounded);
+        }
+    };
+    nests(&part.body, &mut add);
+    all
+}
+
+fn nests(body: &[Stmt], act: &mut dyn FnMut(&Nest)) {
+    for stmt in body {
+        match stmt {
+            Stmt::Nest(nest) => act(nest),
+            Stmt::Loop { body, .. } => nests(body, act),
+        }
+    }
+}
+
+/// The body of a part, step by step.
+pub(super) fn steps<'a>(
+    (cpu, table): (&Cpu, Table),
+    kernel: &Kernel,
+    part: &'a Part,
+    slots: &[Rounded],
+) -> Vec<Step<'a>> {
+    let slot_of = |nest: &Nest| {
+        let plan = plan(kernel, part, nest, (cpu.numbers, table))?;
+        let rounded = plan.rounded.as_ref()?;
+        let slot = slots.iter().position(|slot| slot == rounded)?;
+        Some((plan, slot))
+    };
+    let mut steps = Vec::new();
+    let mut all = Vec::new();
+    let mut valid: BTreeSet<usize> = BTreeSet::new();
+    for stmt in &part.body {
+        let mut effects = Effects::of(std::slice::from_ref(stmt), part);
+        let mut found = None;
+        if let Stmt::Nest(nest) = stmt {
+            if let Some((plan, slot)) = slot_of(nest) {
+                if valid.insert(slot) {
+                    all.push(Effects::of_rounding(&plan, slot, part));
+                    steps.push(What::Round(Box::new(plan), slot));
+                }
+                effects.reads.insert(Memory::Slot(slot));
+                found = Some(slot);
+            }
+        } else {
+            let mut add = |nest: &Nest| {
+                let slot = slot_of(nest).map(|(_, slot)| Memory::Slot(slot));
+                effects.writes.extend(slot);
+            };
+            nests(std::slice::from_ref(stmt), &mut add);
+        }
+        // What was rounded of a tile, or into another's room, is no longer true.
+        valid.retain(|slot| {
+            let source = match slots[*slot].x.place {
+                Place::Tile(tile) => effects.writes.contains(&Memory::Tile(tile)),
+                Place::Param(_) => false,
+            };
+            !source && !effects.writes.contains(&Memory::Slot(*slot))
+        });
+        all.push(effects);
+        steps.push(What::Stmt(stmt, found));
+    }
+    let depths = depths(&all, part);
+    steps.into_iter().zip(depths).map(|(what, depth)| Step { what, depth }).collect()
+}
+
+/// On how many variables of the grid each step depends.
+fn depths(all: &[Effects], part: &Part) -> Vec<usize> {
+    let of_var = |var: &VarId| part.grid.iter().position(|own| own == var).map_or(0, |position| position + 1);
+    let own = |effects: &Effects| {
+        let vars = effects.vars.iter().map(of_var).max().unwrap_or(0);
+        if effects.is_final { part.grid.len() } else { vars }
+    };
+    let mut depths: Vec<usize> = all.iter().map(own).collect();
+    let mut writers: BTreeMap<Memory, (usize, usize)> = BTreeMap::new();
+    for (idx, effects) in all.iter().enumerate() {
+        for memory in &effects.writes {
+            writers.entry(*memory).or_insert((idx, idx)).1 = idx;
+        }
+    }
+    loop {
+        let before = depths.clone();
+        for (memory, (first, last)) in &writers {
+            let touches = |idx: &usize| all[*idx].reads.contains(memory) || all[*idx].writes.contains(memory);
+            let group: Vec<usize> = (*first..=*last).filter(touches).collect();
+            let depth = group.iter().map(|idx| depths[*idx]).max().unwrap_or(0);
+            group.iter().for_each(|idx| depths[*idx] = depth);
+            for (idx, effects) in all.iter().enumerate() {
+                if effects.reads.contains(memory) {
+                    depths[idx] = depths[idx].max(depth);
+                }
+            }
+        }
+        if depths == before {
+            return depths;
+        }
+    }
+}
+
+impl Effects {
+    fn of(body: &[Stmt], part: &Part) -> Self {
+        let mut effects = Self::default();
+        effects.body(body, part);
+        effects
+    }
+
+    /// Rounding reads what the product reads, and depends on less: the weight has no part in it.
+    fn of_rounding(plan: &Plan, slot: usize, part: &Part) -> Self {
+        let mut effects = Self::default();
+        effects.place(plan.x.place);
+        effects.index(&plan.x.element);
+        for var in plan.around.iter().chain(&plan.col).chain(&plan.run) {
+            if plan.x.element.uses_var(|own| own == *var) {
+                effects.range(*var, part);
+            }
+        }
+        effects.writes.insert(Memory::Slot(slot));
+        effects
+    }
+
+    fn body(&mut self, body: &[Stmt], part: &Part) {
+        for stmt in body {
+            match stmt {
+                Stmt::Nest(nest) => self.nest(nest, part),
+                Stmt::Loop { var, body } => {
+                    self.range(*var, part);
+                    self.body(body, part);
+                }
+            }
+        }
+    }
+
+    fn nest(&mut self, nest: &Nest, part: &Part) {
+        match nest.target {
+            Place::Tile(tile) => {
+                self.writes.insert(Memory::Tile(tile));
+            }
+            Place::Param(_) => self.is_final = true,
+        }
+        nest.at.iter().for_each(|index| self.index(index));
+        let folds = nest.fold.iter().flat_map(|folding| &folding.loops);
+        nest.loops.iter().chain(folds).for_each(|var| self.range(*var, part));
+        for expr in nest.exprs.values() {
+            match expr {
+                Expr::Load { from, at } => {
+                    self.place(*from);
+                    at.iter().for_each(|index| self.index(index));
+                }
+                Expr::Position(index) => self.index(index),
+                Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {}
+            }
+        }
+    }
+
+    fn place(&mut self, place: Place) {
+        if let Place::Tile(tile) = place {
+            self.reads.insert(Memory::Tile(tile));
+        }
+    }
+
+    fn index(&mut self, index: &Index) {
+        index.any(&mut |atom| {
+            match atom {
+                Atom::Var(var) => {
+                    self.vars.insert(*var);
+                }
+                Atom::Lookup { from, .. } => self.place(*from),
+                Atom::Symbols(_) | Atom::Div(..) | Atom::Rem(..) | Atom::Min(..) | Atom::Max(..) => {}
+            }
+            false
+        });
+    }
+
+    /// What a loop's values depend on.
+    fn range(&mut self, var: VarId, part: &Part) {
+        match &part.vars[var].range {
+            Range::Whole { .. } => {}
+            Range::Blocks { start, .. } => self.index(start),
+            Range::Within { of } => {
+                self.vars.insert(*of);
+                self.range(*of, part);
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Products, roundings and mixtures in terms of a few vector functions: what all levels have in common.
+//!
+//! In: a level's type of vectors `V` of `N` numbers, and its functions. Out: the functions of its table, but for those
+//! that it writes itself. A macro and no trait: so every function carries the level's instructions, and calls of
+//! intrinsics are safe.
+//! Several rows at a time hide how long an addition takes; tiles of rows and columns use what was loaded more than once.
+
+/// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `lanes` of vectors `V`.
+macro_rules! single_forms {
+    ($(#[$attr:meta])* tile $rows:literal by $cols:literal) => {
+        /// Elements of a row that are unpacked at a time.
+        const CHUNK: usize = 1024;
+
+        /// Sums of products of `R` rows with `C` vectors, with `U` sums each.
+        #[inline]
+        $(#[$attr])*
+        fn dots<const S: usize, const R: usize, const C: usize, const U: usize>(
+            w: [&[u8]; R],
+            x: [&[u8]; C],
+            k: usize,
+        ) -> [[f32; C]; R] {
+            let bytes = if S == 0 { 4 } else { 2 };
+            let w = w.map(|w| &w[..k * bytes]);
+            let x = x.map(|x| &x[..k * 4]);
+            let mut sums = [[[zero(); U]; C]; R];
+            let n_steps = k / (N * U);
+            for step in 0..n_steps {
+                for u in 0..U {
+                    let at = (step * U + u) * N;
+                    let mut xs = [zero(); C];
+                    for c in 0..C {
+                        xs[c] = load(x[c][at * 4..].first_chunk().expect("within k"));
+                    }
+                    for r in 0..R {
+                        let w = wide::<S>(w[r], at);
+                        for c in 0..C {
+                            sums[r][c][u] = fma(w, xs[c], sums[r][c][u]);
+                        }
+                    }
+                }
+            }
+            let mut out = [[0.0; C]; R];
+            for r in 0..R {
+                for c in 0..C {
+                    let mut sum = sums[r][c][0];
+                    for u in 1..U {
+                        sum = add(sum, sums[r][c][u]);
+                    }
+                    out[r][c] = total(sum);
+                    for i in n_steps * N * U..k {
+                        out[r][c] += element::<S>(w[r], i) * element::<0>(x[c], i);
+                    }
+                }
+            }
+            out
+        }
+
+        /// `N` elements of a row, widened.
+        #[inline]
+        $(#[$attr])*
+        fn wide<const S: usize>(w: &[u8], at: usize) -> V {
+            match S {
+                0 => load(w[at * 4..].first_chunk().expect("within k")),
+                1 => wide_f16(w[at * 2..].first_chunk().expect("within k")),
+                _ => wide_bf16(w[at * 2..].first_chunk().expect("within k")),
+            }
+        }
+
+        /// One element of a row.
+        #[inline]
+        $(#[$attr])*
+        fn element<const S: usize>(w: &[u8], i: usize) -> f32 {
+            let two = |i: usize| u16::from_le_bytes([w[2 * i], w[2 * i + 1]]);
+            match S {
+                0 => f32::from_le_bytes([w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]]),
+                1 => widened(two(i)),
+                _ => f32::from_bits(u32::from(two(i)) << 16),
+            }
+        }
+
+        /// Rows `r..r + n` of plain numbers with all vectors, from element `from` on.
+        #[inline]
+        $(#[$attr])*
+        fn rows<const S: usize>(
+            job: &ProductView<'_>,
+            w: [&[u8]; $rows],
+            (r, n): (usize, usize),
+            (from, k): (usize, usize),
+        ) {
+            let x = |c: usize| &job.x[c * job.x_col + from * 4..];
+            let mut c = 0;
+            while c < job.n_cols {
+                let n_cols = (job.n_cols - c).min($cols);
+                if n_cols == 1 && n == 1 {
+                    let sums = dots::<S, 1, 1, 8>([w[0]], [x(c)], k);
+                    job.out.add(r, c, sums[0][0]);
+                } else if n_cols == 1 {
+                    let sums = dots::<S, $rows, 1, 2>(w, [x(c)], k);
+                    for (i, sums) in sums.iter().take(n).enumerate() {
+                        job.out.add(r + i, c, sums[0]);
+                    }
+                } else {
+                    let mut xs = [x(c); $cols];
+                    for i in 1..n_cols {
+                        xs[i] = x(c + i);
+                    }
+                    let sums = dots::<S, $rows, $cols, 1>(w, xs, k);
+                    for (i, sums) in sums.iter().take(n).enumerate() {
+                        for (j, sum) in sums.iter().take(n_cols).enumerate() {
+                            job.out.add(r + i, c + j, *sum);
+                        }
+                    }
+                }
+                c += n_cols;
+            }
+        }
+
+        #[inline]
+        $(#[$attr])*
+        fn plain<const S: usize>(job: &ProductView<'_>) {
+            let bytes = if S == 0 { 4 } else { 2 };
+            // Many vectors are gone through for every few rows: pieces of them that stay close.
+            let chunk = if job.n_cols > $cols { CHUNK } else { job.k };
+            for from in (0..job.k).step_by(chunk) {
+                let k = chunk.min(job.k - from);
+                for r in (0..job.n_rows).step_by($rows) {
+                    let n = $rows.min(job.n_rows - r);
+                    let mut w = [&job.w.row(r).bytes[from * bytes..]; $rows];
+                    for i in 1..n {
+                        w[i] = &job.w.row(r + i).bytes[from * bytes..];
+                    }
+                    rows::<S>(job, w, (r, n), (from, k));
+                }
+            }
+        }
+
+        #[inline]
+        $(#[$attr])*
+        fn unpacked(job: &ProductView<'_>, storage: Storage) {
+            let mut room = [[0.0; CHUNK]; $rows];
+            for from in (0..job.k).step_by(CHUNK) {
+                let k = CHUNK.min(job.k - from);
+                for r in (0..job.n_rows).step_by($rows) {
+                    let n = $rows.min(job.n_rows - r);
+                    for i in 0..n {
+                        let blocks = job.w.row(r + i);
+                        let outs = room[i].as_chunks_mut::<32>().0;
+                        for (idx, out) in outs.iter_mut().take(k / 32).enumerate() {
+                            blocks.decode(storage, from / 32 + idx, out);
+                        }
+                    }
+                    let mut w = [bytes_of(&room[0]); $rows];
+                    for i in 1..n {
+                        w[i] = bytes_of(&room[i]);
+                    }
+                    rows::<0>(job, w, (r, n), (from, k));
+                }
+            }
+        }
+
+        $(#[$attr])*
+        unsafe extern "C" fn single(job: *const Product) {
+            // SAFETY: generated code promises what the view asks for.
+            let Some(job) = (unsafe { view::product(job, false) }) else { return };
+            match job.w.storage {
+                Storage::F32 => plain::<0>(&job),
+                Storage::F16 => plain::<1>(&job),
+                Storage::BF16 => plain::<2>(&job),
+                // Each format has code of its own.
+                Storage::Q8_0 => unpacked(&job, Storage::Q8_0),
+                Storage::Q4_0 => unpacked(&job, Storage::Q4_0),
+                Storage::Int8 => unpacked(&job, Storage::Int8),
+                Storage::Q4_1 => unpacked(&job, Storage::Q4_1),
+                Storage::Q5_0 => unpacked(&job, Storage::Q5_0),
+                Storage::Q5_1 => unpacked(&job, Storage::Q5_1),
+                Storage::Q4K => unpacked(&job, Storage::Q4K),
+                Storage::Q5K => unpacked(&job, Storage::Q5K),
+                Storage::Q6K => unpacked(&job, Storage::Q6K),
+            }
+        }
+
+        /// `E * N` elements from `at` on, of `C` columns.
+        #[inline]
+        $(#[$attr])*
+        fn mixed<const S: usize, const C: usize, const E: usize>(job: &MixView<'_>, c: usize, at: usize) {
+            let mut sums = [[zero(); E]; C];
+            for s in 0..job.n_rows {
+                let v = job.v.row(s).bytes;
+                let mut vs = [zero(); E];
+                for e in 0..E {
+                    vs[e] = wide::<S>(v, at + e * N);
+                }
+                for i in 0..C {
+                    let p = splat(element::<0>(&job.p[(c + i) * job.p_col + s * job.p_row..], 0));
+                    for e in 0..E {
+                        sums[i][e] = fma(p, vs[e], sums[i][e]);
+                    }
+                }
+            }
+            for (i, sums) in sums.iter().enumerate() {
+                for (e, sum) in sums.iter().enumerate() {
+                    for (lane, x) in lanes(*sum).into_iter().enumerate() {
+                        job.out.add(c + i, at + e * N + lane, x);
+                    }
+                }
+            }
+        }
+
+        #[inline]
+        $(#[$attr])*
+        fn mix_of<const S: usize>(job: &MixView<'_>) {
+            let mut at = 0;
+            while at + 4 * N <= job.n {
+                for c in 0..job.n_cols / 2 {
+                    mixed::<S, 2, 4>(job, 2 * c, at);
+                }
+                if job.n_cols % 2 == 1 {
+                    mixed::<S, 1, 4>(job, job.n_cols - 1, at);
+                }
+                at += 4 * N;
+            }
+            while at + N <= job.n {
+                for c in 0..job.n_cols {
+                    mixed::<S, 1, 1>(job, c, at);
+                }
+                at += N;
+            }
+            for e in at..job.n {
+                for c in 0..job.n_cols {
+                    let mut sum = 0.0;
+                    for s in 0..job.n_rows {
+                        let p = element::<0>(&job.p[c * job.p_col + s * job.p_row..], 0);
+                        sum += p * element::<S>(job.v.row(s).bytes, e);
+                    }
+                    job.out.add(c, e, sum);
+                }
+            }
+        }
+
+        $(#[$attr])*
+        unsafe extern "C" fn mix(job: *const Mix) {
+            // SAFETY: generated code promises what the view asks for.
+            let Some(job) = (unsafe { view::mix(job) }) else { return };
+            match job.v.storage {
+                Storage::F32 => mix_of::<0>(&job),
+                Storage::F16 => mix_of::<1>(&job),
+                Storage::BF16 => mix_of::<2>(&job),
+                _ => unreachable!("rows of a mixture are plain"),
+            }
+        }
+
+        $(#[$attr])*
+        unsafe extern "C" fn quantise(job: *const Quantise) {
+            // SAFETY: generated code promises what the view asks for.
+            let Some(mut job) = (unsafe { view::quantise(job) }) else { return };
+            rounding::quantise(&mut job);
+        }
+    };
+}
+
+/// Products with vectors of 8-bit numbers in rows: `blank`, `total_of`, and `dot(w, x, a, sum)` of 32 numbers each.
+macro_rules! row_forms {
+    ($(#[$attr:meta])*) => {
+        #[inline]
+        $(#[$attr])*
+        fn quantised_of(job: &ProductView<'_>, storage: Storage) {
+            let stride = row_bytes(job.k);
+            for c in 0..job.n_cols {
+                let x = Rounded::new(&job.x[c * stride..], job.k);
+                for r in 0..job.n_rows {
+                    let w = job.w.row(r);
+                    let (mut sum, mut offsets) = (blank(), 0.0);
+                    for idx in 0..job.k / 32 {
+                        let Unpacked { q, a, b } = w.unpack(storage, idx);
+                        let scale = x.scale(idx);
+                        sum = dot(&q, x.numbers(idx), [a[0] * scale, a[1] * scale], sum);
+                        if storage.has_offsets() {
+                            offsets += b * x.sum(idx);
+                        }
+                    }
+                    job.out.add(r, c, total_of(sum) + offsets);
+                }
+            }
+        }
+
+        $(#[$attr])*
+        unsafe extern "C" fn quantised(job: *const Product) {
+            // SAFETY: generated code promises what the view asks for.
+            let Some(job) = (unsafe { view::product(job, true) }) else { return };
+            match job.w.storage {
+                Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
+                // Each format has code of its own.
+                Storage::Q8_0 => quantised_of(&job, Storage::Q8_0),
+                Storage::Q4_0 => quantised_of(&job, Storage::Q4_0),
+                Storage::Int8 => quantised_of(&job, Storage::Int8),
+                Storage::Q4_1 => quantised_of(&job, Storage::Q4_1),
+                Storage::Q5_0 => quantised_of(&job, Storage::Q5_0),
+                Storage::Q5_1 => quantised_of(&job, Storage::Q5_1),
+                Storage::Q4K => quantised_of(&job, Storage::Q4K),
+                Storage::Q5K => quantised_of(&job, Storage::Q5K),
+                Storage::Q6K => quantised_of(&job, Storage::Q6K),
+            }
+        }
+    };
+}
+
+pub(super) use {row_forms, single_forms};

@@ -1,0 +1,142 @@
+//! Products of weights and vectors, written by hand for each level of instructions.
+//!
+//! In: the address of a [`Product`], a [`Quantise`] or a [`Mix`], filled in by generated code: addresses, strides, sizes.
+//! Out: sums added to what is there, or rows of 8-bit numbers. Strides are not negative, sizes may be zero or less.
+//! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
+//! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.
+//!
+//! Vectors of 8-bit numbers lie in one of two layouts. In *rows*, each vector on its own: the numbers, a scale for each
+//! 32 of them, and the sum of each 32 times its scale. In *panels*, sixteen vectors side by side, so that one
+//! instruction multiplies four elements of a weight with those of sixteen vectors.
+
+use crate::codegen::cpu::level::Level;
+use crate::tensor::quant::Format;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod forms;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+mod rounding;
+#[cfg(test)]
+mod tests;
+mod unpack;
+mod view;
+
+use unpack::Storage;
+
+/// Elements that share a scale in vectors of 8-bit numbers.
+pub(super) const GROUP: usize = 32;
+
+/// Vectors side by side in a panel.
+const PANEL: usize = 16;
+
+/// Bytes of 32 elements of a panel: numbers, scales, sums.
+const PANEL_BYTES: usize = GROUP * PANEL + 8 * PANEL;
+
+/// `out[r * out_row + c * out_col] += sum of w[r][i] * x[c][i]`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Product {
+    /// The first row of the weight.
+    pub(super) w: *const u8,
+    /// The scales of that row where they lie apart.
+    pub(super) scales: *const u8,
+    /// The first vector: single precision, or what [`Quantise`] made of it.
+    pub(super) x: *const u8,
+    pub(super) out: *mut f32,
+    /// Bytes from one row to the next.
+    pub(super) w_row: i64,
+    /// Bytes from the scales of one row to those of the next.
+    pub(super) scales_row: i64,
+    /// Elements from one vector in single precision to the next.
+    pub(super) x_col: i64,
+    pub(super) out_row: i64,
+    pub(super) out_col: i64,
+    pub(super) n_rows: i64,
+    pub(super) n_cols: i64,
+    pub(super) k: i64,
+    /// What [`storage`] gives.
+    pub(super) storage: i64,
+    /// Elements that share a scale where they lie apart.
+    pub(super) group: i64,
+    /// Whether 8-bit numbers lie in panels.
+    pub(super) is_panel: i64,
+}
+
+/// Rounds vectors to 8 bits a number, with a scale for every `group` of them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Quantise {
+    pub(super) x: *const f32,
+    pub(super) out: *mut u8,
+    pub(super) x_col: i64,
+    pub(super) n_cols: i64,
+    pub(super) k: i64,
+    pub(super) group: i64,
+    pub(super) is_panel: i64,
+}
+
+/// `out[c * out_col + e] += sum of p[c * p_col + s * p_row] * v[s][e]`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Mix {
+    pub(super) v: *const u8,
+    pub(super) p: *const f32,
+    pub(super) out: *mut f32,
+    /// Bytes from one row to the next.
+    pub(super) v_row: i64,
+    pub(super) p_col: i64,
+    pub(super) p_row: i64,
+    pub(super) out_col: i64,
+    pub(super) n_rows: i64,
+    pub(super) n_cols: i64,
+    /// Elements of a row.
+    pub(super) n: i64,
+    pub(super) storage: i64,
+}
+
+/// The functions of a level.
+#[derive(Clone, Copy)]
+pub(super) struct Table {
+    /// A product with vectors in single precision.
+    pub(super) single: unsafe extern "C" fn(*const Product),
+    /// A product with vectors of 8-bit numbers.
+    pub(super) quantised: unsafe extern "C" fn(*const Product),
+    pub(super) quantise: unsafe extern "C" fn(*const Quantise),
+    pub(super) mix: unsafe extern "C" fn(*const Mix),
+    /// Whether several vectors of 8-bit numbers lie in panels.
+    pub(super) has_panels: bool,
+}
+
+/// The functions of a level that this processor has.
+pub(super) fn table(level: Level) -> Table {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => avx512::TABLE,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx2::TABLE,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => neon::TABLE,
+        _ => portable::TABLE,
+    }
+}
+
+/// The number that stands for a format, if there are products for it.
+pub(super) fn storage(format: Format) -> Option<i64> {
+    let storage = Storage::of(format)?;
+    Storage::ALL.iter().position(|own| *own == storage).map(|place| place as i64)
+}
+
+/// Bytes of vectors of 8-bit numbers.
+pub(super) fn quantised_bytes(n_cols: usize, k: usize, is_panel: bool) -> usize {
+    if is_panel { n_cols.div_ceil(PANEL) * (k / GROUP) * PANEL_BYTES } else { n_cols * row_bytes(k) }
+}
+
+/// Bytes of one vector of 8-bit numbers in a row.
+fn row_bytes(k: usize) -> usize {
+    k.next_multiple_of(64) + 2 * (k / GROUP * 4).next_multiple_of(64)
+}

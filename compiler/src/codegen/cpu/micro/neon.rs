@@ -1,0 +1,123 @@
+//! Products with the 128 bits of Arm.
+//!
+//! In: addresses of descriptions. Out: as `mod.rs` says. Every processor of this architecture has these instructions.
+
+use std::arch::aarch64::{
+    float32x4_t, int32x4_t, vaddq_f32, vaddvq_f32, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vfmaq_f32,
+    vfmaq_n_f32, vget_high_s8, vget_low_s8, vld1_u16, vld1q_f32, vld1q_s8, vmovl_u16, vmull_s8, vpadalq_s16,
+    vreinterpretq_f32_u32, vshlq_n_u32, vst1q_f32,
+};
+
+use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
+use crate::codegen::cpu::micro::rounding::{self, Rounded};
+use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
+use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
+use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table, row_bytes};
+
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, has_panels: false };
+
+const N: usize = 4;
+
+type V = float32x4_t;
+
+single_forms! { #[target_feature(enable = "neon")] tile 4 by 4 }
+row_forms! { #[target_feature(enable = "neon")] }
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn zero() -> V {
+    vdupq_n_f32(0.0)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn splat(x: f32) -> V {
+    vdupq_n_f32(x)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn load(x: &[u8; 4 * N]) -> V {
+    // SAFETY: the array is as long as the vector.
+    unsafe { vld1q_f32(x.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn wide_f16(x: &[u8; 2 * N]) -> V {
+    let mut wide = [0.0; N];
+    for (wide, x) in wide.iter_mut().zip(x.as_chunks::<2>().0) {
+        *wide = widened(u16::from_le_bytes(*x));
+    }
+    // SAFETY: the array is as long as the vector.
+    unsafe { vld1q_f32(wide.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn wide_bf16(x: &[u8; 2 * N]) -> V {
+    // SAFETY: the array is as long as the vector.
+    let bits = unsafe { vld1_u16(x.as_ptr().cast()) };
+    vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(bits)))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn fma(a: V, b: V, c: V) -> V {
+    vfmaq_f32(c, a, b)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn add(a: V, b: V) -> V {
+    vaddq_f32(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn lanes(a: V) -> [f32; N] {
+    let mut out = [0.0; N];
+    // SAFETY: the array is as long as the vector.
+    unsafe { vst1q_f32(out.as_mut_ptr(), a) };
+    out
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn total(a: V) -> f32 {
+    vaddvq_f32(a)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn blank() -> V {
+    zero()
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn total_of(sum: V) -> f32 {
+    total(sum)
+}
+
+/// Sums of the products of 16 numbers.
+#[inline]
+#[target_feature(enable = "neon")]
+fn half_dot(w: &[i8], x: &[u8]) -> V {
+    let (w, x): (&[i8; 16], &[u8; 16]) = (w.first_chunk().expect("16"), x.first_chunk().expect("16"));
+    // SAFETY: the array is as long as the vector.
+    let w = unsafe { vld1q_s8(w.as_ptr()) };
+    // SAFETY: the array is as long as the vector.
+    let x = unsafe { vld1q_s8(x.as_ptr().cast()) };
+    let mut sum: int32x4_t = vdupq_n_s32(0);
+    sum = vpadalq_s16(sum, vmull_s8(vget_low_s8(w), vget_low_s8(x)));
+    sum = vpadalq_s16(sum, vmull_s8(vget_high_s8(w), vget_high_s8(x)));
+    vcvtq_f32_s32(sum)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn dot(w: &[i8; 32], x: &[u8; 32], a: [f32; 2], sum: V) -> V {
+    let sum = vfmaq_n_f32(sum, half_dot(&w[..16], &x[..16]), a[0]);
+    vfmaq_n_f32(sum, half_dot(&w[16..], &x[16..]), a[1])
+}

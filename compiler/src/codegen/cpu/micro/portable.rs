@@ -1,0 +1,102 @@
+//! Products in plain Rust, for any processor.
+//!
+//! In: addresses of descriptions. Out: as `mod.rs` says. The compiler makes of the arrays what the processor has.
+
+use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
+use crate::codegen::cpu::micro::rounding::{self, Rounded};
+use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
+use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
+use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table, row_bytes};
+
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, has_panels: false };
+
+const N: usize = 8;
+
+type V = [f32; N];
+
+single_forms! { tile 2 by 2 }
+row_forms! {}
+
+#[inline(always)]
+fn zero() -> V {
+    [0.0; N]
+}
+
+#[inline(always)]
+fn splat(x: f32) -> V {
+    [x; N]
+}
+
+#[inline(always)]
+fn load(x: &[u8; 4 * N]) -> V {
+    let mut v = zero();
+    for (v, x) in v.iter_mut().zip(x.as_chunks::<4>().0) {
+        *v = f32::from_le_bytes(*x);
+    }
+    v
+}
+
+#[inline(always)]
+fn wide_f16(x: &[u8; 2 * N]) -> V {
+    let mut v = zero();
+    for (v, x) in v.iter_mut().zip(x.as_chunks::<2>().0) {
+        *v = widened(u16::from_le_bytes(*x));
+    }
+    v
+}
+
+#[inline(always)]
+fn wide_bf16(x: &[u8; 2 * N]) -> V {
+    let mut v = zero();
+    for (v, x) in v.iter_mut().zip(x.as_chunks::<2>().0) {
+        *v = f32::from_bits(u32::from(u16::from_le_bytes(*x)) << 16);
+    }
+    v
+}
+
+#[inline(always)]
+fn fma(a: V, b: V, mut c: V) -> V {
+    for i in 0..N {
+        c[i] += a[i] * b[i];
+    }
+    c
+}
+
+#[inline(always)]
+fn add(a: V, mut b: V) -> V {
+    for i in 0..N {
+        b[i] += a[i];
+    }
+    b
+}
+
+#[inline(always)]
+fn lanes(a: V) -> [f32; N] {
+    a
+}
+
+#[inline(always)]
+fn total(a: V) -> f32 {
+    a.iter().sum()
+}
+
+#[inline(always)]
+fn blank() -> f32 {
+    0.0
+}
+
+#[inline(always)]
+fn total_of(sum: f32) -> f32 {
+    sum
+}
+
+#[inline(always)]
+fn dot(w: &[i8; 32], x: &[u8; 32], a: [f32; 2], sum: f32) -> f32 {
+    let mut halves = [0; 2];
+    for (half, sum) in halves.iter_mut().enumerate() {
+        for i in 16 * half..16 * half + 16 {
+            *sum += i32::from(i16::from(w[i]) * i16::from(x[i].cast_signed()));
+        }
+    }
+    sum + a[0] * halves[0] as f32 + a[1] * halves[1] as f32
+}

@@ -1,0 +1,208 @@
+//! Every function of every level of this processor, at odd sizes, against double precision.
+
+use super::*;
+
+/// Numbers that look random, the same each time.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn float(&mut self) -> f32 {
+        (self.next() % 4001) as f32 / 1000.0 - 2.0
+    }
+}
+
+/// Bytes of a weight whose numbers are of a reasonable size.
+fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
+    let n_bytes = format.bytes_for(n).unwrap();
+    match format {
+        Format::F32 => (0..n).flat_map(|_| noise.float().to_le_bytes()).collect(),
+        Format::F16 => (0..n).flat_map(|_| half::f16::from_f32(noise.float()).to_le_bytes()).collect(),
+        Format::BF16 => (0..n).flat_map(|_| half::bf16::from_f32(noise.float()).to_le_bytes()).collect(),
+        _ => {
+            let mut bytes: Vec<u8> = (0..n_bytes).map(|_| noise.next() as u8).collect();
+            let scales: &[usize] = match format {
+                Format::Q6K => &[208],
+                Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
+                Format::Int8 { .. } => &[],
+                _ => &[0],
+            };
+            for block in bytes.chunks_mut(format.block_bytes()) {
+                for at in scales {
+                    let scale = half::f16::from_f32(noise.float() / 100.0);
+                    block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
+                }
+            }
+            if let Format::Int8 { .. } = format {
+                for scale in bytes[n..].chunks_mut(4) {
+                    scale.copy_from_slice(&(noise.float() / 100.0).to_le_bytes());
+                }
+            }
+            bytes
+        }
+    }
+}
+
+const FORMATS: [Format; 13] = [
+    Format::F32,
+    Format::F16,
+    Format::BF16,
+    Format::Q8_0,
+    Format::Q4_0,
+    Format::Int8 { group: 64 },
+    Format::Int8 { group: 32 },
+    Format::Q4_1,
+    Format::Q5_0,
+    Format::Q5_1,
+    Format::Q4K,
+    Format::Q5K,
+    Format::Q6K,
+];
+
+fn levels() -> impl Iterator<Item = Level> {
+    Level::ALL.into_iter().filter(|level| level.is_supported())
+}
+
+/// The sizes of a product.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    n_rows: usize,
+    n_cols: usize,
+    k: usize,
+}
+
+fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool, noise: &mut Noise) {
+    let Sizes { n_rows, n_cols, k } = sizes;
+    let w = weight(format, n_rows * k, noise);
+    let x: Vec<f32> = (0..n_cols * (k + 3)).map(|_| noise.float()).collect();
+    let decoded = format.decode_all(&w, n_rows * k).unwrap();
+    let (out_row, out_col) = if noise.next() % 2 == 0 { (n_cols + 1, 1) } else { (1, n_rows + 2) };
+    let mut out = vec![0.5_f32; n_rows * out_row + n_cols * out_col];
+    let table = table(level);
+    let is_panel = table.has_panels && n_cols > 1;
+    let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
+    let mut rounded = vec![0xa5_u8; quantised_bytes(n_cols, k, is_panel)];
+    if is_quantised {
+        let job = Quantise {
+            x: x.as_ptr(),
+            out: rounded.as_mut_ptr(),
+            x_col: k as i64 + 3,
+            n_cols: n_cols as i64,
+            k: k as i64,
+            group: group as i64,
+            is_panel: i64::from(is_panel),
+        };
+        // SAFETY: the description is of the vectors above.
+        unsafe { (table.quantise)(&raw const job) };
+    }
+    let is_apart = matches!(format, Format::Int8 { .. });
+    let job = Product {
+        w: w.as_ptr(),
+        scales: w[if is_apart { n_rows * k } else { 0 }..].as_ptr(),
+        x: if is_quantised { rounded.as_ptr() } else { x.as_ptr().cast() },
+        out: out.as_mut_ptr(),
+        w_row: (if is_apart { k } else { format.bytes_for(k).unwrap() }) as i64,
+        scales_row: (k / group * 4) as i64,
+        x_col: k as i64 + 3,
+        out_row: out_row as i64,
+        out_col: out_col as i64,
+        n_rows: n_rows as i64,
+        n_cols: n_cols as i64,
+        k: k as i64,
+        storage: storage(format).unwrap(),
+        group: group as i64,
+        is_panel: i64::from(is_panel),
+    };
+    // SAFETY: the description is of the vectors above.
+    unsafe { (if is_quantised { table.quantised } else { table.single })(&raw const job) };
+    for r in 0..n_rows {
+        for c in 0..n_cols {
+            let pairs = (0..k).map(|i| (f64::from(decoded[r * k + i]), f64::from(x[c * (k + 3) + i])));
+            let (mut exact, mut size, mut variance) = (0.5, 0.5, 0.0);
+            for (w, x) in pairs {
+                exact += w * x;
+                size += (w * x).abs();
+                // Rounding is off by up to half a step, evenly, and a step is the largest size by 127.
+                variance += (w * 2.0 / 127.0).powi(2) / 12.0;
+            }
+            // Six standard deviations of the roundings to 8 bits.
+            let allowed = 1e-6 * size + if is_quantised { 6.0 * variance.sqrt() } else { 0.0 };
+            let actual = f64::from(out[r * out_row + c * out_col]);
+            let off = (actual - exact).abs();
+            assert!(
+                off <= allowed,
+                "{format} {level} {sizes:?} {is_quantised} {r},{c}: {actual} {exact} {allowed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn products_of_odd_sizes_are_those_of_double_precision() {
+    let mut noise = Noise(7);
+    for level in levels() {
+        for format in FORMATS {
+            let block = format.block_len();
+            let ks: &[usize] = if block == 1 { &[1, 7, 16, 37, 200, 1100] } else { &[1, 2, 3, 5, 33] };
+            for k in ks {
+                for n_cols in [1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 49] {
+                    for n_rows in [1, 2, 3, 4, 5, 9] {
+                        let sizes = Sizes { n_rows, n_cols, k: k * block };
+                        if sizes.k * n_cols * n_rows > 400_000 {
+                            continue;
+                        }
+                        check_product(format, level, sizes, false, &mut noise);
+                        if block > 1 {
+                            check_product(format, level, sizes, true, &mut noise);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn mixtures_of_odd_sizes_are_those_of_double_precision() {
+    let mut noise = Noise(11);
+    for level in levels() {
+        for format in [Format::F32, Format::F16, Format::BF16] {
+            for (n_rows, n_cols, n) in [(1, 1, 1), (3, 2, 16), (64, 5, 128), (7, 17, 77), (5, 3, 40)] {
+                let v = weight(format, n_rows * n, &mut noise);
+                let decoded = format.decode_all(&v, n_rows * n).unwrap();
+                let p: Vec<f32> = (0..n_rows * n_cols).map(|_| noise.float()).collect();
+                let mut out = vec![0.25_f32; n_cols * (n + 1)];
+                let job = Mix {
+                    v: v.as_ptr(),
+                    p: p.as_ptr(),
+                    out: out.as_mut_ptr(),
+                    v_row: format.bytes_for(n).unwrap() as i64,
+                    p_col: n_rows as i64,
+                    p_row: 1,
+                    out_col: n as i64 + 1,
+                    n_rows: n_rows as i64,
+                    n_cols: n_cols as i64,
+                    n: n as i64,
+                    storage: storage(format).unwrap(),
+                };
+                // SAFETY: the description is of the vectors above.
+                unsafe { (table(level).mix)(&raw const job) };
+                for c in 0..n_cols {
+                    for e in 0..n {
+                        let terms =
+                            (0..n_rows).map(|s| f64::from(p[c * n_rows + s]) * f64::from(decoded[s * n + e]));
+                        let exact = 0.25 + terms.clone().sum::<f64>();
+                        let size: f64 = 0.25 + terms.map(f64::abs).sum::<f64>();
+                        let actual = f64::from(out[c * (n + 1) + e]);
+                        assert!((actual - exact).abs() <= 1e-6 * size, "{format} {level} {c},{e}");
+                    }
+                    assert_eq!(out[c * (n + 1) + n], 0.25);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Blocks of weights as small whole numbers with scales, 32 at a time, and as single-precision numbers.
+//!
+//! In: the bytes of a row and which 32 of its elements. Out: `q`, `a` and `b`, so that an element is `a * q + b`; each
+//! half of the 32 has an `a`. The formulas are those of `tensor::quant::decode`.
+//! Everything is inlined into the functions of a level, which the compiler then vectorises with its instructions.
+
+use crate::tensor::quant::Format;
+
+/// A format that there are products for, without its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Storage {
+    F32,
+    F16,
+    BF16,
+    Q8_0,
+    Q4_0,
+    Int8,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q4K,
+    Q5K,
+    Q6K,
+}
+
+impl Storage {
+    /// All of them; generated code names them by their places.
+    pub(super) const ALL: [Self; 12] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Int8,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+    ];
+
+    pub(super) fn of(format: Format) -> Option<Self> {
+        Some(match format {
+            Format::F32 => Self::F32,
+            Format::F16 => Self::F16,
+            Format::BF16 => Self::BF16,
+            Format::Q8_0 => Self::Q8_0,
+            Format::Q4_0 => Self::Q4_0,
+            Format::Q4_1 => Self::Q4_1,
+            Format::Q5_0 => Self::Q5_0,
+            Format::Q5_1 => Self::Q5_1,
+            Format::Q4K => Self::Q4K,
+            Format::Q5K => Self::Q5K,
+            Format::Q6K => Self::Q6K,
+            Format::Int8 { group } if group > 0 && group % 32 == 0 => Self::Int8,
+            Format::I32 | Format::Int8 { .. } => return None,
+        })
+    }
+
+    /// Bytes of `k` elements, without scales that lie apart.
+    pub(super) fn bytes(self, k: usize) -> usize {
+        let (len, n_bytes) = self.block();
+        k / len * n_bytes
+    }
+
+    /// Elements and bytes of a block.
+    pub(super) fn block(self) -> (usize, usize) {
+        match self {
+            Self::F32 => (1, 4),
+            Self::F16 | Self::BF16 => (1, 2),
+            Self::Q8_0 => (32, 34),
+            Self::Q4_0 => (32, 18),
+            Self::Int8 => (32, 32),
+            Self::Q4_1 => (32, 20),
+            Self::Q5_0 => (32, 22),
+            Self::Q5_1 => (32, 24),
+            Self::Q4K => (256, 144),
+            Self::Q5K => (256, 176),
+            Self::Q6K => (256, 210),
+        }
+    }
+
+    /// Whether elements have a `b`.
+    pub(super) fn has_offsets(self) -> bool {
+        matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K)
+    }
+}
+
+/// 32 elements: `a[i / 16] * q[i] + b`.
+#[derive(Clone, Copy)]
+pub(super) struct Unpacked {
+    pub(super) q: [i8; 32],
+    pub(super) a: [f32; 2],
+    pub(super) b: f32,
+}
+
+/// A row of blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks<'a> {
+    pub(super) bytes: &'a [u8],
+    /// Where scales lie apart, a number for every `group` elements.
+    pub(super) scales: &'a [u8],
+    pub(super) group: usize,
+}
+
+impl Blocks<'_> {
+    /// The `idx`-th 32 elements.
+    #[inline(always)]
+    pub(super) fn unpack(&self, storage: Storage, idx: usize) -> Unpacked {
+        match storage {
+            Storage::Q8_0 => {
+                let block: &[u8; 34] = self.block(idx);
+                let d = half(block, 0);
+                Unpacked { q: std::array::from_fn(|i| block[2 + i].cast_signed()), a: [d; 2], b: 0.0 }
+            }
+            Storage::Int8 => {
+                let block: &[u8; 32] = self.block(idx);
+                let at = idx * 32 / self.group * 4;
+                let d = f32::from_le_bytes(std::array::from_fn(|i| self.scales[at + i]));
+                Unpacked { q: block.map(u8::cast_signed), a: [d; 2], b: 0.0 }
+            }
+            Storage::Q4_0 => {
+                let block: &[u8; 18] = self.block(idx);
+                let q = nibbles(block, 2).map(|q| q.cast_signed() - 8);
+                Unpacked { q, a: [half(block, 0); 2], b: 0.0 }
+            }
+            Storage::Q4_1 => {
+                let block: &[u8; 20] = self.block(idx);
+                let q = nibbles(block, 4).map(u8::cast_signed);
+                Unpacked { q, a: [half(block, 0); 2], b: half(block, 2) }
+            }
+            Storage::Q5_0 => {
+                let block: &[u8; 22] = self.block(idx);
+                let q = fifth(nibbles(block, 6), block, 2).map(|q| q.cast_signed() - 16);
+                Unpacked { q, a: [half(block, 0); 2], b: 0.0 }
+            }
+            Storage::Q5_1 => {
+                let block: &[u8; 24] = self.block(idx);
+                let q = fifth(nibbles(block, 8), block, 4).map(u8::cast_signed);
+                Unpacked { q, a: [half(block, 0); 2], b: half(block, 2) }
+            }
+            Storage::Q4K => {
+                let (block, group): (&[u8; 144], usize) = (self.block(idx / 8), idx % 8);
+                let (a, b) = scale_and_offset(block, group);
+                Unpacked { q: k_nibbles(block, 16, group).map(u8::cast_signed), a: [a; 2], b }
+            }
+            Storage::Q5K => {
+                let (block, group): (&[u8; 176], usize) = (self.block(idx / 8), idx % 8);
+                let (a, b) = scale_and_offset(block, group);
+                let low = k_nibbles(block, 48, group);
+                let q = std::array::from_fn(|i| (low[i] | ((block[16 + i] >> group) & 1) << 4).cast_signed());
+                Unpacked { q, a: [a; 2], b }
+            }
+            Storage::Q6K => q6_k(self.block(idx / 8), idx % 8),
+            Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
+        }
+    }
+
+    /// The `idx`-th 32 elements in single precision.
+    #[inline(always)]
+    pub(super) fn decode(&self, storage: Storage, idx: usize, out: &mut [f32; 32]) {
+        let Unpacked { q, a, b } = self.unpack(storage, idx);
+        for (i, (y, q)) in out.iter_mut().zip(q).enumerate() {
+            *y = a[i / 16] * f32::from(q) + b;
+        }
+    }
+
+    #[inline(always)]
+    fn block<const N: usize>(&self, idx: usize) -> &[u8; N] {
+        self.bytes[idx * N..].first_chunk().expect("a row has whole blocks")
+    }
+}
+
+/// The number that half-precision bits stand for.
+#[inline(always)]
+pub(super) fn widened(bits: u16) -> f32 {
+    let bits = u32::from(bits);
+    let rest = (bits & 0x7fff) << 13;
+    // The exponent is 112 too small, also for the numbers below the normal ones; the product is exact.
+    let finite = (f32::from_bits(rest) * f32::from_bits((112 + 127) << 23)).to_bits();
+    let size = if rest >= 0x0f80_0000 { rest | 0x7f80_0000 } else { finite };
+    f32::from_bits(size | (bits & 0x8000) << 16)
+}
+
+#[inline(always)]
+fn half<const N: usize>(block: &[u8; N], at: usize) -> f32 {
+    widened(u16::from_le_bytes([block[at], block[at + 1]]))
+}
+
+/// Low nibbles first, then high ones.
+#[inline(always)]
+fn nibbles<const N: usize>(block: &[u8; N], at: usize) -> [u8; 32] {
+    let mut q = [0; 32];
+    for i in 0..16 {
+        q[i] = block[at + i] & 15;
+        q[i + 16] = block[at + i] >> 4;
+    }
+    q
+}
+
+/// With the fifth bits.
+#[inline(always)]
+fn fifth<const N: usize>(low: [u8; 32], block: &[u8; N], at: usize) -> [u8; 32] {
+    std::array::from_fn(|i| low[i] | ((block[at + i / 8] >> (i % 8)) & 1) << 4)
+}
+
+#[inline(always)]
+fn k_nibbles<const N: usize>(block: &[u8; N], at: usize, group: usize) -> [u8; 32] {
+    let (from, shift) = (at + group / 2 * 32, group % 2 * 4);
+    std::array::from_fn(|i| (block[from + i] >> shift) & 15)
+}
+
+/// What multiplies the elements of a group, and what is then added.
+#[inline(always)]
+fn scale_and_offset<const N: usize>(block: &[u8; N], group: usize) -> (f32, f32) {
+    let s = |idx: usize| block[4 + idx];
+    let (scale, offset) = if group < 4 {
+        (s(group) & 63, s(group + 4) & 63)
+    } else {
+        ((s(group + 4) & 15) | s(group - 4) >> 6 << 4, s(group + 4) >> 4 | s(group) >> 6 << 4)
+    };
+    (half(block, 0) * f32::from(scale), -(half(block, 2) * f32::from(offset)))
+}
+
+#[inline(always)]
+fn q6_k(block: &[u8; 210], group: usize) -> Unpacked {
+    let (part, row) = (group / 4, group % 4);
+    let (low, high) = (part * 64 + row % 2 * 32, 128 + part * 32);
+    let (shift, two) = (row / 2 * 4, row * 2);
+    let q = std::array::from_fn(|i| {
+        let q = ((block[low + i] >> shift) & 15) | ((block[high + i] >> two) & 3) << 4;
+        q.cast_signed() - 32
+    });
+    let d = half(block, 208);
+    let a = [0, 1].map(|k| d * f32::from(block[192 + 2 * group + k].cast_signed()));
+    Unpacked { q, a, b: 0.0 }
+}

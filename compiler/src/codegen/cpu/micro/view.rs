@@ -1,0 +1,192 @@
+//! What generated code hands over, as slices.
+//!
+//! In: the address of a description. Out: views of the memory that it describes, with every length known.
+//! This is the border: generated code has proven that each element lies inside its buffer, and behind the border the
+//! compiler checks every access. Results are written through [`Out`], one element at a time, because what lies between
+//! them may belong to another thread.
+
+use std::slice;
+
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
+use crate::codegen::cpu::micro::{Mix, Product, Quantise, quantised_bytes};
+
+/// Rows of a weight.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'a> {
+    pub(super) storage: Storage,
+    pub(super) group: usize,
+    bytes: &'a [u8],
+    row: usize,
+    row_bytes: usize,
+    scales: &'a [u8],
+    scales_row: usize,
+}
+
+impl<'a> Weights<'a> {
+    /// The bytes of a row, and where they lie apart its scales.
+    #[inline(always)]
+    pub(super) fn row(&self, r: usize) -> Blocks<'a> {
+        let bytes = &self.bytes[r * self.row..][..self.row_bytes];
+        let scales = self.scales.get(r * self.scales_row..).unwrap_or_default();
+        Blocks { bytes, scales, group: self.group }
+    }
+}
+
+/// Where results are added.
+#[derive(Clone, Copy)]
+pub(super) struct Out {
+    start: *mut f32,
+    row: usize,
+    col: usize,
+    n_rows: usize,
+    n_cols: usize,
+}
+
+impl Out {
+    /// Adds to the element of a row and a column.
+    #[inline(always)]
+    pub(super) fn add(&self, r: usize, c: usize, x: f32) {
+        assert!(r < self.n_rows && c < self.n_cols, "an element that is there");
+        // SAFETY: the element lies within the extents that `view` was promised are in memory.
+        let element = unsafe { self.start.add(r * self.row + c * self.col) };
+        // SAFETY: as above; only this task uses the element, and no slice of this module covers it.
+        let so_far = unsafe { element.read_unaligned() };
+        // SAFETY: as above.
+        unsafe { element.write_unaligned(so_far + x) };
+    }
+}
+
+/// A product, with its memory.
+pub(super) struct ProductView<'a> {
+    pub(super) w: Weights<'a>,
+    /// Vectors in single precision or of 8-bit numbers, as bytes: nothing promises that they are aligned.
+    pub(super) x: &'a [u8],
+    /// Bytes from one vector in single precision to the next.
+    pub(super) x_col: usize,
+    pub(super) out: Out,
+    pub(super) n_rows: usize,
+    pub(super) n_cols: usize,
+    pub(super) k: usize,
+    pub(super) is_panel: bool,
+}
+
+/// Vectors to be rounded, with room for the result.
+pub(super) struct QuantiseView<'a> {
+    pub(super) x: &'a [u8],
+    pub(super) x_col: usize,
+    pub(super) n_cols: usize,
+    pub(super) k: usize,
+    pub(super) group: usize,
+    pub(super) is_panel: bool,
+    pub(super) out: &'a mut [u8],
+}
+
+/// A mixture, with its memory.
+pub(super) struct MixView<'a> {
+    pub(super) v: Weights<'a>,
+    pub(super) p: &'a [u8],
+    pub(super) p_col: usize,
+    pub(super) p_row: usize,
+    /// Columns are rows here: an element of a row is a column of `Out`.
+    pub(super) out: Out,
+    pub(super) n_rows: usize,
+    pub(super) n_cols: usize,
+    pub(super) n: usize,
+}
+
+/// One past the last of `n` pieces of `len` that start `stride` apart.
+fn extent(n: usize, stride: usize, len: usize) -> usize {
+    (n - 1) * stride + len
+}
+
+/// The memory of a product; nothing where there is nothing to add.
+///
+/// # Safety
+/// The address must be of a description whose memory is there, and apart from its results.
+pub(super) unsafe fn product<'a>(job: *const Product, is_quantised: bool) -> Option<ProductView<'a>> {
+    // SAFETY: the caller promises a description.
+    let job = unsafe { &*job };
+    let [n_rows, n_cols, k] = [job.n_rows, job.n_cols, job.k].map(|n| n.max(0) as usize);
+    if n_rows == 0 || n_cols == 0 || k == 0 {
+        return None;
+    }
+    let w = Raw { w: job.w, scales: job.scales, row: job.w_row, scales_row: job.scales_row };
+    // SAFETY: the caller promises that the rows are there.
+    let w = unsafe { weights(w, Storage::ALL[job.storage as usize], job.group as usize, n_rows, k) };
+    let is_panel = job.is_panel != 0;
+    let x_col = job.x_col as usize * 4;
+    let n_x = if is_quantised { quantised_bytes(n_cols, k, is_panel) } else { extent(n_cols, x_col, 4 * k) };
+    // SAFETY: the caller promises that the vectors are there.
+    let x = unsafe { slice::from_raw_parts(job.x, n_x) };
+    let out = Out { start: job.out, row: job.out_row as usize, col: job.out_col as usize, n_rows, n_cols };
+    Some(ProductView { w, x, x_col, out, n_rows, n_cols, k, is_panel })
+}
+
+/// The memory of vectors to be rounded; nothing where there are none.
+///
+/// # Safety
+/// The address must be of a description whose memory is there, and apart from its results.
+pub(super) unsafe fn quantise<'a>(job: *const Quantise) -> Option<QuantiseView<'a>> {
+    // SAFETY: the caller promises a description.
+    let job = unsafe { &*job };
+    let [n_cols, k] = [job.n_cols, job.k].map(|n| n.max(0) as usize);
+    if n_cols == 0 || k == 0 {
+        return None;
+    }
+    let (x_col, is_panel) = (job.x_col as usize * 4, job.is_panel != 0);
+    // SAFETY: the caller promises that the vectors are there.
+    let x = unsafe { slice::from_raw_parts(job.x.cast::<u8>(), extent(n_cols, x_col, 4 * k)) };
+    // SAFETY: the caller promises that the room is there and apart.
+    let out = unsafe { slice::from_raw_parts_mut(job.out, quantised_bytes(n_cols, k, is_panel)) };
+    Some(QuantiseView { x, x_col, n_cols, k, group: job.group as usize, is_panel, out })
+}
+
+/// The memory of a mixture; nothing where there is nothing to add.
+///
+/// # Safety
+/// The address must be of a description whose memory is there, and apart from its results.
+pub(super) unsafe fn mix<'a>(job: *const Mix) -> Option<MixView<'a>> {
+    // SAFETY: the caller promises a description.
+    let job = unsafe { &*job };
+    let [n_rows, n_cols, n] = [job.n_rows, job.n_cols, job.n].map(|n| n.max(0) as usize);
+    if n_rows == 0 || n_cols == 0 || n == 0 {
+        return None;
+    }
+    let v = Raw { w: job.v, scales: job.v, row: job.v_row, scales_row: 0 };
+    // SAFETY: the caller promises that the rows are there.
+    let v = unsafe { weights(v, Storage::ALL[job.storage as usize], 0, n_rows, n) };
+    let (p_col, p_row) = (job.p_col as usize * 4, job.p_row as usize * 4);
+    let n_bytes = extent(n_cols, p_col, extent(n_rows, p_row, 4));
+    // SAFETY: the caller promises that the factors are there.
+    let p = unsafe { slice::from_raw_parts(job.p.cast::<u8>(), n_bytes) };
+    let out = Out { start: job.out, row: job.out_col as usize, col: 1, n_rows: n_cols, n_cols: n };
+    Some(MixView { v, p, p_col, p_row, out, n_rows, n_cols, n })
+}
+
+/// Where rows start, and how far they lie apart.
+struct Raw {
+    w: *const u8,
+    scales: *const u8,
+    row: i64,
+    scales_row: i64,
+}
+
+/// # Safety
+/// So many rows of `k` elements must be there, with their scales.
+unsafe fn weights<'a>(raw: Raw, storage: Storage, group: usize, n_rows: usize, k: usize) -> Weights<'a> {
+    let (row, scales_row) = (raw.row as usize, raw.scales_row as usize);
+    let row_bytes = storage.bytes(k);
+    let n_scales = if storage == Storage::Int8 { extent(n_rows, scales_row, k / group * 4) } else { 0 };
+    // SAFETY: the caller promises that the rows are there.
+    let bytes = unsafe { slice::from_raw_parts(raw.w, extent(n_rows, row, row_bytes)) };
+    // SAFETY: the caller promises that the scales are there.
+    let scales = unsafe { slice::from_raw_parts(raw.scales, n_scales) };
+    Weights { storage, group, bytes, row, row_bytes, scales, scales_row }
+}
+
+/// The bytes of numbers.
+#[inline(always)]
+pub(super) fn bytes_of(numbers: &[f32]) -> &[u8] {
+    // SAFETY: every byte of a number is a byte, and the slice ends with the numbers.
+    unsafe { slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers)) }
+}

@@ -1,0 +1,357 @@
+//! Which nests are products or mixtures that `micro` has a function for.
+//!
+//! In: a nest that sums the products of two elements. Out: a [`Plan`], which says what each loop is for, or nothing.
+//! All is decided by how the number of an element, in storage order, depends on the loops: loops that are one run of
+//! both factors go into a function, a loop that moves the weight only numbers its rows, one that moves the other factor
+//! only numbers the vectors, and all other loops are generated around the call.
+//! Nothing is emitted here; `call.rs` does that.
+
+use std::cmp::Reverse;
+
+use crate::codegen::cpu::level::Numbers;
+use crate::codegen::cpu::micro;
+use crate::graph::op::{Binary, Fold};
+use crate::kernel::index::{Atom, Index, Vars};
+use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
+use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
+use crate::tensor::sym::Sym;
+
+/// Room that rounded vectors may take, in bytes.
+const MOST_ROUNDED: usize = 64 << 20;
+
+/// An element of a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) place: Place,
+    pub(super) format: Format,
+    pub(super) n_elements: i64,
+    /// Its number in storage order.
+    pub(super) element: Index,
+}
+
+/// What the loops of a nest are for.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) kind: Kind,
+    /// The weight, or the rows that are mixed.
+    pub(super) w: Stored,
+    /// The vectors, or the factors of a mixture.
+    pub(super) x: Stored,
+    pub(super) out: Stored,
+    /// Loops around the call.
+    pub(super) around: Vec<VarId>,
+    /// The loop over rows of the weight; of a mixture, the one over rows that are mixed.
+    pub(super) row: Option<VarId>,
+    /// The loop over vectors.
+    pub(super) col: Option<VarId>,
+    /// The loops that are a run, innermost first; of a mixture, the loop over elements.
+    pub(super) run: Vec<VarId>,
+    /// The vectors rounded to 8 bits, if they are.
+    pub(super) rounded: Option<Rounded>,
+}
+
+/// What is added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Products along rows.
+    Product,
+    /// Whole rows with a factor each.
+    Mix,
+}
+
+/// Vectors that are rounded before they are multiplied. Equal ones hold the same numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rounded {
+    /// The first element of the first vector.
+    pub(super) x: Stored,
+    /// The loops that lead from vector to vector, as they are known from outside; the last is that of `micro`.
+    pub(super) dims: Vec<Dim>,
+    pub(super) k: usize,
+    pub(super) group: usize,
+    pub(super) is_panel: bool,
+}
+
+/// A loop that leads from vector to vector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Dim {
+    pub(super) range: Range,
+    /// How far apart vectors lie, in elements; which loop it is, where this is no number.
+    pub(super) step: Result<i64, VarId>,
+    /// How many values it takes at most.
+    pub(super) most: usize,
+}
+
+impl Rounded {
+    /// Bytes of vectors side by side.
+    pub(super) fn set_bytes(&self) -> usize {
+        let n_cols = self.dims.last().map_or(1, |dim| dim.most);
+        micro::quantised_bytes(n_cols, self.k, self.is_panel)
+    }
+
+    /// Bytes of all.
+    pub(super) fn bytes(&self) -> usize {
+        let sets = self.dims.iter().rev().skip(1).map(|dim| dim.most);
+        sets.fold(self.set_bytes(), usize::saturating_mul)
+    }
+}
+
+/// How much an index grows with a variable; nothing where this is no number.
+pub(super) fn step_of(index: &Index, var: VarId) -> Option<i64> {
+    let mut step = 0;
+    for (atom, factor) in index.terms() {
+        match atom {
+            Atom::Var(own) if *own == var => step = *factor,
+            Atom::Var(_) | Atom::Symbols(_) => {}
+            _ if Index::atom(atom.clone()).uses_var(|own| own == var) => return None,
+            _ => {}
+        }
+    }
+    Some(step)
+}
+
+/// An index at the start of some loops.
+pub(super) fn at_start(index: &Index, loops: &[VarId], vars: &Vars) -> Index {
+    let start = |var: VarId| match &vars[var].range {
+        _ if !loops.contains(&var) => Index::var(var),
+        Range::Within { of } => Index::var(*of),
+        Range::Whole { .. } | Range::Blocks { .. } => Index::default(),
+    };
+    index.replaced(&start, vars)
+}
+
+/// What a nest is, if there is a function for it.
+pub(super) fn plan(
+    kernel: &Kernel,
+    part: &Part,
+    nest: &Nest,
+    (numbers, table): (Numbers, micro::Table),
+) -> Option<Plan> {
+    if numbers == Numbers::Exact {
+        return None;
+    }
+    let finder = Finder::new(kernel, part, nest)?;
+    let mut found: Vec<Plan> =
+        finder.orders().into_iter().filter_map(|(w, x)| finder.product(w, x)).collect();
+    if found.is_empty() {
+        found = finder.orders().into_iter().filter_map(|(v, p)| finder.mix(v, p)).collect();
+    }
+    // The factor that takes less room an element, or has more rows, is the weight.
+    let rank = |plan: &Plan| {
+        let n_rows = plan.row.map_or(1, |var| finder.most(var).unwrap_or(1));
+        (plan.w.format == Format::F32, Reverse(n_rows))
+    };
+    let mut plan = found.into_iter().min_by_key(rank)?;
+    if numbers == Numbers::Quantised && plan.kind == Kind::Product && plan.w.format.plain().is_none() {
+        plan.rounded = finder.rounded(&plan, table);
+    }
+    Some(plan)
+}
+
+/// A nest, taken apart.
+struct Finder<'a> {
+    part: &'a Part,
+    nest: &'a Nest,
+    folds: &'a [VarId],
+    factors: [Stored; 2],
+    out: Stored,
+}
+
+impl<'a> Finder<'a> {
+    fn new(kernel: &Kernel, part: &'a Part, nest: &'a Nest) -> Option<Self> {
+        let folding = nest.fold.as_ref().filter(|folding| folding.fold == Fold::Sum)?;
+        let Expr::Binary(Binary::Mul, a, b) = &nest.exprs[nest.value] else { return None };
+        let folds = &folding.loops;
+        // The range of a loop must be known before the loops around the call are.
+        let is_simple = |var: &VarId| match &part.vars[*var].range {
+            Range::Whole { .. } => true,
+            Range::Blocks { .. } => false,
+            Range::Within { of } => !nest.loops.contains(of) && !folds.contains(of),
+        };
+        if !nest.loops.iter().chain(folds).all(is_simple) {
+            return None;
+        }
+        let factor = |id: &ExprId| factor(nest, *id).map(|(place, at)| stored(kernel, part, place, at));
+        let factors = [factor(a)?, factor(b)?];
+        let out = stored(kernel, part, nest.target, &nest.at);
+        (out.format == Format::F32).then_some(Self { part, nest, folds, factors, out })
+    }
+
+    fn orders(&self) -> [(&Stored, &Stored); 2] {
+        let [a, b] = &self.factors;
+        [(a, b), (b, a)]
+    }
+
+    /// How many values a loop takes at most.
+    fn most(&self, var: VarId) -> Option<i64> {
+        match &self.part.vars[var].range {
+            Range::Whole { len } => Some(len.most().max(1)),
+            Range::Blocks { .. } => None,
+            Range::Within { of } => match &self.part.vars[*of].range {
+                Range::Blocks { block, .. } => Some(*block),
+                Range::Whole { .. } | Range::Within { .. } => None,
+            },
+        }
+    }
+
+    /// How many values a loop takes, where this is always the same.
+    fn len(&self, var: VarId) -> Option<i64> {
+        match &self.part.vars[var].range {
+            Range::Whole { len } => len.as_const(),
+            Range::Blocks { .. } => None,
+            Range::Within { of } => match &self.part.vars[*of].range {
+                Range::Blocks { start, step, block, end } => {
+                    let (start, end) = (start.as_const()?, end.as_const()?);
+                    let are_whole = end >= start && step == block && (end - start) % block == 0;
+                    are_whole.then_some(*block)
+                }
+                Range::Whole { .. } | Range::Within { .. } => None,
+            },
+        }
+    }
+
+    fn product(&self, w: &Stored, x: &Stored) -> Option<Plan> {
+        micro::storage(w.format).filter(|_| x.format == Format::F32)?;
+        let (run, k) = self.run(w, x)?;
+        let block = w.format.block_len() as i64;
+        if block > 1 && k.is_none_or(|k| k % block != 0) {
+            return None;
+        }
+        let is_row = |var: &VarId| {
+            let is_whole = step_of(&w.element, *var).is_some_and(|step| step > 0 && step % block == 0);
+            is_whole && step_of(&x.element, *var) == Some(0) && self.moves_out(*var)
+        };
+        let is_col = |var: &VarId| {
+            let moves = step_of(&x.element, *var).is_some_and(|step| step > 0);
+            moves && step_of(&w.element, *var) == Some(0) && self.moves_out(*var)
+        };
+        let (row, col) = (self.longest(&is_row), self.longest(&is_col));
+        let inner: Vec<VarId> = run.iter().chain(&row).chain(&col).copied().collect();
+        let first = at_start(&w.element, &inner, &self.part.vars);
+        if !is_multiple(&first, block, &self.part.vars) {
+            return None;
+        }
+        let all = self.folds.iter().chain(&self.nest.loops);
+        let around = all.filter(|var| !inner.contains(var)).copied().collect();
+        let (w, x, out) = (w.clone(), x.clone(), self.out.clone());
+        Some(Plan { kind: Kind::Product, w, x, out, around, row, col, run, rounded: None })
+    }
+
+    fn mix(&self, v: &Stored, p: &Stored) -> Option<Plan> {
+        v.format.plain().filter(|dtype| dtype.is_float() && p.format == Format::F32)?;
+        let step = |stored: &Stored, var: VarId| step_of(&stored.element, var);
+        let is_element = |var: &VarId| {
+            step(v, *var) == Some(1) && step(p, *var) == Some(0) && step(&self.out, *var) == Some(1)
+        };
+        let is_row = |var: &&VarId| {
+            step(v, **var).is_some_and(|step| step > 0) && step(p, **var).is_some_and(|step| step >= 0)
+        };
+        let is_col = |var: &VarId| {
+            let moves = step(p, *var).is_some_and(|step| step > 0);
+            moves && step(v, *var) == Some(0) && self.moves_out(*var)
+        };
+        let element = self.longest(&is_element)?;
+        let row = self.folds.iter().filter(is_row).max_by_key(|var| self.most(**var)).copied()?;
+        let col = self.longest(&is_col);
+        let inner = [Some(element), Some(row), col];
+        let all = self.folds.iter().chain(&self.nest.loops);
+        let around = all.filter(|var| !inner.contains(&Some(**var))).copied().collect();
+        let (w, x, out, run) = (v.clone(), p.clone(), self.out.clone(), vec![element]);
+        Some(Plan { kind: Kind::Mix, w, x, out, around, row: Some(row), col, run, rounded: None })
+    }
+
+    fn moves_out(&self, var: VarId) -> bool {
+        step_of(&self.out.element, var).is_some_and(|step| step > 0)
+    }
+
+    /// Of the outer loops that fit, the one with the most values.
+    fn longest(&self, fits: &dyn Fn(&VarId) -> bool) -> Option<VarId> {
+        let loops = self.nest.loops.iter().filter(|var| fits(var));
+        loops.max_by_key(|var| self.most(**var)).copied()
+    }
+
+    /// The folded loops that are one run of both factors, innermost first, and its length if it is always the same.
+    fn run(&self, w: &Stored, x: &Stored) -> Option<(Vec<VarId>, Option<i64>)> {
+        let mut run = Vec::new();
+        let mut len = Some(1);
+        while let Some(so_far) = len {
+            let follows = |var: &&VarId| {
+                let steps = [w, x].map(|stored| step_of(&stored.element, **var));
+                !run.contains(*var) && steps == [Some(so_far); 2]
+            };
+            let Some(next) = self.folds.iter().find(follows) else { break };
+            run.push(*next);
+            len = self.len(*next).map(|own| so_far * own);
+        }
+        (!run.is_empty()).then_some((run, len))
+    }
+
+    /// How the vectors of a product are rounded, if there is room.
+    fn rounded(&self, plan: &Plan, table: micro::Table) -> Option<Rounded> {
+        let lens = plan.run.iter().map(|var| self.len(*var));
+        let k = lens.into_iter().try_fold(1, |k, len| len.map(|len| k * len))?;
+        let step = |var: VarId| step_of(&plan.x.element, var);
+        let moves = |var: &&VarId| step(**var) != Some(0);
+        let loops: Vec<VarId> = plan.around.iter().filter(moves).chain(&plan.col).copied().collect();
+        let mut dims = Vec::new();
+        for var in &loops {
+            let range = self.part.vars[*var].range.clone();
+            dims.push(Dim { range, step: step(*var).ok_or(*var), most: self.most(*var)? as usize });
+        }
+        if plan.col.is_none() {
+            dims.push(Dim { range: Range::Whole { len: Sym::from(1i64) }, step: Ok(0), most: 1 });
+        }
+        let n_cols = dims.last().map_or(1, |dim| dim.most);
+        let known = |var: &VarId| step(*var).is_some();
+        let fixed: Vec<VarId> = loops.iter().chain(&plan.run).copied().filter(known).collect();
+        let x = Stored { element: at_start(&plan.x.element, &fixed, &self.part.vars), ..plan.x.clone() };
+        let group = if let Format::Int8 { group } = plan.w.format { group as usize } else { micro::GROUP };
+        let is_panel = table.has_panels && n_cols > 1;
+        let rounded = Rounded { x, dims, k: k as usize, group, is_panel };
+        (rounded.bytes() <= MOST_ROUNDED).then_some(rounded)
+    }
+}
+
+fn stored(kernel: &Kernel, part: &Part, place: Place, at: &[Index]) -> Stored {
+    let (format, dims): (Format, Vec<i64>) = match place {
+        Place::Param(id) => {
+            let param = &kernel.params[id];
+            (param.format, param.shape.iter().map(|(_, size)| size.most()).collect())
+        }
+        Place::Tile(id) => {
+            let tile = &part.tiles[id];
+            (Format::of(tile.dtype), tile.dims.iter().map(|dim| *dim as i64).collect())
+        }
+    };
+    let mut element = Index::default();
+    for (axis, index) in at.iter().enumerate() {
+        let stride: i64 = dims[axis + 1..].iter().product();
+        element = element.plus(&index.times(stride));
+    }
+    Stored { place, format, n_elements: dims.iter().product(), element }
+}
+
+/// The element that a factor is, if it is one, perhaps widened.
+fn factor(nest: &Nest, id: ExprId) -> Option<(Place, &[Index])> {
+    let load = match &nest.exprs[id] {
+        Expr::Cast(DType::F32, inner) => &nest.exprs[*inner],
+        other => other,
+    };
+    if let Expr::Load { from, at } = load { Some((*from, at)) } else { None }
+}
+
+/// Whether an index is always a multiple of a number.
+fn is_multiple(index: &Index, of: i64, vars: &Vars) -> bool {
+    let step = |atom: &Atom| match atom {
+        Atom::Var(var) => match &vars[*var].range {
+            Range::Blocks { start, step, .. } => start.as_const().map_or(1, |start| gcd(start.abs(), *step)),
+            Range::Whole { .. } | Range::Within { .. } => 1,
+        },
+        _ => 1,
+    };
+    index.offset() % of == 0 && index.terms().iter().all(|(atom, factor)| step(atom) * factor % of == 0)
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

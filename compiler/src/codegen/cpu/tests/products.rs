@@ -1,0 +1,162 @@
+//! Products of weights and vectors in the forms that kernels have, against the interpreter.
+
+use super::*;
+use crate::codegen::cpu::hoist::{rounded, steps};
+use crate::codegen::cpu::micro::table;
+use crate::codegen::cpu::product::{Plan, plan};
+use crate::kernel::Nest;
+
+/// Products as they occur: rows and vectors in blocks, runs of several axes, weights picked by numbers from memory, one
+/// vector for two weights, sums that are carried on, and mixtures.
+const PRODUCTS: [(&str, usize); 4] = [
+    (
+        r#"kernel "gate and up" matrix-matrix
+  read @0 x : f32[t:37, d:64]
+  read @1 w : FORMAT[f:21, d:64]
+  read @2 v : FORMAT[f:21, d:64]
+  write @3 y : f32[t:37, f:21]
+part
+  tile tile0 : f32[5, 64]
+  tile tile1 : f32[5, 8]
+  tile tile2 : f32[5, 8]
+  tile tile3 : f32[5]
+  var t0 in blocks of 5 step 5 from 0 to 37
+  var f1 in blocks of 8 step 8 from 0 to 21
+  var t2 within t0
+  var f3 within f1
+  var d4 in 0..64
+  grid t0, f1
+  for t2, d4
+    tile0[-t0+t2, d4] = mul(@0[t2, d4], 0.5)
+  for t2
+    tile3[-t0+t2] = sum d4 of mul(tile0[-t0+t2, d4], tile0[-t0+t2, d4])
+  for t2, f3
+    tile1[-t0+t2, -f1+f3] = sum d4 of mul(tile0[-t0+t2, d4], @1[f3, d4])
+  for t2, f3
+    tile2[-t0+t2, -f1+f3] = sum d4 of mul(@2[f3, d4], tile0[-t0+t2, d4]) from tile1[-t0+t2, -f1+f3]
+  for t2, f3
+    @3[t2, f3] = add(mul(tile1[-t0+t2, -f1+f3], tile3[-t0+t2]), tile2[-t0+t2, -f1+f3])
+"#,
+        4,
+    ),
+    (
+        r#"kernel "heads" matrix-vector
+  read @0 x : f32[t:2, kv:2, g:2, side:2, pair:32]
+  read @1 w : FORMAT[d:9, kv:2, g:2, e:64]
+  write @2 y : f32[t:2, d:9]
+part
+  var t0 in 0..2
+  var d1 in 0..9
+  var e2 in 0..64
+  var g3 in 0..2
+  var kv4 in 0..2
+  grid t0
+  for d1
+    @2[t0, d1] = sum e2, g3, kv4 of mul(@0[t0, kv4, g3, (e2/32), (e2%32)], @1[d1, kv4, g3, e2]) from 2.0
+"#,
+        1,
+    ),
+    (
+        r#"kernel "picked" experts
+  read @0 x : f32[k:3, f:64]
+  read @1 ids : i32[k:3]
+  read @2 w : FORMAT[x:5, d:7, f:64]
+  write @3 y : f32[d:7]
+part
+  var d0 in 0..7
+  var f1 in 0..64
+  var k2 in 0..3
+  grid
+  for d0
+    @3[d0] = sum f1, k2 of mul(@0[k2, f1], @2[lookup(@1[k2], 5), d0, f1])
+"#,
+        1,
+    ),
+    (
+        r#"symbol P in 0..40 near 33
+kernel "mixture" attention
+  read @0 p : f32[g:3, s:41]
+  read @1 v : f16[s:41, e:64]
+  write @2 y : f32[g:3, e:64]
+part
+  tile tile0 : f32[3, 64]
+  var g0 in 0..3
+  var e1 in 0..64
+  var s2 in blocks of 16 step 16 from 0 to P+1
+  var s3 within s2
+  grid
+  for g0, e1
+    tile0[g0, e1] = 1.0
+  loop s2
+    for g0, e1
+      tile0[g0, e1] = sum s3 of mul(@0[g0, s3], cast.f32(@1[s3, e1])) from mul(tile0[g0, e1], 0.5)
+  end
+  for g0, e1
+    @2[g0, e1] = tile0[g0, e1]
+"#,
+        1,
+    ),
+];
+
+/// Whether numbers are off by no more than a share of the typical size.
+fn near(a: &Buffer, b: &Buffer, tolerance: f32) -> bool {
+    let (Buffer::Float(a), Buffer::Float(b)) = (a, b) else { return false };
+    let typical = (b.iter().map(|x| x * x).sum::<f32>() / b.len() as f32).sqrt();
+    a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance * typical.max(b.abs()))
+}
+
+#[test]
+fn products_are_near_what_is_interpreted() {
+    let formats = ["f32", "f16", "q8_0", "q4_0", "q5_1", "int8.g64", "int8.g32"];
+    for (text, n_products) in PRODUCTS {
+        for format in formats {
+            // Halves need a cast where they are multiplied.
+            let text = if format == "f16" {
+                let weights =
+                    ["@1[f3, d4]", "@2[f3, d4]", "@1[d1, kv4, g3, e2]", "@2[lookup(@1[k2], 5), d0, f1]"];
+                let cast = |text: String, weight: &str| text.replace(weight, &format!("cast.f32({weight})"));
+                weights.into_iter().fold(text.to_owned(), cast)
+            } else {
+                text.to_owned()
+            };
+            let text = &text.replace("FORMAT", format);
+            let kernel = parse(text).unwrap();
+            let values: Vec<i64> = symbols(&kernel).iter().map(|symbol| symbol.near).collect();
+            for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
+                let variants: [(Numbers, Judge); 2] = [
+                    (Numbers::Single, |a, b| near(a, b, 1e-5)),
+                    (Numbers::Quantised, |a, b| near(a, b, 0.05)),
+                ];
+                for (numbers, judge) in variants {
+                    let of_nest =
+                        |nest: &Nest| plan(&kernel, &kernel.parts[0], nest, (numbers, table(level)));
+                    assert_eq!(count(&kernel.parts[0].body, &of_nest), n_products, "{text}");
+                    for step in [1, 3, 1000] {
+                        check_at((level, numbers, judge), text, &values, &inputs(text), step);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How many nests have a plan.
+fn count(body: &[Stmt], plan: &dyn Fn(&Nest) -> Option<Plan>) -> usize {
+    let n = body.iter().map(|stmt| match stmt {
+        Stmt::Nest(nest) => usize::from(plan(nest).is_some()),
+        Stmt::Loop { body, .. } => count(body, plan),
+    });
+    n.sum()
+}
+
+#[test]
+fn what_tasks_have_in_common_is_done_once_for_them() {
+    let kernel = parse(&PRODUCTS[0].0.replace("FORMAT", "q8_0")).unwrap();
+    let (cpu, table) = (Cpu::host(Numbers::Quantised).unwrap(), table(Level::host()));
+    let part = &kernel.parts[0];
+    let slots = rounded(&cpu, table, &kernel, part);
+    let depths: Vec<usize> =
+        steps((&cpu, table), &kernel, part, &slots).iter().map(|step| step.depth).collect();
+    // The tile and its squares go with the tokens, and so do its numbers of 8 bits, which both weights share.
+    assert_eq!((slots.len(), depths), (1, vec![1, 1, 1, 2, 2, 2]));
+}
