@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
     /// Threads to run on [default: as many as the machine runs at once].
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     threads: Vec<usize>,
+    /// How many tokens the text may have [default: the model's, at most 4096, but as many as are needed].
+    #[arg(short, long, value_name = "N")]
+    context: Option<usize>,
     /// How many times each test is measured.
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     repeats: usize,
@@ -101,11 +104,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         threads.push(n_threads(None)?);
     }
     let mut opened = arguments.which.open(&mut Progress::new(1))?;
-    let context = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
-    let most = opened.model.config.context;
-    if context > most {
-        return Err(format!("the longest test has {context} tokens; this model takes at most {most}"));
+    let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
+    let most = match arguments.context {
+        None => opened.model.config.context,
+        asked @ Some(_) => opened.context(asked)?,
+    };
+    if needed > most {
+        return Err(format!("the longest test has {needed} tokens; at most {most} are possible"));
     }
+    let context = opened.context(arguments.context)?.max(needed);
     let mut all = Vec::new();
     for n_threads in threads {
         all.extend(measure(&mut opened, &tests, n_threads, context, arguments.repeats)?);
@@ -203,13 +210,11 @@ fn as_table(all: &[Measured]) -> String {
             format!("{deviation:.1}"),
         ]
     };
-    let barred = |cells: [String; 6]| -> Vec<String> {
-        let bars = cells.into_iter().flat_map(|cell| ["|".to_owned(), cell]);
-        bars.chain(["|".to_owned()]).collect()
-    };
     let rule = ["---", "---:", "---:", "---:", "---:", "---:"].map(str::to_owned);
-    let rows: Vec<Vec<String>> = [heads, rule].into_iter().chain(all.iter().map(row)).map(barred).collect();
-    table("lllrlrlrlrlrl", &rows)
+    let rows: Vec<Vec<String>> =
+        [heads, rule].into_iter().chain(all.iter().map(row)).map(Vec::from).collect();
+    let barred = |line: &str| format!("| {line} |\n");
+    table("lrrrrr", " | ", &rows).lines().map(barred).collect()
 }
 
 fn as_json(all: &[Measured]) -> String {

@@ -87,7 +87,7 @@ impl Findings {
             [format!("device {}", device.name()), state]
         });
         let rows: Vec<Vec<String>> = rows.into_iter().chain(devices).map(Vec::from).collect();
-        table("ll", &rows)
+        table("ll", "  ", &rows)
     }
 
     fn as_json(&self) -> Value {

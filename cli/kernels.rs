@@ -172,7 +172,7 @@ fn as_table(plan: &Plan, times: &[Duration], position: usize, n_threads: usize) 
     ]);
     format!(
         "{}{} kernels a block, {} a token; memory gives {:.1} GB/s to {n_threads} thread{}; token {position}\n",
-        table("rrllrrrrrrl", &lines),
+        table("rrllrrrrrrl", "  ", &lines),
         per_block(plan),
         plan.steps.len(),
         bandwidth / 1e9,

@@ -87,10 +87,15 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
         let _ = error.print();
         return Ok(if is_asked { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
+    let known = match error.kind() {
+        ErrorKind::InvalidSubcommand => "; commands are run, logits, bench, story, inspect and doctor",
+        ErrorKind::UnknownArgument => "; --help lists what there is",
+        _ => "",
+    };
     let text = error.to_string();
     let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
     let sentence = lines.collect::<Vec<_>>().join(" ");
-    Err(sentence.strip_prefix("error: ").map_or(sentence.clone(), str::to_owned))
+    Err(format!("{}{known}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
 }
 
 /// The exit code of what was done, or of why it was not.

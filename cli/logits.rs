@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     which: Which,
     /// The text by the numbers of its tokens.
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required_unless_present = "prompt")]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_hyphen_values = true)]
     tokens: Option<Vec<u32>>,
     /// The text.
     #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
@@ -44,6 +44,9 @@ pub(crate) struct Arguments {
 
 /// Scores.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    if arguments.tokens.is_none() && arguments.prompt.is_none() {
+        return Err("a text is needed: -p TEXT or --tokens 1,2,3".to_owned());
+    }
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(2);
     let mut opened = arguments.which.open(&mut progress)?;
@@ -65,7 +68,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     progress.begin("compiling");
     let scored = if arguments.all { Scored::All } else { Scored::Last };
-    let mut session = opened.session(n_threads, tokens.len(), scored)?;
+    // Texts of any usual length share a program.
+    let context = opened.context(None)?.max(tokens.len());
+    let mut session = opened.session(n_threads, context, scored)?;
     drop(progress);
     let mut rows = Vec::new();
     if arguments.all {
@@ -105,7 +110,7 @@ fn likeliest(logits: &[f32], tokenizer: Option<&Tokenizer>) -> String {
     };
     let heads = ["token", "logit", "text"].map(str::to_owned).to_vec();
     let rows: Vec<Vec<String>> = [heads].into_iter().chain(order.iter().take(N_SHOWN).map(row)).collect();
-    table("rrl", &rows)
+    table("rrl", "  ", &rows)
 }
 
 #[cfg(test)]

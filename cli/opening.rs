@@ -4,7 +4,6 @@
 //! touched, a file before anything is compiled.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use fusebox_compiler::codegen::cpu::Cpu;
@@ -62,8 +61,6 @@ enum KvType {
 /// A model that sessions can be made of.
 pub(crate) struct Opened {
     pub(crate) model: Model,
-    /// How long it took to open it.
-    pub(crate) load: Duration,
     /// The programs that were needed so far.
     pub(crate) cache: Cache,
     options: Options,
@@ -88,7 +85,6 @@ impl Which {
         }
         let (options, level) = environment()?;
         let path = model_path(self.model.as_deref())?;
-        let start = Instant::now();
         progress.begin("opening");
         let model = Model::open(&path).map_err(|error| error.to_string())?;
         let numbers = if self.precise { Numbers::Single } else { Numbers::Quantised };
@@ -99,7 +95,7 @@ impl Which {
             None => DType::F16,
         };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
-        Ok(Opened { model, load: start.elapsed(), cache, options, level, numbers, kv_type })
+        Ok(Opened { model, cache, options, level, numbers, kv_type })
     }
 }
 

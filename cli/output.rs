@@ -32,8 +32,8 @@ pub(crate) fn complain(sentence: &str) {
     note(&format!("fusebox: {sentence}"));
 }
 
-/// Rows as columns as wide as their widest cell; columns with an `r` in `sides` stand on the right.
-pub(crate) fn table(sides: &str, rows: &[Vec<String>]) -> String {
+/// Rows as columns as wide as their widest cell; where `sides` has an `r`, cells stand on the right.
+pub(crate) fn table(sides: &str, between: &str, rows: &[Vec<String>]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..sides.len()).map(width).collect();
     let mut text = String::new();
@@ -44,7 +44,7 @@ pub(crate) fn table(sides: &str, rows: &[Vec<String>]) -> String {
                 if side == 'r' { format!("{cell:>width$}") } else { format!("{cell:width$}") }
             },
         );
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text += cells.collect::<Vec<_>>().join(between).trim_end();
         text.push('\n');
     }
     text
@@ -87,6 +87,6 @@ mod tests {
     #[test]
     fn columns_stand_where_they_are_asked_to() {
         let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["bcd".to_owned(), "23".to_owned()]];
-        assert_eq!(table("lr", &rows), "a     1\nbcd  23\n");
+        assert_eq!(table("lr", "  ", &rows), "a     1\nbcd  23\n");
     }
 }

@@ -37,7 +37,13 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
     file: Option<PathBuf>,
     /// The tokens to go on with, by their numbers.
-    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "chat")]
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        conflicts_with = "chat",
+        allow_hyphen_values = true
+    )]
     tokens: Option<Vec<u32>>,
     /// The most tokens of the answer.
     #[arg(short, long, value_name = "N", default_value_t = 256)]
@@ -232,7 +238,7 @@ fn speak(generator: &mut Generator<'_>, tokens: &[u32], before: &str, times: &Ti
         None => output::say(piece),
     });
     let answer = answer.map_err(|error| error.to_string())?;
-    if !answer.text.ends_with('\n') {
+    if !answer.text.is_empty() && !answer.text.ends_with('\n') {
         output::print("\n");
     }
     output::note(&summary(&answer, times));
