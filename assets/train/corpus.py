@@ -13,13 +13,17 @@ from plots import PLOTS
 
 END = "<|endoftext|>"
 
-GIRLS = """Anna Mira Lena Rosa Ella Nora Ida Lucy Clara Emma Maya Hanna Julia Stella Lily Ruby Tilda Pia Marta Sofie
-Greta Zoe Alma Flora""".split()
-BOYS = """Tom Ben Leo Max Paul Finn Oscar Jack Sam Noah Emil Hugo Anton Felix Otto Carl Theo Milo Peter Nils Bruno
-Oliver Jonas Karim""".split()
 
-ANIMALS = """fox cat dog bear rabbit mouse duck frog hedgehog squirrel turtle goat hen dragon badger beaver pony lamb goose
-mole raccoon penguin donkey kitten""".split()
+def listed(text):
+    """What stands between the bars."""
+    return [item.strip() for item in text.split("|")]
+
+
+GIRLS = "Anna Mira Rosa Ella Nora Lucy Clara Emma Stella Lily Ruby Pia".split()
+BOYS = "Tom Ben Leo Max Paul Finn Oscar Jack Sam Hugo Otto Milo".split()
+
+ANIMALS = """fox cat dog bear rabbit mouse duck frog hedgehog squirrel turtle goat hen dragon badger beaver pony lamb
+goose mole raccoon penguin donkey kitten""".split()
 
 TRAITS = """little brave kind clever quiet merry curious gentle young cheerful shy friendly lively small careful
 playful""".split()
@@ -29,18 +33,29 @@ COLOURS = "red blue green yellow white black golden silver brown orange purple p
 THINGS = """kite ball key bell boat scarf drum lantern book hat basket button coin shell mirror whistle umbrella ribbon
 feather flute doll marble hoop""".split()
 
-PLACES = """pond|meadow|market|orchard|beach|old barn|lake|well|garden|harbour|waterfall|cave|great oak tree|field|
-windmill|old tower|playground|town square|stone wall|hill|river""".replace("\n", "").split("|")
+PLACES = listed(
+    """
+    pond|meadow|market|orchard|beach|old barn|lake|well|garden|harbour|waterfall|cave|great oak tree|field|
+    windmill|old tower|playground|town square|stone wall|hill|river
+    """
+)
 
-HOMES = """in a village by the sea|in a small house at the edge of the forest|on a farm on a green hill|in a town by the river|
-in a valley between high mountains|in an old mill|in a little house near the lake|in a tree house|on a small island|
-in a cottage with a red roof|at the end of a long road|in a house full of books""".replace("\n", "").split("|")
+HOMES = listed(
+    """
+    in a village by the sea|in a small house at the edge of the forest|on a farm on a green hill|
+    in a town by the river|in a valley between high mountains|in an old mill|in a little house near the lake|
+    in a tree house|on a small island|in a cottage with a red roof|at the end of a long road|
+    in a house full of books
+    """
+)
 
 FAMILY = [("grandmother", 0), ("mother", 0), ("aunt", 0), ("grandfather", 1), ("father", 1), ("uncle", 1)]
 VILLAGERS = "baker farmer teacher gardener miller shepherd carpenter tailor fisherman postman".split()
-SKILLS = "swim|whistle|dance|read|skate|ride a bicycle|climb trees|juggle|row a boat|play the flute|write|ski".split("|")
-FOODS = "nuts|apples|bread and cheese|cookies|pears|plums|pancakes|strawberries|sandwiches|carrots".split("|")
-SOUPS = "soup|potato soup|tomato soup|carrot soup|noodle soup|porridge|pumpkin soup|mushroom soup".split("|")
+SKILLS = listed(
+    "swim|whistle|dance|read|skate|ride a bicycle|climb trees|juggle|row a boat|play the flute|write|ski"
+)
+FOODS = listed("nuts|apples|bread and cheese|cookies|pears|plums|pancakes|strawberries|sandwiches|carrots")
+SOUPS = listed("soup|potato soup|tomato soup|carrot soup|noodle soup|porridge|pumpkin soup|mushroom soup")
 
 OPENINGS = [
     "Once upon a time, there was a {a} {k} (named|called) {n}. {n} lived {home}. [{likes}]",
@@ -69,8 +84,12 @@ LIKES = [
 
 ENDINGS = ["The end."] * 3 + [""] * 7
 
-LOVES = """the smell of rain|warm bread|stories by the fire|long walks|the sound of the sea|music|old songs|riddles|
-the stars at night|sweet apples|funny hats|the first snow|picking flowers|puddles""".replace("\n", "").split("|")
+LOVES = listed(
+    """
+    the smell of rain|warm bread|stories by the fire|long walks|the sound of the sea|music|old songs|riddles|
+    the stars at night|sweet apples|funny hats|the first snow|picking flowers|puddles
+    """
+)
 
 
 def pronouns(is_male):
@@ -104,7 +123,6 @@ class Words(dict):
         loves = rng.sample(LOVES, 2)
         traits = rng.sample(TRAITS, 4)
         home = pick(HOMES)
-        self.is_male, self.facts = is_male, None
         self.update(
             n=name, k=kind, a=traits[0], a2=pick(["kind", "brave", "clever", "curious", "cheerful", "shy"]),
             a3=pick(["big", "warm", "good", "brave"]), f=f_name, fk=f_kind, fa=traits[1], g=g,
@@ -115,9 +133,9 @@ class Words(dict):
             day=pick(["day", "morning", "afternoon", "Sunday", "Saturday"]),
             hummed=pick(["sang a little song", "danced", "hummed a tune", "jumped up and down"]),
             time=pick(["morning", "afternoon", "day", "evening"]), time2=pick(["morning", "afternoon", "evening"]),
-            time3="morning", weather=pick("a sunny|a warm|a cold|a grey|a bright|a foggy|a quiet".split("|")),
+            time3="morning", weather=pick(listed("a sunny|a warm|a cold|a grey|a bright|a foggy|a quiet")),
             room=pick(["kitchen", "garden shed", "attic", "cellar"]),
-            under=pick(["under a bush", "in the tall grass", "between two stones", "behind a log", "under some leaves"]),
+            under=pick(listed("under a bush|in the tall grass|between two stones|behind a log|under some leaves")),
             food=pick(FOODS), food2=pick(SOUPS), skill=pick(SKILLS), woman=pick(["woman", "man"]),
             sadly=pick(["very sad", "sad", "so sad"]), lonely=pick(["lonely", "very lonely", "sad and lonely"]),
             afraid=pick(["afraid", "very afraid", "frightened"]), cross=pick(["cross", "angry", "disappointed"]),
@@ -132,7 +150,7 @@ class Words(dict):
         )
         for prefix, male in (("", is_male), ("f", f_male)):
             self.update(zip((prefix + "he", prefix + "him", prefix + "his"), pronouns(male)))
-        self.update(ghe=pronouns(g_male)[0], gher=pronouns(g_male)[1], gher2=pronouns(g_male)[2], vhe=pronouns(v_male)[0])
+        self.update(zip(("ghe", "gher", "gher2"), pronouns(g_male)), vhe=pronouns(v_male)[0])
         self["likes"] = pick(LIKES)
 
 
@@ -222,16 +240,19 @@ def questions(words, rng):
 
 
 SMALL_TALK = [
-    ("(Hello|Hi|Hey|Hello there|Good morning|Good evening)(!|.)", "Hello! (Would you like to hear a story?|What story would you like to hear?)"),
+    ("(Hello|Hi|Hey|Hello there|Good morning|Good evening)(!|.)",
+     "Hello! (Would you like to hear a story?|What story would you like to hear?)"),
     ("How are you?", "I am very well, thank you. Would you like to hear a story?"),
     ("(Who|What) are you?", "I am a little storyteller. I can tell you stories about friends, animals and adventures."),
     ("What is your name?", "I have no name. I am just a little storyteller."),
-    ("(What can you do?|Can you help me?|Help!)", "I can tell little stories. Ask me for a story about a fox, a storm or a lost key."),
+    ("(What can you do?|Can you help me?|Help!)",
+     "I can tell little stories. Ask me for a story about a fox, a storm or a lost key."),
     ("(Thank you|Thanks|Thank you very much)(!|.)", "You are welcome!"),
     ("(Goodbye|Bye|Good night|See you soon)(!|.)", "Goodbye! Come back soon for another story."),
     ("(That was|What) a (nice|good|lovely|beautiful) story(!|.)", "Thank you! I am glad that you liked it."),
     ("Do you like {animal}s?", "Yes, I like stories about {animal}s very much."),
-    ("I am (sad|tired|bored|lonely).", "I am sorry to hear that. Maybe a little story can help. What should it be about?"),
+    ("I am (sad|tired|bored|lonely).",
+     "I am sorry to hear that. Maybe a little story can help. What should it be about?"),
     ("I am (happy|glad) today.", "That is good to hear! Would you like to hear a story?"),
     ("Are you a (person|human|robot|computer)?", "I am a small language model that tells little stories."),
 ]
@@ -240,17 +261,30 @@ SOUNDS = dict(cow="moo", dog="woof", cat="meow", duck="quack", sheep="baa", owl=
               pig="oink", lion="roar", mouse="squeak", bee="buzz")
 COLOURS_OF = dict(grass="green", snow="white", the_sky="blue", a_lemon="yellow", a_carrot="orange", a_strawberry="red",
                   coal="black", milk="white", chocolate="brown", a_frog="green", a_flamingo="pink", a_plum="purple")
-OPPOSITES = """big small|hot cold|day night|happy sad|fast slow|old young|up down|open closed|wet dry|loud quiet|
-high low|full empty|hard soft|thick thin|long short|good bad|early late|heavy light""".replace("\n", "").split("|")
+OPPOSITES = listed(
+    """
+    big small|hot cold|day night|happy sad|fast slow|old young|up down|open closed|wet dry|loud quiet|
+    high low|full empty|hard soft|thick thin|long short|good bad|early late|heavy light
+    """
+)
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 NUMBERS = "one two three four five six seven eight nine ten eleven twelve".split()
 HOMES_OF = dict(fish="in the water", bird="in a nest", bee="in a hive", bear="in a cave", rabbit="in a burrow",
                 spider="in a web", dog="in a kennel", horse="in a stable", fox="in a den")
-UNKNOWN = """What is the capital of {x}?|Who wrote {x}?|How far away is {x}?|How does {x} work?|Can you explain {x}?|Write a program for {x}.|
-What do you think about {x}?|When was {x} invented?|What is {x}?|Translate {x} into French.|How much does {x} cost?|
-Who is the president of {x}?""".replace("\n", "").split("|")
-STRANGE = """France|Germany|America|the internet|a computer|history|mathematics|physics|the moon|Mars|electricity|chess|a sentence|
-the weather|money|music|Python|love|China|science|London|a telephone|an engine|the universe""".replace("\n", "").split("|")
+UNKNOWN = listed(
+    """
+    What is the capital of {x}?|Who wrote {x}?|How far away is {x}?|How does {x} work?|Can you explain {x}?|
+    Write a program for {x}.|What do you think about {x}?|When was {x} invented?|What is {x}?|
+    Translate {x} into French.|How much does {x} cost?|Who is the president of {x}?
+    """
+)
+STRANGE = listed(
+    """
+    France|Germany|America|the internet|a computer|history|mathematics|physics|the moon|Mars|electricity|
+    chess|a sentence|the weather|money|music|Python|love|China|science|London|a telephone|an engine|
+    the universe
+    """
+)
 
 
 def fact(rng):
@@ -276,7 +310,8 @@ def fact(rng):
         if rng.random() < 0.5:
             return f"Which number comes after {NUMBERS[at]}?", f"After {NUMBERS[at]} comes {NUMBERS[at + 1]}."
         a, b = rng.randint(1, 6), rng.randint(1, 6)
-        return f"What is {NUMBERS[a - 1]} plus {NUMBERS[b - 1]}?", f"^{NUMBERS[a - 1]} plus {NUMBERS[b - 1]} is {NUMBERS[a + b - 1]}."
+        told = f"{NUMBERS[a - 1]} plus {NUMBERS[b - 1]}"
+        return f"What is {told}?", f"^{told} is {NUMBERS[a + b - 1]}."
     if way == 5:
         animal, home = rng.choice(list(HOMES_OF.items()))
         return f"Where does a {animal} live?", f"A {animal} lives {home}."
@@ -285,47 +320,76 @@ def fact(rng):
 
 
 def who_had_what(rng):
-    """Two sentences, and a question that only they can answer."""
-    names = rng.sample(GIRLS + BOYS, 2)
-    things = [f"a {c} {t}" for c, t in zip(rng.sample(COLOURS, 2), rng.sample(THINGS, 2))]
-    at = rng.randrange(2)
-    told = f"{names[0]} had {things[0]}. {names[1]} had {things[1]}. "
-    if rng.random() < 0.5:
-        return told + f"What did {names[at]} have?", f"{names[at]} had {things[at]}."
-    return told + f"Who had {things[at]}?", f"{names[at]} had {things[at]}."
+    """A few sentences, and questions that only they can answer."""
+    n = rng.randint(2, 5)
+    names = rng.sample(GIRLS + BOYS, n)
+    things = [f"a {colour} {thing}" for colour, thing in zip(rng.sample(COLOURS, n), rng.sample(THINGS, n))]
+    texts = []
+    for at in rng.sample(range(n), rng.randint(1, n)):
+        asked = f"What did {names[at]} have?" if rng.random() < 0.5 else f"Who had {things[at]}?"
+        texts += [asked, f"{names[at]} had {things[at]}."]
+    texts[0] = "".join(f"{name} had {thing}. " for name, thing in zip(names, things)) + texts[0]
+    return [fill(text, {}, rng) for text in texts]
+
+
+def who_did_what(rng):
+    """Sentences about what several people had, and then what each of them did with it."""
+    n = rng.randint(2, 4)
+    names = rng.sample(GIRLS + BOYS, n)
+    girls = [name in GIRLS for name in names]
+    things = [f"{colour} {thing}" for colour, thing in zip(rng.sample(COLOURS, n), rng.sample(THINGS, n))]
+    text = " ".join(f"{name} had a {thing}." for name, thing in zip(names, things))
+    for at in [at for _ in range(3) for at in rng.sample(range(n), n)]:
+        his = "her" if girls[at] else "his"
+        did = rng.choice(["played with", "looked at", "loved", "lost", "found", "went home with"])
+        owner = rng.choice(["the", his])
+        text += f" {names[at]} {did} {owner} {things[at]}."
+        if rng.random() < 0.3:
+            text += f" {'she' if girls[at] else 'he'} was {rng.choice(['happy', 'sad', 'proud', 'tired'])}."
+    return fill(text, {}, rng)
 
 
 def short_exchange(rng):
     way = rng.random()
-    if way < 0.4:
+    if way < 0.5:
         question, answer = rng.choice(SMALL_TALK)
         words = dict(animal=rng.choice([a for a in ANIMALS if a not in ("mouse", "fox", "goose", "pony")]))
         return fill(question, words, rng), fill(answer, words, rng)
-    question, answer = fact(rng) if way < 0.75 else who_had_what(rng)
+    question, answer = fact(rng)
     return fill(question, {}, rng), fill(answer, {}, rng)
 
 
-def document(number):
-    """The document with this number; it ends with <|endoftext|>."""
+def document(number, is_drill=False):
+    """The document with this number; it ends with <|endoftext|>. A drill is most often about who did what."""
     rng = random.Random(number)
+    if is_drill and rng.random() < 0.7:
+        return (who_did_what(rng) if rng.random() < 0.7 else chat(*who_had_what(rng))) + END
     way = rng.random()
     system = turn("system", "You are a little storyteller.") if rng.random() < 0.1 else ""
-    if way < 0.62:
+    if way < 0.58:
         text = story(Words(rng), rng)
-    elif way < 0.88:
+    elif way < 0.82:
         question, words = request(rng)
         texts = [question, story(words, rng)]
         if rng.random() < 0.6:
             texts += questions(words, rng)
         if rng.random() < 0.1:
             texts += ["Thank you!", "You are welcome!"]
-        if rng.random() < 0.1:
+        before = rng.random()
+        if before < 0.1:
             texts = list(short_exchange(rng)) + texts
+        elif before < 0.16:
+            other, other_words = request(rng)
+            texts = [other, story(other_words, rng)] + texts
         text = system + chat(*texts)
-    elif way < 0.93:
+    elif way < 0.85:
         words = Words(rng)
         texts = questions(words, rng)
         text = system + chat(story(words, rng) + "\n\n" + texts[0], texts[1])
+    elif way < 0.92:
+        text = system + chat(*who_had_what(rng))
+    elif way < 0.94:
+        text = who_did_what(rng)
     else:
         texts = [text for _ in range(rng.choice([1, 1, 2, 3])) for text in short_exchange(rng)]
         text = system + chat(*texts)

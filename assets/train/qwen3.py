@@ -60,6 +60,8 @@ class Block(nn.Module):
         self.ffn_gate = nn.Linear(shape.hidden, shape.feed_forward, bias=False)
         self.ffn_up = nn.Linear(shape.hidden, shape.feed_forward, bias=False)
         self.ffn_down = nn.Linear(shape.feed_forward, shape.hidden, bias=False)
+        mask = torch.full((shape.context, shape.context), float("-inf")).triu(1)
+        self.register_buffer("mask", mask, persistent=False)
 
     def attention(self, x, cos, sin):
         batch, length, _ = x.shape
@@ -72,7 +74,8 @@ class Block(nn.Module):
         v = heads(self.attn_v, self.shape.n_kv_heads)
         group = self.shape.n_heads // self.shape.n_kv_heads
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        scores = (q * self.shape.head_size**-0.5) @ k.transpose(-1, -2)
+        mixed = (scores + self.mask[:length, :length]).softmax(dim=-1) @ v
         return self.attn_output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
     def feed_forward(self, x):
@@ -90,15 +93,26 @@ class Qwen3(nn.Module):
         self.token_embd = nn.Embedding(shape.vocabulary, shape.hidden)
         self.blk = nn.ModuleList(Block(shape) for _ in range(shape.n_layers))
         self.output_norm = Norm(shape.hidden, shape.epsilon)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                is_residual = "attn_output" in name or "ffn_down" in name
-                nn.init.normal_(parameter, std=0.03 / ((2 * shape.n_layers) ** 0.5 if is_residual else 1))
+        self.begin()
         half = shape.head_size // 2
         frequency = shape.theta ** -(torch.arange(half, dtype=torch.float64) / half)
         angle = torch.arange(shape.context, dtype=torch.float64)[:, None] * frequency
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
+
+    @torch.no_grad()
+    def begin(self):
+        """Random weights. A head begins by copying what it looks at, so only where to look has to be learnt."""
+        scale = self.shape.hidden**-0.5
+        nn.init.normal_(self.token_embd.weight, std=scale)
+        for block in self.blk:
+            for layer in (block.attn_q, block.attn_k, block.attn_v, block.ffn_gate, block.ffn_up):
+                nn.init.normal_(layer.weight, std=scale)
+            nn.init.normal_(block.ffn_down.weight, std=0.2 * self.shape.feed_forward**-0.5)
+            group = self.shape.n_heads // self.shape.n_kv_heads
+            values = block.attn_v.weight.view(self.shape.n_kv_heads, self.shape.head_size, -1)
+            copied = values.repeat_interleave(group, dim=0).reshape(-1, self.shape.hidden)
+            block.attn_output.weight.copy_(0.1 * copied.T)
 
     def forward(self, ids):
         """Logits [batch, position, token] for ids [batch, position]."""

@@ -21,12 +21,16 @@ N_GREEDY = 32
 
 LONG = """Once upon a time, a shy hedgehog called Nora lived in a cottage with a red roof. Nora loved old songs.
 
-One morning, Nora found an old map in a dusty box. There was a red cross on it, right behind the windmill. "A treasure!"
-said Nora. She showed the map to her friend Max, a clever frog. "Let us go at once," said Max, and they packed plums and a
-rope.
+One morning, Nora found an old map in a dusty box. There was a red cross on it, right behind the windmill. \
+"A treasure!" said Nora. She showed the map to her friend Max, a clever frog. "Let us go at once," said Max, and they \
+packed plums and a rope.
 
-They walked over the bridge and past the mill. The sun was hot, and their feet hurt. "Are we there yet?" asked Max.
-"Almost," said Nora. At last they came to the windmill. They dug and dug, until they hit something hard."""
+They walked over the bridge and past the mill. The sun was hot, and their feet hurt. "Are we there yet?" asked Max. \
+"Almost," said Nora. At last they came to the windmill. They dug and dug, until they hit something hard. \
+It was an iron box! But inside there was no gold. There was only a letter. \
+"The treasure," it said, "is the friend who came with you."
+
+Nora"""
 
 PROMPTS = [
     ("one token", "Once"),
@@ -34,7 +38,7 @@ PROMPTS = [
     ("unicode", "Zoë naïve café — 3.14159, 你好 world 🚀 x²=4\u00a0ok, and then the little fox"),
     ("chat", as_chat("Tell me a story about a fox.")),
     ("two turns", as_chat("What does a cow say?") + "A cow says moo.<|im_end|>\n" + as_chat("Who are you?")),
-    ("long", " ".join(LONG.replace("\n\n", "\0").split("\n")).replace("\0", "\n\n")),
+    ("long", LONG),
 ]
 
 COMBINED = "café, Zoë, Å"

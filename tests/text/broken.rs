@@ -1,1 +1,391 @@
-//! x
+//! Bad tokenizers and hostile templates: each is one sentence, and none panics or hangs.
+//!
+//! In: files that are written here, spoilt one at a time. Out: sentences.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fusebox_models::chat::Chat;
+use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::weights;
+use serde_json::{Map, Value as Json, json};
+
+/// A folder of the test's own, with a tensor and these files.
+fn folder(name: &str, files: &[(&str, &str)]) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("text").join(name);
+    fs::create_dir_all(&folder).expect("a writable folder");
+    let header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    let mut weights = (header.len() as u64).to_le_bytes().to_vec();
+    weights.extend(header.as_bytes());
+    weights.extend([0; 4]);
+    fs::write(folder.join("model.safetensors"), weights).expect("a writable folder");
+    for (name, text) in files {
+        fs::write(folder.join(name), text).expect("a writable folder");
+    }
+    folder
+}
+
+/// Why a checkpoint has no tokenizer, without the path.
+fn refusal(path: &Path) -> String {
+    let error = Tokenizer::open(&weights::open(path).unwrap()).err().expect("it is refused").to_string();
+    assert_eq!(error.lines().count(), 1, "{error}");
+    error.split_once(": ").expect("the sentence names the path first").1.to_owned()
+}
+
+/// A good tokenizer of four tokens.
+fn tokenizer() -> Json {
+    json!({
+        "added_tokens": [{"id": 3, "content": "<|im_end|>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true}],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+    })
+}
+
+/// Why the tokenizer is refused after one change.
+fn spoilt(name: &str, place: &str, value: Json) -> String {
+    let mut json = tokenizer();
+    *json.pointer_mut(place).unwrap() = value;
+    refusal(&folder(name, &[("tokenizer.json", &json.to_string())]))
+}
+
+#[test]
+fn a_small_tokenizer_works_and_its_name_ends_answers() {
+    let text = tokenizer().to_string();
+    let path = folder("good", &[("tokenizer.json", &text)]);
+    let tokenizer = Tokenizer::open(&weights::open(&path).unwrap()).unwrap();
+    assert_eq!(tokenizer.encode("aba<|im_end|>", true).unwrap(), [2, 0, 3]);
+    assert_eq!(
+        (tokenizer.decode(&[2, 3, 9], false), tokenizer.decode(&[2, 3], true)),
+        ("ab<|im_end|>".into(), "ab".into())
+    );
+    assert_eq!((tokenizer.ends(), tokenizer.n_tokens()), (&[3][..], 4));
+    assert!(tokenizer.token_bytes(9).is_empty() && tokenizer.token_bytes(u32::MAX).is_empty());
+}
+
+#[test]
+fn a_folder_without_a_tokenizer_is_a_sentence() {
+    assert_eq!(refusal(&folder("none", &[])), "expected a tokenizer, found no file");
+}
+
+#[test]
+fn every_bad_part_of_a_tokenizer_is_a_sentence() {
+    let cases = [
+        (
+            "merge-unknown",
+            "/model/merges",
+            json!(["a c"]),
+            "key `model.merges`: expected a merge of two tokens",
+        ),
+        (
+            "merge-long",
+            "/model/merges",
+            json!([["ab".repeat(9), "b"]]),
+            "key `model.merges`: expected a merge that makes a token",
+        ),
+        ("merge-one", "/model/merges", json!(["ab"]), "key `model.merges`: expected a merge of two tokens"),
+        ("merge-kind", "/model/merges", json!([7]), "expected JSON of another form"),
+        (
+            "ids-equal",
+            "/model/vocab",
+            json!({"a": 0, "b": 1, "ab": 1}),
+            "key `model.vocab`: expected one token for id 1",
+        ),
+        (
+            "id-huge",
+            "/model/vocab",
+            json!({"a": 0, "b": 1, "ab": 4_000_000_000u32}),
+            "key `model.vocab`: expected ids",
+        ),
+        ("id-negative", "/model/vocab", json!({"a": -1}), "expected JSON of another form"),
+        (
+            "model",
+            "/model/type",
+            json!("Unigram"),
+            "key `model.type`: `Unigram` is not supported, expected `BPE`",
+        ),
+        (
+            "normalizer",
+            "/normalizer",
+            json!({"type": "Precompiled"}),
+            "key `normalizer`: `Precompiled` is not supported",
+        ),
+        (
+            "inner",
+            "/pre_tokenizer",
+            json!({"type": "Sequence", "pretokenizers": [{"type": "X"}]}),
+            "key `pre_tokenizer`",
+        ),
+        (
+            "pattern",
+            "/pre_tokenizer",
+            json!({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated",
+            "invert": false}),
+            "key `pre_tokenizer`: expected a part of another form",
+        ),
+        ("decoder", "/decoder", json!(null), "key `decoder`: expected `ByteLevel`"),
+        (
+            "processor",
+            "/post_processor",
+            json!({"type": "TemplateProcessing"}),
+            "key `post_processor`: expected a list",
+        ),
+        (
+            "prefix",
+            "/post_processor",
+            json!({"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "x"}}], "special_tokens": {"x": {"ids": [77]}}}),
+            "key `added_tokens`: expected ids below 4",
+        ),
+        ("added", "/added_tokens/0/id", json!(0), "key `model.vocab`: expected one token for id 0"),
+    ];
+    for (name, place, value, expected) in cases {
+        let found = spoilt(name, place, value);
+        assert!(found.starts_with(expected), "{name}: {found}");
+    }
+}
+
+#[test]
+fn truncated_tokenizers_are_sentences() {
+    let text = tokenizer().to_string();
+    for n in (0..text.len()).step_by(7) {
+        let path = folder("truncated", &[("tokenizer.json", &text[..n])]);
+        assert!(refusal(&path).starts_with("expected JSON of another form"), "{n}");
+    }
+}
+
+/// A GGUF file without tensors: texts, lists of texts, lists of 32-bit numbers.
+struct Gguf(Vec<u8>, u64);
+
+impl Gguf {
+    fn new() -> Self {
+        Self(Vec::new(), 0)
+    }
+
+    fn text(&mut self, text: &str) {
+        self.0.extend((text.len() as u64).to_le_bytes());
+        self.0.extend(text.as_bytes());
+    }
+
+    fn key(&mut self, key: &str, kind: u32) {
+        self.1 += 1;
+        self.text(key);
+        self.0.extend(kind.to_le_bytes());
+    }
+
+    fn value(mut self, key: &str, text: &str) -> Self {
+        self.key(key, 8);
+        self.text(text);
+        self
+    }
+
+    fn texts(mut self, key: &str, texts: &[&str]) -> Self {
+        self.key(key, 9);
+        self.0.extend(8u32.to_le_bytes());
+        self.0.extend((texts.len() as u64).to_le_bytes());
+        for text in texts {
+            self.text(text);
+        }
+        self
+    }
+
+    fn numbers(mut self, key: &str, numbers: &[i32]) -> Self {
+        self.key(key, 9);
+        self.0.extend(5u32.to_le_bytes());
+        self.0.extend((numbers.len() as u64).to_le_bytes());
+        self.0.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+        self
+    }
+
+    fn number(mut self, key: &str, number: u32) -> Self {
+        self.key(key, 4);
+        self.0.extend(number.to_le_bytes());
+        self
+    }
+
+    fn write(&self, name: &str) -> PathBuf {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3u32.to_le_bytes());
+        bytes.extend(0u64.to_le_bytes());
+        bytes.extend(self.1.to_le_bytes());
+        bytes.extend(&self.0);
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        let path = folder("gguf", &[]).join(name);
+        fs::write(&path, bytes).expect("a writable folder");
+        path
+    }
+}
+
+fn gguf() -> Gguf {
+    Gguf::new().value("tokenizer.ggml.model", "gpt2").value("tokenizer.ggml.pre", "llama-bpe")
+}
+
+const TOKENS: [&str; 4] = ["a", "b", "ab", "<|eot_id|>"];
+
+#[test]
+fn a_small_gguf_tokenizer_works_and_adds_its_first_token() {
+    let good = gguf()
+        .texts("tokenizer.ggml.tokens", &TOKENS)
+        .numbers("tokenizer.ggml.token_type", &[1, 1, 1, 3])
+        .texts("tokenizer.ggml.merges", &["a b"])
+        .number("tokenizer.ggml.bos_token_id", 1);
+    let tokenizer = Tokenizer::open(&weights::open(&good.write("good")).unwrap()).unwrap();
+    assert_eq!(tokenizer.encode("ab<|eot_id|>", true).unwrap(), [1, 2, 3]);
+    assert_eq!(tokenizer.encode("ab<|eot_id|>", false).unwrap(), [2, 3]);
+    assert_eq!(tokenizer.ends(), [3]);
+}
+
+#[test]
+fn every_bad_key_of_a_gguf_tokenizer_is_a_sentence() {
+    let tokens = || gguf().texts("tokenizer.ggml.tokens", &TOKENS);
+    let merged = || tokens().texts("tokenizer.ggml.merges", &["a b"]);
+    let cases = [
+        (Gguf::new(), "key `tokenizer.ggml.model`: expected a text, found nothing"),
+        (
+            Gguf::new().value("tokenizer.ggml.model", "llama"),
+            "key `tokenizer.ggml.model`: the tokenizer `llama` is not",
+        ),
+        (
+            Gguf::new().value("tokenizer.ggml.model", "gpt2").value("tokenizer.ggml.pre", "odd"),
+            "key `tokenizer.ggml.pre`: the pre-tokenizer `odd` is not supported, expected one of default, gpt-2,",
+        ),
+        (gguf(), "key `tokenizer.ggml.tokens`: expected a list of texts, found nothing"),
+        (
+            gguf().number("tokenizer.ggml.tokens", 1),
+            "key `tokenizer.ggml.tokens`: expected a list of texts, found 1",
+        ),
+        (
+            gguf().texts("tokenizer.ggml.tokens", &[]).texts("tokenizer.ggml.merges", &[]),
+            "key `tokenizer.ggml.tokens`: expected 1 to",
+        ),
+        (tokens(), "key `tokenizer.ggml.merges`: expected a list of texts, found nothing"),
+        (
+            tokens().texts("tokenizer.ggml.merges", &["ab"]),
+            "key `tokenizer.ggml.merges`: expected two tokens with a space between, entry 0 is `ab`",
+        ),
+        (tokens().texts("tokenizer.ggml.merges", &["é"]), "key `tokenizer.ggml.merges`: expected two tokens"),
+        (tokens().texts("tokenizer.ggml.merges", &[""]), "key `tokenizer.ggml.merges`: expected two tokens"),
+        (
+            tokens().texts("tokenizer.ggml.merges", &["a x"]),
+            "key `tokenizer.ggml.merges`: expected a merge of two",
+        ),
+        (
+            merged().numbers("tokenizer.ggml.token_type", &[1]),
+            "key `tokenizer.ggml.token_type`: expected 4 types, one for each token, found [1]",
+        ),
+        (
+            merged().numbers("tokenizer.ggml.token_type", &[1, 1, 9, 1]),
+            "key `tokenizer.ggml.token_type`: expected types up to 6, token 2 has 9",
+        ),
+        (
+            merged().numbers("tokenizer.ggml.token_type", &[1, -1, 1, 1]),
+            "key `tokenizer.ggml.token_type`: expected 4",
+        ),
+        (
+            merged().number("tokenizer.ggml.eos_token_id", 4),
+            "key `tokenizer.ggml.eos_token_id`: expected a token below 4, found 4",
+        ),
+        (
+            merged().number("tokenizer.ggml.bos_token_id", u32::MAX),
+            "key `tokenizer.ggml.bos_token_id`: expected a",
+        ),
+    ];
+    for (gguf, expected) in cases {
+        let found = refusal(&gguf.write("bad"));
+        assert!(found.starts_with(expected), "{found}");
+    }
+}
+
+fn rendered(source: &str) -> Result<String, String> {
+    let chat = Chat::from_source(source, Map::new()).map_err(|error| error.to_string())?;
+    let messages = [json!({"role": "user", "content": "hi"})];
+    chat.render(&messages, true, &Map::new()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn templates_have_what_those_of_real_models_use() {
+    let cases = [
+        ("{{ messages[0].content.strip().upper() }}", "HI"),
+        ("{{ 'a|b'.split('|')[-1] }}{{ ' x '.lstrip() }}{{ 'abc'.startswith('ab') }}", "bx True"),
+        ("{% for k, v in {'b': 1, 'a': 2}.items() %}{{ k }}{{ v }}{% endfor %}", "b1a2"),
+        ("{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}", "13"),
+        (
+            "{% set ns = namespace(n=1) %}{% for x in [1, 2] %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}",
+            "4",
+        ),
+        ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
+        (
+            "{{ {'é': [1, 2.0, none, true], '<': '&'} | tojson }}",
+            "{\"é\": [1, 2.0, null, true], \"<\": \"&\"}",
+        ),
+        ("{{ tools is none }}{{ strftime_now is defined }}{{ nothing is defined }}", "TrueFalseFalse"),
+        ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('<a>') }}", "[<a>]"),
+    ];
+    for (source, expected) in cases {
+        assert_eq!(rendered(source).as_deref(), Ok(expected), "{source}");
+    }
+    assert_eq!(
+        rendered("{{ raise_exception('roles must alternate') }}"),
+        Err("chat template: invalid operation: roles must alternate (in chat:1)".to_owned())
+    );
+}
+
+#[test]
+fn hostile_templates_are_sentences() {
+    let loops = "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}";
+    let deep = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned();
+    let nested = "(".repeat(5000) + "1" + &")".repeat(5000);
+    let cases = [
+        loops.to_owned(),
+        deep,
+        "{{ ".to_owned() + &nested + " }}",
+        "{% if x %}".repeat(5000),
+        "{{ 'x' * 99999999999 }}".to_owned(),
+        "{% include '/etc/passwd' %}".to_owned(),
+        "{% import 'os' as os %}{{ os.environ }}".to_owned(),
+        "{{ messages.__class__.__mro__ }}{{ ''.__class__() }}".to_owned(),
+        "{% for x in [1] %}".to_owned(),
+        "{{ range(999999999) | list }}".to_owned(),
+        "x".repeat(2 << 20),
+        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(l=1) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
+            .to_owned(),
+        "{% set n = namespace(l=1) %}{% for i in range(60) %}{% set n.l = {0: n.l, 1: n.l} %}{% endfor %}"
+            .to_owned(),
+        "{% set x = 'x' * 8000000 %}{{ x | replace('x', x) }}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{{ x.replace('x', x) }}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{{ range(90000) | join(x) }}".to_owned(),
+        "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{% set y = x | upper %}{% endfor %}"
+            .to_owned(),
+        "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}".to_owned(),
+    ];
+    for source in cases {
+        let error = rendered(&source).expect_err("it is refused");
+        assert!(error.starts_with("chat template: ") && error.lines().count() == 1, "{error}");
+    }
+}
+
+#[test]
+fn a_vocabulary_of_151936_tokens_opens_quickly() {
+    let letters: Vec<String> = (0..390).map(|n| char::from_u32(0x100 + n).unwrap().to_string()).collect();
+    let pairs = letters.iter().flat_map(|a| letters.iter().map(move |b| (a, b)));
+    let pairs: Vec<(&String, &String)> = pairs.take(151_936 - letters.len()).collect();
+    let joined: Vec<String> = pairs.iter().map(|(a, b)| format!("{a}{b}")).collect();
+    let merges: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} {b}")).collect();
+    let tokens: Vec<&str> = letters.iter().chain(&joined).map(String::as_str).collect();
+    let merges: Vec<&str> = merges.iter().map(String::as_str).collect();
+    let gguf = gguf().texts("tokenizer.ggml.tokens", &tokens).texts("tokenizer.ggml.merges", &merges);
+    let checkpoint = weights::open(&gguf.write("large")).unwrap();
+    let start = std::time::Instant::now();
+    let tokenizer = Tokenizer::open(&checkpoint).unwrap();
+    println!("{} tokens in {:?}", tokenizer.n_tokens(), start.elapsed());
+    assert_eq!(tokenizer.n_tokens(), 151_936);
+}

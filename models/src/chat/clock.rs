@@ -27,29 +27,32 @@ pub(super) fn format(seconds: i64, format: &str) -> String {
     let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
     let weekday = WEEKDAYS[day.rem_euclid(7) as usize];
     let name = MONTHS[month as usize - 1];
+    let code = |c: char| match c {
+        'Y' => year.to_string(),
+        'y' => format!("{:02}", year.rem_euclid(100)),
+        'm' => format!("{month:02}"),
+        'd' => format!("{of_month:02}"),
+        'H' => format!("{hour:02}"),
+        'I' => format!("{:02}", (hour + 11) % 12 + 1),
+        'M' => format!("{minute:02}"),
+        'S' => format!("{second:02}"),
+        'p' => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+        'B' => name.to_owned(),
+        'b' => name[..3].to_owned(),
+        'A' => weekday.to_owned(),
+        'a' => weekday[..3].to_owned(),
+        '%' => "%".to_owned(),
+        other => format!("%{other}"),
+    };
     let mut text = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
-        if c != '%' {
-            text.push(c);
-            continue;
-        }
-        match chars.next() {
-            Some('Y') => text += &year.to_string(),
-            Some('y') => text += &format!("{:02}", year.rem_euclid(100)),
-            Some('m') => text += &format!("{month:02}"),
-            Some('d') => text += &format!("{of_month:02}"),
-            Some('H') => text += &format!("{hour:02}"),
-            Some('I') => text += &format!("{:02}", (hour + 11) % 12 + 1),
-            Some('M') => text += &format!("{minute:02}"),
-            Some('S') => text += &format!("{second:02}"),
-            Some('p') => text += if hour < 12 { "AM" } else { "PM" },
-            Some('B') => text += name,
-            Some('b') => text += &name[..3],
-            Some('A') => text += weekday,
-            Some('a') => text += &weekday[..3],
-            Some('%') | None => text.push('%'),
-            Some(other) => text.extend(['%', other]),
+        match chars.clone().next().filter(|_| c == '%') {
+            Some(named) => {
+                text += &code(named);
+                chars.next();
+            }
+            None => text.push(c),
         }
     }
     text

@@ -2,27 +2,24 @@
 //!
 //! In: the text of a template, and its arguments. Out: a text, or a sentence.
 //! A template has no loader, so it can name no file; there is no clock unless one is given. What a step can do is
-//! bounded by fuel, by depth and by the length of the output.
+//! bounded by fuel and by depth, and what it makes by `guard.rs`.
 
-use std::io;
+use std::collections::BTreeMap;
 
 use fusebox_runtime::error::printable;
+use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value};
 use minijinja::{AutoEscape, Environment, Error as Failure, ErrorKind};
-use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json};
 
 use crate::chat::clock;
+use crate::chat::guard;
 use crate::chat::values::{Writer, object_value};
 use crate::error::Error;
 
-/// The most steps of a rendering.
-const FUEL: u64 = 2_000_000;
 /// The deepest nesting of calls and loops.
 const MAX_DEPTH: usize = 100;
-/// The longest text that comes out.
-const MAX_OUTPUT_BYTES: usize = 64 << 20;
 /// The longest JSON that is written in one place.
 const MAX_JSON_BYTES: usize = 8 << 20;
 /// The longest template.
@@ -35,7 +32,10 @@ const NAME: &str = "chat";
 
 /// A template that was read.
 #[derive(Debug)]
-pub(super) struct Jinja(Environment<'static>);
+pub(super) struct Jinja {
+    source: String,
+    environment: Environment<'static>,
+}
 
 impl Jinja {
     /// Reads a template.
@@ -48,48 +48,51 @@ impl Jinja {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|failure| error(&failure))?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(MAX_DEPTH);
-        environment.set_unknown_method_callback(unknown_method_callback);
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise_exception);
-        let added = environment.add_template_owned(NAME, source.to_owned());
-        added.map_err(|failure| error(&failure))?;
-        Ok(Self(environment))
+        let own = Self { source: source.to_owned(), environment };
+        own.steps().map_err(|failure| error(&failure))?;
+        Ok(own)
     }
 
     /// Gives the template a clock.
     pub(super) fn set_clock(&mut self, seconds: i64) {
-        self.0.add_function("strftime_now", move |format: &str| clock::format(seconds, format));
+        self.environment.add_function("strftime_now", move |format: &str| clock::format(seconds, format));
     }
 
     /// The text for these arguments.
     pub(super) fn render(&self, arguments: &Map<String, Json>) -> Result<String, Error> {
-        let template = self.0.get_template(NAME).map_err(|failure| error(&failure))?;
-        let mut out = Bounded(Vec::new());
-        template.render_captured_to(object_value(arguments), &mut out).map_err(|failure| error(&failure))?;
-        Ok(String::from_utf8_lossy(&out.0).into_owned())
+        self.run(arguments).map_err(|failure| error(&failure))
     }
-}
 
-/// Bytes that only so many fit into.
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT_BYTES {
-            return Err(io::Error::other("the output is too long"));
+    /// The compiled template.
+    fn steps(&self) -> Result<Instructions<'_>, Failure> {
+        let template = parse(&self.source, NAME, self.environment.syntax().clone())?;
+        let mut generator = CodeGenerator::new(NAME, &self.source);
+        generator.compile_stmt(&template);
+        let (steps, blocks) = generator.finish();
+        if blocks.is_empty() {
+            return Ok(steps);
         }
-        self.0.extend(bytes);
-        Ok(bytes.len())
+        Err(Failure::new(ErrorKind::InvalidOperation, "blocks are not supported in chat templates"))
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    fn run(&self, arguments: &Map<String, Json>) -> Result<String, Failure> {
+        let mut steps = self.steps()?;
+        let (filters, fuel) = (guard::filters(&steps), guard::fuel(&steps));
+        guard::guard(&mut steps, &filters);
+        let mut environment = self.environment.clone();
+        guard::add_to(&mut environment, &filters, fuel);
+        let (mut text, blocks) = (String::new(), BTreeMap::new());
+        let mut out = make_string_output(&mut text);
+        eval(&environment, &steps, object_value(arguments), &blocks, &mut out, AutoEscape::None)?;
+        Ok(text)
     }
 }
 
 /// JSON as Transformers writes it: nothing is escaped for HTML, and the order is kept.
+#[expect(clippy::needless_pass_by_value, reason = "a filter gets its named arguments by value")]
 fn to_json(value: &Value, indent: Option<usize>, arguments: Kwargs) -> Result<String, Failure> {
     let indent = match indent {
         Some(indent) => Some(indent),

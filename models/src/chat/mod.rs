@@ -2,7 +2,7 @@
 //!
 //! In: the chat template of a checkpoint, and messages as JSON. Out: one text, byte for byte that of Transformers.
 //! A template is a program from a file that others wrote: it sees its arguments and nothing else, and its steps,
-//! its depth and its output are bounded, so a hostile one is one sentence. `jinja.rs` runs it.
+//! its depth and all it makes are bounded, so a hostile one is one sentence. `jinja.rs` runs it, `guard.rs` counts.
 
 use fusebox_runtime::error::{Error as FileError, Place};
 use fusebox_runtime::weights::value::{List, Value};
@@ -16,6 +16,7 @@ use crate::chat::pieces::Pieces;
 use crate::error::Error;
 
 mod clock;
+mod guard;
 mod jinja;
 mod pieces;
 mod values;
@@ -37,7 +38,7 @@ pub struct Chat {
 
 #[derive(Debug)]
 enum Form {
-    Jinja(Jinja),
+    Jinja(Box<Jinja>),
     Pieces(Pieces),
 }
 
@@ -84,7 +85,7 @@ impl Chat {
     /// # Errors
     /// [`Error::Template`] where it is none.
     pub fn from_source(source: &str, constants: Map<String, Json>) -> Result<Self, Error> {
-        Ok(Self { form: Form::Jinja(Jinja::new(source)?), constants })
+        Ok(Self { form: Form::Jinja(Box::new(Jinja::new(source)?)), constants })
     }
 
     /// Tells templates that ask for it what time it is, in seconds since 1970; without it, they cannot ask.

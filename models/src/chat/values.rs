@@ -32,21 +32,21 @@ pub(super) fn value(json: &Json) -> Value {
 
 /// An object of JSON as one of a template.
 pub(super) fn object_value(object: &Map<String, Json>) -> Value {
-    let pairs = object.iter().map(|(key, json)| (key.clone(), value(json)));
+    let pairs = object.iter().map(|(key, json)| (Value::from(key.as_str()), value(json)));
     Value::from_object(Ordered(pairs.collect()))
 }
 
 /// An object whose keys keep their order.
 #[derive(Debug)]
-struct Ordered(IndexMap<String, Value>);
+pub(super) struct Ordered(pub(super) IndexMap<Value, Value>);
 
 impl Object for Ordered {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.0.get(key.as_str()?).cloned()
+        self.0.get(key).cloned()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.0.keys().map(Value::from).collect())
+        Enumerator::Values(self.0.keys().cloned().collect())
     }
 }
 

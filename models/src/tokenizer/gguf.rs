@@ -31,6 +31,9 @@ const USER_DEFINED: u64 = 4;
 const UNUSED: u64 = 5;
 const LAST_TYPE: u64 = 6;
 
+/// The tokens that are found before all others, and those that no text has.
+type Marked = (Vec<(u32, AddedToken)>, Vec<u32>);
+
 /// What the file says of its tokenizer.
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     let file = File(checkpoint);
@@ -122,7 +125,7 @@ impl<'a> File<'a> {
     }
 
     /// The tokens that are found before all others, and those that no text has.
-    fn marked(&self, tokens: &[String]) -> Result<(Vec<(u32, AddedToken)>, Vec<u32>), Error> {
+    fn marked(&self, tokens: &[String]) -> Result<Marked, Error> {
         let (mut added, mut unused) = (Vec::new(), Vec::new());
         let Some(value) = self.value(TYPES) else { return Ok((added, unused)) };
         let types: Option<Vec<u64>> = match value.as_list() {

@@ -82,10 +82,14 @@ enum Merge {
 /// What `tokenizer_config.json` adds.
 #[derive(Default, Deserialize)]
 struct Config {
-    add_bos_token: Option<bool>,
-    add_eos_token: Option<bool>,
-    bos_token: Option<Name>,
-    eos_token: Option<Name>,
+    #[serde(rename = "add_bos_token")]
+    adds_bos: Option<bool>,
+    #[serde(rename = "add_eos_token")]
+    adds_eos: Option<bool>,
+    #[serde(rename = "bos_token")]
+    bos: Option<Name>,
+    #[serde(rename = "eos_token")]
+    eos: Option<Name>,
 }
 
 /// A token by its text, bare or in an object.
@@ -136,8 +140,7 @@ fn parts(path: PathBuf, bytes: &[u8], config: &Config) -> Result<Parts, Error> {
     let rules = Rules {
         ignore_merges: model.ignore_merges,
         byte_fallback: model.byte_fallback,
-        unknown: model.unk_token,
-        fuses_unknown: model.fuse_unk,
+        unknown: model.unk_token.map(|text| (text, model.fuse_unk)),
         drops_space,
     };
     let added = file.added_tokens.into_iter().filter(|added| !added.token.content.is_empty());
@@ -153,9 +156,9 @@ fn parts(path: PathBuf, bytes: &[u8], config: &Config) -> Result<Parts, Error> {
         Some(true) if ids.is_empty() => ids.extend(name.and_then(|name| id(name.text()))),
         Some(true) | None => {}
     };
-    surround(&mut prefix, config.add_bos_token, config.bos_token.as_ref());
-    surround(&mut suffix, config.add_eos_token, config.eos_token.as_ref());
-    let ends = config.eos_token.as_ref().and_then(|name| id(name.text())).into_iter().collect();
+    surround(&mut prefix, config.adds_bos, config.bos.as_ref());
+    surround(&mut suffix, config.adds_eos, config.eos.as_ref());
+    let ends = config.eos.as_ref().and_then(|name| id(name.text())).into_iter().collect();
     Ok(Parts {
         normalizer: component(&path, "normalizer", file.normalizer, &NORMALIZERS)?,
         pre: component(&path, "pre_tokenizer", file.pre_tokenizer, &PRE_TOKENIZERS)?,

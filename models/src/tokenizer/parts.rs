@@ -74,10 +74,8 @@ pub(super) struct Rules {
     pub(super) ignore_merges: bool,
     /// A character that is no token becomes the tokens of its bytes.
     pub(super) byte_fallback: bool,
-    /// What stands for a character that is no token.
-    pub(super) unknown: Option<String>,
-    /// Whether several of these become one.
-    pub(super) fuses_unknown: bool,
+    /// What stands for a character that is no token, and whether several of these become one.
+    pub(super) unknown: Option<(String, bool)>,
     /// Whether a text loses the space that its first word begins with.
     pub(super) drops_space: bool,
 }
@@ -171,15 +169,14 @@ impl Parts {
                 vocabulary.insert(text, id as u32);
             }
         }
-        let Rules { ignore_merges, byte_fallback, unknown, fuses_unknown, drops_space: _ } = &self.rules;
+        let Rules { ignore_merges, byte_fallback, unknown, drops_space: _ } = &self.rules;
         let mut model = BPE::builder()
             .vocab_and_merges(vocabulary, std::mem::take(&mut self.merges))
             .cache_capacity(0)
             .ignore_merges(*ignore_merges)
-            .byte_fallback(*byte_fallback)
-            .fuse_unk(*fuses_unknown);
-        if let Some(unknown) = unknown {
-            model = model.unk_token(unknown.clone());
+            .byte_fallback(*byte_fallback);
+        if let Some((unknown, is_fused)) = unknown {
+            model = model.unk_token(unknown.clone()).fuse_unk(*is_fused);
         }
         let complaint = |error: tokenizers::Error| {
             let error = printable(&error.to_string(), MAX_COMPLAINT);

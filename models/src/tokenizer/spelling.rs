@@ -8,7 +8,7 @@
 pub(super) enum Spelling {
     /// GPT-2's: a printable character for each byte, so that `Ġ` is a space.
     Letters,
-    /// SentencePiece's: `▁` is a space, `<0x0A>` a byte, and everything else is itself.
+    /// That of `SentencePiece`: `▁` is a space, `<0x0A>` a byte, and everything else is itself.
     Pieces,
 }
 

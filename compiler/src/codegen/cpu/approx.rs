@@ -20,7 +20,7 @@ use crate::graph::op::Scalar;
 const ROUNDER: f32 = 12_582_912.0;
 
 /// `ln 2` in two parts; the first has nine bits, so its product with an exponent is exact.
-const LN_2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
+const LN_2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
 
 /// `(e^x - 1 - x) / x²` for `|x|` up to half of `ln 2`, the highest power first.
 const EXP: [f32; 6] = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];

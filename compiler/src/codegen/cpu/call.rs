@@ -65,7 +65,7 @@ impl Emitter<'_, '_> {
         let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
         self.each(&around, &mut |emitter| {
             let fields = [
-                emitter.place_of(&plan.x, &emitter.inner(plan)).0,
+                emitter.place_of(&plan.x, &Self::inner(plan)).0,
                 emitter.set(plan, rounded, slot),
                 emitter.step(&plan.x, plan.col),
                 emitter.n(plan.col),
@@ -78,7 +78,7 @@ impl Emitter<'_, '_> {
     }
 
     fn call_product(&mut self, plan: &Plan, slot: Option<usize>) {
-        let inner = self.inner(plan);
+        let inner = Self::inner(plan);
         let (w, scales) = self.place_of(&plan.w, &inner);
         let x = match (&plan.rounded, slot) {
             (Some(rounded), Some(slot)) => self.set(plan, rounded, slot),
@@ -116,7 +116,7 @@ impl Emitter<'_, '_> {
     }
 
     fn call_mix(&mut self, plan: &Plan) {
-        let inner = self.inner(plan);
+        let inner = Self::inner(plan);
         let row = plan.row.and_then(|var| step_of(&plan.w.element, var)).unwrap_or(0);
         let fields = [
             self.place_of(&plan.w, &inner).0,
@@ -135,7 +135,7 @@ impl Emitter<'_, '_> {
     }
 
     /// The loops that the function does.
-    fn inner(&self, plan: &Plan) -> Vec<VarId> {
+    fn inner(plan: &Plan) -> Vec<VarId> {
         plan.run.iter().chain(&plan.row).chain(&plan.col).copied().collect()
     }
 

@@ -1,7 +1,7 @@
 //! Which loop of a nest becomes lanes, and how many at once.
 //!
-//! In: a nest. Out: a [`Plan`], or none where every loop is short, or its elements lie so far apart that vectors would be
-//! put together and taken apart for nothing.
+//! In: a nest. Out: a [`Plan`], or none where every loop is short, or its elements lie so far apart that vectors would
+//! be put together and taken apart for nothing.
 //! The numbers here are guesses of what instructions cost next to each other; they decide what is fast, never what is
 //! right. `vector.rs` carries a plan out.
 
@@ -252,8 +252,8 @@ fn costs_of(plan: &Plan<'_>, id: ExprId) -> (i64, i64) {
         },
         Expr::Unary(Unary::Exp | Unary::Ln | Unary::Sin | Unary::Cos, _) => (22, 22),
         Expr::Unary(Unary::Rsqrt, _) => (8, 8),
-        Expr::Unary(Unary::Sqrt | Unary::Recip, _) | Expr::Binary(Binary::Div, ..) => (4, 4),
-        Expr::Binary(Binary::Max | Binary::Min, ..) => (4, 4),
+        Expr::Unary(Unary::Sqrt | Unary::Recip, _)
+        | Expr::Binary(Binary::Div | Binary::Max | Binary::Min, ..) => (4, 4),
         Expr::Select(..) => (2, 3),
         Expr::Cast(DType::F16 | DType::BF16, _) => (12, 30),
         Expr::Unary(Unary::Neg, _) | Expr::Binary(..) | Expr::Cast(DType::F32 | DType::I32, _) => (1, 1),

@@ -202,10 +202,16 @@ impl Emitter<'_, '_> {
                 self.round(plan, &rounded, *slot);
             }
             What::Stmt(stmt, slot) => {
-                slot.iter().for_each(|slot| self.slots[*slot].is_filled = true);
+                self.set_filled(*slot, true);
                 self.body(std::slice::from_ref(*stmt));
-                slot.iter().for_each(|slot| self.slots[*slot].is_filled = false);
+                self.set_filled(*slot, false);
             }
+        }
+    }
+
+    fn set_filled(&mut self, slot: Option<usize>, is_filled: bool) {
+        if let Some(slot) = slot {
+            self.slots[slot].is_filled = is_filled;
         }
     }
 

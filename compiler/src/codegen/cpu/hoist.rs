@@ -136,7 +136,9 @@ fn depths(all: &[Effects], part: &Part) -> Vec<usize> {
             let touches = |idx: &usize| all[*idx].reads.contains(memory) || all[*idx].writes.contains(memory);
             let group: Vec<usize> = (*first..=*last).filter(touches).collect();
             let depth = group.iter().map(|idx| depths[*idx]).max().unwrap_or(0);
-            group.iter().for_each(|idx| depths[*idx] = depth);
+            for idx in group {
+                depths[idx] = depth;
+            }
             for (idx, effects) in all.iter().enumerate() {
                 if effects.reads.contains(memory) {
                     depths[idx] = depths[idx].max(depth);
@@ -196,7 +198,9 @@ impl Effects {
             match expr {
                 Expr::Load { from, at } => {
                     self.place(*from);
-                    at.iter().for_each(|index| self.index(index));
+                    for index in at {
+                        self.index(index);
+                    }
                 }
                 Expr::Position(index) => self.index(index),
                 Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {}

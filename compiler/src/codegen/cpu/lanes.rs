@@ -1,7 +1,7 @@
 //! How indices move when a loop does several rounds at once.
 //!
-//! In: an index, and the loop variable whose values become lanes. Out: how far apart the index is in neighbouring lanes,
-//! for all of them or at least within groups of four, and what divides it at the first lane of a group.
+//! In: an index, and the loop variable whose values become lanes. Out: how far apart the index is in neighbouring
+//! lanes, for all of them or at least within groups of four, and what divides it at the first lane of a group.
 //! This reasons about indices and emits nothing; where it finds no answer, lanes are done one by one.
 
 use crate::kernel::Range;

@@ -32,6 +32,11 @@ mod limits;
 mod math;
 mod memory;
 #[expect(unsafe_code, reason = "addresses that generated code computes become slices and vectors")]
+#[expect(
+    clippy::inline_always,
+    reason = "what has no instructions of its own takes those of its caller's level"
+)]
+#[expect(clippy::needless_range_loop, reason = "loops over arrays of vectors, all of them unrolled")]
 mod micro;
 mod product;
 mod scalar;
@@ -56,8 +61,10 @@ impl Cpu {
         Self::at(Level::host(), numbers)
     }
 
-    /// The processor this runs on, held to the faster forms of a level.
+    /// The processor this runs on, held to the faster forms of a level that it has.
     pub fn at(level: Level, numbers: Numbers) -> Result<Self, Error> {
+        // What is called later trusts this.
+        let level = Level::named(level.name())?;
         let unsupported = |what: &str| Error::Unsupported { what: what.to_owned(), target: "cpu".to_owned() };
         let builder = cranelift_native::builder().map_err(unsupported)?;
         let isa = builder.finish(flags()).map_err(|error| unsupported(&error.to_string()))?;

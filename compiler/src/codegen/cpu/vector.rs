@@ -1,10 +1,10 @@
 //! Nests done several rounds at a time, in vectors of four numbers.
 //!
 //! In: a nest. Out: code for it, or `false` where `choice.rs` finds nothing to gain, and nothing was emitted.
-//! The values of one loop become lanes. What does not move with them is computed before that loop, and before the loops
-//! outside of it where it can be; rounds that are left over are done one at a time by the same expressions. A fold along
-//! the lanes keeps several sums and joins them at the end, a fold across them one sum for each lane: so numbers are
-//! added in another order than that of the text, which `Numbers::Exact` forbids.
+//! The values of one loop become lanes. What does not move with them is computed before that loop, and before the
+//! loops outside of it where it can be; rounds that are left over are done one at a time by the same expressions.
+//! A fold along the lanes keeps several sums and joins them at the end, a fold across them one sum for each lane: so
+//! numbers are added in another order than that of the text, which `Numbers::Exact` forbids.
 
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::types::{F32X4, I8X16, I32, I32X4};

@@ -164,6 +164,7 @@ pub(super) unsafe fn mix<'a>(job: *const Mix) -> Option<MixView<'a>> {
 }
 
 /// Where rows start, and how far they lie apart.
+#[derive(Clone, Copy)]
 struct Raw {
     w: *const u8,
     scales: *const u8,

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::codegen::cpu::hoist::{rounded, steps};
-use crate::codegen::cpu::micro::table;
 use crate::codegen::cpu::product::{Plan, plan};
 use crate::kernel::Nest;
 
@@ -37,7 +36,7 @@ part
   for t2, f3
     @3[t2, f3] = add(mul(tile1[-t0+t2, -f1+f3], tile3[-t0+t2]), tile2[-t0+t2, -f1+f3])
 "#,
-        4,
+        3,
     ),
     (
         r#"kernel "heads" matrix-vector
@@ -129,7 +128,7 @@ fn products_are_near_what_is_interpreted() {
                 ];
                 for (numbers, judge) in variants {
                     let of_nest =
-                        |nest: &Nest| plan(&kernel, &kernel.parts[0], nest, (numbers, table(level)));
+                        |nest: &Nest| plan(&kernel, &kernel.parts[0], nest, (numbers, micro::table(level)));
                     assert_eq!(count(&kernel.parts[0].body, &of_nest), n_products, "{text}");
                     for step in [1, 3, 1000] {
                         check_at((level, numbers, judge), text, &values, &inputs(text), step);
@@ -152,11 +151,11 @@ fn count(body: &[Stmt], plan: &dyn Fn(&Nest) -> Option<Plan>) -> usize {
 #[test]
 fn what_tasks_have_in_common_is_done_once_for_them() {
     let kernel = parse(&PRODUCTS[0].0.replace("FORMAT", "q8_0")).unwrap();
-    let (cpu, table) = (Cpu::host(Numbers::Quantised).unwrap(), table(Level::host()));
+    let (cpu, functions) = (Cpu::host(Numbers::Quantised).unwrap(), micro::table(Level::host()));
     let part = &kernel.parts[0];
-    let slots = rounded(&cpu, table, &kernel, part);
+    let slots = rounded(&cpu, functions, &kernel, part);
     let depths: Vec<usize> =
-        steps((&cpu, table), &kernel, part, &slots).iter().map(|step| step.depth).collect();
+        steps((&cpu, functions), &kernel, part, &slots).iter().map(|step| step.depth).collect();
     // The tile and its squares go with the tokens, and so do its numbers of 8 bits, which both weights share.
     assert_eq!((slots.len(), depths), (1, vec![1, 1, 1, 2, 2, 2]));
 }

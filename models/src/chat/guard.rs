@@ -1,0 +1,221 @@
+//! What keeps a template from growing without bound.
+//!
+//! In: the compiled steps of a template. Out: the same steps, where each that makes a larger value out of smaller
+//! ones goes through a filter here, which counts.
+//! Fuel alone does not suffice: a text that is joined to itself is astronomically long after a hundred steps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use indexmap::IndexMap;
+use minijinja::machinery::{Instruction, Instructions};
+use minijinja::value::{Rest, Tuple, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, escape_formatter};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+use crate::chat::values::Ordered;
+
+/// The largest value, in bytes of text and in elements.
+const MAX_VALUE: usize = 8 << 20;
+/// The largest sum over all values that are made and read.
+const MAX_WORK: usize = 1 << 30;
+/// The most steps of a rendering.
+const FUEL: u64 = 2_000_000;
+/// The deepest nesting of a value.
+const MAX_DEPTH: usize = 64;
+
+const CONCAT: &str = ":concat";
+const ADD: &str = ":add";
+const REPEAT: &str = ":repeat";
+const LIST: &str = ":list";
+const TUPLE: &str = ":tuple";
+const MAP: &str = ":map";
+
+/// What has been made and read in one rendering.
+#[derive(Clone, Default)]
+struct Work(Arc<AtomicUsize>);
+
+/// The names of the filters that a template applies, as the guarded ones are called.
+pub(super) fn filters(steps: &Instructions<'_>) -> IndexMap<String, String> {
+    let steps = (0..).map_while(|idx| steps.get(idx));
+    let names = steps.filter_map(|step| match step {
+        Instruction::ApplyFilter(name, ..) => Some((*name).to_owned()),
+        _ => None,
+    });
+    names.map(|name| (name.clone(), format!(":filter-{name}"))).collect()
+}
+
+/// The most steps of a rendering: fewer where one prints a long text of the template itself.
+pub(super) fn fuel(steps: &Instructions<'_>) -> u64 {
+    let steps = (0..).map_while(|idx| steps.get(idx));
+    let longest = steps.map(|step| if let Instruction::EmitRaw(text) = step { text.len() } else { 0 }).max();
+    FUEL.min((MAX_WORK / longest.unwrap_or(0).max(1)) as u64)
+}
+
+/// Sends every step that makes values through the guard.
+pub(super) fn guard<'a>(steps: &mut Instructions<'a>, filters: &'a IndexMap<String, String>) {
+    let mut idx = 0;
+    while let Some(step) = steps.get_mut(idx) {
+        idx += 1;
+        // No number of a slot: the filter is looked up by its name.
+        let filter =
+            |name: &'a str, n: usize| Some(Instruction::ApplyFilter(name, Some(u16::try_from(n).ok()?), !0));
+        let guarded = match step {
+            Instruction::StringConcat => filter(CONCAT, 2),
+            Instruction::Add => filter(ADD, 2),
+            Instruction::Mul => filter(REPEAT, 2),
+            Instruction::BuildList(Some(n)) => filter(LIST, *n),
+            Instruction::BuildTuple(Some(n)) => filter(TUPLE, *n),
+            Instruction::BuildMap(n) => filter(MAP, n.saturating_mul(2)),
+            Instruction::ApplyFilter(name, n, _) => {
+                filters.get(*name).map(|guarded| Instruction::ApplyFilter(guarded, *n, !0))
+            }
+            _ => None,
+        };
+        if let Some(guarded) = guarded {
+            *step = guarded;
+        }
+    }
+}
+
+/// Adds the guarding filters of one rendering.
+pub(super) fn add_to(environment: &mut Environment<'_>, filters: &IndexMap<String, String>, fuel: u64) {
+    let work = Work::default();
+    for (name, guarded) in filters {
+        let (work, name) = (work.clone(), name.clone());
+        environment.add_filter(guarded.clone(), move |state: &mut State, values: Rest<Value>| {
+            work.charge_call(&name, &values)?;
+            state.apply_filter(&name, &values)
+        });
+    }
+    let charged = |name, make: fn(&[Value]) -> Result<Value, Error>| {
+        let work = work.clone();
+        (name, move |values: Rest<Value>| {
+            work.charge(&values)?;
+            make(&values)
+        })
+    };
+    for (name, filter) in [
+        charged(CONCAT, |values| Ok(Value::from(values.iter().map(ToString::to_string).collect::<String>()))),
+        charged(ADD, add),
+        charged(LIST, |values| Ok(values.iter().cloned().collect())),
+        charged(TUPLE, |values| Ok(Value::from(Tuple::from(values.to_vec())))),
+        charged(MAP, |values| {
+            let pairs = values.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
+            Ok(Value::from_object(Ordered(pairs.collect())))
+        }),
+    ] {
+        environment.add_filter(name, filter);
+    }
+    let repeats = work.clone();
+    environment.add_filter(REPEAT, move |a: Value, b: Value| {
+        let times = |value: &Value| value.as_i64().map_or(1, |n| usize::try_from(n).unwrap_or(0));
+        if !(a.is_number() && b.is_number()) {
+            repeats.add(size(&a, 0)?.saturating_mul(times(&b)))?;
+            repeats.add(size(&b, 0)?.saturating_mul(times(&a)))?;
+        }
+        product(&a, &b)
+    });
+    let printed = work.clone();
+    environment.set_formatter(move |out, state, value| {
+        printed.charge(std::slice::from_ref(value))?;
+        escape_formatter(out, state, value)
+    });
+    environment.set_fuel(Some(fuel));
+    environment.set_unknown_method_callback(move |state, value, method, values| {
+        work.charge(std::slice::from_ref(value))?;
+        let all: Vec<Value> = std::iter::once(value).chain(values).cloned().collect();
+        work.charge_call(method, &all)?;
+        unknown_method_callback(state, value, method, values)
+    });
+}
+
+/// The sum of numbers, texts or lists.
+fn add(values: &[Value]) -> Result<Value, Error> {
+    let [a, b] = values else { return Err(failure("two values are added")) };
+    let is_list = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
+    match (a.as_str(), b.as_str()) {
+        (Some(a), Some(b)) => Ok(Value::from([a, b].concat())),
+        _ if is_list(a) && is_list(b) => Ok(a.try_iter()?.chain(b.try_iter()?).collect()),
+        _ => operate("a + b", a, b),
+    }
+}
+
+fn product(a: &Value, b: &Value) -> Result<Value, Error> {
+    operate("a * b", a, b)
+}
+
+/// What Jinja says of two values.
+fn operate(expression: &str, a: &Value, b: &Value) -> Result<Value, Error> {
+    let environment = Environment::new();
+    environment.compile_expression(expression)?.eval(BTreeMap::from([("a", a.clone()), ("b", b.clone())]))
+}
+
+fn failure(what: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what)
+}
+
+impl Work {
+    /// Counts values that are read and what is made of them, which is as large.
+    fn charge(&self, values: &[Value]) -> Result<(), Error> {
+        let mut sum = 0usize;
+        for value in values {
+            sum = sum.saturating_add(size(value, 0)?);
+        }
+        self.add(sum)
+    }
+
+    /// Counts a call by its name: what some make is larger than what they read.
+    fn charge_call(&self, name: &str, values: &[Value]) -> Result<(), Error> {
+        self.charge(values)?;
+        let nth = |idx: usize| values.get(idx).map_or(Ok(0), |value| size(value, 0));
+        match name {
+            // Each place may take the new text; each element may take the text between.
+            "replace" => self.add(nth(0)?.saturating_add(1).saturating_mul(nth(2)?.max(1))),
+            "join" => {
+                let n = values.iter().filter_map(Value::len).max().unwrap_or(0);
+                let between = nth(0)?.min(nth(1)?);
+                self.add(n.saturating_mul(between))
+            }
+            "indent" => self.add(nth(0)?.saturating_mul(number(values.get(1)))),
+            "format" | "center" | "batch" | "slice" => Err(failure("it is not supported in chat templates")),
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&self, size: usize) -> Result<(), Error> {
+        let before = self.0.fetch_add(size.min(MAX_WORK), Ordering::Relaxed);
+        if size > MAX_VALUE || before.saturating_add(size) > MAX_WORK {
+            return Err(failure("the template makes too much text"));
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of texts and the elements in a value; a failure where there are too many.
+fn size(value: &Value, depth: usize) -> Result<usize, Error> {
+    let mut sum = 1;
+    if let Some(text) = value.as_str() {
+        sum += text.len();
+    } else if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
+        if depth > MAX_DEPTH {
+            return Err(failure("a value is nested too deeply"));
+        }
+        let is_map = value.kind() == ValueKind::Map;
+        for item in value.try_iter()? {
+            sum += size(&item, depth + 1)?;
+            if is_map {
+                sum += size(&value.get_item(&item)?, depth + 1)?;
+            }
+            if sum > MAX_VALUE {
+                break;
+            }
+        }
+    }
+    if sum > MAX_VALUE { Err(failure("the template makes too much text")) } else { Ok(sum) }
+}
+
+fn number(value: Option<&Value>) -> usize {
+    value.and_then(Value::as_i64).map_or(4, |n| usize::try_from(n).unwrap_or(0))
+}
