@@ -5,7 +5,6 @@
 //! Text of the file is escaped before it reaches a terminal, and long lists are told by their length.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -13,12 +12,15 @@ use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
 
+use crate::opening::model_path;
+use crate::output::print;
+
 /// What to look at.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A GGUF file, a safetensors file or folder, or a qwen3.c checkpoint.
+    /// A GGUF file, a safetensors file or folder, or a qwen3.c checkpoint; the default model is a small storyteller.
     #[arg(short, long, value_name = "PATH")]
-    model: PathBuf,
+    model: Option<PathBuf>,
     /// One JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -33,10 +35,10 @@ struct Total {
 
 /// Tells what the file holds.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    let checkpoint = open(&arguments.model).map_err(|error| error.to_string())?;
+    let path = model_path(arguments.model.as_deref())?;
+    let checkpoint = open(&path).map_err(|error| error.to_string())?;
     let text = if arguments.json { format!("{:#}\n", as_json(&checkpoint)) } else { as_text(&checkpoint) };
-    // A reader that closes the pipe early has read enough.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    print(&text);
     Ok(())
 }
 

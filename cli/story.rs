@@ -3,7 +3,6 @@
 //! In: a `.graph` file, or the name of a built-in block, and a target. Out: the story as text, or as one JSON object.
 //! Unknown names are answered with the names there are.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -15,6 +14,8 @@ use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 use serde_json::{Map, Value, json};
+
+use crate::output;
 
 /// The most tokens a replay may take.
 const MAX_TOKENS: usize = 2048;
@@ -64,10 +65,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         as_text(&compiled, arguments.kernels)
     };
     if !arguments.json {
-        eprintln!("times: {}", times(&compiled.story));
+        output::note(&format!("times: {}", times(&compiled.story)));
     }
-    // A reader that closes the pipe early has read enough.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    output::print(&text);
     Ok(())
 }
 

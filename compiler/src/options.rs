@@ -3,6 +3,8 @@
 //! In: defaults, then what the caller sets. Out: an [`Options`] that travels as a value; there are no globals.
 //! [`KNOBS`] is the list that documents and checks go by. Environment variables are read here and nowhere else.
 
+use std::path::Path;
+
 use crate::target::{TARGETS, Target};
 
 /// How a graph is compiled.
@@ -20,11 +22,24 @@ pub struct Options {
     pub chaos: Option<u64>,
     /// A file that the story of every compilation is written to.
     pub story: Option<String>,
+    /// The folder that programs are kept in, if they are.
+    pub cache: Option<String>,
+    /// The name of the level of instructions that code is made for, instead of the processor's best.
+    pub level: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { target: TARGETS[0], max_nodes: 4_000, max_rounds: 24, fuel: None, chaos: None, story: None }
+        Self {
+            target: TARGETS[0],
+            max_nodes: 4_000,
+            max_rounds: 24,
+            fuel: None,
+            chaos: None,
+            story: None,
+            cache: None,
+            level: None,
+        }
     }
 }
 
@@ -39,7 +54,7 @@ pub struct Knob {
 }
 
 /// Every knob.
-pub const KNOBS: [Knob; 6] = [
+pub const KNOBS: [Knob; 8] = [
     Knob {
         variable: "FUSEBOX_TARGET",
         sentence: "the device that kernels are for, by name",
@@ -73,6 +88,22 @@ pub const KNOBS: [Knob; 6] = [
             Some(())
         },
     },
+    Knob {
+        variable: "FUSEBOX_CACHE",
+        sentence: "the folder that programs are kept in, by default `fusebox` in the user's cache folder; empty for none",
+        set: |options, text| {
+            options.cache = Some(text.to_owned()).filter(|folder| !folder.is_empty());
+            Some(())
+        },
+    },
+    Knob {
+        variable: "FUSEBOX_LEVEL",
+        sentence: "the level of instructions that code is made for: avx512, avx2, neon or portable",
+        set: |options, text| {
+            options.level = Some(text.to_owned());
+            Some(())
+        },
+    },
 ];
 
 impl Options {
@@ -81,15 +112,20 @@ impl Options {
     /// # Errors
     /// Names a variable whose value does not read.
     pub fn from_env() -> Result<Self, String> {
-        let mut options = Self::default();
+        Self { cache: default_cache(), ..Self::default() }.with_env()
+    }
+
+    /// These, changed by the environment.
+    ///
+    /// # Errors
+    /// Names a variable whose value does not read.
+    pub fn with_env(mut self) -> Result<Self, String> {
         for knob in KNOBS {
-            #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
-            let value = std::env::var(knob.variable);
-            if let Ok(text) = value {
-                options.set(knob.variable, &text)?;
+            if let Some(text) = variable(knob.variable) {
+                self.set(knob.variable, &text)?;
             }
         }
-        Ok(options)
+        Ok(self)
     }
 
     /// Sets one knob by its variable's name.
@@ -108,9 +144,37 @@ impl Options {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Where programs are kept unless something else is asked for: below the user's folder for such things.
+fn default_cache() -> Option<String> {
+    let folder = |name: &str| variable(name).filter(|folder| Path::new(folder).is_absolute());
+    let below = |folder: String, path: &str| Path::new(&folder).join(path).to_str().map(str::to_owned);
+    let caches = if cfg!(target_os = "macos") {
+        folder("HOME").and_then(|home| below(home, "Library/Caches"))
+    } else if cfg!(windows) {
+        folder("LOCALAPPDATA")
+    } else {
+        folder("XDG_CACHE_HOME").or_else(|| below(folder("HOME")?, ".cache"))
+    };
+    below(caches?, "fusebox")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_cache_is_none() {
+        let mut options = Options::default();
+        options.set("FUSEBOX_CACHE", "kept").unwrap();
+        assert_eq!(options.cache.as_deref(), Some("kept"));
+        options.set("FUSEBOX_CACHE", "").unwrap();
+        assert_eq!(options.cache, None);
+    }
 
     #[test]
     fn a_knob_is_set_by_its_name_and_a_bad_value_is_refused() {

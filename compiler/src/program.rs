@@ -35,8 +35,8 @@ pub struct Key([u8; 32]);
 impl Key {
     /// The key of what a graph becomes.
     pub fn of(graph: &Graph, options: &Options) -> Self {
-        // Where the story is written to changes nothing.
-        let options = Options { story: None, ..options.clone() };
+        // Where the story is written to changes nothing, nor does where programs are kept or what code is made of them.
+        let options = Options { story: None, cache: None, level: None, ..options.clone() };
         digest(&format!("{MAKER}\n{options:?}\n{graph}"))
     }
 }
@@ -110,7 +110,8 @@ mod tests {
         assert_ne!(key(2.0, &options), key(3.0, &options));
         let other = Options::for_target(Target::named("vulkan").unwrap());
         assert_ne!(key(2.0, &options), key(2.0, &other));
-        let told = Options { story: Some("story.txt".to_owned()), ..options.clone() };
+        let text = Some("some".to_owned());
+        let told = Options { story: text.clone(), cache: text.clone(), level: text, ..options.clone() };
         assert_eq!(key(2.0, &options), key(2.0, &told));
     }
 

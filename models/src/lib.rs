@@ -5,7 +5,8 @@
 //! be slow if taken at its word.
 //! Start with `families/`, where a model is a page; what it is made of stands in `layers/`, one idea a file; the
 //! graphs that tools ask for by name come from [`blocks`].
-//! The text side stands beside: [`tokenizer`], [`chat`], [`sample`] and [`stop`] turn words into tokens and back.
+//! The text side stands beside: [`tokenizer`], [`chat`], [`sample`] and [`stop`] turn words into tokens and back;
+//! [`generate`] brings both sides together.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ pub mod config;
 pub mod error;
 pub mod facts;
 pub mod families;
+pub mod generate;
 pub mod layers;
 pub mod load;
 pub mod naming;

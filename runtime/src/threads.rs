@@ -45,8 +45,8 @@ impl Barrier {
         }
     }
 
-    /// Waits until all threads are here. What any did before, all see after.
-    pub fn wait(&self) {
+    /// Waits until all threads are here, and says whether this one was the last. What any did before, all see after.
+    pub fn wait(&self) -> bool {
         let n_passed = self.n_passed.load(Ordering::Acquire);
         if self.n_arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.n_threads {
             self.n_arrived.store(0, Ordering::Relaxed);
@@ -57,15 +57,16 @@ impl Barrier {
                 self.wake.notify_all();
                 drop(guard);
             }
-            return;
+            return true;
         }
         for _ in 0..SPINS {
             if self.n_passed.load(Ordering::Acquire) != n_passed {
-                return;
+                return false;
             }
             spin_loop();
         }
         self.sleep(n_passed);
+        false
     }
 
     fn sleep(&self, n_passed: usize) {

@@ -157,7 +157,7 @@ impl CpuDevice {
         }
     }
 
-    /// Runs all steps; the first thread tells after each.
+    /// Runs all steps; threads tell how many are done, the first at the beginning, the last to be ready after each.
     fn run(
         &mut self,
         program: ProgramId,
@@ -174,11 +174,13 @@ impl CpuDevice {
         let (program, scratch) = (&self.programs[program], &self.scratch);
         let n_threads = self.team.n_threads();
         self.team.run(&|thread| {
+            if thread == 0 {
+                passed(0);
+            }
             for (number, step) in program.steps.iter().enumerate() {
                 program.kernels[step.kernel].work(step, n_threads, scratch[thread].1);
-                program.barrier.wait();
-                if thread == 0 {
-                    passed(number);
+                if program.barrier.wait() {
+                    passed(number + 1);
                 }
             }
         });
@@ -316,14 +318,14 @@ impl Device for CpuDevice {
     }
 
     fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error> {
-        let passed: Vec<AtomicU64> = self.programs[program].steps.iter().map(|_| AtomicU64::new(0)).collect();
+        let n_steps = self.programs[program].steps.len();
+        let passed: Vec<AtomicU64> = (0..=n_steps).map(|_| AtomicU64::new(0)).collect();
         let start = Instant::now();
         self.run(program, symbols, &|step| {
             passed[step].store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         })?;
-        let ends: Vec<u64> = passed.into_iter().map(AtomicU64::into_inner).collect();
-        let starts = iter::once(0).chain(ends.iter().copied());
-        Ok(starts.zip(&ends).map(|(start, end)| Duration::from_nanos(end - start)).collect())
+        let passed: Vec<u64> = passed.into_iter().map(AtomicU64::into_inner).collect();
+        Ok(passed.windows(2).map(|pair| Duration::from_nanos(pair[1].saturating_sub(pair[0]))).collect())
     }
 
     fn output(&self, program: ProgramId, number: usize) -> &[u8] {

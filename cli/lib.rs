@@ -1,0 +1,110 @@
+//! The `fusebox` command as a library: reads arguments, calls the crates below, prints.
+//!
+//! In: a command line. Out: text or JSON on standard output; a sentence on standard error and exit code 2 where the
+//! input is at fault. Nothing is decided here.
+//! One file a command: `run.rs`, `logits.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `doctor.rs`. `opening.rs` has the
+//! flags that all commands on models share.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, Error, FromArgMatches, Parser, Subcommand};
+
+mod bench;
+mod conversation;
+mod devices;
+mod doctor;
+mod inspect;
+mod kernels;
+mod logits;
+mod machine;
+mod npy;
+mod opening;
+mod output;
+mod progress;
+mod run;
+mod story;
+
+/// Compiles language models into a few fused kernels, runs them, and tells how.
+#[derive(Parser)]
+#[command(name = "fusebox", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Goes on with a text, or answers a message.
+    Run(Box<run::Arguments>),
+    /// Gives the scores of what may follow a text.
+    Logits(logits::Arguments),
+    /// Measures how many tokens a second a model takes and gives.
+    Bench(bench::Arguments),
+    /// Tells how a graph becomes kernels: what was asked, improved, fused, lowered and planned.
+    Story(story::Arguments),
+    /// Tells what a weight file holds: its metadata, and every tensor with its shape and format.
+    Inspect(inspect::Arguments),
+    /// Tells what this machine has, and what is missing.
+    Doctor(doctor::Arguments),
+}
+
+/// `fusebox`: does what the command line asks for.
+pub fn main() -> ExitCode {
+    let done = Cli::try_parse().map_err(|error| refused(&error)).map(|Cli { command }| match command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Logits(arguments) => logits::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Story(arguments) => story::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+    });
+    ended(done)
+}
+
+/// `fusebox run`, without the word `run`.
+pub fn run() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let command = run::Arguments::augment_args(clap::Command::new("qwen3"));
+    let arguments = command
+        .try_get_matches_from(arguments)
+        .and_then(|matches| run::Arguments::from_arg_matches(&matches))
+        .map_err(|error| refused(&error));
+    ended(arguments.map(|arguments| run::run(&arguments)))
+}
+
+/// What a command line that cannot be read comes to: the exit code of a question for help, or a sentence.
+fn refused(error: &Error) -> Result<ExitCode, String> {
+    let is_help = [
+        ErrorKind::DisplayHelp,
+        ErrorKind::DisplayVersion,
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+    ];
+    if is_help.contains(&error.kind()) {
+        let is_asked = !error.use_stderr();
+        // A reader that closes the pipe early has read enough.
+        let _ = error.print();
+        return Ok(if is_asked { ExitCode::SUCCESS } else { ExitCode::from(2) });
+    }
+    let known = match error.kind() {
+        ErrorKind::InvalidSubcommand => "; commands are run, logits, bench, story, inspect and doctor",
+        ErrorKind::UnknownArgument => "; --help lists what there is",
+        _ => "",
+    };
+    let text = error.to_string();
+    let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
+    let sentence = lines.collect::<Vec<_>>().join(" ");
+    Err(format!("{}{known}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
+}
+
+/// The exit code of what was done, or of why it was not.
+fn ended(done: Result<Result<(), String>, Result<ExitCode, String>>) -> ExitCode {
+    let sentence = match done {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Err(Ok(code)) => return code,
+        Ok(Err(sentence)) | Err(Err(sentence)) => sentence,
+    };
+    output::complain(&sentence);
+    ExitCode::from(2)
+}

@@ -1,0 +1,129 @@
+//! `fusebox logits`: the scores of what may follow a text.
+//!
+//! In: a model and a text, as words or as tokens. Out: the scores after the last token, or with `--all` after each, as
+//! a table of the likeliest, as JSON, or as a `.npy` file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::tokenizer::Tokenizer;
+
+use crate::opening::{Which, n_threads};
+use crate::output::table;
+use crate::progress::Progress;
+use crate::{npy, output};
+
+/// How many tokens a table has.
+const N_SHOWN: usize = 10;
+
+/// What to score.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// The text by the numbers of its tokens.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_hyphen_values = true)]
+    tokens: Option<Vec<u32>>,
+    /// The text.
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// Threads to run on [default: as many as the machine runs at once].
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+    /// After every token, not only after the last.
+    #[arg(long)]
+    all: bool,
+    /// Write them to a `.npy` file.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// One JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Scores.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    if arguments.tokens.is_none() && arguments.prompt.is_none() {
+        return Err("a text is needed: -p TEXT or --tokens 1,2,3".to_owned());
+    }
+    let n_threads = n_threads(arguments.threads)?;
+    let mut progress = Progress::new(2);
+    let mut opened = arguments.which.open(&mut progress)?;
+    let tokenizer = Tokenizer::open(opened.model.checkpoint());
+    let tokens = match &arguments.tokens {
+        Some(tokens) => tokens.clone(),
+        None => {
+            let tokenizer = tokenizer.as_ref().map_err(ToString::to_string)?;
+            let text = arguments.prompt.as_deref().unwrap_or_default();
+            tokenizer.encode(text, true).map_err(|error| error.to_string())?
+        }
+    };
+    if tokens.is_empty() {
+        return Err("the text has no tokens; at least one is needed".to_owned());
+    }
+    let most = opened.model.config.context;
+    if tokens.len() > most {
+        return Err(format!("the text has {} tokens; this model takes at most {most}", tokens.len()));
+    }
+    progress.begin("compiling");
+    let scored = if arguments.all { Scored::All } else { Scored::Last };
+    // Texts of any usual length share a program.
+    let context = opened.context(None)?.max(tokens.len());
+    let mut session = opened.session(n_threads, context, scored)?;
+    drop(progress);
+    let mut rows = Vec::new();
+    if arguments.all {
+        let fed = session.score(&tokens, &mut |row| rows.extend_from_slice(row));
+        fed.map_err(|error| error.to_string())?;
+    } else {
+        rows.extend_from_slice(session.feed(&tokens).map_err(|error| error.to_string())?);
+    }
+    let n_vocab = session.n_vocab();
+    let shape = if arguments.all { vec![tokens.len(), n_vocab] } else { vec![n_vocab] };
+    if let Some(path) = &arguments.output {
+        let written = std::fs::write(path, npy::array(&shape, &rows));
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if arguments.json {
+        output::print(&as_json(&shape, &rows));
+    } else if arguments.output.is_none() {
+        output::print(&likeliest(&rows[rows.len() - n_vocab..], tokenizer.ok().as_ref()));
+    }
+    Ok(())
+}
+
+/// An object with the sizes, and the numbers in row-major order, each as short as it reads back the same.
+fn as_json(shape: &[usize], numbers: &[f32]) -> String {
+    let number = |number: &f32| if number.is_finite() { format!("{number:?}") } else { "null".to_owned() };
+    let numbers: Vec<String> = numbers.iter().map(number).collect();
+    format!("{{\"shape\": {shape:?}, \"logits\": [{}]}}\n", numbers.join(", "))
+}
+
+/// A table of the likeliest tokens.
+fn likeliest(logits: &[f32], tokenizer: Option<&Tokenizer>) -> String {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
+    let row = |token: &usize| {
+        let text = tokenizer.map_or_else(String::new, |tokenizer| tokenizer.decode(&[*token as u32], false));
+        vec![token.to_string(), format!("{:.4}", logits[*token]), format!("{text:?}")]
+    };
+    let heads = ["token", "logit", "text"].map(str::to_owned).to_vec();
+    let rows: Vec<Vec<String>> = [heads].into_iter().chain(order.iter().take(N_SHOWN).map(row)).collect();
+    table("rrl", "  ", &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_json_read_back_the_same() {
+        let text = as_json(&[1, 3], &[0.1, -3e-20, f32::NAN]);
+        let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(told["shape"], serde_json::json!([1, 3]));
+        assert_eq!(told["logits"][0].as_f64().map(|x| x as f32), Some(0.1));
+        assert_eq!(told["logits"][1].as_f64().map(|x| x as f32), Some(-3e-20));
+        assert!(told["logits"][2].is_null());
+    }
+}

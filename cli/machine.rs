@@ -1,0 +1,89 @@
+//! What this machine has, as far as the system tells.
+//!
+//! In: nothing. Out: numbers and names, or nothing where the system does not tell.
+//! The bandwidth of memory is measured, in a moment: that is what a kernel table compares with.
+
+use std::fs;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the bandwidth is measured.
+const MOMENT: Duration = Duration::from_millis(50);
+/// What is read for it: more than caches hold.
+const N_BYTES: usize = 256 << 20;
+
+/// How many threads the machine runs at once.
+pub(crate) fn n_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The name of the processor.
+pub(crate) fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.split_once(':'));
+    let name = names.into_iter().find(|(key, _)| key.trim() == "model name").map(|(_, name)| name.trim());
+    name.map_or_else(|| format!("{} of unknown name", std::env::consts::ARCH), str::to_owned)
+}
+
+/// Bytes of memory, all and what is free for programs.
+pub(crate) fn memory() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    Some((kilobytes(&text, "MemTotal")?, kilobytes(&text, "MemAvailable")?))
+}
+
+/// The most bytes of memory that this process had at any time, mapped files included.
+pub(crate) fn peak() -> Option<u64> {
+    kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
+}
+
+/// A number of kilobytes in a list of the system, in bytes.
+fn kilobytes(text: &str, key: &str) -> Option<u64> {
+    let mut rows = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = rows.find(|(name, _)| *name == key)?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Bytes a second that so many threads read from memory together.
+pub(crate) fn bandwidth(n_threads: usize) -> f64 {
+    let n_threads = n_threads.max(1);
+    let (n_words, begin) = (N_BYTES / 8 / n_threads, &Barrier::new(n_threads));
+    let shares: Vec<f64> = thread::scope(|scope| {
+        let readers: Vec<_> = (0..n_threads).map(|_| scope.spawn(move || reads(n_words, begin))).collect();
+        readers.into_iter().map(|reader| reader.join().unwrap_or(0.0)).collect()
+    });
+    shares.iter().sum()
+}
+
+/// Bytes a second that one thread reads, beginning with the others.
+fn reads(n_words: usize, begin: &Barrier) -> f64 {
+    // A page that nobody wrote is not in memory yet.
+    let words = vec![1u64; n_words];
+    begin.wait();
+    let start = Instant::now();
+    let (mut n_read, mut sum) = (0usize, 0u64);
+    while start.elapsed() < MOMENT {
+        // A piece at a time, so that slow memory ends in time as well.
+        for piece in words.chunks(1 << 17) {
+            sum = sum.wrapping_add(piece.iter().fold(0, |sum, word| sum ^ word));
+            n_read += piece.len() * 8;
+            if start.elapsed() >= MOMENT {
+                break;
+            }
+        }
+    }
+    std::hint::black_box(sum);
+    n_read as f64 / start.elapsed().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_from_lists() {
+        let text = "Name:\tx\nVmHWM:\t    12 kB\nVmPeak:\tno kB\n";
+        assert_eq!(kilobytes(text, "VmHWM"), Some(12 * 1024));
+        assert_eq!((kilobytes(text, "VmPeak"), kilobytes(text, "VmRSS")), (None, None));
+    }
+}

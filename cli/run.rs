@@ -1,0 +1,318 @@
+//! `fusebox run`: goes on with a text, or answers a message.
+//!
+//! In: a model, a prompt, and how tokens are chosen. Out: text as it comes, or one JSON object with the text, its
+//! tokens, times, kernels and memory. `--print-kernels` adds what ran for every token.
+//! Without a prompt the default model begins a story; with `--chat`, a conversation begins: `conversation.rs`.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use fusebox_models::chat::Chat;
+use fusebox_models::generate::{Answer, Generator, Settings};
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::sample::{self, Sampler};
+use fusebox_models::stop::Stop;
+use fusebox_models::tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
+
+use crate::kernels::{self, View};
+use crate::opening::{Opened, Which, n_threads};
+use crate::progress::Progress;
+use crate::{conversation, machine, output};
+
+/// What the default model goes on with, if nothing else is asked for.
+const STORY: &str = "Once upon a time";
+
+/// What to go on with, and how.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// A text to go on with; with --chat, a message to answer.
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"], allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// A file with that text.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
+    file: Option<PathBuf>,
+    /// The tokens to go on with, by their numbers.
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        conflicts_with = "chat",
+        allow_hyphen_values = true
+    )]
+    tokens: Option<Vec<u32>>,
+    /// The most tokens of the answer.
+    #[arg(short, long, value_name = "N", default_value_t = 256)]
+    n: usize,
+    /// Answer as an assistant, in the form that the model was trained on; without a prompt, line after line.
+    #[arg(long)]
+    chat: bool,
+    /// Threads to run on [default: as many as the machine runs at once].
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+    /// How many tokens the text may have [default: the model's, at most 4096].
+    #[arg(short, long, value_name = "N")]
+    context: Option<usize>,
+    #[command(flatten)]
+    sampling: Sampling,
+    /// A text that ends the answer; may be given several times.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    stop: Vec<String>,
+    /// Go on behind tokens that end an answer.
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Afterwards, show what ran for every token: as a table with times, the plan, or the kernels as text.
+    #[arg(long, value_name = "VIEW", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
+    print_kernels: Option<View>,
+    /// One JSON object instead of text.
+    #[arg(long, conflicts_with = "print_kernels")]
+    json: bool,
+}
+
+/// How tokens are chosen.
+#[derive(Args)]
+struct Sampling {
+    /// How bold the choice is; 0 always takes the likeliest token.
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    temp: f32,
+    /// Choose among so many of the likeliest; 0 for all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    top_k: usize,
+    /// Choose among the likeliest that have this probability together.
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    top_p: f32,
+    /// Choose among those that are at least this part as likely as the likeliest.
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    min_p: f32,
+    /// Divide the scores of the last 64 tokens by this.
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    repeat_penalty: f32,
+    /// What the choices follow from.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+/// What a model is asked to go on with.
+enum Prompt {
+    Tokens(Vec<u32>),
+    Text(String),
+    Message(String),
+    /// Messages that are still to come.
+    Conversation,
+}
+
+/// What is known of a run besides its answer.
+struct Times {
+    load: Duration,
+    compile: Duration,
+}
+
+impl Arguments {
+    fn settings(&self) -> Result<Settings, String> {
+        let Sampling { temp, top_k, top_p, min_p, repeat_penalty, seed } = self.sampling;
+        let sampling = sample::Settings {
+            temperature: temp,
+            top_k,
+            top_p,
+            min_p,
+            repeat_penalty,
+            seed,
+            ..sample::Settings::default()
+        };
+        // What makes no sense is refused before a model is opened.
+        Sampler::new(sampling.clone(), 0).map_err(|error| error.to_string())?;
+        Stop::new(self.stop.clone()).map_err(|error| error.to_string())?;
+        let (stops, ignores_ends) = (self.stop.clone(), self.ignore_eos);
+        Ok(Settings { most_tokens: self.n, stops, ignores_ends, sampling })
+    }
+
+    fn prompt(&self) -> Result<Prompt, String> {
+        if let Some(tokens) = &self.tokens {
+            return Ok(Prompt::Tokens(tokens.clone()));
+        }
+        let text = match (&self.prompt, &self.file) {
+            (Some(text), _) => Some(text.clone()),
+            (None, Some(path)) => {
+                let text = std::fs::read_to_string(path);
+                Some(text.map_err(|error| format!("{}: {error}", path.display()))?)
+            }
+            (None, None) => None,
+        };
+        match text {
+            Some(text) if self.chat => Ok(Prompt::Message(text)),
+            Some(text) => Ok(Prompt::Text(text)),
+            None if self.chat && self.json => Err("--json needs a message: -p TEXT or -f FILE".to_owned()),
+            None if self.chat => Ok(Prompt::Conversation),
+            None if self.which.is_default() => Ok(Prompt::Text(STORY.to_owned())),
+            None => Err("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3".to_owned()),
+        }
+    }
+}
+
+/// Runs a model.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let (settings, prompt) = (arguments.settings()?, arguments.prompt()?);
+    let n_threads = n_threads(arguments.threads)?;
+    let mut progress = Progress::new(3);
+    let start = Instant::now();
+    let mut opened = arguments.which.open(&mut progress)?;
+    let context = opened.context(arguments.context)?;
+    let tokenizer = match Tokenizer::open(opened.model.checkpoint()) {
+        Ok(tokenizer) => Some(tokenizer),
+        // Numbers of tokens need no words.
+        Err(_) if matches!(prompt, Prompt::Tokens(_)) => None,
+        Err(error) => return Err(error.to_string()),
+    };
+    let chat = if arguments.chat { Some(chat(&opened)?) } else { None };
+    let tokens = tokens(&prompt, tokenizer.as_ref(), chat.as_ref())?;
+    if tokens.as_ref().is_some_and(Vec::is_empty) {
+        return Err("the prompt has no tokens; at least one is needed".to_owned());
+    }
+    let load = start.elapsed();
+    progress.begin("compiling");
+    let start = Instant::now();
+    let session = opened.session(n_threads, context, Scored::Last)?;
+    let times = Times { load, compile: start.elapsed() };
+    drop(progress);
+    let generator = Generator::new(session, tokenizer.as_ref(), settings);
+    let mut generator = generator.map_err(|error| error.to_string())?;
+    match (tokens, tokenizer.as_ref(), chat.as_ref()) {
+        (Some(tokens), ..) if arguments.json => {
+            let answer = generator.answer(&tokens, &mut |_| ControlFlow::Continue(()));
+            let answer = answer.map_err(|error| error.to_string())?;
+            let told = as_json(&answer, tokens.len(), &times, &generator, &opened);
+            output::print(&format!("{told:#}\n"));
+        }
+        (Some(tokens), ..) => {
+            // A story is told from its beginning.
+            let is_story =
+                arguments.which.is_default() && matches!(&prompt, Prompt::Text(text) if text == STORY);
+            speak(&mut generator, &tokens, if is_story { STORY } else { "" }, &times)?;
+        }
+        (None, Some(tokenizer), Some(chat)) => conversation::hold(&mut generator, tokenizer, chat)?,
+        (None, ..) => {}
+    }
+    if let Some(view) = arguments.print_kernels {
+        let (session, taken) = generator.into_session();
+        output::print(&format!("\n{}", kernels::show(session, &taken, n_threads, view)?));
+    }
+    Ok(())
+}
+
+fn chat(opened: &Opened) -> Result<Chat, String> {
+    let chat = Chat::open(opened.model.checkpoint()).map_err(|error| error.to_string())?;
+    let mut chat =
+        chat.ok_or("--chat needs a chat template, which this model has not; without it, -p is gone on with")?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    chat.set_clock(now.as_secs() as i64);
+    Ok(chat)
+}
+
+/// The tokens of a prompt, unless it is still to come.
+fn tokens(
+    prompt: &Prompt,
+    tokenizer: Option<&Tokenizer>,
+    chat: Option<&Chat>,
+) -> Result<Option<Vec<u32>>, String> {
+    match (prompt, tokenizer, chat) {
+        (Prompt::Tokens(tokens), ..) => Ok(Some(tokens.clone())),
+        (Prompt::Text(text), Some(tokenizer), _) => {
+            tokenizer.encode(text, true).map(Some).map_err(|error| error.to_string())
+        }
+        (Prompt::Message(text), Some(tokenizer), Some(chat)) => {
+            conversation::tokens(&[conversation::message("user", text)], tokenizer, chat).map(Some)
+        }
+        (Prompt::Text(_) | Prompt::Message(_) | Prompt::Conversation, ..) => Ok(None),
+    }
+}
+
+/// Prints an answer as it comes, behind what it goes on from.
+fn speak(generator: &mut Generator<'_>, tokens: &[u32], before: &str, times: &Times) -> Result<(), String> {
+    let mut before = Some(before);
+    let answer = generator.answer(tokens, &mut |piece| match before.take() {
+        Some(before) => output::say(&format!("{before}{piece}")),
+        None => output::say(piece),
+    });
+    let answer = answer.map_err(|error| error.to_string())?;
+    if !answer.text.is_empty() && !answer.text.ends_with('\n') {
+        output::print("\n");
+    }
+    output::note(&summary(&answer, times));
+    Ok(())
+}
+
+/// A line about times.
+fn summary(answer: &Answer, times: &Times) -> String {
+    let rate =
+        |rate: Option<f64>| rate.map_or_else(|| "no tokens".to_owned(), |rate| format!("{rate:.1} tok/s"));
+    let first = answer.timing.first_token.unwrap_or_default();
+    format!(
+        "{} tokens ({}); load {:.0} ms, compile {:.0} ms, first token {:.0} ms; prefill {}, decode {}",
+        answer.tokens.len(),
+        answer.finish.name(),
+        ms(times.load),
+        ms(times.compile),
+        ms(first),
+        rate(answer.timing.prefill_rate()),
+        rate(answer.timing.decode_rate()),
+    )
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn as_json(
+    answer: &Answer,
+    n_prompt: usize,
+    times: &Times,
+    generator: &Generator<'_>,
+    opened: &Opened,
+) -> Value {
+    let session = generator.session();
+    let footprint = session.footprint();
+    let [decode, _] = session.plans();
+    let timing = json!({
+        "load_ms": ms(times.load),
+        "compile_ms": ms(times.compile),
+        "first_token_ms": answer.timing.first_token.map(ms),
+        "prefill_tok_s": answer.timing.prefill_rate(),
+        "decode_tok_s": answer.timing.decode_rate(),
+    });
+    let counts = opened.cache.counts;
+    let told: Map<String, Value> = [
+        ("tokens", json!(answer.tokens)),
+        ("text", json!(answer.text)),
+        ("prompt_tokens", json!(n_prompt)),
+        ("finish", json!(answer.finish.name())),
+        ("device", json!(session.device())),
+        ("timing", timing),
+        (
+            "kernels",
+            json!({
+                "per_step": decode.steps.len(),
+                "per_block": kernels::per_block(decode),
+                "lowered": counts.n_lowered,
+                "emitted": footprint.n_emitted,
+                "from_cache": counts.n_from_cache,
+            }),
+        ),
+        (
+            "memory",
+            json!({
+                "weights_mapped": footprint.weights,
+                "arena": footprint.arena,
+                "state": footprint.state,
+                "peak_rss": machine::peak(),
+            }),
+        ),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect();
+    Value::Object(told)
+}

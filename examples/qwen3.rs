@@ -1,0 +1,11 @@
+//! A small Qwen3 tells a story.
+//!
+//! Run with `cargo run --release --example qwen3`. It takes what `fusebox run` takes: `-- -m PATH -p TEXT` for a model
+//! and a prompt of your own, `-- --print-kernels` for what runs for every token.
+//! The model itself is a page of plain mathematics: `models/src/families/qwen3.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    fusebox::run()
+}

@@ -1,0 +1,43 @@
+//! `fusebox bench` as a user meets it.
+//!
+//! In: lengths, depths and threads. Out: a rate for each repetition of each test, whatever it is.
+
+use serde_json::Value;
+
+use crate::commands::{json, told};
+
+const SMALL: [&str; 7] = ["bench", "-p", "8", "-n", "4", "-r", "2"];
+
+#[test]
+fn json_has_a_row_for_each_test() {
+    let told = json(&[&SMALL[..], &["-d", "3,16", "-t", "1,2", "-o", "json"]].concat());
+    let rows = told.as_array().expect("a list");
+    let row = |row: &Value| {
+        assert_eq!(row["tok_s"].as_array().map(Vec::len), Some(2));
+        assert!(row["tok_s"][0].as_f64().is_some_and(|rate| rate > 0.0));
+        let number = |key: &str| row[key].as_u64().expect("a number");
+        (
+            row["test"].as_str().expect("a name").to_owned(),
+            number("tokens"),
+            number("depth"),
+            number("threads"),
+        )
+    };
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    let mut expected = Vec::new();
+    for threads in [1, 2] {
+        expected.extend([0, 3, 16].map(|depth| ("prefill".to_owned(), 8, depth, threads)));
+        expected.extend([3, 16].map(|depth| ("decode".to_owned(), 4, depth, threads)));
+    }
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn a_table_and_values_have_the_same_rows() {
+    let table = told(&[&SMALL[..], &["-t", "1"]].concat());
+    assert!(table.starts_with("| test ") && table.lines().count() == 4, "{table}");
+    assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')), "{table}");
+    let values = told(&[&SMALL[..], &["-t", "1", "-o", "csv"]].concat());
+    assert!(values.starts_with("test,tokens,depth,threads,repeat,tok_s\nprefill,8,0,1,0,"), "{values}");
+    assert_eq!(values.lines().count(), 5);
+}

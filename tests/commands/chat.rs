@@ -1,0 +1,39 @@
+//! Conversations with the default model.
+//!
+//! In: messages as flags, and as lines on standard input. Out: answers that end where the assistant's turn does.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::commands::{command, folder, json, refused, without};
+
+#[test]
+fn a_message_is_not_a_text_to_go_on_with() {
+    let ask =
+        |more: &[&str]| json(&[&["run", "-p", "Tell me a story.", "-n", "12", "--json"], more].concat());
+    let (answer, text) = (ask(&["--chat"]), ask(&[]));
+    assert!(answer["prompt_tokens"].as_u64() > text["prompt_tokens"].as_u64(), "{answer}");
+}
+
+#[test]
+fn lines_are_answered_one_after_another() {
+    let mut command = command(&folder().join("programs"), &["run", "--chat", "-n", "8"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the command runs");
+    let mut lines = child.stdin.take().expect("it reads");
+    lines.write_all(b"Tell me a story.\n\nAnother.\n/quit\nNever read.\n").expect("it reads");
+    drop(lines);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.lines().count() >= 2, "{text}");
+}
+
+#[test]
+fn a_chat_needs_a_template_and_a_message() {
+    let model = without("tokenizer.chat_template", "speechless.gguf");
+    let sentence = refused(&["run", "-m", &model, "--chat", "-p", "Hello"]);
+    assert!(sentence.contains("chat template"), "{sentence}");
+    assert!(refused(&["run", "--chat"]).contains("a message is needed"));
+    assert!(refused(&["run", "--chat", "--json"]).contains("a message"));
+}

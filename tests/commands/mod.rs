@@ -1,0 +1,81 @@
+//! The `fusebox` command as a user meets it: what it prints, and how it refuses.
+//!
+//! In: command lines, the default model, and files written to a folder of the test's own. Out: exit codes, sentences,
+//! keys and texts. A bad input gets one sentence that says what, where and what would be accepted, and exit code 2.
+//! One file a command; programs are kept in a folder of the tests, so that they are compiled once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+mod bench;
+mod chat;
+mod doctor;
+mod kernels;
+mod logits;
+mod refusals;
+mod run;
+mod story;
+
+/// A folder of these tests.
+fn folder() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("commands");
+    fs::create_dir_all(&folder).expect("a writable folder");
+    folder
+}
+
+/// The command with programs kept in a folder.
+fn command(cache: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));
+    command.args(arguments).env("FUSEBOX_CACHE", cache).env_remove("FUSEBOX_LEVEL").stdin(Stdio::null());
+    command
+}
+
+/// What a command line comes to.
+fn fusebox(arguments: &[&str]) -> Output {
+    command(&folder().join("programs"), arguments).output().expect("the command runs")
+}
+
+/// What a command line that is right prints.
+#[track_caller]
+fn told(arguments: &[&str]) -> String {
+    let output = fusebox(arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {error}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The JSON that a command line that is right prints.
+#[track_caller]
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&told(arguments)).expect("JSON")
+}
+
+/// The one sentence that a command line is refused with.
+#[track_caller]
+fn refused(arguments: &[&str]) -> String {
+    sentence(&fusebox(arguments), arguments)
+}
+
+#[track_caller]
+fn sentence(output: &Output, arguments: &[&str]) -> String {
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+    assert!(output.stdout.is_empty(), "{arguments:?} prints before it refuses");
+    assert_eq!(error.lines().count(), 1, "{arguments:?}: {error}");
+    let sentence = error.trim_end().strip_prefix("fusebox: ");
+    sentence.unwrap_or_else(|| panic!("{arguments:?}: {error}")).to_owned()
+}
+
+/// A copy of the default model in which a key of its metadata has another name of the same length.
+fn without(key: &str, file: &str) -> String {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let mut bytes = fs::read(model).expect("the default model");
+    let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("it has the key");
+    bytes[at + key.len() - 1] = b'_';
+    let path = folder().join(file);
+    fs::write(&path, bytes).expect("a writable folder");
+    path.to_str().expect("a plain path").to_owned()
+}

@@ -1,0 +1,79 @@
+//! Bad command lines: each is one sentence that says what is wrong and what would be accepted.
+//!
+//! In: flags that make no sense. Out: exit code 2, nothing on standard output, and the words to look for.
+
+use std::fs;
+
+use crate::commands::{folder, refused, without};
+
+#[test]
+fn senseless_flags_are_sentences() {
+    for (line, known) in [
+        ("run -c 0", "1 to 512"),
+        ("run -c 99999999", "1 to 512"),
+        ("run -t 0", "1 to 256"),
+        ("run -t 10000", "1 to 256"),
+        ("run -n 99999999999999999999999", "too large"),
+        ("run -n -1", "-1"),
+        ("run --tokens 1,99999", "no token 99999"),
+        ("run --tokens -1", "-1"),
+        ("run --tokens 4294967296", "4294967296"),
+        ("run --tokens 1,,2", "--tokens"),
+        ("run --temp nan", "at least 0"),
+        ("run --temp -1", "at least 0"),
+        ("run --temp inf", "at least 0"),
+        ("run --top-p 0", "above 0"),
+        ("run --min-p 1", "below 1"),
+        ("run --repeat-penalty 0", "above 0"),
+        ("run --kv-type f64", "f32, f16"),
+        ("run --print-kernels=all", "table, plan, source"),
+        ("run --device abacus", "auto, cpu"),
+        ("run --device cuda", "no code for it"),
+        ("run --device vulkan", "no code for it"),
+        ("run --device metal", "no code for it"),
+        ("run --speed 9", "--help"),
+        ("run -p a --tokens 1", "cannot be used with"),
+        ("run -f no-such-file", "no-such-file"),
+        ("run -m no-such-file -p a", "no-such-file"),
+        ("run -m assets/story.gguf", "a prompt is needed"),
+        ("run -m Cargo.toml -p a", "expected GGUF"),
+        ("run -m docs -p a", "docs"),
+        ("logits", "a text is needed"),
+        ("logits --tokens 99999", "no token 99999"),
+        ("logits --tokens 1 -o no-such-folder/a.npy", "no-such-folder"),
+        ("logits -m Cargo.toml --tokens 1", "expected GGUF"),
+        ("bench -p 0 -n 0", "at least one token"),
+        ("bench -d 5000", "at most 512"),
+        ("bench -d 18446744073709551615", "at most 512"),
+        ("bench -r 0", "1 to 1000"),
+        ("bench -t 1,0", "1 to 256"),
+        ("bench -o xml", "md, json, csv"),
+        ("bench -c 513", "1 to 512"),
+        ("inspect -m no-such-file", "no-such-file"),
+        ("sing", "run, logits, bench, story, inspect and doctor"),
+    ] {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let sentence = refused(&arguments);
+        assert!(sentence.contains(known), "{line}: {sentence}");
+    }
+}
+
+#[test]
+fn empty_words_are_sentences() {
+    assert!(refused(&["run", "-p", ""]).contains("at least one is needed"));
+    assert!(refused(&["logits", "-p", ""]).contains("at least one is needed"));
+    assert!(refused(&["run", "--stop", ""]).contains("stop"));
+    let bytes = folder().join("bytes.txt");
+    fs::write(&bytes, [0xff, 0xfe, 0x00]).expect("a writable folder");
+    assert!(refused(&["run", "-f", bytes.to_str().expect("a plain path")]).contains("bytes.txt"));
+}
+
+#[test]
+fn a_file_that_is_no_whole_model_is_a_sentence() {
+    let model = without("qwen3.block_count", "blockless.gguf");
+    assert!(refused(&["run", "-m", &model, "-p", "a"]).contains("block_count"));
+    let whole = fs::read(&model).expect("it was written");
+    let path = folder().join("half.gguf");
+    fs::write(&path, &whole[..whole.len() / 2]).expect("a writable folder");
+    assert!(refused(&["run", "-m", path.to_str().expect("a plain path"), "-p", "a"]).contains("half.gguf"));
+}
