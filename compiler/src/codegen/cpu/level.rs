@@ -1,6 +1,7 @@
 //! Which instructions code may use, and how exactly it must count.
 //!
-//! In: the processor this runs on, or a name. Out: a [`Level`] of instructions, and the [`Numbers`] that were asked for.
+//! In: the processor this runs on, or a name. Out: a [`Level`] of instructions, and the [`Numbers`] that were asked
+//! for.
 //! A level is chosen once, when code is made; what the processor lacks is refused then, never met later.
 //! `nest` in `emit.rs` asks both before it takes a faster form.
 
