@@ -288,6 +288,7 @@ macro_rules! row_forms {
         unsafe extern "C" fn quantised(job: *const Product) {
             // SAFETY: generated code promises what the view asks for.
             let Some(job) = (unsafe { view::product(job, true) }) else { return };
+            assert!(!job.is_panel, "vectors lie in rows at this level");
             match job.w.storage {
                 Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
                 // Each format has code of its own.
