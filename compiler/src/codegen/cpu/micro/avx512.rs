@@ -7,14 +7,14 @@
 //! weight, which is unpacked once for all of them.
 
 use std::arch::x86_64::{
-    __m256i, __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_and_si256, _mm256_loadu_si256,
-    _mm256_mask_blend_epi16, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_srli_epi16,
-    _mm512_add_ps, _mm512_broadcast_f32x4, _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_inserti64x4,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_reduce_add_ps,
-    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_epi64, _mm512_set1_ps, _mm512_setr_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps,
-    _mm512_sub_epi32, _mm512_xor_si512,
+    __m256i, __m512, __m512i, _MM_HINT_T0, _mm_loadu_ps, _mm_loadu_si128, _mm_prefetch, _mm256_and_si256,
+    _mm256_loadu_si256, _mm256_mask_blend_epi16, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16,
+    _mm256_srli_epi16, _mm512_add_ps, _mm512_broadcast_f32x4, _mm512_castsi256_si512, _mm512_castsi512_ps,
+    _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
+    _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_permutexvar_ps,
+    _mm512_reduce_add_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_epi64, _mm512_set1_ps,
+    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i64x2, _mm512_slli_epi32,
+    _mm512_storeu_ps, _mm512_sub_epi32, _mm512_xor_si512,
 };
 
 use crate::codegen::cpu::micro::forms::single_forms;
@@ -110,6 +110,14 @@ fn total(a: V) -> f32 {
     _mm512_reduce_add_ps(a)
 }
 
+/// Asks for the memory so many bytes behind the start of a row.
+#[inline]
+#[target_feature(enable = "sse")]
+fn ahead(row: &[u8], n_bytes: usize) {
+    // SAFETY: asking reads nothing, so any address will do.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(n_bytes).cast()) }
+}
+
 /// 64 elements of a row: `w` without sign, moved up by `MOVED`, and a factor for each four of them.
 struct Two {
     w: __m512i,
@@ -172,6 +180,7 @@ macro_rules! one_vector {
                 Order::Halves => _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1),
             };
             let mut sums = [zero(); R];
+            let step = rows[0].len() / (n_blocks / 2).max(1);
             for pair in 0..n_blocks / 2 {
                 let mut numbers = load_bytes(x.numbers[pair * 64..].first_chunk().expect("two groups"));
                 if $order == Order::Halves {
@@ -182,6 +191,8 @@ macro_rules! one_vector {
                 let scales = i64::from_le_bytes(*x.scales[pair * 8..].first_chunk().expect("two scales"));
                 let scales = _mm512_permutexvar_ps(places, _mm512_castsi512_ps(_mm512_set1_epi64(scales)));
                 for r in 0..R {
+                    // Rows lie one behind another: this is where the next ones are.
+                    ahead(rows[r], pair * step + R * rows[r].len());
                     let Two { w, a } = $two(rows[r], 2 * pair);
                     let dots = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, w, numbers));
                     sums[r] = fma(dots, _mm512_mul_ps(a, scales), sums[r]);
