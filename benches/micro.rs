@@ -39,6 +39,7 @@ fn main() {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "a table for people")]
 fn measure(kernel: &Kernel, level: Level, numbers: Numbers, tokens: i64) {
     let cpu = Cpu::at(level, numbers).expect("a processor that Cranelift knows");
     let code = cpu.compile(kernel).expect("a kernel that compiles");

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::tensor::dtype::DType;
 use serde_json::Value;
 
 use crate::inference::{Run, greedy, relative_error};
@@ -50,7 +51,7 @@ fn prompts(folder: &Path, format: Option<&str>) -> Vec<Prompt> {
             ids: ids(&prompt["prompt_ids"]),
             logits: floats(&expected["last_logits"]),
             tokens: ids(&expected["greedy_ids"]),
-            margin: expected["min_margin"].as_f64().unwrap(),
+            margin: expected["min_margin"].as_f64().unwrap_or(0.0),
             peer: expected["llama_cpp_rel_rms"].as_f64().unwrap_or(0.0),
             name,
         }
@@ -61,8 +62,9 @@ fn prompts(folder: &Path, format: Option<&str>) -> Vec<Prompt> {
 /// The error of each prompt of a file, and llama.cpp's; wide margins must give the recorded tokens where `is_exact`.
 fn errors(run: Run, path: &Path, prompts: &[Prompt], is_exact: bool) -> Vec<(f64, f64)> {
     let mut errors = Vec::new();
+    let mut session = run.open(path);
     for prompt in prompts {
-        let mut session = run.open(path);
+        session.truncate(0);
         let (logits, tokens) = greedy(&mut session, &prompt.ids, prompt.tokens.len());
         if is_exact && prompt.margin > WIDE {
             assert_eq!(tokens, prompt.tokens, "{} {}", path.display(), prompt.name);
@@ -103,5 +105,51 @@ fn precise_logits_are_those_of_exact_arithmetic() {
             println!("{worst:.2e} {}", path.display());
             assert!(worst <= 1e-5, "{worst:e} {}", path.display());
         }
+    }
+}
+
+/// The middle one of some numbers.
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+#[test]
+fn activations_of_8_bits_cost_no_more_than_they_cost_llama_cpp() {
+    let Some(folder) = oracles::folder() else { return };
+    for model in ["tiny-qwen3", "k256-qwen3"] {
+        let folder = folder.join(model);
+        for (path, format) in files(&folder) {
+            let prompts = prompts(&folder, format.as_deref());
+            let errors = errors(fast(), &path, &prompts, false);
+            let (own, peer) = (median(errors.iter().map(|e| e.0)), median(errors.iter().map(|e| e.1)));
+            println!("{own:.2e} against {peer:.2e} {}", path.display());
+            // Originals are not quantised, so nothing is rounded but what is cached.
+            let bar = if format.is_some() { 1.1 * peer } else { 1e-3 };
+            assert!(own <= bar, "{own:e} against {peer:e} {}", path.display());
+        }
+    }
+}
+
+/// What the commands do unless they are told otherwise.
+fn fast() -> Run {
+    let mut run = Run::new(Numbers::Quantised);
+    run.settings.cache = DType::F16;
+    run
+}
+
+#[test]
+fn checkpoints_of_qwen3_c_answer_as_its_own_program() {
+    let Some(folder) = oracles::folder() else { return };
+    let folder = folder.join("k256-qwen3-ajc1");
+    let (path, prompts) = (folder.join("k256-qwen3.bin"), prompts(&folder, None));
+    let mut exact = fast();
+    exact.settings.cache = DType::F32;
+    for (run, bar) in [(Run::new(Numbers::Single), 6e-2), (exact, 1e-2)] {
+        let errors = errors(run, &path, &prompts, false);
+        let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);
+        println!("{worst:.2e} {}", run.numbers);
+        assert!(worst <= bar, "{worst:e} with {}", run.numbers);
     }
 }

@@ -5,8 +5,9 @@
 //! With [`level::Numbers::Exact`] every number is rounded where the interpreter rounds it, so results are equal bit for
 //! bit, but for the signs of zeros and of what is not a number; other numbers allow faster forms.
 //! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
-//! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`; `hoist.rs` finds what tasks
-//! have in common; `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs what comes out.
+//! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`; `hoist.rs` finds what
+//! tasks have in common; `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs
+//! what comes out.
 
 use std::fmt;
 

@@ -3,7 +3,8 @@
 //! In: a level's type of vectors `V` of `N` numbers, and its functions. Out: the functions of its table, but for those
 //! that it writes itself. A macro and no trait: so every function carries the level's instructions, and calls of
 //! intrinsics are safe.
-//! Several rows at a time hide how long an addition takes; tiles of rows and columns use what was loaded more than once.
+//! Several rows at a time hide how long an addition takes; tiles of rows and columns use what was loaded more than
+//! once.
 
 /// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `lanes` of vectors `V`.
 macro_rules! single_forms {
@@ -287,6 +288,7 @@ macro_rules! row_forms {
         unsafe extern "C" fn quantised(job: *const Product) {
             // SAFETY: generated code promises what the view asks for.
             let Some(job) = (unsafe { view::product(job, true) }) else { return };
+            assert!(!job.is_panel, "vectors lie in rows at this level");
             match job.w.storage {
                 Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
                 // Each format has code of its own.

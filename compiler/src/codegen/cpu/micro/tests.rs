@@ -80,7 +80,7 @@ fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool,
     let w = weight(format, n_rows * k, noise);
     let x: Vec<f32> = (0..n_cols * (k + 3)).map(|_| noise.float()).collect();
     let decoded = format.decode_all(&w, n_rows * k).unwrap();
-    let (out_row, out_col) = if noise.next() % 2 == 0 { (n_cols + 1, 1) } else { (1, n_rows + 2) };
+    let (out_row, out_col) = if noise.next().is_multiple_of(2) { (n_cols + 1, 1) } else { (1, n_rows + 2) };
     let mut out = vec![0.5_f32; n_rows * out_row + n_cols * out_col];
     let table = table(level);
     let is_panel = table.has_panels && n_cols > 1;

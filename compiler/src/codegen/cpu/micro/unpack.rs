@@ -112,44 +112,47 @@ impl Blocks<'_> {
             Storage::Q8_0 => {
                 let block: &[u8; 34] = self.block(idx);
                 let d = half(block, 0);
-                Unpacked { q: std::array::from_fn(|i| block[2 + i].cast_signed()), a: [d; 2], b: 0.0 }
+                Unpacked { q: signed(block[2..].first_chunk().expect("32 bytes"), 0), a: [d; 2], b: 0.0 }
             }
             Storage::Int8 => {
                 let block: &[u8; 32] = self.block(idx);
                 let at = idx * 32 / self.group * 4;
-                let d = f32::from_le_bytes(std::array::from_fn(|i| self.scales[at + i]));
-                Unpacked { q: block.map(u8::cast_signed), a: [d; 2], b: 0.0 }
+                let d = f32::from_le_bytes(*self.scales[at..].first_chunk().expect("a scale for each group"));
+                Unpacked { q: signed(block, 0), a: [d; 2], b: 0.0 }
             }
             Storage::Q4_0 => {
                 let block: &[u8; 18] = self.block(idx);
-                let q = nibbles(block, 2).map(|q| q.cast_signed() - 8);
+                let q = signed(&nibbles(block, 2), 8);
                 Unpacked { q, a: [half(block, 0); 2], b: 0.0 }
             }
             Storage::Q4_1 => {
                 let block: &[u8; 20] = self.block(idx);
-                let q = nibbles(block, 4).map(u8::cast_signed);
+                let q = signed(&nibbles(block, 4), 0);
                 Unpacked { q, a: [half(block, 0); 2], b: half(block, 2) }
             }
             Storage::Q5_0 => {
                 let block: &[u8; 22] = self.block(idx);
-                let q = fifth(nibbles(block, 6), block, 2).map(|q| q.cast_signed() - 16);
+                let q = signed(&fifth(nibbles(block, 6), block, 2), 16);
                 Unpacked { q, a: [half(block, 0); 2], b: 0.0 }
             }
             Storage::Q5_1 => {
                 let block: &[u8; 24] = self.block(idx);
-                let q = fifth(nibbles(block, 8), block, 4).map(u8::cast_signed);
+                let q = signed(&fifth(nibbles(block, 8), block, 4), 0);
                 Unpacked { q, a: [half(block, 0); 2], b: half(block, 2) }
             }
             Storage::Q4K => {
                 let (block, group): (&[u8; 144], usize) = (self.block(idx / 8), idx % 8);
                 let (a, b) = scale_and_offset(block, group);
-                Unpacked { q: k_nibbles(block, 16, group).map(u8::cast_signed), a: [a; 2], b }
+                Unpacked { q: signed(&k_nibbles(block, 16, group), 0), a: [a; 2], b }
             }
             Storage::Q5K => {
                 let (block, group): (&[u8; 176], usize) = (self.block(idx / 8), idx % 8);
                 let (a, b) = scale_and_offset(block, group);
-                let low = k_nibbles(block, 48, group);
-                let q = std::array::from_fn(|i| (low[i] | ((block[16 + i] >> group) & 1) << 4).cast_signed());
+                let mut q = k_nibbles(block, 48, group);
+                for i in 0..32 {
+                    q[i] |= ((block[16 + i] >> group) & 1) << 4;
+                }
+                let q = signed(&q, 0);
                 Unpacked { q, a: [a; 2], b }
             }
             Storage::Q6K => q6_k(self.block(idx / 8), idx % 8),
@@ -161,8 +164,10 @@ impl Blocks<'_> {
     #[inline(always)]
     pub(super) fn decode(&self, storage: Storage, idx: usize, out: &mut [f32; 32]) {
         let Unpacked { q, a, b } = self.unpack(storage, idx);
-        for (i, (y, q)) in out.iter_mut().zip(q).enumerate() {
-            *y = a[i / 16] * f32::from(q) + b;
+        for half in 0..2 {
+            for i in 16 * half..16 * half + 16 {
+                out[i] = a[half] * f32::from(q[i]) + b;
+            }
         }
     }
 
@@ -188,6 +193,17 @@ fn half<const N: usize>(block: &[u8; N], at: usize) -> f32 {
     widened(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
+/// Numbers with sign, from bytes that are `middle` more. A loop, as everywhere here: a closure that a library function
+/// calls might not take the instructions of the level.
+#[inline(always)]
+fn signed(bytes: &[u8; 32], middle: u8) -> [i8; 32] {
+    let mut q = [0; 32];
+    for i in 0..32 {
+        q[i] = bytes[i].wrapping_sub(middle).cast_signed();
+    }
+    q
+}
+
 /// Low nibbles first, then high ones.
 #[inline(always)]
 fn nibbles<const N: usize>(block: &[u8; N], at: usize) -> [u8; 32] {
@@ -202,13 +218,21 @@ fn nibbles<const N: usize>(block: &[u8; N], at: usize) -> [u8; 32] {
 /// With the fifth bits.
 #[inline(always)]
 fn fifth<const N: usize>(low: [u8; 32], block: &[u8; N], at: usize) -> [u8; 32] {
-    std::array::from_fn(|i| low[i] | ((block[at + i / 8] >> (i % 8)) & 1) << 4)
+    let mut q = low;
+    for i in 0..32 {
+        q[i] |= ((block[at + i / 8] >> (i % 8)) & 1) << 4;
+    }
+    q
 }
 
 #[inline(always)]
 fn k_nibbles<const N: usize>(block: &[u8; N], at: usize, group: usize) -> [u8; 32] {
     let (from, shift) = (at + group / 2 * 32, group % 2 * 4);
-    std::array::from_fn(|i| (block[from + i] >> shift) & 15)
+    let mut q = [0; 32];
+    for i in 0..32 {
+        q[i] = (block[from + i] >> shift) & 15;
+    }
+    q
 }
 
 /// What multiplies the elements of a group, and what is then added.
@@ -228,10 +252,11 @@ fn q6_k(block: &[u8; 210], group: usize) -> Unpacked {
     let (part, row) = (group / 4, group % 4);
     let (low, high) = (part * 64 + row % 2 * 32, 128 + part * 32);
     let (shift, two) = (row / 2 * 4, row * 2);
-    let q = std::array::from_fn(|i| {
-        let q = ((block[low + i] >> shift) & 15) | ((block[high + i] >> two) & 3) << 4;
-        q.cast_signed() - 32
-    });
+    let mut q = [0; 32];
+    for i in 0..32 {
+        let own = ((block[low + i] >> shift) & 15) | ((block[high + i] >> two) & 3) << 4;
+        q[i] = own.cast_signed() - 32;
+    }
     let d = half(block, 208);
     let a = [0, 1].map(|k| d * f32::from(block[192 + 2 * group + k].cast_signed()));
     Unpacked { q, a, b: 0.0 }
