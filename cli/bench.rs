@@ -2,7 +2,7 @@
 //!
 //! In: a model, lengths, depths and numbers of threads. Out: a rate for every repetition of every test, as a table, as
 //! JSON or as comma-separated values.
-//! `prefill` takes tokens at once, at the start and behind each depth; `decode` takes them one by one behind each depth.
+//! `prefill` takes tokens at once, at the start and behind each depth; `decode` takes them one by one behind each.
 //! A warm-up goes before. The tokens are made up: what they are makes no difference to the time.
 
 use std::fmt::Write as _;

@@ -73,7 +73,7 @@ impl Findings {
             || "not told by this system".to_owned(),
             |(all, free)| format!("{}, {} free", bytes(all as f64), bytes(free as f64)),
         );
-        let model = self.model.as_ref().map_or_else(|missing| missing.clone(), Clone::clone);
+        let model = self.model.as_ref().map_or_else(Clone::clone, Clone::clone);
         let rows = [
             ["processor".to_owned(), self.processor.clone()],
             ["instructions".to_owned(), format!("{} (of {})", self.level, self.levels.join(", "))],

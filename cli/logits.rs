@@ -51,13 +51,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut progress = Progress::new(2);
     let mut opened = arguments.which.open(&mut progress)?;
     let tokenizer = Tokenizer::open(opened.model.checkpoint());
-    let tokens = match &arguments.tokens {
-        Some(tokens) => tokens.clone(),
-        None => {
-            let tokenizer = tokenizer.as_ref().map_err(ToString::to_string)?;
-            let text = arguments.prompt.as_deref().unwrap_or_default();
-            tokenizer.encode(text, true).map_err(|error| error.to_string())?
-        }
+    let tokens = if let Some(tokens) = &arguments.tokens {
+        tokens.clone()
+    } else {
+        let tokenizer = tokenizer.as_ref().map_err(ToString::to_string)?;
+        let text = arguments.prompt.as_deref().unwrap_or_default();
+        tokenizer.encode(text, true).map_err(|error| error.to_string())?
     };
     if tokens.is_empty() {
         return Err("the text has no tokens; at least one is needed".to_owned());

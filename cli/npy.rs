@@ -5,8 +5,9 @@
 /// What a file of single-precision numbers has before them: a header that ends at a multiple of 64 bytes.
 pub(crate) fn head(shape: &[usize]) -> Vec<u8> {
     const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
-    let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
-    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
+    let sizes: Vec<String> = shape.iter().map(|size| format!("{size},")).collect();
+    let sizes = sizes.join(" ");
+    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({sizes}), }}");
     // Two bytes say how long the text is, and a line feed ends it.
     let n_before = MAGIC.len() + 2;
     let n_all = (n_before + text.len() + 1).next_multiple_of(64);
@@ -19,7 +20,7 @@ pub(crate) fn head(shape: &[usize]) -> Vec<u8> {
 pub(crate) fn array(shape: &[usize], numbers: &[f32]) -> Vec<u8> {
     let mut bytes = head(shape);
     bytes.reserve(numbers.len() * 4);
-    numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
     bytes
 }
 

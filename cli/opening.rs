@@ -90,9 +90,8 @@ impl Which {
         let numbers = if self.precise { Numbers::Single } else { Numbers::Quantised };
         let kv_type = match self.kv_type {
             Some(KvType::F32) => DType::F32,
-            Some(KvType::F16) => DType::F16,
             None if self.precise => DType::F32,
-            None => DType::F16,
+            Some(KvType::F16) | None => DType::F16,
         };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
         Ok(Opened { model, cache, options, level, numbers, kv_type })

@@ -90,7 +90,7 @@ pub const KNOBS: [Knob; 8] = [
     },
     Knob {
         variable: "FUSEBOX_CACHE",
-        sentence: "the folder that programs are kept in, by default `fusebox` in the user's cache folder; empty for none",
+        sentence: "the folder that programs are kept in, by default `fusebox` among the user's caches; empty for none",
         set: |options, text| {
             options.cache = Some(text.to_owned()).filter(|folder| !folder.is_empty());
             Some(())

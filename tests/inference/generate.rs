@@ -1,0 +1,79 @@
+//! Answers of a model: why they end, what they are made of, and that a conversation goes on where it stands.
+//!
+//! In: the default model. Out: the same tokens whatever was said in between, and only what is new is fed.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_models::generate::{Answer, Finish, Generator, Settings};
+use fusebox_models::load::Model;
+use fusebox_models::tokenizer::Tokenizer;
+
+use crate::inference::Run;
+
+fn story() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")
+}
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::open(Model::open(&story()).unwrap().checkpoint()).unwrap()
+}
+
+fn generator(tokenizer: &Tokenizer, most_tokens: usize) -> Generator<'_> {
+    let settings = Settings { most_tokens, ignores_ends: true, ..Settings::default() };
+    Generator::new(Run::new(Numbers::Single).open(&story()), Some(tokenizer), settings).unwrap()
+}
+
+/// An answer, whose pieces must be its text.
+fn answer(generator: &mut Generator<'_>, prompt: &[u32]) -> Answer {
+    let mut pieces = String::new();
+    let mut each = |piece: &str| {
+        pieces += piece;
+        ControlFlow::Continue(())
+    };
+    let answer = generator.answer(prompt, &mut each).unwrap();
+    assert_eq!(pieces, answer.text);
+    answer
+}
+
+#[test]
+fn a_conversation_feeds_only_what_is_new() {
+    let tokenizer = tokenizer();
+    let mut talk = generator(&tokenizer, 6);
+    let first = tokenizer.encode("Once upon a time", true).unwrap();
+    let begun = answer(&mut talk, &first);
+    assert_eq!((begun.tokens.len(), begun.timing.n_prompt, begun.timing.n_decoded), (6, first.len(), 5));
+    let more = [first.clone(), begun.tokens.clone(), vec![13, 14]].concat();
+    let on = answer(&mut talk, &more);
+    assert_eq!(on.timing.n_prompt, 3, "the last token of an answer is not fed before it is needed");
+    let fresh = answer(&mut generator(&tokenizer, 6), &more);
+    assert_eq!((on.tokens, on.text), (fresh.tokens, fresh.text));
+    let again = answer(&mut talk, &first);
+    assert_eq!((again.timing.n_prompt, again.tokens), (1, begun.tokens));
+}
+
+#[test]
+fn a_refused_prompt_changes_nothing() {
+    let tokenizer = tokenizer();
+    let mut talk = generator(&tokenizer, 3);
+    let prompt = [5, 6, 7];
+    let before = answer(&mut talk, &prompt).tokens;
+    let mut silent = |_: &str| -> ControlFlow<()> { panic!("nothing is handed on") };
+    for refused in [vec![], vec![5, 99_999], vec![5; 257]] {
+        assert!(talk.answer(&refused, &mut silent).is_err());
+    }
+    assert_eq!(answer(&mut talk, &prompt).tokens, before);
+}
+
+#[test]
+fn who_wants_no_more_gets_no_more() {
+    let tokenizer = tokenizer();
+    let closed = generator(&tokenizer, 50).answer(&[5, 6], &mut |_| ControlFlow::Break(())).unwrap();
+    assert_eq!(closed.finish, Finish::Closed);
+    assert!(closed.tokens.len() < 50);
+    let full = answer(&mut generator(&tokenizer, 1000), &[5, 6]);
+    assert_eq!((full.finish, full.tokens.len()), (Finish::Context, 255));
+    let none = answer(&mut generator(&tokenizer, 0), &[5, 6]);
+    assert_eq!((none.finish, none.timing.first_token), (Finish::Length, None));
+}
