@@ -113,9 +113,9 @@ fn total(a: V) -> f32 {
 /// Asks for the memory so many bytes behind the start of a row.
 #[inline]
 #[target_feature(enable = "sse")]
-fn ahead(row: &[u8], n_bytes: usize) {
-    // SAFETY: asking reads nothing, so any address will do.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(n_bytes).cast()) }
+fn ask_for(row: &[u8], n_bytes: usize) {
+    // Asking reads nothing, so any address will do.
+    _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(n_bytes).cast());
 }
 
 /// 64 elements of a row: `w` without sign, moved up by `MOVED`, and a factor for each four of them.
@@ -169,18 +169,21 @@ fn two_q4_0(row: &[u8], idx: usize) -> Two {
     Two { w, a: factors(Order::Halves, [blocks[0], blocks[1]], [blocks[18], blocks[19]]) }
 }
 
-/// Two blocks of `ROWS` rows with one vector.
+/// How far ahead of what is multiplied memory is asked for, in bytes.
+const AHEAD: usize = 8192;
+
+/// A row with one vector, two blocks at a time. Rows go one after another: memory comes fastest in one stream.
 macro_rules! one_vector {
     ($name:ident, $two:ident, $order:expr, $moved:literal) => {
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-        fn $name<const R: usize>(rows: [&[u8]; R], x: Rounded<'_>, n_blocks: usize) -> [f32; R] {
+        fn $name(row: &[u8], x: Rounded<'_>, n_blocks: usize) -> f32 {
             let places = match $order {
                 Order::Straight => _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
                 Order::Halves => _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1),
             };
-            let mut sums = [zero(); R];
-            let step = rows[0].len() / (n_blocks / 2).max(1);
+            let pair_bytes = row.len() / n_blocks * 2;
+            let mut sums = zero();
             for pair in 0..n_blocks / 2 {
                 let mut numbers = load_bytes(x.numbers[pair * 64..].first_chunk().expect("two groups"));
                 if $order == Order::Halves {
@@ -190,15 +193,12 @@ macro_rules! one_vector {
                 let start = _mm512_sub_epi32(_mm512_setzero_si512(), moved);
                 let scales = i64::from_le_bytes(*x.scales[pair * 8..].first_chunk().expect("two scales"));
                 let scales = _mm512_permutexvar_ps(places, _mm512_castsi512_ps(_mm512_set1_epi64(scales)));
-                for r in 0..R {
-                    // Rows lie one behind another: this is where the next ones are.
-                    ahead(rows[r], pair * step + R * rows[r].len());
-                    let Two { w, a } = $two(rows[r], 2 * pair);
-                    let dots = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, w, numbers));
-                    sums[r] = fma(dots, _mm512_mul_ps(a, scales), sums[r]);
-                }
+                ask_for(row, pair * pair_bytes + AHEAD);
+                let Two { w, a } = $two(row, 2 * pair);
+                let dots = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, w, numbers));
+                sums = fma(dots, _mm512_mul_ps(a, scales), sums);
             }
-            sums.map(|sum| total(sum))
+            total(sums)
         }
     };
 }
@@ -226,17 +226,8 @@ macro_rules! few {
             let n_blocks = job.k / GROUP;
             for c in 0..job.n_cols {
                 let x = Rounded::new(&job.x[c * row_bytes(job.k)..], job.k);
-                let mut r = 0;
-                while r + ROWS <= job.n_rows {
-                    let rows = std::array::from_fn::<&[u8], ROWS, _>(|i| job.w.row(r + i).bytes);
-                    for (i, sum) in $with(rows, x, n_blocks).into_iter().enumerate() {
-                        job.out.add(r + i, c, sum);
-                    }
-                    r += ROWS;
-                }
-                while r < job.n_rows {
-                    job.out.add(r, c, $with([job.w.row(r).bytes], x, n_blocks)[0]);
-                    r += 1;
+                for r in 0..job.n_rows {
+                    job.out.add(r, c, $with(job.w.row(r).bytes, x, n_blocks));
                 }
                 if n_blocks % 2 == 1 {
                     for r in 0..job.n_rows {

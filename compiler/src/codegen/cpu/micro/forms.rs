@@ -12,6 +12,9 @@ macro_rules! single_forms {
         /// Elements of a row that are unpacked at a time.
         const CHUNK: usize = 1024;
 
+        /// Elements from which on rows go one after another: memory comes fastest in one stream.
+        const LONG: usize = 512;
+
         /// Sums of products of `R` rows with `C` vectors, with `U` sums each.
         #[inline]
         $(#[$attr])*
@@ -92,9 +95,17 @@ macro_rules! single_forms {
             let mut c = 0;
             while c < job.n_cols {
                 let n_cols = (job.n_cols - c).min($cols);
-                if n_cols == 1 && n == 1 {
-                    let sums = dots::<S, 1, 1, 8>([w[0]], [x(c)], k);
-                    job.out.add(r, c, sums[0][0]);
+                if n_cols == 1 && (n == 1 || k >= LONG) {
+                    for (i, w) in w.iter().take(n).enumerate() {
+                        let sums = dots::<S, 1, 1, 8>([w], [x(c)], k);
+                        job.out.add(r + i, c, sums[0][0]);
+                    }
+                } else if n_cols == 2 {
+                    let sums = dots::<S, $rows, 2, 1>(w, [x(c), x(c + 1)], k);
+                    for (i, sums) in sums.iter().take(n).enumerate() {
+                        job.out.add(r + i, c, sums[0]);
+                        job.out.add(r + i, c + 1, sums[1]);
+                    }
                 } else if n_cols == 1 {
                     let sums = dots::<S, $rows, 1, 2>(w, [x(c)], k);
                     for (i, sums) in sums.iter().take(n).enumerate() {
