@@ -1,7 +1,7 @@
 //! Threads that work together: a team that enters a job at once, and barriers inside it.
 //!
 //! In: how many threads, then one job after another. Out: nothing; a job is done when [`Team::run`] returns.
-//! Who waits spins for a moment and then sleeps: steps follow each other within microseconds, tokens may not.
+//! Who waits looks again for a moment and then sleeps: steps follow each other within microseconds, tokens may not.
 //! Nothing is allocated after [`Team::new`]. A job must not panic: the others would wait forever, so the process ends.
 
 #![expect(unsafe_code, reason = "a job is borrowed by threads that outlive it")]
@@ -14,8 +14,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::{io, mem};
 
-/// How often who waits looks again before it sleeps: some tens of microseconds.
+/// How often who waits looks again at once: some tens of microseconds.
 const SPINS: usize = 4_000;
+/// How often it then lets others run and looks again before it sleeps: about a millisecond. Waking a sleeper takes
+/// long, and on a busy machine the thread that is waited for may be waiting for this very processor.
+const YIELDS: usize = 1_000;
 
 /// What a team does, given the number of the thread.
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
@@ -59,11 +62,11 @@ impl Barrier {
             }
             return true;
         }
-        for _ in 0..SPINS {
+        for turn in 0..SPINS + YIELDS {
             if self.n_passed.load(Ordering::Acquire) != n_passed {
                 return false;
             }
-            spin_loop();
+            if turn < SPINS { spin_loop() } else { thread::yield_now() }
         }
         self.sleep(n_passed);
         false

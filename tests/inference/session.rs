@@ -18,8 +18,17 @@ use fusebox_runtime::session::cache::{Cache, Counts};
 
 use crate::inference::{Run, relative_error};
 
-/// Logits that differ by no more come from the same arithmetic in another order.
+/// Logits in single precision that differ by no more come from the same arithmetic in another order.
 const SAME: f64 = 1e-4;
+/// The same where activations are rounded to 8 bits: what is near the middle of two numbers may go to either.
+const SAME_ROUNDED: f64 = 2e-2;
+
+fn same(numbers: Numbers) -> f64 {
+    match numbers {
+        Numbers::Exact | Numbers::Single => SAME,
+        Numbers::Quantised => SAME_ROUNDED,
+    }
+}
 
 fn story() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")
@@ -47,7 +56,7 @@ fn a_text_at_once_in_pieces_and_token_by_token_gives_the_same_logits() {
         let at_once = whole(128, 100);
         for (chunk, step) in [(64, 100), (7, 100), (128, 33), (64, 1), (1, 100)] {
             let error = relative_error(&whole(chunk, step), &at_once);
-            assert!(error <= SAME, "{numbers}: {error:e} in chunks of {chunk} by {step}");
+            assert!(error <= same(numbers), "{numbers}: {error:e} in chunks of {chunk} by {step}");
         }
     }
 }
@@ -93,7 +102,7 @@ fn every_level_and_any_number_of_threads_agree() {
         for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
             for n_threads in [1, 3] {
                 let error = relative_error(&logits(level, n_threads), &expected);
-                assert!(error <= SAME, "{numbers} at {level} with {n_threads} threads: {error:e}");
+                assert!(error <= same(numbers), "{numbers} at {level} with {n_threads} threads: {error:e}");
             }
         }
     }

@@ -130,7 +130,8 @@ impl PartBuilder<'_> {
         let row = all.row_of(rows);
         let w = nest.add(load(weight, &[row.clone(), column(rows).split_off(row.len())].concat()));
         let v = self.value(values, &all.at.with(over, position), &mut nest)?;
-        let v = nest.add(Expr::Cast(DType::F32, v));
+        let is_single = self.node(values).ty.dtype == DType::F32;
+        let v = if is_single { v } else { nest.add(Expr::Cast(DType::F32, v)) };
         let product = nest.add(Expr::Binary(Binary::Mul, w, v));
         let init = scaled(&mut nest, load(running.sum, &all.element), load(scale, &row));
         self.fold(nest, (running.sum, all), inside, Fold::Sum, init, product);
@@ -175,7 +176,13 @@ impl PartBuilder<'_> {
             let init = nest.number(0.0);
             self.fold(nest, (target, run), split, Fold::Sum, init, x);
         }
-        Ok(Content::Ratio { sum, weights })
+        // Divided here once: a product reads each element for every row of its weight.
+        let whole = self.box_tile(DType::F32, spans);
+        let all = self.rows(spans);
+        let mut nest = NestBuilder::new(&all.loops);
+        let x = self.read_content(Content::Ratio { sum, weights }, all.element.clone(), &mut nest);
+        self.push_nest(nest, Place::Tile(whole), all.element.clone(), x);
+        Ok(Content::Value(whole))
     }
 
     /// The buffers of partial results with their shapes: sums, weights, maxima.

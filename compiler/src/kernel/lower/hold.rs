@@ -42,7 +42,12 @@ impl PartBuilder<'_> {
 
     /// The expression of an element of a held box.
     pub(super) fn read_held(&mut self, held: &Held, at: Vec<Index>, nest: &mut NestBuilder) -> ExprId {
-        match held.content {
+        self.read_content(held.content, at, nest)
+    }
+
+    /// The expression of an element of what tiles hold.
+    pub(super) fn read_content(&self, content: Content, at: Vec<Index>, nest: &mut NestBuilder) -> ExprId {
+        match content {
             Content::Value(tile) => nest.add(Expr::Load { from: Place::Tile(tile), at }),
             Content::Ratio { sum, weights } => {
                 let rows = self.part.tiles[weights].dims.len();
