@@ -245,7 +245,9 @@ few!(few_q4_0, with_q4_0, Storage::Q4_0);
 /// Few vectors, each in its row, with a weight that is unpacked first.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn few_unpacked(job: &ProductView<'_>, storage: Storage) {
+fn few_unpacked<const S: usize>(job: &ProductView<'_>) {
+    // Known here, so that each format has code of its own.
+    let storage = const { Storage::ALL[S] };
     let places = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     let twos = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     let (mut q, mut a, mut b) = ([[0; 64]; FEW / 2], [[0.0; 4]; FEW / 2], [0.0; FEW]);
@@ -257,7 +259,10 @@ fn few_unpacked(job: &ProductView<'_>, storage: Storage) {
             for idx in 0..n {
                 let unpacked = row.unpack(storage, from + idx);
                 let (pair, side) = (idx / 2, idx % 2);
-                q[pair][32 * side..][..32].copy_from_slice(&unpacked.q.map(|q| q.cast_unsigned() ^ 0x80));
+                let to: &mut [u8; 32] = q[pair][32 * side..].first_chunk_mut().expect("half of a pair");
+                for i in 0..32 {
+                    to[i] = unpacked.q[i].cast_unsigned() ^ 0x80;
+                }
                 a[pair][2 * side..][..2].copy_from_slice(&unpacked.a);
                 b[idx] = unpacked.b;
             }
@@ -367,7 +372,8 @@ fn slab_out<const C: usize>(job: &ProductView<'_>, (r, c): (usize, usize), sums:
 /// Many vectors, in panels.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn many<const HALVES: bool, const OFFSETS: bool>(job: &ProductView<'_>, storage: Storage) {
+fn many<const S: usize, const HALVES: bool, const OFFSETS: bool>(job: &ProductView<'_>) {
+    let storage = const { Storage::ALL[S] };
     let mut slab = Slab {
         q: [[[0; 8]; MANY]; ROWS],
         starts: [[[0; 2]; MANY]; ROWS],
@@ -383,13 +389,16 @@ fn many<const HALVES: bool, const OFFSETS: bool>(job: &ProductView<'_>, storage:
                 let row = job.w.row(r + i);
                 for idx in 0..n {
                     let Unpacked { q, a, b } = row.unpack(storage, from + idx);
-                    let fours = q.as_chunks::<4>().0;
                     let mut sums = [0; 2];
-                    for (step, four) in fours.iter().enumerate() {
-                        slab.q[i][idx][step] = i32::from_le_bytes(four.map(i8::cast_unsigned));
+                    for step in 0..8 {
+                        let four = [q[4 * step], q[4 * step + 1], q[4 * step + 2], q[4 * step + 3]];
+                        let [a, b, c, d] = four;
+                        let bytes =
+                            [a.cast_unsigned(), b.cast_unsigned(), c.cast_unsigned(), d.cast_unsigned()];
+                        slab.q[i][idx][step] = i32::from_le_bytes(bytes);
                     }
-                    for (e, q) in q.iter().enumerate() {
-                        sums[if HALVES { e / 16 } else { 0 }] += i32::from(*q);
+                    for e in 0..32 {
+                        sums[if HALVES { e / 16 } else { 0 }] += i32::from(q[e]);
                     }
                     slab.starts[i][idx] = sums.map(|sum| -128 * sum);
                     (slab.a[i][idx], slab.b[i][idx]) = (a, b);
@@ -419,22 +428,21 @@ unsafe extern "C" fn quantised(job: *const Product) {
         (_, Storage::F32 | Storage::F16 | Storage::BF16) => unreachable!("plain weights take plain vectors"),
         (false, Storage::Q8_0) => few_q8_0(&job),
         (false, Storage::Q4_0) => few_q4_0(&job),
-        // Each format has code of its own.
-        (false, Storage::Int8) => few_unpacked(&job, Storage::Int8),
-        (false, Storage::Q4_1) => few_unpacked(&job, Storage::Q4_1),
-        (false, Storage::Q5_0) => few_unpacked(&job, Storage::Q5_0),
-        (false, Storage::Q5_1) => few_unpacked(&job, Storage::Q5_1),
-        (false, Storage::Q4K) => few_unpacked(&job, Storage::Q4K),
-        (false, Storage::Q5K) => few_unpacked(&job, Storage::Q5K),
-        (false, Storage::Q6K) => few_unpacked(&job, Storage::Q6K),
-        (true, Storage::Q8_0) => many::<false, false>(&job, Storage::Q8_0),
-        (true, Storage::Q4_0) => many::<false, false>(&job, Storage::Q4_0),
-        (true, Storage::Int8) => many::<false, false>(&job, Storage::Int8),
-        (true, Storage::Q4_1) => many::<false, true>(&job, Storage::Q4_1),
-        (true, Storage::Q5_0) => many::<false, false>(&job, Storage::Q5_0),
-        (true, Storage::Q5_1) => many::<false, true>(&job, Storage::Q5_1),
-        (true, Storage::Q4K) => many::<false, true>(&job, Storage::Q4K),
-        (true, Storage::Q5K) => many::<false, true>(&job, Storage::Q5K),
-        (true, Storage::Q6K) => many::<true, false>(&job, Storage::Q6K),
+        (false, Storage::Int8) => few_unpacked::<{ Storage::Int8 as usize }>(&job),
+        (false, Storage::Q4_1) => few_unpacked::<{ Storage::Q4_1 as usize }>(&job),
+        (false, Storage::Q5_0) => few_unpacked::<{ Storage::Q5_0 as usize }>(&job),
+        (false, Storage::Q5_1) => few_unpacked::<{ Storage::Q5_1 as usize }>(&job),
+        (false, Storage::Q4K) => few_unpacked::<{ Storage::Q4K as usize }>(&job),
+        (false, Storage::Q5K) => few_unpacked::<{ Storage::Q5K as usize }>(&job),
+        (false, Storage::Q6K) => few_unpacked::<{ Storage::Q6K as usize }>(&job),
+        (true, Storage::Q8_0) => many::<{ Storage::Q8_0 as usize }, false, false>(&job),
+        (true, Storage::Q4_0) => many::<{ Storage::Q4_0 as usize }, false, false>(&job),
+        (true, Storage::Int8) => many::<{ Storage::Int8 as usize }, false, false>(&job),
+        (true, Storage::Q4_1) => many::<{ Storage::Q4_1 as usize }, false, true>(&job),
+        (true, Storage::Q5_0) => many::<{ Storage::Q5_0 as usize }, false, false>(&job),
+        (true, Storage::Q5_1) => many::<{ Storage::Q5_1 as usize }, false, true>(&job),
+        (true, Storage::Q4K) => many::<{ Storage::Q4K as usize }, false, true>(&job),
+        (true, Storage::Q5K) => many::<{ Storage::Q5K as usize }, false, true>(&job),
+        (true, Storage::Q6K) => many::<{ Storage::Q6K as usize }, true, false>(&job),
     }
 }
