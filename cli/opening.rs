@@ -123,10 +123,7 @@ impl Opened {
         let settings = Settings { context, chunk: context.clamp(2, most), cache: self.kv_type, scored };
         let cpu = Cpu::at(self.level, self.numbers).map_err(|error| error.to_string())?;
         let device = CpuDevice::new(cpu, n_threads).map_err(|error| error.to_string())?;
-        // Work is shared among as many units as there are threads.
-        let target = Target { units: n_threads, ..self.options.target };
-        let options = Options { target, ..self.options.clone() };
-        let session = self.model.session(Box::new(device), &settings, &options, &mut self.cache);
+        let session = self.model.session(Box::new(device), &settings, &self.options, &mut self.cache);
         session.map_err(|error| error.to_string())
     }
 }
