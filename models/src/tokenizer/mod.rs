@@ -1,9 +1,9 @@
 //! Text to tokens and back.
 //!
 //! In: a checkpoint whose file, or a file beside it, holds a vocabulary. Out: a [`Tokenizer`], whatever kind of
-//! file it was: `gguf.rs`, `json.rs` and `ajc1.rs` read one kind each into the same [`Parts`](parts::Parts).
+//! file it was: `gguf.rs`, `json.rs` and `ajc1.rs` read one kind each into the same `Parts`.
 //! A file is hostile until proven otherwise: every id, merge and length is checked before anything is built.
-//! Tokens become text by their bytes alone, so [`Stream`](stream::Stream) and [`Tokenizer::decode`] cannot differ.
+//! Tokens become text by their bytes alone, so [`stream::Stream`] and [`Tokenizer::decode`] cannot differ.
 
 use fusebox_runtime::weights::{Checkpoint, Kind};
 use tokenizers::Tokenizer as Encoder;
