@@ -14,6 +14,7 @@ use crate::graph::Graph;
 use crate::options::Options;
 use crate::pipeline::{Compiled, compile};
 use crate::schedule::{Plan, text};
+use crate::story::Story;
 use crate::{kernel, schedule};
 
 /// What made a program: the version of the compiler, and a sum of its sources.
@@ -48,13 +49,13 @@ impl fmt::Display for Key {
 }
 
 impl Program {
-    /// Compiles a graph, and tells how.
+    /// Compiles a graph whose key is known, and tells how.
     ///
     /// # Errors
     /// As [`compile`] has them.
-    pub fn compile(graph: &Graph, options: &Options) -> Result<(Self, crate::story::Story), Error> {
+    pub fn compile(key: Key, graph: &Graph, options: &Options) -> Result<(Self, Story), Error> {
         let Compiled { plan, story } = compile(graph, options)?;
-        Ok((Self { key: Key::of(graph, options), plan }, story))
+        Ok((Self { key, plan }, story))
     }
 
     /// The bytes to keep it as.
@@ -99,7 +100,8 @@ mod tests {
     }
 
     fn program(factor: f32) -> Program {
-        Program::compile(&graph(factor), &Options::default()).unwrap().0
+        let (graph, options) = (graph(factor), Options::default());
+        Program::compile(Key::of(&graph, &options), &graph, &options).unwrap().0
     }
 
     #[test]

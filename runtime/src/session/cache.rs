@@ -48,7 +48,7 @@ impl Cache {
             self.counts.n_from_cache += program.plan.kernels.len();
             return Ok(program);
         }
-        let (program, story) = Program::compile(graph, options)?;
+        let (program, story) = Program::compile(key, graph, options)?;
         self.counts.n_lowered += program.plan.kernels.len();
         if let Some(path) = &options.story {
             let written = fs::write(path, story.to_string());

@@ -133,6 +133,7 @@ impl Code {
     ///
     /// # Errors
     /// [`Error::Input`] for buffers, symbols, tasks or scratch memory that are not those of the kernel.
+    #[expect(unsafe_code, reason = "this is where generated code runs, after every check")]
     pub fn run(
         &self,
         tasks: Range<i64>,
@@ -150,18 +151,15 @@ impl Code {
         }
         let pointers = self.pointers(buffers)?;
         let mut before = 0;
-        for (part, entry) in self.kernel.parts.iter().zip(&self.entries) {
+        for (idx, part) in self.kernel.parts.iter().enumerate() {
             let n_tasks = self.n_tasks_of(part, symbols);
-            let own = [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks));
-            call(*entry, &pointers, symbols, own, scratch);
+            let [first, end] = [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks));
+            // SAFETY: the lengths of all buffers and of the scratch memory, the symbols and the tasks are checked
+            // above. What is written was borrowed mutably, so it is apart from all else.
+            unsafe { self.enter(idx, first..end, pointers.as_ptr(), symbols, scratch.as_mut_ptr()) };
             before += n_tasks;
         }
         Ok(())
-    }
-
-    /// How many parts there are.
-    pub fn n_parts(&self) -> usize {
-        self.entries.len()
     }
 
     /// How many tasks a part has; the symbols are taken as they are.
@@ -188,7 +186,8 @@ impl Code {
         let entry = self.entries[part];
         // The scratch memory has room to start at a multiple of the alignment.
         let scratch = scratch.wrapping_add(scratch.align_offset(ALIGNMENT));
-        // SAFETY: the caller promises what `call` below has checked: addresses, symbols, tasks and scratch memory.
+        // SAFETY: `verify` has proven, and `limits` guarded, that with the symbols and tasks that the caller promises
+        // every access lies within the largest shape of its buffer or within a tile.
         unsafe { entry(buffers, symbols.as_ptr(), tasks.start, tasks.end, scratch) }
     }
 
@@ -245,17 +244,6 @@ fn pointer(param: &Param, buffer: &mut Bytes<'_>) -> Result<*mut u8, Error> {
         Bytes::Read(bytes) => bytes.as_ptr().cast_mut(),
         Bytes::Write(bytes) => bytes.as_mut_ptr(),
     })
-}
-
-/// Calls the code of a part for tasks that it has; `Code::run` has checked every argument.
-#[expect(unsafe_code, reason = "this is where generated code runs")]
-fn call(entry: Entry, pointers: &[*mut u8], symbols: &[i64], [first, end]: [i64; 2], scratch: &mut [u8]) {
-    let skipped = scratch.as_ptr().align_offset(ALIGNMENT);
-    let scratch = &mut scratch[skipped..];
-    // SAFETY: `verify` has proven, and `limits` guarded, that with these symbols and tasks every access lies within
-    // the largest shape of its buffer or within a tile. `run` has checked the lengths of all buffers, and of the
-    // scratch memory with what was skipped. What is written was borrowed mutably, so it is apart from all else.
-    unsafe { entry(pointers.as_ptr(), symbols.as_ptr(), first, end, scratch.as_mut_ptr()) }
 }
 
 impl Drop for Code {
