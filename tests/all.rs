@@ -6,6 +6,7 @@
 
 mod commands;
 mod differential;
+mod families;
 mod files;
 mod inference;
 mod oracles;

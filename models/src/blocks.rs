@@ -11,13 +11,21 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::sym::Sym;
 
 use crate::config::Config;
-use crate::families::{self, deepseek, llama, qwen3};
+use crate::families::{self, deepseek, llama, qwen2, qwen3};
 use crate::layers::embed::Scored;
 use crate::layers::scope::Scope;
 
 /// The names [`named`] knows.
-pub const NAMES: [&str; 6] =
-    ["qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "llama-3.2-1b", "deepseek-v2-lite", "glm-4.7-flash"];
+pub const NAMES: [&str; 8] = [
+    "qwen3-0.6b",
+    "qwen3-8b",
+    "qwen3-30b-a3b",
+    "llama-3.2-1b",
+    "mistral-7b",
+    "qwen2.5-0.5b",
+    "deepseek-v2-lite",
+    "glm-4.7-flash",
+];
 
 /// The config of a published model.
 pub fn named(name: &str) -> Option<Config> {
@@ -26,6 +34,8 @@ pub fn named(name: &str) -> Option<Config> {
         "qwen3-8b" => Some(qwen3::qwen3_8b()),
         "qwen3-30b-a3b" => Some(qwen3::qwen3_30b_a3b()),
         "llama-3.2-1b" => Some(llama::llama_3_2_1b()),
+        "mistral-7b" => Some(llama::mistral_7b()),
+        "qwen2.5-0.5b" => Some(qwen2::qwen2_5_0_5b()),
         "deepseek-v2-lite" => Some(deepseek::deepseek_v2_lite()),
         "glm-4.7-flash" => Some(deepseek::glm_4_7_flash()),
         _ => None,
@@ -166,7 +176,7 @@ mod tests {
             "blk.1.attn_q_a_norm f32 [q:768]",
             "blk.1.attn_q_b q8_0 [h:20, e:256, q:768]",
             "blk.1.attn_v_b q8_0 [h:20, e:256, c:512]",
-            "blk.1.exp_probs_b f32 [x:64]",
+            "blk.1.exp_probs_b.bias f32 [x:64]",
             "blk.1.ffn_down_exps q8_0 [x:64, d:2048, f:1536]",
             "blk.1.ffn_down_shexp q8_0 [d:2048, f:1536]",
             "blk.1.ffn_gate_exps q8_0 [x:64, f:1536, d:2048]",

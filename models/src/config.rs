@@ -4,7 +4,7 @@
 //! every layer reads and none changes.
 //! Nothing is checked here; a graph of sizes that do not fit reports them itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
@@ -34,6 +34,8 @@ pub struct Config {
     pub n_dense: usize,
     /// Whether the output head is the token table.
     pub tied: bool,
+    /// The matrices that have a bias, by the names layers have for them.
+    pub biased: BTreeSet<String>,
     /// How tensors are stored.
     pub formats: Formats,
     /// How cached keys and values are stored.
@@ -70,7 +72,7 @@ impl Formats {
 /// The ways to build a block.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Family {
-    /// Llama 2 and 3.
+    /// Llama, and all that differ from it in sizes and switches only: Mistral, Qwen2.
     Llama(Grouped),
     /// Qwen3, dense or with experts.
     Qwen3(Grouped),
@@ -89,6 +91,17 @@ pub struct Grouped {
     pub head: usize,
     /// Whether each query and key is normed before it is turned.
     pub qk_norm: bool,
+    /// How far back tokens see, if not to the start of the text.
+    pub window: Option<Window>,
+}
+
+/// A limit to how far back tokens see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// How many positions, the token's own included.
+    pub size: usize,
+    /// The first block that has the limit.
+    pub from: usize,
 }
 
 /// Attention whose keys and values are read from one small vector per position.
@@ -106,6 +119,8 @@ pub struct Latent {
     pub rope: usize,
     /// The width of a value.
     pub value: usize,
+    /// Whether what makes keys and what makes values of a latent is stored as one matrix.
+    pub is_joint: bool,
 }
 
 /// Feed-forward networks of which each token uses a few.
@@ -127,6 +142,21 @@ pub struct Experts {
     pub renorm: bool,
     /// What the weights are multiplied by in the end.
     pub scale: f32,
+    /// The groups they come in, if not all are compared.
+    pub groups: Option<Groups>,
+    /// Whether the two matrices that work on the same input are stored as one.
+    pub is_joint: bool,
+}
+
+/// Groups of experts, of which a token uses a few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub n: usize,
+    /// How many a token uses.
+    pub n_used: usize,
+    /// A group is as good as so many of its best together.
+    pub n_best: usize,
 }
 
 /// The ways to make weights of a router's outputs.
@@ -136,6 +166,10 @@ pub enum Gate {
     Softmax,
     /// Each expert on its own.
     Sigmoid,
+    /// The selected share one.
+    SoftmaxOfSelected,
+    /// Each expert on its own: `√(ln(1 + e^x))`.
+    RootOfSoftplus,
 }
 
 /// How positions turn queries and keys.
@@ -163,6 +197,8 @@ pub enum Pairing {
 pub enum Scaling {
     /// Not at all.
     None,
+    /// Each pair is slowed down by a factor of its own.
+    Factors(Vec<f32>),
     /// Llama 3: slow pairs are slowed down, fast ones kept, with a blend between.
     Llama3 {
         /// How much longer.
@@ -184,8 +220,10 @@ pub enum Scaling {
         beta_slow: f64,
         /// The length first trained on.
         original: f64,
-        /// How strongly scores are sharpened.
-        mscale: f64,
+        /// What turned queries and keys are multiplied by.
+        magnitude: f64,
+        /// What queries and keys are multiplied by as a whole, so that scores are sharper.
+        sharpening: f64,
     },
 }
 
@@ -205,15 +243,31 @@ impl Config {
             vocab: 64,
             context: 32,
             ff: 96,
-            experts: self.experts.clone().map(|experts| Experts { n: 8, n_used: 2, ff: 32, ..experts }),
+            experts: self.experts.clone().map(Experts::shrunk),
             ..self.clone()
         }
     }
 }
 
+impl Experts {
+    fn shrunk(self) -> Self {
+        let groups = self.groups.map(|groups| Groups { n: 4, n_used: 2, ..groups });
+        Self { n: 8, n_used: 2, ff: 32, groups, ..self }
+    }
+}
+
+impl Grouped {
+    /// How many positions a token sees in a block, if not all.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        self.window.filter(|window| layer >= window.from).map(|window| window.size)
+    }
+}
+
 impl Family {
     fn shrunk(&self) -> Self {
-        let grouped = |own: &Grouped| Grouped { n_heads: 4, n_kv: 2, head: 32, ..own.clone() };
+        let window = |own: &Grouped| own.window.map(|window| Window { size: 5, ..window });
+        let grouped =
+            |own: &Grouped| Grouped { n_heads: 4, n_kv: 2, head: 32, window: window(own), ..own.clone() };
         match self {
             Self::Llama(own) => Self::Llama(grouped(own)),
             Self::Qwen3(own) => Self::Qwen3(grouped(own)),
@@ -224,6 +278,7 @@ impl Family {
                 nope: 32,
                 rope: 8,
                 value: 64,
+                is_joint: own.is_joint,
             }),
         }
     }

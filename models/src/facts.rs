@@ -6,11 +6,13 @@
 
 use std::path::Path;
 
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{Checkpoint, Kind};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
 
-use crate::naming::{Key, VOCAB, tensor};
+use crate::naming::keys::{Key, VOCAB};
+use crate::naming::tensors::{joined, names};
 
 /// The largest count that any model could have.
 const MOST: u64 = 1 << 24;
@@ -35,11 +37,25 @@ impl<'a> Facts<'a> {
 
     /// A count, where the file has it.
     pub fn count_if(self, key: Key) -> Result<Option<usize>, Error> {
+        let count = self.size_if(key)?;
+        if count == Some(0) {
+            return Err(self.refused(key, format!("expected a number from 1 to {MOST}, found 0")));
+        }
+        Ok(count)
+    }
+
+    /// A count that may be 0, where the file has it; a list of equal counts, one for each block, is one.
+    pub fn size_if(self, key: Key) -> Result<Option<usize>, Error> {
         let Some(value) = self.value(key) else { return Ok(None) };
-        let count = value.to_u64().filter(|count| (1..=MOST).contains(count));
-        let count = count
+        let size = value.to_u64().or_else(|| value.as_list().and_then(same)).filter(|size| *size <= MOST);
+        let size = size
             .ok_or_else(|| self.refused(key, format!("expected a number from 1 to {MOST}, found {value}")));
-        count.map(|count| Some(count as usize))
+        size.map(|size| Some(size as usize))
+    }
+
+    /// A count of something that need not be there: 0 is none of it.
+    pub fn count_or_none(self, key: Key) -> Result<Option<usize>, Error> {
+        Ok(self.size_if(key)?.filter(|size| *size > 0))
     }
 
     /// A positive number, where the file has it.
@@ -49,6 +65,11 @@ impl<'a> Facts<'a> {
         number
             .map(Some)
             .ok_or_else(|| self.refused(key, format!("expected a positive number, found {value}")))
+    }
+
+    /// A number that is positive or nothing at all: 0 is none.
+    pub fn number_or_none(self, key: Key) -> Result<Option<f64>, Error> {
+        if self.value(key).and_then(Value::to_f64) == Some(0.0) { Ok(None) } else { self.number_if(key) }
     }
 
     /// A word, where the file has one.
@@ -64,6 +85,28 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// A list of words, where the file has one.
+    pub fn words(self, key: Key) -> Option<&'a [String]> {
+        match self.value(key)?.as_list()? {
+            List::Texts(words) => Some(words),
+            List::Bools(_) | List::Unsigned(_) | List::Signed(_) | List::Floats(_) | List::Lists(_) => None,
+        }
+    }
+
+    /// How long a list is, where the file has one.
+    pub fn n_listed(self, key: Key) -> usize {
+        self.value(key).and_then(Value::as_list).map_or(0, List::len)
+    }
+
+    /// The numbers of a small tensor in single precision, where the file has it.
+    pub fn numbers(self, name: &str) -> Option<Vec<f32>> {
+        let own =
+            names(self.kind(), name).into_iter().find(|own| self.checkpoint.tensors().contains_key(own))?;
+        let bytes = self.checkpoint.bytes(&own)?;
+        let is_plain = self.checkpoint.tensors()[&own].stored == Stored::As(Format::F32);
+        is_plain.then(|| bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect())
+    }
+
     /// How many different tokens: as the file says, or as its list of them has.
     pub fn vocab(self) -> Result<usize, Error> {
         if let Some(count) = self.count_if(VOCAB)? {
@@ -76,9 +119,12 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether there is a tensor, by the name it has in graphs.
+    /// Whether there is a tensor, by the name it has in graphs, on its own or as a part of another.
     pub fn has(self, name: &str) -> bool {
-        self.checkpoint.tensors().contains_key(&tensor(self.checkpoint.kind(), name))
+        let is_there = |name: &str| {
+            names(self.kind(), name).iter().any(|own| self.checkpoint.tensors().contains_key(own))
+        };
+        is_there(name) || joined(name).is_some_and(|(whole, _)| is_there(&whole))
     }
 
     /// The error that a fact makes no sense.
@@ -93,6 +139,12 @@ impl<'a> Facts<'a> {
         self.checkpoint.kind()
     }
 
+    /// The error that a tensor is not as it should be.
+    pub fn refused_tensor(self, name: &str, what: String) -> Error {
+        let own = names(self.kind(), name).into_iter().next().unwrap_or_default();
+        Error::input(self.path(), Place::Tensor(own), what)
+    }
+
     fn architecture(self) -> &'a str {
         self.checkpoint.architecture().unwrap_or_default()
     }
@@ -105,4 +157,15 @@ impl<'a> Facts<'a> {
         let names = key.names(self.checkpoint.kind(), self.architecture());
         names.iter().find_map(|name| self.checkpoint.metadata().get(name))
     }
+}
+
+/// The number that all of a list are.
+fn same(list: &List) -> Option<u64> {
+    let all: Vec<u64> = match list {
+        List::Unsigned(all) => all.clone(),
+        List::Signed(all) => all.iter().map(|n| u64::try_from(*n).ok()).collect::<Option<_>>()?,
+        List::Bools(_) | List::Floats(_) | List::Texts(_) | List::Lists(_) => return None,
+    };
+    let first = *all.first()?;
+    all.iter().all(|n| *n == first).then_some(first)
 }

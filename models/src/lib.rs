@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod beside;
+pub mod binding;
 pub mod blocks;
 pub mod chat;
 pub mod config;

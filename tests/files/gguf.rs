@@ -9,41 +9,42 @@ use fusebox_runtime::weights::{Kind, Stored, open};
 use crate::files::{refusal, refuses, refuses_every_truncation, write};
 
 /// The numbers of some types of values.
-pub(super) const U8: u32 = 0;
-pub(super) const U32: u32 = 4;
-pub(super) const TEXT: u32 = 8;
-pub(super) const LIST: u32 = 9;
+pub(crate) const U8: u32 = 0;
+pub(crate) const U32: u32 = 4;
+pub(crate) const F32: u32 = 6;
+pub(crate) const TEXT: u32 = 8;
+pub(crate) const LIST: u32 = 9;
 
 /// A file in the making; each part is what stands in the file, right or wrong.
 #[derive(Clone)]
-pub(super) struct Writer {
-    pub(super) magic: [u8; 4],
-    pub(super) version: u32,
-    pub(super) n_tensors: Option<u64>,
-    pub(super) n_pairs: Option<u64>,
-    pub(super) pairs: Vec<Vec<u8>>,
-    pub(super) tensors: Vec<Vec<u8>>,
-    pub(super) alignment: usize,
-    pub(super) data: Vec<u8>,
+pub(crate) struct Writer {
+    pub(crate) magic: [u8; 4],
+    pub(crate) version: u32,
+    pub(crate) n_tensors: Option<u64>,
+    pub(crate) n_pairs: Option<u64>,
+    pub(crate) pairs: Vec<Vec<u8>>,
+    pub(crate) tensors: Vec<Vec<u8>>,
+    pub(crate) alignment: usize,
+    pub(crate) data: Vec<u8>,
 }
 
-pub(super) fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = text.as_ref();
     [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
 }
 
 /// A key with a value of a type, already in bytes.
-pub(super) fn pair(key: &str, kind: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn pair(key: &str, kind: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
     [text(key), kind.to_le_bytes().to_vec(), value.as_ref().to_vec()].concat()
 }
 
 /// The bytes of a list's type and length, then of its elements.
-pub(super) fn list(kind: u32, n: u64, elements: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn list(kind: u32, n: u64, elements: impl AsRef<[u8]>) -> Vec<u8> {
     [&kind.to_le_bytes(), &n.to_le_bytes()[..], elements.as_ref()].concat()
 }
 
 /// A tensor's description; sizes with the innermost first, as the file has them.
-pub(super) fn tensor(name: &str, sizes: &[u64], kind: u32, offset: u64) -> Vec<u8> {
+pub(crate) fn tensor(name: &str, sizes: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let sizes_bytes: Vec<u8> = sizes.iter().flat_map(|size| size.to_le_bytes()).collect();
     let n_dims = (sizes.len() as u32).to_le_bytes();
     [&text(name)[..], &n_dims, &sizes_bytes, &kind.to_le_bytes(), &offset.to_le_bytes()].concat()
@@ -51,7 +52,7 @@ pub(super) fn tensor(name: &str, sizes: &[u64], kind: u32, offset: u64) -> Vec<u
 
 impl Writer {
     /// A good file: three pairs and two tensors.
-    pub(super) fn good() -> Self {
+    pub(crate) fn good() -> Self {
         Self {
             magic: *b"GGUF",
             version: 3,
@@ -77,7 +78,7 @@ impl Writer {
         [head.concat(), self.pairs.concat(), self.tensors.concat()].concat()
     }
 
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.header();
         bytes.resize(bytes.len().next_multiple_of(self.alignment), 0);
         [bytes, self.data.clone()].concat()

@@ -12,7 +12,7 @@ use fusebox_runtime::weights::{Checkpoint, open};
 
 mod ajc1;
 mod folder;
-mod gguf;
+pub(crate) mod gguf;
 mod inspect;
 mod recorded;
 mod safetensors;

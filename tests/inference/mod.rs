@@ -22,20 +22,20 @@ mod session;
 
 /// How a model is run in a test.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+pub(crate) struct Run {
     level: Level,
     numbers: Numbers,
     n_threads: usize,
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 impl Run {
-    fn new(numbers: Numbers) -> Self {
+    pub(crate) fn new(numbers: Numbers) -> Self {
         let settings = Settings { context: 256, chunk: 64, cache: DType::F32, scored: Scored::Last };
         Self { level: Level::host(), numbers, n_threads: 2, settings }
     }
 
-    fn open(self, path: &Path) -> Session {
+    pub(crate) fn open(self, path: &Path) -> Session {
         let model = Model::open(path).unwrap_or_else(|error| panic!("{error}"));
         let cpu = Cpu::at(self.level, self.numbers).unwrap();
         let device = Box::new(CpuDevice::new(cpu, self.n_threads).unwrap());
@@ -65,7 +65,7 @@ fn likeliest(logits: &[f32]) -> u32 {
 }
 
 /// `√(mean (a - b)²) / std b`
-fn relative_error(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn relative_error(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let n = b.len() as f64;
     let mean = b.iter().map(|x| f64::from(*x)).sum::<f64>() / n;

@@ -84,8 +84,8 @@ fn files(folder: &Path) -> Vec<(PathBuf, Option<String>)> {
         files.push((folder.join("hf"), None));
     }
     let name = folder.file_name().unwrap().to_str().unwrap();
-    let mut ggufs: Vec<PathBuf> =
-        fs::read_dir(folder.join("gguf")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let ggufs = fs::read_dir(folder.join("gguf")).into_iter().flatten();
+    let mut ggufs: Vec<PathBuf> = ggufs.map(|entry| entry.unwrap().path()).collect();
     ggufs.sort();
     for path in ggufs {
         let stem = path.file_stem().unwrap().to_str().unwrap();
@@ -108,17 +108,34 @@ fn the_default_model_answers_as_it_was_recorded() {
     }
 }
 
+/// The recorded models, each with the bar of its precise logits.
+const MODELS: [(&str, f64); 12] = [
+    ("tiny-llama", 1e-5),
+    ("tiny-llama3rope", 1e-5),
+    ("tiny-mistral", 1e-5),
+    ("tiny-qwen2", 1e-5),
+    ("tiny-qwen3", 1e-5),
+    ("tiny-qwen3moe", 1e-5),
+    ("tiny-deepseek-v2", 1e-5),
+    ("tiny-deepseek-v2-qlora", 1e-5),
+    // The original keeps another number from dividing by zero in two norms.
+    ("tiny-glm4-moe-lite", 4e-5),
+    ("k256-qwen3", 1e-5),
+    ("k256-qwen3moe", 1e-5),
+    ("k256-deepseek-v2", 1e-5),
+];
+
 #[test]
 fn precise_logits_are_those_of_exact_arithmetic() {
     let Some(folder) = oracles::folder() else { return };
-    for model in ["tiny-qwen3", "k256-qwen3"] {
+    for (model, bar) in MODELS {
         let folder = folder.join(model);
         for (path, format) in files(&folder) {
             let prompts = prompts(&folder, format.as_deref());
             let errors = errors(Run::new(Numbers::Single), &path, &prompts, true);
             let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);
             println!("{worst:.2e} {}", path.display());
-            assert!(worst <= 1e-5, "{worst:e} {}", path.display());
+            assert!(worst <= bar, "{worst:e} {}", path.display());
         }
     }
 }
@@ -133,7 +150,7 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
 #[test]
 fn activations_of_8_bits_cost_no_more_than_they_cost_llama_cpp() {
     let Some(folder) = oracles::folder() else { return };
-    for model in ["tiny-qwen3", "k256-qwen3"] {
+    for (model, _) in MODELS {
         let folder = folder.join(model);
         let is_rounded_alike = |(_, format): &(PathBuf, Option<String>)| {
             format.as_ref().is_none_or(|format| ["Q8_0", "Q4_0", "F16", "BF16"].contains(&format.as_str()))

@@ -73,6 +73,7 @@ const LAYERS: [Layers; 3] = [
             ("stop", 1),
             ("families", 2),
             ("blocks", 3),
+            ("binding", 3),
             ("load", 4),
             ("generate", 5),
         ],

@@ -1,19 +1,35 @@
-//! `DeepSeek` V2 and GLM-4.7-Flash: latent attention, a dense first block, experts in all others.
+//! `DeepSeek` V2 and V3, GLM-4.7-Flash and Youtu-LLM: latent attention, dense blocks first, experts in all others.
 //!
 //! In: the residual stream `[t, d]`. Out: the same, one block later.
-//! The two differ in sizes, in whether queries pass a latent too, and in how experts are chosen and weighed.
+//! They differ in sizes, in whether queries pass a latent too, and in how experts are chosen and weighed.
 //! Read next: `layers/latent.rs` and `layers/experts.rs`.
+
+use std::collections::BTreeSet;
 
 use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
+use fusebox_runtime::error::Error;
+use fusebox_runtime::weights::Kind;
 
-use crate::config::{Config, Experts, Family, Formats, Gate, Latent, Pairing, Rope, Scaling};
+use crate::config::{Config, Experts, Family, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling};
+use crate::facts::Facts;
+use crate::families::rotation::rope;
+use crate::families::sizes::{self, backbone};
 use crate::layers::experts::experts;
 use crate::layers::latent::latent;
 use crate::layers::mlp::mlp;
 use crate::layers::norm::norm;
+use crate::layers::rope::yarn_scale;
 use crate::layers::scope::Scope;
+use crate::naming::keys::{
+    GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, RENORM, SELECTION, TURNED, VALUE,
+    VALUE_MLA,
+};
+use crate::naming::tensors::BIAS;
+
+/// How many tokens GLM-4.7-Flash has.
+const GLM_VOCAB: usize = 154_880;
 
 /// One block.
 pub fn block(m: &Scope, sizes: &Latent, layer: usize, x: &Tensor) -> Tensor {
@@ -23,6 +39,86 @@ pub fn block(m: &Scope, sizes: &Latent, layer: usize, x: &Tensor) -> Tensor {
         Some(sizes) => x + experts(m, sizes, &h),
         None => x + mlp(m, "", m.config.ff, &h),
     }
+}
+
+/// The sizes of the model in a file.
+///
+/// # Errors
+/// Names the fact that is missing or makes no sense.
+pub fn read(facts: &Facts) -> Result<Config, Error> {
+    let sizes = latent_sizes(facts)?;
+    let pairing = if facts.flag(INTERLEAVED) == Some(false) { Pairing::Halves } else { Pairing::Neighbours };
+    let rope = rope(facts, 1e4, pairing, sizes.rope)?;
+    let backbone = backbone(facts, Family::DeepSeek(sizes), rope)?;
+    let gate = gate(facts, &backbone)?;
+    // A sigmoid came with weights that add up to one; GGUF says so where they do.
+    let by_default = gate == Gate::Sigmoid && facts.kind() == Kind::Safetensors;
+    let found = sizes::experts(facts, gate, facts.flag(RENORM).unwrap_or(by_default))?;
+    let Some((experts, n_dense)) = found else { return Ok(backbone) };
+    let groups = groups(facts, &experts)?;
+    Ok(Config { experts: Some(Experts { groups, ..experts }), n_dense, ..backbone })
+}
+
+/// The sizes of latent attention. New GGUF files tell the sizes of heads beside those of what is cached.
+fn latent_sizes(facts: &Facts) -> Result<Latent, Error> {
+    let (n_heads, kv_lora, rope) = (facts.count(HEADS)?, facts.count(KV_LORA)?, facts.count(TURNED)?);
+    sizes::turned(facts, TURNED, rope)?;
+    let value = if let Some(value) = facts.count_if(VALUE_MLA)? { value } else { facts.count(VALUE)? };
+    let nope = match (facts.count_if(NOPE)?, facts.count_if(KEY_MLA)?) {
+        (Some(nope), _) => nope,
+        (None, mla) => {
+            let (key, whole) = mla.map_or((HEAD, facts.count(HEAD)), |whole| (KEY_MLA, Ok(whole)));
+            let whole = whole?;
+            whole.checked_sub(rope).filter(|nope| *nope > 0).ok_or_else(|| {
+                facts.refused(key, format!("expected more than the {rope} elements turned, found {whole}"))
+            })?
+        }
+    };
+    let is_joint = facts.has("blk.0.attn_kv_b");
+    Ok(Latent { n_heads, q_lora: facts.count_or_none(Q_LORA)?, kv_lora, nope, rope, value, is_joint })
+}
+
+/// How a router's outputs become weights.
+fn gate(facts: &Facts, backbone: &Config) -> Result<Gate, Error> {
+    if let Some(word) = facts.word(GATE) {
+        return match word {
+            "softmax" => Ok(Gate::Softmax),
+            "sigmoid" => Ok(Gate::Sigmoid),
+            _ => Err(facts.refused(GATE, format!("expected softmax or sigmoid, found {word}"))),
+        };
+    }
+    // Early GGUF files of GLM-4.7-Flash do not say; a bias for the selection came with the sigmoid.
+    let is_glm = [47, 48].contains(&backbone.n_layers) && backbone.vocab == GLM_VOCAB;
+    let is_biased = facts.has(&format!("blk.{}.exp_probs_b{BIAS}", backbone.n_layers - 1));
+    match facts.size_if(GATE)?.unwrap_or(0) {
+        0 if is_glm || facts.kind() == Kind::Safetensors && is_biased => Ok(Gate::Sigmoid),
+        0 | 1 => Ok(Gate::Softmax),
+        2 => Ok(Gate::Sigmoid),
+        3 => Ok(Gate::SoftmaxOfSelected),
+        4 => Ok(Gate::RootOfSoftplus),
+        other => Err(facts.refused(GATE, format!("expected 1 to 4, found {other}"))),
+    }
+}
+
+/// The groups of experts: V2 takes those with the best expert, all after it those with the two best together.
+fn groups(facts: &Facts, experts: &Experts) -> Result<Option<Groups>, Error> {
+    let n_best = match facts.word(SELECTION) {
+        Some("greedy") => return Ok(None),
+        Some("group_limited_greedy") => 1,
+        Some("noaux_tc") => 2,
+        None => {
+            if experts.gate == Gate::Softmax {
+                1
+            } else {
+                2
+            }
+        }
+        Some(other) => {
+            let what = format!("expected greedy, group_limited_greedy or noaux_tc, found {other}");
+            return Err(facts.refused(SELECTION, what));
+        }
+    };
+    sizes::groups(facts, experts, n_best)
 }
 
 /// DeepSeek-V2-Lite.
@@ -35,6 +131,7 @@ pub fn deepseek_v2_lite() -> Config {
             nope: 128,
             rope: 64,
             value: 128,
+            is_joint: false,
         }),
         hidden: 2048,
         n_layers: 27,
@@ -49,7 +146,8 @@ pub fn deepseek_v2_lite() -> Config {
                 beta_fast: 32.0,
                 beta_slow: 1.0,
                 original: 4096.0,
-                mscale: 0.707,
+                magnitude: 1.0,
+                sharpening: yarn_scale(40.0, 0.707),
             },
         },
         ff: 10_944,
@@ -62,9 +160,12 @@ pub fn deepseek_v2_lite() -> Config {
             is_biased: false,
             renorm: false,
             scale: 1.0,
+            groups: None,
+            is_joint: false,
         }),
         n_dense: 1,
         tied: false,
+        biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
         cache: DType::F32,
     }
@@ -80,9 +181,10 @@ pub fn glm_4_7_flash() -> Config {
             nope: 192,
             rope: 64,
             value: 256,
+            is_joint: false,
         }),
         n_layers: 47,
-        vocab: 154_880,
+        vocab: GLM_VOCAB,
         eps: 1e-5,
         rope: Rope { theta: 1e6, pairing: Pairing::Neighbours, scaling: Scaling::None },
         ff: 10_240,
@@ -95,6 +197,8 @@ pub fn glm_4_7_flash() -> Config {
             is_biased: true,
             renorm: true,
             scale: 1.8,
+            groups: None,
+            is_joint: false,
         }),
         ..deepseek_v2_lite()
     }

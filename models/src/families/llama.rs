@@ -1,31 +1,53 @@
-//! Llama 3: grouped attention and a dense network, each behind a norm and added to the residual stream.
+//! Llama: grouped attention and a dense network, each behind a norm and added to the residual stream.
 //!
 //! In: the residual stream `[t, d]`. Out: the same, one block later.
-//! Heads are paired by halves, as in the published weights; GGUF files hold them reordered to neighbours, and whoever
-//! loads those sets `rope.pairing`.
+//! Heads are paired by halves, as in the published weights; GGUF files hold them reordered to neighbours.
+//! Mistral is the same with a window; it goes by the name of Llama in GGUF.
 //! Read next: `qwen3.rs`, which adds norms and experts.
+
+use std::collections::BTreeSet;
 
 use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
+use fusebox_runtime::error::Error;
+use fusebox_runtime::weights::Kind;
 
-use crate::config::{Config, Family, Formats, Grouped, Pairing, Rope, Scaling};
+use crate::config::{Config, Family, Formats, Grouped, Pairing, Rope, Scaling, Window};
+use crate::facts::Facts;
+use crate::families::rotation::rope;
+use crate::families::sizes::{self, backbone, window};
 use crate::layers::attention::grouped;
 use crate::layers::mlp::mlp;
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 
 /// One block.
-pub fn block(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
-    let x = x + grouped(m, heads, &norm(m, "attn_norm", x, &m.d));
+pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
+    let x = x + grouped(m, heads, layer, &norm(m, "attn_norm", x, &m.d));
     let h = norm(m, "ffn_norm", &x, &m.d);
     x + mlp(m, "", m.config.ff, &h)
+}
+
+/// The sizes of the model in a file.
+///
+/// # Errors
+/// Names the fact that is missing or makes no sense.
+pub fn read(facts: &Facts) -> Result<Config, Error> {
+    let window = window(facts, true, 0)?;
+    let heads = Grouped { window, ..sizes::grouped(facts, false)? };
+    let pairing = match facts.kind() {
+        Kind::Gguf { .. } => Pairing::Neighbours,
+        Kind::Safetensors | Kind::Ajc1 => Pairing::Halves,
+    };
+    let rope = rope(facts, 1e4, pairing, heads.head)?;
+    backbone(facts, Family::Llama(heads), rope)
 }
 
 /// Llama-3.2-1B.
 pub fn llama_3_2_1b() -> Config {
     Config {
-        family: Family::Llama(Grouped { n_heads: 32, n_kv: 8, head: 64, qk_norm: false }),
+        family: Family::Llama(Grouped { n_heads: 32, n_kv: 8, head: 64, qk_norm: false, window: None }),
         hidden: 2048,
         n_layers: 16,
         vocab: 128_256,
@@ -40,7 +62,24 @@ pub fn llama_3_2_1b() -> Config {
         experts: None,
         n_dense: 0,
         tied: true,
+        biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
         cache: DType::F32,
+    }
+}
+
+/// Mistral-7B-v0.1.
+pub fn mistral_7b() -> Config {
+    let window = Some(Window { size: 4096, from: 0 });
+    Config {
+        family: Family::Llama(Grouped { n_heads: 32, n_kv: 8, head: 128, qk_norm: false, window }),
+        hidden: 4096,
+        n_layers: 32,
+        vocab: 32_000,
+        context: 8192,
+        rope: Rope { theta: 1e4, pairing: Pairing::Halves, scaling: Scaling::None },
+        ff: 14_336,
+        tied: false,
+        ..llama_3_2_1b()
     }
 }

@@ -14,26 +14,48 @@ use crate::layers::scope::Scope;
 
 pub mod deepseek;
 pub mod llama;
+pub mod qwen2;
 pub mod qwen3;
+mod rotation;
+mod sizes;
 
-/// The architectures whose files are read.
-pub const ARCHITECTURES: [&str; 1] = ["qwen3"];
+/// From what a file says of its model to the sizes of it.
+type Reader = fn(&Facts) -> Result<Config, Error>;
+
+/// The architectures whose files are read, as GGUF and as `config.json` call them.
+const READERS: [(&str, Reader); 12] = [
+    ("llama", llama::read),
+    ("mistral", llama::read),
+    ("qwen2", qwen2::read),
+    ("qwen3", qwen3::read),
+    ("qwen3moe", qwen3::read),
+    ("qwen3_moe", qwen3::read),
+    ("deepseek2", deepseek::read),
+    ("deepseek_v2", deepseek::read),
+    ("deepseek_v3", deepseek::read),
+    ("glm4_moe_lite", deepseek::read),
+    ("youtu", deepseek::read),
+    ("youtu_llm", deepseek::read),
+];
+
+/// Their names.
+pub fn architectures() -> String {
+    READERS.map(|(name, _)| name).join(", ")
+}
 
 /// The sizes of the model in a file of this architecture; nothing for one that is not known.
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
 pub fn read(architecture: &str, facts: &Facts) -> Result<Option<Config>, Error> {
-    match architecture {
-        "qwen3" => qwen3::read(facts).map(Some),
-        _ => Ok(None),
-    }
+    let reader = READERS.iter().find(|(name, _)| *name == architecture);
+    reader.map(|(_, read)| read(facts)).transpose()
 }
 
 /// One block, with its weights and states named `blk.N.*`.
 pub fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
     m.g.block(&format!("blk.{layer}"), |_| match &m.config.family {
-        Family::Llama(heads) => llama::block(m, heads, x),
+        Family::Llama(heads) => llama::block(m, heads, layer, x),
         Family::Qwen3(heads) => qwen3::block(m, heads, layer, x),
         Family::DeepSeek(sizes) => deepseek::block(m, sizes, layer, x),
     })

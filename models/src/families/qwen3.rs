@@ -4,23 +4,29 @@
 //! The dense and the sparse models differ in nothing but the second half of a block.
 //! Read next: `deepseek.rs`, which caches latents instead of keys and values.
 
+use std::collections::BTreeSet;
+
 use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
+use fusebox_runtime::weights::Kind;
 
 use crate::config::{Config, Experts, Family, Formats, Gate, Grouped, Pairing, Rope, Scaling};
 use crate::facts::Facts;
+use crate::families::qwen2::WINDOW_FROM;
+use crate::families::rotation::rope;
+use crate::families::sizes::{self, backbone, experts as experts_of, window};
 use crate::layers::attention::grouped;
 use crate::layers::experts::experts;
 use crate::layers::mlp::mlp;
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
-use crate::naming::{CONTEXT, EPS, FF, HEAD, HEADS, HIDDEN, KV_HEADS, LAYERS, SCALING, THETA, TIED};
+use crate::naming::keys::RENORM;
 
 /// One block.
 pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
-    let x = x + grouped(m, heads, &norm(m, "attn_norm", x, &m.d));
+    let x = x + grouped(m, heads, layer, &norm(m, "attn_norm", x, &m.d));
     let h = norm(m, "ffn_norm", &x, &m.d);
     match m.config.experts_of(layer) {
         Some(sizes) => x + experts(m, sizes, &h),
@@ -33,40 +39,20 @@ pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
 /// # Errors
 /// Names the fact that is missing or makes no sense.
 pub fn read(facts: &Facts) -> Result<Config, Error> {
-    let (n_heads, n_kv) = (facts.count(HEADS)?, facts.count(KV_HEADS)?);
-    if n_heads % n_kv != 0 {
-        let what = format!("expected a divisor of the {n_heads} query heads, found {n_kv}");
-        return Err(facts.refused(KV_HEADS, what));
-    }
-    let hidden = facts.count(HIDDEN)?;
-    let head = facts.count_if(HEAD)?.unwrap_or(hidden / n_heads);
-    if head == 0 || head % 2 != 0 {
-        return Err(facts.refused(HEAD, format!("expected an even number, found {head}")));
-    }
-    if let Some(scaling) = facts.word(SCALING).filter(|word| !["none", "default"].contains(word)) {
-        return Err(facts.refused(SCALING, format!("expected none, found {scaling}")));
-    }
-    Ok(Config {
-        family: Family::Qwen3(Grouped { n_heads, n_kv, head, qk_norm: true }),
-        hidden,
-        n_layers: facts.count(LAYERS)?,
-        vocab: facts.vocab()?,
-        context: facts.count(CONTEXT)?,
-        eps: facts.number_if(EPS)?.unwrap_or(1e-6) as f32,
-        rope: Rope { theta: facts.number_if(THETA)?.unwrap_or(1e6), ..qwen3_0_6b().rope },
-        ff: facts.count(FF)?,
-        experts: None,
-        n_dense: 0,
-        tied: facts.flag(TIED).unwrap_or(!facts.has("output")),
-        formats: Formats::Uniform(Format::F32),
-        cache: DType::F32,
-    })
+    let window = window(facts, false, WINDOW_FROM)?;
+    let heads = Grouped { window, ..sizes::grouped(facts, true)? };
+    let rope = rope(facts, 1e6, Pairing::Halves, heads.head)?;
+    // GGUF does not say that weights add up to one: they always do.
+    let renorm = facts.flag(RENORM).unwrap_or(matches!(facts.kind(), Kind::Gguf { .. }));
+    let (experts, n_dense) = experts_of(facts, Gate::Softmax, renorm)?.unzip();
+    let backbone = backbone(facts, Family::Qwen3(heads), rope)?;
+    Ok(Config { experts, n_dense: n_dense.unwrap_or(0), ..backbone })
 }
 
 /// Qwen3-0.6B.
 pub fn qwen3_0_6b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { n_heads: 16, n_kv: 8, head: 128, qk_norm: true }),
+        family: Family::Qwen3(Grouped { n_heads: 16, n_kv: 8, head: 128, qk_norm: true, window: None }),
         hidden: 1024,
         n_layers: 28,
         vocab: 151_936,
@@ -77,6 +63,7 @@ pub fn qwen3_0_6b() -> Config {
         experts: None,
         n_dense: 0,
         tied: true,
+        biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
         cache: DType::F32,
     }
@@ -85,7 +72,7 @@ pub fn qwen3_0_6b() -> Config {
 /// Qwen3-8B.
 pub fn qwen3_8b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { n_heads: 32, n_kv: 8, head: 128, qk_norm: true }),
+        family: Family::Qwen3(Grouped { n_heads: 32, n_kv: 8, head: 128, qk_norm: true, window: None }),
         hidden: 4096,
         n_layers: 36,
         ff: 12_288,
@@ -97,7 +84,7 @@ pub fn qwen3_8b() -> Config {
 /// Qwen3-30B-A3B: every block has experts.
 pub fn qwen3_30b_a3b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { n_heads: 32, n_kv: 4, head: 128, qk_norm: true }),
+        family: Family::Qwen3(Grouped { n_heads: 32, n_kv: 4, head: 128, qk_norm: true, window: None }),
         hidden: 2048,
         n_layers: 48,
         ff: 6144,
@@ -110,6 +97,8 @@ pub fn qwen3_30b_a3b() -> Config {
             is_biased: false,
             renorm: true,
             scale: 1.0,
+            groups: None,
+            is_joint: false,
         }),
         tied: false,
         ..qwen3_0_6b()

@@ -2,7 +2,7 @@
 //!
 //! In: normed activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
 //! Query head `kv·G + g` reads key head `kv`; as both are axes of the query, nothing is ever repeated.
-//! A token never sees a position after its own.
+//! A token never sees a position after its own; with a window, none far before it either.
 //! [`attend`] serves `latent.rs` as well.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
@@ -15,15 +15,15 @@ use crate::layers::scope::Scope;
 use crate::layers::softmax::softmax;
 
 /// Attention with grouped heads over cached keys and values.
-pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
+pub fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
     let (s, d) = (&m.s, &m.d);
     let kv = &m.g.dim("kv", heads.n_kv);
     let group = &m.g.dim("g", heads.n_heads / heads.n_kv);
     let e = &m.g.dim("e", heads.head);
 
-    let q = x.contract(&m.matrix("attn_q", &[kv, group, e, d]), [d]); // [t, kv, g, e]
-    let k = x.contract(&m.matrix("attn_k", &[kv, e, d]), [d]); // [t, kv, e]
-    let v = x.contract(&m.matrix("attn_v", &[kv, e, d]), [d]); // [t, kv, e]
+    let q = m.linear(x, "attn_q", &[kv, group, e], [d]); // [t, kv, g, e]
+    let k = m.linear(x, "attn_k", &[kv, e], [d]); // [t, kv, e]
+    let v = m.linear(x, "attn_v", &[kv, e], [d]); // [t, kv, e]
 
     let normed = |name, x| if heads.qk_norm { norm(m, name, &x, e) } else { x };
     let q = rotate(m, &normed("attn_q_norm", q), e);
@@ -31,18 +31,24 @@ pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
 
     let k = remember(m, "k", &[kv, s, e], &k);
     let v = remember(m, "v", &[kv, s, e], &v);
-    let y = attend(m, &q, &k, &v, e, 1.0 / (heads.head as f64).sqrt()); // [t, kv, g, e]
-    y.contract(&m.matrix("attn_output", &[d, kv, group, e]), [kv, group, e])
+    let scale = 1.0 / (heads.head as f64).sqrt();
+    let y = attend(m, [&q, &k, &v], e, scale, heads.window_of(layer)); // [t, kv, g, e]
+    m.linear(&y, "attn_output", &[d], [kv, group, e])
 }
 
 /// `softmax(q·k · scale + mask) · v`, queries and keys contracted over `e`.
-pub fn attend(m: &Scope, q: &Tensor, k: &Tensor, v: &Tensor, e: &Dim, scale: f64) -> Tensor {
-    let scores = q.contract(k, [e]) * scale as f32 + causal(m);
+pub fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scale: f64, window: Option<usize>) -> Tensor {
+    let scores = q.contract(k, [e]) * scale as f32 + mask(m, window);
     softmax(&scores, &m.s).contract(v, [&m.s])
 }
 
-/// 0 where a token may look, -∞ where the position is after its own.
-fn causal(m: &Scope) -> Tensor {
-    let seen = m.g.iota(&m.s).le(&m.positions());
-    m.g.select(&seen, &m.g.constant(0.0), &m.g.constant(f32::NEG_INFINITY)) // [s, t]
+/// 0 where a token may look, -∞ where the position is after its own, or as far before it as the window is long.
+fn mask(m: &Scope, window: Option<usize>) -> Tensor {
+    let (position, own) = (m.g.iota(&m.s), m.positions());
+    let unseen = m.g.constant(f32::NEG_INFINITY);
+    let causal = m.g.select(&position.le(&own), &m.g.constant(0.0), &unseen); // [s, t]
+    match window {
+        None => causal,
+        Some(size) => m.g.select(&own.lt(&(position + m.g.integer(size as i32))), &causal, &unseen),
+    }
 }

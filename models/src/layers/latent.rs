@@ -20,17 +20,28 @@ pub fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
     let h = &m.g.dim("h", sizes.n_heads);
     let c = &m.g.dim("c", sizes.kv_lora);
     let key = &m.g.dim("e", sizes.nope + sizes.rope);
-    let (nope, value) = (&key.sized(sizes.nope), &key.sized(sizes.value));
+    let value = &key.sized(sizes.value);
 
     let q = query(m, sizes, &[h, key], x); // [t, h, e]
     let (low, k_rope) = cached(m, sizes, c, x); // [s, c], [s, e]
 
-    let k_nope = low.contract(&m.matrix("attn_k_b", &[h, c, nope]), [c]); // [s, h, e]
+    let (k_b, v_b) = expansions(m, sizes, [h, key, c]);
+    let k_nope = low.contract(&k_b, [c]); // [s, h, e]
     let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [s, h, e]
-    let v = low.contract(&m.matrix("attn_v_b", &[h, value, c]), [c]); // [s, h, e]
+    let v = low.contract(&v_b, [c]); // [s, h, e]
 
-    let y = attend(m, &q, &k, &v, key, scale(m, sizes)); // [t, h, e]
-    y.contract(&m.matrix("attn_output", &[&m.d, h, value]), [h, value])
+    let y = attend(m, [&q, &k, &v], key, scale(m, sizes), None); // [t, h, e]
+    m.linear(&y, "attn_output", &[&m.d], [h, value])
+}
+
+/// What makes the positionless part of keys of a latent, and what makes values.
+fn expansions(m: &Scope, sizes: &Latent, [h, e, c]: [&Dim; 3]) -> (Tensor, Tensor) {
+    let (nope, value) = (&e.sized(sizes.nope), &e.sized(sizes.value));
+    if sizes.is_joint {
+        let both = m.matrix("attn_kv_b", &[h, &e.sized(sizes.nope + sizes.value), c]);
+        return (both.slice(e, 0, sizes.nope), both.slice(e, sizes.nope, sizes.value));
+    }
+    (m.matrix("attn_k_b", &[h, c, nope]), m.matrix("attn_v_b", &[h, value, c]))
 }
 
 /// What scores are multiplied by.
@@ -42,11 +53,11 @@ pub fn scale(m: &Scope, sizes: &Latent) -> f64 {
 fn query(m: &Scope, sizes: &Latent, [h, e]: &[&Dim; 2], x: &Tensor) -> Tensor {
     let q = if let Some(rank) = sizes.q_lora {
         let low = &m.g.dim("q", rank);
-        let squeezed = x.contract(&m.matrix("attn_q_a", &[low, &m.d]), [&m.d]); // [t, q]
-        norm(m, "attn_q_a_norm", &squeezed, low).contract(&m.matrix("attn_q_b", &[h, e, low]), [low])
+        let squeezed = m.linear(x, "attn_q_a", &[low], [&m.d]); // [t, q]
+        m.linear(&norm(m, "attn_q_a_norm", &squeezed, low), "attn_q_b", &[h, e], [low])
     } else {
-        x.contract(&m.matrix("attn_q", &[h, e, &m.d]), [&m.d])
-    };
+        m.linear(x, "attn_q", &[h, e], [&m.d])
+    }; // [t, h, e]
     let q_nope = q.slice(*e, 0, sizes.nope);
     let q_rope = rotate(m, &q.slice(*e, sizes.nope, sizes.rope), &e.sized(sizes.rope));
     m.g.concat(*e, &[&q_nope, &q_rope])
@@ -57,7 +68,7 @@ fn cached(m: &Scope, sizes: &Latent, c: &Dim, x: &Tensor) -> (Tensor, Tensor) {
     let both = &c.sized(sizes.kv_lora + sizes.rope);
     let parts = |x: &Tensor| (x.slice(c, 0, sizes.kv_lora), x.slice(c, sizes.kv_lora, sizes.rope));
 
-    let (low, k_rope) = parts(&x.contract(&m.matrix("attn_kv_a_mqa", &[both, &m.d]), [&m.d]));
+    let (low, k_rope) = parts(&m.linear(x, "attn_kv_a_mqa", &[both], [&m.d]));
     let low = norm(m, "attn_kv_a_norm", &low, c);
     let k_rope = rotate(m, &k_rope, &c.sized(sizes.rope));
 

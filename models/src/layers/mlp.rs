@@ -11,9 +11,9 @@ use crate::layers::scope::Scope;
 /// The network of inner width `ff` whose weights' names end in `suffix`.
 pub fn mlp(m: &Scope, suffix: &str, ff: usize, x: &Tensor) -> Tensor {
     let (d, f) = (&m.d, &m.g.dim("f", ff));
-    let gate = x.contract(&m.matrix(&format!("ffn_gate{suffix}"), &[f, d]), [d]); // [t, f]
-    let up = x.contract(&m.matrix(&format!("ffn_up{suffix}"), &[f, d]), [d]); // [t, f]
-    swiglu(&gate, &up).contract(&m.matrix(&format!("ffn_down{suffix}"), &[d, f]), [f])
+    let gate = m.linear(x, &format!("ffn_gate{suffix}"), &[f], [d]); // [t, f]
+    let up = m.linear(x, &format!("ffn_up{suffix}"), &[f], [d]); // [t, f]
+    m.linear(&swiglu(&gate, &up), &format!("ffn_down{suffix}"), &[d], [f])
 }
 
 /// `silu(gate) · up`

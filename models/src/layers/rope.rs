@@ -23,24 +23,33 @@ pub fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
 
     let speeds: Vec<f32> = speeds(&m.config.rope, n_dims).into_iter().map(|speed| speed as f32).collect();
     let angle = m.positions().cast(DType::F32) * m.g.table(pair, &speeds); // [t, pair]
-    let (cos, sin) = (&angle.cos(), &angle.sin());
+    let (cos, sin) = (&magnified(m, angle.cos()), &magnified(m, angle.sin()));
 
     let x = x.split(axis, &axes);
     let (a, b) = (&x.slice(side, 0, 1), &x.slice(side, 1, 1));
     m.g.concat(side, &[&(a * cos - b * sin), &(b * cos + a * sin)]).merge(&axes, axis)
 }
 
+/// What turns, as long as the scaling wants it.
+fn magnified(m: &Scope, x: Tensor) -> Tensor {
+    match m.config.rope.scaling {
+        Scaling::Yarn { magnitude, .. } if magnitude != 1.0 => x * magnitude as f32,
+        Scaling::Yarn { .. } | Scaling::None | Scaling::Factors(_) | Scaling::Llama3 { .. } => x,
+    }
+}
+
 /// Radians each pair turns per position.
 pub fn speeds(rope: &Rope, n_dims: usize) -> Vec<f64> {
     let stretched = |pair: usize| {
         let speed = rope.theta.powf(-2.0 * pair as f64 / n_dims as f64);
-        match rope.scaling {
+        match &rope.scaling {
             Scaling::None => speed,
-            Scaling::Llama3 { factor, low, high, original } => {
+            Scaling::Factors(factors) => speed / factors.get(pair).map_or(1.0, |factor| f64::from(*factor)),
+            &Scaling::Llama3 { factor, low, high, original } => {
                 let turns = original * speed / TAU;
                 blend(speed, speed / factor, (high - turns) / (high - low))
             }
-            Scaling::Yarn { factor, beta_fast, beta_slow, original, .. } => {
+            &Scaling::Yarn { factor, beta_fast, beta_slow, original, .. } => {
                 let (first, last) = ramp(rope.theta, n_dims, [beta_fast, beta_slow], original);
                 blend(speed, speed / factor, (pair as f64 - first) / (last - first).max(0.001))
             }
@@ -49,12 +58,17 @@ pub fn speeds(rope: &Rope, n_dims: usize) -> Vec<f64> {
     (0..n_dims / 2).map(stretched).collect()
 }
 
-/// What YaRN multiplies queries by, and keys, to sharpen the scores of longer texts.
+/// What queries are multiplied by, and keys, to sharpen the scores of longer texts.
 pub fn sharpening(rope: &Rope) -> f64 {
     match rope.scaling {
-        Scaling::Yarn { factor, mscale, .. } => 1.0 + 0.1 * mscale * factor.ln(),
-        Scaling::None | Scaling::Llama3 { .. } => 1.0,
+        Scaling::Yarn { sharpening, .. } => sharpening,
+        Scaling::None | Scaling::Factors(_) | Scaling::Llama3 { .. } => 1.0,
     }
+}
+
+/// How much YaRN magnifies for texts so much longer, with this strength.
+pub fn yarn_scale(factor: f64, strength: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * strength * factor.ln() }
 }
 
 /// From `fast` at 0 to `slow` at 1, and no further.

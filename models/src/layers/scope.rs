@@ -9,6 +9,7 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
 use crate::config::Config;
+use crate::naming::tensors::BIAS;
 
 /// The surroundings of a layer.
 pub struct Scope<'a> {
@@ -41,6 +42,13 @@ impl<'a> Scope<'a> {
     #[track_caller]
     pub fn positions(&self) -> Tensor {
         self.g.iota(&self.t) + self.g.symbolic(&self.at) // [t]
+    }
+
+    /// `W x`, and `+ b` where the model has a bias of this name.
+    #[track_caller]
+    pub fn linear<const N: usize>(&self, x: &Tensor, name: &str, rows: &[&Dim], over: [&Dim; N]) -> Tensor {
+        let y = x.contract(&self.matrix(name, &[rows, &over].concat()), over);
+        if self.config.biased.contains(name) { y + self.precise(&format!("{name}{BIAS}"), rows) } else { y }
     }
 
     /// A stored matrix; its rows run along the last axes.

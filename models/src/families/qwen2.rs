@@ -1,0 +1,43 @@
+//! Qwen2 and Qwen2.5: the block of Llama, with biases on queries, keys and values.
+//!
+//! In: the residual stream `[t, d]`. Out: the same, one block later.
+//! Some members could look back through a window in their later blocks; none that was published uses it.
+//! Read next: `llama.rs`, which has the block.
+
+use fusebox_runtime::error::Error;
+
+use crate::config::{Config, Family, Grouped, Pairing, Rope, Scaling};
+use crate::facts::Facts;
+use crate::families::llama::llama_3_2_1b;
+use crate::families::rotation::rope;
+use crate::families::sizes::{self, backbone, window};
+
+/// The first block with a window, where a file has one and does not say.
+pub(super) const WINDOW_FROM: usize = 28;
+
+/// The sizes of the model in a file.
+///
+/// # Errors
+/// Names the fact that is missing or makes no sense.
+pub fn read(facts: &Facts) -> Result<Config, Error> {
+    let window = window(facts, false, WINDOW_FROM)?;
+    let heads = Grouped { window, ..sizes::grouped(facts, false)? };
+    let rope = rope(facts, 1e4, Pairing::Halves, heads.head)?;
+    backbone(facts, Family::Llama(heads), rope)
+}
+
+/// Qwen2.5-0.5B.
+pub fn qwen2_5_0_5b() -> Config {
+    Config {
+        family: Family::Llama(Grouped { n_heads: 14, n_kv: 2, head: 64, qk_norm: false, window: None }),
+        hidden: 896,
+        n_layers: 24,
+        vocab: 151_936,
+        eps: 1e-6,
+        rope: Rope { theta: 1e6, pairing: Pairing::Halves, scaling: Scaling::None },
+        ff: 4864,
+        tied: true,
+        biased: ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into(),
+        ..llama_3_2_1b()
+    }
+}

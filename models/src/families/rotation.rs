@@ -1,0 +1,105 @@
+//! How positions turn queries and keys, as files tell it.
+//!
+//! In: the facts of a file. Out: a `Rope`, or one sentence with the key that is missing or makes no sense.
+//! GGUF and `config.json` tell the same in different words: the first has factors of pairs as a tensor, and a tenth of
+//! the strength of YaRN. What a `Rope` means is in `layers/rope.rs`.
+
+use fusebox_runtime::error::Error;
+use fusebox_runtime::weights::Kind;
+
+use crate::config::{Pairing, Rope, Scaling};
+use crate::facts::Facts;
+use crate::layers::rope::yarn_scale;
+use crate::naming::keys::{
+    BETA_FAST, BETA_SLOW, CONTEXT, HIGH, Key, LOW, MAGNITUDE, MSCALE, MSCALE_ALL, ORIGINAL, SCALING, STRETCH,
+    THETA,
+};
+
+/// The tensor with a factor for each pair.
+const FACTORS: &str = "rope_freqs";
+/// GGUF holds so much of YaRN's strength.
+const GGUF_STRENGTH: f64 = 0.1;
+
+/// How `n_dims` elements of a head are turned.
+pub(super) fn rope(facts: &Facts, theta: f64, pairing: Pairing, n_dims: usize) -> Result<Rope, Error> {
+    let theta = facts.number_if(THETA)?.unwrap_or(theta);
+    Ok(Rope { theta, pairing, scaling: scaling(facts, n_dims)? })
+}
+
+fn scaling(facts: &Facts, n_dims: usize) -> Result<Scaling, Error> {
+    let kind = facts.word(SCALING).unwrap_or("none");
+    match kind {
+        "none" | "default" => factors(facts, n_dims),
+        "linear" => Ok(Scaling::Factors(vec![needed(facts, STRETCH)? as f32; n_dims / 2])),
+        "llama3" => llama3(facts),
+        "yarn" => yarn(facts),
+        _ => {
+            Err(facts
+                .refused(SCALING, format!("expected none, default, linear, llama3 or yarn, found {kind}")))
+        }
+    }
+}
+
+/// What the tensor of factors says, where there is one.
+fn factors(facts: &Facts, n_dims: usize) -> Result<Scaling, Error> {
+    if !facts.has(FACTORS) {
+        return Ok(Scaling::None);
+    }
+    let expected = n_dims / 2;
+    match facts.numbers(FACTORS) {
+        Some(factors) if factors.len() != expected => {
+            let what = format!("expected the shape [{expected}], found [{}]", factors.len());
+            Err(facts.refused_tensor(FACTORS, what))
+        }
+        Some(factors) if factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) => {
+            Ok(Scaling::Factors(factors))
+        }
+        _ => Err(facts.refused_tensor(FACTORS, "expected positive numbers in f32, found others".to_owned())),
+    }
+}
+
+fn llama3(facts: &Facts) -> Result<Scaling, Error> {
+    let (factor, original) = (needed(facts, STRETCH)?, needed(facts, ORIGINAL)?);
+    let (low, high) = (needed(facts, LOW)?, needed(facts, HIGH)?);
+    if low >= high {
+        return Err(facts.refused(LOW, format!("expected less than the high {high}, found {low}")));
+    }
+    Ok(Scaling::Llama3 { factor, low, high, original })
+}
+
+fn yarn(facts: &Facts) -> Result<Scaling, Error> {
+    let factor = needed(facts, STRETCH)?;
+    let original = match facts.number_if(ORIGINAL)? {
+        Some(original) => original,
+        None => facts.count(CONTEXT)? as f64 / factor,
+    };
+    let (given, all) = (facts.number_or_none(MAGNITUDE)?, facts.number_or_none(MSCALE_ALL)?);
+    let (magnitude, all) = match facts.kind() {
+        // A factor comes on top here, and turned parts are as strong as scores are sharp.
+        Kind::Gguf { .. } => {
+            let all = all.map(|tenth| tenth / GGUF_STRENGTH);
+            let own = if all.is_some() { 1.0 } else { yarn_scale(factor, 1.0) };
+            (own * given.unwrap_or(1.0), all)
+        }
+        Kind::Safetensors | Kind::Ajc1 => {
+            let own = match (facts.number_or_none(MSCALE)?, all) {
+                (Some(own), Some(all)) => yarn_scale(factor, own) / yarn_scale(factor, all),
+                _ => yarn_scale(factor, 1.0),
+            };
+            (given.unwrap_or(own), all)
+        }
+    };
+    Ok(Scaling::Yarn {
+        factor,
+        beta_fast: facts.number_if(BETA_FAST)?.unwrap_or(32.0),
+        beta_slow: facts.number_if(BETA_SLOW)?.unwrap_or(1.0),
+        original,
+        magnitude,
+        sharpening: all.map_or(1.0, |all| yarn_scale(factor, all)),
+    })
+}
+
+fn needed(facts: &Facts, key: Key) -> Result<f64, Error> {
+    let number = facts.number_if(key)?;
+    number.ok_or_else(|| facts.refused(key, "expected a positive number, found none".to_owned()))
+}

@@ -1,0 +1,181 @@
+//! What families read alike from files: the backbone, grouped attention and experts.
+//!
+//! In: the facts of a file. Out: parts of a `Config`, or one sentence with the key that is missing or makes no sense.
+//! What counts have to do with each other is judged here; how positions turn is read in `rotation.rs`.
+
+use std::collections::BTreeSet;
+
+use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_runtime::error::Error;
+
+use crate::config::{Config, Experts, Family, Formats, Gate, Grouped, Groups, Rope, Window};
+use crate::facts::Facts;
+use crate::naming::keys::{
+    ACTIVATION, CONTEXT, DENSE, DENSE_LIST, EPS, EXPERT_FF, EXPERTS, EXPERTS_EVERY, EXPERTS_SHARED,
+    EXPERTS_USED, EXTRA_LAYERS, FF, GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES,
+    LAYERS, TIED, TURNED, TURNED_PART, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_USED,
+};
+use crate::naming::tensors::{BIAS, parts};
+
+/// The widest head; the speeds of its pairs are a table in the graph.
+const WIDEST_HEAD: usize = 1 << 12;
+
+/// A model of this family and rotation without experts, all other sizes as the file has them.
+pub(super) fn backbone(facts: &Facts, family: Family, rope: Rope) -> Result<Config, Error> {
+    if let Some(word) = facts.word(ACTIVATION).filter(|word| !["silu", "swish"].contains(word)) {
+        return Err(facts.refused(ACTIVATION, format!("expected silu, found {word}")));
+    }
+    Ok(Config {
+        family,
+        hidden: facts.count(HIDDEN)?,
+        n_layers: n_layers(facts)?,
+        vocab: facts.vocab()?,
+        context: facts.count(CONTEXT)?,
+        eps: facts.number_if(EPS)?.unwrap_or(1e-6) as f32,
+        rope,
+        ff: facts.count(FF)?,
+        experts: None,
+        n_dense: 0,
+        tied: facts.flag(TIED).unwrap_or(!facts.has("output")),
+        biased: biased(facts),
+        formats: Formats::Uniform(Format::F32),
+        cache: DType::F32,
+    })
+}
+
+/// How many blocks are used, the last of which must be there.
+pub(super) fn n_layers(facts: &Facts) -> Result<usize, Error> {
+    let (all, extra) = (facts.count(LAYERS)?, facts.size_if(EXTRA_LAYERS)?.unwrap_or(0));
+    if extra >= all {
+        let what = format!("expected less than the {all} blocks, found {extra}");
+        return Err(facts.refused(EXTRA_LAYERS, what));
+    }
+    let n_layers = all - extra;
+    // The graph is recorded block by block: a count that is absurd must not get that far.
+    if !facts.has(&format!("blk.{}.attn_norm", n_layers - 1)) {
+        let what = format!("expected the number of blocks there are, found {all}, whose last is missing");
+        return Err(facts.refused(LAYERS, what));
+    }
+    Ok(n_layers)
+}
+
+/// The matrices of a block that have a bias.
+fn biased(facts: &Facts) -> BTreeSet<String> {
+    parts().filter(|part| facts.has(&format!("blk.0.{part}{BIAS}"))).map(str::to_owned).collect()
+}
+
+/// The sizes of grouped attention.
+pub(super) fn grouped(facts: &Facts, qk_norm: bool) -> Result<Grouped, Error> {
+    let (n_heads, hidden) = (facts.count(HEADS)?, facts.count(HIDDEN)?);
+    let n_kv = facts.count_if(KV_HEADS)?.unwrap_or(n_heads);
+    divides(facts, KV_HEADS, n_kv, n_heads, "query heads")?;
+    let head = match facts.count_if(HEAD)? {
+        Some(head) => head,
+        None => {
+            divides(facts, HEADS, n_heads, hidden, "elements of the residual stream")?;
+            hidden / n_heads
+        }
+    };
+    turned(facts, HEAD, head)?;
+    for key in [VALUE, TURNED] {
+        if let Some(found) = facts.count_if(key)?.filter(|found| *found != head) {
+            return Err(facts.refused(key, format!("expected {head} like the keys, found {found}")));
+        }
+    }
+    if let Some(part) = facts.number_if(TURNED_PART)?.filter(|part| *part != 1.0) {
+        return Err(
+            facts.refused(TURNED_PART, format!("expected 1, as whole heads are turned, found {part}"))
+        );
+    }
+    Ok(Grouped { n_heads, n_kv, head, qk_norm, window: None })
+}
+
+/// Elements are turned in pairs.
+pub(super) fn turned(facts: &Facts, key: Key, n: usize) -> Result<(), Error> {
+    if n > 0 && n.is_multiple_of(2) && n <= WIDEST_HEAD {
+        return Ok(());
+    }
+    Err(facts.refused(key, format!("expected an even number up to {WIDEST_HEAD}, found {n}")))
+}
+
+fn divides(facts: &Facts, key: Key, n: usize, of: usize, what: &str) -> Result<(), Error> {
+    if of.is_multiple_of(n) {
+        return Ok(());
+    }
+    Err(facts.refused(key, format!("expected a divisor of the {of} {what}, found {n}")))
+}
+
+/// How far back tokens see. A file may have a window and not use it; `is_used` is what holds where it does not say.
+pub(super) fn window(facts: &Facts, is_used: bool, from: usize) -> Result<Option<Window>, Error> {
+    if !facts.flag(WINDOW_USED).unwrap_or(is_used) {
+        return Ok(None);
+    }
+    let Some(size) = facts.count_or_none(WINDOW)? else { return Ok(None) };
+    let from = match facts.words(LAYER_TYPES) {
+        None => facts.size_if(WINDOW_FROM)?.unwrap_or(from),
+        Some(words) => {
+            let from = words.iter().take_while(|word| *word == "full_attention").count();
+            if words[from..].iter().any(|word| word != "sliding_attention") {
+                let what = "expected full_attention, then sliding_attention to the end, found another order";
+                return Err(facts.refused(LAYER_TYPES, what.to_owned()));
+            }
+            from
+        }
+    };
+    Ok(Some(Window { size, from }))
+}
+
+/// The experts, if there are any, and how many blocks at the start have none. The file is asked for all but what
+/// families differ in: how weights are made, and in which groups experts come.
+pub(super) fn experts(facts: &Facts, gate: Gate, renorm: bool) -> Result<Option<(Experts, usize)>, Error> {
+    let n_dense = facts.size_if(DENSE)?.unwrap_or(0);
+    let Some(n) = facts.count_or_none(EXPERTS)? else { return Ok(None) };
+    if n_dense >= n_layers(facts)? {
+        return Ok(None);
+    }
+    if facts.n_listed(DENSE_LIST) > 0 {
+        return Err(facts.refused(DENSE_LIST, "expected no blocks, found some".to_owned()));
+    }
+    if let Some(every) = facts.count_if(EXPERTS_EVERY)?.filter(|every| *every != 1) {
+        return Err(facts.refused(EXPERTS_EVERY, format!("expected 1, found {every}")));
+    }
+    let n_used = facts.count(EXPERTS_USED)?;
+    if n_used > n {
+        return Err(facts.refused(EXPERTS_USED, format!("expected at most the {n} experts, found {n_used}")));
+    }
+    let ff = match facts.count_if(EXPERT_FF)? {
+        Some(ff) => ff,
+        None => (facts.count(FF)? / n_used).max(1),
+    };
+    let at = |part: &str| format!("blk.{n_dense}.{part}");
+    let experts = Experts {
+        n,
+        n_used,
+        n_shared: facts.size_if(EXPERTS_SHARED)?.unwrap_or(0),
+        ff,
+        gate,
+        is_biased: facts.has(&at(&format!("exp_probs_b{BIAS}"))),
+        renorm,
+        scale: facts.number_or_none(WEIGHT_SCALE)?.unwrap_or(1.0) as f32,
+        groups: None,
+        is_joint: facts.has(&at("ffn_gate_up_exps")),
+    };
+    Ok(Some((experts, n_dense)))
+}
+
+/// The groups of experts, if a token uses some of them only; each is as good as its `n_best` together.
+pub(super) fn groups(facts: &Facts, experts: &Experts, n_best: usize) -> Result<Option<Groups>, Error> {
+    let n = facts.count_or_none(GROUPS)?.unwrap_or(1);
+    let n_used = facts.count_or_none(GROUPS_USED)?.unwrap_or(n);
+    divides(facts, GROUPS, n, experts.n, "experts")?;
+    if n_used > n {
+        return Err(facts.refused(GROUPS_USED, format!("expected at most the {n} groups, found {n_used}")));
+    }
+    if experts.n_used > n_used * (experts.n / n) {
+        let what = format!("expected enough for {} experts, found {n_used} of {n}", experts.n_used);
+        return Err(facts.refused(GROUPS_USED, what));
+    }
+    let n_best = n_best.min(experts.n / n);
+    Ok((n_used < n).then_some(Groups { n, n_used, n_best }))
+}

@@ -1,0 +1,168 @@
+//! The names of facts: in GGUF below the architecture, in `config.json`, in the header of a qwen3.c checkpoint.
+//!
+//! In: a [`Key`] and the kind of a file. Out: the names that the fact may have there, none where it has no such fact.
+//! What a fact means, and what is accepted, is up to who asks for it: `facts.rs` and `families/`.
+
+use fusebox_runtime::weights::Kind;
+
+/// A fact about a model by its names.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// In GGUF, below the architecture, where it has the fact.
+    gguf: Option<&'static str>,
+    /// In `config.json`, one of these.
+    config: &'static [&'static str],
+    /// In a qwen3.c checkpoint, where it has the fact.
+    ajc1: Option<&'static str>,
+}
+
+const fn key(gguf: &'static str, config: &'static [&'static str]) -> Key {
+    Key { gguf: Some(gguf), config, ajc1: None }
+}
+
+const fn config(config: &'static [&'static str]) -> Key {
+    Key { gguf: None, config, ajc1: None }
+}
+
+impl Key {
+    const fn ajc1(self, name: &'static str) -> Self {
+        Self { ajc1: Some(name), ..self }
+    }
+
+    /// The names that a file of this kind may have for it; the first is the one to ask its author for.
+    pub fn names(self, kind: Kind, architecture: &str) -> Vec<String> {
+        match kind {
+            Kind::Gguf { .. } => self.gguf.iter().map(|name| format!("{architecture}.{name}")).collect(),
+            Kind::Safetensors => self.config.iter().map(|name| (*name).to_owned()).collect(),
+            Kind::Ajc1 => self.ajc1.into_iter().map(str::to_owned).collect(),
+        }
+    }
+}
+
+/// The width of the residual stream.
+pub const HIDDEN: Key = key("embedding_length", &["hidden_size"]).ajc1("dim");
+/// How many blocks.
+pub const LAYERS: Key = key("block_count", &["num_hidden_layers"]).ajc1("n_layers");
+/// How many of the blocks in the count predict further tokens; they are not used.
+pub const EXTRA_LAYERS: Key = key("nextn_predict_layers", &[]);
+/// How many different tokens.
+pub const VOCAB: Key = key("vocab_size", &["vocab_size"]).ajc1("vocab_size");
+/// The most positions.
+pub const CONTEXT: Key = key("context_length", &["max_position_embeddings"]).ajc1("max_seq_len");
+/// The inner width of a dense block.
+pub const FF: Key = key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim");
+/// What keeps a norm from dividing by zero.
+pub const EPS: Key = key("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]);
+/// Whether the head is the token table.
+pub const TIED: Key = config(&["tie_word_embeddings"]);
+/// The function of a feed-forward network.
+pub const ACTIVATION: Key = config(&["hidden_act", "hidden_activation"]);
+
+/// Query heads.
+pub const HEADS: Key = key("attention.head_count", &["num_attention_heads"]).ajc1("n_heads");
+/// Key and value heads.
+pub const KV_HEADS: Key = key("attention.head_count_kv", &["num_key_value_heads"]).ajc1("n_kv_heads");
+/// The width of a head.
+pub const HEAD: Key = key("attention.key_length", &["head_dim"]).ajc1("head_dim");
+/// The width of a value.
+pub const VALUE: Key = key("attention.value_length", &[]);
+/// How many positions a token sees, its own included.
+pub const WINDOW: Key = key("attention.sliding_window", &["sliding_window"]);
+/// Whether it has such a window at all.
+pub const WINDOW_USED: Key = config(&["use_sliding_window"]);
+/// How many blocks at the start have none.
+pub const WINDOW_FROM: Key = config(&["max_window_layers"]);
+/// What each block sees.
+pub const LAYER_TYPES: Key = config(&["layer_types"]);
+
+/// The width queries are squeezed through.
+pub const Q_LORA: Key = key("attention.q_lora_rank", &["q_lora_rank"]);
+/// The width keys and values are squeezed through.
+pub const KV_LORA: Key = key("attention.kv_lora_rank", &["kv_lora_rank"]);
+/// The width of a key, in files that also tell that of the latent.
+pub const KEY_MLA: Key = key("attention.key_length_mla", &[]);
+/// The width of a value, in files that also tell that of the latent.
+pub const VALUE_MLA: Key = key("attention.value_length_mla", &["v_head_dim"]);
+/// The part of a key that does not know its position.
+pub const NOPE: Key = config(&["qk_nope_head_dim"]);
+/// The elements of a head that are turned.
+pub const TURNED: Key = key("rope.dimension_count", &["qk_rope_head_dim"]);
+/// The part of a head that is turned.
+pub const TURNED_PART: Key = config(&["partial_rotary_factor", "rope_parameters.partial_rotary_factor"]);
+/// Whether neighbours are turned together.
+pub const INTERLEAVED: Key = config(&["rope_interleave"]);
+
+/// How much slower the slowest pair turns than the fastest.
+pub const THETA: Key = key("rope.freq_base", &["rope_theta", "rope_parameters.rope_theta"]);
+/// How positions are stretched to longer texts.
+pub const SCALING: Key =
+    key("rope.scaling.type", &["rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"]);
+/// How much longer.
+pub const STRETCH: Key = key("rope.scaling.factor", &["rope_scaling.factor", "rope_parameters.factor"]);
+/// The length first trained on.
+pub const ORIGINAL: Key = key(
+    "rope.scaling.original_context_length",
+    &["rope_scaling.original_max_position_embeddings", "rope_parameters.original_max_position_embeddings"],
+);
+/// Pairs with fewer turns in an original text are slow.
+pub const LOW: Key = config(&["rope_scaling.low_freq_factor", "rope_parameters.low_freq_factor"]);
+/// Pairs with more are fast.
+pub const HIGH: Key = config(&["rope_scaling.high_freq_factor", "rope_parameters.high_freq_factor"]);
+/// Pairs with more turns in an original text are fast.
+pub const BETA_FAST: Key =
+    key("rope.scaling.yarn_beta_fast", &["rope_scaling.beta_fast", "rope_parameters.beta_fast"]);
+/// Pairs with fewer are slow.
+pub const BETA_SLOW: Key =
+    key("rope.scaling.yarn_beta_slow", &["rope_scaling.beta_slow", "rope_parameters.beta_slow"]);
+/// What turned queries and keys are multiplied by.
+pub const MAGNITUDE: Key =
+    key("rope.scaling.attn_factor", &["rope_scaling.attention_factor", "rope_parameters.attention_factor"]);
+/// How strongly turned queries and keys are magnified.
+pub const MSCALE: Key = config(&["rope_scaling.mscale", "rope_parameters.mscale"]);
+/// How strongly scores are sharpened; GGUF has a tenth of it.
+pub const MSCALE_ALL: Key = key(
+    "rope.scaling.yarn_log_multiplier",
+    &["rope_scaling.mscale_all_dim", "rope_parameters.mscale_all_dim"],
+);
+
+/// How many experts a block has.
+pub const EXPERTS: Key = key("expert_count", &["num_experts", "n_routed_experts", "num_local_experts"]);
+/// How many of them a token uses.
+pub const EXPERTS_USED: Key = key("expert_used_count", &["num_experts_per_tok"]);
+/// How many more every token uses.
+pub const EXPERTS_SHARED: Key = key("expert_shared_count", &["n_shared_experts"]);
+/// The inner width of one.
+pub const EXPERT_FF: Key = key("expert_feed_forward_length", &["moe_intermediate_size"]);
+/// How many groups they come in.
+pub const GROUPS: Key = key("expert_group_count", &["n_group"]);
+/// Of how many groups a token uses experts.
+pub const GROUPS_USED: Key = key("expert_group_used_count", &["topk_group"]);
+/// How experts are selected.
+pub const SELECTION: Key = config(&["topk_method"]);
+/// How a router's outputs become weights.
+pub const GATE: Key = key("expert_gating_func", &["scoring_func"]);
+/// Whether the weights of the selected add up to one.
+pub const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
+/// What the weights are multiplied by in the end.
+pub const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
+/// How many blocks at the start are dense.
+pub const DENSE: Key = key("leading_dense_block_count", &["first_k_dense_replace"]);
+/// Every how many blocks have experts.
+pub const EXPERTS_EVERY: Key = config(&["moe_layer_freq", "decoder_sparse_step"]);
+/// Blocks that are dense wherever they are.
+pub const DENSE_LIST: Key = config(&["mlp_only_layers"]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_own_names() {
+        let gguf = Kind::Gguf { version: 3 };
+        assert_eq!(HIDDEN.names(gguf, "qwen3"), ["qwen3.embedding_length"]);
+        assert_eq!(HIDDEN.names(Kind::Ajc1, "qwen3"), ["dim"]);
+        assert_eq!(EXPERTS.names(Kind::Safetensors, "qwen3_moe").len(), 3);
+        assert!(EPS.names(Kind::Ajc1, "qwen3").is_empty());
+        assert!(TIED.names(gguf, "llama").is_empty());
+    }
+}

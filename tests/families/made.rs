@@ -1,0 +1,263 @@
+//! Small models with random weights, written as files of either kind.
+//!
+//! In: a config. Out: its tensors by the names of graphs, which a test may join, cut apart or spoil, and a GGUF file or
+//! a folder of safetensors with them. What a file says of the model follows from the config.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fusebox_compiler::graph::Name;
+use fusebox_compiler::graph::op::Op;
+use fusebox_compiler::reference::random::Numbers;
+use fusebox_compiler::reference::{Bindings, Stored};
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_compiler::tensor::sym::Sym;
+use fusebox_models::blocks::model;
+use fusebox_models::config::{Config, Experts, Family, Gate, Pairing, Scaling};
+use fusebox_models::naming::tensors::{expert, names};
+use fusebox_runtime::weights::Kind;
+use serde_json::{Map, Value as Json, json};
+
+use crate::files::gguf::{F32, TEXT, U32, Writer, pair, tensor, text};
+
+/// A model in the making.
+#[derive(Clone)]
+pub(crate) struct Made {
+    pub(crate) config: Config,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
+    /// What the file says besides, or instead.
+    pub(crate) facts: Map<String, Json>,
+}
+
+/// A stored tensor.
+#[derive(Clone)]
+pub(crate) struct Tensor {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) format: Format,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Made {
+    /// Random weights for all that the graph asks for.
+    pub(crate) fn new(config: &Config) -> Self {
+        let graph = model(config, &Sym::from(1), config.n_layers).unwrap();
+        let mut tensors = BTreeMap::new();
+        for node in graph.nodes.values() {
+            let Op::Weight { name, shape, format } = &node.op else { continue };
+            let bytes = Numbers::of(5, name).stored(*format, shape).bytes.to_vec();
+            let sizes: Vec<usize> = shape.iter().map(|(_, size)| size.most() as usize).collect();
+            let shape = merged(name, &sizes);
+            tensors.insert(name.to_string(), Tensor { shape, format: *format, bytes });
+        }
+        Self { config: config.clone(), tensors, facts: Map::new() }
+    }
+
+    /// The weights as the reference takes them.
+    pub(crate) fn bindings(&self) -> Bindings {
+        let stored = |tensor: &Tensor| Stored { format: tensor.format, bytes: Arc::from(&tensor.bytes[..]) };
+        let weights = self.tensors.iter().map(|(name, tensor)| (Name::from(&name[..]), stored(tensor)));
+        Bindings { weights: weights.collect(), ..Bindings::default() }
+    }
+
+    /// Some tensors become one, whose rows are theirs.
+    pub(crate) fn join(&mut self, parts: &[String], whole: &str) {
+        let parts: Vec<Tensor> = parts.iter().map(|part| self.tensors.remove(part).unwrap()).collect();
+        let mut joint = parts[0].clone();
+        let rows = joint.shape.len().saturating_sub(2);
+        joint.shape[rows] = parts.iter().map(|part| part.shape[rows]).sum();
+        // Where there is an axis before the rows, parts alternate along it.
+        let n_runs: usize = joint.shape[..rows].iter().product();
+        joint.bytes = Vec::new();
+        for run in 0..n_runs {
+            for part in &parts {
+                let n_bytes = part.bytes.len() / n_runs;
+                joint.bytes.extend_from_slice(&part.bytes[run * n_bytes..][..n_bytes]);
+            }
+        }
+        self.tensors.insert(whole.to_owned(), joint);
+    }
+
+    /// Writes a GGUF file of this architecture.
+    pub(crate) fn gguf(&self, path: &Path, architecture: &str) {
+        let mut facts = gguf_facts(&self.config);
+        facts.extend(self.facts.clone());
+        let mut writer = Writer::good();
+        writer.pairs = vec![pair("general.architecture", TEXT, text(architecture))];
+        for (key, value) in facts.iter().filter(|(_, value)| !value.is_null()) {
+            let key = format!("{architecture}.{key}");
+            writer.pairs.push(match value {
+                Json::Bool(value) => pair(&key, 7, [u8::from(*value)]),
+                Json::String(value) => pair(&key, TEXT, text(value)),
+                Json::Number(n) if n.is_u64() => pair(&key, U32, (n.as_u64().unwrap() as u32).to_le_bytes()),
+                number => pair(&key, F32, (number.as_f64().unwrap() as f32).to_le_bytes()),
+            });
+        }
+        (writer.tensors, writer.data) = (Vec::new(), Vec::new());
+        for (name, own) in &self.tensors {
+            let sizes: Vec<u64> = own.shape.iter().rev().map(|size| *size as u64).collect();
+            let name = names(Kind::Gguf { version: 3 }, name).remove(0);
+            writer.tensors.push(tensor(&name, &sizes, number(own.format), writer.data.len() as u64));
+            writer.data.extend(&own.bytes);
+            writer.data.resize(writer.data.len().next_multiple_of(32), 0);
+        }
+        fs::write(path, writer.bytes()).unwrap();
+    }
+
+    /// Writes a folder with `config.json` and safetensors. Experts are kept apart, each in tensors of its own, unless
+    /// two of their matrices are joint.
+    pub(crate) fn folder(&self, path: &Path, model_type: &str) {
+        let mut facts = published_facts(&self.config);
+        facts.insert("model_type".to_owned(), json!(model_type));
+        facts.extend(self.facts.clone());
+        let mut pieces: Vec<(String, Tensor)> = Vec::new();
+        for (name, own) in &self.tensors {
+            let is_joint = self.config.experts.as_ref().is_some_and(|experts| experts.is_joint);
+            if is_joint || !name.ends_with("_exps") {
+                pieces.push((names(Kind::Safetensors, name).remove(0), own.clone()));
+                continue;
+            }
+            for (idx, bytes) in own.bytes.chunks(own.bytes.len() / own.shape[0]).enumerate() {
+                let name = expert(Kind::Safetensors, name, idx).unwrap();
+                pieces.push((name, Tensor { shape: own.shape[1..].to_vec(), bytes: bytes.to_vec(), ..*own }));
+            }
+        }
+        let (mut header, mut data) = (Map::new(), Vec::new());
+        for (name, own) in pieces {
+            let offsets = [data.len(), data.len() + own.bytes.len()];
+            let dtype = own.format.name().to_uppercase();
+            header.insert(name, json!({"dtype": dtype, "shape": own.shape, "data_offsets": offsets}));
+            data.extend(own.bytes);
+        }
+        let header = Json::Object(header).to_string();
+        let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+        fs::create_dir_all(path).unwrap();
+        fs::write(path.join("model.safetensors"), whole).unwrap();
+        fs::write(path.join("config.json"), Json::Object(facts).to_string()).unwrap();
+    }
+}
+
+/// A path below the folder of these tests.
+pub(crate) fn path(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("families");
+    fs::create_dir_all(&folder).unwrap();
+    folder.join(name)
+}
+
+/// The sizes as files have them: rows and columns, behind what numbers matrices.
+fn merged(name: &str, sizes: &[usize]) -> Vec<usize> {
+    let n_matrices = usize::from(name.ends_with("_exps") || name.ends_with("k_b") || name.ends_with("v_b"));
+    match sizes {
+        _ if name.ends_with(".bias") => vec![sizes.iter().product()],
+        _ if name.ends_with("attn_output") => vec![sizes[0], sizes[1..].iter().product()],
+        [_] => sizes.to_vec(),
+        _ if name.ends_with("kv_b") => vec![sizes[..2].iter().product(), sizes[2]],
+        [rows @ .., columns] => {
+            [&rows[..n_matrices], &[rows[n_matrices..].iter().product(), *columns]].concat()
+        }
+        [] => Vec::new(),
+    }
+}
+
+/// The number that GGUF has for a format.
+fn number(format: Format) -> u32 {
+    match format {
+        Format::F32 => 0,
+        Format::F16 => 1,
+        Format::Q4_0 => 2,
+        Format::Q8_0 => 8,
+        Format::BF16 => 30,
+        other => panic!("no test writes {other}"),
+    }
+}
+
+fn object(json: Json) -> Map<String, Json> {
+    json.as_object().unwrap().clone()
+}
+
+fn gguf_facts(config: &Config) -> Map<String, Json> {
+    let mut facts = object(json!({
+        "embedding_length": config.hidden, "block_count": config.n_layers, "vocab_size": config.vocab,
+        "context_length": config.context, "feed_forward_length": config.ff, "rope.freq_base": config.rope.theta,
+        "attention.layer_norm_rms_epsilon": config.eps,
+    }));
+    facts.extend(object(match &config.family {
+        Family::Llama(own) | Family::Qwen3(own) => json!({
+            "attention.head_count": own.n_heads, "attention.head_count_kv": own.n_kv,
+            "attention.key_length": own.head, "attention.sliding_window": own.window.map(|window| window.size),
+        }),
+        Family::DeepSeek(own) if own.is_joint => json!({
+            "attention.head_count": own.n_heads, "attention.q_lora_rank": own.q_lora,
+            "attention.kv_lora_rank": own.kv_lora, "attention.key_length": own.nope + own.rope,
+            "attention.value_length": own.value, "rope.dimension_count": own.rope,
+        }),
+        Family::DeepSeek(own) => json!({
+            "attention.head_count": own.n_heads, "attention.q_lora_rank": own.q_lora.unwrap_or(0),
+            "attention.kv_lora_rank": own.kv_lora, "attention.key_length": own.kv_lora + own.rope,
+            "attention.value_length": own.kv_lora, "attention.key_length_mla": own.nope + own.rope,
+            "attention.value_length_mla": own.value, "rope.dimension_count": own.rope,
+        }),
+    }));
+    if let Some(own) = &config.experts {
+        let gate = match own.gate {
+            Gate::Softmax => 1,
+            Gate::Sigmoid => 2,
+            Gate::SoftmaxOfSelected => 3,
+            Gate::RootOfSoftplus => 4,
+        };
+        let groups = own.groups.map_or((1, 1), |groups| (groups.n, groups.n_used));
+        facts.extend(object(json!({
+            "expert_count": own.n, "expert_used_count": own.n_used, "expert_shared_count": own.n_shared,
+            "expert_feed_forward_length": own.ff, "expert_gating_func": gate, "expert_weights_norm": own.renorm,
+            "expert_weights_scale": own.scale, "expert_group_count": groups.0,
+            "expert_group_used_count": groups.1, "leading_dense_block_count": config.n_dense,
+        })));
+    }
+    facts
+}
+
+fn published_facts(config: &Config) -> Map<String, Json> {
+    let scaling = match &config.rope.scaling {
+        Scaling::Llama3 { factor, low, high, original } => json!({
+            "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+            "original_max_position_embeddings": original,
+        }),
+        _ => Json::Null,
+    };
+    let mut facts = object(json!({
+        "hidden_size": config.hidden, "num_hidden_layers": config.n_layers, "vocab_size": config.vocab,
+        "max_position_embeddings": config.context, "intermediate_size": config.ff,
+        "rope_theta": config.rope.theta, "rms_norm_eps": config.eps, "tie_word_embeddings": config.tied,
+        "hidden_act": "silu", "rope_scaling": scaling,
+        "rope_interleave": config.rope.pairing == Pairing::Neighbours,
+    }));
+    facts.extend(object(match &config.family {
+        Family::Llama(own) | Family::Qwen3(own) => json!({
+            "num_attention_heads": own.n_heads, "num_key_value_heads": own.n_kv, "head_dim": own.head,
+            "sliding_window": own.window.map(|window| window.size), "use_sliding_window": own.window.is_some(),
+            "max_window_layers": own.window.map(|window| window.from),
+        }),
+        Family::DeepSeek(own) => json!({
+            "num_attention_heads": own.n_heads, "q_lora_rank": own.q_lora, "kv_lora_rank": own.kv_lora,
+            "qk_nope_head_dim": own.nope, "qk_rope_head_dim": own.rope, "v_head_dim": own.value,
+        }),
+    }));
+    if let Some(own) = &config.experts {
+        facts.extend(object(published_experts(own)));
+        facts.insert("first_k_dense_replace".to_owned(), json!(config.n_dense));
+    }
+    facts
+}
+
+fn published_experts(own: &Experts) -> Json {
+    let gate = if own.gate == Gate::Softmax { "softmax" } else { "sigmoid" };
+    let method =
+        own.groups.map(|groups| if groups.n_best == 1 { "group_limited_greedy" } else { "noaux_tc" });
+    json!({
+        "num_experts": own.n, "num_experts_per_tok": own.n_used, "n_shared_experts": own.n_shared,
+        "moe_intermediate_size": own.ff, "scoring_func": gate, "norm_topk_prob": own.renorm,
+        "routed_scaling_factor": own.scale, "n_group": own.groups.map(|groups| groups.n),
+        "topk_group": own.groups.map(|groups| groups.n_used), "topk_method": method,
+    })
+}

@@ -1,0 +1,10 @@
+//! Models of all families from files, beyond those that others recorded.
+//!
+//! In: small models with random weights that the tests write themselves: of odd sizes, joined and cut apart, or making
+//! no sense. Out: logits as the reference has them, or one sentence.
+//! `made.rs` writes the files; `odd.rs`, `joined.rs` and `refusals.rs` read them.
+
+mod joined;
+mod made;
+mod odd;
+mod refusals;

@@ -1,0 +1,195 @@
+//! Odd sizes: heads of 40 and 48, five query heads over one, seven a group, rows that fill no block or tile, windows
+//! shorter than a tile or a chunk, several dense blocks first, groups of experts, every way to weigh them.
+//!
+//! In: a config of each kind. Out: a session's logits, behind a prefill in chunks and behind each token after it, equal
+//! to those of the graph as its author wrote it, evaluated slowly.
+
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::graph::op::Op;
+use fusebox_compiler::reference::evaluate;
+use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::label::Label;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_compiler::tensor::sym::Sym;
+use fusebox_compiler::tensor::value::{Data, Value};
+use fusebox_models::blocks::{named, scored_model};
+use fusebox_models::config::{
+    Config, Experts, Family, Formats, Gate, Grouped, Groups, Latent, Pairing, Rope, Scaling, Window,
+};
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::Model;
+
+use crate::families::made::{Made, path};
+use crate::inference::{Run, relative_error};
+
+/// Single precision in another order.
+const SAME: f64 = 1e-5;
+/// How many tokens are fed at once, and how many one by one after them.
+const N_TOKENS: [usize; 2] = [21, 4];
+
+/// A small model of a family.
+pub(crate) fn small(family: Family, format: Format) -> Config {
+    Config {
+        family,
+        hidden: 64,
+        n_layers: 2,
+        vocab: 50,
+        context: 48,
+        ff: 96,
+        experts: None,
+        n_dense: 0,
+        tied: true,
+        formats: Formats::Uniform(format),
+        rope: Rope { theta: 1e4, pairing: Pairing::Halves, scaling: Scaling::None },
+        ..named("llama-3.2-1b").unwrap()
+    }
+}
+
+pub(crate) fn grouped(n_heads: usize, n_kv: usize, head: usize) -> Grouped {
+    Grouped { n_heads, n_kv, head, qk_norm: false, window: None }
+}
+
+pub(crate) fn latent(is_joint: bool) -> Latent {
+    Latent { n_heads: 3, q_lora: Some(40), kv_lora: 48, nope: 24, rope: 8, value: 40, is_joint }
+}
+
+pub(crate) fn experts(n: usize, n_used: usize) -> Experts {
+    Experts {
+        n,
+        n_used,
+        n_shared: 0,
+        ff: 40,
+        gate: Gate::Softmax,
+        is_biased: false,
+        renorm: true,
+        scale: 1.0,
+        groups: None,
+        is_joint: false,
+    }
+}
+
+/// The logits behind every token, as the graph says.
+fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let graph = scored_model(config, &Sym::from(tokens.len() as i64), config.n_layers, Scored::All).unwrap();
+    let mut bindings = made.bindings();
+    bindings.symbols.insert(Label::new("P").unwrap(), 0);
+    for node in graph.nodes.values() {
+        let axes = node.ty.shape.iter().map(|(axis, size)| (*axis, size.most() as usize)).collect::<Vec<_>>();
+        let len = axes.iter().map(|(_, size)| size).product();
+        match &node.op {
+            Op::Input { name, .. } => {
+                let ids = tokens.iter().map(|token| *token as i32).collect();
+                bindings.inputs.insert(name.clone(), Value::int(axes, ids));
+            }
+            Op::State { name, ty } => {
+                bindings.states.insert(name.clone(), Value::float(ty.dtype, axes, vec![0.0; len]));
+            }
+            _ => {}
+        }
+    }
+    let results = evaluate(&graph, &bindings).unwrap();
+    let Data::Float(logits) = &results.outputs["logits"].data else { panic!("logits are floats") };
+    logits.chunks(config.vocab).map(<[f32]>::to_vec).collect()
+}
+
+/// Opens the file and compares a session with the reference.
+#[track_caller]
+fn check(name: &str, made: &Made, file: &std::path::Path) {
+    let model = Model::open(file).unwrap_or_else(|error| panic!("{error}"));
+    let read = Config { formats: made.config.formats.clone(), ..model.config.clone() };
+    assert_eq!(read, Config { cache: DType::F32, ..made.config.clone() }, "{name}");
+    let tokens: Vec<u32> = (0..N_TOKENS.iter().sum::<usize>() as u32).map(|i| (i * 17 + 3) % 50).collect();
+    let expected = expected(made, &made.config, &tokens);
+    let mut run = Run::new(Numbers::Single);
+    (run.settings.context, run.settings.chunk) = (40, 16);
+    let mut session = run.open(file);
+    let (prompt, rest) = tokens.split_at(N_TOKENS[0]);
+    let error = relative_error(session.feed(prompt).unwrap(), &expected[prompt.len() - 1]);
+    assert!(error <= SAME, "{name}: {error:e} behind {} tokens", prompt.len());
+    for (token, expected) in rest.iter().zip(&expected[prompt.len()..]) {
+        let error = relative_error(session.feed(&[*token]).unwrap(), expected);
+        assert!(error <= SAME, "{name}: {error:e} behind {} tokens", session.position());
+    }
+}
+
+fn in_gguf(name: &str, architecture: &str, config: &Config) {
+    let (made, file) = (Made::new(config), path(&format!("{name}.gguf")));
+    made.gguf(&file, architecture);
+    check(name, &made, &file);
+}
+
+fn in_folder(name: &str, model_type: &str, config: &Config) {
+    let (made, file) = (Made::new(config), path(name));
+    made.folder(&file, model_type);
+    check(name, &made, &file);
+}
+
+#[test]
+fn five_query_heads_share_one_of_width_40() {
+    let own = small(Family::Llama(grouped(5, 1, 40)), Format::F32);
+    let config = Config { hidden: 72, ff: 100, tied: false, ..own };
+    let neighbours = Rope { pairing: Pairing::Neighbours, ..config.rope.clone() };
+    in_gguf("head-40", "llama", &Config { rope: neighbours, ..config.clone() });
+    in_folder("head-40", "llama", &config);
+}
+
+#[test]
+fn seven_query_heads_share_each_of_width_48_with_biases() {
+    for format in [Format::F32, Format::Q8_0] {
+        let own = small(Family::Llama(grouped(14, 2, 48)), format);
+        let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
+        in_gguf(&format!("head-48-{format}"), "qwen2", &Config { hidden: 96, ff: 160, biased, ..own });
+    }
+}
+
+#[test]
+fn windows_may_be_shorter_than_tiles_and_chunks() {
+    for size in [1, 3, 18] {
+        let heads = Grouped { window: Some(Window { size, from: 0 }), ..grouped(4, 2, 24) };
+        in_folder(&format!("window-{size}"), "mistral", &small(Family::Llama(heads), Format::BF16));
+    }
+    let heads = Grouped { window: Some(Window { size: 5, from: 1 }), qk_norm: true, ..grouped(4, 2, 24) };
+    in_folder("window-later", "qwen3", &small(Family::Qwen3(heads), Format::F16));
+}
+
+#[test]
+fn experts_may_be_of_any_number() {
+    let heads = Grouped { qk_norm: true, ..grouped(3, 3, 16) };
+    let own = small(Family::Qwen3(heads), Format::F32);
+    let config = Config { hidden: 40, experts: Some(experts(7, 3)), tied: false, ..own };
+    in_gguf("experts-7", "qwen3moe", &config);
+    in_folder("experts-7", "qwen3_moe", &config);
+}
+
+#[test]
+fn several_blocks_may_be_dense_before_experts_in_groups() {
+    let groups = Some(Groups { n: 4, n_used: 2, n_best: 2 });
+    let sparse =
+        Experts { n_shared: 1, gate: Gate::Sigmoid, is_biased: true, scale: 1.8, groups, ..experts(12, 4) };
+    let own = small(Family::DeepSeek(latent(true)), Format::F32);
+    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let config = Config { n_layers: 4, n_dense: 3, experts: Some(sparse), rope, ..own };
+    in_gguf("dense-3", "deepseek2", &config);
+    in_folder("dense-3", "deepseek_v3", &config);
+}
+
+#[test]
+fn every_gate_weighs_as_its_formula_says() {
+    for gate in [Gate::Softmax, Gate::Sigmoid, Gate::SoftmaxOfSelected, Gate::RootOfSoftplus] {
+        let groups = Some(Groups { n: 2, n_used: 1, n_best: if gate == Gate::Softmax { 1 } else { 2 } });
+        let sparse = Experts { gate, groups, renorm: gate == Gate::Sigmoid, scale: 2.5, ..experts(6, 2) };
+        let sizes = Latent { q_lora: None, ..latent(false) };
+        let own = small(Family::DeepSeek(sizes), Format::F32);
+        let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+        let config = Config { n_layers: 1, experts: Some(sparse), rope, tied: false, ..own };
+        in_gguf(&format!("gate-{gate:?}"), "deepseek2", &config);
+    }
+}
+
+#[test]
+fn all_blocks_of_latent_attention_may_be_dense() {
+    let own = small(Family::DeepSeek(Latent { kv_lora: 64, value: 32, ..latent(false) }), Format::Q8_0);
+    let sizes = Latent { q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, ..latent(false) };
+    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    in_gguf("youtu", "deepseek2", &Config { family: Family::DeepSeek(sizes), rope, ..own });
+}

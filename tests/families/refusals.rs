@@ -1,0 +1,194 @@
+//! Sizes that make no sense, and tensors that do not fit: each is one sentence with the file and the key, before
+//! anything is compiled.
+//!
+//! In: a good small file of each kind, with one fact or one tensor changed. Out: the sentence.
+
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Pairing, Rope};
+use fusebox_models::load::Model;
+use serde_json::{Value as Json, json};
+
+use crate::families::made::{Made, path};
+use crate::families::odd::{experts, grouped, latent, small};
+
+/// Why a file is refused, without its path.
+fn refusal(file: &std::path::Path) -> String {
+    let error = Model::open(file).expect_err("a senseless file is refused").to_string();
+    assert_eq!(error.lines().count(), 1, "{error}");
+    let name = format!("{}: ", file.display());
+    error.strip_prefix(&name).unwrap_or_else(|| panic!("{error} does not name {name}")).to_owned()
+}
+
+fn good(config: &Config) -> Made {
+    Made::new(config)
+}
+
+fn dense() -> Made {
+    good(&small(Family::Llama(grouped(4, 2, 16)), Format::F32))
+}
+
+fn sparse() -> Made {
+    let groups = Some(Groups { n: 2, n_used: 1, n_best: 2 });
+    let experts = Experts { gate: Gate::Sigmoid, is_biased: true, groups, ..experts(8, 2) };
+    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    good(&Config { n_dense: 1, experts: Some(experts), rope, ..own })
+}
+
+/// Each fact, changed alone, makes the file senseless in the words that follow.
+fn refuses(made: &Made, architecture: &str, facts: &[(&str, Json, &str)]) {
+    for (key, value, expected) in facts {
+        let (mut made, file) = (made.clone(), path(&format!("refused-{architecture}.gguf")));
+        made.facts.insert((*key).to_owned(), value.clone());
+        made.gguf(&file, architecture);
+        let found = refusal(&file);
+        assert!(found.starts_with(&format!("key `{architecture}.{key}`: ")), "{key}: {found}");
+        assert!(found.contains(expected), "{key}: {found}");
+    }
+}
+
+#[test]
+fn senseless_sizes_of_a_dense_model_are_sentences() {
+    refuses(
+        &dense(),
+        "llama",
+        &[
+            ("attention.head_count", json!(0), "from 1 to"),
+            ("attention.head_count", json!("four"), "from 1 to"),
+            ("attention.head_count", Json::Null, "found none"),
+            ("attention.head_count_kv", json!(0), "from 1 to"),
+            ("attention.head_count_kv", json!(3), "a divisor of the 4 query heads, found 3"),
+            ("attention.head_count_kv", json!(8), "a divisor of the 4 query heads, found 8"),
+            ("attention.key_length", json!(15), "an even number"),
+            ("attention.key_length", json!(1 << 20), "an even number up to"),
+            ("attention.value_length", json!(8), "expected 16 like the keys, found 8"),
+            ("rope.dimension_count", json!(8), "expected 16 like the keys, found 8"),
+            ("rope.freq_base", json!(0.0), "a positive number"),
+            ("rope.freq_base", json!("fast"), "a positive number"),
+            ("rope.scaling.type", json!("longer"), "none, default, linear, llama3 or yarn, found longer"),
+            ("attention.layer_norm_rms_epsilon", json!(-1.0), "a positive number"),
+            ("embedding_length", json!(0), "from 1 to"),
+            ("feed_forward_length", json!(0), "from 1 to"),
+            ("vocab_size", json!(0), "from 1 to"),
+            ("context_length", json!(0), "from 1 to"),
+            ("block_count", json!(0), "from 1 to"),
+            ("block_count", json!(3), "found 3, whose last is missing"),
+            ("block_count", json!(16_000_000), "found 16000000, whose last is missing"),
+            ("block_count", json!(4_000_000_000u32), "from 1 to"),
+            ("nextn_predict_layers", json!(2), "less than the 2 blocks, found 2"),
+        ],
+    );
+    let mut stretched = dense();
+    stretched.facts.insert("rope.scaling.type".to_owned(), json!("linear"));
+    refuses(&stretched, "llama", &[("rope.scaling.factor", Json::Null, "found none")]);
+}
+
+#[test]
+fn heads_that_do_not_divide_the_stream_are_a_sentence() {
+    let mut made = dense();
+    made.facts.insert("attention.key_length".to_owned(), Json::Null);
+    refuses(&made, "llama", &[("attention.head_count", json!(6), "a divisor of the 64 elements")]);
+}
+
+#[test]
+fn senseless_sizes_of_experts_and_latents_are_sentences() {
+    refuses(
+        &sparse(),
+        "deepseek2",
+        &[
+            ("expert_used_count", json!(9), "at most the 8 experts, found 9"),
+            ("expert_used_count", json!(0), "from 1 to"),
+            ("expert_group_count", json!(3), "a divisor of the 8 experts, found 3"),
+            ("expert_group_used_count", json!(3), "at most the 2 groups, found 3"),
+            ("expert_gating_func", json!(7), "1 to 4, found 7"),
+            ("expert_weights_scale", json!(-1.0), "a positive number"),
+            ("rope.dimension_count", json!(7), "an even number"),
+            ("rope.dimension_count", json!(0), "from 1 to"),
+            ("attention.key_length_mla", json!(8), "more than the 8 elements turned, found 8"),
+            ("attention.kv_lora_rank", json!(0), "from 1 to"),
+            ("attention.head_count", json!(0), "from 1 to"),
+        ],
+    );
+    let mut many = sparse();
+    many.facts.insert("expert_used_count".to_owned(), json!(6));
+    refuses(
+        &many,
+        "deepseek2",
+        &[("expert_group_used_count", json!(1), "enough for 6 experts, found 1 of 2")],
+    );
+}
+
+#[test]
+fn senseless_facts_of_a_folder_are_sentences() {
+    let heads = Grouped { qk_norm: true, ..grouped(4, 2, 16) };
+    let own = small(Family::Qwen3(heads), Format::F32);
+    let made = good(&Config { experts: Some(experts(4, 2)), ..own });
+    for (key, value, expected) in [
+        ("decoder_sparse_step", json!(2), "expected 1, found 2"),
+        ("mlp_only_layers", json!([1]), "expected no blocks"),
+        ("hidden_act", json!("gelu"), "expected silu, found gelu"),
+        ("partial_rotary_factor", json!(0.5), "whole heads are turned"),
+        ("num_experts_per_tok", json!(5), "at most the 4 experts"),
+        ("num_hidden_layers", json!(9), "whose last is missing"),
+        ("rope_scaling", json!({"type": "yarn"}), "a positive number, found none"),
+    ] {
+        let (mut made, file) = (made.clone(), path("refused"));
+        made.facts.insert(key.to_owned(), value);
+        made.folder(&file, "qwen3_moe");
+        let error = Model::open(&file).expect_err(key).to_string();
+        assert!(error.contains(key) && error.contains(expected) && error.lines().count() == 1, "{error}");
+    }
+}
+
+/// The sentence about a tensor after one change.
+fn spoilt(made: &Made, architecture: &str, spoil: impl Fn(&mut Made)) -> String {
+    let (mut made, file) = (made.clone(), path(&format!("spoilt-{architecture}.gguf")));
+    spoil(&mut made);
+    made.gguf(&file, architecture);
+    refusal(&file)
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_sentences() {
+    let missing = spoilt(&dense(), "llama", |made| {
+        made.tensors.remove("blk.1.ffn_up");
+    });
+    assert_eq!(missing, "tensor `blk.1.ffn_up.weight`: expected a tensor of shape [96, 64], found none");
+    let other = spoilt(&dense(), "llama", |made| {
+        made.tensors.insert("blk.0.attn_k".to_owned(), made.tensors["blk.0.attn_q"].clone());
+    });
+    assert_eq!(other, "tensor `blk.0.attn_k.weight`: expected the shape [2, 16, 64], found [64, 64]");
+    let bias = spoilt(&dense(), "llama", |made| {
+        made.tensors.insert("blk.1.attn_norm.bias".to_owned(), made.tensors["output_norm"].clone());
+    });
+    assert_eq!(bias, "tensor `blk.1.attn_norm.bias`: expected no bias here, found one");
+    let joint = spoilt(&dense(), "llama", |made| {
+        let parts = ["attn_q", "attn_k"].map(|part| format!("blk.0.{part}"));
+        made.tensors.remove("blk.0.attn_v");
+        made.join(&parts, "blk.0.attn_qkv");
+    });
+    assert_eq!(joint, "tensor `blk.0.attn_qkv.weight`: expected the shape [128, 64], found [96, 64]");
+    let factors = spoilt(&dense(), "llama", |made| {
+        made.tensors.insert("rope_freqs".to_owned(), made.tensors["output_norm"].clone());
+    });
+    assert_eq!(factors, "tensor `rope_freqs.weight`: expected the shape [8], found [64]");
+}
+
+#[test]
+fn experts_that_are_not_alike_are_a_sentence() {
+    let heads = Grouped { qk_norm: true, ..grouped(4, 2, 16) };
+    let own = small(Family::Qwen3(heads), Format::F32);
+    let mut made = good(&Config { experts: Some(experts(4, 2)), ..own });
+    made.config.experts = Some(experts(5, 2));
+    made.facts.insert("num_experts".to_owned(), json!(5));
+    let router = made.tensors["blk.0.ffn_gate_inp"].bytes[..64 * 4].to_vec();
+    for block in 0..2 {
+        let router_of = made.tensors.get_mut(&format!("blk.{block}.ffn_gate_inp")).unwrap();
+        router_of.bytes.extend(&router);
+        router_of.shape[0] = 5;
+    }
+    let file = path("experts-missing");
+    made.folder(&file, "qwen3_moe");
+    let error = Model::open(&file).expect_err("an expert is missing").to_string();
+    assert!(error.contains("mlp.experts.4.down_proj.weight`: expected a tensor"), "{error}");
+}
