@@ -117,7 +117,7 @@ impl Opened {
         scored: Scored,
     ) -> Result<Session, String> {
         let most = match scored {
-            Scored::Last => CHUNK,
+            Scored::Last | Scored::Unnormed | Scored::Normed => CHUNK,
             Scored::All => SCORED_CHUNK,
         };
         let settings = Settings { context, chunk: context.clamp(2, most), cache: self.kv_type, scored };

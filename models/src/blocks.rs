@@ -12,7 +12,7 @@ use fusebox_compiler::tensor::sym::Sym;
 
 use crate::config::Config;
 use crate::families::{self, deepseek, llama, qwen2, qwen3};
-use crate::layers::embed::Scored;
+use crate::layers::embed::{Entry, Scored};
 use crate::layers::scope::Scope;
 
 /// The names [`named`] knows.
@@ -58,10 +58,24 @@ pub fn model(config: &Config, tokens: &Sym, n_layers: usize) -> Result<Graph, Er
 
 /// As [`model`]; where all tokens are scored, `logits` are `[t, v]`.
 pub fn scored_model(config: &Config, tokens: &Sym, n_layers: usize, scored: Scored) -> Result<Graph, Error> {
+    part(config, tokens, n_layers, Entry::Tokens, scored)
+}
+
+/// As [`scored_model`], from vectors or to vectors where that is asked for: `x` `[t, d]`, `hidden` `[t, d]`.
+pub fn part(
+    config: &Config,
+    tokens: &Sym,
+    n_layers: usize,
+    from: Entry,
+    scored: Scored,
+) -> Result<Graph, Error> {
     let m = Scope::new(config, tokens);
-    let ids = m.g.input("tokens", DType::I32, &[&m.t]);
-    let logits = families::step(&m, n_layers, &ids, scored);
-    m.g.finish(&[("logits", &logits)])
+    let result = families::step(&m, n_layers, from, scored);
+    let name = match scored {
+        Scored::Last | Scored::All => "logits",
+        Scored::Unnormed | Scored::Normed => "hidden",
+    };
+    m.g.finish(&[(name, &result)])
 }
 
 #[cfg(test)]

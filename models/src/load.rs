@@ -19,17 +19,19 @@ use fusebox_runtime::session::{Session, TOKENS};
 use fusebox_runtime::weights::{Checkpoint, open};
 
 use crate::binding::{Bound, bind};
-use crate::blocks::scored_model;
+use crate::blocks::part;
 use crate::config::{Config, Formats};
 use crate::facts::Facts;
 use crate::families::{architectures, read};
-use crate::layers::embed::Scored;
+use crate::layers::embed::{Entry, Scored};
 
 /// A model in a file.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Its sizes.
     pub config: Config,
+    entry: Entry,
+    has_head: bool,
     weights: Arc<Bound>,
 }
 
@@ -42,7 +44,7 @@ pub struct Settings {
     pub chunk: usize,
     /// How cached keys and values are stored.
     pub cache: DType,
-    /// Which tokens are scored.
+    /// What a replay gives.
     pub scored: Scored,
 }
 
@@ -52,18 +54,33 @@ impl Model {
     /// # Errors
     /// One sentence with the file and the key or tensor.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::with_ends(path, Entry::Tokens, true)
+    }
+
+    /// Opens a checkpoint that may lack the table of tokens, the head or both. Its sessions start from vectors, and
+    /// without a head they end with them.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn backbone(path: &Path) -> Result<Self, Error> {
+        Self::with_ends(path, Entry::Vectors, false)
+    }
+
+    fn with_ends(path: &Path, entry: Entry, needs_head: bool) -> Result<Self, Error> {
         let checkpoint = open(path)?;
         let architecture = checkpoint.architecture().unwrap_or("none");
-        let known = read(architecture, &Facts::of(&checkpoint))?;
-        let mut config = known.ok_or_else(|| Error::Unsupported {
+        let facts = Facts::of(&checkpoint);
+        let mut config = read(architecture, facts)?.ok_or_else(|| Error::Unsupported {
             path: path.to_owned(),
             place: Place::Whole,
             what: format!("the architecture is {architecture}; known are {}", architectures()),
         })?;
-        let graph = scored_model(&config, &Sym::from(1), config.n_layers, Scored::Last)?;
+        let has_head = needs_head || facts.has(if config.tied { "token_embd" } else { "output" });
+        let scored = if has_head { Scored::Last } else { Scored::Normed };
+        let graph = part(&config, &Sym::from(1), config.n_layers, entry, scored)?;
         let (bound, formats) = bind(path, checkpoint, &graph)?;
         config.formats = Formats::Each(formats);
-        Ok(Self { config, weights: Arc::new(bound) })
+        Ok(Self { config, entry, has_head, weights: Arc::new(bound) })
     }
 
     /// What the file says besides.
@@ -77,11 +94,16 @@ impl Model {
     /// Everything that does not fit together.
     pub fn graphs(&self, settings: &Settings) -> Result<[Graph; 2], Error> {
         let Settings { context, chunk, cache, scored } = *settings;
+        if !self.has_head && matches!(scored, Scored::Last | Scored::All) {
+            let path = self.checkpoint().files().next().map_or(Path::new(""), |(path, _)| path);
+            let what = "expected a head for scores, found none: this model ends with vectors";
+            return Err(Error::input(path, Place::Whole, what));
+        }
         // The caches have room for a whole chunk behind the last position, so that no range depends on another.
         let config = Config { context: context + chunk, cache, ..self.config.clone() };
         let name = Label::new(TOKENS).expect("one letter fits");
         let several = Symbol::new(name, 1, chunk as i64, (chunk as i64 / 2).max(1));
-        let graph = |tokens: Sym| scored_model(&config, &tokens, config.n_layers, scored);
+        let graph = |tokens: Sym| part(&config, &tokens, config.n_layers, self.entry, scored);
         Ok([graph(Sym::from(1))?, graph(several.into())?])
     }
 
@@ -99,6 +121,6 @@ impl Model {
         let [decode, prefill] = self.graphs(settings)?;
         let programs = [cache.program(&decode, options)?, cache.program(&prefill, options)?];
         let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
-        Session::new(device, programs, &weights, settings.context)
+        Session::new(device, programs, &weights, settings.context, self.config.vocab)
     }
 }

@@ -16,7 +16,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks::model;
 use fusebox_models::config::{Config, Experts, Family, Gate, Pairing, Scaling};
-use fusebox_models::naming::tensors::{expert, names};
+use fusebox_models::naming::tensors::{BIAS, expert, names};
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
 
@@ -149,7 +149,7 @@ pub(crate) fn path(name: &str) -> PathBuf {
 fn merged(name: &str, sizes: &[usize]) -> Vec<usize> {
     let n_matrices = usize::from(name.ends_with("_exps") || name.ends_with("k_b") || name.ends_with("v_b"));
     match sizes {
-        _ if name.ends_with(".bias") => vec![sizes.iter().product()],
+        _ if name.ends_with(BIAS) => vec![sizes.iter().product()],
         _ if name.ends_with("attn_output") => vec![sizes[0], sizes[1..].iter().product()],
         [_] => sizes.to_vec(),
         _ if name.ends_with("kv_b") => vec![sizes[..2].iter().product(), sizes[2]],
@@ -173,7 +173,8 @@ fn number(format: Format) -> u32 {
 }
 
 fn object(json: Json) -> Map<String, Json> {
-    json.as_object().unwrap().clone()
+    let Json::Object(object) = json else { panic!("{json} is no object") };
+    object
 }
 
 fn gguf_facts(config: &Config) -> Map<String, Json> {

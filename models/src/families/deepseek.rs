@@ -45,7 +45,7 @@ pub fn block(m: &Scope, sizes: &Latent, layer: usize, x: &Tensor) -> Tensor {
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(facts: &Facts) -> Result<Config, Error> {
+pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let sizes = latent_sizes(facts)?;
     let pairing = if facts.flag(INTERLEAVED) == Some(false) { Pairing::Halves } else { Pairing::Neighbours };
     let rope = rope(facts, 1e4, pairing, sizes.rope)?;
@@ -60,7 +60,7 @@ pub fn read(facts: &Facts) -> Result<Config, Error> {
 }
 
 /// The sizes of latent attention. New GGUF files tell the sizes of heads beside those of what is cached.
-fn latent_sizes(facts: &Facts) -> Result<Latent, Error> {
+fn latent_sizes(facts: Facts<'_>) -> Result<Latent, Error> {
     let (n_heads, kv_lora, rope) = (facts.count(HEADS)?, facts.count(KV_LORA)?, facts.count(TURNED)?);
     sizes::turned(facts, TURNED, rope)?;
     let value = if let Some(value) = facts.count_if(VALUE_MLA)? { value } else { facts.count(VALUE)? };
@@ -79,7 +79,7 @@ fn latent_sizes(facts: &Facts) -> Result<Latent, Error> {
 }
 
 /// How a router's outputs become weights.
-fn gate(facts: &Facts, backbone: &Config) -> Result<Gate, Error> {
+fn gate(facts: Facts<'_>, backbone: &Config) -> Result<Gate, Error> {
     if let Some(word) = facts.word(GATE) {
         return match word {
             "softmax" => Ok(Gate::Softmax),
@@ -101,7 +101,7 @@ fn gate(facts: &Facts, backbone: &Config) -> Result<Gate, Error> {
 }
 
 /// The groups of experts: V2 takes those with the best expert, all after it those with the two best together.
-fn groups(facts: &Facts, experts: &Experts) -> Result<Option<Groups>, Error> {
+fn groups(facts: Facts<'_>, experts: &Experts) -> Result<Option<Groups>, Error> {
     let n_best = match facts.word(SELECTION) {
         Some("greedy") => return Ok(None),
         Some("group_limited_greedy") => 1,

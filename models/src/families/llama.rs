@@ -33,7 +33,7 @@ pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(facts: &Facts) -> Result<Config, Error> {
+pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let window = window(facts, true, 0)?;
     let heads = Grouped { window, ..sizes::grouped(facts, false)? };
     let pairing = match facts.kind() {

@@ -9,7 +9,7 @@ use fusebox_runtime::error::Error;
 
 use crate::config::{Config, Family};
 use crate::facts::Facts;
-use crate::layers::embed::{Scored, embed, head};
+use crate::layers::embed::{Entry, Scored, entry, head};
 use crate::layers::scope::Scope;
 
 pub mod deepseek;
@@ -20,7 +20,7 @@ mod rotation;
 mod sizes;
 
 /// From what a file says of its model to the sizes of it.
-type Reader = fn(&Facts) -> Result<Config, Error>;
+type Reader = fn(Facts<'_>) -> Result<Config, Error>;
 
 /// The architectures whose files are read, as GGUF and as `config.json` call them.
 const READERS: [(&str, Reader); 12] = [
@@ -47,7 +47,7 @@ pub fn architectures() -> String {
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(architecture: &str, facts: &Facts) -> Result<Option<Config>, Error> {
+pub fn read(architecture: &str, facts: Facts<'_>) -> Result<Option<Config>, Error> {
     let reader = READERS.iter().find(|(name, _)| *name == architecture);
     reader.map(|(_, read)| read(facts)).transpose()
 }
@@ -61,8 +61,8 @@ pub fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
     })
 }
 
-/// The whole step: tokens `[t]` become scores, `[v]` of the token after the last or `[t, v]` after each.
-pub fn step(m: &Scope, n_layers: usize, tokens: &Tensor, scored: Scored) -> Tensor {
-    let x = (0..n_layers).fold(embed(m, tokens), |x, layer| block(m, layer, &x));
+/// The whole step, from what it starts from to what is asked for.
+pub fn step(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Tensor {
+    let x = (0..n_layers).fold(entry(m, from), |x, layer| block(m, layer, &x));
     head(m, &x, scored)
 }

@@ -19,7 +19,7 @@ pub(super) const WINDOW_FROM: usize = 28;
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(facts: &Facts) -> Result<Config, Error> {
+pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let window = window(facts, false, WINDOW_FROM)?;
     let heads = Grouped { window, ..sizes::grouped(facts, false)? };
     let rope = rope(facts, 1e4, Pairing::Halves, heads.head)?;

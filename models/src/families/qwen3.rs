@@ -38,7 +38,7 @@ pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(facts: &Facts) -> Result<Config, Error> {
+pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let window = window(facts, false, WINDOW_FROM)?;
     let heads = Grouped { window, ..sizes::grouped(facts, true)? };
     let rope = rope(facts, 1e6, Pairing::Halves, heads.head)?;

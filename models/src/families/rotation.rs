@@ -21,12 +21,12 @@ const FACTORS: &str = "rope_freqs";
 const GGUF_STRENGTH: f64 = 0.1;
 
 /// How `n_dims` elements of a head are turned.
-pub(super) fn rope(facts: &Facts, theta: f64, pairing: Pairing, n_dims: usize) -> Result<Rope, Error> {
+pub(super) fn rope(facts: Facts<'_>, theta: f64, pairing: Pairing, n_dims: usize) -> Result<Rope, Error> {
     let theta = facts.number_if(THETA)?.unwrap_or(theta);
     Ok(Rope { theta, pairing, scaling: scaling(facts, n_dims)? })
 }
 
-fn scaling(facts: &Facts, n_dims: usize) -> Result<Scaling, Error> {
+fn scaling(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
     let kind = facts.word(SCALING).unwrap_or("none");
     match kind {
         "none" | "default" => factors(facts, n_dims),
@@ -41,7 +41,7 @@ fn scaling(facts: &Facts, n_dims: usize) -> Result<Scaling, Error> {
 }
 
 /// What the tensor of factors says, where there is one.
-fn factors(facts: &Facts, n_dims: usize) -> Result<Scaling, Error> {
+fn factors(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
     if !facts.has(FACTORS) {
         return Ok(Scaling::None);
     }
@@ -58,7 +58,7 @@ fn factors(facts: &Facts, n_dims: usize) -> Result<Scaling, Error> {
     }
 }
 
-fn llama3(facts: &Facts) -> Result<Scaling, Error> {
+fn llama3(facts: Facts<'_>) -> Result<Scaling, Error> {
     let (factor, original) = (needed(facts, STRETCH)?, needed(facts, ORIGINAL)?);
     let (low, high) = (needed(facts, LOW)?, needed(facts, HIGH)?);
     if low >= high {
@@ -67,7 +67,7 @@ fn llama3(facts: &Facts) -> Result<Scaling, Error> {
     Ok(Scaling::Llama3 { factor, low, high, original })
 }
 
-fn yarn(facts: &Facts) -> Result<Scaling, Error> {
+fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
     let factor = needed(facts, STRETCH)?;
     let original = match facts.number_if(ORIGINAL)? {
         Some(original) => original,
@@ -99,7 +99,7 @@ fn yarn(facts: &Facts) -> Result<Scaling, Error> {
     })
 }
 
-fn needed(facts: &Facts, key: Key) -> Result<f64, Error> {
+fn needed(facts: Facts<'_>, key: Key) -> Result<f64, Error> {
     let number = facts.number_if(key)?;
     number.ok_or_else(|| facts.refused(key, "expected a positive number, found none".to_owned()))
 }

@@ -22,7 +22,7 @@ use crate::naming::tensors::{BIAS, parts};
 const WIDEST_HEAD: usize = 1 << 12;
 
 /// A model of this family and rotation without experts, all other sizes as the file has them.
-pub(super) fn backbone(facts: &Facts, family: Family, rope: Rope) -> Result<Config, Error> {
+pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<Config, Error> {
     if let Some(word) = facts.word(ACTIVATION).filter(|word| !["silu", "swish"].contains(word)) {
         return Err(facts.refused(ACTIVATION, format!("expected silu, found {word}")));
     }
@@ -45,7 +45,7 @@ pub(super) fn backbone(facts: &Facts, family: Family, rope: Rope) -> Result<Conf
 }
 
 /// How many blocks are used, the last of which must be there.
-pub(super) fn n_layers(facts: &Facts) -> Result<usize, Error> {
+pub(super) fn n_layers(facts: Facts<'_>) -> Result<usize, Error> {
     let (all, extra) = (facts.count(LAYERS)?, facts.size_if(EXTRA_LAYERS)?.unwrap_or(0));
     if extra >= all {
         let what = format!("expected less than the {all} blocks, found {extra}");
@@ -61,21 +61,20 @@ pub(super) fn n_layers(facts: &Facts) -> Result<usize, Error> {
 }
 
 /// The matrices of a block that have a bias.
-fn biased(facts: &Facts) -> BTreeSet<String> {
+fn biased(facts: Facts<'_>) -> BTreeSet<String> {
     parts().filter(|part| facts.has(&format!("blk.0.{part}{BIAS}"))).map(str::to_owned).collect()
 }
 
 /// The sizes of grouped attention.
-pub(super) fn grouped(facts: &Facts, qk_norm: bool) -> Result<Grouped, Error> {
+pub(super) fn grouped(facts: Facts<'_>, qk_norm: bool) -> Result<Grouped, Error> {
     let (n_heads, hidden) = (facts.count(HEADS)?, facts.count(HIDDEN)?);
     let n_kv = facts.count_if(KV_HEADS)?.unwrap_or(n_heads);
     divides(facts, KV_HEADS, n_kv, n_heads, "query heads")?;
-    let head = match facts.count_if(HEAD)? {
-        Some(head) => head,
-        None => {
-            divides(facts, HEADS, n_heads, hidden, "elements of the residual stream")?;
-            hidden / n_heads
-        }
+    let head = if let Some(head) = facts.count_if(HEAD)? {
+        head
+    } else {
+        divides(facts, HEADS, n_heads, hidden, "elements of the residual stream")?;
+        hidden / n_heads
     };
     turned(facts, HEAD, head)?;
     for key in [VALUE, TURNED] {
@@ -92,14 +91,14 @@ pub(super) fn grouped(facts: &Facts, qk_norm: bool) -> Result<Grouped, Error> {
 }
 
 /// Elements are turned in pairs.
-pub(super) fn turned(facts: &Facts, key: Key, n: usize) -> Result<(), Error> {
+pub(super) fn turned(facts: Facts<'_>, key: Key, n: usize) -> Result<(), Error> {
     if n > 0 && n.is_multiple_of(2) && n <= WIDEST_HEAD {
         return Ok(());
     }
     Err(facts.refused(key, format!("expected an even number up to {WIDEST_HEAD}, found {n}")))
 }
 
-fn divides(facts: &Facts, key: Key, n: usize, of: usize, what: &str) -> Result<(), Error> {
+fn divides(facts: Facts<'_>, key: Key, n: usize, of: usize, what: &str) -> Result<(), Error> {
     if of.is_multiple_of(n) {
         return Ok(());
     }
@@ -107,7 +106,7 @@ fn divides(facts: &Facts, key: Key, n: usize, of: usize, what: &str) -> Result<(
 }
 
 /// How far back tokens see. A file may have a window and not use it; `is_used` is what holds where it does not say.
-pub(super) fn window(facts: &Facts, is_used: bool, from: usize) -> Result<Option<Window>, Error> {
+pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Option<Window>, Error> {
     if !facts.flag(WINDOW_USED).unwrap_or(is_used) {
         return Ok(None);
     }
@@ -128,7 +127,7 @@ pub(super) fn window(facts: &Facts, is_used: bool, from: usize) -> Result<Option
 
 /// The experts, if there are any, and how many blocks at the start have none. The file is asked for all but what
 /// families differ in: how weights are made, and in which groups experts come.
-pub(super) fn experts(facts: &Facts, gate: Gate, renorm: bool) -> Result<Option<(Experts, usize)>, Error> {
+pub(super) fn experts(facts: Facts<'_>, gate: Gate, renorm: bool) -> Result<Option<(Experts, usize)>, Error> {
     let n_dense = facts.size_if(DENSE)?.unwrap_or(0);
     let Some(n) = facts.count_or_none(EXPERTS)? else { return Ok(None) };
     if n_dense >= n_layers(facts)? {
@@ -165,7 +164,7 @@ pub(super) fn experts(facts: &Facts, gate: Gate, renorm: bool) -> Result<Option<
 }
 
 /// The groups of experts, if a token uses some of them only; each is as good as its `n_best` together.
-pub(super) fn groups(facts: &Facts, experts: &Experts, n_best: usize) -> Result<Option<Groups>, Error> {
+pub(super) fn groups(facts: Facts<'_>, experts: &Experts, n_best: usize) -> Result<Option<Groups>, Error> {
     let n = facts.count_or_none(GROUPS)?.unwrap_or(1);
     let n_used = facts.count_or_none(GROUPS_USED)?.unwrap_or(n);
     divides(facts, GROUPS, n, experts.n, "experts")?;

@@ -1,7 +1,8 @@
 //! Where numbers of tokens become vectors, and the last vector becomes scores for the next token.
 //!
 //! In: token numbers `[t]`, later the residual stream `[t, d]`. Out: the residual stream, later logits `[v]`.
-//! Most replays score their last token only. With tied weights both ends use the same table.
+//! Most replays score their last token only. With tied weights both ends use the same table. A model may also be run
+//! without an end: from vectors, or to vectors.
 //! What lies between the two is in `families/`.
 
 use fusebox_compiler::graph::build::Tensor;
@@ -10,29 +11,56 @@ use fusebox_compiler::tensor::dtype::DType;
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 
-/// Which tokens of a replay are scored.
+/// What a replay starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Numbers of tokens, `tokens` `[t]`.
+    Tokens,
+    /// Vectors in place of the table's, `x` `[t, d]`.
+    Vectors,
+}
+
+/// What a replay gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scored {
-    /// The last.
+    /// The scores behind the last token, `[v]`.
     Last,
-    /// All of them.
+    /// The scores behind every token, `[t, v]`.
     All,
+    /// No scores: the residual stream behind the last block, `[t, d]`.
+    Unnormed,
+    /// No scores: what scores are made of, `[t, d]`.
+    Normed,
+}
+
+/// The residual stream before the first block.
+pub fn entry(m: &Scope, entry: Entry) -> Tensor {
+    match entry {
+        Entry::Tokens => embed(m, &m.g.input("tokens", DType::I32, &[&m.t])),
+        Entry::Vectors => m.g.input("x", DType::F32, &[&m.t, &m.d]),
+    }
 }
 
 /// The table's rows of these tokens.
-pub fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
+fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
     let v = &m.g.dim("v", m.config.vocab);
     m.matrix("token_embd", &[v, &m.d]).gather(v, tokens).cast(DType::F32) // [t, d]
 }
 
-/// The score of every token to come: after the last, `[v]`, or after each, `[t, v]`.
+/// What comes of the residual stream behind the last block.
 pub fn head(m: &Scope, x: &Tensor, scored: Scored) -> Tensor {
+    match scored {
+        Scored::Last => scores(m, &last(m, x)),
+        Scored::All => scores(m, x),
+        Scored::Unnormed => x.clone(),
+        Scored::Normed => norm(m, "output_norm", x, &m.d),
+    }
+}
+
+/// The score of every token to come.
+fn scores(m: &Scope, x: &Tensor) -> Tensor {
     let (d, v) = (&m.d, &m.g.dim("v", m.config.vocab));
     let table = if m.config.tied { "token_embd" } else { "output" };
-    let x = match scored {
-        Scored::Last => &last(m, x),
-        Scored::All => x,
-    };
     norm(m, "output_norm", x, d).contract(&m.matrix(table, &[v, d]), [d])
 }
 

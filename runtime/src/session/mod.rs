@@ -3,7 +3,8 @@
 //! In: token numbers. Out: logits. The session knows at which position the text stands; every program reads it from a
 //! symbol, so no token ever compiles anything.
 //! Two names are agreed on with the makers of graphs: the symbol [`POSITION`] is where the first token of a replay
-//! stands, [`TOKENS`] how many there are. A program has one input, the tokens, and one output, logits.
+//! stands, [`TOKENS`] how many there are. A program has one input, tokens or vectors in their place, and one output,
+//! logits or vectors.
 //! A step allocates nothing: `cache.rs` keeps programs between processes, `device/` runs them.
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
 use fusebox_compiler::program::Program;
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
+use fusebox_compiler::tensor::quant::Format;
 
 use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
@@ -38,6 +40,8 @@ pub struct Session {
     last: usize,
     context: usize,
     n_vocab: usize,
+    /// How many numbers a row of the output has.
+    width: usize,
 }
 
 /// A program for a class of token numbers, loaded.
@@ -49,10 +53,13 @@ struct Shape {
     position_idx: Option<usize>,
     tokens_idx: Option<usize>,
     most_tokens: usize,
+    /// What the input is made of, and how much of it belongs to a token.
+    format: Format,
+    row_bytes: usize,
 }
 
 impl Session {
-    /// A session at the start of a text of at most `context` tokens.
+    /// A session at the start of a text of at most `context` tokens, each one of `n_vocab`.
     ///
     /// # Errors
     /// Where a program is not of this form, or the device refuses it.
@@ -61,11 +68,12 @@ impl Session {
         [decode, prefill]: [Program; 2],
         weights: &Arc<dyn Weights>,
         context: usize,
+        n_vocab: usize,
     ) -> Result<Self, Error> {
-        let n_vocab = only(&decode.plan, &Place::Output, "output")?.shape.max_len();
+        let width = only(&decode.plan, &Place::Output, "output")?.shape.max_len();
         let decode = Shape::load(&mut *device, decode.plan, weights)?;
         let prefill = Shape::load(&mut *device, prefill.plan, weights)?;
-        Ok(Self { device, decode, prefill, position: 0, last: 1, context, n_vocab })
+        Ok(Self { device, decode, prefill, position: 0, last: 1, context, n_vocab, width })
     }
 
     /// How many tokens the text has.
@@ -101,30 +109,51 @@ impl Session {
     /// Appends tokens; gives the logits of what may follow.
     ///
     /// # Errors
-    /// Where there are no tokens, a token is none of the model's, or the text would outgrow the context; then nothing
-    /// was appended.
+    /// Where there are no tokens, a token is none of the model's, the programs start from vectors, or the text would
+    /// outgrow the context; then nothing was appended.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         self.score(tokens, &mut |_| {})?;
         Ok(self.logits())
     }
 
-    /// Appends tokens, and hands on every row of logits that its replays give: one for each token where the programs
-    /// score all tokens, else one for the last of each replay.
+    /// Appends tokens, and hands on every row that its replays give: one for each token where the programs score all
+    /// tokens or end with vectors, else one for the last of each replay.
     ///
     /// # Errors
     /// As [`Session::feed`].
     pub fn score(&mut self, tokens: &[u32], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        self.check(tokens)?;
-        let mut left = tokens;
+        self.check_tokens(tokens)?;
+        self.append(bytemuck::cast_slice(tokens), each)
+    }
+
+    /// Appends vectors in place of those of tokens, one after another; otherwise as [`Session::score`].
+    ///
+    /// # Errors
+    /// As [`Session::feed`], and where the numbers are no whole vectors.
+    pub fn score_vectors(&mut self, vectors: &[f32], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
+        let width = self.decode.row_bytes / size_of::<f32>();
+        if !vectors.len().is_multiple_of(width) {
+            let what = format!("expected whole vectors of {width} numbers, found {} numbers", vectors.len());
+            return Err(refused("vectors", what));
+        }
+        let n = vectors.len() / width;
+        self.check(Format::F32, "vectors", n)?;
+        self.append(bytemuck::cast_slice(vectors), each)
+    }
+
+    /// Replays the programs over the rows of an input.
+    fn append(&mut self, rows: &[u8], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
+        let (mut left, row_bytes) = (rows, self.decode.row_bytes);
         while !left.is_empty() {
-            let n = if left.len() <= FEW { 1 } else { left.len().min(self.prefill.most_tokens) };
-            let (now, later) = left.split_at(n);
-            self.enter(now);
-            let shape = if now.len() == 1 { &self.decode } else { &self.prefill };
+            let n_left = left.len() / row_bytes;
+            let n_now = if n_left <= FEW { 1 } else { n_left.min(self.prefill.most_tokens) };
+            let (now, later) = left.split_at(n_now * row_bytes);
+            self.enter(now, n_now);
+            let shape = if n_now == 1 { &self.decode } else { &self.prefill };
             self.device.replay(shape.program, &shape.symbols)?;
-            self.last = now.len();
-            self.position += now.len();
-            self.rows().chunks_exact(self.n_vocab).for_each(&mut *each);
+            self.last = n_now;
+            self.position += n_now;
+            self.rows().chunks_exact(self.width).for_each(&mut *each);
             left = later;
         }
         Ok(())
@@ -135,18 +164,19 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`].
     pub fn profile(&mut self, token: u32) -> Result<Vec<Duration>, Error> {
-        self.check(&[token])?;
-        self.enter(&[token]);
+        self.check_tokens(&[token])?;
+        self.enter(bytemuck::cast_slice(&[token]), 1);
         let times = self.device.profile(self.decode.program, &self.decode.symbols)?;
         self.last = 1;
         self.position += 1;
         Ok(times)
     }
 
-    /// The logits of what may follow the text; nothing that means anything before the first token.
+    /// The last row of the last replay: the logits of what may follow the text, or a vector. It means nothing before
+    /// the first token.
     pub fn logits(&self) -> &[f32] {
         let rows = self.rows();
-        &rows[rows.len() - self.n_vocab..]
+        &rows[rows.len() - self.width..]
     }
 
     /// Forgets all tokens from a position on; those before it stay as they are.
@@ -154,46 +184,53 @@ impl Session {
         self.position = self.position.min(position);
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<(), Error> {
-        if tokens.is_empty() {
-            return Err(refused("tokens", "there are none, at least one is needed".to_owned()));
-        }
+    /// Forgets all tokens. What the session holds is given back when it is dropped.
+    pub fn reset(&mut self) {
+        self.truncate(0);
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
         if let Some(token) = tokens.iter().find(|token| **token as usize >= self.n_vocab) {
             let what = format!("there is no token {token}, the model has {}", self.n_vocab);
             return Err(refused("tokens", what));
         }
+        self.check(Format::I32, "tokens", tokens.len())
+    }
+
+    fn check(&self, format: Format, what: &str, n: usize) -> Result<(), Error> {
+        if n == 0 {
+            return Err(refused(what, "there are none, at least one is needed".to_owned()));
+        }
+        if self.decode.format != format {
+            return Err(refused(what, "this session starts from something else".to_owned()));
+        }
         let (position, context) = (self.position, self.context);
-        if tokens.len() > context - position {
-            let what = format!(
-                "{} more do not fit: the context holds {context} tokens, and {position} are taken",
-                tokens.len()
-            );
-            return Err(refused("tokens", what));
+        if n > context - position {
+            let complaint =
+                format!("{n} more do not fit: the context holds {context} tokens, and {position} are taken");
+            return Err(refused(what, complaint));
         }
         Ok(())
     }
 
-    /// Tells a program its tokens and where they stand.
-    fn enter(&mut self, tokens: &[u32]) {
+    /// Tells a program what it starts from, and where that stands.
+    fn enter(&mut self, rows: &[u8], n: usize) {
         let position = self.position as i64;
-        let shape = if tokens.len() == 1 { &mut self.decode } else { &mut self.prefill };
+        let shape = if n == 1 { &mut self.decode } else { &mut self.prefill };
         shape.position_idx.into_iter().for_each(|idx| shape.symbols[idx] = position);
-        shape.tokens_idx.into_iter().for_each(|idx| shape.symbols[idx] = tokens.len() as i64);
-        let input = self.device.input(shape.program, 0);
-        for (to, token) in input.as_chunks_mut::<4>().0.iter_mut().zip(tokens) {
-            *to = (*token as i32).to_le_bytes();
-        }
+        shape.tokens_idx.into_iter().for_each(|idx| shape.symbols[idx] = n as i64);
+        self.device.input(shape.program, 0)[..rows.len()].copy_from_slice(rows);
     }
 
     fn shape(&self, n_tokens: usize) -> &Shape {
         if n_tokens == 1 { &self.decode } else { &self.prefill }
     }
 
-    /// All logits that the last replay gave.
+    /// All rows that the last replay gave.
     fn rows(&self) -> &[f32] {
         let all: &[f32] = bytemuck::cast_slice(self.device.output(self.shape(self.last).program, 0));
-        let n_rows = if all.len() > self.n_vocab { self.last } else { 1 };
-        &all[..n_rows * self.n_vocab]
+        let n_rows = if all.len() > self.width { self.last } else { 1 };
+        &all[..n_rows * self.width]
     }
 }
 
@@ -201,13 +238,14 @@ impl Shape {
     fn load(device: &mut dyn Device, plan: Plan, weights: &Arc<dyn Weights>) -> Result<Self, Error> {
         let tokens = only(&plan, &Place::Input, "input")?;
         only(&plan, &Place::Output, "output")?;
-        let most_tokens = tokens.shape.max_len();
+        let most_tokens = tokens.shape.iter().next().map_or(1, |(_, size)| size.most().max(1) as usize);
+        let (format, row_bytes) = (tokens.format, tokens.bytes / most_tokens);
         let symbols = plan.symbols();
         let idx = |name: &str| symbols.iter().position(|symbol| symbol.name.as_str() == name);
         let (position_idx, tokens_idx) = (idx(POSITION), idx(TOKENS));
         let symbols = symbols.iter().map(|symbol| symbol.min).collect();
         let program = device.load(&plan, weights)?;
-        Ok(Self { program, plan, symbols, position_idx, tokens_idx, most_tokens })
+        Ok(Self { program, plan, symbols, position_idx, tokens_idx, most_tokens, format, row_bytes })
     }
 }
 

@@ -1,0 +1,138 @@
+//! Models without their ends: from vectors instead of tokens, to vectors instead of scores.
+//!
+//! In: small models with random weights, whole and without table and head. Out: the same numbers whichever way a text
+//! goes in, and vectors that give the scores once they are normed and multiplied.
+
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::config::{Config, Family};
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::{Model, Settings};
+use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::session::Session;
+use fusebox_runtime::session::cache::Cache;
+
+use crate::families::made::{Made, path};
+use crate::families::odd::{grouped, small};
+use crate::inference::{Run, relative_error};
+
+const TOKENS: [u32; 13] = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 38];
+
+fn made() -> Made {
+    let own = small(Family::Llama(grouped(4, 2, 16)), Format::F32);
+    Made::new(&Config { tied: false, ..own })
+}
+
+fn session(model: &Model, scored: Scored) -> Result<Session, String> {
+    let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 1).unwrap());
+    let settings = Settings { context: 40, chunk: 16, scored, ..Run::new(Numbers::Single).settings };
+    let session = model.session(device, &settings, &Options::default(), &mut Cache::default());
+    session.map_err(|error| error.to_string())
+}
+
+/// The numbers of a tensor.
+fn numbers(made: &Made, name: &str) -> Vec<f32> {
+    made.tensors[name].bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
+}
+
+/// The rows of the table for some tokens.
+fn vectors(made: &Made, tokens: &[u32]) -> Vec<f32> {
+    let (table, d) = (numbers(made, "token_embd"), made.config.hidden);
+    tokens.iter().flat_map(|token| table[*token as usize * d..][..d].to_vec()).collect()
+}
+
+fn rows_of_tokens(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
+    let mut rows = Vec::new();
+    session.score(tokens, &mut |row| rows.extend_from_slice(row)).unwrap();
+    rows
+}
+
+fn rows_of_vectors(session: &mut Session, vectors: &[f32]) -> Vec<f32> {
+    let mut rows = Vec::new();
+    session.score_vectors(vectors, &mut |row| rows.extend_from_slice(row)).unwrap();
+    rows
+}
+
+#[test]
+fn vectors_of_the_table_are_as_good_as_tokens() {
+    let (made, file) = (made(), path("whole.gguf"));
+    made.gguf(&file, "llama");
+    let (whole, backbone) = (Model::open(&file).unwrap(), Model::backbone(&file).unwrap());
+    for scored in [Scored::All, Scored::Unnormed, Scored::Normed] {
+        let mut from_tokens = session(&whole, scored).unwrap();
+        let mut from_vectors = session(&backbone, scored).unwrap();
+        let expected = rows_of_tokens(&mut from_tokens, &TOKENS);
+        let width = expected.len() / TOKENS.len();
+        let found = rows_of_vectors(&mut from_vectors, &vectors(&made, &TOKENS));
+        assert!(relative_error(&found, &expected) <= 1e-5);
+        // The text goes on where it was cut off, and begins anew.
+        from_vectors.truncate(10);
+        assert_eq!(from_vectors.position(), 10);
+        let found = rows_of_vectors(&mut from_vectors, &vectors(&made, &TOKENS[10..]));
+        assert!(relative_error(&found, &expected[10 * width..]) <= 1e-5);
+        from_vectors.reset();
+        let found = rows_of_vectors(&mut from_vectors, &vectors(&made, &TOKENS[..1]));
+        assert!(relative_error(&found, &expected[..width]) <= 1e-5);
+        assert_eq!(from_vectors.logits(), found);
+    }
+}
+
+#[test]
+fn hidden_vectors_are_what_scores_are_made_of() {
+    let (made, file) = (made(), path("hidden.gguf"));
+    made.gguf(&file, "llama");
+    let model = Model::open(&file).unwrap();
+    let rows = |scored| rows_of_tokens(&mut session(&model, scored).unwrap(), &TOKENS);
+    let (unnormed, normed, scores) = (rows(Scored::Unnormed), rows(Scored::Normed), rows(Scored::All));
+    let (d, gain, table) = (made.config.hidden, numbers(&made, "output_norm"), numbers(&made, "output"));
+    let norm = |x: &[f32]| -> Vec<f32> {
+        let mean = x.iter().map(|x| x * x).sum::<f32>() / d as f32;
+        let scale = 1.0 / (mean + made.config.eps).sqrt();
+        x.iter().zip(&gain).map(|(x, gain)| x * scale * gain).collect()
+    };
+    let own: Vec<f32> = unnormed.chunks(d).flat_map(norm).collect();
+    assert!(relative_error(&own, &normed) <= 1e-5);
+    let score = |x: &[f32]| -> Vec<f32> {
+        table.chunks(d).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+    };
+    let own: Vec<f32> = normed.chunks(d).flat_map(score).collect();
+    assert!(relative_error(&own, &scores) <= 1e-5);
+}
+
+#[test]
+fn a_backbone_needs_no_table_and_no_head() {
+    let (mut made, folder) = (made(), path("backbone"));
+    made.folder(&folder, "llama");
+    let expected =
+        rows_of_tokens(&mut session(&Model::open(&folder).unwrap(), Scored::Normed).unwrap(), &TOKENS);
+    let vectors = vectors(&made, &TOKENS);
+    made.tensors.remove("token_embd");
+    made.tensors.remove("output");
+    made.folder(&folder, "llama");
+    // A model saved without its head has names without their first part.
+    let file = folder.join("model.safetensors");
+    let bytes = std::fs::read(&file).unwrap();
+    let n_header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header = String::from_utf8(bytes[8..8 + n_header].to_vec()).unwrap().replace("model.", "");
+    let bare = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes[8 + n_header..]];
+    std::fs::write(&file, bare.concat()).unwrap();
+
+    let error = Model::open(&folder).unwrap_err().to_string();
+    assert!(error.contains("expected a tensor of shape [50, 64], found none"), "{error}");
+    let backbone = Model::backbone(&folder).unwrap();
+    let error = session(&backbone, Scored::Last).err().unwrap();
+    assert!(
+        error.ends_with("expected a head for scores, found none: this model ends with vectors"),
+        "{error}"
+    );
+    let mut session = session(&backbone, Scored::Normed).unwrap();
+    assert!(relative_error(&rows_of_vectors(&mut session, &vectors), &expected) <= 1e-5);
+    let error = session.feed(&[1]).unwrap_err().to_string();
+    assert_eq!(error, "tokens: this session starts from something else");
+    let error = session.score_vectors(&vectors[..65], &mut |_| {}).unwrap_err().to_string();
+    assert_eq!(error, "vectors: expected whole vectors of 64 numbers, found 65 numbers");
+    assert!(session.score_vectors(&[], &mut |_| {}).is_err());
+    assert_eq!(session.position(), TOKENS.len());
+}
