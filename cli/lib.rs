@@ -2,8 +2,8 @@
 //!
 //! In: a command line. Out: text or JSON on standard output; a sentence on standard error and exit code 2 where the
 //! input is at fault. Nothing is decided here.
-//! One file a command: `run.rs`, `logits.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `doctor.rs`. `opening.rs` has the
-//! flags that all commands on models share.
+//! One file a command: `run.rs`, `logits.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `quantize.rs`, `doctor.rs`.
+//! `opening.rs` has the flags that all commands on models share.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -23,6 +23,7 @@ mod npy;
 mod opening;
 mod output;
 mod progress;
+mod quantize;
 mod run;
 mod story;
 
@@ -46,6 +47,8 @@ enum Command {
     Story(story::Arguments),
     /// Tells what a weight file holds: its metadata, and every tensor with its shape and format.
     Inspect(inspect::Arguments),
+    /// Writes a model as a GGUF file in another format.
+    Quantize(quantize::Arguments),
     /// Tells what this machine has, and what is missing.
     Doctor(doctor::Arguments),
 }
@@ -58,6 +61,7 @@ pub fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Story(arguments) => story::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Quantize(arguments) => quantize::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     });
     ended(done)
@@ -88,7 +92,9 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
         return Ok(if is_asked { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
     let known = match error.kind() {
-        ErrorKind::InvalidSubcommand => "; commands are run, logits, bench, story, inspect and doctor",
+        ErrorKind::InvalidSubcommand => {
+            "; commands are run, logits, bench, story, inspect, quantize and doctor"
+        }
         ErrorKind::UnknownArgument => "; --help lists what there is",
         _ => "",
     };

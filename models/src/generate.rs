@@ -155,7 +155,7 @@ impl<'a> Generator<'a> {
             timing: Timing { n_prompt, prefill, ..Timing::default() },
         };
         let mut voice = Voice {
-            stream: self.tokenizer.map(|tokenizer| tokenizer.stream(true)),
+            stream: self.tokenizer.map(|tokenizer| tokenizer.stream_after(prompt.last().copied(), true)),
             stop: Stop::new(self.settings.stops.clone())?,
             each,
         };

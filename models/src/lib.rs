@@ -6,7 +6,7 @@
 //! Start with `families/`, where a model is a page; what it is made of stands in `layers/`, one idea a file; the
 //! graphs that tools ask for by name come from [`blocks`].
 //! The text side stands beside: [`tokenizer`], [`chat`], [`sample`] and [`stop`] turn words into tokens and back;
-//! [`generate`] brings both sides together.
+//! [`generate`] brings both sides together. [`mod@quantize`] writes a model in smaller formats.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ pub mod generate;
 pub mod layers;
 pub mod load;
 pub mod naming;
+pub mod quantize;
 pub mod sample;
 pub mod stop;
 pub mod tokenizer;

@@ -15,6 +15,7 @@ mod chat;
 mod doctor;
 mod kernels;
 mod logits;
+mod quantize;
 mod refusals;
 mod run;
 mod story;

@@ -50,7 +50,13 @@ fn senseless_flags_are_sentences() {
         ("bench -o xml", "md, json, csv"),
         ("bench -c 513", "1 to 512"),
         ("inspect -m no-such-file", "no-such-file"),
-        ("sing", "run, logits, bench, story, inspect and doctor"),
+        ("quantize assets/story.gguf no-such-folder/a.gguf Q2_K", "Q4_K_M"),
+        ("quantize assets/story.gguf assets/story.gguf Q4_0", "another file"),
+        ("quantize assets/story.gguf docs Q4_0", "folder"),
+        ("quantize no-such-file a.gguf Q4_0", "no-such-file"),
+        ("quantize assets/story.gguf no-such-folder/a.gguf F16", "no-such-folder"),
+        ("quantize assets/story.gguf a.gguf F16 -t 0", "1 to 256"),
+        ("sing", "run, logits, bench, story, inspect, quantize and doctor"),
     ] {
         let arguments: Vec<&str> = line.split(' ').collect();
         let sentence = refused(&arguments);

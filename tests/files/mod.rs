@@ -14,6 +14,8 @@ mod ajc1;
 mod folder;
 pub(crate) mod gguf;
 mod inspect;
+mod quantize;
+mod quants;
 mod recorded;
 mod safetensors;
 

@@ -245,8 +245,8 @@ fn every_bad_key_of_a_gguf_tokenizer_is_a_sentence() {
     let cases = [
         (Gguf::new(), "key `tokenizer.ggml.model`: expected a text, found nothing"),
         (
-            Gguf::new().value("tokenizer.ggml.model", "llama"),
-            "key `tokenizer.ggml.model`: the tokenizer `llama` is not",
+            Gguf::new().value("tokenizer.ggml.model", "bert"),
+            "key `tokenizer.ggml.model`: the tokenizer `bert` is not",
         ),
         (
             Gguf::new().value("tokenizer.ggml.model", "gpt2").value("tokenizer.ggml.pre", "odd"),

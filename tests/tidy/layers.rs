@@ -74,6 +74,7 @@ const LAYERS: [Layers; 3] = [
             ("families", 2),
             ("blocks", 3),
             ("binding", 3),
+            ("quantize", 4),
             ("load", 4),
             ("generate", 5),
         ],

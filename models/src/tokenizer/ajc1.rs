@@ -62,6 +62,7 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
         tokens: texts,
         spelling: Spelling::Letters,
         merges,
+        scores: None,
         added,
         unused: Vec::new(),
         normalizer: qwen2.normalizer(),

@@ -1,7 +1,8 @@
 //! The tokenizer in the metadata of a GGUF file.
 //!
 //! In: the keys `tokenizer.ggml.*`. Out: its [`Parts`].
-//! Only byte-pair encoding over bytes is read, which these files call `gpt2`; the others are refused by name.
+//! Byte-pair encoding over bytes is read, which these files call `gpt2`, and pieces with scores, which they call
+//! `llama`; the others are refused by name.
 //! What a file leaves out is as llama.cpp takes it.
 
 use fusebox_runtime::error::{Error, Place, quoted};
@@ -19,12 +20,15 @@ const PRE: &str = "tokenizer.ggml.pre";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
+const SCORES: &str = "tokenizer.ggml.scores";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
-/// Each names a token that ends an answer.
-const ENDS: [&str; 3] = [EOS, "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
+const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+/// Each names a token that ends an answer, besides the one at the end of a text.
+const ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
@@ -37,44 +41,60 @@ type Marked = (Vec<(u32, AddedToken)>, Vec<u32>);
 /// What the file says of its tokenizer.
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     let file = File(checkpoint);
-    let model = file.text(MODEL)?.ok_or_else(|| file.refuse(MODEL, "expected a text, found nothing"))?;
-    if model != "gpt2" {
-        let what = format!("the tokenizer {} is not supported, expected `gpt2`", quoted(model));
-        return Err(file.unsupported(MODEL, what));
+    match file.text(MODEL)?.ok_or_else(|| file.refuse(MODEL, "expected a text, found nothing"))? {
+        "gpt2" => by_merges(&file),
+        "llama" => by_scores(&file),
+        other => {
+            let what =
+                format!("the tokenizer {} is not supported, expected `gpt2` or `llama`", quoted(other));
+            Err(file.unsupported(MODEL, what))
+        }
     }
+}
+
+/// Byte-pair encoding over bytes.
+fn by_merges(file: &File) -> Result<Parts, Error> {
     let name = file.text(PRE)?.unwrap_or("default");
     let pre = pre::named(name).ok_or_else(|| {
         let what =
             format!("the pre-tokenizer {} is not supported, expected one of {}", quoted(name), pre::names());
         file.unsupported(PRE, what)
     })?;
-    let tokens = file.texts(TOKENS)?.to_vec();
-    let (added, unused) = file.marked(&tokens)?;
-    let mut ends = Vec::new();
-    for key in ENDS {
-        ends.extend(file.token(key, tokens.len())?);
-    }
-    let around = |key, is_asked: bool| -> Result<Vec<u32>, Error> {
-        let token = file.token(key, tokens.len())?;
-        Ok(token.filter(|_| is_asked).into_iter().collect())
-    };
-    let prefix = around(BOS, file.truth(ADD_BOS)?.unwrap_or(pre.adds_bos))?;
-    let suffix = around(EOS, file.truth(ADD_EOS)?.unwrap_or(false))?;
+    let defaults = Defaults { adds_bos: pre.adds_bos, bos: None, eos: None };
+    let parts = file.parts(Spelling::Letters, MERGES, &defaults)?;
     Ok(Parts {
-        path: beside::weights(checkpoint).to_owned(),
-        keys: Keys { tokens: TOKENS, merges: MERGES, added: TYPES },
         merges: file.merges()?,
-        tokens,
-        spelling: Spelling::Letters,
-        added,
-        unused,
         normalizer: pre.normalizer(),
         pre: Some(pre.words()),
         rules: Rules { ignore_merges: pre.ignore_merges, ..Rules::default() },
-        prefix,
-        suffix,
-        ends,
+        ..parts
     })
+}
+
+/// Pieces with scores.
+fn by_scores(file: &File) -> Result<Parts, Error> {
+    // What these files leave out is as in the first of them.
+    let defaults = Defaults { adds_bos: true, bos: Some(1), eos: Some(2) };
+    let parts = file.parts(Spelling::Pieces, SCORES, &defaults)?;
+    let unknown = file.token(UNKNOWN, parts.tokens.len())?.unwrap_or(0);
+    let unknown = parts.tokens.get(unknown as usize).cloned();
+    Ok(Parts {
+        scores: Some(file.scores(parts.tokens.len())?),
+        rules: Rules {
+            byte_fallback: true,
+            unknown: unknown.map(|text| (text, false)),
+            drops_space: file.truth(ADD_SPACE)?.unwrap_or(true),
+            ..Rules::default()
+        },
+        ..parts
+    })
+}
+
+/// What holds where a file says nothing.
+struct Defaults {
+    adds_bos: bool,
+    bos: Option<u32>,
+    eos: Option<u32>,
 }
 
 /// The metadata, asked for what a tokenizer needs.
@@ -98,6 +118,56 @@ impl<'a> File<'a> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let text = value.as_text();
         text.map(Some).ok_or_else(|| self.refuse(key, format!("expected a text, found {value}")))
+    }
+
+    /// What all kinds of tokenizers have; `how` is the key of what they differ in.
+    fn parts(&self, spelling: Spelling, how: &'static str, defaults: &Defaults) -> Result<Parts, Error> {
+        let tokens = self.texts(TOKENS)?.to_vec();
+        let token = |key: &str, default: Option<u32>| -> Result<Option<u32>, Error> {
+            let default = default.filter(|id| (*id as usize) < tokens.len());
+            Ok(self.token(key, tokens.len())?.or(default))
+        };
+        let (bos, eos) = (token(BOS, defaults.bos)?, token(EOS, defaults.eos)?);
+        let mut ends: Vec<u32> = eos.into_iter().collect();
+        for key in ENDS {
+            ends.extend(token(key, None)?);
+        }
+        let (added, unused) = self.marked(&tokens)?;
+        let adds_bos = self.truth(ADD_BOS)?.unwrap_or(defaults.adds_bos);
+        let adds_eos = self.truth(ADD_EOS)?.unwrap_or(false);
+        Ok(Parts {
+            path: beside::weights(self.0).to_owned(),
+            keys: Keys { tokens: TOKENS, merges: how, added: TYPES },
+            tokens,
+            spelling,
+            merges: Vec::new(),
+            scores: None,
+            added,
+            unused,
+            normalizer: None,
+            pre: None,
+            rules: Rules::default(),
+            prefix: bos.filter(|_| adds_bos).into_iter().collect(),
+            suffix: eos.filter(|_| adds_eos).into_iter().collect(),
+            ends,
+        })
+    }
+
+    /// The scores of the tokens, one for each.
+    fn scores(&self, n_tokens: usize) -> Result<Vec<f32>, Error> {
+        let scores = match self.value(SCORES).and_then(Value::as_list) {
+            Some(List::Floats(scores)) if scores.len() == n_tokens => scores,
+            _ => {
+                let what = format!("expected {n_tokens} numbers, one for each token");
+                return Err(self.refuse(SCORES, what));
+            }
+        };
+        if let Some(id) = scores.iter().position(|score| !score.is_finite()) {
+            return Err(
+                self.refuse(SCORES, format!("expected finite numbers, token {id} has {}", scores[id]))
+            );
+        }
+        Ok(scores.iter().map(|score| *score as f32).collect())
     }
 
     fn truth(&self, key: &str) -> Result<Option<bool>, Error> {

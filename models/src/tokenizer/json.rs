@@ -167,6 +167,7 @@ fn parts(path: PathBuf, bytes: &[u8], config: &Config) -> Result<Parts, Error> {
         tokens,
         spelling,
         merges: model.merges.into_iter().map(Merge::into_pair).collect(),
+        scores: None,
         added,
         unused: Vec::new(),
         rules,

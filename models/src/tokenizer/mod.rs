@@ -6,15 +6,17 @@
 //! Tokens become text by their bytes alone, so [`stream::Stream`] and [`Tokenizer::decode`] cannot differ.
 
 use fusebox_runtime::weights::{Checkpoint, Kind};
-use tokenizers::Tokenizer as Encoder;
+use tokenizers::Tokenizer as Merger;
 
 use crate::error::Error;
+use crate::tokenizer::pieces::Pieces;
 use crate::tokenizer::stream::Stream;
 
 mod ajc1;
 mod gguf;
 mod json;
 mod parts;
+mod pieces;
 mod pre;
 mod spelling;
 pub mod stream;
@@ -30,6 +32,14 @@ pub struct Tokenizer {
     ends: Vec<u32>,
     /// Whether a text loses the space that its first word begins with.
     drops_space: bool,
+}
+
+/// How a text becomes tokens.
+enum Encoder {
+    /// By merges in an order, within words.
+    Merges(Box<Merger>),
+    /// By the scores of pieces, across words.
+    Scores(Pieces),
 }
 
 /// The bytes of every token.
@@ -62,13 +72,17 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Text`] where the file's own rules fail on the text.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
-        let encoding = self.encoder.encode_fast(text, false);
-        let encoding = encoding.map_err(|error| Error::Text { what: error.to_string() })?;
-        let ids = encoding.get_ids();
+        let ids = match &self.encoder {
+            Encoder::Scores(pieces) => pieces.encode(text),
+            Encoder::Merges(merger) => {
+                let encoding = merger.encode_fast(text, false);
+                encoding.map_err(|error| Error::Text { what: error.to_string() })?.get_ids().to_vec()
+            }
+        };
         if !add_special {
-            return Ok(ids.to_vec());
+            return Ok(ids);
         }
-        Ok([self.prefix.as_slice(), ids, &self.suffix].concat())
+        Ok([self.prefix.as_slice(), &ids, &self.suffix].concat())
     }
 
     /// The text of tokens; bytes that are not UTF-8 become U+FFFD. With `skip_special`, special tokens are left out.
@@ -83,7 +97,12 @@ impl Tokenizer {
 
     /// The text of tokens that come one by one.
     pub fn stream(&self, skip_special: bool) -> Stream<'_> {
-        Stream::new(self, skip_special)
+        Stream::new(self, skip_special, true)
+    }
+
+    /// The text of tokens that go on behind others: it keeps its first space, unless what goes before is no text.
+    pub fn stream_after(&self, before: Option<u32>, skip_special: bool) -> Stream<'_> {
+        Stream::new(self, skip_special, before.is_none_or(|id| self.is_special(id)))
     }
 
     /// The bytes of a token, which need not be whole characters; none where there is no such token.

@@ -10,10 +10,11 @@ use fusebox_runtime::error::{Error, Place, printable, quoted};
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::{AddedToken, Tokenizer as Encoder};
+use tokenizers::{AddedToken, Tokenizer as Merger};
 
+use crate::tokenizer::pieces::Pieces;
 use crate::tokenizer::spelling::Spelling;
-use crate::tokenizer::{Table, Tokenizer};
+use crate::tokenizer::{Encoder, Table, Tokenizer};
 
 /// The most tokens a vocabulary may have.
 pub(super) const MAX_TOKENS: usize = 1 << 22;
@@ -47,6 +48,8 @@ pub(super) struct Parts {
     pub(super) spelling: Spelling,
     /// Pairs of tokens that become one, the most urgent first.
     pub(super) merges: Vec<(String, String)>,
+    /// Instead of merges, how much each token is preferred.
+    pub(super) scores: Option<Vec<f32>>,
     /// Tokens that are found in a text before anything else.
     pub(super) added: Vec<(u32, AddedToken)>,
     /// Tokens that no text has.
@@ -76,7 +79,7 @@ pub(super) struct Rules {
     pub(super) byte_fallback: bool,
     /// What stands for a character that is no token, and whether several of these become one.
     pub(super) unknown: Option<(String, bool)>,
-    /// Whether a text loses the space that its first word begins with.
+    /// Whether a text loses the space that its first word begins with; with scores, whether one is put there first.
     pub(super) drops_space: bool,
 }
 
@@ -163,6 +166,21 @@ impl Parts {
     }
 
     fn encoder(&mut self) -> Result<Encoder, Error> {
+        match self.scores.take() {
+            Some(scores) => Ok(Encoder::Scores(self.pieces(scores))),
+            None => Ok(Encoder::Merges(Box::new(self.merger()?))),
+        }
+    }
+
+    fn pieces(&mut self, scores: Vec<f32>) -> Pieces {
+        let tokens = std::mem::take(&mut self.tokens);
+        let unknown =
+            self.rules.unknown.as_ref().and_then(|(text, _)| tokens.iter().position(|token| token == text));
+        let added = self.added.drain(..).map(|(id, token)| (id, token.content));
+        Pieces::new(tokens, scores, added, unknown.map(|id| id as u32), self.rules.drops_space)
+    }
+
+    fn merger(&mut self) -> Result<Merger, Error> {
         let mut vocabulary = AHashMap::with_capacity(self.tokens.len());
         for (id, text) in std::mem::take(&mut self.tokens).into_iter().enumerate() {
             if !text.is_empty() {
@@ -183,7 +201,7 @@ impl Parts {
             format!("expected a merge of two tokens that makes a token, found: {error}")
         };
         let model = model.build().map_err(|error| self.refuse(self.keys.merges, complaint(error)))?;
-        let mut encoder = Encoder::new(model);
+        let mut encoder = Merger::new(model);
         let complaint = |error: tokenizers::Error| {
             let error = printable(&error.to_string(), MAX_COMPLAINT);
             format!("expected tokens that can be searched for, found: {error}")

@@ -13,7 +13,7 @@ pub(super) enum Spelling {
 }
 
 /// The space of [`Spelling::Pieces`].
-const SPACE: char = '▁';
+pub(super) const SPACE: char = '▁';
 /// Where GPT-2's letters for the bytes that do not print begin.
 const FIRST_LETTER: u32 = 256;
 

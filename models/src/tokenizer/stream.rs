@@ -13,13 +13,13 @@ pub struct Stream<'a> {
     skip_special: bool,
     /// The beginning of a character.
     held: Vec<u8>,
-    /// Whether nothing has come yet.
+    /// Whether it is the beginning of a text, and nothing has come yet.
     is_fresh: bool,
 }
 
 impl<'a> Stream<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool) -> Self {
-        Self { tokenizer, skip_special, held: Vec::new(), is_fresh: true }
+    pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool, is_fresh: bool) -> Self {
+        Self { tokenizer, skip_special, held: Vec::new(), is_fresh }
     }
 
     /// The characters that are whole with this token.

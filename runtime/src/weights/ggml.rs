@@ -1,6 +1,7 @@
 //! The types of GGML by number, as GGUF files name them.
 //!
-//! In: a number from a file. Out: how such a tensor is stored, and how many elements and bytes a block has.
+//! In: a number from a file. Out: how such a tensor is stored, and how many elements and bytes a block has; and the
+//! number of what is to be written.
 //! Types that no kernel reads are in the table too, so that a file with them can be looked at.
 
 use fusebox_compiler::tensor::quant::Format;
@@ -14,6 +15,9 @@ pub(super) struct Type {
     pub(super) block_len: usize,
     pub(super) block_bytes: usize,
 }
+
+/// All numbers of types are below this one.
+const N_NUMBERS: u32 = 64;
 
 /// The type of this number; nothing for a number that is not known.
 pub(super) fn of_number(number: u32) -> Option<Type> {
@@ -61,6 +65,13 @@ pub(super) fn of_number(number: u32) -> Option<Type> {
     Some(row)
 }
 
+/// The number and the type of tensors that are stored so; nothing for what GGML has no number for.
+pub(super) fn of_stored(stored: Stored) -> Option<(u32, Type)> {
+    (0..N_NUMBERS)
+        .filter_map(|number| Some((number, of_number(number)?)))
+        .find(|(_, row)| row.stored == stored)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,11 +79,18 @@ mod tests {
     #[test]
     fn every_row_has_its_own_name() {
         let mut names: Vec<String> =
-            (0..64).filter_map(of_number).map(|row| row.stored.to_string()).collect();
+            (0..N_NUMBERS).filter_map(of_number).map(|row| row.stored.to_string()).collect();
         assert_eq!(names.len(), 32);
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 32);
+    }
+
+    #[test]
+    fn a_type_is_found_again_by_how_it_stores() {
+        assert_eq!(of_stored(Stored::As(Format::Q6K)).map(|(number, _)| number), Some(14));
+        assert_eq!(of_stored(Stored::Other("mxfp4")).map(|(number, _)| number), Some(39));
+        assert_eq!(of_stored(Stored::As(Format::Int8 { group: 64 })), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
 /// The key of the alignment, and what holds without it.
 const ALIGNMENT_KEY: &str = "general.alignment";
-const ALIGNMENT: usize = 32;
+pub(super) const ALIGNMENT: usize = 32;
 
 const MAX_ALIGNMENT: u64 = 1 << 20;
 const MAX_KEY_BYTES: usize = u16::MAX as usize;
@@ -59,6 +59,28 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
     let tensors = placed(path, bytes.len(), data_start, tensors)?;
     check_overlaps(path, &tensors)?;
     Ok(Contents { kind: Kind::Gguf { version }, metadata, tensors })
+}
+
+/// Every key with the bytes of its pair, key and value, of a file that was read before.
+pub(super) fn pairs<'a>(path: &'a Path, bytes: &'a [u8]) -> Result<IndexMap<&'a str, &'a [u8]>, Error> {
+    let mut reader = Reader::new(path, bytes);
+    reader.take(MAGIC.len())?;
+    version(&mut reader)?;
+    reader.count("tensors", MIN_TENSOR_BYTES)?;
+    let n_pairs = reader.count("keys", MIN_PAIR_BYTES)?;
+    let mut pairs = IndexMap::new();
+    for _ in 0..n_pairs {
+        let start = reader.at();
+        let key = reader.text(MAX_KEY_BYTES)?;
+        value(&mut reader)?;
+        pairs.insert(key, &bytes[start..reader.at()]);
+    }
+    Ok(pairs)
+}
+
+/// Whether a tensor of this name and shape can be described.
+pub(super) fn fits(name: &str, shape: &[usize]) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&name.len()) && (1..=MAX_DIMS as usize).contains(&shape.len())
 }
 
 fn version(reader: &mut Reader) -> Result<u32, Error> {
@@ -248,7 +270,7 @@ fn shape(reader: &mut Reader) -> Result<Vec<usize>, Error> {
 }
 
 /// The bytes of a tensor, or what was expected of its shape instead of what was found.
-fn n_bytes(shape: &[usize], row: ggml::Type) -> Result<usize, (String, String)> {
+pub(super) fn n_bytes(shape: &[usize], row: ggml::Type) -> Result<usize, (String, String)> {
     let product = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
     let innermost = shape.last().copied().unwrap_or(1);
     if !innermost.is_multiple_of(row.block_len) {

@@ -6,7 +6,7 @@
 //! A file is hostile until proven otherwise: a bad one is one sentence, and there is no checkpoint then. Each
 //! range lies inside its file, and a tensor's bytes are exactly as many as its shape and format ask for.
 //! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`,
-//! `safetensors.rs` with `folder.rs`, `ajc1.rs`; all read through `reader.rs`.
+//! `safetensors.rs` with `folder.rs`, `ajc1.rs`; all read through `reader.rs`. GGUF files are written by `store.rs`.
 
 use std::fmt;
 use std::ops::Range;
@@ -27,6 +27,7 @@ mod json;
 mod mapping;
 mod reader;
 mod safetensors;
+pub mod store;
 pub mod value;
 
 /// The weights of a model as they lie on disk, checked.
@@ -146,6 +147,17 @@ impl Checkpoint {
         let tensor = self.tensors().get(name)?;
         let (_, mapping) = self.files.get(tensor.file_idx)?;
         mapping.bytes().get(tensor.range.clone())
+    }
+
+    /// Every key with the bytes that a GGUF file has for it and its value; nothing for other kinds.
+    ///
+    /// # Errors
+    /// None for a file that was opened and has not changed since.
+    pub fn pairs(&self) -> Result<IndexMap<&str, &[u8]>, Error> {
+        match (self.kind(), self.files.first()) {
+            (Kind::Gguf { .. }, Some((path, mapping))) => gguf::pairs(path, mapping.bytes()),
+            (Kind::Gguf { .. } | Kind::Safetensors | Kind::Ajc1, _) => Ok(IndexMap::new()),
+        }
     }
 
     /// The files with their sizes in bytes.

@@ -135,7 +135,7 @@ fn k_nibble(qs: &[u8], group: usize, i: usize) -> u8 {
 }
 
 /// What multiplies the elements of a group of `Q4K` and `Q5K`, and what is then taken off.
-fn k_scale_and_offset(block: &[u8], group: usize) -> (f32, f32) {
+pub(super) fn k_scale_and_offset(block: &[u8], group: usize) -> (f32, f32) {
     let s = &block[4..16];
     // Sixteen numbers of 6 bits in 12 bytes: groups 0 to 3 have one byte for each of theirs, groups 4 to 7 share a byte
     // for the low four bits of both and keep the upper two in the spare bits of the others.

@@ -1,11 +1,11 @@
 //! Block formats as data: how the elements of a stored tensor lie in bytes.
 //!
 //! In: the bytes of one tensor, as a file holds them, and its number of elements. Out: the numbers they stand for, or
-//! nothing where the bytes are too few.
+//! nothing where the bytes are too few; and the other way round, the bytes of numbers.
 //! A format is one row of the table in `Format::layout`; everything else follows from that row.
 //! `Int8` is the odd one: its scales lie behind all elements of the tensor instead of inside the blocks.
 //! Nothing here may be fast or know of kernels: this is the definition that kernels are held against.
-//! The meaning of the bits of a block is in `decode.rs`.
+//! The meaning of the bits of a block is in `decode.rs`; which bits numbers become is in `encode.rs`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,6 +13,9 @@ use std::fmt;
 use crate::tensor::dtype::DType;
 
 mod decode;
+mod encode;
+mod fit;
+mod superblock;
 
 /// How the elements of a stored tensor lie in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -191,6 +194,21 @@ impl Format {
             decode(&self.block(bytes, n_elements, block_idx)?, out);
         }
         Some(elements)
+    }
+
+    /// Writes elements as whole blocks; nothing where they do not fill the bytes, or nothing is put into this format.
+    ///
+    /// The elements must be finite, and so must their scales in half precision: none may be larger than 65504.
+    pub fn encode(self, elements: &[f32], bytes: &mut [u8]) -> Option<()> {
+        let encode = encode::encoder(self)?;
+        if self.bytes_for(elements.len()) != Some(bytes.len()) {
+            return None;
+        }
+        let Layout { block_len, block_bytes, .. } = self.layout();
+        for (elements, block) in elements.chunks_exact(block_len).zip(bytes.chunks_exact_mut(block_bytes)) {
+            encode(elements, block);
+        }
+        Some(())
     }
 
     /// The bytes of one block; for `Int8` the elements of one group followed by their scale.

@@ -1,0 +1,89 @@
+//! `fusebox quantize`: a model written again in another format.
+//!
+//! In: the path of a checkpoint, the path of a GGUF file that is to be, and a type. Out: the file, and what it holds as
+//! text or as one JSON object. How far the work is stands on standard error, where that is a terminal.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use fusebox_models::quantize::types::Type;
+use fusebox_models::quantize::{Summary, quantize};
+use serde_json::{Value as Json, json};
+
+use crate::opening::n_threads;
+use crate::output::{bytes, print, table};
+use crate::progress::Progress;
+
+/// What to write.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A GGUF file.
+    input: PathBuf,
+    /// The GGUF file to write; what is there now is replaced once the new file is whole.
+    output: PathBuf,
+    /// The format of most matrices, such as `Q8_0`, `Q4_0`, `Q4_K_M`, `Q6_K` or `F16`.
+    #[arg(value_name = "TYPE")]
+    ty: String,
+    /// How many threads work.
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Writes the file.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let Arguments { input, output, ty, threads, json } = arguments;
+    let n_threads = n_threads(*threads)?;
+    let ty = Type::named(ty)
+        .ok_or_else(|| format!("TYPE is `{}`, expected one of {}", ty.escape_debug(), Type::names()))?;
+    let mut progress: Option<Progress> = None;
+    let summary = quantize(input, output, ty, n_threads, &mut |n_done, n_tensors| {
+        progress
+            .get_or_insert_with(|| Progress::new(n_tensors))
+            .begin(&format!("{n_done} of {n_tensors} tensors"));
+    });
+    drop(progress);
+    let summary = summary.map_err(|error| error.to_string())?;
+    print(&if *json { format!("{:#}\n", as_json(&summary)) } else { as_text(&summary) });
+    Ok(())
+}
+
+fn bits_per_weight(summary: &Summary) -> f64 {
+    let tensor_bytes: u64 = summary.formats.iter().map(|(_, _, n_bytes)| n_bytes).sum();
+    tensor_bytes as f64 * 8.0 / summary.n_elements.max(1) as f64
+}
+
+fn as_text(summary: &Summary) -> String {
+    let rows: Vec<Vec<String>> = summary
+        .formats
+        .iter()
+        .map(|(name, n, n_bytes)| vec![name.clone(), format!("{n} tensors"), bytes(*n_bytes as f64)])
+        .collect();
+    let mut text = table("lrr", "  ", &rows);
+    let [before, after] = summary.bytes.map(|n_bytes| bytes(n_bytes as f64));
+    let _ = writeln!(text, "{before} became {after}, {:.2} bits per weight", bits_per_weight(summary));
+    if summary.n_unfit > 0 {
+        let _ =
+            writeln!(text, "{} tensors have rows that do not fit and got another format", summary.n_unfit);
+    }
+    if summary.n_twice > 0 {
+        let _ = writeln!(text, "{} tensors were quantised before and lost twice", summary.n_twice);
+    }
+    text
+}
+
+fn as_json(summary: &Summary) -> Json {
+    let formats = summary.formats.iter();
+    let formats = formats.map(|(name, n, n_bytes)| json!({ "format": name, "tensors": n, "bytes": n_bytes }));
+    json!({
+        "bytes_before": summary.bytes[0],
+        "bytes_after": summary.bytes[1],
+        "bits_per_weight": bits_per_weight(summary),
+        "formats": formats.collect::<Vec<_>>(),
+        "unfit": summary.n_unfit,
+        "twice": summary.n_twice,
+    })
+}

@@ -1,0 +1,179 @@
+//! Which format each tensor gets: the type's own, or a better one where a model is hurt most.
+//!
+//! In: the type that was asked for, what is known of the model, a tensor by its name in GGUF and its shape. Out: a
+//! format, or nothing where the tensor stays as it is.
+//! The choices are llama.cpp's, without an importance matrix, so that files of one name weigh and answer the same.
+
+use fusebox_compiler::tensor::quant::Format;
+
+use crate::quantize::types::{Mix, Type};
+
+/// What the choices depend on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Model {
+    pub(super) n_layers: usize,
+    pub(super) n_experts: usize,
+    /// Whether there is an output head besides the token table.
+    pub(super) has_head: bool,
+}
+
+/// Mixtures of so few experts are large because of these, so what all tokens share may cost more.
+const FEW_EXPERTS: usize = 8;
+/// Llama 70B: eight query heads share a value head, so values are few and count more.
+const MANY_LAYERS: usize = 80;
+
+/// The format of a tensor; nothing where it stays as it is.
+pub(super) fn format(ty: Type, model: Model, name: &str, shape: &[usize]) -> Option<Format> {
+    if !is_matrix(name, shape) {
+        return None;
+    }
+    if ty.format.plain().is_some() {
+        return Some(ty.format);
+    }
+    let row_len = shape.last().copied().unwrap_or(1);
+    Some(fitting(wanted(ty, model, name), row_len))
+}
+
+/// Whether a tensor got another format than it should have, as its rows do not fit.
+pub(super) fn is_unfit(ty: Type, model: Model, name: &str, chosen: Format) -> bool {
+    ty.format.plain().is_none() && wanted(ty, model, name) != chosen
+}
+
+/// Whether a tensor is large and can do with less precision: norms, routers and vectors cannot.
+fn is_matrix(name: &str, shape: &[usize]) -> bool {
+    // The file counts only the sizes from the first on that is not 1.
+    let n_dims = shape.iter().skip_while(|size| **size == 1).count();
+    n_dims >= 2
+        && name.ends_with("weight")
+        && !name.contains("_norm.weight")
+        && !name.contains("ffn_gate_inp.weight")
+}
+
+/// The format that a tensor should get if its rows fit.
+fn wanted(ty: Type, model: Model, name: &str) -> Format {
+    let has_few_experts = model.n_experts == FEW_EXPERTS;
+    let is_helped = |n_first: usize| match ty.mix {
+        Mix::Head => false,
+        Mix::Small => layer(name) < n_first,
+        Mix::Medium => is_sensitive(layer(name), model.n_layers),
+    };
+    let better = || match ty.mix {
+        Mix::Small => Format::Q5K,
+        Mix::Head | Mix::Medium => Format::Q6K,
+    };
+    let is_head = name == "output.weight" || (name == "token_embd.weight" && !model.has_head);
+    if is_head {
+        return if ty.format == Format::Q8_0 { Format::Q8_0 } else { Format::Q6K };
+    }
+    if has_few_experts && (name.contains("attn_v.weight") || name.contains("attn_k.weight")) {
+        return Format::Q8_0;
+    }
+    if name.contains("attn_v.weight") {
+        return match ty.format {
+            _ if is_helped(4) => better(),
+            Format::Q4K if model.n_layers == MANY_LAYERS => Format::Q5K,
+            format => format,
+        };
+    }
+    if name.contains("ffn_down") && is_helped(model.n_layers / 8) {
+        return better();
+    }
+    if name.contains("attn_output.weight") && has_few_experts && ty.format == Format::Q4K {
+        return Format::Q5K;
+    }
+    if name.contains("attn_qkv.weight") && ty.mix == Mix::Medium {
+        return if ty.format == Format::Q4K { Format::Q5K } else { Format::Q6K };
+    }
+    ty.format
+}
+
+/// The blocks at both ends, and every third of the others.
+fn is_sensitive(layer: usize, n_layers: usize) -> bool {
+    let n_ends = n_layers / 8;
+    layer < n_ends || layer >= 7 * n_layers / 8 || (layer - n_ends) % 3 == 2
+}
+
+/// The number of the block that a tensor is in.
+fn layer(name: &str) -> usize {
+    let number = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The format itself where rows are whole blocks of it, else one with shorter blocks and no fewer bits.
+fn fitting(format: Format, row_len: usize) -> Format {
+    let fits = |format: &Format| row_len.is_multiple_of(format.block_len());
+    let shorter = match format {
+        Format::Q4K => Format::Q5_0,
+        Format::Q5K => Format::Q5_1,
+        Format::Q6K => Format::Q8_0,
+        other => other,
+    };
+    [format, shorter].into_iter().find(fits).unwrap_or(Format::F16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DENSE: Model = Model { n_layers: 16, n_experts: 0, has_head: true };
+
+    fn chosen(ty: &str, model: Model, name: &str) -> Option<Format> {
+        format(Type::named(ty).unwrap(), model, name, &[512, 512])
+    }
+
+    #[test]
+    fn what_is_small_stays() {
+        for name in ["blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias"] {
+            assert_eq!(chosen("Q4_K_M", DENSE, name), None, "{name}");
+        }
+        let vector = format(Type::named("F16").unwrap(), DENSE, "rope_freqs.weight", &[64]);
+        assert_eq!(vector, None);
+    }
+
+    #[test]
+    fn the_head_is_precise_and_may_be_the_table() {
+        assert_eq!(chosen("Q4_0", DENSE, "output.weight"), Some(Format::Q6K));
+        assert_eq!(chosen("Q4_0", DENSE, "token_embd.weight"), Some(Format::Q4_0));
+        let tied = Model { has_head: false, ..DENSE };
+        assert_eq!(chosen("Q4_0", tied, "token_embd.weight"), Some(Format::Q6K));
+        assert_eq!(chosen("Q8_0", tied, "token_embd.weight"), Some(Format::Q8_0));
+        assert_eq!(chosen("F16", tied, "token_embd.weight"), Some(Format::F16));
+    }
+
+    #[test]
+    fn a_mix_helps_the_tensors_that_matter() {
+        let helped = |ty: &str, part: &str| -> Vec<usize> {
+            let is_better = |layer: &usize| {
+                let ty = Type::named(ty).unwrap();
+                chosen(ty.name, DENSE, &format!("blk.{layer}.{part}.weight")) != Some(ty.format)
+            };
+            (0..16).filter(is_better).collect()
+        };
+        assert_eq!(helped("Q4_K_M", "ffn_down"), [0, 1, 4, 7, 10, 13, 14, 15]);
+        assert_eq!(helped("Q5_K_M", "attn_v"), [0, 1, 4, 7, 10, 13, 14, 15]);
+        assert_eq!(
+            (helped("Q4_K_S", "ffn_down"), helped("Q4_K_S", "attn_v")),
+            (vec![0, 1], vec![0, 1, 2, 3])
+        );
+        assert!(helped("Q4_K_M", "ffn_up").is_empty() && helped("Q5_K_S", "ffn_down").is_empty());
+    }
+
+    #[test]
+    fn eight_experts_leave_room_for_attention() {
+        let experts = Model { n_experts: 8, ..DENSE };
+        assert_eq!(chosen("Q4_0", experts, "blk.3.attn_k.weight"), Some(Format::Q8_0));
+        assert_eq!(chosen("Q4_K_S", experts, "blk.3.attn_output.weight"), Some(Format::Q5K));
+        assert_eq!(chosen("Q5_K_M", experts, "blk.3.attn_output.weight"), Some(Format::Q5K));
+        assert_eq!(chosen("Q4_0", experts, "blk.3.attn_output.weight"), Some(Format::Q4_0));
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_get_shorter_blocks() {
+        assert_eq!(
+            [Format::Q4K, Format::Q5K, Format::Q6K, Format::Q8_0].map(|format| fitting(format, 96)),
+            [Format::Q5_0, Format::Q5_1, Format::Q8_0, Format::Q8_0]
+        );
+        assert_eq!([fitting(Format::Q4K, 48), fitting(Format::Q4_0, 48)], [Format::F16, Format::F16]);
+        assert_eq!(fitting(Format::Q4K, 512), Format::Q4K);
+    }
+}

@@ -1,0 +1,77 @@
+//! The types a model can be quantised to, by the names that users of llama.cpp type.
+//!
+//! In: a name. Out: the format of most matrices, how many of the others get a better one, and the number under which a
+//! GGUF file says which type it is.
+
+use fusebox_compiler::tensor::quant::Format;
+
+/// What a model is quantised to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Type {
+    /// The name.
+    pub name: &'static str,
+    /// The format of most matrices.
+    pub format: Format,
+    /// The value of `general.file_type`.
+    pub(super) number: u64,
+    pub(super) mix: Mix,
+}
+
+/// How many of the tensors that matter most get a better format than the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mix {
+    /// None but the output head.
+    Head,
+    /// Values and down projections of the first blocks.
+    Small,
+    /// Values and down projections of half of the blocks.
+    Medium,
+}
+
+const fn row(name: &'static str, format: Format, number: u64, mix: Mix) -> Type {
+    Type { name, format, number, mix }
+}
+
+/// All of them; the last two are short for others.
+pub const TYPES: [Type; 15] = [
+    row("F32", Format::F32, 0, Mix::Head),
+    row("F16", Format::F16, 1, Mix::Head),
+    row("BF16", Format::BF16, 32, Mix::Head),
+    row("Q8_0", Format::Q8_0, 7, Mix::Head),
+    row("Q4_0", Format::Q4_0, 2, Mix::Head),
+    row("Q4_1", Format::Q4_1, 3, Mix::Head),
+    row("Q5_0", Format::Q5_0, 8, Mix::Head),
+    row("Q5_1", Format::Q5_1, 9, Mix::Head),
+    row("Q4_K_S", Format::Q4K, 14, Mix::Small),
+    row("Q4_K_M", Format::Q4K, 15, Mix::Medium),
+    row("Q5_K_S", Format::Q5K, 16, Mix::Head),
+    row("Q5_K_M", Format::Q5K, 17, Mix::Medium),
+    row("Q6_K", Format::Q6K, 18, Mix::Head),
+    row("Q4_K", Format::Q4K, 15, Mix::Medium),
+    row("Q5_K", Format::Q5K, 17, Mix::Medium),
+];
+
+impl Type {
+    /// The type of this name, in large letters or small ones.
+    pub fn named(name: &str) -> Option<Self> {
+        TYPES.into_iter().find(|ty| ty.name.eq_ignore_ascii_case(name))
+    }
+
+    /// All names, for a sentence.
+    pub fn names() -> String {
+        TYPES.map(|ty| ty.name).join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_any_case() {
+        assert_eq!(Type::named("q4_k_m").map(|ty| (ty.name, ty.number)), Some(("Q4_K_M", 15)));
+        assert_eq!(Type::named("Q5_K").map(|ty| ty.number), Type::named("Q5_K_M").map(|ty| ty.number));
+        assert_eq!(Type::named("Q2_K"), None);
+        assert!(TYPES.iter().all(|ty| Type::named(ty.name) == Some(*ty)));
+    }
+}

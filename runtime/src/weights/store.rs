@@ -1,0 +1,219 @@
+//! Writes GGUF files, version 3.
+//!
+//! In: pairs of keys and values, descriptions of tensors, and a function that hands over the bytes of one tensor after
+//! another. Out: a file that `gguf.rs` and other programs read.
+//! The file grows under another name and gets its own when it is whole, so that an error or a power cut leaves what was
+//! there before. Bytes are not kept: as much is in memory as is handed over at once.
+
+use std::fs::{File, OpenOptions, remove_file, rename};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use crate::error::{Error, Place};
+use crate::weights::value::{List, Value};
+use crate::weights::{Stored, ggml, gguf};
+
+const VERSION: u32 = 3;
+
+/// The numbers of the types of values.
+const U32: u32 = 4;
+const I32: u32 = 5;
+const F32: u32 = 6;
+const BOOL: u32 = 7;
+const TEXT: u32 = 8;
+const LIST: u32 = 9;
+const U64: u32 = 10;
+const I64: u32 = 11;
+const F64: u32 = 12;
+
+/// A tensor that is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// The sizes, outermost first.
+    pub shape: Vec<usize>,
+    /// How its elements lie in the bytes.
+    pub stored: Stored,
+}
+
+/// Takes the next bytes of a tensor.
+pub type Put<'a> = dyn FnMut(&[u8]) -> Result<(), Error> + 'a;
+
+impl Entry {
+    /// How many bytes the tensor takes; nothing where rows are no whole blocks or no memory holds them.
+    pub fn n_bytes(&self) -> Option<usize> {
+        let row = ggml::of_stored(self.stored)?.1;
+        gguf::n_bytes(&self.shape, row).ok()
+    }
+}
+
+/// A key with its value as the file has it. Numbers take four bytes where these hold them.
+pub fn pair(key: &str, value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_text(&mut bytes, key);
+    let one = match value {
+        Value::Bool(truth) => List::Bools(vec![*truth]),
+        Value::Unsigned(n) => List::Unsigned(vec![*n]),
+        Value::Signed(n) => List::Signed(vec![*n]),
+        Value::Float(x) => List::Floats(vec![*x]),
+        Value::Text(text) => List::Texts(vec![text.clone()]),
+        Value::List(list) => {
+            bytes.extend(LIST.to_le_bytes());
+            put_values(&mut bytes, list, true);
+            return bytes;
+        }
+    };
+    put_values(&mut bytes, &one, false);
+    bytes
+}
+
+/// Writes a file; `fill` hands over the bytes of the tensor of each index, in order.
+///
+/// # Errors
+/// [`Error::Io`] where the system refuses, [`Error::Input`] where a tensor cannot be described, and what `fill` says.
+pub fn write(
+    path: &Path,
+    pairs: &[Vec<u8>],
+    tensors: &[Entry],
+    mut fill: impl FnMut(usize, &mut Put) -> Result<(), Error>,
+) -> Result<u64, Error> {
+    let header = header(path, pairs, tensors)?;
+    let mut file = Unfinished::create(path)?;
+    file.put(&header)?;
+    for (idx, tensor) in tensors.iter().enumerate() {
+        file.align()?;
+        let end = file.n_written + tensor.n_bytes().unwrap_or_default() as u64;
+        fill(idx, &mut |bytes| file.put(bytes))?;
+        if file.n_written != end {
+            let what = format!("expected its last byte at {end}, found it at {}", file.n_written);
+            return Err(Error::input(path, Place::Tensor(tensor.name.clone()), what));
+        }
+    }
+    file.align()?;
+    file.finish(path)
+}
+
+/// Everything before the data, without the padding.
+fn header(path: &Path, pairs: &[Vec<u8>], tensors: &[Entry]) -> Result<Vec<u8>, Error> {
+    let mut bytes = gguf::MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend((tensors.len() as u64).to_le_bytes());
+    bytes.extend((pairs.len() as u64).to_le_bytes());
+    bytes.extend(pairs.concat());
+    let mut start = 0usize;
+    for tensor in tensors {
+        let number = ggml::of_stored(tensor.stored).map(|(number, _)| number);
+        let described = number.zip(tensor.n_bytes()).filter(|_| gguf::fits(&tensor.name, &tensor.shape));
+        let (number, n_bytes) = described.ok_or_else(|| {
+            let what = format!("{:?} of {} cannot be stored in GGUF", tensor.shape, tensor.stored);
+            Error::input(path, Place::Tensor(tensor.name.clone()), what)
+        })?;
+        put_text(&mut bytes, &tensor.name);
+        bytes.extend((tensor.shape.len() as u32).to_le_bytes());
+        for size in tensor.shape.iter().rev() {
+            bytes.extend((*size as u64).to_le_bytes());
+        }
+        bytes.extend(number.to_le_bytes());
+        bytes.extend((start as u64).to_le_bytes());
+        start = (start + n_bytes).next_multiple_of(gguf::ALIGNMENT);
+    }
+    Ok(bytes)
+}
+
+/// A file under another name; it goes away unless it is finished.
+struct Unfinished {
+    to: BufWriter<File>,
+    path: PathBuf,
+    n_written: u64,
+    is_finished: bool,
+}
+
+impl Unfinished {
+    fn create(path: &Path) -> Result<Self, Error> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}.part", process::id()));
+        let part = PathBuf::from(name);
+        let file = OpenOptions::new().write(true).create_new(true).open(&part);
+        let file = file.map_err(|source| Error::Io { path: part.clone(), source })?;
+        Ok(Self { to: BufWriter::with_capacity(1 << 20, file), path: part, n_written: 0, is_finished: false })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.n_written += bytes.len() as u64;
+        self.to.write_all(bytes).map_err(|source| self.failed(source))
+    }
+
+    /// Fills up with zeros to the next multiple of the alignment.
+    fn align(&mut self) -> Result<(), Error> {
+        let n_bytes = self.n_written.next_multiple_of(gguf::ALIGNMENT as u64) - self.n_written;
+        self.put(&[0; gguf::ALIGNMENT][..n_bytes as usize])
+    }
+
+    /// Gives the file its name.
+    fn finish(mut self, path: &Path) -> Result<u64, Error> {
+        let done = self.to.flush().and_then(|()| self.to.get_ref().sync_all());
+        done.and_then(|()| rename(&self.path, path)).map_err(|source| self.failed(source))?;
+        self.is_finished = true;
+        Ok(self.n_written)
+    }
+
+    fn failed(&self, source: io::Error) -> Error {
+        Error::Io { path: self.path.clone(), source }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // The error that led here is told; that a part is left behind would not help.
+            let _ = remove_file(&self.path);
+        }
+    }
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+/// The type of some values, how many there are if that is to be told, then each of them.
+fn put_values(bytes: &mut Vec<u8>, list: &List, is_counted: bool) {
+    let (kind, n_bytes) = kind(list);
+    bytes.extend(kind.to_le_bytes());
+    if is_counted {
+        bytes.extend((list.len() as u64).to_le_bytes());
+    }
+    match list {
+        List::Bools(values) => bytes.extend(values.iter().map(|truth| u8::from(*truth))),
+        List::Unsigned(values) => {
+            bytes.extend(values.iter().flat_map(|n| n.to_le_bytes().into_iter().take(n_bytes)));
+        }
+        List::Signed(values) => {
+            bytes.extend(values.iter().flat_map(|n| n.to_le_bytes().into_iter().take(n_bytes)));
+        }
+        List::Floats(values) if kind == F32 => {
+            bytes.extend(values.iter().flat_map(|x| (*x as f32).to_le_bytes()));
+        }
+        List::Floats(values) => bytes.extend(values.iter().flat_map(|x| x.to_le_bytes())),
+        List::Texts(values) => values.iter().for_each(|text| put_text(bytes, text)),
+        List::Lists(values) => values.iter().for_each(|list| put_values(bytes, list, true)),
+    }
+}
+
+/// The type that some values are written as, and how many bytes a number of it takes.
+fn kind(list: &List) -> (u32, usize) {
+    let is_single = |x: &f64| f64::from(*x as f32) == *x || !x.is_finite();
+    match list {
+        List::Bools(_) => (BOOL, 1),
+        List::Unsigned(values) if values.iter().all(|n| u32::try_from(*n).is_ok()) => (U32, 4),
+        List::Unsigned(_) => (U64, 8),
+        List::Signed(values) if values.iter().all(|n| i32::try_from(*n).is_ok()) => (I32, 4),
+        List::Signed(_) => (I64, 8),
+        List::Floats(values) if values.iter().all(is_single) => (F32, 4),
+        List::Floats(_) => (F64, 8),
+        List::Texts(_) => (TEXT, 0),
+        List::Lists(_) => (LIST, 0),
+    }
+}

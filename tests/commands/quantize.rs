@@ -1,0 +1,21 @@
+//! `fusebox quantize`: what it writes and what it says.
+//!
+//! In: the default model. Out: a file that runs, and numbers that fit it.
+
+use std::fs;
+
+use crate::commands::{folder, json, told};
+
+#[test]
+fn a_model_is_written_and_runs() {
+    let path = folder().join("story-q4_0.gguf");
+    let path = path.to_str().expect("a plain path");
+    let said = json(&["quantize", "assets/story.gguf", path, "q4_0", "--json"]);
+    assert_eq!(said["bytes_after"].as_u64(), fs::metadata(path).ok().map(|file| file.len()));
+    let bits = said["bits_per_weight"].as_f64().expect("a number");
+    assert!((4.5..9.0).contains(&bits), "{bits}");
+    assert!(said["formats"].as_array().expect("a list").iter().any(|format| format["format"] == "q4_0"));
+    assert!(!told(&["run", "-m", path, "-p", "Once upon a time", "-n", "8"]).is_empty());
+    let text = told(&["quantize", path, path.replace("q4_0", "f16").as_str(), "F16"]);
+    assert!(text.contains("bits per weight") && text.contains("lost twice"), "{text}");
+}

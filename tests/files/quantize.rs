@@ -1,0 +1,156 @@
+//! Models written again in other formats.
+//!
+//! In: the default model, and among the oracles the files that llama.cpp's own tools made of others. Out: the same
+//! formats for the same tensors and the same bytes; where the original is not there, no greater loss.
+
+use std::fs::read_dir;
+use std::path::{Path, PathBuf};
+
+use fusebox_models::quantize::types::{TYPES, Type};
+use fusebox_models::quantize::{Summary, quantize};
+use fusebox_runtime::weights::value::{List, Value};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
+
+use crate::files::{is_whole, path};
+use crate::oracles;
+
+fn story() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")
+}
+
+/// A model written again under a name of these tests.
+fn written(input: &Path, ty: &str, name: &str) -> (Checkpoint, Summary) {
+    let output = path(name);
+    let summary = quantize(input, &output, Type::named(ty).unwrap(), 2, &mut |_, _| ()).unwrap();
+    (open(&output).unwrap(), summary)
+}
+
+fn numbers(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
+    let info = &checkpoint.tensors()[name];
+    let Stored::As(format) = info.stored else { panic!("{name}") };
+    format.decode_all(checkpoint.bytes(name).unwrap(), info.n_elements()).unwrap()
+}
+
+/// The root of the mean square of the differences.
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let squares = a.iter().zip(b).map(|(a, b)| f64::from(a - b) * f64::from(a - b));
+    (squares.sum::<f64>() / a.len() as f64).sqrt()
+}
+
+#[test]
+fn every_type_is_read_back_with_all_it_says() {
+    let original = open(&story()).unwrap();
+    for ty in TYPES {
+        let (copy, summary) = written(&story(), ty.name, "again.gguf");
+        assert!(is_whole(&copy) && copy.kind() == Kind::Gguf { version: 3 }, "{}", ty.name);
+        assert_eq!(summary.bytes[1], copy.files().map(|(_, n)| n as u64).sum::<u64>());
+        let kept = original.metadata().iter().filter(|(key, _)| key.as_str() != "general.file_type");
+        for (key, value) in kept {
+            assert_eq!(copy.metadata().get(key), Some(value), "{}: {key}", ty.name);
+        }
+        assert!(copy.tensors().keys().eq(original.tensors().keys()));
+        for (name, info) in original.tensors() {
+            assert_eq!(copy.tensors()[name].shape, info.shape);
+            let (a, b) = (numbers(&original, name), numbers(&copy, name));
+            let size = distance(&a, &vec![0.0; a.len()]);
+            assert!(distance(&a, &b) <= 0.12 * size, "{}: {name}", ty.name);
+        }
+    }
+}
+
+#[test]
+fn pairs_of_every_type_are_read_back() {
+    let pairs = [
+        ("a", Value::Bool(true)),
+        ("b", Value::Unsigned(7)),
+        ("c", Value::Unsigned(u64::MAX)),
+        ("d", Value::Signed(-7)),
+        ("e", Value::Signed(i64::MIN)),
+        ("f", Value::Float(0.5)),
+        ("g", Value::Float(0.1)),
+        ("h", Value::Text("é".to_owned())),
+        ("i", Value::List(List::Texts(vec!["x".to_owned(), String::new()]))),
+        ("j", Value::List(List::Lists(vec![List::Signed(vec![1, -1]), List::Bools(vec![false])]))),
+        ("k", Value::List(List::Floats(vec![0.25, 0.1]))),
+        ("l", Value::List(List::Unsigned(vec![]))),
+    ];
+    let bytes: Vec<Vec<u8>> = pairs.iter().map(|(key, value)| store::pair(key, value)).collect();
+    let path = path("pairs.gguf");
+    store::write(&path, &bytes, &[], |_, _| Ok(())).unwrap();
+    let checkpoint = open(&path).unwrap();
+    for (key, value) in &pairs {
+        assert_eq!(checkpoint.metadata().get(*key), Some(value), "{key}");
+    }
+    assert!(checkpoint.pairs().unwrap().values().copied().eq(bytes.iter().map(Vec::as_slice)));
+}
+
+#[test]
+fn an_error_leaves_what_was_there() {
+    let folder = path("left");
+    std::fs::create_dir_all(&folder).unwrap();
+    let output = folder.join("old.gguf");
+    std::fs::write(&output, b"old").unwrap();
+    let entry = store::Entry {
+        name: "a".to_owned(),
+        shape: vec![2],
+        stored: Stored::As(fusebox_compiler::tensor::quant::Format::F32),
+    };
+    let error = store::write(&output, &[], &[entry], |_, put| put(&[0; 4])).unwrap_err().to_string();
+    assert!(error.contains("tensor `a`: expected its last byte at"), "{error}");
+    assert_eq!(std::fs::read(&output).unwrap(), b"old");
+    assert_eq!(read_dir(&folder).unwrap().count(), 1);
+}
+
+/// The files of a model of the oracles that are named after one of our types, with the type.
+fn files(folder: &Path) -> Vec<(PathBuf, String)> {
+    let Ok(entries) = read_dir(folder.join("gguf")) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let ty = |file: &PathBuf| file.file_stem()?.to_str()?.rsplit_once('-').map(|(_, ty)| ty.to_owned());
+    files.iter().filter_map(|file| Some((file.clone(), ty(file)?))).collect()
+}
+
+fn models() -> Vec<PathBuf> {
+    let Some(folder) = oracles::folder() else { return Vec::new() };
+    let mut folders: Vec<PathBuf> = read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    folders.into_iter().filter(|folder| folder.join("gguf").is_dir()).collect()
+}
+
+#[test]
+fn every_file_of_llama_cpp_is_written_byte_for_byte() {
+    for model in models() {
+        let files = files(&model);
+        let Some((original, _)) = files.iter().find(|(_, ty)| ty == "F32") else { continue };
+        assert!(files.len() > 7, "{}", model.display());
+        for (file, ty) in &files {
+            let (found, _) = written(original, ty, "equal.gguf");
+            let expected = open(file).unwrap();
+            assert_eq!(found.tensors().len(), expected.tensors().len());
+            for (name, info) in expected.tensors() {
+                assert_eq!(found.tensors()[name].stored, info.stored, "{}: {name}", file.display());
+                assert!(found.bytes(name) == expected.bytes(name), "{}: {name}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_of_256_lose_no_more_than_llama_cpp() {
+    for model in models() {
+        let files = files(&model);
+        let has_original = files.iter().any(|(_, ty)| ty == "F32");
+        let Some((near, _)) = files.iter().find(|(_, ty)| ty == "Q8_0" && !has_original) else { continue };
+        let original = open(near).unwrap();
+        for (file, ty) in files.iter().filter(|(_, ty)| ty.contains("_K")) {
+            let (found, _) = written(near, ty, "near.gguf");
+            let expected = open(file).unwrap();
+            for (name, info) in expected.tensors() {
+                assert_eq!(found.tensors()[name].stored, info.stored, "{}: {name}", file.display());
+                let exact = numbers(&original, name);
+                let loss = |checkpoint: &Checkpoint| distance(&numbers(checkpoint, name), &exact);
+                assert!(loss(&found) <= 1.05 * loss(&expected), "{}: {name}", file.display());
+            }
+        }
+    }
+}

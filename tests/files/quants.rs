@@ -1,0 +1,50 @@
+//! Blocks as llama.cpp's reference quantisers write them.
+//!
+//! In: numbers that a seed determines, and `tests/fixtures/quants.json`, which the script beside it made of the same
+//! numbers. Out: the same bytes, told by a sum for each 256 numbers.
+
+use std::fs;
+use std::path::Path;
+
+use fusebox_compiler::foundation::random::Random;
+use fusebox_compiler::tensor::quant::Format;
+use serde_json::Value as Json;
+
+/// Twelve blocks of 256 numbers: even ones, ones with few large among them, one-sided ones, and zeros.
+fn numbers() -> Vec<f32> {
+    let mut random = Random::new(4);
+    let mut numbers = Vec::new();
+    for block in 0..12 {
+        for i in 0..256 {
+            let x = random.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0;
+            numbers.push(match block {
+                0..4 => x,
+                4..8 => x * x * x * if i % 37 == 0 { 8.0 } else { 0.25 },
+                8 => x + 2.0,
+                9 => x * 0.001 - 3.0,
+                10 if i < 128 => x,
+                _ => 0.0,
+            });
+        }
+    }
+    numbers
+}
+
+#[test]
+fn blocks_are_those_of_llama_cpp() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/quants.json");
+    let recorded: Json = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let recorded = recorded.as_object().unwrap();
+    assert_eq!(recorded.len(), 8);
+    for (name, sums) in recorded {
+        let format = Format::named(name).unwrap();
+        let mut bytes = vec![0; format.bytes_for(12 * 256).unwrap()];
+        format.encode(&numbers(), &mut bytes).unwrap();
+        let found: Vec<u64> = bytes
+            .chunks_exact(bytes.len() / 12)
+            .map(|block| (1..).zip(block).fold(0, |sum, (at, byte)| sum + at * u64::from(*byte)))
+            .collect();
+        let sums: Vec<u64> = sums.as_array().unwrap().iter().map(|sum| sum.as_u64().unwrap()).collect();
+        assert_eq!(found, sums, "{name}");
+    }
+}
