@@ -45,9 +45,9 @@ pub struct Config {
 /// How tensors are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Formats {
-    /// All matrices alike; norms and routers in single precision.
+    /// All matrices alike.
     Uniform(Format),
-    /// Each in its own, by the name it has in graphs.
+    /// Each matrix in its own, by the name it has in graphs.
     Each(BTreeMap<String, Format>),
 }
 
@@ -56,14 +56,6 @@ impl Formats {
     pub fn of_matrix(&self, name: &str) -> Format {
         match self {
             Self::Uniform(format) => *format,
-            Self::Each(formats) => formats.get(name).copied().unwrap_or(Format::F32),
-        }
-    }
-
-    /// The format of a tensor that is small and kept precise.
-    pub fn of_small(&self, name: &str) -> Format {
-        match self {
-            Self::Uniform(_) => Format::F32,
             Self::Each(formats) => formats.get(name).copied().unwrap_or(Format::F32),
         }
     }

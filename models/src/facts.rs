@@ -127,6 +127,12 @@ impl<'a> Facts<'a> {
         is_there(name) || joined(name).is_some_and(|(whole, _)| is_there(&whole))
     }
 
+    /// Whether there is a tensor of this name whose elements are stored in blocks.
+    pub fn has_blocks(self, name: &str) -> bool {
+        let found = names(self.kind(), name).into_iter().find_map(|own| self.checkpoint.tensors().get(&own));
+        found.is_some_and(|info| matches!(info.stored, Stored::As(format) if format.block_len() > 1))
+    }
+
     /// The error that a fact makes no sense.
     pub fn refused(self, key: Key, what: String) -> Error {
         let names = key.names(self.checkpoint.kind(), self.architecture());

@@ -11,6 +11,7 @@ use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 use fusebox_runtime::device::{Device, Weights};
 use fusebox_runtime::error::{Error, Place};
@@ -77,6 +78,8 @@ impl Model {
         })?;
         let has_head = needs_head || facts.has(if config.tied { "token_embd" } else { "output" });
         let scored = if has_head { Scored::Last } else { Scored::Normed };
+        // Until it is known, a matrix has any format but that of the tensors that are kept in single precision.
+        config.formats = Formats::Uniform(Format::BF16);
         let graph = part(&config, &Sym::from(1), config.n_layers, entry, scored)?;
         let (bound, formats) = bind(path, checkpoint, &graph)?;
         config.formats = Formats::Each(formats);

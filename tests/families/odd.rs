@@ -166,7 +166,7 @@ fn several_blocks_may_be_dense_before_experts_in_groups() {
     let groups = Some(Groups { n: 4, n_used: 2, n_best: 2 });
     let sparse =
         Experts { n_shared: 1, gate: Gate::Sigmoid, is_biased: true, scale: 1.8, groups, ..experts(12, 4) };
-    let own = small(Family::DeepSeek(latent(true)), Format::F32);
+    let own = small(Family::DeepSeek(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
     let config = Config { n_layers: 4, n_dense: 3, experts: Some(sparse), rope, ..own };
     in_gguf("dense-3", "deepseek2", &config);
@@ -188,8 +188,12 @@ fn every_gate_weighs_as_its_formula_says() {
 
 #[test]
 fn all_blocks_of_latent_attention_may_be_dense() {
-    let own = small(Family::DeepSeek(Latent { kv_lora: 64, value: 32, ..latent(false) }), Format::Q8_0);
     let sizes = Latent { q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, ..latent(false) };
+    let own = small(Family::DeepSeek(sizes.clone()), Format::Q8_0);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
-    in_gguf("youtu", "deepseek2", &Config { family: Family::DeepSeek(sizes), rope, ..own });
+    let config = Config { family: Family::DeepSeek(sizes.clone()), rope, ..own };
+    in_gguf("youtu", "deepseek2", &config);
+    // What makes keys and values in one matrix, as older files have it.
+    let joint = Latent { is_joint: true, ..sizes };
+    in_gguf("youtu-joint", "deepseek2", &Config { family: Family::DeepSeek(joint), ..config });
 }

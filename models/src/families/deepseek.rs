@@ -74,7 +74,9 @@ fn latent_sizes(facts: Facts<'_>) -> Result<Latent, Error> {
             })?
         }
     };
-    let is_joint = facts.has("blk.0.attn_kv_b");
+    // What is stored in blocks cannot be cut apart: its rows would have to be made anew.
+    let n_layers = sizes::n_layers(facts)?;
+    let is_joint = (0..n_layers).any(|layer| facts.has_blocks(&format!("blk.{layer}.attn_kv_b")));
     Ok(Latent { n_heads, q_lora: facts.count_or_none(Q_LORA)?, kv_lora, nope, rope, value, is_joint })
 }
 

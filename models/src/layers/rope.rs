@@ -1,7 +1,8 @@
 //! Rotary positions: pairs of elements are turned by an angle that grows with the position, each pair at its speed.
 //!
 //! In: queries or keys of this replay's tokens, and the axis whose elements are paired. Out: the same axes, turned.
-//! The product of a turned query and a turned key depends on their distance only.
+//! The product of a turned query and a turned key depends on their distance only. Turned elements come by halves,
+//! however they were stored: so files that store them differently sum them in the same order.
 //! Speeds are computed here in double precision and stored as a table; angles are computed when the step runs.
 
 use std::f64::consts::TAU;
@@ -16,7 +17,7 @@ use crate::layers::scope::{Scope, fixed};
 pub fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
     let n_dims = fixed(axis);
     let (side, pair) = (&m.g.dim("side", 2), &m.g.dim("pair", n_dims / 2));
-    let axes = match m.config.rope.pairing {
+    let stored = match m.config.rope.pairing {
         Pairing::Halves => [side, pair],
         Pairing::Neighbours => [pair, side],
     };
@@ -25,9 +26,9 @@ pub fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
     let angle = m.positions().cast(DType::F32) * m.g.table(pair, &speeds); // [t, pair]
     let (cos, sin) = (&magnified(m, angle.cos()), &magnified(m, angle.sin()));
 
-    let x = x.split(axis, &axes);
+    let x = x.split(axis, &stored);
     let (a, b) = (&x.slice(side, 0, 1), &x.slice(side, 1, 1));
-    m.g.concat(side, &[&(a * cos - b * sin), &(b * cos + a * sin)]).merge(&axes, axis)
+    m.g.concat(side, &[&(a * cos - b * sin), &(b * cos + a * sin)]).merge(&[side, pair], axis)
 }
 
 /// What turns, as long as the scaling wants it.
@@ -45,10 +46,7 @@ pub fn speeds(rope: &Rope, n_dims: usize) -> Vec<f64> {
         match &rope.scaling {
             Scaling::None => speed,
             Scaling::Factors(factors) => speed / factors.get(pair).map_or(1.0, |factor| f64::from(*factor)),
-            &Scaling::Llama3 { factor, low, high, original } => {
-                let turns = original * speed / TAU;
-                blend(speed, speed / factor, (high - turns) / (high - low))
-            }
+            Scaling::Llama3 { .. } => speed / f64::from(slowness(rope, pair, n_dims)),
             &Scaling::Yarn { factor, beta_fast, beta_slow, original, .. } => {
                 let (first, last) = ramp(rope.theta, n_dims, [beta_fast, beta_slow], original);
                 blend(speed, speed / factor, (pair as f64 - first) / (last - first).max(0.001))
@@ -63,6 +61,22 @@ pub fn sharpening(rope: &Rope) -> f64 {
     match rope.scaling {
         Scaling::Yarn { sharpening, .. } => sharpening,
         Scaling::None | Scaling::Factors(_) | Scaling::Llama3 { .. } => 1.0,
+    }
+}
+
+/// By how much Llama 3 slows a pair down: in single precision, as files that hold the factors have them.
+fn slowness(rope: &Rope, pair: usize, n_dims: usize) -> f32 {
+    let Scaling::Llama3 { factor, low, high, original } = rope.scaling else { return 1.0 };
+    let [factor, low, high, original] = [factor, low, high, original].map(|x| x as f32);
+    let exponent = (2 * pair) as f32 / n_dims as f32;
+    let length = TAU as f32 / (1.0 / rope.theta.powf(f64::from(exponent)) as f32);
+    if length < original / high {
+        1.0
+    } else if length > original / low {
+        factor
+    } else {
+        let kept = (original / length - low) / (high - low);
+        1.0 / ((1.0 - kept) / factor + kept)
     }
 }
 

@@ -4,8 +4,8 @@
 //! The tokens take positions `P` to `P + T`; `P` is known only when the step runs, so one graph serves every position.
 
 use fusebox_compiler::graph::build::{Builder, Dim, Tensor};
-use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
 use crate::config::Config;
@@ -57,10 +57,10 @@ impl<'a> Scope<'a> {
         self.g.weight(name, self.config.formats.of_matrix(&self.g.qualified(name)), dims)
     }
 
-    /// A stored tensor that is used in single precision: a norm's weight, a router.
+    /// A small tensor that is kept in single precision: a norm's weight, a bias, a router.
     #[track_caller]
     pub fn precise(&self, name: &str, dims: &[&Dim]) -> Tensor {
-        self.g.weight(name, self.config.formats.of_small(&self.g.qualified(name)), dims).cast(DType::F32)
+        self.g.weight(name, Format::F32, dims)
     }
 }
 

@@ -53,6 +53,9 @@ const JOINED: [(&str, &[&str]); 3] = [
     ("ffn_gate_up_shexp", &["ffn_gate_shexp", "ffn_up_shexp"]),
 ];
 
+/// A tensor with rows of two for every head.
+const HALVES: [&str; 3] = ["attn_kv_b", "attn_k_b", "attn_v_b"];
+
 /// The names that a tensor may have in a file of this kind; the first is the one to ask its author for.
 pub fn names(kind: Kind, name: &str) -> Vec<String> {
     match kind {
@@ -76,6 +79,14 @@ pub fn joined(name: &str) -> Option<(String, Vec<String>)> {
     let (whole, parts) = JOINED.iter().find(|(_, parts)| parts.contains(&part))?;
     let full = |part: &str| format!("{block}.{part}{ending}");
     Some((full(whole), parts.iter().map(|part| full(part)).collect()))
+}
+
+/// The tensor that may hold this one's half of the rows of every head, and both halves.
+pub fn halves(name: &str) -> Option<(String, [String; 2])> {
+    let (block, part) = name.rsplit_once('.')?;
+    let [whole, first, second] = HALVES;
+    let full = |part: &str| format!("{block}.{part}");
+    [first, second].contains(&part).then(|| (full(whole), [full(first), full(second)]))
 }
 
 /// The name of one expert's part of a tensor, in files that keep experts apart.

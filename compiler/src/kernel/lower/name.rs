@@ -79,7 +79,9 @@ pub(super) fn name(
     words.join(" ")
 }
 
-/// A weight's name without the block it belongs to.
+/// A weight's name without the block it belongs to; a bias keeps its ending.
 fn short(name: &str) -> String {
-    name.strip_suffix(".weight").unwrap_or(name).rsplit('.').next().unwrap_or(name).to_owned()
+    let (name, ending) = name.strip_suffix(".bias").map_or((name, ""), |name| (name, ".bias"));
+    let name = name.strip_suffix(".weight").unwrap_or(name);
+    format!("{}{ending}", name.rsplit('.').next().unwrap_or(name))
 }

@@ -1,14 +1,13 @@
 //! Where the tensors of a graph lie in a file.
 //!
 //! In: a checkpoint and a graph. Out: for every weight of the graph its format and its bytes, or one sentence that
-//! names the tensor. A tensor is found under one of its names; else its rows are a run of a joined tensor's, which is
-//! not copied; else it is brought together from tensors of single experts, when it is first needed.
+//! names the tensor. A tensor is found under one of its names, or as rows of a joined tensor; neither is copied.
+//! Made when they are first needed are: experts that are stored apart, the halves of a matrix that is stored as one
+//! (0.4 % of a model that has it), and tensors that the graph wants in single precision, which are small.
 //! Which tensors there should be stands nowhere: the graph is asked. The names are in `naming/tensors.rs`.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::op::Op;
@@ -18,7 +17,11 @@ use fusebox_runtime::device::Weights;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
-use crate::naming::tensors::{BIAS, expert, joined, names};
+use crate::naming::tensors::{BIAS, expert, halves, joined, names};
+
+mod source;
+
+use source::{Axis, Recipe, Source};
 
 /// The tensors of a checkpoint by the names that graphs use.
 #[derive(Debug)]
@@ -28,28 +31,13 @@ pub struct Bound {
     sources: BTreeMap<String, Source>,
 }
 
-/// Where the bytes of a tensor are.
-#[derive(Debug)]
-enum Source {
-    /// A run of the bytes of one stored tensor.
-    Run { tensor: String, bytes: Range<usize> },
-    /// Stored tensors one after another, brought together when they are first needed.
-    Pieces { tensors: Vec<String>, together: OnceLock<Vec<u8>> },
-}
-
 impl Weights for Bound {
     fn bytes(&self, name: &str) -> Option<&[u8]> {
-        match self.sources.get(name)? {
-            Source::Run { tensor, bytes } => self.checkpoint.bytes(tensor)?.get(bytes.clone()),
-            Source::Pieces { tensors, together } => Some(together.get_or_init(|| {
-                let pieces = tensors.iter().filter_map(|tensor| self.checkpoint.bytes(tensor));
-                pieces.collect::<Vec<_>>().concat()
-            })),
-        }
+        self.sources.get(name)?.bytes(&self.checkpoint)
     }
 }
 
-/// Finds every weight of a graph.
+/// Finds every weight of a graph. One that the graph has in single precision gets it; all others may have any format.
 ///
 /// # Errors
 /// Where one is missing, has another shape or an unknown format, or where there is a bias that the graph does not add.
@@ -59,13 +47,15 @@ pub fn bind(
     graph: &Graph,
 ) -> Result<(Bound, BTreeMap<String, Format>), Error> {
     let weights = graph.nodes.values().filter_map(|node| match &node.op {
-        Op::Weight { name, shape, .. } => Some((name.to_string(), sizes(shape))),
+        Op::Weight { name, shape, format } => {
+            Some((name.to_string(), Wanted { shape: sizes(shape), is_single: *format == Format::F32 }))
+        }
         _ => None,
     });
     let search = Search { path, checkpoint: &checkpoint, wanted: weights.collect() };
     let (mut sources, mut formats) = (BTreeMap::new(), BTreeMap::new());
-    for (name, shape) in &search.wanted {
-        let (source, format) = search.find(name, shape)?;
+    for (name, wanted) in &search.wanted {
+        let (source, format) = search.find(name, wanted)?;
         sources.insert(name.clone(), source);
         formats.insert(name.clone(), format);
         search.refuse_bias(name)?;
@@ -81,20 +71,34 @@ fn sizes(shape: &Shape) -> Vec<usize> {
 struct Search<'a> {
     path: &'a Path,
     checkpoint: &'a Checkpoint,
-    /// The shapes of all weights.
-    wanted: BTreeMap<String, Vec<usize>>,
+    /// All weights.
+    wanted: BTreeMap<String, Wanted>,
+}
+
+/// What a tensor must be like.
+struct Wanted {
+    shape: Vec<usize>,
+    is_single: bool,
 }
 
 impl Search<'_> {
-    fn find(&self, name: &str, shape: &[usize]) -> Result<(Source, Format), Error> {
+    fn find(&self, name: &str, wanted: &Wanted) -> Result<(Source, Format), Error> {
+        let shape = &wanted.shape[..];
         if let Some((own, info)) = self.stored(name) {
             let format = self.checked(&own, info, shape)?;
+            if wanted.is_single && format != Format::F32 {
+                let recipe = Recipe::Single { tensor: own, format, n_elements: info.n_elements() };
+                return Ok((Source::made(recipe), Format::F32));
+            }
             return Ok((Source::Run { tensor: own, bytes: 0..info.n_bytes() }, format));
         }
         if let Some(found) = self.rows(name)? {
             return Ok(found);
         }
         if let Some(found) = self.pieces(name, shape)? {
+            return Ok(found);
+        }
+        if let Some(found) = self.half(name)? {
             return Ok(found);
         }
         let own = names(self.checkpoint.kind(), name).into_iter().next().unwrap_or_default();
@@ -114,7 +118,7 @@ impl Search<'_> {
         // A bias has rows of one element.
         let n_columns = if name.ends_with(BIAS) { 1 } else { info.shape.last().copied().unwrap_or(1).max(1) };
         let n_rows = |part: &String| {
-            self.wanted.get(part).map_or(0, |shape| shape.iter().product::<usize>() / n_columns)
+            self.wanted.get(part).map_or(0, |own| own.shape.iter().product::<usize>() / n_columns)
         };
         let total: usize = parts.iter().map(n_rows).sum();
         let expected = if name.ends_with(BIAS) { vec![total] } else { vec![total, n_columns] };
@@ -145,7 +149,29 @@ impl Search<'_> {
                 return Err(self.refused(own, format!("expected {expected} as in {first}, found {format}")));
             }
         }
-        Ok(common.map(|format| (Source::Pieces { tensors, together: OnceLock::new() }, format)))
+        Ok(common.map(|format| (Source::made(Recipe::Pieces(tensors)), format)))
+    }
+
+    /// A half of a matrix that has rows of both for every head; the first half is wanted the other way round.
+    fn half(&self, name: &str) -> Result<Option<(Source, Format)>, Error> {
+        let Some((whole, [first, second])) = halves(name) else { return Ok(None) };
+        let Some((own, info)) = self.stored(&whole) else { return Ok(None) };
+        let shape = |name: &str| self.wanted.get(name).map(|own| own.shape.as_slice());
+        let (Some(&[n_heads, n_columns, n_first]), Some(&[_, n_second, _])) = (shape(&first), shape(&second))
+        else {
+            return Ok(None);
+        };
+        let format = self.checked(&own, info, &[n_heads, n_first + n_second, n_columns])?;
+        let head = Axis { len: n_heads, stride: (n_first + n_second) * n_columns };
+        let column = Axis { len: n_columns, stride: 1 };
+        let row = |len| Axis { len, stride: n_columns };
+        let (from, axes) = if name == first {
+            (0, [head, column, row(n_first)])
+        } else {
+            (n_first * n_columns, [head, row(n_second), column])
+        };
+        let recipe = Recipe::Cut { tensor: own, element_bytes: format.block_bytes(), from, axes };
+        Ok(Some((Source::made(recipe), format)))
     }
 
     /// The format of a tensor whose shape is the one wanted, with neighbouring axes merged.

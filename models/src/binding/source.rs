@@ -1,0 +1,75 @@
+//! Where the bytes of a tensor come from: mostly from a run of the file, else they are made when they are first needed.
+//!
+//! In: a checkpoint. Out: bytes. Nothing is checked here; `mod.rs` has seen that every tensor fits.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_runtime::weights::Checkpoint;
+
+/// Where the bytes of a tensor come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A run of the bytes of one stored tensor.
+    Run { tensor: String, bytes: Range<usize> },
+    /// What is made, and kept once it was needed.
+    Made { recipe: Recipe, bytes: OnceLock<Vec<u8>> },
+}
+
+/// How bytes are made.
+#[derive(Debug)]
+pub(super) enum Recipe {
+    /// Stored tensors one after another.
+    Pieces(Vec<String>),
+    /// A small tensor as numbers in single precision.
+    Single { tensor: String, format: Format, n_elements: usize },
+    /// Elements of a tensor in another order.
+    Cut { tensor: String, element_bytes: usize, from: usize, axes: [Axis; 3] },
+}
+
+/// An axis of what is made: how many elements, and how far apart they are stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    pub(super) len: usize,
+    pub(super) stride: usize,
+}
+
+impl Source {
+    pub(super) fn made(recipe: Recipe) -> Self {
+        Self::Made { recipe, bytes: OnceLock::new() }
+    }
+
+    pub(super) fn bytes<'a>(&'a self, checkpoint: &'a Checkpoint) -> Option<&'a [u8]> {
+        match self {
+            Self::Run { tensor, bytes } => checkpoint.bytes(tensor)?.get(bytes.clone()),
+            Self::Made { recipe, bytes } => Some(bytes.get_or_init(|| recipe.make(checkpoint))),
+        }
+    }
+}
+
+impl Recipe {
+    fn make(&self, checkpoint: &Checkpoint) -> Vec<u8> {
+        let stored = |tensor: &String| checkpoint.bytes(tensor).unwrap_or_default();
+        match self {
+            Self::Pieces(tensors) => tensors.iter().map(stored).collect::<Vec<_>>().concat(),
+            Self::Single { tensor, format, n_elements } => {
+                let numbers = format.decode_all(stored(tensor), *n_elements).unwrap_or_default();
+                numbers.into_iter().flat_map(f32::to_le_bytes).collect()
+            }
+            Self::Cut { tensor, element_bytes, from, axes } => {
+                let (stored, [a, b, c]) = (stored(tensor), axes);
+                let mut made = Vec::with_capacity(a.len * b.len * c.len * element_bytes);
+                for i in 0..a.len {
+                    for j in 0..b.len {
+                        for k in 0..c.len {
+                            let at = (from + i * a.stride + j * b.stride + k * c.stride) * element_bytes;
+                            made.extend_from_slice(&stored[at..at + element_bytes]);
+                        }
+                    }
+                }
+                made
+            }
+        }
+    }
+}
