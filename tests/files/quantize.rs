@@ -6,8 +6,10 @@
 use std::fs::read_dir;
 use std::path::{Path, PathBuf};
 
+use fusebox_models::load::Model;
 use fusebox_models::quantize::types::{TYPES, Type};
 use fusebox_models::quantize::{Summary, quantize};
+use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
 
@@ -132,6 +134,49 @@ fn every_file_of_llama_cpp_is_written_byte_for_byte() {
                 assert!(found.bytes(name) == expected.bytes(name), "{}: {name}", file.display());
             }
         }
+    }
+}
+
+/// Keys that one of the two leaves out, as nothing that a model answers depends on them.
+fn is_compared(key: &str) -> bool {
+    let ids = ["padding_token_id", "unknown_token_id", "bos_token_id", "add_space_prefix"];
+    !key.starts_with("general.") && ids.iter().all(|id| !key.ends_with(id))
+}
+
+#[test]
+fn a_folder_becomes_what_llama_cpp_makes_of_it() {
+    for model in models() {
+        let files = files(&model);
+        let Some((original, _)) = files.iter().find(|(_, ty)| ty == "F32") else { continue };
+        let (found, _) = written(&model.join("hf"), "F32", "folder.gguf");
+        let expected = open(original).unwrap();
+        assert_eq!(found.tensors().len(), expected.tensors().len(), "{}", model.display());
+        for (name, info) in expected.tensors() {
+            let own = &found.tensors()[name];
+            assert_eq!((own.stored, &own.shape), (info.stored, &info.shape), "{}: {name}", model.display());
+            let is_equal = found.bytes(name) == expected.bytes(name);
+            let loss = distance(&numbers(&found, name), &numbers(&expected, name));
+            assert!(is_equal || name == "rope_freqs.weight" && loss < 1e-6, "{}: {name}", model.display());
+        }
+        for (key, value) in expected.metadata().iter().filter(|(key, _)| is_compared(key)) {
+            let is_none = !found.metadata().contains_key(key) && value.to_u64() == Some(0);
+            let own = found.metadata().get(key);
+            assert!(is_none || own == Some(value), "{}: {key}: {own:?}", model.display());
+        }
+    }
+}
+
+#[test]
+fn a_folder_and_its_file_are_the_same_model() {
+    let Some(folder) = oracles::folder() else { return };
+    for name in ["tiny-mistral", "tiny-qwen3", "tiny-glm4-moe-lite"] {
+        let folder = folder.join(name).join("hf");
+        written(&folder, "BF16", "same.gguf");
+        let (a, b) = (Model::open(&folder).unwrap().config, Model::open(&path("same.gguf")).unwrap().config);
+        assert_eq!((a.hidden, a.vocab, a.context, a.tied), (b.hidden, b.vocab, b.context, b.tied), "{name}");
+        assert_eq!((a.experts, a.rope.scaling), (b.experts, b.rope.scaling), "{name}");
+        let ends = |path: &Path| Tokenizer::open(&open(path).unwrap()).unwrap().ends().to_vec();
+        assert_eq!(ends(&folder), ends(&path("same.gguf")), "{name}");
     }
 }
 

@@ -239,6 +239,31 @@ fn a_small_gguf_tokenizer_works_and_adds_its_first_token() {
 }
 
 #[test]
+fn every_token_that_a_file_names_ends_answers() {
+    let tokens = ["a", "b", "ab", "<eos>", "<eot>", "<eom>", "<|im_end|>"];
+    let gguf = gguf()
+        .texts("tokenizer.ggml.tokens", &tokens)
+        .numbers("tokenizer.ggml.token_type", &[1, 1, 1, 3, 3, 3, 3])
+        .texts("tokenizer.ggml.merges", &["a b"])
+        .number("tokenizer.ggml.eos_token_id", 3)
+        .number("tokenizer.ggml.eot_token_id", 4)
+        .number("tokenizer.ggml.eom_token_id", 5);
+    let open = |path: &Path| Tokenizer::open(&weights::open(path).unwrap()).unwrap();
+    assert_eq!(open(&gguf.write("ends")).ends(), [3, 4, 5, 6]);
+
+    let files = [
+        ("tokenizer.json", tokenizer().to_string()),
+        ("tokenizer_config.json", json!({"eos_token": {"content": "a"}}).to_string()),
+        ("generation_config.json", json!({"eos_token_id": [1, 3]}).to_string()),
+        ("config.json", json!({"eos_token_id": 2}).to_string()),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    assert_eq!(open(&folder("all-ends", &files)).ends(), [0, 1, 2, 3]);
+    let one = [("tokenizer.json", files[0].1), ("generation_config.json", "{\"eos_token_id\":1}")];
+    assert_eq!(open(&folder("one-end", &one)).ends(), [1, 3]);
+}
+
+#[test]
 fn every_bad_key_of_a_gguf_tokenizer_is_a_sentence() {
     let tokens = || gguf().texts("tokenizer.ggml.tokens", &TOKENS);
     let merged = || tokens().texts("tokenizer.ggml.merges", &["a b"]);

@@ -143,6 +143,24 @@ impl Chat {
     }
 
     fn from_folder(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
+        let (source, rest) = Self::in_folder(checkpoint)?;
+        let Some(source) = source else { return Ok(None) };
+        let text = |name: &str| {
+            let token = rest.get(name)?;
+            let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
+            Some((name.to_owned(), Json::String(text.to_owned())))
+        };
+        let constants = TOKENS.into_iter().filter_map(text).collect();
+        Self::from_source(&source, constants).map(Some)
+    }
+
+    /// The text of the template beside safetensors, where there is one.
+    pub(crate) fn source(checkpoint: &Checkpoint) -> Result<Option<String>, FileError> {
+        Self::in_folder(checkpoint).map(|(source, _)| source)
+    }
+
+    /// The text of the template, and what else `tokenizer_config.json` says.
+    fn in_folder(checkpoint: &Checkpoint) -> Result<(Option<String>, Map<String, Json>), FileError> {
         let path = beside::in_folder(checkpoint, "tokenizer_config.json");
         let config: Config = beside::config(&path)?.unwrap_or_default();
         let file = beside::text(&beside::in_folder(checkpoint, "chat_template.jinja"), MAX_TEMPLATE_BYTES)?;
@@ -154,13 +172,6 @@ impl Chat {
             Templates::One(source) => Some(source),
             Templates::Named(templates) => named(templates),
         });
-        let Some(source) = source else { return Ok(None) };
-        let text = |name: &str| {
-            let token = config.rest.get(name)?;
-            let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
-            Some((name.to_owned(), Json::String(text.to_owned())))
-        };
-        let constants = TOKENS.into_iter().filter_map(text).collect();
-        Self::from_source(&source, constants).map(Some)
+        Ok((source, config.rest))
     }
 }

@@ -3,7 +3,7 @@
 //! In: the path of a checkpoint, another path, and a [`Type`]. Out: the file, and a [`Summary`] of it.
 //! One tensor is in work at a time, a few pieces of its rows on each thread, so memory stays small however large the
 //! model. The file gets its name when it is whole (`weights/store.rs`), and is never the one that is read.
-//! Which formats: `choice.rs`. What a tensor of the new file is made of: `draft.rs`.
+//! Which formats: `choice.rs`. What the new file holds: `draft.rs`; what each tensor is made of: `piece.rs`.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -15,11 +15,15 @@ use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::store::{Entry, Put, write};
 use fusebox_runtime::weights::{Checkpoint, Stored, open};
 
-use crate::quantize::draft::{Draft, Piece};
+use crate::quantize::draft::Draft;
+use crate::quantize::piece::Piece;
 use crate::quantize::types::Type;
 
 mod choice;
+mod convert;
 mod draft;
+mod metadata;
+mod piece;
 pub mod types;
 
 /// About how many elements a thread takes at once.

@@ -13,6 +13,7 @@ use crate::tokenizer::pieces::Pieces;
 use crate::tokenizer::stream::Stream;
 
 mod ajc1;
+pub(crate) mod export;
 mod gguf;
 mod json;
 mod parts;

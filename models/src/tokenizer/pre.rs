@@ -4,6 +4,7 @@
 //! and what else the name stands for.
 //! A name that is not here is refused: another division gives other tokens, and nobody would notice.
 
+use serde_json::Value as Json;
 use tokenizers::SplitDelimiterBehavior;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::normalizers::unicode::NFC;
@@ -148,6 +149,28 @@ pub(super) fn named(name: &str) -> Option<Pre> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, pre)| *pre)
 }
 
+/// The name of a division into words: by these steps, of a text that is composed first, with these merges.
+pub(super) fn name_of(
+    steps: Option<&PreTokenizerWrapper>,
+    is_composed: bool,
+    ignore_merges: bool,
+) -> Option<&'static str> {
+    let found = patterns(&serde_json::to_value(steps?).ok()?);
+    let is_same = |pre: &Pre| {
+        pre.patterns == found && (pre.is_composed, pre.ignore_merges) == (is_composed, ignore_merges)
+    };
+    NAMES.iter().find(|(_, pre)| is_same(pre)).map(|(name, _)| *name)
+}
+
+/// The patterns of the steps of a pre-tokenizer, in order.
+fn patterns(json: &Json) -> Vec<String> {
+    if let Some(pattern) = json.pointer("/pattern/Regex").and_then(Json::as_str) {
+        return vec![pattern.to_owned()];
+    }
+    let steps = json.get("pretokenizers").and_then(Json::as_array);
+    steps.into_iter().flatten().flat_map(patterns).collect()
+}
+
 /// All names.
 pub(super) fn names() -> String {
     NAMES.map(|(name, _)| name).join(", ")
@@ -191,6 +214,32 @@ mod tests {
         for (name, _) in NAMES {
             assert_eq!(words(name, text).concat(), text, "{name}");
         }
+    }
+
+    #[test]
+    fn words_are_those_of_another_engine() {
+        let recorded: Json =
+            serde_json::from_str(include_str!("../../../tests/fixtures/divisions.json")).unwrap();
+        let strings = |json: &Json| -> Vec<String> {
+            json.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+        };
+        let texts = strings(&recorded["texts"]);
+        let recorded = recorded["words"].as_object().unwrap();
+        assert!(recorded.len() > 8 && texts.len() > 12);
+        for (name, expected) in recorded {
+            for (text, expected) in texts.iter().zip(expected.as_array().unwrap()) {
+                assert_eq!(words(name, text), strings(expected), "{name}: {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_division_is_found_again_by_its_steps() {
+        for (name, pre) in NAMES {
+            let found = name_of(Some(&pre.words()), pre.is_composed, pre.ignore_merges).unwrap();
+            assert_eq!(named(found).unwrap().patterns, pre.patterns, "{name}");
+        }
+        assert_eq!(name_of(None, false, false), None);
     }
 
     #[test]

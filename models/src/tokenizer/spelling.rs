@@ -40,7 +40,7 @@ impl Spelling {
 }
 
 /// The byte of `<0x0A>`.
-fn hexadecimal(text: &str) -> Option<u8> {
+pub(super) fn hexadecimal(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_byte = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_byte.then(|| u8::from_str_radix(digits, 16).ok())?

@@ -1,0 +1,126 @@
+//! What GGUF says of a model's sizes, from what a folder says.
+//!
+//! In: the facts of a folder and the sizes that were read of them. Out: keys and values, as llama.cpp's converter names
+//! them.
+//! A number of single precision is written as one, since that is what readers ask for.
+
+use fusebox_runtime::error::Error;
+use fusebox_runtime::weights::value::Value;
+
+use crate::config::{Config, Experts, Family, Gate, Grouped, Latent, Scaling};
+use crate::facts::Facts;
+use crate::naming::keys::MSCALE_ALL;
+
+/// GGUF holds so much of YaRN's strength.
+const STRENGTH: f64 = 0.1;
+
+/// Pairs in the making.
+struct Pairs {
+    architecture: &'static str,
+    pairs: Vec<(String, Value)>,
+}
+
+impl Pairs {
+    fn put(&mut self, key: &str, value: Value) {
+        self.pairs.push((format!("{}.{key}", self.architecture), value));
+    }
+
+    fn count(&mut self, key: &str, n: usize) {
+        self.put(key, Value::Unsigned(n as u64));
+    }
+
+    fn number(&mut self, key: &str, x: f64) {
+        self.put(key, Value::Float(f64::from(x as f32)));
+    }
+}
+
+/// All pairs but those of the tokenizer.
+pub(super) fn pairs(
+    facts: Facts<'_>,
+    config: &Config,
+    architecture: &'static str,
+    name: &str,
+) -> Result<Vec<(String, Value)>, Error> {
+    let text = |key: &str, text: &str| (key.to_owned(), Value::Text(text.to_owned()));
+    let own = vec![text("general.architecture", architecture), text("general.name", name)];
+    let mut to = Pairs { architecture, pairs: own };
+    to.count("block_count", config.n_layers);
+    to.count("context_length", config.context);
+    to.count("embedding_length", config.hidden);
+    to.count("feed_forward_length", config.ff);
+    to.count("vocab_size", config.vocab);
+    to.number("attention.layer_norm_rms_epsilon", f64::from(config.eps));
+    to.number("rope.freq_base", config.rope.theta);
+    match &config.family {
+        Family::Llama(heads) | Family::Qwen3(heads) => grouped(&mut to, heads),
+        Family::DeepSeek(sizes) => latent(&mut to, sizes),
+    }
+    if let Some(sizes) = &config.experts {
+        experts(&mut to, sizes);
+        to.count("leading_dense_block_count", config.n_dense);
+    }
+    yarn(&mut to, facts, config)?;
+    Ok(to.pairs)
+}
+
+fn grouped(to: &mut Pairs, heads: &Grouped) {
+    to.count("attention.head_count", heads.n_heads);
+    to.count("attention.head_count_kv", heads.n_kv);
+    to.count("attention.key_length", heads.head);
+    to.count("attention.value_length", heads.head);
+    to.count("rope.dimension_count", heads.head);
+    if let Some(window) = heads.window {
+        to.count("attention.sliding_window", window.size);
+    }
+}
+
+fn latent(to: &mut Pairs, sizes: &Latent) {
+    to.count("attention.head_count", sizes.n_heads);
+    to.count("attention.head_count_kv", 1);
+    to.count("attention.key_length", sizes.kv_lora + sizes.rope);
+    to.count("attention.value_length", sizes.kv_lora);
+    to.count("attention.key_length_mla", sizes.nope + sizes.rope);
+    to.count("attention.value_length_mla", sizes.value);
+    to.count("attention.kv_lora_rank", sizes.kv_lora);
+    if let Some(rank) = sizes.q_lora {
+        to.count("attention.q_lora_rank", rank);
+    }
+    to.count("rope.dimension_count", sizes.rope);
+}
+
+fn experts(to: &mut Pairs, sizes: &Experts) {
+    to.count("expert_count", sizes.n);
+    to.count("expert_used_count", sizes.n_used);
+    to.count("expert_feed_forward_length", sizes.ff);
+    if sizes.n_shared > 0 {
+        to.count("expert_shared_count", sizes.n_shared);
+    }
+    let gate = match sizes.gate {
+        Gate::Softmax => 1,
+        Gate::Sigmoid => 2,
+        Gate::SoftmaxOfSelected => 3,
+        Gate::RootOfSoftplus => 4,
+    };
+    to.count("expert_gating_func", gate);
+    to.number("expert_weights_scale", f64::from(sizes.scale));
+    to.put("expert_weights_norm", Value::Bool(sizes.renorm));
+    let (n, n_used) = sizes.groups.map_or((1, 1), |groups| (groups.n, groups.n_used));
+    to.count("expert_group_count", n);
+    to.count("expert_group_used_count", n_used);
+}
+
+/// What stretches positions as YaRN does; other ways become factors of pairs, which are a tensor.
+fn yarn(to: &mut Pairs, facts: Facts<'_>, config: &Config) -> Result<(), Error> {
+    let &Scaling::Yarn { factor, beta_fast, beta_slow, original, .. } = &config.rope.scaling else {
+        return Ok(());
+    };
+    to.put("rope.scaling.type", Value::Text("yarn".to_owned()));
+    to.number("rope.scaling.factor", factor);
+    to.count("rope.scaling.original_context_length", original as usize);
+    to.number("rope.scaling.yarn_beta_fast", beta_fast);
+    to.number("rope.scaling.yarn_beta_slow", beta_slow);
+    if let Some(strength) = facts.number_or_none(MSCALE_ALL)? {
+        to.number("rope.scaling.yarn_log_multiplier", STRENGTH * strength);
+    }
+    Ok(())
+}
