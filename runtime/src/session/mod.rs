@@ -23,9 +23,6 @@ pub const POSITION: &str = "P";
 /// The symbol for how many tokens a replay takes, where that may vary.
 pub const TOKENS: &str = "T";
 
-/// So many tokens are taken one by one: a replay for several of them works on whole tiles, however few they are.
-const FEW: usize = 8;
-
 /// A text in progress.
 pub struct Session {
     device: Box<dyn Device>,
@@ -117,7 +114,7 @@ impl Session {
         self.check(tokens)?;
         let mut left = tokens;
         while !left.is_empty() {
-            let n = if left.len() <= FEW { 1 } else { left.len().min(self.prefill.most_tokens) };
+            let n = left.len().min(self.prefill.most_tokens);
             let (now, later) = left.split_at(n);
             self.enter(now);
             let shape = if now.len() == 1 { &self.decode } else { &self.prefill };
