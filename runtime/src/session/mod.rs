@@ -25,9 +25,6 @@ pub const POSITION: &str = "P";
 /// The symbol for how many tokens a replay takes, where that may vary.
 pub const TOKENS: &str = "T";
 
-/// So many tokens are taken one by one: a replay for several of them works on whole tiles, however few they are.
-const FEW: usize = 8;
-
 /// A text in progress.
 pub struct Session {
     device: Box<dyn Device>,
@@ -145,8 +142,7 @@ impl Session {
     fn append(&mut self, rows: &[u8], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
         let (mut left, row_bytes) = (rows, self.decode.row_bytes);
         while !left.is_empty() {
-            let n_left = left.len() / row_bytes;
-            let n_now = if n_left <= FEW { 1 } else { n_left.min(self.prefill.most_tokens) };
+            let n_now = (left.len() / row_bytes).min(self.prefill.most_tokens);
             let (now, later) = left.split_at(n_now * row_bytes);
             self.enter(now, n_now);
             let shape = if n_now == 1 { &self.decode } else { &self.prefill };

@@ -19,7 +19,7 @@ use crate::tensor::quant::Format;
 impl Emitter<'_, '_> {
     /// Emits a nest as calls of `micro`, if it is a product or a mixture.
     pub(super) fn product(&mut self, nest: &Nest) -> bool {
-        let Some(plan) = plan(self.kernel, self.part, nest, (self.cpu.numbers, self.table)) else {
+        let Some(plan) = plan(self.kernel, self.part, nest, self.cpu.numbers) else {
             return false;
         };
         self.starts(nest);
@@ -71,7 +71,6 @@ impl Emitter<'_, '_> {
                 emitter.n(plan.col),
                 emitter.run_len(plan),
                 emitter.whole(rounded.group as i64),
-                emitter.whole(i64::from(rounded.is_panel)),
             ];
             emitter.call_micro(table.quantise as *const u8, &fields);
         });
@@ -91,7 +90,6 @@ impl Emitter<'_, '_> {
             Format::Int8 { group } => (1, i64::from(group), 1),
             _ => (format.block_len() as i64, 1, format.block_bytes() as i64),
         };
-        let is_panel = plan.rounded.as_ref().is_some_and(|rounded| rounded.is_panel);
         let numbers = [row / len * n_bytes, row / group * 4];
         let numbers = numbers.map(|number| self.whole(number));
         let fields = [
@@ -109,7 +107,6 @@ impl Emitter<'_, '_> {
             self.run_len(plan),
             self.whole(storage(format).expect("a plan has a format of `micro`")),
             self.whole(group),
-            self.whole(i64::from(is_panel)),
         ];
         let function = if slot.is_some() { self.table.quantised } else { self.table.single };
         self.call_micro(function as *const u8, &fields);

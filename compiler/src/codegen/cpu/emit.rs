@@ -40,7 +40,7 @@ pub(super) fn signature(convention: CallConv) -> Signature {
 
 /// Bytes of scratch memory that the tiles of a part take, and vectors that its products round.
 pub(super) fn scratch_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
-    let slots = rounded(cpu, table(cpu.level), kernel, part);
+    let slots = rounded(cpu, kernel, part);
     tile_offsets(part, &slots).1
 }
 
@@ -67,8 +67,8 @@ pub(super) fn emit(
         vars: BTreeMap::new(),
         masks: BTreeMap::new(),
     };
-    let slots = rounded(cpu, table, kernel, part);
-    let steps = steps((cpu, table), kernel, part, &slots);
+    let slots = rounded(cpu, kernel, part);
+    let steps = steps(cpu, kernel, part, &slots);
     let [first, end] = emitter.arguments(symbols, slots);
     emitter.tasks(first, end, &steps);
     emitter.builder.ins().return_(&[]);

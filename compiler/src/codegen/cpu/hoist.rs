@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::micro::Table;
 use crate::codegen::cpu::product::{Plan, Rounded, plan};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, VarId};
@@ -45,10 +44,10 @@ struct Effects {
 }
 
 /// All vectors that the products of a part round, each once.
-pub(super) fn rounded(cpu: &Cpu, table: Table, kernel: &Kernel, part: &Part) -> Vec<Rounded> {
+pub(super) fn rounded(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Rounded> {
     let mut all: Vec<Rounded> = Vec::new();
     let mut add = |nest: &Nest| {
-        let rounded = plan(kernel, part, nest, (cpu.numbers, table)).and_then(|plan| plan.rounded);
+        let rounded = plan(kernel, part, nest, cpu.numbers).and_then(|plan| plan.rounded);
         if let Some(rounded) = rounded.filter(|rounded| !all.contains(rounded)) {
             all.push(rounded);
         }
@@ -67,14 +66,9 @@ fn nests(body: &[Stmt], act: &mut dyn FnMut(&Nest)) {
 }
 
 /// The body of a part, step by step.
-pub(super) fn steps<'a>(
-    (cpu, table): (&Cpu, Table),
-    kernel: &Kernel,
-    part: &'a Part,
-    slots: &[Rounded],
-) -> Vec<Step<'a>> {
+pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rounded]) -> Vec<Step<'a>> {
     let slot_of = |nest: &Nest| {
-        let plan = plan(kernel, part, nest, (cpu.numbers, table))?;
+        let plan = plan(kernel, part, nest, cpu.numbers)?;
         let rounded = plan.rounded.as_ref()?;
         let slot = slots.iter().position(|slot| slot == rounded)?;
         Some((plan, slot))

@@ -69,7 +69,6 @@ pub(super) struct Rounded {
     pub(super) dims: Vec<Dim>,
     pub(super) k: usize,
     pub(super) group: usize,
-    pub(super) is_panel: bool,
 }
 
 /// A loop that leads from vector to vector.
@@ -86,7 +85,7 @@ impl Rounded {
     /// Bytes of vectors side by side.
     pub(super) fn set_bytes(&self) -> usize {
         let n_cols = self.dims.last().map_or(1, |dim| dim.most);
-        micro::quantised_bytes(n_cols, self.k, self.is_panel)
+        micro::quantised_bytes(n_cols, self.k)
     }
 
     /// Bytes of all.
@@ -121,12 +120,7 @@ pub(super) fn at_start(index: &Index, loops: &[VarId], vars: &Vars) -> Index {
 }
 
 /// What a nest is, if there is a function for it.
-pub(super) fn plan(
-    kernel: &Kernel,
-    part: &Part,
-    nest: &Nest,
-    (numbers, table): (Numbers, micro::Table),
-) -> Option<Plan> {
+pub(super) fn plan(kernel: &Kernel, part: &Part, nest: &Nest, numbers: Numbers) -> Option<Plan> {
     if numbers == Numbers::Exact {
         return None;
     }
@@ -143,7 +137,7 @@ pub(super) fn plan(
     };
     let mut plan = found.into_iter().min_by_key(rank)?;
     if numbers == Numbers::Quantised && plan.kind == Kind::Product && plan.w.format.plain().is_none() {
-        plan.rounded = finder.rounded(&plan, table);
+        plan.rounded = finder.rounded(&plan);
     }
     Some(plan)
 }
@@ -287,7 +281,7 @@ impl<'a> Finder<'a> {
     }
 
     /// How the vectors of a product are rounded, if there is room.
-    fn rounded(&self, plan: &Plan, table: micro::Table) -> Option<Rounded> {
+    fn rounded(&self, plan: &Plan) -> Option<Rounded> {
         let lens = plan.run.iter().map(|var| self.len(*var));
         let k = lens.into_iter().try_fold(1, |k, len| len.map(|len| k * len))?;
         let step = |var: VarId| step_of(&plan.x.element, var);
@@ -301,13 +295,11 @@ impl<'a> Finder<'a> {
         if plan.col.is_none() {
             dims.push(Dim { range: Range::Whole { len: Sym::from(1i64) }, step: Ok(0), most: 1 });
         }
-        let n_cols = dims.last().map_or(1, |dim| dim.most);
         let known = |var: &VarId| step(*var).is_some();
         let fixed: Vec<VarId> = loops.iter().chain(&plan.run).copied().filter(known).collect();
         let x = Stored { element: at_start(&plan.x.element, &fixed, &self.part.vars), ..plan.x.clone() };
         let group = if let Format::Int8 { group } = plan.w.format { group as usize } else { micro::GROUP };
-        let is_panel = table.has_panels && n_cols > 1;
-        let rounded = Rounded { x, dims, k: k as usize, group, is_panel };
+        let rounded = Rounded { x, dims, k: k as usize, group };
         (rounded.bytes() <= MOST_ROUNDED).then_some(rounded)
     }
 }

@@ -12,18 +12,18 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
-use crate::codegen::cpu::micro::rounding::{self, Rounded};
+use crate::codegen::cpu::micro::rounding::{self, Rounded, row_bytes};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table, row_bytes};
+use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, has_panels: false };
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix };
 
 const N: usize = 8;
 
 type V = __m256;
 
-single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2 }
+single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, mix 4 }
 row_forms! { #[target_feature(enable = "avx2,fma,f16c")] }
 
 #[inline]
@@ -87,6 +87,16 @@ fn total(a: V) -> f32 {
     let sum = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
     let sum = _mm_hadd_ps(sum, sum);
     _mm_cvtss_f32(_mm_hadd_ps(sum, sum))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn totals(all: [V; 4]) -> [f32; 4] {
+    let mut out = [0.0; 4];
+    for (out, own) in out.iter_mut().zip(all) {
+        *out = total(own);
+    }
+    out
 }
 
 #[inline]

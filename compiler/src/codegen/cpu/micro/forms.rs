@@ -6,9 +6,9 @@
 //! Several rows at a time hide how long an addition takes; tiles of rows and columns use what was loaded more than
 //! once.
 
-/// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `lanes` of vectors `V`.
+/// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals`, `lanes` of vectors `V`.
 macro_rules! single_forms {
-    ($(#[$attr:meta])* tile $rows:literal by $cols:literal) => {
+    ($(#[$attr:meta])* tile $rows:literal by $cols:literal, mix $mixed:literal) => {
         /// Elements of a row that are unpacked at a time.
         const CHUNK: usize = 1024;
 
@@ -24,8 +24,14 @@ macro_rules! single_forms {
             k: usize,
         ) -> [[f32; C]; R] {
             let bytes = if S == 0 { 4 } else { 2 };
-            let w = w.map(|w| &w[..k * bytes]);
-            let x = x.map(|x| &x[..k * 4]);
+            // Loops, as everywhere here: a closure that a library function calls may not become part of the caller.
+            let (mut w, mut x) = (w, x);
+            for w in &mut w {
+                *w = &w[..k * bytes];
+            }
+            for x in &mut x {
+                *x = &x[..k * 4];
+            }
             let mut sums = [[[zero(); U]; C]; R];
             let n_steps = k / (N * U);
             for step in 0..n_steps {
@@ -44,14 +50,25 @@ macro_rules! single_forms {
                 }
             }
             let mut out = [[0.0; C]; R];
-            for r in 0..R {
-                for c in 0..C {
-                    let mut sum = sums[r][c][0];
+            // Four at a time: adding up the lanes of one vector alone takes long.
+            for first in (0..R * C).step_by(4) {
+                let n = 4.min(R * C - first);
+                let mut four = [zero(); 4];
+                for i in 0..n {
+                    let sums = &sums[(first + i) / C][(first + i) % C];
+                    four[i] = sums[0];
                     for u in 1..U {
-                        sum = add(sum, sums[r][c][u]);
+                        four[i] = add(four[i], sums[u]);
                     }
-                    out[r][c] = total(sum);
-                    for i in n_steps * N * U..k {
+                }
+                let four = if n == 1 { [total(four[0]), 0.0, 0.0, 0.0] } else { totals(four) };
+                for i in 0..n {
+                    out[(first + i) / C][(first + i) % C] = four[i];
+                }
+            }
+            for i in n_steps * N * U..k {
+                for r in 0..R {
+                    for c in 0..C {
                         out[r][c] += element::<S>(w[r], i) * element::<0>(x[c], i);
                     }
                 }
@@ -191,31 +208,41 @@ macro_rules! single_forms {
             }
         }
 
-        /// `E * N` elements from `at` on, of `C` columns.
+        /// `E * N` elements from `at` on, of `C` columns; gives `C`.
         #[inline]
         $(#[$attr])*
-        fn mixed<const S: usize, const C: usize, const E: usize>(job: &MixView<'_>, c: usize, at: usize) {
+        fn mixed<const S: usize, const C: usize, const E: usize>(
+            job: &MixView<'_>,
+            c: usize,
+            at: usize,
+        ) -> usize {
+            let bytes = if S == 0 { 4 } else { 2 };
             let mut sums = [[zero(); E]; C];
             for s in 0..job.n_rows {
-                let v = job.v.row(s).bytes;
+                let v = &job.v.row(s).bytes[at * bytes..][..E * N * bytes];
                 let mut vs = [zero(); E];
                 for e in 0..E {
-                    vs[e] = wide::<S>(v, at + e * N);
+                    vs[e] = wide::<S>(v, e * N);
                 }
                 for i in 0..C {
-                    let p = splat(element::<0>(&job.p[(c + i) * job.p_col + s * job.p_row..], 0));
+                    let p = job.p[(c + i) * job.p_col + s * job.p_row..].first_chunk().expect("a factor");
+                    let p = splat(f32::from_le_bytes(*p));
                     for e in 0..E {
                         sums[i][e] = fma(p, vs[e], sums[i][e]);
                     }
                 }
             }
-            for (i, sums) in sums.iter().enumerate() {
-                for (e, sum) in sums.iter().enumerate() {
-                    for (lane, x) in lanes(*sum).into_iter().enumerate() {
-                        job.out.add(c + i, at + e * N + lane, x);
-                    }
+            // Sums that only a short loop takes out of registers stay there until then.
+            let mut out = [[[0.0; N]; E]; C];
+            for i in 0..C {
+                for e in 0..E {
+                    out[i][e] = lanes(sums[i][e]);
                 }
             }
+            for (i, out) in out.iter().enumerate() {
+                job.out.add_across(c + i, at, out.as_flattened());
+            }
+            C
         }
 
         #[inline]
@@ -223,11 +250,13 @@ macro_rules! single_forms {
         fn mix_of<const S: usize>(job: &MixView<'_>) {
             let mut at = 0;
             while at + 4 * N <= job.n {
-                for c in 0..job.n_cols / 2 {
-                    mixed::<S, 2, 4>(job, 2 * c, at);
-                }
-                if job.n_cols % 2 == 1 {
-                    mixed::<S, 1, 4>(job, job.n_cols - 1, at);
+                let mut c = 0;
+                while c < job.n_cols {
+                    c += match job.n_cols - c {
+                        $mixed.. => mixed::<S, $mixed, 4>(job, c, at),
+                        2.. => mixed::<S, 2, 4>(job, c, at),
+                        _ => mixed::<S, 1, 4>(job, c, at),
+                    };
                 }
                 at += 4 * N;
             }
@@ -260,13 +289,6 @@ macro_rules! single_forms {
                 _ => unreachable!("rows of a mixture are plain"),
             }
         }
-
-        $(#[$attr])*
-        unsafe extern "C" fn quantise(job: *const Quantise) {
-            // SAFETY: generated code promises what the view asks for.
-            let Some(mut job) = (unsafe { view::quantise(job) }) else { return };
-            rounding::quantise(&mut job);
-        }
     };
 }
 
@@ -296,10 +318,16 @@ macro_rules! row_forms {
         }
 
         $(#[$attr])*
+        unsafe extern "C" fn quantise(job: *const Quantise) {
+            // SAFETY: generated code promises what the view asks for.
+            let Some(mut job) = (unsafe { view::quantise(job) }) else { return };
+            rounding::quantise(&mut job);
+        }
+
+        $(#[$attr])*
         unsafe extern "C" fn quantised(job: *const Product) {
             // SAFETY: generated code promises what the view asks for.
             let Some(job) = (unsafe { view::product(job, true) }) else { return };
-            assert!(!job.is_panel, "vectors lie in rows at this level");
             match job.w.storage {
                 Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
                 // Each format has code of its own.

@@ -6,9 +6,7 @@
 //! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
 //! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.
 //!
-//! Vectors of 8-bit numbers lie in one of two layouts. In *rows*, each vector on its own: the numbers, a scale for each
-//! 32 of them, and the sum of each 32 times its scale. In *panels*, sixteen vectors side by side, so that one
-//! instruction multiplies four elements of a weight with those of sixteen vectors.
+//! A vector of 8-bit numbers is a row: the numbers, then what belongs to each 32 of them, as `rounding.rs` tells.
 
 use crate::codegen::cpu::level::Level;
 use crate::tensor::quant::Format;
@@ -31,12 +29,6 @@ use unpack::Storage;
 
 /// Elements that share a scale in vectors of 8-bit numbers.
 pub(super) const GROUP: usize = 32;
-
-/// Vectors side by side in a panel.
-const PANEL: usize = 16;
-
-/// Bytes of 32 elements of a panel: numbers, scales, sums.
-const PANEL_BYTES: usize = GROUP * PANEL + 8 * PANEL;
 
 /// `out[r * out_row + c * out_col] += sum of w[r][i] * x[c][i]`
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +56,6 @@ pub(super) struct Product {
     pub(super) storage: i64,
     /// Elements that share a scale where they lie apart.
     pub(super) group: i64,
-    /// Whether 8-bit numbers lie in panels.
-    pub(super) is_panel: i64,
 }
 
 /// Rounds vectors to 8 bits a number, with a scale for every `group` of them.
@@ -78,7 +68,6 @@ pub(super) struct Quantise {
     pub(super) n_cols: i64,
     pub(super) k: i64,
     pub(super) group: i64,
-    pub(super) is_panel: i64,
 }
 
 /// `out[c * out_col + e] += sum of p[c * p_col + s * p_row] * v[s][e]`
@@ -109,8 +98,6 @@ pub(super) struct Table {
     pub(super) quantised: unsafe extern "C" fn(*const Product),
     pub(super) quantise: unsafe extern "C" fn(*const Quantise),
     pub(super) mix: unsafe extern "C" fn(*const Mix),
-    /// Whether several vectors of 8-bit numbers lie in panels.
-    pub(super) has_panels: bool,
 }
 
 /// The functions of a level that this processor has.
@@ -133,11 +120,6 @@ pub(super) fn storage(format: Format) -> Option<i64> {
 }
 
 /// Bytes of vectors of 8-bit numbers.
-pub(super) fn quantised_bytes(n_cols: usize, k: usize, is_panel: bool) -> usize {
-    if is_panel { n_cols.div_ceil(PANEL) * (k / GROUP) * PANEL_BYTES } else { n_cols * row_bytes(k) }
-}
-
-/// Bytes of one vector of 8-bit numbers in a row.
-fn row_bytes(k: usize) -> usize {
-    k.next_multiple_of(64) + 2 * (k / GROUP * 4).next_multiple_of(64)
+pub(super) fn quantised_bytes(n_cols: usize, k: usize) -> usize {
+    n_cols * rounding::row_bytes(k)
 }

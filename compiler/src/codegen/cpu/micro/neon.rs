@@ -9,18 +9,18 @@ use std::arch::aarch64::{
 };
 
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
-use crate::codegen::cpu::micro::rounding::{self, Rounded};
+use crate::codegen::cpu::micro::rounding::{self, Rounded, row_bytes};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table, row_bytes};
+use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, has_panels: false };
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix };
 
 const N: usize = 4;
 
 type V = float32x4_t;
 
-single_forms! { #[target_feature(enable = "neon")] tile 4 by 4 }
+single_forms! { #[target_feature(enable = "neon")] tile 4 by 4, mix 4 }
 row_forms! { #[target_feature(enable = "neon")] }
 
 #[inline]
@@ -86,6 +86,16 @@ fn lanes(a: V) -> [f32; N] {
 #[target_feature(enable = "neon")]
 fn total(a: V) -> f32 {
     vaddvq_f32(a)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn totals(all: [V; 4]) -> [f32; 4] {
+    let mut out = [0.0; 4];
+    for (out, own) in out.iter_mut().zip(all) {
+        *out = total(own);
+    }
+    out
 }
 
 #[inline]

@@ -3,18 +3,18 @@
 //! In: addresses of descriptions. Out: as `mod.rs` says. The compiler makes of the arrays what the processor has.
 
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
-use crate::codegen::cpu::micro::rounding::{self, Rounded};
+use crate::codegen::cpu::micro::rounding::{self, Rounded, row_bytes};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table, row_bytes};
+use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, has_panels: false };
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix };
 
 const N: usize = 8;
 
 type V = [f32; N];
 
-single_forms! { tile 2 by 2 }
+single_forms! { tile 2 by 2, mix 4 }
 row_forms! {}
 
 #[inline(always)]
@@ -78,6 +78,15 @@ fn lanes(a: V) -> [f32; N] {
 #[inline(always)]
 fn total(a: V) -> f32 {
     a.iter().sum()
+}
+
+#[inline(always)]
+fn totals(all: [V; 4]) -> [f32; 4] {
+    let mut out = [0.0; 4];
+    for (out, own) in out.iter_mut().zip(all) {
+        *out = total(own);
+    }
+    out
 }
 
 #[inline(always)]

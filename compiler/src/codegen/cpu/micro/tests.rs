@@ -83,9 +83,8 @@ fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool,
     let (out_row, out_col) = if noise.next().is_multiple_of(2) { (n_cols + 1, 1) } else { (1, n_rows + 2) };
     let mut out = vec![0.5_f32; n_rows * out_row + n_cols * out_col];
     let table = table(level);
-    let is_panel = table.has_panels && n_cols > 1;
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
-    let mut rounded = vec![0xa5_u8; quantised_bytes(n_cols, k, is_panel)];
+    let mut rounded = vec![0xa5_u8; quantised_bytes(n_cols, k)];
     if is_quantised {
         let job = Quantise {
             x: x.as_ptr(),
@@ -94,7 +93,6 @@ fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool,
             n_cols: n_cols as i64,
             k: k as i64,
             group: group as i64,
-            is_panel: i64::from(is_panel),
         };
         // SAFETY: the description is of the vectors above.
         unsafe { (table.quantise)(&raw const job) };
@@ -115,7 +113,6 @@ fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool,
         k: k as i64,
         storage: storage(format).unwrap(),
         group: group as i64,
-        is_panel: i64::from(is_panel),
     };
     // SAFETY: the description is of the vectors above.
     unsafe { (if is_quantised { table.quantised } else { table.single })(&raw const job) };

@@ -59,13 +59,13 @@ impl Storage {
     }
 
     /// Bytes of `k` elements, without scales that lie apart.
-    pub(super) fn bytes(self, k: usize) -> usize {
+    pub(super) const fn bytes(self, k: usize) -> usize {
         let (len, n_bytes) = self.block();
         k / len * n_bytes
     }
 
     /// Elements and bytes of a block.
-    pub(super) fn block(self) -> (usize, usize) {
+    pub(super) const fn block(self) -> (usize, usize) {
         match self {
             Self::F32 => (1, 4),
             Self::F16 | Self::BF16 => (1, 2),
@@ -82,7 +82,7 @@ impl Storage {
     }
 
     /// Whether elements have a `b`.
-    pub(super) fn has_offsets(self) -> bool {
+    pub(super) const fn has_offsets(self) -> bool {
         matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K)
     }
 }
@@ -116,9 +116,7 @@ impl Blocks<'_> {
             }
             Storage::Int8 => {
                 let block: &[u8; 32] = self.block(idx);
-                let at = idx * 32 / self.group * 4;
-                let d = f32::from_le_bytes(*self.scales[at..].first_chunk().expect("a scale for each group"));
-                Unpacked { q: signed(block, 0), a: [d; 2], b: 0.0 }
+                Unpacked { q: signed(block, 0), a: [self.scale(idx); 2], b: 0.0 }
             }
             Storage::Q4_0 => {
                 let block: &[u8; 18] = self.block(idx);
@@ -169,6 +167,14 @@ impl Blocks<'_> {
                 out[i] = a[half] * f32::from(q[i]) + b;
             }
         }
+    }
+
+    /// The scale of the `idx`-th 32 elements where scales lie apart.
+    #[inline(always)]
+    pub(super) fn scale(&self, idx: usize) -> f32 {
+        // A division takes long.
+        let at = if self.group == 64 { idx / 2 } else { idx / (self.group / 32) };
+        f32::from_le_bytes(*self.scales[4 * at..].first_chunk().expect("a scale for each group"))
     }
 
     #[inline(always)]

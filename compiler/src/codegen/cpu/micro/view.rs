@@ -54,6 +54,38 @@ impl Out {
         // SAFETY: as above.
         unsafe { element.write_unaligned(so_far + x) };
     }
+
+    /// Adds to a column, from row `r` on.
+    #[inline(always)]
+    pub(super) fn add_down(&self, r: usize, c: usize, xs: &[f32]) {
+        assert!(r + xs.len() <= self.n_rows && c < self.n_cols, "elements that are there");
+        self.add_run((r, c), self.row, xs);
+    }
+
+    /// Adds to a row, from column `c` on.
+    #[inline(always)]
+    pub(super) fn add_across(&self, r: usize, c: usize, xs: &[f32]) {
+        assert!(r < self.n_rows && c + xs.len() <= self.n_cols, "elements that are there");
+        self.add_run((r, c), self.col, xs);
+    }
+
+    #[inline(always)]
+    fn add_run(&self, (r, c): (usize, usize), step: usize, xs: &[f32]) {
+        // Neighbours are added several at a time, if it is known that they are.
+        if step == 1 { self.add_each((r, c), 1, xs) } else { self.add_each((r, c), step, xs) }
+    }
+
+    #[inline(always)]
+    fn add_each(&self, (r, c): (usize, usize), step: usize, xs: &[f32]) {
+        for (i, x) in xs.iter().enumerate() {
+            // SAFETY: the element lies within the extents that `view` was promised are in memory.
+            let element = unsafe { self.start.add(r * self.row + c * self.col + i * step) };
+            // SAFETY: as above; only this task uses the element, and no slice of this module covers it.
+            let so_far = unsafe { element.read_unaligned() };
+            // SAFETY: as above.
+            unsafe { element.write_unaligned(so_far + x) };
+        }
+    }
 }
 
 /// A product, with its memory.
@@ -67,7 +99,6 @@ pub(super) struct ProductView<'a> {
     pub(super) n_rows: usize,
     pub(super) n_cols: usize,
     pub(super) k: usize,
-    pub(super) is_panel: bool,
 }
 
 /// Vectors to be rounded, with room for the result.
@@ -77,7 +108,6 @@ pub(super) struct QuantiseView<'a> {
     pub(super) n_cols: usize,
     pub(super) k: usize,
     pub(super) group: usize,
-    pub(super) is_panel: bool,
     pub(super) out: &'a mut [u8],
 }
 
@@ -113,13 +143,12 @@ pub(super) unsafe fn product<'a>(job: *const Product, is_quantised: bool) -> Opt
     let w = Raw { w: job.w, scales: job.scales, row: job.w_row, scales_row: job.scales_row };
     // SAFETY: the caller promises that the rows are there.
     let w = unsafe { weights(w, Storage::ALL[job.storage as usize], job.group as usize, n_rows, k) };
-    let is_panel = job.is_panel != 0;
     let x_col = job.x_col as usize * 4;
-    let n_x = if is_quantised { quantised_bytes(n_cols, k, is_panel) } else { extent(n_cols, x_col, 4 * k) };
+    let n_x = if is_quantised { quantised_bytes(n_cols, k) } else { extent(n_cols, x_col, 4 * k) };
     // SAFETY: the caller promises that the vectors are there.
     let x = unsafe { slice::from_raw_parts(job.x, n_x) };
     let out = Out { start: job.out, row: job.out_row as usize, col: job.out_col as usize, n_rows, n_cols };
-    Some(ProductView { w, x, x_col, out, n_rows, n_cols, k, is_panel })
+    Some(ProductView { w, x, x_col, out, n_rows, n_cols, k })
 }
 
 /// The memory of vectors to be rounded; nothing where there are none.
@@ -133,12 +162,12 @@ pub(super) unsafe fn quantise<'a>(job: *const Quantise) -> Option<QuantiseView<'
     if n_cols == 0 || k == 0 {
         return None;
     }
-    let (x_col, is_panel) = (job.x_col as usize * 4, job.is_panel != 0);
+    let x_col = job.x_col as usize * 4;
     // SAFETY: the caller promises that the vectors are there.
     let x = unsafe { slice::from_raw_parts(job.x.cast::<u8>(), extent(n_cols, x_col, 4 * k)) };
     // SAFETY: the caller promises that the room is there and apart.
-    let out = unsafe { slice::from_raw_parts_mut(job.out, quantised_bytes(n_cols, k, is_panel)) };
-    Some(QuantiseView { x, x_col, n_cols, k, group: job.group as usize, is_panel, out })
+    let out = unsafe { slice::from_raw_parts_mut(job.out, quantised_bytes(n_cols, k)) };
+    Some(QuantiseView { x, x_col, n_cols, k, group: job.group as usize, out })
 }
 
 /// The memory of a mixture; nothing where there is nothing to add.

@@ -129,8 +129,7 @@ fn products_are_near_what_is_interpreted() {
                     (Numbers::Quantised, |a, b| near(a, b, 0.05)),
                 ];
                 for (numbers, judge) in variants {
-                    let of_nest =
-                        |nest: &Nest| plan(&kernel, &kernel.parts[0], nest, (numbers, micro::table(level)));
+                    let of_nest = |nest: &Nest| plan(&kernel, &kernel.parts[0], nest, numbers);
                     assert_eq!(count(&kernel.parts[0].body, &of_nest), n_products, "{text}");
                     for step in [1, 3, 1000] {
                         check_at((level, numbers, judge), text, &values, &inputs(text), step);
@@ -153,11 +152,10 @@ fn count(body: &[Stmt], plan: &dyn Fn(&Nest) -> Option<Plan>) -> usize {
 #[test]
 fn what_tasks_have_in_common_is_done_once_for_them() {
     let kernel = parse(&PRODUCTS[0].0.replace("FORMAT", "q8_0")).unwrap();
-    let (cpu, functions) = (Cpu::host(Numbers::Quantised).unwrap(), micro::table(Level::host()));
+    let cpu = Cpu::host(Numbers::Quantised).unwrap();
     let part = &kernel.parts[0];
-    let slots = rounded(&cpu, functions, &kernel, part);
-    let depths: Vec<usize> =
-        steps((&cpu, functions), &kernel, part, &slots).iter().map(|step| step.depth).collect();
+    let slots = rounded(&cpu, &kernel, part);
+    let depths: Vec<usize> = steps(&cpu, &kernel, part, &slots).iter().map(|step| step.depth).collect();
     // The tile and its squares go with the tokens, and so do its numbers of 8 bits, which both weights share.
     assert_eq!((slots.len(), depths), (1, vec![1, 1, 1, 2, 2, 2]));
 }

@@ -1,0 +1,278 @@
+//! 128 elements of each block format as two vectors of bytes, and what multiplies them.
+//!
+//! In: the bytes of four blocks of 32, or half a block of 256. Out: numbers without sign, moved up by what
+//! [`moved`] says, in the order that [`order`] says; factors as lanes.
+//! The formulas are those of `unpack.rs`, one instruction at a time.
+
+use std::arch::x86_64::{
+    __m128, __m512i, _mm_cvtph_ps, _mm_set_epi32, _mm_setr_epi16, _mm_setr_ps, _mm256_mask_blend_epi16,
+    _mm256_set1_epi16, _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castsi256_si512,
+    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_inserti64x4,
+    _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_rolv_epi64, _mm512_set1_epi8,
+    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srlv_epi16,
+    _mm512_ternarylogic_epi64, _mm512_xor_si512,
+};
+
+use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
+
+/// How 128 elements lie in two vectors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// One after the other.
+    Straight,
+    /// The first halves of each 32, then the second halves.
+    Halves,
+}
+
+pub(super) const fn order(storage: Storage) -> Order {
+    match storage {
+        Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 => Order::Halves,
+        _ => Order::Straight,
+    }
+}
+
+/// How far numbers are moved up.
+pub(super) const fn moved(storage: Storage) -> u8 {
+    match storage {
+        Storage::Q8_0 | Storage::Int8 => 128,
+        Storage::Q6K => 32,
+        Storage::Q5_0 => 16,
+        Storage::Q4_0 => 8,
+        _ => 0,
+    }
+}
+
+/// Groups of 32 that are taken together: four small blocks, or a large one.
+pub(super) const fn unit_groups(storage: Storage) -> usize {
+    if storage.block().0 == 256 { 8 } else { 4 }
+}
+
+/// Bytes of so many groups.
+pub(super) const fn unit_bytes(storage: Storage) -> usize {
+    storage.bytes(32 * unit_groups(storage))
+}
+
+/// 128 elements of a unit: all of four small blocks, or a half of a large one.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn four<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
+    match const { Storage::ALL[S] } {
+        Storage::Q8_0 => {
+            let blocks: &[u8; 136] = unit.as_array().expect("four blocks");
+            let (blocks, _) = blocks.as_chunks::<34>();
+            [pair(&blocks[0], &blocks[1]), pair(&blocks[2], &blocks[3])]
+        }
+        Storage::Int8 => {
+            let (numbers, _) = unit[..128].as_chunks::<64>();
+            let sign = _mm512_set1_epi8(-128);
+            [_mm512_xor_si512(load_bytes(&numbers[0]), sign), _mm512_xor_si512(load_bytes(&numbers[1]), sign)]
+        }
+        Storage::Q4_0 => nibbles::<18>(unit),
+        Storage::Q4_1 => nibbles::<20>(unit),
+        Storage::Q5_0 => fifth::<22, 2>(unit),
+        Storage::Q5_1 => fifth::<24, 4>(unit),
+        Storage::Q4K => {
+            let block: &[u8; 144] = unit.as_array().expect("a block");
+            let (fours, _) = block[16..].as_chunks::<64>();
+            k_nibbles(&fours[half])
+        }
+        Storage::Q5K => {
+            let block: &[u8; 176] = unit.as_array().expect("a block");
+            let (fours, _) = block[48..].as_chunks::<64>();
+            k_fifth(k_nibbles(&fours[half]), block[16..48].as_array().expect("32 bytes"), half)
+        }
+        Storage::Q6K => {
+            let block: &[u8; 210] = unit.as_array().expect("a block");
+            let (low, high) = (block[..128].as_chunks::<64>().0, block[128..192].as_chunks::<32>().0);
+            k_sixth(&low[half], &high[half])
+        }
+        Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn pair(a: &[u8; 34], b: &[u8; 34]) -> __m512i {
+    let a = load_half(a[2..].as_array().expect("32 bytes"));
+    let b = load_half(b[2..].as_array().expect("32 bytes"));
+    _mm512_xor_si512(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b), _mm512_set1_epi8(-128))
+}
+
+/// Where a byte of four blocks of `b` bytes lies, as a word of two vectors: the first 64 bytes, and the last, but no
+/// later than behind the first.
+const fn word(byte: usize, b: usize) -> u16 {
+    let second = if 4 * b < 128 { 4 * b - 64 } else { 64 };
+    (if byte + 2 <= 64 { byte / 2 } else { 32 + (byte - second) / 2 }) as u16
+}
+
+/// Where the nibbles of four blocks lie, at their ends.
+const fn nibble_words(b: usize) -> [u8; 64] {
+    let mut out = [0; 64];
+    let mut i = 0;
+    while i < 32 {
+        let place = word(i / 8 * b + b - 16 + 2 * (i % 8), b).to_le_bytes();
+        (out[2 * i], out[2 * i + 1]) = (place[0], place[1]);
+        i += 1;
+    }
+    out
+}
+
+/// Words of four blocks of `B` bytes.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn words<const B: usize>(blocks: &[u8], places: &[u8; 64]) -> __m512i {
+    let second = const { if 4 * B < 128 { 4 * B - 64 } else { 64 } };
+    let first = load_bytes(blocks[..64].as_array().expect("64 bytes"));
+    let second = load_bytes(blocks[second..second + 64].as_array().expect("64 bytes"));
+    _mm512_permutex2var_epi16(first, load_bytes(places), second)
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn nibbles<const B: usize>(blocks: &[u8]) -> [__m512i; 2] {
+    let both = words::<B>(blocks, const { &nibble_words(B) });
+    let mask = _mm512_set1_epi8(15);
+    [_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask)]
+}
+
+/// Nibbles with the fifth bits, which lie `AT` bytes behind the starts of blocks.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn fifth<const B: usize, const AT: usize>(blocks: &[u8]) -> [__m512i; 2] {
+    let mut masks = [0_u64; 2];
+    for (i, block) in blocks[..4 * B].chunks_exact(B).enumerate() {
+        let bits = u32::from_le_bytes(*block[AT..].first_chunk().expect("32 bits"));
+        masks[0] |= u64::from(bits & 0xffff) << (16 * i);
+        masks[1] |= u64::from(bits >> 16) << (16 * i);
+    }
+    let [low, high] = nibbles::<B>(blocks);
+    let bit = _mm512_set1_epi8(16);
+    [_mm512_mask_add_epi8(low, masks[0], low, bit), _mm512_mask_add_epi8(high, masks[1], high, bit)]
+}
+
+/// 64 bytes of nibbles: the low ones of 32 bytes, then their high ones.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn k_nibbles(bytes: &[u8; 64]) -> [__m512i; 2] {
+    let shifts = _mm512_setr_epi64(0, 0, 0, 0, FOURS, FOURS, FOURS, FOURS);
+    let (halves, _) = bytes.as_chunks::<32>();
+    let (mut out, mask) = ([_mm512_setzero_si512(); 2], _mm512_set1_epi8(15));
+    for (out, half) in out.iter_mut().zip(halves) {
+        let both = _mm512_broadcast_i64x4(load_half(half));
+        *out = _mm512_and_si512(_mm512_srlv_epi16(both, shifts), mask);
+    }
+    out
+}
+
+/// Four words that each hold a number.
+const TWOS: i64 = 0x0002_0002_0002_0002;
+const FOURS: i64 = 2 * TWOS;
+
+/// With the fifth bits: those of group `g` are the bits `g` of 32 bytes.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn k_fifth(low: [__m512i; 2], bits: &[u8; 32], half: usize) -> [__m512i; 2] {
+    let bits = _mm512_broadcast_i64x4(load_half(bits));
+    let mut out = low;
+    for (i, out) in out.iter_mut().enumerate() {
+        // Bits `g` and `g + 1` come to place 4.
+        let g = (4 * half + 2 * i) as i64;
+        let by = _mm512_setr_epi64(68 - g, 68 - g, 68 - g, 68 - g, 67 - g, 67 - g, 67 - g, 67 - g);
+        *out = with::<16>(*out, _mm512_rolv_epi64(bits, by));
+    }
+    out
+}
+
+/// `low | high & MASK`
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn with<const MASK: i8>(low: __m512i, high: __m512i) -> __m512i {
+    _mm512_ternarylogic_epi64::<0b1111_1000>(low, high, _mm512_set1_epi8(MASK))
+}
+
+/// 128 elements of 6 bits: four bits of each in `low`, two in `high`.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn k_sixth(low: &[u8; 64], high: &[u8; 32]) -> [__m512i; 2] {
+    let (low, high) = (load_bytes(low), _mm512_broadcast_i64x4(load_half(high)));
+    let fifteen = _mm512_set1_epi8(15);
+    let up = _mm512_setr_epi64(FOURS, FOURS, FOURS, FOURS, TWOS, TWOS, TWOS, TWOS);
+    let down = _mm512_setr_epi64(0, 0, 0, 0, TWOS, TWOS, TWOS, TWOS);
+    let above = _mm512_and_si512(_mm512_srli_epi16::<4>(low), fifteen);
+    [
+        with::<0x30>(_mm512_and_si512(low, fifteen), _mm512_sllv_epi16(high, up)),
+        with::<0x30>(above, _mm512_srlv_epi16(high, down)),
+    ]
+}
+
+/// What multiplies the elements of each of four small blocks, the `at`-th of their row.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn factors<const S: usize>(unit: &[u8], row: &Blocks<'_>, at: usize) -> __m128 {
+    match const { Storage::ALL[S] } {
+        Storage::Int8 => {
+            let (a, b) = (row.scale(4 * at), row.scale(4 * at + 1));
+            _mm_setr_ps(a, b, row.scale(4 * at + 2), row.scale(4 * at + 3))
+        }
+        _ => halves::<S>(unit, 0),
+    }
+}
+
+/// What is added to the elements of each of four small blocks.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn offsets<const S: usize>(unit: &[u8]) -> __m128 {
+    halves::<S>(unit, 2)
+}
+
+/// The half-precision number at a place of each of four small blocks.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
+    let n_bytes = const { Storage::ALL[S].block().1 };
+    // One by one: vectors that overlap those of the numbers would be taken apart again by the compiler.
+    let half = |i: usize| i16::from_le_bytes([unit[i * n_bytes + at], unit[i * n_bytes + at + 1]]);
+    _mm_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), 0, 0, 0, 0))
+}
+
+/// What belongs to the groups of a large block: what multiplies each eighth and what is taken from it, or
+/// what multiplies each sixteenth.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn k_factors<const S: usize>(unit: &[u8]) -> V {
+    match const { Storage::ALL[S] } {
+        Storage::Q4K | Storage::Q5K => scales_and_offsets(unit[..16].as_array().expect("16 bytes")),
+        Storage::Q6K => {
+            let block: &[u8; 210] = unit.as_array().expect("a block");
+            let d = _mm256_set1_epi16(i16::from_le_bytes([block[208], block[209]]));
+            let scales = load_quarter(block[192..208].as_array().expect("16 bytes"));
+            _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales)), _mm512_cvtph_ps(d))
+        }
+        _ => unreachable!("a block of 32 has one factor"),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn scales_and_offsets(head: &[u8; 16]) -> V {
+    let word = |at: usize| u32::from_le_bytes(*head[at..].first_chunk().expect("four bytes"));
+    let (a, b, c) = (word(4), word(8), word(12));
+    let two_bits = |x: u32| (x >> 6 & 0x0303_0303) << 4;
+    let words =
+        [a & 0x3f3f_3f3f, c & 0x0f0f_0f0f | two_bits(a), b & 0x3f3f_3f3f, c >> 4 & 0x0f0f_0f0f | two_bits(b)]
+            .map(u32::cast_signed);
+    let small = _mm_set_epi32(words[3], words[2], words[1], words[0]);
+    let d = _mm256_set1_epi16(i16::from_le_bytes([head[0], head[1]]));
+    let least = _mm256_set1_epi16(i16::from_le_bytes([head[2], head[3]]));
+    let factors = _mm512_cvtph_ps(_mm256_mask_blend_epi16(0xff00, d, least));
+    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(small)), factors)
+}
+
+/// Numbers that are moved up by 128 instead.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn raised<const S: usize>(numbers: __m512i) -> __m512i {
+    let by = const { if moved(Storage::ALL[S]) == 0 { 0 } else { 128 - moved(Storage::ALL[S]) } };
+    if by == 0 { numbers } else { _mm512_add_epi8(numbers, _mm512_set1_epi8(by.cast_signed())) }
+}

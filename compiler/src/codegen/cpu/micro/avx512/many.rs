@@ -1,0 +1,137 @@
+//! Many vectors of 8-bit numbers with rows of quantised weights.
+//!
+//! In: rows and rounded vectors. Out: their products, in tiles of up to 32 rows and a few vectors.
+//! Rows are unpacked once for all vectors, so that a vector register holds four elements of each of sixteen rows
+//! (`pack.rs`); four elements of a vector, in every lane, are then multiplied with all of them. Weights are moved up
+//! by 128, and sums start from what takes this off again. Every 32 elements, or 16, sums are scaled.
+
+use std::arch::x86_64::{
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512,
+};
+
+use crate::codegen::cpu::micro::avx512::pack::{GROUPS, PANEL, Slab, pack};
+use crate::codegen::cpu::micro::avx512::vector::{V, fma, lanes, load, load_bytes, splat, zero};
+use crate::codegen::cpu::micro::rounding::{Groups, Rounded, row_bytes};
+use crate::codegen::cpu::micro::unpack::Storage;
+use crate::codegen::cpu::micro::view::ProductView;
+
+/// All vectors with all rows.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
+    let n_groups = job.k / 32;
+    let mut slab = Slab::empty();
+    for r in (0..job.n_rows).step_by(2 * PANEL) {
+        let n_rows = (job.n_rows - r).min(2 * PANEL);
+        for from in (0..n_groups).step_by(GROUPS) {
+            let n = (n_groups - from).min(GROUPS);
+            pack::<S>(&mut slab, job, (r, n_rows), (from, n));
+            if n_rows > PANEL {
+                columns::<S, 2>(&slab, job, (r, n_rows), (from, n));
+            } else {
+                columns::<S, 1>(&slab, job, (r, n_rows), (from, n));
+            }
+        }
+    }
+}
+
+/// All vectors with the panels of a slab.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn columns<const S: usize, const P: usize>(
+    slab: &Slab,
+    job: &ProductView<'_>,
+    rows: (usize, usize),
+    groups: (usize, usize),
+) {
+    let mut c = 0;
+    while c < job.n_cols {
+        c += match job.n_cols - c {
+            6.. => tile::<S, P, 6>(slab, job, rows, groups, c),
+            4.. => tile::<S, P, 4>(slab, job, rows, groups, c),
+            2.. => tile::<S, P, 2>(slab, job, rows, groups, c),
+            _ => tile::<S, P, 1>(slab, job, rows, groups, c),
+        };
+    }
+}
+
+/// Adds the products of `P` panels with `C` vectors, from `c` on; gives `C`.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn tile<const S: usize, const P: usize, const C: usize>(
+    slab: &Slab,
+    job: &ProductView<'_>,
+    (r, n_rows): (usize, usize),
+    (from, n): (usize, usize),
+    c: usize,
+) -> usize {
+    let bytes = row_bytes(job.k);
+    let mut x = [Rounded::new(&job.x[c * bytes..][..bytes], job.k).groups(from, n); C];
+    for i in 1..C {
+        x[i] = Rounded::new(&job.x[(c + i) * bytes..][..bytes], job.k).groups(from, n);
+    }
+    let sums = products::<S, P, C>(slab, x, n);
+    for p in 0..P {
+        let n = (n_rows - p * PANEL).min(PANEL);
+        for i in 0..C {
+            job.out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
+        }
+    }
+    C
+}
+
+/// Sums of products of `P` panels with `C` vectors.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn products<const S: usize, const P: usize, const C: usize>(
+    slab: &Slab,
+    x: [Groups<'_>; C],
+    n: usize,
+) -> [[V; C]; P] {
+    let storage = const { Storage::ALL[S] };
+    let is_halved = matches!(storage, Storage::Q6K);
+    let n_halves = if is_halved { 2 } else { 1 };
+    let n_steps = 8 / n_halves;
+    let mut sums = [[zero(); C]; P];
+    for (g, group) in slab.groups[..n].iter().enumerate() {
+        for half in 0..n_halves {
+            let mut dots = [[_mm512_setzero_si512(); C]; P];
+            if !storage.has_offsets() {
+                for c in 0..C {
+                    let starts = if is_halved { &x[c].halves[g][half] } else { &x[c].starts[g] };
+                    let start = _mm512_set1_epi32(i32::from_le_bytes(*starts));
+                    for p in 0..P {
+                        dots[p][c] = start;
+                    }
+                }
+            }
+            for step in half * n_steps..(half + 1) * n_steps {
+                for c in 0..C {
+                    let four = _mm512_set1_epi32(i32::from_le_bytes(x[c].numbers[g][step]));
+                    for p in 0..P {
+                        let w = load_bytes(&group.panels[p].numbers[step]);
+                        dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
+                    }
+                }
+            }
+            for c in 0..C {
+                let scale = splat(f32::from_le_bytes(x[c].scales[g]));
+                for p in 0..P {
+                    let factors = _mm512_mul_ps(load(&group.panels[p].factors[half]), scale);
+                    sums[p][c] = fma(_mm512_cvtepi32_ps(dots[p][c]), factors, sums[p][c]);
+                }
+            }
+        }
+        if storage.has_offsets() {
+            for c in 0..C {
+                let sum = f32::from_le_bytes(x[c].sums[g]);
+                // Those of larger blocks are taken off.
+                let sum = splat(if storage.block().0 == 256 { -sum } else { sum });
+                for p in 0..P {
+                    sums[p][c] = fma(load(&group.panels[p].factors[1]), sum, sums[p][c]);
+                }
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,190 @@
+//! One vector of 8-bit numbers with rows of quantised weights.
+//!
+//! In: rows and a rounded vector. Out: their products. Rows go one after another, and memory is asked for ahead of
+//! what is multiplied: it comes fastest in one stream.
+//! `vpdpbusd` multiplies numbers without sign by numbers with one, so weights are moved up; what this adds is taken
+//! off again by the sums of the vector, which are known.
+
+use std::arch::x86_64::{
+    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm256_castsi256_ps,
+    _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mask3_fmadd_ps, _mm512_mul_ps, _mm512_permutexvar_epi32,
+    _mm512_permutexvar_ps, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_f32x4,
+    _mm512_shuffle_i64x2, _mm512_zextps128_ps512,
+};
+use std::ops::Range;
+
+use crate::codegen::cpu::micro::avx512::fours::{
+    Order, factors, four, k_factors, moved, offsets, order, unit_groups,
+};
+use crate::codegen::cpu::micro::avx512::vector::{
+    EVEN, ODD, V, add, ask_for, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
+};
+use crate::codegen::cpu::micro::rounding::Rounded;
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
+use crate::codegen::cpu::micro::view::ProductView;
+
+/// How far ahead of what is multiplied memory is asked for, in bytes.
+const AHEAD: usize = 8192;
+
+/// Rows whose sums are added up together.
+const ROWS: usize = 4;
+
+/// The vector with all rows, `B` bytes at a time.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn one<const S: usize, const B: usize>(job: &ProductView<'_>) {
+    let x = Rounded::new(job.x, job.k);
+    let n_groups = const { unit_groups(Storage::ALL[S]) };
+    let done = job.k / 32 / n_groups * n_groups;
+    for r in (0..job.n_rows).step_by(ROWS) {
+        let n = ROWS.min(job.n_rows - r);
+        let mut sums = [zero(); ROWS];
+        for i in 0..n {
+            let row = job.w.row(r + i);
+            sums[i] = if n_groups == 8 { large::<S, B>(&row, x) } else { small::<S, B>(&row, x) };
+        }
+        job.out.add_down(r, 0, &totals(sums)[..n]);
+        if done < job.k / 32 {
+            for i in 0..n {
+                job.out.add(r + i, 0, rest::<S>(&job.w.row(r + i), x, done..job.k / 32));
+            }
+        }
+    }
+}
+
+/// A row of small blocks, four at a time.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn small<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V {
+    let storage = const { Storage::ALL[S] };
+    let (mut products, mut others) = ([zero(); 2], _mm_setzero_ps());
+    let pieces = (x.numbers.as_chunks::<128>().0.iter())
+        .zip(x.scales.as_chunks::<16>().0.iter().zip(x.sums.as_chunks::<16>().0));
+    for (at, (unit, (numbers, (scales, totals)))) in
+        row.bytes.as_chunks::<B>().0.iter().zip(pieces).enumerate()
+    {
+        ask(unit);
+        let scales = _mm_castsi128_ps(load_quarter(scales));
+        let totals = _mm_castsi128_ps(load_quarter(totals));
+        let factors = factors::<S>(unit, row, at);
+        // What weights are moved up by is an offset as well.
+        let added = if storage.has_offsets() { offsets::<S>(unit) } else { factors };
+        others = _mm_fmadd_ps(added, totals, others);
+        let factors = _mm512_castps128_ps512(_mm_mul_ps(factors, scales));
+        let [a, b] = four::<S>(unit, 0);
+        let (numbers, _) = numbers.as_chunks::<64>();
+        let (first, second) = (load_bytes(&numbers[0]), load_bytes(&numbers[1]));
+        match order(storage) {
+            Order::Straight => {
+                products[0] = fma(dots(a, first), chosen::<S, 0>(factors), products[0]);
+                products[1] = fma(dots(b, second), chosen::<S, 1>(factors), products[1]);
+            }
+            Order::Halves => {
+                let low = _mm512_shuffle_i64x2::<EVEN>(first, second);
+                let high = _mm512_shuffle_i64x2::<ODD>(first, second);
+                let both = _mm512_dpbusd_epi32(_mm512_setzero_si512(), a, low);
+                let both = _mm512_dpbusd_epi32(both, b, high);
+                products[0] = fma(_mm512_cvtepi32_ps(both), chosen::<S, 0>(factors), products[0]);
+            }
+        }
+    }
+    let factor = if storage.has_offsets() { 1.0 } else { -f32::from(moved(storage)) };
+    fma(_mm512_zextps128_ps512(others), splat(factor), add(products[0], products[1]))
+}
+
+/// A row of large blocks.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn large<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V {
+    let storage = const { Storage::ALL[S] };
+    let is_q6_k = matches!(storage, Storage::Q6K);
+    let (mut products, mut others) = ([zero(); 2], zero());
+    let pieces = (x.numbers.as_chunks::<256>().0.iter())
+        .zip(x.scales.as_chunks::<32>().0)
+        .zip(x.sums.as_chunks::<32>().0.iter().zip(x.halves.as_chunks::<64>().0));
+    for (unit, ((numbers, scales), (totals, halves))) in row.bytes.as_chunks::<B>().0.iter().zip(pieces) {
+        ask(unit);
+        let (scales, totals) = (load_eight(scales), load_eight(totals));
+        let mut factors = k_factors::<S>(unit);
+        if is_q6_k {
+            let places = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+            factors = _mm512_mul_ps(factors, _mm512_permutexvar_ps(places, scales));
+            others = fma(_mm512_cvtepi32_ps(load_bytes(halves)), factors, others);
+        } else {
+            factors = _mm512_mul_ps(factors, _mm512_shuffle_f32x4::<0b01_00_01_00>(scales, totals));
+            others = add(others, factors);
+        }
+        let (numbers, _) = numbers.as_chunks::<64>();
+        let [a, b] = four::<S>(unit, 0);
+        products[0] = fma(dots(a, load_bytes(&numbers[0])), chosen::<S, 0>(factors), products[0]);
+        products[1] = fma(dots(b, load_bytes(&numbers[1])), chosen::<S, 1>(factors), products[1]);
+        let [a, b] = four::<S>(unit, 1);
+        products[0] = fma(dots(a, load_bytes(&numbers[2])), chosen::<S, 2>(factors), products[0]);
+        products[1] = fma(dots(b, load_bytes(&numbers[3])), chosen::<S, 3>(factors), products[1]);
+    }
+    // Sums of halves come 128 times as large; only the upper lanes hold offsets, and they are taken off.
+    let (lanes, factor) = if is_q6_k { (0xffff, f32::from(moved(storage)) / 128.0) } else { (0xff00, -1.0) };
+    _mm512_mask3_fmadd_ps(others, splat(factor), add(products[0], products[1]), lanes)
+}
+
+/// Eight numbers; what stands in the other lanes is not said.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn load_eight(x: &[u8; 32]) -> V {
+    _mm512_castps256_ps512(_mm256_castsi256_ps(load_half(x)))
+}
+
+/// Asks for what comes later.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn ask(unit: &[u8]) {
+    for line in 0..unit.len().div_ceil(64) {
+        ask_for(unit, 64 * line + AHEAD);
+    }
+}
+
+/// The factors of the lanes of the `P`-th 64 elements of a unit.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn chosen<const S: usize, const P: usize>(factors: V) -> V {
+    let places = load_bytes(const { &places(Storage::ALL[S], P) });
+    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
+    _mm512_castsi512_ps(_mm512_permutexvar_epi32(places, _mm512_castps_si512(factors)))
+}
+
+const fn places(storage: Storage, pair: usize) -> [u8; 64] {
+    let mut out = [0; 64];
+    let mut lane = 0;
+    while lane < 16 {
+        out[4 * lane] = match storage {
+            Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 => lane / 4,
+            Storage::Q6K => 4 * pair + lane / 4,
+            _ => 2 * pair + lane / 8,
+        } as u8;
+        lane += 1;
+    }
+    out
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn dots(w: __m512i, x: __m512i) -> V {
+    _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), w, x))
+}
+
+/// The groups of a row that fill no step.
+#[cold]
+fn rest<const S: usize>(row: &Blocks<'_>, x: Rounded<'_>, groups: Range<usize>) -> f32 {
+    let storage = const { Storage::ALL[S] };
+    let mut sum = 0.0;
+    for idx in groups {
+        let Unpacked { q, a, b } = row.unpack(storage, idx);
+        let mut halves = [0; 2];
+        for (i, (q, x)) in q.iter().zip(x.numbers(idx)).enumerate() {
+            halves[i / 16] += i32::from(*q) * i32::from(x.cast_signed());
+        }
+        sum += (a[0] * halves[0] as f32 + a[1] * halves[1] as f32) * x.scale(idx) + b * x.sum(idx);
+    }
+    sum
+}

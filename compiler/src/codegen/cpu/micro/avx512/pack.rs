@@ -1,0 +1,166 @@
+//! Rows of quantised weights, unpacked for `many.rs`.
+//!
+//! In: up to 32 rows and which groups of theirs. Out: a [`Slab`]: panels of sixteen rows, four elements of each side by
+//! side, moved up by 128 where the format has no offset, with the factors and offsets of each 32 elements.
+//! A slab is small enough to stay in the second level of the cache while all vectors pass by.
+
+use std::arch::x86_64::{_mm512_castps_si512, _mm512_cvtph_ps, _mm512_setzero_si512};
+
+use crate::codegen::cpu::micro::avx512::fours::{
+    Order, four, k_factors, order, raised, unit_bytes, unit_groups,
+};
+use crate::codegen::cpu::micro::avx512::vector::{load_half, store_bytes, transposed};
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
+use crate::codegen::cpu::micro::view::ProductView;
+
+/// Groups of a row that are unpacked at a time.
+pub(super) const GROUPS: usize = 32;
+
+/// Rows side by side.
+pub(super) const PANEL: usize = 16;
+
+/// So many groups of two panels.
+#[repr(C, align(64))]
+pub(super) struct Slab {
+    pub(super) groups: [Group; GROUPS],
+}
+
+/// 32 elements of each row.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Group {
+    pub(super) panels: [Panel; 2],
+}
+
+/// 32 elements of sixteen rows.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Panel {
+    pub(super) numbers: [[u8; 64]; 8],
+    /// What multiplies each row, or the first half of each; what multiplies the second half, or what is added.
+    pub(super) factors: [[u8; 64]; 2],
+}
+
+impl Slab {
+    #[expect(
+        clippy::large_stack_arrays,
+        reason = "it lives on the stack of a thread, where nothing is allocated"
+    )]
+    pub(super) fn empty() -> Self {
+        let panel = Panel { numbers: [[0; 64]; 8], factors: [[0; 64]; 2] };
+        Self { groups: [Group { panels: [panel; 2] }; GROUPS] }
+    }
+}
+
+/// Unpacks groups `from..from + n` of rows `r..r + n_rows`. A panel that is not full has its last row several times.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn pack<const S: usize>(
+    slab: &mut Slab,
+    job: &ProductView<'_>,
+    (r, n_rows): (usize, usize),
+    (from, n): (usize, usize),
+) {
+    let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
+    let is_large = unit == 8;
+    for p in 0..n_rows.div_ceil(PANEL) {
+        let mut rows = [job.w.row(r + p * PANEL); PANEL];
+        for i in 1..PANEL.min(n_rows - p * PANEL) {
+            rows[i..].fill(job.w.row(r + p * PANEL + i));
+        }
+        for at in 0..n / unit {
+            let mut units = [&rows[0].bytes[..0]; PANEL];
+            for (unit_of, row) in units.iter_mut().zip(&rows) {
+                *unit_of = &row.bytes[(from / unit + at) * n_bytes..][..n_bytes];
+            }
+            let (fours, _) = slab.groups[unit * at..][..unit].as_chunks_mut::<4>();
+            for (half, groups) in fours.iter_mut().enumerate() {
+                numbers::<S>(groups, p, &units, half);
+            }
+            if is_large {
+                large_factors::<S>(&mut slab.groups[unit * at..][..unit], p, &units);
+            }
+        }
+        for g in n / unit * unit..n {
+            one_group::<S>(&mut slab.groups[g].panels[p], &rows, from + g);
+        }
+        if !is_large {
+            for g in 0..n {
+                small_factors::<S>(&mut slab.groups[g].panels[p], &rows, from + g);
+            }
+        }
+    }
+}
+
+/// The numbers of four groups.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn numbers<const S: usize>(groups: &mut [Group; 4], p: usize, units: &[&[u8]; PANEL], half: usize) {
+    let mut fours = [[_mm512_setzero_si512(); PANEL]; 2];
+    for (i, unit) in units.iter().enumerate() {
+        let [a, b] = four::<S>(unit, half);
+        (fours[0][i], fours[1][i]) = (raised::<S>(a), raised::<S>(b));
+    }
+    for (i, four) in fours.iter().enumerate() {
+        for (j, column) in transposed(four).into_iter().enumerate() {
+            let (group, step) = match const { order(Storage::ALL[S]) } {
+                Order::Straight => (2 * i + j / 8, j % 8),
+                Order::Halves => (j / 4, 4 * i + j % 4),
+            };
+            store_bytes(column, &mut groups[group].panels[p].numbers[step]);
+        }
+    }
+}
+
+/// The numbers of a group of a row that ends before four are full.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn one_group<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
+    let storage = const { Storage::ALL[S] };
+    let moved = if storage.has_offsets() { 0 } else { 128 };
+    for (lane, row) in rows.iter().enumerate() {
+        let Unpacked { q, .. } = row.unpack(storage, idx);
+        for (i, q) in q.into_iter().enumerate() {
+            panel.numbers[i / 4][4 * lane + i % 4] = q.cast_unsigned().wrapping_add(moved);
+        }
+    }
+}
+
+/// What belongs to eight groups that are one block.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn large_factors<const S: usize>(groups: &mut [Group], p: usize, units: &[&[u8]; PANEL]) {
+    let mut factors = [_mm512_setzero_si512(); PANEL];
+    for (factors, unit) in factors.iter_mut().zip(units) {
+        *factors = _mm512_castps_si512(k_factors::<S>(unit));
+    }
+    for (i, column) in transposed(&factors).into_iter().enumerate() {
+        let (group, which) =
+            if const { Storage::ALL[S].has_offsets() } { (i % 8, i / 8) } else { (i / 2, i % 2) };
+        store_bytes(column, &mut groups[group].panels[p].factors[which]);
+    }
+}
+
+/// What belongs to a group that is a block.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn small_factors<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
+    let storage = const { Storage::ALL[S] };
+    if matches!(storage, Storage::Int8) {
+        for (to, row) in panel.factors[0].as_chunks_mut::<4>().0.iter_mut().zip(rows) {
+            *to = row.scale(idx).to_le_bytes();
+        }
+        return;
+    }
+    let mut halves = [[0; 32]; 2];
+    for (lane, row) in rows.iter().enumerate() {
+        let block: &[u8; 4] = row.bytes[idx * storage.block().1..].first_chunk().expect("a block");
+        halves[0][2 * lane..][..2].copy_from_slice(&block[..2]);
+        halves[1][2 * lane..][..2].copy_from_slice(&block[2..]);
+    }
+    for (to, halves) in panel.factors.iter_mut().zip(&halves).take(if storage.has_offsets() { 2 } else { 1 })
+    {
+        let wide = _mm512_castps_si512(_mm512_cvtph_ps(load_half(halves)));
+        store_bytes(wide, to);
+    }
+}

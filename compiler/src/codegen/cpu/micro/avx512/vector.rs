@@ -1,0 +1,174 @@
+//! Vectors of 512 bits: to and from memory, and the arithmetic of `forms.rs`.
+//!
+//! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder.
+
+use std::arch::x86_64::{
+    __m128i, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256,
+    _mm256_storeu_si256, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_reduce_add_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2,
+    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
+};
+
+/// Numbers of a vector.
+pub(super) const N: usize = 16;
+
+pub(super) type V = __m512;
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn zero() -> V {
+    _mm512_setzero_ps()
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn splat(x: f32) -> V {
+    _mm512_set1_ps(x)
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn load(x: &[u8; 4 * N]) -> V {
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm512_loadu_ps(x.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn load_bytes(x: &[u8; 64]) -> __m512i {
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn load_half(x: &[u8; 32]) -> __m256i {
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn load_quarter(x: &[u8; 16]) -> __m128i {
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm_loadu_si128(x.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn store(a: V, out: &mut [f32; N]) {
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr(), a) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn store_bytes(a: __m512i, out: &mut [u8; 64]) {
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), a) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn store_half(a: __m256i, out: &mut [u8; 32]) {
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), a) }
+}
+
+/// Asks for the memory so many bytes behind the start of a piece.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_for(piece: &[u8], n_bytes: usize) {
+    // Asking reads nothing, so any address will do.
+    _mm_prefetch::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(n_bytes).cast());
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn wide_f16(x: &[u8; 2 * N]) -> V {
+    _mm512_cvtph_ps(load_half(x))
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn wide_bf16(x: &[u8; 2 * N]) -> V {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load_half(x))))
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn fma(a: V, b: V, c: V) -> V {
+    _mm512_fmadd_ps(a, b, c)
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn add(a: V, b: V) -> V {
+    _mm512_add_ps(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn lanes(a: V) -> [f32; N] {
+    let mut out = [0.0; N];
+    store(a, &mut out);
+    out
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn total(a: V) -> f32 {
+    _mm512_reduce_add_ps(a)
+}
+
+/// What four vectors add up to.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn totals([a, b, c, d]: [V; 4]) -> [f32; 4] {
+    let ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+    let cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+    let even = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+    let odd = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
+    // Each quarter holds one part of each total.
+    let quarters = _mm512_add_ps(even, odd);
+    let halves = _mm512_add_ps(quarters, _mm512_shuffle_f32x4::<0b01_00_11_10>(quarters, quarters));
+    let all = _mm512_add_ps(halves, _mm512_shuffle_f32x4::<0b10_11_00_01>(halves, halves));
+    let [a, b, c, d, ..] = lanes(all);
+    [a, b, c, d]
+}
+
+/// Quarters 0 and 2 of two vectors, and 1 and 3.
+pub(super) const EVEN: i32 = 0b10_00_10_00;
+pub(super) const ODD: i32 = 0b11_01_11_01;
+
+/// Sixteen rows of sixteen words as columns.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn transposed(rows: &[__m512i; 16]) -> [__m512i; 16] {
+    let (mut a, mut b) = (*rows, *rows);
+    for i in 0..8 {
+        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+    }
+    // Now each quarter of `b[4 * i + j]` holds word `j` of that quarter of rows `4 * i..4 * i + 4`.
+    for i in 0..4 {
+        b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
+        b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
+    }
+    for j in 0..4 {
+        let near_even = _mm512_shuffle_i64x2::<EVEN>(b[j], b[4 + j]);
+        let near_odd = _mm512_shuffle_i64x2::<ODD>(b[j], b[4 + j]);
+        let far_even = _mm512_shuffle_i64x2::<EVEN>(b[8 + j], b[12 + j]);
+        let far_odd = _mm512_shuffle_i64x2::<ODD>(b[8 + j], b[12 + j]);
+        a[j] = _mm512_shuffle_i64x2::<EVEN>(near_even, far_even);
+        a[4 + j] = _mm512_shuffle_i64x2::<EVEN>(near_odd, far_odd);
+        a[8 + j] = _mm512_shuffle_i64x2::<ODD>(near_even, far_even);
+        a[12 + j] = _mm512_shuffle_i64x2::<ODD>(near_odd, far_odd);
+    }
+    a
+}
