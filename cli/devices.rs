@@ -4,6 +4,10 @@
 
 use std::path::Path;
 
+use fusebox_compiler::target::Target;
+use fusebox_runtime::device::gpu::cuda;
+use fusebox_runtime::device::gpu::driver::{Found, Interface, found};
+
 /// A device by the name it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
@@ -33,47 +37,74 @@ impl Device {
 
     /// The device of this name, if models can run on it here; `auto` is the best that can.
     pub(crate) fn named(name: &str) -> Result<Self, String> {
-        let there: Vec<&str> =
-            Self::ALL.into_iter().filter(|device| device.missing().is_none()).map(Self::name).collect();
-        let there = format!("auto, {}", there.join(", "));
         if name == "auto" {
-            return Ok(Self::Cpu);
+            return Ok(Self::best());
         }
         let device = Self::ALL.into_iter().find(|device| device.name() == name);
-        let device = device.ok_or_else(|| format!("--device is `{name}`; {there} is possible"))?;
+        let there = || {
+            let there = Self::ALL.into_iter().filter(|device| device.missing().is_none()).map(Self::name);
+            format!("auto, {}", there.collect::<Vec<_>>().join(", "))
+        };
+        let device = device.ok_or_else(|| format!("--device is `{name}`; {} is possible", there()))?;
         match device.missing() {
             None => Ok(device),
-            Some(missing) => Err(format!("--device is `{name}`, but {missing}; {there} is possible")),
+            Some(missing) => Err(format!("--device is `{name}`, but {missing}; {} is possible", there())),
+        }
+    }
+
+    /// The first GPU that is more than a program on the processor, else the processor.
+    fn best() -> Self {
+        // Asking a driver takes time, and there is nothing to ask where the system knows of no GPU.
+        let has_gpu = cfg!(target_os = "macos")
+            || ["/dev/nvidiactl", "/dev/dri"].into_iter().any(|path| Path::new(path).exists());
+        let is_hardware = |device: &Self| match device.interface() {
+            Some(interface) => found(interface).iter().any(|it| !it.is_software),
+            None => device.missing().is_none(),
+        };
+        let gpus = [Self::Cuda, Self::Metal, Self::Vulkan].into_iter().filter(|_| has_gpu);
+        gpus.into_iter().find(is_hardware).unwrap_or(Self::Cpu)
+    }
+
+    /// The graphics interface that it is driven by.
+    pub(crate) fn interface(self) -> Option<Interface> {
+        match self {
+            Self::Cpu | Self::Cuda => None,
+            Self::Vulkan => Some(Interface::Vulkan),
+            Self::Metal => Some(Interface::Metal),
+        }
+    }
+
+    /// The target that programs for it are compiled for; the processor's is chosen by its instructions.
+    pub(crate) fn target(self) -> Option<Target> {
+        match self {
+            Self::Cpu => None,
+            Self::Cuda => Target::named("cuda-sm90"),
+            Self::Vulkan => Target::named("vulkan"),
+            Self::Metal => Target::named("metal"),
         }
     }
 
     /// What is missing to run models on it.
     pub(crate) fn missing(self) -> Option<String> {
-        let driver = match self {
-            Self::Cpu => return None,
-            Self::Cuda => has_library("libcuda.so.1").then_some("an NVIDIA driver is there"),
-            Self::Vulkan => has_library("libvulkan.so.1").then_some("a Vulkan driver is there"),
-            Self::Metal => cfg!(target_os = "macos").then_some("Metal is there"),
-        };
-        let built = "this build has no code for it";
-        Some(driver.map_or_else(
-            || format!("no driver was found and {built}"),
-            |driver| format!("{driver} and {built}"),
-        ))
+        match self {
+            Self::Cpu => None,
+            Self::Cuda => cuda::missing().map(str::to_owned),
+            Self::Vulkan | Self::Metal => {
+                let interface = self.interface()?;
+                found(interface).is_empty().then(|| format!("no adapter for {interface} was found"))
+            }
+        }
     }
-}
 
-/// Whether a library lies where the system keeps them.
-fn has_library(name: &str) -> bool {
-    const FOLDERS: [&str; 6] = [
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/local/lib",
-        "/usr/lib/wsl/lib",
-    ];
-    FOLDERS.iter().any(|folder| Path::new(folder).join(name).exists())
+    /// What it is, where it is ready.
+    pub(crate) fn describe(self) -> String {
+        let adapters = self.interface().map(found).unwrap_or_default();
+        let name = |it: &Found| {
+            if it.is_software { format!("{}, in software", it.name) } else { it.name.clone() }
+        };
+        let names: Vec<String> = adapters.iter().map(name).collect();
+        if names.is_empty() { "ready".to_owned() } else { format!("ready: {}", names.join("; ")) }
+    }
 }
 
 #[cfg(test)]
@@ -82,13 +113,25 @@ mod tests {
 
     #[test]
     fn the_processor_is_always_there_and_other_names_are_sentences() {
-        assert_eq!(Device::named("auto"), Ok(Device::Cpu));
+        assert!(Device::named("auto").is_ok());
         assert_eq!(Device::named("cpu"), Ok(Device::Cpu));
         let sentence = Device::named("abacus").unwrap_err();
-        assert_eq!(sentence, "--device is `abacus`; auto, cpu is possible");
-        for name in ["cuda", "vulkan", "metal"] {
-            let sentence = Device::named(name).unwrap_err();
-            assert!(sentence.contains("this build has no code for it; auto, cpu is possible"), "{sentence}");
+        assert!(sentence.starts_with("--device is `abacus`; auto, cpu"), "{sentence}");
+        for device in Device::ALL {
+            match device.missing() {
+                None => assert_eq!(Device::named(device.name()), Ok(device)),
+                Some(missing) => {
+                    let sentence = Device::named(device.name()).unwrap_err();
+                    assert!(sentence.contains(&missing) && sentence.contains("; auto, cpu"), "{sentence}");
+                }
+            }
         }
+    }
+
+    #[test]
+    fn a_program_that_plays_a_gpu_is_not_chosen() {
+        let all: Vec<Found> = [Interface::Vulkan, Interface::Metal].into_iter().flat_map(found).collect();
+        let has_hardware = all.iter().any(|it| !it.is_software);
+        assert!(has_hardware || Device::best() == Device::Cpu);
     }
 }

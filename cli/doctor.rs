@@ -83,7 +83,7 @@ impl Findings {
             ["default model".to_owned(), model],
         ];
         let devices = Device::ALL.map(|device| {
-            let state = device.missing().unwrap_or_else(|| "ready".to_owned());
+            let state = device.missing().unwrap_or_else(|| device.describe());
             [format!("device {}", device.name()), state]
         });
         let rows: Vec<Vec<String>> = rows.into_iter().chain(devices).map(Vec::from).collect();

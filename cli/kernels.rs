@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use fusebox_compiler::codegen::source;
+use fusebox_compiler::error::Error;
 use fusebox_compiler::kernel::measure::measure;
 use fusebox_compiler::schedule::{KernelId, Plan, Step};
+use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::sym::Symbol;
 use fusebox_runtime::session::{POSITION, Session, TOKENS};
 
@@ -26,7 +29,7 @@ pub(crate) enum View {
     Table,
     /// Launches with their buffers, and the arena.
     Plan,
-    /// Every kernel as text.
+    /// What every kernel is compiled from.
     Source,
 }
 
@@ -43,7 +46,7 @@ pub(crate) fn show(
     mut session: Session,
     taken: &[u32],
     n_threads: usize,
-    view: View,
+    (view, target): (View, Target),
 ) -> Result<String, String> {
     match view {
         View::Table => {
@@ -52,11 +55,15 @@ pub(crate) fn show(
             Ok(as_table(plan, &times, position, n_threads))
         }
         View::Plan => Ok(session.plans()[0].to_string()),
-        View::Source => {
-            let kernels: Vec<String> = session.plans()[0].kernels.values().map(ToString::to_string).collect();
-            Ok(kernels.join("\n"))
-        }
+        View::Source => sources(session.plans()[0], &target),
     }
+}
+
+/// What every kernel of a plan is compiled from on a target.
+pub(crate) fn sources(plan: &Plan, target: &Target) -> Result<String, String> {
+    let sources: Result<Vec<String>, Error> =
+        plan.kernels.values().map(|kernel| source(kernel, target)).collect();
+    Ok(sources.map_err(|error| error.to_string())?.join("\n"))
 }
 
 /// How many launches the block has that is used most often.

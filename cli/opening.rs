@@ -9,11 +9,17 @@ use clap::{Args, ValueEnum};
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::options::Options;
+use fusebox_compiler::program::Program;
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
+use fusebox_runtime::device as runtime;
 use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::device::gpu::cuda::CudaDevice;
+use fusebox_runtime::device::gpu::driver::Driver;
+use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
+use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
@@ -61,6 +67,7 @@ enum KvType {
 /// A model that sessions can be made of.
 pub(crate) struct Opened {
     pub(crate) model: Model,
+    device: Device,
     /// The programs that were needed so far.
     pub(crate) cache: Cache,
     options: Options,
@@ -77,13 +84,11 @@ impl Which {
 
     /// Opens the model.
     pub(crate) fn open(&self, progress: &mut Progress) -> Result<Opened, String> {
-        match Device::named(&self.device)? {
-            Device::Cpu => {}
-            Device::Cuda | Device::Vulkan | Device::Metal => {
-                return Err(format!("--device is `{}`, which no model runs on yet", self.device));
-            }
+        let device = Device::named(&self.device)?;
+        let (mut options, level) = environment()?;
+        if let Some(target) = device.target() {
+            options = Options { target, ..options }.with_env()?;
         }
-        let (options, level) = environment()?;
         let path = model_path(self.model.as_deref())?;
         progress.begin("opening");
         let model = Model::open(&path).map_err(|error| error.to_string())?;
@@ -94,7 +99,7 @@ impl Which {
             Some(KvType::F16) | None => DType::F16,
         };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
-        Ok(Opened { model, cache, options, level, numbers, kv_type })
+        Ok(Opened { model, device, cache, options, level, numbers, kv_type })
     }
 }
 
@@ -116,15 +121,42 @@ impl Opened {
         context: usize,
         scored: Scored,
     ) -> Result<Session, String> {
+        let settings = self.settings(context, scored);
+        let device = self.started(n_threads).map_err(|error| error.to_string())?;
+        let session = self.model.session(device, &settings, &self.options, &mut self.cache);
+        session.map_err(|error| error.to_string())
+    }
+
+    fn settings(&self, context: usize, scored: Scored) -> Settings {
         let most = match scored {
             Scored::Last | Scored::Unnormed | Scored::Normed => CHUNK,
             Scored::All => SCORED_CHUNK,
         };
-        let settings = Settings { context, chunk: context.clamp(2, most), cache: self.kv_type, scored };
-        let cpu = Cpu::at(self.level, self.numbers).map_err(|error| error.to_string())?;
-        let device = CpuDevice::new(cpu, n_threads).map_err(|error| error.to_string())?;
-        let session = self.model.session(Box::new(device), &settings, &self.options, &mut self.cache);
-        session.map_err(|error| error.to_string())
+        Settings { context, chunk: context.clamp(2, most), cache: self.kv_type, scored }
+    }
+
+    /// The device that programs are compiled for.
+    pub(crate) fn target(&self) -> Target {
+        self.options.target
+    }
+
+    /// The programs of a session on another device.
+    pub(crate) fn programs(&mut self, context: usize, target: Target) -> Result<[Program; 2], String> {
+        let options = Options { target, ..self.options.clone() };
+        let graphs = self.model.graphs(&self.settings(context, Scored::Last));
+        let [decode, prefill] = graphs.map_err(|error| error.to_string())?;
+        let mut program = |graph| self.cache.program(graph, &options).map_err(|error| error.to_string());
+        Ok([program(&decode)?, program(&prefill)?])
+    }
+
+    fn started(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
+        match (self.device, self.device.interface()) {
+            (_, Some(interface)) => Ok(Box::new(GraphicsDevice::new(Driver::open(interface)?))),
+            (Device::Cuda, None) => Ok(Box::new(CudaDevice::open()?)),
+            (Device::Cpu | Device::Vulkan | Device::Metal, None) => {
+                Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?))
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use fusebox_compiler::target::Target;
 use fusebox_models::chat::Chat;
 use fusebox_models::generate::{Answer, Generator, Settings};
 use fusebox_models::layers::embed::Scored;
@@ -20,6 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::kernels::{self, View};
 use crate::opening::{Opened, Which, n_threads};
 use crate::progress::Progress;
+use crate::story::target;
 use crate::{conversation, machine, output};
 
 /// What the default model goes on with, if nothing else is asked for.
@@ -68,6 +70,10 @@ pub(crate) struct Arguments {
     /// Afterwards, show what ran for every token: as a table with times, the plan, or the kernels as text.
     #[arg(long, value_name = "VIEW", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     print_kernels: Option<View>,
+    /// With --print-kernels=source, show only that, for this device, which need not be there: cpu-avx512, cpu-avx2,
+    /// cpu-neon, cuda-sm90, vulkan, metal.
+    #[arg(long, value_name = "NAME", requires = "print_kernels")]
+    target: Option<String>,
     /// One JSON object instead of text.
     #[arg(long, conflicts_with = "print_kernels")]
     json: bool,
@@ -155,6 +161,9 @@ impl Arguments {
 
 /// Runs a model.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    if let Some(name) = &arguments.target {
+        return list(arguments, target(name)?);
+    }
     let (settings, prompt) = (arguments.settings()?, arguments.prompt()?);
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(3);
@@ -198,8 +207,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     if let Some(view) = arguments.print_kernels {
         let (session, taken) = generator.into_session();
+        let view = (view, opened.target());
         output::print(&format!("\n{}", kernels::show(session, &taken, n_threads, view)?));
     }
+    Ok(())
+}
+
+/// Shows the sources of a model's kernels for a target, without a device.
+fn list(arguments: &Arguments, target: Target) -> Result<(), String> {
+    if arguments.print_kernels != Some(View::Source) {
+        return Err("--target shows sources: --print-kernels=source".to_owned());
+    }
+    let mut opened = arguments.which.open(&mut Progress::new(1))?;
+    let context = opened.context(arguments.context)?;
+    let [decode, _] = opened.programs(context, target)?;
+    output::print(&kernels::sources(&decode.plan, &target)?);
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use fusebox_compiler::graph::{Graph, parse};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::{Compiled, compile};
@@ -15,6 +15,7 @@ use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 use serde_json::{Map, Value, json};
 
+use crate::kernels::sources;
 use crate::output;
 
 /// The most tokens a replay may take.
@@ -46,6 +47,16 @@ pub(crate) struct Arguments {
     /// Also every kernel as text.
     #[arg(long)]
     kernels: bool,
+    /// Instead, what every kernel is compiled from: for GPUs a source in their language.
+    #[arg(long, value_name = "VIEW", require_equals = true, conflicts_with_all = ["json", "kernels"])]
+    print_kernels: Option<View>,
+}
+
+/// A view of kernels that no device is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum View {
+    /// What they are compiled from.
+    Source,
 }
 
 /// Tells the story.
@@ -59,10 +70,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(path) = &options.story {
         std::fs::write(path, compiled.to_string()).map_err(|error| format!("{path}: {error}"))?;
     }
-    let text = if arguments.json {
-        format!("{:#}\n", as_json(&compiled.story))
-    } else {
-        as_text(&compiled, arguments.kernels)
+    let text = match arguments.print_kernels {
+        Some(View::Source) => sources(&compiled.plan, &options.target)?,
+        None if arguments.json => format!("{:#}\n", as_json(&compiled.story)),
+        None => as_text(&compiled, arguments.kernels),
     };
     if !arguments.json {
         output::note(&format!("times: {}", times(&compiled.story)));
@@ -71,7 +82,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-fn target(name: &str) -> Result<Target, String> {
+/// The target of a name.
+pub(crate) fn target(name: &str) -> Result<Target, String> {
     Target::named(name).ok_or_else(|| {
         let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
         format!("there is no target `{name}`; there are {}", names.join(", "))

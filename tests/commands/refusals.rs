@@ -4,7 +4,18 @@
 
 use std::fs;
 
-use crate::commands::{folder, refused, without};
+use crate::commands::{folder, json, refused, without};
+
+#[test]
+fn a_device_that_is_not_there_is_a_sentence_that_says_what_is() {
+    let found = json(&["doctor", "--json"]);
+    for device in found["devices"].as_array().expect("a list") {
+        let Some(missing) = device["missing"].as_str() else { continue };
+        let name = device["name"].as_str().expect("a name");
+        let sentence = refused(&["run", "--device", name]);
+        assert!(sentence.contains(missing) && sentence.contains("auto, cpu"), "{sentence}");
+    }
+}
 
 #[test]
 fn senseless_flags_are_sentences() {
@@ -28,9 +39,9 @@ fn senseless_flags_are_sentences() {
         ("run --kv-type f64", "f32, f16"),
         ("run --print-kernels=all", "table, plan, source"),
         ("run --device abacus", "auto, cpu"),
-        ("run --device cuda", "no code for it"),
-        ("run --device vulkan", "no code for it"),
-        ("run --device metal", "no code for it"),
+        ("run --target cuda-sm90", "--print-kernels"),
+        ("run --target abacus --print-kernels=source", "cuda-sm90, vulkan, metal"),
+        ("run --target vulkan --print-kernels=plan", "--print-kernels=source"),
         ("run --speed 9", "--help"),
         ("run -p a --tokens 1", "cannot be used with"),
         ("run -f no-such-file", "no-such-file"),

@@ -17,7 +17,7 @@ use super::{Witness, check, check_by};
 /// Different extractions, and different partitions, of each block.
 const N_CHAOS: u64 = 32;
 
-fn shrunk(name: &str, tokens: i64) -> Graph {
+pub(super) fn shrunk(name: &str, tokens: i64) -> Graph {
     let config = blocks::named(name).expect("a named block").shrunk();
     blocks::block(&config, &Sym::from(tokens)).expect("a block that fits together")
 }

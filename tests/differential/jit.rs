@@ -96,7 +96,7 @@ fn borrowed<'a>(code: &Code, memory: &'a mut [Vec<u8>]) -> Vec<Bytes<'a>> {
     bytes.collect()
 }
 
-fn same(run: &Interpreted<'_>, memory: &[Vec<u8>], numbers: Numbers) -> Result<(), String> {
+pub(super) fn same(run: &Interpreted<'_>, memory: &[Vec<u8>], numbers: Numbers) -> Result<(), String> {
     for ((param, bytes), expected) in run.kernel.params.values().zip(memory).zip(run.after.0.values()) {
         if param.access == Access::Read {
             continue;
@@ -119,7 +119,7 @@ fn same(run: &Interpreted<'_>, memory: &[Vec<u8>], numbers: Numbers) -> Result<(
     Ok(())
 }
 
-fn encoded(format: Format, buffer: &Buffer) -> Vec<u8> {
+pub(super) fn encoded(format: Format, buffer: &Buffer) -> Vec<u8> {
     match buffer {
         Buffer::Int(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Buffer::Float(data) | Buffer::Stored(data) => match format.dtype() {

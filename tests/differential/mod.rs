@@ -3,11 +3,13 @@
 //! In: a graph, numbers for it, a target and how fusion is steered. The reference evaluator gives the value of every
 //! node; each kernel is verified, interpreted on exactly the values it loads, and must store the values it stands for.
 //! So an error is found at its kernel, not at the end of a model. `blocks.rs`, `cases.rs` and `random.rs` bring the
-//! graphs; `jit.rs` runs the kernels as machine code.
+//! graphs; `jit.rs` runs the kernels as machine code,
+//! `gpu.rs` as code for GPUs.
 
 mod blocks;
 mod cases;
 mod generate;
+pub(crate) mod gpu;
 mod jit;
 mod random;
 mod shrink;

@@ -19,6 +19,7 @@ use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 
 use super::generate::{Sample, generate};
+use super::gpu::{device, on_gpu};
 use super::jit::compiled;
 use super::shrink::shrink;
 use super::{Witness, check_by, check_within};
@@ -88,6 +89,15 @@ fn compiles(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), St
     let chaos = seed.is_multiple_of(3).then_some(seed);
     let steering = Steering { chaos, fuel: None };
     let checks = (tolerance(graph), Some(compiled as Witness));
+    check_by(graph, &bindings, &target_of(seed), steering, checks).map(|_| ())
+}
+
+/// So does code for GPUs.
+fn runs_on_gpu(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
+    let bindings = random::bindings(graph, seed, symbols);
+    let chaos = seed.is_multiple_of(3).then_some(seed);
+    let steering = Steering { chaos, fuel: None };
+    let checks = (tolerance(graph), Some(on_gpu as Witness));
     check_by(graph, &bindings, &target_of(seed), steering, checks).map(|_| ())
 }
 
@@ -176,4 +186,11 @@ fn a_random_graph_is_improved_without_changing_its_results() {
 #[test]
 fn a_random_graph_is_compiled_right() {
     try_seeds(compiles, 400_000, slow::count(300, 3000));
+}
+
+#[test]
+fn a_random_graph_runs_right_on_a_gpu() {
+    if device().is_some() {
+        try_seeds(runs_on_gpu, 500_000, slow::count(100, 1000));
+    }
 }

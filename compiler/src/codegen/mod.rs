@@ -3,7 +3,27 @@
 //! In: a kernel that verifies. Out: code that stores what the interpreter in `kernel::run` would store.
 //! Each backend is a folder behind a feature and is found by its own name; what is not built is not there. Nothing
 //! here chooses what to fuse or how to tile: a kernel says that already.
-//! `cpu/` makes code for the processor it runs on.
+//! `cpu/` makes code for the processor it runs on, `gpu/` sources for GPUs on any machine.
+
+use crate::error::Error;
+use crate::kernel::Kernel;
+use crate::target::Target;
 
 #[cfg(feature = "cpu")]
 pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
+
+/// What a kernel is compiled from on a target: a source for GPUs, for processors its text, since nothing lies between
+/// that and their code. No device is needed.
+///
+/// # Errors
+/// Where there is no code for the kernel.
+pub fn source(kernel: &Kernel, target: &Target) -> Result<String, Error> {
+    #[cfg(feature = "gpu")]
+    if let Some(language) = gpu::Language::of(target) {
+        return gpu::compile(kernel, language).map(|code| code.to_string());
+    }
+    let _ = target;
+    Ok(kernel.to_string())
+}

@@ -3,7 +3,7 @@
 //! In: a plan and the weights it names; then, for every replay, inputs and the values of symbols. Out: outputs.
 //! A device owns everything a plan places: states live on between replays and are shared by name between all programs
 //! of the device. Whatever can be checked is checked when a program is loaded; a replay looks nothing up.
-//! `cpu.rs` runs machine code, `fake.rs` interprets and keeps a record.
+//! `cpu.rs` runs machine code, `gpu/` what GPUs take, `fake.rs` interprets and keeps a record.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use crate::error::Error;
 
 pub mod cpu;
 pub mod fake;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 
 define_id!(
     /// A program that a device has loaded.

@@ -1,0 +1,216 @@
+//! Functions of single-precision numbers as polynomials, where a language promises too little.
+//!
+//! In: a number. Out: its `exp`, `ln`, `sin` or `cos`, within a few units in the last place.
+//! Graphics languages allow a sine that is off by a thousandth, and count angles of a few turns only. These go by the
+//! same formulas as those of processors, and need no product that is not rounded: what an angle loses has few bits.
+
+use std::f64::consts::FRAC_PI_2;
+
+use cubecl_core::ir::{Arithmetic, BinaryOperator, Bitwise, Comparison, Variable};
+
+use crate::codegen::gpu::emit::Emitter;
+use crate::codegen::gpu::writer::{F32, I32, U32};
+
+/// `ln 2` in two parts; the first has nine bits, so its product with an exponent is exact.
+const LN_2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
+
+/// `(e^x - 1 - x) / x²` for `|x|` up to half of `ln 2`, the highest power first.
+const EXP: [f32; 6] = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
+
+/// `(ln(1 + x) - x + x²/2) / x³` for `1 + x` between `√½` and `√2`.
+const LN: [f32; 9] = [
+    7.037_684e-2,
+    -1.151_461e-1,
+    1.167_699_9e-1,
+    -1.242_014_1e-1,
+    1.424_932_3e-1,
+    -1.666_805_8e-1,
+    2.000_071_5e-1,
+    -2.499_999_4e-1,
+    3.333_333e-1,
+];
+
+/// `(sin x - x) / x³` in powers of `x²`, for `|x|` up to an eighth of a turn.
+const SIN: [f32; 3] = [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1];
+
+/// `(cos x - 1 + x²/2) / x⁴` in powers of `x²`.
+const COS: [f32; 3] = [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2];
+
+impl Emitter<'_> {
+    /// `e^x`
+    pub(super) fn exp(&mut self, x: Variable) -> Variable {
+        let inside = self.at(Arithmetic::Min, x, 88.8);
+        let inside = self.at(Arithmetic::Max, inside, -87.3);
+        let (rounded, n) = self.nearest_multiple(inside, std::f32::consts::LOG2_E);
+        let r = self.less(inside, n, &LN_2);
+        let p = self.polynomial(r, &EXP);
+        let square = self.times(r, r);
+        let p = self.mul_add(p, square, r);
+        let p = self.at(Arithmetic::Add, p, 1.0);
+        // Half of the exponent each, so that neither power leaves the normal numbers.
+        let rounded = self.writer.signed(rounded);
+        let half = self.writer.shift_right(rounded, 1);
+        let other = self.writer.arithmetic(Arithmetic::Sub, rounded, half);
+        let [a, b] = [half, other].map(|n| self.power_of_two(n));
+        let p = self.times(p, a);
+        let p = self.times(p, b);
+        let (least, zero) = (self.writer.float_number(-87.3), self.writer.float_number(0.0));
+        let is_tiny = self.writer.compare(Comparison::Lower, x, least);
+        self.writer.select(is_tiny, zero, p)
+    }
+
+    /// The natural logarithm.
+    pub(super) fn ln(&mut self, x: Variable) -> Variable {
+        let bits = self.writer.reinterpreted(U32, x);
+        // The exponent by which the rest lies between the roots of one half and of two.
+        let root = self.writer.number(0x3f35_04f3);
+        let above = self.writer.sub(bits, root);
+        let above = self.writer.signed(above);
+        let exponent = self.writer.shift_right(above, 23);
+        let whole = self.writer.unsigned(exponent);
+        let whole = self.writer.shift_left(whole, 23);
+        let rest = self.writer.sub(bits, whole);
+        let rest = self.writer.reinterpreted(F32, rest);
+        let f = self.at(Arithmetic::Sub, rest, 1.0);
+        let exponent = self.writer.cast(F32, exponent);
+        let square = self.times(f, f);
+        let cube = self.times(f, square);
+        let p = self.polynomial(f, &LN);
+        let p = self.times(p, cube);
+        let low = self.at(Arithmetic::Mul, exponent, LN_2[1]);
+        let p = self.writer.arithmetic(Arithmetic::Add, p, low);
+        let half = self.at(Arithmetic::Mul, square, 0.5);
+        let p = self.writer.arithmetic(Arithmetic::Sub, p, half);
+        let p = self.writer.arithmetic(Arithmetic::Add, f, p);
+        let high = self.at(Arithmetic::Mul, exponent, LN_2[0]);
+        let finite = self.writer.arithmetic(Arithmetic::Add, p, high);
+        let [infinite, lowest, none] =
+            [f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(|y| self.writer.float_number(y));
+        let zero = self.writer.float_number(0.0);
+        let is_finite = self.writer.compare(Comparison::Lower, x, infinite);
+        let is_zero = self.writer.compare(Comparison::Equal, x, zero);
+        let is_below = self.writer.compare(Comparison::Lower, x, zero);
+        let result = self.writer.select(is_finite, finite, x);
+        let result = self.writer.select(is_zero, lowest, result);
+        self.writer.select(is_below, none, result)
+    }
+
+    /// The sine. Beyond angles of some ten thousands it loses bits.
+    pub(super) fn sin(&mut self, x: Variable) -> Variable {
+        let (quarter, sin, cos) = self.sin_and_cos(x);
+        self.turned(quarter, sin, cos)
+    }
+
+    /// The cosine, which is the sine a quarter of a turn later.
+    pub(super) fn cos(&mut self, x: Variable) -> Variable {
+        let (quarter, sin, cos) = self.sin_and_cos(x);
+        let one = self.writer.number(1);
+        let next = self.writer.add(quarter, one);
+        self.turned(next, sin, cos)
+    }
+
+    /// How many quarters of a turn an angle has, and the sine and the cosine of what is left.
+    fn sin_and_cos(&mut self, x: Variable) -> (Variable, Variable, Variable) {
+        let (quarter, n) = self.nearest_multiple(x, std::f32::consts::FRAC_2_PI);
+        let r = self.less(x, n, &quarter_turn());
+        let r = self.at(Arithmetic::Min, r, 1.0);
+        let r = self.at(Arithmetic::Max, r, -1.0);
+        let square = self.times(r, r);
+        let sin = self.polynomial(square, &SIN);
+        let cube = self.times(r, square);
+        let sin = self.mul_add(sin, cube, r);
+        let cos = self.polynomial(square, &COS);
+        let fourth = self.times(square, square);
+        let half = self.at(Arithmetic::Mul, square, 0.5);
+        let one = self.writer.float_number(1.0);
+        let start = self.writer.arithmetic(Arithmetic::Sub, one, half);
+        (quarter, sin, self.mul_add(cos, fourth, start))
+    }
+
+    /// The sine of an angle with so many quarters of a turn, by the sine and the cosine of the rest.
+    fn turned(&mut self, quarter: Variable, sin: Variable, cos: Variable) -> Variable {
+        let parity = self.writer.and(quarter, 1);
+        let zero = self.writer.number(0);
+        let is_even = self.equals(parity, zero);
+        let size = self.writer.select(is_even, sin, cos);
+        let size = self.writer.reinterpreted(U32, size);
+        let sign = self.writer.and(quarter, 2);
+        let sign = self.writer.shift_left(sign, 30);
+        let bits = self.writer.bits(Bitwise::BitwiseXor, size, sign);
+        self.writer.reinterpreted(F32, bits)
+    }
+
+    /// The whole number nearest to `x · by`, as one and as a float.
+    fn nearest_multiple(&mut self, x: Variable, by: f32) -> (Variable, Variable) {
+        // Adding and taking off a large number would round as well, but drivers take the two together.
+        let scaled = self.at(Arithmetic::Mul, x, by);
+        let n = self.writer.function(Arithmetic::Round, scaled);
+        let whole = self.writer.cast(I32, n);
+        (self.writer.unsigned(whole), n)
+    }
+
+    /// `x - n · part` for every part.
+    fn less(&mut self, x: Variable, n: Variable, parts: &[f32]) -> Variable {
+        parts.iter().fold(x, |rest, part| {
+            let product = self.at(Arithmetic::Mul, n, *part);
+            self.writer.arithmetic(Arithmetic::Sub, rest, product)
+        })
+    }
+
+    fn polynomial(&mut self, x: Variable, factors: &[f32]) -> Variable {
+        let (first, rest) = factors.split_first().expect("a polynomial has factors");
+        let first = self.writer.float_number(*first);
+        rest.iter().fold(first, |sum, factor| {
+            let product = self.times(sum, x);
+            self.at(Arithmetic::Add, product, *factor)
+        })
+    }
+
+    /// Two to the power of a number with a sign.
+    fn power_of_two(&mut self, n: Variable) -> Variable {
+        let n = self.writer.unsigned(n);
+        let (exponent, bias) = (self.writer.shift_left(n, 23), self.writer.number(127 << 23));
+        let bits = self.writer.add(exponent, bias);
+        self.writer.reinterpreted(F32, bits)
+    }
+
+    fn mul_add(&mut self, a: Variable, b: Variable, c: Variable) -> Variable {
+        let product = self.times(a, b);
+        self.writer.arithmetic(Arithmetic::Add, product, c)
+    }
+
+    /// An operation with a number that is known.
+    fn at(&mut self, f: fn(BinaryOperator) -> Arithmetic, x: Variable, number: f32) -> Variable {
+        let number = self.writer.float_number(number);
+        self.writer.arithmetic(f, x, number)
+    }
+}
+
+/// A quarter of a turn in parts of eight bits, whose products with numbers of sixteen bits are exact, and the rest.
+fn quarter_turn() -> [f32; 4] {
+    let mut rest = FRAC_PI_2;
+    let mut part = || {
+        let bits = (rest as f32).to_bits() & 0xffff_0000;
+        rest -= f64::from(f32::from_bits(bits));
+        f32::from_bits(bits)
+    };
+    let [first, second, third] = [part(), part(), part()];
+    [first, second, third, rest as f32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_turn_is_the_sum_of_its_parts() {
+        let parts = quarter_turn();
+        let sum: f64 = parts.iter().map(|part| f64::from(*part)).sum();
+        assert!((sum - FRAC_PI_2).abs() < 1e-15);
+        for part in &parts[..3] {
+            // The product with the largest number of sixteen bits needs no rounding.
+            let exact = f64::from(*part) * 65_535.0;
+            assert_eq!(f64::from(*part * 65_535.0), exact);
+        }
+    }
+}

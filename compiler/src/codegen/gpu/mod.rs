@@ -1,0 +1,309 @@
+//! Kernels as code for GPUs, made with the compilers of CubeCL.
+//!
+//! In: any kernel and a language. Out: [`Code`]: a source, and what must be given to it; or why there is none: the kernel
+//! does not verify, or its numbers do not fit.
+//! CubeCL is used as a compiler only: a kernel becomes one `KernelDefinition`, and its compilers print that as CUDA
+//! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
+//! What is computed is what the interpreter computes, with sums in another order.
+//! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over threads, `room.rs` places
+//! tiles; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how weights lie.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use cubecl_core::ir::{Builtin, Id, Scope, StorageType, Type, Variable, VariableKind};
+use cubecl_core::prelude::{
+    CubeDim, ExecutionMode, KernelArg, KernelDefinition, KernelOptions, Visibility,
+};
+use cubecl_core::{Compiler, WgpuCompilationOptions};
+use cubecl_cpp::MslCompiler;
+use cubecl_cpp::cuda::CudaDialect;
+use cubecl_cpp::cuda::mma::CudaWmmaCompiler;
+use cubecl_cpp::shared::{CompilationOptions, CppCompiler};
+use cubecl_wgpu::WgslCompiler;
+
+use crate::error::{Complaint, Error};
+use crate::foundation::entity::List;
+use crate::kernel::print::symbols;
+use crate::kernel::verify::verify;
+use crate::kernel::{Access, Kernel, ParamId};
+use crate::target::Target;
+use crate::tensor::sym::Symbol;
+
+mod approx;
+mod decode;
+mod emit;
+mod halves;
+mod index;
+pub mod layout;
+mod limits;
+mod memory;
+mod reduce;
+mod room;
+mod scalar;
+mod share;
+mod wide;
+mod writer;
+
+use emit::{Emitter, Touched};
+use memory::{Array, declared};
+use room::Room;
+use wide::{read_as_vectors, vectors};
+use writer::{I32, U32, Writer, scalar};
+
+/// The name of this stage in errors.
+const STAGE: &str = "codegen::gpu";
+/// Threads of a workgroup.
+pub const THREADS: u32 = 256;
+/// The name that the entry of every kernel has.
+pub const ENTRY: &str = "kernel";
+
+/// A language that kernels are written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Language {
+    /// CUDA C++, for NVIDIA.
+    Cuda,
+    /// The language of WebGPU, for Vulkan.
+    Wgsl,
+    /// Metal, for Apple.
+    Msl,
+}
+
+impl Language {
+    /// The language that a target's kernels are written in; none for processors.
+    pub fn of(target: &Target) -> Option<Self> {
+        match target.name {
+            "cuda-sm90" => Some(Self::Cuda),
+            "vulkan" => Some(Self::Wgsl),
+            "metal" => Some(Self::Msl),
+            _ => None,
+        }
+    }
+
+    /// Its name, for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "CUDA C++",
+            Self::Wgsl => "WGSL",
+            Self::Msl => "Metal",
+        }
+    }
+
+    /// Neighbouring threads that read each other's registers; one where nobody promises how they lie.
+    fn plane(self) -> u32 {
+        match self {
+            Self::Cuda | Self::Msl => 32,
+            Self::Wgsl => 1,
+        }
+    }
+
+    /// Whether it has types for half precisions.
+    fn has_halves(self) -> bool {
+        match self {
+            Self::Cuda | Self::Msl => true,
+            Self::Wgsl => false,
+        }
+    }
+
+    /// Whether its functions may be far off.
+    fn is_vague(self) -> bool {
+        match self {
+            Self::Cuda => false,
+            Self::Wgsl | Self::Msl => true,
+        }
+    }
+
+    /// Shared memory that a workgroup may have, in bytes.
+    fn shared_bytes(self) -> usize {
+        match self {
+            // What every chip since 2020 gives; what is over 48 KiB has to be asked for.
+            Self::Cuda => 96 << 10,
+            Self::Wgsl | Self::Msl => 32 << 10,
+        }
+    }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a kernel's code is given, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// A buffer, arranged as `layout.rs` says; perhaps twice, the second time for what reads vectors of it.
+    Param(ParamId),
+    /// The values of the symbols, as whole numbers of four bytes; one of any value where there is no symbol.
+    Symbols,
+    /// Memory that is nobody else's, [`Code::scratch_bytes`] for each workgroup.
+    Scratch,
+    /// What CubeCL keeps the lengths of buffers in and no kernel reads: any address will do.
+    Lengths,
+}
+
+/// A kernel as source code.
+#[derive(Clone, Debug)]
+pub struct Code {
+    /// What it was made of.
+    pub kernel: Kernel,
+    /// The language of the source.
+    pub language: Language,
+    /// The source.
+    pub source: String,
+    /// What it is given.
+    pub bindings: Vec<Binding>,
+    /// The symbols it wants values for, in this order.
+    pub symbols: Vec<Symbol>,
+    /// Shared memory of a workgroup, in bytes.
+    pub shared_bytes: usize,
+    /// Scratch memory of a workgroup, in bytes.
+    pub scratch_bytes: usize,
+}
+
+impl Code {
+    /// How many tasks there are, over all parts; any number of workgroups does them.
+    pub fn n_tasks(&self, of: &impl Fn(Symbol) -> i64) -> i64 {
+        self.kernel.parts.iter().map(|part| part.n_tasks(&|sym| sym.evaluate(of))).sum()
+    }
+}
+
+/// The source behind a line that says what it is given.
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.bindings.iter().map(|binding| match binding {
+            Binding::Param(id) => self.kernel.params[*id].name.to_string(),
+            Binding::Symbols => "symbols".to_owned(),
+            Binding::Scratch => "scratch".to_owned(),
+            Binding::Lengths => "lengths".to_owned(),
+        });
+        let names: Vec<String> = names.collect();
+        writeln!(f, "// kernel {:?} as {}: {THREADS} threads", self.kernel.name, self.language)?;
+        writeln!(f, "// buffers: {}", names.join(", "))?;
+        writeln!(f, "// bytes of a workgroup: {} shared, {} of scratch", self.shared_bytes, self.scratch_bytes)?;
+        writeln!(f, "{}", self.source.trim())
+    }
+}
+
+/// Code for a kernel.
+///
+/// # Errors
+/// [`Error::Bug`] where the kernel does not verify, [`Error::Limit`] where its numbers do not fit 32 bits.
+pub fn compile(kernel: &Kernel, language: Language) -> Result<Code, Error> {
+    let complaints = verify(kernel);
+    if !complaints.is_empty() {
+        return Err(Error::Bug { stage: STAGE, complaints });
+    }
+    limits::check(kernel)?;
+    let symbols = symbols(kernel);
+    let mut room = Room::new(language, kernel);
+    let mut writer = Writer { scope: Scope::root(false) };
+    room.declare(&mut writer);
+    let mut given = Given::default();
+    let mut params: List<ParamId, Array> = List::default();
+    for (id, param) in kernel.params.iter() {
+        let list = given.buffer(Binding::Param(id), declared(language, param), param.access);
+        params.push(Array { list, vectors: None });
+    }
+    for id in read_as_vectors(kernel) {
+        params[id].vectors = Some(given.buffer(Binding::Param(id), vectors(), Access::Read));
+    }
+    let list = given.buffer(Binding::Symbols, scalar(I32), Access::Read);
+    let scratch = room.spills().then(|| given.buffer(Binding::Scratch, scalar(U32), Access::Write));
+    let mut values = BTreeMap::new();
+    for (number, symbol) in symbols.iter().enumerate() {
+        let number = writer.number(number as i64);
+        let value = writer.load(list, number);
+        values.insert(*symbol, writer.unsigned(value));
+    }
+    let unit = writer.builtin(Builtin::UnitPos);
+    let Some(part) = kernel.parts.first() else { return Err(bug("a kernel without parts")) };
+    let mut emitter = Emitter {
+        writer,
+        language,
+        kernel,
+        part,
+        params,
+        room,
+        scratch,
+        symbols: values,
+        vars: BTreeMap::new(),
+        unit,
+        since: Touched::default(),
+    };
+    emitter.kernel();
+    let Emitter { writer, room, .. } = emitter;
+    // Nothing is bound in WGSL to what nothing reads.
+    given.bindings.extend(Some(Binding::Lengths).filter(|_| language != Language::Wgsl));
+    Ok(Code {
+        kernel: kernel.clone(),
+        language,
+        source: printed(language, definition(given.args, writer.scope))?,
+        bindings: given.bindings,
+        symbols,
+        shared_bytes: room.shared_bytes(language),
+        scratch_bytes: 4 * room.scratch_words(),
+    })
+}
+
+/// What a kernel is given, so far.
+#[derive(Default)]
+struct Given {
+    bindings: Vec<Binding>,
+    args: Vec<KernelArg>,
+}
+
+impl Given {
+    fn buffer(&mut self, binding: Binding, ty: Type, access: Access) -> Variable {
+        let id = self.args.len() as Id;
+        let (visibility, kind) = match access {
+            Access::Read => (Visibility::Read, VariableKind::GlobalInputArray(id)),
+            Access::Write => (Visibility::ReadWrite, VariableKind::GlobalOutputArray(id)),
+        };
+        self.bindings.push(binding);
+        self.args.push(KernelArg { id, visibility, ty, size: None, has_extended_meta: false });
+        Variable::new(kind, ty)
+    }
+}
+
+fn definition(buffers: Vec<KernelArg>, body: Scope) -> KernelDefinition {
+    KernelDefinition {
+        buffers,
+        tensor_maps: Vec::new(),
+        scalars: Vec::new(),
+        cube_dim: CubeDim::new_1d(THREADS),
+        body,
+        options: KernelOptions { kernel_name: ENTRY.to_owned(), ..KernelOptions::default() },
+    }
+}
+
+/// The source of a definition.
+fn printed(language: Language, definition: KernelDefinition) -> Result<String, Error> {
+    let (mode, address) = (ExecutionMode::Unchecked, StorageType::Scalar(U32));
+    match language {
+        Language::Cuda => {
+            let mut compiler = CppCompiler::<CudaDialect<CudaWmmaCompiler>>::default();
+            let options = CompilationOptions::default();
+            let made = compiler.compile(definition, &options, mode, address);
+            made.map(|code| code.to_string()).map_err(bug)
+        }
+        Language::Msl => {
+            let options = CompilationOptions::default();
+            let made = MslCompiler::default().compile(definition, &options, mode, address);
+            made.map(|code| code.to_string()).map_err(bug)
+        }
+        Language::Wgsl => {
+            let options = WgpuCompilationOptions::default();
+            let made = WgslCompiler::default().compile(definition, &options, mode, address);
+            made.map(|code| code.to_string()).map_err(bug)
+        }
+    }
+}
+
+/// What CubeCL refuses of a verified kernel is our fault.
+fn bug(what: impl fmt::Debug) -> Error {
+    Error::Bug { stage: STAGE, complaints: vec![Complaint::new("cubecl", format!("{what:?}"))] }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Scalars as instructions: single precision and whole numbers of 32 bits.
+//!
+//! In: the expressions of a nest. Out: the value of one of them, computed from what it needs and nothing else.
+//! Languages whose functions promise too little get polynomials instead, from `approx.rs`.
+
+use cubecl_core::ir::{Arithmetic, BinaryOperator, Comparison, Variable};
+
+use crate::codegen::gpu::emit::Emitter;
+use crate::codegen::gpu::writer::{F32, I32};
+use crate::foundation::entity::List;
+use crate::graph::op::{Binary, Fold, Scalar, Unary};
+use crate::kernel::{Expr, ExprId, Nest};
+use crate::tensor::dtype::DType;
+
+impl Emitter<'_> {
+    /// The value of one expression of a nest.
+    pub(super) fn scalar(&mut self, nest: &Nest, root: ExprId) -> Variable {
+        self.scalar_with(nest, root, &|_| None)
+    }
+
+    /// The same where some expressions have a value already.
+    pub(super) fn scalar_with(
+        &mut self,
+        nest: &Nest,
+        root: ExprId,
+        known: &dyn Fn(ExprId) -> Option<Variable>,
+    ) -> Variable {
+        let mut values: List<ExprId, Option<Variable>> = nest.exprs.ids().map(known).collect();
+        let mut is_needed: List<ExprId, bool> = nest.exprs.ids().map(|id| id == root).collect();
+        for id in nest.exprs.ids().rev().filter(|id| *id <= root) {
+            if is_needed[id] && values[id].is_none() {
+                nest.exprs[id].operands().into_iter().for_each(|operand| is_needed[operand] = true);
+            }
+        }
+        for (id, expr) in nest.exprs.iter().filter(|(id, _)| *id <= root) {
+            if is_needed[id] && values[id].is_none() {
+                let of = |id| values[id].expect("operands come first and are needed");
+                let value = self.expr(expr, &of);
+                values[id] = Some(value);
+            }
+        }
+        values[root].expect("the root is needed")
+    }
+
+    /// One expression of the values of its operands.
+    pub(super) fn expr(&mut self, expr: &Expr, of: &dyn Fn(ExprId) -> Variable) -> Variable {
+        let value = |id: &ExprId| of(*id);
+        match expr {
+            Expr::Const(scalar) => self.constant(*scalar),
+            Expr::Position(index) => {
+                let index = self.index(index);
+                self.writer.signed(index)
+            }
+            Expr::Load { from, at } => self.load(*from, at),
+            Expr::Unary(f, a) => self.unary(*f, value(a)),
+            Expr::Binary(f, a, b) => self.binary(*f, value(a), value(b)),
+            Expr::Select(a, b, c) => {
+                let (a, zero) = (value(a), self.writer.signed_number(0));
+                let a = self.writer.signed(a);
+                let holds = self.writer.compare(Comparison::NotEqual, a, zero);
+                self.writer.select(holds, value(b), value(c))
+            }
+            Expr::Cast(dtype, a) => self.cast(*dtype, value(a)),
+        }
+    }
+
+    pub(super) fn constant(&mut self, scalar: Scalar) -> Variable {
+        match scalar {
+            Scalar::F32(bits) => self.writer.float_number(f32::from_bits(bits)),
+            Scalar::I32(number) => self.writer.signed_number(number),
+        }
+    }
+
+    fn unary(&mut self, f: Unary, a: Variable) -> Variable {
+        let is_vague = self.language.is_vague();
+        match f {
+            Unary::Exp if is_vague => self.exp(a),
+            Unary::Ln if is_vague => self.ln(a),
+            Unary::Sin if is_vague => self.sin(a),
+            Unary::Cos if is_vague => self.cos(a),
+            Unary::Rsqrt if is_vague => {
+                let root = self.writer.function(Arithmetic::Sqrt, a);
+                self.recip(root)
+            }
+            Unary::Neg => self.writer.function(Arithmetic::Neg, a),
+            Unary::Exp => self.writer.function(Arithmetic::Exp, a),
+            Unary::Ln => self.writer.function(Arithmetic::Log, a),
+            Unary::Sin => self.writer.function(Arithmetic::Sin, a),
+            Unary::Cos => self.writer.function(Arithmetic::Cos, a),
+            Unary::Rsqrt => self.writer.function(Arithmetic::InverseSqrt, a),
+            Unary::Sqrt => self.writer.function(Arithmetic::Sqrt, a),
+            Unary::Recip => self.recip(a),
+        }
+    }
+
+    fn recip(&mut self, a: Variable) -> Variable {
+        let one = self.writer.float_number(1.0);
+        self.writer.arithmetic(Arithmetic::Div, one, a)
+    }
+
+    pub(super) fn binary(&mut self, f: Binary, a: Variable, b: Variable) -> Variable {
+        match f {
+            Binary::Add => self.writer.arithmetic(Arithmetic::Add, a, b),
+            Binary::Sub => self.writer.arithmetic(Arithmetic::Sub, a, b),
+            Binary::Mul => self.writer.arithmetic(Arithmetic::Mul, a, b),
+            Binary::Div => self.writer.arithmetic(Arithmetic::Div, a, b),
+            Binary::Max => self.writer.arithmetic(Arithmetic::Max, a, b),
+            Binary::Min => self.writer.arithmetic(Arithmetic::Min, a, b),
+            Binary::Lt => self.truth(Comparison::Lower, a, b),
+            Binary::Le => self.truth(Comparison::LowerEqual, a, b),
+            Binary::Eq => self.truth(Comparison::Equal, a, b),
+        }
+    }
+
+    fn truth(&mut self, f: fn(BinaryOperator) -> Comparison, a: Variable, b: Variable) -> Variable {
+        let holds = self.writer.compare(f, a, b);
+        let (one, zero) = (self.writer.signed_number(1), self.writer.signed_number(0));
+        self.writer.select(holds, one, zero)
+    }
+
+    fn cast(&mut self, to: DType, a: Variable) -> Variable {
+        match to {
+            DType::I32 if a.elem_type() == F32 => self.whole(a),
+            DType::I32 | DType::F32 => self.writer.cast(if to == DType::I32 { I32 } else { F32 }, a),
+            DType::F16 | DType::BF16 => {
+                let float = self.writer.cast(F32, a);
+                self.rounded(to, float)
+            }
+        }
+    }
+
+    /// A number without what follows the point, the nearest that 32 bits hold, 0 of what is not a number.
+    fn whole(&mut self, a: Variable) -> Variable {
+        // Languages say nothing of numbers that do not fit, so they are brought in first; the largest that fits and
+        // has an exact form in single precision is not the largest of all.
+        let (low, high) = (self.writer.float_number(-2_147_483_648.0), self.writer.float_number(2_147_483_648.0));
+        let [least, most, none] =
+            [i32::MIN, i32::MAX, 0].map(|number| self.writer.signed_number(number));
+        let fits = self.writer.compare(Comparison::Lower, a, high);
+        let is_low = self.writer.compare(Comparison::Lower, a, low);
+        let is_number = self.writer.compare(Comparison::Equal, a, a);
+        let zero = self.writer.float_number(0.0);
+        let inside = self.writer.select(fits, a, zero);
+        let inside = self.writer.select(is_low, zero, inside);
+        let whole = self.writer.cast(I32, inside);
+        let whole = self.writer.select(fits, whole, most);
+        let whole = self.writer.select(is_low, least, whole);
+        self.writer.select(is_number, whole, none)
+    }
+
+    /// What folding starts from.
+    pub(super) fn identity(&mut self, fold: Fold, dtype: DType) -> Variable {
+        let scalar = match (fold, dtype.is_float()) {
+            (Fold::Sum, true) => Scalar::float(0.0),
+            (Fold::Sum, false) => Scalar::I32(0),
+            (Fold::Max, true) => Scalar::float(f32::NEG_INFINITY),
+            (Fold::Max, false) => Scalar::I32(i32::MIN),
+        };
+        self.constant(scalar)
+    }
+
+    /// Folds one more number in.
+    pub(super) fn fold(&mut self, fold: Fold, so_far: Variable, x: Variable) -> Variable {
+        match fold {
+            Fold::Sum => self.binary(Binary::Add, so_far, x),
+            Fold::Max => self.binary(Binary::Max, so_far, x),
+        }
+    }
+}

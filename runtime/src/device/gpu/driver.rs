@@ -1,0 +1,332 @@
+//! Vulkan and Metal through wgpu: adapters, buffers, pipelines, submissions.
+//!
+//! In: which interface, sources that `codegen::gpu` made, bytes. Out: what a device is made of, or a sentence that says
+//! what is missing.
+//! wgpu reports some faults later than they happen; whatever makes something here waits for the verdict, so that a
+//! fault is an error of the call that caused it.
+
+#![expect(unsafe_code, reason = "sources are compiled without checks that they have proven unnecessary")]
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use fusebox_compiler::codegen::gpu::{Code, ENTRY};
+use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use wgpu::{
+    Adapter, Backends, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
+    BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBinding,
+    BufferBindingType, BufferDescriptor, BufferUsages, CommandEncoder, CommandEncoderDescriptor,
+    ComputePipeline, ComputePipelineDescriptor, DeviceDescriptor, DeviceType, ErrorFilter, Instance,
+    InstanceDescriptor, Limits, MapMode, MemoryHints, PipelineCompilationOptions, PipelineLayoutDescriptor,
+    PollType, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+};
+
+use crate::error::Error;
+
+/// Weights are handed over in pieces of so many bytes, each of which is waited for.
+const PIECE: usize = 64 << 20;
+
+/// An interface to graphics hardware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interface {
+    /// Of any vendor, on Linux and Windows.
+    Vulkan,
+    /// Of Apple.
+    Metal,
+}
+
+impl Interface {
+    fn backends(self) -> Backends {
+        match self {
+            Self::Vulkan => Backends::VULKAN,
+            Self::Metal => Backends::METAL,
+        }
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Vulkan => "Vulkan",
+            Self::Metal => "Metal",
+        })
+    }
+}
+
+/// An adapter as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it calls itself.
+    pub name: String,
+    /// Whether it is a program that runs on the processor.
+    pub is_software: bool,
+}
+
+/// The adapters of an interface, hardware first; none where the system has no driver.
+pub fn found(interface: Interface) -> Vec<Found> {
+    adapters(interface).iter().map(described).collect()
+}
+
+fn adapters(interface: Interface) -> Vec<Adapter> {
+    let mut descriptor = InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = interface.backends();
+    let instance = Instance::new(descriptor);
+    let mut adapters = finished(instance.enumerate_adapters(interface.backends()));
+    adapters.sort_by_key(|adapter| described(adapter).is_software);
+    adapters
+}
+
+fn described(adapter: &Adapter) -> Found {
+    let info = adapter.get_info();
+    Found { name: info.name, is_software: info.device_type == DeviceType::Cpu }
+}
+
+/// An adapter that is in use.
+pub struct Driver {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    found: Found,
+    limits: Limits,
+}
+
+/// Code on the device.
+pub(super) struct Pipeline {
+    pipeline: ComputePipeline,
+    layout: BindGroupLayout,
+}
+
+/// A piece of a buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Piece<'a> {
+    pub(super) buffer: &'a Buffer,
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+}
+
+/// A launch in a submission.
+pub(super) struct Dispatch<'a> {
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) bound: &'a BindGroup,
+    pub(super) n_groups: u32,
+}
+
+impl Driver {
+    /// Opens the best adapter of an interface.
+    ///
+    /// # Errors
+    /// Where there is none, or it refuses.
+    pub fn open(interface: Interface) -> Result<Self, Error> {
+        let adapter = adapters(interface).into_iter().next();
+        let adapter = adapter.ok_or_else(|| unsupported(format!("no adapter for {interface} was found")))?;
+        let limits = adapter.limits();
+        let descriptor = DeviceDescriptor {
+            required_limits: limits.clone(),
+            memory_hints: MemoryHints::MemoryUsage,
+            ..DeviceDescriptor::default()
+        };
+        let opened = finished(adapter.request_device(&descriptor));
+        let (device, queue) = opened.map_err(|error| unsupported(error.to_string()))?;
+        Ok(Self { device, queue, found: described(&adapter), limits })
+    }
+
+    /// What is in use.
+    pub fn adapter(&self) -> &Found {
+        &self.found
+    }
+
+    /// Where a piece of a buffer may start.
+    pub(super) fn alignment(&self) -> usize {
+        self.limits.min_storage_buffer_offset_alignment as usize
+    }
+
+    /// Memory that kernels read and write, zero at first.
+    pub(super) fn buffer(&self, what: &str, bytes: usize) -> Result<Buffer, Error> {
+        let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        self.made(what, bytes, usage)
+    }
+
+    /// Memory that this process reads.
+    pub(super) fn staging(&self, bytes: usize) -> Result<Buffer, Error> {
+        self.made("what comes back", bytes, BufferUsages::MAP_READ | BufferUsages::COPY_DST)
+    }
+
+    fn made(&self, what: &str, bytes: usize, usage: BufferUsages) -> Result<Buffer, Error> {
+        let size = bytes.next_multiple_of(4).max(4) as u64;
+        let limit = self.limits.max_buffer_size;
+        let too_large = |limit| CompilerError::Limit {
+            what: format!("{what} on {} in bytes", self.found.name),
+            found: size,
+            limit,
+        };
+        if size > limit {
+            return Err(too_large(limit).into());
+        }
+        let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let descriptor = BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&descriptor);
+        match finished(scope.pop()) {
+            None => Ok(buffer),
+            Some(_) => Err(too_large(0).into()),
+        }
+    }
+
+    /// Fills a buffer; what is not a whole number of words is filled up with zeros.
+    pub(super) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), Error> {
+        for (number, piece) in bytes.chunks(PIECE).enumerate() {
+            let start = (number * PIECE) as u64;
+            let (whole, rest) = piece.split_at(piece.len() / 4 * 4);
+            if !whole.is_empty() {
+                self.queue.write_buffer(buffer, start, whole);
+            }
+            if !rest.is_empty() {
+                let mut word = [0; 4];
+                word[..rest.len()].copy_from_slice(rest);
+                self.queue.write_buffer(buffer, start + whole.len() as u64, &word);
+            }
+            if piece.len() == PIECE {
+                self.queue.submit([]);
+                self.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compiles a source.
+    pub(super) fn pipeline(&self, code: &Code) -> Result<Pipeline, Error> {
+        let (n, limit) = (code.bindings.len(), self.limits.max_storage_buffers_per_shader_stage);
+        if n > limit as usize {
+            let what = format!("the number of buffers of kernel {:?} on {}", code.kernel.name, self.found.name);
+            return Err(CompilerError::Limit { what, found: n as u64, limit: u64::from(limit) }.into());
+        }
+        let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        let source = ShaderSource::Wgsl(code.source.as_str().into());
+        let descriptor = ShaderModuleDescriptor { label: Some(&code.kernel.name), source };
+        let checks = ShaderRuntimeChecks::unchecked();
+        // SAFETY: the source was made of a kernel that verifies, so every access lies within the largest shape of its
+        // buffer, which `piece` holds bindings to, and every loop ends.
+        let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
+        let entries: Vec<BindGroupLayoutEntry> = (0..n as u32).map(storage).collect();
+        let layout = BindGroupLayoutDescriptor { label: None, entries: &entries };
+        let layout = self.device.create_bind_group_layout(&layout);
+        let of_pipeline =
+            PipelineLayoutDescriptor { label: None, bind_group_layouts: &[Some(&layout)], immediate_size: 0 };
+        let of_pipeline = self.device.create_pipeline_layout(&of_pipeline);
+        // Every kernel writes what it later reads of shared memory.
+        let compilation_options = PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: false,
+            ..PipelineCompilationOptions::default()
+        };
+        let pipeline = self.device.create_compute_pipeline(&ComputePipelineDescriptor {
+            label: Some(&code.kernel.name),
+            layout: Some(&of_pipeline),
+            module: &module,
+            entry_point: Some(ENTRY),
+            compilation_options,
+            cache: None,
+        });
+        match finished(scope.pop()) {
+            None => Ok(Pipeline { pipeline, layout }),
+            Some(fault) => Err(refused_by_driver(&code.kernel.name, &fault)),
+        }
+    }
+
+    /// Buffers for a pipeline, in the order of its bindings.
+    pub(super) fn bound(&self, pipeline: &Pipeline, pieces: &[Piece<'_>]) -> Result<BindGroup, Error> {
+        let largest = self.limits.max_storage_buffer_binding_size;
+        if let Some(piece) = pieces.iter().find(|piece| piece.bytes as u64 > largest) {
+            let what = format!("a buffer on {} in bytes", self.found.name);
+            return Err(CompilerError::Limit { what, found: piece.bytes as u64, limit: largest }.into());
+        }
+        let numbered = pieces.iter().enumerate();
+        let entries: Vec<BindGroupEntry<'_>> = numbered.map(|(number, piece)| entry(number, *piece)).collect();
+        let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
+        let bound = self.device.create_bind_group(&descriptor);
+        match finished(scope.pop()) {
+            None => Ok(bound),
+            Some(fault) => Err(refused_by_driver("bindings", &fault)),
+        }
+    }
+
+    /// Runs launches in order, then copies pieces one behind another to the start of a staging buffer.
+    pub(super) fn submit(&self, dispatches: &[Dispatch<'_>], copies: &[Piece<'_>], staging: &Buffer) {
+        let mut encoder = self.device.create_command_encoder(&CommandEncoderDescriptor::default());
+        self.record(&mut encoder, dispatches);
+        let mut to = 0;
+        for piece in copies {
+            let bytes = piece.bytes.next_multiple_of(4) as u64;
+            encoder.copy_buffer_to_buffer(piece.buffer, piece.offset as u64, staging, to, bytes);
+            to += bytes;
+        }
+        self.queue.submit([encoder.finish()]);
+    }
+
+    fn record(&self, encoder: &mut CommandEncoder, dispatches: &[Dispatch<'_>]) {
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        for Dispatch { pipeline, bound, n_groups } in dispatches.iter().filter(|it| it.n_groups > 0) {
+            pass.set_pipeline(&pipeline.pipeline);
+            pass.set_bind_group(0, *bound, &[]);
+            pass.dispatch_workgroups(*n_groups, 1, 1);
+        }
+    }
+
+    /// The first bytes of a staging buffer, once all that was submitted is done.
+    pub(super) fn read(&self, staging: &Buffer, act: impl FnOnce(&[u8])) -> Result<(), Error> {
+        staging.slice(..).map_async(MapMode::Read, |_| {});
+        self.wait()?;
+        act(&staging.slice(..).get_mapped_range());
+        staging.unmap();
+        Ok(())
+    }
+
+    /// Waits until all that was submitted is done.
+    pub(super) fn wait(&self) -> Result<(), Error> {
+        let done = self.device.poll(PollType::wait_indefinitely());
+        done.map(|_| ()).map_err(|fault| refused_by_driver("a submission", &fault))
+    }
+
+    /// The most workgroups of a launch.
+    pub(super) fn most_groups(&self) -> u32 {
+        self.limits.max_compute_workgroups_per_dimension
+    }
+}
+
+fn entry(number: usize, piece: Piece<'_>) -> BindGroupEntry<'_> {
+    let size = (piece.bytes.next_multiple_of(4).max(4) as u64).try_into().ok();
+    let resource = BufferBinding { buffer: piece.buffer, offset: piece.offset as u64, size };
+    BindGroupEntry { binding: number as u32, resource: BindingResource::Buffer(resource) }
+}
+
+fn storage(binding: u32) -> BindGroupLayoutEntry {
+    let ty = BindingType::Buffer {
+        ty: BufferBindingType::Storage { read_only: false },
+        has_dynamic_offset: false,
+        min_binding_size: None,
+    };
+    BindGroupLayoutEntry { binding, visibility: ShaderStages::COMPUTE, ty, count: None }
+}
+
+/// What a driver refuses of what was proven right is our fault, or its own.
+fn refused_by_driver(place: &str, fault: &dyn fmt::Display) -> Error {
+    let complaints = vec![Complaint::new(place, fault.to_string())];
+    CompilerError::Bug { stage: "device::gpu", complaints }.into()
+}
+
+fn unsupported(what: String) -> Error {
+    CompilerError::Unsupported { what, target: "gpu".to_owned() }.into()
+}
+
+/// What a future comes to; those of a driver on this machine are ready, or will be without anyone's doing.
+fn finished<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        thread::yield_now();
+    }
+}

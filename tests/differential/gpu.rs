@@ -1,0 +1,77 @@
+//! Kernels as code for GPUs against the interpreter.
+//!
+//! In: an interpreted kernel with its buffers before and after. Out: nothing, or the first element that differs.
+//! The first adapter for Vulkan runs the kernel; one that is a program on this processor will do. Sums are taken in
+//! another order, so numbers may be off as far as single precision lets them. Where no adapter is found, the tests say
+//! so and pass.
+
+use std::sync::{Mutex, OnceLock};
+
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::codegen::gpu::layout::arranged;
+use fusebox_compiler::codegen::gpu::{Language, compile};
+use fusebox_compiler::fuse::merge::Steering;
+use fusebox_compiler::reference::compare::Tolerance;
+use fusebox_compiler::reference::random;
+use fusebox_compiler::rewrite::{Settings, improve};
+use fusebox_compiler::target::TARGETS;
+use fusebox_models::blocks;
+use fusebox_runtime::device::gpu::driver::{Driver, Interface};
+use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
+
+use super::blocks::shrunk;
+use super::jit::{encoded, same};
+use super::{Interpreted, Witness, check_by};
+
+/// The device that all tests of this process share.
+pub(crate) fn device() -> Option<&'static Mutex<GraphicsDevice>> {
+    static DEVICE: OnceLock<Option<Mutex<GraphicsDevice>>> = OnceLock::new();
+    let opened = DEVICE.get_or_init(|| {
+        let driver = Driver::open(Interface::Vulkan);
+        driver.map(|driver| Mutex::new(GraphicsDevice::new(driver))).map_err(skipped).ok()
+    });
+    opened.as_ref()
+}
+
+#[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` hands over")]
+fn skipped(error: fusebox_runtime::error::Error) {
+    println!("skipped: {error}");
+}
+
+/// Compiles a kernel, runs it on the same buffers, and compares what it stores.
+pub(crate) fn on_gpu(run: &Interpreted<'_>) -> Result<(), String> {
+    let Some(device) = device() else { return Ok(()) };
+    let code = compile(run.kernel, Language::Wgsl).map_err(|error| error.to_string())?;
+    let symbols: Vec<i64> = code.symbols.iter().map(|symbol| run.symbols[&symbol.name]).collect();
+    let params = run.kernel.params.values().zip(run.before.0.values()).zip(&run.stored);
+    let plain: Vec<Vec<u8>> = params
+        .map(|((param, before), stored)| {
+            stored.map_or_else(|| encoded(param.format, before), <[u8]>::to_vec)
+        })
+        .collect();
+    let formats = run.kernel.params.values().map(|param| param.format);
+    let mut memory: Vec<Vec<u8>> =
+        formats.zip(&plain).map(|(format, bytes)| arranged(format, bytes).into_owned()).collect();
+    let device = device.lock().unwrap();
+    device.run(&code, &mut memory, &symbols).map_err(|error| format!("{error}\n{}", code.source))?;
+    for (memory, plain) in memory.iter_mut().zip(&plain) {
+        memory.truncate(plain.len());
+    }
+    same(run, &memory, Numbers::Single).map_err(|what| format!("{what}\n{}", code.source))
+}
+
+#[test]
+fn every_kernel_of_every_block_runs_right_on_a_gpu() {
+    for name in blocks::NAMES {
+        for tokens in [1, 3] {
+            for target in TARGETS.into_iter().filter(|target| Language::of(target).is_some()) {
+                let (graph, _) = improve(&shrunk(name, tokens), &Settings::new(target));
+                let bindings = random::bindings(&graph, 13, &[]);
+                let checks = (Tolerance::of(&graph), Some(on_gpu as Witness));
+                check_by(&graph, &bindings, &target, Steering::default(), checks)
+                    .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+"""Compiles CUDA C++ without a GPU.
+
+In: a listing of `--print-kernels=source --target cuda-sm90` on standard input, and architectures as arguments. Out: a line
+for each kernel and architecture with registers, stack and spilled bytes; exit code 1 where one does not compile, or
+where a kernel of the listing spills and `--no-spills` is given.
+Needs the wheels nvidia-cuda-nvrtc, nvidia-cuda-runtime and nvidia-cuda-cccl; usage is told where triton's cuobjdump is.
+"""
+
+import ctypes
+import pathlib
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+
+def packages():
+    return pathlib.Path(sysconfig.get_paths()["purelib"])
+
+
+def found(pattern):
+    paths = sorted(packages().glob(pattern))
+    return paths[0] if paths else None
+
+
+def library():
+    path = found("nvidia/**/libnvrtc.so.*")
+    if path is None:
+        sys.exit("libnvrtc is missing: pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl")
+    nvrtc = ctypes.CDLL(str(path))
+    nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return nvrtc
+
+
+def includes():
+    headers = [path.parent for path in packages().glob("nvidia/**/cuda_fp16.h")]
+    return sorted({str(path) for path in headers})
+
+
+def compiled(nvrtc, source, architecture):
+    """The machine code of a source, or the compiler's words."""
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    options = [f"--gpu-architecture={architecture}", "--std=c++17"] + [f"-I{path}" for path in includes()]
+    array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
+    size = ctypes.c_size_t()
+    if failed:
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        return None, log.value.decode()
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    cubin = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, cubin)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return cubin.raw, ""
+
+
+def usage(cubin):
+    """Registers, stack and local memory of a kernel, where triton's tools are there."""
+    tool = found("triton/backends/nvidia/bin/cuobjdump")
+    if tool is None:
+        return None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=False).stdout
+    numbers = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text)
+    return tuple(int(number) for number in numbers.groups()) if numbers else None
+
+
+def kernels(listing):
+    for piece in re.split(r"(?m)^(?=// kernel )", listing):
+        if piece.startswith("// kernel "):
+            yield piece.split("\n", 1)[0][len("// kernel "):], piece
+
+
+def main():
+    architectures = [argument for argument in sys.argv[1:] if not argument.startswith("--")] or ["sm_90a"]
+    no_spills, is_quiet = "--no-spills" in sys.argv, "--quiet" in sys.argv
+    nvrtc = library()
+    n_compiled, faults = 0, []
+    for name, source in kernels(sys.stdin.read()):
+        for architecture in architectures:
+            cubin, log = compiled(nvrtc, source, architecture)
+            if cubin is None:
+                faults.append(f"{architecture} {name}: {log}")
+                continue
+            n_compiled += 1
+            used = usage(cubin)
+            if used is None:
+                line = f"{architecture} {name}: compiled"
+            else:
+                registers, stack, _, local = used
+                line = f"{architecture} {name}: {registers} registers, {stack} bytes of stack, {local} local"
+                if no_spills and (stack or local):
+                    faults.append(line)
+            if not is_quiet:
+                print(line)
+    print(f"{n_compiled} compiled, {len(faults)} faults")
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    sys.exit(1 if faults or n_compiled == 0 else 0)
+
+
+main()
