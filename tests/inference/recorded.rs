@@ -207,6 +207,10 @@ fn fast() -> Run {
     run
 }
 
+/// Stored numbers of these checkpoints lie on a grid of whole numbers, so many activations of the first block lie exactly
+/// between two of 8 bits. The last bit of a sum of squares decides which one is taken, and every such decision moves
+/// logits by a hundredth: the program itself differs from itself by 2.6e-2 once another optimisation level adds up in
+/// another order. Rounded activations cannot be held against it more closely than that.
 #[test]
 fn checkpoints_of_qwen3_c_answer_as_its_own_program() {
     let Some(folder) = oracles::folder() else { return };
@@ -214,7 +218,7 @@ fn checkpoints_of_qwen3_c_answer_as_its_own_program() {
     let (path, prompts) = (folder.join("k256-qwen3.bin"), prompts(&folder, None));
     let mut exact = fast();
     exact.settings.cache = DType::F32;
-    for (run, bar) in [(Run::new(Numbers::Single), 6e-2), (exact, 6e-2)] {
+    for (run, bar) in [(Run::new(Numbers::Single), 4e-2), (exact, 4e-2)] {
         let errors = errors(run, &path, &prompts, false);
         let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);
         println!("{worst:.2e} {}", run.numbers);
