@@ -1,7 +1,8 @@
 //! `fusebox bench`: how many tokens a second a model takes and gives.
 //!
 //! In: a model, lengths, depths and numbers of threads. Out: a rate for every repetition of every test, as a table, as
-//! JSON or as comma-separated values.
+//! JSON or as comma-separated values. Beside each stand the bytes that were moved in a second, their share of what
+//! memory gave just before and after, and a hash of the likeliest tokens: equal hashes mean equal answers.
 //! `prefill` takes tokens at once, at the start and behind each depth; `decode` takes them one by one behind each.
 //! A warm-up goes before. The tokens are made up: what they are makes no difference to the time.
 
@@ -9,10 +10,14 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
+use fusebox_compiler::foundation::hash::stable_hash;
+use fusebox_compiler::schedule::Plan;
 use fusebox_models::layers::embed::Scored;
 use fusebox_runtime::session::Session;
 use serde_json::json;
 
+use crate::kernels::bytes_of_replay;
+use crate::machine;
 use crate::opening::{Opened, Which, n_threads};
 use crate::output::{note, print, table};
 use crate::progress::Progress;
@@ -82,8 +87,31 @@ struct Test {
 struct Measured {
     test: Test,
     n_threads: usize,
-    /// Tokens a second, for every repetition.
-    rates: Vec<f64>,
+    /// Bytes that a repetition moves.
+    bytes: f64,
+    /// Bytes a second that memory gave, before and after.
+    bandwidth: f64,
+    repeats: Vec<Repeat>,
+}
+
+/// A test, done once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Repeat {
+    seconds: f64,
+    /// Of the tokens that were likeliest behind each replay.
+    hash: u64,
+}
+
+impl Measured {
+    /// Tokens a second.
+    fn rate(&self, repeat: &Repeat) -> f64 {
+        self.test.n_tokens as f64 / repeat.seconds
+    }
+
+    /// Bytes a second.
+    fn moved(&self, repeat: &Repeat) -> f64 {
+        self.bytes / repeat.seconds
+    }
 }
 
 impl Kind {
@@ -153,6 +181,7 @@ fn measure(
     progress.begin("compiling");
     let mut session = opened.session(n_threads, context, Scored::Last)?;
     let mut measured = Vec::new();
+    let mut before = machine::bandwidth(n_threads);
     for test in tests {
         progress.begin(&format!("{} of {} behind {}", test.kind.name(), test.n_tokens, test.depth));
         let warm = match test.kind {
@@ -160,19 +189,19 @@ fn measure(
             Kind::Decode => Test { n_tokens: test.n_tokens.min(N_WARM), ..*test },
         };
         once(&mut session, warm)?;
-        let rates = (0..n_repeats).map(|_| once(&mut session, *test));
-        measured.push(Measured { test: *test, n_threads, rates: rates.collect::<Result<_, _>>()? });
+        let repeats = (0..n_repeats).map(|_| once(&mut session, *test)).collect::<Result<_, _>>()?;
+        let after = machine::bandwidth(n_threads);
+        let (bytes, bandwidth) = (bytes_of(&session, *test), f64::midpoint(before, after));
+        measured.push(Measured { test: *test, n_threads, bytes, bandwidth, repeats });
+        before = after;
     }
     drop(progress);
     note(&format!("measured on {}", session.device()));
     Ok(measured)
 }
 
-/// Tokens a second of a test done once.
-fn once(session: &mut Session, test: Test) -> Result<f64, String> {
-    let fed = |session: &mut Session, tokens: &[u32]| {
-        session.feed(tokens).map(|_| ()).map_err(|error| error.to_string())
-    };
+/// Does a test once. What looks for the likeliest token is not timed.
+fn once(session: &mut Session, test: Test) -> Result<Repeat, String> {
     let token = |position: usize, n: usize| (position.wrapping_mul(7919).wrapping_add(13) % n) as u32;
     let n_vocab = session.n_vocab();
     let made_up = |from: usize, to: usize| -> Vec<u32> { (from..to).map(|at| token(at, n_vocab)).collect() };
@@ -182,12 +211,35 @@ fn once(session: &mut Session, test: Test) -> Result<f64, String> {
         fed(session, &missing)?;
     }
     let tokens = made_up(test.depth, test.depth + test.n_tokens);
-    let start = Instant::now();
-    match test.kind {
-        Kind::Prefill => fed(session, &tokens)?,
-        Kind::Decode => tokens.iter().try_for_each(|token| fed(session, &[*token]))?,
+    let n_at_once = if test.kind == Kind::Prefill { tokens.len() } else { 1 };
+    let (mut seconds, mut likeliest) = (0.0, Vec::new());
+    for tokens in tokens.chunks(n_at_once) {
+        let start = Instant::now();
+        fed(session, tokens)?;
+        seconds += start.elapsed().as_secs_f64();
+        let logits = session.logits();
+        likeliest.push((0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a))));
     }
-    Ok(test.n_tokens as f64 / start.elapsed().as_secs_f64().max(1e-9))
+    Ok(Repeat { seconds: seconds.max(1e-9), hash: stable_hash(&likeliest) })
+}
+
+fn fed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
+    session.feed(tokens).map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// Bytes that a test moves; one by one, as many as the token in the middle.
+fn bytes_of(session: &Session, test: Test) -> f64 {
+    let [decode, _] = session.plans();
+    if test.kind == Kind::Decode {
+        return test.n_tokens as f64 * bytes_of_replay(decode, test.depth + test.n_tokens / 2, 1);
+    }
+    let pieces = session.pieces(test.n_tokens);
+    let mut position = test.depth;
+    let mut of_piece = |(plan, n_tokens): (&Plan, usize)| {
+        position += n_tokens;
+        bytes_of_replay(plan, position - n_tokens, n_tokens)
+    };
+    pieces.map(&mut of_piece).sum()
 }
 
 /// The mean, and how far the rates are from it.
@@ -198,44 +250,63 @@ fn spread(rates: &[f64]) -> (f64, f64) {
 }
 
 fn as_table(all: &[Measured]) -> String {
-    let heads = ["test", "tokens", "depth", "threads", "tok/s", "±"].map(str::to_owned);
-    let row = |Measured { test, n_threads, rates }: &Measured| {
-        let (mean, deviation) = spread(rates);
-        [
+    let heads = ["test", "tokens", "depth", "threads", "tok/s", "±", "ms", "GB/s", "share", "hash"];
+    let row = |measured: &Measured| {
+        let Measured { test, n_threads, bandwidth, repeats, .. } = measured;
+        let (mean, deviation) = spread(&repeats.iter().map(|own| measured.rate(own)).collect::<Vec<_>>());
+        let (moved, _) = spread(&repeats.iter().map(|own| measured.moved(own)).collect::<Vec<_>>());
+        let (seconds, _) = spread(&repeats.iter().map(|own| own.seconds).collect::<Vec<_>>());
+        let is_same = repeats.iter().all(|own| own.hash == repeats[0].hash);
+        vec![
             test.kind.name().to_owned(),
             test.n_tokens.to_string(),
             test.depth.to_string(),
             n_threads.to_string(),
             format!("{mean:.1}"),
             format!("{deviation:.1}"),
+            format!("{:.1}", 1e3 * seconds),
+            format!("{:.1}", moved / 1e9),
+            format!("{:.0} %", 100.0 * moved / bandwidth.max(1.0)),
+            if is_same { format!("{:016x}", repeats[0].hash) } else { "differs".to_owned() },
         ]
     };
-    let rule = ["---", "---:", "---:", "---:", "---:", "---:"].map(str::to_owned);
-    let rows: Vec<Vec<String>> =
-        [heads, rule].into_iter().chain(all.iter().map(row)).map(Vec::from).collect();
+    let rule = (0..heads.len()).map(|column| if column == 0 { "---" } else { "---:" }.to_owned()).collect();
+    let heads = heads.map(str::to_owned).to_vec();
+    let rows: Vec<Vec<String>> = [heads, rule].into_iter().chain(all.iter().map(row)).collect();
     let barred = |line: &str| format!("| {line} |\n");
-    table("lrrrrr", " | ", &rows).lines().map(barred).collect()
+    table("lrrrrrrrrr", " | ", &rows).lines().map(barred).collect()
 }
 
 fn as_json(all: &[Measured]) -> String {
-    let object = |Measured { test, n_threads, rates }: &Measured| {
+    let object = |measured: &Measured| {
+        let Measured { test, n_threads, bandwidth, repeats, .. } = measured;
+        let each = |value: &dyn Fn(&Repeat) -> f64| repeats.iter().map(value).collect::<Vec<f64>>();
         json!({
             "test": test.kind.name(),
             "tokens": test.n_tokens,
             "depth": test.depth,
             "threads": n_threads,
-            "tok_s": rates,
+            "tok_s": each(&|own| measured.rate(own)),
+            "ms": each(&|own| 1e3 * own.seconds),
+            "gb_s": each(&|own| measured.moved(own) / 1e9),
+            "share": each(&|own| measured.moved(own) / bandwidth.max(1.0)),
+            "bandwidth_gb_s": bandwidth / 1e9,
+            "hash": repeats.iter().map(|own| format!("{:016x}", own.hash)).collect::<Vec<_>>(),
         })
     };
     format!("{:#}\n", json!(all.iter().map(object).collect::<Vec<_>>()))
 }
 
 fn as_csv(all: &[Measured]) -> String {
-    let mut text = "test,tokens,depth,threads,repeat,tok_s\n".to_owned();
-    for Measured { test, n_threads, rates } in all {
-        for (repeat, rate) in rates.iter().enumerate() {
-            let Test { kind, n_tokens, depth } = test;
-            let _ = writeln!(text, "{},{n_tokens},{depth},{n_threads},{repeat},{rate}", kind.name());
+    let mut text = "test,tokens,depth,threads,repeat,tok_s,ms,gb_s,share,hash\n".to_owned();
+    for measured in all {
+        let Measured { test: Test { kind, n_tokens, depth }, n_threads, bandwidth, repeats, .. } = measured;
+        for (repeat, own) in repeats.iter().enumerate() {
+            let (rate, ms, moved) = (measured.rate(own), 1e3 * own.seconds, measured.moved(own));
+            let (rest, share) = (format!("{n_threads},{repeat},{rate},{ms}"), moved / bandwidth.max(1.0));
+            let gb_s = moved / 1e9;
+            let _ =
+                writeln!(text, "{},{n_tokens},{depth},{rest},{gb_s},{share},{:016x}", kind.name(), own.hash);
         }
     }
     text

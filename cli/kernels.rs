@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use fusebox_compiler::codegen::source;
 use fusebox_compiler::error::Error;
+use fusebox_compiler::kernel::Param;
 use fusebox_compiler::kernel::measure::measure;
 use fusebox_compiler::schedule::{KernelId, Plan, Step};
 use fusebox_compiler::target::Target;
@@ -66,6 +67,28 @@ pub(crate) fn sources(plan: &Plan, target: &Target) -> Result<String, String> {
     Ok(sources.map_err(|error| error.to_string())?.join("\n"))
 }
 
+/// Bytes that a replay reads and writes, with so many tokens from a position on.
+pub(crate) fn bytes_of_replay(plan: &Plan, position: usize, n_tokens: usize) -> f64 {
+    let mut of_kernel: BTreeMap<KernelId, f64> = BTreeMap::new();
+    let mut of_step = |step: &Step| {
+        *of_kernel.entry(step.kernel).or_insert_with(|| bytes_of_launch(plan, step, position, n_tokens))
+    };
+    plan.steps.iter().map(&mut of_step).sum()
+}
+
+fn bytes_of_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> f64 {
+    let value = |symbol: Symbol| match symbol.name.as_str() {
+        POSITION => position as i64,
+        TOKENS => n_tokens as i64,
+        _ => symbol.near,
+    };
+    let kernel = &plan.kernels[step.kernel];
+    let elements = measure(kernel).elements;
+    let bytes =
+        |(id, param): (_, &Param)| elements[id].evaluate(value) as f64 * param.format.bytes_per_element();
+    kernel.params.iter().map(bytes).sum()
+}
+
 /// How many launches the block has that is used most often.
 pub(crate) fn per_block(plan: &Plan) -> usize {
     let mut blocks: BTreeMap<usize, Vec<KernelId>> = BTreeMap::new();
@@ -116,11 +139,6 @@ fn rows<'p>(plan: &'p Plan, times: &[Duration]) -> Vec<Row<'p>> {
 }
 
 fn as_table(plan: &Plan, times: &[Duration], position: usize, n_threads: usize) -> String {
-    let value = |symbol: Symbol| match symbol.name.as_str() {
-        POSITION => position as i64,
-        TOKENS => 1,
-        _ => symbol.near,
-    };
     let bandwidth = machine::bandwidth(n_threads);
     let heads = [
         "step",
@@ -140,10 +158,7 @@ fn as_table(plan: &Plan, times: &[Duration], position: usize, n_threads: usize) 
     for Row { first, n_launches, step, time } in rows(plan, times) {
         let kernel = &plan.kernels[step.kernel];
         let measure = measure(kernel);
-        let moved = kernel.params.iter().map(|(id, param)| {
-            measure.elements[id].evaluate(value) as f64 * param.format.bytes_per_element()
-        });
-        let (moved, n) = (moved.sum::<f64>(), n_launches as f64);
+        let (moved, n) = (bytes_of_launch(plan, step, position, 1), n_launches as f64);
         all_bytes += moved * n;
         all_flops += measure.flops * n;
         all_ops += step.n_ops * n_launches;

@@ -15,6 +15,12 @@ fn json_has_a_row_for_each_test() {
     let row = |row: &Value| {
         assert_eq!(row["tok_s"].as_array().map(Vec::len), Some(2));
         assert!(row["tok_s"][0].as_f64().is_some_and(|rate| rate > 0.0));
+        for key in ["ms", "gb_s", "share"] {
+            let values = row[key].as_array().expect("a value for each repetition");
+            assert!(values.len() == 2 && values.iter().all(|value| value.as_f64() > Some(0.0)), "{row}");
+        }
+        assert!(row["bandwidth_gb_s"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["hash"][0], row["hash"][1], "the same tokens give the same answers");
         let number = |key: &str| row[key].as_u64().expect("a number");
         (
             row["test"].as_str().expect("a name").to_owned(),
@@ -30,6 +36,11 @@ fn json_has_a_row_for_each_test() {
         expected.extend([3, 16].map(|depth| ("decode".to_owned(), 4, depth, threads)));
     }
     assert_eq!(rows, expected);
+    // Nor do threads change answers.
+    let hash = |row: usize| told[row]["hash"][0].as_str().expect("a hash").to_owned();
+    let half = expected.len() / 2;
+    assert!((0..half).all(|row| hash(row) == hash(half + row)));
+    assert_ne!(hash(0), hash(1), "other places have other answers");
 }
 
 #[test]
@@ -38,6 +49,9 @@ fn a_table_and_values_have_the_same_rows() {
     assert!(table.starts_with("| test ") && table.lines().count() == 4, "{table}");
     assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')), "{table}");
     let values = told(&[&SMALL[..], &["-t", "1", "-o", "csv"]].concat());
-    assert!(values.starts_with("test,tokens,depth,threads,repeat,tok_s\nprefill,8,0,1,0,"), "{values}");
+    assert!(
+        values.starts_with("test,tokens,depth,threads,repeat,tok_s,ms,gb_s,share,hash\nprefill,8,0,1,0,"),
+        "{values}"
+    );
     assert_eq!(values.lines().count(), 5);
 }

@@ -93,6 +93,15 @@ impl Session {
         [&self.decode.plan, &self.prefill.plan]
     }
 
+    /// The replays that so many tokens at once become: the plan of each, and how many tokens it takes.
+    pub fn pieces(&self, n_tokens: usize) -> impl Iterator<Item = (&Plan, usize)> {
+        let most = self.prefill.most_tokens;
+        (0..n_tokens).step_by(most).map(move |first| {
+            let n = most.min(n_tokens - first);
+            (&self.shape(n).plan, n)
+        })
+    }
+
     /// What the device holds.
     pub fn footprint(&self) -> Footprint {
         self.device.footprint()

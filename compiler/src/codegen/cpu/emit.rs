@@ -4,7 +4,7 @@
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them. Code for a whole nest, where there is
-//! a faster form, belongs in `nest`: `product.rs` and `vector.rs` have one.
+//! a faster form, belongs in `nest`: `product.rs` and `vector.rs` have one; `skip.rs` finds rounds to leave out.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,12 @@ use cranelift_frontend::{FunctionBuilder, Variable};
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::hoist::{Step, What, rounded, steps};
+use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::CONSTANT;
 use crate::codegen::cpu::micro::{Table, table};
 use crate::codegen::cpu::product::Rounded;
 use crate::codegen::cpu::scalar::type_of;
+use crate::codegen::cpu::skip::hidden;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::verify::types::expr_dtypes;
@@ -244,9 +246,21 @@ impl Emitter<'_, '_> {
         for stmt in body {
             match stmt {
                 Stmt::Nest(nest) => self.nest(nest),
-                Stmt::Loop { var, body } => self.each(&[*var], &mut |emitter| emitter.body(body)),
+                Stmt::Loop { var, body } => {
+                    let is_exact = self.cpu.numbers == Numbers::Exact;
+                    let hidden = if is_exact { Vec::new() } else { hidden(self.part, body) };
+                    self.each(&[*var], &mut |emitter| emitter.unless(&hidden, body));
+                }
             }
         }
+    }
+
+    /// Runs a body, but where one of some indices is above zero.
+    fn unless(&mut self, hidden: &[Index], body: &[Stmt]) {
+        let Some((index, others)) = hidden.split_first() else { return self.body(body) };
+        let (index, zero) = (self.index(index), self.whole(0));
+        let is_seen = self.builder.ins().icmp(IntCC::SignedLessThanOrEqual, index, zero);
+        self.when(is_seen, |emitter| emitter.unless(others, body));
     }
 
     pub(super) fn nest(&mut self, nest: &Nest) {

@@ -41,6 +41,7 @@ mod memory;
 mod micro;
 mod product;
 mod scalar;
+mod skip;
 mod vector;
 
 use jit::Code;

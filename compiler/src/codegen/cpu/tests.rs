@@ -16,6 +16,7 @@ use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
 mod products;
+mod skips;
 
 fn code(text: &str) -> Code {
     Cpu::host(Numbers::Exact).unwrap().compile(&parse(text).unwrap()).unwrap()

@@ -6,7 +6,8 @@
 //! Several rows at a time hide how long an addition takes; tiles of rows and columns use what was loaded more than
 //! once.
 
-/// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals`, `lanes` of vectors `V`.
+/// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals` (of four) and
+/// `lanes` of vectors `V`.
 macro_rules! single_forms {
     ($(#[$attr:meta])* tile $rows:literal by $cols:literal, mix $mixed:literal) => {
         /// Elements of a row that are unpacked at a time.

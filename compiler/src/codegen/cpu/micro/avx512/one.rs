@@ -1,6 +1,6 @@
-//! One vector of 8-bit numbers with rows of quantised weights.
+//! One vector of 8-bit numbers after the other with rows of quantised weights.
 //!
-//! In: rows and a rounded vector. Out: their products. Rows go one after another, and memory is asked for ahead of
+//! In: rows and rounded vectors. Out: their products. Rows go one after another, and memory is asked for ahead of
 //! what is multiplied: it comes fastest in one stream.
 //! `vpdpbusd` multiplies numbers without sign by numbers with one, so weights are moved up; what this adds is taken
 //! off again by the sums of the vector, which are known.
@@ -20,7 +20,7 @@ use crate::codegen::cpu::micro::avx512::fours::{
 use crate::codegen::cpu::micro::avx512::vector::{
     EVEN, ODD, V, add, ask_for, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
 };
-use crate::codegen::cpu::micro::rounding::Rounded;
+use crate::codegen::cpu::micro::rounding::{Rounded, row_bytes};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -30,24 +30,26 @@ const AHEAD: usize = 8192;
 /// Rows whose sums are added up together.
 const ROWS: usize = 4;
 
-/// The vector with all rows, `B` bytes at a time.
+/// Each vector with all rows, `B` bytes of a row at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn one<const S: usize, const B: usize>(job: &ProductView<'_>) {
-    let x = Rounded::new(job.x, job.k);
+pub(super) fn one_by_one<const S: usize, const B: usize>(job: &ProductView<'_>) {
     let n_groups = const { unit_groups(Storage::ALL[S]) };
     let done = job.k / 32 / n_groups * n_groups;
-    for r in (0..job.n_rows).step_by(ROWS) {
-        let n = ROWS.min(job.n_rows - r);
-        let mut sums = [zero(); ROWS];
-        for i in 0..n {
-            let row = job.w.row(r + i);
-            sums[i] = if n_groups == 8 { large::<S, B>(&row, x) } else { small::<S, B>(&row, x) };
-        }
-        job.out.add_down(r, 0, &totals(sums)[..n]);
-        if done < job.k / 32 {
+    for (c, x) in job.x.chunks_exact(row_bytes(job.k)).enumerate() {
+        let x = Rounded::new(x, job.k);
+        for r in (0..job.n_rows).step_by(ROWS) {
+            let n = ROWS.min(job.n_rows - r);
+            let mut sums = [zero(); ROWS];
             for i in 0..n {
-                job.out.add(r + i, 0, rest::<S>(&job.w.row(r + i), x, done..job.k / 32));
+                let row = job.w.row(r + i);
+                sums[i] = if n_groups == 8 { large::<S, B>(&row, x) } else { small::<S, B>(&row, x) };
+            }
+            job.out.add_down(r, c, &totals(sums)[..n]);
+            if done < job.k / 32 {
+                for i in 0..n {
+                    job.out.add(r + i, c, rest::<S>(&job.w.row(r + i), x, done..job.k / 32));
+                }
             }
         }
     }

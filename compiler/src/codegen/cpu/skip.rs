@@ -1,0 +1,206 @@
+//! Rounds of a loop that change nothing, because a mask hides all they look at.
+//!
+//! In: the body of a loop. Out: for each comparison that hides scores, an index; where it is above zero, the comparison
+//! is false for everything the round looks at, and nothing that outlives the round would change.
+//! That is proven by going through the body once, with what is known of every value where the comparison is false:
+//! hidden scores are minus infinity, their exponentials zero, and what is scaled by one or grows by nothing stays.
+//! Other numbers count as finite here, as they do wherever minus infinity is a mask.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::graph::op::{Binary, Fold, Scalar, Unary};
+use crate::kernel::index::{Atom, Index, Vars};
+use crate::kernel::{Expr, ExprId, Nest, Part, Place, Range, Stmt, TileId, VarId};
+
+/// What is known of a scalar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Known {
+    BelowAll,
+    Zero,
+    One,
+    /// An element of a tile, as it was before the round.
+    Before(TileId, Vec<Index>),
+    Nothing,
+}
+
+/// What is known of all elements of a tile that the round has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    BelowAll,
+    Zero,
+    One,
+    /// The same element of a tile, as it was before the round.
+    Before(TileId),
+    Nothing,
+}
+
+/// Indices above zero where a round of the loop may be left out.
+pub(super) fn hidden(part: &Part, body: &[Stmt]) -> Vec<Index> {
+    let mut nests = Vec::new();
+    for stmt in body {
+        let Stmt::Nest(nest) = stmt else { return Vec::new() };
+        nests.push(nest);
+    }
+    let mut found = Vec::new();
+    for (number, nest) in nests.iter().enumerate() {
+        for expr in nest.exprs.values() {
+            let Expr::Select(test, ..) = expr else { continue };
+            let Some(index) = above_zero_where_false(nest, *test, &part.vars) else { continue };
+            if Round::new((number, *test)).is_idle(part, &nests, body) {
+                found.push(index);
+            }
+        }
+    }
+    found
+}
+
+/// An index that is above zero only where a comparison is false for all values of the nest's loops.
+fn above_zero_where_false(nest: &Nest, test: ExprId, vars: &Vars) -> Option<Index> {
+    let (a, b, most) = match &nest.exprs[test] {
+        Expr::Binary(Binary::Le, a, b) => (a, b, 0),
+        Expr::Binary(Binary::Lt, a, b) => (a, b, 1),
+        _ => return None,
+    };
+    let difference = whole(nest, *a)?.minus(&whole(nest, *b)?);
+    let mut least = Index::constant(difference.offset() + most);
+    for (atom, factor) in difference.terms() {
+        let term = match atom {
+            Atom::Var(var) if nest.loops.contains(var) => end_of(*var, *factor < 0, vars),
+            Atom::Var(_) | Atom::Symbols(_) => Index::atom(atom.clone()),
+            _ => return None,
+        };
+        least = least.plus(&term.times(*factor));
+    }
+    Some(least)
+}
+
+/// No more than the first value of a loop, or no less than the last.
+fn end_of(var: VarId, is_last: bool, vars: &Vars) -> Index {
+    match &vars[var].range {
+        Range::Whole { len } if is_last => Index::sym(len).minus(&Index::constant(1)),
+        Range::Whole { .. } => Index::default(),
+        Range::Within { of } => match &vars[*of].range {
+            Range::Blocks { block, .. } if is_last => Index::var(*of).plus(&Index::constant(block - 1)),
+            _ => Index::var(*of),
+        },
+        Range::Blocks { .. } => Index::var(var),
+    }
+}
+
+/// A scalar that is a sum of positions.
+fn whole(nest: &Nest, id: ExprId) -> Option<Index> {
+    match &nest.exprs[id] {
+        Expr::Position(index) => Some(index.clone()),
+        Expr::Const(Scalar::I32(number)) => Some(Index::constant(i64::from(*number))),
+        Expr::Binary(Binary::Add, a, b) => Some(whole(nest, *a)?.plus(&whole(nest, *b)?)),
+        Expr::Binary(Binary::Sub, a, b) => Some(whole(nest, *a)?.minus(&whole(nest, *b)?)),
+        _ => None,
+    }
+}
+
+/// A round in which a comparison is false.
+struct Round {
+    /// The number of its nest, and which scalar it is.
+    test: (usize, ExprId),
+    contents: BTreeMap<TileId, Content>,
+    read_before: BTreeSet<TileId>,
+}
+
+impl Round {
+    fn new(test: (usize, ExprId)) -> Self {
+        Self { test, contents: BTreeMap::new(), read_before: BTreeSet::new() }
+    }
+
+    /// Whether nothing that outlives the round changes.
+    fn is_idle(mut self, part: &Part, nests: &[&Nest], body: &[Stmt]) -> bool {
+        for (number, nest) in nests.iter().enumerate() {
+            let Place::Tile(tile) = nest.target else { return false };
+            let content = match self.stored(number, nest) {
+                Known::BelowAll => Content::BelowAll,
+                Known::Zero => Content::Zero,
+                Known::One => Content::One,
+                Known::Before(tile, at) if at == nest.at => Content::Before(tile),
+                Known::Before(..) | Known::Nothing => Content::Nothing,
+            };
+            self.contents.insert(tile, content);
+        }
+        let is_kept = |tile: &TileId| {
+            let is_inner = !self.read_before.contains(tile) && !is_read(&part.body, *tile, body);
+            is_inner || self.contents[tile] == Content::Before(*tile)
+        };
+        self.contents.keys().all(is_kept)
+    }
+
+    /// What a nest stores.
+    fn stored(&mut self, number: usize, nest: &Nest) -> Known {
+        let value = self.known(number, nest, nest.value);
+        let Some(folding) = &nest.fold else { return value };
+        let init = folding.init.map(|init| self.known(number, nest, init));
+        match (folding.fold, value) {
+            (Fold::Max, Known::BelowAll) => init.unwrap_or(Known::BelowAll),
+            (Fold::Sum, Known::Zero) => init.unwrap_or(Known::Zero),
+            _ => Known::Nothing,
+        }
+    }
+
+    fn known(&mut self, number: usize, nest: &Nest, id: ExprId) -> Known {
+        match &nest.exprs[id] {
+            Expr::Const(Scalar::F32(bits)) => match f32::from_bits(*bits) {
+                f32::NEG_INFINITY => Known::BelowAll,
+                0.0 => Known::Zero,
+                1.0 => Known::One,
+                _ => Known::Nothing,
+            },
+            Expr::Load { from: Place::Tile(tile), at } => match self.contents.get(tile) {
+                None => {
+                    self.read_before.insert(*tile);
+                    Known::Before(*tile, at.clone())
+                }
+                Some(Content::BelowAll) => Known::BelowAll,
+                Some(Content::Zero) => Known::Zero,
+                Some(Content::One) => Known::One,
+                Some(Content::Before(tile)) => Known::Before(*tile, at.clone()),
+                Some(Content::Nothing) => Known::Nothing,
+            },
+            Expr::Select(test, a, b) => {
+                let (a, b) = (self.known(number, nest, *a), self.known(number, nest, *b));
+                if a == b || (number, *test) == self.test { b } else { Known::Nothing }
+            }
+            Expr::Unary(Unary::Exp, a) => match self.known(number, nest, *a) {
+                Known::BelowAll => Known::Zero,
+                Known::Zero => Known::One,
+                Known::One | Known::Before(..) | Known::Nothing => Known::Nothing,
+            },
+            Expr::Binary(op, a, b) => {
+                let pair = (self.known(number, nest, *a), self.known(number, nest, *b));
+                match (op, pair) {
+                    (Binary::Add, (Known::BelowAll, _) | (_, Known::BelowAll))
+                    | (Binary::Sub, (Known::BelowAll, _)) => Known::BelowAll,
+                    (Binary::Sub, (Known::Before(a, i), Known::Before(b, j))) if (a, &i) == (b, &j) => {
+                        Known::Zero
+                    }
+                    (Binary::Mul, (Known::Zero, _) | (_, Known::Zero)) => Known::Zero,
+                    (Binary::Mul, (Known::One, x) | (x, Known::One)) => x,
+                    _ => Known::Nothing,
+                }
+            }
+            Expr::Const(Scalar::I32(_))
+            | Expr::Position(_)
+            | Expr::Load { from: Place::Param(_), .. }
+            | Expr::Unary(..)
+            | Expr::Cast(..) => Known::Nothing,
+        }
+    }
+}
+
+/// Whether a tile is read outside of a body.
+fn is_read(all: &[Stmt], tile: TileId, body: &[Stmt]) -> bool {
+    all.iter().any(|stmt| match stmt {
+        Stmt::Loop { body: own, .. } if std::ptr::eq(own.as_slice(), body) => false,
+        Stmt::Loop { body: own, .. } => is_read(own, tile, body),
+        Stmt::Nest(nest) => nest
+            .exprs
+            .values()
+            .any(|expr| matches!(expr, Expr::Load { from: Place::Tile(from), .. } if *from == tile)),
+    })
+}
