@@ -13,7 +13,7 @@ use cubecl_core::ir::{Builtin, ElemType, FloatKind, StorageType, Type, Variable}
 use crate::codegen::gpu::Language;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::room::Spot;
-use crate::codegen::gpu::writer::{F32, I32, U32, scalar};
+use crate::codegen::gpu::writer::{F32, I32, U32, builtin, constant, scalar};
 use crate::kernel::index::Index;
 use crate::kernel::{Access, Param, Part, Place, TileId};
 use crate::tensor::dtype::DType;
@@ -76,7 +76,7 @@ impl Emitter<'_> {
     /// Sixteen bits of an array of words, by their number behind a first word.
     pub(super) fn half_of_words(&mut self, list: Variable, first: usize, number: Variable) -> Variable {
         let word = self.writer.shift_right(number, 1);
-        let first = self.writer.number(first as i64);
+        let first = constant(first as i64);
         let word = self.writer.add(word, first);
         let word = self.writer.load(list, word);
         let odd = self.writer.and(number, 1);
@@ -89,7 +89,7 @@ impl Emitter<'_> {
         let elem = self.elem_of(tile);
         match self.spot(tile) {
             Spot::Shared(offset) => {
-                let offset = self.writer.number(offset as i64);
+                let offset = constant(offset as i64);
                 let element = self.writer.add(element, offset);
                 let list = self.room.shared(elem);
                 self.writer.load(list, element)
@@ -127,11 +127,11 @@ impl Emitter<'_> {
     /// Stores sixteen bits to an array of words.
     fn store_half(&mut self, list: Variable, element: Variable, bits: Variable) {
         let odd = self.writer.and(element, 1);
-        let one = self.writer.number(1);
+        let one = constant(1);
         let is_upper = self.equals(odd, one);
         let upper = self.writer.shift_left(bits, 16);
         let bits = self.writer.select(is_upper, upper, bits);
-        let [low, high] = [0xffff, 0xffff_0000].map(|mask| self.writer.number(mask));
+        let [low, high] = [0xffff, 0xffff_0000].map(constant);
         let others = self.writer.select(is_upper, low, high);
         let word = self.writer.shift_right(element, 1);
         self.writer.store_bits(list, word, others, bits);
@@ -144,7 +144,7 @@ impl Emitter<'_> {
         };
         match self.spot(tile) {
             Spot::Shared(offset) => {
-                let offset = self.writer.number(offset as i64);
+                let offset = constant(offset as i64);
                 let element = self.writer.add(element, offset);
                 let list = self.room.shared(self.elem_of(tile));
                 self.writer.store(list, element, value);
@@ -160,9 +160,8 @@ impl Emitter<'_> {
     /// The scratch buffer, and which of its words an element of a tile is.
     fn scratch_word(&mut self, offset: usize, element: Variable) -> (Variable, Variable) {
         let list = self.scratch.expect("a kernel whose tiles spill has a scratch buffer");
-        let [size, offset] =
-            [self.room.scratch_words(), offset].map(|number| self.writer.number(number as i64));
-        let own = self.writer.builtin(Builtin::CubePosX);
+        let [size, offset] = [self.room.scratch_words(), offset].map(|number| constant(number as i64));
+        let own = builtin(Builtin::CubePosX);
         let start = self.writer.mul(own, size);
         let start = self.writer.add(start, offset);
         (list, self.writer.add(start, element))

@@ -12,9 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use cubecl_core::ir::{Builtin, Id, Scope, StorageType, Type, Variable, VariableKind};
-use cubecl_core::prelude::{
-    CubeDim, ExecutionMode, KernelArg, KernelDefinition, KernelOptions, Visibility,
-};
+use cubecl_core::prelude::{CubeDim, ExecutionMode, KernelArg, KernelDefinition, KernelOptions, Visibility};
 use cubecl_core::{Compiler, WgpuCompilationOptions};
 use cubecl_cpp::MslCompiler;
 use cubecl_cpp::cuda::CudaDialect;
@@ -49,7 +47,7 @@ use emit::{Emitter, Touched};
 use memory::{Array, declared};
 use room::Room;
 use wide::{read_as_vectors, vectors};
-use writer::{I32, U32, Writer, scalar};
+use writer::{I32, U32, Writer, builtin, constant, scalar};
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::gpu";
@@ -180,7 +178,11 @@ impl fmt::Display for Code {
         let names: Vec<String> = names.collect();
         writeln!(f, "// kernel {:?} as {}: {THREADS} threads", self.kernel.name, self.language)?;
         writeln!(f, "// buffers: {}", names.join(", "))?;
-        writeln!(f, "// bytes of a workgroup: {} shared, {} of scratch", self.shared_bytes, self.scratch_bytes)?;
+        writeln!(
+            f,
+            "// bytes of a workgroup: {} shared, {} of scratch",
+            self.shared_bytes, self.scratch_bytes
+        )?;
         writeln!(f, "{}", self.source.trim())
     }
 }
@@ -212,11 +214,11 @@ pub fn compile(kernel: &Kernel, language: Language) -> Result<Code, Error> {
     let scratch = room.spills().then(|| given.buffer(Binding::Scratch, scalar(U32), Access::Write));
     let mut values = BTreeMap::new();
     for (number, symbol) in symbols.iter().enumerate() {
-        let number = writer.number(number as i64);
+        let number = constant(number as i64);
         let value = writer.load(list, number);
         values.insert(*symbol, writer.unsigned(value));
     }
-    let unit = writer.builtin(Builtin::UnitPos);
+    let unit = builtin(Builtin::UnitPos);
     let Some(part) = kernel.parts.first() else { return Err(bug("a kernel without parts")) };
     let mut emitter = Emitter {
         writer,

@@ -9,7 +9,7 @@ use cubecl_core::ir::Variable;
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::writer::Writes;
+use crate::codegen::gpu::writer::{Writes, constant};
 use crate::graph::op::Fold;
 
 impl Emitter<'_> {
@@ -19,7 +19,7 @@ impl Emitter<'_> {
         let mut value = value;
         let mut mask = plane / 2;
         while mask > 0 {
-            let other = self.writer.from_lane(value, mask);
+            let other = self.writer.lane(value, mask);
             value = self.fold(fold, value, other);
             mask /= 2;
         }
@@ -30,7 +30,7 @@ impl Emitter<'_> {
     fn reduced_in_memory(&mut self, fold: Fold, value: Variable, plane: u32, n: u32) -> Variable {
         let n_planes = THREADS / plane;
         let list = self.room.exchange(&mut self.writer, value.elem_type(), n_planes as usize);
-        let [size, zero] = [plane, 0].map(|number| self.writer.number(i64::from(number)));
+        let [size, zero] = [plane, 0].map(|number| constant(i64::from(number)));
         let (own, lane) = (self.writer.div(self.unit, size), self.writer.rem(self.unit, size));
         if plane == 1 {
             self.writer.store(list, own, value);
@@ -43,9 +43,9 @@ impl Emitter<'_> {
         while left > 1 {
             left /= 2;
             // Whole groups of numbers stay together, so the first of each is where it was.
-            let [n, half] = [n, left].map(|number| self.writer.number(i64::from(number)));
+            let [n, half] = [n, left].map(|number| constant(i64::from(number)));
             let place = self.writer.rem(self.unit, n);
-            let n_planes = self.writer.number(i64::from(n_planes));
+            let n_planes = constant(i64::from(n_planes));
             let folds = self.writer.below(place, half);
             let is_plane = self.writer.below(self.unit, n_planes);
             self.when(is_plane, |emitter| {
@@ -59,7 +59,7 @@ impl Emitter<'_> {
             self.writer.barrier(false);
         }
         // The first thread of a group reads what its next use of the list overwrites last of all.
-        let n = self.writer.number(i64::from(n));
+        let n = constant(i64::from(n));
         let group = self.writer.div(own, n);
         let first = self.writer.mul(group, n);
         let value = self.writer.load(list, first);

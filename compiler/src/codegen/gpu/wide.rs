@@ -12,7 +12,7 @@ use cubecl_core::ir::{Arithmetic, Type, Variable};
 use crate::codegen::gpu::decode::Spot;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::layout::{What, place};
-use crate::codegen::gpu::writer::{F32, I32, U32, scalar};
+use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Access, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, VarId};
@@ -126,7 +126,7 @@ impl Emitter<'_> {
         known: &dyn Fn(ExprId) -> Option<Variable>,
     ) -> Variable {
         let var = *folding.loops.last().expect("a fold has loops");
-        let len = self.writer.number(wide.len);
+        let len = constant(wide.len);
         let base = self.writer.mul(piece, len);
         let mut decoded: BTreeMap<ExprId, Decoded> = BTreeMap::new();
         for (id, (param, first)) in &wide.loads {
@@ -137,7 +137,7 @@ impl Emitter<'_> {
         }
         let mut sum: Option<Variable> = None;
         for i in 0..wide.len {
-            let i_number = self.writer.number(i);
+            let i_number = constant(i);
             let value = self.writer.add(base, i_number);
             self.vars.insert(var, value);
             let of = |id| decoded.get(&id).map(|own| own.values[i as usize]).or_else(|| known(id));
@@ -156,11 +156,11 @@ impl Emitter<'_> {
         let list = self.params[param].vectors.expect("what is read as vectors is bound so");
         if let Some(dtype) = format.plain() {
             let per_vector = 16 / dtype.bytes();
-            let size = self.writer.number(per_vector as i64);
+            let size = constant(per_vector as i64);
             let start = self.writer.div(element, size);
             let mut values = Vec::new();
             for number in 0..len / per_vector {
-                let number = self.writer.number(number as i64);
+                let number = constant(number as i64);
                 let at = self.writer.add(start, number);
                 let words = self.vector(list, at);
                 values.extend(words.into_iter().flat_map(|word| self.plain_of_word(dtype, word)));
@@ -168,7 +168,7 @@ impl Emitter<'_> {
             return Decoded { values, scale: None };
         }
         let n_elements = self.kernel.params[param].shape.max_len();
-        let block_len = self.writer.number(format.block_len() as i64);
+        let block_len = constant(format.block_len() as i64);
         let (block, i) = (self.writer.div(element, block_len), self.writer.rem(element, block_len));
         let spot = Spot { format, n_elements, list: self.params[param].list, block, i };
         self.quantised(spot, list, is_factor)
@@ -225,7 +225,7 @@ impl Emitter<'_> {
 
     /// Sixteen elements of four bits of a block of 32, and the fifth where there is one.
     fn quanta(&mut self, spot: Spot, list: Variable, half: Variable) -> Vec<Variable> {
-        let zero = self.writer.number(0);
+        let zero = constant(0);
         let words = self.vector_of(spot, list, What::Elements, zero);
         let shift = self.writer.shift_left(half, 2);
         let words = words.map(|word| self.writer.shift_right_by(word, shift));
@@ -338,7 +338,7 @@ impl Emitter<'_> {
     /// Sixteen bytes of a field of a block.
     fn vector_of(&mut self, spot: Spot, list: Variable, what: What, number: Variable) -> [Variable; 4] {
         let (start, bytes) = place(spot.format, spot.n_elements, what);
-        let [first, size] = [start / 16, bytes / 16].map(|number| self.writer.number(number as i64));
+        let [first, size] = [start / 16, bytes / 16].map(|number| constant(number as i64));
         let at = self.writer.mul(spot.block, size);
         let at = self.writer.add(at, first);
         let at = self.writer.add(at, number);

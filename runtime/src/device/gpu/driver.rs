@@ -198,7 +198,8 @@ impl Driver {
     pub(super) fn pipeline(&self, code: &Code) -> Result<Pipeline, Error> {
         let (n, limit) = (code.bindings.len(), self.limits.max_storage_buffers_per_shader_stage);
         if n > limit as usize {
-            let what = format!("the number of buffers of kernel {:?} on {}", code.kernel.name, self.found.name);
+            let what =
+                format!("the number of buffers of kernel {:?} on {}", code.kernel.name, self.found.name);
             return Err(CompilerError::Limit { what, found: n as u64, limit: u64::from(limit) }.into());
         }
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
@@ -241,7 +242,8 @@ impl Driver {
             return Err(CompilerError::Limit { what, found: piece.bytes as u64, limit: largest }.into());
         }
         let numbered = pieces.iter().enumerate();
-        let entries: Vec<BindGroupEntry<'_>> = numbered.map(|(number, piece)| entry(number, *piece)).collect();
+        let entries: Vec<BindGroupEntry<'_>> =
+            numbered.map(|(number, piece)| entry(number, *piece)).collect();
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
         let bound = self.device.create_bind_group(&descriptor);
@@ -254,7 +256,7 @@ impl Driver {
     /// Runs launches in order, then copies pieces one behind another to the start of a staging buffer.
     pub(super) fn submit(&self, dispatches: &[Dispatch<'_>], copies: &[Piece<'_>], staging: &Buffer) {
         let mut encoder = self.device.create_command_encoder(&CommandEncoderDescriptor::default());
-        self.record(&mut encoder, dispatches);
+        record(&mut encoder, dispatches);
         let mut to = 0;
         for piece in copies {
             let bytes = piece.bytes.next_multiple_of(4) as u64;
@@ -262,15 +264,6 @@ impl Driver {
             to += bytes;
         }
         self.queue.submit([encoder.finish()]);
-    }
-
-    fn record(&self, encoder: &mut CommandEncoder, dispatches: &[Dispatch<'_>]) {
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        for Dispatch { pipeline, bound, n_groups } in dispatches.iter().filter(|it| it.n_groups > 0) {
-            pass.set_pipeline(&pipeline.pipeline);
-            pass.set_bind_group(0, *bound, &[]);
-            pass.dispatch_workgroups(*n_groups, 1, 1);
-        }
     }
 
     /// The first bytes of a staging buffer, once all that was submitted is done.
@@ -291,6 +284,15 @@ impl Driver {
     /// The most workgroups of a launch.
     pub(super) fn most_groups(&self) -> u32 {
         self.limits.max_compute_workgroups_per_dimension
+    }
+}
+
+fn record(encoder: &mut CommandEncoder, dispatches: &[Dispatch<'_>]) {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+    for Dispatch { pipeline, bound, n_groups } in dispatches.iter().filter(|it| it.n_groups > 0) {
+        pass.set_pipeline(&pipeline.pipeline);
+        pass.set_bind_group(0, *bound, &[]);
+        pass.dispatch_workgroups(*n_groups, 1, 1);
     }
 }
 
