@@ -1,12 +1,13 @@
 //! Kernels as code for GPUs, made with the compilers of CubeCL.
 //!
-//! In: any kernel and a language. Out: [`Code`]: a source, and what must be given to it; or why there is none: the kernel
-//! does not verify, or its numbers do not fit.
+//! In: any kernel and a language. Out: [`Code`]: a source, and what must be given to it; or why there is none: the
+//! kernel does not verify, or its numbers do not fit.
 //! CubeCL is used as a compiler only: a kernel becomes one `KernelDefinition`, and its compilers print that as CUDA
 //! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
 //! What is computed is what the interpreter computes, with sums in another order.
-//! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over threads, `room.rs` places
-//! tiles; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how weights lie.
+//! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over
+//! threads, `room.rs` places tiles; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how
+//! weights lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -243,7 +244,7 @@ pub fn compile(kernel: &Kernel, language: Language) -> Result<Code, Error> {
         source: printed(language, definition(given.args, writer.scope))?,
         bindings: given.bindings,
         symbols,
-        shared_bytes: room.shared_bytes(language),
+        shared_bytes: room.shared_bytes(),
         scratch_bytes: 4 * room.scratch_words(),
     })
 }

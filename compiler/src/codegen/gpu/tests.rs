@@ -15,7 +15,9 @@ fn every_sample_has_a_source_in_every_language() {
     for text in samples::ALL {
         for language in LANGUAGES {
             let code = code(text, language);
-            assert!(code.source.contains(&format!("{ENTRY}(")) || code.source.contains(&format!("{ENTRY} (")));
+            assert!(
+                code.source.contains(&format!("{ENTRY}(")) || code.source.contains(&format!("{ENTRY} ("))
+            );
             let n_params = code.kernel.params.len();
             assert!(code.bindings.len() > n_params, "{language}: {:?}", code.bindings);
         }

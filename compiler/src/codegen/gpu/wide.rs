@@ -15,7 +15,9 @@ use crate::codegen::gpu::layout::{What, place};
 use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Access, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, VarId};
+use crate::kernel::{
+    Access, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId,
+};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
@@ -28,6 +30,8 @@ pub(super) struct Wide {
     pub(super) n_pieces: i64,
     /// The loads that are vectors, with the first element of a piece where the loop's variable is zero.
     loads: BTreeMap<ExprId, (ParamId, Index)>,
+    /// The same of tiles.
+    tiles: BTreeMap<ExprId, (TileId, Index)>,
 }
 
 /// The elements of a piece in registers.
@@ -44,21 +48,41 @@ pub(super) fn vectors() -> Type {
 
 /// The buffers of a kernel that folds read as vectors.
 pub(super) fn read_as_vectors(kernel: &Kernel) -> Vec<ParamId> {
-    let mut found: Vec<ParamId> = Vec::new();
-    for part in &kernel.parts {
-        let mut pending: Vec<&Stmt> = part.body.iter().collect();
-        while let Some(stmt) = pending.pop() {
-            match stmt {
-                Stmt::Loop { body, .. } => pending.extend(body),
-                Stmt::Nest(nest) => {
-                    let wide = nest.fold.as_ref().and_then(|folding| wide(kernel, part, nest, folding));
-                    found.extend(wide.iter().flat_map(|wide| wide.loads.values().map(|(param, _)| *param)));
-                }
+    let folds = kernel.parts.iter().flat_map(|part| folds(kernel, part));
+    let mut found: Vec<ParamId> =
+        folds.flat_map(|wide| wide.loads.into_values().map(|(param, _)| param)).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The tiles of a part whose pieces threads read, with the elements of a piece where all agree on that.
+pub(super) fn interleaved(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64> {
+    let mut found: BTreeMap<TileId, Option<i64>> = BTreeMap::new();
+    for Wide { len, tiles, .. } in folds(kernel, part) {
+        for (tile, _) in tiles.into_values() {
+            let is_whole = part.tiles[tile].dims.last().is_some_and(|dim| (*dim as i64) % len == 0);
+            let own = is_whole.then_some(len);
+            let agreed = found.entry(tile).or_insert(own);
+            *agreed = agreed.filter(|_| *agreed == own);
+        }
+    }
+    // Pieces of four are in order already.
+    found.into_iter().filter_map(|(tile, len)| Some((tile, len.filter(|len| *len > 4)?))).collect()
+}
+
+/// The folds of a part that read vectors.
+fn folds(kernel: &Kernel, part: &Part) -> Vec<Wide> {
+    let mut found = Vec::new();
+    let mut pending: Vec<&Stmt> = part.body.iter().collect();
+    while let Some(stmt) = pending.pop() {
+        match stmt {
+            Stmt::Loop { body, .. } => pending.extend(body),
+            Stmt::Nest(nest) => {
+                found.extend(nest.fold.as_ref().and_then(|folding| wide(kernel, part, nest, folding)));
             }
         }
     }
-    found.sort();
-    found.dedup();
     found
 }
 
@@ -67,24 +91,31 @@ pub(super) fn wide(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding)
     let var = *folding.loops.last()?;
     let Range::Whole { len: n } = &part.vars[var].range else { return None };
     let n = n.as_const()?;
-    let mut loads = BTreeMap::new();
+    let (mut loads, mut tiles) = (BTreeMap::new(), BTreeMap::new());
     let mut len = 1;
     for (id, expr) in nest.exprs.iter() {
-        let Expr::Load { from: Place::Param(param), at } = expr else { continue };
-        if kernel.params[*param].access == Access::Read
-            && let Some(natural) = natural(kernel.params[*param].format)
-            && let Some(first) = first_of_piece(kernel, *param, at, var)
-        {
-            loads.insert(id, (*param, first));
-            len = len.max(natural);
+        let Expr::Load { from, at } = expr else { continue };
+        let Some(first) = first_of_piece(&dims_of(kernel, part, *from), at, var) else { continue };
+        match from {
+            Place::Tile(tile) => {
+                tiles.insert(id, (*tile, first));
+            }
+            Place::Param(param) if kernel.params[*param].access == Access::Read => {
+                if let Some(natural) = natural(kernel.params[*param].format) {
+                    loads.insert(id, (*param, first));
+                    len = len.max(natural);
+                }
+            }
+            Place::Param(_) => {}
         }
     }
     let is_whole = |index: &Index| {
         index.offset() % len == 0 && index.terms().iter().all(|(_, factor)| factor % len == 0)
     };
     loads.retain(|_, (_, first)| is_whole(first));
+    tiles.retain(|_, (_, first)| is_whole(first));
     let n_pieces = n / len;
-    (!loads.is_empty() && n % len == 0 && n_pieces > 1).then_some(Wide { len, n_pieces, loads })
+    (!loads.is_empty() && n % len == 0 && n_pieces > 1).then_some(Wide { len, n_pieces, loads, tiles })
 }
 
 /// How many elements sixteen bytes are, about; a piece of any of them is of one block, with one scale.
@@ -104,13 +135,25 @@ fn natural(format: Format) -> Option<i64> {
     }
 }
 
-/// The element that a load reads where a variable is zero, if it reads the next one for each next value.
-fn first_of_piece(kernel: &Kernel, param: ParamId, at: &[Index], var: VarId) -> Option<Index> {
-    let dims: Vec<i64> = kernel.params[param].shape.iter().map(|(_, size)| size.most()).collect();
-    let mut element = Index::constant(0);
-    for (axis, index) in at.iter().enumerate() {
-        element = element.plus(&index.times(dims[axis + 1..].iter().product()));
+/// The sizes that a place is laid out for.
+pub(super) fn dims_of(kernel: &Kernel, part: &Part, place: Place) -> Vec<i64> {
+    match place {
+        Place::Param(id) => kernel.params[id].shape.iter().map(|(_, size)| size.most()).collect(),
+        Place::Tile(id) => part.tiles[id].dims.iter().map(|dim| *dim as i64).collect(),
     }
+}
+
+/// The number of an element in storage order.
+pub(super) fn element_of(dims: &[i64], at: &[Index]) -> Index {
+    let axes = at.iter().enumerate();
+    axes.fold(Index::constant(0), |element, (axis, index)| {
+        element.plus(&index.times(dims[axis + 1..].iter().product()))
+    })
+}
+
+/// The element that a load reads where a variable is zero, if it reads the next one for each next value.
+fn first_of_piece(dims: &[i64], at: &[Index], var: VarId) -> Option<Index> {
+    let element = element_of(dims, at);
     let first = element.minus(&Index::var(var));
     let is_next = element.terms().contains(&(Atom::Var(var), 1)) && !first.uses_var(|own| own == var);
     is_next.then_some(first)
@@ -135,6 +178,14 @@ impl Emitter<'_> {
             let is_factor = folding.fold == Fold::Sum && is_factor(nest, nest.value, *id);
             decoded.insert(*id, self.piece((*param, element), wide.len as usize, is_factor));
         }
+        for (id, (tile, first)) in &wide.tiles {
+            if self.piece_len(*tile) == Some(wide.len) {
+                let first = self.index(first);
+                let element = self.writer.add(first, base);
+                let values = self.piece_of_tile(*tile, element, wide.len);
+                decoded.insert(*id, Decoded { values, scale: None });
+            }
+        }
         let mut sum: Option<Variable> = None;
         for i in 0..wide.len {
             let i_number = constant(i);
@@ -148,6 +199,14 @@ impl Emitter<'_> {
         let scales = decoded.values().filter_map(|own| own.scale);
         let scaled = scales.fold(sum, |sum, scale| self.times(sum, scale));
         self.fold(folding.fold, before, scaled)
+    }
+
+    /// The elements of a piece of an interleaved tile from one on.
+    fn piece_of_tile(&mut self, tile: TileId, element: Variable, len: i64) -> Vec<Variable> {
+        let first = self.interleaved(tile, element);
+        let stride = self.quad_stride(tile);
+        let word = |i: i64| i / 4 * stride + i % 4;
+        (0..len).map(|i| self.load_word_of_tile(tile, first, word(i))).collect()
     }
 
     /// The elements of a piece from one on.
