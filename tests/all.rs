@@ -12,6 +12,7 @@ mod inference;
 mod oracles;
 mod road;
 mod slow;
+mod sources;
 mod stories;
 mod text;
 mod tidy;

@@ -31,6 +31,8 @@ fn folder() -> PathBuf {
 fn command(cache: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));
     command.args(arguments).env("FUSEBOX_CACHE", cache).env_remove("FUSEBOX_LEVEL").stdin(Stdio::null());
+    // Some drivers of GPUs complain on standard error where there is no such folder.
+    command.env("XDG_RUNTIME_DIR", folder());
     command
 }
 

@@ -1,4 +1,4 @@
-//! Whole models from files, run on the processor and held against what others recorded.
+//! Whole models from files, run on the processor, or on a GPU in `gpu.rs`, and held against what others recorded.
 //!
 //! In: checkpoints with the logits and tokens of Transformers, of exact arithmetic on the same weights, or of the
 //! program whose format it is. Out: errors below the bars that stand beside each test.
@@ -17,6 +17,7 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
 mod generate;
+mod gpu;
 mod recorded;
 mod session;
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::dtype::DType;
+use fusebox_runtime::session::Session;
 use serde_json::Value;
 
 use crate::inference::{Run, greedy, relative_error};
@@ -17,17 +18,17 @@ use crate::oracles;
 const WIDE: f64 = 1e-3;
 
 /// What was recorded of one prompt.
-struct Prompt {
+pub(super) struct Prompt {
     name: String,
-    ids: Vec<u32>,
-    logits: Vec<f32>,
+    pub(super) ids: Vec<u32>,
+    pub(super) logits: Vec<f32>,
     tokens: Vec<u32>,
     margin: f64,
     /// The error of llama.cpp on the same file.
     peer: f64,
 }
 
-fn json(path: &Path) -> Value {
+pub(super) fn json(path: &Path) -> Value {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap()
 }
@@ -41,12 +42,12 @@ fn floats(value: &Value) -> Vec<f32> {
 }
 
 /// What is to be expected of a file: of the exact arithmetic on its weights, or of the original model.
-fn prompts(folder: &Path, format: Option<&str>) -> Vec<Prompt> {
+pub(super) fn prompts(folder: &Path, format: Option<&str>) -> Vec<Prompt> {
     let exact = format.map(|format| json(&folder.join("exact.json"))[format].clone());
     prompts_of(&json(&folder.join("oracle.json")), exact.as_ref())
 }
 
-fn prompts_of(oracle: &Value, exact: Option<&Value>) -> Vec<Prompt> {
+pub(super) fn prompts_of(oracle: &Value, exact: Option<&Value>) -> Vec<Prompt> {
     let prompt = |prompt: &Value| {
         let name = prompt["name"].as_str().unwrap().to_owned();
         let expected = exact.map_or(prompt, |exact| &exact[&name]);
@@ -64,13 +65,22 @@ fn prompts_of(oracle: &Value, exact: Option<&Value>) -> Vec<Prompt> {
 
 /// The error of each prompt of a file, and llama.cpp's; wide margins must give the recorded tokens where `is_exact`.
 fn errors(run: Run, path: &Path, prompts: &[Prompt], is_exact: bool) -> Vec<(f64, f64)> {
+    errors_of(&mut run.open(path), path, prompts, (is_exact, usize::MAX))
+}
+
+/// The same of a session, with at most so many tokens of each answer.
+pub(super) fn errors_of(
+    session: &mut Session,
+    path: &Path,
+    prompts: &[Prompt],
+    (is_exact, most): (bool, usize),
+) -> Vec<(f64, f64)> {
     let mut errors = Vec::new();
-    let mut session = run.open(path);
     for prompt in prompts {
         session.truncate(0);
-        let (logits, tokens) = greedy(&mut session, &prompt.ids, prompt.tokens.len());
+        let (logits, tokens) = greedy(session, &prompt.ids, prompt.tokens.len().min(most));
         if is_exact && prompt.margin > WIDE {
-            assert_eq!(tokens, prompt.tokens, "{} {}", path.display(), prompt.name);
+            assert_eq!(tokens, prompt.tokens[..tokens.len()], "{} {}", path.display(), prompt.name);
         }
         errors.push((relative_error(&logits, &prompt.logits), prompt.peer));
     }
@@ -78,7 +88,7 @@ fn errors(run: Run, path: &Path, prompts: &[Prompt], is_exact: bool) -> Vec<(f64
 }
 
 /// The files of a folder with the format that `exact.json` knows each by; originals have none.
-fn files(folder: &Path) -> Vec<(PathBuf, Option<String>)> {
+pub(super) fn files(folder: &Path) -> Vec<(PathBuf, Option<String>)> {
     let mut files = Vec::new();
     if folder.join("hf").is_dir() {
         files.push((folder.join("hf"), None));

@@ -18,6 +18,8 @@ const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/micro/tests.rs",
     "compiler/src/codegen/cpu/micro/view.rs",
     "runtime/src/device/cpu.rs",
+    "runtime/src/device/gpu/cuda.rs",
+    "runtime/src/device/gpu/driver.rs",
     "runtime/src/threads.rs",
     "runtime/src/weights/mapping.rs",
     "tests/allocations.rs",

@@ -9,7 +9,7 @@ use std::f64::consts::FRAC_PI_2;
 use cubecl_core::ir::{Arithmetic, BinaryOperator, Bitwise, Comparison, Variable};
 
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::writer::{F32, I32, U32};
+use crate::codegen::gpu::writer::{F32, I32, U32, constant};
 
 /// `ln 2` in two parts; the first has nine bits, so its product with an exponent is exact.
 const LN_2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
@@ -63,7 +63,7 @@ impl Emitter<'_> {
     pub(super) fn ln(&mut self, x: Variable) -> Variable {
         let bits = self.writer.reinterpreted(U32, x);
         // The exponent by which the rest lies between the roots of one half and of two.
-        let root = self.writer.number(0x3f35_04f3);
+        let root = constant(0x3f35_04f3);
         let above = self.writer.sub(bits, root);
         let above = self.writer.signed(above);
         let exponent = self.writer.shift_right(above, 23);
@@ -104,7 +104,7 @@ impl Emitter<'_> {
     /// The cosine, which is the sine a quarter of a turn later.
     pub(super) fn cos(&mut self, x: Variable) -> Variable {
         let (quarter, sin, cos) = self.sin_and_cos(x);
-        let one = self.writer.number(1);
+        let one = constant(1);
         let next = self.writer.add(quarter, one);
         self.turned(next, sin, cos)
     }
@@ -130,7 +130,7 @@ impl Emitter<'_> {
     /// The sine of an angle with so many quarters of a turn, by the sine and the cosine of the rest.
     fn turned(&mut self, quarter: Variable, sin: Variable, cos: Variable) -> Variable {
         let parity = self.writer.and(quarter, 1);
-        let zero = self.writer.number(0);
+        let zero = constant(0);
         let is_even = self.equals(parity, zero);
         let size = self.writer.select(is_even, sin, cos);
         let size = self.writer.reinterpreted(U32, size);
@@ -169,7 +169,7 @@ impl Emitter<'_> {
     /// Two to the power of a number with a sign.
     fn power_of_two(&mut self, n: Variable) -> Variable {
         let n = self.writer.unsigned(n);
-        let (exponent, bias) = (self.writer.shift_left(n, 23), self.writer.number(127 << 23));
+        let (exponent, bias) = (self.writer.shift_left(n, 23), constant(127 << 23));
         let bits = self.writer.add(exponent, bias);
         self.writer.reinterpreted(F32, bits)
     }

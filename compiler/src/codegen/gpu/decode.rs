@@ -8,7 +8,7 @@ use cubecl_core::ir::{Arithmetic, Bitwise, Variable};
 
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::layout::{What, place};
-use crate::codegen::gpu::writer::{F32, known};
+use crate::codegen::gpu::writer::{F32, constant, known};
 use crate::kernel::Param;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -27,7 +27,7 @@ impl Emitter<'_> {
     /// One element of a quantised tensor.
     pub(super) fn decode(&mut self, param: &Param, list: Variable, element: Variable) -> Variable {
         let (format, n_elements) = (param.format, param.shape.max_len());
-        let len = self.writer.number(format.block_len() as i64);
+        let len = constant(format.block_len() as i64);
         let (block, i) = (self.writer.div(element, len), self.writer.rem(element, len));
         let spot = Spot { format, n_elements, list, block, i };
         match format {
@@ -74,7 +74,7 @@ impl Emitter<'_> {
         let shift = self.writer.shift_left(high, 2);
         let mut q = self.some_bits(byte, shift, 15);
         if has_fifth {
-            let zero = self.writer.number(0);
+            let zero = constant(0);
             let word = self.word(spot, What::High, zero);
             let fifth = self.some_bits(word, spot.i, 1);
             q = self.joined(q, fifth);
@@ -107,7 +107,7 @@ impl Emitter<'_> {
     pub(super) fn group_of_k(&mut self, spot: Spot, group: Variable) -> [Variable; 2] {
         // Groups 4 to 7 keep their upper two bits with groups 0 to 3.
         let partner = self.writer.and(group, 3);
-        let four = self.writer.number(4);
+        let four = constant(4);
         let next = self.writer.add(group, four);
         let [own, next, spare] = [group, next, partner].map(|byte| self.byte(spot, What::Groups, byte));
         let is_first = self.writer.below(group, four);
@@ -155,7 +155,7 @@ impl Emitter<'_> {
     pub(super) fn scale(&mut self, spot: Spot) -> Variable {
         let Spot { format, n_elements, list, block, .. } = spot;
         if let Format::Int8 { .. } = format {
-            let zero = self.writer.number(0);
+            let zero = constant(0);
             let word = self.word(spot, What::Scales, zero);
             return self.writer.reinterpreted(F32, word);
         }
@@ -166,7 +166,7 @@ impl Emitter<'_> {
 
     /// The scale and the offset of a block.
     pub(super) fn scale_and_offset(&mut self, spot: Spot) -> [Variable; 2] {
-        let zero = self.writer.number(0);
+        let zero = constant(0);
         let both = self.word(spot, What::Scales, zero);
         let (low, high) = (self.writer.and(both, 0xffff), self.writer.shift_right(both, 16));
         [low, high].map(|bits| self.widened(DType::F16, bits))
@@ -175,7 +175,7 @@ impl Emitter<'_> {
     /// A word of a field of a block.
     pub(super) fn word(&mut self, spot: Spot, what: What, number: Variable) -> Variable {
         let (start, bytes) = place(spot.format, spot.n_elements, what);
-        let [first, size] = [start / 4, bytes / 4].map(|number| self.writer.number(number as i64));
+        let [first, size] = [start / 4, bytes / 4].map(|number| constant(number as i64));
         let word = self.writer.mul(spot.block, size);
         let word = self.writer.add(word, first);
         let word = self.writer.add(word, number);
@@ -185,7 +185,7 @@ impl Emitter<'_> {
     /// A byte of a field of a block.
     pub(super) fn byte(&mut self, spot: Spot, what: What, number: Variable) -> Variable {
         let (start, bytes) = place(spot.format, spot.n_elements, what);
-        let [first, size] = [start / 4, bytes].map(|number| self.writer.number(number as i64));
+        let [first, size] = [start / 4, bytes].map(|number| constant(number as i64));
         let byte = self.writer.mul(spot.block, size);
         let byte = self.writer.add(byte, number);
         let word = self.writer.shift_right(byte, 2);

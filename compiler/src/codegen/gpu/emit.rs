@@ -14,7 +14,7 @@ use cubecl_core::ir::{Builtin, Comparison, Variable};
 use crate::codegen::gpu::Language;
 use crate::codegen::gpu::memory::Array;
 use crate::codegen::gpu::room::Room;
-use crate::codegen::gpu::writer::{Writer, Writes};
+use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant};
 use crate::foundation::entity::List;
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
@@ -63,11 +63,10 @@ impl<'a> Emitter<'a> {
             ends.push(end);
         }
         let Some(end) = ends.last().copied() else { return };
-        let [first, step] =
-            [Builtin::CubePosX, Builtin::CubeCountX].map(|builtin| self.writer.builtin(builtin));
+        let [first, step] = [Builtin::CubePosX, Builtin::CubeCountX].map(builtin);
         self.counted(first, end, step, |emitter, task| {
             let parts = &emitter.kernel.parts;
-            let mut start = emitter.writer.number(0);
+            let mut start = constant(0);
             for (number, (part, end)) in parts.iter().zip(&ends).enumerate() {
                 emitter.part = part;
                 let own = emitter.writer.sub(task, start);
@@ -86,7 +85,7 @@ impl<'a> Emitter<'a> {
 
     /// How many tasks the part has.
     fn n_tasks(&mut self) -> Variable {
-        let one = self.writer.number(1);
+        let one = constant(1);
         self.part.grid.iter().fold(one, |n, var| {
             let own = self.n_values(*var);
             self.writer.mul(n, own)
@@ -99,7 +98,7 @@ impl<'a> Emitter<'a> {
             Range::Whole { len } => self.size(len),
             Range::Blocks { step, end, .. } => {
                 let end = self.size(end);
-                let [rest, step] = [step - 1, *step].map(|number| self.writer.number(number));
+                let [rest, step] = [step - 1, *step].map(constant);
                 let rounded = self.writer.add(end, rest);
                 self.writer.div(rounded, step)
             }
@@ -133,7 +132,7 @@ impl<'a> Emitter<'a> {
             self.vars.insert(*var, positions[0]);
             return self.position(inner, &positions[1..], body);
         };
-        let step = self.writer.number(*step);
+        let step = constant(*step);
         let offset = self.writer.mul(positions[0], step);
         let first = self.index(start);
         let value = self.writer.add(first, offset);
@@ -165,7 +164,7 @@ impl<'a> Emitter<'a> {
         if let Range::Blocks { start, .. } = &self.part.vars[var].range {
             tiles_in(start, &mut self.since.read);
         }
-        let step = self.writer.number(step);
+        let step = constant(step);
         self.counted(first, end, step, |emitter, value| {
             emitter.vars.insert(var, value);
             emitter.body(body);
@@ -176,7 +175,7 @@ impl<'a> Emitter<'a> {
     /// The first value of a variable, what lies between two, and one past the last.
     fn values(&mut self, var: VarId) -> (Variable, i64, Variable) {
         match &self.part.vars[var].range {
-            Range::Whole { len } => (self.writer.number(0), 1, self.size(len)),
+            Range::Whole { len } => (constant(0), 1, self.size(len)),
             Range::Blocks { start, step, end, .. } => (self.index(start), *step, self.size(end)),
             Range::Within { .. } => {
                 let (start, count) = (self.start(var), self.count(var));
@@ -189,7 +188,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn start(&self, var: VarId) -> Variable {
         match &self.part.vars[var].range {
             Range::Within { of } => self.vars[of],
-            Range::Whole { .. } | Range::Blocks { .. } => self.writer.number(0),
+            Range::Whole { .. } | Range::Blocks { .. } => constant(0),
         }
     }
 
@@ -204,7 +203,7 @@ impl<'a> Emitter<'a> {
         let Range::Blocks { start, step, block, end } = &part.vars[of].range else {
             unreachable!("a variable runs within one of blocks")
         };
-        let whole = self.writer.number(*block);
+        let whole = constant(*block);
         if let (Some(start), Some(end)) = (start.as_const(), end.as_const())
             && block <= step
             && (end - start) % step == 0
@@ -265,7 +264,9 @@ fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
                     Place::Tile(tile) => Some(*tile),
                     Place::Param(_) => None,
                 });
-                at.iter().for_each(|index| tiles_in(index, &mut found));
+                for index in at {
+                    tiles_in(index, &mut found);
+                }
             }
             Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {}
         }

@@ -8,7 +8,7 @@
 use cubecl_core::ir::{Arithmetic, Bitwise, Comparison, ElemType, FloatKind, UIntKind, Variable};
 
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::writer::{F32, U32};
+use crate::codegen::gpu::writer::{F32, U32, constant};
 use crate::tensor::dtype::DType;
 
 impl Emitter<'_> {
@@ -37,11 +37,11 @@ impl Emitter<'_> {
         let sign = self.writer.shift_left(sign, 16);
         let size = self.writer.and(bits, 0x7fff);
         let shifted = self.writer.shift_left(size, 13);
-        let rebias = self.writer.number(112 << 23);
+        let rebias = constant(112 << 23);
         let normal = self.writer.add(shifted, rebias);
         // What is infinite or no number has the largest exponent in either type.
         let infinite = self.writer.add(normal, rebias);
-        let [least, largest] = [0x0400, 0x7c00].map(|bits| self.writer.number(bits));
+        let [least, largest] = [0x0400, 0x7c00].map(constant);
         let is_other = self.writer.compare(Comparison::GreaterEqual, size, largest);
         let normal = self.writer.select(is_other, infinite, normal);
         let small = self.writer.cast(F32, size);
@@ -58,30 +58,29 @@ impl Emitter<'_> {
     pub(super) fn narrowed(&mut self, dtype: DType, x: Variable) -> Variable {
         let bits = self.writer.reinterpreted(U32, x);
         let size = self.writer.and(bits, 0x7fff_ffff);
-        let infinity = self.writer.number(0x7f80_0000);
+        let infinity = constant(0x7f80_0000);
         let is_none = self.writer.below(infinity, size);
         let by = if dtype == DType::BF16 { 16 } else { 13 };
         // Half of what is cut off, less one, and one more where the last bit is set: ties go to even.
         let last = self.writer.shift_right(size, by);
         let last = self.writer.and(last, 1);
-        let half = self.writer.number((1 << (by - 1)) - 1);
+        let half = constant((1 << (by - 1)) - 1);
         let half = self.writer.add(half, last);
         if dtype == DType::BF16 {
             let rounded = self.writer.add(bits, half);
             let rounded = self.writer.shift_right(rounded, 16);
-            let none = self.writer.number(0x7fc0);
+            let none = constant(0x7fc0);
             return self.writer.select(is_none, none, rounded);
         }
-        let rebias = self.writer.number(112 << 23);
+        let rebias = constant(112 << 23);
         let normal = self.writer.add(size, half);
         let normal = self.writer.sub(normal, rebias);
         let normal = self.writer.shift_right(normal, 13);
-        let [infinite, overflow, least, none] =
-            [0x7c00, 143 << 23, 113 << 23, 0x7e00].map(|bits| self.writer.number(bits));
+        let [infinite, overflow, least, none] = [0x7c00, 143 << 23, 113 << 23, 0x7e00].map(constant);
         let is_over = self.writer.compare(Comparison::GreaterEqual, size, overflow);
         let normal = self.writer.select(is_over, infinite, normal);
         // Below the normal numbers the addition of one half rounds, and leaves the bits at the end.
-        let (magic, whole) = (self.writer.float_number(0.5), self.writer.number(i64::from(0.5f32.to_bits())));
+        let (magic, whole) = (self.writer.float_number(0.5), constant(i64::from(0.5f32.to_bits())));
         let float = self.writer.reinterpreted(F32, size);
         let sum = self.writer.arithmetic(Arithmetic::Add, float, magic);
         let sum = self.writer.reinterpreted(U32, sum);
@@ -89,7 +88,7 @@ impl Emitter<'_> {
         let is_small = self.writer.below(size, least);
         let size = self.writer.select(is_small, small, normal);
         let size = self.writer.select(is_none, none, size);
-        let mask = self.writer.number(0x8000_0000);
+        let mask = constant(0x8000_0000);
         let sign = self.writer.bits(Bitwise::BitwiseAnd, bits, mask);
         let sign = self.writer.shift_right(sign, 16);
         self.writer.or(size, sign)

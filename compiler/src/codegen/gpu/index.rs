@@ -7,7 +7,7 @@
 use cubecl_core::ir::{Arithmetic, Comparison, Variable};
 
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::writer::known;
+use crate::codegen::gpu::writer::{constant, known, signed_constant};
 use crate::kernel::index::{Atom, Index};
 use crate::tensor::sym::{Sym, Symbol};
 
@@ -17,11 +17,11 @@ impl Emitter<'_> {
         let mut sum: Option<Variable> = None;
         for (atom, factor) in index.terms() {
             let atom = self.atom(atom);
-            let (size, is_less) = (self.writer.number(factor.abs()), *factor < 0);
+            let (size, is_less) = (constant(factor.abs()), *factor < 0);
             let term = self.writer.mul(atom, size);
             sum = Some(match sum {
                 None if is_less => {
-                    let zero = self.writer.number(0);
+                    let zero = constant(0);
                     self.writer.sub(zero, term)
                 }
                 None => term,
@@ -30,9 +30,9 @@ impl Emitter<'_> {
             });
         }
         let offset = index.offset();
-        let size = self.writer.number(offset.abs());
+        let size = constant(offset.abs());
         match sum {
-            None => self.writer.number(offset),
+            None => constant(offset),
             Some(sum) if offset < 0 => self.writer.sub(sum, size),
             Some(sum) => self.writer.add(sum, size),
         }
@@ -68,7 +68,7 @@ impl Emitter<'_> {
     }
 
     fn product_of(&mut self, symbols: &[Symbol]) -> Variable {
-        let one = self.writer.number(1);
+        let one = constant(1);
         symbols.iter().fold(one, |product, symbol| {
             let value = self.symbols[symbol];
             self.writer.mul(product, value)
@@ -76,13 +76,13 @@ impl Emitter<'_> {
     }
 
     fn at_most(&mut self, x: Variable, most: i64) -> Variable {
-        let (x, most) = (self.writer.signed(x), self.writer.signed_number(most as i32));
+        let (x, most) = (self.writer.signed(x), signed_constant(most as i32));
         let least = self.writer.arithmetic(Arithmetic::Min, x, most);
         self.writer.unsigned(least)
     }
 
     fn at_least(&mut self, x: Variable, least: i64) -> Variable {
-        let (x, least) = (self.writer.signed(x), self.writer.signed_number(least as i32));
+        let (x, least) = (self.writer.signed(x), signed_constant(least as i32));
         let most = self.writer.arithmetic(Arithmetic::Max, x, least);
         self.writer.unsigned(most)
     }
@@ -90,15 +90,15 @@ impl Emitter<'_> {
     /// The quotient, rounded down, and the remainder.
     fn quotient(&mut self, inner: &Index, by: i64) -> (Variable, Variable) {
         let x = self.index(inner);
-        let by_number = self.writer.number(by);
+        let by_number = constant(by);
         if inner.bounds(&self.part.vars).0 >= 0 || known(x).is_some_and(|x| x.cast_signed() >= 0) {
             return (self.writer.div(x, by_number), self.writer.rem(x, by_number));
         }
         // Of a negative number the quotient is one less than that of what is missing to zero, less one.
-        let zero = self.writer.signed_number(0);
+        let zero = signed_constant(0);
         let as_signed = self.writer.signed(x);
         let is_negative = self.writer.compare(Comparison::Lower, as_signed, zero);
-        let all = self.writer.number(-1);
+        let all = constant(-1);
         let missing = self.writer.sub(all, x);
         let size = self.writer.select(is_negative, missing, x);
         let size = self.writer.div(size, by_number);

@@ -13,7 +13,8 @@ use cubecl_core::ir::{Builtin, ElemType, FloatKind, StorageType, Type, Variable}
 use crate::codegen::gpu::Language;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::room::Spot;
-use crate::codegen::gpu::writer::{F32, I32, U32, scalar};
+use crate::codegen::gpu::wide::{dims_of, element_of};
+use crate::codegen::gpu::writer::{F32, I32, U32, builtin, constant, scalar};
 use crate::kernel::index::Index;
 use crate::kernel::{Access, Param, Part, Place, TileId};
 use crate::tensor::dtype::DType;
@@ -76,7 +77,7 @@ impl Emitter<'_> {
     /// Sixteen bits of an array of words, by their number behind a first word.
     pub(super) fn half_of_words(&mut self, list: Variable, first: usize, number: Variable) -> Variable {
         let word = self.writer.shift_right(number, 1);
-        let first = self.writer.number(first as i64);
+        let first = constant(first as i64);
         let word = self.writer.add(word, first);
         let word = self.writer.load(list, word);
         let odd = self.writer.and(number, 1);
@@ -86,20 +87,43 @@ impl Emitter<'_> {
     }
 
     fn load_tile(&mut self, tile: TileId, element: Variable) -> Variable {
-        let elem = self.elem_of(tile);
-        match self.spot(tile) {
-            Spot::Shared(offset) => {
-                let offset = self.writer.number(offset as i64);
-                let element = self.writer.add(element, offset);
-                let list = self.room.shared(elem);
-                self.writer.load(list, element)
-            }
-            Spot::Scratch(offset) => {
-                let (list, word) = self.scratch_word(offset, element);
-                let word = self.writer.load(list, word);
-                self.writer.reinterpreted(elem, word)
-            }
-        }
+        let element = self.interleaved(tile, element);
+        self.load_word_of_tile(tile, element, 0)
+    }
+
+    /// The number at a place of a tile, so many words further on.
+    pub(super) fn load_word_of_tile(&mut self, tile: TileId, place: Variable, further: i64) -> Variable {
+        let (list, word) = self.tile_word(tile, place);
+        let word = self.writer.add(word, constant(further));
+        let word = self.writer.load(list, word);
+        let elem = if self.part.tiles[tile].dtype.is_float() { F32 } else { I32 };
+        self.writer.reinterpreted(elem, word)
+    }
+
+    /// The elements of a piece of a tile, where it is interleaved.
+    pub(super) fn piece_len(&self, tile: TileId) -> Option<i64> {
+        self.room.piece(self.part_number(), tile)
+    }
+
+    /// From one four elements of a piece to the next, in an interleaved tile.
+    pub(super) fn quad_stride(&self, tile: TileId) -> i64 {
+        let row = self.part.tiles[tile].dims.last().map_or(1, |dim| *dim as i64);
+        self.piece_len(tile).map_or(4, |len| row / len * 4)
+    }
+
+    /// Where an element of a tile lies in it.
+    pub(super) fn interleaved(&mut self, tile: TileId, element: Variable) -> Variable {
+        let Some(len) = self.piece_len(tile) else { return element };
+        let row = constant(self.part.tiles[tile].dims.last().map_or(1, |dim| *dim as i64));
+        let (number, along) = (self.writer.div(element, row), self.writer.rem(element, row));
+        let (piece, i) = (self.writer.div(along, constant(len)), self.writer.rem(along, constant(len)));
+        let (quad, rest) = (self.writer.shift_right(i, 2), self.writer.and(i, 3));
+        let start = self.writer.mul(number, row);
+        let quad = self.writer.mul(quad, constant(self.quad_stride(tile)));
+        let piece = self.writer.shift_left(piece, 2);
+        let place = self.writer.add(start, quad);
+        let place = self.writer.add(place, piece);
+        self.writer.add(place, rest)
     }
 
     /// Stores a number as an element of a place.
@@ -127,11 +151,11 @@ impl Emitter<'_> {
     /// Stores sixteen bits to an array of words.
     fn store_half(&mut self, list: Variable, element: Variable, bits: Variable) {
         let odd = self.writer.and(element, 1);
-        let one = self.writer.number(1);
+        let one = constant(1);
         let is_upper = self.equals(odd, one);
         let upper = self.writer.shift_left(bits, 16);
         let bits = self.writer.select(is_upper, upper, bits);
-        let [low, high] = [0xffff, 0xffff_0000].map(|mask| self.writer.number(mask));
+        let [low, high] = [0xffff, 0xffff_0000].map(constant);
         let others = self.writer.select(is_upper, low, high);
         let word = self.writer.shift_right(element, 1);
         self.writer.store_bits(list, word, others, bits);
@@ -142,53 +166,38 @@ impl Emitter<'_> {
             DType::F32 | DType::I32 => value,
             dtype @ (DType::F16 | DType::BF16) => self.rounded(dtype, value),
         };
+        let place = self.interleaved(tile, element);
+        let (list, word) = self.tile_word(tile, place);
+        let value = self.writer.reinterpreted(U32, value);
+        self.writer.store(list, word, value);
+    }
+
+    /// The words that a tile lies among, and which of them a place in it is.
+    fn tile_word(&mut self, tile: TileId, place: Variable) -> (Variable, Variable) {
         match self.spot(tile) {
-            Spot::Shared(offset) => {
-                let offset = self.writer.number(offset as i64);
-                let element = self.writer.add(element, offset);
-                let list = self.room.shared(self.elem_of(tile));
-                self.writer.store(list, element, value);
-            }
+            Spot::Shared(offset) => (self.room.shared(), self.writer.add(place, constant(offset as i64))),
             Spot::Scratch(offset) => {
-                let (list, word) = self.scratch_word(offset, element);
-                let value = self.writer.reinterpreted(U32, value);
-                self.writer.store(list, word, value);
+                let list = self.scratch.expect("a kernel whose tiles spill has a scratch buffer");
+                let size = constant(self.room.scratch_words() as i64);
+                let start = self.writer.mul(builtin(Builtin::CubePosX), size);
+                let start = self.writer.add(start, constant(offset as i64));
+                (list, self.writer.add(start, place))
             }
         }
     }
 
-    /// The scratch buffer, and which of its words an element of a tile is.
-    fn scratch_word(&mut self, offset: usize, element: Variable) -> (Variable, Variable) {
-        let list = self.scratch.expect("a kernel whose tiles spill has a scratch buffer");
-        let [size, offset] =
-            [self.room.scratch_words(), offset].map(|number| self.writer.number(number as i64));
-        let own = self.writer.builtin(Builtin::CubePosX);
-        let start = self.writer.mul(own, size);
-        let start = self.writer.add(start, offset);
-        (list, self.writer.add(start, element))
-    }
-
     fn spot(&self, tile: TileId) -> Spot {
-        let is_own = |part: &Part| ptr::eq(part, self.part);
-        let number = self.kernel.parts.iter().position(is_own);
-        self.room.spot(number.expect("the part is one of the kernel's"), tile)
+        self.room.spot(self.part_number(), tile)
     }
 
-    fn elem_of(&self, tile: TileId) -> ElemType {
-        if self.part.tiles[tile].dtype.is_float() { F32 } else { I32 }
+    fn part_number(&self) -> usize {
+        let is_own = |part: &Part| ptr::eq(part, self.part);
+        self.kernel.parts.iter().position(is_own).expect("the part is one of the kernel's")
     }
 
     /// The number of an element in storage order.
     fn element(&mut self, place: Place, at: &[Index]) -> Variable {
-        let dims: Vec<i64> = match place {
-            Place::Param(id) => self.kernel.params[id].shape.iter().map(|(_, size)| size.most()).collect(),
-            Place::Tile(id) => self.part.tiles[id].dims.iter().map(|dim| *dim as i64).collect(),
-        };
-        let mut element = Index::constant(0);
-        for (axis, index) in at.iter().enumerate() {
-            let stride = dims[axis + 1..].iter().product();
-            element = element.plus(&index.times(stride));
-        }
+        let element = element_of(&dims_of(self.kernel, self.part, place), at);
         self.index(&element)
     }
 }

@@ -1,12 +1,13 @@
 //! Kernels as code for GPUs, made with the compilers of CubeCL.
 //!
-//! In: any kernel and a language. Out: [`Code`]: a source, and what must be given to it; or why there is none: the kernel
-//! does not verify, or its numbers do not fit.
+//! In: any kernel and a language. Out: [`Code`]: a source, and what must be given to it; or why there is none: the
+//! kernel does not verify, or its numbers do not fit.
 //! CubeCL is used as a compiler only: a kernel becomes one `KernelDefinition`, and its compilers print that as CUDA
 //! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
 //! What is computed is what the interpreter computes, with sums in another order.
-//! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over threads, `room.rs` places
-//! tiles; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how weights lie.
+//! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over
+//! threads, `room.rs` places tiles; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how
+//! weights lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,7 +48,7 @@ use emit::{Emitter, Touched};
 use memory::{Array, declared};
 use room::Room;
 use wide::{read_as_vectors, vectors};
-use writer::{I32, U32, Writer, scalar};
+use writer::{I32, U32, Writer, builtin, constant, scalar};
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::gpu";
@@ -214,11 +215,11 @@ pub fn compile(kernel: &Kernel, language: Language) -> Result<Code, Error> {
     let scratch = room.spills().then(|| given.buffer(Binding::Scratch, scalar(U32), Access::Write));
     let mut values = BTreeMap::new();
     for (number, symbol) in symbols.iter().enumerate() {
-        let number = writer.number(number as i64);
+        let number = constant(number as i64);
         let value = writer.load(list, number);
         values.insert(*symbol, writer.unsigned(value));
     }
-    let unit = writer.builtin(Builtin::UnitPos);
+    let unit = builtin(Builtin::UnitPos);
     let Some(part) = kernel.parts.first() else { return Err(bug("a kernel without parts")) };
     let mut emitter = Emitter {
         writer,
@@ -243,7 +244,7 @@ pub fn compile(kernel: &Kernel, language: Language) -> Result<Code, Error> {
         source: printed(language, definition(given.args, writer.scope))?,
         bindings: given.bindings,
         symbols,
-        shared_bytes: room.shared_bytes(language),
+        shared_bytes: room.shared_bytes(),
         scratch_bytes: 4 * room.scratch_words(),
     })
 }

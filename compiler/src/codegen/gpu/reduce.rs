@@ -5,11 +5,11 @@
 //! Where threads can read each other's registers, they do so within a plane. What is left goes through shared memory,
 //! where half of the threads fold, then half of those: all threads of the workgroup go through every step.
 
-use cubecl_core::ir::Variable;
+use cubecl_core::ir::{ElemType, Variable};
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::writer::Writes;
+use crate::codegen::gpu::writer::{U32, Writes, constant};
 use crate::graph::op::Fold;
 
 impl Emitter<'_> {
@@ -19,7 +19,7 @@ impl Emitter<'_> {
         let mut value = value;
         let mut mask = plane / 2;
         while mask > 0 {
-            let other = self.writer.from_lane(value, mask);
+            let other = self.writer.lane(value, mask);
             value = self.fold(fold, value, other);
             mask /= 2;
         }
@@ -28,42 +28,58 @@ impl Emitter<'_> {
 
     /// The same through shared memory: every plane has one number, a group has those of `n` planes.
     fn reduced_in_memory(&mut self, fold: Fold, value: Variable, plane: u32, n: u32) -> Variable {
+        let elem = value.elem_type();
         let n_planes = THREADS / plane;
-        let list = self.room.exchange(&mut self.writer, value.elem_type(), n_planes as usize);
-        let [size, zero] = [plane, 0].map(|number| self.writer.number(i64::from(number)));
+        let size = constant(i64::from(plane));
         let (own, lane) = (self.writer.div(self.unit, size), self.writer.rem(self.unit, size));
         if plane == 1 {
-            self.writer.store(list, own, value);
+            self.exchange(own, value);
         } else {
-            let is_first = self.equals(lane, zero);
-            self.when(is_first, |emitter| emitter.writer.store(list, own, value));
+            let is_first = self.equals(lane, constant(0));
+            self.when(is_first, |emitter| emitter.exchange(own, value));
         }
         self.writer.barrier(false);
         let mut left = n;
         while left > 1 {
             left /= 2;
             // Whole groups of numbers stay together, so the first of each is where it was.
-            let [n, half] = [n, left].map(|number| self.writer.number(i64::from(number)));
-            let place = self.writer.rem(self.unit, n);
-            let n_planes = self.writer.number(i64::from(n_planes));
+            let [all, half] = [n, left].map(|number| constant(i64::from(number)));
+            let place = self.writer.rem(self.unit, all);
             let folds = self.writer.below(place, half);
-            let is_plane = self.writer.below(self.unit, n_planes);
-            self.when(is_plane, |emitter| {
-                emitter.when(folds, |emitter| {
-                    let other = emitter.writer.add(emitter.unit, half);
-                    let [a, b] = [emitter.unit, other].map(|i| emitter.writer.load(list, i));
-                    let folded = emitter.fold(fold, a, b);
-                    emitter.writer.store(list, emitter.unit, folded);
-                });
-            });
+            let fold_two = |emitter: &mut Self| {
+                let other = emitter.writer.add(emitter.unit, half);
+                let [a, b] = [emitter.unit, other].map(|place| emitter.exchanged(elem, place));
+                let folded = emitter.fold(fold, a, b);
+                emitter.exchange(emitter.unit, folded);
+            };
+            if plane == 1 {
+                self.when(folds, fold_two);
+            } else {
+                let is_plane = self.writer.below(self.unit, constant(i64::from(n_planes)));
+                self.when(is_plane, |emitter| emitter.when(folds, fold_two));
+            }
             self.writer.barrier(false);
         }
-        // The first thread of a group reads what its next use of the list overwrites last of all.
-        let n = self.writer.number(i64::from(n));
+        let n = constant(i64::from(n));
         let group = self.writer.div(own, n);
         let first = self.writer.mul(group, n);
-        let value = self.writer.load(list, first);
+        let value = self.exchanged(elem, first);
+        // What comes next may exchange other numbers.
         self.writer.barrier(false);
         value
+    }
+
+    /// Leaves a number for other threads.
+    fn exchange(&mut self, place: Variable, value: Variable) {
+        let word = self.writer.add(place, constant(self.room.exchange() as i64));
+        let value = self.writer.reinterpreted(U32, value);
+        self.writer.store(self.room.shared(), word, value);
+    }
+
+    /// The number that a thread has left.
+    fn exchanged(&mut self, elem: ElemType, place: Variable) -> Variable {
+        let word = self.writer.add(place, constant(self.room.exchange() as i64));
+        let word = self.writer.load(self.room.shared(), word);
+        self.writer.reinterpreted(elem, word)
     }
 }

@@ -2,14 +2,18 @@
 //!
 //! In: the tiles of all parts of a kernel. Out: a place for each, in shared memory as long as that lasts, the smallest
 //! first; what is too large lies in a scratch buffer, of which every workgroup has a piece of its own.
-//! Parts never run at the same time in one workgroup, so their tiles lie over each other.
-//! Numbers of half precisions take four bytes here, already rounded.
+//! Shared memory is one array of words, because compilers lay arrays over each other as they see fit and know nothing
+//! of what keeps our threads apart. Parts never run at the same time in one workgroup, so their tiles do lie over each
+//! other. Numbers of half precisions take a word, already rounded.
+//! Memory serves neighbours at once only where they want neighbouring words. So a tile whose pieces are read by a
+//! thread each is interleaved: the first four elements of every piece, then the next four of every piece.
 
 use std::collections::BTreeMap;
 
-use cubecl_core::ir::{ElemType, Variable};
+use cubecl_core::ir::Variable;
 
-use crate::codegen::gpu::writer::{F32, I32, Writer, scalar};
+use crate::codegen::gpu::wide::interleaved;
+use crate::codegen::gpu::writer::{U32, Writer, scalar};
 use crate::codegen::gpu::{Language, THREADS};
 use crate::foundation::entity::List;
 use crate::kernel::{Kernel, Part, TileId};
@@ -20,7 +24,7 @@ const WORD: usize = 4;
 /// Where a tile lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spot {
-    /// From this element on in the shared array of its type.
+    /// From this word of shared memory on.
     Shared(usize),
     /// From this word on in the workgroup's piece of the scratch buffer.
     Scratch(usize),
@@ -30,60 +34,58 @@ pub(super) enum Spot {
 pub(super) struct Room {
     /// For each part.
     spots: Vec<List<TileId, Spot>>,
-    shared: BTreeMap<ElemType, Variable>,
-    exchanges: BTreeMap<ElemType, Variable>,
-    /// Elements of each shared array.
-    lens: [usize; 2],
+    /// The elements of a piece of each interleaved tile.
+    pieces: Vec<BTreeMap<TileId, i64>>,
+    shared: Option<Variable>,
+    /// Words of shared memory: tiles, and behind them what threads exchange.
+    n_words: usize,
+    exchange: usize,
     scratch_words: usize,
 }
 
 impl Room {
     /// Places the tiles of a kernel.
     pub(super) fn new(language: Language, kernel: &Kernel) -> Self {
-        let exchanged = 2 * THREADS as usize * WORD;
-        let budget = (language.shared_bytes() - exchanged) / WORD;
-        let mut room = Self {
-            spots: Vec::new(),
-            shared: BTreeMap::new(),
-            exchanges: BTreeMap::new(),
-            lens: [0; 2],
-            scratch_words: 0,
-        };
-        // Whole numbers are few: they take a quarter at most, so that the two arrays fit together.
+        let n_exchanged = (THREADS / language.plane()) as usize;
+        let budget = language.shared_bytes() / WORD - n_exchanged;
+        let pieces = kernel.parts.iter().map(|part| interleaved(kernel, part)).collect();
+        let mut room =
+            Self { spots: Vec::new(), pieces, shared: None, n_words: 0, exchange: 0, scratch_words: 0 };
         for part in &kernel.parts {
-            let spots = room.placed(part, [budget - budget / 4, budget / 4]);
+            let spots = room.placed(part, budget);
             room.spots.push(spots);
         }
+        room.exchange = room.n_words;
+        room.n_words += n_exchanged;
         room
     }
 
-    fn placed(&mut self, part: &Part, budgets: [usize; 2]) -> List<TileId, Spot> {
+    fn placed(&mut self, part: &Part, budget: usize) -> List<TileId, Spot> {
         let mut order: Vec<TileId> = part.tiles.ids().collect();
-        let len = |tile: TileId| part.tiles[tile].dims.iter().product::<usize>();
+        // Sixteen bytes are read at once, so a tile starts at a multiple of those.
+        let len = |tile: TileId| part.tiles[tile].dims.iter().product::<usize>().next_multiple_of(4);
         order.sort_by_key(|tile| (len(*tile), *tile));
-        let (mut taken, mut spilled) = ([0; 2], 0);
+        let (mut taken, mut spilled) = (0, 0);
         let mut spots: List<TileId, Spot> = part.tiles.ids().map(|_| Spot::Shared(0)).collect();
         for tile in order {
-            let kind = usize::from(!part.tiles[tile].dtype.is_float());
-            let end = taken[kind] + len(tile);
-            if end <= budgets[kind] {
-                spots[tile] = Spot::Shared(taken[kind]);
-                taken[kind] = end;
+            let end = taken + len(tile);
+            if end <= budget {
+                spots[tile] = Spot::Shared(taken);
+                taken = end;
             } else {
                 spots[tile] = Spot::Scratch(spilled);
                 spilled += len(tile);
             }
         }
-        self.lens = [0, 1].map(|kind| self.lens[kind].max(taken[kind]));
+        self.n_words = self.n_words.max(taken);
         self.scratch_words = self.scratch_words.max(spilled);
         spots
     }
 
-    /// Declares the shared arrays.
+    /// Declares shared memory.
     pub(super) fn declare(&mut self, writer: &mut Writer) {
-        for (elem, len) in [F32, I32].into_iter().zip(self.lens).filter(|(_, len)| *len > 0) {
-            self.shared.insert(elem, *writer.scope.create_shared_array(scalar(elem), len, None));
-        }
+        let alignment = Some(4 * WORD);
+        self.shared = Some(*writer.scope.create_shared_array(scalar(U32), self.n_words, alignment));
     }
 
     /// Where a tile lies.
@@ -91,21 +93,24 @@ impl Room {
         self.spots[part][tile]
     }
 
-    /// The shared array of a type.
-    pub(super) fn shared(&self, elem: ElemType) -> Variable {
-        self.shared[&elem]
+    /// The elements of a piece, where a tile is interleaved.
+    pub(super) fn piece(&self, part: usize, tile: TileId) -> Option<i64> {
+        self.pieces[part].get(&tile).copied()
     }
 
-    /// A shared array through which threads exchange numbers.
-    pub(super) fn exchange(&mut self, writer: &mut Writer, elem: ElemType, len: usize) -> Variable {
-        let made = self.exchanges.entry(elem);
-        *made.or_insert_with(|| *writer.scope.create_shared_array(scalar(elem), len, None))
+    /// Shared memory, as words.
+    pub(super) fn shared(&self) -> Variable {
+        self.shared.expect("shared memory is declared before anything is emitted")
     }
 
-    /// Bytes of shared memory that everything takes.
-    pub(super) fn shared_bytes(&self, language: Language) -> usize {
-        let exchanged = self.exchanges.len() * (THREADS / language.plane()) as usize;
-        (self.lens.iter().sum::<usize>() + exchanged) * WORD
+    /// The first word of what threads exchange.
+    pub(super) fn exchange(&self) -> usize {
+        self.exchange
+    }
+
+    /// Bytes of shared memory.
+    pub(super) fn shared_bytes(&self) -> usize {
+        self.n_words * WORD
     }
 
     /// Whether tiles lie in a scratch buffer.

@@ -1,12 +1,12 @@
 //! Scalars as instructions: single precision and whole numbers of 32 bits.
 //!
 //! In: the expressions of a nest. Out: the value of one of them, computed from what it needs and nothing else.
-//! Languages whose functions promise too little get polynomials instead, from `approx.rs`.
+//! Sines, and all functions of languages that promise too little, are the polynomials of `approx.rs`.
 
 use cubecl_core::ir::{Arithmetic, BinaryOperator, Comparison, Variable};
 
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::writer::{F32, I32};
+use crate::codegen::gpu::writer::{F32, I32, signed_constant};
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
 use crate::kernel::{Expr, ExprId, Nest};
@@ -55,7 +55,7 @@ impl Emitter<'_> {
             Expr::Unary(f, a) => self.unary(*f, value(a)),
             Expr::Binary(f, a, b) => self.binary(*f, value(a), value(b)),
             Expr::Select(a, b, c) => {
-                let (a, zero) = (value(a), self.writer.signed_number(0));
+                let (a, zero) = (value(a), signed_constant(0));
                 let a = self.writer.signed(a);
                 let holds = self.writer.compare(Comparison::NotEqual, a, zero);
                 self.writer.select(holds, value(b), value(c))
@@ -67,7 +67,7 @@ impl Emitter<'_> {
     pub(super) fn constant(&mut self, scalar: Scalar) -> Variable {
         match scalar {
             Scalar::F32(bits) => self.writer.float_number(f32::from_bits(bits)),
-            Scalar::I32(number) => self.writer.signed_number(number),
+            Scalar::I32(number) => signed_constant(number),
         }
     }
 
@@ -76,8 +76,9 @@ impl Emitter<'_> {
         match f {
             Unary::Exp if is_vague => self.exp(a),
             Unary::Ln if is_vague => self.ln(a),
-            Unary::Sin if is_vague => self.sin(a),
-            Unary::Cos if is_vague => self.cos(a),
+            // The exact ones of CUDA keep the digits of π on a stack, for angles that no text comes to.
+            Unary::Sin => self.sin(a),
+            Unary::Cos => self.cos(a),
             Unary::Rsqrt if is_vague => {
                 let root = self.writer.function(Arithmetic::Sqrt, a);
                 self.recip(root)
@@ -85,8 +86,6 @@ impl Emitter<'_> {
             Unary::Neg => self.writer.function(Arithmetic::Neg, a),
             Unary::Exp => self.writer.function(Arithmetic::Exp, a),
             Unary::Ln => self.writer.function(Arithmetic::Log, a),
-            Unary::Sin => self.writer.function(Arithmetic::Sin, a),
-            Unary::Cos => self.writer.function(Arithmetic::Cos, a),
             Unary::Rsqrt => self.writer.function(Arithmetic::InverseSqrt, a),
             Unary::Sqrt => self.writer.function(Arithmetic::Sqrt, a),
             Unary::Recip => self.recip(a),
@@ -114,7 +113,7 @@ impl Emitter<'_> {
 
     fn truth(&mut self, f: fn(BinaryOperator) -> Comparison, a: Variable, b: Variable) -> Variable {
         let holds = self.writer.compare(f, a, b);
-        let (one, zero) = (self.writer.signed_number(1), self.writer.signed_number(0));
+        let (one, zero) = (signed_constant(1), signed_constant(0));
         self.writer.select(holds, one, zero)
     }
 
@@ -135,7 +134,7 @@ impl Emitter<'_> {
         // has an exact form in single precision is not the largest of all.
         let (low, high) =
             (self.writer.float_number(-2_147_483_648.0), self.writer.float_number(2_147_483_648.0));
-        let [least, most, none] = [i32::MIN, i32::MAX, 0].map(|number| self.writer.signed_number(number));
+        let [least, most, none] = [i32::MIN, i32::MAX, 0].map(signed_constant);
         let fits = self.writer.compare(Comparison::Lower, a, high);
         let is_low = self.writer.compare(Comparison::Lower, a, low);
         let is_number = self.writer.compare(Comparison::Equal, a, a);

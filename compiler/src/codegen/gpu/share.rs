@@ -13,7 +13,7 @@ use cubecl_core::ir::Variable;
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::wide::{Wide, wide};
-use crate::codegen::gpu::writer::{Changing, Writes, known};
+use crate::codegen::gpu::writer::{Changing, Writes, constant, known};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, VarId};
@@ -67,33 +67,22 @@ impl Emitter<'_> {
         let n_out: i64 = nest.loops.iter().map(near).product();
         let threads = i64::from(THREADS);
         let idle = (threads / n_out.max(1)).max(1);
-        let wanted = if self.reads_along(nest, *last) { NEIGHBOURS } else { 1 };
+        let wanted = if reads_along(nest, *last) { NEIGHBOURS } else { 1 };
         let most = if n_in * wide.as_ref().map_or(1, |wide| wide.len) < SHORT { 1 } else { n_in };
         let group = idle.max(wanted).min(most).min(threads);
         Plan { nest, folding, wide, group: 1 << group.max(1).ilog2() }
-    }
-
-    /// Whether a step of a loop is a step in memory of something that the nest reads.
-    fn reads_along(&self, nest: &Nest, var: VarId) -> bool {
-        let is_var = |(atom, factor): &(Atom, i64)| *atom == Atom::Var(var) && *factor == 1;
-        nest.exprs.values().any(|expr| match expr {
-            Expr::Load { from: Place::Param(_), at } => {
-                at.last().is_some_and(|index: &Index| index.terms().iter().any(is_var))
-            }
-            _ => false,
-        })
     }
 
     /// Each thread takes every so manieth iteration.
     fn each(&mut self, nest: &Nest, act: impl FnOnce(&mut Self)) {
         let counts: Vec<Variable> = nest.loops.iter().map(|var| self.count(*var)).collect();
         let n = self.product(&counts);
-        let (unit, threads) = (self.unit, self.writer.number(i64::from(THREADS)));
+        let (unit, threads) = (self.unit, constant(i64::from(THREADS)));
         match known(n) {
             Some(n) if n == THREADS => self.bound(nest, &counts, unit, act),
             Some(few) if few < THREADS => {
                 let is_there = if few == 1 {
-                    let first = self.writer.number(0);
+                    let first = constant(0);
                     self.equals(unit, first)
                 } else {
                     self.writer.below(unit, n)
@@ -109,7 +98,7 @@ impl Emitter<'_> {
         let nest = plan.nest;
         let counts: Vec<Variable> = nest.loops.iter().map(|var| self.count(*var)).collect();
         let n = self.product(&counts);
-        let group = self.writer.number(i64::from(plan.group));
+        let group = constant(i64::from(plan.group));
         let n_groups = THREADS / plan.group;
         let (own, lane) = (self.writer.div(self.unit, group), self.writer.rem(self.unit, group));
         let round = |emitter: &mut Self, first: Variable| {
@@ -121,7 +110,7 @@ impl Emitter<'_> {
             };
             emitter.round(plan, lane, is_there);
         };
-        let [first, step] = [0, i64::from(n_groups)].map(|number| self.writer.number(number));
+        let [first, step] = [0, i64::from(n_groups)].map(constant);
         match known(n) {
             Some(n) if n <= n_groups => round(self, first),
             _ => self.counted(first, n, step, round),
@@ -135,7 +124,7 @@ impl Emitter<'_> {
         let so_far = self.writer.changing(start);
         self.where_there(is_there, |emitter| emitter.folded(plan, &so_far, Some(lane)));
         let value = self.reduced(folding.fold, so_far.value(), plan.group);
-        let zero = self.writer.number(0);
+        let zero = constant(0);
         let is_first = self.equals(lane, zero);
         self.when(is_first, |emitter| {
             emitter.where_there(is_there, |emitter| {
@@ -164,17 +153,16 @@ impl Emitter<'_> {
         let fixed = self.fixed(nest, folding);
         let mut counts: Vec<Variable> = folding.loops.iter().map(|var| self.count(*var)).collect();
         if let (Some(wide), Some(last)) = (wide, counts.last_mut()) {
-            *last = self.writer.number(wide.n_pieces);
+            *last = constant(wide.n_pieces);
         }
-        let step = self.writer.number(i64::from(*group));
+        let step = constant(i64::from(*group));
         let mut act = |emitter: &mut Self, last: Variable| {
             let of = |id: ExprId| fixed.get(&id).copied();
-            let after = match wide {
-                Some(wide) => emitter.fold_piece((nest, folding), wide, (last, so_far.value()), &of),
-                None => {
-                    let x = emitter.scalar_with(nest, nest.value, &of);
-                    emitter.fold(folding.fold, so_far.value(), x)
-                }
+            let after = if let Some(wide) = wide {
+                emitter.fold_piece((nest, folding), wide, (last, so_far.value()), &of)
+            } else {
+                let x = emitter.scalar_with(nest, nest.value, &of);
+                emitter.fold(folding.fold, so_far.value(), x)
             };
             emitter.writer.set(so_far, after);
         };
@@ -194,7 +182,7 @@ impl Emitter<'_> {
     fn nested(&mut self, loops: &[VarId], counts: &[Variable], act: &mut dyn FnMut(&mut Self, Variable)) {
         let Some((var, inner)) = loops.split_first() else { return };
         let start = self.start(*var);
-        let [zero, one] = [0, 1].map(|number| self.writer.number(number));
+        let [zero, one] = [0, 1].map(constant);
         self.counted(zero, counts[0], one, |emitter, i| {
             let value = emitter.writer.add(start, i);
             emitter.vars.insert(*var, value);
@@ -253,7 +241,7 @@ impl Emitter<'_> {
     }
 
     fn product(&mut self, counts: &[Variable]) -> Variable {
-        let one = self.writer.number(1);
+        let one = constant(1);
         counts.iter().fold(one, |product, count| self.writer.mul(product, *count))
     }
 
@@ -265,4 +253,15 @@ impl Emitter<'_> {
         };
         expr_dtypes(&nest.exprs, of_place).expect("a verified nest has types")[nest.value]
     }
+}
+
+/// Whether a step of a loop is a step in memory of something that the nest reads.
+fn reads_along(nest: &Nest, var: VarId) -> bool {
+    let is_var = |(atom, factor): &(Atom, i64)| *atom == Atom::Var(var) && *factor == 1;
+    nest.exprs.values().any(|expr| match expr {
+        Expr::Load { from: Place::Param(_), at } => {
+            at.last().is_some_and(|index: &Index| index.terms().iter().any(is_var))
+        }
+        _ => false,
+    })
 }

@@ -12,10 +12,12 @@ use cubecl_core::ir::{Arithmetic, Type, Variable};
 use crate::codegen::gpu::decode::Spot;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::layout::{What, place};
-use crate::codegen::gpu::writer::{F32, I32, U32, scalar};
+use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Access, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, VarId};
+use crate::kernel::{
+    Access, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId,
+};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
@@ -28,6 +30,8 @@ pub(super) struct Wide {
     pub(super) n_pieces: i64,
     /// The loads that are vectors, with the first element of a piece where the loop's variable is zero.
     loads: BTreeMap<ExprId, (ParamId, Index)>,
+    /// The same of tiles.
+    tiles: BTreeMap<ExprId, (TileId, Index)>,
 }
 
 /// The elements of a piece in registers.
@@ -44,21 +48,41 @@ pub(super) fn vectors() -> Type {
 
 /// The buffers of a kernel that folds read as vectors.
 pub(super) fn read_as_vectors(kernel: &Kernel) -> Vec<ParamId> {
-    let mut found: Vec<ParamId> = Vec::new();
-    for part in &kernel.parts {
-        let mut pending: Vec<&Stmt> = part.body.iter().collect();
-        while let Some(stmt) = pending.pop() {
-            match stmt {
-                Stmt::Loop { body, .. } => pending.extend(body),
-                Stmt::Nest(nest) => {
-                    let wide = nest.fold.as_ref().and_then(|folding| wide(kernel, part, nest, folding));
-                    found.extend(wide.iter().flat_map(|wide| wide.loads.values().map(|(param, _)| *param)));
-                }
+    let folds = kernel.parts.iter().flat_map(|part| folds(kernel, part));
+    let mut found: Vec<ParamId> =
+        folds.flat_map(|wide| wide.loads.into_values().map(|(param, _)| param)).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The tiles of a part whose pieces threads read, with the elements of a piece where all agree on that.
+pub(super) fn interleaved(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64> {
+    let mut found: BTreeMap<TileId, Option<i64>> = BTreeMap::new();
+    for Wide { len, tiles, .. } in folds(kernel, part) {
+        for (tile, _) in tiles.into_values() {
+            let is_whole = part.tiles[tile].dims.last().is_some_and(|dim| (*dim as i64) % len == 0);
+            let own = is_whole.then_some(len);
+            let agreed = found.entry(tile).or_insert(own);
+            *agreed = agreed.filter(|_| *agreed == own);
+        }
+    }
+    // Pieces of four are in order already.
+    found.into_iter().filter_map(|(tile, len)| Some((tile, len.filter(|len| *len > 4)?))).collect()
+}
+
+/// The folds of a part that read vectors.
+fn folds(kernel: &Kernel, part: &Part) -> Vec<Wide> {
+    let mut found = Vec::new();
+    let mut pending: Vec<&Stmt> = part.body.iter().collect();
+    while let Some(stmt) = pending.pop() {
+        match stmt {
+            Stmt::Loop { body, .. } => pending.extend(body),
+            Stmt::Nest(nest) => {
+                found.extend(nest.fold.as_ref().and_then(|folding| wide(kernel, part, nest, folding)));
             }
         }
     }
-    found.sort();
-    found.dedup();
     found
 }
 
@@ -67,24 +91,31 @@ pub(super) fn wide(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding)
     let var = *folding.loops.last()?;
     let Range::Whole { len: n } = &part.vars[var].range else { return None };
     let n = n.as_const()?;
-    let mut loads = BTreeMap::new();
+    let (mut loads, mut tiles) = (BTreeMap::new(), BTreeMap::new());
     let mut len = 1;
     for (id, expr) in nest.exprs.iter() {
-        let Expr::Load { from: Place::Param(param), at } = expr else { continue };
-        if kernel.params[*param].access == Access::Read
-            && let Some(natural) = natural(kernel.params[*param].format)
-            && let Some(first) = first_of_piece(kernel, *param, at, var)
-        {
-            loads.insert(id, (*param, first));
-            len = len.max(natural);
+        let Expr::Load { from, at } = expr else { continue };
+        let Some(first) = first_of_piece(&dims_of(kernel, part, *from), at, var) else { continue };
+        match from {
+            Place::Tile(tile) => {
+                tiles.insert(id, (*tile, first));
+            }
+            Place::Param(param) if kernel.params[*param].access == Access::Read => {
+                if let Some(natural) = natural(kernel.params[*param].format) {
+                    loads.insert(id, (*param, first));
+                    len = len.max(natural);
+                }
+            }
+            Place::Param(_) => {}
         }
     }
     let is_whole = |index: &Index| {
         index.offset() % len == 0 && index.terms().iter().all(|(_, factor)| factor % len == 0)
     };
     loads.retain(|_, (_, first)| is_whole(first));
+    tiles.retain(|_, (_, first)| is_whole(first));
     let n_pieces = n / len;
-    (!loads.is_empty() && n % len == 0 && n_pieces > 1).then_some(Wide { len, n_pieces, loads })
+    (!loads.is_empty() && n % len == 0 && n_pieces > 1).then_some(Wide { len, n_pieces, loads, tiles })
 }
 
 /// How many elements sixteen bytes are, about; a piece of any of them is of one block, with one scale.
@@ -104,13 +135,25 @@ fn natural(format: Format) -> Option<i64> {
     }
 }
 
-/// The element that a load reads where a variable is zero, if it reads the next one for each next value.
-fn first_of_piece(kernel: &Kernel, param: ParamId, at: &[Index], var: VarId) -> Option<Index> {
-    let dims: Vec<i64> = kernel.params[param].shape.iter().map(|(_, size)| size.most()).collect();
-    let mut element = Index::constant(0);
-    for (axis, index) in at.iter().enumerate() {
-        element = element.plus(&index.times(dims[axis + 1..].iter().product()));
+/// The sizes that a place is laid out for.
+pub(super) fn dims_of(kernel: &Kernel, part: &Part, place: Place) -> Vec<i64> {
+    match place {
+        Place::Param(id) => kernel.params[id].shape.iter().map(|(_, size)| size.most()).collect(),
+        Place::Tile(id) => part.tiles[id].dims.iter().map(|dim| *dim as i64).collect(),
     }
+}
+
+/// The number of an element in storage order.
+pub(super) fn element_of(dims: &[i64], at: &[Index]) -> Index {
+    let axes = at.iter().enumerate();
+    axes.fold(Index::constant(0), |element, (axis, index)| {
+        element.plus(&index.times(dims[axis + 1..].iter().product()))
+    })
+}
+
+/// The element that a load reads where a variable is zero, if it reads the next one for each next value.
+fn first_of_piece(dims: &[i64], at: &[Index], var: VarId) -> Option<Index> {
+    let element = element_of(dims, at);
     let first = element.minus(&Index::var(var));
     let is_next = element.terms().contains(&(Atom::Var(var), 1)) && !first.uses_var(|own| own == var);
     is_next.then_some(first)
@@ -126,7 +169,7 @@ impl Emitter<'_> {
         known: &dyn Fn(ExprId) -> Option<Variable>,
     ) -> Variable {
         let var = *folding.loops.last().expect("a fold has loops");
-        let len = self.writer.number(wide.len);
+        let len = constant(wide.len);
         let base = self.writer.mul(piece, len);
         let mut decoded: BTreeMap<ExprId, Decoded> = BTreeMap::new();
         for (id, (param, first)) in &wide.loads {
@@ -135,9 +178,17 @@ impl Emitter<'_> {
             let is_factor = folding.fold == Fold::Sum && is_factor(nest, nest.value, *id);
             decoded.insert(*id, self.piece((*param, element), wide.len as usize, is_factor));
         }
+        for (id, (tile, first)) in &wide.tiles {
+            if self.piece_len(*tile) == Some(wide.len) {
+                let first = self.index(first);
+                let element = self.writer.add(first, base);
+                let values = self.piece_of_tile(*tile, element, wide.len);
+                decoded.insert(*id, Decoded { values, scale: None });
+            }
+        }
         let mut sum: Option<Variable> = None;
         for i in 0..wide.len {
-            let i_number = self.writer.number(i);
+            let i_number = constant(i);
             let value = self.writer.add(base, i_number);
             self.vars.insert(var, value);
             let of = |id| decoded.get(&id).map(|own| own.values[i as usize]).or_else(|| known(id));
@@ -150,17 +201,25 @@ impl Emitter<'_> {
         self.fold(folding.fold, before, scaled)
     }
 
+    /// The elements of a piece of an interleaved tile from one on.
+    fn piece_of_tile(&mut self, tile: TileId, element: Variable, len: i64) -> Vec<Variable> {
+        let first = self.interleaved(tile, element);
+        let stride = self.quad_stride(tile);
+        let word = |i: i64| i / 4 * stride + i % 4;
+        (0..len).map(|i| self.load_word_of_tile(tile, first, word(i))).collect()
+    }
+
     /// The elements of a piece from one on.
     fn piece(&mut self, (param, element): (ParamId, Variable), len: usize, is_factor: bool) -> Decoded {
         let format = self.kernel.params[param].format;
         let list = self.params[param].vectors.expect("what is read as vectors is bound so");
         if let Some(dtype) = format.plain() {
             let per_vector = 16 / dtype.bytes();
-            let size = self.writer.number(per_vector as i64);
+            let size = constant(per_vector as i64);
             let start = self.writer.div(element, size);
             let mut values = Vec::new();
             for number in 0..len / per_vector {
-                let number = self.writer.number(number as i64);
+                let number = constant(number as i64);
                 let at = self.writer.add(start, number);
                 let words = self.vector(list, at);
                 values.extend(words.into_iter().flat_map(|word| self.plain_of_word(dtype, word)));
@@ -168,7 +227,7 @@ impl Emitter<'_> {
             return Decoded { values, scale: None };
         }
         let n_elements = self.kernel.params[param].shape.max_len();
-        let block_len = self.writer.number(format.block_len() as i64);
+        let block_len = constant(format.block_len() as i64);
         let (block, i) = (self.writer.div(element, block_len), self.writer.rem(element, block_len));
         let spot = Spot { format, n_elements, list: self.params[param].list, block, i };
         self.quantised(spot, list, is_factor)
@@ -225,7 +284,7 @@ impl Emitter<'_> {
 
     /// Sixteen elements of four bits of a block of 32, and the fifth where there is one.
     fn quanta(&mut self, spot: Spot, list: Variable, half: Variable) -> Vec<Variable> {
-        let zero = self.writer.number(0);
+        let zero = constant(0);
         let words = self.vector_of(spot, list, What::Elements, zero);
         let shift = self.writer.shift_left(half, 2);
         let words = words.map(|word| self.writer.shift_right_by(word, shift));
@@ -338,7 +397,7 @@ impl Emitter<'_> {
     /// Sixteen bytes of a field of a block.
     fn vector_of(&mut self, spot: Spot, list: Variable, what: What, number: Variable) -> [Variable; 4] {
         let (start, bytes) = place(spot.format, spot.n_elements, what);
-        let [first, size] = [start / 16, bytes / 16].map(|number| self.writer.number(number as i64));
+        let [first, size] = [start / 16, bytes / 16].map(|number| constant(number as i64));
         let at = self.writer.mul(spot.block, size);
         let at = self.writer.add(at, first);
         let at = self.writer.add(at, number);

@@ -38,28 +38,14 @@ impl Changing {
 }
 
 impl Writer {
-    /// A whole number.
-    pub(super) fn number(&self, number: i64) -> Variable {
-        Variable::constant(ConstantValue::UInt(u64::from(number as u32)), scalar(U32))
-    }
-
-    /// A whole number with its sign.
-    pub(super) fn signed_number(&self, number: i32) -> Variable {
-        Variable::constant(ConstantValue::Int(i64::from(number)), scalar(I32))
-    }
-
     /// A single-precision number; what a language cannot spell is put together from its bits.
     pub(super) fn float_number(&mut self, number: f32) -> Variable {
         if number.is_finite() {
             return Variable::constant(ConstantValue::Float(f64::from(number)), scalar(F32));
         }
         // Compilers refuse such a constant, so it goes through a variable.
-        let bits = self.changing(self.number(i64::from(number.to_bits())));
+        let bits = self.changing(constant(i64::from(number.to_bits())));
         self.reinterpreted(F32, bits.value())
-    }
-
-    pub(super) fn builtin(&self, builtin: Builtin) -> Variable {
-        Variable::builtin(builtin, StorageType::Scalar(U32))
     }
 
     /// The result of an operation.
@@ -88,7 +74,7 @@ impl Writer {
 
     pub(super) fn add(&mut self, a: Variable, b: Variable) -> Variable {
         match (known(a), known(b)) {
-            (Some(x), Some(y)) => self.number(i64::from(x.wrapping_add(y))),
+            (Some(x), Some(y)) => constant(i64::from(x.wrapping_add(y))),
             (Some(0), None) => b,
             (None, Some(0)) => a,
             _ => self.arithmetic(Arithmetic::Add, a, b),
@@ -97,7 +83,7 @@ impl Writer {
 
     pub(super) fn sub(&mut self, a: Variable, b: Variable) -> Variable {
         match (known(a), known(b)) {
-            (Some(x), Some(y)) => self.number(i64::from(x.wrapping_sub(y))),
+            (Some(x), Some(y)) => constant(i64::from(x.wrapping_sub(y))),
             (None, Some(0)) => a,
             _ => self.arithmetic(Arithmetic::Sub, a, b),
         }
@@ -105,8 +91,8 @@ impl Writer {
 
     pub(super) fn mul(&mut self, a: Variable, b: Variable) -> Variable {
         match (known(a), known(b)) {
-            (Some(x), Some(y)) => self.number(i64::from(x.wrapping_mul(y))),
-            (Some(0), None) | (None, Some(0)) => self.number(0),
+            (Some(x), Some(y)) => constant(i64::from(x.wrapping_mul(y))),
+            (Some(0), None) | (None, Some(0)) => constant(0),
             (Some(1), None) => b,
             (None, Some(1)) => a,
             _ => self.arithmetic(Arithmetic::Mul, a, b),
@@ -116,7 +102,7 @@ impl Writer {
     /// The quotient of numbers without a sign.
     pub(super) fn div(&mut self, a: Variable, by: Variable) -> Variable {
         match (known(a), known(by)) {
-            (Some(x), Some(y)) if y > 0 => self.number(i64::from(x / y)),
+            (Some(x), Some(y)) if y > 0 => constant(i64::from(x / y)),
             (None, Some(1)) => a,
             (None, Some(y)) if y.is_power_of_two() => self.shift_right(a, y.trailing_zeros()),
             _ => self.arithmetic(Arithmetic::Div, a, by),
@@ -126,7 +112,7 @@ impl Writer {
     /// The remainder of numbers without a sign.
     pub(super) fn rem(&mut self, a: Variable, by: Variable) -> Variable {
         match (known(a), known(by)) {
-            (Some(x), Some(y)) if y > 0 => self.number(i64::from(x % y)),
+            (Some(x), Some(y)) if y > 0 => constant(i64::from(x % y)),
             (None, Some(y)) if y.is_power_of_two() => self.and(a, y - 1),
             _ => self.arithmetic(Arithmetic::Modulo, a, by),
         }
@@ -143,10 +129,10 @@ impl Writer {
 
     pub(super) fn and(&mut self, a: Variable, mask: u32) -> Variable {
         match known(a) {
-            Some(x) => self.number(i64::from(x & mask)),
-            None if mask == 0 => self.number(0),
+            Some(x) => constant(i64::from(x & mask)),
+            None if mask == 0 => constant(0),
             None => {
-                let mask = self.number(i64::from(mask));
+                let mask = constant(i64::from(mask));
                 self.bits(Bitwise::BitwiseAnd, a, mask)
             }
         }
@@ -158,10 +144,10 @@ impl Writer {
 
     pub(super) fn shift_left(&mut self, a: Variable, by: u32) -> Variable {
         match (known(a), by) {
-            (Some(x), _) => self.number(i64::from(x << by)),
+            (Some(x), _) => constant(i64::from(x << by)),
             (None, 0) => a,
             (None, _) => {
-                let by = self.number(i64::from(by));
+                let by = constant(i64::from(by));
                 self.bits(Bitwise::ShiftLeft, a, by)
             }
         }
@@ -170,10 +156,10 @@ impl Writer {
     /// Without a sign, or with that of a number of type `I32`.
     pub(super) fn shift_right(&mut self, a: Variable, by: u32) -> Variable {
         match (known(a), by) {
-            (Some(x), _) => self.number(i64::from(x >> by)),
+            (Some(x), _) => constant(i64::from(x >> by)),
             (None, 0) => a,
             (None, _) => {
-                let by = self.number(i64::from(by));
+                let by = constant(i64::from(by));
                 self.bits(Bitwise::ShiftRight, a, by)
             }
         }
@@ -225,7 +211,7 @@ impl Writer {
     /// A whole number with its sign.
     pub(super) fn signed(&mut self, a: Variable) -> Variable {
         match known(a) {
-            Some(x) => self.signed_number(x.cast_signed()),
+            Some(x) => signed_constant(x.cast_signed()),
             None => self.cast(I32, a),
         }
     }
@@ -233,7 +219,7 @@ impl Writer {
     /// A whole number as its bits.
     pub(super) fn unsigned(&mut self, a: Variable) -> Variable {
         match a.as_const() {
-            Some(x) => self.number(x.as_i64()),
+            Some(x) => constant(x.as_i64()),
             None => self.cast(U32, a),
         }
     }
@@ -246,7 +232,7 @@ impl Writer {
 
     /// A component of a vector.
     pub(super) fn component(&mut self, list: Variable, number: usize) -> Variable {
-        let index = self.number(number as i64);
+        let index = constant(number as i64);
         let index = IndexOperator { list, index, vector_size: 0, unroll_factor: 1 };
         self.result(list.elem_type(), Operator::UncheckedIndex(index))
     }
@@ -263,7 +249,7 @@ impl Writer {
         let index = IndexOperator { list, index, vector_size: 0, unroll_factor: 1 };
         self.scope.register(Instruction::new(Operator::UncheckedIndex(index), place));
         for (f, rhs) in [(AtomicOp::And as fn(BinaryOperator) -> AtomicOp, mask), (AtomicOp::Or, bits)] {
-            let before = self.changing(self.number(0));
+            let before = self.changing(constant(0));
             let operation = f(BinaryOperator { lhs: place, rhs });
             self.scope.register(Instruction::new(operation, before.value()));
         }
@@ -281,8 +267,8 @@ impl Writer {
     }
 
     /// What the thread of the plane has whose number differs in one bit.
-    pub(super) fn from_lane(&mut self, value: Variable, mask: u32) -> Variable {
-        let rhs = self.number(i64::from(mask));
+    pub(super) fn lane(&mut self, value: Variable, mask: u32) -> Variable {
+        let rhs = constant(i64::from(mask));
         self.result(value.elem_type(), Plane::ShuffleXor(BinaryOperator { lhs: value, rhs }))
     }
 
@@ -334,6 +320,21 @@ impl Writes for Writer {
     fn writer(&mut self) -> &mut Writer {
         self
     }
+}
+
+/// A whole number.
+pub(super) fn constant(number: i64) -> Variable {
+    Variable::constant(ConstantValue::UInt(u64::from(number as u32)), scalar(U32))
+}
+
+/// A whole number with its sign.
+pub(super) fn signed_constant(number: i32) -> Variable {
+    Variable::constant(ConstantValue::Int(i64::from(number)), scalar(I32))
+}
+
+/// What a thread knows of its place.
+pub(super) fn builtin(builtin: Builtin) -> Variable {
+    Variable::builtin(builtin, StorageType::Scalar(U32))
 }
 
 /// One number of a type.

@@ -290,9 +290,9 @@ impl CudaDevice {
         for address in &step.addresses {
             launch.arg(address);
         }
-        // SAFETY: the function was made of a kernel that verifies and takes one address for each of its bindings; at
-        // each lie the bytes of the parameter's largest shape, which live as long as the device. The plan verifies: what
-        // a step writes it reads only where that is proven harmless, and steps follow each other on one stream.
+        // SAFETY: the function was made of a kernel that verifies and takes one address for each of its bindings. At
+        // each lie the bytes of the parameter's largest shape, which live as long as the device. The plan verifies:
+        // what a step writes it reads only where that is proven harmless, and steps follow each other on one stream.
         unsafe { launch.launch(*config) }.map(|_| ())
     }
 

@@ -256,7 +256,7 @@ impl Driver {
     /// Runs launches in order, then copies pieces one behind another to the start of a staging buffer.
     pub(super) fn submit(&self, dispatches: &[Dispatch<'_>], copies: &[Piece<'_>], staging: &Buffer) {
         let mut encoder = self.device.create_command_encoder(&CommandEncoderDescriptor::default());
-        self.record(&mut encoder, dispatches);
+        record(&mut encoder, dispatches);
         let mut to = 0;
         for piece in copies {
             let bytes = piece.bytes.next_multiple_of(4) as u64;
@@ -264,15 +264,6 @@ impl Driver {
             to += bytes;
         }
         self.queue.submit([encoder.finish()]);
-    }
-
-    fn record(&self, encoder: &mut CommandEncoder, dispatches: &[Dispatch<'_>]) {
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        for Dispatch { pipeline, bound, n_groups } in dispatches.iter().filter(|it| it.n_groups > 0) {
-            pass.set_pipeline(&pipeline.pipeline);
-            pass.set_bind_group(0, *bound, &[]);
-            pass.dispatch_workgroups(*n_groups, 1, 1);
-        }
     }
 
     /// The first bytes of a staging buffer, once all that was submitted is done.
@@ -293,6 +284,15 @@ impl Driver {
     /// The most workgroups of a launch.
     pub(super) fn most_groups(&self) -> u32 {
         self.limits.max_compute_workgroups_per_dimension
+    }
+}
+
+fn record(encoder: &mut CommandEncoder, dispatches: &[Dispatch<'_>]) {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+    for Dispatch { pipeline, bound, n_groups } in dispatches.iter().filter(|it| it.n_groups > 0) {
+        pass.set_pipeline(&pipeline.pipeline);
+        pass.set_bind_group(0, *bound, &[]);
+        pass.dispatch_workgroups(*n_groups, 1, 1);
     }
 }
 

@@ -1,0 +1,52 @@
+//! What GPUs are given, for a few kernels that everybody knows.
+//!
+//! In: kernels of a small graph and of shrunk blocks. Out: snapshots in each language, read in review as code is.
+
+use fusebox_compiler::codegen::source;
+use fusebox_compiler::graph::parse::parse;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::pipeline::compile;
+use fusebox_compiler::target::Target;
+
+/// A projection with its norm, and a residual: a product of quantised rows with a vector, as decoding has it.
+const PROJECTION: &str = "
+%0 = input x : f32[d:64]
+%1 = mul %0 %0
+%2 = reduce-sum %1 over d
+%3 = const 64.0
+%4 = div %2 %3
+%5 = rsqrt %4
+%6 = mul %0 %5
+%7 = weight w : q8_0[e:64, d:64]
+%8 = contract %6 %7 over [d]
+output y = %8
+";
+
+fn sources(text: &str, target: &str) -> String {
+    let target = Target::named(target).expect("a named target");
+    let graph = parse(text).unwrap_or_else(|error| panic!("{error}"));
+    let plan = compile(&graph, &Options::for_target(target)).expect("a graph that compiles").plan;
+    let sources = plan.kernels.values().map(|kernel| source(kernel, &target).expect("a source"));
+    sources.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_projection_in_cuda() {
+    insta::assert_snapshot!("a_projection_in_cuda", sources(PROJECTION, "cuda-sm90"));
+}
+
+#[test]
+fn a_projection_in_wgsl() {
+    insta::assert_snapshot!("a_projection_in_wgsl", sources(PROJECTION, "vulkan"));
+}
+
+#[test]
+fn a_projection_in_metal() {
+    insta::assert_snapshot!("a_projection_in_metal", sources(PROJECTION, "metal"));
+}
+
+#[test]
+fn a_processor_has_the_text_of_the_kernel() {
+    let text = sources(PROJECTION, "cpu-avx512");
+    assert!(text.contains("kernel \"") && text.contains("q8_0"), "{text}");
+}
