@@ -14,7 +14,9 @@ fn it_tells_what_is_there_and_what_is_missing() {
     let devices = found["devices"].as_array().expect("a list");
     assert_eq!((&devices[0]["name"], &devices[0]["ready"]), (&"cpu".into(), &true.into()));
     // A device is ready or says what is missing.
-    assert!(devices[1..].iter().all(|device| device["missing"].is_string() != device["ready"].as_bool().unwrap()));
+    assert!(
+        devices[1..].iter().all(|device| device["missing"].is_string() != device["ready"].as_bool().unwrap())
+    );
     assert_eq!(found["default_model"]["found"], true);
     let text = told(&["doctor"]);
     for head in ["processor", "instructions", "threads", "memory", "programs", "default model", "device cuda"]

@@ -46,9 +46,7 @@ pub(crate) fn on_gpu(run: &Interpreted<'_>) -> Result<(), String> {
     let symbols: Vec<i64> = code.symbols.iter().map(|symbol| run.symbols[&symbol.name]).collect();
     let params = run.kernel.params.values().zip(run.before.0.values()).zip(&run.stored);
     let plain: Vec<Vec<u8>> = params
-        .map(|((param, before), stored)| {
-            stored.map_or_else(|| encoded(param.format, before), <[u8]>::to_vec)
-        })
+        .map(|((param, before), stored)| stored.map_or_else(|| encoded(param.format, before), <[u8]>::to_vec))
         .collect();
     let formats = run.kernel.params.values().map(|param| param.format);
     let mut memory: Vec<Vec<u8>> =

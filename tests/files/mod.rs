@@ -14,6 +14,8 @@ mod ajc1;
 mod folder;
 pub(crate) mod gguf;
 mod inspect;
+mod packed;
+mod qorus;
 mod quantize;
 mod quants;
 mod recorded;
@@ -74,7 +76,7 @@ fn is_whole(checkpoint: &Checkpoint) -> bool {
 
 #[test]
 fn what_is_no_weight_file_is_refused() {
-    let kinds = "expected GGUF, safetensors or a qwen3.c checkpoint, found";
+    let kinds = "expected GGUF, safetensors, a qwen3.c checkpoint or a Qorus file, found";
     refuses("empty", b"", &format!("byte 0: {kinds} an empty file"));
     refuses("short", b"GG", &format!("byte 0: {kinds} the bytes 47 47"));
     refuses("text", b"hello, world", &format!("byte 0: {kinds} the bytes 68 65 6c 6c"));

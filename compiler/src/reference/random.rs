@@ -141,6 +141,7 @@ impl Numbers {
                 half(0, self.about(2.0 * most / (63.0 * 31.0)));
                 half(2, self.about(most / 63.0));
             }
+            Format::Q4Pairs => put_f32(&mut block[16..], self.about(most / 8.0)),
             Format::Int8 { .. } => unreachable!("its scales lie behind all elements, see `stored`"),
         }
     }

@@ -73,6 +73,7 @@ impl Chat {
         match checkpoint.kind() {
             Kind::Gguf { .. } => Self::from_gguf(checkpoint),
             Kind::Safetensors => Self::from_folder(checkpoint),
+            Kind::Qorus => Ok(None),
             Kind::Ajc1 => {
                 let pieces = Pieces::open(checkpoint)?;
                 Ok(pieces.map(|pieces| Self { form: Form::Pieces(pieces), constants: Map::new() }))

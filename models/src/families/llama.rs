@@ -37,7 +37,7 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let window = window(facts, true, 0)?;
     let heads = Grouped { window, ..sizes::grouped(facts, false)? };
     let pairing = match facts.kind() {
-        Kind::Gguf { .. } => Pairing::Neighbours,
+        Kind::Gguf { .. } | Kind::Qorus => Pairing::Neighbours,
         Kind::Safetensors | Kind::Ajc1 => Pairing::Halves,
     };
     let rope = rope(facts, 1e4, pairing, heads.head)?;

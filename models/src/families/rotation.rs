@@ -81,7 +81,7 @@ fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
             let own = if all.is_some() { 1.0 } else { yarn_scale(factor, 1.0) };
             (own * given.unwrap_or(1.0), all)
         }
-        Kind::Safetensors | Kind::Ajc1 => {
+        Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => {
             let own = match (facts.number_or_none(MSCALE)?, all) {
                 (Some(own), Some(all)) => yarn_scale(factor, own) / yarn_scale(factor, all),
                 _ => yarn_scale(factor, 1.0),

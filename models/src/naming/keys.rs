@@ -1,4 +1,5 @@
-//! The names of facts: in GGUF below the architecture, in `config.json`, in the header of a qwen3.c checkpoint.
+//! The names of facts: in GGUF below the architecture, in `config.json`, in the header of a qwen3.c checkpoint
+//! or of a Qorus file.
 //!
 //! In: a [`Key`] and the kind of a file. Out: the names that the fact may have there, none where it has no such fact.
 //! What a fact means, and what is accepted, is up to who asks for it: `facts.rs` and `families/`.
@@ -14,19 +15,25 @@ pub struct Key {
     config: &'static [&'static str],
     /// In a qwen3.c checkpoint, where it has the fact.
     ajc1: Option<&'static str>,
+    /// In a Qorus file, where it has the fact.
+    qorus: Option<&'static str>,
 }
 
 const fn key(gguf: &'static str, config: &'static [&'static str]) -> Key {
-    Key { gguf: Some(gguf), config, ajc1: None }
+    Key { gguf: Some(gguf), config, ajc1: None, qorus: None }
 }
 
 const fn config(config: &'static [&'static str]) -> Key {
-    Key { gguf: None, config, ajc1: None }
+    Key { gguf: None, config, ajc1: None, qorus: None }
 }
 
 impl Key {
     const fn ajc1(self, name: &'static str) -> Self {
         Self { ajc1: Some(name), ..self }
+    }
+
+    const fn qorus(self, name: &'static str) -> Self {
+        Self { qorus: Some(name), ..self }
     }
 
     /// The names that a file of this kind may have for it; the first is the one to ask its author for.
@@ -35,33 +42,36 @@ impl Key {
             Kind::Gguf { .. } => self.gguf.iter().map(|name| format!("{architecture}.{name}")).collect(),
             Kind::Safetensors => self.config.iter().map(|name| (*name).to_owned()).collect(),
             Kind::Ajc1 => self.ajc1.into_iter().map(str::to_owned).collect(),
+            Kind::Qorus => self.qorus.into_iter().map(str::to_owned).collect(),
         }
     }
 }
 
 /// The width of the residual stream.
-pub const HIDDEN: Key = key("embedding_length", &["hidden_size"]).ajc1("dim");
+pub const HIDDEN: Key = key("embedding_length", &["hidden_size"]).ajc1("dim").qorus("dim");
 /// How many blocks.
-pub const LAYERS: Key = key("block_count", &["num_hidden_layers"]).ajc1("n_layers");
+pub const LAYERS: Key = key("block_count", &["num_hidden_layers"]).ajc1("n_layers").qorus("n_layers");
 /// How many of the blocks in the count predict further tokens; they are not used.
 pub const EXTRA_LAYERS: Key = key("nextn_predict_layers", &[]);
 /// How many different tokens.
-pub const VOCAB: Key = key("vocab_size", &["vocab_size"]).ajc1("vocab_size");
+pub const VOCAB: Key = key("vocab_size", &["vocab_size"]).ajc1("vocab_size").qorus("vocab_size");
 /// The most positions.
-pub const CONTEXT: Key = key("context_length", &["max_position_embeddings"]).ajc1("max_seq_len");
+pub const CONTEXT: Key =
+    key("context_length", &["max_position_embeddings"]).ajc1("max_seq_len").qorus("max_seq_len");
 /// The inner width of a dense block.
-pub const FF: Key = key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim");
+pub const FF: Key = key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim").qorus("hidden_dim");
 /// What keeps a norm from dividing by zero.
-pub const EPS: Key = key("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]);
+pub const EPS: Key = key("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]).qorus("rms_norm_eps");
 /// Whether the head is the token table.
 pub const TIED: Key = config(&["tie_word_embeddings"]);
 /// The function of a feed-forward network.
 pub const ACTIVATION: Key = config(&["hidden_act", "hidden_activation"]);
 
 /// Query heads.
-pub const HEADS: Key = key("attention.head_count", &["num_attention_heads"]).ajc1("n_heads");
+pub const HEADS: Key = key("attention.head_count", &["num_attention_heads"]).ajc1("n_heads").qorus("n_heads");
 /// Key and value heads.
-pub const KV_HEADS: Key = key("attention.head_count_kv", &["num_key_value_heads"]).ajc1("n_kv_heads");
+pub const KV_HEADS: Key =
+    key("attention.head_count_kv", &["num_key_value_heads"]).ajc1("n_kv_heads").qorus("n_kv_heads");
 /// The width of a head.
 pub const HEAD: Key = key("attention.key_length", &["head_dim"]).ajc1("head_dim");
 /// The width of a value.
@@ -93,7 +103,8 @@ pub const TURNED_PART: Key = config(&["partial_rotary_factor", "rope_parameters.
 pub const INTERLEAVED: Key = config(&["rope_interleave"]);
 
 /// How much slower the slowest pair turns than the fastest.
-pub const THETA: Key = key("rope.freq_base", &["rope_theta", "rope_parameters.rope_theta"]);
+pub const THETA: Key =
+    key("rope.freq_base", &["rope_theta", "rope_parameters.rope_theta"]).qorus("rope_freq_base");
 /// How positions are stretched to longer texts.
 pub const SCALING: Key =
     key("rope.scaling.type", &["rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"]);
@@ -163,6 +174,7 @@ mod tests {
         assert_eq!(HIDDEN.names(Kind::Ajc1, "qwen3"), ["dim"]);
         assert_eq!(EXPERTS.names(Kind::Safetensors, "qwen3_moe").len(), 3);
         assert!(EPS.names(Kind::Ajc1, "qwen3").is_empty());
+        assert_eq!(THETA.names(Kind::Qorus, "llama"), ["rope_freq_base"]);
         assert!(TIED.names(gguf, "llama").is_empty());
     }
 }

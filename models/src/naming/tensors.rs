@@ -59,7 +59,7 @@ const HALVES: [&str; 3] = ["attn_kv_b", "attn_k_b", "attn_v_b"];
 /// The names that a tensor may have in a file of this kind; the first is the one to ask its author for.
 pub fn names(kind: Kind, name: &str) -> Vec<String> {
     match kind {
-        Kind::Gguf { .. } | Kind::Ajc1 => vec![ended(name)],
+        Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => vec![ended(name)],
         Kind::Safetensors => {
             let whole = published(name);
             // A model without its head is published without this prefix, experts in one tensor without an ending.

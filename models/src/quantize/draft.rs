@@ -34,7 +34,7 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
     match checkpoint.kind() {
         Kind::Gguf { .. } => {}
         Kind::Safetensors => return convert::draft(checkpoint, input, ty),
-        Kind::Ajc1 => {
+        Kind::Ajc1 | Kind::Qorus => {
             let what = format!("a {} cannot be quantised, expected GGUF or safetensors", checkpoint.kind());
             return Err(Error::Unsupported { path: input.to_owned(), place: Place::Whole, what });
         }

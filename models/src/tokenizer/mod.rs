@@ -1,7 +1,7 @@
 //! Text to tokens and back.
 //!
 //! In: a checkpoint whose file, or a file beside it, holds a vocabulary. Out: a [`Tokenizer`], whatever kind of
-//! file it was: `gguf.rs`, `json.rs` and `ajc1.rs` read one kind each into the same `Parts`.
+//! file it was: `gguf.rs`, `json.rs`, `ajc1.rs` and `qorus.rs` read one kind each into the same `Parts`.
 //! A file is hostile until proven otherwise: every id, merge and length is checked before anything is built.
 //! Tokens become text by their bytes alone, so [`stream::Stream`] and [`Tokenizer::decode`] cannot differ.
 
@@ -19,6 +19,7 @@ mod json;
 mod parts;
 mod pieces;
 mod pre;
+mod qorus;
 mod spelling;
 pub mod stream;
 
@@ -63,6 +64,7 @@ impl Tokenizer {
             Kind::Gguf { .. } => gguf::read(checkpoint)?,
             Kind::Safetensors => json::read(checkpoint)?,
             Kind::Ajc1 => ajc1::read(checkpoint)?,
+            Kind::Qorus => qorus::read(checkpoint)?,
         };
         Ok(parts.build()?)
     }

@@ -15,7 +15,7 @@ use crate::error::{Error, Place, quoted};
 use crate::weights::json::{self, Entries};
 use crate::weights::mapping::Mapping;
 use crate::weights::value::{List, Value};
-use crate::weights::{Checkpoint, Contents, Kind, safetensors};
+use crate::weights::{Checkpoint, Contents, Kind, packed, safetensors};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -48,11 +48,12 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
     let names = if index.is_empty() { vec![SINGLE] } else { shards.into_iter().collect() };
     let metadata = read_config(&folder.join(CONFIG))?;
     let contents = Contents { kind: Kind::Safetensors, metadata, tensors: IndexMap::new() };
-    let mut checkpoint = Checkpoint { contents, files: Vec::new() };
+    let mut checkpoint = Checkpoint { contents, files: Vec::new(), packed: Vec::new() };
     for name in names {
         add_shard(&mut checkpoint, folder.join(name))?;
     }
     check_index(&checkpoint, &folder.join(INDEX), &index)?;
+    packed::unpack(folder, &mut checkpoint)?;
     Ok(checkpoint)
 }
 

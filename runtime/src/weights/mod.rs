@@ -1,12 +1,13 @@
 //! Weight files: one neutral description, whatever their kind.
 //!
-//! In: the path of a GGUF file, a safetensors file or folder, or a qwen3.c checkpoint. Out: a [`Checkpoint`]
-//! with the metadata as key and value, and each tensor's shape, format and bytes, which stay in the file
+//! In: the path of a GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file. Out: a
+//! [`Checkpoint`] with the metadata as key and value, and each tensor's shape, format and bytes, which stay in the file
 //! until they are touched.
 //! A file is hostile until proven otherwise: a bad one is one sentence, and there is no checkpoint then. Each
 //! range lies inside its file, and a tensor's bytes are exactly as many as its shape and format ask for.
 //! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`,
-//! `safetensors.rs` with `folder.rs`, `ajc1.rs`; all read through `reader.rs`. GGUF files are written by `store.rs`.
+//! `safetensors.rs` with `folder.rs` and `packed.rs`, `ajc1.rs`, `qorus.rs`; all read through `reader.rs`. GGUF files
+//! are written by `store.rs`.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,6 +18,7 @@ use indexmap::IndexMap;
 
 use crate::error::{Error, Place};
 use crate::weights::mapping::Mapping;
+use crate::weights::packed::Packed;
 use crate::weights::value::Value;
 
 mod ajc1;
@@ -25,6 +27,8 @@ mod ggml;
 mod gguf;
 mod json;
 mod mapping;
+mod packed;
+mod qorus;
 mod reader;
 mod safetensors;
 pub mod store;
@@ -35,6 +39,8 @@ pub mod value;
 pub struct Checkpoint {
     contents: Contents,
     files: Vec<(PathBuf, Mapping)>,
+    /// Tensors whose bytes are made of others'.
+    packed: Vec<Packed>,
 }
 
 /// What a file says of itself.
@@ -57,6 +63,8 @@ pub enum Kind {
     Safetensors,
     /// A checkpoint of qwen3.c.
     Ajc1,
+    /// A file of Qorus.
+    Qorus,
 }
 
 /// What is known of one tensor.
@@ -68,6 +76,8 @@ pub struct TensorInfo {
     pub stored: Stored,
     /// Which of the checkpoint's files holds it.
     file_idx: usize,
+    /// Or which of its tensors that are made of others it is.
+    packed: Option<usize>,
     range: Range<usize>,
 }
 
@@ -91,7 +101,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, Error> {
     }
     let mapping = Mapping::open(path)?;
     let contents = contents(path, mapping.bytes())?;
-    Ok(Checkpoint { contents, files: vec![(path.to_owned(), mapping)] })
+    Ok(Checkpoint { contents, files: vec![(path.to_owned(), mapping)], packed: Vec::new() })
 }
 
 fn contents(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
@@ -99,10 +109,15 @@ fn contents(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
         gguf::read(path, bytes)
     } else if bytes.starts_with(&ajc1::MAGIC) {
         ajc1::read(path, bytes)
+    } else if bytes.starts_with(&qorus::MAGIC) {
+        qorus::read(path, bytes)
     } else if bytes.get(8) == Some(&b'{') {
         safetensors::read(path, bytes, 0)
     } else {
-        let what = format!("expected GGUF, safetensors or a qwen3.c checkpoint, found {}", opening(bytes));
+        let what = format!(
+            "expected GGUF, safetensors, a qwen3.c checkpoint or a Qorus file, found {}",
+            opening(bytes)
+        );
         Err(Error::input(path, Place::Byte(0), what))
     }
 }
@@ -138,13 +153,18 @@ impl Checkpoint {
             Kind::Gguf { .. } => "general.architecture",
             Kind::Safetensors => "model_type",
             Kind::Ajc1 => return Some("qwen3"),
+            Kind::Qorus => return Some("llama"),
         };
         self.metadata().get(key)?.as_text()
     }
 
-    /// The bytes of a tensor, where they lie in the file; nothing if there is no tensor of this name.
+    /// The bytes of a tensor, where they lie in the file, or made of packed ones when they are first asked for; nothing
+    /// if there is no tensor of this name.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         let tensor = self.tensors().get(name)?;
+        if let Some(idx) = tensor.packed {
+            return self.packed.get(idx).map(|packed| packed.bytes(&self.files));
+        }
         let (_, mapping) = self.files.get(tensor.file_idx)?;
         mapping.bytes().get(tensor.range.clone())
     }
@@ -156,7 +176,7 @@ impl Checkpoint {
     pub fn pairs(&self) -> Result<IndexMap<&str, &[u8]>, Error> {
         match (self.kind(), self.files.first()) {
             (Kind::Gguf { .. }, Some((path, mapping))) => gguf::pairs(path, mapping.bytes()),
-            (Kind::Gguf { .. } | Kind::Safetensors | Kind::Ajc1, _) => Ok(IndexMap::new()),
+            (Kind::Gguf { .. } | Kind::Safetensors | Kind::Ajc1 | Kind::Qorus, _) => Ok(IndexMap::new()),
         }
     }
 
@@ -185,6 +205,7 @@ impl fmt::Display for Kind {
             Self::Gguf { version } => write!(f, "GGUF v{version}"),
             Self::Safetensors => f.write_str("safetensors"),
             Self::Ajc1 => f.write_str("qwen3.c checkpoint"),
+            Self::Qorus => f.write_str("Qorus file"),
         }
     }
 }

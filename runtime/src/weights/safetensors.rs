@@ -98,7 +98,7 @@ fn tensor(json: &RawValue, data: Range<usize>, file_idx: usize) -> Result<Tensor
     let shape = shape.into_iter().map(usize::try_from).collect::<Result<_, _>>();
     let shape = shape.map_err(|_| "expected sizes that fit in memory, found larger ones".to_owned())?;
     let range = data.start + start as usize..data.start + end as usize;
-    Ok(TensorInfo { shape, stored, file_idx, range })
+    Ok(TensorInfo { shape, stored, file_idx, packed: None, range })
 }
 
 /// How elements of this type are stored, and in how many bytes each.

@@ -39,6 +39,7 @@ impl Emitter<'_, '_> {
             Format::Q4K => self.q4_k(spot, 16, None),
             Format::Q5K => self.q4_k(spot, 48, Some(16)),
             Format::Q6K => self.q6_k(spot),
+            Format::Q4Pairs => self.q4_pairs(spot),
             Format::F32 | Format::F16 | Format::BF16 | Format::I32 | Format::Int8 { .. } => {
                 unreachable!("plain elements are loaded as they are")
             }
@@ -77,6 +78,18 @@ impl Emitter<'_, '_> {
         let d = self.half(block, 0);
         let address = self.builder.ins().iadd(block, i);
         let q = self.signed_byte(address, 2);
+        self.builder.ins().fmul(d, q)
+    }
+
+    fn q4_pairs(&mut self, Spot { block, i }: Spot) -> Value {
+        let d = self.builder.ins().load(F32, CONSTANT, block, 16);
+        let byte = self.builder.ins().ushr_imm_u(i, 1);
+        let is_high = self.builder.ins().band_imm_u(i, 1);
+        let shift = self.builder.ins().ishl_imm_u(is_high, 2);
+        let q = self.bits(block, byte, 0, shift, 15);
+        let q = self.float(q);
+        let middle = self.constant(Scalar::float(8.0));
+        let q = self.builder.ins().fsub(q, middle);
         self.builder.ins().fmul(d, q)
     }
 

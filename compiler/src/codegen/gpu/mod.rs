@@ -12,9 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use cubecl_core::ir::{Builtin, Id, Scope, StorageType, Type, Variable, VariableKind};
-use cubecl_core::prelude::{
-    CubeDim, ExecutionMode, KernelArg, KernelDefinition, KernelOptions, Visibility,
-};
+use cubecl_core::prelude::{CubeDim, ExecutionMode, KernelArg, KernelDefinition, KernelOptions, Visibility};
 use cubecl_core::{Compiler, WgpuCompilationOptions};
 use cubecl_cpp::MslCompiler;
 use cubecl_cpp::cuda::CudaDialect;
@@ -180,7 +178,11 @@ impl fmt::Display for Code {
         let names: Vec<String> = names.collect();
         writeln!(f, "// kernel {:?} as {}: {THREADS} threads", self.kernel.name, self.language)?;
         writeln!(f, "// buffers: {}", names.join(", "))?;
-        writeln!(f, "// bytes of a workgroup: {} shared, {} of scratch", self.shared_bytes, self.scratch_bytes)?;
+        writeln!(
+            f,
+            "// bytes of a workgroup: {} shared, {} of scratch",
+            self.shared_bytes, self.scratch_bytes
+        )?;
         writeln!(f, "{}", self.source.trim())
     }
 }

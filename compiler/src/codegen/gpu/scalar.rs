@@ -133,9 +133,9 @@ impl Emitter<'_> {
     fn whole(&mut self, a: Variable) -> Variable {
         // Languages say nothing of numbers that do not fit, so they are brought in first; the largest that fits and
         // has an exact form in single precision is not the largest of all.
-        let (low, high) = (self.writer.float_number(-2_147_483_648.0), self.writer.float_number(2_147_483_648.0));
-        let [least, most, none] =
-            [i32::MIN, i32::MAX, 0].map(|number| self.writer.signed_number(number));
+        let (low, high) =
+            (self.writer.float_number(-2_147_483_648.0), self.writer.float_number(2_147_483_648.0));
+        let [least, most, none] = [i32::MIN, i32::MAX, 0].map(|number| self.writer.signed_number(number));
         let fits = self.writer.compare(Comparison::Lower, a, high);
         let is_low = self.writer.compare(Comparison::Lower, a, low);
         let is_number = self.writer.compare(Comparison::Equal, a, a);

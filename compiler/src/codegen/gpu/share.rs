@@ -210,11 +210,9 @@ impl Emitter<'_> {
             let own = match expr {
                 Expr::Position(index) => is_folded(index),
                 Expr::Load { at, .. } => at.iter().any(is_folded),
-                Expr::Const(_)
-                | Expr::Unary(..)
-                | Expr::Binary(..)
-                | Expr::Select(..)
-                | Expr::Cast(..) => false,
+                Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {
+                    false
+                }
             };
             if own || expr.operands().iter().any(|operand| changes.contains(operand)) {
                 changes.insert(id);

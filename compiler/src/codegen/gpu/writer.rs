@@ -9,10 +9,10 @@
 use std::mem;
 
 use cubecl_core::ir::{
-    Arithmetic, AtomicOp, BinaryOperator, Bitwise, Branch, Builtin, Comparison,
-    ConstantValue, ElemType, FloatKind, If, IndexAssignOperator, IndexOperator, Instruction, IntKind,
-    ManagedVariable, Operation, Operator, Plane, RangeLoop, Scope, Select, StorageType, Synchronization, Type,
-    UIntKind, UnaryOperator, Variable,
+    Arithmetic, AtomicOp, BinaryOperator, Bitwise, Branch, Builtin, Comparison, ConstantValue, ElemType,
+    FloatKind, If, IndexAssignOperator, IndexOperator, Instruction, IntKind, ManagedVariable, Operation,
+    Operator, Plane, RangeLoop, Scope, Select, StorageType, Synchronization, Type, UIntKind, UnaryOperator,
+    Variable,
 };
 
 /// Whole numbers without a sign.
@@ -293,7 +293,6 @@ impl Writer {
             self.scope.register(Synchronization::SyncStorage);
         }
     }
-
 }
 
 /// What writes instructions, and what surrounds others with more of them.
@@ -310,7 +309,13 @@ pub(super) trait Writes: Sized {
     }
 
     /// A loop from the first number by steps to below the last.
-    fn counted(&mut self, first: Variable, end: Variable, step: Variable, body: impl FnOnce(&mut Self, Variable)) {
+    fn counted(
+        &mut self,
+        first: Variable,
+        end: Variable,
+        step: Variable,
+        body: impl FnOnce(&mut Self, Variable),
+    ) {
         let i = *self.writer().scope.create_local_restricted(scalar(U32));
         let scope = self.inner(|own| body(own, i));
         let step = (known(step) != Some(1)).then_some(step);

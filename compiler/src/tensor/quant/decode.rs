@@ -2,7 +2,7 @@
 //!
 //! In: the bytes of exactly one block, and room for exactly its elements; `Format` sees to both. Out: the elements.
 //! The layouts are those of `ggml-common.h`, all little-endian, each given as a formula for element `i`; `int8` is a
-//! group of qwen3.c with its scale put behind it.
+//! group of qwen3.c with its scale put behind it, `q4_pairs` a block of Qorus.
 //! The order of the arithmetic is GGML's, so that results are equal bit by bit.
 
 use half::{bf16, f16};
@@ -100,6 +100,15 @@ pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
         let high = (qh[half * 32 + column] >> (row * 2)) & 3;
         let scale = d * f32::from(scales[i / 16].cast_signed());
         *y = scale * (f32::from(low | high << 4) - 32.0);
+    }
+}
+
+/// `qs:16 d:f32`, two neighbours in each byte
+pub(super) fn q4_pairs(block: &[u8], out: &mut [f32]) {
+    let d = f32::from_le_bytes(bytes_at(block, 16));
+    for (i, y) in out.iter_mut().enumerate() {
+        let q = (block[i / 2] >> (i % 2 * 4)) & 15;
+        *y = d * (f32::from(q) - 8.0);
     }
 }
 
@@ -226,6 +235,12 @@ mod tests {
         let (qs, _) = packed_32(4);
         check(Format::Q4_0, &[&HALF, &qs], |i| 0.5 * (f32::from(quantum(i, 4)) - 8.0));
         check(Format::Q4_1, &[&HALF, &MINUS_THREE, &qs], |i| 0.5 * f32::from(quantum(i, 4)) - 3.0);
+    }
+
+    #[test]
+    fn four_bits_may_be_pairs_of_neighbours() {
+        let qs: [u8; 16] = std::array::from_fn(|j| quantum(2 * j, 4) + 16 * quantum(2 * j + 1, 4));
+        check(Format::Q4Pairs, &[&qs, &0.3_f32.to_le_bytes()], |i| 0.3 * (f32::from(quantum(i, 4)) - 8.0));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) fn encoder(format: Format) -> Option<Encode> {
         Format::Q4K => superblock::q4_k,
         Format::Q5K => superblock::q5_k,
         Format::Q6K => superblock::q6_k,
-        Format::I32 | Format::Int8 { .. } => return None,
+        Format::I32 | Format::Q4Pairs | Format::Int8 { .. } => return None,
     };
     Some(encode)
 }

@@ -44,6 +44,8 @@ pub enum Format {
     Q5K,
     /// GGML: 16 groups of 16 elements of 6 bits, each with a scale of 8 bits.
     Q6K,
+    /// Qorus: 32 elements of 4 bits, neighbours in a byte, and one single-precision scale.
+    Q4Pairs,
     /// qwen3.c: all elements of the tensor as bytes, then one single-precision scale for every `group` of them.
     Int8 {
         /// How many elements share a scale; never zero in a tensor that can be read.
@@ -63,7 +65,7 @@ const INT8_PREFIX: &str = "int8.g";
 
 impl Format {
     /// Every format without a parameter, in the order of the declaration: all but `Int8`.
-    pub const FIXED: [Self; 12] = [
+    pub const FIXED: [Self; 13] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -76,6 +78,7 @@ impl Format {
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
+        Self::Q4Pairs,
     ];
 
     /// The table of formats.
@@ -94,6 +97,7 @@ impl Format {
             Self::Q4K => row("q4_k", 256, 144, decode::q4_k),
             Self::Q5K => row("q5_k", 256, 176, decode::q5_k),
             Self::Q6K => row("q6_k", 256, 210, decode::q6_k),
+            Self::Q4Pairs => row("q4_pairs", 32, 20, decode::q4_pairs),
             Self::Int8 { group } => row(INT8_PREFIX, group as usize, group as usize + 4, decode::int8),
         }
     }
@@ -140,7 +144,7 @@ impl Format {
             Self::F32 | Self::I32 => 0,
             Self::F16 | Self::BF16 => 1,
             Self::Q8_0 | Self::Int8 { .. } => 2,
-            Self::Q4_0 | Self::Q4_1 => 3,
+            Self::Q4_0 | Self::Q4_1 | Self::Q4Pairs => 3,
             Self::Q5_0 | Self::Q5_1 => 4,
             Self::Q4K | Self::Q5K | Self::Q6K => 5,
         }

@@ -110,7 +110,9 @@ impl CudaDevice {
     /// Where something is missing, or the driver refuses.
     pub fn open() -> Result<Self, Error> {
         if let Some(missing) = missing() {
-            return Err(CompilerError::Unsupported { what: missing.to_owned(), target: "cuda".to_owned() }.into());
+            return Err(
+                CompilerError::Unsupported { what: missing.to_owned(), target: "cuda".to_owned() }.into()
+            );
         }
         let context = CudaContext::new(0).map_err(driver)?;
         // SAFETY: there is one stream only, so whatever uses memory does so in the order of that stream, and memory is
@@ -188,7 +190,8 @@ impl CudaDevice {
     }
 
     fn config(&self, code: &Code) -> LaunchConfig {
-        let most = if code.scratch_bytes > 0 { SCRATCH_GROUPS as i64 } else { GROUPS_PER_UNIT * self.n_units };
+        let most =
+            if code.scratch_bytes > 0 { SCRATCH_GROUPS as i64 } else { GROUPS_PER_UNIT * self.n_units };
         let n_groups = code.n_tasks(&|symbol| symbol.max).clamp(1, most);
         LaunchConfig {
             grid_dim: (n_groups as u32, 1, 1),
@@ -353,8 +356,10 @@ impl Device for CudaDevice {
         };
         let steps = plan.steps.iter().map(step).collect();
         self.footprint.n_emitted += codes.len();
-        let ready = |((code, function), numbers): ((&Code, _), _)| {
-            Ready { function, numbers, config: self.config(code) }
+        let ready = |((code, function), numbers): ((&Code, _), _)| Ready {
+            function,
+            numbers,
+            config: self.config(code),
         };
         let kernels = codes.iter().zip(functions).zip(numbers).map(ready).collect();
         let (symbols, numbers) = (plan.symbols(), (vec![0; n_bytes], there));

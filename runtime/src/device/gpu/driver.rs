@@ -198,7 +198,8 @@ impl Driver {
     pub(super) fn pipeline(&self, code: &Code) -> Result<Pipeline, Error> {
         let (n, limit) = (code.bindings.len(), self.limits.max_storage_buffers_per_shader_stage);
         if n > limit as usize {
-            let what = format!("the number of buffers of kernel {:?} on {}", code.kernel.name, self.found.name);
+            let what =
+                format!("the number of buffers of kernel {:?} on {}", code.kernel.name, self.found.name);
             return Err(CompilerError::Limit { what, found: n as u64, limit: u64::from(limit) }.into());
         }
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
@@ -241,7 +242,8 @@ impl Driver {
             return Err(CompilerError::Limit { what, found: piece.bytes as u64, limit: largest }.into());
         }
         let numbered = pieces.iter().enumerate();
-        let entries: Vec<BindGroupEntry<'_>> = numbered.map(|(number, piece)| entry(number, *piece)).collect();
+        let entries: Vec<BindGroupEntry<'_>> =
+            numbered.map(|(number, piece)| entry(number, *piece)).collect();
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
         let bound = self.device.create_bind_group(&descriptor);

@@ -54,7 +54,7 @@ impl Storage {
             Format::Q5K => Self::Q5K,
             Format::Q6K => Self::Q6K,
             Format::Int8 { group } if group > 0 && group % 32 == 0 => Self::Int8,
-            Format::I32 | Format::Int8 { .. } => return None,
+            Format::I32 | Format::Q4Pairs | Format::Int8 { .. } => return None,
         })
     }
 
