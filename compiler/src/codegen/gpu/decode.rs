@@ -44,6 +44,7 @@ impl Emitter<'_> {
             Format::Q4K => self.q4_k(spot, false),
             Format::Q5K => self.q4_k(spot, true),
             Format::Q6K => self.q6_k(spot),
+            Format::Q4Pairs => self.q4_pairs(spot),
             Format::F32 | Format::F16 | Format::BF16 | Format::I32 => {
                 unreachable!("plain elements are loaded as they are")
             }
@@ -55,6 +56,19 @@ impl Emitter<'_> {
         let d = self.scale(spot);
         let q = self.quantum(spot, has_fifth);
         let middle = self.writer.float_number(middle);
+        let q = self.writer.arithmetic(Arithmetic::Sub, q, middle);
+        self.times(d, q)
+    }
+
+    /// `d * (q - 8)`, where two neighbours share a byte.
+    fn q4_pairs(&mut self, spot: Spot) -> Variable {
+        let d = self.scale(spot);
+        let (byte, is_high) = (self.writer.shift_right(spot.i, 1), self.writer.and(spot.i, 1));
+        let byte = self.byte(spot, What::Elements, byte);
+        let shift = self.writer.shift_left(is_high, 2);
+        let q = self.some_bits(byte, shift, 15);
+        let q = self.writer.cast(F32, q);
+        let middle = self.writer.float_number(8.0);
         let q = self.writer.arithmetic(Arithmetic::Sub, q, middle);
         self.times(d, q)
     }
@@ -154,7 +168,7 @@ impl Emitter<'_> {
     /// The one scale of a block.
     pub(super) fn scale(&mut self, spot: Spot) -> Variable {
         let Spot { format, n_elements, list, block, .. } = spot;
-        if let Format::Int8 { .. } = format {
+        if let Format::Int8 { .. } | Format::Q4Pairs = format {
             let zero = constant(0);
             let word = self.word(spot, What::Scales, zero);
             return self.writer.reinterpreted(F32, word);

@@ -63,6 +63,7 @@ fn fields(format: Format) -> Vec<(What, Field)> {
             field(What::Groups, 192, 16),
             field(What::Scales, 208, 2),
         ],
+        Format::Q4Pairs => vec![field(What::Elements, 0, 16), field(What::Scales, 16, 4)],
         // A file has these apart already.
         Format::Int8 { group } => {
             vec![field(What::Elements, 0, group as usize), field(What::Scales, group as usize, 4)]

@@ -46,6 +46,7 @@ pub(super) fn declared(language: Language, param: &Param) -> Type {
         | Format::Q4K
         | Format::Q5K
         | Format::Q6K
+        | Format::Q4Pairs
         | Format::Int8 { .. } => scalar(U32),
     }
 }

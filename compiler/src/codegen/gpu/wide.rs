@@ -132,6 +132,7 @@ fn natural(format: Format) -> Option<i64> {
         | Format::Q5K
         | Format::Q6K => Some(16),
         Format::Int8 { group } => (group % 16 == 0).then_some(16),
+        Format::Q4Pairs => None,
     }
 }
 
@@ -276,8 +277,8 @@ impl Emitter<'_> {
             }
             Format::Q4K | Format::Q5K => self.piece_of_k(spot, list, half),
             Format::Q6K => self.piece_of_q6_k(spot, list, half, is_factor),
-            Format::F32 | Format::F16 | Format::BF16 | Format::I32 => {
-                unreachable!("plain elements are loaded as they are")
+            Format::F32 | Format::F16 | Format::BF16 | Format::I32 | Format::Q4Pairs => {
+                unreachable!("these have no pieces of sixteen in blocks")
             }
         }
     }
