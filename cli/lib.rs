@@ -3,9 +3,10 @@
 //! In: a command line. Out: text or JSON on standard output; a sentence on standard error and exit code 2 where the
 //! input is at fault. Nothing is decided here.
 //! One file a command: `run.rs`, `logits.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `quantize.rs`, `doctor.rs`.
-//! `opening.rs` has the flags that all commands on models share.
+//! `opening.rs` has the flags that all commands on models share, `example.rs` what examples of families show.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -15,6 +16,7 @@ mod bench;
 mod conversation;
 mod devices;
 mod doctor;
+mod example;
 mod inspect;
 mod kernels;
 mod logits;
@@ -67,10 +69,21 @@ pub fn main() -> ExitCode {
     ended(done)
 }
 
+/// An example of a family: `fusebox run` where there are arguments, else what a block of this name becomes.
+pub fn example(block: &str) -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if arguments.len() > 1 {
+        return run();
+    }
+    let path = arguments.first().map(PathBuf::from).unwrap_or_default();
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    ended(Ok(example::show(block, &name)))
+}
+
 /// `fusebox run`, without the word `run`.
 pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let command = run::Arguments::augment_args(clap::Command::new("qwen3"));
+    let command = run::Arguments::augment_args(clap::Command::new("fusebox"));
     let arguments = command
         .try_get_matches_from(arguments)
         .and_then(|matches| run::Arguments::from_arg_matches(&matches))

@@ -29,7 +29,8 @@ pub(crate) struct Arguments {
     /// A graph as text.
     #[arg(required_unless_present = "block", conflicts_with = "block")]
     file: Option<PathBuf>,
-    /// A built-in block: qwen3-0.6b, qwen3-8b, llama-3.2-1b, deepseek-v2-lite, glm-4.7-flash, qwen3-30b-a3b.
+    /// A built-in block: qwen3-0.6b, qwen3-8b, qwen3-30b-a3b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b, deepseek-v2-lite,
+    /// glm-4.7-flash.
     #[arg(long, value_name = "NAME")]
     block: Option<String>,
     /// Tokens a replay: 1 is decoding, more is prefill.

@@ -4,14 +4,19 @@
 //! Every case is also compiled, run slowly and compared with the reference, so that a story never tells of a kernel
 //! that is wrong. A first line `# target: NAME` picks another device than `cpu-avx512`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
+use fusebox_models::config::{Config, Family, Formats, Latent};
 
 use crate::road::check;
 
@@ -74,4 +79,95 @@ fn every_named_block_keeps_its_counts() {
         }
     }
     insta::assert_snapshot!("named_blocks", lines.join("\n"));
+}
+
+/// Matrices in the formats that a file of mixed K-quants has: blocks of 256 where rows are whole ones, else of 32.
+fn mixed(config: &Config) -> Config {
+    let graph = blocks::block(config, &Sym::from(1)).expect("a block that fits together");
+    let mut formats = BTreeMap::new();
+    for node in graph.nodes.values() {
+        let Op::Weight { name, shape, format } = &node.op else { continue };
+        let row = shape.iter().last().map_or(1, |(_, size)| size.most());
+        let is_finer = ["attn_v", "ffn_down", "ffn_down_exps"].iter().any(|part| name.ends_with(part));
+        let format = match (format, row % 256, row % 32) {
+            (Format::F32, ..) | (_, _, 1..) => Format::F32,
+            (_, 0, _) => {
+                if is_finer {
+                    Format::Q6K
+                } else {
+                    Format::Q4K
+                }
+            }
+            (_, _, _) => {
+                if is_finer {
+                    Format::Q8_0
+                } else {
+                    Format::Q5_0
+                }
+            }
+        };
+        formats.insert(name.to_string(), format);
+    }
+    Config { formats: Formats::Each(formats), ..config.clone() }
+}
+
+/// As files of all kinds have them: in one format, in mixed ones, and with one matrix for keys and values.
+fn as_in_files(name: &str) -> Vec<Config> {
+    let config = blocks::named(name).expect("a named block");
+    let mut all = vec![mixed(&config)];
+    if let Family::DeepSeek(sizes) = &config.family {
+        let joint =
+            Config { family: Family::DeepSeek(Latent { is_joint: true, ..sizes.clone() }), ..config.clone() };
+        all.extend([mixed(&joint), joint]);
+    }
+    all.push(config);
+    all
+}
+
+#[test]
+fn a_dense_block_is_five_kernels_and_one_with_latents_and_experts_at_most_ten() {
+    for name in blocks::NAMES {
+        for config in as_in_files(name) {
+            let graph = blocks::block(&config, &Sym::from(1)).expect("a block that fits together");
+            let options = Options::for_target(Target::named("cpu-avx512").expect("a named target"));
+            let story = compile(&graph, &options).expect("a block that compiles").story;
+            let most = if config.experts.is_none() { 5 } else { 10 };
+            let names: Vec<&str> = story.launches().map(|kernel| &*kernel.name).collect();
+            assert!(names.len() <= most, "{name}: {}", names.join("\n"));
+        }
+    }
+}
+
+/// Bytes of the weights that a block has, without experts and of experts, and of its states.
+fn stored_bytes(graph: &Graph) -> [f64; 3] {
+    let mut bytes = [0.0; 3];
+    for node in graph.nodes.values() {
+        match &node.op {
+            Op::Weight { name, shape, format } => {
+                let n_bytes = format.bytes_for(shape.max_len()).expect("whole blocks") as f64;
+                bytes[usize::from(name.ends_with("_exps"))] += n_bytes;
+            }
+            Op::State { ty, .. } => bytes[2] += (ty.shape.max_len() * ty.dtype.bytes()) as f64,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+#[test]
+fn one_token_reads_the_experts_it_uses_and_no_others() {
+    for name in blocks::NAMES {
+        for config in as_in_files(name) {
+            let Some(experts) = &config.experts else { continue };
+            let graph = blocks::block(&config, &Sym::from(1)).expect("a block that fits together");
+            let options = Options::for_target(Target::named("cpu-avx512").expect("a named target"));
+            let story = compile(&graph, &options).expect("a block that compiles").story;
+            let (read, ..) = story.totals();
+            let [others, all, states] = stored_bytes(&graph);
+            let used = others + all * experts.n_used as f64 / experts.n as f64;
+            // The caches are a quarter full; what flows between kernels is small.
+            let flows = read - used - states / 4.0;
+            assert!(flows.abs() < 0.02 * used, "{name}: {read} read, {used} used, {flows} more");
+        }
+    }
 }

@@ -28,6 +28,8 @@ pub struct Target {
     pub positions_per_step: usize,
     /// Whether products want quantised weights unpacked into a tile first; code for processors does it itself.
     pub unpacks: bool,
+    /// Whether weights that are joined are computed one after another: code for processors has products for that.
+    pub keeps_apart: bool,
 }
 
 const CPU: Target = Target {
@@ -41,6 +43,7 @@ const CPU: Target = Target {
     tokens_per_task: 64,
     positions_per_step: 64,
     unpacks: false,
+    keeps_apart: true,
 };
 
 const GPU: Target = Target {
@@ -54,6 +57,7 @@ const GPU: Target = Target {
     tokens_per_task: 16,
     positions_per_step: 64,
     unpacks: true,
+    keeps_apart: false,
 };
 
 /// Every target that has a name.

@@ -27,7 +27,9 @@ impl<'a> LoweredPrice<'a> {
     }
 
     fn seconds_of(&self, cut: &Cut, roots: &[NodeId]) -> Option<f64> {
-        let kernels = lower(self.graph, cut, roots, self.target).ok()?;
+        // What is cheaper because weights are computed apart is no reason to cut a kernel there.
+        let target = Target { keeps_apart: false, ..*self.target };
+        let kernels = lower(self.graph, cut, roots, &target).ok()?;
         let mut seconds = 0.0;
         for (kernel, _) in &kernels {
             let measure = measure(kernel);

@@ -12,6 +12,7 @@ use crate::kernel::index::Index;
 use crate::kernel::lower::hold::Content;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
+use crate::kernel::lower::rows::RunOfRows;
 use crate::kernel::lower::span::{Run, Span, dims};
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
@@ -63,8 +64,22 @@ impl PartBuilder<'_> {
         Ok(Content::Value(tile))
     }
 
-    /// One nest that folds a reduction or a contraction into its place.
+    /// Folds a reduction or a contraction into its place: by one nest, or one for each weight that is joined.
     pub(super) fn fold_into(
+        &mut self,
+        node: NodeId,
+        at: &At,
+        loops: Vec<VarId>,
+        target: Place,
+        element: Vec<Index>,
+    ) -> Result<(), TooLarge> {
+        for RunOfRows { at, loops, element } in self.runs_of_rows(node, at, loops, element) {
+            self.fold_run(node, &at, loops, target, element)?;
+        }
+        Ok(())
+    }
+
+    fn fold_run(
         &mut self,
         node: NodeId,
         at: &At,

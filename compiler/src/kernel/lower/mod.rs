@@ -25,6 +25,7 @@ pub mod name;
 mod nest;
 pub mod params;
 pub mod part;
+mod rows;
 mod span;
 mod store;
 mod value;
@@ -70,15 +71,17 @@ fn whole(
     let mut parts = Vec::new();
     for roots in shared_parts(graph, cut, roots, target, partial) {
         let grid = grid::choose(graph, cut, target, roots[0], partial.map(|partial| partial.node));
-        let build = |params: &mut Params, boxes: &Boxes| {
-            let mut builder = PartBuilder::new(graph, cut, target, params, partial, boxes);
-            let places = builder.open_grid(grid::stored_shape(graph, roots[0]), &grid);
-            for root in &roots {
-                builder.store(*root, &places)?;
-            }
-            Ok(builder.finish())
-        };
-        parts.push(built_twice(&mut params, build)?);
+        for rows in rows::parts(graph, cut, target, &roots, &grid) {
+            let build = |params: &mut Params, boxes: &Boxes| {
+                let mut builder = PartBuilder::new(graph, cut, target, params, partial, boxes);
+                let places = builder.open_grid(grid::stored_shape(graph, roots[0]), &grid, rows.as_ref());
+                for root in &roots {
+                    builder.store(*root, &places)?;
+                }
+                Ok(builder.finish())
+            };
+            parts.push(built_twice(&mut params, build)?);
+        }
     }
     let skeleton = if partial.is_some() { Skeleton::Combine } else { name::skeleton(graph, cut, roots) };
     let name = name::name(graph, cut, roots, skeleton, &params.accesses());
@@ -197,7 +200,7 @@ fn store_partial(
     let node = partial.node;
     let split = builder.task_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });
     let grid = grid::choose(builder.graph, builder.cut, builder.target, node, None);
-    let places = builder.open_grid(&builder.node(node).ty.shape, &grid);
+    let places = builder.open_grid(&builder.node(node).ty.shape, &grid, None);
     let spans: Vec<Span> = all.iter().map(|(axis, size)| places.span(*axis, size)).collect();
     let running = builder.stream_blocks(node, over, &spans, Some((split, partial.n_splits)))?;
     let scratch = builder.scratch(partial, Access::Write);

@@ -58,6 +58,11 @@ impl At {
         self.0.iter().any(|(_, index)| index.uses_var(|v| v == var))
     }
 
+    /// The same positions with every variable replaced.
+    pub(super) fn replaced(&self, with: &impl Fn(VarId) -> Index, vars: &Vars) -> Self {
+        Self(self.0.iter().map(|(axis, index)| (*axis, index.replaced(with, vars))).collect())
+    }
+
     /// The positions in storage order.
     pub(super) fn in_order_of(&self, shape: &Shape) -> Vec<Index> {
         shape.axes().map(|axis| self.get(axis)).collect()

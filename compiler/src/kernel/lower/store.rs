@@ -10,6 +10,7 @@ use crate::kernel::index::Index;
 use crate::kernel::lower::grid::Grid;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
+use crate::kernel::lower::rows::Rows;
 use crate::kernel::lower::span::{Run, Span};
 use crate::kernel::{Place, Range, VarId};
 use crate::tensor::shape::{Axis, Shape};
@@ -21,7 +22,8 @@ pub(super) struct Places(Vec<(Axis, PlaceOfAxis)>);
 #[derive(Clone)]
 enum PlaceOfAxis {
     Task(Index),
-    Block(VarId, i64),
+    /// So many positions behind the first that the variable and an offset give.
+    Block(VarId, Index, i64),
     Whole,
 }
 
@@ -37,8 +39,8 @@ impl Places {
         match place {
             _ if size.as_const() == Some(1) => Span::point(axis, Index::default()),
             Some(PlaceOfAxis::Task(index)) => Span::point(axis, index.clone()),
-            Some(PlaceOfAxis::Block(var, block)) => {
-                Span { axis, base: Index::var(*var), len: *block, run: Run::Block(*var) }
+            Some(PlaceOfAxis::Block(var, first, block)) => {
+                Span { axis, base: Index::var(*var).plus(first), len: *block, run: Run::Block(*var) }
             }
             Some(PlaceOfAxis::Whole) | None => Span::whole(axis, size),
         }
@@ -46,18 +48,23 @@ impl Places {
 }
 
 impl PartBuilder<'_> {
-    /// Makes the variables that number the tasks.
-    pub(super) fn open_grid(&mut self, shape: &Shape, grid: &Grid) -> Places {
-        let place = |builder: &mut Self, axis: Axis, size: &Sym, block: Option<i64>| match block {
-            None => PlaceOfAxis::Whole,
-            Some(1) => {
-                let var = builder.task_var(axis, Range::Whole { len: size.clone() });
-                PlaceOfAxis::Task(Index::var(var))
-            }
-            Some(block) => {
-                let (start, end) = (Index::default(), size.clone());
-                let var = builder.task_var(axis, Range::Blocks { start, step: block, block, end });
-                PlaceOfAxis::Block(var, block)
+    /// Makes the variables that number the tasks; of one axis perhaps for a run of its positions only.
+    pub(super) fn open_grid(&mut self, shape: &Shape, grid: &Grid, rows: Option<&Rows>) -> Places {
+        let place = |builder: &mut Self, axis: Axis, size: &Sym, block: Option<i64>| {
+            let own = rows.filter(|rows| rows.axis == axis);
+            let first = Index::constant(own.map_or(0, |rows| rows.start));
+            let len = own.map_or_else(|| size.clone(), |rows| Sym::from(rows.end - rows.start));
+            match block {
+                None => PlaceOfAxis::Whole,
+                Some(1) => {
+                    let var = builder.task_var(axis, Range::Whole { len });
+                    PlaceOfAxis::Task(Index::var(var).plus(&first))
+                }
+                Some(block) => {
+                    let (start, end) = (Index::default(), len);
+                    let var = builder.task_var(axis, Range::Blocks { start, step: block, block, end });
+                    PlaceOfAxis::Block(var, first, block)
+                }
             }
         };
         let places = shape.iter().zip(grid);

@@ -1,0 +1,11 @@
+//! `DeepSeek` V2, GLM-4.7-Flash and Youtu-LLM: latent attention, which the compiler absorbs by itself.
+//!
+//! Run with `cargo run --release --example deepseek`: it shows what a block becomes. With `-- --model PATH -p TEXT`
+//! it runs a model of your own, and takes what `fusebox run` takes. Nothing is downloaded.
+//! The model itself is a page of plain mathematics: `models/src/families/deepseek.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    fusebox::example("deepseek-v2-lite")
+}
