@@ -298,24 +298,45 @@ macro_rules! row_forms {
     ($(#[$attr:meta])*) => {
         #[inline]
         $(#[$attr])*
-        fn quantised_of(job: &ProductView<'_>, storage: Storage) {
+        fn quantised_of<const S: usize>(job: &ProductView<'_>) {
+            let mut c = 0;
+            while c < job.n_cols {
+                c += match job.n_cols - c {
+                    4.. => columns::<S, 4>(job, c),
+                    2.. => columns::<S, 2>(job, c),
+                    _ => columns::<S, 1>(job, c),
+                };
+            }
+        }
+
+        /// All rows with `C` vectors, from `c` on; gives `C`. What is unpacked meets all of them.
+        #[inline]
+        $(#[$attr])*
+        fn columns<const S: usize, const C: usize>(job: &ProductView<'_>, c: usize) -> usize {
+            let storage = const { Storage::ALL[S] };
             let stride = row_bytes(job.k);
-            for c in 0..job.n_cols {
-                let x = Rounded::new(&job.x[c * stride..], job.k);
-                for r in 0..job.n_rows {
-                    let w = job.w.row(r);
-                    let (mut sum, mut offsets) = (blank(), 0.0);
-                    for idx in 0..job.k / 32 {
-                        let Unpacked { q, a, b } = w.unpack(storage, idx);
-                        let scale = x.scale(idx);
-                        sum = dot(&q, x.numbers(idx), [a[0] * scale, a[1] * scale], sum);
+            let mut x = [Rounded::new(&job.x[c * stride..], job.k); C];
+            for i in 1..C {
+                x[i] = Rounded::new(&job.x[(c + i) * stride..], job.k);
+            }
+            for r in 0..job.n_rows {
+                let w = job.w.row(r);
+                let (mut sums, mut offsets) = ([blank(); C], [0.0; C]);
+                for idx in 0..job.k / 32 {
+                    let Unpacked { q, a, b } = w.unpack(storage, idx);
+                    for i in 0..C {
+                        let scale = x[i].scale(idx);
+                        sums[i] = dot(&q, x[i].numbers(idx), [a[0] * scale, a[1] * scale], sums[i]);
                         if storage.has_offsets() {
-                            offsets += b * x.sum(idx);
+                            offsets[i] += b * x[i].sum(idx);
                         }
                     }
-                    job.out.add(r, c, total_of(sum) + offsets);
+                }
+                for i in 0..C {
+                    job.out.add(r, c + i, total_of(sums[i]) + offsets[i]);
                 }
             }
+            C
         }
 
         $(#[$attr])*
@@ -332,15 +353,15 @@ macro_rules! row_forms {
             match job.w.storage {
                 Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
                 // Each format has code of its own.
-                Storage::Q8_0 => quantised_of(&job, Storage::Q8_0),
-                Storage::Q4_0 => quantised_of(&job, Storage::Q4_0),
-                Storage::Int8 => quantised_of(&job, Storage::Int8),
-                Storage::Q4_1 => quantised_of(&job, Storage::Q4_1),
-                Storage::Q5_0 => quantised_of(&job, Storage::Q5_0),
-                Storage::Q5_1 => quantised_of(&job, Storage::Q5_1),
-                Storage::Q4K => quantised_of(&job, Storage::Q4K),
-                Storage::Q5K => quantised_of(&job, Storage::Q5K),
-                Storage::Q6K => quantised_of(&job, Storage::Q6K),
+                Storage::Q8_0 => quantised_of::<{ Storage::Q8_0 as usize }>(&job),
+                Storage::Q4_0 => quantised_of::<{ Storage::Q4_0 as usize }>(&job),
+                Storage::Int8 => quantised_of::<{ Storage::Int8 as usize }>(&job),
+                Storage::Q4_1 => quantised_of::<{ Storage::Q4_1 as usize }>(&job),
+                Storage::Q5_0 => quantised_of::<{ Storage::Q5_0 as usize }>(&job),
+                Storage::Q5_1 => quantised_of::<{ Storage::Q5_1 as usize }>(&job),
+                Storage::Q4K => quantised_of::<{ Storage::Q4K as usize }>(&job),
+                Storage::Q5K => quantised_of::<{ Storage::Q5K as usize }>(&job),
+                Storage::Q6K => quantised_of::<{ Storage::Q6K as usize }>(&job),
             }
         }
     };
