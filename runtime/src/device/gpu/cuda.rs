@@ -167,6 +167,8 @@ impl CudaDevice {
         let include_paths = INCLUDES.into_iter().filter(|path| Path::new(path).is_dir()).map(str::to_owned);
         let options = CompileOptions {
             options: vec![format!("--gpu-architecture=compute_{major}{minor}"), "--std=c++17".to_owned()],
+            // A quotient within two units in the last place needs no call.
+            prec_div: Some(false),
             include_paths: include_paths.collect(),
             ..CompileOptions::default()
         };
