@@ -4,7 +4,7 @@
 //! below twice the bar of the processor, and greedy tokens where their margin is wide.
 //! Where no adapter for Vulkan is found, the tests say so and pass.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fusebox_compiler::options::Options;
 use fusebox_compiler::target::Target;
@@ -16,7 +16,7 @@ use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
-use crate::inference::recorded::{errors_of, files, json, prompts, prompts_of};
+use crate::inference::recorded::{MODELS, errors_of, files, json, prompts, prompts_of};
 use crate::oracles;
 
 /// Twice what the processor may be off.
@@ -49,14 +49,18 @@ fn the_default_model_answers_on_a_gpu_as_it_was_recorded() {
 
 #[test]
 fn logits_of_a_gpu_are_those_of_exact_arithmetic() {
-    let Some(folder) = oracles::folder() else { return };
-    let folder = folder.join("tiny-qwen3");
-    for (path, format) in files(&folder) {
+    let Some(root) = oracles::folder() else { return };
+    for (model, bar) in MODELS {
+        let folder = root.join(model);
+        // One file of each model will do: formats meet the interpreter elsewhere.
+        let wanted = if model.starts_with("k256") { "Q4_K_M" } else { "Q8_0" };
+        let is_wanted = |(_, format): &(PathBuf, Option<String>)| format.as_deref() == Some(wanted);
+        let Some((path, format)) = files(&folder).into_iter().find(is_wanted) else { continue };
         let Some(mut session) = session(&path) else { return };
         let prompts = prompts(&folder, format.as_deref());
         let errors = errors_of(&mut session, &path, &prompts, (true, MOST_TOKENS));
         let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);
         println!("{worst:.2e} {}", path.display());
-        assert!(worst <= BAR, "{worst:e} {}", path.display());
+        assert!(worst <= 2.0 * bar, "{worst:e} {}", path.display());
     }
 }

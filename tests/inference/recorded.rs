@@ -119,7 +119,7 @@ fn the_default_model_answers_as_it_was_recorded() {
 }
 
 /// The recorded models, each with the bar of its precise logits.
-const MODELS: [(&str, f64); 12] = [
+pub(super) const MODELS: [(&str, f64); 12] = [
     ("tiny-llama", 1e-5),
     ("tiny-llama3rope", 1e-5),
     ("tiny-mistral", 1e-5),
