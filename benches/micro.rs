@@ -135,7 +135,7 @@ fn measure((name, kernel): (&str, &Kernel), (level, numbers): (Level, Numbers), 
     }
     // What is quantised is a weight, and so is what is named one.
     let is_weight = |param: &&Param| {
-        param.access == Access::Read && (param.format.plain().is_none() || param.name.as_str() == "w")
+        param.access == Access::Read && (param.format.plain().is_none() || &*param.name == "w")
     };
     let (mut n_weights, mut n_weight_bytes) = (0, 0);
     for param in kernel.params.values().filter(is_weight) {
