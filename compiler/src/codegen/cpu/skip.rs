@@ -46,7 +46,7 @@ pub(super) fn hidden(part: &Part, body: &[Stmt]) -> Vec<Index> {
         for expr in nest.exprs.values() {
             let Expr::Select(test, ..) = expr else { continue };
             let Some(index) = above_zero_where_false(nest, *test, &part.vars) else { continue };
-            if Round::new((number, *test)).is_idle(part, &nests, body) {
+            if Round::new((number, *test)).changes_nothing(part, &nests, body) {
                 found.push(index);
             }
         }
@@ -112,7 +112,7 @@ impl Round {
     }
 
     /// Whether nothing that outlives the round changes.
-    fn is_idle(mut self, part: &Part, nests: &[&Nest], body: &[Stmt]) -> bool {
+    fn changes_nothing(mut self, part: &Part, nests: &[&Nest], body: &[Stmt]) -> bool {
         for (number, nest) in nests.iter().enumerate() {
             let Place::Tile(tile) = nest.target else { return false };
             let content = match self.stored(number, nest) {
