@@ -200,14 +200,20 @@ fn activations_of_8_bits_cost_no_more_than_they_cost_llama_cpp() {
             // Where a router is near a tie, either engine may pick another expert than the exact one: in a prompt here
             // and in another there. Then prompts are compared one by one, before the middle one is taken.
             let one_by_one = median(errors.iter().map(|e| e.0 / e.1)) * peer;
+            let most = if has_experts(model) { 1.15 } else { 1.1 };
             // Originals are not quantised, so nothing is rounded but what is cached.
-            let (own, bar) = if format.is_some() { (own.min(one_by_one), 1.1 * peer) } else { (own, 1e-3) };
+            let (own, bar) = if format.is_some() { (own.min(one_by_one), most * peer) } else { (own, 1e-3) };
             if own > bar {
                 wrong.push(format!("{own:e} against {peer:e} {}", path.display()));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Whether a model has routers, which turn a small error into another expert.
+fn has_experts(model: &str) -> bool {
+    ["moe", "deepseek"].into_iter().any(|word| model.contains(word))
 }
 
 /// What the commands do unless they are told otherwise.
@@ -217,10 +223,10 @@ fn fast() -> Run {
     run
 }
 
-/// Stored numbers of these checkpoints lie on a grid of whole numbers, so many activations of the first block lie exactly
-/// between two of 8 bits. The last bit of a sum of squares decides which one is taken, and every such decision moves
-/// logits by a hundredth: the program itself differs from itself by 2.6e-2 once another optimisation level adds up in
-/// another order. Rounded activations cannot be held against it more closely than that.
+/// Stored numbers of these checkpoints lie on a grid of whole numbers, so many activations of the first block lie
+/// exactly between two of 8 bits. The last bit of a sum of squares decides which one is taken, and every such decision
+/// moves logits by a hundredth: the program itself differs from itself by 2.6e-2 once another optimisation level adds
+/// up in another order. Rounded activations cannot be held against it more closely than that.
 #[test]
 fn checkpoints_of_qwen3_c_answer_as_its_own_program() {
     let Some(folder) = oracles::folder() else { return };

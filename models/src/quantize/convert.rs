@@ -54,6 +54,7 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
         let what = format!("the architecture is {own}; known are {}", architectures());
         return Err(Error::Unsupported { path: input.to_owned(), place: Place::Whole, what });
     };
+    let config = as_stored(config, facts);
     let source = Source { checkpoint, input, config: &config, is_llama: gguf == "llama" };
     let mut pieces = source.pieces()?;
     choose(&mut pieces, ty, &config);
@@ -64,6 +65,14 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
     let pairs = pairs.chain(export::pairs(checkpoint, config.vocab)?).chain(template);
     let pairs = pairs.map(|(key, value)| pair(&key, &value)).chain(own_pairs(ty).map(|(_, pair)| pair));
     Ok(Draft { pairs: pairs.collect(), pieces })
+}
+
+/// The model with what expands latents in one tensor, where the folder has it so: it is parted on the way to the file.
+fn as_stored(mut config: Config, facts: Facts) -> Config {
+    if let Family::DeepSeek(sizes) = &mut config.family {
+        sizes.is_joint = facts.has("blk.0.attn_kv_b");
+    }
+    config
 }
 
 /// Gives each tensor its format: what is small and kept precise has single precision.
