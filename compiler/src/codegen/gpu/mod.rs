@@ -283,24 +283,33 @@ fn definition(buffers: Vec<KernelArg>, body: Scope) -> KernelDefinition {
 /// The source of a definition.
 fn printed(language: Language, definition: KernelDefinition) -> Result<String, Error> {
     let (mode, address) = (ExecutionMode::Unchecked, StorageType::Scalar(U32));
-    match language {
+    let source = match language {
         Language::Cuda => {
             let mut compiler = CppCompiler::<CudaDialect<CudaWmmaCompiler>>::default();
             let options = CompilationOptions::default();
-            let made = compiler.compile(definition, &options, mode, address);
-            made.map(|code| code.to_string()).map_err(bug)
+            compiler.compile(definition, &options, mode, address).map_err(bug)?.to_string()
         }
         Language::Msl => {
             let options = CompilationOptions::default();
-            let made = MslCompiler::default().compile(definition, &options, mode, address);
-            made.map(|code| code.to_string()).map_err(bug)
+            MslCompiler::default().compile(definition, &options, mode, address).map_err(bug)?.to_string()
         }
         Language::Wgsl => {
             let options = WgpuCompilationOptions::default();
-            let made = WgslCompiler::default().compile(definition, &options, mode, address);
-            made.map(|code| code.to_string()).map_err(bug)
+            WgslCompiler::default().compile(definition, &options, mode, address).map_err(bug)?.to_string()
         }
-    }
+    };
+    Ok(with_sorted_variables(&source))
+}
+
+/// CubeCL declares variables in any order: in one order a kernel has one source.
+fn with_sorted_variables(source: &str) -> String {
+    let is_declaration = |line: &str| {
+        let words = line.strip_suffix(';').map(|line| line.split(' ').collect::<Vec<_>>());
+        matches!(words.as_deref(), Some([_, name] | ["var", name, _]) if name.starts_with("l_mut_"))
+    };
+    let mut lines: Vec<&str> = source.lines().collect();
+    lines.chunk_by_mut(|a, b| is_declaration(a) && is_declaration(b)).for_each(<[&str]>::sort_unstable);
+    lines.join("\n")
 }
 
 /// What CubeCL refuses of a verified kernel is our fault.

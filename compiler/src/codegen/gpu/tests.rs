@@ -37,7 +37,7 @@ fn quantised_rows_are_read_as_vectors() {
     let code = code(samples::MATRIX_VECTOR, Language::Cuda);
     let n_bindings = code.bindings.iter().filter(|binding| **binding == Binding::Param(nth(1))).count();
     assert_eq!(n_bindings, 2);
-    assert!(code.source.contains("uint_4"), "{}", code.source);
+    assert!(code.source.contains("uint32_4"), "{}", code.source);
 }
 
 fn nth(number: usize) -> ParamId {
