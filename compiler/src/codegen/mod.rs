@@ -13,6 +13,8 @@ use crate::target::Target;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(any(feature = "cpu", feature = "gpu"))]
+mod polynomials;
 
 /// What a kernel is compiled from on a target: a source for GPUs, for processors its text, since nothing lies between
 /// that and their code. No device is needed.
