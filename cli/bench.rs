@@ -3,10 +3,12 @@
 //! In: a model, lengths, depths and numbers of threads. Out: a rate for every repetition of every test, as a table, as
 //! JSON or as comma-separated values. Beside each stand the bytes that were moved in a second, their share of what
 //! memory gave just before and after, and a hash of the likeliest tokens: equal hashes mean equal answers.
-//! `prefill` takes tokens at once, at the start and behind each depth; `decode` takes them one by one behind each.
+//! `prefill` takes tokens at once, at the start and behind each depth; `decode` takes them one by one behind each, of
+//! one text or of several together.
 //! A warm-up goes before. The tokens are made up: what they are makes no difference to the time.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
@@ -22,6 +24,8 @@ use crate::opening::{Opened, Which, n_threads};
 use crate::output::{note, print, table};
 use crate::progress::Progress;
 
+/// The most texts that are gone on with together.
+const MOST_TEXTS: usize = 64;
 /// The most repetitions of a test.
 const MOST_REPEATS: usize = 1000;
 /// How many tokens one by one warm up.
@@ -41,6 +45,9 @@ pub(crate) struct Arguments {
     /// How many tokens the text has before.
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
     depths: Vec<usize>,
+    /// Texts to go on with together, one token of each at a time.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    texts: usize,
     /// Threads to run on [default: as many as the machine runs at once].
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     threads: Vec<usize>,
@@ -79,8 +86,10 @@ enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Test {
     kind: Kind,
+    /// Of each text.
     n_tokens: usize,
     depth: usize,
+    n_texts: usize,
 }
 
 /// A test and what came of it.
@@ -105,7 +114,7 @@ struct Repeat {
 impl Measured {
     /// Tokens a second.
     fn rate(&self, repeat: &Repeat) -> f64 {
-        self.test.n_tokens as f64 / repeat.seconds
+        (self.test.n_tokens * self.test.n_texts) as f64 / repeat.seconds
     }
 
     /// Bytes a second.
@@ -155,14 +164,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 
 /// The tests that are asked for: prefill at the start and at each depth, decoding at each depth.
 fn tests(arguments: &Arguments) -> Result<Vec<Test>, String> {
-    let Arguments { prefill, decode, depths, repeats, .. } = arguments;
+    let Arguments { prefill, decode, depths, repeats, texts, .. } = arguments;
+    if !(1..=MOST_TEXTS).contains(texts) {
+        return Err(format!("--texts is {texts}; 1 to {MOST_TEXTS} is possible"));
+    }
     if !(1..=MOST_REPEATS).contains(repeats) {
         return Err(format!("--repeats is {repeats}; 1 to {MOST_REPEATS} is possible"));
     }
-    let test = |kind, n_tokens: usize| move |depth: &usize| Test { kind, n_tokens, depth: *depth };
+    let test = |kind, n_tokens: usize, n_texts: usize| {
+        move |depth: &usize| Test { kind, n_tokens, depth: *depth, n_texts }
+    };
     let starts = Some(&0).filter(|start| !depths.contains(start)).into_iter().chain(depths);
-    let mut tests: Vec<Test> = starts.map(test(Kind::Prefill, *prefill)).collect();
-    tests.extend(depths.iter().map(test(Kind::Decode, *decode)));
+    let mut tests: Vec<Test> = starts.map(test(Kind::Prefill, *prefill, 1)).collect();
+    tests.extend(depths.iter().map(test(Kind::Decode, *decode, *texts)));
     tests.retain(|test| test.n_tokens > 0);
     if tests.is_empty() {
         return Err("-p and -n are 0; at least one token is needed".to_owned());
@@ -179,7 +193,8 @@ fn measure(
 ) -> Result<Vec<Measured>, String> {
     let mut progress = Progress::new(tests.len() + 1);
     progress.begin("compiling");
-    let mut session = opened.session(n_threads, context, Scored::Last)?;
+    let n_texts = tests.iter().map(|test| test.n_texts).max().unwrap_or(1);
+    let mut session = opened.session_of_texts(n_threads, context, Scored::Last, n_texts)?;
     let mut measured = Vec::new();
     let mut before = machine::bandwidth(n_threads);
     for test in tests {
@@ -202,25 +217,38 @@ fn measure(
 
 /// Does a test once. What looks for the likeliest token is not timed.
 fn once(session: &mut Session, test: Test) -> Result<Repeat, String> {
-    let token = |position: usize, n: usize| (position.wrapping_mul(7919).wrapping_add(13) % n) as u32;
-    let n_vocab = session.n_vocab();
-    let made_up = |from: usize, to: usize| -> Vec<u32> { (from..to).map(|at| token(at, n_vocab)).collect() };
-    session.truncate(test.depth);
-    if session.position() < test.depth {
-        let missing = made_up(session.position(), test.depth);
-        fed(session, &missing)?;
+    let Test { kind, n_tokens, depth, n_texts } = test;
+    for text in 0..n_texts {
+        session.turn_to(text).map_err(|error| error.to_string())?;
+        session.truncate(depth);
+        if session.position() < depth {
+            let missing = made_up(session, session.position()..depth);
+            fed(session, &missing)?;
+        }
     }
-    let tokens = made_up(test.depth, test.depth + test.n_tokens);
-    let n_at_once = if test.kind == Kind::Prefill { tokens.len() } else { 1 };
+    let tokens = made_up(session, depth..depth + n_tokens);
+    let n_at_once = if kind == Kind::Prefill { tokens.len() } else { 1 };
     let (mut seconds, mut likeliest) = (0.0, Vec::new());
+    let mut each = vec![None; n_texts];
     for tokens in tokens.chunks(n_at_once) {
+        each.fill(Some(tokens[0]));
         let start = Instant::now();
-        fed(session, tokens)?;
+        if n_texts > 1 {
+            session.feed_each(&each).map_err(|error| error.to_string())?;
+        } else {
+            fed(session, tokens)?;
+        }
         seconds += start.elapsed().as_secs_f64();
         let logits = session.logits();
         likeliest.push((0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a))));
     }
     Ok(Repeat { seconds: seconds.max(1e-9), hash: stable_hash(&likeliest) })
+}
+
+/// Tokens of no meaning for some positions.
+fn made_up(session: &Session, positions: Range<usize>) -> Vec<u32> {
+    let token = |position: usize| (position.wrapping_mul(7919).wrapping_add(13) % session.n_vocab()) as u32;
+    positions.map(token).collect()
 }
 
 fn fed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
@@ -229,9 +257,9 @@ fn fed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
 
 /// Bytes that a test moves; one by one, as many as the token in the middle.
 fn bytes_of(session: &Session, test: Test) -> f64 {
-    let [decode, _] = session.plans();
     if test.kind == Kind::Decode {
-        return test.n_tokens as f64 * bytes_of_replay(decode, test.depth + test.n_tokens / 2, 1);
+        let plan = if test.n_texts > 1 { session.plan_of_each() } else { session.plans()[0] };
+        return test.n_tokens as f64 * bytes_of_replay(plan, test.depth + test.n_tokens / 2, 1);
     }
     let pieces = session.pieces(test.n_tokens);
     let mut position = test.depth;
@@ -250,7 +278,7 @@ fn spread(rates: &[f64]) -> (f64, f64) {
 }
 
 fn as_table(all: &[Measured]) -> String {
-    let heads = ["test", "tokens", "depth", "threads", "tok/s", "±", "ms", "GB/s", "share", "hash"];
+    let heads = ["test", "tokens", "depth", "texts", "threads", "tok/s", "±", "ms", "GB/s", "share", "hash"];
     let row = |measured: &Measured| {
         let Measured { test, n_threads, bandwidth, repeats, .. } = measured;
         let (mean, deviation) = spread(&repeats.iter().map(|own| measured.rate(own)).collect::<Vec<_>>());
@@ -261,6 +289,7 @@ fn as_table(all: &[Measured]) -> String {
             test.kind.name().to_owned(),
             test.n_tokens.to_string(),
             test.depth.to_string(),
+            test.n_texts.to_string(),
             n_threads.to_string(),
             format!("{mean:.1}"),
             format!("{deviation:.1}"),
@@ -274,7 +303,7 @@ fn as_table(all: &[Measured]) -> String {
     let heads = heads.map(str::to_owned).to_vec();
     let rows: Vec<Vec<String>> = [heads, rule].into_iter().chain(all.iter().map(row)).collect();
     let barred = |line: &str| format!("| {line} |\n");
-    table("lrrrrrrrrr", " | ", &rows).lines().map(barred).collect()
+    table("lrrrrrrrrrr", " | ", &rows).lines().map(barred).collect()
 }
 
 fn as_json(all: &[Measured]) -> String {
@@ -285,6 +314,7 @@ fn as_json(all: &[Measured]) -> String {
             "test": test.kind.name(),
             "tokens": test.n_tokens,
             "depth": test.depth,
+            "texts": test.n_texts,
             "threads": n_threads,
             "tok_s": each(&|own| measured.rate(own)),
             "ms": each(&|own| 1e3 * own.seconds),
@@ -298,15 +328,20 @@ fn as_json(all: &[Measured]) -> String {
 }
 
 fn as_csv(all: &[Measured]) -> String {
-    let mut text = "test,tokens,depth,threads,repeat,tok_s,ms,gb_s,share,hash\n".to_owned();
+    let mut text = "test,tokens,depth,texts,threads,repeat,tok_s,ms,gb_s,share,hash\n".to_owned();
     for measured in all {
-        let Measured { test: Test { kind, n_tokens, depth }, n_threads, bandwidth, repeats, .. } = measured;
+        let Measured { test: Test { kind, n_tokens, depth, n_texts }, n_threads, bandwidth, repeats, .. } =
+            measured;
         for (repeat, own) in repeats.iter().enumerate() {
             let (rate, ms, moved) = (measured.rate(own), 1e3 * own.seconds, measured.moved(own));
             let (rest, share) = (format!("{n_threads},{repeat},{rate},{ms}"), moved / bandwidth.max(1.0));
             let gb_s = moved / 1e9;
-            let _ =
-                writeln!(text, "{},{n_tokens},{depth},{rest},{gb_s},{share},{:016x}", kind.name(), own.hash);
+            let _ = writeln!(
+                text,
+                "{},{n_tokens},{depth},{n_texts},{rest},{gb_s},{share},{:016x}",
+                kind.name(),
+                own.hash
+            );
         }
     }
     text

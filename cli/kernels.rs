@@ -77,9 +77,10 @@ pub(crate) fn bytes_of_replay(plan: &Plan, position: usize, n_tokens: usize) -> 
 }
 
 fn bytes_of_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> f64 {
+    // Whichever of several texts a position is of.
     let value = |symbol: Symbol| match symbol.name.as_str() {
-        POSITION => position as i64,
         TOKENS => n_tokens as i64,
+        name if name.starts_with(POSITION) => position as i64,
         _ => symbol.near,
     };
     let kernel = &plan.kernels[step.kernel];

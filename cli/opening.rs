@@ -121,9 +121,20 @@ impl Opened {
         context: usize,
         scored: Scored,
     ) -> Result<Session, String> {
+        self.session_of_texts(n_threads, context, scored, 1)
+    }
+
+    /// A session at the start of several texts.
+    pub(crate) fn session_of_texts(
+        &mut self,
+        n_threads: usize,
+        context: usize,
+        scored: Scored,
+        n_texts: usize,
+    ) -> Result<Session, String> {
         let settings = self.settings(context, scored);
         let device = self.started(n_threads).map_err(|error| error.to_string())?;
-        let session = self.model.session(device, &settings, &self.options, &mut self.cache);
+        let session = self.model.session_of_texts(device, &settings, n_texts, &self.options, &mut self.cache);
         session.map_err(|error| error.to_string())
     }
 

@@ -59,4 +59,16 @@ fn a_decode_step_allocates_nothing() {
         assert_eq!(ALLOCATOR.0.load(Ordering::Relaxed) - before, 0, "{n_threads} threads");
         assert!(sum.is_finite());
     }
+    // In one test with the rest: another thread's would be counted as well.
+    let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Quantised).unwrap(), 2).unwrap());
+    let settings = Settings { context: 64, chunk: 8, cache: DType::F16, scored: Scored::Last };
+    let mut session =
+        model.session_of_texts(device, &settings, 3, &Options::default(), &mut Cache::default()).unwrap();
+    let tokens = [Some(1), None, Some(2)];
+    session.feed_each(&tokens).unwrap();
+    let before = ALLOCATOR.0.load(Ordering::Relaxed);
+    for _ in 0..32 {
+        session.feed_each(&tokens).unwrap();
+    }
+    assert_eq!(ALLOCATOR.0.load(Ordering::Relaxed) - before, 0, "three texts");
 }

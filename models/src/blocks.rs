@@ -69,8 +69,23 @@ pub fn part(
     from: Entry,
     scored: Scored,
 ) -> Result<Graph, Error> {
-    let m = Scope::new(config, tokens);
-    let result = families::step(&m, n_layers, from, scored);
+    whole(&Scope::new(config, tokens), n_layers, from, scored)
+}
+
+/// One token of each of so many texts: as [`part`], with a row of scores for every text.
+pub fn together(
+    config: &Config,
+    n_texts: usize,
+    n_layers: usize,
+    from: Entry,
+    scored: Scored,
+) -> Result<Graph, Error> {
+    let scored = if scored == Scored::Last { Scored::All } else { scored };
+    whole(&Scope::of_texts(config, n_texts), n_layers, from, scored)
+}
+
+fn whole(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Result<Graph, Error> {
+    let result = families::step(m, n_layers, from, scored);
     let name = match scored {
         Scored::Last | Scored::All => "logits",
         Scored::Unnormed | Scored::Normed => "hidden",

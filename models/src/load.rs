@@ -20,7 +20,7 @@ use fusebox_runtime::session::{Session, TOKENS};
 use fusebox_runtime::weights::{Checkpoint, open};
 
 use crate::binding::{Bound, bind};
-use crate::blocks::part;
+use crate::blocks::{part, together};
 use crate::config::{Config, Formats};
 use crate::facts::Facts;
 use crate::families::{architectures, read};
@@ -96,6 +96,16 @@ impl Model {
     /// # Errors
     /// Everything that does not fit together.
     pub fn graphs(&self, settings: &Settings) -> Result<[Graph; 2], Error> {
+        let config = self.config_for(settings)?;
+        let name = Label::new(TOKENS).expect("one letter fits");
+        let chunk = settings.chunk as i64;
+        let several = Symbol::new(name, 1, chunk, (chunk / 2).max(1));
+        let graph = |tokens: Sym| part(&config, &tokens, config.n_layers, self.entry, settings.scored);
+        Ok([graph(Sym::from(1))?, graph(several.into())?])
+    }
+
+    /// The sizes of a session's graphs.
+    fn config_for(&self, settings: &Settings) -> Result<Config, Error> {
         let Settings { context, chunk, cache, scored } = *settings;
         if !self.has_head && matches!(scored, Scored::Last | Scored::All) {
             let path = self.checkpoint().files().next().map_or(Path::new(""), |(path, _)| path);
@@ -103,11 +113,7 @@ impl Model {
             return Err(Error::input(path, Place::Whole, what));
         }
         // The caches have room for a whole chunk behind the last position, so that no range depends on another.
-        let config = Config { context: context + chunk, cache, ..self.config.clone() };
-        let name = Label::new(TOKENS).expect("one letter fits");
-        let several = Symbol::new(name, 1, chunk as i64, (chunk as i64 / 2).max(1));
-        let graph = |tokens: Sym| part(&config, &tokens, config.n_layers, self.entry, scored);
-        Ok([graph(Sym::from(1))?, graph(several.into())?])
+        Ok(Config { context: context + chunk, cache, ..self.config.clone() })
     }
 
     /// A session at the start of a text.
@@ -121,9 +127,31 @@ impl Model {
         options: &Options,
         cache: &mut Cache,
     ) -> Result<Session, Error> {
+        self.session_of_texts(device, settings, 1, options, cache)
+    }
+
+    /// A session at the start of several texts, which it can go on with together.
+    ///
+    /// # Errors
+    /// As [`Model::session`].
+    pub fn session_of_texts(
+        &self,
+        device: Box<dyn Device>,
+        settings: &Settings,
+        n_texts: usize,
+        options: &Options,
+        cache: &mut Cache,
+    ) -> Result<Session, Error> {
         let [decode, prefill] = self.graphs(settings)?;
         let programs = [cache.program(&decode, options)?, cache.program(&prefill, options)?];
         let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
-        Session::new(device, programs, &weights, settings.context, self.config.vocab)
+        let Settings { context, scored, .. } = *settings;
+        if n_texts == 1 {
+            return Session::new(device, programs, &weights, context, self.config.vocab);
+        }
+        let config = self.config_for(settings)?;
+        let together = together(&config, n_texts, config.n_layers, self.entry, scored)?;
+        let together = cache.program(&together, options)?;
+        Session::of_texts(device, programs, (together, n_texts), &weights, context, self.config.vocab)
     }
 }

@@ -50,8 +50,18 @@ fn a_table_and_values_have_the_same_rows() {
     assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')), "{table}");
     let values = told(&[&SMALL[..], &["-t", "1", "-o", "csv"]].concat());
     assert!(
-        values.starts_with("test,tokens,depth,threads,repeat,tok_s,ms,gb_s,share,hash\nprefill,8,0,1,0,"),
+        values.starts_with(
+            "test,tokens,depth,texts,threads,repeat,tok_s,ms,gb_s,share,hash\nprefill,8,0,1,1,0,"
+        ),
         "{values}"
     );
     assert_eq!(values.lines().count(), 5);
+}
+
+#[test]
+fn several_texts_give_what_one_gives() {
+    let told = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "--texts", "3", "-o", "json"]);
+    let alone = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "-o", "json"]);
+    assert_eq!([&told[0]["texts"], &alone[0]["texts"]], [3, 1]);
+    assert_eq!(told[0]["hash"], alone[0]["hash"]);
 }

@@ -9,3 +9,4 @@ mod joined;
 mod made;
 mod odd;
 mod refusals;
+mod texts;

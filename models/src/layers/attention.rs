@@ -11,12 +11,12 @@ use crate::config::Grouped;
 use crate::layers::cache::remember;
 use crate::layers::norm::norm;
 use crate::layers::rope::rotate;
-use crate::layers::scope::Scope;
+use crate::layers::scope::{Scope, Text};
 use crate::layers::softmax::softmax;
 
 /// Attention with grouped heads over cached keys and values.
 pub fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
-    let (s, d) = (&m.s, &m.d);
+    let d = &m.d;
     let kv = &m.g.dim("kv", heads.n_kv);
     let group = &m.g.dim("g", heads.n_heads / heads.n_kv);
     let e = &m.g.dim("e", heads.head);
@@ -29,22 +29,31 @@ pub fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
     let q = rotate(m, &normed("attn_q_norm", q), e);
     let k = rotate(m, &normed("attn_k_norm", k), e);
 
-    let k = remember(m, "k", &[kv, s, e], &k);
-    let v = remember(m, "v", &[kv, s, e], &v);
     let scale = 1.0 / (heads.head as f64).sqrt();
-    let y = attend(m, [&q, &k, &v], e, scale, heads.window_of(layer)); // [t, kv, g, e]
+    let y = m.each_text([&q, &k, &v], |text, [q, k, v]| {
+        let k = remember(m, text, "k", &[kv, &text.s, e], k);
+        let v = remember(m, text, "v", &[kv, &text.s, e], v);
+        attend(m, text, [q, &k, &v], e, scale, heads.window_of(layer))
+    }); // [t, kv, g, e]
     m.linear(&y, "attn_output", &[d], [kv, group, e])
 }
 
 /// `softmax(q·k · scale + mask) · v`, queries and keys contracted over `e`.
-pub fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scale: f64, window: Option<usize>) -> Tensor {
-    let scores = q.contract(k, [e]) * scale as f32 + mask(m, window);
-    softmax(&scores, &m.s).contract(v, [&m.s])
+pub fn attend(
+    m: &Scope,
+    text: &Text,
+    [q, k, v]: [&Tensor; 3],
+    e: &Dim,
+    scale: f64,
+    window: Option<usize>,
+) -> Tensor {
+    let scores = q.contract(k, [e]) * scale as f32 + mask(m, text, window);
+    softmax(&scores, &text.s).contract(v, [&text.s])
 }
 
 /// 0 where a token may look, -∞ where the position is after its own, or as far before it as the window is long.
-fn mask(m: &Scope, window: Option<usize>) -> Tensor {
-    let (position, own) = (m.g.iota(&m.s), m.positions());
+fn mask(m: &Scope, text: &Text, window: Option<usize>) -> Tensor {
+    let (position, own) = (m.g.iota(&text.s), text.positions(&m.g));
     let unseen = m.g.constant(f32::NEG_INFINITY);
     let causal = m.g.select(&position.le(&own), &m.g.constant(0.0), &unseen); // [s, t]
     match window {

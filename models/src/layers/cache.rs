@@ -7,16 +7,17 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::layers::scope::Scope;
+use crate::layers::scope::{Scope, Text};
 
-/// Writes `value` to the state of this name from position `P`, and reads positions `0..P + T`.
+/// Writes `value` to a text's state of this name from position `P`, and reads positions `0..P + T`.
 ///
 /// `axes` are those of the result: the value's, with `s` for `t`.
 #[track_caller]
-pub fn remember(m: &Scope, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
-    let capacity = m.s.sized(m.config.context);
-    let axes: Vec<&Dim> = axes.iter().map(|dim| if **dim == m.s { &capacity } else { *dim }).collect();
-    let state = m.g.state(name, m.config.cache, &axes);
-    let written = state.write(&m.s, &m.at, &value.cast(m.config.cache), &m.t);
-    written.slice(&m.s, 0, &m.s.size).cast(DType::F32)
+pub fn remember(m: &Scope, text: &Text, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
+    let Text { t, s, at, .. } = text;
+    let capacity = s.sized(m.config.context);
+    let axes: Vec<&Dim> = axes.iter().map(|dim| if *dim == s { &capacity } else { *dim }).collect();
+    let state = m.g.state(&text.state(name), m.config.cache, &axes);
+    let written = state.write(s, at, &value.cast(m.config.cache), t);
+    written.slice(s, 0, &s.size).cast(DType::F32)
 }

@@ -13,7 +13,7 @@ use crate::layers::attention::attend;
 use crate::layers::cache::remember;
 use crate::layers::norm::norm;
 use crate::layers::rope::{rotate, sharpening};
-use crate::layers::scope::Scope;
+use crate::layers::scope::{Scope, Text};
 
 /// Attention over cached latents.
 pub fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
@@ -23,14 +23,16 @@ pub fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
     let value = &key.sized(sizes.value);
 
     let q = query(m, sizes, &[h, key], x); // [t, h, e]
-    let (low, k_rope) = cached(m, sizes, c, x); // [s, c], [s, e]
-
+    let entry = entry(m, sizes, c, x); // [t, c]
     let (k_b, v_b) = expansions(m, sizes, [h, key, c]);
-    let k_nope = low.contract(&k_b, [c]); // [s, h, e]
-    let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [s, h, e]
-    let v = low.contract(&v_b, [c]); // [s, h, e]
 
-    let y = attend(m, [&q, &k, &v], key, scale(m, sizes), None); // [t, h, e]
+    let y = m.each_text([&q, &entry], |text, [q, entry]| {
+        let (low, k_rope) = cached(m, text, sizes, c, entry); // [s, c], [s, e]
+        let k_nope = low.contract(&k_b, [c]); // [s, h, e]
+        let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [s, h, e]
+        let v = low.contract(&v_b, [c]); // [s, h, e]
+        attend(m, text, [q, &k, &v], key, scale(m, sizes), None)
+    }); // [t, h, e]
     m.linear(&y, "attn_output", &[&m.d], [h, value])
 }
 
@@ -63,16 +65,23 @@ fn query(m: &Scope, sizes: &Latent, [h, e]: &[&Dim; 2], x: &Tensor) -> Tensor {
     m.g.concat(*e, &[&q_nope, &q_rope])
 }
 
-/// The latents and the shared positional keys of all positions.
-fn cached(m: &Scope, sizes: &Latent, c: &Dim, x: &Tensor) -> (Tensor, Tensor) {
+/// What is cached of each token: its latent, and behind it the shared positional key.
+fn entry(m: &Scope, sizes: &Latent, c: &Dim, x: &Tensor) -> Tensor {
     let both = &c.sized(sizes.kv_lora + sizes.rope);
-    let parts = |x: &Tensor| (x.slice(c, 0, sizes.kv_lora), x.slice(c, sizes.kv_lora, sizes.rope));
-
-    let (low, k_rope) = parts(&m.linear(x, "attn_kv_a_mqa", &[both], [&m.d]));
+    let (low, k_rope) = parts(sizes, c, &m.linear(x, "attn_kv_a_mqa", &[both], [&m.d]));
     let low = norm(m, "attn_kv_a_norm", &low, c);
     let k_rope = rotate(m, &k_rope, &c.sized(sizes.rope));
+    m.g.concat(c, &[&low, &k_rope])
+}
 
-    let entry = m.g.concat(c, &[&low, &k_rope]); // [t, c]
-    let (low, k_rope) = parts(&remember(m, "latent", &[&m.s, both], &entry));
+/// The latents and the shared positional keys of all positions of a text.
+fn cached(m: &Scope, text: &Text, sizes: &Latent, c: &Dim, entry: &Tensor) -> (Tensor, Tensor) {
+    let both = &c.sized(sizes.kv_lora + sizes.rope);
+    let (low, k_rope) = parts(sizes, c, &remember(m, text, "latent", &[&text.s, both], entry));
     (low, k_rope.rename(c, &m.g.dim("e", sizes.rope)))
+}
+
+/// A latent and a positional key that lie one behind the other.
+fn parts(sizes: &Latent, c: &Dim, x: &Tensor) -> (Tensor, Tensor) {
+    (x.slice(c, 0, sizes.kv_lora), x.slice(c, sizes.kv_lora, sizes.rope))
 }

@@ -35,6 +35,10 @@ pub struct CpuDevice {
     programs: List<ProgramId, Program>,
     states: IndexMap<Name, Buffer>,
     weights: IndexSet<Name>,
+    /// The code of every kernel, once.
+    codes: Vec<Arc<Code>>,
+    /// What flows inside replays: programs share it, as one runs at a time and leaves nothing in it.
+    arenas: Vec<Buffer>,
     /// The task memory of each thread.
     scratch: Vec<(Buffer, Address)>,
     footprint: Footprint,
@@ -48,13 +52,13 @@ struct Program {
     barrier: Barrier,
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
-    /// What steps have addresses of besides: arena, constants and weights.
+    /// What steps have addresses of besides: constants and weights.
     _kept: (Vec<Buffer>, Arc<dyn Weights>),
 }
 
 /// A kernel with its code, and what the symbols of a replay make of it.
 struct Ready {
-    code: Code,
+    code: Arc<Code>,
     /// Which of the plan's symbols each of the kernel's is.
     symbol_idx: Vec<usize>,
     symbols: Vec<i64>,
@@ -97,26 +101,43 @@ impl CpuDevice {
             programs: List::default(),
             states: IndexMap::new(),
             weights: IndexSet::new(),
+            codes: Vec::new(),
+            arenas: Vec::new(),
             scratch: Vec::new(),
             footprint: Footprint::default(),
         })
     }
 
-    /// The code of all kernels, made by all threads.
-    fn emit(&self, plan: &Plan) -> Result<Vec<Code>, Error> {
-        let kernels: Vec<&Kernel> = plan.kernels.values().collect();
+    /// The code of all kernels; what no earlier plan had is made by all threads.
+    fn emit(&mut self, plan: &Plan) -> Result<Vec<Arc<Code>>, Error> {
+        let is_known = |kernel: &&Kernel| self.codes.iter().any(|code| code.kernel() == *kernel);
+        let kernels: Vec<&Kernel> = plan.kernels.values().filter(|kernel| !is_known(kernel)).collect();
         let n_threads = self.team.n_threads().min(kernels.len()).max(1);
         let share = |first: usize| -> Vec<Result<Code, CompilerError>> {
             kernels.iter().skip(first).step_by(n_threads).map(|kernel| self.cpu.compile(kernel)).collect()
         };
-        let mut shares: Vec<_> = thread::scope(|scope| {
+        let shares: Vec<_> = thread::scope(|scope| {
             let others: Vec<_> = (1..n_threads).map(|first| scope.spawn(move || share(first))).collect();
             let own = share(0);
             let others = others.into_iter().map(|other| other.join().expect("making code does not panic"));
-            iter::once(own).chain(others).map(Vec::into_iter).collect()
+            iter::once(own).chain(others).flatten().collect()
         });
-        let code = |idx: usize| shares[idx % n_threads].next().expect("each thread made its share");
-        Ok((0..kernels.len()).map(code).collect::<Result<_, _>>()?)
+        let made = shares.into_iter().map(|code| Ok(Arc::new(code?))).collect::<Result<Vec<_>, Error>>()?;
+        self.footprint.n_emitted += made.len();
+        self.codes.extend(made);
+        let known = |kernel: &Kernel| self.codes.iter().find(|code| code.kernel() == kernel);
+        Ok(plan.kernels.values().filter_map(known).cloned().collect())
+    }
+
+    /// Where a plan's arena starts.
+    fn arena(&mut self, bytes: usize) -> Result<*mut u8, Error> {
+        let fits = self.arenas.iter().position(|arena| arena.bytes().len() >= bytes);
+        let idx = fits.unwrap_or(self.arenas.len());
+        if fits.is_none() {
+            self.arenas.push(Buffer::zeroed(bytes)?);
+            self.footprint.arena += bytes;
+        }
+        Ok(self.arenas[idx].start())
     }
 
     /// Gives every state of a plan a memory; states of one name are one state.
@@ -189,7 +210,7 @@ impl CpuDevice {
 }
 
 impl Ready {
-    fn new(plan: &Plan, kernel: KernelId, code: Code) -> Self {
+    fn new(plan: &Plan, kernel: KernelId, code: Arc<Code>) -> Self {
         let all = plan.symbols();
         let of_plan = |symbol| all.iter().position(|own| *own == symbol);
         let idx = |symbol: &_| of_plan(*symbol).expect("the plan lists the symbols of all its kernels");
@@ -266,8 +287,8 @@ impl Device for CpuDevice {
         }
         let codes = self.emit(plan)?;
         self.allocate_states(plan)?;
-        self.allocate_scratch(codes.iter().map(Code::scratch_bytes).max().unwrap_or(0))?;
-        let mut arena = Buffer::zeroed(plan.arena_bytes)?;
+        self.allocate_scratch(codes.iter().map(|code| code.scratch_bytes()).max().unwrap_or(0))?;
+        let arena = self.arena(plan.arena_bytes)?;
         let (mut inputs, mut outputs, mut constants) = (Vec::new(), Vec::new(), Vec::new());
         let mut starts: List<BufferId, Address> = List::default();
         for slot in plan.buffers.values() {
@@ -278,7 +299,7 @@ impl Device for CpuDevice {
             starts.push(Address(match &slot.place {
                 Place::Weight => weight(slot, &**weights)?.as_ptr().cast_mut(),
                 Place::State => self.states.get_mut(&slot.name).expect("it was allocated").start(),
-                Place::Arena { offset } => arena.start().wrapping_add(*offset),
+                Place::Arena { offset } => arena.wrapping_add(*offset),
                 Place::Input => own(&mut inputs)?,
                 Place::Output => own(&mut outputs)?,
                 Place::Constant(words) => {
@@ -298,12 +319,10 @@ impl Device for CpuDevice {
         };
         let steps = plan.steps.iter().map(step).collect();
         let ready = |(kernel, code)| Ready::new(plan, kernel, code);
-        self.footprint.n_emitted += codes.len();
         let kernels = plan.kernels.ids().zip(codes).map(ready).collect();
         self.count_weights(plan);
-        let all = [&inputs, &outputs, &constants].into_iter().flatten().chain([&arena]);
+        let all = [&inputs, &outputs, &constants].into_iter().flatten();
         self.footprint.arena += all.map(|buffer| buffer.bytes().len()).sum::<usize>();
-        constants.push(arena);
         let barrier = Barrier::new(self.team.n_threads());
         let kept = (constants, Arc::clone(weights));
         Ok(self.programs.push(Program { kernels, steps, barrier, inputs, outputs, _kept: kept }))

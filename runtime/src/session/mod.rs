@@ -1,12 +1,16 @@
-//! A text in progress: programs for one token and for many, replayed over the same states.
+//! Texts in progress: programs for one token and for many, replayed over the same states.
 //!
-//! In: token numbers. Out: logits. The session knows at which position the text stands; every program reads it from a
+//! In: token numbers. Out: logits. The session knows at which position each text stands; every program reads it from a
 //! symbol, so no token ever compiles anything.
+//! Most sessions have one text. Of several, one is at hand, and a program of its own goes on with all of them at once,
+//! reading each weight once.
 //! Two names are agreed on with the makers of graphs: the symbol [`POSITION`] is where the first token of a replay
-//! stands, [`TOKENS`] how many there are. A program has one input, tokens or vectors in their place, and one output,
-//! logits or vectors.
-//! A step allocates nothing: `cache.rs` keeps programs between processes, `device/` runs them.
+//! stands, [`TOKENS`] how many there are; with several texts, [`position_of`] and [`state_of`] say what belongs to
+//! which. A program has one input, tokens or vectors in their place, and one output, logits or vectors.
+//! A step allocates nothing: `shape.rs` is a program that is loaded, `cache.rs` keeps programs between processes,
+//! `device/` runs them.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,40 +23,51 @@ use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
 
 pub mod cache;
+mod shape;
+
+use shape::Shape;
 
 /// The symbol for the position of a replay's first token.
 pub const POSITION: &str = "P";
 /// The symbol for how many tokens a replay takes, where that may vary.
 pub const TOKENS: &str = "T";
 
-/// A text in progress.
+/// The position of one of several texts, as a symbol.
+pub fn position_of(text: usize) -> String {
+    format!("{POSITION}{text}")
+}
+
+/// A state of one of several texts.
+pub fn state_of(state: &str, text: usize) -> String {
+    format!("{state}.{text}")
+}
+
+/// Texts in progress.
 pub struct Session {
     device: Box<dyn Device>,
     /// Takes one token.
     decode: Shape,
     /// Takes several.
     prefill: Shape,
-    position: usize,
-    /// How many tokens the last replay took.
-    last: usize,
+    /// Takes one token of each text.
+    together: Option<Shape>,
+    texts: Vec<Text>,
+    /// The text at hand.
+    text: usize,
     context: usize,
     n_vocab: usize,
     /// How many numbers a row of the output has.
     width: usize,
 }
 
-/// A program for a class of token numbers, loaded.
-struct Shape {
-    program: ProgramId,
-    plan: Plan,
-    /// A value for each symbol of the plan.
-    symbols: Vec<i64>,
-    position_idx: Option<usize>,
-    tokens_idx: Option<usize>,
-    most_tokens: usize,
-    /// What the input is made of, and how much of it belongs to a token.
-    format: Format,
-    row_bytes: usize,
+/// Where a text stands.
+#[derive(Clone)]
+struct Text {
+    /// How many tokens it has.
+    position: usize,
+    /// The rows that its last replay gave, and where they lie.
+    output: ProgramId,
+    rows: Range<usize>,
 }
 
 impl Session {
@@ -61,21 +76,70 @@ impl Session {
     /// # Errors
     /// Where a program is not of this form, or the device refuses it.
     pub fn new(
-        mut device: Box<dyn Device>,
-        [decode, prefill]: [Program; 2],
+        device: Box<dyn Device>,
+        programs: [Program; 2],
         weights: &Arc<dyn Weights>,
         context: usize,
         n_vocab: usize,
     ) -> Result<Self, Error> {
+        Self::load(device, programs, None, weights, [context, n_vocab])
+    }
+
+    /// A session at the start of several texts, with the program that takes one token of each of them.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn of_texts(
+        device: Box<dyn Device>,
+        programs: [Program; 2],
+        together: (Program, usize),
+        weights: &Arc<dyn Weights>,
+        context: usize,
+        n_vocab: usize,
+    ) -> Result<Self, Error> {
+        Self::load(device, programs, Some(together), weights, [context, n_vocab])
+    }
+
+    fn load(
+        mut device: Box<dyn Device>,
+        [decode, prefill]: [Program; 2],
+        together: Option<(Program, usize)>,
+        weights: &Arc<dyn Weights>,
+        [context, n_vocab]: [usize; 2],
+    ) -> Result<Self, Error> {
         let width = only(&decode.plan, &Place::Output, "output")?.shape.max_len();
-        let decode = Shape::load(&mut *device, decode.plan, weights)?;
-        let prefill = Shape::load(&mut *device, prefill.plan, weights)?;
-        Ok(Self { device, decode, prefill, position: 0, last: 1, context, n_vocab, width })
+        let n_texts = together.as_ref().map(|(_, n_texts)| *n_texts);
+        let mut loaded = |plan, n_texts| Shape::load(&mut *device, plan, weights, n_texts);
+        // The largest first: others find room in its arena.
+        let prefill = loaded(prefill.plan, n_texts)?;
+        let together = together.map(|(program, _)| loaded(program.plan, None)).transpose()?;
+        let decode = loaded(decode.plan, n_texts)?;
+        let text = Text { position: 0, output: decode.program(0), rows: 0..1 };
+        let texts = vec![text; n_texts.unwrap_or(1)];
+        Ok(Self { device, decode, prefill, together, texts, text: 0, context, n_vocab, width })
+    }
+
+    /// How many texts there are.
+    pub fn n_texts(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Takes another text to hand: all that is said of the text is said of this one from now on.
+    ///
+    /// # Errors
+    /// Where there is no such text.
+    pub fn turn_to(&mut self, text: usize) -> Result<(), Error> {
+        let n_texts = self.n_texts();
+        if text >= n_texts {
+            return Err(refused("texts", format!("there is no text {text}, the session has {n_texts}")));
+        }
+        self.text = text;
+        Ok(())
     }
 
     /// How many tokens the text has.
     pub fn position(&self) -> usize {
-        self.position
+        self.texts[self.text].position
     }
 
     /// How many tokens it may have.
@@ -91,6 +155,11 @@ impl Session {
     /// The plan that takes one token, and the one that takes several.
     pub fn plans(&self) -> [&Plan; 2] {
         [&self.decode.plan, &self.prefill.plan]
+    }
+
+    /// The plan that takes one token of each text; with one text, the plan that takes one token.
+    pub fn plan_of_each(&self) -> &Plan {
+        &self.together.as_ref().unwrap_or(&self.decode).plan
     }
 
     /// The replays that so many tokens at once become: the plan of each, and how many tokens it takes.
@@ -147,17 +216,48 @@ impl Session {
         self.append(bytemuck::cast_slice(vectors), each)
     }
 
+    /// Appends a token to each text, but for those that rest; afterwards [`Session::logits`] has what may follow each.
+    /// Every weight is read once for all texts.
+    ///
+    /// # Errors
+    /// Where there is not one token or none for each text, or else as [`Session::feed`]; then nothing was appended.
+    pub fn feed_each(&mut self, tokens: &[Option<u32>]) -> Result<(), Error> {
+        if tokens.len() != self.n_texts() {
+            let what = format!("expected one for each of {} texts, found {}", self.n_texts(), tokens.len());
+            return Err(refused("tokens", what));
+        }
+        let Some(together) = &mut self.together else {
+            return tokens[0].map_or(Ok(()), |token| self.feed(&[token]).map(|_| ()));
+        };
+        for (text, token) in self.texts.iter().zip(tokens).filter_map(|(text, token)| Some((text, (*token)?)))
+        {
+            check_tokens(&[token], self.n_vocab)?;
+            together.check(Format::I32, "tokens", 1, (text.position, self.context))?;
+        }
+        // A text that rests goes on with any token, and forgets it.
+        let input = self.device.input(together.program(0), 0).chunks_exact_mut(size_of::<u32>());
+        input.zip(tokens).for_each(|(to, token)| to.copy_from_slice(&token.unwrap_or(0).to_le_bytes()));
+        together.stand(self.texts.iter().map(|text| text.position), 1);
+        self.device.replay(together.program(0), &together.symbols)?;
+        for (number, (text, token)) in self.texts.iter_mut().zip(tokens).enumerate() {
+            if token.is_some() {
+                let position = text.position + 1;
+                *text = Text { position, output: together.program(0), rows: number..number + 1 };
+            }
+        }
+        Ok(())
+    }
+
     /// Replays the programs over the rows of an input.
     fn append(&mut self, rows: &[u8], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
         let (mut left, row_bytes) = (rows, self.decode.row_bytes);
         while !left.is_empty() {
             let n_now = (left.len() / row_bytes).min(self.prefill.most_tokens);
             let (now, later) = left.split_at(n_now * row_bytes);
-            self.enter(now, n_now);
+            let program = self.enter(now, n_now);
             let shape = if n_now == 1 { &self.decode } else { &self.prefill };
-            self.device.replay(shape.program, &shape.symbols)?;
-            self.last = n_now;
-            self.position += n_now;
+            self.device.replay(program, &shape.symbols)?;
+            self.pass(program, n_now);
             self.rows().chunks_exact(self.width).for_each(&mut *each);
             left = later;
         }
@@ -170,14 +270,13 @@ impl Session {
     /// As [`Session::feed`].
     pub fn profile(&mut self, token: u32) -> Result<Vec<Duration>, Error> {
         self.check_tokens(&[token])?;
-        self.enter(bytemuck::cast_slice(&[token]), 1);
-        let times = self.device.profile(self.decode.program, &self.decode.symbols)?;
-        self.last = 1;
-        self.position += 1;
+        let program = self.enter(bytemuck::cast_slice(&[token]), 1);
+        let times = self.device.profile(program, &self.decode.symbols)?;
+        self.pass(program, 1);
         Ok(times)
     }
 
-    /// The last row of the last replay: the logits of what may follow the text, or a vector. It means nothing before
+    /// The last row of the text's last replay: the logits of what may follow the text, or a vector. It means nothing before
     /// the first token.
     pub fn logits(&self) -> &[f32] {
         let rows = self.rows();
@@ -186,7 +285,8 @@ impl Session {
 
     /// Forgets all tokens from a position on; those before it stay as they are.
     pub fn truncate(&mut self, position: usize) {
-        self.position = self.position.min(position);
+        let text = &mut self.texts[self.text];
+        text.position = text.position.min(position);
     }
 
     /// Forgets all tokens. What the session holds is given back when it is dropped.
@@ -195,63 +295,46 @@ impl Session {
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= self.n_vocab) {
-            let what = format!("there is no token {token}, the model has {}", self.n_vocab);
-            return Err(refused("tokens", what));
-        }
+        check_tokens(tokens, self.n_vocab)?;
         self.check(Format::I32, "tokens", tokens.len())
     }
 
     fn check(&self, format: Format, what: &str, n: usize) -> Result<(), Error> {
-        if n == 0 {
-            return Err(refused(what, "there are none, at least one is needed".to_owned()));
-        }
-        if self.decode.format != format {
-            return Err(refused(what, "this session starts from something else".to_owned()));
-        }
-        let (position, context) = (self.position, self.context);
-        if n > context - position {
-            let complaint =
-                format!("{n} more do not fit: the context holds {context} tokens, and {position} are taken");
-            return Err(refused(what, complaint));
-        }
-        Ok(())
+        self.decode.check(format, what, n, (self.position(), self.context))
     }
 
     /// Tells a program what it starts from, and where that stands.
-    fn enter(&mut self, rows: &[u8], n: usize) {
-        let position = self.position as i64;
+    fn enter(&mut self, rows: &[u8], n: usize) -> ProgramId {
+        let position = self.position();
         let shape = if n == 1 { &mut self.decode } else { &mut self.prefill };
-        shape.position_idx.into_iter().for_each(|idx| shape.symbols[idx] = position);
-        shape.tokens_idx.into_iter().for_each(|idx| shape.symbols[idx] = n as i64);
-        self.device.input(shape.program, 0)[..rows.len()].copy_from_slice(rows);
+        shape.stand([position], n);
+        let program = shape.program(self.text);
+        self.device.input(program, 0)[..rows.len()].copy_from_slice(rows);
+        program
+    }
+
+    /// Takes note that a program has taken so many tokens.
+    fn pass(&mut self, program: ProgramId, n: usize) {
+        let is_each = self.device.output(program, 0).len() > self.width * size_of::<f32>();
+        let position = self.position() + n;
+        self.texts[self.text] = Text { position, output: program, rows: 0..if is_each { n } else { 1 } };
     }
 
     fn shape(&self, n_tokens: usize) -> &Shape {
         if n_tokens == 1 { &self.decode } else { &self.prefill }
     }
 
-    /// All rows that the last replay gave.
+    /// All rows that the text's last replay gave.
     fn rows(&self) -> &[f32] {
-        let all: &[f32] = bytemuck::cast_slice(self.device.output(self.shape(self.last).program, 0));
-        let n_rows = if all.len() > self.width { self.last } else { 1 };
-        &all[..n_rows * self.width]
+        let Text { output, rows, .. } = &self.texts[self.text];
+        let all: &[f32] = bytemuck::cast_slice(self.device.output(*output, 0));
+        &all[rows.start * self.width..rows.end * self.width]
     }
 }
 
-impl Shape {
-    fn load(device: &mut dyn Device, plan: Plan, weights: &Arc<dyn Weights>) -> Result<Self, Error> {
-        let tokens = only(&plan, &Place::Input, "input")?;
-        only(&plan, &Place::Output, "output")?;
-        let most_tokens = tokens.shape.iter().next().map_or(1, |(_, size)| size.most().max(1) as usize);
-        let (format, row_bytes) = (tokens.format, tokens.bytes / most_tokens);
-        let symbols = plan.symbols();
-        let idx = |name: &str| symbols.iter().position(|symbol| symbol.name.as_str() == name);
-        let (position_idx, tokens_idx) = (idx(POSITION), idx(TOKENS));
-        let symbols = symbols.iter().map(|symbol| symbol.min).collect();
-        let program = device.load(&plan, weights)?;
-        Ok(Self { program, plan, symbols, position_idx, tokens_idx, most_tokens, format, row_bytes })
-    }
+fn check_tokens(tokens: &[u32], n_vocab: usize) -> Result<(), Error> {
+    let Some(token) = tokens.iter().find(|token| **token as usize >= n_vocab) else { return Ok(()) };
+    Err(refused("tokens", format!("there is no token {token}, the model has {n_vocab}")))
 }
 
 /// The one buffer of a plan that lies in a place.

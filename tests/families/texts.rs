@@ -1,0 +1,120 @@
+//! Several texts in one session, gone on with together.
+//!
+//! In: small models with random weights. Out: what each text gives in a session of its own, whichever texts rest, and
+//! one sentence for what makes no sense.
+
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::config::{Config, Family, Grouped, Window};
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::{Model, Settings};
+use fusebox_runtime::device::Device;
+use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::device::fake::FakeDevice;
+use fusebox_runtime::session::Session;
+use fusebox_runtime::session::cache::Cache;
+
+use crate::families::made::{Made, path};
+use crate::families::odd::{experts, grouped, latent, small};
+use crate::inference::{Run, relative_error};
+
+/// Single precision in another order.
+const SAME: f64 = 1e-5;
+/// The beginnings of three texts.
+const PROMPTS: [&[u32]; 3] = [&[3, 14, 15, 9, 26], &[7], &[1, 41, 42, 13, 5, 6, 23, 7, 30, 31, 32, 33]];
+
+fn processor() -> Box<dyn Device> {
+    Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 2).unwrap())
+}
+
+fn session(made: &Made, name: &str, n_texts: usize, device: Box<dyn Device>) -> Session {
+    let file = path(&format!("{name}-{n_texts}.gguf"));
+    made.gguf(&file, if matches!(made.config.family, Family::DeepSeek(_)) { "deepseek2" } else { "llama" });
+    let settings =
+        Settings { context: 20, chunk: 8, scored: Scored::Last, ..Run::new(Numbers::Single).settings };
+    let model = Model::open(&file).unwrap();
+    model.session_of_texts(device, &settings, n_texts, &Options::default(), &mut Cache::default()).unwrap()
+}
+
+/// Goes on with all texts; in some rounds one rests. Gives the logits behind every token, text by text.
+fn together(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
+    let mut rows: [Vec<Vec<f32>>; 3] = Default::default();
+    for (text, prompt) in PROMPTS.iter().enumerate() {
+        session.turn_to(text).unwrap();
+        rows[text].push(session.feed(prompt).unwrap().to_vec());
+    }
+    for round in 0..6 {
+        let token = |text: usize| (round % 3 != text || round < 2).then_some((7 * round + text) as u32);
+        let tokens: Vec<Option<u32>> = (0..3).map(token).collect();
+        session.feed_each(&tokens).unwrap();
+        for (text, _) in tokens.iter().enumerate().filter(|(_, token)| token.is_some()) {
+            session.turn_to(text).unwrap();
+            rows[text].push(session.logits().to_vec());
+        }
+    }
+    rows
+}
+
+/// The same texts, one after another.
+fn alone(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
+    let mut rows: [Vec<Vec<f32>>; 3] = Default::default();
+    for (text, prompt) in PROMPTS.iter().enumerate() {
+        session.reset();
+        rows[text].push(session.feed(prompt).unwrap().to_vec());
+        for round in (0..6).filter(|round| round % 3 != text || *round < 2) {
+            rows[text].push(session.feed(&[(7 * round + text) as u32]).unwrap().to_vec());
+        }
+    }
+    rows
+}
+
+fn check(name: &str, config: &Config) {
+    let made = Made::new(config);
+    let expected = alone(&mut session(&made, name, 1, processor()));
+    for device in [processor(), Box::new(FakeDevice::default())] {
+        let found = together(&mut session(&made, name, 3, device));
+        for (text, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found.len(), expected.len());
+            for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let error = relative_error(found, expected);
+                assert!(error <= SAME, "{name}: {error:e} in text {text} behind step {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_with_windows_know_nothing_of_each_other() {
+    let window = Some(Window { size: 5, from: 0 });
+    check("texts-window", &small(Family::Llama(Grouped { window, ..grouped(4, 2, 16) }), Format::F32));
+}
+
+#[test]
+fn texts_of_latents_and_experts_know_nothing_of_each_other() {
+    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    check("texts-latents", &Config { experts: Some(experts(4, 2)), n_dense: 1, ..own });
+}
+
+#[test]
+fn a_text_that_is_not_there_and_tokens_for_others_are_refused() {
+    let made = Made::new(&small(Family::Llama(grouped(4, 2, 16)), Format::F32));
+    let mut session = session(&made, "texts-refused", 3, processor());
+    let complaint = |result: Result<(), _>| -> String {
+        let error: fusebox_runtime::error::Error = result.unwrap_err();
+        error.to_string()
+    };
+    assert_eq!(complaint(session.turn_to(3)), "texts: there is no text 3, the session has 3");
+    let too_few = session.feed_each(&[Some(1)]);
+    assert_eq!(complaint(too_few), "tokens: expected one for each of 3 texts, found 1");
+    let unknown = session.feed_each(&[Some(1), None, Some(50)]);
+    assert_eq!(complaint(unknown), "tokens: there is no token 50, the model has 50");
+    for _ in 0..20 {
+        session.feed_each(&[None, Some(1), None]).unwrap();
+    }
+    let full = session.feed_each(&[Some(1), Some(1), None]);
+    assert_eq!(complaint(full), "tokens: 1 more do not fit: the context holds 20 tokens, and 20 are taken");
+    session.turn_to(0).unwrap();
+    assert_eq!(session.position(), 0);
+}
