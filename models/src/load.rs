@@ -97,7 +97,7 @@ impl Model {
     /// Everything that does not fit together.
     pub fn graphs(&self, settings: &Settings) -> Result<[Graph; 2], Error> {
         let Settings { context, chunk, cache, scored } = *settings;
-        if !self.has_head && matches!(scored, Scored::Last | Scored::All) {
+        if !self.has_head && matches!(scored, Scored::Last | Scored::Best(_) | Scored::All) {
             let path = self.checkpoint().files().next().map_or(Path::new(""), |(path, _)| path);
             let what = "expected a head for scores, found none: this model ends with vectors";
             return Err(Error::input(path, Place::Whole, what));

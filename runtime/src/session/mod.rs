@@ -1,10 +1,11 @@
 //! A text in progress: programs for one token and for many, replayed over the same states.
 //!
-//! In: token numbers. Out: logits. The session knows at which position the text stands; every program reads it from a
-//! symbol, so no token ever compiles anything.
+//! In: token numbers. Out: logits, or the best of them. The session knows at which position the text stands; every
+//! program reads it from a symbol, so no token ever compiles anything.
 //! Two names are agreed on with the makers of graphs: the symbol [`POSITION`] is where the first token of a replay
 //! stands, [`TOKENS`] how many there are. A program has one input, tokens or vectors in their place, and one output,
-//! logits or vectors.
+//! logits or vectors; where it chooses the best logits by itself, it has the tokens of these as well, and nothing else
+//! comes back from its device.
 //! A step allocates nothing: `cache.rs` keeps programs between processes, `device/` runs them.
 
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub struct Session {
     n_vocab: usize,
     /// How many numbers a row of the output has.
     width: usize,
+    /// The numbers of the outputs: rows, and the tokens of the best logits.
+    outputs: (usize, Option<usize>),
 }
 
 /// A program for a class of token numbers, loaded.
@@ -67,10 +70,15 @@ impl Session {
         context: usize,
         n_vocab: usize,
     ) -> Result<Self, Error> {
-        let width = only(&decode.plan, &Place::Output, "output")?.shape.max_len();
+        let (rows, ids) = outputs(&decode.plan)?;
+        if outputs(&prefill.plan)? != (rows, ids) {
+            return Err(refused("a program", "the other one has other outputs".to_owned()));
+        }
+        let width = outputs_of(&decode.plan)[rows].shape.max_len();
+        let outputs = (rows, ids);
         let decode = Shape::load(&mut *device, decode.plan, weights)?;
         let prefill = Shape::load(&mut *device, prefill.plan, weights)?;
-        Ok(Self { device, decode, prefill, position: 0, last: 1, context, n_vocab, width })
+        Ok(Self { device, decode, prefill, position: 0, last: 1, context, n_vocab, width, outputs })
     }
 
     /// How many tokens the text has.
@@ -184,6 +192,12 @@ impl Session {
         &rows[rows.len() - self.width..]
     }
 
+    /// The tokens that the logits are of, largest first, where the programs choose the best.
+    pub fn best(&self) -> Option<&[u32]> {
+        let (_, ids) = self.outputs;
+        Some(bytemuck::cast_slice(self.device.output(self.shape(self.last).program, ids?)))
+    }
+
     /// Forgets all tokens from a position on; those before it stay as they are.
     pub fn truncate(&mut self, position: usize) {
         self.position = self.position.min(position);
@@ -233,7 +247,8 @@ impl Session {
 
     /// All rows that the last replay gave.
     fn rows(&self) -> &[f32] {
-        let all: &[f32] = bytemuck::cast_slice(self.device.output(self.shape(self.last).program, 0));
+        let all: &[f32] =
+            bytemuck::cast_slice(self.device.output(self.shape(self.last).program, self.outputs.0));
         let n_rows = if all.len() > self.width { self.last } else { 1 };
         &all[..n_rows * self.width]
     }
@@ -241,8 +256,7 @@ impl Session {
 
 impl Shape {
     fn load(device: &mut dyn Device, plan: Plan, weights: &Arc<dyn Weights>) -> Result<Self, Error> {
-        let tokens = only(&plan, &Place::Input, "input")?;
-        only(&plan, &Place::Output, "output")?;
+        let tokens = input(&plan)?;
         let most_tokens = tokens.shape.iter().next().map_or(1, |(_, size)| size.most().max(1) as usize);
         let (format, row_bytes) = (tokens.format, tokens.bytes / most_tokens);
         let symbols = plan.symbols();
@@ -254,12 +268,30 @@ impl Shape {
     }
 }
 
-/// The one buffer of a plan that lies in a place.
-fn only<'p>(plan: &'p Plan, place: &Place, what: &str) -> Result<&'p BufferSlot, Error> {
-    let mut found = plan.buffers.values().filter(|slot| slot.place == *place);
+/// What a plan starts from.
+fn input(plan: &Plan) -> Result<&BufferSlot, Error> {
+    let mut found = plan.buffers.values().filter(|slot| slot.place == Place::Input);
     match (found.next(), found.next()) {
         (Some(slot), None) => Ok(slot),
-        _ => Err(refused("a program", format!("a session needs plans with one {what}"))),
+        _ => Err(refused("a program", "a session needs plans with one input".to_owned())),
+    }
+}
+
+fn outputs_of(plan: &Plan) -> Vec<&BufferSlot> {
+    plan.buffers.values().filter(|slot| slot.place == Place::Output).collect()
+}
+
+/// Which of a plan's outputs are its rows, and which the tokens of the best logits, if it has such.
+fn outputs(plan: &Plan) -> Result<(usize, Option<usize>), Error> {
+    let formats: Vec<Format> = outputs_of(plan).iter().map(|slot| slot.format).collect();
+    match formats[..] {
+        [Format::F32] => Ok((0, None)),
+        [Format::F32, Format::I32] => Ok((0, Some(1))),
+        [Format::I32, Format::F32] => Ok((1, Some(0))),
+        _ => Err(refused(
+            "a program",
+            "a session needs plans with rows, and at most tokens beside them".to_owned(),
+        )),
     }
 }
 
