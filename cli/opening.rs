@@ -140,7 +140,7 @@ impl Opened {
 
     fn settings(&self, context: usize, scored: Scored) -> Settings {
         let most = match scored {
-            Scored::Last | Scored::Unnormed | Scored::Normed => CHUNK,
+            Scored::Last | Scored::Best(_) | Scored::Unnormed | Scored::Normed => CHUNK,
             Scored::All => SCORED_CHUNK,
         };
         Settings { context, chunk: context.clamp(2, most), cache: self.kv_type, scored }
@@ -152,9 +152,14 @@ impl Opened {
     }
 
     /// The programs of a session on another device.
-    pub(crate) fn programs(&mut self, context: usize, target: Target) -> Result<[Program; 2], String> {
+    pub(crate) fn programs(
+        &mut self,
+        context: usize,
+        scored: Scored,
+        target: Target,
+    ) -> Result<[Program; 2], String> {
         let options = Options { target, ..self.options.clone() };
-        let graphs = self.model.graphs(&self.settings(context, Scored::Last));
+        let graphs = self.model.graphs(&self.settings(context, scored));
         let [decode, prefill] = graphs.map_err(|error| error.to_string())?;
         let mut program = |graph| self.cache.program(graph, &options).map_err(|error| error.to_string());
         Ok([program(&decode)?, program(&prefill)?])

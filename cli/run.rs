@@ -184,7 +184,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let load = start.elapsed();
     progress.begin("compiling");
     let start = Instant::now();
-    let session = opened.session(n_threads, context, Scored::Last)?;
+    let session = opened.session(n_threads, context, scored(&settings))?;
     let times = Times { load, compile: start.elapsed() };
     drop(progress);
     let generator = Generator::new(session, tokenizer.as_ref(), settings);
@@ -220,9 +220,14 @@ fn list(arguments: &Arguments, target: Target) -> Result<(), String> {
     }
     let mut opened = arguments.which.open(&mut Progress::new(1))?;
     let context = opened.context(arguments.context)?;
-    let [decode, _] = opened.programs(context, target)?;
+    let [decode, _] = opened.programs(context, scored(&arguments.settings()?), target)?;
     output::print(&kernels::sources(&decode.plan, &target)?);
     Ok(())
+}
+
+/// What a replay has to give: no more logits than tokens are chosen from.
+fn scored(settings: &Settings) -> Scored {
+    settings.sampling.n_best().map_or(Scored::Last, Scored::Best)
 }
 
 fn chat(opened: &Opened) -> Result<Chat, String> {
@@ -329,6 +334,7 @@ fn as_json(
                 "weights_mapped": footprint.weights,
                 "arena": footprint.arena,
                 "state": footprint.state,
+                "returned": footprint.returned,
                 "peak_rss": machine::peak(),
             }),
         ),

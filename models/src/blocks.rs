@@ -7,6 +7,7 @@
 
 use fusebox_compiler::error::Error;
 use fusebox_compiler::graph::Graph;
+use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::sym::Sym;
 
@@ -62,6 +63,7 @@ pub fn scored_model(config: &Config, tokens: &Sym, n_layers: usize, scored: Scor
 }
 
 /// As [`scored_model`], from vectors or to vectors where that is asked for: `x` `[t, d]`, `hidden` `[t, d]`.
+/// Where only the best are asked for, `logits` and `ids` are `[k]`.
 pub fn part(
     config: &Config,
     tokens: &Sym,
@@ -85,12 +87,9 @@ pub fn together(
 }
 
 fn whole(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Result<Graph, Error> {
-    let result = families::step(m, n_layers, from, scored);
-    let name = match scored {
-        Scored::Last | Scored::All => "logits",
-        Scored::Unnormed | Scored::Normed => "hidden",
-    };
-    m.g.finish(&[(name, &result)])
+    let results = families::step(m, n_layers, from, scored);
+    let results: Vec<(&str, &Tensor)> = results.iter().map(|(name, result)| (*name, result)).collect();
+    m.g.finish(&results)
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ impl<'a> Generator<'a> {
     /// A generator at the start of a text.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a setting that makes no sense.
+    /// [`Error::Setting`] for a setting that makes no sense, or that needs more logits than the session gives.
     pub fn new(
         session: Session,
         tokenizer: Option<&'a Tokenizer>,
@@ -123,6 +123,13 @@ impl<'a> Generator<'a> {
     ) -> Result<Self, Error> {
         let sampler = Sampler::new(settings.sampling.clone(), session.n_vocab())?;
         Stop::new(settings.stops.clone())?;
+        if let Some(found) = session.best().map(<[u32]>::len) {
+            let needed = settings.sampling.n_best().unwrap_or(usize::MAX).min(session.n_vocab());
+            if needed > found {
+                let expected = format!("a session that gives {needed} logits");
+                return Err(Error::Setting { setting: "sampling", expected, found: found.to_string() });
+            }
+        }
         Ok(Self { session, tokenizer, sampler, settings, taken: Vec::new() })
     }
 
@@ -178,9 +185,17 @@ impl<'a> Generator<'a> {
         Ok(prompt.len() - n_same)
     }
 
+    /// The token that follows, by all logits or the best, as the session has them.
+    fn next(&mut self) -> Result<u32, Error> {
+        match self.session.best() {
+            Some(ids) => self.sampler.next_of(ids, self.session.logits()),
+            None => self.sampler.next(self.session.logits(), &self.taken),
+        }
+    }
+
     fn go_on(&mut self, answer: &mut Answer, voice: &mut Voice<'_>, start: Instant) -> Result<Finish, Error> {
         while answer.tokens.len() < self.settings.most_tokens {
-            let token = self.sampler.next(self.session.logits(), &self.taken)?;
+            let token = self.next()?;
             answer.timing.first_token.get_or_insert_with(|| start.elapsed());
             let is_end = self.tokenizer.is_some_and(|tokenizer| tokenizer.is_end(token));
             if is_end && !self.settings.ignores_ends {

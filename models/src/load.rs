@@ -107,7 +107,7 @@ impl Model {
     /// The sizes of a session's graphs.
     fn config_for(&self, settings: &Settings) -> Result<Config, Error> {
         let Settings { context, chunk, cache, scored } = *settings;
-        if !self.has_head && matches!(scored, Scored::Last | Scored::All) {
+        if !self.has_head && matches!(scored, Scored::Last | Scored::Best(_) | Scored::All) {
             let path = self.checkpoint().files().next().map_or(Path::new(""), |(path, _)| path);
             let what = "expected a head for scores, found none: this model ends with vectors";
             return Err(Error::input(path, Place::Whole, what));
@@ -130,7 +130,8 @@ impl Model {
         self.session_of_texts(device, settings, 1, options, cache)
     }
 
-    /// A session at the start of several texts, which it can go on with together.
+    /// A session at the start of several texts, which it can go on with together. Where the best scores are asked for,
+    /// several texts have all of theirs.
     ///
     /// # Errors
     /// As [`Model::session`].
@@ -142,10 +143,15 @@ impl Model {
         options: &Options,
         cache: &mut Cache,
     ) -> Result<Session, Error> {
+        let scored = match settings.scored {
+            Scored::Best(_) if n_texts > 1 => Scored::Last,
+            asked => asked,
+        };
+        let settings = &Settings { scored, ..*settings };
         let [decode, prefill] = self.graphs(settings)?;
         let programs = [cache.program(&decode, options)?, cache.program(&prefill, options)?];
         let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
-        let Settings { context, scored, .. } = *settings;
+        let context = settings.context;
         if n_texts == 1 {
             return Session::new(device, programs, &weights, context, self.config.vocab);
         }

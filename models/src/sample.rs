@@ -1,13 +1,17 @@
 //! From logits to the next token.
 //!
-//! In: the logits of one position, the tokens so far and a seed. Out: a token.
-//! The steps are those of llama.cpp's classic sampler and of Transformers, in the order of the latter: repeat penalty,
-//! temperature, top-k, top-p, min-p; each works on what the ones before have left, and probabilities are taken anew.
+//! In: the logits of one position, or the best of them, the tokens so far and a seed. Out: a token.
+//! The steps are those of llama.cpp's classic sampler and of Transformers: repeat penalty, top-k, temperature, top-p,
+//! min-p; each works on what the ones before have left, and probabilities are taken anew. As top-k comes before what
+//! rounds, it makes no difference to a draw whether a device has already done it.
 //! The same seed draws the same tokens everywhere, ties go to the lower token, and nothing is allocated per token.
 
 use fusebox_compiler::foundation::random::Random;
 
 use crate::error::Error;
+
+/// More of the best logits than so many are found slower than all are looked at.
+const MOST_BEST: usize = 64;
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +43,14 @@ impl Default for Settings {
             repeat_last: 64,
             seed: 0,
         }
+    }
+}
+
+impl Settings {
+    /// How many of the best logits are enough to choose by them; nothing where all may be needed.
+    pub fn n_best(&self) -> Option<usize> {
+        let n = if self.temperature == 0.0 { 1 } else { self.top_k };
+        (self.repeat_penalty == 1.0 && (1..=MOST_BEST).contains(&n)).then_some(n)
     }
 }
 
@@ -88,13 +100,39 @@ impl Sampler {
         self.candidates.clear();
         self.candidates.extend((0..).zip(logits.iter().copied()));
         self.penalise(before);
-        if self.settings.temperature == 0.0 {
-            return Ok(likeliest(&self.candidates));
+        Ok(self.chosen())
+    }
+
+    /// The next token, by the best logits of its position: largest first, of equals the lowest token, and no fewer than
+    /// [`Settings::n_best`].
+    ///
+    /// # Errors
+    /// As [`Sampler::next`].
+    pub fn next_of(&mut self, ids: &[u32], logits: &[f32]) -> Result<u32, Error> {
+        let first = logits.first().copied().unwrap_or(f32::NAN);
+        if !first.is_finite() {
+            let expected = "finite numbers".to_owned();
+            let found = if first == f32::NEG_INFINITY {
+                "negative infinity for every token".to_owned()
+            } else {
+                format!("{first} for token {}", ids.first().copied().unwrap_or_default())
+            };
+            return Err(Error::Logits { expected, found });
         }
-        self.warm();
+        self.candidates.clear();
+        self.candidates.extend(ids.iter().copied().zip(logits.iter().copied()));
+        Ok(self.chosen())
+    }
+
+    /// One of the candidates.
+    fn chosen(&mut self) -> u32 {
+        if self.settings.temperature == 0.0 {
+            return likeliest(&self.candidates);
+        }
         self.keep_top_k();
+        self.warm();
         self.keep_likely();
-        Ok(self.draw())
+        self.draw()
     }
 
     /// Makes what came before less likely.
@@ -121,7 +159,7 @@ impl Sampler {
 
     /// Divides by the temperature, counted from the likeliest so that nothing overflows.
     fn warm(&mut self) {
-        let largest = self.candidates.iter().map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
+        let largest = self.candidates.first().map_or(0.0, |(_, logit)| *logit);
         for (_, logit) in &mut self.candidates {
             *logit = (*logit - largest) / self.settings.temperature;
         }
@@ -130,7 +168,8 @@ impl Sampler {
     /// Keeps the likeliest in their order.
     fn keep_top_k(&mut self) {
         let top_k = self.settings.top_k;
-        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        // Zeros are equal, whatever their signs.
+        let order = |a: &(u32, f32), b: &(u32, f32)| (b.1 + 0.0).total_cmp(&(a.1 + 0.0)).then(a.0.cmp(&b.0));
         if top_k > 0 && top_k < self.candidates.len() {
             self.candidates.select_nth_unstable_by(top_k - 1, order);
             self.candidates.truncate(top_k);
@@ -278,6 +317,28 @@ mod tests {
     }
 
     #[test]
+    fn the_best_logits_draw_what_all_logits_draw() {
+        let logits: Vec<f32> = (0..200).map(|i| (i * 37 % 50) as f32 / 9.0 - 2.0).collect();
+        let mut ids: Vec<u32> = (0..200).collect();
+        ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+        for (temperature, top_k) in [(0.0, 0), (0.7, 1), (1.3, 40), (1e-9, 3)] {
+            let settings = Settings { top_k, top_p: 0.9, ..settings(temperature) };
+            let n_best = settings.n_best().unwrap();
+            let best: Vec<f32> = ids[..n_best].iter().map(|id| logits[*id as usize]).collect();
+            let [mut by_all, mut by_best] = [0, 1].map(|_| Sampler::new(settings.clone(), 200).unwrap());
+            for _ in 0..100 {
+                assert_eq!(
+                    by_best.next_of(&ids[..n_best], &best).unwrap(),
+                    by_all.next(&logits, &[]).unwrap()
+                );
+            }
+        }
+        assert_eq!(settings(1.0).n_best(), None);
+        assert_eq!(Settings { repeat_penalty: 1.1, ..settings(0.0) }.n_best(), None);
+        assert_eq!(Settings { top_k: MOST_BEST + 1, ..settings(1.0) }.n_best(), None);
+    }
+
+    #[test]
     fn senseless_settings_and_logits_are_sentences() {
         let base = Settings::default();
         let refused = |settings: Settings| Sampler::new(settings, 5).err().unwrap().to_string();
@@ -298,6 +359,9 @@ mod tests {
         let sentence = sampler.next(&[0.0], &[]).unwrap_err().to_string();
         assert_eq!(sentence, "logits: expected 3, one for each token, found 1");
         assert_eq!(sampler.next(&[f32::NEG_INFINITY, -3.0, f32::NEG_INFINITY], &[]).unwrap(), 1);
+        let sentence = sampler.next_of(&[1], &[f32::NAN]).unwrap_err().to_string();
+        assert_eq!(sentence, "logits: expected finite numbers, found NaN for token 1");
+        assert!(sampler.next_of(&[0], &[f32::NEG_INFINITY]).is_err());
     }
 
     #[test]

@@ -27,9 +27,9 @@ const MOST_TOKENS: usize = 3;
 
 /// A session on the first adapter; nothing, and a line that says so, where there is none.
 #[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
-fn session(path: &Path) -> Option<Session> {
+pub(super) fn session(path: &Path, scored: Scored) -> Option<Session> {
     let driver = Driver::open(Interface::Vulkan).map_err(|error| println!("skipped: {error}")).ok()?;
-    let settings = Settings { context: 256, chunk: 64, cache: DType::F32, scored: Scored::Last };
+    let settings = Settings { context: 256, chunk: 64, cache: DType::F32, scored };
     let options = Options::for_target(Target::named("vulkan").unwrap());
     let model = Model::open(path).unwrap_or_else(|error| panic!("{error}"));
     let device = Box::new(GraphicsDevice::new(driver));
@@ -40,7 +40,7 @@ fn session(path: &Path) -> Option<Session> {
 fn the_default_model_answers_on_a_gpu_as_it_was_recorded() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = root.join("assets/story.gguf");
-    let Some(mut session) = session(&path) else { return };
+    let Some(mut session) = session(&path, Scored::Last) else { return };
     let prompts = prompts_of(&json(&root.join("tests/fixtures/story.json")), None);
     for (error, _) in errors_of(&mut session, &path, &prompts, (true, MOST_TOKENS)) {
         assert!(error <= BAR, "{error:e}");
@@ -56,7 +56,7 @@ fn logits_of_a_gpu_are_those_of_exact_arithmetic() {
         let wanted = if model.starts_with("k256") { "Q4_K_M" } else { "Q8_0" };
         let is_wanted = |(_, format): &(PathBuf, Option<String>)| format.as_deref() == Some(wanted);
         let Some((path, format)) = files(&folder).into_iter().find(is_wanted) else { continue };
-        let Some(mut session) = session(&path) else { return };
+        let Some(mut session) = session(&path, Scored::Last) else { return };
         let prompts = prompts(&folder, format.as_deref());
         let errors = errors_of(&mut session, &path, &prompts, (true, MOST_TOKENS));
         let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);

@@ -2,7 +2,8 @@
 //!
 //! In: checkpoints with the logits and tokens of Transformers, of exact arithmetic on the same weights, or of the
 //! program whose format it is. Out: errors below the bars that stand beside each test.
-//! `recorded.rs` compares; `session.rs` looks at what holds for every session, `generate.rs` at what holds for answers.
+//! `recorded.rs` compares; `session.rs` looks at what holds for every session, `generate.rs` at what holds for answers,
+//! `best.rs` at where tokens are chosen.
 
 use std::path::Path;
 
@@ -16,6 +17,7 @@ use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
+mod best;
 mod generate;
 mod gpu;
 mod recorded;

@@ -62,7 +62,7 @@ pub fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
 }
 
 /// The whole step, from what it starts from to what is asked for.
-pub fn step(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Tensor {
+pub fn step(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Vec<(&'static str, Tensor)> {
     let x = (0..n_layers).fold(entry(m, from), |x, layer| block(m, layer, &x));
     head(m, &x, scored)
 }

@@ -1,13 +1,14 @@
 //! Where numbers of tokens become vectors, and the last vector becomes scores for the next token.
 //!
-//! In: token numbers `[t]`, later the residual stream `[t, d]`. Out: the residual stream, later logits `[v]`.
-//! Most replays score their last token only. With tied weights both ends use the same table. A model may also be run
-//! without an end: from vectors, or to vectors.
+//! In: token numbers `[t]`, later the residual stream `[t, d]`. Out: the residual stream, later logits `[v]` or some of
+//! the best. Most replays score their last token only. With tied weights both ends use the same table. A model may also
+//! be run without an end: from vectors, or to vectors.
 //! What lies between the two is in `families/`.
 
-use fusebox_compiler::graph::build::Tensor;
+use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
+use crate::layers::best::best;
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 
@@ -25,6 +26,8 @@ pub enum Entry {
 pub enum Scored {
     /// The scores behind the last token, `[v]`.
     Last,
+    /// So many of the likeliest tokens behind the last, `ids` `[k]`, and their scores, `[k]`.
+    Best(usize),
     /// The scores behind every token, `[t, v]`.
     All,
     /// No scores: the residual stream behind the last block, `[t, d]`.
@@ -43,25 +46,34 @@ pub fn entry(m: &Scope, entry: Entry) -> Tensor {
 
 /// The table's rows of these tokens.
 fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
-    let v = &m.g.dim("v", m.config.vocab);
+    let v = &vocabulary(m);
     m.matrix("token_embd", &[v, &m.d]).gather(v, tokens).cast(DType::F32) // [t, d]
 }
 
-/// What comes of the residual stream behind the last block.
-pub fn head(m: &Scope, x: &Tensor, scored: Scored) -> Tensor {
+/// What comes of the residual stream behind the last block, by name.
+pub fn head(m: &Scope, x: &Tensor, scored: Scored) -> Vec<(&'static str, Tensor)> {
     match scored {
-        Scored::Last => scores(m, &last(m, x)),
-        Scored::All => scores(m, x),
-        Scored::Unnormed => x.clone(),
-        Scored::Normed => norm(m, "output_norm", x, &m.d),
+        Scored::Last => vec![("logits", scores(m, &last(m, x)))],
+        Scored::Best(k) => {
+            let (ids, numbers) = best(&scores(m, &last(m, x)), &vocabulary(m), k);
+            vec![("logits", numbers), ("ids", ids)]
+        }
+        Scored::All => vec![("logits", scores(m, x))],
+        Scored::Unnormed => vec![("hidden", x.clone())],
+        Scored::Normed => vec![("hidden", norm(m, "output_norm", x, &m.d))],
     }
 }
 
 /// The score of every token to come.
 fn scores(m: &Scope, x: &Tensor) -> Tensor {
-    let (d, v) = (&m.d, &m.g.dim("v", m.config.vocab));
+    let (d, v) = (&m.d, &vocabulary(m));
     let table = if m.config.tied { "token_embd" } else { "output" };
     norm(m, "output_norm", x, d).contract(&m.matrix(table, &[v, d]), [d])
+}
+
+/// The axis of all tokens there are.
+fn vocabulary(m: &Scope) -> Dim {
+    m.g.dim("v", m.config.vocab)
 }
 
 /// The vector of the last token: one position of `t`, which then is no axis of its own.

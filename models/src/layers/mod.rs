@@ -13,6 +13,7 @@
 //! | `h` | heads, where they share none | `v` | the vocabulary |
 
 pub mod attention;
+pub mod best;
 pub mod cache;
 pub mod embed;
 pub mod experts;

@@ -75,6 +75,8 @@ pub struct Footprint {
     pub arena: usize,
     /// What lives from one replay to the next, at its largest.
     pub state: usize,
+    /// What replays have copied from memory of the device's own to that of this process, so far.
+    pub returned: usize,
     /// How many kernels code was made for.
     pub n_emitted: usize,
 }

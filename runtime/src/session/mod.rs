@@ -1,15 +1,17 @@
 //! Texts in progress: programs for one token and for many, replayed over the same states.
 //!
-//! In: token numbers. Out: logits. The session knows at which position each text stands; every program reads it from a
-//! symbol, so no token ever compiles anything.
+//! In: token numbers. Out: logits, or the best of them. The session knows at which position each text stands; every
+//! program reads it from a symbol, so no token ever compiles anything.
 //! Most sessions have one text. Of several, one is at hand, and a program of its own goes on with all of them at once,
 //! reading each weight once.
 //! Two names are agreed on with the makers of graphs: the symbol [`POSITION`] is where the first token of a replay
 //! stands, [`TOKENS`] how many there are; with several texts, [`position_of`] and [`state_of`] say what belongs to
-//! which. A program has one input, tokens or vectors in their place, and one output, logits or vectors.
+//! which. A program has one input, tokens or vectors in their place, and one output, logits or vectors; where it chooses
+//! the best logits by itself, it has the tokens of these as well, and nothing else comes back from its device.
 //! A step allocates nothing: `shape.rs` is a program that is loaded, `cache.rs` keeps programs between processes,
 //! `device/` runs them.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +60,8 @@ pub struct Session {
     n_vocab: usize,
     /// How many numbers a row of the output has.
     width: usize,
+    /// The numbers of the outputs: rows, and the tokens of the best logits.
+    outputs: (usize, Option<usize>),
 }
 
 /// Where a text stands.
@@ -107,7 +111,13 @@ impl Session {
         weights: &Arc<dyn Weights>,
         [context, n_vocab]: [usize; 2],
     ) -> Result<Self, Error> {
-        let width = only(&decode.plan, &Place::Output, "output")?.shape.max_len();
+        let outputs = outputs(&decode.plan)?;
+        for other in iter::once(&prefill).chain(together.as_ref().map(|(program, _)| program)) {
+            if self::outputs(&other.plan)? != outputs {
+                return Err(refused("a program", "another one has other outputs".to_owned()));
+            }
+        }
+        let width = outputs_of(&decode.plan)[outputs.0].shape.max_len();
         let n_texts = together.as_ref().map(|(_, n_texts)| *n_texts);
         let mut loaded = |plan, n_texts| Shape::load(&mut *device, plan, weights, n_texts);
         // The largest first: others find room in its arena.
@@ -116,7 +126,7 @@ impl Session {
         let decode = loaded(decode.plan, n_texts)?;
         let text = Text { position: 0, output: decode.program(0), rows: 0..1 };
         let texts = vec![text; n_texts.unwrap_or(1)];
-        Ok(Self { device, decode, prefill, together, texts, text: 0, context, n_vocab, width })
+        Ok(Self { device, decode, prefill, together, texts, text: 0, context, n_vocab, width, outputs })
     }
 
     /// How many texts there are.
@@ -283,6 +293,12 @@ impl Session {
         &rows[rows.len() - self.width..]
     }
 
+    /// The tokens that the logits are of, largest first, where the programs choose the best.
+    pub fn best(&self) -> Option<&[u32]> {
+        let (_, ids) = self.outputs;
+        Some(bytemuck::cast_slice(self.device.output(self.texts[self.text].output, ids?)))
+    }
+
     /// Forgets all tokens from a position on; those before it stay as they are.
     pub fn truncate(&mut self, position: usize) {
         let text = &mut self.texts[self.text];
@@ -315,7 +331,7 @@ impl Session {
 
     /// Takes note that a program has taken so many tokens.
     fn pass(&mut self, program: ProgramId, n: usize) {
-        let is_each = self.device.output(program, 0).len() > self.width * size_of::<f32>();
+        let is_each = self.device.output(program, self.outputs.0).len() > self.width * size_of::<f32>();
         let position = self.position() + n;
         self.texts[self.text] = Text { position, output: program, rows: 0..if is_each { n } else { 1 } };
     }
@@ -327,7 +343,7 @@ impl Session {
     /// All rows that the text's last replay gave.
     fn rows(&self) -> &[f32] {
         let Text { output, rows, .. } = &self.texts[self.text];
-        let all: &[f32] = bytemuck::cast_slice(self.device.output(*output, 0));
+        let all: &[f32] = bytemuck::cast_slice(self.device.output(*output, self.outputs.0));
         &all[rows.start * self.width..rows.end * self.width]
     }
 }
@@ -337,12 +353,30 @@ fn check_tokens(tokens: &[u32], n_vocab: usize) -> Result<(), Error> {
     Err(refused("tokens", format!("there is no token {token}, the model has {n_vocab}")))
 }
 
-/// The one buffer of a plan that lies in a place.
-fn only<'p>(plan: &'p Plan, place: &Place, what: &str) -> Result<&'p BufferSlot, Error> {
-    let mut found = plan.buffers.values().filter(|slot| slot.place == *place);
+/// What a plan starts from.
+fn input(plan: &Plan) -> Result<&BufferSlot, Error> {
+    let mut found = plan.buffers.values().filter(|slot| slot.place == Place::Input);
     match (found.next(), found.next()) {
         (Some(slot), None) => Ok(slot),
-        _ => Err(refused("a program", format!("a session needs plans with one {what}"))),
+        _ => Err(refused("a program", "a session needs plans with one input".to_owned())),
+    }
+}
+
+fn outputs_of(plan: &Plan) -> Vec<&BufferSlot> {
+    plan.buffers.values().filter(|slot| slot.place == Place::Output).collect()
+}
+
+/// Which of a plan's outputs are its rows, and which the tokens of the best logits, if it has such.
+fn outputs(plan: &Plan) -> Result<(usize, Option<usize>), Error> {
+    let formats: Vec<Format> = outputs_of(plan).iter().map(|slot| slot.format).collect();
+    match formats[..] {
+        [Format::F32] => Ok((0, None)),
+        [Format::F32, Format::I32] => Ok((0, Some(1))),
+        [Format::I32, Format::F32] => Ok((1, Some(0))),
+        _ => Err(refused(
+            "a program",
+            "a session needs plans with rows, and at most tokens beside them".to_owned(),
+        )),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A program of a session, loaded: for one token, for many, or for one of each text.
 //!
-//! In: a plan with one input and one output. Out: what a session needs to replay it: which symbols say where the
+//! In: a plan with one input. Out: what a session needs to replay it: which symbols say where the
 //! tokens stand and how many there are, and how large a row of the input is.
 //! Where a session has several texts, a program is loaded once for each: only the states differ.
 
@@ -11,7 +11,7 @@ use fusebox_compiler::tensor::quant::Format;
 
 use crate::device::{Device, ProgramId, Weights};
 use crate::error::Error;
-use crate::session::{POSITION, TOKENS, only, position_of, refused, state_of};
+use crate::session::{POSITION, TOKENS, input, position_of, refused, state_of};
 
 /// A program for a class of token numbers, loaded.
 pub(super) struct Shape {
@@ -37,8 +37,7 @@ impl Shape {
         weights: &Arc<dyn Weights>,
         n_texts: Option<usize>,
     ) -> Result<Self, Error> {
-        let tokens = only(&plan, &Place::Input, "input")?;
-        only(&plan, &Place::Output, "output")?;
+        let tokens = input(&plan)?;
         let most_tokens = tokens.shape.iter().next().map_or(1, |(_, size)| size.most().max(1) as usize);
         let (format, row_bytes) = (tokens.format, tokens.bytes / most_tokens);
         let symbols = plan.symbols();

@@ -282,6 +282,7 @@ impl CudaDevice {
     fn leave(&mut self, program: ProgramId) -> Result<(), Error> {
         for (host, memory) in &mut self.programs[program].outputs {
             self.stream.memcpy_dtoh(&*memory, host.bytes_mut()).map_err(driver)?;
+            self.footprint.returned += memory.len();
         }
         self.stream.synchronize().map_err(driver)
     }

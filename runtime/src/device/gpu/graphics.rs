@@ -232,6 +232,7 @@ impl GraphicsDevice {
                 host.bytes_mut().copy_from_slice(&bytes[start..start + len]);
                 start += region.bytes.next_multiple_of(4);
             }
+            self.footprint.returned += start;
         })
     }
 }
