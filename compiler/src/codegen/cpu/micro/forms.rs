@@ -109,7 +109,7 @@ macro_rules! single_forms {
             (r, n): (usize, usize),
             (from, k): (usize, usize),
         ) {
-            let x = |c: usize| &job.x[c * job.x_col + from * 4..];
+            let x = |c: usize| &job.x.get(c)[from * 4..];
             let mut c = 0;
             while c < job.n_cols {
                 let n_cols = (job.n_cols - c).min($cols);
@@ -293,7 +293,8 @@ macro_rules! single_forms {
     };
 }
 
-/// Products with vectors of 8-bit numbers in rows: `blank`, `total_of`, and `dot(w, x, a, sum)` of 32 numbers each.
+/// Products with vectors of 8-bit numbers in rows: `blank`, `total_of`, and `dot(w, x, a, sum)` of 32 numbers each, `x`
+/// with what they exceed 127 by.
 macro_rules! row_forms {
     ($(#[$attr:meta])*) => {
         #[inline]
@@ -314,10 +315,9 @@ macro_rules! row_forms {
         $(#[$attr])*
         fn columns<const S: usize, const C: usize>(job: &ProductView<'_>, c: usize) -> usize {
             let storage = const { Storage::ALL[S] };
-            let stride = row_bytes(job.k);
-            let mut x = [Rounded::new(&job.x[c * stride..], job.k); C];
+            let mut x = [Rounded::new(job.x.get(c), job.k); C];
             for i in 1..C {
-                x[i] = Rounded::new(&job.x[(c + i) * stride..], job.k);
+                x[i] = Rounded::new(job.x.get(c + i), job.k);
             }
             for r in 0..job.n_rows {
                 let w = job.w.row(r);
@@ -326,7 +326,8 @@ macro_rules! row_forms {
                     let Unpacked { q, a, b } = w.unpack(storage, idx);
                     for i in 0..C {
                         let scale = x[i].scale(idx);
-                        sums[i] = dot(&q, x[i].numbers(idx), [a[0] * scale, a[1] * scale], sums[i]);
+                        let numbers = [x[i].numbers(idx), x[i].excess(idx)];
+                        sums[i] = dot(&q, numbers, [a[0] * scale, a[1] * scale], sums[i]);
                         if storage.has_offsets() {
                             offsets[i] += b * x[i].sum(idx);
                         }
