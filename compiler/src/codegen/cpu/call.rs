@@ -7,8 +7,10 @@
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, StackSlotKind, Value};
 
+use crate::codegen::cpu::ahead::VECTORS;
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::micro::storage;
+use crate::codegen::cpu::level::Numbers;
+use crate::codegen::cpu::micro::{Halves, Rounding, Table, rounded_bytes, storage};
 use crate::codegen::cpu::product::{Kind, Plan, Rounded, Stored, at_start, plan, step_of};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
@@ -19,13 +21,14 @@ use crate::tensor::quant::Format;
 impl Emitter<'_, '_> {
     /// Emits a nest as calls of `micro`, if it is a product or a mixture.
     pub(super) fn product(&mut self, nest: &Nest) -> bool {
-        let Some(plan) = plan(self.kernel, self.part, nest, self.cpu.numbers) else {
+        let Some(plan) = plan(self.cpu, self.kernel, self.part, nest) else {
             return false;
         };
         self.starts(nest);
         let rounded = plan.rounded.as_ref().and_then(|rounded| self.slot(rounded));
         if let (Some(rounded), Some(slot)) = (&plan.rounded, rounded)
             && !self.slots[slot].is_filled
+            && !rounded.is_ahead
         {
             self.round(&plan, rounded, slot);
         }
@@ -64,15 +67,19 @@ impl Emitter<'_, '_> {
         let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
         let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
         self.each(&around, &mut |emitter| {
+            let (function, number) = match rounded.rounding {
+                Rounding::Bytes { group } => (table.quantise as *const u8, group as i64),
+                Rounding::Halves { n_parts } => (halves(&table).halve as *const u8, n_parts),
+            };
             let fields = [
                 emitter.place_of(&plan.x, &Self::inner(plan)).0,
                 emitter.set(plan, rounded, slot),
                 emitter.step(&plan.x, plan.col),
                 emitter.n(plan.col),
                 emitter.run_len(plan),
-                emitter.whole(rounded.group as i64),
+                emitter.whole(number),
             ];
-            emitter.call_micro(table.quantise as *const u8, &fields);
+            emitter.call_micro(function, &fields);
         });
     }
 
@@ -89,6 +96,13 @@ impl Emitter<'_, '_> {
         let (len, group, n_bytes) = match format {
             Format::Int8 { group } => (1, i64::from(group), 1),
             _ => (format.block_len() as i64, 1, format.block_bytes() as i64),
+        };
+        let (function, n_parts) = match plan.rounded.as_ref().filter(|_| slot.is_some()) {
+            None => (self.table.single, 0),
+            Some(Rounded { rounding: Rounding::Bytes { .. }, .. }) => (self.table.quantised, 0),
+            Some(Rounded { rounding: Rounding::Halves { n_parts }, .. }) => {
+                (halves(&self.table).product, *n_parts)
+            }
         };
         let numbers = [row / len * n_bytes, row / group * 4];
         let numbers = numbers.map(|number| self.whole(number));
@@ -107,8 +121,8 @@ impl Emitter<'_, '_> {
             self.run_len(plan),
             self.whole(storage(format).expect("a plan has a format of `micro`")),
             self.whole(group),
+            self.whole(n_parts),
         ];
-        let function = if slot.is_some() { self.table.quantised } else { self.table.single };
         self.call_micro(function as *const u8, &fields);
     }
 
@@ -128,7 +142,11 @@ impl Emitter<'_, '_> {
             self.run_len(plan),
             self.whole(storage(plan.w.format).expect("a plan has a format of `micro`")),
         ];
-        self.call_micro(self.table.mix as *const u8, &fields);
+        let mix = match (self.table.halves, self.cpu.numbers) {
+            (Some(halves), Numbers::Quantised) => halves.mix,
+            _ => self.table.mix,
+        };
+        self.call_micro(mix as *const u8, &fields);
     }
 
     /// The loops that the function does.
@@ -137,7 +155,7 @@ impl Emitter<'_, '_> {
     }
 
     /// The address of the first element, and of its scale where scales lie apart.
-    fn place_of(&mut self, stored: &Stored, inner: &[VarId]) -> (Value, Value) {
+    pub(super) fn place_of(&mut self, stored: &Stored, inner: &[VarId]) -> (Value, Value) {
         let base = match stored.place {
             Place::Param(id) => self.params[id],
             Place::Tile(id) => self.tiles[id],
@@ -159,6 +177,9 @@ impl Emitter<'_, '_> {
 
     /// The address of rounded vectors, for the loops around.
     fn set(&mut self, plan: &Plan, rounded: &Rounded, slot: usize) -> Value {
+        if rounded.is_ahead {
+            return self.set_ahead(plan, rounded, slot);
+        }
         let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
         let mut set = self.whole(0);
         for (var, dim) in plan.around.iter().filter(moves).zip(&rounded.dims) {
@@ -172,14 +193,25 @@ impl Emitter<'_, '_> {
         self.builder.ins().iadd(start, offset)
     }
 
+    /// The address of vectors that were rounded ahead, for the loops around.
+    fn set_ahead(&mut self, plan: &Plan, rounded: &Rounded, slot: usize) -> Value {
+        let first = at_start(&plan.x.element, &Self::inner(plan), &self.part.vars);
+        let element = self.index(&first);
+        let set = self.split(element, (rounded.k * VECTORS) as i64).0;
+        let n_bytes = rounded_bytes(rounded.rounding, VECTORS, rounded.k);
+        let offset = self.builder.ins().imul_imm_s(set, n_bytes as i64);
+        let start = self.slots[slot].start;
+        self.builder.ins().iadd(start, offset)
+    }
+
     /// How far apart the elements of a loop lie.
-    fn step(&mut self, stored: &Stored, var: Option<VarId>) -> Value {
+    pub(super) fn step(&mut self, stored: &Stored, var: Option<VarId>) -> Value {
         let step = var.and_then(|var| step_of(&stored.element, var)).unwrap_or(0);
         self.whole(step)
     }
 
     /// How many values a loop takes here; one where there is no loop.
-    fn n(&mut self, var: Option<VarId>) -> Value {
+    pub(super) fn n(&mut self, var: Option<VarId>) -> Value {
         let Some(var) = var else { return self.whole(1) };
         let (first, _, end) = self.values(var);
         self.builder.ins().isub(end, first)
@@ -194,7 +226,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Calls a function with a description of 64-bit numbers.
-    fn call_micro(&mut self, function: *const u8, fields: &[Value]) {
+    pub(super) fn call_micro(&mut self, function: *const u8, fields: &[Value]) {
         let size = 8 * fields.len() as u32;
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, size, 3);
         let slot = self.builder.create_sized_stack_slot(slot);
@@ -208,4 +240,8 @@ impl Emitter<'_, '_> {
         let function = self.whole(function as i64);
         self.builder.ins().call_indirect(signature, function, &[description]);
     }
+}
+
+fn halves(table: &Table) -> Halves {
+    table.halves.expect("a level without them asks for no such rounding")
 }
