@@ -112,7 +112,7 @@ fn times(session: &mut Session, taken: &[u32]) -> Result<(Vec<Duration>, usize),
     let mut all: Vec<Vec<Duration>> = Vec::new();
     for _ in 0..=N_TIMES {
         session.truncate(position);
-        all.push(session.profile(token).map_err(|error| error.to_string())?);
+        all.push(session.profile(&[token]).map_err(|error| error.to_string())?);
     }
     session.truncate(position);
     let median = |step: usize| {

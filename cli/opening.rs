@@ -184,7 +184,8 @@ pub(crate) fn environment() -> Result<(Options, Level), String> {
         Some(name) => Level::named(name).map_err(|error| format!("FUSEBOX_LEVEL: {error}"))?,
     };
     let target = match level {
-        Level::Avx512 => "cpu-avx512",
+        Level::Amx => "cpu-amx",
+        Level::Avx512Bf16 | Level::Avx512 => "cpu-avx512",
         Level::Avx2 | Level::Portable => "cpu-avx2",
         Level::Neon => "cpu-neon",
     };

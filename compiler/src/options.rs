@@ -98,7 +98,7 @@ pub const KNOBS: [Knob; 8] = [
     },
     Knob {
         variable: "FUSEBOX_LEVEL",
-        sentence: "the level of instructions that code is made for: avx512, avx2, neon or portable",
+        sentence: "the level of instructions that code is made for: amx, avx512-bf16, avx512, avx2, neon or portable",
         set: |options, text| {
             options.level = Some(text.to_owned());
             Some(())

@@ -65,7 +65,8 @@ const GPU: Target = Target {
 };
 
 /// Every target that has a name.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
+    Target { name: "cpu-amx", flops: 2000e9, rows_per_task: 64, tokens_per_task: 256, ..CPU },
     Target { name: "cpu-avx512", flops: 1000e9, ..CPU },
     CPU,
     Target { name: "cpu-neon", flops: 300e9, ..CPU },

@@ -247,7 +247,7 @@ fn start(part: &Part, var: VarId) -> i64 {
     match &part.vars[var].range {
         Range::Whole { .. } => 0,
         Range::Blocks { start, .. } => near(part, start),
-        Range::Within { of } => self::start(part, *of),
+        Range::Within { of } => start(part, *of),
     }
 }
 

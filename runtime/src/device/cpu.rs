@@ -28,6 +28,9 @@ use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, weig
 use crate::error::Error;
 use crate::threads::{Barrier, Team};
 
+/// Where the room behind an arena may start.
+const ALIGNMENT: usize = 64;
+
 /// The processor as a device.
 pub struct CpuDevice {
     cpu: Cpu,
@@ -37,7 +40,8 @@ pub struct CpuDevice {
     weights: IndexSet<Name>,
     /// The code of every kernel, once.
     codes: Vec<Arc<Code>>,
-    /// What flows inside replays: programs share it, as one runs at a time and leaves nothing in it.
+    /// What flows inside replays, and room for rounding behind it: programs share them, as one runs at a time and
+    /// leaves nothing there.
     arenas: Vec<Buffer>,
     /// The task memory of each thread.
     scratch: Vec<(Buffer, Address)>,
@@ -65,14 +69,16 @@ struct Ready {
     /// The tasks of each part.
     n_tasks: Vec<i64>,
     n_tasks_of_all: i64,
+    /// The tasks that round vectors ahead of them.
+    n_roundings: i64,
 }
 
 /// A launch with its addresses.
 struct Step {
     kernel: KernelId,
     buffers: Vec<Address>,
-    /// The first task that nobody has taken yet.
-    next: AtomicI64,
+    /// The first task that nobody has taken yet, of those that round vectors and of the others.
+    next: [AtomicI64; 2],
 }
 
 /// Where memory starts that outlives every replay.
@@ -129,7 +135,7 @@ impl CpuDevice {
         Ok(plan.kernels.values().filter_map(known).cloned().collect())
     }
 
-    /// Where a plan's arena starts.
+    /// Where a plan's arena starts, and the room behind it.
     fn arena(&mut self, bytes: usize) -> Result<*mut u8, Error> {
         let fits = self.arenas.iter().position(|arena| arena.bytes().len() >= bytes);
         let idx = fits.unwrap_or(self.arenas.len());
@@ -190,7 +196,7 @@ impl CpuDevice {
             ready.set(symbols)?;
         }
         for step in steps {
-            *step.next.get_mut() = 0;
+            step.next.iter_mut().for_each(|next| *next.get_mut() = 0);
         }
         let (program, scratch) = (&self.programs[program], &self.scratch);
         let n_threads = self.team.n_threads();
@@ -199,7 +205,12 @@ impl CpuDevice {
                 passed(0);
             }
             for (number, step) in program.steps.iter().enumerate() {
-                program.kernels[step.kernel].work(step, n_threads, scratch[thread].1);
+                let ready = &program.kernels[step.kernel];
+                if ready.n_roundings > 0 {
+                    ready.round(step, n_threads);
+                    program.barrier.wait();
+                }
+                ready.work(step, n_threads, scratch[thread].1);
                 if program.barrier.wait() {
                     passed(number + 1);
                 }
@@ -217,7 +228,7 @@ impl Ready {
         let symbol_idx: Vec<usize> = code.symbols().iter().map(idx).collect();
         let symbols = vec![0; symbol_idx.len()];
         let n_tasks = vec![0; plan.kernels[kernel].parts.len()];
-        Self { code, symbol_idx, symbols, n_tasks, n_tasks_of_all: 0 }
+        Self { code, symbol_idx, symbols, n_tasks, n_tasks_of_all: 0, n_roundings: 0 }
     }
 
     /// Takes the values of the plan's symbols.
@@ -226,15 +237,25 @@ impl Ready {
             *own = symbols[*idx];
         }
         self.n_tasks_of_all = self.code.n_tasks(&self.symbols)?;
+        self.n_roundings = self.code.n_roundings(&self.symbols);
         for (part, n_tasks) in self.n_tasks.iter_mut().enumerate() {
             *n_tasks = self.code.n_tasks_of_part(part, &self.symbols);
         }
         Ok(())
     }
 
+    /// Rounds vectors that all tasks of a step need, until none is left to take.
+    fn round(&self, step: &Step, n_threads: usize) {
+        while let Some(tasks) = take(&step.next[0], self.n_roundings, n_threads) {
+            let buffers = step.buffers.as_ptr().cast::<*mut u8>();
+            // SAFETY: as in `enter`; `load` gave the step the address of a room as large as its kernel wants it.
+            unsafe { self.code.round(tasks, buffers, &self.symbols) };
+        }
+    }
+
     /// Runs tasks of a step until none is left to take.
     fn work(&self, step: &Step, n_threads: usize, scratch: Address) {
-        while let Some(tasks) = step.take(self.n_tasks_of_all, n_threads) {
+        while let Some(tasks) = take(&step.next[1], self.n_tasks_of_all, n_threads) {
             let mut before = 0;
             for (part, n_tasks) in self.n_tasks.iter().enumerate() {
                 let own = (tasks.start - before).clamp(0, *n_tasks)..(tasks.end - before).clamp(0, *n_tasks);
@@ -257,20 +278,18 @@ impl Ready {
     }
 }
 
-impl Step {
-    /// The next tasks: half of a fair share of what is left, so that all threads end together.
-    fn take(&self, n_tasks: i64, n_threads: usize) -> Option<Range<i64>> {
-        let mut first = self.next.load(Ordering::Relaxed);
-        loop {
-            let left = n_tasks - first;
-            if left <= 0 {
-                return None;
-            }
-            let n = if n_threads == 1 { left } else { (left / (2 * n_threads as i64)).max(1) };
-            match self.next.compare_exchange_weak(first, first + n, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(first..first + n),
-                Err(now) => first = now,
-            }
+/// The next tasks: half of a fair share of what is left, so that all threads end together.
+fn take(next: &AtomicI64, n_tasks: i64, n_threads: usize) -> Option<Range<i64>> {
+    let mut first = next.load(Ordering::Relaxed);
+    loop {
+        let left = n_tasks - first;
+        if left <= 0 {
+            return None;
+        }
+        let n = if n_threads == 1 { left } else { (left / (2 * n_threads as i64)).max(1) };
+        match next.compare_exchange_weak(first, first + n, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Some(first..first + n),
+            Err(now) => first = now,
         }
     }
 }
@@ -288,7 +307,11 @@ impl Device for CpuDevice {
         let codes = self.emit(plan)?;
         self.allocate_states(plan)?;
         self.allocate_scratch(codes.iter().map(|code| code.scratch_bytes()).max().unwrap_or(0))?;
-        let arena = self.arena(plan.arena_bytes)?;
+        // Steps follow each other, so they share a room for what is rounded.
+        let room_bytes = codes.iter().map(|code| code.room_bytes()).max().unwrap_or(0);
+        let room_at = plan.arena_bytes.next_multiple_of(ALIGNMENT);
+        let arena = self.arena(room_at + room_bytes)?;
+        let room = Address(arena.wrapping_add(room_at));
         let (mut inputs, mut outputs, mut constants) = (Vec::new(), Vec::new(), Vec::new());
         let mut starts: List<BufferId, Address> = List::default();
         for slot in plan.buffers.values() {
@@ -314,8 +337,8 @@ impl Device for CpuDevice {
         }
         let step = |step: &fusebox_compiler::schedule::Step| Step {
             kernel: step.kernel,
-            buffers: step.args.iter().map(|arg| starts[*arg]).collect(),
-            next: AtomicI64::new(0),
+            buffers: step.args.iter().map(|arg| starts[*arg]).chain([room]).collect(),
+            next: [0; 2].map(AtomicI64::new),
         };
         let steps = plan.steps.iter().map(step).collect();
         let ready = |(kernel, code)| Ready::new(plan, kernel, code);

@@ -274,15 +274,20 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::feed`] of one token, and how long each step of its plan took.
+    /// As [`Session::feed`] of tokens that one replay takes, and how long each step of its plan took.
     ///
     /// # Errors
-    /// As [`Session::feed`].
-    pub fn profile(&mut self, token: u32) -> Result<Vec<Duration>, Error> {
-        self.check_tokens(&[token])?;
-        let program = self.enter(bytemuck::cast_slice(&[token]), 1);
-        let times = self.device.profile(program, &self.decode.symbols)?;
-        self.pass(program, 1);
+    /// As [`Session::feed`], and where the tokens are too many for a replay.
+    pub fn profile(&mut self, tokens: &[u32]) -> Result<Vec<Duration>, Error> {
+        self.check_tokens(tokens)?;
+        let (n, most) = (tokens.len(), self.prefill.most_tokens);
+        if n > most {
+            return Err(refused("tokens", format!("a replay takes {most} at most, found {n}")));
+        }
+        let program = self.enter(bytemuck::cast_slice(tokens), n);
+        let shape = if n == 1 { &self.decode } else { &self.prefill };
+        let times = self.device.profile(program, &shape.symbols)?;
+        self.pass(program, n);
         Ok(times)
     }
 

@@ -190,7 +190,7 @@ impl Emitter<'_, '_> {
 
     pub(super) fn has_fma(&self) -> bool {
         match self.cpu.level {
-            Level::Avx512 | Level::Avx2 | Level::Neon => true,
+            Level::Amx | Level::Avx512Bf16 | Level::Avx512 | Level::Avx2 | Level::Neon => true,
             Level::Portable => false,
         }
     }

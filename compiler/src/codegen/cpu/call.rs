@@ -7,9 +7,11 @@
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, StackSlotKind, Value};
 
+use crate::codegen::cpu::ahead::VECTORS;
 use crate::codegen::cpu::emit::Emitter;
+use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::PROVEN;
-use crate::codegen::cpu::micro::{PICKED, picks_bytes, storage};
+use crate::codegen::cpu::micro::{Halves, PICKED, Rounding, Table, picks_bytes, rounded_bytes, storage};
 use crate::codegen::cpu::product::{Kind, Picks, Plan, Rounded, Stored, at_start, plan, step_of};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
@@ -20,13 +22,14 @@ use crate::tensor::quant::Format;
 impl Emitter<'_, '_> {
     /// Emits a nest as calls of `micro`, if it is a product or a mixture.
     pub(super) fn product(&mut self, nest: &Nest) -> bool {
-        let Some(plan) = plan(self.kernel, self.part, nest, self.cpu.numbers) else {
+        let Some(plan) = plan(self.cpu, self.kernel, self.part, nest) else {
             return false;
         };
         self.starts(nest);
         let rounded = plan.rounded.as_ref().and_then(|rounded| self.slot(rounded));
         if let (Some(rounded), Some(slot)) = (&plan.rounded, rounded)
             && !self.slots[slot].is_filled
+            && !rounded.is_ahead
         {
             self.round(&plan, rounded, slot);
         }
@@ -68,15 +71,19 @@ impl Emitter<'_, '_> {
         let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
         let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
         self.each(&around, &mut |emitter| {
+            let (function, number) = match rounded.rounding {
+                Rounding::Bytes { group } => (table.quantise as *const u8, group as i64),
+                Rounding::Halves { n_parts } => (halves(&table).halve as *const u8, n_parts),
+            };
             let fields = [
                 emitter.place_of(&plan.x, &Self::inner(plan)).0,
                 emitter.set(plan, rounded, slot),
                 emitter.step(&plan.x, plan.col),
                 emitter.n(plan.col),
                 emitter.run_len(plan),
-                emitter.whole(rounded.group as i64),
+                emitter.whole(number),
             ];
-            emitter.call_micro(table.quantise as *const u8, &fields);
+            emitter.call_micro(function, &fields);
         });
     }
 
@@ -84,8 +91,9 @@ impl Emitter<'_, '_> {
         let w = self.place_of(&plan.w, &Self::inner(plan));
         let column = self.column(plan, slot);
         let nowhere = self.whole(0);
-        let fields = self.fields(plan, w, column, nowhere);
-        self.call_micro(self.function(slot), &fields);
+        let (function, n_parts) = self.function(plan, slot);
+        let fields = self.fields(plan, w, column, nowhere, n_parts);
+        self.call_micro(function, &fields);
     }
 
     /// Sorts the vectors of some loops by the matrix that is picked for each, and multiplies them.
@@ -108,9 +116,10 @@ impl Emitter<'_, '_> {
         let n_picks = self.split(n_bytes, picks_bytes(1, 0) as i64).0;
         let w = self.place_of(&picks.w, &Self::inner(plan));
         let nowhere = self.whole(0);
-        let mut fields = self.fields(plan, w, (nowhere, nowhere), nowhere);
+        let (function, n_parts) = self.function(plan, slot);
+        let mut fields = self.fields(plan, w, (nowhere, nowhere), nowhere, n_parts);
         let firsts = self.builder.ins().iadd_imm_s(room, picks_bytes(picks.most as usize, 0) as i64);
-        let function = self.whole(self.function(slot) as i64);
+        let function = self.whole(function as i64);
         let n_matrices = self.whole(picks.n_matrices);
         fields.extend([function, room, n_picks, firsts, n_matrices]);
         fields.extend(bytes_of(plan.w.format, picks.step).map(|n_bytes| self.whole(n_bytes)));
@@ -127,10 +136,15 @@ impl Emitter<'_, '_> {
         (x, self.place_of(&plan.out, &inner).0)
     }
 
-    /// The function that multiplies vectors, rounded ones or others.
-    fn function(&self, slot: Option<usize>) -> *const u8 {
-        let function = if slot.is_some() { self.table.quantised } else { self.table.single };
-        function as *const u8
+    /// The function that multiplies vectors, rounded ones or others, and of how many numbers each is the sum.
+    fn function(&self, plan: &Plan, slot: Option<usize>) -> (*const u8, i64) {
+        let rounding = plan.rounded.as_ref().filter(|_| slot.is_some()).map(|rounded| rounded.rounding);
+        let (function, n_parts) = match rounding {
+            None => (self.table.single, 0),
+            Some(Rounding::Bytes { .. }) => (self.table.quantised, 0),
+            Some(Rounding::Halves { n_parts }) => (halves(&self.table).product, n_parts),
+        };
+        (function as *const u8, n_parts)
     }
 
     /// The description of a product.
@@ -140,6 +154,7 @@ impl Emitter<'_, '_> {
         (w, scales): (Value, Value),
         (x, out): (Value, Value),
         columns: Value,
+        n_parts: i64,
     ) -> Vec<Value> {
         let row = plan.row.map_or(0, |var| step_of(&plan.w.element, var).unwrap_or(0));
         let format = plan.w.format;
@@ -161,6 +176,7 @@ impl Emitter<'_, '_> {
             self.whole(storage(format).expect("a plan has a format of `micro`")),
             self.whole(group),
             columns,
+            self.whole(n_parts),
         ]
     }
 
@@ -180,7 +196,11 @@ impl Emitter<'_, '_> {
             self.run_len(plan),
             self.whole(storage(plan.w.format).expect("a plan has a format of `micro`")),
         ];
-        self.call_micro(self.table.mix as *const u8, &fields);
+        let mix = match (self.table.halves, self.cpu.numbers) {
+            (Some(halves), Numbers::Quantised) => halves.mix,
+            _ => self.table.mix,
+        };
+        self.call_micro(mix as *const u8, &fields);
     }
 
     /// The loops that the function does.
@@ -189,7 +209,7 @@ impl Emitter<'_, '_> {
     }
 
     /// The address of the first element, and of its scale where scales lie apart.
-    fn place_of(&mut self, stored: &Stored, inner: &[VarId]) -> (Value, Value) {
+    pub(super) fn place_of(&mut self, stored: &Stored, inner: &[VarId]) -> (Value, Value) {
         let base = match stored.place {
             Place::Param(id) => self.params[id],
             Place::Tile(id) => self.tiles[id],
@@ -211,6 +231,9 @@ impl Emitter<'_, '_> {
 
     /// The address of rounded vectors, for the loops around.
     fn set(&mut self, plan: &Plan, rounded: &Rounded, slot: usize) -> Value {
+        if rounded.is_ahead {
+            return self.set_ahead(plan, rounded, slot);
+        }
         let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
         let mut set = self.whole(0);
         for (var, dim) in plan.around.iter().filter(moves).zip(&rounded.dims) {
@@ -224,14 +247,25 @@ impl Emitter<'_, '_> {
         self.builder.ins().iadd(start, offset)
     }
 
+    /// The address of vectors that were rounded ahead, for the loops around.
+    fn set_ahead(&mut self, plan: &Plan, rounded: &Rounded, slot: usize) -> Value {
+        let first = at_start(&plan.x.element, &Self::inner(plan), &self.part.vars);
+        let element = self.index(&first);
+        let set = self.split(element, (rounded.k * VECTORS) as i64).0;
+        let n_bytes = rounded_bytes(rounded.rounding, VECTORS, rounded.k);
+        let offset = self.builder.ins().imul_imm_s(set, n_bytes as i64);
+        let start = self.slots[slot].start;
+        self.builder.ins().iadd(start, offset)
+    }
+
     /// How far apart the elements of a loop lie.
-    fn step(&mut self, stored: &Stored, var: Option<VarId>) -> Value {
+    pub(super) fn step(&mut self, stored: &Stored, var: Option<VarId>) -> Value {
         let step = var.and_then(|var| step_of(&stored.element, var)).unwrap_or(0);
         self.whole(step)
     }
 
     /// How many values a loop takes here; one where there is no loop.
-    fn n(&mut self, var: Option<VarId>) -> Value {
+    pub(super) fn n(&mut self, var: Option<VarId>) -> Value {
         let Some(var) = var else { return self.whole(1) };
         let (first, _, end) = self.values(var);
         self.builder.ins().isub(end, first)
@@ -246,7 +280,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Calls a function with a description of 64-bit numbers.
-    fn call_micro(&mut self, function: *const u8, fields: &[Value]) {
+    pub(super) fn call_micro(&mut self, function: *const u8, fields: &[Value]) {
         let size = 8 * fields.len() as u32;
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, size, 3);
         let slot = self.builder.create_sized_stack_slot(slot);
@@ -268,4 +302,8 @@ fn bytes_of(format: Format, n_elements: i64) -> [i64; 2] {
         Format::Int8 { group } => [n_elements, n_elements / i64::from(group) * 4],
         _ => [n_elements / format.block_len() as i64 * format.block_bytes() as i64, 0],
     }
+}
+
+fn halves(table: &Table) -> Halves {
+    table.halves.expect("a level without them asks for no such rounding")
 }

@@ -4,7 +4,7 @@
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them. Code for a whole nest, where there is
-//! a faster form, belongs in `nest`: `product.rs` and `vector.rs` have one; `skip.rs` finds rounds to leave out.
+//! a faster form, belongs in `nest`: `product.rs`, `exps.rs` and `vector.rs` have one; `skip.rs` finds rounds to leave out.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,7 @@ use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, Variable};
 
 use crate::codegen::cpu::Cpu;
+use crate::codegen::cpu::ahead::{self, ahead};
 use crate::codegen::cpu::hoist::{Step, What, picks_bytes, rounded, steps};
 use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::CONSTANT;
@@ -32,7 +33,7 @@ use crate::tensor::sym::Symbol;
 /// Tiles start at multiples of this many bytes.
 pub(super) const ALIGNMENT: usize = 64;
 
-/// What the code of a part takes: the addresses of the buffers, the values of the symbols, the first task, one past
+/// What the code of a part takes: the addresses of the buffers, with that of what was rounded ahead, the values of the symbols, the first task, one past
 /// the last, and the scratch memory.
 pub(super) fn signature(convention: CallConv) -> Signature {
     let mut signature = Signature::new(convention);
@@ -129,12 +130,20 @@ impl Emitter<'_, '_> {
             self.symbols.insert(*symbol, value);
         }
         let Rooms { tiles, rounded, end } = Rooms::new(self.part, &slots);
+        let ahead = ahead(self.cpu, self.kernel);
+        let room = (!ahead.is_empty()).then(|| {
+            let offset = 8 * self.kernel.params.len() as i32;
+            self.builder.ins().load(I64, CONSTANT, arguments[0], offset)
+        });
         for offset in tiles {
             let base = self.builder.ins().iadd_imm_s(arguments[4], offset as i64);
             self.tiles.push(base);
         }
         for (rounded, offset) in slots.into_iter().zip(rounded) {
-            let start = self.builder.ins().iadd_imm_s(arguments[4], offset as i64);
+            let start = match (ahead::of(&ahead, &rounded), room) {
+                (Some(own), Some(room)) => self.builder.ins().iadd_imm_s(room, own.offset as i64),
+                _ => self.builder.ins().iadd_imm_s(arguments[4], offset as i64),
+            };
             self.slots.push(Slot { rounded, start, is_filled: false });
         }
         self.picks = Some(self.builder.ins().iadd_imm_s(arguments[4], end as i64));
@@ -268,7 +277,7 @@ impl Emitter<'_, '_> {
     }
 
     pub(super) fn nest(&mut self, nest: &Nest) {
-        if self.product(nest) || self.vectorised(nest) {
+        if self.product(nest) || self.exponentials(nest) || self.vectorised(nest) {
             return;
         }
         self.each(&nest.loops, &mut |emitter| {
@@ -376,7 +385,7 @@ impl Rooms {
         };
         let bytes_of = |tile: &Tile| tile.dims.iter().product::<usize>() * tile.dtype.bytes();
         let tiles = part.tiles.values().map(|tile| place(bytes_of(tile))).collect();
-        let rounded = slots.iter().map(|slot| place(slot.bytes())).collect();
+        let rounded = slots.iter().map(|slot| place(if slot.is_ahead { 0 } else { slot.bytes() })).collect();
         Self { tiles, rounded, end }
     }
 }

@@ -47,7 +47,7 @@ struct Effects {
 pub(super) fn rounded(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Rounded> {
     let mut all: Vec<Rounded> = Vec::new();
     let mut add = |nest: &Nest| {
-        let rounded = plan(kernel, part, nest, cpu.numbers).and_then(|plan| plan.rounded);
+        let rounded = plan(cpu, kernel, part, nest).and_then(|plan| plan.rounded);
         if let Some(rounded) = rounded.filter(|rounded| !all.contains(rounded)) {
             all.push(rounded);
         }
@@ -69,7 +69,7 @@ fn nests(body: &[Stmt], act: &mut dyn FnMut(&Nest)) {
 pub(super) fn picks_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
     let mut most = 0;
     let mut add = |nest: &Nest| {
-        let picks = plan(kernel, part, nest, cpu.numbers).and_then(|plan| plan.picks);
+        let picks = plan(cpu, kernel, part, nest).and_then(|plan| plan.picks);
         most = picks.map_or(most, |picks| most.max(picks.bytes()));
     };
     nests(&part.body, &mut add);
@@ -79,7 +79,7 @@ pub(super) fn picks_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
 /// The body of a part, step by step.
 pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rounded]) -> Vec<Step<'a>> {
     let slot_of = |nest: &Nest| {
-        let plan = plan(kernel, part, nest, cpu.numbers)?;
+        let plan = plan(cpu, kernel, part, nest)?;
         let rounded = plan.rounded.as_ref()?;
         let slot = slots.iter().position(|slot| slot == rounded)?;
         Some((plan, slot))
@@ -92,7 +92,7 @@ pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rou
         let mut found = None;
         if let Stmt::Nest(nest) = stmt {
             if let Some((plan, slot)) = slot_of(nest) {
-                if valid.insert(slot) {
+                if !slots[slot].is_ahead && valid.insert(slot) {
                     all.push(Effects::of_rounding(&plan, slot, part));
                     steps.push(What::Round(Box::new(plan), slot));
                 }
@@ -101,8 +101,8 @@ pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rou
             }
         } else {
             let mut add = |nest: &Nest| {
-                let slot = slot_of(nest).map(|(_, slot)| Memory::Slot(slot));
-                effects.writes.extend(slot);
+                let slot = slot_of(nest).filter(|(_, slot)| !slots[*slot].is_ahead);
+                effects.writes.extend(slot.map(|(_, slot)| Memory::Slot(slot)));
             };
             nests(std::slice::from_ref(stmt), &mut add);
         }

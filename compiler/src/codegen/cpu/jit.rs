@@ -16,10 +16,14 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
 
+use crate::codegen::cpu::ahead::{Ahead, VECTORS, ahead, room_bytes};
 use crate::codegen::cpu::emit::{ALIGNMENT, emit, scratch_bytes, signature};
+use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::math::Function;
+use crate::codegen::cpu::micro::{round, rounded_bytes};
 use crate::codegen::cpu::{Cpu, bug};
 use crate::error::{Complaint, Error};
+use crate::foundation::entity::Id;
 use crate::kernel::print::symbols;
 use crate::kernel::{Access, Kernel, Param, Part};
 use crate::tensor::sym::{Sym, Symbol};
@@ -34,6 +38,9 @@ pub struct Code {
     /// The code of each part.
     entries: Vec<Entry>,
     scratch_bytes: usize,
+    /// What is rounded before the first task, with the functions of a level.
+    ahead: Vec<Ahead>,
+    level: Level,
     /// Owns the memory of the code until the end; locked by nobody.
     module: Mutex<Option<JITModule>>,
 }
@@ -68,6 +75,8 @@ pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
         scratch_bytes: kernel.parts.iter().map(|part| scratch_bytes(cpu, kernel, part)).max().unwrap_or(0)
             + ALIGNMENT
             - 1,
+        ahead: ahead(cpu, kernel),
+        level: cpu.level,
         module: Mutex::new(Some(module)),
     })
 }
@@ -149,7 +158,12 @@ impl Code {
             let what = format!("{} bytes given, {} are needed", scratch.len(), self.scratch_bytes);
             return Err(input("scratch memory", what));
         }
-        let pointers = self.pointers(buffers)?;
+        let mut pointers = self.pointers(buffers)?;
+        let mut room = vec![0; self.room_bytes() + ALIGNMENT];
+        let start = room.as_ptr().align_offset(ALIGNMENT);
+        pointers.push(room[start..].as_mut_ptr());
+        // SAFETY: all is checked above, and the room has the bytes that are asked for.
+        unsafe { self.round(0..self.n_roundings(symbols), pointers.as_ptr(), symbols) };
         let mut before = 0;
         for (idx, part) in self.kernel.parts.iter().enumerate() {
             let n_tasks = self.n_tasks_of(part, symbols);
@@ -167,10 +181,46 @@ impl Code {
         self.n_tasks_of(&self.kernel.parts[part], symbols)
     }
 
+    /// The bytes of the room for what is rounded before the first task; it starts at a multiple of 64.
+    pub fn room_bytes(&self) -> usize {
+        room_bytes(&self.ahead)
+    }
+
+    /// How many tasks round vectors before the first task; the symbols are taken as they are.
+    pub fn n_roundings(&self, symbols: &[i64]) -> i64 {
+        let of = |sym: &Sym| sym.evaluate(|symbol| self.value(symbol, symbols));
+        self.ahead.iter().map(|own| own.n_tasks(&of)).sum()
+    }
+
+    /// Rounds some of what is rounded before the first task.
+    ///
+    /// # Safety
+    /// As [`Code::enter`], and behind the addresses of the parameters is that of the room, of [`Code::room_bytes`].
+    #[expect(unsafe_code, reason = "addresses are handed on without checks")]
+    pub unsafe fn round(&self, tasks: Range<i64>, buffers: *const *mut u8, symbols: &[i64]) {
+        let of = |sym: &Sym| sym.evaluate(|symbol| self.value(symbol, symbols));
+        let mut before = 0;
+        for own in &self.ahead {
+            let n_tasks = own.n_tasks(&of);
+            let [first, end] =
+                [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks) as usize);
+            before += n_tasks;
+            let [first, end] = [first, end].map(|task| (task * VECTORS).min(own.n_vectors(&of)));
+            let offset = own.offset + first / VECTORS * rounded_bytes(own.rounding, VECTORS, own.k);
+            // SAFETY: the caller promises the addresses.
+            let [from, to] =
+                [own.param.index(), self.kernel.params.len()].map(|idx| unsafe { *buffers.add(idx) });
+            let from = from.wrapping_add(4 * first * own.k);
+            // SAFETY: the parameter has the vectors, and the room a place for each.
+            unsafe { round(self.level, own.rounding, (from, to.wrapping_add(offset)), (end - first, own.k)) };
+        }
+    }
+
     /// Runs some tasks of a part and checks nothing: for whoever keeps the arguments ready between many runs.
     ///
     /// # Safety
-    /// `buffers` points to an address for each parameter. At each lie the bytes of the parameter's largest shape. What
+    /// `buffers` points to an address for each parameter, and to that of the room that [`Code::round`] has filled, if
+    /// it has any bytes. At each lie the bytes of the parameter's largest shape. What
     /// is written may be read by the kernel only where `schedule::alias` allows it, and nobody else touches it
     /// meanwhile but other tasks of the kernel. `symbols` has passed [`Code::n_tasks`], and the tasks are among
     /// those of the part. `scratch` has [`Code::scratch_bytes`] bytes that are this call's alone.

@@ -6,11 +6,16 @@
 
 use std::fmt;
 
+use crate::codegen::cpu::micro::has_amx;
 use crate::error::Error;
 
 /// A set of instructions that faster forms are written for, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
+    /// As `Avx512Bf16`, with tiles of bfloat16 numbers: AMX.
+    Amx,
+    /// As `Avx512`, with dot products of bfloat16 numbers: AVX-512 BF16.
+    Avx512Bf16,
     /// 512 bits with dot products of bytes: AVX-512 F, BW, VL, VNNI.
     Avx512,
     /// 256 bits with fused multiplication and addition: AVX2, FMA, F16C.
@@ -28,13 +33,15 @@ pub enum Numbers {
     Exact,
     /// Single precision throughout; sums in any order, functions within a few units in the last place.
     Single,
-    /// As `Single`, but what is multiplied by quantised weights is rounded to 8 bits a number first.
+    /// As `Single`, but what is multiplied by quantised weights is rounded to 8 bits a number first, or to what else
+    /// suits the level and no format of weights loses by.
     Quantised,
 }
 
 impl Level {
     /// Every level, the best first.
-    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
+    pub const ALL: [Self; 6] =
+        [Self::Amx, Self::Avx512Bf16, Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
 
     /// The best level of this processor.
     pub fn host() -> Self {
@@ -56,6 +63,8 @@ impl Level {
     /// The name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Amx => "amx",
+            Self::Avx512Bf16 => "avx512-bf16",
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
             Self::Neon => "neon",
@@ -66,6 +75,8 @@ impl Level {
     /// Whether this processor can run it.
     pub fn is_supported(self) -> bool {
         match self {
+            Self::Amx => Self::Avx512Bf16.is_supported() && has_amx(),
+            Self::Avx512Bf16 => has_avx512() && has_bf16(),
             Self::Avx512 => has_avx512(),
             Self::Avx2 => has_avx2(),
             Self::Neon => cfg!(target_arch = "aarch64"),
@@ -91,6 +102,11 @@ impl fmt::Display for Numbers {
 }
 
 #[cfg(target_arch = "x86_64")]
+fn has_bf16() -> bool {
+    is_x86_feature_detected!("avx512bf16")
+}
+
+#[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     has_avx2()
         && is_x86_feature_detected!("avx512f")
@@ -102,6 +118,11 @@ fn has_avx512() -> bool {
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_bf16() -> bool {
+    false
 }
 
 #[cfg(not(target_arch = "x86_64"))]

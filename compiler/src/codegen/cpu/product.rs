@@ -9,8 +9,10 @@
 
 use std::cmp::Reverse;
 
-use crate::codegen::cpu::level::Numbers;
-use crate::codegen::cpu::micro;
+use crate::codegen::cpu::Cpu;
+use crate::codegen::cpu::ahead::VECTORS;
+use crate::codegen::cpu::level::{Level, Numbers};
+use crate::codegen::cpu::micro::{self, Rounding, rounding};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
@@ -52,7 +54,7 @@ pub(super) struct Plan {
     pub(super) run: Vec<VarId>,
     /// What picks a matrix for each of many vectors, if anything does.
     pub(super) picks: Option<Picks>,
-    /// The vectors rounded to 8 bits, if they are.
+    /// The vectors rounded, if they are.
     pub(super) rounded: Option<Rounded>,
 }
 
@@ -96,7 +98,9 @@ pub(super) struct Rounded {
     /// The loops that lead from vector to vector, as they are known from outside; the last is that of `micro`.
     pub(super) dims: Vec<Dim>,
     pub(super) k: usize,
-    pub(super) group: usize,
+    pub(super) rounding: Rounding,
+    /// Whether all vectors of a parameter are rounded ahead of the tasks.
+    pub(super) is_ahead: bool,
 }
 
 /// A loop that leads from vector to vector.
@@ -113,7 +117,7 @@ impl Rounded {
     /// Bytes of vectors side by side.
     pub(super) fn set_bytes(&self) -> usize {
         let n_cols = self.dims.last().map_or(1, |dim| dim.most);
-        micro::quantised_bytes(n_cols, self.k)
+        micro::rounded_bytes(self.rounding, n_cols, self.k)
     }
 
     /// Bytes of all.
@@ -148,8 +152,8 @@ pub(super) fn at_start(index: &Index, loops: &[VarId], vars: &Vars) -> Index {
 }
 
 /// What a nest is, if there is a function for it.
-pub(super) fn plan(kernel: &Kernel, part: &Part, nest: &Nest, numbers: Numbers) -> Option<Plan> {
-    if numbers == Numbers::Exact {
+pub(super) fn plan(cpu: &Cpu, kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Plan> {
+    if cpu.numbers == Numbers::Exact {
         return None;
     }
     let finder = Finder::new(kernel, part, nest)?;
@@ -164,14 +168,15 @@ pub(super) fn plan(kernel: &Kernel, part: &Part, nest: &Nest, numbers: Numbers) 
         (plan.w.format == Format::F32, Reverse(n_rows))
     };
     let mut plan = found.into_iter().min_by_key(rank)?;
-    if numbers == Numbers::Quantised && plan.kind == Kind::Product && plan.w.format.plain().is_none() {
-        plan.rounded = finder.rounded(&plan);
+    if cpu.numbers == Numbers::Quantised && plan.kind == Kind::Product {
+        plan.rounded = finder.rounded(&plan, cpu.level);
     }
     Some(plan)
 }
 
 /// A nest, taken apart.
 struct Finder<'a> {
+    kernel: &'a Kernel,
     part: &'a Part,
     nest: &'a Nest,
     folds: &'a [VarId],
@@ -180,23 +185,17 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn new(kernel: &Kernel, part: &'a Part, nest: &'a Nest) -> Option<Self> {
+    fn new(kernel: &'a Kernel, part: &'a Part, nest: &'a Nest) -> Option<Self> {
         let folding = nest.fold.as_ref().filter(|folding| folding.fold == Fold::Sum)?;
         let Expr::Binary(Binary::Mul, a, b) = &nest.exprs[nest.value] else { return None };
         let folds = &folding.loops;
-        // The range of a loop must be known before the loops around the call are.
-        let is_simple = |var: &VarId| match &part.vars[*var].range {
-            Range::Whole { .. } => true,
-            Range::Blocks { .. } => false,
-            Range::Within { of } => !nest.loops.contains(of) && !folds.contains(of),
-        };
-        if !nest.loops.iter().chain(folds).all(is_simple) {
+        if !nest.loops.iter().chain(folds).all(|var| is_simple(part, nest, *var)) {
             return None;
         }
         let factor = |id: &ExprId| factor(nest, *id).map(|(place, at)| stored(kernel, part, place, at));
         let factors = [factor(a)?, factor(b)?];
         let out = stored(kernel, part, nest.target, &nest.at);
-        (out.format == Format::F32).then_some(Self { part, nest, folds, factors, out })
+        (out.format == Format::F32).then_some(Self { kernel, part, nest, folds, factors, out })
     }
 
     fn orders(&self) -> [(&Stored, &Stored); 2] {
@@ -330,7 +329,11 @@ impl<'a> Finder<'a> {
     }
 
     /// How the vectors of a product are rounded, if there is room.
-    fn rounded(&self, plan: &Plan) -> Option<Rounded> {
+    fn rounded(&self, plan: &Plan, level: Level) -> Option<Rounded> {
+        let n_cols = plan.col.map_or(Some(1), |var| self.most(var))?;
+        // Vectors that are sorted come one by one, so none shares a tile with its neighbours.
+        let n_beside = if plan.picks.is_some() { 1 } else { n_cols as usize };
+        let rounding = rounding(level, plan.w.format, n_beside)?;
         let lens = plan.run.iter().map(|var| self.len(*var));
         let k = lens.into_iter().try_fold(1, |k, len| len.map(|len| k * len))?;
         let step = |var: VarId| step_of(&plan.x.element, var);
@@ -347,13 +350,41 @@ impl<'a> Finder<'a> {
         let known = |var: &VarId| step(*var).is_some();
         let fixed: Vec<VarId> = loops.iter().chain(&plan.run).copied().filter(known).collect();
         let x = Stored { element: at_start(&plan.x.element, &fixed, &self.part.vars), ..plan.x.clone() };
-        let group = if let Format::Int8 { group } = plan.w.format { group as usize } else { micro::GROUP };
-        let rounded = Rounded { x, dims, k: k as usize, group };
-        (rounded.bytes() <= MOST_ROUNDED).then_some(rounded)
+        let is_ahead = self.is_ahead(plan, &x, &loops, k);
+        let rounded = Rounded { x, dims, k: k as usize, rounding, is_ahead };
+        (is_ahead || rounded.bytes() <= MOST_ROUNDED).then_some(rounded)
+    }
+
+    /// Whether vectors are all that a parameter holds, one after another, and those of a call start a whole set.
+    fn is_ahead(&self, plan: &Plan, first: &Stored, loops: &[VarId], k: i64) -> bool {
+        let Place::Param(param) = first.place else { return false };
+        let shape = &self.kernel.params[param].shape;
+        let rest: i64 = shape.iter().skip(1).map(|(_, size)| size.as_const().unwrap_or(0)).product();
+        let is_near = |var: VarId| step_of(&plan.x.element, var) == Some(k);
+        let set = k * VECTORS as i64;
+        let starts_set = |var: &VarId| {
+            let step = step_of(&plan.x.element, *var);
+            plan.col == Some(*var) || step.is_some_and(|step| step % set == 0)
+        };
+        rest > 0
+            && rest % k == 0
+            && plan.col.is_some_and(is_near)
+            && loops.iter().all(starts_set)
+            && is_multiple(&first.element, set, &self.part.vars)
     }
 }
 
-fn stored(kernel: &Kernel, part: &Part, place: Place, at: &[Index]) -> Stored {
+/// Whether the range of a loop is known before the loops around a call are.
+pub(super) fn is_simple(part: &Part, nest: &Nest, var: VarId) -> bool {
+    let is_folded = |own: &VarId| nest.fold.as_ref().is_some_and(|folding| folding.loops.contains(own));
+    match &part.vars[var].range {
+        Range::Whole { .. } => true,
+        Range::Blocks { .. } => false,
+        Range::Within { of } => !nest.loops.contains(of) && !is_folded(of),
+    }
+}
+
+pub(super) fn stored(kernel: &Kernel, part: &Part, place: Place, at: &[Index]) -> Stored {
     let (format, dims): (Format, Vec<i64>) = match place {
         Place::Param(id) => {
             let param = &kernel.params[id];
@@ -373,7 +404,7 @@ fn stored(kernel: &Kernel, part: &Part, place: Place, at: &[Index]) -> Stored {
 }
 
 /// The element that a factor is, if it is one, perhaps widened.
-fn factor(nest: &Nest, id: ExprId) -> Option<(Place, &[Index])> {
+pub(super) fn factor(nest: &Nest, id: ExprId) -> Option<(Place, &[Index])> {
     let load = match &nest.exprs[id] {
         Expr::Cast(DType::F32, inner) => &nest.exprs[*inner],
         other => other,

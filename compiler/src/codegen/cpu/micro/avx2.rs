@@ -17,7 +17,7 @@ use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix };
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, exps: None, halves: None };
 
 const N: usize = 8;
 

@@ -191,7 +191,7 @@ macro_rules! single_forms {
         $(#[$attr])*
         unsafe extern "C" fn single(job: *const Product) {
             // SAFETY: generated code promises what the view asks for.
-            let Some(job) = (unsafe { view::product(job, false) }) else { return };
+            let Some(job) = (unsafe { view::product(job, view::Layout::Single) }) else { return };
             match job.w.storage {
                 Storage::F32 => plain::<0>(&job),
                 Storage::F16 => plain::<1>(&job),
@@ -350,7 +350,7 @@ macro_rules! row_forms {
         $(#[$attr])*
         unsafe extern "C" fn quantised(job: *const Product) {
             // SAFETY: generated code promises what the view asks for.
-            let Some(job) = (unsafe { view::product(job, true) }) else { return };
+            let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
             match job.w.storage {
                 Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
                 // Each format has code of its own.

@@ -1,7 +1,7 @@
 //! Products of weights and vectors, written by hand for each level of instructions.
 //!
-//! In: the address of a [`Product`], a [`Picked`], a [`Quantise`] or a [`Mix`], filled in by generated code: addresses,
-//! strides, sizes.
+//! In: the address of a [`Product`], a [`Picked`], a [`Quantise`], a [`Halve`], a [`Mix`] or [`Exps`], filled in by
+//! generated code: addresses, strides, sizes.
 //! Out: sums added to what is there, or rows of 8-bit numbers. Strides are not negative, sizes may be zero or less.
 //! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
 //! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.
@@ -31,6 +31,18 @@ use unpack::Storage;
 /// Elements that share a scale in vectors of 8-bit numbers.
 pub(super) const GROUP: usize = 32;
 
+/// Vectors from which on bfloat16 numbers pay: weights are unpacked for them.
+const MANY: usize = 16;
+
+/// How vectors are rounded before they are multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rounding {
+    /// To 8 bits a number, with a scale for every group.
+    Bytes { group: usize },
+    /// To the sum of so many bfloat16 numbers.
+    Halves { n_parts: i64 },
+}
+
 /// `out[r * out_row + c * out_col] += sum of w[r][i] * x[c][i]`
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -59,6 +71,8 @@ pub(super) struct Product {
     pub(super) group: i64,
     /// Where each vector and its results lie; null where they lie evenly, as the steps say.
     pub(super) columns: *const Column,
+    /// Of how many bfloat16 numbers each number of a vector is the sum; zero where it is none.
+    pub(super) n_parts: i64,
 }
 
 /// A vector of a product.
@@ -111,6 +125,18 @@ pub(super) struct Quantise {
     pub(super) group: i64,
 }
 
+/// Rounds vectors to bfloat16 numbers, each to the sum of one or two.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Halve {
+    pub(super) x: *const f32,
+    pub(super) out: *mut u8,
+    pub(super) x_col: i64,
+    pub(super) n_cols: i64,
+    pub(super) k: i64,
+    pub(super) n_parts: i64,
+}
+
 /// `out[c * out_col + e] += sum of p[c * p_col + s * p_row] * v[s][e]`
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -130,6 +156,20 @@ pub(super) struct Mix {
     pub(super) storage: i64,
 }
 
+/// `out[r * out_row + i] = exp(a[r * a_row + i] - b[r * b_row])`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Exps {
+    pub(super) a: *const f32,
+    pub(super) b: *const f32,
+    pub(super) out: *mut f32,
+    pub(super) a_row: i64,
+    pub(super) b_row: i64,
+    pub(super) out_row: i64,
+    pub(super) n_rows: i64,
+    pub(super) n: i64,
+}
+
 /// The functions of a level.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
@@ -139,6 +179,30 @@ pub(super) struct Table {
     pub(super) quantised: unsafe extern "C" fn(*const Product),
     pub(super) quantise: unsafe extern "C" fn(*const Quantise),
     pub(super) mix: unsafe extern "C" fn(*const Mix),
+    /// Exponentials, if they are faster than generated code.
+    pub(super) exps: Option<unsafe extern "C" fn(*const Exps)>,
+    /// The functions for bfloat16 numbers, if there are any.
+    pub(super) halves: Option<Halves>,
+}
+
+/// The functions of a level that multiplies bfloat16 numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Halves {
+    pub(super) halve: unsafe extern "C" fn(*const Halve),
+    /// A product with vectors of bfloat16 numbers.
+    pub(super) product: unsafe extern "C" fn(*const Product),
+    /// A mixture whose factors are rounded to sums of two bfloat16 numbers, if that is faster.
+    pub(super) mix: unsafe extern "C" fn(*const Mix),
+    /// Of how many numbers the vectors of a product with a format are the sums, if such a product is faster.
+    n_parts: fn(Storage) -> Option<i64>,
+}
+
+/// Whether there are tiles of bfloat16 numbers, and this process may use them.
+pub(super) fn has_amx() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return avx512::has_tiles();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The function that sorts vectors by the matrix picked for them; any level may call it.
@@ -147,6 +211,10 @@ pub(super) const PICKED: unsafe extern "C" fn(*const Picked) = picked::picked;
 /// The functions of a level that this processor has.
 pub(super) fn table(level: Level) -> Table {
     match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Amx => avx512::WITH_TILES,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Bf16 => avx512::WITH_HALVES,
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => avx512::TABLE,
         #[cfg(target_arch = "x86_64")]
@@ -168,7 +236,55 @@ pub(super) fn picks_bytes(n_picks: usize, n_matrices: usize) -> usize {
     n_picks * size_of::<Pick>() + n_matrices * size_of::<i64>()
 }
 
+/// How a level wants vectors rounded that are multiplied with a format, up to so many at once.
+pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Rounding> {
+    let storage = Storage::of(format)?;
+    let n_parts = table(level).halves.filter(|_| n_cols >= MANY).and_then(|halves| (halves.n_parts)(storage));
+    let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
+    let bytes = format.plain().is_none().then_some(Rounding::Bytes { group });
+    n_parts.map(|n_parts| Rounding::Halves { n_parts }).or(bytes)
+}
+
+/// Rounds so many vectors of so many elements, one after another.
+///
+/// # Safety
+/// The first address must be of the vectors, the second of room for them.
+pub(super) unsafe fn round(
+    level: Level,
+    rounding: Rounding,
+    (from, to): (*const u8, *mut u8),
+    (n_cols, k): (usize, usize),
+) {
+    let (x, out, x_col, n_cols, k) = (from.cast(), to, k as i64, n_cols as i64, k as i64);
+    match rounding {
+        Rounding::Bytes { group } => {
+            let job = Quantise { x, out, x_col, n_cols, k, group: group as i64 };
+            // SAFETY: the caller promises what the description says.
+            unsafe { (table(level).quantise)(&raw const job) };
+        }
+        Rounding::Halves { n_parts } => {
+            let job = Halve { x, out, x_col, n_cols, k, n_parts };
+            let halves = table(level).halves.expect("a level without them asks for no such rounding");
+            // SAFETY: as above.
+            unsafe { (halves.halve)(&raw const job) };
+        }
+    }
+}
+
+/// Bytes of vectors that are rounded.
+pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usize {
+    match rounding {
+        Rounding::Bytes { .. } => quantised_bytes(n_cols, k),
+        Rounding::Halves { n_parts } => halved_bytes(n_cols, k, n_parts as usize),
+    }
+}
+
+/// Bytes of vectors of bfloat16 numbers: tiles of 32 elements of sixteen vectors.
+fn halved_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
+    n_parts * n_cols.div_ceil(16) * k.div_ceil(32) * 1024
+}
+
 /// Bytes of vectors of 8-bit numbers.
-pub(super) fn quantised_bytes(n_cols: usize, k: usize) -> usize {
+fn quantised_bytes(n_cols: usize, k: usize) -> usize {
     n_cols * rounding::row_bytes(k)
 }

@@ -47,6 +47,9 @@ fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
     }
 }
 
+/// The most that a product of sums of two bfloat16 numbers is off: each is rounded once, and a product is left out.
+const TWO_HALVES: f64 = 3.1e-5;
+
 const FORMATS: [Format; 13] = [
     Format::F32,
     Format::F16,
@@ -75,7 +78,7 @@ struct Sizes {
     k: usize,
 }
 
-fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool, noise: &mut Noise) {
+fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Rounding>, noise: &mut Noise) {
     let Sizes { n_rows, n_cols, k } = sizes;
     let w = weight(format, n_rows * k, noise);
     let x: Vec<f32> = (0..n_cols * (k + 3)).map(|_| noise.float()).collect();
@@ -84,24 +87,36 @@ fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool,
     let mut out = vec![0.5_f32; n_rows * out_row + n_cols * out_col];
     let table = table(level);
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
-    let mut rounded = vec![0xa5_u8; quantised_bytes(n_cols, k)];
-    if is_quantised {
-        let job = Quantise {
-            x: x.as_ptr(),
-            out: rounded.as_mut_ptr(),
-            x_col: k as i64 + 3,
-            n_cols: n_cols as i64,
-            k: k as i64,
-            group: group as i64,
-        };
-        // SAFETY: the description is of the vectors above.
-        unsafe { (table.quantise)(&raw const job) };
-    }
+    let n_rounded = rounding.map_or(0, |rounding| rounded_bytes(rounding, n_cols, k));
+    let mut rounded = vec![0xa5_u8; n_rounded];
+    let number = match rounding {
+        None => 0,
+        Some(Rounding::Bytes { group }) => group as i64,
+        Some(Rounding::Halves { n_parts }) => n_parts,
+    };
+    let (n, x_col) = (n_cols as i64, k as i64 + 3);
+    let bytes =
+        Quantise { x: x.as_ptr(), out: rounded.as_mut_ptr(), x_col, n_cols: n, k: k as i64, group: number };
+    let halves =
+        Halve { x: x.as_ptr(), out: rounded.as_mut_ptr(), x_col, n_cols: n, k: k as i64, n_parts: number };
+    let function = match rounding {
+        None => table.single,
+        Some(Rounding::Bytes { .. }) => {
+            // SAFETY: the description is of the vectors above.
+            unsafe { (table.quantise)(&raw const bytes) };
+            table.quantised
+        }
+        Some(Rounding::Halves { .. }) => {
+            // SAFETY: the description is of the vectors above.
+            unsafe { (table.halves.unwrap().halve)(&raw const halves) };
+            table.halves.unwrap().product
+        }
+    };
     let is_apart = matches!(format, Format::Int8 { .. });
     let job = Product {
         w: w.as_ptr(),
         scales: w[if is_apart { n_rows * k } else { 0 }..].as_ptr(),
-        x: if is_quantised { rounded.as_ptr() } else { x.as_ptr().cast() },
+        x: if rounding.is_some() { rounded.as_ptr() } else { x.as_ptr().cast() },
         out: out.as_mut_ptr(),
         w_row: (if is_apart { k } else { format.bytes_for(k).unwrap() }) as i64,
         scales_row: (k / group * 4) as i64,
@@ -114,26 +129,34 @@ fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool,
         storage: storage(format).unwrap(),
         group: group as i64,
         columns: std::ptr::null(),
+        n_parts: number,
     };
     // SAFETY: the description is of the vectors above.
-    unsafe { (if is_quantised { table.quantised } else { table.single })(&raw const job) };
+    unsafe { function(&raw const job) };
     for r in 0..n_rows {
         for c in 0..n_cols {
             let pairs = (0..k).map(|i| (f64::from(decoded[r * k + i]), f64::from(x[c * (k + 3) + i])));
-            let (mut exact, mut size, mut variance) = (0.5, 0.5, 0.0);
+            let (mut exact, mut size, mut variance, mut halved) = (0.5, 0.5, 0.0, 0.0);
             for (w, x) in pairs {
                 exact += w * x;
                 size += (w * x).abs();
                 // Rounding is off by up to half a step, evenly, and a step is the largest size by 127.
                 variance += (w * 2.0 / 127.0).powi(2) / 12.0;
+                // A bfloat16 number is off by up to 2^-8 of its size, evenly, and so is the other factor.
+                halved += (w * x).powi(2) * 2.0 * 2.0_f64.powi(-16) / 3.0;
             }
-            // Six standard deviations of the roundings to 8 bits.
-            let allowed = 1e-6 * size + if is_quantised { 6.0 * variance.sqrt() } else { 0.0 };
+            // Six standard deviations of the roundings.
+            let allowed = match rounding {
+                None => 1e-6 * size,
+                Some(Rounding::Bytes { .. }) => 1e-6 * size + 6.0 * variance.sqrt(),
+                Some(Rounding::Halves { n_parts: 1 }) => 1e-6 * size + 6.0 * halved.sqrt(),
+                Some(Rounding::Halves { .. }) => TWO_HALVES * size,
+            };
             let actual = f64::from(out[r * out_row + c * out_col]);
             let off = (actual - exact).abs();
             assert!(
                 off <= allowed,
-                "{format} {level} {sizes:?} {is_quantised} {r},{c}: {actual} {exact} {allowed}"
+                "{format} {level} {sizes:?} {rounding:?} {r},{c}: {actual} {exact} {allowed}"
             );
         }
     }
@@ -147,15 +170,17 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
             let block = format.block_len();
             let ks: &[usize] = if block == 1 { &[1, 7, 16, 37, 200, 1100] } else { &[1, 2, 3, 5, 33] };
             for k in ks {
-                for n_cols in [1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 49] {
-                    for n_rows in [1, 2, 3, 4, 5, 9] {
+                for n_cols in [1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 49, 64] {
+                    for n_rows in [1, 2, 3, 4, 5, 9, 33] {
                         let sizes = Sizes { n_rows, n_cols, k: k * block };
                         if sizes.k * n_cols * n_rows > 400_000 {
                             continue;
                         }
-                        check_product(format, level, sizes, false, &mut noise);
-                        if block > 1 {
-                            check_product(format, level, sizes, true, &mut noise);
+                        let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
+                        let bytes = (block > 1).then_some(Rounding::Bytes { group });
+                        let roundings = [None, bytes, rounding(level, format, n_cols)];
+                        for rounding in roundings {
+                            check_product(format, level, sizes, rounding, &mut noise);
                         }
                     }
                 }
@@ -169,7 +194,9 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
     let mut noise = Noise(11);
     for level in levels() {
         for format in [Format::F32, Format::F16, Format::BF16] {
-            for (n_rows, n_cols, n) in [(1, 1, 1), (3, 2, 16), (64, 5, 128), (7, 17, 77), (5, 3, 40)] {
+            for (n_rows, n_cols, n) in
+                [(1, 1, 1), (3, 2, 16), (64, 5, 128), (7, 17, 77), (5, 3, 40), (64, 32, 128), (150, 40, 70)]
+            {
                 let v = weight(format, n_rows * n, &mut noise);
                 let decoded = format.decode_all(&v, n_rows * n).unwrap();
                 let p: Vec<f32> = (0..n_rows * n_cols).map(|_| noise.float()).collect();
@@ -187,19 +214,61 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
                     n: n as i64,
                     storage: storage(format).unwrap(),
                 };
-                // SAFETY: the description is of the vectors above.
-                unsafe { (table(level).mix)(&raw const job) };
-                for c in 0..n_cols {
-                    for e in 0..n {
-                        let terms =
-                            (0..n_rows).map(|s| f64::from(p[c * n_rows + s]) * f64::from(decoded[s * n + e]));
-                        let exact = 0.25 + terms.clone().sum::<f64>();
-                        let size: f64 = 0.25 + terms.map(f64::abs).sum::<f64>();
-                        let actual = f64::from(out[c * (n + 1) + e]);
-                        assert!((actual - exact).abs() <= 1e-6 * size, "{format} {level} {c},{e}");
+                let table = table(level);
+                let rounded = table.halves.map(|halves| (halves.mix, TWO_HALVES));
+                for (function, tolerance) in [Some((table.mix, 1e-6)), rounded].into_iter().flatten() {
+                    out.fill(0.25);
+                    // SAFETY: the description is of the vectors above.
+                    unsafe { function(&raw const job) };
+                    for (c, out) in out.chunks_exact(n + 1).enumerate() {
+                        for e in 0..n {
+                            let factors = &p[c * n_rows..][..n_rows];
+                            let terms = factors.iter().enumerate();
+                            let terms = terms.map(|(s, p)| f64::from(*p) * f64::from(decoded[s * n + e]));
+                            let exact = 0.25 + terms.clone().sum::<f64>();
+                            let size: f64 = 0.25 + terms.map(f64::abs).sum::<f64>();
+                            let off = (f64::from(out[e]) - exact).abs();
+                            assert!(off <= tolerance * size, "{format} {level} {c},{e}");
+                        }
+                        assert_eq!(out[n], 0.25);
                     }
-                    assert_eq!(out[c * (n + 1) + n], 0.25);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn exponentials_of_odd_sizes_are_those_of_double_precision() {
+    let mut noise = Noise(13);
+    for (level, function) in levels().filter_map(|level| Some((level, table(level).exps?))) {
+        for (n_rows, n) in [(1, 1), (3, 16), (2, 77), (32, 64)] {
+            let mut a: Vec<f32> = (0..n_rows * n).map(|_| noise.float() * 40.0).collect();
+            let b: Vec<f32> = (0..n_rows).map(|_| noise.float()).collect();
+            (a[0], a[n - 1]) = (f32::NEG_INFINITY, 300.0);
+            let mut out = vec![0.5_f32; n_rows * (n + 1)];
+            let job = Exps {
+                a: a.as_ptr(),
+                b: b.as_ptr(),
+                out: out.as_mut_ptr(),
+                a_row: n as i64,
+                b_row: 1,
+                out_row: n as i64 + 1,
+                n_rows: n_rows as i64,
+                n: n as i64,
+            };
+            // SAFETY: the description is of the vectors above.
+            unsafe { function(&raw const job) };
+            for (r, out) in out.chunks_exact(n + 1).enumerate() {
+                for (x, actual) in a[r * n..].iter().zip(&out[..n]) {
+                    let exact = f64::from(x - b[r]).exp();
+                    let is_near = (f64::from(*actual) - exact).abs() <= 3e-7 * exact + 1e-44;
+                    assert!(
+                        is_near || exact > 1e38 && *actual == f32::INFINITY,
+                        "{level} {x} {actual} {exact}"
+                    );
+                }
+                assert_eq!(out[n], 0.5);
             }
         }
     }

@@ -5,11 +5,14 @@
 //! compiler checks every access. Results are written through [`Out`], one element at a time, because what lies between
 //! them may belong to another thread.
 
+use std::marker::PhantomData;
 use std::slice;
 
 use crate::codegen::cpu::micro::rounding::row_bytes;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
-use crate::codegen::cpu::micro::{Column, Mix, Pick, Picked, Product, Quantise, quantised_bytes};
+use crate::codegen::cpu::micro::{
+    Column, Exps, Halve, Mix, Pick, Picked, Product, Quantise, halved_bytes, quantised_bytes,
+};
 
 /// Rows of a weight.
 #[derive(Clone, Copy)]
@@ -24,6 +27,12 @@ pub(super) struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
+    /// Bytes from one row to the next.
+    #[inline(always)]
+    pub(super) fn stride(&self) -> usize {
+        self.row
+    }
+
     /// The bytes of a row, and where they lie apart its scales.
     #[inline(always)]
     pub(super) fn row(&self, r: usize) -> Blocks<'a> {
@@ -33,8 +42,8 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// The vectors of a product: in single precision or of 8-bit numbers, as bytes, for nothing promises that they are
-/// aligned.
+/// The vectors of a product: in single precision, of 8-bit numbers or in tiles, as bytes, for nothing promises that they
+/// are aligned.
 #[derive(Clone, Copy)]
 pub(super) struct Vectors<'a> {
     bytes: &'a [u8],
@@ -55,6 +64,12 @@ impl<'a> Vectors<'a> {
             return unsafe { slice::from_raw_parts(column.x, self.len) };
         }
         &self.bytes[c * self.step..][..self.len]
+    }
+
+    /// The bytes of all that lie in tiles.
+    #[inline(always)]
+    pub(super) fn tiles(&self) -> &'a [u8] {
+        self.bytes
     }
 }
 
@@ -104,6 +119,32 @@ impl Out<'_> {
         self.add_run(self.start.wrapping_add(r * self.row + c * self.col), self.col, xs);
     }
 
+    /// Stores in a row whose elements are neighbours, from column `c` on.
+    #[inline(always)]
+    pub(super) fn put_across(&self, r: usize, c: usize, xs: &[f32]) {
+        assert!(r < self.n_rows && c + xs.len() <= self.n_cols && self.col == 1, "neighbours that are there");
+        assert!(self.apart.is_empty(), "columns that lie evenly");
+        for (i, x) in xs.iter().enumerate() {
+            // SAFETY: the element lies within the extents that `view` was promised are in memory.
+            let element = unsafe { self.start.add(r * self.row + c + i) };
+            // SAFETY: as above; only this task uses the element, and no slice of this module covers it.
+            unsafe { element.write_unaligned(*x) };
+        }
+    }
+
+    /// Rows as columns.
+    pub(super) fn turned(&self) -> Self {
+        Self { row: self.col, col: self.row, n_rows: self.n_cols, n_cols: self.n_rows, ..*self }
+    }
+
+    /// The 32 rows and columns from an element on, if they are there and those of a row are neighbours.
+    #[inline(always)]
+    pub(super) fn square(&self, r: usize, c: usize) -> Option<Square<'_>> {
+        let fits = r + 32 <= self.n_rows && c + 32 <= self.n_cols && self.col == 1 && self.apart.is_empty();
+        let start = self.start.wrapping_add(r * self.row + c);
+        fits.then_some(Square { start, line: 4 * self.row, sums: PhantomData })
+    }
+
     #[inline(always)]
     fn add_run(&self, first: *mut f32, step: usize, xs: &[f32]) {
         // Neighbours are added several at a time, if it is known that they are.
@@ -121,6 +162,35 @@ impl Out<'_> {
             unsafe { element.write_unaligned(so_far + x) };
         }
     }
+}
+
+/// 32 lines of 32 sums that nobody else uses.
+pub(super) struct Square<'a> {
+    start: *mut f32,
+    /// Bytes from one line to the next.
+    line: usize,
+    sums: PhantomData<&'a mut f32>,
+}
+
+impl<'a> Square<'a> {
+    /// One that has memory of its own.
+    pub(super) fn of(sums: &'a mut [[f32; 32]; 32]) -> Self {
+        Self { start: sums.as_mut_ptr().cast(), line: 4 * 32, sums: PhantomData }
+    }
+
+    /// Where it starts, and how far lines lie apart, in bytes.
+    pub(super) fn lines(&mut self) -> (*mut f32, usize) {
+        (self.start, self.line)
+    }
+}
+
+/// How the vectors of a product lie.
+#[derive(Clone, Copy)]
+pub(super) enum Layout {
+    Single,
+    Bytes,
+    /// In tiles of several.
+    Halves,
 }
 
 /// A product, with its memory.
@@ -150,6 +220,16 @@ pub(super) struct QuantiseView<'a> {
     pub(super) out: &'a mut [u8],
 }
 
+/// Vectors to be rounded to bfloat16, with room for the result.
+pub(super) struct HalveView<'a> {
+    pub(super) x: &'a [u8],
+    pub(super) x_col: usize,
+    pub(super) n_cols: usize,
+    pub(super) k: usize,
+    pub(super) n_parts: usize,
+    pub(super) out: &'a mut [u8],
+}
+
 /// A mixture, with its memory.
 pub(super) struct MixView<'a> {
     pub(super) v: Weights<'a>,
@@ -163,6 +243,18 @@ pub(super) struct MixView<'a> {
     pub(super) n: usize,
 }
 
+/// Rows of which exponentials are taken, with their memory.
+pub(super) struct ExpsView<'a> {
+    pub(super) a: &'a [u8],
+    pub(super) b: &'a [u8],
+    /// Bytes from row to row.
+    pub(super) a_row: usize,
+    pub(super) b_row: usize,
+    pub(super) out: Out<'a>,
+    pub(super) n_rows: usize,
+    pub(super) n: usize,
+}
+
 /// One past the last of `n` pieces of `len` that start `stride` apart.
 fn extent(n: usize, stride: usize, len: usize) -> usize {
     (n - 1) * stride + len
@@ -172,7 +264,7 @@ fn extent(n: usize, stride: usize, len: usize) -> usize {
 ///
 /// # Safety
 /// The address must be of a description whose memory is there, and apart from its results.
-pub(super) unsafe fn product<'a>(job: *const Product, is_quantised: bool) -> Option<ProductView<'a>> {
+pub(super) unsafe fn product<'a>(job: *const Product, layout: Layout) -> Option<ProductView<'a>> {
     // SAFETY: the caller promises a description.
     let job = unsafe { &*job };
     let [n_rows, n_cols, k] = [job.n_rows, job.n_cols, job.k].map(|n| n.max(0) as usize);
@@ -182,11 +274,15 @@ pub(super) unsafe fn product<'a>(job: *const Product, is_quantised: bool) -> Opt
     let w = Raw { w: job.w, scales: job.scales, row: job.w_row, scales_row: job.scales_row };
     // SAFETY: the caller promises that the rows are there.
     let w = unsafe { weights(w, Storage::ALL[job.storage as usize], job.group as usize, n_rows, k) };
-    let (step, len) =
-        if is_quantised { (row_bytes(k), row_bytes(k)) } else { (job.x_col as usize * 4, 4 * k) };
+    let x_col = job.x_col as usize * 4;
+    let (step, len, n_bytes) = match layout {
+        Layout::Single => (x_col, 4 * k, extent(n_cols, x_col, 4 * k)),
+        Layout::Bytes => (row_bytes(k), row_bytes(k), quantised_bytes(n_cols, k)),
+        Layout::Halves => (0, 0, halved_bytes(n_cols, k, job.n_parts as usize)),
+    };
     let (bytes, apart): (&[u8], &[Column]) = if job.columns.is_null() {
         // SAFETY: the caller promises that the vectors are there.
-        (unsafe { slice::from_raw_parts(job.x, extent(n_cols, step, len)) }, &[])
+        (unsafe { slice::from_raw_parts(job.x, n_bytes) }, &[])
     } else {
         // SAFETY: the caller promises a description of each vector.
         (&[], unsafe { slice::from_raw_parts(job.columns, n_cols) })
@@ -230,6 +326,25 @@ pub(super) unsafe fn quantise<'a>(job: *const Quantise) -> Option<QuantiseView<'
     Some(QuantiseView { x, x_col, n_cols, k, group: job.group as usize, out })
 }
 
+/// The memory of vectors to be rounded to bfloat16; nothing where there are none.
+///
+/// # Safety
+/// The address must be of a description whose memory is there, and apart from its results.
+pub(super) unsafe fn halve<'a>(job: *const Halve) -> Option<HalveView<'a>> {
+    // SAFETY: the caller promises a description.
+    let job = unsafe { &*job };
+    let [n_cols, k] = [job.n_cols, job.k].map(|n| n.max(0) as usize);
+    if n_cols == 0 || k == 0 {
+        return None;
+    }
+    let (x_col, n_parts) = (job.x_col as usize * 4, job.n_parts as usize);
+    // SAFETY: the caller promises that the vectors are there.
+    let x = unsafe { slice::from_raw_parts(job.x.cast::<u8>(), extent(n_cols, x_col, 4 * k)) };
+    // SAFETY: the caller promises that the room is there and apart.
+    let out = unsafe { slice::from_raw_parts_mut(job.out, halved_bytes(n_cols, k, n_parts)) };
+    Some(HalveView { x, x_col, n_cols, k, n_parts, out })
+}
+
 /// The memory of a mixture; nothing where there is nothing to add.
 ///
 /// # Safety
@@ -251,6 +366,26 @@ pub(super) unsafe fn mix<'a>(job: *const Mix) -> Option<MixView<'a>> {
     let row = job.out_col as usize;
     let out = Out { start: job.out, row, col: 1, n_rows: n_cols, n_cols: n, apart: &[] };
     Some(MixView { v, p, p_col, p_row, out, n_rows, n_cols, n })
+}
+
+/// The memory of exponentials; nothing where there are none.
+///
+/// # Safety
+/// The address must be of a description whose memory is there, and apart from its results.
+pub(super) unsafe fn exps<'a>(job: *const Exps) -> Option<ExpsView<'a>> {
+    // SAFETY: the caller promises a description.
+    let job = unsafe { &*job };
+    let [n_rows, n] = [job.n_rows, job.n].map(|n| n.max(0) as usize);
+    if n_rows == 0 || n == 0 {
+        return None;
+    }
+    let (a_row, b_row) = (job.a_row as usize * 4, job.b_row as usize * 4);
+    // SAFETY: the caller promises that the numbers are there.
+    let a = unsafe { slice::from_raw_parts(job.a.cast::<u8>(), extent(n_rows, a_row, 4 * n)) };
+    // SAFETY: as above.
+    let b = unsafe { slice::from_raw_parts(job.b.cast::<u8>(), extent(n_rows, b_row, 4)) };
+    let out = Out { start: job.out, row: job.out_row as usize, col: 1, n_rows, n_cols: n, apart: &[] };
+    Some(ExpsView { a, b, a_row, b_row, out, n_rows, n })
 }
 
 /// Where rows start, and how far they lie apart.

@@ -7,9 +7,9 @@ use crate::codegen::cpu::hoist::{rounded, steps};
 use crate::codegen::cpu::product::{Plan, plan};
 use crate::kernel::Nest;
 
-/// Products as they occur: rows and vectors in blocks, runs of several axes, weights picked by numbers from memory, one
+/// Products as they occur: rows and vectors in blocks, many vectors of a parameter, runs of several axes, weights picked by numbers from memory, one
 /// vector for two weights, sums that are carried on, and mixtures.
-const PRODUCTS: [(&str, usize); 4] = [
+const PRODUCTS: [(&str, usize); 5] = [
     (
         r#"kernel "gate and up" matrix-matrix
   read @0 x : f32[t:37, d:64]
@@ -39,6 +39,28 @@ part
     @3[t2, f3] = add(mul(tile1[-t0+t2, -f1+f3], tile3[-t0+t2]), tile2[-t0+t2, -f1+f3])
 "#,
         3,
+    ),
+    (
+        r#"symbol T in 1..70 near 53
+kernel "many tokens" matrix-matrix
+  read @0 x : f32[t:T, d:64]
+  read @1 w : FORMAT[f:37, d:64]
+  read @2 v : FORMAT[f:37, d:64]
+  write @3 y : f32[t:T, f:37]
+part
+  tile tile0 : f32[32, 40]
+  var t0 in blocks of 32 step 32 from 0 to T
+  var f1 in blocks of 40 step 40 from 0 to 37
+  var t2 within t0
+  var f3 within f1
+  var d4 in 0..64
+  grid f1, t0
+  for t2, f3
+    tile0[-t0+t2, -f1+f3] = sum d4 of mul(@0[t2, d4], @1[f3, d4])
+  for t2, f3
+    @3[t2, f3] = sum d4 of mul(@2[f3, d4], @0[t2, d4]) from tile0[-t0+t2, -f1+f3]
+"#,
+        2,
     ),
     (
         r#"kernel "heads" matrix-vector
@@ -108,11 +130,11 @@ fn near(a: &Buffer, b: &Buffer, tolerance: f32) -> bool {
 
 #[test]
 fn products_are_near_what_is_interpreted() {
-    let formats = ["f32", "f16", "q8_0", "q4_0", "q5_1", "int8.g64", "int8.g32"];
+    let formats = ["f32", "f16", "bf16", "q8_0", "q4_0", "q5_1", "int8.g64", "int8.g32"];
     for (text, n_products) in PRODUCTS {
         for format in formats {
             // Halves need a cast where they are multiplied.
-            let text = if format == "f16" {
+            let text = if matches!(format, "f16" | "bf16") {
                 let weights =
                     ["@1[f3, d4]", "@2[f3, d4]", "@1[d1, kv4, g3, e2]", "@2[lookup(@1[k2], 5), d0, f1]"];
                 let cast = |text: String, weight: &str| text.replace(weight, &format!("cast.f32({weight})"));
@@ -129,7 +151,8 @@ fn products_are_near_what_is_interpreted() {
                     (Numbers::Quantised, |a, b| near(a, b, 0.05)),
                 ];
                 for (numbers, judge) in variants {
-                    let of_nest = |nest: &Nest| plan(&kernel, &kernel.parts[0], nest, numbers);
+                    let cpu = Cpu::at(level, numbers).unwrap();
+                    let of_nest = |nest: &Nest| plan(&cpu, &kernel, &kernel.parts[0], nest);
                     assert_eq!(count(&kernel.parts[0].body, &of_nest), n_products, "{text}");
                     for step in [1, 3, 1000] {
                         check_at((level, numbers, judge), text, &values, &inputs(text), step);
@@ -158,4 +181,14 @@ fn what_tasks_have_in_common_is_done_once_for_them() {
     let depths: Vec<usize> = steps(&cpu, &kernel, part, &slots).iter().map(|step| step.depth).collect();
     // The tile and its squares go with the tokens, and so do its numbers of 8 bits, which both weights share.
     assert_eq!((slots.len(), depths), (1, vec![1, 1, 1, 2, 2, 2]));
+}
+
+#[test]
+fn vectors_of_a_parameter_are_rounded_ahead_of_all_tasks() {
+    let kernel = parse(&PRODUCTS[1].0.replace("FORMAT", "q8_0")).unwrap();
+    let cpu = Cpu::host(Numbers::Quantised).unwrap();
+    let code = cpu.compile(&kernel).unwrap();
+    // Both products share them, and tasks neither round nor keep any.
+    assert_eq!((code.n_roundings(&[53]), code.n_roundings(&[16])), (4, 1));
+    assert!(code.room_bytes() > 0 && code.scratch_bytes() < 32 * 40 * 4 + 64);
 }

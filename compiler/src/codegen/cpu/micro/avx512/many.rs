@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512,
 };
 
-use crate::codegen::cpu::micro::avx512::pack::{GROUPS, PANEL, Slab, pack};
+use crate::codegen::cpu::micro::avx512::pack::{GROUPS, Group, PANEL, pack};
 use crate::codegen::cpu::micro::avx512::vector::{V, fma, lanes, load, load_bytes, splat, zero};
 use crate::codegen::cpu::micro::rounding::{Groups, Rounded};
 use crate::codegen::cpu::micro::unpack::Storage;
@@ -20,7 +20,7 @@ use crate::codegen::cpu::micro::view::ProductView;
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
     let n_groups = job.k / 32;
-    let mut slab = Slab::empty();
+    let mut slab = [Group::EMPTY; GROUPS];
     for r in (0..job.n_rows).step_by(2 * PANEL) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_groups).step_by(GROUPS) {
@@ -39,7 +39,7 @@ pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn columns<const S: usize, const P: usize>(
-    slab: &Slab,
+    slab: &[Group; GROUPS],
     job: &ProductView<'_>,
     rows: (usize, usize),
     groups: (usize, usize),
@@ -59,7 +59,7 @@ fn columns<const S: usize, const P: usize>(
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn tile<const S: usize, const P: usize, const C: usize>(
-    slab: &Slab,
+    slab: &[Group; GROUPS],
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
@@ -83,7 +83,7 @@ fn tile<const S: usize, const P: usize, const C: usize>(
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn products<const S: usize, const P: usize, const C: usize>(
-    slab: &Slab,
+    slab: &[Group; GROUPS],
     x: [Groups<'_>; C],
     n: usize,
 ) -> [[V; C]; P] {
@@ -92,7 +92,7 @@ fn products<const S: usize, const P: usize, const C: usize>(
     let n_halves = if is_halved { 2 } else { 1 };
     let n_steps = 8 / n_halves;
     let mut sums = [[zero(); C]; P];
-    for (g, group) in slab.groups[..n].iter().enumerate() {
+    for (g, group) in slab[..n].iter().enumerate() {
         for half in 0..n_halves {
             let mut dots = [[_mm512_setzero_si512(); C]; P];
             if !storage.has_offsets() {

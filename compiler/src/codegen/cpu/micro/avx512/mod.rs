@@ -8,19 +8,37 @@
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Exps, Halve, Halves, Mix, Product, Quantise, Table};
 
+mod amx;
+mod dots;
+mod exps;
 mod fours;
+mod halves;
 mod many;
 mod one;
 mod pack;
+mod panels;
 mod round;
+mod tiles;
 mod vector;
 
+use amx::Unit;
+pub(super) use amx::is_there as has_tiles;
 use fours::unit_bytes;
 use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix };
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, exps: Some(exps), halves: None };
+
+/// With dot products of bfloat16 numbers.
+pub(super) const WITH_HALVES: Table =
+    Table { halves: Some(Halves { halve, product: by_dots, mix, n_parts: n_parts_of_dots }), ..TABLE };
+
+/// With tiles.
+pub(super) const WITH_TILES: Table = Table {
+    halves: Some(Halves { halve, product: by_tiles, mix: mix_by_tiles, n_parts: n_parts_of_tiles }),
+    ..TABLE
+};
 
 single_forms! { #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")] tile 4 by 4, mix 4 }
 
@@ -34,7 +52,7 @@ unsafe extern "C" fn quantise(job: *const Quantise) {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn quantised(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, true) }) else { return };
+    let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
     match job.w.storage {
         Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
         // Each format has code of its own.
@@ -59,3 +77,83 @@ fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
     const { assert!(B == unit_bytes(Storage::ALL[S])) };
     if job.n_cols <= FEW { one::one_by_one::<S, B>(job) } else { many::all::<S>(job) }
 }
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn exps(job: *const Exps) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::exps(job) }) else { return };
+    exps::exps(&job);
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn halve(job: *const Halve) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(mut job) = (unsafe { view::halve(job) }) else { return };
+    halves::halve(&mut job);
+}
+
+/// Dot products are as fast as others where numbers have one part, and slower where they have two.
+fn n_parts_of_dots(storage: Storage) -> Option<i64> {
+    (storage == Storage::BF16).then_some(1)
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
+unsafe extern "C" fn by_dots(job: *const Product) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::product(job, view::Layout::Halves) }) else { return };
+    match job.w.storage {
+        Storage::BF16 => dots::product::<{ Storage::BF16 as usize }>(&job),
+        _ => unreachable!("`n_parts_of_dots` has no other format"),
+    }
+}
+
+/// Blocks lose nothing by one part: their vectors would else be rounded to 8 bits.
+fn n_parts_of_tiles(storage: Storage) -> Option<i64> {
+    match storage {
+        Storage::F32 => None,
+        Storage::F16 => Some(2),
+        _ => Some(1),
+    }
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn by_tiles(job: *const Product) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::product(job, view::Layout::Halves) }) else { return };
+    // SAFETY: the table is asked for by a level that has tiles and the permission.
+    let unit = &unsafe { Unit::new() };
+    match job.w.storage {
+        Storage::F32 => unreachable!("`n_parts_of_tiles` has no such format"),
+        Storage::F16 if job.k <= SHORT => tiles::product::<{ Storage::F16 as usize }, 2, 4, 0>(unit, &job),
+        Storage::F16 => tiles::product::<{ Storage::F16 as usize }, 2, 32, 0>(unit, &job),
+        Storage::BF16 => tiles::product::<{ Storage::BF16 as usize }, 1, 32, 0>(unit, &job),
+        // Each format has code of its own.
+        Storage::Q8_0 => tiles::product::<{ Storage::Q8_0 as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q4_0 => tiles::product::<{ Storage::Q4_0 as usize }, 1, 32, 8>(unit, &job),
+        Storage::Int8 => tiles::product::<{ Storage::Int8 as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q4_1 => tiles::product::<{ Storage::Q4_1 as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q5_0 => tiles::product::<{ Storage::Q5_0 as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q5_1 => tiles::product::<{ Storage::Q5_1 as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q4K => tiles::product::<{ Storage::Q4K as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q5K => tiles::product::<{ Storage::Q5K as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q6K => tiles::product::<{ Storage::Q6K as usize }, 1, 32, 8>(unit, &job),
+    }
+}
+
+/// Columns from which on a mixture by tiles is faster.
+const MANY: usize = 8;
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn mix_by_tiles(address: *const Mix) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::mix(address) }) else { return };
+    if job.v.storage != Storage::F16 || job.n_cols < MANY || job.p_row != size_of::<f32>() {
+        // SAFETY: as above.
+        return unsafe { mix(address) };
+    }
+    // SAFETY: the table is asked for by a level that has tiles and the permission.
+    tiles::mixture(&unsafe { Unit::new() }, &job);
+}
+
+/// Elements of rows that are short: those of attention.
+const SHORT: usize = 128;

@@ -1,15 +1,18 @@
 //! Rows of quantised weights, unpacked for `many.rs`.
 //!
-//! In: up to 32 rows and which groups of theirs. Out: a [`Slab`]: panels of sixteen rows, four elements of each side by
+//! In: up to 32 rows and which groups of theirs. Out: a slab: panels of sixteen rows, four elements of each side by
 //! side, moved up by 128 where the format has no offset, with the factors and offsets of each 32 elements.
 //! A slab is small enough to stay in the second level of the cache while all vectors pass by.
 
-use std::arch::x86_64::{_mm512_castps_si512, _mm512_cvtph_ps, _mm512_setzero_si512};
+use std::arch::x86_64::{
+    _mm512_castps_si512, _mm512_cvtepi32_epi16, _mm512_cvtph_ps, _mm512_setr_epi32, _mm512_setzero_si512,
+    _mm512_srli_epi32,
+};
 
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, four, k_factors, order, raised, unit_bytes, unit_groups,
 };
-use crate::codegen::cpu::micro::avx512::vector::{load_half, store_bytes, transposed};
+use crate::codegen::cpu::micro::avx512::vector::{ask_for, store_bytes, transposed};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -19,15 +22,9 @@ pub(super) const GROUPS: usize = 32;
 /// Rows side by side.
 pub(super) const PANEL: usize = 16;
 
-/// So many groups of two panels.
-#[repr(C, align(64))]
-pub(super) struct Slab {
-    pub(super) groups: [Group; GROUPS],
-}
-
 /// 32 elements of each row.
 #[derive(Clone, Copy)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct Group {
     pub(super) panels: [Panel; 2],
 }
@@ -41,22 +38,16 @@ pub(super) struct Panel {
     pub(super) factors: [[u8; 64]; 2],
 }
 
-impl Slab {
-    #[expect(
-        clippy::large_stack_arrays,
-        reason = "it lives on the stack of a thread, where nothing is allocated"
-    )]
-    pub(super) fn empty() -> Self {
-        let panel = Panel { numbers: [[0; 64]; 8], factors: [[0; 64]; 2] };
-        Self { groups: [Group { panels: [panel; 2] }; GROUPS] }
-    }
+impl Group {
+    pub(super) const EMPTY: Self =
+        Self { panels: [Panel { numbers: [[0; 64]; 8], factors: [[0; 64]; 2] }; 2] };
 }
 
 /// Unpacks groups `from..from + n` of rows `r..r + n_rows`. A panel that is not full has its last row several times.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn pack<const S: usize>(
-    slab: &mut Slab,
+    slab: &mut [Group],
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
@@ -72,21 +63,25 @@ pub(super) fn pack<const S: usize>(
             let mut units = [&rows[0].bytes[..0]; PANEL];
             for (unit_of, row) in units.iter_mut().zip(&rows) {
                 *unit_of = &row.bytes[(from / unit + at) * n_bytes..][..n_bytes];
+                // The rows of the next panel: memory takes as long as unpacking these.
+                for line in 0..n_bytes.div_ceil(64) {
+                    ask_for(unit_of, 64 * line + PANEL * job.w.stride());
+                }
             }
-            let (fours, _) = slab.groups[unit * at..][..unit].as_chunks_mut::<4>();
+            let (fours, _) = slab[unit * at..][..unit].as_chunks_mut::<4>();
             for (half, groups) in fours.iter_mut().enumerate() {
                 numbers::<S>(groups, p, &units, half);
             }
             if is_large {
-                large_factors::<S>(&mut slab.groups[unit * at..][..unit], p, &units);
+                large_factors::<S>(&mut slab[unit * at..][..unit], p, &units);
             }
         }
         for g in n / unit * unit..n {
-            one_group::<S>(&mut slab.groups[g].panels[p], &rows, from + g);
+            one_group::<S>(&mut slab[g].panels[p], &rows, from + g);
         }
         if !is_large {
             for g in 0..n {
-                small_factors::<S>(&mut slab.groups[g].panels[p], &rows, from + g);
+                small_factors::<S>(&mut slab[g].panels[p], &rows, from + g);
             }
         }
     }
@@ -152,15 +147,31 @@ fn small_factors<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], 
         }
         return;
     }
-    let mut halves = [[0; 32]; 2];
-    for (lane, row) in rows.iter().enumerate() {
-        let block: &[u8; 4] = row.bytes[idx * storage.block().1..].first_chunk().expect("a block");
-        halves[0][2 * lane..][..2].copy_from_slice(&block[..2]);
-        halves[1][2 * lane..][..2].copy_from_slice(&block[2..]);
-    }
-    for (to, halves) in panel.factors.iter_mut().zip(&halves).take(if storage.has_offsets() { 2 } else { 1 })
-    {
-        let wide = _mm512_castps_si512(_mm512_cvtph_ps(load_half(halves)));
+    let n_bytes = storage.block().1;
+    // One by one: out of a loop the compiler makes loads with masks.
+    let word =
+        |lane: usize| i32::from_le_bytes(*rows[lane].bytes[idx * n_bytes..].first_chunk().expect("a block"));
+    let words = _mm512_setr_epi32(
+        word(0),
+        word(1),
+        word(2),
+        word(3),
+        word(4),
+        word(5),
+        word(6),
+        word(7),
+        word(8),
+        word(9),
+        word(10),
+        word(11),
+        word(12),
+        word(13),
+        word(14),
+        word(15),
+    );
+    let halves = [words, _mm512_srli_epi32::<16>(words)];
+    for (to, halves) in panel.factors.iter_mut().zip(halves).take(if storage.has_offsets() { 2 } else { 1 }) {
+        let wide = _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves)));
         store_bytes(wide, to);
     }
 }

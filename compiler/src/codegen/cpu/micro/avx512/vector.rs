@@ -3,14 +3,15 @@
 //! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256,
-    _mm256_storeu_si256, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps,
-    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_reduce_add_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2,
-    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd,
-    _mm512_unpacklo_ps,
+    __m128i, __m256i, __m512, __m512bh, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch,
+    _mm256_loadu_si256, _mm256_storeu_si256, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd,
+    _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpackhi_pd,
+    _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
+use std::mem::transmute;
 
 /// Numbers of a vector.
 pub(super) const N: usize = 16;
@@ -171,4 +172,20 @@ pub(super) fn transposed(rows: &[__m512i; 16]) -> [__m512i; 16] {
         a[12 + j] = _mm512_shuffle_i64x2::<ODD>(near_odd, far_odd);
     }
     a
+}
+
+/// Two bfloat16 numbers in every lane.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn splat_pair(two: [u8; 4]) -> __m512i {
+    _mm512_set1_epi32(i32::from_le_bytes(two))
+}
+
+/// Adds the products of pairs of bfloat16 numbers.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
+pub(super) fn dot_pairs(sum: V, a: __m512i, b: __m512i) -> V {
+    // SAFETY: any bits are 32 bfloat16 numbers.
+    let (a, b) = unsafe { (transmute::<__m512i, __m512bh>(a), transmute::<__m512i, __m512bh>(b)) };
+    _mm512_dpbf16_ps(sum, a, b)
 }

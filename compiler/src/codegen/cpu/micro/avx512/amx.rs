@@ -1,0 +1,164 @@
+//! Tiles of bfloat16 numbers and the unit that multiplies them: AMX.
+//!
+//! In: tiles in memory and a square of sums. Out: the sums with the products added. The instructions are written out,
+//! because the compiler has no stable functions for them; it uses no tile registers of its own.
+//! A thread that multiplies holds a [`Unit`]: it sets the tile registers up and gives them back at its end, so that
+//! switching threads does not save them for nothing.
+
+use std::arch::asm;
+use std::marker::PhantomData;
+
+use crate::codegen::cpu::micro::view::Square;
+
+/// Sixteen lines of 64 bytes: 32 elements of sixteen vectors, or sixteen pairs of elements of sixteen rows.
+pub(super) type Tile = [[u8; 64]; 16];
+
+/// Lines of a square of sums.
+pub(super) const SQUARE: usize = 32;
+
+/// A run of products along the elements: two columns of tiles of vectors, one of pairs of tiles of rows.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Run<'a> {
+    vectors: [*const Tile; 2],
+    rows: *const [Tile; 2],
+    n: usize,
+    tiles: PhantomData<&'a Tile>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(vectors: [&'a [Tile]; 2], rows: &'a [[Tile; 2]]) -> Self {
+        let n = rows.len();
+        // The end of the shorter one is not passed.
+        let vectors = vectors.map(|vectors| vectors[..n].as_ptr());
+        Self { vectors, rows: rows.as_ptr(), n, tiles: PhantomData }
+    }
+}
+
+/// The eight tile registers of this thread, each of a whole tile.
+pub(super) struct Unit(PhantomData<*mut Tile>);
+
+/// What describes the registers: a palette, bytes of a line, lines.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: [u8; 16],
+    line_bytes: [u16; 16],
+    n_lines: [u8; 16],
+}
+
+impl Unit {
+    /// Sets the registers up.
+    ///
+    /// # Safety
+    /// The processor must have AMX, and the process the permission that [`is_there`] asks for.
+    pub(super) unsafe fn new() -> Self {
+        let mut shapes = Shapes { palette: [0; 16], line_bytes: [0; 16], n_lines: [0; 16] };
+        shapes.palette[0] = 1;
+        shapes.line_bytes[..8].fill(64);
+        shapes.n_lines[..8].fill(16);
+        // SAFETY: the caller promises the instruction; it reads 64 bytes, which are there.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, readonly, preserves_flags))
+        };
+        Self(PhantomData)
+    }
+
+    /// Adds the products of all runs to a square.
+    pub(super) fn add(&self, square: &mut Square<'_>, runs: &[Run<'_>]) {
+        if runs.is_empty() || runs.iter().any(|run| run.n == 0) {
+            return;
+        }
+        let (start, line) = square.lines();
+        // SAFETY: there is a unit, so there are the instructions. They read as many tiles as `Run::new` has seen, one
+        // kilobyte each, and read and write 32 lines of 32 numbers that the square has.
+        unsafe {
+            asm!(
+                "tileloadd tmm0, [{sums} + {line}]",
+                "tileloadd tmm1, [{sums} + {line} + 64]",
+                "tileloadd tmm2, [{lower} + {line}]",
+                "tileloadd tmm3, [{lower} + {line} + 64]",
+                "2:",
+                "mov {a}, [{runs}]",
+                "mov {b}, [{runs} + 8]",
+                "mov {w}, [{runs} + 16]",
+                "mov {n}, [{runs} + 24]",
+                "3:",
+                "tileloadd tmm4, [{a} + {step}]",
+                "tileloadd tmm6, [{w} + {step}]",
+                "tileloadd tmm7, [{w} + {step} + 1024]",
+                "tileloadd tmm5, [{b} + {step}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {a}, 1024",
+                "add {b}, 1024",
+                "add {w}, 2048",
+                "dec {n}",
+                "jnz 3b",
+                "add {runs}, 32",
+                "dec {n_runs}",
+                "jnz 2b",
+                "tilestored [{sums} + {line}], tmm0",
+                "tilestored [{sums} + {line} + 64], tmm1",
+                "tilestored [{lower} + {line}], tmm2",
+                "tilestored [{lower} + {line} + 64], tmm3",
+                sums = in(reg) start,
+                lower = in(reg) start.wrapping_byte_add(16 * line),
+                line = in(reg) line,
+                runs = inout(reg) runs.as_ptr() => _,
+                n_runs = inout(reg) runs.len() => _,
+                step = in(reg) 64_usize,
+                a = out(reg) _,
+                b = out(reg) _,
+                w = out(reg) _,
+                n = out(reg) _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        // SAFETY: there is a unit, so there is the instruction.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+    }
+}
+
+/// Whether the processor has the tiles and the system lets this process use them, for which it is asked here.
+#[cfg(target_os = "linux")]
+pub(in crate::codegen::cpu) fn is_there() -> bool {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+
+    // `arch_prctl` with `ARCH_REQ_XCOMP_PERM` for the data of tiles.
+    const CALL: i64 = 158;
+    const ASK: u64 = 0x1023;
+    const TILE_DATA: u64 = 18;
+    const TILES_AND_BFLOAT16: u32 = 1 << 24 | 1 << 22;
+    if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & TILES_AND_BFLOAT16 != TILES_AND_BFLOAT16 {
+        return false;
+    }
+    let mut result = CALL;
+    // SAFETY: the call only changes what this process may use; a system that does not know it says so.
+    unsafe {
+        asm!(
+            "syscall",
+            inout("rax") result,
+            in("rdi") ASK,
+            in("rsi") TILE_DATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+/// No other system is asked.
+#[cfg(not(target_os = "linux"))]
+pub(in crate::codegen::cpu) fn is_there() -> bool {
+    false
+}

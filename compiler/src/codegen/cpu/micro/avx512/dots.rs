@@ -1,0 +1,78 @@
+//! Many vectors of bfloat16 numbers with rows of weights, by dot products of pairs.
+//!
+//! In: rows of bfloat16 numbers and vectors in tiles. Out: their products, in tiles of up to 32 rows and a few vectors.
+//! Rows lie in panels as `panels.rs` makes them; two elements of a vector, in every lane, meet all rows of a panel.
+
+use crate::codegen::cpu::micro::avx512::amx::Tile;
+use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
+use crate::codegen::cpu::micro::avx512::pack::PANEL;
+use crate::codegen::cpu::micro::avx512::panels::{Panels, unpack};
+use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, lanes, load_bytes, splat_pair, zero};
+use crate::codegen::cpu::micro::view::ProductView;
+
+/// Steps of 32 elements that are unpacked at a time.
+const STEPS: usize = 16;
+
+/// All vectors with all rows.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
+pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
+    let n_steps = job.k.div_ceil(STEP);
+    let x = Vectors::<1>::new(job.x.tiles(), job.k);
+    let mut panels = [Panels::<STEPS>::EMPTY];
+    for r in (0..job.n_rows).step_by(2 * PANEL) {
+        let n_rows = (job.n_rows - r).min(2 * PANEL);
+        for from in (0..n_steps).step_by(STEPS) {
+            let n = (n_steps - from).min(STEPS);
+            unpack::<S, STEPS>(&mut panels, &mut [], job, (r, n_rows), (from, n));
+            let mut c = 0;
+            while c < job.n_cols {
+                let at = c % LINES;
+                let tiles = x.steps(c / LINES, 0, (from, n));
+                c += match (job.n_cols - c).min(LINES - at) {
+                    8.. => tile::<8>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
+                    4.. => tile::<4>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
+                    _ => tile::<1>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
+                };
+            }
+        }
+    }
+}
+
+/// Adds the products of two panels with `C` vectors, from `c` on; gives `C`.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
+fn tile<const C: usize>(
+    panels: &[[Tile; 2]],
+    x: &[Tile],
+    job: &ProductView<'_>,
+    (r, n_rows): (usize, usize),
+    c: usize,
+) -> usize {
+    let sums = products::<C>(panels, x, c % LINES);
+    for p in 0..n_rows.div_ceil(PANEL) {
+        let n = (n_rows - p * PANEL).min(PANEL);
+        for i in 0..C {
+            job.out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
+        }
+    }
+    C
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
+fn products<const C: usize>(panels: &[[Tile; 2]], x: &[Tile], at: usize) -> [[V; C]; 2] {
+    let mut sums = [[zero(); C]; 2];
+    for (panels, x) in panels.iter().zip(x) {
+        let x: &[[u8; 64]; C] = x[at..].first_chunk().expect("vectors of one tile");
+        for pair in 0..16 {
+            for i in 0..C {
+                let two = splat_pair(x[i].as_chunks().0[pair]);
+                for p in 0..2 {
+                    sums[p][i] = dot_pairs(sums[p][i], load_bytes(&panels[p][pair]), two);
+                }
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,160 @@
+//! Rows of weights as bfloat16 numbers, in tiles.
+//!
+//! In: up to 32 rows and which elements of theirs. Out: [`Panels`]: for every 32 elements two tiles, of sixteen rows
+//! each, with two elements of each row side by side. Quantised rows go through the slab of `pack.rs`, which knows their
+//! formats; numbers of 16 bits that a bfloat16 number cannot hold leave the rest in second panels.
+
+use std::arch::x86_64::{
+    _mm512_castsi512_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
+    _mm512_srli_epi32, _mm512_ternarylogic_epi32,
+};
+
+use crate::codegen::cpu::micro::avx512::amx::Tile;
+use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, paired, split};
+use crate::codegen::cpu::micro::avx512::pack::{Group, PANEL, Panel, pack};
+use crate::codegen::cpu::micro::avx512::vector::{
+    fma, load, load_bytes, splat, store_bytes, transposed, wide_f16,
+};
+use crate::codegen::cpu::micro::unpack::Storage;
+use crate::codegen::cpu::micro::view::{MixView, ProductView};
+
+/// `N` steps of 32 elements of 32 rows.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Panels<const N: usize> {
+    pub(super) steps: [[Tile; 2]; N],
+}
+
+impl<const N: usize> Panels<N> {
+    pub(super) const EMPTY: Self = Self { steps: [[[[0; 64]; 16]; 2]; N] };
+}
+
+/// Unpacks steps `from..from + n` of rows `r..r + n_rows`, with the rests if there are panels for them.
+/// A panel that is not full has its last row several times.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn unpack<const S: usize, const N: usize>(
+    parts: &mut [Panels<N>],
+    slab: &mut [Group],
+    job: &ProductView<'_>,
+    rows: (usize, usize),
+    (from, n): (usize, usize),
+) {
+    if matches!(const { Storage::ALL[S] }, Storage::F16 | Storage::BF16) {
+        return plain::<S, N>(parts, job, rows, (from, n));
+    }
+    // What goes through the slab at a time stays close.
+    for first in (0..n).step_by(slab.len()) {
+        let n = slab.len().min(n - first);
+        pack::<S>(slab, job, rows, (from + first, n));
+        for (group, tiles) in slab[..n].iter().zip(&mut parts[0].steps[first..]) {
+            for (panel, tile) in group.panels.iter().zip(tiles).take(rows.1.div_ceil(PANEL)) {
+                widen::<S>(panel, tile);
+            }
+        }
+    }
+}
+
+/// Multiplies the bytes of a panel by their factors.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn widen<const S: usize>(panel: &Panel, tile: &mut Tile) {
+    let storage = const { Storage::ALL[S] };
+    let is_halved = matches!(storage, Storage::Q6K);
+    let (lines, _) = tile.as_chunks_mut::<2>();
+    for (step, (numbers, lines)) in panel.numbers.iter().zip(lines).enumerate() {
+        let factors = load(&panel.factors[if is_halved { step / 4 } else { 0 }]);
+        // A byte behind the exponent of 256 is 256 more than it says.
+        let moved = if storage.has_offsets() { 256.0 } else { 384.0 };
+        let mut offsets = _mm512_mul_ps(factors, splat(-moved));
+        if storage.has_offsets() {
+            let own = load(&panel.factors[1]);
+            let sign = if storage.block().0 == 256 { -1.0 } else { 1.0 };
+            offsets = fma(own, splat(sign), offsets);
+        }
+        let fours = load_bytes(numbers);
+        let bytes = [
+            _mm512_slli_epi32::<15>(fours),
+            _mm512_slli_epi32::<7>(fours),
+            _mm512_srli_epi32::<1>(fours),
+            _mm512_srli_epi32::<9>(fours),
+        ];
+        let mut wide = [splat(0.0); 4];
+        for (wide, byte) in wide.iter_mut().zip(bytes) {
+            let (mask, exponent) = (_mm512_set1_epi32(0x007f_8000), _mm512_set1_epi32(0x4380_0000));
+            let number = _mm512_ternarylogic_epi32::<0b1110_1010>(byte, mask, exponent);
+            *wide = fma(_mm512_castsi512_ps(number), factors, offsets);
+        }
+        for (pair, line) in wide.as_chunks::<2>().0.iter().zip(lines) {
+            store_bytes(paired(split(*pair).0), line);
+        }
+    }
+}
+
+/// Numbers of 16 bits.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn plain<const S: usize, const N: usize>(
+    parts: &mut [Panels<N>],
+    job: &ProductView<'_>,
+    (r, n_rows): (usize, usize),
+    (from, n): (usize, usize),
+) {
+    for p in 0..n_rows.div_ceil(PANEL) {
+        for step in 0..n {
+            let mut halves = [_mm512_setzero_si512(); PANEL];
+            let mut rests = [_mm512_setzero_si512(); PANEL];
+            for i in 0..PANEL {
+                let row = job.w.row((r + p * PANEL + i).min(r + n_rows - 1)).bytes;
+                let row = &row[(from + step) * 2 * STEP..];
+                let mut padded = [0; 64];
+                let bytes: &[u8; 64] = row.first_chunk().unwrap_or_else(|| {
+                    padded[..row.len()].copy_from_slice(row);
+                    &padded
+                });
+                if matches!(const { Storage::ALL[S] }, Storage::BF16) {
+                    halves[i] = load_bytes(bytes);
+                } else {
+                    let (two, _) = bytes.as_chunks::<32>();
+                    let (half, rest) = split([wide_f16(&two[0]), wide_f16(&two[1])]);
+                    (halves[i], rests[i]) = (joined(half), joined(split(rest).0));
+                }
+            }
+            for (part, rows) in parts.iter_mut().zip([halves, rests]) {
+                for (line, column) in part.steps[step][p].iter_mut().zip(transposed(&rows)) {
+                    store_bytes(column, line);
+                }
+            }
+        }
+    }
+}
+
+/// The elements of some rows of a mixture as panels: two rows side by side, sixteen elements across.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn pairs<const N: usize>(
+    parts: &mut [Panels<N>; 2],
+    job: &MixView<'_>,
+    (s, n_rows): (usize, usize),
+    (e, n): (usize, usize),
+) {
+    for pair in 0..n_rows.div_ceil(STEP) * STEP / 2 {
+        for p in 0..2 {
+            let mut two = [splat(0.0); 2];
+            for (i, own) in two.iter_mut().enumerate() {
+                if 2 * pair + i < n_rows && p * PANEL < n {
+                    let row = &job.v.row(s + 2 * pair + i).bytes[2 * (e + p * PANEL)..];
+                    let mut padded = [0; 32];
+                    *own = wide_f16(row.first_chunk().unwrap_or_else(|| {
+                        padded[..row.len()].copy_from_slice(row);
+                        &padded
+                    }));
+                }
+            }
+            let (halves, rests) = split(two);
+            let (step, line) = (pair / PANEL, pair % PANEL);
+            store_bytes(paired(halves), &mut parts[0].steps[step][p][line]);
+            store_bytes(paired(split(rests).0), &mut parts[1].steps[step][p][line]);
+        }
+    }
+}

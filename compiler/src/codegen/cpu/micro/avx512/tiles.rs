@@ -1,0 +1,96 @@
+//! Products and mixtures of bfloat16 numbers with the unit of tiles.
+//!
+//! In: rows of weights in any format, vectors in tiles; or rows of 16 bits and their factors. Out: sums added to what is
+//! there, 32 vectors by 32 rows at a time. A number in two parts is multiplied three times: both first parts, and each
+//! first part with the other's second; what the second parts would add is smaller than single precision.
+
+use crate::codegen::cpu::micro::avx512::amx::{Run, SQUARE, Unit};
+use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors, joined, loaded, split};
+use crate::codegen::cpu::micro::avx512::pack::Group;
+use crate::codegen::cpu::micro::avx512::panels::{Panels, pairs, unpack};
+use crate::codegen::cpu::micro::avx512::vector::store_bytes;
+use crate::codegen::cpu::micro::view::{MixView, Out, ProductView, Square};
+
+/// The parts of vectors and rows that are multiplied.
+const PAIRS: [(usize, usize); 3] = [(0, 0), (1, 0), (0, 1)];
+
+/// All vectors, of `P` parts, with all rows; `N` steps of elements and `G` groups are unpacked at a time.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn product<const S: usize, const P: usize, const N: usize, const G: usize>(
+    unit: &Unit,
+    job: &ProductView<'_>,
+) {
+    let n_steps = job.k.div_ceil(STEP);
+    let vectors = Vectors::<P>::new(job.x.tiles(), job.k);
+    let (mut panels, mut slab) = ([Panels::<N>::EMPTY; P], [Group::EMPTY; G]);
+    for r in (0..job.n_rows).step_by(SQUARE) {
+        let n_rows = (job.n_rows - r).min(SQUARE);
+        for from in (0..n_steps).step_by(N) {
+            let n = (n_steps - from).min(N);
+            unpack::<S, N>(&mut panels, &mut slab, job, (r, n_rows), (from, n));
+            for c in (0..job.n_cols).step_by(SQUARE) {
+                let n_cols = (job.n_cols - c).min(SQUARE);
+                let upper = c / LINES;
+                let lower = if n_cols > LINES { upper + 1 } else { upper };
+                let runs = PAIRS.map(|(x, w)| {
+                    let tiles = [upper, lower].map(|block| vectors.steps(block, x.min(P - 1), (from, n)));
+                    Run::new(tiles, &panels[w.min(P - 1)].steps[..n])
+                });
+                add(unit, &job.out.turned(), [(c, n_cols), (r, n_rows)], &runs[..2 * P - 1]);
+            }
+        }
+    }
+}
+
+/// Steps of 32 rows that are mixed at a time.
+const MIXED: usize = 4;
+
+/// All columns of a mixture of half-precision rows, whose factors are neighbours.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn mixture(unit: &Unit, job: &MixView<'_>) {
+    let mut panels = [Panels::<MIXED>::EMPTY; 2];
+    let mut factors = [[[[[0; 64]; LINES]; MIXED]; SQUARE / LINES]; 2];
+    for s in (0..job.n_rows).step_by(MIXED * STEP) {
+        let n_rows = (job.n_rows - s).min(MIXED * STEP);
+        let n_steps = n_rows.div_ceil(STEP);
+        for c in (0..job.n_cols).step_by(SQUARE) {
+            let n_cols = (job.n_cols - c).min(SQUARE);
+            for i in 0..n_cols {
+                let p = &job.p[(c + i) * job.p_col + 4 * s..][..4 * n_rows];
+                for step in 0..n_steps {
+                    let (halves, rests) = split(loaded(&p[4 * STEP * step..]));
+                    let place = (i / LINES, i % LINES);
+                    store_bytes(joined(halves), &mut factors[0][place.0][step][place.1]);
+                    store_bytes(joined(split(rests).0), &mut factors[1][place.0][step][place.1]);
+                }
+            }
+            for e in (0..job.n).step_by(SQUARE) {
+                let n = (job.n - e).min(SQUARE);
+                pairs(&mut panels, job, (s, n_rows), (e, n));
+                let runs = PAIRS.map(|(p, v)| {
+                    let tiles = [0, 1].map(|block| &factors[p][block][..n_steps]);
+                    Run::new(tiles, &panels[v].steps[..n_steps])
+                });
+                add(unit, &job.out, [(c, n_cols), (e, n)], &runs);
+            }
+        }
+    }
+}
+
+/// Adds products to some lines and columns, where they lie if they fill a square.
+#[inline(always)]
+fn add(unit: &Unit, out: &Out, [(line, n_lines), (column, n)]: [(usize, usize); 2], runs: &[Run<'_>]) {
+    if n_lines == SQUARE
+        && n == SQUARE
+        && let Some(mut square) = out.square(line, column)
+    {
+        return unit.add(&mut square, runs);
+    }
+    let mut sums = [[0.0; SQUARE]; SQUARE];
+    unit.add(&mut Square::of(&mut sums), runs);
+    for (i, sums) in sums.iter().enumerate().take(n_lines) {
+        out.add_across(line + i, column, &sums[..n]);
+    }
+}
