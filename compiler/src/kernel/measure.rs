@@ -246,7 +246,7 @@ fn interval(part: &Part, index: &Index) -> Interval {
 fn start(part: &Part, var: VarId) -> i64 {
     match &part.vars[var].range {
         Range::Whole { .. } => 0,
-        Range::Blocks { start, .. } => near(part, start),
+        Range::Blocks { start: first, .. } => near(part, first),
         Range::Within { of } => start(part, *of),
     }
 }

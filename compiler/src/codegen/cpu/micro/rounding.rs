@@ -1,8 +1,9 @@
 //! Vectors rounded to 8 bits a number, and how they lie.
 //!
 //! In: vectors in single precision. Out: numbers from -127 to 127 with a scale for each group, each vector a row.
-//! Of each 32 numbers, four neighbours may be twice as large: those with the largest of all. What they exceed 127 by is
-//! a second number of 8 bits. So one large number does not make all others coarse, and each goes to the nearest.
+//! Each number goes to the nearest. Of 32 with a scale of their own, four neighbours may be twice as large: those with
+//! the largest of all. What they exceed 127 by is a second number of 8 bits, so one large number does not make all
+//! others coarse. Larger groups are rounded as qwen3.c does it.
 //! A group with an infinite number or one that is none has such a scale too.
 //! A row has seven pieces, each of whole 64 bytes: the numbers, what they exceed 127 by, and for each 32 of them the
 //! scale, the sum times the scale, -128 times the sum, the same of each half, and which four are large. Weights that
@@ -173,12 +174,12 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What the scale of 32 numbers must hold, of the largest size among all and among those not near it.
+/// What the scale of a group must hold of 32 numbers: the largest of all, or, where they have a scale of their own,
+/// half of it and the largest of those that are not near it. Sizes are bits, in the order of sizes without a sign; what
+/// is no number is largest.
 #[inline(always)]
-pub(super) fn held(largest: f32, others: f32) -> f32 {
-    let half = 0.5 * largest;
-    // What is no number comes out, wherever it is.
-    if others >= half { others } else { half }
+pub(super) fn held(is_alone: bool, largest: u32, others: u32) -> u32 {
+    if is_alone { (0.5 * f32::from_bits(largest)).to_bits().max(others) } else { largest }
 }
 
 /// The scale of a group that must hold this size, and what its numbers are multiplied by.
@@ -194,14 +195,15 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
     for (c, row) in job.out.chunks_exact_mut(row_bytes(k)).enumerate().take(job.n_cols) {
         let x = &job.x[c * job.x_col..][..4 * k];
         let mut row = Row::new(row, k);
+        let is_alone = job.group == 32;
         for first in (0..k).step_by(job.group) {
             let n = job.group.min(k - first);
             let x = x[4 * first..][..4 * n].as_chunks::<128>().0;
             let mut most = 0;
             for (i, x) in x.iter().enumerate() {
-                let (large, size) = largest(x);
+                let (large, size, others) = largest(x);
                 row.note(first / 32 + i, large);
-                most = size.to_bits().max(most);
+                most = held(is_alone, size, others).max(most);
             }
             let (scale, by) = scale_of(f32::from_bits(most));
             for (i, x) in x.iter().enumerate() {
@@ -211,10 +213,9 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
     }
 }
 
-/// Which four of 32 numbers hold the largest size, and what their scale must hold. The bits of a number without its
-/// sign are in the order of sizes; what is no number is largest.
+/// Which four of 32 numbers hold the largest size, that size, and the largest of the others, as bits.
 #[inline(always)]
-fn largest(x: &[u8; 128]) -> (u8, f32) {
+fn largest(x: &[u8; 128]) -> (u8, u32, u32) {
     let mut most = [0_u32; 8];
     for (most, four) in most.iter_mut().zip(x.as_chunks::<16>().0) {
         for x in four.as_chunks::<4>().0 {
@@ -230,7 +231,7 @@ fn largest(x: &[u8; 128]) -> (u8, f32) {
             others = most[i].max(others);
         }
     }
-    (at as u8, held(f32::from_bits(most[at]), f32::from_bits(others)))
+    (at as u8, most[at], others)
 }
 
 #[inline(always)]
