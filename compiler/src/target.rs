@@ -24,6 +24,8 @@ pub struct Target {
     pub rows_per_task: usize,
     /// Tokens whose products with a weight one task computes.
     pub tokens_per_task: usize,
+    /// Vectors whose products with the matrices picked for them one task computes; one where code does not sort them.
+    pub picks_per_task: usize,
     /// Cached positions that attention takes at a time.
     pub positions_per_step: usize,
     /// Whether products want quantised weights unpacked into a tile first; code for processors does it itself.
@@ -41,6 +43,7 @@ const CPU: Target = Target {
     tile_bytes: 512 << 10,
     rows_per_task: 32,
     tokens_per_task: 64,
+    picks_per_task: 2048,
     positions_per_step: 64,
     unpacks: false,
     keeps_apart: true,
@@ -55,6 +58,7 @@ const GPU: Target = Target {
     tile_bytes: 32 << 10,
     rows_per_task: 8,
     tokens_per_task: 16,
+    picks_per_task: 1,
     positions_per_step: 64,
     unpacks: true,
     keeps_apart: false,

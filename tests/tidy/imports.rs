@@ -15,6 +15,7 @@ const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/micro/forms.rs",
     "compiler/src/codegen/cpu/micro/mod.rs",
     "compiler/src/codegen/cpu/micro/neon.rs",
+    "compiler/src/codegen/cpu/micro/picked.rs",
     "compiler/src/codegen/cpu/micro/tests.rs",
     "compiler/src/codegen/cpu/micro/view.rs",
     "runtime/src/device/cpu.rs",

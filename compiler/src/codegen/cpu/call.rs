@@ -8,8 +8,9 @@ use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, StackSlotKind, Value};
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::micro::storage;
-use crate::codegen::cpu::product::{Kind, Plan, Rounded, Stored, at_start, plan, step_of};
+use crate::codegen::cpu::memory::PROVEN;
+use crate::codegen::cpu::micro::{PICKED, picks_bytes, storage};
+use crate::codegen::cpu::product::{Kind, Picks, Plan, Rounded, Stored, at_start, plan, step_of};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
 use crate::kernel::index::Index;
@@ -29,9 +30,12 @@ impl Emitter<'_, '_> {
         {
             self.round(&plan, rounded, slot);
         }
-        self.each(&plan.around, &mut |emitter| match plan.kind {
-            Kind::Product => emitter.call_product(&plan, rounded),
-            Kind::Mix => emitter.call_mix(&plan),
+        let is_sorted = |var: &&VarId| plan.picks.as_ref().is_none_or(|picks| !picks.loops.contains(var));
+        let around: Vec<VarId> = plan.around.iter().filter(is_sorted).copied().collect();
+        self.each(&around, &mut |emitter| match (plan.kind, &plan.picks) {
+            (Kind::Product, None) => emitter.call_product(&plan, rounded),
+            (Kind::Product, Some(picks)) => emitter.call_picked(&plan, picks, rounded),
+            (Kind::Mix, _) => emitter.call_mix(&plan),
         });
         true
     }
@@ -77,28 +81,77 @@ impl Emitter<'_, '_> {
     }
 
     fn call_product(&mut self, plan: &Plan, slot: Option<usize>) {
+        let w = self.place_of(&plan.w, &Self::inner(plan));
+        let column = self.column(plan, slot);
+        let nowhere = self.whole(0);
+        let fields = self.fields(plan, w, column, nowhere);
+        self.call_micro(self.function(slot), &fields);
+    }
+
+    /// Sorts the vectors of some loops by the matrix that is picked for each, and multiplies them.
+    fn call_picked(&mut self, plan: &Plan, picks: &Picks, slot: Option<usize>) {
+        let room = self.picks.expect("the arguments are read before the body");
+        let next = self.builder.declare_var(I64);
+        self.builder.def_var(next, room);
+        self.each(&picks.loops, &mut |emitter| {
+            let matrix = emitter.index(&picks.matrix);
+            let (x, out) = emitter.column(plan, slot);
+            let pick = emitter.builder.use_var(next);
+            for (idx, field) in [matrix, x, out].into_iter().enumerate() {
+                emitter.builder.ins().store(PROVEN, field, pick, 8 * idx as i32);
+            }
+            let after = emitter.builder.ins().iadd_imm_s(pick, picks_bytes(1, 0) as i64);
+            emitter.builder.def_var(next, after);
+        });
+        let end = self.builder.use_var(next);
+        let n_bytes = self.builder.ins().isub(end, room);
+        let n_picks = self.split(n_bytes, picks_bytes(1, 0) as i64).0;
+        let w = self.place_of(&picks.w, &Self::inner(plan));
+        let nowhere = self.whole(0);
+        let mut fields = self.fields(plan, w, (nowhere, nowhere), nowhere);
+        let firsts = self.builder.ins().iadd_imm_s(room, picks_bytes(picks.most as usize, 0) as i64);
+        let function = self.whole(self.function(slot) as i64);
+        let n_matrices = self.whole(picks.n_matrices);
+        fields.extend([function, room, n_picks, firsts, n_matrices]);
+        fields.extend(bytes_of(plan.w.format, picks.step).map(|n_bytes| self.whole(n_bytes)));
+        self.call_micro(PICKED as *const u8, &fields);
+    }
+
+    /// Where a vector and its results lie.
+    fn column(&mut self, plan: &Plan, slot: Option<usize>) -> (Value, Value) {
         let inner = Self::inner(plan);
-        let (w, scales) = self.place_of(&plan.w, &inner);
         let x = match (&plan.rounded, slot) {
             (Some(rounded), Some(slot)) => self.set(plan, rounded, slot),
             _ => self.place_of(&plan.x, &inner).0,
         };
-        let out = self.place_of(&plan.out, &inner).0;
+        (x, self.place_of(&plan.out, &inner).0)
+    }
+
+    /// The function that multiplies vectors, rounded ones or others.
+    fn function(&self, slot: Option<usize>) -> *const u8 {
+        let function = if slot.is_some() { self.table.quantised } else { self.table.single };
+        function as *const u8
+    }
+
+    /// The description of a product.
+    fn fields(
+        &mut self,
+        plan: &Plan,
+        (w, scales): (Value, Value),
+        (x, out): (Value, Value),
+        columns: Value,
+    ) -> Vec<Value> {
         let row = plan.row.map_or(0, |var| step_of(&plan.w.element, var).unwrap_or(0));
         let format = plan.w.format;
-        let (len, group, n_bytes) = match format {
-            Format::Int8 { group } => (1, i64::from(group), 1),
-            _ => (format.block_len() as i64, 1, format.block_bytes() as i64),
-        };
-        let numbers = [row / len * n_bytes, row / group * 4];
-        let numbers = numbers.map(|number| self.whole(number));
-        let fields = [
+        let group = if let Format::Int8 { group } = format { i64::from(group) } else { 1 };
+        let rows = bytes_of(format, row).map(|n_bytes| self.whole(n_bytes));
+        vec![
             w,
             scales,
             x,
             out,
-            numbers[0],
-            numbers[1],
+            rows[0],
+            rows[1],
             self.step(&plan.x, plan.col),
             self.step(&plan.out, plan.row),
             self.step(&plan.out, plan.col),
@@ -107,9 +160,8 @@ impl Emitter<'_, '_> {
             self.run_len(plan),
             self.whole(storage(format).expect("a plan has a format of `micro`")),
             self.whole(group),
-        ];
-        let function = if slot.is_some() { self.table.quantised } else { self.table.single };
-        self.call_micro(function as *const u8, &fields);
+            columns,
+        ]
     }
 
     fn call_mix(&mut self, plan: &Plan) {
@@ -207,5 +259,13 @@ impl Emitter<'_, '_> {
         let description = self.builder.ins().stack_addr(I64, slot, 0);
         let function = self.whole(function as i64);
         self.builder.ins().call_indirect(signature, function, &[description]);
+    }
+}
+
+/// Bytes of so many elements, and of their scales where these lie apart.
+fn bytes_of(format: Format, n_elements: i64) -> [i64; 2] {
+    match format {
+        Format::Int8 { group } => [n_elements, n_elements / i64::from(group) * 4],
+        _ => [n_elements / format.block_len() as i64 * format.block_bytes() as i64, 0],
     }
 }

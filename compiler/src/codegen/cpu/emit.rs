@@ -15,7 +15,7 @@ use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, Variable};
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::hoist::{Step, What, rounded, steps};
+use crate::codegen::cpu::hoist::{Step, What, picks_bytes, rounded, steps};
 use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::CONSTANT;
 use crate::codegen::cpu::micro::{Table, table};
@@ -43,7 +43,7 @@ pub(super) fn signature(convention: CallConv) -> Signature {
 /// Bytes of scratch memory that the tiles of a part take, and vectors that its products round.
 pub(super) fn scratch_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
     let slots = rounded(cpu, kernel, part);
-    tile_offsets(part, &slots).1
+    Rooms::new(part, &slots).end + picks_bytes(cpu, kernel, part)
 }
 
 /// Fills a function with a part.
@@ -65,6 +65,7 @@ pub(super) fn emit(
         params: List::default(),
         tiles: List::default(),
         slots: Vec::new(),
+        picks: None,
         symbols: BTreeMap::new(),
         vars: BTreeMap::new(),
         masks: BTreeMap::new(),
@@ -94,6 +95,8 @@ pub(super) struct Emitter<'a, 'f> {
     pub(super) tiles: List<TileId, Value>,
     /// Vectors that products round.
     pub(super) slots: Vec<Slot>,
+    /// Room to sort vectors in.
+    pub(super) picks: Option<Value>,
     pub(super) symbols: BTreeMap<Symbol, Value>,
     /// The variables that have a value here, and those of loops that are done.
     pub(super) vars: BTreeMap<VarId, Value>,
@@ -125,15 +128,16 @@ impl Emitter<'_, '_> {
             let value = self.builder.ins().load(I64, CONSTANT, arguments[1], 8 * idx as i32);
             self.symbols.insert(*symbol, value);
         }
-        let (tiles, rooms) = tile_offsets(self.part, &slots).0;
+        let Rooms { tiles, rounded, end } = Rooms::new(self.part, &slots);
         for offset in tiles {
             let base = self.builder.ins().iadd_imm_s(arguments[4], offset as i64);
             self.tiles.push(base);
         }
-        for (rounded, offset) in slots.into_iter().zip(rooms) {
+        for (rounded, offset) in slots.into_iter().zip(rounded) {
             let start = self.builder.ins().iadd_imm_s(arguments[4], offset as i64);
             self.slots.push(Slot { rounded, start, is_filled: false });
         }
+        self.picks = Some(self.builder.ins().iadd_imm_s(arguments[4], end as i64));
         [arguments[2], arguments[3]]
     }
 
@@ -355,16 +359,24 @@ impl Emitter<'_, '_> {
     }
 }
 
-/// Where each tile and the room for each of some vectors start in the scratch memory, and how many bytes there are.
-fn tile_offsets(part: &Part, slots: &[Rounded]) -> ((Vec<usize>, Vec<usize>), usize) {
-    let mut end = 0;
-    let mut place = |n_bytes: usize| {
-        let start = end;
-        end += n_bytes.next_multiple_of(ALIGNMENT);
-        start
-    };
-    let bytes_of = |tile: &Tile| tile.dims.iter().product::<usize>() * tile.dtype.bytes();
-    let tiles = part.tiles.values().map(|tile| place(bytes_of(tile))).collect();
-    let rooms = slots.iter().map(|slot| place(slot.bytes())).collect();
-    ((tiles, rooms), end)
+/// Where each tile and the room for each of some vectors start in the scratch memory, and where they end.
+struct Rooms {
+    tiles: Vec<usize>,
+    rounded: Vec<usize>,
+    end: usize,
+}
+
+impl Rooms {
+    fn new(part: &Part, slots: &[Rounded]) -> Self {
+        let mut end = 0;
+        let mut place = |n_bytes: usize| {
+            let start = end;
+            end += n_bytes.next_multiple_of(ALIGNMENT);
+            start
+        };
+        let bytes_of = |tile: &Tile| tile.dims.iter().product::<usize>() * tile.dtype.bytes();
+        let tiles = part.tiles.values().map(|tile| place(bytes_of(tile))).collect();
+        let rounded = slots.iter().map(|slot| place(slot.bytes())).collect();
+        Self { tiles, rounded, end }
+    }
 }

@@ -65,6 +65,17 @@ fn nests(body: &[Stmt], act: &mut dyn FnMut(&Nest)) {
     }
 }
 
+/// Bytes of the room in which the products of a part sort vectors, one product after another.
+pub(super) fn picks_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
+    let mut most = 0;
+    let mut add = |nest: &Nest| {
+        let picks = plan(kernel, part, nest, cpu.numbers).and_then(|plan| plan.picks);
+        most = picks.map_or(most, |picks| most.max(picks.bytes()));
+    };
+    nests(&part.body, &mut add);
+    most
+}
+
 /// The body of a part, step by step.
 pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rounded]) -> Vec<Step<'a>> {
     let slot_of = |nest: &Nest| {

@@ -3,7 +3,8 @@
 //! In: a nest that sums the products of two elements. Out: a [`Plan`], which says what each loop is for, or nothing.
 //! All is decided by how the number of an element, in storage order, depends on the loops: loops that are one run of
 //! both factors go into a function, a loop that moves the weight only numbers its rows, one that moves the other factor
-//! only numbers the vectors, and all other loops are generated around the call.
+//! only numbers the vectors, and all other loops are generated around the call. Where a number from memory picks a
+//! matrix for each of many vectors, the vectors are sorted by it.
 //! Nothing is emitted here; `call.rs` does that.
 
 use std::cmp::Reverse;
@@ -17,6 +18,8 @@ use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Sym;
 
+/// Fewer vectors that a matrix is picked for are not worth sorting.
+const MANY: i64 = 32;
 /// Room that rounded vectors may take, in bytes.
 const MOST_ROUNDED: usize = 64 << 20;
 
@@ -47,8 +50,33 @@ pub(super) struct Plan {
     pub(super) col: Option<VarId>,
     /// The loops that are a run, innermost first; of a mixture, the loop over elements.
     pub(super) run: Vec<VarId>,
+    /// What picks a matrix for each of many vectors, if anything does.
+    pub(super) picks: Option<Picks>,
     /// The vectors rounded to 8 bits, if they are.
     pub(super) rounded: Option<Rounded>,
+}
+
+/// Vectors that are sorted by the matrix that is picked for them.
+#[derive(Clone, Debug)]
+pub(super) struct Picks {
+    /// The number of the matrix.
+    pub(super) matrix: Index,
+    pub(super) n_matrices: i64,
+    /// Elements from one matrix to the next.
+    pub(super) step: i64,
+    /// The first matrix.
+    pub(super) w: Stored,
+    /// The loops around the call that it is picked by.
+    pub(super) loops: Vec<VarId>,
+    /// How many vectors there are at most.
+    pub(super) most: i64,
+}
+
+impl Picks {
+    /// Bytes of the room that sorting takes.
+    pub(super) fn bytes(&self) -> usize {
+        micro::picks_bytes(self.most as usize, self.n_matrices as usize)
+    }
 }
 
 /// What is added up.
@@ -226,9 +254,29 @@ impl<'a> Finder<'a> {
             return None;
         }
         let all = self.folds.iter().chain(&self.nest.loops);
-        let around = all.filter(|var| !inner.contains(var)).copied().collect();
+        let around: Vec<VarId> = all.filter(|var| !inner.contains(var)).copied().collect();
+        let picks = self.picks(w, x, &around);
         let (w, x, out) = (w.clone(), x.clone(), self.out.clone());
-        Some(Plan { kind: Kind::Product, w, x, out, around, row, col, run, rounded: None })
+        Some(Plan { kind: Kind::Product, w, x, out, around, row, col, run, picks, rounded: None })
+    }
+
+    /// What picks a matrix of the weight by loops around the call, where this is done often.
+    fn picks(&self, w: &Stored, x: &Stored, around: &[VarId]) -> Option<Picks> {
+        let is_lookup = |(atom, _): &&(Atom, i64)| matches!(atom, Atom::Lookup { .. });
+        let (atom, step) = w.element.terms().iter().find(is_lookup)?;
+        let Atom::Lookup { below, .. } = atom else { return None };
+        let matrix = Index::atom(atom.clone());
+        let first = Stored { element: w.element.minus(&matrix.times(*step)), ..w.clone() };
+        let picks = |var: &&VarId| matrix.uses_var(|own| own == **var);
+        let loops: Vec<VarId> = around.iter().filter(picks).copied().collect();
+        let lies_evenly = |var: &VarId| {
+            let steps = [x, &self.out].map(|stored| step_of(&stored.element, *var));
+            steps.iter().all(Option::is_some) && !first.element.uses_var(|own| own == *var)
+        };
+        let most = loops.iter().try_fold(1, |n: i64, var| n.checked_mul(self.most(*var)?))?;
+        let pays = *step > 0 && most >= MANY && loops.iter().all(lies_evenly);
+        let (n_matrices, step) = (*below, *step);
+        pays.then_some(Picks { matrix, n_matrices, step, w: first, loops, most })
     }
 
     fn mix(&self, v: &Stored, p: &Stored) -> Option<Plan> {
@@ -251,7 +299,8 @@ impl<'a> Finder<'a> {
         let all = self.folds.iter().chain(&self.nest.loops);
         let around = all.filter(|var| !inner.contains(&Some(**var))).copied().collect();
         let (w, x, out, run) = (v.clone(), p.clone(), self.out.clone(), vec![element]);
-        Some(Plan { kind: Kind::Mix, w, x, out, around, row: Some(row), col, run, rounded: None })
+        let row = Some(row);
+        Some(Plan { kind: Kind::Mix, w, x, out, around, row, col, run, picks: None, rounded: None })
     }
 
     fn moves_out(&self, var: VarId) -> bool {

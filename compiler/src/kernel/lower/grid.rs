@@ -16,6 +16,8 @@ use crate::tensor::sym::Sym;
 
 /// At most this many tokens count as few: their products with a weight share one pass over it.
 const FEW_TOKENS: i64 = 8;
+/// At most this many vectors that a matrix is picked for count as few: most matrices have one at most.
+const FEW_PICKS: i64 = 64;
 /// Elements of a map or rows of a light reduction that one task takes.
 const ELEMENTS_PER_TASK: i64 = 1024;
 /// Elements of a combination of partial results that one task takes.
@@ -125,7 +127,8 @@ fn fill_inner(shape: &Shape, allowed: Axes, len: i64) -> Vec<Option<i64>> {
     blocks
 }
 
-/// Rows of the weight are cut into blocks; few tokens stay together, many are cut too; what both have is cut finely.
+/// Rows of the weight are cut into blocks; few tokens stay together, many are cut too; what both have is cut finely,
+/// but for many vectors that matrices are picked for: those of a matrix should meet in one task.
 fn rows_and_tokens(
     graph: &Graph,
     target: &Target,
@@ -140,6 +143,7 @@ fn rows_and_tokens(
         axes.filter_map(|axis| heaviest.axes.get(&axis)).fold(0, |all, own| all | own)
     };
     let (rows, tokens) = (axes_of(args[weight]), axes_of(args[1 - weight]));
+    let (picked, mut pick_room) = picks(graph, target, heaviest, args[weight]);
     let near = |position: usize| shape.iter().nth(position).map_or(1, |(_, size)| size.near().max(1));
     let is = |set: Axes, position: usize| set >> position & 1 == 1;
     let n_tokens: i64 = (0..shape.rank()).filter(|p| is(tokens & !rows, *p)).map(near).product();
@@ -154,7 +158,9 @@ fn rows_and_tokens(
             continue;
         }
         let size = near(position);
-        blocks[position] = if is(rows & tokens, position) {
+        blocks[position] = if is(picked, position) {
+            Some(take(&mut pick_room, shape.iter().nth(position).map_or(1, |(_, size)| size.most())))
+        } else if is(rows & tokens, position) {
             Some(1)
         } else if is(rows, position) {
             Some(take(&mut row_room, size))
@@ -165,6 +171,32 @@ fn rows_and_tokens(
         };
     }
     blocks
+}
+
+/// The axes that a matrix of the weight is picked by, if there are many picks, and the room for them in a task.
+fn picks(graph: &Graph, target: &Target, heaviest: &Heaviest, mut weight: NodeId) -> (Axes, i64) {
+    let shape = &graph.nodes[weight].ty.shape;
+    let mut axes: Vec<Axis> = Vec::new();
+    while let Node { op, args, .. } = &graph.nodes[weight]
+        && (op.is_movement() || matches!(op, Op::Gather { .. } | Op::Cast(_)))
+    {
+        if let Op::Gather { .. } = op {
+            axes.extend(graph.nodes[args[1]].ty.shape.axes());
+        }
+        weight = args[0];
+    }
+    let size = |axis: &Axis| shape.size(*axis).map_or(1, Sym::most).max(1);
+    let n_picks: i64 = axes.iter().map(size).product();
+    let has_rows = shape.axes().any(|axis| !axes.contains(&axis) && heaviest.axes.contains_key(&axis));
+    if target.picks_per_task <= 1 || n_picks <= FEW_PICKS || !has_rows {
+        return (0, 1);
+    }
+    // Those that the fold goes through are in every task.
+    let (own, folded): (Vec<Axis>, Vec<Axis>) =
+        axes.into_iter().partition(|axis| heaviest.axes.contains_key(axis));
+    let n_folded: i64 = folded.iter().map(size).product();
+    let own = own.iter().filter_map(|axis| heaviest.axes.get(axis)).fold(0, |all, own| all | own);
+    (own, (target.picks_per_task as i64 / n_folded).max(1))
 }
 
 /// Heads that share keys stay together with the tokens of a block; what the values have too is cut finely.

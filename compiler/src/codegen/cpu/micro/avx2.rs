@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
-use crate::codegen::cpu::micro::rounding::{self, Rounded, row_bytes};
+use crate::codegen::cpu::micro::rounding::{self, Rounded};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};

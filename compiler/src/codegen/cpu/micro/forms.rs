@@ -109,7 +109,7 @@ macro_rules! single_forms {
             (r, n): (usize, usize),
             (from, k): (usize, usize),
         ) {
-            let x = |c: usize| &job.x[c * job.x_col + from * 4..];
+            let x = |c: usize| &job.x.get(c)[from * 4..];
             let mut c = 0;
             while c < job.n_cols {
                 let n_cols = (job.n_cols - c).min($cols);
@@ -314,10 +314,9 @@ macro_rules! row_forms {
         $(#[$attr])*
         fn columns<const S: usize, const C: usize>(job: &ProductView<'_>, c: usize) -> usize {
             let storage = const { Storage::ALL[S] };
-            let stride = row_bytes(job.k);
-            let mut x = [Rounded::new(&job.x[c * stride..], job.k); C];
+            let mut x = [Rounded::new(job.x.get(c), job.k); C];
             for i in 1..C {
-                x[i] = Rounded::new(&job.x[(c + i) * stride..], job.k);
+                x[i] = Rounded::new(job.x.get(c + i), job.k);
             }
             for r in 0..job.n_rows {
                 let w = job.w.row(r);

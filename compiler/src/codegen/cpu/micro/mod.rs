@@ -1,7 +1,7 @@
 //! Products of weights and vectors, written by hand for each level of instructions.
 //!
-//! In: the address of a [`Product`], a [`Quantise`] or a [`Mix`], filled in by generated code: addresses, strides,
-//! sizes.
+//! In: the address of a [`Product`], a [`Picked`], a [`Quantise`] or a [`Mix`], filled in by generated code: addresses,
+//! strides, sizes.
 //! Out: sums added to what is there, or rows of 8-bit numbers. Strides are not negative, sizes may be zero or less.
 //! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
 //! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.
@@ -18,6 +18,7 @@ mod avx512;
 mod forms;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod picked;
 mod portable;
 mod rounding;
 #[cfg(test)]
@@ -56,6 +57,46 @@ pub(super) struct Product {
     pub(super) storage: i64,
     /// Elements that share a scale where they lie apart.
     pub(super) group: i64,
+    /// Where each vector and its results lie; null where they lie evenly, as the steps say.
+    pub(super) columns: *const Column,
+}
+
+/// A vector of a product.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Column {
+    pub(super) x: *const u8,
+    /// Its first result.
+    pub(super) out: *mut f32,
+}
+
+/// Products of vectors with the matrix that is picked for each.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Picked {
+    /// That of the first matrix, but for what belongs to vectors.
+    pub(super) product: Product,
+    /// The function that multiplies.
+    pub(super) function: unsafe extern "C" fn(*const Product),
+    pub(super) picks: *mut Pick,
+    pub(super) n_picks: i64,
+    /// Room for a number for each matrix.
+    pub(super) firsts: *mut i64,
+    pub(super) n_matrices: i64,
+    /// Bytes from one matrix to the next.
+    pub(super) w_matrix: i64,
+    /// Bytes from the scales of one matrix to those of the next.
+    pub(super) scales_matrix: i64,
+}
+
+/// A vector and the matrix that is picked for it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Pick {
+    pub(super) matrix: i64,
+    pub(super) column: Column,
+    /// The next one of the same matrix: room for the function.
+    pub(super) next: i64,
 }
 
 /// Rounds vectors to 8 bits a number, with a scale for every `group` of them.
@@ -100,6 +141,9 @@ pub(super) struct Table {
     pub(super) mix: unsafe extern "C" fn(*const Mix),
 }
 
+/// The function that sorts vectors by the matrix picked for them; any level may call it.
+pub(super) const PICKED: unsafe extern "C" fn(*const Picked) = picked::picked;
+
 /// The functions of a level that this processor has.
 pub(super) fn table(level: Level) -> Table {
     match level {
@@ -117,6 +161,11 @@ pub(super) fn table(level: Level) -> Table {
 pub(super) fn storage(format: Format) -> Option<i64> {
     let storage = Storage::of(format)?;
     Storage::ALL.iter().position(|own| *own == storage).map(|place| place as i64)
+}
+
+/// Bytes of the room that so many picks among so many matrices take.
+pub(super) fn picks_bytes(n_picks: usize, n_matrices: usize) -> usize {
+    n_picks * size_of::<Pick>() + n_matrices * size_of::<i64>()
 }
 
 /// Bytes of vectors of 8-bit numbers.

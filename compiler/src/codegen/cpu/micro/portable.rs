@@ -3,7 +3,7 @@
 //! In: addresses of descriptions. Out: as `mod.rs` says. The compiler makes of the arrays what the processor has.
 
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
-use crate::codegen::cpu::micro::rounding::{self, Rounded, row_bytes};
+use crate::codegen::cpu::micro::rounding::{self, Rounded};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};

@@ -113,6 +113,7 @@ fn check_product(format: Format, level: Level, sizes: Sizes, is_quantised: bool,
         k: k as i64,
         storage: storage(format).unwrap(),
         group: group as i64,
+        columns: std::ptr::null(),
     };
     // SAFETY: the description is of the vectors above.
     unsafe { (if is_quantised { table.quantised } else { table.single })(&raw const job) };

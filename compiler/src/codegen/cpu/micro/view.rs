@@ -7,8 +7,9 @@
 
 use std::slice;
 
+use crate::codegen::cpu::micro::rounding::row_bytes;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
-use crate::codegen::cpu::micro::{Mix, Product, Quantise, quantised_bytes};
+use crate::codegen::cpu::micro::{Column, Mix, Pick, Picked, Product, Quantise, quantised_bytes};
 
 /// Rows of a weight.
 #[derive(Clone, Copy)]
@@ -32,23 +33,56 @@ impl<'a> Weights<'a> {
     }
 }
 
+/// The vectors of a product: in single precision or of 8-bit numbers, as bytes, for nothing promises that they are
+/// aligned.
+#[derive(Clone, Copy)]
+pub(super) struct Vectors<'a> {
+    bytes: &'a [u8],
+    /// Bytes from one to the next.
+    step: usize,
+    /// Bytes of one.
+    len: usize,
+    /// Where each lies, unless they lie evenly.
+    apart: &'a [Column],
+}
+
+impl<'a> Vectors<'a> {
+    /// The bytes of a vector.
+    #[inline(always)]
+    pub(super) fn get(&self, c: usize) -> &'a [u8] {
+        if let Some(column) = self.apart.get(c) {
+            // SAFETY: `product` was promised that each vector is there.
+            return unsafe { slice::from_raw_parts(column.x, self.len) };
+        }
+        &self.bytes[c * self.step..][..self.len]
+    }
+}
+
 /// Where results are added.
 #[derive(Clone, Copy)]
-pub(super) struct Out {
+pub(super) struct Out<'a> {
     start: *mut f32,
     row: usize,
     col: usize,
     n_rows: usize,
     n_cols: usize,
+    /// Where each column starts, unless they lie evenly.
+    apart: &'a [Column],
 }
 
-impl Out {
+impl Out<'_> {
+    /// The first element of a column.
+    #[inline(always)]
+    fn column(&self, c: usize) -> *mut f32 {
+        self.apart.get(c).map_or_else(|| self.start.wrapping_add(c * self.col), |column| column.out)
+    }
+
     /// Adds to the element of a row and a column.
     #[inline(always)]
     pub(super) fn add(&self, r: usize, c: usize, x: f32) {
         assert!(r < self.n_rows && c < self.n_cols, "an element that is there");
         // SAFETY: the element lies within the extents that `view` was promised are in memory.
-        let element = unsafe { self.start.add(r * self.row + c * self.col) };
+        let element = unsafe { self.column(c).add(r * self.row) };
         // SAFETY: as above; only this task uses the element, and no slice of this module covers it.
         let so_far = unsafe { element.read_unaligned() };
         // SAFETY: as above.
@@ -59,27 +93,28 @@ impl Out {
     #[inline(always)]
     pub(super) fn add_down(&self, r: usize, c: usize, xs: &[f32]) {
         assert!(r + xs.len() <= self.n_rows && c < self.n_cols, "elements that are there");
-        self.add_run((r, c), self.row, xs);
+        self.add_run(self.column(c).wrapping_add(r * self.row), self.row, xs);
     }
 
-    /// Adds to a row, from column `c` on.
+    /// Adds to a row, from column `c` on, where columns lie evenly.
     #[inline(always)]
     pub(super) fn add_across(&self, r: usize, c: usize, xs: &[f32]) {
         assert!(r < self.n_rows && c + xs.len() <= self.n_cols, "elements that are there");
-        self.add_run((r, c), self.col, xs);
+        assert!(self.apart.is_empty(), "columns that lie evenly");
+        self.add_run(self.start.wrapping_add(r * self.row + c * self.col), self.col, xs);
     }
 
     #[inline(always)]
-    fn add_run(&self, (r, c): (usize, usize), step: usize, xs: &[f32]) {
+    fn add_run(&self, first: *mut f32, step: usize, xs: &[f32]) {
         // Neighbours are added several at a time, if it is known that they are.
-        if step == 1 { self.add_each((r, c), 1, xs) } else { self.add_each((r, c), step, xs) }
+        if step == 1 { Self::add_each(first, 1, xs) } else { Self::add_each(first, step, xs) }
     }
 
     #[inline(always)]
-    fn add_each(&self, (r, c): (usize, usize), step: usize, xs: &[f32]) {
+    fn add_each(first: *mut f32, step: usize, xs: &[f32]) {
         for (i, x) in xs.iter().enumerate() {
             // SAFETY: the element lies within the extents that `view` was promised are in memory.
-            let element = unsafe { self.start.add(r * self.row + c * self.col + i * step) };
+            let element = unsafe { first.add(i * step) };
             // SAFETY: as above; only this task uses the element, and no slice of this module covers it.
             let so_far = unsafe { element.read_unaligned() };
             // SAFETY: as above.
@@ -91,14 +126,18 @@ impl Out {
 /// A product, with its memory.
 pub(super) struct ProductView<'a> {
     pub(super) w: Weights<'a>,
-    /// Vectors in single precision or of 8-bit numbers, as bytes: nothing promises that they are aligned.
-    pub(super) x: &'a [u8],
-    /// Bytes from one vector in single precision to the next.
-    pub(super) x_col: usize,
-    pub(super) out: Out,
+    pub(super) x: Vectors<'a>,
+    pub(super) out: Out<'a>,
     pub(super) n_rows: usize,
     pub(super) n_cols: usize,
     pub(super) k: usize,
+}
+
+/// Vectors that matrices are picked for, with their memory.
+pub(super) struct PickedView<'a> {
+    pub(super) job: &'a Picked,
+    pub(super) picks: &'a mut [Pick],
+    pub(super) firsts: &'a mut [i64],
 }
 
 /// Vectors to be rounded, with room for the result.
@@ -118,7 +157,7 @@ pub(super) struct MixView<'a> {
     pub(super) p_col: usize,
     pub(super) p_row: usize,
     /// Columns are rows here: an element of a row is a column of `Out`.
-    pub(super) out: Out,
+    pub(super) out: Out<'a>,
     pub(super) n_rows: usize,
     pub(super) n_cols: usize,
     pub(super) n: usize,
@@ -143,12 +182,33 @@ pub(super) unsafe fn product<'a>(job: *const Product, is_quantised: bool) -> Opt
     let w = Raw { w: job.w, scales: job.scales, row: job.w_row, scales_row: job.scales_row };
     // SAFETY: the caller promises that the rows are there.
     let w = unsafe { weights(w, Storage::ALL[job.storage as usize], job.group as usize, n_rows, k) };
-    let x_col = job.x_col as usize * 4;
-    let n_x = if is_quantised { quantised_bytes(n_cols, k) } else { extent(n_cols, x_col, 4 * k) };
-    // SAFETY: the caller promises that the vectors are there.
-    let x = unsafe { slice::from_raw_parts(job.x, n_x) };
-    let out = Out { start: job.out, row: job.out_row as usize, col: job.out_col as usize, n_rows, n_cols };
-    Some(ProductView { w, x, x_col, out, n_rows, n_cols, k })
+    let (step, len) =
+        if is_quantised { (row_bytes(k), row_bytes(k)) } else { (job.x_col as usize * 4, 4 * k) };
+    let (bytes, apart): (&[u8], &[Column]) = if job.columns.is_null() {
+        // SAFETY: the caller promises that the vectors are there.
+        (unsafe { slice::from_raw_parts(job.x, extent(n_cols, step, len)) }, &[])
+    } else {
+        // SAFETY: the caller promises a description of each vector.
+        (&[], unsafe { slice::from_raw_parts(job.columns, n_cols) })
+    };
+    let x = Vectors { bytes, step, len, apart };
+    let (row, col) = (job.out_row as usize, job.out_col as usize);
+    let out = Out { start: job.out, row, col, n_rows, n_cols, apart };
+    Some(ProductView { w, x, out, n_rows, n_cols, k })
+}
+
+/// The memory of vectors that matrices are picked for.
+///
+/// # Safety
+/// The address must be of a description whose memory is there.
+pub(super) unsafe fn picked<'a>(job: *const Picked) -> PickedView<'a> {
+    // SAFETY: the caller promises a description.
+    let job = unsafe { &*job };
+    // SAFETY: the caller promises that the picks are there, for this task alone.
+    let picks = unsafe { slice::from_raw_parts_mut(job.picks, job.n_picks.max(0) as usize) };
+    // SAFETY: the caller promises that the room is there, for this task alone.
+    let firsts = unsafe { slice::from_raw_parts_mut(job.firsts, job.n_matrices.max(0) as usize) };
+    PickedView { job, picks, firsts }
 }
 
 /// The memory of vectors to be rounded; nothing where there are none.
@@ -188,7 +248,8 @@ pub(super) unsafe fn mix<'a>(job: *const Mix) -> Option<MixView<'a>> {
     let n_bytes = extent(n_cols, p_col, extent(n_rows, p_row, 4));
     // SAFETY: the caller promises that the factors are there.
     let p = unsafe { slice::from_raw_parts(job.p.cast::<u8>(), n_bytes) };
-    let out = Out { start: job.out, row: job.out_col as usize, col: 1, n_rows: n_cols, n_cols: n };
+    let row = job.out_col as usize;
+    let out = Out { start: job.out, row, col: 1, n_rows: n_cols, n_cols: n, apart: &[] };
     Some(MixView { v, p, p_col, p_row, out, n_rows, n_cols, n })
 }
 

@@ -7,9 +7,9 @@ use crate::codegen::cpu::hoist::{rounded, steps};
 use crate::codegen::cpu::product::{Plan, plan};
 use crate::kernel::Nest;
 
-/// Products as they occur: rows and vectors in blocks, runs of several axes, weights picked by numbers from memory, one
-/// vector for two weights, sums that are carried on, and mixtures.
-const PRODUCTS: [(&str, usize); 4] = [
+/// Products as they occur: rows and vectors in blocks, runs of several axes, weights picked by numbers from memory, for
+/// few vectors and for many, one vector for two weights, sums that are carried on, and mixtures.
+const PRODUCTS: [(&str, usize); 6] = [
     (
         r#"kernel "gate and up" matrix-matrix
   read @0 x : f32[t:37, d:64]
@@ -74,6 +74,43 @@ part
         1,
     ),
     (
+        r#"symbol T in 1..37 near 31
+kernel "sorted" experts
+  read @0 x : f32[t:T, d:64]
+  read @1 ids : i32[t:T, k:3]
+  read @2 w : FORMAT[x:5, f:37, d:64]
+  write @3 y : f32[t:T, k:3, f:37]
+part
+  var t0 in blocks of 20 step 20 from 0 to T
+  var f1 in blocks of 16 step 16 from 0 to 37
+  var t2 within t0
+  var k3 in 0..3
+  var f4 within f1
+  var d5 in 0..64
+  grid t0, f1
+  for t2, k3, f4
+    @3[t2, k3, f4] = sum d5 of mul(@0[t2, d5], @2[lookup(@1[t2, k3], 5), f4, d5])
+"#,
+        1,
+    ),
+    (
+        r#"kernel "sorted and added up" experts
+  read @0 x : f32[t:31, k:3, f:64]
+  read @1 ids : i32[k:3, t:31]
+  read @2 w : FORMAT[x:5, d:7, f:64]
+  write @3 y : f32[t:31, d:7]
+part
+  var t0 in 0..31
+  var d1 in 0..7
+  var f2 in 0..64
+  var k3 in 0..3
+  grid
+  for t0, d1
+    @3[t0, d1] = sum f2, k3 of mul(@0[t0, k3, f2], @2[lookup(@1[k3, t0], 5), d1, f2]) from 0.5
+"#,
+        1,
+    ),
+    (
         r#"symbol P in 0..40 near 33
 kernel "mixture" attention
   read @0 p : f32[g:3, s:41]
@@ -113,8 +150,14 @@ fn products_are_near_what_is_interpreted() {
         for format in formats {
             // Halves need a cast where they are multiplied.
             let text = if format == "f16" {
-                let weights =
-                    ["@1[f3, d4]", "@2[f3, d4]", "@1[d1, kv4, g3, e2]", "@2[lookup(@1[k2], 5), d0, f1]"];
+                let weights = [
+                    "@1[f3, d4]",
+                    "@2[f3, d4]",
+                    "@1[d1, kv4, g3, e2]",
+                    "@2[lookup(@1[k2], 5), d0, f1]",
+                    "@2[lookup(@1[t2, k3], 5), f4, d5]",
+                    "@2[lookup(@1[k3, t0], 5), d1, f2]",
+                ];
                 let cast = |text: String, weight: &str| text.replace(weight, &format!("cast.f32({weight})"));
                 weights.into_iter().fold(text.to_owned(), cast)
             } else {
@@ -131,6 +174,9 @@ fn products_are_near_what_is_interpreted() {
                 for (numbers, judge) in variants {
                     let of_nest = |nest: &Nest| plan(&kernel, &kernel.parts[0], nest, numbers);
                     assert_eq!(count(&kernel.parts[0].body, &of_nest), n_products, "{text}");
+                    let is_sorted = |nest: &Nest| of_nest(nest).filter(|plan| plan.picks.is_some());
+                    let n_sorted = count(&kernel.parts[0].body, &is_sorted);
+                    assert_eq!(n_sorted > 0, kernel.name.starts_with("sorted"), "{text}");
                     for step in [1, 3, 1000] {
                         check_at((level, numbers, judge), text, &values, &inputs(text), step);
                     }

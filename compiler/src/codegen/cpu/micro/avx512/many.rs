@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 
 use crate::codegen::cpu::micro::avx512::pack::{GROUPS, PANEL, Slab, pack};
 use crate::codegen::cpu::micro::avx512::vector::{V, fma, lanes, load, load_bytes, splat, zero};
-use crate::codegen::cpu::micro::rounding::{Groups, Rounded, row_bytes};
+use crate::codegen::cpu::micro::rounding::{Groups, Rounded};
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -65,10 +65,9 @@ fn tile<const S: usize, const P: usize, const C: usize>(
     (from, n): (usize, usize),
     c: usize,
 ) -> usize {
-    let bytes = row_bytes(job.k);
-    let mut x = [Rounded::new(&job.x[c * bytes..][..bytes], job.k).groups(from, n); C];
+    let mut x = [Rounded::new(job.x.get(c), job.k).groups(from, n); C];
     for i in 1..C {
-        x[i] = Rounded::new(&job.x[(c + i) * bytes..][..bytes], job.k).groups(from, n);
+        x[i] = Rounded::new(job.x.get(c + i), job.k).groups(from, n);
     }
     let sums = products::<S, P, C>(slab, x, n);
     for p in 0..P {

@@ -20,7 +20,7 @@ use crate::codegen::cpu::micro::avx512::fours::{
 use crate::codegen::cpu::micro::avx512::vector::{
     EVEN, ODD, V, add, ask_for, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
 };
-use crate::codegen::cpu::micro::rounding::{Rounded, row_bytes};
+use crate::codegen::cpu::micro::rounding::Rounded;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -36,8 +36,8 @@ const ROWS: usize = 4;
 pub(super) fn one_by_one<const S: usize, const B: usize>(job: &ProductView<'_>) {
     let n_groups = const { unit_groups(Storage::ALL[S]) };
     let done = job.k / 32 / n_groups * n_groups;
-    for (c, x) in job.x.chunks_exact(row_bytes(job.k)).enumerate() {
-        let x = Rounded::new(x, job.k);
+    for c in 0..job.n_cols {
+        let x = Rounded::new(job.x.get(c), job.k);
         for r in (0..job.n_rows).step_by(ROWS) {
             let n = ROWS.min(job.n_rows - r);
             let mut sums = [zero(); ROWS];
