@@ -16,7 +16,7 @@ use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
-use fusebox_models::config::{Config, Family, Formats, Latent};
+use fusebox_models::config::{Config, Family, Formats, Grouped, Latent, Window};
 
 use crate::road::check;
 
@@ -134,6 +134,35 @@ fn a_dense_block_is_five_kernels_and_one_with_latents_and_experts_at_most_ten() 
             let most = if config.experts.is_none() { 5 } else { 10 };
             let names: Vec<&str> = story.launches().map(|kernel| &*kernel.name).collect();
             assert!(names.len() <= most, "{name}: {}", names.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn one_token_reads_what_lies_in_its_window_and_nothing_before() {
+    let mistral = blocks::named("mistral-7b").expect("a named block");
+    let Family::Llama(heads) = &mistral.family else { panic!("a family of its own") };
+    let block = |window: Option<Window>| {
+        let family = Family::Llama(Grouped { window, ..heads.clone() });
+        blocks::block(&Config { family, ..mistral.clone() }, &Sym::from(1))
+            .expect("a block that fits together")
+    };
+    let of_position = stored_bytes(&block(None))[2] / mistral.context as f64;
+    for target in ["cpu-avx512", "cuda-sm90"] {
+        let options = Options::for_target(Target::named(target).expect("a named target"));
+        let read = |window: Option<usize>| {
+            let graph = block(window.map(|size| Window { size, from: 0 }));
+            compile(&graph, &options).expect("a block that compiles").story.totals().0
+        };
+        // The caches are a quarter full; 64 positions are taken at a time.
+        let before = mistral.context as f64 / 4.0;
+        for window in [300, 1000] {
+            let n_positions = before - (read(None) - read(Some(window))) / of_position;
+            let most = window as f64 + 64.0;
+            assert!(
+                (window as f64 - 1.0..=most).contains(&n_positions),
+                "{target}: {n_positions} of {window}"
+            );
         }
     }
 }

@@ -64,6 +64,44 @@ output y = %3
 }
 
 #[test]
+fn a_window_begins_in_the_middle_of_what_is_cached() {
+    for (window, tokens) in [(1, 1), (70, 1), (64, 3), (400, 1)] {
+        let text = format!(
+            "\
+symbol P in 0..299 near 200
+%0 = input q : f32[t:{tokens}, h:2, e:8]
+%1 = state k : f32[h:2, s:302, e:8]
+%2 = slice %1 s at 0 len P+{tokens}
+%3 = contract %0 %2 over [e]
+%4 = iota s:P+{tokens}
+%5 = iota t:{tokens}
+%6 = symbolic P
+%7 = add %5 %6
+%8 = const {window} : i32
+%9 = add %4 %8
+%10 = lt %7 %9
+%11 = le %4 %7
+%12 = const 0.0
+%13 = const -inf
+%14 = select %11 %12 %13
+%15 = select %10 %14 %13
+%16 = add %3 %15
+%17 = attend %16 %2 over s
+output y = %17
+"
+        );
+        let graph = parse(&text).unwrap();
+        for before in [0, 1, 63, 64, 199, 299] {
+            let bindings = random::bindings(&graph, 5, &[(Label::new("P").unwrap(), before)]);
+            for target in TARGETS {
+                check(&graph, &bindings, &target, Steering::default())
+                    .unwrap_or_else(|what| panic!("P={before} {window} {tokens} {target}: {what}"));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_norm_and_a_rotation_share_the_row_they_read() {
     holds(
         "\

@@ -215,7 +215,13 @@ fn interval(part: &Part, index: &Index) -> Interval {
     }
     match index.terms() {
         [] => Interval { first: index.offset(), len: Sym::from(1i64) },
-        [(Atom::Var(var), 1)] => Interval { first: index.offset(), len: extent(part, *var) },
+        [(Atom::Var(var), 1)] => match start(part, *var) {
+            0 => Interval { first: index.offset(), len: extent(part, *var) },
+            first => {
+                let len = (extent(part, *var).near() - first).max(0);
+                Interval { first: index.offset() + first, len: Sym::from(len) }
+            }
+        },
         // A position from a symbol on: what is written to a state.
         [(Atom::Symbols(_), _)] => Interval { first: low, len: Sym::from(1i64) },
         [(Atom::Symbols(_), _), (Atom::Var(var), 1)] | [(Atom::Var(var), 1), (Atom::Symbols(_), _)] => {
@@ -234,6 +240,29 @@ fn interval(part: &Part, index: &Index) -> Interval {
             Interval { first: low, len: Sym::from(len.min(high - low + 1)) }
         }
     }
+}
+
+/// The first value of a variable near the usual ones, with all other variables at theirs.
+fn start(part: &Part, var: VarId) -> i64 {
+    match &part.vars[var].range {
+        Range::Whole { .. } => 0,
+        Range::Blocks { start: first, .. } => near(part, first),
+        Range::Within { of } => start(part, *of),
+    }
+}
+
+/// An index with every variable at its first value and every symbol near its usual one.
+fn near(part: &Part, index: &Index) -> i64 {
+    let of_atom = |atom: &Atom| match atom {
+        Atom::Var(var) => start(part, *var),
+        Atom::Symbols(symbols) => symbols.iter().map(|symbol| symbol.near).product(),
+        Atom::Div(inner, by) => near(part, inner).div_euclid(*by),
+        Atom::Rem(inner, by) => near(part, inner).rem_euclid(*by),
+        Atom::Min(inner, most) => near(part, inner).min(*most),
+        Atom::Max(inner, least) => near(part, inner).max(*least),
+        Atom::Lookup { .. } => 0,
+    };
+    index.terms().iter().fold(index.offset(), |sum, (atom, factor)| sum + factor * of_atom(atom))
 }
 
 /// One past the largest value of a variable.
@@ -258,16 +287,17 @@ fn hull(a: Interval, b: Interval) -> Interval {
 }
 
 fn n_values(part: &Part, var: VarId) -> f64 {
-    let n = part.n_values(var, &Sym::near);
-    // Blocks that several tasks share are counted once over all of them.
+    let len = |var: VarId| (extent(part, var).near() - start(part, var)).max(0);
     match &part.vars[var].range {
+        Range::Whole { len } => len.near().max(0) as f64,
+        Range::Blocks { step, .. } => ((len(var) + step - 1) / step) as f64,
         Range::Within { of } => match &part.vars[*of].range {
-            Range::Blocks { step, end, block, .. } if step == block => {
-                end.near().max(0) as f64 / part.n_values(*of, &Sym::near).max(1) as f64
+            // Blocks that several tasks share are counted once over all of them.
+            Range::Blocks { step, block, .. } if step == block => {
+                len(*of) as f64 / n_values(part, *of).max(1.0)
             }
-            _ => n as f64,
+            _ => part.n_values(var, &Sym::near) as f64,
         },
-        _ => n as f64,
     }
 }
 

@@ -19,6 +19,7 @@ use crate::tensor::sym::Sym;
 
 pub mod index;
 pub mod lower;
+pub mod mask;
 pub mod measure;
 pub mod parse;
 pub mod price;

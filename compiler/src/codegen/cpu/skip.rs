@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
-use crate::kernel::index::{Atom, Index, Vars};
-use crate::kernel::{Expr, ExprId, Nest, Part, Place, Range, Stmt, TileId, VarId};
+use crate::kernel::index::Index;
+use crate::kernel::mask::{above_zero_where_false, least};
+use crate::kernel::{Expr, ExprId, Nest, Part, Place, Stmt, TileId};
 
 /// What is known of a scalar.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,57 +46,14 @@ pub(super) fn hidden(part: &Part, body: &[Stmt]) -> Vec<Index> {
     for (number, nest) in nests.iter().enumerate() {
         for expr in nest.exprs.values() {
             let Expr::Select(test, ..) = expr else { continue };
-            let Some(index) = above_zero_where_false(nest, *test, &part.vars) else { continue };
+            let hidden = above_zero_where_false(&nest.exprs, *test);
+            let Some(index) = hidden.and_then(|sum| least(&sum, &nest.loops, &part.vars)) else { continue };
             if Round::new((number, *test)).changes_nothing(part, &nests, body) {
                 found.push(index);
             }
         }
     }
     found
-}
-
-/// An index that is above zero only where a comparison is false for all values of the nest's loops.
-fn above_zero_where_false(nest: &Nest, test: ExprId, vars: &Vars) -> Option<Index> {
-    let (a, b, most) = match &nest.exprs[test] {
-        Expr::Binary(Binary::Le, a, b) => (a, b, 0),
-        Expr::Binary(Binary::Lt, a, b) => (a, b, 1),
-        _ => return None,
-    };
-    let difference = whole(nest, *a)?.minus(&whole(nest, *b)?);
-    let mut least = Index::constant(difference.offset() + most);
-    for (atom, factor) in difference.terms() {
-        let term = match atom {
-            Atom::Var(var) if nest.loops.contains(var) => end_of(*var, *factor < 0, vars),
-            Atom::Var(_) | Atom::Symbols(_) => Index::atom(atom.clone()),
-            _ => return None,
-        };
-        least = least.plus(&term.times(*factor));
-    }
-    Some(least)
-}
-
-/// No more than the first value of a loop, or no less than the last.
-fn end_of(var: VarId, is_last: bool, vars: &Vars) -> Index {
-    match &vars[var].range {
-        Range::Whole { len } if is_last => Index::sym(len).minus(&Index::constant(1)),
-        Range::Whole { .. } => Index::default(),
-        Range::Within { of } => match &vars[*of].range {
-            Range::Blocks { block, .. } if is_last => Index::var(*of).plus(&Index::constant(block - 1)),
-            _ => Index::var(*of),
-        },
-        Range::Blocks { .. } => Index::var(var),
-    }
-}
-
-/// A scalar that is a sum of positions.
-fn whole(nest: &Nest, id: ExprId) -> Option<Index> {
-    match &nest.exprs[id] {
-        Expr::Position(index) => Some(index.clone()),
-        Expr::Const(Scalar::I32(number)) => Some(Index::constant(i64::from(*number))),
-        Expr::Binary(Binary::Add, a, b) => Some(whole(nest, *a)?.plus(&whole(nest, *b)?)),
-        Expr::Binary(Binary::Sub, a, b) => Some(whole(nest, *a)?.minus(&whole(nest, *b)?)),
-        _ => None,
-    }
 }
 
 /// A round in which a comparison is false.

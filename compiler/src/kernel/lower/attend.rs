@@ -6,14 +6,15 @@
 
 use crate::graph::NodeId;
 use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
-use crate::kernel::index::Index;
+use crate::kernel::index::{Atom, Index};
 use crate::kernel::lower::fill::FoldNest;
 use crate::kernel::lower::hold::Content;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::params::Scratch;
 use crate::kernel::lower::part::{PartBuilder, Partial, TooLarge};
 use crate::kernel::lower::span::{Span, dims};
-use crate::kernel::{Access, Expr, ExprId, ParamId, Place, Range, TileId, VarId};
+use crate::kernel::mask::first_seen;
+use crate::kernel::{Access, Expr, ExprId, ParamId, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
@@ -105,6 +106,7 @@ impl PartBuilder<'_> {
         let mut nest = NestBuilder::new(&[rows.loops.clone(), vec![inside]].concat());
         let x = self.value(scores, &rows.at.with(over, position.clone()), &mut nest)?;
         self.push_nest(nest, Place::Tile(score), column(rows), x);
+        self.start_at_window(outer, inside);
 
         let mut nest = NestBuilder::new(&rows.loops);
         let x = nest.add(load(score, &column(rows)));
@@ -140,6 +142,18 @@ impl PartBuilder<'_> {
         let x = nest.add(load(most, &rows.element));
         self.push_nest(nest, Place::Tile(running.most), rows.element.clone(), x);
         Ok(())
+    }
+
+    /// Lets the blocks begin with the first that is not hidden by a window from every query of the task.
+    fn start_at_window(&mut self, outer: VarId, inside: VarId) {
+        let Some(Stmt::Nest(nest)) = self.scopes.last().and_then(|scope| scope.last()) else { return };
+        let Some(first) = first_seen(nest, inside, &self.part.vars) else { return };
+        let vars = &self.part.vars;
+        let first = Index::atom(Atom::Max(Box::new(first), 0));
+        if let Range::Blocks { start, step, block, end } = vars[outer].range.clone() {
+            let start = start.plus(&first.div(block, vars).times(block));
+            self.part.vars[outer].range = Range::Blocks { start, step, block, end };
+        }
     }
 
     /// Makes the partial results of several tasks one.
