@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_runtime::session::Session;
 use serde_json::Value;
@@ -187,33 +187,26 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
 fn activations_of_8_bits_cost_no_more_than_they_cost_llama_cpp() {
     let Some(folder) = oracles::folder() else { return };
     let mut wrong = Vec::new();
-    for (model, _) in MODELS {
-        let folder = folder.join(model);
-        let is_rounded_alike = |(_, format): &(PathBuf, Option<String>)| {
-            format.as_ref().is_none_or(|format| ["Q8_0", "Q4_0", "F16", "BF16"].contains(&format.as_str()))
-        };
-        for (path, format) in files(&folder).into_iter().filter(is_rounded_alike) {
-            let prompts = prompts(&folder, format.as_deref());
-            let errors = errors(fast(), &path, &prompts, false);
-            let (own, peer) = (median(errors.iter().map(|e| e.0)), median(errors.iter().map(|e| e.1)));
-            println!("{own:.2e} against {peer:.2e} {}", path.display());
-            // Where a router is near a tie, either engine may pick another expert than the exact one: in a prompt here
-            // and in another there. Then prompts are compared one by one, before the middle one is taken.
-            let one_by_one = median(errors.iter().map(|e| e.0 / e.1)) * peer;
-            let most = if has_experts(model) { 1.15 } else { 1.1 };
-            // Originals are not quantised, so nothing is rounded but what is cached.
-            let (own, bar) = if format.is_some() { (own.min(one_by_one), most * peer) } else { (own, 1e-3) };
-            if own > bar {
-                wrong.push(format!("{own:e} against {peer:e} {}", path.display()));
+    for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
+        let run = Run { level, ..fast() };
+        for (model, _) in MODELS {
+            let folder = folder.join(model);
+            for (path, format) in files(&folder) {
+                let prompts = prompts(&folder, format.as_deref());
+                let errors = errors_of(&mut run.open(&path), &path, &prompts, (false, 1));
+                let (own, peer) = (median(errors.iter().map(|e| e.0)), median(errors.iter().map(|e| e.1)));
+                let text =
+                    format!("{own:.2e} against {peer:.2e}, {:.2}, {level} {}", own / peer, path.display());
+                println!("{text}");
+                // Originals are not quantised, so nothing is rounded but what is cached.
+                let bar = if format.is_some() { 1.1 * peer } else { 1e-3 };
+                if own > bar {
+                    wrong.push(text);
+                }
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-/// Whether a model has routers, which turn a small error into another expert.
-fn has_experts(model: &str) -> bool {
-    ["moe", "deepseek"].into_iter().any(|word| model.contains(word))
 }
 
 /// What the commands do unless they are told otherwise.

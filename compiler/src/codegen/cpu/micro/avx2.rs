@@ -5,10 +5,10 @@
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm_add_ps, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_si128, _mm_set1_ps, _mm256_abs_epi8,
-    _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32,
-    _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set_m128, _mm256_set1_epi16, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_sign_epi8, _mm256_slli_epi32, _mm256_storeu_ps,
+    _mm256_add_epi32, _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtepi32_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set_m128, _mm256_set1_epi16,
+    _mm256_set1_ps, _mm256_setzero_ps, _mm256_sign_epi8, _mm256_slli_epi32, _mm256_storeu_ps,
 };
 
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
@@ -113,14 +113,19 @@ fn total_of(sum: V) -> f32 {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot(w: &[i8; 32], x: &[u8; 32], a: [f32; 2], sum: V) -> V {
+fn dot(w: &[i8; 32], [x, excess]: [&[u8; 32]; 2], a: [f32; 2], sum: V) -> V {
     // SAFETY: the array is as long as the vector.
     let w: __m256i = unsafe { _mm256_loadu_si256(w.as_ptr().cast()) };
     // SAFETY: the array is as long as the vector.
     let x: __m256i = unsafe { _mm256_loadu_si256(x.as_ptr().cast()) };
+    // SAFETY: the array is as long as the vector.
+    let excess: __m256i = unsafe { _mm256_loadu_si256(excess.as_ptr().cast()) };
     // Two products of a number of at most 128 and one of at most 127 fit 16 bits.
-    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-    let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    let size = _mm256_abs_epi8(w);
+    let fours = _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(x, w)), _mm256_set1_epi16(1));
+    let more =
+        _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(excess, w)), _mm256_set1_epi16(1));
+    let fours = _mm256_add_epi32(fours, more);
     let a = _mm256_set_m128(_mm_set1_ps(a[1]), _mm_set1_ps(a[0]));
     _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), a, sum)
 }

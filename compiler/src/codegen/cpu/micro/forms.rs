@@ -293,7 +293,8 @@ macro_rules! single_forms {
     };
 }
 
-/// Products with vectors of 8-bit numbers in rows: `blank`, `total_of`, and `dot(w, x, a, sum)` of 32 numbers each.
+/// Products with vectors of 8-bit numbers in rows: `blank`, `total_of`, and `dot(w, x, a, sum)` of 32 numbers each, `x`
+/// with what they exceed 127 by.
 macro_rules! row_forms {
     ($(#[$attr:meta])*) => {
         #[inline]
@@ -325,7 +326,8 @@ macro_rules! row_forms {
                     let Unpacked { q, a, b } = w.unpack(storage, idx);
                     for i in 0..C {
                         let scale = x[i].scale(idx);
-                        sums[i] = dot(&q, x[i].numbers(idx), [a[0] * scale, a[1] * scale], sums[i]);
+                        let numbers = [x[i].numbers(idx), x[i].excess(idx)];
+                        sums[i] = dot(&q, numbers, [a[0] * scale, a[1] * scale], sums[i]);
                         if storage.has_offsets() {
                             offsets[i] += b * x[i].sum(idx);
                         }

@@ -110,24 +110,27 @@ fn total_of(sum: V) -> f32 {
     total(sum)
 }
 
-/// Sums of the products of 16 numbers.
+/// Sums of the products of 16 numbers, added to others.
 #[inline]
 #[target_feature(enable = "neon")]
-fn half_dot(w: &[i8], x: &[u8]) -> V {
+fn half_dot(w: &[i8], x: &[u8], mut sum: int32x4_t) -> int32x4_t {
     let (w, x): (&[i8; 16], &[u8; 16]) = (w.first_chunk().expect("16"), x.first_chunk().expect("16"));
     // SAFETY: the array is as long as the vector.
     let w = unsafe { vld1q_s8(w.as_ptr()) };
     // SAFETY: the array is as long as the vector.
     let x = unsafe { vld1q_s8(x.as_ptr().cast()) };
-    let mut sum: int32x4_t = vdupq_n_s32(0);
     sum = vpadalq_s16(sum, vmull_s8(vget_low_s8(w), vget_low_s8(x)));
-    sum = vpadalq_s16(sum, vmull_s8(vget_high_s8(w), vget_high_s8(x)));
-    vcvtq_f32_s32(sum)
+    vpadalq_s16(sum, vmull_s8(vget_high_s8(w), vget_high_s8(x)))
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn dot(w: &[i8; 32], x: &[u8; 32], a: [f32; 2], sum: V) -> V {
-    let sum = vfmaq_n_f32(sum, half_dot(&w[..16], &x[..16]), a[0]);
-    vfmaq_n_f32(sum, half_dot(&w[16..], &x[16..]), a[1])
+fn dot(w: &[i8; 32], [x, excess]: [&[u8; 32]; 2], a: [f32; 2], mut sum: V) -> V {
+    for (half, a) in a.into_iter().enumerate() {
+        let at = 16 * half..16 * half + 16;
+        let whole = half_dot(&w[at.clone()], &x[at.clone()], vdupq_n_s32(0));
+        let whole = half_dot(&w[at.clone()], &excess[at], whole);
+        sum = vfmaq_n_f32(sum, vcvtq_f32_s32(whole), a);
+    }
+    sum
 }

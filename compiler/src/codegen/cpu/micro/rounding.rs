@@ -1,10 +1,13 @@
 //! Vectors rounded to 8 bits a number, and how they lie.
 //!
 //! In: vectors in single precision. Out: numbers from -127 to 127 with a scale for each group, each vector a row.
-//! The scale is the largest size by 127, and each number goes to the nearest whole one, as GGML's `q8_0` and qwen3.c
-//! have it. A group with an infinite number or one that is none has such a scale too.
-//! A row has five pieces, each of whole 64 bytes: the numbers, and for each 32 of them the scale, the sum times the
-//! scale, -128 times the sum, and the same of each half. Weights that were moved up by 128 are moved back by these.
+//! Each number goes to the nearest. Of 32 with a scale of their own, four neighbours may be twice as large: those with
+//! the largest of all. What they exceed 127 by is a second number of 8 bits, so one large number does not make all
+//! others coarse. Larger groups are rounded as qwen3.c does it.
+//! A group with an infinite number or one that is none has such a scale too.
+//! A row has seven pieces, each of whole 64 bytes: the numbers, what they exceed 127 by, and for each 32 of them the
+//! scale, the sum times the scale, -128 times the sum, the same of each half, and which four are large. Weights that
+//! were moved up by 128 are moved back by the sums.
 //! Everything is inlined into the functions of a level.
 
 use crate::codegen::cpu::micro::view::QuantiseView;
@@ -14,9 +17,9 @@ const SHIFT: f32 = 12_582_912.0;
 
 /// Bytes of the pieces of a row.
 #[inline(always)]
-fn pieces(k: usize) -> [usize; 5] {
+fn pieces(k: usize) -> [usize; 7] {
     let ends = |n: usize| n.next_multiple_of(64);
-    [ends(k), ends(k / 8), ends(k / 8), ends(k / 8), ends(k / 4)]
+    [ends(k), ends(k), ends(k / 8), ends(k / 8), ends(k / 8), ends(k / 4), ends(k / 32)]
 }
 
 /// Bytes of a row.
@@ -28,21 +31,25 @@ pub(super) fn row_bytes(k: usize) -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Rounded<'a> {
     pub(super) numbers: &'a [u8],
+    pub(super) excess: &'a [u8],
     pub(super) scales: &'a [u8],
     pub(super) sums: &'a [u8],
     pub(super) starts: &'a [u8],
     pub(super) halves: &'a [u8],
+    pub(super) large: &'a [u8],
 }
 
 impl<'a> Rounded<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
-        let [numbers, scales, sums, starts, halves] = pieces(k);
+        let [numbers, excess, scales, sums, starts, halves, large] = pieces(k);
         let (numbers, rest) = bytes.split_at(numbers);
+        let (excess, rest) = rest.split_at(excess);
         let (scales, rest) = rest.split_at(scales);
         let (sums, rest) = rest.split_at(sums);
         let (starts, rest) = rest.split_at(starts);
-        Self { numbers, scales, sums, starts, halves: &rest[..halves] }
+        let (halves, rest) = rest.split_at(halves);
+        Self { numbers, excess, scales, sums, starts, halves, large: &rest[..large] }
     }
 
     /// Groups `from..from + n`.
@@ -54,6 +61,8 @@ impl<'a> Rounded<'a> {
             sums: &self.sums.as_chunks().0[from..from + n],
             starts: &self.starts.as_chunks().0[from..from + n],
             halves: &self.halves.as_chunks().0.as_chunks().0[from..from + n],
+            excess: &self.excess.as_chunks().0.as_chunks().0[from..from + n],
+            large: &self.large[from..from + n],
         }
     }
 
@@ -61,6 +70,12 @@ impl<'a> Rounded<'a> {
     #[inline(always)]
     pub(super) fn numbers(&self, idx: usize) -> &'a [u8; 32] {
         self.numbers[idx * 32..].first_chunk().expect("a vector has whole groups")
+    }
+
+    /// What the `idx`-th 32 numbers exceed 127 by.
+    #[inline(always)]
+    pub(super) fn excess(&self, idx: usize) -> &'a [u8; 32] {
+        self.excess[idx * 32..].first_chunk().expect("a vector has whole groups")
     }
 
     #[inline(always)]
@@ -84,39 +99,73 @@ pub(super) struct Groups<'a> {
     pub(super) sums: &'a [[u8; 4]],
     pub(super) starts: &'a [[u8; 4]],
     pub(super) halves: &'a [[[u8; 4]; 2]],
+    excess: &'a [[[u8; 4]; 8]],
+    large: &'a [u8],
+}
+
+impl Groups<'_> {
+    /// Which four numbers of a group exceed 127, and by what.
+    #[inline(always)]
+    pub(super) fn excess(&self, g: usize) -> (usize, i32) {
+        let large = usize::from(self.large[g] % 8);
+        (large, i32::from_le_bytes(self.excess[g][large]))
+    }
+}
+
+/// 32 numbers of a vector, rounded.
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    pub(super) numbers: [u8; 32],
+    pub(super) excess: [u8; 32],
+    /// The sum of each half.
+    pub(super) halves: [i32; 2],
 }
 
 /// A row that is being filled.
 pub(super) struct Row<'a> {
     numbers: &'a mut [[u8; 32]],
+    excess: &'a mut [[u8; 32]],
     scales: &'a mut [[u8; 4]],
     sums: &'a mut [[u8; 4]],
     starts: &'a mut [[u8; 4]],
     halves: &'a mut [[u8; 8]],
+    large: &'a mut [u8],
 }
 
 impl<'a> Row<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a mut [u8], k: usize) -> Self {
-        let [numbers, scales, sums, starts, halves] = pieces(k);
+        let [numbers, excess, scales, sums, starts, halves, large] = pieces(k);
         let (numbers, rest) = bytes.split_at_mut(numbers);
+        let (excess, rest) = rest.split_at_mut(excess);
         let (scales, rest) = rest.split_at_mut(scales);
         let (sums, rest) = rest.split_at_mut(sums);
         let (starts, rest) = rest.split_at_mut(starts);
+        let (halves, rest) = rest.split_at_mut(halves);
         Self {
             numbers: numbers.as_chunks_mut().0,
+            excess: excess.as_chunks_mut().0,
             scales: scales.as_chunks_mut().0,
             sums: sums.as_chunks_mut().0,
             starts: starts.as_chunks_mut().0,
-            halves: rest[..halves].as_chunks_mut().0,
+            halves: halves.as_chunks_mut().0,
+            large: &mut rest[..large],
         }
     }
 
-    /// Stores the `idx`-th 32 numbers, with their scale and the sum of each half.
+    /// Notes which four of the `idx`-th 32 numbers may be large.
     #[inline(always)]
-    pub(super) fn put(&mut self, idx: usize, numbers: [u8; 32], scale: f32, [first, second]: [i32; 2]) {
+    pub(super) fn note(&mut self, idx: usize, large: u8) {
+        self.large[idx] = large;
+    }
+
+    /// Stores the `idx`-th 32 numbers with their scale.
+    #[inline(always)]
+    pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32) {
+        let [first, second] = group.halves;
         let sum = first + second;
-        self.numbers[idx] = numbers;
+        self.numbers[idx] = group.numbers;
+        self.excess[idx] = group.excess;
         self.scales[idx] = scale.to_le_bytes();
         self.sums[idx] = (sum as f32 * scale).to_le_bytes();
         self.starts[idx] = (-128 * sum).to_le_bytes();
@@ -125,7 +174,15 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The scale of a group whose largest size is given, and what its numbers are multiplied by.
+/// What the scale of a group must hold of 32 numbers: the largest of all, or, where they have a scale of their own,
+/// half of it and the largest of those that are not near it. Sizes are bits, in the order of sizes without a sign; what
+/// is no number is largest.
+#[inline(always)]
+pub(super) fn held(is_alone: bool, largest: u32, others: u32) -> u32 {
+    if is_alone { (0.5 * f32::from_bits(largest)).to_bits().max(others) } else { largest }
+}
+
+/// The scale of a group that must hold this size, and what its numbers are multiplied by.
 #[inline(always)]
 pub(super) fn scale_of(most: f32) -> (f32, f32) {
     let scale = most / 127.0;
@@ -138,39 +195,55 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
     for (c, row) in job.out.chunks_exact_mut(row_bytes(k)).enumerate().take(job.n_cols) {
         let x = &job.x[c * job.x_col..][..4 * k];
         let mut row = Row::new(row, k);
+        let is_alone = job.group == 32;
         for first in (0..k).step_by(job.group) {
             let n = job.group.min(k - first);
             let x = x[4 * first..][..4 * n].as_chunks::<128>().0;
-            let (scale, by) = scale_of(largest(x));
+            let mut most = 0;
             for (i, x) in x.iter().enumerate() {
-                let (numbers, halves) = rounded(x, by);
-                row.put(first / 32 + i, numbers, scale, halves);
+                let (large, size, others) = largest(x);
+                row.note(first / 32 + i, large);
+                most = held(is_alone, size, others).max(most);
+            }
+            let (scale, by) = scale_of(f32::from_bits(most));
+            for (i, x) in x.iter().enumerate() {
+                row.put(first / 32 + i, rounded(x, by), scale);
             }
         }
     }
 }
 
-/// The largest size. The bits of a number without its sign are in the order of sizes; what is no number is largest.
+/// Which four of 32 numbers hold the largest size, that size, and the largest of the others, as bits.
 #[inline(always)]
-fn largest(x: &[[u8; 128]]) -> f32 {
-    let mut most = [0_u32; 32];
-    for x in x {
-        for (most, x) in most.iter_mut().zip(x.as_chunks::<4>().0) {
+fn largest(x: &[u8; 128]) -> (u8, u32, u32) {
+    let mut most = [0_u32; 8];
+    for (most, four) in most.iter_mut().zip(x.as_chunks::<16>().0) {
+        for x in four.as_chunks::<4>().0 {
             *most = (u32::from_le_bytes(*x) & 0x7fff_ffff).max(*most);
         }
     }
-    f32::from_bits(most.into_iter().fold(0, u32::max))
+    let (mut at, mut others) = (0, 0);
+    for i in 1..8 {
+        if most[i] > most[at] {
+            others = most[at].max(others);
+            at = i;
+        } else {
+            others = most[i].max(others);
+        }
+    }
+    (at as u8, most[at], others)
 }
 
 #[inline(always)]
-fn rounded(x: &[u8; 128], by: f32) -> ([u8; 32], [i32; 2]) {
-    let mut numbers = [0_u8; 32];
-    let mut halves = [0; 2];
+fn rounded(x: &[u8; 128], by: f32) -> Group {
+    let (mut numbers, mut excess, mut halves) = ([0_u8; 32], [0_u8; 32], [0; 2]);
     for (i, x) in x.as_chunks::<4>().0.iter().enumerate() {
         let bits = (f32::from_le_bytes(*x) * by + SHIFT).to_bits();
-        let whole = bits.wrapping_sub(SHIFT.to_bits()) as i8;
-        numbers[i] = whole.cast_unsigned();
+        let whole = bits.wrapping_sub(SHIFT.to_bits()) as i16;
+        let near = whole.clamp(-127, 127);
+        numbers[i] = near as u8;
+        excess[i] = whole.wrapping_sub(near) as u8;
         halves[i / 16] += i32::from(whole);
     }
-    (numbers, halves)
+    Group { numbers, excess, halves }
 }

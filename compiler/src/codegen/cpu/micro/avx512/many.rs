@@ -2,8 +2,9 @@
 //!
 //! In: rows and rounded vectors. Out: their products, in tiles of up to 32 rows and a few vectors.
 //! Rows are unpacked once for all vectors, so that a vector register holds four elements of each of sixteen rows
-//! (`pack.rs`); four elements of a vector, in every lane, are then multiplied with all of them. Weights are moved up
-//! by 128, and sums start from what takes this off again. Every 32 elements, or 16, sums are scaled.
+//! (`pack.rs`); four elements of a vector, in every lane, are then multiplied with all of them; the four that are
+//! large, twice. Weights are moved up by 128, and sums start from what takes this off again. Every 32 elements, or 16,
+//! sums are scaled.
 
 use std::arch::x86_64::{
     _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512,
@@ -111,6 +112,14 @@ fn products<const S: usize, const P: usize, const C: usize>(
                         let w = load_bytes(&group.panels[p].numbers[step]);
                         dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
                     }
+                }
+            }
+            for c in 0..C {
+                let (step, by) = x[c].excess(g);
+                let four = _mm512_set1_epi32(if is_halved && step / n_steps != half { 0 } else { by });
+                for p in 0..P {
+                    let w = load_bytes(&group.panels[p].numbers[step]);
+                    dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
                 }
             }
             for c in 0..C {

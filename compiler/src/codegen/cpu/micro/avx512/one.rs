@@ -61,9 +61,9 @@ pub(super) fn one_by_one<const S: usize, const B: usize>(job: &ProductView<'_>) 
 fn small<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V {
     let storage = const { Storage::ALL[S] };
     let (mut products, mut others) = ([zero(); 2], _mm_setzero_ps());
-    let pieces = (x.numbers.as_chunks::<128>().0.iter())
+    let pieces = (x.numbers.as_chunks::<128>().0.iter().zip(x.excess.as_chunks::<128>().0))
         .zip(x.scales.as_chunks::<16>().0.iter().zip(x.sums.as_chunks::<16>().0));
-    for (at, (unit, (numbers, (scales, totals)))) in
+    for (at, (unit, ((numbers, excess), (scales, totals)))) in
         row.bytes.as_chunks::<B>().0.iter().zip(pieces).enumerate()
     {
         ask(unit);
@@ -75,18 +75,20 @@ fn small<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V 
         others = _mm_fmadd_ps(added, totals, others);
         let factors = _mm512_castps128_ps512(_mm_mul_ps(factors, scales));
         let [a, b] = four::<S>(unit, 0);
-        let (numbers, _) = numbers.as_chunks::<64>();
-        let (first, second) = (load_bytes(&numbers[0]), load_bytes(&numbers[1]));
+        let (numbers, excess) = (numbers.as_chunks::<64>().0, excess.as_chunks::<64>().0);
         match order(storage) {
             Order::Straight => {
+                let [first, second] = [0, 1].map(|i| (&numbers[i], &excess[i]));
                 products[0] = fma(dots(a, first), chosen::<S, 0>(factors), products[0]);
                 products[1] = fma(dots(b, second), chosen::<S, 1>(factors), products[1]);
             }
             Order::Halves => {
-                let low = _mm512_shuffle_i64x2::<EVEN>(first, second);
-                let high = _mm512_shuffle_i64x2::<ODD>(first, second);
-                let both = _mm512_dpbusd_epi32(_mm512_setzero_si512(), a, low);
-                let both = _mm512_dpbusd_epi32(both, b, high);
+                let mut both = _mm512_setzero_si512();
+                for x in [numbers, excess] {
+                    let (first, second) = (load_bytes(&x[0]), load_bytes(&x[1]));
+                    both = _mm512_dpbusd_epi32(both, a, _mm512_shuffle_i64x2::<EVEN>(first, second));
+                    both = _mm512_dpbusd_epi32(both, b, _mm512_shuffle_i64x2::<ODD>(first, second));
+                }
                 products[0] = fma(_mm512_cvtepi32_ps(both), chosen::<S, 0>(factors), products[0]);
             }
         }
@@ -102,10 +104,12 @@ fn large<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V 
     let storage = const { Storage::ALL[S] };
     let is_q6_k = matches!(storage, Storage::Q6K);
     let (mut products, mut others) = ([zero(); 2], zero());
-    let pieces = (x.numbers.as_chunks::<256>().0.iter())
+    let pieces = (x.numbers.as_chunks::<256>().0.iter().zip(x.excess.as_chunks::<256>().0))
         .zip(x.scales.as_chunks::<32>().0)
         .zip(x.sums.as_chunks::<32>().0.iter().zip(x.halves.as_chunks::<64>().0));
-    for (unit, ((numbers, scales), (totals, halves))) in row.bytes.as_chunks::<B>().0.iter().zip(pieces) {
+    for (unit, (((numbers, excess), scales), (totals, halves))) in
+        row.bytes.as_chunks::<B>().0.iter().zip(pieces)
+    {
         ask(unit);
         let (scales, totals) = (load_eight(scales), load_eight(totals));
         let mut factors = k_factors::<S>(unit);
@@ -117,13 +121,13 @@ fn large<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V 
             factors = _mm512_mul_ps(factors, _mm512_shuffle_f32x4::<0b01_00_01_00>(scales, totals));
             others = add(others, factors);
         }
-        let (numbers, _) = numbers.as_chunks::<64>();
+        let (numbers, excess) = (numbers.as_chunks::<64>().0, excess.as_chunks::<64>().0);
         let [a, b] = four::<S>(unit, 0);
-        products[0] = fma(dots(a, load_bytes(&numbers[0])), chosen::<S, 0>(factors), products[0]);
-        products[1] = fma(dots(b, load_bytes(&numbers[1])), chosen::<S, 1>(factors), products[1]);
+        products[0] = fma(dots(a, (&numbers[0], &excess[0])), chosen::<S, 0>(factors), products[0]);
+        products[1] = fma(dots(b, (&numbers[1], &excess[1])), chosen::<S, 1>(factors), products[1]);
         let [a, b] = four::<S>(unit, 1);
-        products[0] = fma(dots(a, load_bytes(&numbers[2])), chosen::<S, 2>(factors), products[0]);
-        products[1] = fma(dots(b, load_bytes(&numbers[3])), chosen::<S, 3>(factors), products[1]);
+        products[0] = fma(dots(a, (&numbers[2], &excess[2])), chosen::<S, 2>(factors), products[0]);
+        products[1] = fma(dots(b, (&numbers[3], &excess[3])), chosen::<S, 3>(factors), products[1]);
     }
     // Sums of halves come 128 times as large; only the upper lanes hold offsets, and they are taken off.
     let (lanes, factor) = if is_q6_k { (0xffff, f32::from(moved(storage)) / 128.0) } else { (0xff00, -1.0) };
@@ -171,8 +175,9 @@ const fn places(storage: Storage, pair: usize) -> [u8; 64] {
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn dots(w: __m512i, x: __m512i) -> V {
-    _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), w, x))
+fn dots(w: __m512i, (numbers, excess): (&[u8; 64], &[u8; 64])) -> V {
+    let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, load_bytes(numbers));
+    _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(sums, w, load_bytes(excess)))
 }
 
 /// The groups of a row that fill no step.
@@ -183,8 +188,9 @@ fn rest<const S: usize>(row: &Blocks<'_>, x: Rounded<'_>, groups: Range<usize>) 
     for idx in groups {
         let Unpacked { q, a, b } = row.unpack(storage, idx);
         let mut halves = [0; 2];
-        for (i, (q, x)) in q.iter().zip(x.numbers(idx)).enumerate() {
-            halves[i / 16] += i32::from(*q) * i32::from(x.cast_signed());
+        for (i, q) in q.iter().enumerate() {
+            let [near, more] = [x.numbers(idx), x.excess(idx)].map(|x| i32::from(x[i].cast_signed()));
+            halves[i / 16] += i32::from(*q) * (near + more);
         }
         sum += (a[0] * halves[0] as f32 + a[1] * halves[1] as f32) * x.scale(idx) + b * x.sum(idx);
     }

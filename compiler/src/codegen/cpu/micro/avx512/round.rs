@@ -3,14 +3,16 @@
 //! In: vectors in single precision. Out: rows as `rounding.rs` has them, bit for bit.
 
 use std::arch::x86_64::{
-    __m128i, _mm256_add_epi32, _mm256_castsi128_si256, _mm256_dpbusd_epi32, _mm256_extract_epi32,
-    _mm256_inserti128_si256, _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi32, _mm512_and_si512,
-    _mm512_castps_si512, _mm512_cvtepi32_epi8, _mm512_cvtps_epi32, _mm512_max_epu32, _mm512_mul_ps,
-    _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_setzero_si512,
+    __m128i, __m256i, __m512i, _mm256_add_epi32, _mm256_castsi128_si256, _mm256_dpbusd_epi32,
+    _mm256_extract_epi32, _mm256_inserti128_si256, _mm256_set1_epi8, _mm256_setzero_si256,
+    _mm256_shuffle_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_cmpeq_epi32_mask,
+    _mm512_cvtepi32_epi8, _mm512_cvtps_epi32, _mm512_mask_max_epu32, _mm512_maskz_mov_epi32,
+    _mm512_max_epi32, _mm512_max_epu32, _mm512_min_epi32, _mm512_mul_ps, _mm512_reduce_max_epu32,
+    _mm512_set1_epi32, _mm512_shuffle_epi32, _mm512_sub_epi32,
 };
 
 use crate::codegen::cpu::micro::avx512::vector::{load, splat, store_half};
-use crate::codegen::cpu::micro::rounding::{Row, row_bytes, scale_of};
+use crate::codegen::cpu::micro::rounding::{Group, Row, held, row_bytes, scale_of};
 use crate::codegen::cpu::micro::view::QuantiseView;
 
 #[inline]
@@ -22,43 +24,73 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
         let mut row = Row::new(row, k);
         let n = job.group / 32;
         for (idx, x) in x.chunks(n).enumerate() {
-            let (scale, by) = scale_of(largest(x));
+            let mut most = 0;
             for (i, x) in x.iter().enumerate() {
-                let (numbers, halves) = rounded(x, by);
-                row.put(idx * n + i, numbers, scale, halves);
+                let (large, size, others) = largest(x);
+                row.note(idx * n + i, large);
+                most = held(n == 1, size, others).max(most);
+            }
+            let (scale, by) = scale_of(f32::from_bits(most));
+            for (i, x) in x.iter().enumerate() {
+                row.put(idx * n + i, rounded(x, by), scale);
             }
         }
     }
 }
 
+/// Which four of 32 numbers hold the largest size, that size, and the largest of the others, as bits.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn largest(x: &[[u8; 128]]) -> f32 {
-    let mut most = _mm512_setzero_si512();
-    for x in x.as_flattened().as_chunks::<64>().0 {
-        let size = _mm512_and_si512(_mm512_castps_si512(load(x)), _mm512_set1_epi32(i32::MAX));
-        most = _mm512_max_epu32(most, size);
-    }
-    f32::from_bits(_mm512_reduce_max_epu32(most))
+fn largest(x: &[u8; 128]) -> (u8, u32, u32) {
+    let (x, _) = x.as_chunks::<64>();
+    let (first, second) = (of_fours(&x[0]), of_fours(&x[1]));
+    let most = _mm512_reduce_max_epu32(_mm512_max_epu32(first, second));
+    let all = _mm512_set1_epi32(most.cast_signed());
+    let are_most = [_mm512_cmpeq_epi32_mask(first, all), _mm512_cmpeq_epi32_mask(second, all)];
+    let are_most = u32::from(are_most[0]) | u32::from(are_most[1]) << 16;
+    let large = are_most.trailing_zeros() / 4;
+    let others = !(0b1111 << (4 * large));
+    let first = _mm512_maskz_mov_epi32(others as u16, first);
+    let both = _mm512_mask_max_epu32(first, (others >> 16) as u16, first, second);
+    (large as u8, most, _mm512_reduce_max_epu32(both))
+}
+
+/// The largest size of each four numbers, as bits, in each of their lanes.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn of_fours(x: &[u8; 64]) -> __m512i {
+    let sizes = _mm512_and_si512(_mm512_castps_si512(load(x)), _mm512_set1_epi32(i32::MAX));
+    let twos = _mm512_max_epu32(sizes, _mm512_shuffle_epi32::<0b10_11_00_01>(sizes));
+    _mm512_max_epu32(twos, _mm512_shuffle_epi32::<0b01_00_11_10>(twos))
 }
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn rounded(x: &[u8; 128], by: f32) -> ([u8; 32], [i32; 2]) {
+fn rounded(x: &[u8; 128], by: f32) -> Group {
     let (x, _) = x.as_chunks::<64>();
-    let first = whole(&x[0], by);
-    let second = whole(&x[1], by);
-    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(first), second);
+    let [(first, more), (second, still_more)] = [whole(&x[0], by), whole(&x[1], by)];
+    let (both, beyond) = (joined(first, second), joined(more, still_more));
     let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), both);
+    let sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), beyond);
     let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b10_11_00_01>(sums));
     let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01_00_11_10>(sums));
-    let mut numbers = [0; 32];
+    let (mut numbers, mut excess) = ([0; 32], [0; 32]);
     store_half(both, &mut numbers);
-    (numbers, [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)])
+    store_half(beyond, &mut excess);
+    Group { numbers, excess, halves: [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)] }
 }
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn whole(x: &[u8; 64], by: f32) -> __m128i {
-    _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(load(x), splat(by))))
+fn joined(a: __m128i, b: __m128i) -> __m256i {
+    _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b)
+}
+
+/// Numbers of up to 127, and what they exceed it by.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn whole(x: &[u8; 64], by: f32) -> (__m128i, __m128i) {
+    let whole = _mm512_cvtps_epi32(_mm512_mul_ps(load(x), splat(by)));
+    let near = _mm512_max_epi32(_mm512_min_epi32(whole, _mm512_set1_epi32(127)), _mm512_set1_epi32(-127));
+    (_mm512_cvtepi32_epi8(near), _mm512_cvtepi32_epi8(_mm512_sub_epi32(whole, near)))
 }
