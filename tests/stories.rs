@@ -4,7 +4,7 @@
 //! Every case is also compiled, run slowly and compared with the reference, so that a story never tells of a kernel
 //! that is wrong. A first line `# target: NAME` picks another device than `cpu-avx512`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::graph::Graph;
@@ -151,7 +151,7 @@ fn one_token_reads_what_lies_in_its_window_and_nothing_before() {
     for target in ["cpu-avx512", "cuda-sm90"] {
         let options = Options::for_target(Target::named(target).expect("a named target"));
         let read = |window: Option<usize>| {
-            let graph = block(window.map(|size| Window { size, from: 0 }));
+            let graph = block(window.map(|size| Window { size, full: BTreeSet::new() }));
             compile(&graph, &options).expect("a block that compiles").story.totals().0
         };
         // The caches are a quarter full; 64 positions are taken at a time.

@@ -30,8 +30,8 @@ pub struct Config {
     pub ff: usize,
     /// The experts of all other blocks.
     pub experts: Option<Experts>,
-    /// How many blocks at the start are dense although there are experts.
-    pub n_dense: usize,
+    /// The blocks that are dense although there are experts.
+    pub dense: BTreeSet<usize>,
     /// Whether the output head is the token table.
     pub tied: bool,
     /// The matrices that have a bias, by the names layers have for them.
@@ -88,12 +88,12 @@ pub struct Grouped {
 }
 
 /// A limit to how far back tokens see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// How many positions, the token's own included.
     pub size: usize,
-    /// The first block that has the limit.
-    pub from: usize,
+    /// The blocks that have no limit.
+    pub full: BTreeSet<usize>,
 }
 
 /// Attention whose keys and values are read from one small vector per position.
@@ -222,7 +222,7 @@ pub enum Scaling {
 impl Config {
     /// The experts of a block, unless it is dense.
     pub fn experts_of(&self, layer: usize) -> Option<&Experts> {
-        self.experts.as_ref().filter(|_| layer >= self.n_dense)
+        self.experts.as_ref().filter(|_| !self.dense.contains(&layer))
     }
 
     /// The same structure, small enough for the slow evaluator.
@@ -251,13 +251,13 @@ impl Experts {
 impl Grouped {
     /// How many positions a token sees in a block, if not all.
     pub fn window_of(&self, layer: usize) -> Option<usize> {
-        self.window.filter(|window| layer >= window.from).map(|window| window.size)
+        self.window.as_ref().filter(|window| !window.full.contains(&layer)).map(|window| window.size)
     }
 }
 
 impl Family {
     fn shrunk(&self) -> Self {
-        let window = |own: &Grouped| own.window.map(|window| Window { size: 5, ..window });
+        let window = |own: &Grouped| own.window.clone().map(|window| Window { size: 5, ..window });
         let grouped =
             |own: &Grouped| Grouped { n_heads: 4, n_kv: 2, head: 32, window: window(own), ..own.clone() };
         match self {

@@ -93,11 +93,6 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// How long a list is, where the file has one.
-    pub fn n_listed(self, key: Key) -> usize {
-        self.value(key).and_then(Value::as_list).map_or(0, List::len)
-    }
-
     /// The numbers of a small tensor in single precision, where the file has it.
     pub fn numbers(self, name: &str) -> Option<Vec<f32>> {
         let own =

@@ -15,7 +15,7 @@ use fusebox_compiler::reference::{Bindings, Stored};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks::model;
-use fusebox_models::config::{Config, Experts, Family, Gate, Pairing, Scaling};
+use fusebox_models::config::{Config, Experts, Family, Gate, Pairing, Scaling, Window};
 use fusebox_models::naming::tensors::{BIAS, expert, names};
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
@@ -186,7 +186,7 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
     facts.extend(object(match &config.family {
         Family::Llama(own) | Family::Qwen3(own) => json!({
             "attention.head_count": own.n_heads, "attention.head_count_kv": own.n_kv,
-            "attention.key_length": own.head, "attention.sliding_window": own.window.map(|window| window.size),
+            "attention.key_length": own.head, "attention.sliding_window": own.window.as_ref().map(|window| window.size),
         }),
         Family::DeepSeek(own) if own.is_joint => json!({
             "attention.head_count": own.n_heads, "attention.q_lora_rank": own.q_lora,
@@ -212,7 +212,7 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
             "expert_count": own.n, "expert_used_count": own.n_used, "expert_shared_count": own.n_shared,
             "expert_feed_forward_length": own.ff, "expert_gating_func": gate, "expert_weights_norm": own.renorm,
             "expert_weights_scale": own.scale, "expert_group_count": groups.0,
-            "expert_group_used_count": groups.1, "leading_dense_block_count": config.n_dense,
+            "expert_group_used_count": groups.1, "leading_dense_block_count": config.dense.len(),
         })));
     }
     facts
@@ -236,8 +236,8 @@ fn published_facts(config: &Config) -> Map<String, Json> {
     facts.extend(object(match &config.family {
         Family::Llama(own) | Family::Qwen3(own) => json!({
             "num_attention_heads": own.n_heads, "num_key_value_heads": own.n_kv, "head_dim": own.head,
-            "sliding_window": own.window.map(|window| window.size), "use_sliding_window": own.window.is_some(),
-            "max_window_layers": own.window.map(|window| window.from),
+            "sliding_window": own.window.as_ref().map(|window| window.size), "use_sliding_window": own.window.is_some(),
+            "layer_types": own.window.as_ref().map(|window| layer_types(config, window)),
         }),
         Family::DeepSeek(own) => json!({
             "num_attention_heads": own.n_heads, "q_lora_rank": own.q_lora, "kv_lora_rank": own.kv_lora,
@@ -246,9 +246,16 @@ fn published_facts(config: &Config) -> Map<String, Json> {
     }));
     if let Some(own) = &config.experts {
         facts.extend(object(published_experts(own)));
-        facts.insert("first_k_dense_replace".to_owned(), json!(config.n_dense));
+        facts.insert("mlp_only_layers".to_owned(), json!(config.dense));
     }
     facts
+}
+
+fn layer_types(config: &Config, window: &Window) -> Vec<&'static str> {
+    let is_full = |layer| window.full.contains(&layer);
+    (0..config.n_layers)
+        .map(|layer| if is_full(layer) { "full_attention" } else { "sliding_attention" })
+        .collect()
 }
 
 fn published_experts(own: &Experts) -> Json {

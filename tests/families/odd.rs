@@ -4,6 +4,8 @@
 //! In: a config of each kind. Out: a session's logits, behind a prefill in chunks and behind each token after it, equal
 //! to those of the graph as its author wrote it, evaluated slowly.
 
+use std::collections::BTreeSet;
+
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::reference::evaluate;
@@ -37,7 +39,7 @@ pub(crate) fn small(family: Family, format: Format) -> Config {
         context: 48,
         ff: 96,
         experts: None,
-        n_dense: 0,
+        dense: BTreeSet::new(),
         tied: true,
         formats: Formats::Uniform(format),
         rope: Rope { theta: 1e4, pairing: Pairing::Halves, scaling: Scaling::None },
@@ -145,11 +147,14 @@ fn seven_query_heads_share_each_of_width_48_with_biases() {
 #[test]
 fn windows_may_be_shorter_than_tiles_and_chunks() {
     for size in [1, 3, 18] {
-        let heads = Grouped { window: Some(Window { size, from: 0 }), ..grouped(4, 2, 24) };
+        let heads = Grouped { window: Some(Window { size, full: BTreeSet::new() }), ..grouped(4, 2, 24) };
         in_folder(&format!("window-{size}"), "mistral", &small(Family::Llama(heads), Format::BF16));
     }
-    let heads = Grouped { window: Some(Window { size: 5, from: 1 }), qk_norm: true, ..grouped(4, 2, 24) };
-    in_folder("window-later", "qwen3", &small(Family::Qwen3(heads), Format::F16));
+    for (name, full) in [("window-later", [0].into()), ("window-first-and-last", [1, 2].into())] {
+        let heads = Grouped { window: Some(Window { size: 5, full }), qk_norm: true, ..grouped(4, 2, 24) };
+        let own = small(Family::Qwen3(heads), Format::F16);
+        in_folder(name, "qwen3", &Config { n_layers: 4, ..own });
+    }
 }
 
 #[test]
@@ -168,9 +173,18 @@ fn several_blocks_may_be_dense_before_experts_in_groups() {
         Experts { n_shared: 1, gate: Gate::Sigmoid, is_biased: true, scale: 1.8, groups, ..experts(12, 4) };
     let own = small(Family::DeepSeek(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
-    let config = Config { n_layers: 4, n_dense: 3, experts: Some(sparse), rope, ..own };
+    let config = Config { n_layers: 4, dense: [0, 1, 2].into(), experts: Some(sparse), rope, ..own };
     in_gguf("dense-3", "deepseek2", &config);
     in_folder("dense-3", "deepseek_v3", &config);
+}
+
+#[test]
+fn dense_blocks_and_those_with_experts_may_take_turns() {
+    let heads = Grouped { qk_norm: true, ..grouped(2, 1, 16) };
+    let own = small(Family::Qwen3(heads), Format::F32);
+    let config = Config { n_layers: 4, dense: [0, 2].into(), experts: Some(experts(4, 2)), ..own };
+    in_gguf("turns", "qwen3moe", &config);
+    in_folder("turns", "qwen3_moe", &config);
 }
 
 #[test]

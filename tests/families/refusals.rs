@@ -32,7 +32,7 @@ fn sparse() -> Made {
     let experts = Experts { gate: Gate::Sigmoid, is_biased: true, groups, ..experts(8, 2) };
     let own = small(Family::DeepSeek(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
-    good(&Config { n_dense: 1, experts: Some(experts), rope, ..own })
+    good(&Config { dense: [0].into(), experts: Some(experts), rope, ..own })
 }
 
 /// Each fact, changed alone, makes the file senseless in the words that follow.
@@ -124,8 +124,6 @@ fn senseless_facts_of_a_folder_are_sentences() {
     let own = small(Family::Qwen3(heads), Format::F32);
     let made = good(&Config { experts: Some(experts(4, 2)), ..own });
     for (key, value, expected) in [
-        ("decoder_sparse_step", json!(2), "expected 1, found 2"),
-        ("mlp_only_layers", json!([1]), "expected no blocks"),
         ("hidden_act", json!("gelu"), "expected silu, found gelu"),
         ("partial_rotary_factor", json!(0.5), "whole heads are turned"),
         ("num_experts_per_tok", json!(5), "at most the 4 experts"),

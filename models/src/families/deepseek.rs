@@ -54,9 +54,9 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     // A sigmoid came with weights that add up to one; GGUF says so where they do.
     let by_default = gate == Gate::Sigmoid && facts.kind() == Kind::Safetensors;
     let found = sizes::experts(facts, gate, facts.flag(RENORM).unwrap_or(by_default))?;
-    let Some((experts, n_dense)) = found else { return Ok(backbone) };
+    let Some((experts, dense)) = found else { return Ok(backbone) };
     let groups = groups(facts, &experts)?;
-    Ok(Config { experts: Some(Experts { groups, ..experts }), n_dense, ..backbone })
+    Ok(Config { experts: Some(Experts { groups, ..experts }), dense, ..backbone })
 }
 
 /// The sizes of latent attention. New GGUF files tell the sizes of heads beside those of what is cached.
@@ -165,7 +165,7 @@ pub fn deepseek_v2_lite() -> Config {
             groups: None,
             is_joint: false,
         }),
-        n_dense: 1,
+        dense: [0].into(),
         tied: false,
         biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),

@@ -60,7 +60,7 @@ pub fn llama_3_2_1b() -> Config {
         },
         ff: 8192,
         experts: None,
-        n_dense: 0,
+        dense: BTreeSet::new(),
         tied: true,
         biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
@@ -70,7 +70,7 @@ pub fn llama_3_2_1b() -> Config {
 
 /// Mistral-7B-v0.1.
 pub fn mistral_7b() -> Config {
-    let window = Some(Window { size: 4096, from: 0 });
+    let window = Some(Window { size: 4096, full: BTreeSet::new() });
     Config {
         family: Family::Llama(Grouped { n_heads: 32, n_kv: 8, head: 128, qk_norm: false, window }),
         hidden: 4096,

@@ -44,9 +44,9 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let rope = rope(facts, 1e6, Pairing::Halves, heads.head)?;
     // GGUF does not say that weights add up to one: they always do.
     let renorm = facts.flag(RENORM).unwrap_or(matches!(facts.kind(), Kind::Gguf { .. }));
-    let (experts, n_dense) = experts_of(facts, Gate::Softmax, renorm)?.unzip();
+    let (experts, dense) = experts_of(facts, Gate::Softmax, renorm)?.unzip();
     let backbone = backbone(facts, Family::Qwen3(heads), rope)?;
-    Ok(Config { experts, n_dense: n_dense.unwrap_or(0), ..backbone })
+    Ok(Config { experts, dense: dense.unwrap_or_default(), ..backbone })
 }
 
 /// Qwen3-0.6B.
@@ -61,7 +61,7 @@ pub fn qwen3_0_6b() -> Config {
         rope: Rope { theta: 1e6, pairing: Pairing::Halves, scaling: Scaling::None },
         ff: 3072,
         experts: None,
-        n_dense: 0,
+        dense: BTreeSet::new(),
         tied: true,
         biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),

@@ -12,9 +12,9 @@ use fusebox_runtime::error::Error;
 use crate::config::{Config, Experts, Family, Formats, Gate, Grouped, Groups, Rope, Window};
 use crate::facts::Facts;
 use crate::naming::keys::{
-    ACTIVATION, CONTEXT, DENSE, DENSE_LIST, EPS, EXPERT_FF, EXPERTS, EXPERTS_EVERY, EXPERTS_SHARED,
-    EXPERTS_USED, EXTRA_LAYERS, FF, GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES,
-    LAYERS, TIED, TURNED, TURNED_PART, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_USED,
+    ACTIVATION, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF, GROUPS,
+    GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, TIED, TURNED, TURNED_PART, VALUE,
+    WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
 
@@ -36,7 +36,7 @@ pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<C
         rope,
         ff: facts.count(FF)?,
         experts: None,
-        n_dense: 0,
+        dense: BTreeSet::new(),
         tied: facts.flag(TIED).unwrap_or(!facts.has("output")),
         biased: biased(facts),
         formats: Formats::Uniform(Format::F32),
@@ -111,34 +111,30 @@ pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Opt
         return Ok(None);
     }
     let Some(size) = facts.count_or_none(WINDOW)? else { return Ok(None) };
-    let from = match facts.words(LAYER_TYPES) {
-        None => facts.size_if(WINDOW_FROM)?.unwrap_or(from),
-        Some(words) => {
-            let from = words.iter().take_while(|word| *word == "full_attention").count();
-            if words[from..].iter().any(|word| word != "sliding_attention") {
-                let what = "expected full_attention, then sliding_attention to the end, found another order";
-                return Err(facts.refused(LAYER_TYPES, what.to_owned()));
-            }
-            from
-        }
+    let Some(words) = facts.words(LAYER_TYPES) else {
+        let from = facts.size_if(WINDOW_FROM)?.unwrap_or(from);
+        return Ok(Some(Window { size, full: (0..from.min(n_layers(facts)?)).collect() }));
     };
-    Ok(Some(Window { size, from }))
+    let known = ["full_attention", "sliding_attention"];
+    if let Some(word) = words.iter().find(|word| !known.contains(&word.as_str())) {
+        return Err(facts.refused(LAYER_TYPES, format!("expected {}, found {word}", known.join(" or "))));
+    }
+    let full = (0..words.len()).filter(|layer| words[*layer] == known[0]).collect();
+    Ok(Some(Window { size, full }))
 }
 
-/// The experts, if there are any, and how many blocks at the start have none. The file is asked for all but what
-/// families differ in: how weights are made, and in which groups experts come.
-pub(super) fn experts(facts: Facts<'_>, gate: Gate, renorm: bool) -> Result<Option<(Experts, usize)>, Error> {
-    let n_dense = facts.size_if(DENSE)?.unwrap_or(0);
+/// The experts, if there are any, and the blocks that have none. The file is asked for all but what families differ in:
+/// how weights are made, and in which groups experts come. Which blocks have experts is seen by what they store, so the
+/// many ways to say it need not be known.
+pub(super) fn experts(
+    facts: Facts<'_>,
+    gate: Gate,
+    renorm: bool,
+) -> Result<Option<(Experts, BTreeSet<usize>)>, Error> {
     let Some(n) = facts.count_or_none(EXPERTS)? else { return Ok(None) };
-    if n_dense >= n_layers(facts)? {
-        return Ok(None);
-    }
-    if facts.n_listed(DENSE_LIST) > 0 {
-        return Err(facts.refused(DENSE_LIST, "expected no blocks, found some".to_owned()));
-    }
-    if let Some(every) = facts.count_if(EXPERTS_EVERY)?.filter(|every| *every != 1) {
-        return Err(facts.refused(EXPERTS_EVERY, format!("expected 1, found {every}")));
-    }
+    let has_router = |layer: &usize| facts.has(&format!("blk.{layer}.ffn_gate_inp"));
+    let (sparse, dense): (BTreeSet<usize>, BTreeSet<usize>) = (0..n_layers(facts)?).partition(has_router);
+    let Some(first) = sparse.first() else { return Ok(None) };
     let n_used = facts.count(EXPERTS_USED)?;
     if n_used > n {
         return Err(facts.refused(EXPERTS_USED, format!("expected at most the {n} experts, found {n_used}")));
@@ -147,7 +143,7 @@ pub(super) fn experts(facts: Facts<'_>, gate: Gate, renorm: bool) -> Result<Opti
         Some(ff) => ff,
         None => (facts.count(FF)? / n_used).max(1),
     };
-    let at = |part: &str| format!("blk.{n_dense}.{part}");
+    let at = |part: &str| format!("blk.{first}.{part}");
     let experts = Experts {
         n,
         n_used,
@@ -160,7 +156,7 @@ pub(super) fn experts(facts: Facts<'_>, gate: Gate, renorm: bool) -> Result<Opti
         groups: None,
         is_joint: facts.has(&at("ffn_gate_up_exps")),
     };
-    Ok(Some((experts, n_dense)))
+    Ok(Some((experts, dense)))
 }
 
 /// The groups of experts, if a token uses some of them only; each is as good as its `n_best` together.

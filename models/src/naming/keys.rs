@@ -156,12 +156,6 @@ pub const GATE: Key = key("expert_gating_func", &["scoring_func"]);
 pub const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
 /// What the weights are multiplied by in the end.
 pub const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
-/// How many blocks at the start are dense.
-pub const DENSE: Key = key("leading_dense_block_count", &["first_k_dense_replace"]);
-/// Every how many blocks have experts.
-pub const EXPERTS_EVERY: Key = config(&["moe_layer_freq", "decoder_sparse_step"]);
-/// Blocks that are dense wherever they are.
-pub const DENSE_LIST: Key = config(&["mlp_only_layers"]);
 
 #[cfg(test)]
 mod tests {

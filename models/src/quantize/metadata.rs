@@ -57,7 +57,8 @@ pub(super) fn pairs(
     }
     if let Some(sizes) = &config.experts {
         experts(&mut to, sizes);
-        to.count("leading_dense_block_count", config.n_dense);
+        let n_dense = (0..).take_while(|layer| config.dense.contains(layer)).count();
+        to.count("leading_dense_block_count", n_dense);
     }
     yarn(&mut to, facts, config)?;
     Ok(to.pairs)
@@ -69,7 +70,7 @@ fn grouped(to: &mut Pairs, heads: &Grouped) {
     to.count("attention.key_length", heads.head);
     to.count("attention.value_length", heads.head);
     to.count("rope.dimension_count", heads.head);
-    if let Some(window) = heads.window {
+    if let Some(window) = &heads.window {
         to.count("attention.sliding_window", window.size);
     }
 }
