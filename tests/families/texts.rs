@@ -87,14 +87,14 @@ fn check(name: &str, config: &Config) {
 
 #[test]
 fn texts_with_windows_know_nothing_of_each_other() {
-    let window = Some(Window { size: 5, from: 0 });
+    let window = Some(Window { size: 5, full: [1].into() });
     check("texts-window", &small(Family::Llama(Grouped { window, ..grouped(4, 2, 16) }), Format::F32));
 }
 
 #[test]
 fn texts_of_latents_and_experts_know_nothing_of_each_other() {
     let own = small(Family::DeepSeek(latent(false)), Format::F32);
-    check("texts-latents", &Config { experts: Some(experts(4, 2)), n_dense: 1, ..own });
+    check("texts-latents", &Config { experts: Some(experts(4, 2)), dense: [0].into(), ..own });
 }
 
 #[test]
