@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
+use fusebox_compiler::program::Program;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
@@ -121,8 +122,34 @@ impl Model {
         options: &Options,
         cache: &mut Cache,
     ) -> Result<Session, Error> {
+        let programs = self.programs(settings, options, cache)?;
+        self.start(device, programs, settings)
+    }
+
+    /// The programs of a session: one token, and up to a chunk of them.
+    ///
+    /// # Errors
+    /// Where the context is longer than the model's, or a graph does not compile.
+    pub fn programs(
+        &self,
+        settings: &Settings,
+        options: &Options,
+        cache: &mut Cache,
+    ) -> Result<[Program; 2], Error> {
         let [decode, prefill] = self.graphs(settings)?;
-        let programs = [cache.program(&decode, options)?, cache.program(&prefill, options)?];
+        Ok([cache.program(&decode, options)?, cache.program(&prefill, options)?])
+    }
+
+    /// A session with programs that were made with these settings.
+    ///
+    /// # Errors
+    /// Where the device refuses them.
+    pub fn start(
+        &self,
+        device: Box<dyn Device>,
+        programs: [Program; 2],
+        settings: &Settings,
+    ) -> Result<Session, Error> {
         let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
         Session::new(device, programs, &weights, settings.context, self.config.vocab)
     }

@@ -335,4 +335,8 @@ impl Device for CpuDevice {
     fn footprint(&self) -> Footprint {
         self.footprint
     }
+
+    fn free(&self) -> Option<usize> {
+        None
+    }
 }

@@ -76,8 +76,9 @@ impl Session {
         }
         let width = outputs_of(&decode.plan)[rows].shape.max_len();
         let outputs = (rows, ids);
-        let decode = Shape::load(&mut *device, decode.plan, weights)?;
+        // What needs more memory goes first, so that the other one finds it there.
         let prefill = Shape::load(&mut *device, prefill.plan, weights)?;
+        let decode = Shape::load(&mut *device, decode.plan, weights)?;
         Ok(Self { device, decode, prefill, position: 0, last: 1, context, n_vocab, width, outputs })
     }
 
