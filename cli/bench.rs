@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::kernels::bytes_of_replay;
 use crate::machine;
-use crate::opening::{Opened, Which, n_threads};
+use crate::opening::{Context, Opened, Which, n_threads};
 use crate::output::{note, print, table};
 use crate::progress::Progress;
 
@@ -142,14 +142,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let mut opened = arguments.which.open(&mut Progress::new(1))?;
     let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
-    let most = match arguments.context {
-        None => opened.model.config.context,
-        asked @ Some(_) => opened.context(asked)?,
-    };
+    opened.is_quiet = arguments.output != Form::Md;
+    let most = arguments.context.unwrap_or(opened.model.config.context);
     if needed > most {
         return Err(format!("the longest test has {needed} tokens; at most {most} are possible"));
     }
-    let context = opened.context(arguments.context)?.max(needed);
+    let context = opened.context(arguments.context)?.at_least(needed);
     let mut all = Vec::new();
     for n_threads in threads {
         all.extend(measure(&mut opened, &tests, n_threads, context, arguments.repeats)?);
@@ -188,7 +186,7 @@ fn measure(
     opened: &mut Opened,
     tests: &[Test],
     n_threads: usize,
-    context: usize,
+    context: Context,
     n_repeats: usize,
 ) -> Result<Vec<Measured>, String> {
     let mut progress = Progress::new(tests.len() + 1);

@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     progress.begin("compiling");
     let scored = if arguments.all { Scored::All } else { Scored::Last };
     // Texts of any usual length share a program.
-    let context = opened.context(None)?.max(tokens.len());
+    let context = opened.context(None)?.at_least(tokens.len());
     let mut session = opened.session(n_threads, context, scored)?;
     drop(progress);
     let mut rows = Vec::new();

@@ -14,18 +14,19 @@ use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
-use fusebox_runtime::device as runtime;
 use fusebox_runtime::device::cpu::CpuDevice;
-use fusebox_runtime::device::gpu::cuda::CudaDevice;
+use fusebox_runtime::device::gpu::cuda::{Cuda, CudaDevice};
 use fusebox_runtime::device::gpu::driver::Driver;
 use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
+use fusebox_runtime::device::{self as runtime, Footprint};
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
 use crate::devices::Device;
 use crate::machine;
-use crate::progress::Progress;
+use crate::output::{bytes, note};
+use crate::progress::{Progress, handing_over};
 
 /// The file of the default model.
 const DEFAULT_MODEL: &str = "story.gguf";
@@ -47,6 +48,9 @@ pub(crate) struct Which {
     /// The device to run on: auto, cpu, cuda, vulkan or metal.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     device: String,
+    /// The most memory of a GPU to take, in MiB [default: all that is free].
+    #[arg(long, value_name = "MIB")]
+    gpu_memory: Option<usize>,
     /// Compute in single precision throughout, caches included.
     #[arg(long)]
     precise: bool,
@@ -74,6 +78,39 @@ pub(crate) struct Opened {
     level: Level,
     numbers: Numbers,
     kv_type: DType,
+    /// The most bytes that a GPU may hold.
+    gpu_memory: Option<usize>,
+    /// Whether nothing is told on the way.
+    pub(crate) is_quiet: bool,
+}
+
+/// How long a text may be: as long as there is memory for, within these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Context {
+    least: usize,
+    most: usize,
+}
+
+impl Context {
+    /// So many tokens and no fewer.
+    pub(crate) fn of(n_tokens: usize) -> Self {
+        Self { least: n_tokens, most: n_tokens }
+    }
+
+    /// The same, for no fewer tokens.
+    pub(crate) fn at_least(self, n_tokens: usize) -> Self {
+        Self { least: self.least.max(n_tokens), most: self.most.max(n_tokens) }
+    }
+
+    /// The longest context that fits into free memory, by what the longest of all needs; the shortest where none does.
+    fn fitting(self, needed: &Footprint, chunk: usize, free: usize) -> usize {
+        if needed.bytes() <= free {
+            return self.most;
+        }
+        let each = needed.state.div_ceil(self.most + chunk).max(1);
+        let for_caches = free.saturating_sub(needed.bytes() - needed.state);
+        (for_caches / each).saturating_sub(chunk).clamp(self.least, self.most)
+    }
 }
 
 impl Which {
@@ -99,26 +136,28 @@ impl Which {
             Some(KvType::F16) | None => DType::F16,
         };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
-        Ok(Opened { model, device, cache, options, level, numbers, kv_type })
+        let gpu_memory = self.gpu_memory.map(|mebibytes| mebibytes << 20);
+        let is_quiet = false;
+        Ok(Opened { model, device, cache, options, level, numbers, kv_type, gpu_memory, is_quiet })
     }
 }
 
 impl Opened {
     /// The context to use where one may be asked for.
-    pub(crate) fn context(&self, asked: Option<usize>) -> Result<usize, String> {
+    pub(crate) fn context(&self, asked: Option<usize>) -> Result<Context, String> {
         let most = self.model.config.context;
         match asked {
-            None => Ok(most.min(DEFAULT_CONTEXT)),
-            Some(asked) if (1..=most).contains(&asked) => Ok(asked),
+            None => Ok(Context { least: 1, most: most.min(DEFAULT_CONTEXT) }),
+            Some(asked) if (1..=most).contains(&asked) => Ok(Context::of(asked)),
             Some(asked) => Err(format!("--context is {asked}; this model has 1 to {most}")),
         }
     }
 
-    /// A session at the start of a text.
+    /// A session at the start of a text, which may be as long as there is memory for.
     pub(crate) fn session(
         &mut self,
         n_threads: usize,
-        context: usize,
+        context: Context,
         scored: Scored,
     ) -> Result<Session, String> {
         self.session_of_texts(n_threads, context, scored, 1)
@@ -128,14 +167,42 @@ impl Opened {
     pub(crate) fn session_of_texts(
         &mut self,
         n_threads: usize,
-        context: usize,
+        context: Context,
         scored: Scored,
         n_texts: usize,
     ) -> Result<Session, String> {
-        let settings = self.settings(context, scored);
-        let device = self.started(n_threads).map_err(|error| error.to_string())?;
-        let session = self.model.session_of_texts(device, &settings, n_texts, &self.options, &mut self.cache);
-        session.map_err(|error| error.to_string())
+        // Texts that are gone on with together are scored as one replay, and none has its best chosen.
+        let scored = match scored {
+            Scored::Best(_) if n_texts > 1 => Scored::Last,
+            asked => asked,
+        };
+        self.fitting(n_threads, context, scored, n_texts).map_err(|error| error.to_string())
+    }
+
+    fn fitting(
+        &mut self,
+        n_threads: usize,
+        context: Context,
+        scored: Scored,
+        n_texts: usize,
+    ) -> Result<Session, Error> {
+        let device = self.started(n_threads)?;
+        let mut settings = self.settings(context.most, scored);
+        let mut programs = self.model.programs(&settings, &self.options, &mut self.cache)?;
+        if let Some(free) = device.free() {
+            let mut needed = Footprint::of(&programs.each_ref().map(|program| &program.plan));
+            needed.state *= n_texts;
+            let fits = context.fitting(&needed, settings.chunk, free);
+            if fits < context.most {
+                settings = self.settings(fits, scored);
+                programs = self.model.programs(&settings, &self.options, &mut self.cache)?;
+            }
+        }
+        if self.device != Device::Cpu && !self.is_quiet {
+            tell_needs(&programs, settings.context, &*device);
+        }
+        let together = self.model.together(&settings, n_texts, &self.options, &mut self.cache)?;
+        self.model.start(device, programs, together, &settings)
     }
 
     fn settings(&self, context: usize, scored: Scored) -> Settings {
@@ -154,26 +221,39 @@ impl Opened {
     /// The programs of a session on another device.
     pub(crate) fn programs(
         &mut self,
-        context: usize,
+        context: Context,
         scored: Scored,
         target: Target,
     ) -> Result<[Program; 2], String> {
         let options = Options { target, ..self.options.clone() };
-        let graphs = self.model.graphs(&self.settings(context, scored));
-        let [decode, prefill] = graphs.map_err(|error| error.to_string())?;
-        let mut program = |graph| self.cache.program(graph, &options).map_err(|error| error.to_string());
-        Ok([program(&decode)?, program(&prefill)?])
+        let settings = self.settings(context.most, scored);
+        self.model.programs(&settings, &options, &mut self.cache).map_err(|error| error.to_string())
     }
 
     fn started(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
+        let tell = || handing_over(self.is_quiet);
+        let limit = self.gpu_memory;
         match (self.device, self.device.interface()) {
-            (_, Some(interface)) => Ok(Box::new(GraphicsDevice::new(Driver::open(interface)?))),
-            (Device::Cuda, None) => Ok(Box::new(CudaDevice::open()?)),
+            (_, Some(interface)) => {
+                Ok(Box::new(GraphicsDevice::new(Driver::open(interface)?, limit, tell())))
+            }
+            (Device::Cuda, None) => {
+                Ok(Box::new(CudaDevice::new(Cuda::open(self.numbers == Numbers::Single)?, limit, tell())))
+            }
             (Device::Cpu | Device::Vulkan | Device::Metal, None) => {
                 Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?))
             }
         }
     }
+}
+
+/// Says what is about to be taken of a device's memory.
+fn tell_needs(programs: &[Program; 2], context: usize, device: &dyn runtime::Device) {
+    let needed = Footprint::of(&programs.each_ref().map(|program| &program.plan));
+    let [weights, arena, state] = [needed.weights, needed.arena, needed.state].map(|n| bytes(n as f64));
+    let free = device.free().map_or_else(String::new, |free| format!("; {} free", bytes(free as f64)));
+    let device = device.describe();
+    note(&format!("{device}: weights {weights}, caches of {context} tokens {state}, arena {arena}{free}"));
 }
 
 /// What the environment asks for: options, for the target that fits the level of instructions.
@@ -223,4 +303,22 @@ pub(crate) fn default_model() -> Result<PathBuf, String> {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         format!("the default model {DEFAULT_MODEL} is in none of {}; name a model with -m", places.join(", "))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_is_as_long_as_memory_lets_it_be() {
+        // A cache of 100 tokens and a chunk of 28 takes 10 bytes each.
+        let needed = Footprint { weights: 5000, arena: 1000, state: 1280, ..Footprint::default() };
+        let context = Context { least: 1, most: 100 };
+        assert_eq!(context.fitting(&needed, 28, 7280), 100);
+        assert_eq!(context.fitting(&needed, 28, 7279), 99);
+        assert_eq!(context.fitting(&needed, 28, 6000 + 280 + 70), 7);
+        assert_eq!(context.fitting(&needed, 28, 6000), 1);
+        assert_eq!(context.at_least(40).fitting(&needed, 28, 0), 40);
+        assert_eq!(Context::of(100).fitting(&needed, 28, 0), 100);
+    }
 }

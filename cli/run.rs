@@ -169,6 +169,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut progress = Progress::new(3);
     let start = Instant::now();
     let mut opened = arguments.which.open(&mut progress)?;
+    opened.is_quiet = arguments.json;
     let context = opened.context(arguments.context)?;
     let tokenizer = match Tokenizer::open(opened.model.checkpoint()) {
         Ok(tokenizer) => Some(tokenizer),

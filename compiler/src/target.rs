@@ -26,6 +26,12 @@ pub struct Target {
     pub tokens_per_task: usize,
     /// Vectors whose products with the matrices picked for them one task computes; one where code does not sort them.
     pub picks_per_task: usize,
+    /// Rows of a weight that one task multiplies with many tokens.
+    pub rows_of_many: usize,
+    /// Elements of a row that are unpacked at a time, whole blocks of 32.
+    pub unpacked_per_step: i64,
+    /// Whether products that unpack a weight want the other factor in a tile as well: matrix units do.
+    pub stages: bool,
     /// Cached positions that attention takes at a time.
     pub positions_per_step: usize,
     /// Whether products want quantised weights unpacked into a tile first; code for processors does it itself.
@@ -44,6 +50,9 @@ const CPU: Target = Target {
     rows_per_task: 32,
     tokens_per_task: 64,
     picks_per_task: 2048,
+    rows_of_many: 32,
+    unpacked_per_step: 256,
+    stages: false,
     positions_per_step: 64,
     unpacks: false,
     keeps_apart: true,
@@ -59,6 +68,9 @@ const GPU: Target = Target {
     rows_per_task: 8,
     tokens_per_task: 16,
     picks_per_task: 1,
+    rows_of_many: 8,
+    unpacked_per_step: 256,
+    stages: false,
     positions_per_step: 64,
     unpacks: true,
     keeps_apart: false,
@@ -76,6 +88,11 @@ pub const TARGETS: [Target; 7] = [
         flops: 60e12,
         launch: 1.5e-6,
         units: 132,
+        // Two weights at a time, with sums for each, fit into the shared memory of any chip since 2020.
+        tokens_per_task: 64,
+        rows_of_many: 32,
+        unpacked_per_step: 64,
+        stages: true,
         tile_bytes: 200 << 10,
         ..GPU
     },

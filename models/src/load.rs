@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
+use fusebox_compiler::program::Program;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
@@ -130,11 +131,10 @@ impl Model {
         self.session_of_texts(device, settings, 1, options, cache)
     }
 
-    /// A session at the start of several texts, which it can go on with together. Where the best scores are asked for,
-    /// several texts have all of theirs.
+    /// A session at the start of several texts, which it can go on with together.
     ///
     /// # Errors
-    /// As [`Model::session`].
+    /// As [`Model::session`], and where only the best scores of several texts are asked for.
     pub fn session_of_texts(
         &self,
         device: Box<dyn Device>,
@@ -143,21 +143,56 @@ impl Model {
         options: &Options,
         cache: &mut Cache,
     ) -> Result<Session, Error> {
-        let scored = match settings.scored {
-            Scored::Best(_) if n_texts > 1 => Scored::Last,
-            asked => asked,
-        };
-        let settings = &Settings { scored, ..*settings };
+        let programs = self.programs(settings, options, cache)?;
+        let together = self.together(settings, n_texts, options, cache)?;
+        self.start(device, programs, together, settings)
+    }
+
+    /// The programs of a session: one token, and up to a chunk of them.
+    ///
+    /// # Errors
+    /// Where the context is longer than the model's, or a graph does not compile.
+    pub fn programs(
+        &self,
+        settings: &Settings,
+        options: &Options,
+        cache: &mut Cache,
+    ) -> Result<[Program; 2], Error> {
         let [decode, prefill] = self.graphs(settings)?;
-        let programs = [cache.program(&decode, options)?, cache.program(&prefill, options)?];
-        let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
-        let context = settings.context;
-        if n_texts == 1 {
-            return Session::new(device, programs, &weights, context, self.config.vocab);
+        Ok([cache.program(&decode, options)?, cache.program(&prefill, options)?])
+    }
+
+    /// The program that takes one token of each of several texts, and how many there are; nothing for a single text.
+    ///
+    /// # Errors
+    /// As [`Model::programs`].
+    pub fn together(
+        &self,
+        settings: &Settings,
+        n_texts: usize,
+        options: &Options,
+        cache: &mut Cache,
+    ) -> Result<Option<(Program, usize)>, Error> {
+        if n_texts <= 1 {
+            return Ok(None);
         }
         let config = self.config_for(settings)?;
-        let together = together(&config, n_texts, config.n_layers, self.entry, scored)?;
-        let together = cache.program(&together, options)?;
-        Session::of_texts(device, programs, (together, n_texts), &weights, context, self.config.vocab)
+        let graph = together(&config, n_texts, config.n_layers, self.entry, settings.scored)?;
+        Ok(Some((cache.program(&graph, options)?, n_texts)))
+    }
+
+    /// A session with programs that were made with these settings.
+    ///
+    /// # Errors
+    /// Where the device refuses them.
+    pub fn start(
+        &self,
+        device: Box<dyn Device>,
+        programs: [Program; 2],
+        together: Option<(Program, usize)>,
+        settings: &Settings,
+    ) -> Result<Session, Error> {
+        let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
+        Session::new(device, programs, together, &weights, settings.context, self.config.vocab)
     }
 }

@@ -39,6 +39,18 @@ pub enum Error {
     /// A graph cannot be compiled, or a plan cannot be loaded or run.
     #[error(transparent)]
     Program(#[from] fusebox_compiler::error::Error),
+    /// A device has no room for what was asked of it.
+    #[error("{what} needs {} on {device}, {}", amount(*needed), free_of(*free))]
+    Memory {
+        /// What there is no room for.
+        what: String,
+        /// The device.
+        device: String,
+        /// Bytes that are needed.
+        needed: usize,
+        /// Bytes that are there, where that is known.
+        free: Option<usize>,
+    },
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
@@ -47,6 +59,15 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+}
+
+fn free_of(free: Option<usize>) -> String {
+    free.map_or_else(|| "which gives no more".to_owned(), |free| format!("{} is free", amount(free)))
+}
+
+/// An amount of memory, for people.
+fn amount(bytes: usize) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// A place in a file.
@@ -107,6 +128,16 @@ mod tests {
         assert_eq!(error(Place::Key("k".to_owned())), "a.gguf: key `k`: expected 4, found 5");
         assert_eq!(error(Place::Tensor("t".to_owned())), "a.gguf: tensor `t`: expected 4, found 5");
         assert_eq!(error(Place::Whole), "a.gguf: expected 4, found 5");
+    }
+
+    #[test]
+    fn memory_that_is_missing_is_told_in_numbers() {
+        let error = |free| {
+            let (what, device) = ("a program".to_owned(), "a GPU".to_owned());
+            Error::Memory { what, device, needed: 3 << 20, free }.to_string()
+        };
+        assert_eq!(error(Some(1 << 19)), "a program needs 3.0 MiB on a GPU, 0.5 MiB is free");
+        assert_eq!(error(None), "a program needs 3.0 MiB on a GPU, which gives no more");
     }
 
     #[test]

@@ -8,16 +8,19 @@
 use std::sync::{Mutex, OnceLock};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::codegen::gpu::compile;
+use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::layout::arranged;
-use fusebox_compiler::codegen::gpu::{Language, compile};
 use fusebox_compiler::fuse::merge::Steering;
 use fusebox_compiler::reference::compare::Tolerance;
 use fusebox_compiler::reference::random;
 use fusebox_compiler::rewrite::{Settings, improve};
 use fusebox_compiler::target::TARGETS;
 use fusebox_models::blocks;
+use fusebox_runtime::device::Device;
 use fusebox_runtime::device::gpu::driver::{Driver, Interface};
 use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
+use fusebox_runtime::device::gpu::holdings::silent;
 
 use super::blocks::shrunk;
 use super::jit::{encoded, same};
@@ -28,9 +31,15 @@ pub(crate) fn device() -> Option<&'static Mutex<GraphicsDevice>> {
     static DEVICE: OnceLock<Option<Mutex<GraphicsDevice>>> = OnceLock::new();
     let opened = DEVICE.get_or_init(|| {
         let driver = Driver::open(Interface::Vulkan);
-        driver.map(|driver| Mutex::new(GraphicsDevice::new(driver))).map_err(skipped).ok()
+        let device = driver.map(|driver| GraphicsDevice::new(driver, None, silent()));
+        device.inspect(told).map_err(skipped).map(Mutex::new).ok()
     });
     opened.as_ref()
+}
+
+#[expect(clippy::print_stdout, reason = "not every device has all that could be tested")]
+fn told(device: &GraphicsDevice) {
+    println!("{}: {} threads read each other's registers", device.describe(), device.dialect().plane);
 }
 
 #[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
@@ -39,10 +48,18 @@ fn skipped(error: fusebox_runtime::error::Error) {
     println!("skipped: {error}");
 }
 
-/// Compiles a kernel, runs it on the same buffers, and compares what it stores.
+/// Compiles a kernel, runs it on the same buffers, and compares what it stores: with all that the device has, and with
+/// what any has.
 pub(crate) fn on_gpu(run: &Interpreted<'_>) -> Result<(), String> {
     let Some(device) = device() else { return Ok(()) };
-    let code = compile(run.kernel, Language::Wgsl).map_err(|error| error.to_string())?;
+    let mut device = device.lock().unwrap();
+    let (own, any) = (device.dialect(), Dialect::from(Language::Wgsl));
+    in_dialect(run, &mut device, any)?;
+    if own == any { Ok(()) } else { in_dialect(run, &mut device, own) }
+}
+
+fn in_dialect(run: &Interpreted<'_>, device: &mut GraphicsDevice, dialect: Dialect) -> Result<(), String> {
+    let code = compile(run.kernel, dialect).map_err(|error| error.to_string())?;
     let symbols: Vec<i64> = code.symbols.iter().map(|symbol| run.symbols[&symbol.name]).collect();
     let params = run.kernel.params.values().zip(run.before.0.values()).zip(&run.stored);
     let plain: Vec<Vec<u8>> = params
@@ -51,7 +68,6 @@ pub(crate) fn on_gpu(run: &Interpreted<'_>) -> Result<(), String> {
     let formats = run.kernel.params.values().map(|param| param.format);
     let mut memory: Vec<Vec<u8>> =
         formats.zip(&plain).map(|(format, bytes)| arranged(format, bytes).into_owned()).collect();
-    let device = device.lock().unwrap();
     device.run(&code, &mut memory, &symbols).map_err(|error| format!("{error}\n{}", code.source))?;
     for (memory, plain) in memory.iter_mut().zip(&plain) {
         memory.truncate(plain.len());

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles the CUDA kernels of the named blocks, and of the default model, for two architectures, without a GPU.
-# Wants a Python with the wheels nvidia-cuda-nvrtc, nvidia-cuda-runtime and nvidia-cuda-cccl (and triton, to see spills) in
+# Wants a Python with the wheels nvidia-cuda-nvrtc, -runtime, -cccl and -crt (and triton, to see spills) in
 # FOLDER, the first argument; puts them there if they can be had. Says so and succeeds where they cannot.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -9,7 +9,7 @@ folder=${1:-target/nvrtc}
 fusebox=${2:-"cargo run --quiet --release --locked --"}
 if [ ! -x "$folder/bin/python" ]; then
   if ! { python3 -m venv "$folder" && "$folder/bin/pip" install --quiet --disable-pip-version-check \
-    nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl triton; } >/dev/null 2>&1; then
+    nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt triton; } >/dev/null 2>&1; then
     rm -rf "$folder"
     echo "skipped: the wheels of NVRTC cannot be had here"
     exit 0
@@ -28,7 +28,7 @@ for block in qwen3-0.6b qwen3-8b llama-3.2-1b qwen3-30b-a3b deepseek-v2-lite glm
   printf '%s, one token: ' "$block"
   check --no-spills=sm_90a story --block "$block"
   printf '%s, 64 tokens: ' "$block"
-  check "" story --block "$block" --tokens 64
+  check --no-spills=sm_90a story --block "$block" --tokens 64
 done
 printf 'the default model: '
 check --no-spills=sm_90a run

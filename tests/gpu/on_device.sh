@@ -25,6 +25,25 @@ run cargo test --release --locked --test all gpu
 run "${fusebox[@]}" run --device "$device" -n 64
 run "${fusebox[@]}" run --device "$device" -n 16 --print-kernels
 run "${fusebox[@]}" bench --device "$device"
+
+# A text that is taken at once, so that matrix units multiply it where there are such, against the processor.
+tokens=$(seq -s, 5 260)
+compare() {
+  local name=$1 most=$2
+  shift 2
+  run "${fusebox[@]}" logits "$@" --tokens "$tokens" --device cpu --precise -o "$folder/cpu.npy"
+  run "${fusebox[@]}" logits "$@" --tokens "$tokens" --device "$device" -o "$folder/fast.npy"
+  run "${fusebox[@]}" logits "$@" --tokens "$tokens" --device "$device" --precise -o "$folder/precise.npy"
+  printf '\n== %s against the processor, precise and as it is by default\n' "$name" | tee -a "$report"
+  run python3 tests/gpu/compare.py "$folder/precise.npy" "$folder/cpu.npy" 1e-4
+  run python3 tests/gpu/compare.py "$folder/fast.npy" "$folder/cpu.npy" "$most"
+}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+compare "the default model" 1e-2
+for model in "$@"; do
+  compare "$model" 3e-2 -m "$model"
+done
 for model in "$@"; do
   run "${fusebox[@]}" run --device "$device" -m "$model" -p "Once upon a time" -n 64
   run "${fusebox[@]}" run --device "$device" -m "$model" -p "Once upon a time" -n 16 --print-kernels

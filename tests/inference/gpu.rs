@@ -13,6 +13,8 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::gpu::driver::{Driver, Interface};
 use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
+use fusebox_runtime::device::gpu::holdings::silent;
+use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
@@ -26,14 +28,19 @@ const BAR: f64 = 2e-5;
 const MOST_TOKENS: usize = 3;
 
 /// A session on the first adapter; nothing, and a line that says so, where there is none.
-#[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
 pub(super) fn session(path: &Path, scored: Scored) -> Option<Session> {
+    limited(path, scored, None).map(|session| session.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// The same on a device that holds at most so many bytes.
+#[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
+fn limited(path: &Path, scored: Scored, limit: Option<usize>) -> Option<Result<Session, Error>> {
     let driver = Driver::open(Interface::Vulkan).map_err(|error| println!("skipped: {error}")).ok()?;
     let settings = Settings { context: 256, chunk: 64, cache: DType::F32, scored };
     let options = Options::for_target(Target::named("vulkan").unwrap());
     let model = Model::open(path).unwrap_or_else(|error| panic!("{error}"));
-    let device = Box::new(GraphicsDevice::new(driver));
-    Some(model.session(device, &settings, &options, &mut Cache::default()).unwrap())
+    let device = Box::new(GraphicsDevice::new(driver, limit, silent()));
+    Some(model.session(device, &settings, &options, &mut Cache::default()))
 }
 
 #[test]
@@ -45,6 +52,25 @@ fn the_default_model_answers_on_a_gpu_as_it_was_recorded() {
     for (error, _) in errors_of(&mut session, &path, &prompts, (true, MOST_TOKENS)) {
         assert!(error <= BAR, "{error:e}");
     }
+}
+
+#[test]
+fn memory_that_does_not_suffice_is_a_sentence_and_nothing_is_lost() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let Some(session) = session(&path, Scored::Best(1)) else { return };
+    let needed = session.footprint();
+    // Both programs share the arena, which the larger one brought.
+    let plans = session.plans();
+    assert!(needed.bytes() < needed.weights + needed.state + 2 * plans[1].arena_bytes.max(1 << 20));
+    drop(session);
+    for limit in [0, needed.weights, needed.weights + needed.state] {
+        let error = limited(&path, Scored::Best(1), Some(limit)).unwrap().err().unwrap().to_string();
+        let free = format!("{:.1} MiB is free", limit as f64 / f64::from(1 << 20));
+        assert!(error.starts_with("a program needs ") && error.ends_with(&free), "{error}");
+    }
+    let mut session = limited(&path, Scored::Best(1), Some(needed.bytes() + (1 << 20))).unwrap().unwrap();
+    session.feed(&[3, 14]).unwrap();
+    assert_eq!(session.footprint().bytes(), needed.bytes());
 }
 
 #[test]

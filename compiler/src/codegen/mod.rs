@@ -5,9 +5,10 @@
 //! here chooses what to fuse or how to tile: a kernel says that already.
 //! `cpu/` makes code for the processor it runs on, `gpu/` sources for GPUs on any machine.
 
-use crate::error::Error;
+use crate::error::{Complaint, Error};
 use crate::kernel::Kernel;
 use crate::target::Target;
+use crate::tensor::sym::Symbol;
 
 #[cfg(feature = "cpu")]
 pub mod cpu;
@@ -16,6 +17,25 @@ pub mod gpu;
 #[cfg(any(feature = "cpu", feature = "gpu"))]
 mod polynomials;
 
+/// Whether there is a value for every symbol, and each is in its range.
+///
+/// # Errors
+/// [`Error::Input`] with the first that is not.
+pub fn check_symbols(symbols: &[Symbol], values: &[i64]) -> Result<(), Error> {
+    let refused =
+        |place: String, what: String| Err(Error::Input { complaints: vec![Complaint::new(place, what)] });
+    if symbols.len() != values.len() {
+        let what = format!("{} given, {} are needed", values.len(), symbols.len());
+        return refused("symbols".to_owned(), what);
+    }
+    for (Symbol { name, min, max, .. }, value) in symbols.iter().zip(values) {
+        if !(min..=max).contains(&value) {
+            return refused(format!("symbol {name}"), format!("is {value}, it must be in {min}..{max}"));
+        }
+    }
+    Ok(())
+}
+
 /// What a kernel is compiled from on a target: a source for GPUs, for processors its text, since nothing lies between
 /// that and their code. No device is needed.
 ///
@@ -23,7 +43,7 @@ mod polynomials;
 /// Where there is no code for the kernel.
 pub fn source(kernel: &Kernel, target: &Target) -> Result<String, Error> {
     #[cfg(feature = "gpu")]
-    if let Some(language) = gpu::Language::of(target) {
+    if let Some(language) = gpu::dialect::Language::of(target) {
         return gpu::compile(kernel, language).map(|code| code.to_string());
     }
     let _ = target;

@@ -365,6 +365,16 @@ impl Op {
 }
 
 impl Fold {
+    /// What folding starts from.
+    pub fn identity(self, dtype: DType) -> Scalar {
+        match (self, dtype.is_float()) {
+            (Self::Sum, true) => Scalar::float(0.0),
+            (Self::Sum, false) => Scalar::I32(0),
+            (Self::Max, true) => Scalar::float(f32::NEG_INFINITY),
+            (Self::Max, false) => Scalar::I32(i32::MIN),
+        }
+    }
+
     fn reduce_name(self) -> &'static str {
         match self {
             Self::Sum => "reduce-sum",

@@ -44,11 +44,7 @@ pub fn binary(f: Binary, dtype: DType, a: f64, b: f64) -> f64 {
 
 /// What folding starts from, and what folding nothing gives.
 pub fn identity(fold: Fold, dtype: DType) -> f64 {
-    match fold {
-        Fold::Sum => 0.0,
-        Fold::Max if dtype == DType::I32 => f64::from(i32::MIN),
-        Fold::Max => f64::NEG_INFINITY,
-    }
+    fold.identity(dtype).number()
 }
 
 /// Folds one more element in, not rounded.

@@ -377,4 +377,8 @@ impl Device for CpuDevice {
     fn footprint(&self) -> Footprint {
         self.footprint
     }
+
+    fn free(&self) -> Option<usize> {
+        None
+    }
 }

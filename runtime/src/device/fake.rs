@@ -116,6 +116,10 @@ impl Device for FakeDevice {
     fn footprint(&self) -> Footprint {
         self.footprint
     }
+
+    fn free(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// The value whose elements lie at the start of some bytes.

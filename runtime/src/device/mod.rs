@@ -5,6 +5,7 @@
 //! of the device. Whatever can be checked is checked when a program is loaded; a replay looks nothing up.
 //! `cpu.rs` runs machine code, `gpu/` what GPUs take, `fake.rs` interprets and keeps a record.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +65,9 @@ pub trait Device {
 
     /// What it holds.
     fn footprint(&self) -> Footprint;
+
+    /// Bytes of memory of its own that it may still take, where it has such and knows.
+    fn free(&self) -> Option<usize>;
 }
 
 /// What a device holds, in bytes, and how much code it made.
@@ -79,6 +83,31 @@ pub struct Footprint {
     pub returned: usize,
     /// How many kernels code was made for.
     pub n_emitted: usize,
+}
+
+impl Footprint {
+    /// What programs need that share weights, states and an arena, as plans lay it out.
+    pub fn of(plans: &[&Plan]) -> Self {
+        let mut seen = BTreeSet::new();
+        let mut all = Self::default();
+        for plan in plans {
+            for BufferSlot { name, place, bytes, .. } in plan.buffers.values() {
+                match place {
+                    Place::Weight if seen.insert(name) => all.weights += bytes,
+                    Place::State if seen.insert(name) => all.state += bytes,
+                    Place::Weight | Place::State | Place::Arena { .. } => {}
+                    Place::Input | Place::Output | Place::Constant(_) => all.arena += bytes,
+                }
+            }
+        }
+        all.arena += plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
+        all
+    }
+
+    /// All of its bytes.
+    pub fn bytes(&self) -> usize {
+        self.weights + self.arena + self.state
+    }
 }
 
 /// The buffers of a plan that lie in a place, in order.

@@ -75,41 +75,18 @@ struct Text {
 }
 
 impl Session {
-    /// A session at the start of a text of at most `context` tokens, each one of `n_vocab`.
+    /// A session at the start of a text of at most `context` tokens, each one of `n_vocab`; or of several texts, with
+    /// the program that takes one token of each of them, and their number.
     ///
     /// # Errors
     /// Where a program is not of this form, or the device refuses it.
     pub fn new(
-        device: Box<dyn Device>,
-        programs: [Program; 2],
-        weights: &Arc<dyn Weights>,
-        context: usize,
-        n_vocab: usize,
-    ) -> Result<Self, Error> {
-        Self::load(device, programs, None, weights, [context, n_vocab])
-    }
-
-    /// A session at the start of several texts, with the program that takes one token of each of them.
-    ///
-    /// # Errors
-    /// As [`Session::new`].
-    pub fn of_texts(
-        device: Box<dyn Device>,
-        programs: [Program; 2],
-        together: (Program, usize),
-        weights: &Arc<dyn Weights>,
-        context: usize,
-        n_vocab: usize,
-    ) -> Result<Self, Error> {
-        Self::load(device, programs, Some(together), weights, [context, n_vocab])
-    }
-
-    fn load(
         mut device: Box<dyn Device>,
         [decode, prefill]: [Program; 2],
         together: Option<(Program, usize)>,
         weights: &Arc<dyn Weights>,
-        [context, n_vocab]: [usize; 2],
+        context: usize,
+        n_vocab: usize,
     ) -> Result<Self, Error> {
         let outputs = outputs(&decode.plan)?;
         for other in iter::once(&prefill).chain(together.as_ref().map(|(program, _)| program)) {

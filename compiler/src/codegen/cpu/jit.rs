@@ -16,6 +16,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
 
+use crate::codegen::check_symbols;
 use crate::codegen::cpu::ahead::{Ahead, VECTORS, ahead, room_bytes};
 use crate::codegen::cpu::emit::{ALIGNMENT, emit, scratch_bytes, signature};
 use crate::codegen::cpu::level::Level;
@@ -134,7 +135,7 @@ impl Code {
     /// # Errors
     /// [`Error::Input`] for symbols that are missing or outside of their ranges.
     pub fn n_tasks(&self, symbols: &[i64]) -> Result<i64, Error> {
-        self.check_symbols(symbols)?;
+        check_symbols(&self.symbols, symbols)?;
         Ok(self.kernel.parts.iter().map(|part| self.n_tasks_of(part, symbols)).sum())
     }
 
@@ -248,22 +249,6 @@ impl Code {
     fn value(&self, symbol: Symbol, symbols: &[i64]) -> i64 {
         let idx = self.symbols.iter().position(|own| *own == symbol);
         symbols[idx.expect("every symbol of a kernel is in its list")]
-    }
-
-    fn check_symbols(&self, symbols: &[i64]) -> Result<(), Error> {
-        if symbols.len() != self.symbols.len() {
-            let what = format!("{} given, {} are needed", symbols.len(), self.symbols.len());
-            return Err(input("symbols", what));
-        }
-        for (Symbol { name, min, max, .. }, value) in self.symbols.iter().zip(symbols) {
-            if !(min..=max).contains(&value) {
-                return Err(input(
-                    format!("symbol {name}"),
-                    format!("is {value}, it must be in {min}..{max}"),
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// Where each buffer starts, if it is all that its parameter says.

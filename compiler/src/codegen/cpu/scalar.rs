@@ -179,13 +179,7 @@ impl Emitter<'_, '_> {
 
     /// What folding starts from.
     pub(super) fn identity(&mut self, fold: Fold, dtype: DType) -> Value {
-        let scalar = match (fold, dtype.is_float()) {
-            (Fold::Sum, true) => Scalar::float(0.0),
-            (Fold::Sum, false) => Scalar::I32(0),
-            (Fold::Max, true) => Scalar::float(f32::NEG_INFINITY),
-            (Fold::Max, false) => Scalar::I32(i32::MIN),
-        };
-        self.constant(scalar)
+        self.constant(fold.identity(dtype))
     }
 
     /// Folds one more number in.

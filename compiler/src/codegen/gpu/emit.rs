@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cubecl_core::ir::{Builtin, Comparison, Variable};
 
-use crate::codegen::gpu::Language;
+use crate::codegen::gpu::dialect::Dialect;
 use crate::codegen::gpu::memory::Array;
 use crate::codegen::gpu::room::Room;
 use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant};
@@ -23,7 +23,7 @@ use crate::tensor::sym::Symbol;
 /// A kernel, as far as it has been emitted.
 pub(super) struct Emitter<'a> {
     pub(super) writer: Writer,
-    pub(super) language: Language,
+    pub(super) dialect: Dialect,
     pub(super) kernel: &'a Kernel,
     pub(super) part: &'a Part,
     pub(super) params: List<ParamId, Array>,
@@ -253,7 +253,7 @@ impl<'a> Emitter<'a> {
 }
 
 /// The tiles that a nest reads, in its scalars or its indices.
-fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
+pub(super) fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
     let mut found = BTreeSet::new();
     nest.at.iter().for_each(|index| tiles_in(index, &mut found));
     for expr in nest.exprs.values() {

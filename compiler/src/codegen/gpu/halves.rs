@@ -14,7 +14,7 @@ use crate::tensor::dtype::DType;
 impl Emitter<'_> {
     /// A number, rounded to a half precision.
     pub(super) fn rounded(&mut self, dtype: DType, x: Variable) -> Variable {
-        if self.language.has_halves() {
+        if self.dialect.language.has_halves() {
             let half = self.writer.cast(elem_of(dtype), x);
             return self.writer.cast(F32, half);
         }
@@ -28,7 +28,7 @@ impl Emitter<'_> {
             let bits = self.writer.shift_left(bits, 16);
             return self.writer.reinterpreted(F32, bits);
         }
-        if self.language.has_halves() {
+        if self.dialect.language.has_halves() {
             let short = self.writer.cast(ElemType::UInt(UIntKind::U16), bits);
             let half = self.writer.reinterpreted(elem_of(dtype), short);
             return self.writer.cast(F32, half);

@@ -10,7 +10,7 @@ use std::ptr;
 
 use cubecl_core::ir::{Builtin, ElemType, FloatKind, StorageType, Type, Variable};
 
-use crate::codegen::gpu::Language;
+use crate::codegen::gpu::dialect::Language;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::room::Spot;
 use crate::codegen::gpu::wide::{dims_of, element_of};
@@ -62,7 +62,7 @@ impl Emitter<'_> {
                 match param.format.plain() {
                     None => self.decode(param, list, element),
                     Some(DType::F32 | DType::I32) => self.writer.load(list, element),
-                    Some(DType::F16 | DType::BF16) if self.language.has_halves() => {
+                    Some(DType::F16 | DType::BF16) if self.dialect.language.has_halves() => {
                         let half = self.writer.load(list, element);
                         self.writer.cast(F32, half)
                     }
@@ -114,7 +114,7 @@ impl Emitter<'_> {
 
     /// Where an element of a tile lies in it.
     pub(super) fn interleaved(&mut self, tile: TileId, element: Variable) -> Variable {
-        let Some(len) = self.piece_len(tile) else { return element };
+        let Some(len) = self.piece_len(tile) else { return self.spread(tile, element) };
         let row = constant(self.part.tiles[tile].dims.last().map_or(1, |dim| *dim as i64));
         let (number, along) = (self.writer.div(element, row), self.writer.rem(element, row));
         let (piece, i) = (self.writer.div(along, constant(len)), self.writer.rem(along, constant(len)));
@@ -136,7 +136,7 @@ impl Emitter<'_> {
                 let (dtype, list) = (self.kernel.params[id].format.dtype(), self.params[id].list);
                 match dtype {
                     DType::F32 | DType::I32 => self.writer.store(list, element, value),
-                    DType::F16 | DType::BF16 if self.language.has_halves() => {
+                    DType::F16 | DType::BF16 if self.dialect.language.has_halves() => {
                         let half = self.writer.cast(list.elem_type(), value);
                         self.writer.store(list, element, half);
                     }
@@ -164,17 +164,18 @@ impl Emitter<'_> {
 
     fn store_tile(&mut self, tile: TileId, element: Variable, value: Variable) {
         let value = match self.part.tiles[tile].dtype {
+            DType::F32 if self.row_of_factor(tile).is_some() => self.rounded_factor(value),
             DType::F32 | DType::I32 => value,
             dtype @ (DType::F16 | DType::BF16) => self.rounded(dtype, value),
         };
         let place = self.interleaved(tile, element);
         let (list, word) = self.tile_word(tile, place);
-        let value = self.writer.reinterpreted(U32, value);
+        let value = self.writer.reinterpreted(list.elem_type(), value);
         self.writer.store(list, word, value);
     }
 
     /// The words that a tile lies among, and which of them a place in it is.
-    fn tile_word(&mut self, tile: TileId, place: Variable) -> (Variable, Variable) {
+    pub(super) fn tile_word(&mut self, tile: TileId, place: Variable) -> (Variable, Variable) {
         match self.spot(tile) {
             Spot::Shared(offset) => (self.room.shared(), self.writer.add(place, constant(offset as i64))),
             Spot::Scratch(offset) => {
@@ -187,7 +188,12 @@ impl Emitter<'_> {
         }
     }
 
-    fn spot(&self, tile: TileId) -> Spot {
+    /// The length of a tile's rows, where matrix units multiply it.
+    pub(super) fn row_of_factor(&self, tile: TileId) -> Option<i64> {
+        self.room.row_of_factor(self.part_number(), tile)
+    }
+
+    pub(super) fn spot(&self, tile: TileId) -> Spot {
         self.room.spot(self.part_number(), tile)
     }
 

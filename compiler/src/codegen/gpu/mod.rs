@@ -6,8 +6,8 @@
 //! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
 //! What is computed is what the interpreter computes, with sums in another order.
 //! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over
-//! threads, `room.rs` places tiles; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how
-//! weights lie.
+//! threads, `matrix.rs` multiplies tiles, `room.rs` places them; `dialect.rs` says what a GPU has; `index.rs`,
+//! `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how weights lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,16 +26,17 @@ use crate::foundation::entity::List;
 use crate::kernel::print::symbols;
 use crate::kernel::verify::verify;
 use crate::kernel::{Access, Kernel, ParamId};
-use crate::target::Target;
 use crate::tensor::sym::Symbol;
 
 mod approx;
 mod decode;
+pub mod dialect;
 mod emit;
 mod halves;
 mod index;
 pub mod layout;
 mod limits;
+mod matrix;
 mod memory;
 mod reduce;
 mod room;
@@ -44,6 +45,7 @@ mod share;
 mod wide;
 mod writer;
 
+use dialect::{Dialect, Language};
 use emit::{Emitter, Touched};
 use memory::{Array, declared};
 use room::Room;
@@ -56,77 +58,6 @@ const STAGE: &str = "codegen::gpu";
 pub const THREADS: u32 = 256;
 /// The name that the entry of every kernel has.
 pub const ENTRY: &str = "kernel";
-
-/// A language that kernels are written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Language {
-    /// CUDA C++, for NVIDIA.
-    Cuda,
-    /// The language of WebGPU, for Vulkan.
-    Wgsl,
-    /// Metal, for Apple.
-    Msl,
-}
-
-impl Language {
-    /// The language that a target's kernels are written in; none for processors.
-    pub fn of(target: &Target) -> Option<Self> {
-        match target.name {
-            "cuda-sm90" => Some(Self::Cuda),
-            "vulkan" => Some(Self::Wgsl),
-            "metal" => Some(Self::Msl),
-            _ => None,
-        }
-    }
-
-    /// Its name, for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cuda => "CUDA C++",
-            Self::Wgsl => "WGSL",
-            Self::Msl => "Metal",
-        }
-    }
-
-    /// Neighbouring threads that read each other's registers; one where nobody promises how they lie.
-    fn plane(self) -> u32 {
-        match self {
-            Self::Cuda | Self::Msl => 32,
-            Self::Wgsl => 1,
-        }
-    }
-
-    /// Whether it has types for half precisions.
-    fn has_halves(self) -> bool {
-        match self {
-            Self::Cuda | Self::Msl => true,
-            Self::Wgsl => false,
-        }
-    }
-
-    /// Whether its functions may be far off.
-    fn is_vague(self) -> bool {
-        match self {
-            Self::Cuda => false,
-            Self::Wgsl | Self::Msl => true,
-        }
-    }
-
-    /// Shared memory that a workgroup may have, in bytes.
-    fn shared_bytes(self) -> usize {
-        match self {
-            // What every chip since 2020 gives; what is over 48 KiB has to be asked for.
-            Self::Cuda => 96 << 10,
-            Self::Wgsl | Self::Msl => 32 << 10,
-        }
-    }
-}
-
-impl fmt::Display for Language {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// What a kernel's code is given, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +89,8 @@ pub struct Code {
     pub shared_bytes: usize,
     /// Scratch memory of a workgroup, in bytes.
     pub scratch_bytes: usize,
+    /// Whether products go through matrix units.
+    pub has_matrices: bool,
 }
 
 impl Code {
@@ -192,14 +125,16 @@ impl fmt::Display for Code {
 ///
 /// # Errors
 /// [`Error::Bug`] where the kernel does not verify, [`Error::Limit`] where its numbers do not fit 32 bits.
-pub fn compile(kernel: &Kernel, language: Language) -> Result<Code, Error> {
+pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Error> {
+    let dialect: Dialect = dialect.into();
+    let language = dialect.language;
     let complaints = verify(kernel);
     if !complaints.is_empty() {
         return Err(Error::Bug { stage: STAGE, complaints });
     }
     limits::check(kernel)?;
     let symbols = symbols(kernel);
-    let mut room = Room::new(language, kernel);
+    let mut room = Room::new(dialect, kernel);
     let mut writer = Writer { scope: Scope::root(false) };
     room.declare(&mut writer);
     let mut given = Given::default();
@@ -223,7 +158,7 @@ pub fn compile(kernel: &Kernel, language: Language) -> Result<Code, Error> {
     let Some(part) = kernel.parts.first() else { return Err(bug("a kernel without parts")) };
     let mut emitter = Emitter {
         writer,
-        language,
+        dialect,
         kernel,
         part,
         params,
@@ -246,6 +181,7 @@ pub fn compile(kernel: &Kernel, language: Language) -> Result<Code, Error> {
         symbols,
         shared_bytes: room.shared_bytes(),
         scratch_bytes: 4 * room.scratch_words(),
+        has_matrices: room.has_factors(),
     })
 }
 

@@ -9,13 +9,13 @@ use cubecl_core::ir::{ElemType, Variable};
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::writer::{U32, Writes, constant};
+use crate::codegen::gpu::writer::{Writes, constant};
 use crate::graph::op::Fold;
 
 impl Emitter<'_> {
     /// Folds a number of each of `group` threads.
     pub(super) fn reduced(&mut self, fold: Fold, value: Variable, group: u32) -> Variable {
-        let plane = self.language.plane().min(group);
+        let plane = self.dialect.plane.min(group);
         let mut value = value;
         let mut mask = plane / 2;
         while mask > 0 {
@@ -72,8 +72,9 @@ impl Emitter<'_> {
     /// Leaves a number for other threads.
     fn exchange(&mut self, place: Variable, value: Variable) {
         let word = self.writer.add(place, constant(self.room.exchange() as i64));
-        let value = self.writer.reinterpreted(U32, value);
-        self.writer.store(self.room.shared(), word, value);
+        let shared = self.room.shared();
+        let value = self.writer.reinterpreted(shared.elem_type(), value);
+        self.writer.store(shared, word, value);
     }
 
     /// The number that a thread has left.

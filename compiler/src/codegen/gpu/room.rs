@@ -12,9 +12,11 @@ use std::collections::BTreeMap;
 
 use cubecl_core::ir::Variable;
 
+use crate::codegen::gpu::THREADS;
+use crate::codegen::gpu::dialect::Dialect;
+use crate::codegen::gpu::matrix::{factors, padded_len};
 use crate::codegen::gpu::wide::interleaved;
-use crate::codegen::gpu::writer::{U32, Writer, scalar};
-use crate::codegen::gpu::{Language, THREADS};
+use crate::codegen::gpu::writer::{F32, U32, Writer, scalar};
 use crate::foundation::entity::List;
 use crate::kernel::{Kernel, Part, TileId};
 
@@ -36,6 +38,8 @@ pub(super) struct Room {
     spots: Vec<List<TileId, Spot>>,
     /// The elements of a piece of each interleaved tile.
     pieces: Vec<BTreeMap<TileId, i64>>,
+    /// The length of the rows of each tile that matrix units multiply.
+    factors: Vec<BTreeMap<TileId, i64>>,
     shared: Option<Variable>,
     /// Words of shared memory: tiles, and behind them what threads exchange.
     n_words: usize,
@@ -45,14 +49,21 @@ pub(super) struct Room {
 
 impl Room {
     /// Places the tiles of a kernel.
-    pub(super) fn new(language: Language, kernel: &Kernel) -> Self {
-        let n_exchanged = (THREADS / language.plane()) as usize;
-        let budget = language.shared_bytes() / WORD - n_exchanged;
-        let pieces = kernel.parts.iter().map(|part| interleaved(kernel, part)).collect();
-        let mut room =
-            Self { spots: Vec::new(), pieces, shared: None, n_words: 0, exchange: 0, scratch_words: 0 };
-        for part in &kernel.parts {
-            let spots = room.placed(part, budget);
+    pub(super) fn new(dialect: Dialect, kernel: &Kernel) -> Self {
+        let n_exchanged = (THREADS / dialect.plane) as usize;
+        let budget = dialect.language.shared_bytes() / WORD - n_exchanged;
+        let factors_of = |part| if dialect.has_matrices { factors(kernel, part) } else { BTreeMap::new() };
+        let mut room = Self {
+            spots: Vec::new(),
+            pieces: kernel.parts.iter().map(|part| interleaved(kernel, part)).collect(),
+            factors: kernel.parts.iter().map(factors_of).collect(),
+            shared: None,
+            n_words: 0,
+            exchange: 0,
+            scratch_words: 0,
+        };
+        for (number, part) in kernel.parts.iter().enumerate() {
+            let spots = room.placed(number, part, budget);
             room.spots.push(spots);
         }
         room.exchange = room.n_words;
@@ -60,10 +71,15 @@ impl Room {
         room
     }
 
-    fn placed(&mut self, part: &Part, budget: usize) -> List<TileId, Spot> {
+    fn placed(&mut self, number: usize, part: &Part, budget: usize) -> List<TileId, Spot> {
         let mut order: Vec<TileId> = part.tiles.ids().collect();
-        // Sixteen bytes are read at once, so a tile starts at a multiple of those.
-        let len = |tile: TileId| part.tiles[tile].dims.iter().product::<usize>().next_multiple_of(4);
+        // A fragment starts at a multiple of 32 bytes, and a tile like that.
+        let factors = &self.factors[number];
+        let len = |tile: TileId| {
+            let len = part.tiles[tile].dims.iter().product::<usize>();
+            let padded = factors.get(&tile).map_or(len, |row| padded_len(len as i64, *row) as usize);
+            padded.next_multiple_of(8)
+        };
         order.sort_by_key(|tile| (len(*tile), *tile));
         let (mut taken, mut spilled) = (0, 0);
         let mut spots: List<TileId, Spot> = part.tiles.ids().map(|_| Spot::Shared(0)).collect();
@@ -84,8 +100,14 @@ impl Room {
 
     /// Declares shared memory.
     pub(super) fn declare(&mut self, writer: &mut Writer) {
-        let alignment = Some(4 * WORD);
-        self.shared = Some(*writer.scope.create_shared_array(scalar(U32), self.n_words, alignment));
+        // Matrix units load numbers, not words.
+        let word = if self.has_factors() { F32 } else { U32 };
+        self.shared = Some(*writer.scope.create_shared_array(scalar(word), self.n_words, Some(8 * WORD)));
+    }
+
+    /// Whether there are tiles that matrix units multiply.
+    pub(super) fn has_factors(&self) -> bool {
+        self.factors.iter().any(|factors| !factors.is_empty())
     }
 
     /// Where a tile lies.
@@ -96,6 +118,11 @@ impl Room {
     /// The elements of a piece, where a tile is interleaved.
     pub(super) fn piece(&self, part: usize, tile: TileId) -> Option<i64> {
         self.pieces[part].get(&tile).copied()
+    }
+
+    /// The length of a tile's rows, where matrix units multiply it.
+    pub(super) fn row_of_factor(&self, part: usize, tile: TileId) -> Option<i64> {
+        self.factors[part].get(&tile).copied()
     }
 
     /// Shared memory, as words.

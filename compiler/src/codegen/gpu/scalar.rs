@@ -72,7 +72,7 @@ impl Emitter<'_> {
     }
 
     fn unary(&mut self, f: Unary, a: Variable) -> Variable {
-        let is_vague = self.language.is_vague();
+        let is_vague = self.dialect.language.is_vague();
         match f {
             Unary::Exp if is_vague => self.exp(a),
             Unary::Ln if is_vague => self.ln(a),
@@ -149,13 +149,7 @@ impl Emitter<'_> {
 
     /// What folding starts from.
     pub(super) fn identity(&mut self, fold: Fold, dtype: DType) -> Variable {
-        let scalar = match (fold, dtype.is_float()) {
-            (Fold::Sum, true) => Scalar::float(0.0),
-            (Fold::Sum, false) => Scalar::I32(0),
-            (Fold::Max, true) => Scalar::float(f32::NEG_INFINITY),
-            (Fold::Max, false) => Scalar::I32(i32::MIN),
-        };
-        self.constant(scalar)
+        self.constant(fold.identity(dtype))
     }
 
     /// Folds one more number in.

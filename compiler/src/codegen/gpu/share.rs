@@ -42,6 +42,9 @@ impl Emitter<'_> {
                 emitter.store(nest.target, &nest.at, value);
             });
         };
+        if let Some(product) = self.product_of_tiles(nest, folding) {
+            return self.multiplied(nest, &product);
+        }
         let plan = self.plan(nest, folding);
         if plan.group > 1 {
             return self.together(&plan);

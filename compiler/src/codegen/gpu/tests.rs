@@ -3,6 +3,7 @@
 use super::*;
 use crate::kernel::parse::parse;
 use crate::kernel::samples;
+use crate::target::Target;
 
 const LANGUAGES: [Language; 3] = [Language::Cuda, Language::Wgsl, Language::Msl];
 
@@ -38,6 +39,14 @@ fn quantised_rows_are_read_as_vectors() {
     let n_bindings = code.bindings.iter().filter(|binding| **binding == Binding::Param(nth(1))).count();
     assert_eq!(n_bindings, 2);
     assert!(code.source.contains("uint32_4"), "{}", code.source);
+}
+
+#[test]
+fn threads_read_each_others_registers_where_they_are_neighbours() {
+    let kernel = parse(samples::MATRIX_VECTOR).unwrap();
+    let source = |plane| compile(&kernel, Dialect { plane, ..Language::Wgsl.into() }).unwrap().source;
+    assert!(source(8).contains("subgroupShuffleXor"));
+    assert!(!source(1).contains("subgroup"));
 }
 
 fn nth(number: usize) -> ParamId {

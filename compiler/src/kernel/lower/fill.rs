@@ -20,9 +20,6 @@ use crate::tensor::quant::Format;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
-/// Positions of a summed axis that are unpacked at a time; whole blocks of every format.
-const UNPACKED_AT_A_TIME: i64 = 256;
-
 /// A nest that folds, but for its expressions.
 pub(super) struct FoldNest {
     pub(super) target: Place,
@@ -61,6 +58,16 @@ impl PartBuilder<'_> {
             let value = self.compute(node, &at, &mut nest)?;
             self.push_nest(nest, Place::Tile(tile), element, value);
         }
+        Ok(Content::Value(tile))
+    }
+
+    /// Copies a box of a value, wherever it comes from.
+    fn copy(&mut self, node: NodeId, spans: &[Span]) -> Result<Content, TooLarge> {
+        let tile = self.box_tile(self.node(node).ty.dtype, spans);
+        let (loops, at, element) = self.run_through(spans);
+        let mut nest = NestBuilder::new(&loops);
+        let value = self.value(node, &at, &mut nest)?;
+        self.push_nest(nest, Place::Tile(tile), element, value);
         Ok(Content::Value(tile))
     }
 
@@ -212,21 +219,32 @@ impl PartBuilder<'_> {
         self.push_nest(zero, Place::Tile(tile), element.clone(), value);
 
         let (axis, end) = block;
-        let len = UNPACKED_AT_A_TIME;
+        let len = self.target.unpacked_per_step;
         let range = Range::Blocks { start: Index::default(), step: len, block: len, end: end.clone() };
+        // What is summed over besides goes around, so that tiles hold one block.
+        let mut at = at;
+        let mut around = Vec::new();
+        for axis in over.iter().filter(|other| *other != axis) {
+            let len = self.node(args[0]).ty.shape.size(*axis).cloned().unwrap_or_default();
+            let var = self.open_loop(*axis, Range::Whole { len });
+            at.set(*axis, Index::var(var));
+            around.push(var);
+        }
         let outer = self.open_loop(*axis, range);
-        let rest: Vec<Axis> = over.iter().filter(|a| *a != axis).copied().collect();
-        let (mut inner, mut at) = self.summed_loops(args[0], &rest, &at);
         let within = self.nest_var(*axis, Range::Within { of: outer });
-        inner.push(within);
+        let inner = vec![within];
         at.set(*axis, Index::var(within));
         let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
         let mut nest = NestBuilder::new(&locals);
         let mut factors = Vec::new();
         for arg in args {
             let at = at.restricted(&self.node(*arg).ty.shape);
+            let is_staged = self.target.stages && self.node(*arg).ty.dtype.is_float();
             factors.push(if self.stored_format(*arg).is_some() {
                 let (held, element) = self.hold(*arg, &at, &nest)?;
+                self.read_held(&held, element, &mut nest)
+            } else if is_staged && !self.node(*arg).ty.shape.is_empty() {
+                let (held, element) = self.hold_by(*arg, &at, &nest, Self::copy)?;
                 self.read_held(&held, element, &mut nest)
             } else {
                 self.operand(*arg, &at, &mut nest)?
@@ -237,6 +255,7 @@ impl PartBuilder<'_> {
         let fold = FoldNest { target: Place::Tile(tile), at: element, loops, inner, fold: Fold::Sum, init };
         self.push_fold(nest, fold, value);
         self.close_loop(outer);
+        around.into_iter().rev().for_each(|var| self.close_loop(var));
         Ok(tile)
     }
 

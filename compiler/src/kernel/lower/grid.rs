@@ -150,7 +150,8 @@ fn rows_and_tokens(
     // Rows that every task has anyway leave less room for others.
     let is_kept = |position: &usize| is(rows, *position) && !is(heaviest.shared, *position);
     let kept: i64 = (0..shape.rank()).filter(is_kept).map(near).product();
-    let mut row_room = (target.rows_per_task as i64 / kept.max(1)).max(1);
+    let rows_per_task = if n_tokens <= FEW_TOKENS { target.rows_per_task } else { target.rows_of_many };
+    let mut row_room = (rows_per_task as i64 / kept.max(1)).max(1);
     let mut token_room = target.tokens_per_task as i64;
     let mut blocks = vec![None; shape.rank()];
     for position in (0..shape.rank()).rev() {

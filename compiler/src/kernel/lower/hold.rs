@@ -69,6 +69,17 @@ impl PartBuilder<'_> {
         at: &At,
         nest: &NestBuilder,
     ) -> Result<(Held, Vec<Index>), TooLarge> {
+        self.hold_by(node, at, nest, Self::fill)
+    }
+
+    /// The same with another way to fill it.
+    pub(super) fn hold_by(
+        &mut self,
+        node: NodeId,
+        at: &At,
+        nest: &NestBuilder,
+        fill: fn(&mut Self, NodeId, &[Span]) -> Result<Content, TooLarge>,
+    ) -> Result<(Held, Vec<Index>), TooLarge> {
         let shape = self.held_shape(node);
         let mut asked = Vec::new();
         let mut within_asked = Vec::new();
@@ -95,7 +106,7 @@ impl PartBuilder<'_> {
         }
         let depth = key.1.iter().map(|span| self.depth_of(&span.base, &span.run)).max().unwrap_or(0);
         let inner = self.scopes.split_off(depth + 1);
-        let content = self.fill(node, &key.1);
+        let content = fill(self, node, &key.1);
         self.scopes.extend(inner);
         let held = Held { content: content?, depth };
         self.held.insert(key, held.clone());

@@ -13,19 +13,34 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use fusebox_compiler::codegen::gpu::{Code, ENTRY};
+use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
 use wgpu::{
     Adapter, Backends, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
     BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBinding,
     BufferBindingType, BufferDescriptor, BufferUsages, CommandEncoder, CommandEncoderDescriptor,
-    ComputePipeline, ComputePipelineDescriptor, DeviceDescriptor, DeviceType, ErrorFilter, Instance,
-    InstanceDescriptor, Limits, MapMode, MemoryHints, PipelineCompilationOptions, PipelineLayoutDescriptor,
-    PollType, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    ComputePipeline, ComputePipelineDescriptor, DeviceDescriptor, DeviceType, ErrorFilter, Features,
+    Instance, InstanceDescriptor, Limits, MapMode, MemoryHints, PipelineCompilationOptions,
+    PipelineLayoutDescriptor, PollType, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource,
+    ShaderStages,
 };
 
 use crate::error::Error;
 
+/// The most neighbours that code makes use of.
+const MOST_PLANE: u32 = 32;
+/// Every thread asks those of its neighbours for their number whose number differs in one bit.
+const NEIGHBOURS: &str = "enable subgroups;
+@group(0) @binding(0) var<storage, read_write> found: array<u32>;
+@compute @workgroup_size(THREADS)
+fn kernel(@builtin(local_invocation_index) unit: u32) {
+    var place = unit;
+    for (var mask = 1u; mask < PLANEu; mask *= 2u) {
+        found[place] = subgroupShuffleXor(unit, mask);
+        place += THREADSu;
+    }
+}
+";
 /// Weights are handed over in pieces of so many bytes, each of which is waited for.
 const PIECE: usize = 64 << 20;
 
@@ -90,10 +105,12 @@ pub struct Driver {
     queue: wgpu::Queue,
     found: Found,
     limits: Limits,
+    /// Neighbouring threads that read each other's registers.
+    plane: u32,
 }
 
 /// Code on the device.
-pub(super) struct Pipeline {
+pub struct Pipeline {
     pipeline: ComputePipeline,
     layout: BindGroupLayout,
 }
@@ -122,14 +139,45 @@ impl Driver {
         let adapter = adapters(interface).into_iter().next();
         let adapter = adapter.ok_or_else(|| unsupported(format!("no adapter for {interface} was found")))?;
         let limits = adapter.limits();
+        let required_features = adapter.features() & Features::SUBGROUP;
         let descriptor = DeviceDescriptor {
+            required_features,
             required_limits: limits.clone(),
             memory_hints: MemoryHints::MemoryUsage,
             ..DeviceDescriptor::default()
         };
         let opened = finished(adapter.request_device(&descriptor));
         let (device, queue) = opened.map_err(|error| unsupported(error.to_string()))?;
-        Ok(Self { device, queue, found: described(&adapter), limits })
+        let mut driver = Self { device, queue, found: described(&adapter), limits, plane: 1 };
+        let size = adapter.get_info().subgroup_min_size.clamp(1, MOST_PLANE);
+        let plane = 1 << size.ilog2();
+        if required_features.contains(Features::SUBGROUP) && driver.are_neighbours(plane)? {
+            driver.plane = plane;
+        }
+        Ok(driver)
+    }
+
+    /// Whether so many neighbouring threads read each other's registers: nobody promises it, so it is tried.
+    fn are_neighbours(&self, plane: u32) -> Result<bool, Error> {
+        let n_masks = plane.ilog2();
+        let bytes = (4 * THREADS * n_masks.max(1)) as usize;
+        let (found, staging) = (self.buffer("neighbours", bytes)?, self.staging(bytes)?);
+        let source = NEIGHBOURS.replace("PLANE", &plane.to_string()).replace("THREADS", &THREADS.to_string());
+        let Ok(pipeline) = self.compiled("neighbours", &source, 1) else { return Ok(false) };
+        let piece = Piece { buffer: &found, offset: 0, bytes };
+        let bound = self.bound(&pipeline, &[piece])?;
+        let dispatch = Dispatch { pipeline: &pipeline, bound: &bound, n_groups: 1 };
+        self.submit([dispatch].into_iter(), Some((piece, &staging)));
+        let mut seen = vec![0; bytes];
+        self.staged(&staging, &mut seen)?;
+        let words = seen.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        let expected = (0..n_masks).flat_map(|mask| (0..THREADS).map(move |unit| unit ^ (1 << mask)));
+        Ok(words.zip(expected).all(|(seen, expected)| seen == expected))
+    }
+
+    /// Neighbouring threads that read each other's registers; one where they cannot.
+    pub(super) fn plane(&self) -> u32 {
+        self.plane
     }
 
     /// What is in use.
@@ -138,7 +186,7 @@ impl Driver {
     }
 
     /// Where a piece of a buffer may start.
-    pub(super) fn alignment(&self) -> usize {
+    pub(super) fn piece_alignment(&self) -> usize {
         self.limits.min_storage_buffer_offset_alignment as usize
     }
 
@@ -156,27 +204,29 @@ impl Driver {
     fn made(&self, what: &str, bytes: usize, usage: BufferUsages) -> Result<Buffer, Error> {
         let size = bytes.next_multiple_of(4).max(4) as u64;
         let limit = self.limits.max_buffer_size;
-        let too_large = |limit| CompilerError::Limit {
-            what: format!("{what} on {} in bytes", self.found.name),
-            found: size,
-            limit,
-        };
         if size > limit {
-            return Err(too_large(limit).into());
+            let what = format!("{what} on {} in bytes", self.found.name);
+            return Err(CompilerError::Limit { what, found: size, limit }.into());
         }
         let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
         let descriptor = BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
         let buffer = self.device.create_buffer(&descriptor);
         match finished(scope.pop()) {
             None => Ok(buffer),
-            Some(_) => Err(too_large(0).into()),
+            Some(_) => Err(Error::Memory {
+                what: what.to_owned(),
+                device: self.found.name.clone(),
+                needed: bytes,
+                free: None,
+            }),
         }
     }
 
-    /// Fills a buffer; what is not a whole number of words is filled up with zeros.
-    pub(super) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), Error> {
+    /// Fills the start of a piece; what is not a whole number of words is filled up with zeros.
+    pub(super) fn fill(&self, to: Piece<'_>, bytes: &[u8]) -> Result<(), Error> {
+        let Piece { buffer, offset, .. } = to;
         for (number, piece) in bytes.chunks(PIECE).enumerate() {
-            let start = (number * PIECE) as u64;
+            let start = (offset + number * PIECE) as u64;
             let (whole, rest) = piece.split_at(piece.len() / 4 * 4);
             if !whole.is_empty() {
                 self.queue.write_buffer(buffer, start, whole);
@@ -202,14 +252,18 @@ impl Driver {
                 format!("the number of buffers of kernel {:?} on {}", code.kernel.name, self.found.name);
             return Err(CompilerError::Limit { what, found: n as u64, limit: u64::from(limit) }.into());
         }
+        self.compiled(&code.kernel.name, &code.source, n)
+    }
+
+    fn compiled(&self, name: &str, source: &str, n_bindings: usize) -> Result<Pipeline, Error> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
-        let source = ShaderSource::Wgsl(code.source.as_str().into());
-        let descriptor = ShaderModuleDescriptor { label: Some(&code.kernel.name), source };
+        let source = ShaderSource::Wgsl(source.into());
+        let descriptor = ShaderModuleDescriptor { label: Some(name), source };
         let checks = ShaderRuntimeChecks::unchecked();
         // SAFETY: the source was made of a kernel that verifies, so every access lies within the largest shape of its
-        // buffer, which `piece` holds bindings to, and every loop ends.
+        // buffer, which `piece` holds bindings to, and every loop ends; or it is the one below, of which that is plain.
         let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
-        let entries: Vec<BindGroupLayoutEntry> = (0..n as u32).map(storage).collect();
+        let entries: Vec<BindGroupLayoutEntry> = (0..n_bindings as u32).map(storage).collect();
         let layout = BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = self.device.create_bind_group_layout(&layout);
         let of_pipeline =
@@ -221,7 +275,7 @@ impl Driver {
             ..PipelineCompilationOptions::default()
         };
         let pipeline = self.device.create_compute_pipeline(&ComputePipelineDescriptor {
-            label: Some(&code.kernel.name),
+            label: Some(name),
             layout: Some(&of_pipeline),
             module: &module,
             entry_point: Some(ENTRY),
@@ -230,7 +284,7 @@ impl Driver {
         });
         match finished(scope.pop()) {
             None => Ok(Pipeline { pipeline, layout }),
-            Some(fault) => Err(refused_by_driver(&code.kernel.name, &fault)),
+            Some(fault) => Err(refused_by_driver(name, &fault)),
         }
     }
 
@@ -253,24 +307,26 @@ impl Driver {
         }
     }
 
-    /// Runs launches in order, then copies pieces one behind another to the start of a staging buffer.
-    pub(super) fn submit(&self, dispatches: &[Dispatch<'_>], copies: &[Piece<'_>], staging: &Buffer) {
+    /// Runs launches in order, and behind them copies a piece to a staging buffer: one submission.
+    pub(super) fn submit<'d>(
+        &self,
+        dispatches: impl Iterator<Item = Dispatch<'d>>,
+        copied: Option<(Piece<'_>, &Buffer)>,
+    ) {
         let mut encoder = self.device.create_command_encoder(&CommandEncoderDescriptor::default());
         record(&mut encoder, dispatches);
-        let mut to = 0;
-        for piece in copies {
-            let bytes = piece.bytes.next_multiple_of(4) as u64;
-            encoder.copy_buffer_to_buffer(piece.buffer, piece.offset as u64, staging, to, bytes);
-            to += bytes;
+        if let Some((Piece { buffer, offset, bytes }, staging)) = copied {
+            let bytes = bytes.next_multiple_of(4) as u64;
+            encoder.copy_buffer_to_buffer(buffer, offset as u64, staging, 0, bytes);
         }
         self.queue.submit([encoder.finish()]);
     }
 
     /// The first bytes of a staging buffer, once all that was submitted is done.
-    pub(super) fn read(&self, staging: &Buffer, act: impl FnOnce(&[u8])) -> Result<(), Error> {
+    pub(super) fn staged(&self, staging: &Buffer, to: &mut [u8]) -> Result<(), Error> {
         staging.slice(..).map_async(MapMode::Read, |_| {});
         self.wait()?;
-        act(&staging.slice(..).get_mapped_range());
+        to.copy_from_slice(&staging.slice(..).get_mapped_range()[..to.len()]);
         staging.unmap();
         Ok(())
     }
@@ -282,17 +338,17 @@ impl Driver {
     }
 
     /// The most workgroups of a launch.
-    pub(super) fn most_groups(&self) -> u32 {
+    pub(super) fn most_groups_of_a_dispatch(&self) -> u32 {
         self.limits.max_compute_workgroups_per_dimension
     }
 }
 
-fn record(encoder: &mut CommandEncoder, dispatches: &[Dispatch<'_>]) {
+fn record<'d>(encoder: &mut CommandEncoder, dispatches: impl Iterator<Item = Dispatch<'d>>) {
     let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-    for Dispatch { pipeline, bound, n_groups } in dispatches.iter().filter(|it| it.n_groups > 0) {
+    for Dispatch { pipeline, bound, n_groups } in dispatches.filter(|it| it.n_groups > 0) {
         pass.set_pipeline(&pipeline.pipeline);
-        pass.set_bind_group(0, *bound, &[]);
-        pass.dispatch_workgroups(*n_groups, 1, 1);
+        pass.set_bind_group(0, bound, &[]);
+        pass.dispatch_workgroups(n_groups, 1, 1);
     }
 }
 

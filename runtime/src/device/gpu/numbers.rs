@@ -4,11 +4,8 @@
 //! Each kernel has its symbols in a piece of one buffer, so that a replay hands all of them over at once.
 
 use fusebox_compiler::codegen::gpu::Code;
-use fusebox_compiler::error::{Complaint, Error as CompilerError};
 use fusebox_compiler::schedule::Plan;
 use fusebox_compiler::tensor::sym::Symbol;
-
-use crate::error::Error;
 
 /// The symbols of a kernel among those of its plan.
 pub(super) struct Numbers {
@@ -54,22 +51,4 @@ impl Numbers {
             symbols[self.of_plan[idx.expect("every symbol of a kernel is in its list")]]
         })
     }
-}
-
-/// Whether every symbol of a plan is in its range.
-pub(super) fn check(plan_symbols: &[Symbol], values: &[i64]) -> Result<(), Error> {
-    if plan_symbols.len() != values.len() {
-        let what = format!("{} given, {} are needed", values.len(), plan_symbols.len());
-        return Err(refused("symbols".to_owned(), what));
-    }
-    for (Symbol { name, min, max, .. }, value) in plan_symbols.iter().zip(values) {
-        if !(min..=max).contains(&value) {
-            return Err(refused(format!("symbol {name}"), format!("is {value}, it must be in {min}..{max}")));
-        }
-    }
-    Ok(())
-}
-
-fn refused(place: String, what: String) -> Error {
-    CompilerError::Input { complaints: vec![Complaint::new(place, what)] }.into()
 }

@@ -151,6 +151,7 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
     };
     // SAFETY: the description is of the vectors above.
     unsafe { function(&raw const job) };
+    let steps: Vec<Vec<f64>> = x.chunks(k + 3).map(|x| x[..k].chunks(group).map(step_of).collect()).collect();
     for r in 0..n_rows {
         for c in 0..n_cols {
             let pairs = (0..k).map(|i| (f64::from(decoded[r * k + i]), f64::from(x[c * (k + 3) + i])));
@@ -163,9 +164,7 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
             }
             // Rounding is off by up to half a step, evenly.
             for (i, w) in decoded[r * k..][..k].iter().enumerate() {
-                let first = i / group * group;
-                let step = step_of(&x[c * (k + 3) + first..][..group.min(k - first)]);
-                variance += (f64::from(*w) * step).powi(2) / 12.0;
+                variance += (f64::from(*w) * steps[c][i / group]).powi(2) / 12.0;
             }
             // Six standard deviations of the roundings.
             let allowed = match rounding {

@@ -1,0 +1,177 @@
+//! What a GPU holds: weights, states, and what programs share.
+//!
+//! In: the buffers of plans. Out: a piece of memory for each. Weights are arranged and handed over once, states live
+//! on, and all programs have one arena, because no two of them run at a time.
+//! Before a plan takes anything, it is known whether there is room for all of it: a plan that is refused leaves the
+//! device as it was.
+
+use std::sync::Arc;
+
+use fusebox_compiler::codegen::gpu::layout::{arranged, bytes};
+use fusebox_compiler::graph::Name;
+use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
+use indexmap::IndexMap;
+
+use crate::device::gpu::machine::Machine;
+use crate::device::{Footprint, Weights, refused, weight};
+use crate::error::Error;
+
+/// Is told how many bytes of a program's weights were handed over, and how many there are.
+pub type Tell = Box<dyn FnMut(usize, usize) + Send>;
+
+/// Is told and says nothing.
+pub fn silent() -> Tell {
+    Box::new(|_, _| {})
+}
+
+/// Memory and what is in it.
+pub(super) struct Holdings<T> {
+    /// The most bytes to hold.
+    limit: Option<usize>,
+    held: usize,
+    tell: Tell,
+    states: IndexMap<Name, (usize, T)>,
+    weights: IndexMap<Name, T>,
+    /// What programs share, the largest last.
+    shared: Vec<(usize, T)>,
+    pub(super) footprint: Footprint,
+}
+
+impl<T: Clone> Holdings<T> {
+    pub(super) fn new(limit: Option<usize>, tell: Tell) -> Self {
+        Self {
+            limit,
+            held: 0,
+            tell,
+            states: IndexMap::new(),
+            weights: IndexMap::new(),
+            shared: Vec::new(),
+            footprint: Footprint::default(),
+        }
+    }
+
+    /// Bytes that may still be taken, where that is known.
+    pub(super) fn free(&self, machine: &impl Machine<Memory = T>) -> Option<usize> {
+        let own = self.limit.map(|limit| limit.saturating_sub(self.held));
+        own.into_iter().chain(machine.free()).min()
+    }
+
+    /// Makes sure that there is room for what a plan needs and no plan before it has brought, and for more besides.
+    pub(super) fn check(
+        &self,
+        machine: &impl Machine<Memory = T>,
+        plan: &Plan,
+        besides: usize,
+    ) -> Result<(), Error> {
+        let of_slot = |slot: &BufferSlot| match slot.place {
+            Place::Weight if !self.weights.contains_key(&slot.name) => {
+                bytes(slot.format, slot.shape.max_len())
+            }
+            Place::State if !self.states.contains_key(&slot.name) => slot.bytes,
+            Place::Weight | Place::State | Place::Arena { .. } => 0,
+            Place::Input | Place::Output | Place::Constant(_) => slot.bytes,
+        };
+        let needed = besides + plan.buffers.values().map(of_slot).sum::<usize>();
+        match self.free(machine) {
+            Some(free) if free < needed => Err(Error::Memory {
+                what: "a program".to_owned(),
+                device: machine.describe(),
+                needed,
+                free: Some(free),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Memory, all zero.
+    pub(super) fn taken(
+        &mut self,
+        machine: &impl Machine<Memory = T>,
+        what: &str,
+        n_bytes: usize,
+    ) -> Result<T, Error> {
+        let memory = machine.allocate(what, n_bytes)?;
+        self.held += n_bytes;
+        Ok(memory)
+    }
+
+    /// Memory with these bytes.
+    pub(super) fn filled(
+        &mut self,
+        machine: &impl Machine<Memory = T>,
+        what: &str,
+        bytes: &[u8],
+    ) -> Result<T, Error> {
+        let memory = self.taken(machine, what, bytes.len())?;
+        machine.write(&memory, bytes)?;
+        Ok(memory)
+    }
+
+    /// How much of what programs share would have to be taken for one that needs so many bytes.
+    pub(super) fn missing(&self, n_bytes: usize) -> usize {
+        if self.shared.last().is_some_and(|(len, _)| *len >= n_bytes) { 0 } else { n_bytes }
+    }
+
+    /// What all programs share, at least so many bytes of it.
+    pub(super) fn shared(&mut self, machine: &impl Machine<Memory = T>, n_bytes: usize) -> Result<T, Error> {
+        if self.missing(n_bytes) > 0 || self.shared.is_empty() {
+            let memory = self.taken(machine, "the arena", n_bytes)?;
+            self.footprint.arena += n_bytes;
+            self.shared.push((n_bytes, memory));
+        }
+        let (_, memory) = self.shared.last().expect("it was just made sure that there is one");
+        Ok(memory.clone())
+    }
+
+    /// The memory of a state; states of one name are one state.
+    pub(super) fn state(
+        &mut self,
+        machine: &impl Machine<Memory = T>,
+        slot: &BufferSlot,
+    ) -> Result<T, Error> {
+        let BufferSlot { name, bytes, .. } = slot;
+        if let Some((found, state)) = self.states.get(name) {
+            if found != bytes {
+                return Err(refused(name, format!("the state has {found} bytes, {bytes} are asked for")));
+            }
+            return Ok(state.clone());
+        }
+        let state = self.taken(machine, name, *bytes)?;
+        self.states.insert(name.clone(), (*bytes, state.clone()));
+        self.footprint.state += bytes;
+        Ok(state)
+    }
+
+    /// Hands over all weights of a plan that no earlier plan had.
+    pub(super) fn hand_over(
+        &mut self,
+        machine: &impl Machine<Memory = T>,
+        plan: &Plan,
+        weights: &Arc<dyn Weights>,
+    ) -> Result<(), Error> {
+        let is_new =
+            |slot: &&BufferSlot| slot.place == Place::Weight && !self.weights.contains_key(&slot.name);
+        let slots: Vec<&BufferSlot> = plan.buffers.values().filter(is_new).collect();
+        let all = slots.iter().map(|slot| slot.bytes).sum();
+        let mut done = 0;
+        for slot in slots {
+            if self.weights.contains_key(&slot.name) {
+                continue;
+            }
+            let memory =
+                self.filled(machine, &slot.name, &arranged(slot.format, weight(slot, &**weights)?))?;
+            self.weights.insert(slot.name.clone(), memory);
+            self.footprint.weights += bytes(slot.format, slot.shape.max_len());
+            done += slot.bytes;
+            (self.tell)(done, all);
+        }
+        Ok(())
+    }
+
+    /// The memory of a weight that was handed over.
+    pub(super) fn weight(&self, slot: &BufferSlot, weights: &dyn Weights) -> Result<T, Error> {
+        weight(slot, weights)?;
+        let memory = self.weights.get(&slot.name);
+        Ok(memory.expect("the weights of a plan are handed over first").clone())
+    }
+}

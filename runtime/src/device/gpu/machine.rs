@@ -1,0 +1,100 @@
+//! What one kind of GPU has to do, so that programs run on it.
+//!
+//! In: bytes, sources and launches. Out: memory with addresses, code, and work that is done in the order it was asked
+//! for. Which memory, and how much of it, is `replay.rs`'s to decide.
+//! There is one line of work: whatever is asked for sees all that was asked for before.
+
+use fusebox_compiler::codegen::gpu::Code;
+use fusebox_compiler::codegen::gpu::dialect::Dialect;
+
+use crate::error::Error;
+
+/// A kind of GPU.
+pub trait Machine {
+    /// A piece of its memory, kept as long as any copy of this.
+    type Memory: Clone;
+    /// Code that was compiled.
+    type Function;
+    /// Code with all that it is given.
+    type Launch;
+    /// What launches that always follow each other need besides.
+    type Sequence;
+
+    /// What it is, for people.
+    fn describe(&self) -> String;
+
+    /// What it compiles.
+    fn dialect(&self) -> Dialect;
+
+    /// A piece may start at multiples of this.
+    fn alignment(&self) -> usize;
+
+    /// The most workgroups of a launch that are of use.
+    fn most_groups(&self) -> u32;
+
+    /// Bytes that nobody has taken yet, where that is known.
+    fn free(&self) -> Option<usize>;
+
+    /// Memory, all zero.
+    ///
+    /// # Errors
+    /// Where there is not as much.
+    fn allocate(&self, what: &str, bytes: usize) -> Result<Self::Memory, Error>;
+
+    /// A piece of a piece.
+    fn piece(&self, of: &Self::Memory, offset: usize, bytes: usize) -> Self::Memory;
+
+    /// Fills the start of a piece; the bytes may change as soon as this is done.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    fn write(&self, to: &Self::Memory, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Compiles a source.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    fn function(&self, code: &Code) -> Result<Self::Function, Error>;
+
+    /// Code with a piece for each of its bindings; it is never launched with more workgroups than `most_groups`.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    fn launch(
+        &self,
+        function: &Self::Function,
+        pieces: &[Self::Memory],
+        most_groups: u32,
+    ) -> Result<Self::Launch, Error>;
+
+    /// Makes ready for launches that always follow each other, and leave so many bytes behind.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    fn sequence(&mut self, launches: &[Self::Launch], exit_bytes: usize) -> Result<Self::Sequence, Error>;
+
+    /// Does all launches of a sequence, each with so many workgroups, waits, and copies what they have left in a piece;
+    /// a workgroup too many does nothing.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    fn run(
+        &self,
+        sequence: &Self::Sequence,
+        launches: &[Self::Launch],
+        n_groups: &[u32],
+        exit: (&Self::Memory, &mut [u8]),
+    ) -> Result<(), Error>;
+
+    /// Does one launch, and waits for it.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    fn run_one(&self, launch: &Self::Launch, n_groups: u32) -> Result<(), Error>;
+
+    /// Copies a piece of no more bytes than the sequence leaves behind.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    fn read(&self, sequence: &Self::Sequence, from: &Self::Memory, to: &mut [u8]) -> Result<(), Error>;
+}
