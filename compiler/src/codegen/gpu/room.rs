@@ -106,7 +106,7 @@ impl Room {
     }
 
     /// Whether there are tiles that matrix units multiply.
-    pub(super) fn has_factors(&self) -> bool {
+    fn has_factors(&self) -> bool {
         self.factors.iter().any(|factors| !factors.is_empty())
     }
 

@@ -33,8 +33,11 @@ use crate::error::Error;
 
 /// Workgroups for each multiprocessor, at most: more than run at a time, so that all end together.
 const GROUPS_PER_UNIT: u32 = 16;
-/// Registers of a thread, where no fragments of matrices need more: four workgroups run at a time.
-const REGISTERS: usize = 64;
+/// Limits that are tried where the assembler would rather lay a register aside than lose a workgroup: a limit above
+/// what it would take makes it think again.
+const REGISTERS: [usize; 2] = [64, 96];
+/// What of a thread's memory is no register.
+const LOCAL_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
 /// Shared memory that has to be asked for.
 const COMMON_SHARED_BYTES: usize = 48 << 10;
 /// Where a value in a buffer of many starts.
@@ -123,6 +126,24 @@ impl Cuda {
         Ok(Self { name, n_units: n_units.unsigned_abs(), context, stream, is_precise, note: None })
     }
 
+    /// A source for the GPU that is there, with at most so many registers a thread.
+    fn compiled(&self, code: &Code, most_registers: Option<usize>) -> Result<CudaFunction, Error> {
+        let (major, minor) = self.context.compute_capability().map_err(driver)?;
+        let include_paths = INCLUDES.into_iter().filter(|path| Path::new(path).is_dir()).map(str::to_owned);
+        let options = CompileOptions {
+            options: vec![format!("--gpu-architecture=compute_{major}{minor}"), "--std=c++17".to_owned()],
+            // A quotient within two units in the last place needs no call.
+            prec_div: Some(false),
+            maxrregcount: most_registers,
+            include_paths: include_paths.collect(),
+            ..CompileOptions::default()
+        };
+        let made = compile_ptx_with_opts(&code.source, options);
+        let made = made.map_err(|fault| refused_by_driver(&code.kernel.name, &format!("{fault:?}")))?;
+        let module = self.context.load_module(made).map_err(driver)?;
+        module.load_function(ENTRY).map_err(driver)
+    }
+
     fn start(&self, launch: &Launch) -> Result<(), DriverError> {
         let mut builder = self.stream.launch_builder(&launch.function);
         for address in &launch.addresses {
@@ -207,21 +228,13 @@ impl Machine for Cuda {
     }
 
     fn function(&self, code: &Code) -> Result<Function, Error> {
-        let (major, minor) = self.context.compute_capability().map_err(driver)?;
-        let include_paths = INCLUDES.into_iter().filter(|path| Path::new(path).is_dir()).map(str::to_owned);
-        let options = CompileOptions {
-            options: vec![format!("--gpu-architecture=compute_{major}{minor}"), "--std=c++17".to_owned()],
-            // A quotient within two units in the last place needs no call.
-            prec_div: Some(false),
-            // With as many, no such kernel lays a register aside; the assembler would take fewer, and do so.
-            maxrregcount: (!code.has_matrices).then_some(REGISTERS),
-            include_paths: include_paths.collect(),
-            ..CompileOptions::default()
-        };
-        let made = compile_ptx_with_opts(&code.source, options);
-        let made = made.map_err(|fault| refused_by_driver(&code.kernel.name, &format!("{fault:?}")))?;
-        let module = self.context.load_module(made).map_err(driver)?;
-        let function = module.load_function(ENTRY).map_err(driver)?;
+        let mut function = self.compiled(code, None)?;
+        for most in REGISTERS {
+            if function.get_attribute(LOCAL_BYTES).map_err(driver)? == 0 {
+                break;
+            }
+            function = self.compiled(code, Some(most))?;
+        }
         if code.shared_bytes > COMMON_SHARED_BYTES {
             let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(attribute, code.shared_bytes as i32).map_err(driver)?;

@@ -30,7 +30,7 @@ use crate::error::Error;
 /// The most neighbours that code makes use of.
 const MOST_PLANE: u32 = 32;
 /// Every thread asks those of its neighbours for their number whose number differs in one bit.
-const NEIGHBOURS: &str = "enable subgroups;
+const NEIGHBOURS: &str = "
 @group(0) @binding(0) var<storage, read_write> found: array<u32>;
 @compute @workgroup_size(THREADS)
 fn kernel(@builtin(local_invocation_index) unit: u32) {
@@ -257,6 +257,8 @@ impl Driver {
 
     fn compiled(&self, name: &str, source: &str, n_bindings: usize) -> Result<Pipeline, Error> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        // What this line asks for, wgpu has without it; the line it does not know.
+        let source = source.replace("enable subgroups;", "");
         let source = ShaderSource::Wgsl(source.into());
         let descriptor = ShaderModuleDescriptor { label: Some(name), source };
         let checks = ShaderRuntimeChecks::unchecked();
