@@ -4,7 +4,8 @@
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them. Code for a whole nest, where there is
-//! a faster form, belongs in `nest`: `product.rs`, `exps.rs` and `vector.rs` have one; `skip.rs` finds rounds to leave out.
+//! a faster form, belongs in `nest`: `product.rs`, `exps.rs` and `vector.rs` have one; `skip.rs` finds rounds to leave
+//! out.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +34,8 @@ use crate::tensor::sym::Symbol;
 /// Tiles start at multiples of this many bytes.
 pub(super) const ALIGNMENT: usize = 64;
 
-/// What the code of a part takes: the addresses of the buffers, with that of what was rounded ahead, the values of the symbols, the first task, one past
-/// the last, and the scratch memory.
+/// What the code of a part takes: the addresses of the buffers, with that of what was rounded ahead, the values of the
+/// symbols, the first task, one past the last, and the scratch memory.
 pub(super) fn signature(convention: CallConv) -> Signature {
     let mut signature = Signature::new(convention);
     signature.params = vec![AbiParam::new(I64); 5];
@@ -212,17 +213,17 @@ impl Emitter<'_, '_> {
                 let rounded = self.slots[*slot].rounded.clone();
                 self.round(plan, &rounded, *slot);
             }
-            What::Stmt(stmt, slot) => {
-                self.set_filled(*slot, true);
+            What::Stmt(stmt, slots) => {
+                self.set_filled(slots, true);
                 self.body(std::slice::from_ref(*stmt));
-                self.set_filled(*slot, false);
+                self.set_filled(slots, false);
             }
         }
     }
 
-    fn set_filled(&mut self, slot: Option<usize>, is_filled: bool) {
-        if let Some(slot) = slot {
-            self.slots[slot].is_filled = is_filled;
+    fn set_filled(&mut self, slots: &[usize], is_filled: bool) {
+        for slot in slots {
+            self.slots[*slot].is_filled = is_filled;
         }
     }
 
