@@ -171,7 +171,7 @@ impl CpuDevice {
             ready.set(symbols)?;
         }
         for step in steps {
-            step.next.each_mut().map(|next| *next.get_mut() = 0);
+            step.next = [0; 2].map(AtomicI64::new);
         }
         let (program, scratch) = (&self.programs[program], &self.scratch);
         let n_threads = self.team.n_threads();

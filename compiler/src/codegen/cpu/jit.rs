@@ -207,9 +207,9 @@ impl Code {
             before += n_tasks;
             let [first, end] = [first, end].map(|task| (task * VECTORS).min(own.n_vectors(&of)));
             let offset = own.offset + first / VECTORS * rounded_bytes(own.rounding, VECTORS, own.k);
+            let places = [own.param.index(), self.kernel.params.len()].map(|idx| buffers.wrapping_add(idx));
             // SAFETY: the caller promises the addresses.
-            let [from, to] =
-                [own.param.index(), self.kernel.params.len()].map(|idx| unsafe { *buffers.add(idx) });
+            let [from, to] = places.map(|place| unsafe { *place });
             let from = from.wrapping_add(4 * first * own.k);
             // SAFETY: the parameter has the vectors, and the room a place for each.
             unsafe { round(self.level, own.rounding, (from, to.wrapping_add(offset)), (end - first, own.k)) };

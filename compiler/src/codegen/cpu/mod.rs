@@ -7,8 +7,8 @@
 //! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
 //! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`, as `exps.rs` does
 //! exponentials; `hoist.rs` finds what
-//! tasks have in common, `ahead.rs` what they all do; `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs
-//! what comes out.
+//! tasks have in common, `ahead.rs` what they all do; `decode.rs` knows the block formats, `math.rs` the functions
+//! that code calls; `jit.rs` runs what comes out.
 
 use std::fmt;
 
@@ -41,6 +41,7 @@ mod memory;
     reason = "what has no instructions of its own takes those of its caller's level"
 )]
 #[expect(clippy::needless_range_loop, reason = "loops over arrays of vectors, all of them unrolled")]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some forms are of one kind of processor"))]
 mod micro;
 mod product;
 mod scalar;

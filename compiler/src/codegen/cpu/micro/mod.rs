@@ -1,7 +1,7 @@
 //! Products of weights and vectors, written by hand for each level of instructions.
 //!
-//! In: the address of a [`Product`], a [`Quantise`], a [`Halve`], a [`Mix`] or [`Exps`], filled in by generated code: addresses, strides,
-//! sizes.
+//! In: the address of a [`Product`], a [`Quantise`], a [`Halve`], a [`Mix`] or [`Exps`], filled in by generated code:
+//! addresses, strides, sizes.
 //! Out: sums added to what is there, or rows of 8-bit numbers. Strides are not negative, sizes may be zero or less.
 //! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
 //! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.

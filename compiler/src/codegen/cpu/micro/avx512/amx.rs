@@ -6,6 +6,8 @@
 //! switching threads does not save them for nothing.
 
 use std::arch::asm;
+#[cfg(target_os = "linux")]
+use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::marker::PhantomData;
 
 use crate::codegen::cpu::micro::view::Square;
@@ -130,9 +132,7 @@ impl Drop for Unit {
 
 /// Whether the processor has the tiles and the system lets this process use them, for which it is asked here.
 #[cfg(target_os = "linux")]
-pub(in crate::codegen::cpu) fn is_there() -> bool {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-
+pub(super) fn is_there() -> bool {
     // `arch_prctl` with `ARCH_REQ_XCOMP_PERM` for the data of tiles.
     const CALL: i64 = 158;
     const ASK: u64 = 0x1023;
@@ -159,6 +159,6 @@ pub(in crate::codegen::cpu) fn is_there() -> bool {
 
 /// No other system is asked.
 #[cfg(not(target_os = "linux"))]
-pub(in crate::codegen::cpu) fn is_there() -> bool {
+pub(super) fn is_there() -> bool {
     false
 }

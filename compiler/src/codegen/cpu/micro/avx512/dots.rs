@@ -3,6 +3,8 @@
 //! In: rows of bfloat16 numbers and vectors in tiles. Out: their products, in tiles of up to 32 rows and a few vectors.
 //! Rows lie in panels as `panels.rs` makes them; two elements of a vector, in every lane, meet all rows of a panel.
 
+use std::slice::from_mut;
+
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack::PANEL;
@@ -19,20 +21,20 @@ const STEPS: usize = 16;
 pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
     let n_steps = job.k.div_ceil(STEP);
     let x = Vectors::<1>::new(job.x, job.k);
-    let mut panels = [Panels::<STEPS>::EMPTY];
+    let mut panels = Panels::<STEPS>::EMPTY;
     for r in (0..job.n_rows).step_by(2 * PANEL) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_steps).step_by(STEPS) {
             let n = (n_steps - from).min(STEPS);
-            unpack::<S, STEPS>(&mut panels, &mut [], job, (r, n_rows), (from, n));
+            unpack::<S, STEPS>(from_mut(&mut panels), &mut [], job, (r, n_rows), (from, n));
             let mut c = 0;
             while c < job.n_cols {
                 let at = c % LINES;
                 let tiles = x.steps(c / LINES, 0, (from, n));
                 c += match (job.n_cols - c).min(LINES - at) {
-                    8.. => tile::<8>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
-                    4.. => tile::<4>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
-                    _ => tile::<1>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
+                    8.. => tile::<8>(&panels.steps[..n], tiles, job, (r, n_rows), c),
+                    4.. => tile::<4>(&panels.steps[..n], tiles, job, (r, n_rows), c),
+                    _ => tile::<1>(&panels.steps[..n], tiles, job, (r, n_rows), c),
                 };
             }
         }

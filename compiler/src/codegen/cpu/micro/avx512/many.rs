@@ -16,6 +16,10 @@ use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// All vectors with all rows.
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "it lives on the stack of a thread, where nothing is allocated"
+)]
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn all<const S: usize>(job: &ProductView<'_>) {

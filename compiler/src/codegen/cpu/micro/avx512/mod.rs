@@ -24,7 +24,6 @@ mod tiles;
 mod vector;
 
 use amx::Unit;
-pub(super) use amx::is_there as has_tiles;
 use fours::unit_bytes;
 use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
@@ -90,6 +89,11 @@ unsafe extern "C" fn halve(job: *const Halve) {
     // SAFETY: generated code promises what the view asks for.
     let Some(mut job) = (unsafe { view::halve(job) }) else { return };
     halves::halve(&mut job);
+}
+
+/// Whether there are tiles, and this process may use them.
+pub(super) fn has_tiles() -> bool {
+    amx::is_there()
 }
 
 /// Dot products are as fast as others where numbers have one part, and slower where they have two.

@@ -1,8 +1,8 @@
 //! Products and mixtures of bfloat16 numbers with the unit of tiles.
 //!
-//! In: rows of weights in any format, vectors in tiles; or rows of 16 bits and their factors. Out: sums added to what is
-//! there, 32 vectors by 32 rows at a time. A number in two parts is multiplied three times: both first parts, and each
-//! first part with the other's second; what the second parts would add is smaller than single precision.
+//! In: rows of weights in any format, vectors in tiles; or rows of 16 bits and their factors. Out: sums added to what
+//! is there, 32 vectors by 32 rows at a time. A number in two parts is multiplied three times: both first parts, and
+//! each first part with the other's second; what the second parts would add is smaller than what is rounded away.
 
 use crate::codegen::cpu::micro::avx512::amx::{Run, SQUARE, Unit};
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors, joined, loaded, split};

@@ -186,6 +186,8 @@ pub(super) fn splat_pair(two: [u8; 4]) -> __m512i {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
 pub(super) fn dot_pairs(sum: V, a: __m512i, b: __m512i) -> V {
     // SAFETY: any bits are 32 bfloat16 numbers.
-    let (a, b) = unsafe { (transmute::<__m512i, __m512bh>(a), transmute::<__m512i, __m512bh>(b)) };
+    let a = unsafe { transmute::<__m512i, __m512bh>(a) };
+    // SAFETY: as above.
+    let b = unsafe { transmute::<__m512i, __m512bh>(b) };
     _mm512_dpbf16_ps(sum, a, b)
 }
