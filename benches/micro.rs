@@ -34,7 +34,7 @@ fn main() {
     let only = env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
     let bandwidth = bandwidth();
     for format in FORMATS {
-        for tokens in [1, 4, 16, 64] {
+        for tokens in [1, 4, 16, 64, 256] {
             let name = format!("product_{format}_t{tokens}");
             let kernel = parse(&product(&name, format, tokens)).expect("a kernel that reads");
             run(&name, &only, &kernel, tokens, bandwidth);
@@ -78,6 +78,7 @@ fn run(name: &str, only: &str, kernel: &Kernel, tokens: i64, bandwidth: f64) {
     for (level, numbers) in [
         (Level::host(), Numbers::Single),
         (Level::host(), Numbers::Quantised),
+        (Level::Avx512, Numbers::Quantised),
         (Level::Avx2, Numbers::Quantised),
     ] {
         if level.is_supported() && name.contains(only) {

@@ -35,7 +35,7 @@ const DEFAULT_CONTEXT: usize = 4096;
 /// The most threads that can be asked for.
 const MOST_THREADS: usize = 256;
 /// How many tokens a replay takes at most.
-const CHUNK: usize = 256;
+const CHUNK: usize = 512;
 /// The same where every token is scored: each has a row of scores.
 const SCORED_CHUNK: usize = 32;
 

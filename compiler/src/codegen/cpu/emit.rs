@@ -217,17 +217,17 @@ impl Emitter<'_, '_> {
                 let rounded = self.slots[*slot].rounded.clone();
                 self.round(plan, &rounded, *slot);
             }
-            What::Stmt(stmt, slot) => {
-                self.set_filled(*slot, true);
+            What::Stmt(stmt, slots) => {
+                self.set_filled(slots, true);
                 self.body(std::slice::from_ref(*stmt));
-                self.set_filled(*slot, false);
+                self.set_filled(slots, false);
             }
         }
     }
 
-    fn set_filled(&mut self, slot: Option<usize>, is_filled: bool) {
-        if let Some(slot) = slot {
-            self.slots[slot].is_filled = is_filled;
+    fn set_filled(&mut self, slots: &[usize], is_filled: bool) {
+        for slot in slots {
+            self.slots[*slot].is_filled = is_filled;
         }
     }
 

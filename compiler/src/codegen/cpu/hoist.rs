@@ -22,7 +22,7 @@ pub(super) struct Step<'a> {
 /// What is done.
 pub(super) enum What<'a> {
     /// A statement; with the vectors that it finds rounded.
-    Stmt(&'a Stmt, Option<usize>),
+    Stmt(&'a Stmt, Vec<usize>),
     /// The vectors of a product are rounded.
     Round(Box<Plan>, usize),
 }
@@ -76,6 +76,14 @@ pub(super) fn picks_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
     most
 }
 
+/// The variables of the loops of a statement.
+fn loops(stmt: &Stmt) -> BTreeSet<VarId> {
+    match stmt {
+        Stmt::Nest(_) => BTreeSet::new(),
+        Stmt::Loop { var, body } => body.iter().flat_map(loops).chain([*var]).collect(),
+    }
+}
+
 /// The body of a part, step by step.
 pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rounded]) -> Vec<Step<'a>> {
     let slot_of = |nest: &Nest| {
@@ -89,23 +97,24 @@ pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rou
     let mut valid: BTreeSet<usize> = BTreeSet::new();
     for stmt in &part.body {
         let mut effects = Effects::of(std::slice::from_ref(stmt), part);
-        let mut found = None;
-        if let Stmt::Nest(nest) = stmt {
-            if let Some((plan, slot)) = slot_of(nest) {
-                if !slots[slot].is_ahead && valid.insert(slot) {
-                    all.push(Effects::of_rounding(&plan, slot, part));
+        let loops = loops(stmt);
+        let mut found = Vec::new();
+        let mut meet = |nest: &Nest| {
+            let Some((plan, slot)) = slot_of(nest).filter(|(_, slot)| !slots[*slot].is_ahead) else { return };
+            let rounding = Effects::of_rounding(&plan, slot, part);
+            if rounding.vars.is_disjoint(&loops) && rounding.reads.is_disjoint(&effects.writes) {
+                if valid.insert(slot) {
+                    all.push(rounding);
                     steps.push(What::Round(Box::new(plan), slot));
                 }
                 effects.reads.insert(Memory::Slot(slot));
-                found = Some(slot);
+                found.push(slot);
+            } else {
+                // Each round of a loop has others.
+                effects.writes.insert(Memory::Slot(slot));
             }
-        } else {
-            let mut add = |nest: &Nest| {
-                let slot = slot_of(nest).filter(|(_, slot)| !slots[*slot].is_ahead);
-                effects.writes.extend(slot.map(|(_, slot)| Memory::Slot(slot)));
-            };
-            nests(std::slice::from_ref(stmt), &mut add);
-        }
+        };
+        nests(std::slice::from_ref(stmt), &mut meet);
         // What was rounded of a tile, or into another's room, is no longer true.
         valid.retain(|slot| {
             let source = match slots[*slot].x.place {

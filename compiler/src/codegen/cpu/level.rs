@@ -96,7 +96,7 @@ impl fmt::Display for Numbers {
         f.write_str(match self {
             Self::Exact => "exact numbers",
             Self::Single => "single precision",
-            Self::Quantised => "8-bit activations",
+            Self::Quantised => "rounded activations",
         })
     }
 }

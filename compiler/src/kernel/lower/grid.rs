@@ -22,8 +22,6 @@ const FEW_PICKS: i64 = 64;
 const ELEMENTS_PER_TASK: i64 = 1024;
 /// Elements of a combination of partial results that one task takes.
 const COMBINED_PER_TASK: i64 = 256;
-/// Queries whose scores one attention task keeps.
-const QUERIES_PER_TASK: i64 = 32;
 
 /// A set of axes of the root, one bit each.
 type Axes = u64;
@@ -81,7 +79,7 @@ pub(super) fn choose(
         None if combined.is_some() => fill_inner(shape, Axes::MAX, COMBINED_PER_TASK),
         None => fill_inner(shape, Axes::MAX, ELEMENTS_PER_TASK),
         Some(heaviest) => match &graph.nodes[heaviest.node].op {
-            Op::Attend { over } => queries(graph, shape, heaviest, *over),
+            Op::Attend { over } => queries(graph, target, shape, heaviest, *over),
             Op::Contract { over } => rows_and_tokens(graph, target, shape, heaviest, over),
             _ => fill_inner(shape, heaviest.shared, 1),
         },
@@ -201,7 +199,13 @@ fn picks(graph: &Graph, target: &Target, heaviest: &Heaviest, mut weight: NodeId
 }
 
 /// Heads that share keys stay together with the tokens of a block; what the values have too is cut finely.
-fn queries(graph: &Graph, shape: &Shape, heaviest: &Heaviest, over: Axis) -> Vec<Option<i64>> {
+fn queries(
+    graph: &Graph,
+    target: &Target,
+    shape: &Shape,
+    heaviest: &Heaviest,
+    over: Axis,
+) -> Vec<Option<i64>> {
     let args = &graph.nodes[heaviest.node].args;
     let (scores, values) = (&graph.nodes[args[0]].ty.shape, &graph.nodes[args[1]].ty.shape);
     let of = |wanted: &dyn Fn(Axis) -> bool| -> Axes {
@@ -210,7 +214,7 @@ fn queries(graph: &Graph, shape: &Shape, heaviest: &Heaviest, over: Axis) -> Vec
     };
     let batch = of(&|axis| values.has(axis)) & heaviest.shared;
     let query = of(&|axis| !values.has(axis)) & heaviest.shared;
-    let mut room = QUERIES_PER_TASK;
+    let mut room = target.queries_per_task as i64;
     let mut blocks = vec![None; shape.rank()];
     for (position, (_, size)) in shape.iter().enumerate().rev() {
         if batch >> position & 1 == 1 {

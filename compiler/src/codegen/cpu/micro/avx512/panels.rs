@@ -13,7 +13,7 @@ use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, paired, split};
 use crate::codegen::cpu::micro::avx512::pack::{Group, PANEL, Panel, pack};
 use crate::codegen::cpu::micro::avx512::vector::{
-    fma, load, load_bytes, splat, store_bytes, transposed, wide_f16,
+    V, fma, load, load_bytes, splat, store_bytes, transposed, wide_f16,
 };
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{MixView, ProductView};
@@ -139,22 +139,28 @@ pub(super) fn pairs<const N: usize>(
     (e, n): (usize, usize),
 ) {
     for pair in 0..n_rows.div_ceil(STEP) * STEP / 2 {
+        let mut rows = [[splat(0.0); 2]; 2];
+        for (i, row) in rows.iter_mut().enumerate().take(n_rows.saturating_sub(2 * pair)) {
+            *row = widened(&job.v.row(s + 2 * pair + i).bytes[2 * e..][..2 * n]);
+        }
+        let (step, line) = (pair / PANEL, pair % PANEL);
         for p in 0..2 {
-            let mut two = [splat(0.0); 2];
-            for (i, own) in two.iter_mut().enumerate() {
-                if 2 * pair + i < n_rows && p * PANEL < n {
-                    let row = &job.v.row(s + 2 * pair + i).bytes[2 * (e + p * PANEL)..];
-                    let mut padded = [0; 32];
-                    *own = wide_f16(row.first_chunk().unwrap_or_else(|| {
-                        padded[..row.len()].copy_from_slice(row);
-                        &padded
-                    }));
-                }
-            }
-            let (halves, rests) = split(two);
-            let (step, line) = (pair / PANEL, pair % PANEL);
+            let (halves, rests) = split([rows[0][p], rows[1][p]]);
             store_bytes(paired(halves), &mut parts[0].steps[step][p][line]);
             store_bytes(paired(split(rests).0), &mut parts[1].steps[step][p][line]);
         }
     }
+}
+
+/// Up to 32 half-precision numbers; behind the end are zeros.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn widened(numbers: &[u8]) -> [V; 2] {
+    let mut padded = [0; 64];
+    let whole = numbers.first_chunk().unwrap_or_else(|| {
+        padded[..numbers.len()].copy_from_slice(numbers);
+        &padded
+    });
+    let (two, _) = whole.as_chunks();
+    [wide_f16(&two[0]), wide_f16(&two[1])]
 }
