@@ -78,17 +78,12 @@ fn small<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V 
         let (numbers, excess) = (numbers.as_chunks::<64>().0, excess.as_chunks::<64>().0);
         match order(storage) {
             Order::Straight => {
-                let [first, second] = [0, 1].map(|i| (&numbers[i], &excess[i]));
-                products[0] = fma(dots(a, first), chosen::<S, 0>(factors), products[0]);
-                products[1] = fma(dots(b, second), chosen::<S, 1>(factors), products[1]);
+                products[0] = fma(dots(a, (&numbers[0], &excess[0])), chosen::<S, 0>(factors), products[0]);
+                products[1] = fma(dots(b, (&numbers[1], &excess[1])), chosen::<S, 1>(factors), products[1]);
             }
             Order::Halves => {
-                let mut both = _mm512_setzero_si512();
-                for x in [numbers, excess] {
-                    let (first, second) = (load_bytes(&x[0]), load_bytes(&x[1]));
-                    both = _mm512_dpbusd_epi32(both, a, _mm512_shuffle_i64x2::<EVEN>(first, second));
-                    both = _mm512_dpbusd_epi32(both, b, _mm512_shuffle_i64x2::<ODD>(first, second));
-                }
+                let both = halves([a, b], (&numbers[0], &numbers[1]), _mm512_setzero_si512());
+                let both = halves([a, b], (&excess[0], &excess[1]), both);
                 products[0] = fma(_mm512_cvtepi32_ps(both), chosen::<S, 0>(factors), products[0]);
             }
         }
@@ -178,6 +173,15 @@ const fn places(storage: Storage, pair: usize) -> [u8; 64] {
 fn dots(w: __m512i, (numbers, excess): (&[u8; 64], &[u8; 64])) -> V {
     let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, load_bytes(numbers));
     _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(sums, w, load_bytes(excess)))
+}
+
+/// Adds the products of first and second halves of four groups.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn halves([low, high]: [__m512i; 2], (first, second): (&[u8; 64], &[u8; 64]), sums: __m512i) -> __m512i {
+    let (first, second) = (load_bytes(first), load_bytes(second));
+    let sums = _mm512_dpbusd_epi32(sums, low, _mm512_shuffle_i64x2::<EVEN>(first, second));
+    _mm512_dpbusd_epi32(sums, high, _mm512_shuffle_i64x2::<ODD>(first, second))
 }
 
 /// The groups of a row that fill no step.
