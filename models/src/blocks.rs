@@ -48,7 +48,7 @@ pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
     let m = Scope::new(config, tokens);
     let x = m.g.input("x", DType::F32, &[&m.t, &m.d]);
     // The first of the blocks that most are like.
-    let layer = (0..).find(|layer| !config.dense.contains(layer)).unwrap_or(0);
+    let layer = (0..config.n_layers).find(|layer| !config.dense.contains(layer)).unwrap_or(0);
     let y = families::block(&m, layer, &x);
     m.g.finish(&[("y", &y)])
 }

@@ -57,7 +57,7 @@ pub(super) fn pairs(
     }
     if let Some(sizes) = &config.experts {
         experts(&mut to, sizes);
-        let n_dense = (0..).take_while(|layer| config.dense.contains(layer)).count();
+        let n_dense = (0..config.n_layers).take_while(|layer| config.dense.contains(layer)).count();
         to.count("leading_dense_block_count", n_dense);
     }
     yarn(&mut to, facts, config)?;

@@ -64,9 +64,13 @@ impl Shape {
     /// Tells where the tokens stand, and how many there are.
     pub(super) fn stand(&mut self, positions: impl IntoIterator<Item = usize>, n_tokens: usize) {
         for (idx, position) in self.positions.iter().zip(positions) {
-            idx.iter().for_each(|idx| self.symbols[*idx] = position as i64);
+            if let Some(idx) = idx {
+                self.symbols[*idx] = position as i64;
+            }
         }
-        self.tokens_idx.iter().for_each(|idx| self.symbols[*idx] = n_tokens as i64);
+        if let Some(idx) = self.tokens_idx {
+            self.symbols[idx] = n_tokens as i64;
+        }
     }
 
     /// Whether so many rows of a kind can be appended to a text at this position.

@@ -55,13 +55,13 @@ struct Operand {
     row: i64,
 }
 
-/// Which fragments each plane computes: so many, every one in the same column.
+/// How many columns of fragments there are, and which each plane computes: so many, every one in the same column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fragments {
-    n_columns: i64,
-    n_each: i64,
+    columns: i64,
+    each: i64,
     /// Planes that compute any.
-    n_planes: i64,
+    planes: i64,
 }
 
 impl Fragments {
@@ -76,12 +76,12 @@ impl Fragments {
         if n == 0 || n_planes % columns != 0 || (n > n_planes && n % n_planes != 0) {
             return None;
         }
-        Some(Self { n_columns: columns, n_each: (n / n_planes).max(1), n_planes: n.min(n_planes) })
+        Some(Self { columns, each: (n / n_planes).max(1), planes: n.min(n_planes) })
     }
 
     /// Rows of fragments from one of a plane's to its next.
     fn step(self) -> i64 {
-        self.n_planes / self.n_columns
+        self.planes / self.columns
     }
 }
 
@@ -201,9 +201,9 @@ impl Emitter<'_> {
         }
         let depth = self.count(product.inner);
         let [left, right, sum] = [&product.left, &product.right, &product.sum].map(|it| self.first_word(it));
-        let Fragments { n_columns, n_each, n_planes } = product.fragments;
+        let Fragments { columns: n_columns, each, planes } = product.fragments;
         let plane = self.writer.div(self.unit, constant(i64::from(PLANE)));
-        let is_busy = self.writer.below(plane, constant(n_planes));
+        let is_busy = self.writer.below(plane, constant(planes));
         let [row, column] = {
             let columns = constant(n_columns);
             [self.writer.div(plane, columns), self.writer.rem(plane, columns)]
@@ -211,7 +211,7 @@ impl Emitter<'_> {
         self.when(is_busy, |emitter| {
             let [left_row, right_row] = [product.left.row + GAP, product.right.row + GAP];
             let right = emitter.stepped(right, column, SIDE * right_row);
-            let rows: Vec<Variable> = (0..n_each)
+            let rows: Vec<Variable> = (0..each)
                 .map(|number| emitter.writer.add(row, constant(number * product.fragments.step())))
                 .collect();
             let sums: Vec<(Variable, Variable)> = rows
@@ -341,9 +341,9 @@ part
                 let Some(fragments) = Fragments::of(rows * SIDE, columns * SIDE) else { continue };
                 n_shared += 1;
                 let mut found: Vec<(i64, i64)> = Vec::new();
-                for plane in 0..fragments.n_planes {
-                    let (row, column) = (plane / fragments.n_columns, plane % fragments.n_columns);
-                    found.extend((0..fragments.n_each).map(|i| (row + i * fragments.step(), column)));
+                for plane in 0..fragments.planes {
+                    let (row, column) = (plane / fragments.columns, plane % fragments.columns);
+                    found.extend((0..fragments.each).map(|i| (row + i * fragments.step(), column)));
                 }
                 found.sort_unstable();
                 let all: Vec<_> = (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))).collect();

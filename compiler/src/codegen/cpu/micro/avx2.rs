@@ -4,11 +4,12 @@
 //! table is asked for by level, and a level is checked when it is chosen.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_add_ps, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_si128, _mm_set1_ps, _mm256_abs_epi8,
-    _mm256_add_epi32, _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtepi32_ps,
-    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set_m128, _mm256_set1_epi16,
-    _mm256_set1_ps, _mm256_setzero_ps, _mm256_sign_epi8, _mm256_slli_epi32, _mm256_storeu_ps,
+    __m256, __m256i, _MM_HINT_T0, _mm_add_ps, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_si128, _mm_prefetch,
+    _mm_set1_ps, _mm256_abs_epi8, _mm256_add_epi32, _mm256_add_ps, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_set_m128, _mm256_set1_epi16, _mm256_set1_ps, _mm256_setzero_ps, _mm256_sign_epi8,
+    _mm256_slli_epi32, _mm256_storeu_ps,
 };
 
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
@@ -50,6 +51,14 @@ fn load(x: &[u8; 4 * N]) -> V {
 fn wide_f16(x: &[u8; 2 * N]) -> V {
     // SAFETY: the array is as long as the vector.
     _mm256_cvtph_ps(unsafe { _mm_loadu_si128(x.as_ptr().cast()) })
+}
+
+/// Asks for the memory so many bytes behind the start of a piece.
+#[inline]
+#[target_feature(enable = "sse")]
+fn ask_for(piece: &[u8], n_bytes: usize) {
+    // Asking reads nothing, so any address will do.
+    _mm_prefetch::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(n_bytes).cast());
 }
 
 #[inline]

@@ -108,7 +108,7 @@ impl Out<'_> {
     #[inline(always)]
     pub(super) fn add_down(&self, r: usize, c: usize, xs: &[f32]) {
         assert!(r + xs.len() <= self.n_rows && c < self.n_cols, "elements that are there");
-        self.add_run(self.column(c).wrapping_add(r * self.row), self.row, xs);
+        Self::add_run(self.column(c).wrapping_add(r * self.row), self.row, xs);
     }
 
     /// Adds to a row, from column `c` on, where columns lie evenly.
@@ -116,7 +116,7 @@ impl Out<'_> {
     pub(super) fn add_across(&self, r: usize, c: usize, xs: &[f32]) {
         assert!(r < self.n_rows && c + xs.len() <= self.n_cols, "elements that are there");
         assert!(self.apart.is_empty(), "columns that lie evenly");
-        self.add_run(self.start.wrapping_add(r * self.row + c * self.col), self.col, xs);
+        Self::add_run(self.start.wrapping_add(r * self.row + c * self.col), self.col, xs);
     }
 
     /// Stores in a row whose elements are neighbours, from column `c` on.
@@ -146,7 +146,7 @@ impl Out<'_> {
     }
 
     #[inline(always)]
-    fn add_run(&self, first: *mut f32, step: usize, xs: &[f32]) {
+    fn add_run(first: *mut f32, step: usize, xs: &[f32]) {
         // Neighbours are added several at a time, if it is known that they are.
         if step == 1 { Self::add_each(first, 1, xs) } else { Self::add_each(first, step, xs) }
     }

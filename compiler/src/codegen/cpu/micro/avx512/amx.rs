@@ -60,12 +60,13 @@ impl Unit {
         shapes.n_lines[..8].fill(16);
         // SAFETY: the caller promises the instruction; it reads 64 bytes, which are there.
         unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, readonly, preserves_flags))
-        };
+            asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, readonly, preserves_flags));
+        }
         Self(PhantomData)
     }
 
     /// Adds the products of all runs to a square.
+    #[expect(clippy::unused_self, reason = "who has a unit has set its tiles up")]
     pub(super) fn add(&self, square: &mut Square<'_>, runs: &[Run<'_>]) {
         if runs.is_empty() || runs.iter().any(|run| run.n == 0) {
             return;

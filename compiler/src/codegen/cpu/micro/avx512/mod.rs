@@ -2,7 +2,7 @@
 //!
 //! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
 //! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
-//! `one.rs` multiplies quantised weights with one vector, `many.rs` with many; `fours.rs` knows the block formats,
+//! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many; `fours.rs` knows the block formats,
 //! `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
 
 use crate::codegen::cpu::micro::forms::single_forms;
@@ -13,10 +13,10 @@ use crate::codegen::cpu::micro::{Exps, Halve, Halves, Mix, Product, Quantise, Ta
 mod amx;
 mod dots;
 mod exps;
+mod few;
 mod fours;
 mod halves;
 mod many;
-mod one;
 mod pack;
 mod panels;
 mod round;
@@ -25,7 +25,7 @@ mod vector;
 
 use amx::Unit;
 use fours::unit_bytes;
-use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
+use vector::{N, V, add, ask_for, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
 pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, exps: Some(exps), halves: None };
 
@@ -68,13 +68,13 @@ unsafe extern "C" fn quantised(job: *const Product) {
 }
 
 /// Vectors for which unpacking a weight into panels takes longer than it saves.
-const FEW: usize = 4;
+const FEW: usize = 6;
 
 /// Weights of a format, of which `B` bytes are taken at a time.
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
     const { assert!(B == unit_bytes(Storage::ALL[S])) };
-    if job.n_cols <= FEW { one::one_by_one::<S, B>(job) } else { many::all::<S>(job) }
+    if job.n_cols <= FEW { few::few::<S, B>(job) } else { many::all::<S>(job) }
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]

@@ -1,0 +1,256 @@
+//! A few vectors of 8-bit numbers with rows of quantised weights.
+//!
+//! In: rows and rounded vectors. Out: their products. Rows go one after another, and memory is asked for ahead of
+//! what is multiplied: it comes fastest in one stream. What is unpacked stays in registers, for up to four vectors.
+//! `vpdpbusd` multiplies numbers without sign by numbers with one, so weights are moved up; what this adds is taken
+//! off again by the sums of the vector, which are known.
+
+use std::arch::x86_64::{
+    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm256_castsi256_ps,
+    _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mask3_fmadd_ps, _mm512_mul_ps, _mm512_permutexvar_epi32,
+    _mm512_permutexvar_ps, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_f32x4,
+    _mm512_shuffle_i64x2, _mm512_zextps128_ps512,
+};
+use std::ops::Range;
+
+use crate::codegen::cpu::micro::avx512::fours::{
+    Order, factors, four, k_factors, moved, offsets, order, unit_groups,
+};
+use crate::codegen::cpu::micro::avx512::vector::{
+    EVEN, ODD, V, add, ask_for, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
+};
+use crate::codegen::cpu::micro::rounding::Rounded;
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
+use crate::codegen::cpu::micro::view::ProductView;
+
+/// How far ahead of what is multiplied memory is asked for, in bytes.
+const AHEAD: usize = 8192;
+
+/// Rows whose sums are added up together.
+const ROWS: usize = 4;
+
+/// A few vectors with all rows, `B` bytes of a row at a time.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
+    for r in (0..job.n_rows).step_by(ROWS) {
+        let mut c = 0;
+        while c < job.n_cols {
+            c += match job.n_cols - c {
+                4.. => some::<S, B, 4>(job, r, c),
+                2.. => some::<S, B, 2>(job, r, c),
+                _ => some::<S, B, 1>(job, r, c),
+            };
+        }
+    }
+}
+
+/// Adds the products of a few rows with `C` vectors, from `c` on; gives `C`.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r: usize, c: usize) -> usize {
+    let n_groups = const { unit_groups(Storage::ALL[S]) };
+    let done = job.k / 32 / n_groups * n_groups;
+    let n = ROWS.min(job.n_rows - r);
+    let mut x = [Rounded::new(job.x.get(c), job.k); C];
+    for j in 1..C {
+        x[j] = Rounded::new(job.x.get(c + j), job.k);
+    }
+    let mut sums = [[zero(); ROWS]; C];
+    for i in 0..n {
+        let row = job.w.row(r + i);
+        let own = if n_groups == 8 { large::<S, B, C>(&row, x) } else { small::<S, B, C>(&row, x) };
+        for j in 0..C {
+            sums[j][i] = own[j];
+        }
+    }
+    for j in 0..C {
+        job.out.add_down(r, c + j, &totals(sums[j])[..n]);
+        if done < job.k / 32 {
+            for i in 0..n {
+                job.out.add(r + i, c + j, rest::<S>(&job.w.row(r + i), x[j], done..job.k / 32));
+            }
+        }
+    }
+    C
+}
+
+/// A row of small blocks, four at a time.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn small<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [Rounded<'_>; C]) -> [V; C] {
+    let storage = const { Storage::ALL[S] };
+    let units = row.bytes.as_chunks::<B>().0;
+    let numbers = pieces::<C, 128>(x, |x| x.numbers, units.len());
+    let excess = pieces::<C, 128>(x, |x| x.excess, units.len());
+    let scales = pieces::<C, 16>(x, |x| x.scales, units.len());
+    let totals = pieces::<C, 16>(x, |x| x.sums, units.len());
+    let (mut products, mut others) = ([[zero(); 2]; C], [_mm_setzero_ps(); C]);
+    for (at, unit) in units.iter().enumerate() {
+        ask(unit);
+        let own = factors::<S>(unit, row, at);
+        // What weights are moved up by is an offset as well.
+        let added = if storage.has_offsets() { offsets::<S>(unit) } else { own };
+        let [a, b] = four::<S>(unit, 0);
+        for c in 0..C {
+            let scales = _mm_castsi128_ps(load_quarter(&scales[c][at]));
+            others[c] = _mm_fmadd_ps(added, _mm_castsi128_ps(load_quarter(&totals[c][at])), others[c]);
+            let factors = _mm512_castps128_ps512(_mm_mul_ps(own, scales));
+            let (numbers, _) = numbers[c][at].as_chunks::<64>();
+            let (excess, _) = excess[c][at].as_chunks::<64>();
+            let sums = &mut products[c];
+            match order(storage) {
+                Order::Straight => {
+                    sums[0] = fma(dots(a, (&numbers[0], &excess[0])), chosen::<S, 0>(factors), sums[0]);
+                    sums[1] = fma(dots(b, (&numbers[1], &excess[1])), chosen::<S, 1>(factors), sums[1]);
+                }
+                Order::Halves => {
+                    let both = halves([a, b], (&numbers[0], &numbers[1]), _mm512_setzero_si512());
+                    let both = halves([a, b], (&excess[0], &excess[1]), both);
+                    sums[0] = fma(_mm512_cvtepi32_ps(both), chosen::<S, 0>(factors), sums[0]);
+                }
+            }
+        }
+    }
+    let factor = splat(if storage.has_offsets() { 1.0 } else { -f32::from(moved(storage)) });
+    let mut out = [zero(); C];
+    for c in 0..C {
+        out[c] = fma(_mm512_zextps128_ps512(others[c]), factor, add(products[c][0], products[c][1]));
+    }
+    out
+}
+
+/// A row of large blocks.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [Rounded<'_>; C]) -> [V; C] {
+    let storage = const { Storage::ALL[S] };
+    let is_q6_k = matches!(storage, Storage::Q6K);
+    let units = row.bytes.as_chunks::<B>().0;
+    let numbers = pieces::<C, 256>(x, |x| x.numbers, units.len());
+    let excess = pieces::<C, 256>(x, |x| x.excess, units.len());
+    let scales = pieces::<C, 32>(x, |x| x.scales, units.len());
+    let totals = pieces::<C, 32>(x, |x| x.sums, units.len());
+    let halves = pieces::<C, 64>(x, |x| x.halves, units.len());
+    let (mut products, mut others) = ([[zero(); 2]; C], [zero(); C]);
+    for (at, unit) in units.iter().enumerate() {
+        ask(unit);
+        let own = k_factors::<S>(unit);
+        let (first, second) = (four::<S>(unit, 0), four::<S>(unit, 1));
+        for c in 0..C {
+            let (scales, totals) = (load_eight(&scales[c][at]), load_eight(&totals[c][at]));
+            let factors = if is_q6_k {
+                let places = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+                let factors = _mm512_mul_ps(own, _mm512_permutexvar_ps(places, scales));
+                others[c] = fma(_mm512_cvtepi32_ps(load_bytes(&halves[c][at])), factors, others[c]);
+                factors
+            } else {
+                let factors = _mm512_mul_ps(own, _mm512_shuffle_f32x4::<0b01_00_01_00>(scales, totals));
+                others[c] = add(others[c], factors);
+                factors
+            };
+            let (numbers, _) = numbers[c][at].as_chunks::<64>();
+            let (excess, _) = excess[c][at].as_chunks::<64>();
+            let sums = &mut products[c];
+            sums[0] = fma(dots(first[0], (&numbers[0], &excess[0])), chosen::<S, 0>(factors), sums[0]);
+            sums[1] = fma(dots(first[1], (&numbers[1], &excess[1])), chosen::<S, 1>(factors), sums[1]);
+            sums[0] = fma(dots(second[0], (&numbers[2], &excess[2])), chosen::<S, 2>(factors), sums[0]);
+            sums[1] = fma(dots(second[1], (&numbers[3], &excess[3])), chosen::<S, 3>(factors), sums[1]);
+        }
+    }
+    // Sums of halves come 128 times as large; only the upper lanes hold offsets, and they are taken off.
+    let (lanes, factor) = if is_q6_k { (0xffff, f32::from(moved(storage)) / 128.0) } else { (0xff00, -1.0) };
+    let mut out = [zero(); C];
+    for c in 0..C {
+        let sum = add(products[c][0], products[c][1]);
+        out[c] = _mm512_mask3_fmadd_ps(others[c], splat(factor), sum, lanes);
+    }
+    out
+}
+
+/// What belongs to each of so many units of every vector: slices of one length, so that it is checked once.
+#[inline(always)]
+fn pieces<'a, const C: usize, const L: usize>(
+    x: [Rounded<'a>; C],
+    of: fn(Rounded<'a>) -> &'a [u8],
+    n: usize,
+) -> [&'a [[u8; L]]; C] {
+    let mut all = [&of(x[0]).as_chunks::<L>().0[..n]; C];
+    for c in 1..C {
+        all[c] = &of(x[c]).as_chunks::<L>().0[..n];
+    }
+    all
+}
+
+/// Eight numbers; what stands in the other lanes is not said.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn load_eight(x: &[u8; 32]) -> V {
+    _mm512_castps256_ps512(_mm256_castsi256_ps(load_half(x)))
+}
+
+/// Asks for what comes later.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn ask(unit: &[u8]) {
+    for line in 0..unit.len().div_ceil(64) {
+        ask_for(unit, 64 * line + AHEAD);
+    }
+}
+
+/// The factors of the lanes of the `P`-th 64 elements of a unit.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn chosen<const S: usize, const P: usize>(factors: V) -> V {
+    let places = load_bytes(const { &places(Storage::ALL[S], P) });
+    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
+    _mm512_castsi512_ps(_mm512_permutexvar_epi32(places, _mm512_castps_si512(factors)))
+}
+
+const fn places(storage: Storage, pair: usize) -> [u8; 64] {
+    let mut out = [0; 64];
+    let mut lane = 0;
+    while lane < 16 {
+        out[4 * lane] = match storage {
+            Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 => lane / 4,
+            Storage::Q6K => 4 * pair + lane / 4,
+            _ => 2 * pair + lane / 8,
+        } as u8;
+        lane += 1;
+    }
+    out
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn dots(w: __m512i, (numbers, excess): (&[u8; 64], &[u8; 64])) -> V {
+    let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, load_bytes(numbers));
+    _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(sums, w, load_bytes(excess)))
+}
+
+/// Adds the products of first and second halves of four groups.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn halves([low, high]: [__m512i; 2], (first, second): (&[u8; 64], &[u8; 64]), sums: __m512i) -> __m512i {
+    let (first, second) = (load_bytes(first), load_bytes(second));
+    let sums = _mm512_dpbusd_epi32(sums, low, _mm512_shuffle_i64x2::<EVEN>(first, second));
+    _mm512_dpbusd_epi32(sums, high, _mm512_shuffle_i64x2::<ODD>(first, second))
+}
+
+/// The groups of a row that fill no step.
+#[cold]
+fn rest<const S: usize>(row: &Blocks<'_>, x: Rounded<'_>, groups: Range<usize>) -> f32 {
+    let storage = const { Storage::ALL[S] };
+    let mut sum = 0.0;
+    for idx in groups {
+        let Unpacked { q, a, b } = row.unpack(storage, idx);
+        let mut halves = [0; 2];
+        for (i, q) in q.iter().enumerate() {
+            let [near, more] = [x.numbers(idx), x.excess(idx)].map(|x| i32::from(x[i].cast_signed()));
+            halves[i / 16] += i32::from(*q) * (near + more);
+        }
+        sum += (a[0] * halves[0] as f32 + a[1] * halves[1] as f32) * x.scale(idx) + b * x.sum(idx);
+    }
+    sum
+}
