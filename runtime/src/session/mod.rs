@@ -6,8 +6,8 @@
 //! reading each weight once.
 //! Two names are agreed on with the makers of graphs: the symbol [`POSITION`] is where the first token of a replay
 //! stands, [`TOKENS`] how many there are; with several texts, [`position_of`] and [`state_of`] say what belongs to
-//! which. A program has one input, tokens or vectors in their place, and one output, logits or vectors; where it chooses
-//! the best logits by itself, it has the tokens of these as well, and nothing else comes back from its device.
+//! which. A program has one input, tokens or vectors in their place, and one output, logits or vectors; where it
+//! chooses the best logits by itself, it has the tokens of these as well, and nothing else comes back from its device.
 //! A step allocates nothing: `shape.rs` is a program that is loaded, `cache.rs` keeps programs between processes,
 //! `device/` runs them.
 
@@ -268,8 +268,8 @@ impl Session {
         Ok(times)
     }
 
-    /// The last row of the text's last replay: the logits of what may follow the text, or a vector. It means nothing before
-    /// the first token.
+    /// The last row of the text's last replay: the logits of what may follow the text, or a vector. It means nothing
+    /// before the first token.
     pub fn logits(&self) -> &[f32] {
         let rows = self.rows();
         &rows[rows.len() - self.width..]

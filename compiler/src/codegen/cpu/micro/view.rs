@@ -42,8 +42,8 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// The vectors of a product: in single precision, of 8-bit numbers or in tiles, as bytes, for nothing promises that they
-/// are aligned.
+/// The vectors of a product: in single precision, of 8-bit numbers or in tiles; as bytes, for nothing promises that
+/// they are aligned.
 #[derive(Clone, Copy)]
 pub(super) struct Vectors<'a> {
     bytes: &'a [u8],

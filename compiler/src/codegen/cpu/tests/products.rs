@@ -7,9 +7,9 @@ use crate::codegen::cpu::hoist::{rounded, steps};
 use crate::codegen::cpu::product::{Plan, plan};
 use crate::kernel::Nest;
 
-/// Products as they occur: rows and vectors in blocks, many vectors of a parameter, runs of several axes, weights picked
-/// by numbers from memory, for few vectors and for many, one vector for two weights, sums that are carried on, and
-/// mixtures.
+/// Products as they occur: rows and vectors in blocks, many vectors of a parameter, runs of several axes, weights
+/// picked by numbers from memory, for few vectors and for many, one vector for two weights, sums that are carried on,
+/// and mixtures.
 const PRODUCTS: [(&str, usize); 7] = [
     (
         r#"kernel "gate and up" matrix-matrix
