@@ -227,14 +227,13 @@ fn once(session: &mut Session, test: Test) -> Result<Repeat, String> {
     let tokens = made_up(session, depth..depth + n_tokens);
     let n_at_once = if kind == Kind::Prefill { tokens.len() } else { 1 };
     let (mut seconds, mut likeliest) = (0.0, Vec::new());
-    let mut each = vec![None; n_texts];
+    let mut each = vec![None; session.n_texts()];
     for tokens in tokens.chunks(n_at_once) {
         each.fill(Some(tokens[0]));
         let start = Instant::now();
-        if n_texts > 1 {
-            session.feed_each(&each).map_err(|error| error.to_string())?;
-        } else {
-            fed(session, tokens)?;
+        match kind {
+            Kind::Prefill => fed(session, tokens)?,
+            Kind::Decode => session.feed_each(&each).map_err(|error| error.to_string())?,
         }
         seconds += start.elapsed().as_secs_f64();
         likeliest.push(session.best().map_or_else(|| largest(session.logits()), |ids| ids[0] as usize));
@@ -261,7 +260,7 @@ fn fed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
 /// Bytes that a test moves; one by one, as many as the token in the middle.
 fn bytes_of(session: &Session, test: Test) -> f64 {
     if test.kind == Kind::Decode {
-        let plan = if test.n_texts > 1 { session.plan_of_each() } else { session.plans()[0] };
+        let plan = session.plan_of_each();
         return test.n_tokens as f64 * bytes_of_replay(plan, test.depth + test.n_tokens / 2, 1);
     }
     let pieces = session.pieces(test.n_tokens);

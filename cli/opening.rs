@@ -136,7 +136,7 @@ impl Which {
             Some(KvType::F16) | None => DType::F16,
         };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
-        let gpu_memory = self.gpu_memory.map(|mebibytes| mebibytes << 20);
+        let gpu_memory = self.gpu_memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20));
         let is_quiet = false;
         Ok(Opened { model, device, cache, options, level, numbers, kv_type, gpu_memory, is_quiet })
     }
@@ -189,17 +189,17 @@ impl Opened {
         let device = self.started(n_threads)?;
         let mut settings = self.settings(context.most, scored);
         let mut programs = self.model.programs(&settings, &self.options, &mut self.cache)?;
+        let mut needed = needs(&programs, n_texts);
         if let Some(free) = device.free() {
-            let mut needed = Footprint::of(&programs.each_ref().map(|program| &program.plan));
-            needed.state *= n_texts;
             let fits = context.fitting(&needed, settings.chunk, free);
             if fits < context.most {
                 settings = self.settings(fits, scored);
                 programs = self.model.programs(&settings, &self.options, &mut self.cache)?;
+                needed = needs(&programs, n_texts);
             }
         }
         if self.device != Device::Cpu && !self.is_quiet {
-            tell_needs(&programs, settings.context, &*device);
+            tell_needs(&needed, settings.context, &*device);
         }
         let together = self.model.together(&settings, n_texts, &self.options, &mut self.cache)?;
         self.model.start(device, programs, together, &settings)
@@ -247,9 +247,14 @@ impl Opened {
     }
 }
 
-/// Says what is about to be taken of a device's memory.
-fn tell_needs(programs: &[Program; 2], context: usize, device: &dyn runtime::Device) {
+/// What programs take of a device's memory, with states for each text.
+fn needs(programs: &[Program; 2], n_texts: usize) -> Footprint {
     let needed = Footprint::of(&programs.each_ref().map(|program| &program.plan));
+    Footprint { state: needed.state.saturating_mul(n_texts), ..needed }
+}
+
+/// Says what is about to be taken of a device's memory.
+fn tell_needs(needed: &Footprint, context: usize, device: &dyn runtime::Device) {
     let [weights, arena, state] = [needed.weights, needed.arena, needed.state].map(|n| bytes(n as f64));
     let free = device.free().map_or_else(String::new, |free| format!("; {} free", bytes(free as f64)));
     let device = device.describe();

@@ -83,7 +83,11 @@ pub fn together(
     from: Entry,
     scored: Scored,
 ) -> Result<Graph, Error> {
-    let scored = if scored == Scored::Last { Scored::All } else { scored };
+    // The last token of each text is one of all.
+    let scored = match scored {
+        Scored::Last | Scored::Best(_) | Scored::All => Scored::All,
+        Scored::Unnormed | Scored::Normed => scored,
+    };
     whole(&Scope::of_texts(config, n_texts), n_layers, from, scored)
 }
 

@@ -118,3 +118,19 @@ fn a_text_that_is_not_there_and_tokens_for_others_are_refused() {
     session.turn_to(0).unwrap();
     assert_eq!(session.position(), 0);
 }
+
+#[test]
+fn the_best_scores_of_several_texts_are_refused() {
+    let made = Made::new(&small(Family::Llama(grouped(4, 2, 16)), Format::F32));
+    let file = path("texts-best.gguf");
+    made.gguf(&file, "llama");
+    let base = Run::new(Numbers::Single).settings;
+    let settings = Settings { context: 20, chunk: 8, scored: Scored::Best(2), ..base };
+    let model = Model::open(&file).unwrap();
+    let open = |n_texts| {
+        model.session_of_texts(processor(), &settings, n_texts, &Options::default(), &mut Cache::default())
+    };
+    assert!(open(1).is_ok());
+    let error = open(3).err().unwrap().to_string();
+    assert_eq!(error, "a program: another one has other outputs");
+}
