@@ -116,8 +116,8 @@ impl CpuDevice {
 
     /// The code of all kernels; what no earlier plan had is made by all threads.
     fn emit(&mut self, plan: &Plan) -> Result<Vec<Arc<Code>>, Error> {
-        let is_known = |kernel: &&Kernel| self.codes.iter().any(|code| code.kernel() == *kernel);
-        let kernels: Vec<&Kernel> = plan.kernels.values().filter(|kernel| !is_known(kernel)).collect();
+        let is_new = |kernel: &&Kernel| self.known(kernel).is_none();
+        let kernels: Vec<&Kernel> = plan.kernels.values().filter(is_new).collect();
         let n_threads = self.team.n_threads().min(kernels.len()).max(1);
         let share = |first: usize| -> Vec<Result<Code, CompilerError>> {
             kernels.iter().skip(first).step_by(n_threads).map(|kernel| self.cpu.compile(kernel)).collect()
@@ -131,8 +131,12 @@ impl CpuDevice {
         let made = shares.into_iter().map(|code| Ok(Arc::new(code?))).collect::<Result<Vec<_>, Error>>()?;
         self.footprint.n_emitted += made.len();
         self.codes.extend(made);
-        let known = |kernel: &Kernel| self.codes.iter().find(|code| code.kernel() == kernel);
-        Ok(plan.kernels.values().filter_map(known).cloned().collect())
+        Ok(plan.kernels.values().filter_map(|kernel| self.known(kernel)).cloned().collect())
+    }
+
+    /// The code that an earlier plan's kernel has.
+    fn known(&self, kernel: &Kernel) -> Option<&Arc<Code>> {
+        self.codes.iter().find(|code| code.kernel() == kernel)
     }
 
     /// Where a plan's arena starts, and the room behind it.

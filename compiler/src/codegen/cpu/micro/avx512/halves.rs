@@ -62,13 +62,19 @@ pub(super) fn halve(job: &mut HalveView<'_>) {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn loaded(x: &[u8]) -> [V; 2] {
-    let mut padded = [0; 128];
-    let whole = x.first_chunk().unwrap_or_else(|| {
-        padded[..x.len()].copy_from_slice(x);
-        &padded
-    });
-    let (two, _) = whole.as_chunks();
+    let mut room = [0; 128];
+    let (two, _) = padded(x, &mut room).as_chunks();
     [load(&two[0]), load(&two[1])]
+}
+
+/// The first `L` bytes; behind the end are zeros, as in the room for them.
+#[inline(always)]
+pub(super) fn padded<'a, const L: usize>(bytes: &'a [u8], room: &'a mut [u8; L]) -> &'a [u8; L] {
+    if let Some(whole) = bytes.first_chunk() {
+        return whole;
+    }
+    room[..bytes.len()].copy_from_slice(bytes);
+    room
 }
 
 /// Numbers rounded to bfloat16, in the upper halves of words, and what is left of them.

@@ -10,7 +10,7 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::avx512::amx::Tile;
-use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, paired, split};
+use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, padded, paired, split};
 use crate::codegen::cpu::micro::avx512::pack::{Group, PANEL, Panel, pack};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, fma, load, load_bytes, splat, store_bytes, transposed, wide_f16,
@@ -107,11 +107,8 @@ fn plain<const S: usize, const N: usize>(
             for i in 0..PANEL {
                 let row = job.w.row((r + p * PANEL + i).min(r + n_rows - 1)).bytes;
                 let row = &row[(from + step) * 2 * STEP..];
-                let mut padded = [0; 64];
-                let bytes: &[u8; 64] = row.first_chunk().unwrap_or_else(|| {
-                    padded[..row.len()].copy_from_slice(row);
-                    &padded
-                });
+                let mut room = [0; 64];
+                let bytes = padded(row, &mut room);
                 if matches!(const { Storage::ALL[S] }, Storage::BF16) {
                     halves[i] = load_bytes(bytes);
                 } else {
@@ -156,11 +153,7 @@ pub(super) fn pairs<const N: usize>(
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn widened(numbers: &[u8]) -> [V; 2] {
-    let mut padded = [0; 64];
-    let whole = numbers.first_chunk().unwrap_or_else(|| {
-        padded[..numbers.len()].copy_from_slice(numbers);
-        &padded
-    });
-    let (two, _) = whole.as_chunks();
+    let mut room = [0; 64];
+    let (two, _) = padded(numbers, &mut room).as_chunks();
     [wide_f16(&two[0]), wide_f16(&two[1])]
 }
