@@ -1,7 +1,7 @@
 //! A few vectors of 8-bit numbers with rows of quantised weights.
 //!
 //! In: rows and rounded vectors. Out: their products. Rows go one after another, and memory is asked for ahead of
-//! what is multiplied: it comes fastest in one stream. What is unpacked stays in registers, for up to four vectors.
+//! what is multiplied: it comes fastest in one stream. What is unpacked stays in registers, for up to three vectors.
 //! `vpdpbusd` multiplies numbers without sign by numbers with one, so weights are moved up; what this adds is taken
 //! off again by the sums of the vector, which are known.
 
@@ -30,32 +30,32 @@ const AHEAD: usize = 8192;
 /// Rows whose sums are added up together.
 const ROWS: usize = 4;
 
-/// A few vectors with all rows, `B` bytes of a row at a time.
+/// Vectors for which unpacking a weight into panels takes longer than it saves.
+pub(super) const FEW: usize = 3;
+
+/// Up to [`FEW`] vectors with all rows, `B` bytes of a row at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
     for r in (0..job.n_rows).step_by(ROWS) {
-        let mut c = 0;
-        while c < job.n_cols {
-            c += match job.n_cols - c {
-                4.. => some::<S, B, 4>(job, r, c),
-                2.. => some::<S, B, 2>(job, r, c),
-                _ => some::<S, B, 1>(job, r, c),
-            };
+        match job.n_cols {
+            1 => some::<S, B, 1>(job, r),
+            2 => some::<S, B, 2>(job, r),
+            _ => some::<S, B, FEW>(job, r),
         }
     }
 }
 
-/// Adds the products of a few rows with `C` vectors, from `c` on; gives `C`.
+/// Adds the products of a few rows with `C` vectors.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r: usize, c: usize) -> usize {
+fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r: usize) {
     let n_groups = const { unit_groups(Storage::ALL[S]) };
     let done = job.k / 32 / n_groups * n_groups;
     let n = ROWS.min(job.n_rows - r);
-    let mut x = [Rounded::new(job.x.get(c), job.k); C];
+    let mut x = [Rounded::new(job.x.get(0), job.k); C];
     for j in 1..C {
-        x[j] = Rounded::new(job.x.get(c + j), job.k);
+        x[j] = Rounded::new(job.x.get(j), job.k);
     }
     let mut sums = [[zero(); ROWS]; C];
     for i in 0..n {
@@ -66,14 +66,13 @@ fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r
         }
     }
     for j in 0..C {
-        job.out.add_down(r, c + j, &totals(sums[j])[..n]);
+        job.out.add_down(r, j, &totals(sums[j])[..n]);
         if done < job.k / 32 {
             for i in 0..n {
-                job.out.add(r + i, c + j, rest::<S>(&job.w.row(r + i), x[j], done..job.k / 32));
+                job.out.add(r + i, j, rest::<S>(&job.w.row(r + i), x[j], done..job.k / 32));
             }
         }
     }
-    C
 }
 
 /// A row of small blocks, four at a time.

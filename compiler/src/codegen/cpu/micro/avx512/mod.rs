@@ -67,14 +67,11 @@ unsafe extern "C" fn quantised(job: *const Product) {
     }
 }
 
-/// Vectors for which unpacking a weight into panels takes longer than it saves.
-const FEW: usize = 6;
-
 /// Weights of a format, of which `B` bytes are taken at a time.
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
     const { assert!(B == unit_bytes(Storage::ALL[S])) };
-    if job.n_cols <= FEW { few::few::<S, B>(job) } else { many::all::<S>(job) }
+    if job.n_cols <= few::FEW { few::few::<S, B>(job) } else { many::all::<S>(job) }
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
