@@ -53,7 +53,7 @@ fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
 /// The most that a product of sums of two bfloat16 numbers is off: each is rounded once, and a product is left out.
 const TWO_HALVES: f64 = 3.1e-5;
 
-const FORMATS: [Format; 14] = [
+const FORMATS: [Format; 15] = [
     Format::F32,
     Format::F16,
     Format::BF16,
@@ -61,6 +61,7 @@ const FORMATS: [Format; 14] = [
     Format::Q4_0,
     Format::Int8 { group: 64 },
     Format::Int8 { group: 32 },
+    Format::Int8 { group: 96 },
     Format::Q4_1,
     Format::Q5_0,
     Format::Q5_1,

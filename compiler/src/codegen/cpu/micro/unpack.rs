@@ -179,8 +179,9 @@ impl Blocks<'_> {
     /// The scale of the `idx`-th 32 elements where scales lie apart.
     #[inline(always)]
     pub(super) fn scale(&self, idx: usize) -> f32 {
+        let n = self.group / 32;
         // A division takes long.
-        let at = if self.group == 64 { idx / 2 } else { idx / (self.group / 32) };
+        let at = if n.is_power_of_two() { idx >> n.trailing_zeros() } else { idx / n };
         f32::from_le_bytes(*self.scales[4 * at..].first_chunk().expect("a scale for each group"))
     }
 
