@@ -6,7 +6,8 @@
 
 use std::arch::x86_64::{
     __m256i, _mm_fmadd_ps, _mm_setzero_ps, _mm256_add_epi32, _mm256_cvtepi32_ps, _mm256_hadd_epi32,
-    _mm256_madd_epi16, _mm256_mul_ps, _mm256_set_m128, _mm256_zextps128_ps256,
+    _mm256_madd_epi16, _mm256_mul_ps, _mm256_packs_epi32, _mm256_set_m128, _mm256_set1_epi16,
+    _mm256_zextps128_ps256,
 };
 
 use crate::codegen::cpu::micro::avx2::fours::{
@@ -108,8 +109,8 @@ fn units<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [F
             let (w, a) = (four::<S>(unit, half), _mm256_set_m128(a, a));
             for c in 0..C {
                 let numbers = &x[c].numbers[at];
-                let low = _mm256_hadd_epi32(dot(w[0], &numbers[0]), dot(w[1], &numbers[1]));
-                let high = _mm256_hadd_epi32(dot(w[2], &numbers[2]), dot(w[3], &numbers[3]));
+                let low = pairs::<S>(dot(w[0], &numbers[0]), dot(w[1], &numbers[1]));
+                let high = pairs::<S>(dot(w[2], &numbers[2]), dot(w[3], &numbers[3]));
                 let by = _mm256_mul_ps(a, load_four_twice(&x[c].scales[at]));
                 sums[c] = fma(_mm256_cvtepi32_ps(_mm256_hadd_epi32(low, high)), by, sums[c]);
                 if has_offsets(storage) {
@@ -131,6 +132,17 @@ fn dot(w: Group, x: &[u8; 64]) -> __m256i {
     let (x, _) = x.as_chunks();
     let [a, b] = [_mm256_madd_epi16(w[0], load_bytes(&x[0])), _mm256_madd_epi16(w[1], load_bytes(&x[1]))];
     _mm256_add_epi32(a, b)
+}
+
+/// Sums of neighbours, of two vectors by turns.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pairs<const S: usize>(a: __m256i, b: __m256i) -> __m256i {
+    // Four products of numbers of up to 31 and 254 fit 16 bits, of which neighbours are added up faster.
+    if matches!(const { Storage::ALL[S] }, Storage::Q8_0 | Storage::Int8 | Storage::Q6K) {
+        return _mm256_hadd_epi32(a, b);
+    }
+    _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
 }
 
 /// A group of a row that fills no unit.
