@@ -212,6 +212,7 @@ macro_rules! single_forms {
                 Storage::Q4K => unpacked(&job, Storage::Q4K),
                 Storage::Q5K => unpacked(&job, Storage::Q5K),
                 Storage::Q6K => unpacked(&job, Storage::Q6K),
+                Storage::Q4Pairs => unpacked(&job, Storage::Q4Pairs),
             }
         }
 
@@ -299,8 +300,8 @@ macro_rules! single_forms {
     };
 }
 
-/// Products with vectors of 8-bit numbers in rows: `blank`, `total_of`, and `dot(w, x, a, sum)` of 32 numbers each, `x`
-/// with what they exceed 127 by.
+/// Products with rounded vectors in rows, 16 bits a number: `blank`, `total_of`, and `dot(w, x, a, sum)` of 32 numbers
+/// each.
 macro_rules! row_forms {
     ($(#[$attr:meta])*) => {
         #[inline]
@@ -332,8 +333,7 @@ macro_rules! row_forms {
                     let Unpacked { q, a, b } = w.unpack(storage, idx);
                     for i in 0..C {
                         let scale = x[i].scale(idx);
-                        let numbers = [x[i].numbers(idx), x[i].excess(idx)];
-                        sums[i] = dot(&q, numbers, [a[0] * scale, a[1] * scale], sums[i]);
+                        sums[i] = dot(&q, x[i].wide(idx), [a[0] * scale, a[1] * scale], sums[i]);
                         if storage.has_offsets() {
                             offsets[i] += b * x[i].sum(idx);
                         }
@@ -369,6 +369,7 @@ macro_rules! row_forms {
                 Storage::Q4K => quantised_of::<{ Storage::Q4K as usize }>(&job),
                 Storage::Q5K => quantised_of::<{ Storage::Q5K as usize }>(&job),
                 Storage::Q6K => quantised_of::<{ Storage::Q6K as usize }>(&job),
+                Storage::Q4Pairs => quantised_of::<{ Storage::Q4Pairs as usize }>(&job),
             }
         }
     };

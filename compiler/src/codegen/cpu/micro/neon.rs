@@ -4,8 +4,8 @@
 
 use std::arch::aarch64::{
     float32x4_t, int32x4_t, vaddq_f32, vaddvq_f32, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vfmaq_f32,
-    vfmaq_n_f32, vget_high_s8, vget_low_s8, vld1_u16, vld1q_f32, vld1q_s8, vmovl_u16, vmull_s8, vpadalq_s16,
-    vreinterpretq_f32_u32, vshlq_n_u32, vst1q_f32,
+    vfmaq_n_f32, vget_high_s8, vget_low_s8, vget_low_s16, vld1_u16, vld1q_f32, vld1q_s8, vld1q_s16,
+    vmlal_high_s16, vmlal_s16, vmovl_s8, vmovl_u16, vreinterpretq_f32_u32, vshlq_n_u32, vst1q_f32,
 };
 
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
@@ -114,26 +114,28 @@ fn total_of(sum: V) -> f32 {
     total(sum)
 }
 
-/// Sums of the products of 16 numbers, added to others.
+/// Sums of the products of 16 numbers.
 #[inline]
 #[target_feature(enable = "neon")]
-fn half_dot(w: &[i8], x: &[u8], mut sum: int32x4_t) -> int32x4_t {
-    let (w, x): (&[i8; 16], &[u8; 16]) = (w.first_chunk().expect("16"), x.first_chunk().expect("16"));
+fn half_dot(w: &[i8], x: &[u8]) -> int32x4_t {
+    let (w, x): (&[i8; 16], &[u8; 32]) = (w.first_chunk().expect("16"), x.first_chunk().expect("16"));
     // SAFETY: the array is as long as the vector.
     let w = unsafe { vld1q_s8(w.as_ptr()) };
-    // SAFETY: the array is as long as the vector.
-    let x = unsafe { vld1q_s8(x.as_ptr().cast()) };
-    sum = vpadalq_s16(sum, vmull_s8(vget_low_s8(w), vget_low_s8(x)));
-    vpadalq_s16(sum, vmull_s8(vget_high_s8(w), vget_high_s8(x)))
+    let mut sum = vdupq_n_s32(0);
+    for (w, x) in [vget_low_s8(w), vget_high_s8(w)].into_iter().zip(x.as_chunks::<16>().0) {
+        // SAFETY: the array is as long as the vector.
+        let (w, x) = (vmovl_s8(w), unsafe { vld1q_s16(x.as_ptr().cast()) });
+        sum = vmlal_s16(sum, vget_low_s16(w), vget_low_s16(x));
+        sum = vmlal_high_s16(sum, w, x);
+    }
+    sum
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn dot(w: &[i8; 32], [x, excess]: [&[u8; 32]; 2], a: [f32; 2], mut sum: V) -> V {
+fn dot(w: &[i8; 32], x: &[u8; 64], a: [f32; 2], mut sum: V) -> V {
     for (half, a) in a.into_iter().enumerate() {
-        let at = 16 * half..16 * half + 16;
-        let whole = half_dot(&w[at.clone()], &x[at.clone()], vdupq_n_s32(0));
-        let whole = half_dot(&w[at.clone()], &excess[at], whole);
+        let whole = half_dot(&w[16 * half..], &x[32 * half..]);
         sum = vfmaq_n_f32(sum, vcvtq_f32_s32(whole), a);
     }
     sum

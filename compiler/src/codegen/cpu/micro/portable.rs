@@ -104,13 +104,10 @@ fn total_of(sum: f32) -> f32 {
 }
 
 #[inline(always)]
-fn dot(w: &[i8; 32], [x, excess]: [&[u8; 32]; 2], a: [f32; 2], sum: f32) -> f32 {
+fn dot(w: &[i8; 32], x: &[u8; 64], a: [f32; 2], sum: f32) -> f32 {
     let mut halves = [0; 2];
-    for (half, sum) in halves.iter_mut().enumerate() {
-        for i in 16 * half..16 * half + 16 {
-            let x = i16::from(x[i].cast_signed()) + i16::from(excess[i].cast_signed());
-            *sum += i32::from(i16::from(w[i]) * x);
-        }
+    for (i, x) in x.as_chunks::<2>().0.iter().enumerate() {
+        halves[i / 16] += i32::from(w[i]) * i32::from(i16::from_le_bytes(*x));
     }
     sum + a[0] * halves[0] as f32 + a[1] * halves[1] as f32
 }

@@ -2,12 +2,13 @@
 //!
 //! In: vectors in single precision. Out: numbers from -127 to 127 with a scale for each group, each vector a row.
 //! Each number goes to the nearest. Of 32 with a scale of their own, four neighbours may be twice as large: those with
-//! the largest of all. What they exceed 127 by is a second number of 8 bits, so one large number does not make all
-//! others coarse. Larger groups are rounded as qwen3.c does it.
-//! A group with an infinite number or one that is none has such a scale too.
-//! A row has seven pieces, each of whole 64 bytes: the numbers, what they exceed 127 by, and for each 32 of them the
-//! scale, the sum times the scale, -128 times the sum, the same of each half, and which four are large. Weights that
-//! were moved up by 128 are moved back by the sums.
+//! the largest of all, so one large number does not make all others coarse. Larger groups are rounded as qwen3.c does
+//! it. A group with an infinite number or one that is none has such a scale too.
+//! A row has six pieces, each of whole 64 bytes: the numbers, and for each 32 of them the scale, the sum times the
+//! scale, -128 times the sum, the same of each half, and which four are large. Numbers have 16 bits each, those of a
+//! group in the order in which the level has weights. For levels with dot products of bytes they are pairs instead:
+//! first those of up to 127, then what they exceed 127 by. Only these levels use the last three pieces, by which
+//! weights that were moved up by 128 are moved back.
 //! Everything is inlined into the functions of a level.
 
 use crate::codegen::cpu::micro::view::QuantiseView;
@@ -17,9 +18,9 @@ const SHIFT: f32 = 12_582_912.0;
 
 /// Bytes of the pieces of a row.
 #[inline(always)]
-fn pieces(k: usize) -> [usize; 7] {
+fn pieces(k: usize) -> [usize; 6] {
     let ends = |n: usize| n.next_multiple_of(64);
-    [ends(k), ends(k), ends(k / 8), ends(k / 8), ends(k / 8), ends(k / 4), ends(k / 32)]
+    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k / 8), ends(k / 4), ends(k / 32)]
 }
 
 /// Bytes of a row.
@@ -30,6 +31,8 @@ pub(super) fn row_bytes(k: usize) -> usize {
 /// A vector that lies in a row.
 #[derive(Clone, Copy)]
 pub(super) struct Rounded<'a> {
+    /// Of 16 bits.
+    pub(super) wide: &'a [u8],
     pub(super) numbers: &'a [u8],
     pub(super) excess: &'a [u8],
     pub(super) scales: &'a [u8],
@@ -42,17 +45,27 @@ pub(super) struct Rounded<'a> {
 impl<'a> Rounded<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
-        let [numbers, excess, scales, sums, starts, halves, large] = pieces(k);
-        let (numbers, rest) = bytes.split_at(numbers);
-        let (excess, rest) = rest.split_at(excess);
+        let [wide, scales, sums, starts, halves, large] = pieces(k);
+        let (wide, rest) = bytes.split_at(wide);
+        let (numbers, excess) = wide.split_at(wide.len() / 2);
         let (scales, rest) = rest.split_at(scales);
         let (sums, rest) = rest.split_at(sums);
         let (starts, rest) = rest.split_at(starts);
         let (halves, rest) = rest.split_at(halves);
-        Self { numbers, excess, scales, sums, starts, halves, large: &rest[..large] }
+        Self { wide, numbers, excess, scales, sums, starts, halves, large: &rest[..large] }
     }
 
-    /// Groups `from..from + n`.
+    /// Groups `from..from + n`, of numbers of 16 bits.
+    #[inline(always)]
+    pub(super) fn wides(&self, from: usize, n: usize) -> Wides<'a> {
+        Wides {
+            numbers: &self.wide.as_chunks().0.as_chunks().0[from..from + n],
+            scales: &self.scales.as_chunks().0[from..from + n],
+            sums: &self.sums.as_chunks().0[from..from + n],
+        }
+    }
+
+    /// Groups `from..from + n`, of pairs.
     #[inline(always)]
     pub(super) fn groups(&self, from: usize, n: usize) -> Groups<'a> {
         Groups {
@@ -66,7 +79,13 @@ impl<'a> Rounded<'a> {
         }
     }
 
-    /// The `idx`-th 32 numbers.
+    /// The `idx`-th 32 numbers of 16 bits.
+    #[inline(always)]
+    pub(super) fn wide(&self, idx: usize) -> &'a [u8; 64] {
+        self.wide[idx * 64..].first_chunk().expect("a vector has whole groups")
+    }
+
+    /// The `idx`-th 32 numbers of up to 127.
     #[inline(always)]
     pub(super) fn numbers(&self, idx: usize) -> &'a [u8; 32] {
         self.numbers[idx * 32..].first_chunk().expect("a vector has whole groups")
@@ -90,7 +109,16 @@ impl<'a> Rounded<'a> {
     }
 }
 
-/// Some groups of a vector.
+/// Some groups of a vector of numbers of 16 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Wides<'a> {
+    /// Two numbers each.
+    pub(super) numbers: &'a [[[u8; 4]; 16]],
+    pub(super) scales: &'a [[u8; 4]],
+    pub(super) sums: &'a [[u8; 4]],
+}
+
+/// Some groups of a vector of pairs.
 #[derive(Clone, Copy)]
 pub(super) struct Groups<'a> {
     /// Four numbers each.
@@ -112,7 +140,7 @@ impl Groups<'_> {
     }
 }
 
-/// 32 numbers of a vector, rounded.
+/// 32 numbers of a vector, rounded, as pairs of bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     pub(super) numbers: [u8; 32],
@@ -123,8 +151,7 @@ pub(super) struct Group {
 
 /// A row that is being filled.
 pub(super) struct Row<'a> {
-    numbers: &'a mut [[u8; 32]],
-    excess: &'a mut [[u8; 32]],
+    wide: &'a mut [u8],
     scales: &'a mut [[u8; 4]],
     sums: &'a mut [[u8; 4]],
     starts: &'a mut [[u8; 4]],
@@ -135,16 +162,14 @@ pub(super) struct Row<'a> {
 impl<'a> Row<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a mut [u8], k: usize) -> Self {
-        let [numbers, excess, scales, sums, starts, halves, large] = pieces(k);
-        let (numbers, rest) = bytes.split_at_mut(numbers);
-        let (excess, rest) = rest.split_at_mut(excess);
+        let [wide, scales, sums, starts, halves, large] = pieces(k);
+        let (wide, rest) = bytes.split_at_mut(wide);
         let (scales, rest) = rest.split_at_mut(scales);
         let (sums, rest) = rest.split_at_mut(sums);
         let (starts, rest) = rest.split_at_mut(starts);
         let (halves, rest) = rest.split_at_mut(halves);
         Self {
-            numbers: numbers.as_chunks_mut().0,
-            excess: excess.as_chunks_mut().0,
+            wide,
             scales: scales.as_chunks_mut().0,
             sums: sums.as_chunks_mut().0,
             starts: starts.as_chunks_mut().0,
@@ -159,13 +184,22 @@ impl<'a> Row<'a> {
         self.large[idx] = large;
     }
 
-    /// Stores the `idx`-th 32 numbers with their scale.
+    /// Stores the `idx`-th 32 numbers, of 16 bits, with their sum and scale.
+    #[inline(always)]
+    pub(super) fn put_wide(&mut self, idx: usize, numbers: [u8; 64], sum: i32, scale: f32) {
+        self.wide.as_chunks_mut().0[idx] = numbers;
+        self.scales[idx] = scale.to_le_bytes();
+        self.sums[idx] = (sum as f32 * scale).to_le_bytes();
+    }
+
+    /// Stores the `idx`-th 32 numbers as pairs, with their scale.
     #[inline(always)]
     pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32) {
         let [first, second] = group.halves;
         let sum = first + second;
-        self.numbers[idx] = group.numbers;
-        self.excess[idx] = group.excess;
+        let (numbers, excess) = self.wide.split_at_mut(self.wide.len() / 2);
+        numbers.as_chunks_mut().0[idx] = group.numbers;
+        excess.as_chunks_mut().0[idx] = group.excess;
         self.scales[idx] = scale.to_le_bytes();
         self.sums[idx] = (sum as f32 * scale).to_le_bytes();
         self.starts[idx] = (-128 * sum).to_le_bytes();
@@ -200,50 +234,44 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
             let n = job.group.min(k - first);
             let x = x[4 * first..][..4 * n].as_chunks::<128>().0;
             let mut most = 0;
-            for (i, x) in x.iter().enumerate() {
-                let (large, size, others) = largest(x);
-                row.note(first / 32 + i, large);
+            for x in x {
+                let (size, others) = largest(x);
                 most = held(is_alone, size, others).max(most);
             }
             let (scale, by) = scale_of(f32::from_bits(most));
             for (i, x) in x.iter().enumerate() {
-                row.put(first / 32 + i, rounded(x, by), scale);
+                let (numbers, sum) = rounded(x, by);
+                row.put_wide(first / 32 + i, numbers, sum, scale);
             }
         }
     }
 }
 
-/// Which four of 32 numbers hold the largest size, that size, and the largest of the others, as bits.
+/// The largest size of 32 numbers, and the largest of those that are not in the same four, as bits.
 #[inline(always)]
-fn largest(x: &[u8; 128]) -> (u8, u32, u32) {
+fn largest(x: &[u8; 128]) -> (u32, u32) {
     let mut most = [0_u32; 8];
     for (most, four) in most.iter_mut().zip(x.as_chunks::<16>().0) {
         for x in four.as_chunks::<4>().0 {
             *most = (u32::from_le_bytes(*x) & 0x7fff_ffff).max(*most);
         }
     }
-    let (mut at, mut others) = (0, 0);
-    for i in 1..8 {
-        if most[i] > most[at] {
-            others = most[at].max(others);
-            at = i;
-        } else {
-            others = most[i].max(others);
-        }
+    let (mut size, mut others) = (0, 0);
+    for most in most {
+        others = others.max(most.min(size));
+        size = size.max(most);
     }
-    (at as u8, most[at], others)
+    (size, others)
 }
 
 #[inline(always)]
-fn rounded(x: &[u8; 128], by: f32) -> Group {
-    let (mut numbers, mut excess, mut halves) = ([0_u8; 32], [0_u8; 32], [0; 2]);
-    for (i, x) in x.as_chunks::<4>().0.iter().enumerate() {
+fn rounded(x: &[u8; 128], by: f32) -> ([u8; 64], i32) {
+    let (mut numbers, mut sum) = ([0; 64], 0);
+    for (x, to) in x.as_chunks::<4>().0.iter().zip(numbers.as_chunks_mut().0) {
         let bits = (f32::from_le_bytes(*x) * by + SHIFT).to_bits();
         let whole = bits.wrapping_sub(SHIFT.to_bits()) as i16;
-        let near = whole.clamp(-127, 127);
-        numbers[i] = near as u8;
-        excess[i] = whole.wrapping_sub(near) as u8;
-        halves[i / 16] += i32::from(whole);
+        *to = whole.to_le_bytes();
+        sum += i32::from(whole);
     }
-    Group { numbers, excess, halves }
+    (numbers, sum)
 }

@@ -28,7 +28,7 @@ fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
             let scales: &[usize] = match format {
                 Format::Q6K => &[208],
                 Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
-                Format::Int8 { .. } => &[],
+                Format::Int8 { .. } | Format::Q4Pairs => &[],
                 _ => &[0],
             };
             for block in bytes.chunks_mut(format.block_bytes()) {
@@ -37,10 +37,13 @@ fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
                     block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
                 }
             }
-            if let Format::Int8 { .. } = format {
-                for scale in bytes[n..].chunks_mut(4) {
-                    scale.copy_from_slice(&(noise.float() / 100.0).to_le_bytes());
-                }
+            let wide_scales: Vec<&mut [u8]> = match format {
+                Format::Int8 { .. } => bytes[n..].chunks_mut(4).collect(),
+                Format::Q4Pairs => bytes.chunks_mut(20).map(|block| &mut block[16..]).collect(),
+                _ => Vec::new(),
+            };
+            for scale in wide_scales {
+                scale.copy_from_slice(&(noise.float() / 100.0).to_le_bytes());
             }
             bytes
         }
@@ -50,7 +53,7 @@ fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
 /// The most that a product of sums of two bfloat16 numbers is off: each is rounded once, and a product is left out.
 const TWO_HALVES: f64 = 3.1e-5;
 
-const FORMATS: [Format; 13] = [
+const FORMATS: [Format; 15] = [
     Format::F32,
     Format::F16,
     Format::BF16,
@@ -58,12 +61,14 @@ const FORMATS: [Format; 13] = [
     Format::Q4_0,
     Format::Int8 { group: 64 },
     Format::Int8 { group: 32 },
+    Format::Int8 { group: 96 },
     Format::Q4_1,
     Format::Q5_0,
     Format::Q5_1,
     Format::Q4K,
     Format::Q5K,
     Format::Q6K,
+    Format::Q4Pairs,
 ];
 
 fn levels() -> impl Iterator<Item = Level> {

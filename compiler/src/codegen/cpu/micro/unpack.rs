@@ -21,11 +21,12 @@ pub(super) enum Storage {
     Q4K,
     Q5K,
     Q6K,
+    Q4Pairs,
 }
 
 impl Storage {
     /// All of them; generated code names them by their places.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -38,6 +39,7 @@ impl Storage {
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
+        Self::Q4Pairs,
     ];
 
     pub(super) fn of(format: Format) -> Option<Self> {
@@ -53,8 +55,9 @@ impl Storage {
             Format::Q4K => Self::Q4K,
             Format::Q5K => Self::Q5K,
             Format::Q6K => Self::Q6K,
+            Format::Q4Pairs => Self::Q4Pairs,
             Format::Int8 { group } if group > 0 && group % 32 == 0 => Self::Int8,
-            Format::I32 | Format::Q4Pairs | Format::Int8 { .. } => return None,
+            Format::I32 | Format::Int8 { .. } => return None,
         })
     }
 
@@ -72,7 +75,7 @@ impl Storage {
             Self::Q8_0 => (32, 34),
             Self::Q4_0 => (32, 18),
             Self::Int8 => (32, 32),
-            Self::Q4_1 => (32, 20),
+            Self::Q4_1 | Self::Q4Pairs => (32, 20),
             Self::Q5_0 => (32, 22),
             Self::Q5_1 => (32, 24),
             Self::Q4K => (256, 144),
@@ -154,6 +157,10 @@ impl Blocks<'_> {
                 Unpacked { q, a: [a; 2], b }
             }
             Storage::Q6K => q6_k(self.block(idx / 8), idx % 8),
+            Storage::Q4Pairs => {
+                let block: &[u8; 20] = self.block(idx);
+                Unpacked { q: signed(&neighbours(block), 8), a: [single(block, 16); 2], b: 0.0 }
+            }
             Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
         }
     }
@@ -172,8 +179,9 @@ impl Blocks<'_> {
     /// The scale of the `idx`-th 32 elements where scales lie apart.
     #[inline(always)]
     pub(super) fn scale(&self, idx: usize) -> f32 {
+        let n = self.group / 32;
         // A division takes long.
-        let at = if self.group == 64 { idx / 2 } else { idx / (self.group / 32) };
+        let at = if n.is_power_of_two() { idx >> n.trailing_zeros() } else { idx / n };
         f32::from_le_bytes(*self.scales[4 * at..].first_chunk().expect("a scale for each group"))
     }
 
@@ -199,6 +207,11 @@ fn half<const N: usize>(block: &[u8; N], at: usize) -> f32 {
     widened(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
+#[inline(always)]
+fn single<const N: usize>(block: &[u8; N], at: usize) -> f32 {
+    f32::from_le_bytes(*block[at..].first_chunk().expect("four bytes"))
+}
+
 /// Numbers with sign, from bytes that are `middle` more. A loop, as everywhere here: a closure that a library function
 /// calls might not take the instructions of the level.
 #[inline(always)]
@@ -217,6 +230,17 @@ fn nibbles<const N: usize>(block: &[u8; N], at: usize) -> [u8; 32] {
     for i in 0..16 {
         q[i] = block[at + i] & 15;
         q[i + 16] = block[at + i] >> 4;
+    }
+    q
+}
+
+/// Neighbours share a byte.
+#[inline(always)]
+fn neighbours<const N: usize>(block: &[u8; N]) -> [u8; 32] {
+    let mut q = [0; 32];
+    for i in 0..16 {
+        q[2 * i] = block[i] & 15;
+        q[2 * i + 1] = block[i] >> 4;
     }
     q
 }

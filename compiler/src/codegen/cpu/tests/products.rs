@@ -168,7 +168,7 @@ fn near(a: &Buffer, b: &Buffer, tolerance: f32) -> bool {
 
 #[test]
 fn products_are_near_what_is_interpreted() {
-    let formats = ["f32", "f16", "bf16", "q8_0", "q4_0", "q5_1", "int8.g64", "int8.g32"];
+    let formats = ["f32", "f16", "bf16", "q8_0", "q4_0", "q5_1", "q4_pairs", "int8.g64", "int8.g32"];
     for (text, n_products) in PRODUCTS {
         for format in formats {
             // Halves need a cast where they are multiplied.

@@ -212,8 +212,8 @@ const fn places(storage: Storage, pair: usize) -> [u8; 64] {
     let mut lane = 0;
     while lane < 16 {
         out[4 * lane] = match storage {
-            Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 => lane / 4,
             Storage::Q6K => 4 * pair + lane / 4,
+            storage if matches!(order(storage), Order::Halves) => lane / 4,
             _ => 2 * pair + lane / 8,
         } as u8;
         lane += 1;

@@ -10,7 +10,7 @@ use std::arch::x86_64::{
     _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_inserti64x4,
     _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_rolv_epi64, _mm512_set1_epi8,
     _mm512_setr_epi64, _mm512_setzero_si512, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srlv_epi16,
-    _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_ternarylogic_epi64, _mm512_unpackhi_epi8, _mm512_unpacklo_epi8, _mm512_xor_si512,
 };
 
 use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
@@ -27,7 +27,7 @@ pub(super) enum Order {
 
 pub(super) const fn order(storage: Storage) -> Order {
     match storage {
-        Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 => Order::Halves,
+        Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 | Storage::Q4Pairs => Order::Halves,
         _ => Order::Straight,
     }
 }
@@ -38,7 +38,7 @@ pub(super) const fn moved(storage: Storage) -> u8 {
         Storage::Q8_0 | Storage::Int8 => 128,
         Storage::Q6K => 32,
         Storage::Q5_0 => 16,
-        Storage::Q4_0 => 8,
+        Storage::Q4_0 | Storage::Q4Pairs => 8,
         _ => 0,
     }
 }
@@ -68,10 +68,10 @@ pub(super) fn four<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
             let sign = _mm512_set1_epi8(-128);
             [_mm512_xor_si512(load_bytes(&numbers[0]), sign), _mm512_xor_si512(load_bytes(&numbers[1]), sign)]
         }
-        Storage::Q4_0 => nibbles::<18>(unit),
-        Storage::Q4_1 => nibbles::<20>(unit),
-        Storage::Q5_0 => fifth::<22, 2>(unit),
-        Storage::Q5_1 => fifth::<24, 4>(unit),
+        Storage::Q4_0 => nibbles::<18, 2>(unit),
+        Storage::Q4_1 => nibbles::<20, 4>(unit),
+        Storage::Q5_0 => fifth::<22, 2, 6>(unit),
+        Storage::Q5_1 => fifth::<24, 4, 8>(unit),
         Storage::Q4K => {
             let block: &[u8; 144] = unit.as_array().expect("a block");
             let (fours, _) = block[16..].as_chunks::<64>();
@@ -86,6 +86,10 @@ pub(super) fn four<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
             let block: &[u8; 210] = unit.as_array().expect("a block");
             let (low, high) = (block[..128].as_chunks::<64>().0, block[128..192].as_chunks::<32>().0);
             k_sixth(&low[half], &high[half])
+        }
+        Storage::Q4Pairs => {
+            let [even, odd] = nibbles::<20, 0>(unit);
+            [_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd)]
         }
         Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
     }
@@ -106,12 +110,12 @@ const fn word(byte: usize, b: usize) -> u16 {
     (if byte + 2 <= 64 { byte / 2 } else { 32 + (byte - second) / 2 }) as u16
 }
 
-/// Where the nibbles of four blocks lie, at their ends.
-const fn nibble_words(b: usize) -> [u8; 64] {
+/// Where the nibbles of four blocks lie, `at` bytes behind their starts.
+const fn nibble_words(b: usize, at: usize) -> [u8; 64] {
     let mut out = [0; 64];
     let mut i = 0;
     while i < 32 {
-        let place = word(i / 8 * b + b - 16 + 2 * (i % 8), b).to_le_bytes();
+        let place = word(i / 8 * b + at + 2 * (i % 8), b).to_le_bytes();
         (out[2 * i], out[2 * i + 1]) = (place[0], place[1]);
         i += 1;
     }
@@ -130,23 +134,23 @@ fn words<const B: usize>(blocks: &[u8], places: &[u8; 64]) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn nibbles<const B: usize>(blocks: &[u8]) -> [__m512i; 2] {
-    let both = words::<B>(blocks, const { &nibble_words(B) });
+fn nibbles<const B: usize, const AT: usize>(blocks: &[u8]) -> [__m512i; 2] {
+    let both = words::<B>(blocks, const { &nibble_words(B, AT) });
     let mask = _mm512_set1_epi8(15);
     [_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask)]
 }
 
-/// Nibbles with the fifth bits, which lie `AT` bytes behind the starts of blocks.
+/// Nibbles with the fifth bits, which lie `AT` bytes behind the starts of blocks, the nibbles `NIBBLES`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn fifth<const B: usize, const AT: usize>(blocks: &[u8]) -> [__m512i; 2] {
+fn fifth<const B: usize, const AT: usize, const NIBBLES: usize>(blocks: &[u8]) -> [__m512i; 2] {
     let mut masks = [0_u64; 2];
     for (i, block) in blocks[..4 * B].chunks_exact(B).enumerate() {
         let bits = u32::from_le_bytes(*block[AT..].first_chunk().expect("32 bits"));
         masks[0] |= u64::from(bits & 0xffff) << (16 * i);
         masks[1] |= u64::from(bits >> 16) << (16 * i);
     }
-    let [low, high] = nibbles::<B>(blocks);
+    let [low, high] = nibbles::<B, NIBBLES>(blocks);
     let bit = _mm512_set1_epi8(16);
     [_mm512_mask_add_epi8(low, masks[0], low, bit), _mm512_mask_add_epi8(high, masks[1], high, bit)]
 }
@@ -214,6 +218,11 @@ pub(super) fn factors<const S: usize>(unit: &[u8], row: &Blocks<'_>, at: usize) 
         Storage::Int8 => {
             let (a, b) = (row.scale(4 * at), row.scale(4 * at + 1));
             _mm_setr_ps(a, b, row.scale(4 * at + 2), row.scale(4 * at + 3))
+        }
+        Storage::Q4Pairs => {
+            let scale =
+                |i: usize| f32::from_le_bytes(*unit[20 * i + 16..].first_chunk().expect("four bytes"));
+            _mm_setr_ps(scale(0), scale(1), scale(2), scale(3))
         }
         _ => halves::<S>(unit, 0),
     }

@@ -64,6 +64,7 @@ unsafe extern "C" fn quantised(job: *const Product) {
         Storage::Q4K => of_format::<{ Storage::Q4K as usize }, 144>(&job),
         Storage::Q5K => of_format::<{ Storage::Q5K as usize }, 176>(&job),
         Storage::Q6K => of_format::<{ Storage::Q6K as usize }, 210>(&job),
+        Storage::Q4Pairs => of_format::<{ Storage::Q4Pairs as usize }, 80>(&job),
     }
 }
 
@@ -138,6 +139,7 @@ unsafe extern "C" fn by_tiles(job: *const Product) {
         Storage::Q4K => tiles::product::<{ Storage::Q4K as usize }, 1, 32, 8>(unit, &job),
         Storage::Q5K => tiles::product::<{ Storage::Q5K as usize }, 1, 32, 8>(unit, &job),
         Storage::Q6K => tiles::product::<{ Storage::Q6K as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q4Pairs => tiles::product::<{ Storage::Q4Pairs as usize }, 1, 32, 8>(unit, &job),
     }
 }
 

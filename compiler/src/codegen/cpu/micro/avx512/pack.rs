@@ -141,9 +141,9 @@ fn large_factors<const S: usize>(groups: &mut [Group], p: usize, units: &[&[u8];
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn small_factors<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
     let storage = const { Storage::ALL[S] };
-    if matches!(storage, Storage::Int8) {
+    if matches!(storage, Storage::Int8 | Storage::Q4Pairs) {
         for (to, row) in panel.factors[0].as_chunks_mut::<4>().0.iter_mut().zip(rows) {
-            *to = row.scale(idx).to_le_bytes();
+            *to = row.unpack(storage, idx).a[0].to_le_bytes();
         }
         return;
     }

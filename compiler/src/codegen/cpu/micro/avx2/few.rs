@@ -1,0 +1,166 @@
+//! A few rounded vectors with rows of quantised weights.
+//!
+//! In: rows and rounded vectors. Out: their products. Rows go one after another, and memory is asked for ahead of
+//! what is multiplied: it comes fastest in one stream. What is unpacked stays in registers, for up to four vectors.
+//! Both sides have 16 bits a number: two products and their sum are one instruction, and nothing is too large for it.
+
+use std::arch::x86_64::{
+    __m256i, _mm_fmadd_ps, _mm_setzero_ps, _mm256_add_epi32, _mm256_cvtepi32_ps, _mm256_hadd_epi32,
+    _mm256_madd_epi16, _mm256_mul_ps, _mm256_packs_epi32, _mm256_set_m128, _mm256_set1_epi16,
+    _mm256_zextps128_ps256,
+};
+
+use crate::codegen::cpu::micro::avx2::fours::{
+    Group, factor_and_offset, factors, four, has_offsets, offsets, small, unit_groups,
+};
+use crate::codegen::cpu::micro::avx2::vector::{
+    N, V, add, ask_for, fma, load_bytes, load_four, load_four_twice, splat, totals, zero,
+};
+use crate::codegen::cpu::micro::rounding::Rounded;
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
+use crate::codegen::cpu::micro::view::ProductView;
+
+/// How far ahead of what is multiplied memory is asked for, in bytes.
+const AHEAD: usize = 8192;
+
+/// Rows whose sums are added up together.
+const ROWS: usize = 4;
+
+/// A few vectors with all rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
+    for r in (0..job.n_rows).step_by(ROWS) {
+        let mut c = 0;
+        while c < job.n_cols {
+            c += match job.n_cols - c {
+                4.. => some::<S, B, 4>(job, r, c),
+                2.. => some::<S, B, 2>(job, r, c),
+                _ => some::<S, B, 1>(job, r, c),
+            };
+        }
+    }
+}
+
+/// The numbers of a vector and what belongs to them, four groups at a time.
+#[derive(Clone, Copy)]
+struct Fours<'a> {
+    numbers: &'a [[[u8; 64]; 4]],
+    scales: &'a [[u8; 16]],
+    sums: &'a [[u8; 16]],
+}
+
+impl<'a> Fours<'a> {
+    /// The first `n` times four groups.
+    #[inline(always)]
+    fn new(x: Rounded<'a>, n: usize) -> Self {
+        let (numbers, scales, sums) = (x.wide.as_chunks().0, x.scales.as_chunks().0, x.sums.as_chunks().0);
+        Self { numbers: &numbers.as_chunks().0[..n], scales: &scales[..n], sums: &sums[..n] }
+    }
+}
+
+/// Adds the products of a few rows with `C` vectors, from `c` on; gives `C`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r: usize, c: usize) -> usize {
+    let n_groups = const { unit_groups(Storage::ALL[S]) };
+    let (n, done) = (ROWS.min(job.n_rows - r), job.k / 32 / n_groups * n_groups);
+    let mut x = [Rounded::new(job.x.get(c), job.k); C];
+    for j in 1..C {
+        x[j] = Rounded::new(job.x.get(c + j), job.k);
+    }
+    let mut fours = [Fours::new(x[0], done / 4); C];
+    for j in 1..C {
+        fours[j] = Fours::new(x[j], done / 4);
+    }
+    let mut sums = [[zero(); ROWS]; C];
+    for i in 0..n {
+        let row = job.w.row(r + i);
+        let mut own = units::<S, B, C>(&row, fours);
+        for idx in done..job.k / 32 {
+            one_group::<S, C>(&row, x, idx, &mut own);
+        }
+        for j in 0..C {
+            sums[j][i] = own[j];
+        }
+    }
+    for j in 0..C {
+        job.out.add_down(r, c + j, &totals(sums[j])[..n]);
+    }
+    C
+}
+
+/// A row, `B` bytes at a time.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn units<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [Fours<'_>; C]) -> [V; C] {
+    let storage = const { Storage::ALL[S] };
+    let units = row.bytes.as_chunks::<B>().0;
+    let n_halves = const { unit_groups(Storage::ALL[S]) / 4 };
+    let (mut sums, mut others) = ([zero(); C], [_mm_setzero_ps(); C]);
+    for (i, unit) in units.iter().enumerate() {
+        for line in 0..B.div_ceil(64) {
+            ask_for(unit, 64 * line + AHEAD);
+        }
+        for half in 0..n_halves {
+            let at = n_halves * i + half;
+            let a = factors::<S>(unit, half, row, at);
+            let b = if has_offsets(storage) { offsets::<S>(unit, half, a) } else { a };
+            let (w, a) = (four::<S>(unit, half), _mm256_set_m128(a, a));
+            for c in 0..C {
+                let numbers = &x[c].numbers[at];
+                let low = pairs::<S>(dot(w[0], &numbers[0]), dot(w[1], &numbers[1]));
+                let high = pairs::<S>(dot(w[2], &numbers[2]), dot(w[3], &numbers[3]));
+                let by = _mm256_mul_ps(a, load_four_twice(&x[c].scales[at]));
+                sums[c] = fma(_mm256_cvtepi32_ps(_mm256_hadd_epi32(low, high)), by, sums[c]);
+                if has_offsets(storage) {
+                    others[c] = _mm_fmadd_ps(b, load_four(&x[c].sums[at]), others[c]);
+                }
+            }
+        }
+    }
+    for c in 0..C {
+        sums[c] = add(sums[c], _mm256_zextps128_ps256(others[c]));
+    }
+    sums
+}
+
+/// Sums of the products of 32 numbers, four of them a lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot(w: Group, x: &[u8; 64]) -> __m256i {
+    let (x, _) = x.as_chunks();
+    let [a, b] = [_mm256_madd_epi16(w[0], load_bytes(&x[0])), _mm256_madd_epi16(w[1], load_bytes(&x[1]))];
+    _mm256_add_epi32(a, b)
+}
+
+/// Sums of neighbours, of two vectors by turns.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pairs<const S: usize>(a: __m256i, b: __m256i) -> __m256i {
+    // Four products of numbers of up to 31 and 254 fit 16 bits, of which neighbours are added up faster.
+    if matches!(const { Storage::ALL[S] }, Storage::Q8_0 | Storage::Int8 | Storage::Q6K) {
+        return _mm256_hadd_epi32(a, b);
+    }
+    _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
+}
+
+/// A group of a row that fills no unit.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn one_group<const S: usize, const C: usize>(
+    row: &Blocks<'_>,
+    x: [Rounded<'_>; C],
+    idx: usize,
+    sums: &mut [V; C],
+) {
+    let n_bytes = const { Storage::ALL[S].block().1 };
+    let w = small::<S>(&row.bytes[idx * n_bytes..][..n_bytes]);
+    let (a, b) = factor_and_offset::<S>(row, idx);
+    for c in 0..C {
+        let dots = _mm256_cvtepi32_ps(dot(w, x[c].wide(idx)));
+        sums[c] = fma(dots, splat(a * x[c].scale(idx)), sums[c]);
+        // Every lane has its share.
+        sums[c] = add(sums[c], splat(b / N as f32 * x[c].sum(idx)));
+    }
+}

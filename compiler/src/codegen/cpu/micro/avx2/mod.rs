@@ -1,0 +1,61 @@
+//! Products with 256 bits: AVX2, FMA and F16C.
+//!
+//! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
+//! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
+//! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many; `fours.rs` knows the block formats,
+//! `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
+
+use crate::codegen::cpu::micro::forms::single_forms;
+use crate::codegen::cpu::micro::unpack::{Storage, widened};
+use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
+use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
+
+mod few;
+mod fours;
+mod many;
+mod pack;
+mod round;
+mod vector;
+
+use vector::{N, V, add, ask_for, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
+
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, exps: None, halves: None };
+
+single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, mix 4 }
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe extern "C" fn quantise(job: *const Quantise) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(mut job) = (unsafe { view::quantise(job) }) else { return };
+    round::round(&mut job);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe extern "C" fn quantised(job: *const Product) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
+    match job.w.storage {
+        Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
+        // Each format has code of its own.
+        Storage::Q8_0 => of_format::<{ Storage::Q8_0 as usize }, 136>(&job),
+        Storage::Q4_0 => of_format::<{ Storage::Q4_0 as usize }, 72>(&job),
+        Storage::Int8 => of_format::<{ Storage::Int8 as usize }, 128>(&job),
+        Storage::Q4_1 => of_format::<{ Storage::Q4_1 as usize }, 80>(&job),
+        Storage::Q5_0 => of_format::<{ Storage::Q5_0 as usize }, 88>(&job),
+        Storage::Q5_1 => of_format::<{ Storage::Q5_1 as usize }, 96>(&job),
+        Storage::Q4K => of_format::<{ Storage::Q4K as usize }, 144>(&job),
+        Storage::Q5K => of_format::<{ Storage::Q5K as usize }, 176>(&job),
+        Storage::Q6K => of_format::<{ Storage::Q6K as usize }, 210>(&job),
+        Storage::Q4Pairs => of_format::<{ Storage::Q4Pairs as usize }, 80>(&job),
+    }
+}
+
+/// Vectors for which unpacking a weight into panels takes longer than it saves.
+const FEW: usize = 6;
+
+/// Weights of a format, of which `B` bytes are taken at a time.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
+    const { assert!(B == fours::unit_bytes(Storage::ALL[S])) };
+    if job.n_cols <= FEW { few::few::<S, B>(job) } else { many::all::<S>(job) }
+}

@@ -1,0 +1,133 @@
+//! Rows of quantised weights, unpacked for `many.rs`.
+//!
+//! In: up to sixteen rows and which groups of theirs. Out: a slab: panels of eight rows, two elements of each side by
+//! side, with the factors and offsets of each 32 elements.
+//! A slab is small enough to stay close while all vectors pass by.
+
+use std::arch::x86_64::{__m256i, _mm256_castps_si256, _mm256_set_m128, _mm256_setzero_si256};
+
+use crate::codegen::cpu::micro::avx2::fours::{
+    factor_and_offset, factors, four, offsets, small, unit_bytes, unit_groups,
+};
+use crate::codegen::cpu::micro::avx2::vector::{ask_for, store_bytes, transposed};
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
+use crate::codegen::cpu::micro::view::ProductView;
+
+/// Groups of a row that are unpacked at a time.
+pub(super) const GROUPS: usize = 16;
+
+/// Rows side by side.
+pub(super) const PANEL: usize = 8;
+
+/// 32 elements of each row.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+pub(super) struct Group {
+    pub(super) panels: [Panel; 2],
+}
+
+/// 32 elements of eight rows.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Panel {
+    pub(super) numbers: [[u8; 32]; 16],
+    pub(super) factors: [u8; 32],
+    pub(super) offsets: [u8; 32],
+}
+
+impl Group {
+    pub(super) const EMPTY: Self =
+        Self { panels: [Panel { numbers: [[0; 32]; 16], factors: [0; 32], offsets: [0; 32] }; 2] };
+}
+
+/// Unpacks groups `from..from + n` of rows `r..r + n_rows`. A panel that is not full has its last row several times.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn pack<const S: usize>(
+    slab: &mut [Group; GROUPS],
+    job: &ProductView<'_>,
+    (r, n_rows): (usize, usize),
+    (from, n): (usize, usize),
+) {
+    let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
+    for p in 0..n_rows.div_ceil(PANEL) {
+        let mut rows = [job.w.row(r + p * PANEL); PANEL];
+        for i in 1..PANEL.min(n_rows - p * PANEL) {
+            rows[i..].fill(job.w.row(r + p * PANEL + i));
+        }
+        for at in 0..n / unit {
+            let mut units = [&rows[0].bytes[..0]; PANEL];
+            for (unit_of, row) in units.iter_mut().zip(&rows) {
+                *unit_of = &row.bytes[(from / unit + at) * n_bytes..][..n_bytes];
+                // The rows of the next panel: memory takes as long as unpacking these.
+                for line in 0..n_bytes.div_ceil(64) {
+                    ask_for(unit_of, 64 * line + PANEL * job.w.stride());
+                }
+            }
+            for half in 0..unit / 4 {
+                let four = at * (unit / 4) + half;
+                let groups = &mut slab[4 * four..][..4];
+                four_groups::<S>(groups, p, &units, half, &rows, from / 4 + four);
+            }
+        }
+        for g in n / unit * unit..n {
+            one_group::<S>(&mut slab[g].panels[p], &rows, from + g);
+        }
+    }
+}
+
+/// Four groups of each row, the `at`-th.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn four_groups<const S: usize>(
+    groups: &mut [Group],
+    p: usize,
+    units: &[&[u8]; PANEL],
+    half: usize,
+    rows: &[Blocks<'_>; PANEL],
+    at: usize,
+) {
+    let mut fours = [[[_mm256_setzero_si256(); PANEL]; 2]; 4];
+    let mut both = [_mm256_setzero_si256(); PANEL];
+    for i in 0..PANEL {
+        let a = factors::<S>(units[i], half, &rows[i], at);
+        both[i] = _mm256_castps_si256(_mm256_set_m128(offsets::<S>(units[i], half, a), a));
+        for (g, numbers) in four::<S>(units[i], half).into_iter().enumerate() {
+            (fours[g][0][i], fours[g][1][i]) = (numbers[0], numbers[1]);
+        }
+    }
+    let both = transposed(&both);
+    for (g, group) in groups.iter_mut().enumerate() {
+        let panel = &mut group.panels[p];
+        put(panel, &fours[g]);
+        store_bytes(both[g], &mut panel.factors);
+        store_bytes(both[4 + g], &mut panel.offsets);
+    }
+}
+
+/// A group of each row where rows end before four are full.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn one_group<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
+    let n_bytes = const { Storage::ALL[S].block().1 };
+    let mut halves = [[_mm256_setzero_si256(); PANEL]; 2];
+    for (i, row) in rows.iter().enumerate() {
+        let numbers = small::<S>(&row.bytes[idx * n_bytes..][..n_bytes]);
+        (halves[0][i], halves[1][i]) = (numbers[0], numbers[1]);
+        let (a, b) = factor_and_offset::<S>(row, idx);
+        panel.factors[4 * i..][..4].copy_from_slice(&a.to_le_bytes());
+        panel.offsets[4 * i..][..4].copy_from_slice(&b.to_le_bytes());
+    }
+    put(panel, &halves);
+}
+
+/// Stores halves of groups as columns.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn put(panel: &mut Panel, halves: &[[__m256i; PANEL]; 2]) {
+    for (half, to) in halves.iter().zip(panel.numbers.as_chunks_mut::<8>().0) {
+        for (column, to) in transposed(half).into_iter().zip(to) {
+            store_bytes(column, to);
+        }
+    }
+}
