@@ -8,5 +8,6 @@ mod ends;
 mod joined;
 mod made;
 mod odd;
+mod pairs;
 mod refusals;
 mod texts;

@@ -3,7 +3,8 @@
 //! In: a checkpoint and a graph. Out: for every weight of the graph its format and its bytes, or one sentence that
 //! names the tensor. A tensor is found under one of its names, or as rows of a joined tensor; neither is copied.
 //! Made when they are first needed are: experts that are stored apart, the halves of a matrix that is stored as one
-//! (0.4 % of a model that has it), and tensors that the graph wants in single precision, which are small.
+//! (0.4 % of a model that has it), tensors that the graph wants in single precision, which are small, and matrices in
+//! single precision whose numbers are all bfloat16 numbers.
 //! Which tensors there should be stands nowhere: the graph is asked. The names are in `naming/tensors.rs`.
 
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ pub fn bind(
     let search = Search { path, checkpoint: &checkpoint, wanted: weights.collect() };
     let (mut sources, mut formats) = (BTreeMap::new(), BTreeMap::new());
     for (name, wanted) in &search.wanted {
-        let (source, format) = search.find(name, wanted)?;
+        let (source, format) = search.narrowed(wanted, search.find(name, wanted)?);
         sources.insert(name.clone(), source);
         formats.insert(name.clone(), format);
         search.refuse_bias(name)?;
@@ -103,6 +104,15 @@ impl Search<'_> {
         }
         let own = names(self.checkpoint.kind(), name).into_iter().next().unwrap_or_default();
         Err(self.refused(&own, format!("expected a tensor of shape {shape:?}, found none")))
+    }
+
+    /// What is stored in single precision and would fit bfloat16 is taken as that: so the same model gives the same
+    /// numbers from every file, and is read in half the time.
+    fn narrowed(&self, wanted: &Wanted, (source, format): (Source, Format)) -> (Source, Format) {
+        if wanted.is_single || format != Format::F32 || !source.is_narrow(self.checkpoint) {
+            return (source, format);
+        }
+        (Source::made(Recipe::Narrow(Box::new(source))), Format::BF16)
     }
 
     /// The tensor of one of the names.

@@ -2,11 +2,15 @@
 //!
 //! In: a checkpoint. Out: bytes. Nothing is checked here; `mod.rs` has seen that every tensor fits.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::Checkpoint;
+
+/// How many numbers are looked at together.
+const PIECE_LEN: usize = 1 << 10;
 
 /// Where the bytes of a tensor come from.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) enum Recipe {
     Pieces(Vec<String>),
     /// A small tensor as numbers in single precision.
     Single { tensor: String, format: Format, n_elements: usize },
+    /// Numbers in single precision that are bfloat16 numbers, as such.
+    Narrow(Box<Source>),
     /// Elements of a tensor in another order.
     Cut { tensor: String, element_bytes: usize, from: usize, axes: [Axis; 3] },
 }
@@ -46,6 +52,21 @@ impl Source {
             Self::Made { recipe, bytes } => Some(bytes.get_or_init(|| recipe.make(checkpoint))),
         }
     }
+
+    /// The bytes, not kept where they are made.
+    fn once<'a>(&'a self, checkpoint: &'a Checkpoint) -> Cow<'a, [u8]> {
+        match self {
+            Self::Run { .. } => Cow::Borrowed(self.bytes(checkpoint).unwrap_or_default()),
+            Self::Made { recipe, .. } => Cow::Owned(recipe.make(checkpoint)),
+        }
+    }
+
+    /// Whether all of its numbers in single precision are bfloat16 numbers. One look at a piece tells for most.
+    pub(super) fn is_narrow(&self, checkpoint: &Checkpoint) -> bool {
+        let bytes = self.once(checkpoint);
+        let is_narrow = |piece: &[[u8; 4]]| piece.iter().fold(0, |any, [a, b, ..]| any | a | b) == 0;
+        bytes.as_chunks().0.chunks(PIECE_LEN).all(is_narrow)
+    }
 }
 
 impl Recipe {
@@ -56,6 +77,10 @@ impl Recipe {
             Self::Single { tensor, format, n_elements } => {
                 let numbers = format.decode_all(stored(tensor), *n_elements).unwrap_or_default();
                 numbers.into_iter().flat_map(f32::to_le_bytes).collect()
+            }
+            Self::Narrow(source) => {
+                let upper = |number: &[u8; 4]| [number[2], number[3]];
+                source.once(checkpoint).as_chunks().0.iter().flat_map(upper).collect()
             }
             Self::Cut { tensor, element_bytes, from, axes } => {
                 let (stored, [a, b, c]) = (stored(tensor), axes);
