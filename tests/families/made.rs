@@ -105,12 +105,14 @@ impl Made {
         fs::write(path, writer.bytes()).unwrap();
     }
 
-    /// Writes a folder with `config.json` and safetensors. Experts are kept apart, each in tensors of its own, unless
-    /// two of their matrices are joint.
+    /// Writes a folder with `config.json` and safetensors.
     pub(crate) fn folder(&self, path: &Path, model_type: &str) {
-        let mut facts = published_facts(&self.config);
-        facts.insert("model_type".to_owned(), json!(model_type));
-        facts.extend(self.facts.clone());
+        self.folder_of(path, model_type, self.published());
+    }
+
+    /// The tensors of a folder. Experts are kept apart, each in tensors of its own, unless two of their matrices are
+    /// joint.
+    pub(crate) fn published(&self) -> Vec<(String, Tensor)> {
         let mut pieces: Vec<(String, Tensor)> = Vec::new();
         for (name, own) in &self.tensors {
             let is_joint = self.config.experts.as_ref().is_some_and(|experts| experts.is_joint);
@@ -123,6 +125,14 @@ impl Made {
                 pieces.push((name, Tensor { shape: own.shape[1..].to_vec(), bytes: bytes.to_vec(), ..*own }));
             }
         }
+        pieces
+    }
+
+    /// Writes a folder with these tensors.
+    pub(crate) fn folder_of(&self, path: &Path, model_type: &str, pieces: Vec<(String, Tensor)>) {
+        let mut facts = published_facts(&self.config);
+        facts.insert("model_type".to_owned(), json!(model_type));
+        facts.extend(self.facts.clone());
         let (mut header, mut data) = (Map::new(), Vec::new());
         for (name, own) in pieces {
             let offsets = [data.len(), data.len() + own.bytes.len()];

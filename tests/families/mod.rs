@@ -8,6 +8,7 @@ mod ends;
 mod joined;
 mod made;
 mod odd;
+mod packed;
 mod pairs;
 mod refusals;
 mod texts;
