@@ -14,7 +14,7 @@ use crate::facts::Facts;
 use crate::naming::keys::{
     ACTIVATION, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF, GROUPS,
     GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, TIED, TURNED, TURNED_PART, VALUE,
-    WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_USED,
+    WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
 
@@ -107,10 +107,14 @@ fn divides(facts: Facts<'_>, key: Key, n: usize, of: usize, what: &str) -> Resul
 
 /// How far back tokens see. A file may have a window and not use it; `is_used` is what holds where it does not say.
 pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Option<Window>, Error> {
-    if !facts.flag(WINDOW_USED).unwrap_or(is_used) {
+    let full = without_window(facts)?;
+    if !facts.flag(WINDOW_USED).unwrap_or(is_used || full.is_some()) {
         return Ok(None);
     }
     let Some(size) = facts.count_or_none(WINDOW)? else { return Ok(None) };
+    if let Some(full) = full {
+        return Ok(Some(Window { size, full }));
+    }
     let Some(words) = facts.words(LAYER_TYPES) else {
         let from = facts.size_if(WINDOW_FROM)?.unwrap_or(from);
         return Ok(Some(Window { size, full: (0..from.min(n_layers(facts)?)).collect() }));
@@ -121,6 +125,21 @@ pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Opt
     }
     let full = (0..words.len()).filter(|layer| words[*layer] == known[0]).collect();
     Ok(Some(Window { size, full }))
+}
+
+/// The blocks that have no window, where a GGUF file says which: one by one, or the last of every so many.
+fn without_window(facts: Facts<'_>) -> Result<Option<BTreeSet<usize>>, Error> {
+    let n_layers = n_layers(facts)?;
+    if let Some(flags) = facts.flags(WINDOW_PATTERN) {
+        if flags.len() < n_layers {
+            let what = format!("expected a truth for each of the {n_layers} blocks, found {}", flags.len());
+            return Err(facts.refused(WINDOW_PATTERN, what));
+        }
+        return Ok(Some((0..n_layers).filter(|layer| !flags[*layer]).collect()));
+    }
+    let period = facts.size_if(WINDOW_PATTERN)?;
+    Ok(period
+        .map(|period| (0..n_layers).filter(|layer| period > 0 && layer % period == period - 1).collect()))
 }
 
 /// The experts, if there are any, and the blocks that have none. The file is asked for all but what families differ in:
