@@ -20,7 +20,7 @@ use fusebox_models::naming::tensors::{BIAS, expert, names};
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
 
-use crate::files::gguf::{F32, TEXT, U32, Writer, pair, tensor, text};
+use crate::files::gguf::{BOOL, F32, LIST, TEXT, U32, Writer, pair, tensor, text};
 
 /// A model in the making.
 #[derive(Clone)]
@@ -88,9 +88,10 @@ impl Made {
         for (key, value) in facts.iter().filter(|(_, value)| !value.is_null()) {
             let key = format!("{architecture}.{key}");
             writer.pairs.push(match value {
-                Json::Bool(value) => pair(&key, 7, [u8::from(*value)]),
+                Json::Bool(value) => pair(&key, BOOL, [u8::from(*value)]),
                 Json::String(value) => pair(&key, TEXT, text(value)),
                 Json::Number(n) if n.is_u64() => pair(&key, U32, (n.as_u64().unwrap() as u32).to_le_bytes()),
+                Json::Array(list) => pair(&key, LIST, list_of(list)),
                 number => pair(&key, F32, (number.as_f64().unwrap() as f32).to_le_bytes()),
             });
         }
@@ -146,6 +147,19 @@ impl Made {
         fs::write(path.join("model.safetensors"), whole).unwrap();
         fs::write(path.join("config.json"), Json::Object(facts).to_string()).unwrap();
     }
+}
+
+/// The bytes of a list of truths or of whole numbers.
+fn list_of(list: &[Json]) -> Vec<u8> {
+    let (kind, n) = (if list[0].is_boolean() { BOOL } else { U32 }, list.len() as u64);
+    let mut bytes = [&kind.to_le_bytes()[..], &n.to_le_bytes()].concat();
+    for value in list {
+        match value {
+            Json::Bool(truth) => bytes.push(u8::from(*truth)),
+            number => bytes.extend((number.as_u64().unwrap() as u32).to_le_bytes()),
+        }
+    }
+    bytes
 }
 
 /// A path below the folder of these tests.

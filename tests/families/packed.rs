@@ -59,7 +59,9 @@ fn packings() -> Vec<Packing> {
     let says = json!({"quant_method": "gptq", "bits": 4, "group_size": 64, "checkpoint_format": "gptq_v2"});
     all.push(Packing { lacking: Some(0), ..gptq("gptq-v2", says, 64, false) });
     for (name, group, version) in [("awq-128", 128, json!("gemm")), ("awq-32", 32, Json::Null)] {
-        let says = json!({"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": true, "version": version});
+        let says = json!({
+            "quant_method": "awq", "bits": 4, "group_size": group, "zero_point": true, "version": version,
+        });
         all.push(Packing { lacking: None, ..gptq(name, says, group, false) });
     }
     all
@@ -67,9 +69,8 @@ fn packings() -> Vec<Packing> {
 
 impl Packing {
     /// A model packed, and the same model with the numbers that it then has; how many matrices were packed.
-    fn written(&self, made: &Made, model_type: &str) -> ([PathBuf; 2], usize) {
-        let [plain, packed] =
-            ["plain", "packed"].map(|kind| path(&format!("{kind}-{model_type}-{}", self.name)));
+    fn written(&self, made: &Made, model_type: &str, whose: &str) -> ([PathBuf; 2], usize) {
+        let [plain, packed] = ["plain", "packed"].map(|kind| path(&format!("{kind}-{whose}-{}", self.name)));
         let (mut numbers, mut pieces, mut n_packed) = (Vec::new(), Vec::new(), 0);
         for (name, own) in made.published() {
             let Some(base) = name.strip_suffix("_proj.weight") else {
@@ -96,7 +97,7 @@ impl Packing {
     }
 
     fn check(&self, made: &Made, model_type: &str) {
-        let ([plain, packed], n_packed) = self.written(made, model_type);
+        let ([plain, packed], n_packed) = self.written(made, model_type, model_type);
         let model = Model::open(&packed).unwrap();
         let formats = model.checkpoint().tensors().values();
         let n_found = formats.filter(|info| info.stored.to_string() == self.format.to_string()).count();
@@ -108,6 +109,13 @@ impl Packing {
             assert!(error <= bar, "{error:e} of {bar:e}: {model_type} {} {numbers}", self.name);
         }
     }
+}
+
+/// A Llama packed this way, and the same model with the numbers that it then has.
+pub(crate) fn packed_pair(name: &str) -> [PathBuf; 2] {
+    let made = Made::new(&sizes(small(Family::Llama(grouped(4, 2, 32)), Format::F32)));
+    let packing = packings().into_iter().find(|packing| packing.name == name).unwrap();
+    packing.written(&made, "llama", "pair").0
 }
 
 fn stored((name, kind, shape, bytes): packing::Tensor) -> (String, Tensor) {

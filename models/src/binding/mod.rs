@@ -20,7 +20,7 @@ use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
 use crate::naming::tensors::{BIAS, expert, halves, joined, names};
 
-mod source;
+pub(crate) mod source;
 
 use source::{Axis, Recipe, Source};
 
@@ -47,21 +47,27 @@ pub fn bind(
     checkpoint: Checkpoint,
     graph: &Graph,
 ) -> Result<(Bound, BTreeMap<String, Format>), Error> {
-    let weights = graph.nodes.values().filter_map(|node| match &node.op {
-        Op::Weight { name, shape, format } => {
-            Some((name.to_string(), Wanted { shape: sizes(shape), is_single: *format == Format::F32 }))
-        }
-        _ => None,
-    });
-    let search = Search { path, checkpoint: &checkpoint, wanted: weights.collect() };
+    let search = Search::new(path, &checkpoint, graph);
     let (mut sources, mut formats) = (BTreeMap::new(), BTreeMap::new());
     for (name, wanted) in &search.wanted {
         let (source, format) = search.narrowed(wanted, search.find(name, wanted)?);
         sources.insert(name.clone(), source);
         formats.insert(name.clone(), format);
-        search.refuse_bias(name)?;
     }
     Ok((Bound { checkpoint, sources }, formats))
+}
+
+/// Finds every weight of a graph, in the format that it is stored in.
+///
+/// # Errors
+/// As [`bind`].
+pub(crate) fn find(
+    path: &Path,
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+) -> Result<BTreeMap<String, (Source, Format)>, Error> {
+    let search = Search::new(path, checkpoint, graph);
+    search.wanted.iter().map(|(name, wanted)| Ok((name.clone(), search.find(name, wanted)?))).collect()
 }
 
 fn sizes(shape: &Shape) -> Vec<usize> {
@@ -82,8 +88,19 @@ struct Wanted {
     is_single: bool,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(path: &'a Path, checkpoint: &'a Checkpoint, graph: &Graph) -> Self {
+        let weights = graph.nodes.values().filter_map(|node| match &node.op {
+            Op::Weight { name, shape, format } => {
+                Some((name.to_string(), Wanted { shape: sizes(shape), is_single: *format == Format::F32 }))
+            }
+            _ => None,
+        });
+        Self { path, checkpoint, wanted: weights.collect() }
+    }
+
     fn find(&self, name: &str, wanted: &Wanted) -> Result<(Source, Format), Error> {
+        self.refuse_bias(name)?;
         let shape = &wanted.shape[..];
         if let Some((own, info)) = self.stored(name) {
             let format = self.checked(&own, info, shape)?;

@@ -13,8 +13,8 @@ use fusebox_runtime::weights::Checkpoint;
 const PIECE_LEN: usize = 1 << 10;
 
 /// Where the bytes of a tensor come from.
-#[derive(Debug)]
-pub(super) enum Source {
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
     /// A run of the bytes of one stored tensor.
     Run { tensor: String, bytes: Range<usize> },
     /// What is made, and kept once it was needed.
@@ -22,8 +22,8 @@ pub(super) enum Source {
 }
 
 /// How bytes are made.
-#[derive(Debug)]
-pub(super) enum Recipe {
+#[derive(Clone, Debug)]
+pub(crate) enum Recipe {
     /// Stored tensors one after another.
     Pieces(Vec<String>),
     /// A small tensor as numbers in single precision.
@@ -36,7 +36,7 @@ pub(super) enum Recipe {
 
 /// An axis of what is made: how many elements, and how far apart they are stored.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
+pub(crate) struct Axis {
     pub(super) len: usize,
     pub(super) stride: usize,
 }
@@ -50,6 +50,26 @@ impl Source {
         match self {
             Self::Run { tensor, bytes } => checkpoint.bytes(tensor)?.get(bytes.clone()),
             Self::Made { recipe, bytes } => Some(bytes.get_or_init(|| recipe.make(checkpoint))),
+        }
+    }
+
+    /// What it is made of, one run after another, as it is stored: with another format where that was changed. Only
+    /// what is cut apart is made for it.
+    pub(crate) fn runs<'a>(&'a self, checkpoint: &'a Checkpoint) -> (Vec<&'a [u8]>, Option<Format>) {
+        let stored = |tensor: &String| checkpoint.bytes(tensor).unwrap_or_default();
+        match self {
+            Self::Made { recipe: Recipe::Pieces(tensors), .. } => {
+                (tensors.iter().map(stored).collect(), None)
+            }
+            Self::Made { recipe: Recipe::Single { tensor, format, .. }, .. } => {
+                (vec![stored(tensor)], Some(*format))
+            }
+            Self::Made { recipe: Recipe::Narrow(source), .. } => {
+                (source.runs(checkpoint).0, Some(Format::F32))
+            }
+            Self::Run { .. } | Self::Made { recipe: Recipe::Cut { .. }, .. } => {
+                (vec![self.bytes(checkpoint).unwrap_or_default()], None)
+            }
         }
     }
 
