@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat;
-use fusebox_models::config::{Config, Family, Grouped, Window};
+use fusebox_models::config::{Config, Family, Grouped, Pairing, Window};
 use fusebox_models::load::Model;
 use fusebox_models::quantize::quantize;
 use fusebox_models::quantize::types::Type;
@@ -79,6 +79,20 @@ fn blocks_with_and_without_a_window_stay_so() {
         same(&folder, &file);
         // And once more, from one GGUF file to another.
         same(&folder, &converted(&file, "F32"));
+    }
+}
+
+#[test]
+fn heads_that_are_turned_in_part_stay_so() {
+    for (model_type, pairs) in [("llama", Pairing::Neighbours), ("qwen2", Pairing::Halves)] {
+        let own = small(Family::Llama(Grouped { turned: 8, ..grouped(4, 2, 16) }), Format::F32);
+        let (made, folder) = (Made::new(&own), path(&format!("converted-part-{model_type}")));
+        made.folder(&folder, model_type);
+        add_tokenizer(&folder);
+        let file = converted(&folder, "F32");
+        let config = Model::open(&file).unwrap().config;
+        assert_eq!((&config.family, config.rope.pairing), (&own.family, pairs));
+        same(&folder, &file);
     }
 }
 

@@ -210,7 +210,8 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
     facts.extend(object(match &config.family {
         Family::Llama(own) | Family::Qwen3(own) => json!({
             "attention.head_count": own.n_heads, "attention.head_count_kv": own.n_kv,
-            "attention.key_length": own.head, "attention.sliding_window": own.window.as_ref().map(|window| window.size),
+            "attention.key_length": own.head, "rope.dimension_count": own.turned,
+            "attention.sliding_window": own.window.as_ref().map(|window| window.size),
         }),
         Family::DeepSeek(own) if own.is_joint => json!({
             "attention.head_count": own.n_heads, "attention.q_lora_rank": own.q_lora,
@@ -260,6 +261,7 @@ fn published_facts(config: &Config) -> Map<String, Json> {
     facts.extend(object(match &config.family {
         Family::Llama(own) | Family::Qwen3(own) => json!({
             "num_attention_heads": own.n_heads, "num_key_value_heads": own.n_kv, "head_dim": own.head,
+            "partial_rotary_factor": own.turned as f64 / own.head as f64,
             "sliding_window": own.window.as_ref().map(|window| window.size), "use_sliding_window": own.window.is_some(),
             "layer_types": own.window.as_ref().map(|window| layer_types(config, window)),
         }),

@@ -84,7 +84,8 @@ impl Source {
     /// Whether all of its numbers in single precision are bfloat16 numbers. One look at a piece tells for most.
     pub(super) fn is_narrow(&self, checkpoint: &Checkpoint) -> bool {
         let bytes = self.once(checkpoint);
-        let is_narrow = |piece: &[[u8; 4]]| piece.iter().fold(0, |any, [a, b, ..]| any | a | b) == 0;
+        let any = |piece: &[[u8; 4]]| piece.iter().fold(0, |any, number| any | u32::from_le_bytes(*number));
+        let is_narrow = |piece| any(piece) & 0xffff == 0;
         bytes.as_chunks().0.chunks(PIECE_LEN).all(is_narrow)
     }
 }

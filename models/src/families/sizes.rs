@@ -77,17 +77,24 @@ pub(super) fn grouped(facts: Facts<'_>, qk_norm: bool) -> Result<Grouped, Error>
         hidden / n_heads
     };
     turned(facts, HEAD, head)?;
-    for key in [VALUE, TURNED] {
-        if let Some(found) = facts.count_if(key)?.filter(|found| *found != head) {
-            return Err(facts.refused(key, format!("expected {head} like the keys, found {found}")));
-        }
+    if let Some(found) = facts.count_if(VALUE)?.filter(|found| *found != head) {
+        return Err(facts.refused(VALUE, format!("expected {head} like the keys, found {found}")));
     }
-    if let Some(part) = facts.number_if(TURNED_PART)?.filter(|part| *part != 1.0) {
-        return Err(
-            facts.refused(TURNED_PART, format!("expected 1, as whole heads are turned, found {part}"))
-        );
+    Ok(Grouped { turned: turned_of(facts, head)?, qk_norm, ..Grouped::new(n_heads, n_kv, head) })
+}
+
+/// How many elements of a head are turned: as many as a GGUF file says, or such a part as a folder says.
+fn turned_of(facts: Facts<'_>, head: usize) -> Result<usize, Error> {
+    let (key, n) = match (facts.count_if(TURNED)?, facts.number_if(TURNED_PART)?) {
+        (Some(n), _) => (TURNED, n),
+        (None, Some(part)) => (TURNED_PART, (head as f64 * part) as usize),
+        (None, None) => return Ok(head),
+    };
+    if n > head {
+        return Err(facts.refused(key, format!("expected at most the {head} elements of a head, found {n}")));
     }
-    Ok(Grouped { n_heads, n_kv, head, qk_norm, window: None })
+    turned(facts, key, n)?;
+    Ok(n)
 }
 
 /// Elements are turned in pairs.

@@ -134,7 +134,7 @@ fn order(config: &Config, gguf: &str, name: &str) -> Order {
     let is_turned = part.ends_with(".attn_q") || part.ends_with(".attn_k");
     match &config.family {
         Family::Llama(heads) if gguf == "llama" && is_turned && config.rope.pairing == Pairing::Halves => {
-            Order::Neighbours { head: heads.head }
+            Order::Neighbours { head: heads.head, turned: heads.turned }
         }
         Family::Llama(_) | Family::Qwen3(_) | Family::DeepSeek(_) => Order::Same,
     }
@@ -169,9 +169,9 @@ fn factors(config: &Config) -> Option<Piece> {
         return None;
     }
     let (Family::Llama(heads) | Family::Qwen3(heads)) = &config.family else { return None };
-    let plain = speeds(&Rope { scaling: Scaling::None, ..rope.clone() }, heads.head);
+    let plain = speeds(&Rope { scaling: Scaling::None, ..rope.clone() }, heads.turned);
     let factors: Vec<f32> =
-        plain.iter().zip(speeds(rope, heads.head)).map(|(plain, own)| (plain / own) as f32).collect();
+        plain.iter().zip(speeds(rope, heads.turned)).map(|(plain, own)| (plain / own) as f32).collect();
     let (name, shape) = ("rope_freqs.weight".to_owned(), vec![factors.len()]);
     let entry = Entry { name, shape, stored: Stored::As(Format::F32) };
     Some(Piece { entry, origin: Origin::Computed(factors), order: Order::Same, is_unfit: false })

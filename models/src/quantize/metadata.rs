@@ -69,7 +69,7 @@ fn grouped(to: &mut Pairs, heads: &Grouped, n_layers: usize) {
     to.count("attention.head_count_kv", heads.n_kv);
     to.count("attention.key_length", heads.head);
     to.count("attention.value_length", heads.head);
-    to.count("rope.dimension_count", heads.head);
+    to.count("rope.dimension_count", heads.turned);
     if let Some(window) = &heads.window {
         to.count("attention.sliding_window", window.size);
         let has_window = (0..n_layers).map(|layer| !window.full.contains(&layer));

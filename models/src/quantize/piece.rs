@@ -33,10 +33,12 @@ pub(super) enum Origin {
 pub(super) enum Order {
     /// As they are.
     Same,
-    /// The two halves of each head row by row, for pairs that are neighbours.
+    /// Of each head the two halves of what is turned row by row, for pairs that are neighbours.
     Neighbours {
         /// Rows of a head.
         head: usize,
+        /// How many of them are turned, the first ones.
+        turned: usize,
     },
     /// Of each head the rows from `first`, so many.
     Part { head: usize, first: usize, len: usize },
@@ -67,12 +69,12 @@ impl Piece {
         let len = self.row_len();
         match &self.order {
             Order::Same => self.flat(checkpoint, rows.start * len..rows.end * len),
-            Order::Neighbours { head } => {
+            Order::Neighbours { head, turned } => {
                 // A vector is a column: its elements change places like rows.
                 let (len, lines) = if self.entry.shape.len() == 1 { (1, 0..len) } else { (len, rows) };
                 let line = |line: usize| {
                     let (start, at) = (line / head * head, line % head);
-                    start + at % 2 * (head / 2) + at / 2
+                    if at < *turned { start + at % 2 * (turned / 2) + at / 2 } else { line }
                 };
                 self.lines(checkpoint, lines.map(line), len)
             }
