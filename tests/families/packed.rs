@@ -105,7 +105,6 @@ impl Packing {
         let expected = logits(&plain, Numbers::Single);
         for (numbers, bar) in [(Numbers::Single, SAME), (Numbers::Quantised, ROUNDED)] {
             let error = relative_error(&logits(&packed, numbers), &expected);
-            println!("{error:.1e} {model_type} {} {numbers}", self.name);
             assert!(error <= bar, "{error:e} of {bar:e}: {model_type} {} {numbers}", self.name);
         }
     }

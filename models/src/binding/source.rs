@@ -85,7 +85,7 @@ impl Source {
     pub(super) fn is_narrow(&self, checkpoint: &Checkpoint) -> bool {
         let bytes = self.once(checkpoint);
         let any = |piece: &[[u8; 4]]| piece.iter().fold(0, |any, number| any | u32::from_le_bytes(*number));
-        let is_narrow = |piece| any(piece) & 0xffff == 0;
+        let is_narrow = |piece| any(piece) as u16 == 0;
         bytes.as_chunks().0.chunks(PIECE_LEN).all(is_narrow)
     }
 }
