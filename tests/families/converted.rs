@@ -20,7 +20,7 @@ use serde_json::{Map, json};
 use crate::families::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
 use crate::families::made::{Made, path};
 use crate::families::odd::{grouped, small};
-use crate::families::packed::packed_pair;
+use crate::families::packed::{packed_latents, packed_llama};
 
 /// A checkpoint written as a GGUF file.
 fn converted(input: &Path, ty: &str) -> PathBuf {
@@ -125,8 +125,8 @@ fn a_file_says_which_blocks_have_a_window_in_several_ways() {
 
 #[test]
 fn packed_folders_become_files_of_their_numbers() {
-    for name in ["gptq-64", "gptq-rows", "awq-128"] {
-        let [plain, packed] = packed_pair(name);
+    let pairs = ["gptq-64", "gptq-rows", "awq-128"].map(packed_llama);
+    for [plain, packed] in pairs.into_iter().chain(["gptq-64", "awq-32"].map(packed_latents)) {
         add_tokenizer(&packed);
         same(&plain, &converted(&packed, "F32"));
     }

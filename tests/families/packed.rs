@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Experts, Family, Grouped};
+use fusebox_models::config::{Config, Experts, Family, Grouped, Latent, Pairing, Rope};
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
 
@@ -110,11 +110,27 @@ impl Packing {
     }
 }
 
-/// A Llama packed this way, and the same model with the numbers that it then has.
-pub(crate) fn packed_pair(name: &str) -> [PathBuf; 2] {
+/// A Llama with the numbers that it has once it is packed this way, and packed.
+pub(crate) fn packed_llama(name: &str) -> [PathBuf; 2] {
     let made = Made::new(&sizes(small(Family::Llama(grouped(4, 2, 32)), Format::F32)));
-    let packing = packings().into_iter().find(|packing| packing.name == name).unwrap();
-    packing.written(&made, "llama", "pair").0
+    named(name).written(&made, "llama", "pair").0
+}
+
+/// The same of a model with latents, whose keys and values are made by one matrix.
+pub(crate) fn packed_latents(name: &str) -> [PathBuf; 2] {
+    named(name).written(&latents(), "deepseek_v2", "pair-latents").0
+}
+
+fn latents() -> Made {
+    let own =
+        Latent { n_heads: 2, q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, is_joint: true };
+    let own = sizes(small(Family::DeepSeek(own), Format::F32));
+    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    Made::new(&Config { rope, ..own })
+}
+
+fn named(name: &str) -> Packing {
+    packings().into_iter().find(|packing| packing.name == name).unwrap()
 }
 
 fn stored((name, kind, shape, bytes): packing::Tensor) -> (String, Tensor) {
@@ -144,9 +160,9 @@ fn packed_models_answer_as_their_numbers_do() {
     for packing in packings() {
         packing.check(&llama, "llama");
     }
-    for packing in packings().into_iter().filter(|packing| ["gptq-rows", "awq-128"].contains(&packing.name)) {
-        packing.check(&qwen2, "qwen2");
-        packing.check(&qwen3, "qwen3");
+    for name in ["gptq-rows", "awq-128"] {
+        named(name).check(&qwen2, "qwen2");
+        named(name).check(&qwen3, "qwen3");
     }
 }
 
@@ -156,7 +172,14 @@ fn packed_experts_are_brought_together() {
     let own = sizes(small(Family::Qwen3(heads), Format::F32));
     let sparse = Experts { ff: 64, ..experts(4, 2) };
     let made = Made::new(&Config { experts: Some(sparse), ..own });
-    for packing in packings().into_iter().filter(|packing| ["gptq-64", "awq-32"].contains(&packing.name)) {
-        packing.check(&made, "qwen3_moe");
+    for name in ["gptq-64", "awq-32"] {
+        named(name).check(&made, "qwen3_moe");
+    }
+}
+
+#[test]
+fn packed_latents_are_expanded_by_one_matrix() {
+    for name in ["gptq-64", "awq-32"] {
+        named(name).check(&latents(), "deepseek_v2");
     }
 }
