@@ -18,7 +18,7 @@ use crate::progress::Progress;
 /// What to write.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A GGUF file, or a folder with safetensors.
+    /// A GGUF file, a folder with safetensors, a qwen3.c checkpoint or a Qorus file.
     input: PathBuf,
     /// The GGUF file to write; what is there now is replaced once the new file is whole.
     output: PathBuf,

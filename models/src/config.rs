@@ -81,6 +81,8 @@ pub struct Grouped {
     pub n_kv: usize,
     /// The width of a head.
     pub head: usize,
+    /// How many elements of a head are turned: the first ones.
+    pub turned: usize,
     /// Whether each query and key is normed before it is turned.
     pub qk_norm: bool,
     /// How far back tokens see, if not to the start of the text.
@@ -249,6 +251,11 @@ impl Experts {
 }
 
 impl Grouped {
+    /// Heads that are turned whole and neither normed nor limited.
+    pub fn new(n_heads: usize, n_kv: usize, head: usize) -> Self {
+        Self { n_heads, n_kv, head, turned: head, qk_norm: false, window: None }
+    }
+
     /// How many positions a token sees in a block, if not all.
     pub fn window_of(&self, layer: usize) -> Option<usize> {
         self.window.as_ref().filter(|window| !window.full.contains(&layer)).map(|window| window.size)
@@ -258,8 +265,14 @@ impl Grouped {
 impl Family {
     fn shrunk(&self) -> Self {
         let window = |own: &Grouped| own.window.clone().map(|window| Window { size: 5, ..window });
-        let grouped =
-            |own: &Grouped| Grouped { n_heads: 4, n_kv: 2, head: 32, window: window(own), ..own.clone() };
+        let grouped = |own: &Grouped| Grouped {
+            n_heads: 4,
+            n_kv: 2,
+            head: 32,
+            turned: own.turned * 32 / own.head,
+            window: window(own),
+            ..own.clone()
+        };
         match self {
             Self::Llama(own) => Self::Llama(grouped(own)),
             Self::Qwen3(own) => Self::Qwen3(grouped(own)),

@@ -85,6 +85,16 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// A list of truths, where the file has one; a whole number other than 0 is true.
+    pub fn flags(self, key: Key) -> Option<Vec<bool>> {
+        match self.value(key)?.as_list()? {
+            List::Bools(flags) => Some(flags.clone()),
+            List::Unsigned(numbers) => Some(numbers.iter().map(|n| *n != 0).collect()),
+            List::Signed(numbers) => Some(numbers.iter().map(|n| *n != 0).collect()),
+            List::Floats(_) | List::Texts(_) | List::Lists(_) => None,
+        }
+    }
+
     /// A list of words, where the file has one.
     pub fn words(self, key: Key) -> Option<&'a [String]> {
         match self.value(key)?.as_list()? {

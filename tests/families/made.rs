@@ -20,7 +20,7 @@ use fusebox_models::naming::tensors::{BIAS, expert, names};
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
 
-use crate::files::gguf::{F32, TEXT, U32, Writer, pair, tensor, text};
+use crate::files::gguf::{BOOL, F32, LIST, TEXT, U32, Writer, pair, tensor, text};
 
 /// A model in the making.
 #[derive(Clone)]
@@ -88,9 +88,10 @@ impl Made {
         for (key, value) in facts.iter().filter(|(_, value)| !value.is_null()) {
             let key = format!("{architecture}.{key}");
             writer.pairs.push(match value {
-                Json::Bool(value) => pair(&key, 7, [u8::from(*value)]),
+                Json::Bool(value) => pair(&key, BOOL, [u8::from(*value)]),
                 Json::String(value) => pair(&key, TEXT, text(value)),
                 Json::Number(n) if n.is_u64() => pair(&key, U32, (n.as_u64().unwrap() as u32).to_le_bytes()),
+                Json::Array(list) => pair(&key, LIST, list_of(list)),
                 number => pair(&key, F32, (number.as_f64().unwrap() as f32).to_le_bytes()),
             });
         }
@@ -105,12 +106,14 @@ impl Made {
         fs::write(path, writer.bytes()).unwrap();
     }
 
-    /// Writes a folder with `config.json` and safetensors. Experts are kept apart, each in tensors of its own, unless
-    /// two of their matrices are joint.
+    /// Writes a folder with `config.json` and safetensors.
     pub(crate) fn folder(&self, path: &Path, model_type: &str) {
-        let mut facts = published_facts(&self.config);
-        facts.insert("model_type".to_owned(), json!(model_type));
-        facts.extend(self.facts.clone());
+        self.folder_of(path, model_type, self.published());
+    }
+
+    /// The tensors of a folder. Experts are kept apart, each in tensors of its own, unless two of their matrices are
+    /// joint.
+    pub(crate) fn published(&self) -> Vec<(String, Tensor)> {
         let mut pieces: Vec<(String, Tensor)> = Vec::new();
         for (name, own) in &self.tensors {
             let is_joint = self.config.experts.as_ref().is_some_and(|experts| experts.is_joint);
@@ -123,6 +126,14 @@ impl Made {
                 pieces.push((name, Tensor { shape: own.shape[1..].to_vec(), bytes: bytes.to_vec(), ..*own }));
             }
         }
+        pieces
+    }
+
+    /// Writes a folder with these tensors.
+    pub(crate) fn folder_of(&self, path: &Path, model_type: &str, pieces: Vec<(String, Tensor)>) {
+        let mut facts = published_facts(&self.config);
+        facts.insert("model_type".to_owned(), json!(model_type));
+        facts.extend(self.facts.clone());
         let (mut header, mut data) = (Map::new(), Vec::new());
         for (name, own) in pieces {
             let offsets = [data.len(), data.len() + own.bytes.len()];
@@ -136,6 +147,19 @@ impl Made {
         fs::write(path.join("model.safetensors"), whole).unwrap();
         fs::write(path.join("config.json"), Json::Object(facts).to_string()).unwrap();
     }
+}
+
+/// The bytes of a list of truths or of whole numbers.
+fn list_of(list: &[Json]) -> Vec<u8> {
+    let (kind, n) = (if list[0].is_boolean() { BOOL } else { U32 }, list.len() as u64);
+    let mut bytes = [&kind.to_le_bytes()[..], &n.to_le_bytes()].concat();
+    for value in list {
+        match value {
+            Json::Bool(truth) => bytes.push(u8::from(*truth)),
+            number => bytes.extend((number.as_u64().unwrap() as u32).to_le_bytes()),
+        }
+    }
+    bytes
 }
 
 /// A path below the folder of these tests.
@@ -186,7 +210,8 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
     facts.extend(object(match &config.family {
         Family::Llama(own) | Family::Qwen3(own) => json!({
             "attention.head_count": own.n_heads, "attention.head_count_kv": own.n_kv,
-            "attention.key_length": own.head, "attention.sliding_window": own.window.as_ref().map(|window| window.size),
+            "attention.key_length": own.head, "rope.dimension_count": own.turned,
+            "attention.sliding_window": own.window.as_ref().map(|window| window.size),
         }),
         Family::DeepSeek(own) if own.is_joint => json!({
             "attention.head_count": own.n_heads, "attention.q_lora_rank": own.q_lora,
@@ -236,6 +261,7 @@ fn published_facts(config: &Config) -> Map<String, Json> {
     facts.extend(object(match &config.family {
         Family::Llama(own) | Family::Qwen3(own) => json!({
             "num_attention_heads": own.n_heads, "num_key_value_heads": own.n_kv, "head_dim": own.head,
+            "partial_rotary_factor": own.turned as f64 / own.head as f64,
             "sliding_window": own.window.as_ref().map(|window| window.size), "use_sliding_window": own.window.is_some(),
             "layer_types": own.window.as_ref().map(|window| layer_types(config, window)),
         }),

@@ -4,9 +4,13 @@
 //! no sense. Out: logits as the reference has them, or one sentence.
 //! `made.rs` writes the files; all others read them.
 
+mod arrays;
+mod converted;
 mod ends;
 mod joined;
 mod made;
 mod odd;
+mod packed;
+mod pairs;
 mod refusals;
 mod texts;

@@ -48,7 +48,7 @@ pub(crate) fn small(family: Family, format: Format) -> Config {
 }
 
 pub(crate) fn grouped(n_heads: usize, n_kv: usize, head: usize) -> Grouped {
-    Grouped { n_heads, n_kv, head, qk_norm: false, window: None }
+    Grouped::new(n_heads, n_kv, head)
 }
 
 pub(crate) fn latent(is_joint: bool) -> Latent {
@@ -155,6 +155,17 @@ fn windows_may_be_shorter_than_tiles_and_chunks() {
         let own = small(Family::Qwen3(heads), Format::F16);
         in_folder(name, "qwen3", &Config { n_layers: 4, ..own });
     }
+}
+
+#[test]
+fn a_part_of_each_head_may_be_turned() {
+    let heads = Grouped { turned: 8, ..grouped(4, 2, 24) };
+    let config = small(Family::Llama(heads), Format::F32);
+    let neighbours = Rope { pairing: Pairing::Neighbours, ..config.rope.clone() };
+    in_gguf("part-turned", "llama", &Config { rope: neighbours, ..config.clone() });
+    in_gguf("part-turned-halves", "qwen2", &config);
+    let heads = Grouped { turned: 12, qk_norm: true, ..grouped(4, 2, 16) };
+    in_folder("part-turned", "qwen3", &small(Family::Qwen3(heads), Format::F32));
 }
 
 #[test]

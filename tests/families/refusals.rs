@@ -62,7 +62,8 @@ fn senseless_sizes_of_a_dense_model_are_sentences() {
             ("attention.key_length", json!(15), "an even number"),
             ("attention.key_length", json!(1 << 20), "an even number up to"),
             ("attention.value_length", json!(8), "expected 16 like the keys, found 8"),
-            ("rope.dimension_count", json!(8), "expected 16 like the keys, found 8"),
+            ("rope.dimension_count", json!(18), "expected at most the 16 elements of a head, found 18"),
+            ("rope.dimension_count", json!(7), "an even number"),
             ("rope.freq_base", json!(0.0), "a positive number"),
             ("rope.freq_base", json!("fast"), "a positive number"),
             ("rope.scaling.type", json!("longer"), "none, default, linear, llama3 or yarn, found longer"),
@@ -125,7 +126,9 @@ fn senseless_facts_of_a_folder_are_sentences() {
     let made = good(&Config { experts: Some(experts(4, 2)), ..own });
     for (key, value, expected) in [
         ("hidden_act", json!("gelu"), "expected silu, found gelu"),
-        ("partial_rotary_factor", json!(0.5), "whole heads are turned"),
+        ("partial_rotary_factor", json!(1.5), "expected at most the 16 elements of a head, found 24"),
+        ("partial_rotary_factor", json!(0.2), "an even number"),
+        ("partial_rotary_factor", json!(-0.5), "a positive number"),
         ("num_experts_per_tok", json!(5), "at most the 4 experts"),
         ("num_hidden_layers", json!(9), "whose last is missing"),
         ("rope_scaling", json!({"type": "yarn"}), "a positive number, found none"),

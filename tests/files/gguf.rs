@@ -12,6 +12,7 @@ use crate::files::{refusal, refuses, refuses_every_truncation, write};
 pub(crate) const U8: u32 = 0;
 pub(crate) const U32: u32 = 4;
 pub(crate) const F32: u32 = 6;
+pub(crate) const BOOL: u32 = 7;
 pub(crate) const TEXT: u32 = 8;
 pub(crate) const LIST: u32 = 9;
 

@@ -15,6 +15,7 @@ mod folder;
 pub(crate) mod gguf;
 mod inspect;
 mod packed;
+pub(crate) mod packing;
 mod qorus;
 mod quantize;
 mod quants;

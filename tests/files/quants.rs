@@ -1,7 +1,7 @@
 //! Blocks as llama.cpp's reference quantisers write them.
 //!
 //! In: numbers that a seed determines, and `tests/fixtures/quants.json`, which the script beside it made of the same
-//! numbers. Out: the same bytes, told by a sum for each 256 numbers.
+//! numbers. Out: the same bytes, told by a sum for each 256 numbers. Blocks alone are decoded as in their tensor.
 
 use std::fs;
 use std::path::Path;
@@ -46,5 +46,22 @@ fn blocks_are_those_of_llama_cpp() {
             .collect();
         let sums: Vec<u64> = sums.as_array().unwrap().iter().map(|sum| sum.as_u64().unwrap()).collect();
         assert_eq!(found, sums, "{name}");
+    }
+}
+
+#[test]
+fn some_blocks_are_decoded_as_in_the_whole() {
+    let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    for format in Format::FIXED.into_iter().chain([Format::Int8 { group: 64 }]) {
+        let (len, n) = (format.block_len(), 4 * format.block_len());
+        let bytes: Vec<u8> = (0..format.bytes_for(n).unwrap()).map(|i| (i * 37 % 251) as u8).collect();
+        let all = bits(format.decode_all(&bytes, n).unwrap());
+        for (first, end) in [(0, 1), (1, 3), (3, 4), (2, 2)] {
+            let some = format.decode_some(&bytes, n, first * len..end * len).unwrap();
+            assert_eq!(bits(some), all[first * len..end * len], "{format}");
+        }
+        assert_eq!(format.decode_some(&bytes, n, 0..n + len), None, "{format}");
+        assert_eq!(format.decode_some(&bytes[1..], n, 0..len), None, "{format}");
+        assert_eq!(format.decode_some(&bytes, n, 1..n).is_some(), len == 1, "{format}");
     }
 }

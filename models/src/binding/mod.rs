@@ -3,7 +3,8 @@
 //! In: a checkpoint and a graph. Out: for every weight of the graph its format and its bytes, or one sentence that
 //! names the tensor. A tensor is found under one of its names, or as rows of a joined tensor; neither is copied.
 //! Made when they are first needed are: experts that are stored apart, the halves of a matrix that is stored as one
-//! (0.4 % of a model that has it), and tensors that the graph wants in single precision, which are small.
+//! (0.4 % of a model that has it), tensors that the graph wants in single precision, which are small, and matrices in
+//! single precision whose numbers are all bfloat16 numbers.
 //! Which tensors there should be stands nowhere: the graph is asked. The names are in `naming/tensors.rs`.
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
 use crate::naming::tensors::{BIAS, expert, halves, joined, names};
 
-mod source;
+pub(crate) mod source;
 
 use source::{Axis, Recipe, Source};
 
@@ -46,21 +47,27 @@ pub fn bind(
     checkpoint: Checkpoint,
     graph: &Graph,
 ) -> Result<(Bound, BTreeMap<String, Format>), Error> {
-    let weights = graph.nodes.values().filter_map(|node| match &node.op {
-        Op::Weight { name, shape, format } => {
-            Some((name.to_string(), Wanted { shape: sizes(shape), is_single: *format == Format::F32 }))
-        }
-        _ => None,
-    });
-    let search = Search { path, checkpoint: &checkpoint, wanted: weights.collect() };
+    let search = Search::new(path, &checkpoint, graph);
     let (mut sources, mut formats) = (BTreeMap::new(), BTreeMap::new());
     for (name, wanted) in &search.wanted {
-        let (source, format) = search.find(name, wanted)?;
+        let (source, format) = search.narrowed(wanted, search.find(name, wanted)?);
         sources.insert(name.clone(), source);
         formats.insert(name.clone(), format);
-        search.refuse_bias(name)?;
     }
     Ok((Bound { checkpoint, sources }, formats))
+}
+
+/// Finds every weight of a graph, in the format that it is stored in.
+///
+/// # Errors
+/// As [`bind`].
+pub(crate) fn find(
+    path: &Path,
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+) -> Result<BTreeMap<String, (Source, Format)>, Error> {
+    let search = Search::new(path, checkpoint, graph);
+    search.wanted.iter().map(|(name, wanted)| Ok((name.clone(), search.find(name, wanted)?))).collect()
 }
 
 fn sizes(shape: &Shape) -> Vec<usize> {
@@ -81,8 +88,19 @@ struct Wanted {
     is_single: bool,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(path: &'a Path, checkpoint: &'a Checkpoint, graph: &Graph) -> Self {
+        let weights = graph.nodes.values().filter_map(|node| match &node.op {
+            Op::Weight { name, shape, format } => {
+                Some((name.to_string(), Wanted { shape: sizes(shape), is_single: *format == Format::F32 }))
+            }
+            _ => None,
+        });
+        Self { path, checkpoint, wanted: weights.collect() }
+    }
+
     fn find(&self, name: &str, wanted: &Wanted) -> Result<(Source, Format), Error> {
+        self.refuse_bias(name)?;
         let shape = &wanted.shape[..];
         if let Some((own, info)) = self.stored(name) {
             let format = self.checked(&own, info, shape)?;
@@ -103,6 +121,15 @@ impl Search<'_> {
         }
         let own = names(self.checkpoint.kind(), name).into_iter().next().unwrap_or_default();
         Err(self.refused(&own, format!("expected a tensor of shape {shape:?}, found none")))
+    }
+
+    /// What is stored in single precision and would fit bfloat16 is taken as that: so the same model gives the same
+    /// numbers from every file, and is read in half the time.
+    fn narrowed(&self, wanted: &Wanted, (source, format): (Source, Format)) -> (Source, Format) {
+        if wanted.is_single || format != Format::F32 || !source.is_narrow(self.checkpoint) {
+            return (source, format);
+        }
+        (Source::made(Recipe::Narrow(Box::new(source))), Format::BF16)
     }
 
     /// The tensor of one of the names.

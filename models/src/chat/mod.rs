@@ -155,9 +155,13 @@ impl Chat {
         Self::from_source(&source, constants).map(Some)
     }
 
-    /// The text of the template beside safetensors, where there is one.
+    /// The text of the template beside a checkpoint, where there is one; that of qwen3.c is said in Jinja.
     pub(crate) fn source(checkpoint: &Checkpoint) -> Result<Option<String>, FileError> {
-        Self::in_folder(checkpoint).map(|(source, _)| source)
+        match checkpoint.kind() {
+            Kind::Safetensors => Self::in_folder(checkpoint).map(|(source, _)| source),
+            Kind::Ajc1 => Ok(Pieces::open(checkpoint)?.map(|pieces| pieces.source())),
+            Kind::Gguf { .. } | Kind::Qorus => Ok(None),
+        }
     }
 
     /// The text of the template, and what else `tokenizer_config.json` says.

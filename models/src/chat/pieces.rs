@@ -20,13 +20,16 @@ const ENDINGS: [[&str; 2]; 2] = [
     [".template.with-system", ".template.with-system-and-thinking"],
 ];
 
+/// What messages these templates have a form for.
+const EXPECTED: &str = "expected one user message, with or without a system message before it";
+
 /// The four templates, in the order of [`ENDINGS`].
 #[derive(Debug)]
 pub(super) struct Pieces([[String; 2]; 2]);
 
 impl Pieces {
     /// The templates beside a checkpoint; nothing where there are none.
-    pub(super) fn open(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
+    pub(super) fn open(checkpoint: &Checkpoint) -> Result<Option<Self>, FileError> {
         let mut pieces = [const { [const { String::new() }; 2] }; 2];
         for (n_more, (endings, pieces)) in (1..).zip(ENDINGS.into_iter().zip(&mut pieces)) {
             for (ending, piece) in endings.into_iter().zip(pieces) {
@@ -35,12 +38,34 @@ impl Pieces {
                 let found = text.matches(PLACE).count();
                 if found != n_more {
                     let what = format!("expected `%s` {n_more} times, found it {found} times");
-                    return Err(FileError::input(&path, Place::Whole, what).into());
+                    return Err(FileError::input(&path, Place::Whole, what));
                 }
                 *piece = text;
             }
         }
         Ok(Some(Self(pieces)))
+    }
+
+    /// The same as a template of Jinja.
+    pub(super) fn source(&self) -> String {
+        let form = |template: &str, contents: &[&str]| -> String {
+            let texts = template.split(PLACE).map(|text| format!("{{{{ {} }}}}", Json::from(text)));
+            let contents = contents.iter().map(|content| format!("{{{{ {content}.content }}}}"));
+            texts.zip(contents.chain([String::new()])).map(|(text, content)| text + &content).collect()
+        };
+        let either = |[plain, thinking]: &[String; 2], contents: &[&str]| {
+            let (plain, thinking) = (form(plain, contents), form(thinking, contents));
+            format!(
+                "{{% if enable_thinking is not defined or enable_thinking %}}{thinking}{{% else %}}{plain}{{% endif %}}"
+            )
+        };
+        let [alone, led] = &self.0;
+        let (alone, led) = (either(alone, &["messages[0]"]), either(led, &["messages[0]", "messages[1]"]));
+        let is_alone = r#"messages|length == 1 and messages[0].role == "user""#;
+        let is_led =
+            r#"messages|length == 2 and messages[0].role == "system" and messages[1].role == "user""#;
+        let refusal = format!("{{{{ raise_exception({}) }}}}", Json::from(EXPECTED));
+        format!("{{% if {is_alone} %}}{alone}{{% elif {is_led} %}}{led}{{% else %}}{refusal}{{% endif %}}")
     }
 
     /// The text of a question.
@@ -63,8 +88,7 @@ impl Pieces {
             [system, user] => [content(system, "system"), content(user, "user")].into_iter().collect(),
             _ => None,
         };
-        let what = "expected one user message, with or without a system message before it";
-        let contents = contents.ok_or_else(|| refuse(what))?;
+        let contents = contents.ok_or_else(|| refuse(EXPECTED))?;
         let thinks = arguments.get("enable_thinking").and_then(Json::as_bool).unwrap_or(true);
         let template = &self.0[contents.len() - 1][usize::from(thinks)];
         let mut places = template.split(PLACE);

@@ -40,14 +40,14 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
         Kind::Gguf { .. } | Kind::Qorus => Pairing::Neighbours,
         Kind::Safetensors | Kind::Ajc1 => Pairing::Halves,
     };
-    let rope = rope(facts, 1e4, pairing, heads.head)?;
+    let rope = rope(facts, 1e4, pairing, heads.turned)?;
     backbone(facts, Family::Llama(heads), rope)
 }
 
 /// Llama-3.2-1B.
 pub fn llama_3_2_1b() -> Config {
     Config {
-        family: Family::Llama(Grouped { n_heads: 32, n_kv: 8, head: 64, qk_norm: false, window: None }),
+        family: Family::Llama(Grouped::new(32, 8, 64)),
         hidden: 2048,
         n_layers: 16,
         vocab: 128_256,
@@ -72,7 +72,7 @@ pub fn llama_3_2_1b() -> Config {
 pub fn mistral_7b() -> Config {
     let window = Some(Window { size: 4096, full: BTreeSet::new() });
     Config {
-        family: Family::Llama(Grouped { n_heads: 32, n_kv: 8, head: 128, qk_norm: false, window }),
+        family: Family::Llama(Grouped { window, ..Grouped::new(32, 8, 128) }),
         hidden: 4096,
         n_layers: 32,
         vocab: 32_000,

@@ -22,14 +22,14 @@ pub(super) const WINDOW_FROM: usize = 28;
 pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let window = window(facts, false, WINDOW_FROM)?;
     let heads = Grouped { window, ..sizes::grouped(facts, false)? };
-    let rope = rope(facts, 1e4, Pairing::Halves, heads.head)?;
+    let rope = rope(facts, 1e4, Pairing::Halves, heads.turned)?;
     backbone(facts, Family::Llama(heads), rope)
 }
 
 /// Qwen2.5-0.5B.
 pub fn qwen2_5_0_5b() -> Config {
     Config {
-        family: Family::Llama(Grouped { n_heads: 14, n_kv: 2, head: 64, qk_norm: false, window: None }),
+        family: Family::Llama(Grouped::new(14, 2, 64)),
         hidden: 896,
         n_layers: 24,
         vocab: 151_936,

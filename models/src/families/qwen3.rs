@@ -41,7 +41,7 @@ pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
 pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let window = window(facts, false, WINDOW_FROM)?;
     let heads = Grouped { window, ..sizes::grouped(facts, true)? };
-    let rope = rope(facts, 1e6, Pairing::Halves, heads.head)?;
+    let rope = rope(facts, 1e6, Pairing::Halves, heads.turned)?;
     // GGUF does not say that weights add up to one: they always do.
     let renorm = facts.flag(RENORM).unwrap_or(matches!(facts.kind(), Kind::Gguf { .. }));
     let (experts, dense) = experts_of(facts, Gate::Softmax, renorm)?.unzip();
@@ -52,7 +52,7 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
 /// Qwen3-0.6B.
 pub fn qwen3_0_6b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { n_heads: 16, n_kv: 8, head: 128, qk_norm: true, window: None }),
+        family: Family::Qwen3(Grouped { qk_norm: true, ..Grouped::new(16, 8, 128) }),
         hidden: 1024,
         n_layers: 28,
         vocab: 151_936,
@@ -72,7 +72,7 @@ pub fn qwen3_0_6b() -> Config {
 /// Qwen3-8B.
 pub fn qwen3_8b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { n_heads: 32, n_kv: 8, head: 128, qk_norm: true, window: None }),
+        family: Family::Qwen3(Grouped { qk_norm: true, ..Grouped::new(32, 8, 128) }),
         hidden: 4096,
         n_layers: 36,
         ff: 12_288,
@@ -84,7 +84,7 @@ pub fn qwen3_8b() -> Config {
 /// Qwen3-30B-A3B: every block has experts.
 pub fn qwen3_30b_a3b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { n_heads: 32, n_kv: 4, head: 128, qk_norm: true, window: None }),
+        family: Family::Qwen3(Grouped { qk_norm: true, ..Grouped::new(32, 4, 128) }),
         hidden: 2048,
         n_layers: 48,
         ff: 6144,

@@ -14,7 +14,7 @@ use crate::facts::Facts;
 use crate::naming::keys::{
     ACTIVATION, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF, GROUPS,
     GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, TIED, TURNED, TURNED_PART, VALUE,
-    WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_USED,
+    WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
 
@@ -77,17 +77,24 @@ pub(super) fn grouped(facts: Facts<'_>, qk_norm: bool) -> Result<Grouped, Error>
         hidden / n_heads
     };
     turned(facts, HEAD, head)?;
-    for key in [VALUE, TURNED] {
-        if let Some(found) = facts.count_if(key)?.filter(|found| *found != head) {
-            return Err(facts.refused(key, format!("expected {head} like the keys, found {found}")));
-        }
+    if let Some(found) = facts.count_if(VALUE)?.filter(|found| *found != head) {
+        return Err(facts.refused(VALUE, format!("expected {head} like the keys, found {found}")));
     }
-    if let Some(part) = facts.number_if(TURNED_PART)?.filter(|part| *part != 1.0) {
-        return Err(
-            facts.refused(TURNED_PART, format!("expected 1, as whole heads are turned, found {part}"))
-        );
+    Ok(Grouped { turned: turned_of(facts, head)?, qk_norm, ..Grouped::new(n_heads, n_kv, head) })
+}
+
+/// How many elements of a head are turned: as many as a GGUF file says, or such a part as a folder says.
+fn turned_of(facts: Facts<'_>, head: usize) -> Result<usize, Error> {
+    let (key, n) = match (facts.count_if(TURNED)?, facts.number_if(TURNED_PART)?) {
+        (Some(n), _) => (TURNED, n),
+        (None, Some(part)) => (TURNED_PART, (head as f64 * part) as usize),
+        (None, None) => return Ok(head),
+    };
+    if n > head {
+        return Err(facts.refused(key, format!("expected at most the {head} elements of a head, found {n}")));
     }
-    Ok(Grouped { n_heads, n_kv, head, qk_norm, window: None })
+    turned(facts, key, n)?;
+    Ok(n)
 }
 
 /// Elements are turned in pairs.
@@ -107,10 +114,14 @@ fn divides(facts: Facts<'_>, key: Key, n: usize, of: usize, what: &str) -> Resul
 
 /// How far back tokens see. A file may have a window and not use it; `is_used` is what holds where it does not say.
 pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Option<Window>, Error> {
-    if !facts.flag(WINDOW_USED).unwrap_or(is_used) {
+    let full = without_window(facts)?;
+    if !facts.flag(WINDOW_USED).unwrap_or(is_used || full.is_some()) {
         return Ok(None);
     }
     let Some(size) = facts.count_or_none(WINDOW)? else { return Ok(None) };
+    if let Some(full) = full {
+        return Ok(Some(Window { size, full }));
+    }
     let Some(words) = facts.words(LAYER_TYPES) else {
         let from = facts.size_if(WINDOW_FROM)?.unwrap_or(from);
         return Ok(Some(Window { size, full: (0..from.min(n_layers(facts)?)).collect() }));
@@ -121,6 +132,21 @@ pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Opt
     }
     let full = (0..words.len()).filter(|layer| words[*layer] == known[0]).collect();
     Ok(Some(Window { size, full }))
+}
+
+/// The blocks that have no window, where a GGUF file says which: one by one, or the last of every so many.
+fn without_window(facts: Facts<'_>) -> Result<Option<BTreeSet<usize>>, Error> {
+    let n_layers = n_layers(facts)?;
+    if let Some(flags) = facts.flags(WINDOW_PATTERN) {
+        if flags.len() < n_layers {
+            let what = format!("expected a truth for each of the {n_layers} blocks, found {}", flags.len());
+            return Err(facts.refused(WINDOW_PATTERN, what));
+        }
+        return Ok(Some((0..n_layers).filter(|layer| !flags[*layer]).collect()));
+    }
+    let period = facts.size_if(WINDOW_PATTERN)?;
+    Ok(period
+        .map(|period| (0..n_layers).filter(|layer| period > 0 && layer % period == period - 1).collect()))
 }
 
 /// The experts, if there are any, and the blocks that have none. The file is asked for all but what families differ in:

@@ -26,8 +26,8 @@ pub fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
     let v = m.linear(x, "attn_v", &[kv, e], [d]); // [t, kv, e]
 
     let normed = |name, x| if heads.qk_norm { norm(m, name, &x, e) } else { x };
-    let q = rotate(m, &normed("attn_q_norm", q), e);
-    let k = rotate(m, &normed("attn_k_norm", k), e);
+    let q = turned(m, heads, &normed("attn_q_norm", q), e);
+    let k = turned(m, heads, &normed("attn_k_norm", k), e);
 
     let scale = 1.0 / (heads.head as f64).sqrt();
     let y = m.each_text([&q, &k, &v], |text, [q, k, v]| {
@@ -36,6 +36,16 @@ pub fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
         attend(m, text, [q, &k, &v], e, scale, heads.window_of(layer))
     }); // [t, kv, g, e]
     m.linear(&y, "attn_output", &[d], [kv, group, e])
+}
+
+/// The first elements of each head rotated, as many as are.
+fn turned(m: &Scope, heads: &Grouped, x: &Tensor, e: &Dim) -> Tensor {
+    let n = heads.turned;
+    if n == heads.head {
+        return rotate(m, x, e);
+    }
+    let first = rotate(m, &x.slice(e, 0, n), &e.sized(n));
+    m.g.concat(e, &[&first, &x.slice(e, n, heads.head - n)])
 }
 
 /// `softmax(q·k · scale + mask) · v`, queries and keys contracted over `e`.
@@ -59,5 +69,65 @@ fn mask(m: &Scope, text: &Text, window: Option<usize>) -> Tensor {
     match window {
         None => causal,
         Some(size) => m.g.select(&own.lt(&(position + m.g.integer(size as i32))), &causal, &unseen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fusebox_compiler::graph::Name;
+    use fusebox_compiler::reference::{Bindings, evaluate};
+    use fusebox_compiler::tensor::dtype::DType;
+    use fusebox_compiler::tensor::label::Label;
+    use fusebox_compiler::tensor::sym::Sym;
+    use fusebox_compiler::tensor::value::{Data, Value};
+
+    use super::*;
+    use crate::blocks::named;
+    use crate::config::{Config, Pairing, Rope, Scaling};
+
+    /// How many tokens, from which position on, elements of a head, and how many of them are turned.
+    const SIZES: [usize; 4] = [3, 5, 12, 8];
+
+    /// By the formula, element by element.
+    fn expected(x: &[f32], pairing: Pairing) -> Vec<f32> {
+        let [_, start, head, n] = SIZES;
+        let mut y = x.to_vec();
+        for (token, (x, y)) in x.chunks(head).zip(y.chunks_mut(head)).enumerate() {
+            for pair in 0..n / 2 {
+                let (i, j) = match pairing {
+                    Pairing::Halves => (pair, pair + n / 2),
+                    Pairing::Neighbours => (2 * pair, 2 * pair + 1),
+                };
+                let angle = (start + token) as f64 * 1e4_f64.powf(-2.0 * pair as f64 / n as f64);
+                let (sin, cos) = angle.sin_cos();
+                let (a, b) = (f64::from(x[i]), f64::from(x[j]));
+                y[pair] = (a * cos - b * sin) as f32;
+                y[pair + n / 2] = (b * cos + a * sin) as f32;
+            }
+        }
+        y
+    }
+
+    #[test]
+    fn the_first_elements_of_a_head_are_turned_and_the_others_stay() {
+        let [n_tokens, start, head, n] = SIZES;
+        for pairing in [Pairing::Halves, Pairing::Neighbours] {
+            let rope = Rope { theta: 1e4, pairing, scaling: Scaling::None };
+            let config = Config { rope, ..named("llama-3.2-1b").unwrap().shrunk() };
+            let heads = Grouped { turned: n, ..Grouped::new(1, 1, head) };
+            let m = Scope::new(&config, &Sym::from(n_tokens as i64));
+            let e = &m.g.dim("e", head);
+            let y = turned(&m, &heads, &m.g.input("x", DType::F32, &[&m.t, e]), e);
+            let graph = m.g.finish(&[("y", &y)]).unwrap();
+            let x: Vec<f32> = (0..n_tokens * head).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
+            let axes = vec![(m.t.axis, n_tokens), (e.axis, head)];
+            let mut bindings = Bindings::default();
+            bindings.symbols.insert(Label::new("P").unwrap(), start as i64);
+            bindings.inputs.insert(Name::from("x"), Value::float(DType::F32, axes, x.clone()));
+            let results = evaluate(&graph, &bindings).unwrap();
+            let Data::Float(found) = &results.outputs["y"].data else { panic!("floats") };
+            let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
+            assert!(found.iter().zip(&expected(&x, pairing)).all(near), "{pairing:?}: {found:?}");
+        }
     }
 }

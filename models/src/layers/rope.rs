@@ -1,8 +1,8 @@
 //! Rotary positions: pairs of elements are turned by an angle that grows with the position, each pair at its speed.
 //!
 //! In: queries or keys of this replay's tokens, and the axis whose elements are paired. Out: the same axes, turned.
-//! The product of a turned query and a turned key depends on their distance only. Turned elements come by halves,
-//! however they were stored: so files that store them differently sum them in the same order.
+//! The product of a turned query and a turned key depends on their distance only. Turned elements come and lie by
+//! halves, however they were stored: so files that store them differently sum them in the same order.
 //! Speeds are computed here in double precision and stored as a table; angles are computed when the step runs.
 
 use std::f64::consts::TAU;
@@ -27,7 +27,15 @@ pub fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
     let (cos, sin) = (&magnified(m, angle.cos()), &magnified(m, angle.sin()));
 
     let x = x.split(axis, &stored);
-    let (a, b) = (&x.slice(side, 0, 1), &x.slice(side, 1, 1));
+    // One of each pair, `[…, side:1, pair]`.
+    let part = |at| {
+        let (part, one) = (x.slice(side, at, 1), &side.sized(1));
+        match m.config.rope.pairing {
+            Pairing::Halves => part,
+            Pairing::Neighbours => part.merge(&[pair, one], axis).split(axis, &[one, pair]),
+        }
+    };
+    let (a, b) = (&part(0), &part(1));
     m.g.concat(side, &[&(a * cos - b * sin), &(b * cos + a * sin)]).merge(&[side, pair], axis)
 }
 

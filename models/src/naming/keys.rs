@@ -82,6 +82,8 @@ pub const WINDOW: Key = key("attention.sliding_window", &["sliding_window"]);
 pub const WINDOW_USED: Key = config(&["use_sliding_window"]);
 /// How many blocks at the start have none.
 pub const WINDOW_FROM: Key = config(&["max_window_layers"]);
+/// Which blocks have one: a truth for each, or after how many blocks the next has none.
+pub const WINDOW_PATTERN: Key = key("attention.sliding_window_pattern", &[]);
 /// What each block sees.
 pub const LAYER_TYPES: Key = config(&["layer_types"]);
 

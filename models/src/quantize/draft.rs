@@ -1,7 +1,7 @@
 //! What a new GGUF file will hold: its pairs, and for each tensor what it is made of.
 //!
 //! In: a checkpoint and the type that was asked for. Out: a [`Draft`]. From a GGUF file pairs are taken over byte by
-//! byte, so that their types stay; tensors keep their names and order. A folder is converted by `convert.rs`.
+//! byte, so that their types stay; tensors keep their names and order. All others are converted by `convert.rs`.
 //! Rows are brought together and decoded when they are asked for (`piece.rs`).
 
 use std::path::Path;
@@ -11,9 +11,10 @@ use fusebox_runtime::weights::store::{Entry, pair};
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo};
 
+use crate::binding::source::Source;
 use crate::quantize::choice::{self, Model};
 use crate::quantize::convert;
-use crate::quantize::piece::{Order, Piece};
+use crate::quantize::piece::{Order, Origin, Piece};
 use crate::quantize::types::Type;
 
 const FILE_TYPE: &str = "general.file_type";
@@ -33,11 +34,7 @@ pub(super) struct Draft {
 pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<Draft, Error> {
     match checkpoint.kind() {
         Kind::Gguf { .. } => {}
-        Kind::Safetensors => return convert::draft(checkpoint, input, ty),
-        Kind::Ajc1 | Kind::Qorus => {
-            let what = format!("a {} cannot be quantised, expected GGUF or safetensors", checkpoint.kind());
-            return Err(Error::Unsupported { path: input.to_owned(), place: Place::Whole, what });
-        }
+        Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => return convert::draft(checkpoint, input, ty),
     }
     let model = model(checkpoint);
     let pieces = checkpoint.tensors().iter().map(|(name, info)| piece(input, ty, model, name, info));
@@ -87,5 +84,6 @@ fn piece(input: &Path, ty: Type, model: Model, name: &str, info: &TensorInfo) ->
     };
     let is_unfit = chosen.is_some_and(|format| choice::is_unfit(ty, model, name, format));
     let entry = Entry { name: name.to_owned(), shape: info.shape.clone(), stored };
-    Ok(Piece { entry, origins: vec![name.to_owned()], offset: 0, order: Order::Same, is_unfit })
+    let whole = Source::Run { tensor: name.to_owned(), bytes: 0..info.n_bytes() };
+    Ok(Piece { entry, origin: Origin::Stored(whole, info.stored), order: Order::Same, is_unfit })
 }

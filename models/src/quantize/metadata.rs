@@ -5,7 +5,7 @@
 //! A number of single precision is written as one, since that is what readers ask for.
 
 use fusebox_runtime::error::Error;
-use fusebox_runtime::weights::value::Value;
+use fusebox_runtime::weights::value::{List, Value};
 
 use crate::config::{Config, Experts, Family, Gate, Grouped, Latent, Scaling};
 use crate::facts::Facts;
@@ -52,7 +52,7 @@ pub(super) fn pairs(
     to.number("attention.layer_norm_rms_epsilon", f64::from(config.eps));
     to.number("rope.freq_base", config.rope.theta);
     match &config.family {
-        Family::Llama(heads) | Family::Qwen3(heads) => grouped(&mut to, heads),
+        Family::Llama(heads) | Family::Qwen3(heads) => grouped(&mut to, heads, config.n_layers),
         Family::DeepSeek(sizes) => latent(&mut to, sizes),
     }
     if let Some(sizes) = &config.experts {
@@ -64,14 +64,16 @@ pub(super) fn pairs(
     Ok(to.pairs)
 }
 
-fn grouped(to: &mut Pairs, heads: &Grouped) {
+fn grouped(to: &mut Pairs, heads: &Grouped, n_layers: usize) {
     to.count("attention.head_count", heads.n_heads);
     to.count("attention.head_count_kv", heads.n_kv);
     to.count("attention.key_length", heads.head);
     to.count("attention.value_length", heads.head);
-    to.count("rope.dimension_count", heads.head);
+    to.count("rope.dimension_count", heads.turned);
     if let Some(window) = &heads.window {
         to.count("attention.sliding_window", window.size);
+        let has_window = (0..n_layers).map(|layer| !window.full.contains(&layer));
+        to.put("attention.sliding_window_pattern", Value::List(List::Bools(has_window.collect())));
     }
 }
 

@@ -163,6 +163,6 @@ fn summary(checkpoint: &Checkpoint, draft: &Draft, n_bytes: u64) -> Summary {
         n_elements: draft.pieces.iter().map(|piece| (piece.n_rows() * piece.row_len()) as u64).sum(),
         formats,
         n_unfit: count(&|piece| piece.is_unfit),
-        n_twice: count(&|piece| piece.is_twice(checkpoint)),
+        n_twice: count(&|piece| piece.is_twice()),
     }
 }

@@ -1,7 +1,7 @@
 //! A tensor of a new file, and where its numbers come from.
 //!
-//! In: a checkpoint, and which rows are wanted. Out: their numbers. A tensor is one of the checkpoint's, or some of its
-//! rows, or several tensors one after another; its rows may have another order.
+//! In: a checkpoint, and which rows are wanted. Out: their numbers. A tensor is what the binding found for a weight, or
+//! some rows of it in another order, or numbers that follow from the model.
 //! Only the rows that are asked for are decoded, and those of their head where rows become columns.
 
 use std::ops::Range;
@@ -9,16 +9,23 @@ use std::ops::Range;
 use fusebox_runtime::weights::store::Entry;
 use fusebox_runtime::weights::{Checkpoint, Stored};
 
+use crate::binding::source::Source;
+
 /// A tensor that is to be written.
 pub(super) struct Piece {
     pub(super) entry: Entry,
-    /// The tensors of the checkpoint that it is made of, one after another.
-    pub(super) origins: Vec<String>,
-    /// How many of their elements come before its own.
-    pub(super) offset: usize,
+    pub(super) origin: Origin,
     pub(super) order: Order,
     /// Whether its rows are no whole blocks of the format that it should have got.
     pub(super) is_unfit: bool,
+}
+
+/// What a tensor is made of.
+pub(super) enum Origin {
+    /// Tensors of the checkpoint, in a format.
+    Stored(Source, Stored),
+    /// These numbers.
+    Computed(Vec<f32>),
 }
 
 /// How rows follow from those of the checkpoint.
@@ -26,17 +33,17 @@ pub(super) struct Piece {
 pub(super) enum Order {
     /// As they are.
     Same,
-    /// The two halves of each head row by row, for pairs that are neighbours.
+    /// Of each head the two halves of what is turned row by row, for pairs that are neighbours.
     Neighbours {
         /// Rows of a head.
         head: usize,
+        /// How many of them are turned, the first ones.
+        turned: usize,
     },
     /// Of each head the rows from `first`, so many.
     Part { head: usize, first: usize, len: usize },
     /// Of each head the first rows, so many, as columns.
     Columns { head: usize, len: usize },
-    /// Not from the checkpoint: these numbers.
-    Computed(Vec<f32>),
 }
 
 impl Piece {
@@ -49,11 +56,12 @@ impl Piece {
     }
 
     /// The bytes of the checkpoint, where nothing is to be changed.
-    pub(super) fn as_stored<'a>(&self, checkpoint: &'a Checkpoint) -> Option<&'a [u8]> {
-        let [origin] = self.origins.as_slice() else { return None };
-        let info = checkpoint.tensors().get(origin)?;
-        let is_whole = self.order == Order::Same && info.n_elements() == self.n_rows() * self.row_len();
-        (is_whole && info.stored == self.entry.stored).then(|| checkpoint.bytes(origin))?
+    pub(super) fn as_stored<'a>(&'a self, checkpoint: &'a Checkpoint) -> Option<&'a [u8]> {
+        let Origin::Stored(source, stored) = &self.origin else { return None };
+        let (runs, changed) = source.runs(checkpoint);
+        let [run] = runs.as_slice() else { return None };
+        let is_same = self.order == Order::Same && changed.map_or(*stored, Stored::As) == self.entry.stored;
+        (is_same && Some(run.len()) == self.entry.n_bytes()).then_some(*run)
     }
 
     /// The numbers of some rows.
@@ -61,13 +69,12 @@ impl Piece {
         let len = self.row_len();
         match &self.order {
             Order::Same => self.flat(checkpoint, rows.start * len..rows.end * len),
-            Order::Computed(numbers) => Some(numbers.get(rows.start * len..rows.end * len)?.to_vec()),
-            Order::Neighbours { head } => {
+            Order::Neighbours { head, turned } => {
                 // A vector is a column: its elements change places like rows.
                 let (len, lines) = if self.entry.shape.len() == 1 { (1, 0..len) } else { (len, rows) };
                 let line = |line: usize| {
                     let (start, at) = (line / head * head, line % head);
-                    start + at % 2 * (head / 2) + at / 2
+                    if at < *turned { start + at % 2 * (turned / 2) + at / 2 } else { line }
                 };
                 self.lines(checkpoint, lines.map(line), len)
             }
@@ -112,30 +119,29 @@ impl Piece {
         Some(elements)
     }
 
-    /// A run of the elements of all tensors it is made of; within one tensor it begins and ends with a block.
+    /// Some elements of all that it is made of, one run after another; within a run they are whole blocks.
     fn flat(&self, checkpoint: &Checkpoint, range: Range<usize>) -> Option<Vec<f32>> {
-        let (mut start, end) = (range.start + self.offset, range.end + self.offset);
+        let (source, stored) = match &self.origin {
+            Origin::Stored(source, stored) => (source, stored),
+            Origin::Computed(numbers) => return numbers.get(range).map(<[f32]>::to_vec),
+        };
+        let (runs, changed) = source.runs(checkpoint);
+        let Stored::As(format) = changed.map_or(*stored, Stored::As) else { return None };
         let (mut before, mut elements) = (0, Vec::with_capacity(range.len()));
-        for origin in &self.origins {
-            let info = checkpoint.tensors().get(origin)?;
-            let n = info.n_elements();
-            if start < (before + n).min(end) {
-                let Stored::As(format) = info.stored else { return None };
-                let (first, last) = (start - before, (end - before).min(n));
-                let bytes =
-                    checkpoint.bytes(origin)?.get(format.bytes_for(first)?..format.bytes_for(last)?)?;
-                elements.extend(format.decode_all(bytes, last - first)?);
-                start = before + last;
+        for run in runs {
+            let n = run.len() / format.block_bytes() * format.block_len();
+            let own = range.start.max(before)..range.end.min(before + n);
+            if !own.is_empty() {
+                elements.extend(format.decode_some(run, n, own.start - before..own.end - before)?);
             }
             before += n;
         }
-        (start == end).then_some(elements)
+        (elements.len() == range.len()).then_some(elements)
     }
 
     /// Whether it was quantised before and is now quantised again.
-    pub(super) fn is_twice(&self, checkpoint: &Checkpoint) -> bool {
-        let is_quantised = |stored: Stored| matches!(stored, Stored::As(format) if format.plain().is_none());
-        let before = self.origins.first().and_then(|origin| checkpoint.tensors().get(origin));
-        before.is_some_and(|info| info.stored != self.entry.stored && is_quantised(info.stored))
+    pub(super) fn is_twice(&self) -> bool {
+        let Origin::Stored(_, Stored::As(format)) = self.origin else { return false };
+        format.plain().is_none() && self.entry.stored != Stored::As(format)
     }
 }

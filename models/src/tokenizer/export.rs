@@ -1,6 +1,6 @@
-//! The tokenizer of a folder as a GGUF file has it.
+//! The tokenizer of any other checkpoint as a GGUF file has it.
 //!
-//! In: the checkpoint of a folder, and how many tokens its model has. Out: the pairs `tokenizer.ggml.*`.
+//! In: a checkpoint, and how many tokens its model has. Out: the pairs `tokenizer.ggml.*`.
 //! GGUF tells how words are divided by a name, so a division without one is refused. Byte-pair encoding with merges of
 //! characters becomes pieces with scores: the earlier a merge, the higher the score of what it makes.
 
@@ -10,10 +10,9 @@ use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::value::{List, Value};
 
-use crate::tokenizer::json;
 use crate::tokenizer::parts::Parts;
-use crate::tokenizer::pre;
 use crate::tokenizer::spelling::{Spelling, hexadecimal};
+use crate::tokenizer::{pre, read};
 
 /// The numbers of types of tokens.
 const NORMAL: i64 = 1;
@@ -26,9 +25,9 @@ const BYTE: i64 = 6;
 /// The score of a token that no merge makes.
 const UNMADE: f64 = -1e6;
 
-/// The pairs of a tokenizer; there are none where the folder has none.
+/// The pairs of a tokenizer.
 pub(crate) fn pairs(checkpoint: &Checkpoint, n_tokens: usize) -> Result<Vec<(String, Value)>, Error> {
-    let parts = json::read(checkpoint)?;
+    let parts = read(checkpoint)?;
     let mut tokens = parts.tokens.clone();
     let mut types = types(&parts);
     // A model may have more rows than tokens; names for the rest must differ.

@@ -5,10 +5,12 @@
 //! A file is hostile until proven otherwise: every id, merge and length is checked before anything is built.
 //! Tokens become text by their bytes alone, so [`stream::Stream`] and [`Tokenizer::decode`] cannot differ.
 
+use fusebox_runtime::error::Error as FileError;
 use fusebox_runtime::weights::{Checkpoint, Kind};
 use tokenizers::Tokenizer as Merger;
 
 use crate::error::Error;
+use crate::tokenizer::parts::Parts;
 use crate::tokenizer::pieces::Pieces;
 use crate::tokenizer::stream::Stream;
 
@@ -53,6 +55,16 @@ struct Table {
     specials: Vec<u32>,
 }
 
+/// What a checkpoint, or a file beside it, says of its tokenizer.
+fn read(checkpoint: &Checkpoint) -> Result<Parts, FileError> {
+    match checkpoint.kind() {
+        Kind::Gguf { .. } => gguf::read(checkpoint),
+        Kind::Safetensors => json::read(checkpoint),
+        Kind::Ajc1 => ajc1::read(checkpoint),
+        Kind::Qorus => qorus::read(checkpoint),
+    }
+}
+
 impl Tokenizer {
     /// Reads the tokenizer of a checkpoint: from a GGUF file itself, from `tokenizer.json` beside safetensors, or
     /// from the `.tokenizer` beside a checkpoint of qwen3.c.
@@ -60,13 +72,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::File`] where there is none, where it is not as its kind wants it, or where nothing here reads it.
     pub fn open(checkpoint: &Checkpoint) -> Result<Self, Error> {
-        let parts = match checkpoint.kind() {
-            Kind::Gguf { .. } => gguf::read(checkpoint)?,
-            Kind::Safetensors => json::read(checkpoint)?,
-            Kind::Ajc1 => ajc1::read(checkpoint)?,
-            Kind::Qorus => qorus::read(checkpoint)?,
-        };
-        Ok(parts.build()?)
+        Ok(read(checkpoint)?.build()?)
     }
 
     /// The tokens of a text. Names of special tokens in it stand for these tokens; with `add_special`, those that

@@ -98,7 +98,7 @@ const DEEPSEEK_V3: [&str; 3] = [
 ];
 
 /// The names with what they stand for.
-const NAMES: [(&str, Pre); 31] = [
+const NAMES: [(&str, Pre); 32] = [
     ("default", plain(&DEFAULT)),
     ("gpt-2", plain(&GPT2)),
     ("phi-2", plain(&GPT2)),
@@ -130,6 +130,8 @@ const NAMES: [(&str, Pre); 31] = [
     ("deepseek-llm", plain(&DEEPSEEK_LLM)),
     ("deepseek-coder", plain(&DEEPSEEK_CODER)),
     ("deepseek-v3", plain(&DEEPSEEK_V3)),
+    // Of our own: a text is merged as a whole.
+    ("whole", plain(&[])),
 ];
 
 const fn plain(patterns: &'static [&'static str]) -> Pre {
@@ -166,6 +168,9 @@ pub(super) fn name_of(
 fn patterns(json: &Json) -> Vec<String> {
     if let Some(pattern) = json.pointer("/pattern/Regex").and_then(Json::as_str) {
         return vec![pattern.to_owned()];
+    }
+    if json["type"] == "ByteLevel" && json["use_regex"] == true {
+        return GPT2.map(str::to_owned).to_vec();
     }
     let steps = json.get("pretokenizers").and_then(Json::as_array);
     steps.into_iter().flatten().flat_map(patterns).collect()

@@ -9,6 +9,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use crate::tensor::dtype::DType;
 
@@ -188,13 +189,22 @@ impl Format {
 
     /// All elements in storage order; nothing where the bytes are too few.
     pub fn decode_all(self, bytes: &[u8], n_elements: usize) -> Option<Vec<f32>> {
+        self.decode_some(bytes, n_elements, 0..n_elements)
+    }
+
+    /// Some of the elements, in storage order; nothing where the bytes are too few for the whole tensor or these are
+    /// no whole blocks of it.
+    pub fn decode_some(self, bytes: &[u8], n_elements: usize, range: Range<usize>) -> Option<Vec<f32>> {
         // Checked before anything is allocated: the number of elements may come from a broken file.
-        if bytes.len() < self.bytes_for(n_elements)? {
+        if range.end > n_elements || bytes.len() < self.bytes_for(n_elements)? {
             return None;
         }
         let Layout { block_len, decode, .. } = self.layout();
-        let mut elements = vec![0.0; n_elements];
-        for (block_idx, out) in elements.chunks_exact_mut(block_len).enumerate() {
+        if !range.start.is_multiple_of(block_len) || !range.end.is_multiple_of(block_len) {
+            return None;
+        }
+        let mut elements = vec![0.0; range.len()];
+        for (block_idx, out) in (range.start / block_len..).zip(elements.chunks_exact_mut(block_len)) {
             decode(&self.block(bytes, n_elements, block_idx)?, out);
         }
         Some(elements)

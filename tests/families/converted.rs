@@ -1,0 +1,172 @@
+//! Models of other kinds written as GGUF files.
+//!
+//! In: small models with random weights, in folders and in files of qwen3.c and of Qorus. Out: GGUF files that answer
+//! as they do, bit for bit where nothing was rounded.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::chat::Chat;
+use fusebox_models::config::{Config, Family, Grouped, Pairing, Window};
+use fusebox_models::load::Model;
+use fusebox_models::quantize::quantize;
+use fusebox_models::quantize::types::Type;
+use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::weights::open;
+use serde_json::{Map, json};
+
+use crate::families::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
+use crate::families::made::{Made, path};
+use crate::families::odd::{grouped, small};
+use crate::families::packed::{packed_latents, packed_llama};
+
+/// A checkpoint written as a GGUF file.
+fn converted(input: &Path, ty: &str) -> PathBuf {
+    let output = PathBuf::from(format!("{}-{ty}.gguf", input.display()));
+    quantize(input, &output, Type::named(ty).unwrap(), 2, &mut |_, _| ())
+        .unwrap_or_else(|error| panic!("{error}"));
+    output
+}
+
+/// Puts a tokenizer of four tokens into a folder.
+fn add_tokenizer(folder: &Path) {
+    let pre =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let tokenizer = json!({
+        "added_tokens": [{"id": 3, "content": "<|im_end|>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true}],
+        "normalizer": null, "pre_tokenizer": pre, "post_processor": null, "decoder": pre,
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+    });
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+}
+
+/// Holds two files of the same numbers against each other.
+#[track_caller]
+fn same(a: &Path, b: &Path) {
+    assert!(logits(a, Numbers::Single) == logits(b, Numbers::Single), "{} {}", a.display(), b.display());
+}
+
+#[track_caller]
+fn same_tokens(a: &Path, b: &Path, text: &str) {
+    let [a, b] = [a, b].map(|file| {
+        let tokenizer = Tokenizer::open(&open(file).unwrap()).unwrap();
+        (tokenizer.encode(text, true).unwrap(), tokenizer.ends().to_vec())
+    });
+    assert_eq!(a, b);
+}
+
+#[test]
+fn blocks_with_and_without_a_window_stay_so() {
+    let window = |full: &[usize]| Some(Window { size: 5, full: full.iter().copied().collect() });
+    let dense = |full| Family::Llama(Grouped { window: window(full), ..grouped(4, 2, 16) });
+    let normed = |full| Family::Qwen3(Grouped { window: window(full), qk_norm: true, ..grouped(4, 2, 16) });
+    for (name, family) in [
+        ("mistral", dense(&[1, 2])),
+        ("mistral", dense(&[])),
+        ("qwen2", dense(&[0])),
+        ("qwen3", normed(&[0, 3])),
+        ("qwen3", normed(&[])),
+    ] {
+        let made = Made::new(&Config { n_layers: 4, ..small(family, Format::BF16) });
+        let folder = path(&format!("converted-{name}"));
+        made.folder(&folder, name);
+        add_tokenizer(&folder);
+        let file = converted(&folder, "BF16");
+        assert_eq!(Model::open(&file).unwrap().config.family, made.config.family, "{name}");
+        same(&folder, &file);
+        // And once more, from one GGUF file to another.
+        same(&folder, &converted(&file, "F32"));
+    }
+}
+
+#[test]
+fn heads_that_are_turned_in_part_stay_so() {
+    for (model_type, pairs) in [("llama", Pairing::Neighbours), ("qwen2", Pairing::Halves)] {
+        let own = small(Family::Llama(Grouped { turned: 8, ..grouped(4, 2, 16) }), Format::F32);
+        let (made, folder) = (Made::new(&own), path(&format!("converted-part-{model_type}")));
+        made.folder(&folder, model_type);
+        add_tokenizer(&folder);
+        let file = converted(&folder, "F32");
+        let config = Model::open(&file).unwrap().config;
+        assert_eq!((&config.family, config.rope.pairing), (&own.family, pairs));
+        same(&folder, &file);
+    }
+}
+
+#[test]
+fn a_file_says_which_blocks_have_a_window_in_several_ways() {
+    let heads = Grouped { window: Some(Window { size: 5, full: [2].into() }), ..grouped(4, 2, 16) };
+    let mut made = Made::new(&Config { n_layers: 4, ..small(Family::Llama(heads), Format::F32) });
+    let file = path("pattern.gguf");
+    let mut full = |pattern: serde_json::Value| {
+        made.facts.insert("attention.sliding_window_pattern".to_owned(), pattern);
+        made.gguf(&file, "llama");
+        Model::open(&file).map(|model| {
+            let Family::Llama(heads) = model.config.family else { panic!("no llama") };
+            heads.window.unwrap().full.into_iter().collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(full(json!(3)).unwrap(), [2]);
+    assert_eq!(full(json!(2)).unwrap(), [1, 3]);
+    assert!(full(json!(0)).unwrap().is_empty());
+    assert_eq!(full(json!([true, false, true, false])).unwrap(), [1, 3]);
+    assert_eq!(full(json!([1, 1, 0, 1])).unwrap(), [2]);
+    let error = full(json!([1, 0])).unwrap_err().to_string();
+    let expected =
+        "key `llama.attention.sliding_window_pattern`: expected a truth for each of the 4 blocks, found 2";
+    assert!(error.ends_with(expected), "{error}");
+    assert!(
+        full(json!("all")).unwrap_err().to_string().contains("sliding_window_pattern`: expected a number")
+    );
+}
+
+#[test]
+fn packed_folders_become_files_of_their_numbers() {
+    let pairs = ["gptq-64", "gptq-rows", "awq-128"].map(packed_llama);
+    for [plain, packed] in pairs.into_iter().chain(["gptq-64", "awq-32"].map(packed_latents)) {
+        add_tokenizer(&packed);
+        same(&plain, &converted(&packed, "F32"));
+    }
+}
+
+#[test]
+fn checkpoints_of_qwen3_c_become_files_of_their_numbers() {
+    let made = of_qwen3_c(false);
+    let (file, plain) = (write_qwen3_c(&made, "converted.bin"), path("converted-bin-plain.gguf"));
+    dequantised(&made).gguf(&plain, "qwen3");
+    for (ending, text) in [
+        ("", "[%s]"),
+        (".with-thinking", "\"%s\"\n{{ think }}"),
+        (".with-system", "<%s> [%s]"),
+        (".with-system-and-thinking", "<%s> [%s] {% think %}"),
+    ] {
+        fs::write(format!("{}.template{ending}", file.display()), text).unwrap();
+    }
+    let copy = converted(&file, "F32");
+    same(&plain, &copy);
+    same_tokens(&file, &copy, "HELLO");
+    let messages = [json!({"role": "system", "content": "be %s"}), json!({"role": "user", "content": "hi"})];
+    let chats = [&file, &copy].map(|file| Chat::open(&open(file).unwrap()).unwrap().unwrap());
+    for messages in [&messages[..], &messages[1..]] {
+        for thinks in [json!({}), json!({"enable_thinking": false}), json!({"enable_thinking": true})] {
+            let arguments: Map<_, _> = thinks.as_object().unwrap().clone();
+            let [a, b] = chats.each_ref().map(|chat| chat.render(messages, true, &arguments).unwrap());
+            assert_eq!(a, b);
+        }
+    }
+    let refused = chats.map(|chat| chat.render(&messages[..1], true, &Map::new()).unwrap_err().to_string());
+    assert!(refused.iter().all(|error| error.contains("expected one user message")), "{refused:?}");
+}
+
+#[test]
+fn files_of_qorus_become_files_of_their_numbers() {
+    let made = of_qorus();
+    let (file, plain) = (write_qorus(&made, "converted.qorus"), path("converted-qorus-plain.gguf"));
+    dequantised(&made).gguf(&plain, "llama");
+    let copy = converted(&file, "F32");
+    same(&plain, &copy);
+    same_tokens(&file, &copy, "ab b</s>abab");
+}
