@@ -1,7 +1,7 @@
 //! A few vectors of 8-bit numbers with rows of quantised weights.
 //!
 //! In: rows and rounded vectors. Out: their products. Rows go one after another, and memory is asked for ahead of
-//! what is multiplied: it comes fastest in one stream. What is unpacked stays in registers, for up to three vectors.
+//! what is multiplied: it comes fastest in one stream. What is unpacked stays in registers, for up to four vectors.
 //! `vpdpbusd` multiplies numbers without sign by numbers with one, so weights are moved up; what this adds is taken
 //! off again by the sums of the vector, which are known.
 
@@ -31,7 +31,7 @@ const AHEAD: usize = 8192;
 const ROWS: usize = 4;
 
 /// Vectors for which unpacking a weight into panels takes longer than it saves.
-pub(super) const FEW: usize = 3;
+pub(super) const FEW: usize = 4;
 
 /// Up to [`FEW`] vectors with all rows, `B` bytes of a row at a time.
 #[inline]
@@ -41,6 +41,7 @@ pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
         match job.n_cols {
             1 => some::<S, B, 1>(job, r),
             2 => some::<S, B, 2>(job, r),
+            3 => some::<S, B, 3>(job, r),
             _ => some::<S, B, FEW>(job, r),
         }
     }
