@@ -86,7 +86,7 @@ pub const TARGETS: [Target; 7] = [
     // Unpacking wants many tokens, and attention whole squares of tiles.
     Target {
         name: "cpu-amx",
-        flops: 200e9,
+        flops: 300e9,
         rows_per_task: 64,
         tokens_per_task: 256,
         queries_per_task: 128,

@@ -307,7 +307,7 @@ fn operations(expr: &Expr) -> f64 {
         Expr::Unary(f, _) => match f {
             Unary::Neg => 1.0,
             Unary::Sqrt | Unary::Rsqrt | Unary::Recip => 4.0,
-            Unary::Exp | Unary::Ln | Unary::Sin | Unary::Cos => 8.0,
+            Unary::Exp | Unary::Ln | Unary::Sin | Unary::Cos => 16.0,
         },
         Expr::Binary(f, ..) => match f {
             Binary::Div => 4.0,
