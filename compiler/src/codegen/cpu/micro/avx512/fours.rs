@@ -5,12 +5,13 @@
 //! The formulas are those of `unpack.rs`, one instruction at a time.
 
 use std::arch::x86_64::{
-    __m128, __m512i, _mm_cvtph_ps, _mm_set_epi32, _mm_setr_epi16, _mm_setr_ps, _mm256_mask_blend_epi16,
-    _mm256_set1_epi16, _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castsi256_si512,
-    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_inserti64x4,
-    _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_rolv_epi64, _mm512_set1_epi8,
-    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srlv_epi16,
-    _mm512_ternarylogic_epi64, _mm512_unpackhi_epi8, _mm512_unpacklo_epi8, _mm512_xor_si512,
+    __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_set_epi32, _mm_set1_ps,
+    _mm_setr_epi16, _mm_setr_ps, _mm_unpacklo_epi32, _mm256_mask_blend_epi16, _mm256_set1_epi16,
+    _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castsi256_si512, _mm512_cvtepi8_epi32,
+    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_inserti64x4, _mm512_mask_add_epi8,
+    _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64,
+    _mm512_setzero_si512, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srlv_epi16, _mm512_ternarylogic_epi64,
+    _mm512_unpackhi_epi8, _mm512_unpacklo_epi8, _mm512_xor_si512,
 };
 
 use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
@@ -216,8 +217,16 @@ fn k_sixth(low: &[u8; 64], high: &[u8; 32]) -> [__m512i; 2] {
 pub(super) fn factors<const S: usize>(unit: &[u8], row: &Blocks<'_>, at: usize) -> __m128 {
     match const { Storage::ALL[S] } {
         Storage::Int8 => {
-            let (a, b) = (row.scale(4 * at), row.scale(4 * at + 1));
-            _mm_setr_ps(a, b, row.scale(4 * at + 2), row.scale(4 * at + 3))
+            // As vectors: numbers that are stored one by one and loaded together have to wait.
+            match row.group {
+                32 => _mm_castsi128_ps(load_quarter(&row.scales.as_chunks().0[at])),
+                64 => {
+                    let two = _mm_cvtsi64_si128(i64::from_le_bytes(row.scales.as_chunks().0[at]));
+                    _mm_castsi128_ps(_mm_unpacklo_epi32(two, two))
+                }
+                group if group % 128 == 0 => _mm_set1_ps(row.scale(4 * at)),
+                _ => apart(row, at),
+            }
         }
         Storage::Q4Pairs => {
             let scale =
@@ -226,6 +235,14 @@ pub(super) fn factors<const S: usize>(unit: &[u8], row: &Blocks<'_>, at: usize) 
         }
         _ => halves::<S>(unit, 0),
     }
+}
+
+/// Scales that lie apart, of groups of any length.
+#[cold]
+#[target_feature(enable = "sse")]
+fn apart(row: &Blocks<'_>, at: usize) -> __m128 {
+    let [a, b, c, d] = [0, 1, 2, 3].map(|i| row.scale(4 * at + i));
+    _mm_setr_ps(a, b, c, d)
 }
 
 /// What is added to the elements of each of four small blocks.
