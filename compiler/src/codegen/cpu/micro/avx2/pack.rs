@@ -52,8 +52,8 @@ pub(super) fn pack<const S: usize>(
     let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
     for p in 0..n_rows.div_ceil(PANEL) {
         let mut rows = [job.w.row(r + p * PANEL); PANEL];
-        for i in 1..PANEL.min(n_rows - p * PANEL) {
-            rows[i..].fill(job.w.row(r + p * PANEL + i));
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = job.w.row(r + (p * PANEL + i).min(n_rows - 1));
         }
         for at in 0..n / unit {
             let mut units = [&rows[0].bytes[..0]; PANEL];
