@@ -11,7 +11,7 @@ use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::program::Program;
 use fusebox_compiler::target::Target;
-use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
@@ -66,6 +66,9 @@ enum KvType {
     F32,
     /// Half precision.
     F16,
+    /// 8 bits a number, with a scale for every 32.
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 /// A model that sessions can be made of.
@@ -77,7 +80,7 @@ pub(crate) struct Opened {
     options: Options,
     level: Level,
     numbers: Numbers,
-    kv_type: DType,
+    kv_type: Format,
     /// The most bytes that a GPU may hold.
     gpu_memory: Option<usize>,
     /// Whether nothing is told on the way.
@@ -131,9 +134,10 @@ impl Which {
         let model = Model::open(&path).map_err(|error| error.to_string())?;
         let numbers = if self.precise { Numbers::Single } else { Numbers::Quantised };
         let kv_type = match self.kv_type {
-            Some(KvType::F32) => DType::F32,
-            None if self.precise => DType::F32,
-            Some(KvType::F16) | None => DType::F16,
+            Some(KvType::F32) => Format::F32,
+            None if self.precise => Format::F32,
+            Some(KvType::F16) | None => Format::F16,
+            Some(KvType::Q8_0) => Format::Q8_0,
         };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
         let gpu_memory = self.gpu_memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20));

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::options::Options;
-use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
@@ -44,7 +44,7 @@ fn a_decode_step_allocates_nothing() {
     let model = Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")).unwrap();
     for (numbers, n_threads) in [(Numbers::Single, 1), (Numbers::Quantised, 2)] {
         let device = Box::new(CpuDevice::new(Cpu::host(numbers).unwrap(), n_threads).unwrap());
-        let settings = Settings { context: 64, chunk: 8, cache: DType::F16, scored: Scored::Last };
+        let settings = Settings { context: 64, chunk: 8, cache: Format::F16, scored: Scored::Last };
         let mut session =
             model.session(device, &settings, &Options::default(), &mut Cache::default()).unwrap();
         session.feed(&[1, 2, 3]).unwrap();
@@ -61,7 +61,7 @@ fn a_decode_step_allocates_nothing() {
     }
     // In one test with the rest: another thread's would be counted as well.
     let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Quantised).unwrap(), 2).unwrap());
-    let settings = Settings { context: 64, chunk: 8, cache: DType::F16, scored: Scored::Last };
+    let settings = Settings { context: 64, chunk: 8, cache: Format::F16, scored: Scored::Last };
     let mut session =
         model.session_of_texts(device, &settings, 3, &Options::default(), &mut Cache::default()).unwrap();
     let tokens = [Some(1), None, Some(2)];

@@ -176,7 +176,9 @@ fn stored_bytes(graph: &Graph) -> [f64; 3] {
                 let n_bytes = format.bytes_for(shape.max_len()).expect("whole blocks") as f64;
                 bytes[usize::from(name.ends_with("_exps"))] += n_bytes;
             }
-            Op::State { ty, .. } => bytes[2] += (ty.shape.max_len() * ty.dtype.bytes()) as f64,
+            Op::State { shape, format, .. } => {
+                bytes[2] += shape.max_len() as f64 * format.bytes_per_element()
+            }
             _ => {}
         }
     }

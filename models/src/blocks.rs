@@ -126,7 +126,7 @@ mod tests {
     fn stored(graph: &Graph) -> Vec<String> {
         let line = |op: &Op| match op {
             Op::Weight { name, shape, format } => Some(format!("{name} {format} {shape}")),
-            Op::State { name, ty } => Some(format!("{name} state {}", ty.shape)),
+            Op::State { name, shape, .. } => Some(format!("{name} state {shape}")),
             _ => None,
         };
         let mut lines: Vec<String> = graph.nodes.iter().filter_map(|(_, node)| line(&node.op)).collect();

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 
 /// Everything a graph depends on.
@@ -39,7 +38,7 @@ pub struct Config {
     /// How tensors are stored.
     pub formats: Formats,
     /// How cached keys and values are stored.
-    pub cache: DType,
+    pub cache: Format,
 }
 
 /// How tensors are stored.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::program::Program;
-use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
@@ -45,7 +44,7 @@ pub struct Settings {
     /// How many tokens a replay takes at most.
     pub chunk: usize,
     /// How cached keys and values are stored.
-    pub cache: DType,
+    pub cache: Format,
     /// What a replay gives.
     pub scored: Scored,
 }

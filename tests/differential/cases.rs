@@ -1,9 +1,10 @@
 //! Hand-made cases: each names an idea that once failed or easily could.
 //!
 //! In: small graphs as text. Each is fused for every target, by price and by two seeds, for several values of its
-//! symbols, and every kernel must compute what it stands for. The last test breaks kernels on purpose: the harness
+//! symbols, and every kernel must compute what it stands for, interpreted and compiled. The last test breaks kernels on purpose: the harness
 //! must notice.
 
+use fusebox_compiler::codegen::gpu::dialect::Language;
 use fusebox_compiler::fuse::hazard::protect;
 use fusebox_compiler::fuse::merge::{Steering, partition};
 use fusebox_compiler::graph::op::Binary;
@@ -16,7 +17,9 @@ use fusebox_compiler::reference::{evaluate, evaluate_all, random};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 
-use super::{Checker, check, check_launch};
+use super::gpu::on_gpu;
+use super::jit::compiled;
+use super::{Checker, Witness, check, check_by, check_launch};
 
 /// The symbols of all cases: positions before, tokens now.
 const SYMBOLS: &str = "symbol P in 0..7 near 3\nsymbol T in 1..5 near 2\n";
@@ -34,8 +37,10 @@ fn holds(text: &str) {
         }
         assert_eq!(asked.states, safe.states);
         for target in TARGETS {
+            let witness: Witness = if Language::of(&target).is_some() { on_gpu } else { compiled };
             for chaos in [None, Some(1), Some(2)] {
-                check(&graph, &bindings, &target, Steering { chaos, fuel: None })
+                let checks = (Tolerance::of(&graph), chaos.is_none().then_some(witness));
+                check_by(&graph, &bindings, &target, Steering { chaos, fuel: None }, checks)
                     .unwrap_or_else(|what| panic!("P={before} T={now} {target} {chaos:?}: {what}"));
             }
         }
@@ -260,6 +265,40 @@ fn attention_over_a_cache_that_may_be_empty() {
 %3 = contract %0 %2 over [d]
 %4 = attend %3 %2 over s
 output y = %4
+",
+    );
+}
+
+#[test]
+fn a_state_of_blocks_is_written_and_read_in_one_replay() {
+    holds(
+        "\
+%0 = input x : f32[t:T, h:2, d:64]
+%1 = state k : q8_0[h:2, s:12, d:64]
+%2 = exp %0
+%3 = write %1 %2 s from t at P
+%4 = slice %3 s at 0 len P+T
+%5 = input q : f32[u:3, h:2, d:64]
+%6 = contract %5 %4 over [d]
+%7 = attend %6 %4 over s
+output y = %7
+",
+    );
+}
+
+#[test]
+fn rows_of_blocks_are_products_with_more_rows_than_a_task_takes() {
+    holds(
+        "\
+%0 = input x : f32[t:T, d:96]
+%1 = weight w : q8_0[e:288, d:96]
+%2 = contract %0 %1 over [d]
+%3 = state v : q8_0[s:12, e:288]
+%4 = write %3 %2 s from t at P
+%5 = slice %4 s at 0 len P+T
+%6 = input p : f32[c:9, s:P+T]
+%7 = contract %6 %5 over [s]
+output y = %7
 ",
     );
 }

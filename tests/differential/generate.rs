@@ -261,9 +261,9 @@ impl Generator {
             6..9 => self.weight(),
             9..11 => {
                 let dtype = self.pick(&[DType::F32, DType::F16, DType::BF16, DType::I32])?;
-                let ty = Type::new(dtype, self.some_shape(true));
+                let (shape, format) = (self.some_shape(true), Format::of(dtype));
                 let bounds = if dtype == DType::I32 { known(0.0, 7.0, true) } else { known(-1.0, 1.0, true) };
-                self.push(Op::State { name: self.name("k"), ty }, &[], bounds)
+                self.push(Op::State { name: self.name("k"), shape, format }, &[], bounds)
             }
             11..13 => {
                 if self.chance(3) {
@@ -655,7 +655,7 @@ impl Generator {
                 let shape = own.replaced(from, [(axis, size)])?;
                 let is_fixed = shape.iter().all(|(_, size)| size.as_const().is_some());
                 let bounds = if dtype == DType::I32 { known(0.0, 7.0, true) } else { known(-1.0, 1.0, true) };
-                let op = Op::State { name: self.name("k"), ty: Type::new(dtype, shape) };
+                let op = Op::State { name: self.name("k"), shape, format: Format::of(dtype) };
                 if is_fixed { self.push(op, &[], bounds)? } else { return None }
             }
         };

@@ -16,6 +16,7 @@ use fusebox_compiler::reference::compare::Tolerance;
 use fusebox_compiler::reference::random;
 use fusebox_compiler::rewrite::{Settings, improve};
 use fusebox_compiler::target::TARGETS;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::blocks;
 use fusebox_runtime::device::Device;
 use fusebox_runtime::device::gpu::driver::{Driver, Interface};
@@ -69,10 +70,20 @@ fn in_dialect(run: &Interpreted<'_>, device: &mut GraphicsDevice, dialect: Diale
     let mut memory: Vec<Vec<u8>> =
         formats.zip(&plain).map(|(format, bytes)| arranged(format, bytes).into_owned()).collect();
     device.run(&code, &mut memory, &symbols).map_err(|error| format!("{error}\n{}", code.source))?;
-    for (memory, plain) in memory.iter_mut().zip(&plain) {
-        memory.truncate(plain.len());
+    for ((memory, plain), param) in memory.iter_mut().zip(&plain).zip(run.kernel.params.values()) {
+        *memory = as_in_files(param.format, memory, plain.len());
     }
     same(run, &memory, Numbers::Single).map_err(|what| format!("{what}\n{}", code.source))
+}
+
+/// The bytes of a tensor that a GPU has, in the order of a file: of `Q8_0`, the scale before the numbers of each block.
+fn as_in_files(format: Format, arranged: &[u8], n_bytes: usize) -> Vec<u8> {
+    if format != Format::Q8_0 {
+        return arranged[..n_bytes].to_vec();
+    }
+    let n_blocks = n_bytes / format.block_bytes();
+    let (numbers, scales) = arranged.split_at(32 * n_blocks);
+    numbers.chunks(32).zip(scales.chunks(2)).flat_map(|(numbers, scale)| [scale, numbers].concat()).collect()
 }
 
 #[test]

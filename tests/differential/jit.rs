@@ -11,7 +11,6 @@ use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::kernel::run::memory::Buffer;
 use fusebox_compiler::kernel::{Access, Kernel, Part, Stmt, VarId};
 use fusebox_compiler::reference::compare::Tolerance;
-use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use half::{bf16, f16};
 
@@ -57,12 +56,14 @@ fn compiled_at(run: &Interpreted<'_>, level: Level, numbers: Numbers) -> Result<
 /// computed of both in the same kernel may have four times their error. A number of 8 bits is off by a 254th of the
 /// largest of 32 at most, which is about three times the typical one, and by half of that on average; in a sum such
 /// errors cancel as the terms do. Six times the average, four times for what is computed of it.
-fn tolerance(kernel: &Kernel, dtype: DType, numbers: Numbers) -> f64 {
-    let spacing = match dtype {
-        DType::F32 => f64::from(f32::EPSILON),
-        DType::F16 => f16::EPSILON.to_f64(),
-        DType::BF16 => bf16::EPSILON.to_f64(),
-        DType::I32 => 0.0,
+fn tolerance(kernel: &Kernel, format: Format, numbers: Numbers) -> f64 {
+    let spacing = match format {
+        Format::F16 => f16::EPSILON.to_f64(),
+        Format::BF16 => bf16::EPSILON.to_f64(),
+        Format::I32 => 0.0,
+        // A 127th of the largest of 32, which may be four times the typical one.
+        Format::Q8_0 => 4.0 / 127.0,
+        _ => f64::from(f32::EPSILON),
     };
     let longest = kernel.parts.iter().map(|part| longest(part, &part.body)).max().unwrap_or(1);
     let sums = 4.0 * (4.0 + Tolerance::for_reduction(longest).relative / f64::from(f32::EPSILON));
@@ -101,14 +102,11 @@ pub(super) fn same(run: &Interpreted<'_>, memory: &[Vec<u8>], numbers: Numbers) 
         if param.access == Access::Read {
             continue;
         }
-        let dtype = param.format.dtype();
-        let decoded = |bytes: &[u8]| -> Vec<f64> {
-            bytes.chunks(dtype.bytes()).map(|bytes| number(dtype, bytes)).collect()
-        };
+        let decoded = |bytes: &[u8]| decoded(param.format, bytes);
         let (actual, expected) = (decoded(bytes), decoded(&encoded(param.format, expected)));
         let finite = expected.iter().filter(|x| x.is_finite());
         let typical = (finite.clone().map(|x| x * x).sum::<f64>() / finite.count().max(1) as f64).sqrt();
-        let tolerance = tolerance(run.kernel, dtype, numbers);
+        let tolerance = tolerance(run.kernel, param.format, numbers);
         for (element, (a, b)) in actual.into_iter().zip(expected).enumerate() {
             let is_near = (a - b).abs() <= tolerance * typical.max(b.abs());
             if a != b && !(a.is_nan() && b.is_nan()) && !is_near {
@@ -122,19 +120,19 @@ pub(super) fn same(run: &Interpreted<'_>, memory: &[Vec<u8>], numbers: Numbers) 
 pub(super) fn encoded(format: Format, buffer: &Buffer) -> Vec<u8> {
     match buffer {
         Buffer::Int(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Buffer::Float(data) | Buffer::Stored(data) => match format.dtype() {
-            DType::F16 => data.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
-            DType::BF16 => data.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
-            DType::F32 | DType::I32 => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        },
+        Buffer::Float(data) | Buffer::Stored(data) => {
+            let mut bytes = vec![0; format.bytes_for(data.len()).expect("whole blocks")];
+            format.encode(data, &mut bytes).expect("a format that kernels write");
+            bytes
+        }
     }
 }
 
-fn number(dtype: DType, bytes: &[u8]) -> f64 {
-    match dtype {
-        DType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
-        DType::I32 => f64::from(i32::from_le_bytes(bytes.try_into().unwrap())),
-        DType::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
-        DType::BF16 => bf16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+fn decoded(format: Format, bytes: &[u8]) -> Vec<f64> {
+    if format == Format::I32 {
+        return bytes.as_chunks().0.iter().map(|word| f64::from(i32::from_le_bytes(*word))).collect();
     }
+    let n_elements = bytes.len() / format.block_bytes() * format.block_len();
+    let elements = format.decode_all(bytes, n_elements).expect("whole blocks");
+    elements.into_iter().map(f64::from).collect()
 }

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::reference::evaluate;
-use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
@@ -83,8 +82,8 @@ fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
                 let ids = tokens.iter().map(|token| *token as i32).collect();
                 bindings.inputs.insert(name.clone(), Value::int(axes, ids));
             }
-            Op::State { name, ty } => {
-                bindings.states.insert(name.clone(), Value::float(ty.dtype, axes, vec![0.0; len]));
+            Op::State { name, format, .. } => {
+                bindings.states.insert(name.clone(), Value::float(format.dtype(), axes, vec![0.0; len]));
             }
             _ => {}
         }
@@ -99,7 +98,7 @@ fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
 fn check(name: &str, made: &Made, file: &std::path::Path) {
     let model = Model::open(file).unwrap_or_else(|error| panic!("{error}"));
     let read = Config { formats: made.config.formats.clone(), ..model.config.clone() };
-    assert_eq!(read, Config { cache: DType::F32, ..made.config.clone() }, "{name}");
+    assert_eq!(read, Config { cache: Format::F32, ..made.config.clone() }, "{name}");
     let tokens: Vec<u32> = (0..N_TOKENS.iter().sum::<usize>() as u32).map(|i| (i * 17 + 3) % 50).collect();
     let expected = expected(made, &made.config, &tokens);
     let mut run = Run::new(Numbers::Single);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::options::Options;
 use fusebox_compiler::target::Target;
-use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::gpu::driver::{Driver, Interface};
@@ -36,7 +36,7 @@ pub(super) fn session(path: &Path, scored: Scored) -> Option<Session> {
 #[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
 fn limited(path: &Path, scored: Scored, limit: Option<usize>) -> Option<Result<Session, Error>> {
     let driver = Driver::open(Interface::Vulkan).map_err(|error| println!("skipped: {error}")).ok()?;
-    let settings = Settings { context: 256, chunk: 64, cache: DType::F32, scored };
+    let settings = Settings { context: 256, chunk: 64, cache: Format::F32, scored };
     let options = Options::for_target(Target::named("vulkan").unwrap());
     let model = Model::open(path).unwrap_or_else(|error| panic!("{error}"));
     let device = Box::new(GraphicsDevice::new(driver, limit, silent()));

@@ -10,7 +10,7 @@ use std::path::Path;
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::options::Options;
-use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(numbers: Numbers) -> Self {
-        let settings = Settings { context: 256, chunk: 64, cache: DType::F32, scored: Scored::Last };
+        let settings = Settings { context: 256, chunk: 64, cache: Format::F32, scored: Scored::Last };
         Self { level: Level::host(), numbers, n_threads: 2, settings }
     }
 

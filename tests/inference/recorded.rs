@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
-use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::session::Session;
 use serde_json::Value;
 
@@ -220,7 +220,7 @@ fn activations_of_8_bits_cost_no_more_than_they_cost_llama_cpp() {
 /// What the commands do unless they are told otherwise.
 fn fast() -> Run {
     let mut run = Run::new(Numbers::Quantised);
-    run.settings.cache = DType::F16;
+    run.settings.cache = Format::F16;
     run
 }
 
@@ -234,7 +234,7 @@ fn checkpoints_of_qwen3_c_answer_as_its_own_program() {
     let folder = folder.join("k256-qwen3-ajc1");
     let (path, prompts) = (folder.join("k256-qwen3.bin"), prompts(&folder, None));
     let mut exact = fast();
-    exact.settings.cache = DType::F32;
+    exact.settings.cache = Format::F32;
     for (run, bar) in [(Run::new(Numbers::Single), 4e-2), (exact, 4e-2)] {
         let errors = errors(run, &path, &prompts, false);
         let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);

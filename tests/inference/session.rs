@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::options::Options;
-use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::Model;
 use fusebox_runtime::device::cpu::CpuDevice;
@@ -41,7 +41,7 @@ fn tokens(n: u32) -> Vec<u32> {
 
 #[test]
 fn a_text_at_once_in_pieces_and_token_by_token_gives_the_same_logits() {
-    for (numbers, cache) in [(Numbers::Single, DType::F32), (Numbers::Quantised, DType::F16)] {
+    for (numbers, cache) in [(Numbers::Single, Format::F32), (Numbers::Quantised, Format::F16)] {
         let mut run = Run::new(numbers);
         run.settings.cache = cache;
         let all = tokens(100);

@@ -111,6 +111,14 @@ pub(super) fn format(s: &mut Scanner<'_>) -> Result<Format, SyntaxError> {
     Format::named(name).ok_or_else(|| at.clone().error(expected))
 }
 
+/// `w : q8_0[o:64, d:32]`
+pub(super) fn stored(s: &mut Scanner<'_>, symbols: &[Symbol]) -> Result<(Name, Shape, Format), SyntaxError> {
+    let name = name(s)?;
+    s.expect(":")?;
+    let format = format(s)?;
+    Ok((name, shape(s, symbols)?, format))
+}
+
 /// `x : f32[t:T]`
 pub(super) fn typed_name(s: &mut Scanner<'_>, symbols: &[Symbol]) -> Result<(Name, Type), SyntaxError> {
     let name = name(s)?;

@@ -12,7 +12,6 @@ use std::rc::Rc;
 use indexmap::IndexMap;
 
 use crate::error::{Complaint, Error};
-use crate::graph::infer::infer;
 use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
 use crate::graph::{BlockId, Graph, Node, NodeId, Site};
 use crate::tensor::dtype::DType;
@@ -98,9 +97,9 @@ impl Builder {
 
     /// A tensor that lives from replay to replay. Inside a block its name is prefixed by the block's.
     #[track_caller]
-    pub fn state(&self, name: &str, dtype: DType, dims: &[&Dim]) -> Tensor {
-        let ty = Type::new(dtype, self.shape(dims));
-        self.node(Op::State { name: self.qualified(name).into(), ty }, &[])
+    pub fn state(&self, name: &str, format: Format, dims: &[&Dim]) -> Tensor {
+        let op = Op::State { name: self.qualified(name).into(), shape: self.shape(dims), format };
+        self.node(op, &[])
     }
 
     /// One number.
@@ -180,13 +179,7 @@ impl Builder {
         let Some(args) = args.iter().map(|arg| arg.node).collect::<Option<Vec<NodeId>>>() else {
             return poisoned();
         };
-        let inferred = {
-            let record = self.record.borrow();
-            let types: Vec<&Type> = args.iter().map(|arg| &record.graph.nodes[*arg].ty).collect();
-            let writes_state = !matches!(op, Op::Write { .. }) || record.graph.state_of(args[0]).is_some();
-            infer(&op, &types)
-                .and_then(|ty| writes_state.then_some(ty).ok_or(crate::graph::infer::Misfit::NoState))
-        };
+        let inferred = self.record.borrow().graph.infer(&op, &args);
         match inferred {
             Ok(ty) => Tensor { builder: self.clone(), node: Some(self.record(op, args, ty)) },
             Err(misfit) => {

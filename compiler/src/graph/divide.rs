@@ -182,11 +182,9 @@ impl<'a> Trace<'a> {
 
     fn is_same_op(&self, own: &Op, other: &Self, others: &Op) -> bool {
         match (own, others) {
-            (Op::Weight { name, shape, format }, Op::Weight { name: n, shape: s, format: f }) => {
+            (Op::Weight { name, shape, format }, Op::Weight { name: n, shape: s, format: f })
+            | (Op::State { name, shape, format }, Op::State { name: n, shape: s, format: f }) => {
                 self.local(name) == other.local(n) && shape == s && format == f
-            }
-            (Op::State { name, ty }, Op::State { name: n, ty: t }) => {
-                self.local(name) == other.local(n) && ty == t
             }
             _ => own == others,
         }

@@ -90,9 +90,35 @@ pub enum Misfit {
         /// The axes of the tensor.
         shape: Shape,
     },
+    /// A state of a format that nothing is put into.
+    #[error("a state cannot be stored as {format}; f32, f16, bf16, i32 and q8_0 are possible")]
+    Unwritten {
+        /// The format.
+        format: Format,
+    },
+    /// A state whose rows are no whole number of blocks of its format.
+    #[error(
+        "rows of {shape} do not fill blocks of {format}: the last axis must have a multiple of {block} elements"
+    )]
+    Rows {
+        /// The format.
+        format: Format,
+        /// Elements of a block.
+        block: i64,
+        /// The axes of the state.
+        shape: Shape,
+    },
     /// The first argument of a write is not a state.
     #[error("only a state can be written to")]
     NoState,
+    /// A write that would change a part of a block.
+    #[error("blocks of {format} run along axis {axis}, so nothing can be written at a position of it")]
+    InBlocks {
+        /// The format of the state.
+        format: Format,
+        /// The axis written along.
+        axis: Axis,
+    },
 }
 
 /// The type of `op` applied to arguments of types `args`.
@@ -101,8 +127,9 @@ pub fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
         return Err(Misfit::Arity { expected, found: args.len() });
     }
     match op {
-        Op::Input { ty, .. } | Op::State { ty, .. } => Ok(ty.clone()),
+        Op::Input { ty, .. } => Ok(ty.clone()),
         Op::Weight { shape, format, .. } => weight(shape, *format),
+        Op::State { shape, format, .. } => state(shape, *format),
         Op::Const(scalar) => Ok(Type::new(scalar.dtype(), Shape::scalar())),
         Op::Table { axis, values } => Ok(Type::new(DType::F32, line(*axis, Sym::from(values.len())))),
         Op::Iota { axis, len } => Ok(Type::new(DType::I32, line(*axis, len.clone()))),
@@ -155,6 +182,19 @@ fn weight(shape: &Shape, format: Format) -> Result<Type, Misfit> {
         return Err(Misfit::Blocks { format, block, shape: shape.clone() });
     }
     Ok(Type::new(format.dtype(), shape.clone()))
+}
+
+/// What is written fills whole blocks, so each row of the last axis does.
+fn state(shape: &Shape, format: Format) -> Result<Type, Misfit> {
+    let block = format.block_len() as i64;
+    let row = shape.iter().last().map_or(1, |(_, size)| size.most());
+    if !format.is_written() {
+        return Err(Misfit::Unwritten { format });
+    }
+    if row % block != 0 {
+        return Err(Misfit::Rows { format, block, shape: shape.clone() });
+    }
+    weight(shape, format)
 }
 
 fn unary(f: Unary, x: &Type) -> Result<Type, Misfit> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::define_id;
 use crate::foundation::entity::List;
+use crate::tensor::quant::Format;
 use crate::tensor::shape::Type;
 
 mod attributes;
@@ -21,6 +22,7 @@ mod parse_op;
 pub mod print;
 pub mod verify;
 
+use infer::{Misfit, infer};
 use op::Op;
 
 define_id!(
@@ -111,10 +113,39 @@ impl Graph {
 
     /// The state that a `State` or `Write` node holds; nothing for other nodes.
     pub fn state_of(&self, node: NodeId) -> Option<&Name> {
+        if let Op::State { name, .. } = &self.written(node)?.op { Some(name) } else { None }
+    }
+
+    /// How the state that a `State` or `Write` node holds is stored; nothing for other nodes.
+    pub fn stored_format(&self, node: NodeId) -> Option<Format> {
+        if let Op::State { format, .. } = self.written(node)?.op { Some(format) } else { None }
+    }
+
+    /// The node that a chain of writes begins with.
+    fn written(&self, node: NodeId) -> Option<&Node> {
         let mut node = &self.nodes[node];
         while let Op::Write { .. } = node.op {
             node = &self.nodes[*node.args.first()?];
         }
-        if let Op::State { name, .. } = &node.op { Some(name) } else { None }
+        Some(node)
+    }
+
+    /// The type of `op` applied to nodes of this graph.
+    ///
+    /// # Errors
+    /// What does not fit: types, or what is written to.
+    pub fn infer(&self, op: &Op, args: &[NodeId]) -> Result<Type, Misfit> {
+        let types: Vec<&Type> = args.iter().map(|arg| &self.nodes[*arg].ty).collect();
+        let ty = infer(op, &types)?;
+        let (Op::Write { axis, .. }, Some(first)) = (op, args.first()) else { return Ok(ty) };
+        match self.written(*first).map(|node| &node.op) {
+            Some(Op::State { shape, format, .. }) => {
+                let is_row = format.block_len() > 1 && shape.axes().last() == Some(*axis);
+                if is_row { Err(Misfit::InBlocks { format: *format, axis: *axis }) } else { Ok(ty) }
+            }
+            // An earlier write has its own complaint where it writes to something else.
+            _ if matches!(self.nodes[*first].op, Op::Write { .. }) => Ok(ty),
+            _ => Err(Misfit::NoState),
+        }
     }
 }

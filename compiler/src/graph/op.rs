@@ -36,8 +36,10 @@ pub enum Op {
     State {
         /// Its name.
         name: Name,
-        /// Its type, laid out for the longest text.
-        ty: Type,
+        /// Its axes, laid out for the longest text; blocks run along the last.
+        shape: Shape,
+        /// How its elements are stored: what is written is rounded to that.
+        format: Format,
     },
     /// One number, the same for ever.
     Const(Scalar),

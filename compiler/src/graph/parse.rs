@@ -10,11 +10,9 @@ use std::collections::BTreeMap;
 
 use crate::foundation::text::{Scanner, SyntaxError};
 use crate::graph::attributes::{axes, fail, is_too_large, label, name, number};
-use crate::graph::infer::{Misfit, infer};
-use crate::graph::op::Op;
 use crate::graph::parse_op::read_op;
 use crate::graph::{BlockId, Graph, Name, Node, NodeId};
-use crate::tensor::shape::{Shape, Type};
+use crate::tensor::shape::Shape;
 use crate::tensor::sym::Symbol;
 
 /// The graph this text describes.
@@ -132,6 +130,7 @@ impl Page {
             written.iter().map(|(at, number)| self.resolve(at, *number)).collect();
         let args = args?;
         let ty = self
+            .graph
             .infer(&op, &args)
             .map_err(|misfit| fail(&at, format!("`{op_name}`: {misfit}"), "arguments that fit"))?;
         if is_too_large(&ty.shape) {
@@ -140,18 +139,6 @@ impl Page {
         let node = self.graph.push(Node { op, args, ty, block: self.block, site: None });
         self.nodes.insert(number, node);
         Ok(())
-    }
-
-    fn infer(&self, op: &Op, args: &[NodeId]) -> Result<Type, Misfit> {
-        let nodes: Vec<&Node> = args.iter().map(|arg| &self.graph.nodes[*arg]).collect();
-        let types: Vec<&Type> = nodes.iter().map(|node| &node.ty).collect();
-        let ty = infer(op, &types)?;
-        // An earlier write was itself checked, so its place in the chain need not be followed.
-        let is_state = |node: &&Node| matches!(node.op, Op::State { .. } | Op::Write { .. });
-        if matches!(op, Op::Write { .. }) && !nodes.first().is_some_and(is_state) {
-            return Err(Misfit::NoState);
-        }
-        Ok(ty)
     }
 
     fn resolve(&self, at: &Scanner<'_>, number: i64) -> Result<NodeId, SyntaxError> {

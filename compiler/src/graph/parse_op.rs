@@ -6,7 +6,7 @@
 
 use crate::foundation::text::{Scanner, SyntaxError};
 use crate::graph::attributes::{
-    axes, axis, dim, dtype, floats, format, name, number, scalar, shape, size, typed_name,
+    axes, axis, dim, dtype, floats, number, scalar, shape, size, stored, typed_name,
 };
 use crate::graph::op::{Binary, Fold, Op, Unary};
 use crate::tensor::shape::Axis;
@@ -27,13 +27,8 @@ pub(super) fn read_op(
 ) -> Result<Op, SyntaxError> {
     let op = match op_name {
         "input" => typed_name(s, symbols).map(|(name, ty)| Op::Input { name, ty })?,
-        "state" => typed_name(s, symbols).map(|(name, ty)| Op::State { name, ty })?,
-        "weight" => {
-            let name = name(s)?;
-            s.expect(":")?;
-            let format = format(s)?;
-            Op::Weight { name, shape: shape(s, symbols)?, format }
-        }
+        "weight" => stored(s, symbols).map(|(name, shape, format)| Op::Weight { name, shape, format })?,
+        "state" => stored(s, symbols).map(|(name, shape, format)| Op::State { name, shape, format })?,
         "const" => Op::Const(scalar(s)?),
         "table" => Op::Table { axis: axis(s)?, values: floats(s)?.into() },
         "iota" => dim(s, symbols).map(|(axis, len)| Op::Iota { axis, len })?,

@@ -74,8 +74,8 @@ pub(super) fn symbols(graph: &Graph) -> Vec<Symbol> {
 
 fn sizes(op: &Op) -> Vec<&Sym> {
     match op {
-        Op::Input { ty, .. } | Op::State { ty, .. } => ty.shape.iter().map(|(_, size)| size).collect(),
-        Op::Weight { shape, .. } | Op::Split { into: shape, .. } => {
+        Op::Input { ty, .. } => ty.shape.iter().map(|(_, size)| size).collect(),
+        Op::Weight { shape, .. } | Op::State { shape, .. } | Op::Split { into: shape, .. } => {
             shape.iter().map(|(_, size)| size).collect()
         }
         Op::Iota { len, .. } | Op::Expand { len, .. } => vec![len],
@@ -145,8 +145,10 @@ fn write_empty_blocks(
 /// What stands behind the arguments, with a leading blank where there is anything.
 fn attributes(op: &Op) -> String {
     match op {
-        Op::Input { name, ty } | Op::State { name, ty } => format!(" {name} : {ty}"),
-        Op::Weight { name, shape, format } => format!(" {name} : {format}{shape}"),
+        Op::Input { name, ty } => format!(" {name} : {ty}"),
+        Op::Weight { name, shape, format } | Op::State { name, shape, format } => {
+            format!(" {name} : {format}{shape}")
+        }
         Op::Const(Scalar::F32(bits)) => format!(" {}", float(*bits)),
         Op::Const(Scalar::I32(value)) => format!(" {value} : i32"),
         Op::Table { axis, values } => {
@@ -217,7 +219,7 @@ mod tests {
         let x = g.input("x", DType::F32, &[&t, &d]);
         let y = g.block("blk.0", |g| {
             let norm = &x * &g.weight("norm", Format::F32, &[&d]);
-            g.block("blk.0.mix", |g| g.state("k", DType::F32, &[&s, &d]).write(&s, p.clone(), &norm, &t));
+            g.block("blk.0.mix", |g| g.state("k", Format::F32, &[&s, &d]).write(&s, p.clone(), &norm, &t));
             norm.exp() * 0.5
         });
         let graph = g.finish(&[("y", &y), ("again", &y)]).unwrap();

@@ -9,11 +9,10 @@ use std::collections::BTreeMap;
 use crate::error::Complaint;
 use crate::foundation::text::Scanner;
 use crate::graph::attributes::is_too_large;
-use crate::graph::infer::{Misfit, infer};
 use crate::graph::op::Op;
 use crate::graph::print::symbols;
 use crate::graph::{Graph, Name, Node, NodeId};
-use crate::tensor::shape::{Axis, Shape, Type};
+use crate::tensor::shape::{Axis, Shape};
 
 /// Everything that does not hold in this graph.
 pub fn verify(graph: &Graph) -> Vec<Complaint> {
@@ -85,14 +84,8 @@ fn node_complaints(graph: &Graph, node: &Node) -> Vec<String> {
 }
 
 fn type_complaint(graph: &Graph, node: &Node) -> Option<String> {
-    let args: Vec<&Node> = node.args.iter().map(|arg| &graph.nodes[*arg]).collect();
-    let types: Vec<&Type> = args.iter().map(|arg| &arg.ty).collect();
-    // An earlier write has its own complaint where it writes to something else.
-    let is_state = |node: &&Node| matches!(node.op, Op::State { .. } | Op::Write { .. });
-    let writes_elsewhere = matches!(node.op, Op::Write { .. }) && !args.first().is_some_and(is_state);
-    match infer(&node.op, &types) {
+    match graph.infer(&node.op, &node.args) {
         Err(misfit) => Some(format!(": {misfit}")),
-        Ok(_) if writes_elsewhere => Some(format!(": {}", Misfit::NoState)),
         // The order of axes says how a value lies in memory, which is not the operation's to say.
         Ok(ty) if ty.dtype != node.ty.dtype || !ty.shape.same_axes(&node.ty.shape) => {
             Some(format!(" makes {ty}, not {}", node.ty))
@@ -232,6 +225,7 @@ mod tests {
     use crate::graph::{BlockId, Site};
     use crate::tensor::dtype::DType;
     use crate::tensor::label::Label;
+    use crate::tensor::shape::Type;
     use crate::tensor::sym::{Sym, Symbol};
 
     const TEXT: &str = "\

@@ -179,6 +179,20 @@ impl Index {
         self.terms.iter().map(at_end).fold(Self::constant(self.constant), |sum, term| sum.plus(&term))
     }
 
+    /// Whether it is always a multiple of a number.
+    pub fn is_multiple(&self, of: i64, vars: &Vars) -> bool {
+        let step = |atom: &Atom| match atom {
+            Atom::Var(var) => match &vars[*var].range {
+                Range::Blocks { start, step, .. } => {
+                    start.as_const().map_or(1, |start| gcd(start.abs(), *step))
+                }
+                Range::Whole { .. } | Range::Within { .. } => 1,
+            },
+            _ => 1,
+        };
+        self.constant % of == 0 && self.terms.iter().all(|(atom, factor)| step(atom) * factor % of == 0)
+    }
+
     /// Whether any atom, at any depth, satisfies `test`.
     pub fn any(&self, test: &mut impl FnMut(&Atom) -> bool) -> bool {
         self.terms.iter().any(|(atom, _)| {
@@ -322,6 +336,11 @@ impl Atom {
             }
         }
     }
+}
+
+/// The largest number that divides both.
+pub(crate) fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

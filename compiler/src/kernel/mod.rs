@@ -274,6 +274,14 @@ pub enum Expr {
     Cast(DType, ExprId),
 }
 
+impl Nest {
+    /// The format of what it stores to, where that is one of blocks: such a nest copies whole blocks from a tile.
+    pub fn blocks(&self, kernel: &Kernel) -> Option<Format> {
+        let Place::Param(param) = self.target else { return None };
+        kernel.params.get(param).map(|param| param.format).filter(|format| format.block_len() > 1)
+    }
+}
+
 impl Part {
     /// How many tasks there are when symbols have the values that `of` gives them.
     pub fn n_tasks(&self, of: &impl Fn(&Sym) -> i64) -> i64 {

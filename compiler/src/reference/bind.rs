@@ -13,7 +13,7 @@ use crate::graph::op::Op;
 use crate::graph::{Graph, Name, Node};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
-use crate::tensor::shape::{Axis, Shape, Type};
+use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::{Sym, Symbol};
 use crate::tensor::value::Value;
 
@@ -51,11 +51,9 @@ impl<'a> Scope<'a> {
     }
 
     /// A state as it is before the replay.
-    pub(super) fn state(&self, name: &Name, ty: &Type, frame: &Frame) -> Result<Value, Error> {
-        if ty.shape.iter().any(|(_, size)| size.as_const().is_none()) {
-            return Err(refused(name, format!("the sizes of a state are fixed, got {ty}")));
-        }
-        fitting(&self.bindings.states, "state", name, frame)
+    pub(super) fn state(&self, name: &Name, format: Format, frame: &Frame) -> Result<Value, Error> {
+        let value = fitting(&self.bindings.states, "state", name, frame)?;
+        value.stored_as(format).ok_or_else(|| refused(name, format!("the state fills no blocks of {format}")))
     }
 
     /// A stored tensor, decoded.

@@ -11,6 +11,7 @@ use crate::foundation::entity::List;
 use crate::graph::op::{Fold, Op};
 use crate::graph::{Graph, Node, NodeId};
 use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::value::Value;
 
@@ -85,6 +86,7 @@ fn own_error(graph: &Graph, node: &Node) -> f64 {
         Op::Attend { over } => 2.0 * sum(&[*over]) + FUNCTION,
         Op::Unary(_) | Op::Binary(_) => FUNCTION,
         Op::Cast(dtype) => spacing(*dtype),
+        Op::Write { .. } => node.args.first().and_then(|arg| graph.stored_format(*arg)).map_or(0.0, blocks),
         Op::Input { .. }
         | Op::Weight { .. }
         | Op::State { .. }
@@ -102,7 +104,6 @@ fn own_error(graph: &Graph, node: &Node) -> f64 {
         | Op::Concat { .. }
         | Op::Gather { .. }
         | Op::TopK { .. }
-        | Op::Write { .. }
         | Op::Barrier => 0.0,
     }
 }
@@ -116,6 +117,11 @@ fn spacing(dtype: DType) -> f64 {
         DType::BF16 => f64::from(half::bf16::EPSILON) / EPSILON,
         DType::I32 => 0.0,
     }
+}
+
+/// The same for a format of blocks of 8 bits, whose numbers are a 127th of the largest apart.
+fn blocks(format: Format) -> f64 {
+    if format.block_len() > 1 { 1.0 / 127.0 / EPSILON } else { 0.0 }
 }
 
 /// Whether a value is what it should be; its axes may stand in another order.

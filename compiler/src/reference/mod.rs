@@ -73,9 +73,9 @@ pub fn evaluate(graph: &Graph, bindings: &Bindings) -> Result<Results, Error> {
     let scope = Scope::new(graph, bindings)?;
     let mut states = BTreeMap::new();
     for (id, node) in graph.nodes.iter() {
-        if let (Op::Write { axis, from, at }, Some(name)) = (&node.op, graph.state_of(id)) {
+        if let (Op::Write { .. }, Some(name)) = (&node.op, graph.state_of(id)) {
             let before = states.get(name).unwrap_or(&values[node.args[0]]);
-            let after = movement::write(before, &values[node.args[1]], *axis, *from, scope.whole(at));
+            let after = apply(graph, node, &[before, &values[node.args[1]]], &scope)?;
             states.insert(name.clone(), after);
         }
     }
@@ -91,19 +91,19 @@ pub fn evaluate_all(graph: &Graph, bindings: &Bindings) -> Result<List<NodeId, V
     let mut values: List<NodeId, Value> = List::default();
     for (_, node) in graph.nodes.iter() {
         let args: Vec<&Value> = node.args.iter().map(|arg| &values[*arg]).collect();
-        let value = apply(node, &args, &scope)?;
+        let value = apply(graph, node, &args, &scope)?;
         values.push(value);
     }
     Ok(values)
 }
 
 /// One operation on its arguments, whose types were accepted by `infer`.
-fn apply(node: &Node, args: &[&Value], scope: &Scope<'_>) -> Result<Value, Error> {
+fn apply(graph: &Graph, node: &Node, args: &[&Value], scope: &Scope<'_>) -> Result<Value, Error> {
     let frame = Frame { dtype: node.ty.dtype, axes: scope.axes(&node.ty.shape) };
     Ok(match &node.op {
         Op::Input { name, .. } => scope.input(name, &frame)?,
         Op::Weight { name, format, .. } => scope.weight(name, *format, &frame)?,
-        Op::State { name, ty } => scope.state(name, ty, &frame)?,
+        Op::State { name, format, .. } => scope.state(name, *format, &frame)?,
         Op::Const(scalar) => frame.filled([scalar.number()]),
         Op::Table { values, .. } => frame.filled(values.iter().map(|bits| f64::from(f32::from_bits(*bits)))),
         Op::Iota { .. } => frame.filled((0..frame.len()).map(|position| position as f64)),
@@ -132,7 +132,11 @@ fn apply(node: &Node, args: &[&Value], scope: &Scope<'_>) -> Result<Value, Error
         Op::Gather { axis } => select::gather(&frame, args[0], args[1], *axis),
         Op::TopK { axis, into, k } => select::top_k(&frame, args[0], *axis, *into, *k),
         Op::Attend { over } => product::attend(&frame, args[0], args[1], *over),
-        Op::Write { axis, from, at } => movement::write(args[0], args[1], *axis, *from, scope.whole(at)),
+        Op::Write { axis, from, at } => {
+            let written = movement::write(args[0], args[1], *axis, *from, scope.whole(at));
+            // What was rounded before is not changed by being rounded again.
+            graph.stored_format(node.args[0]).and_then(|format| written.stored_as(format)).unwrap_or(written)
+        }
         Op::Barrier => args[0].clone(),
     })
 }

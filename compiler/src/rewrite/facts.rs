@@ -170,7 +170,7 @@ fn bounds(op: &Op, args: &[&Facts]) -> Option<(Sym, Sym)> {
 fn read(op: &Op, args: &[&Facts], ty: &Type, len: f64) -> f64 {
     let own = len * ty.dtype.bytes() as f64;
     match op {
-        Op::Weight { format, .. } => len * format.block_bytes() as f64 / format.block_len() as f64,
+        Op::Weight { format, .. } | Op::State { format, .. } => len * format.bytes_per_element(),
         Op::Const(_) | Op::Table { .. } | Op::Iota { .. } | Op::Symbolic(_) => 0.0,
         Op::Slice { .. } => args[0].read * share(len, args[0].len),
         // Rows picked twice are read once.

@@ -132,7 +132,7 @@ pub(super) fn hazard_graph() -> Graph {
     let g = Builder::new();
     let (n, d) = (g.dim("n", 8), g.dim("d", 4));
     let new = g.dim("new", 1);
-    let cache = g.state("cache", DType::F16, &[&n, &d]);
+    let cache = g.state("cache", Format::F16, &[&n, &d]);
     let x = g.input("x", DType::F32, &[&new, &d]);
     let before = cache.cast(DType::F32).sum(&n);
     let row = (&x + before.expand(&new)).cast(DType::F16);

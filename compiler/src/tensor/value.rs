@@ -5,6 +5,7 @@
 //! No arithmetic lives here; `reference/` gives operations their meaning.
 
 use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
 use crate::tensor::shape::Axis;
 
 /// The elements of a value.
@@ -40,6 +41,23 @@ impl Value {
     pub fn int(axes: Vec<(Axis, usize)>, data: Vec<i32>) -> Self {
         debug_assert_eq!(axes.iter().map(|(_, n)| n).product::<usize>(), data.len());
         Self { dtype: DType::I32, axes, data: Data::Int(data) }
+    }
+
+    /// The same value as a format holds it; nothing where its elements do not fill whole blocks, or nothing is put into
+    /// this format.
+    pub fn stored_as(&self, format: Format) -> Option<Self> {
+        if format.plain().is_some() {
+            return Some(self.clone());
+        }
+        Some(Self { data: Data::Float(format.rounded(self.floats())?), ..self.clone() })
+    }
+
+    /// The elements, where they are of a floating-point type; else none.
+    pub fn floats(&self) -> &[f32] {
+        match &self.data {
+            Data::Float(data) => data,
+            Data::Int(_) => &[],
+        }
     }
 
     /// How many elements there are.

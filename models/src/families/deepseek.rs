@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use fusebox_compiler::graph::build::Tensor;
-use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
@@ -169,7 +168,7 @@ pub fn deepseek_v2_lite() -> Config {
         tied: false,
         biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
-        cache: DType::F32,
+        cache: Format::F32,
     }
 }
 

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use fusebox_compiler::graph::build::Tensor;
-use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
@@ -65,7 +64,7 @@ pub fn qwen3_0_6b() -> Config {
         tied: true,
         biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
-        cache: DType::F32,
+        cache: Format::F32,
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
 
@@ -40,7 +39,7 @@ pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<C
         tied: facts.flag(TIED).unwrap_or(!facts.has("output")),
         biased: biased(facts),
         formats: Formats::Uniform(Format::F32),
-        cache: DType::F32,
+        cache: Format::F32,
     })
 }
 

@@ -18,6 +18,6 @@ pub fn remember(m: &Scope, text: &Text, name: &str, axes: &[&Dim], value: &Tenso
     let capacity = s.sized(m.config.context);
     let axes: Vec<&Dim> = axes.iter().map(|dim| if *dim == s { &capacity } else { *dim }).collect();
     let state = m.g.state(&text.state(name), m.config.cache, &axes);
-    let written = state.write(s, at, &value.cast(m.config.cache), t);
+    let written = state.write(s, at, &value.cast(m.config.cache.dtype()), t);
     written.slice(s, 0, &s.size).cast(DType::F32)
 }

@@ -131,8 +131,9 @@ fn value(slot: &BufferSlot, bytes: &[u8], of: impl Fn(Symbol) -> i64) -> Value {
         let words = bytes.as_chunks::<4>().0.iter();
         return Value::int(axes, words.take(n_elements).map(|word| i32::from_le_bytes(*word)).collect());
     }
-    let elements = slot.format.decode_all(&bytes[..n_elements * dtype.bytes()], n_elements);
-    Value::float(dtype, axes, elements.expect("what flows between launches is in a plain format"))
+    let n_bytes = slot.format.bytes_for(n_elements).expect("a plan has whole blocks");
+    let elements = slot.format.decode_all(&bytes[..n_bytes], n_elements);
+    Value::float(dtype, axes, elements.expect("there are as many bytes"))
 }
 
 /// The elements of a value, one after another.

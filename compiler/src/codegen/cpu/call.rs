@@ -187,7 +187,7 @@ impl Emitter<'_, '_> {
             self.place_of(&plan.w, &inner).0,
             self.place_of(&plan.x, &inner).0,
             self.place_of(&plan.out, &inner).0,
-            self.whole(row * plan.w.format.dtype().bytes() as i64),
+            self.whole(bytes_of(plan.w.format, row)[0]),
             self.step(&plan.x, plan.col),
             self.step(&plan.x, plan.row),
             self.step(&plan.out, plan.col),

@@ -6,7 +6,7 @@
 
 use crate::kernel::Range;
 use crate::kernel::VarId;
-use crate::kernel::index::{Atom, Index, Vars};
+use crate::kernel::index::{Atom, Index, Vars, gcd};
 
 /// Lanes of a vector.
 pub(super) const LANES: i64 = 4;
@@ -109,10 +109,6 @@ impl Lane<'_> {
             Range::Blocks { .. } => 1,
         }
     }
-}
-
-fn gcd(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use crate::kernel::verify::verify;
 
 mod ahead;
 mod approx;
+mod blocks;
 mod call;
 mod choice;
 mod decode;

@@ -249,7 +249,7 @@ impl<'a> Finder<'a> {
         let (row, col) = (self.longest(&is_row), self.longest(&is_col));
         let inner: Vec<VarId> = run.iter().chain(&row).chain(&col).copied().collect();
         let first = at_start(&w.element, &inner, &self.part.vars);
-        if !is_multiple(&first, block, &self.part.vars) {
+        if !first.is_multiple(block, &self.part.vars) {
             return None;
         }
         let all = self.folds.iter().chain(&self.nest.loops);
@@ -279,13 +279,17 @@ impl<'a> Finder<'a> {
     }
 
     fn mix(&self, v: &Stored, p: &Stored) -> Option<Plan> {
-        v.format.plain().filter(|dtype| dtype.is_float() && p.format == Format::F32)?;
+        if !v.format.is_written() || !v.format.dtype().is_float() || p.format != Format::F32 {
+            return None;
+        }
+        let block = v.format.block_len() as i64;
         let step = |stored: &Stored, var: VarId| step_of(&stored.element, var);
         let is_element = |var: &VarId| {
             step(v, *var) == Some(1) && step(p, *var) == Some(0) && step(&self.out, *var) == Some(1)
         };
         let is_row = |var: &&VarId| {
-            step(v, **var).is_some_and(|step| step > 0) && step(p, **var).is_some_and(|step| step >= 0)
+            let is_whole = step(v, **var).is_some_and(|step| step > 0 && step % block == 0);
+            is_whole && step(p, **var).is_some_and(|step| step >= 0)
         };
         let is_col = |var: &VarId| {
             let moves = step(p, *var).is_some_and(|step| step > 0);
@@ -295,6 +299,12 @@ impl<'a> Finder<'a> {
         let row = self.folds.iter().filter(is_row).max_by_key(|var| self.most(**var)).copied()?;
         let col = self.longest(&is_col);
         let inner = [Some(element), Some(row), col];
+        let all: Vec<VarId> = inner.iter().flatten().copied().collect();
+        let first = at_start(&v.element, &all, &self.part.vars);
+        let fills_blocks = block == 1 || self.len(element).is_some_and(|n| n % block == 0);
+        if !fills_blocks || !first.is_multiple(block, &self.part.vars) {
+            return None;
+        }
         let all = self.folds.iter().chain(&self.nest.loops);
         let around = all.filter(|var| !inner.contains(&Some(**var))).copied().collect();
         let (w, x, out, run) = (v.clone(), p.clone(), self.out.clone(), vec![element]);
@@ -370,7 +380,7 @@ impl<'a> Finder<'a> {
             && rest % k == 0
             && plan.col.is_some_and(is_near)
             && loops.iter().all(starts_set)
-            && is_multiple(&first.element, set, &self.part.vars)
+            && first.element.is_multiple(set, &self.part.vars)
     }
 }
 
@@ -410,20 +420,4 @@ pub(super) fn factor(nest: &Nest, id: ExprId) -> Option<(Place, &[Index])> {
         other => other,
     };
     if let Expr::Load { from, at } = load { Some((*from, at)) } else { None }
-}
-
-/// Whether an index is always a multiple of a number.
-fn is_multiple(index: &Index, of: i64, vars: &Vars) -> bool {
-    let step = |atom: &Atom| match atom {
-        Atom::Var(var) => match &vars[*var].range {
-            Range::Blocks { start, step, .. } => start.as_const().map_or(1, |start| gcd(start.abs(), *step)),
-            Range::Whole { .. } | Range::Within { .. } => 1,
-        },
-        _ => 1,
-    };
-    index.offset() % of == 0 && index.terms().iter().all(|(atom, factor)| step(atom) * factor % of == 0)
-}
-
-fn gcd(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

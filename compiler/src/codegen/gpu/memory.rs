@@ -35,7 +35,9 @@ pub(super) fn declared(language: Language, param: &Param) -> Type {
         Format::I32 => scalar(I32),
         Format::F16 if language.has_halves() => scalar(ElemType::Float(FloatKind::F16)),
         Format::BF16 if language.has_halves() => scalar(ElemType::Float(FloatKind::BF16)),
-        Format::F16 | Format::BF16 if param.access == Access::Write => Type::new(StorageType::Atomic(U32)),
+        Format::F16 | Format::BF16 | Format::Q8_0 if param.access == Access::Write => {
+            Type::new(StorageType::Atomic(U32))
+        }
         Format::F16
         | Format::BF16
         | Format::Q4_0
@@ -150,7 +152,7 @@ impl Emitter<'_> {
     }
 
     /// Stores sixteen bits to an array of words.
-    fn store_half(&mut self, list: Variable, element: Variable, bits: Variable) {
+    pub(super) fn store_half(&mut self, list: Variable, element: Variable, bits: Variable) {
         let odd = self.writer.and(element, 1);
         let one = constant(1);
         let is_upper = self.equals(odd, one);
@@ -203,7 +205,7 @@ impl Emitter<'_> {
     }
 
     /// The number of an element in storage order.
-    fn element(&mut self, place: Place, at: &[Index]) -> Variable {
+    pub(super) fn element(&mut self, place: Place, at: &[Index]) -> Variable {
         let element = element_of(&dims_of(self.kernel, self.part, place), at);
         self.index(&element)
     }

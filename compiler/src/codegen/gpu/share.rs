@@ -36,6 +36,9 @@ struct Plan<'n> {
 
 impl Emitter<'_> {
     pub(super) fn nest(&mut self, nest: &Nest) {
+        if let Some(format) = nest.blocks(self.kernel) {
+            return self.blocks(nest, format);
+        }
         let Some(folding) = &nest.fold else {
             return self.each(nest, |emitter| {
                 let value = emitter.scalar(nest, nest.value);
@@ -229,7 +232,7 @@ impl Emitter<'_> {
 
     /// Gives variables the values of a combination of theirs, by its number; the last runs fastest. Says which number
     /// the last one's value has.
-    fn bind(&mut self, loops: &[VarId], counts: &[Variable], i: Variable) -> Variable {
+    pub(super) fn bind(&mut self, loops: &[VarId], counts: &[Variable], i: Variable) -> Variable {
         let (mut rest, mut last) = (i, i);
         for (number, (var, count)) in loops.iter().zip(counts).enumerate().rev() {
             let own = if number == 0 { rest } else { self.writer.rem(rest, *count) };
@@ -243,7 +246,7 @@ impl Emitter<'_> {
         last
     }
 
-    fn product(&mut self, counts: &[Variable]) -> Variable {
+    pub(super) fn product(&mut self, counts: &[Variable]) -> Variable {
         let one = constant(1);
         counts.iter().fold(one, |product, count| self.writer.mul(product, *count))
     }

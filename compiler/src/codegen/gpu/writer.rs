@@ -243,6 +243,14 @@ impl Writer {
         self.scope.register(Instruction::new(Operator::UncheckedIndexAssign(assign), list));
     }
 
+    /// Replaces a word of an array that several threads write to.
+    pub(super) fn store_word(&mut self, list: Variable, index: Variable, input: Variable) {
+        let place = *self.scope.create_local(list.ty);
+        let index = IndexOperator { list, index, vector_size: 0, unroll_factor: 1 };
+        self.scope.register(Instruction::new(Operator::UncheckedIndex(index), place));
+        self.scope.register(Instruction::new(AtomicOp::Store(UnaryOperator { input }), place));
+    }
+
     /// Replaces the bits of a mask in a word of an array that several threads write to.
     pub(super) fn store_bits(&mut self, list: Variable, index: Variable, mask: Variable, bits: Variable) {
         let place = *self.scope.create_local(list.ty);

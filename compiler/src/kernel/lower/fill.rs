@@ -62,7 +62,7 @@ impl PartBuilder<'_> {
     }
 
     /// Copies a box of a value, wherever it comes from.
-    fn copy(&mut self, node: NodeId, spans: &[Span]) -> Result<Content, TooLarge> {
+    pub(super) fn copy(&mut self, node: NodeId, spans: &[Span]) -> Result<Content, TooLarge> {
         let tile = self.box_tile(self.node(node).ty.dtype, spans);
         let (loops, at, element) = self.run_through(spans);
         let mut nest = NestBuilder::new(&loops);

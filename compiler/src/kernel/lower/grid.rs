@@ -45,6 +45,13 @@ pub(super) fn stored_shape(graph: &Graph, root: NodeId) -> &Shape {
     if matches!(op, Op::Write { .. }) { &graph.nodes[args[1]].ty.shape } else { &ty.shape }
 }
 
+/// The axis along which a root's blocks run, and how many elements a block has; nothing where elements lie alone.
+pub(super) fn rows_of_blocks(graph: &Graph, root: NodeId) -> Option<(Axis, i64)> {
+    let block = graph.stored_format(root)?.block_len() as i64;
+    let rows = graph.nodes[root].ty.shape.axes().last()?;
+    (block > 1).then_some((rows, block))
+}
+
 /// The heaviest fold that storing `root` computes, if it folds at all.
 pub(super) fn heaviest_fold(graph: &Graph, cut: &Cut, root: NodeId) -> Option<NodeId> {
     find(graph, cut, root, None).map(|heaviest| heaviest.node)
@@ -84,10 +91,16 @@ pub(super) fn choose(
             _ => fill_inner(shape, heaviest.shared, 1),
         },
     };
+    let rows = rows_of_blocks(graph, root);
+    let filled = |axis: Axis, len: i64| match rows {
+        Some((own, block)) if own == axis => (len + block - 1) / block * block,
+        _ => len,
+    };
     shape
         .iter()
         .zip(blocks)
         .map(|((axis, size), block)| {
+            let block = block.map(|len| filled(*axis, len));
             let whole = block.is_none_or(|block| size.most() <= block) || fixed(*axis);
             (*axis, if whole { None } else { block })
         })

@@ -72,8 +72,8 @@ impl Params {
         let storage = storage_of(graph, node);
         let found = &graph.nodes[storage];
         let (name, format) = match &found.op {
-            Op::Weight { name, format, .. } => (name.clone(), *format),
-            Op::Input { name, .. } | Op::State { name, .. } => (name.clone(), Format::of(found.ty.dtype)),
+            Op::Weight { name, format, .. } | Op::State { name, format, .. } => (name.clone(), *format),
+            Op::Input { name, .. } => (name.clone(), Format::of(found.ty.dtype)),
             Op::Table { .. } => ("table".into(), Format::of(DType::F32)),
             op => (format!("{}{storage}", op.name()).into(), Format::of(found.ty.dtype)),
         };

@@ -7,7 +7,7 @@
 use crate::graph::op::Op;
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
-use crate::kernel::lower::grid::Grid;
+use crate::kernel::lower::grid::{Grid, rows_of_blocks};
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
 use crate::kernel::lower::rows::Rows;
@@ -77,16 +77,34 @@ impl PartBuilder<'_> {
         let target = Place::Param(self.params.write(self.graph, root));
         if let Op::Write { axis, from, at } = op {
             let (rename, shift) = (Some((*from, *axis)), vec![(*axis, at.clone())]);
-            return self.store_value(
-                args[1],
-                false,
-                places,
-                target,
-                &Store { shape: &ty.shape, rename, shift },
-            );
+            let store = Store { shape: &ty.shape, rename, shift };
+            return match rows_of_blocks(self.graph, root) {
+                Some((axis, _)) => self.store_blocks(args[1], axis, places, target, &store),
+                None => self.store_value(args[1], false, places, target, &store),
+            };
         }
         let store = Store { shape: &ty.shape, rename: None, shift: Vec::new() };
         self.store_value(root, true, places, target, &store)
+    }
+
+    /// Stores whole blocks, which run along an axis: from a tile, for all elements of a block are rounded together.
+    fn store_blocks(
+        &mut self,
+        node: NodeId,
+        rows: Axis,
+        places: &Places,
+        target: Place,
+        store: &Store<'_>,
+    ) -> Result<(), TooLarge> {
+        let shape = &self.node(node).ty.shape;
+        let mut spans: Vec<Span> = shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
+        spans.sort_by_key(|span| span.axis == rows);
+        let content = self.copy(node, &spans)?;
+        let (loops, at, element) = self.run_through(&spans);
+        let mut nest = NestBuilder::new(&loops);
+        let value = self.read_content(content, element, &mut nest);
+        self.push_nest(nest, target, store.element(&at), value);
+        Ok(())
     }
 
     fn store_value(

@@ -13,6 +13,7 @@ use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
+use crate::tensor::quant::Format;
 use crate::tensor::sym::{Sym, Symbol};
 
 /// A part ready to run.
@@ -34,6 +35,8 @@ pub(super) enum FlatStmt {
 
 pub(super) struct FlatNest {
     pub(super) target: Access,
+    /// The format that what is stored is rounded to, where it is one of blocks.
+    pub(super) blocks: Option<Format>,
     pub(super) loops: Vec<VarId>,
     pub(super) fold: Option<FlatFold>,
     pub(super) dtype: DType,
@@ -142,6 +145,7 @@ impl Flattener<'_> {
         };
         Ok(FlatNest {
             target: self.access(nest.target, &nest.at)?,
+            blocks: nest.blocks(self.kernel),
             loops: nest.loops.clone(),
             fold,
             dtype: dtypes[nest.value],

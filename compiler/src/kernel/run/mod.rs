@@ -15,6 +15,7 @@ use crate::kernel::{ExprId, Kernel, ParamId, Part, Place, Tile, TileId, VarId};
 use crate::reference::element;
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
+use crate::tensor::quant::Format;
 
 pub mod fault;
 mod flat;
@@ -130,10 +131,28 @@ impl<'a, M: Memory> Machine<'a, M> {
     fn nest(&mut self, nest: &FlatNest) -> Result<(), Fault> {
         self.registers.clear();
         self.registers.resize(nest.n_exprs, 0.0);
+        let mut block = Vec::new();
         self.each(&nest.loops, &mut |machine| {
             let value = machine.value(nest)?;
-            machine.store(&nest.target, value)
+            let Some(format) = nest.blocks else { return machine.store(&nest.target, value) };
+            block.push(value as f32);
+            if block.len() < format.block_len() {
+                return Ok(());
+            }
+            machine.store_block(&nest.target, format, &std::mem::take(&mut block))
         })
+    }
+
+    /// Stores a block, of which the place of the last element is known.
+    fn store_block(&mut self, target: &Access, format: Format, block: &[f32]) -> Result<(), Fault> {
+        let last = self.element(target)?;
+        let (Place::Param(id), Some(rounded)) = (target.place, format.rounded(block)) else {
+            return Err(self.out_of_bounds(target));
+        };
+        for (back, value) in rounded.into_iter().rev().enumerate() {
+            self.store_to_buffer(id, target.dtype, last.saturating_sub(back), f64::from(value))?;
+        }
+        Ok(())
     }
 
     fn value(&mut self, nest: &FlatNest) -> Result<f64, Fault> {

@@ -69,8 +69,8 @@ fn verify_param(id: ParamId, param: &Param, complaints: &mut Vec<Complaint>) {
         let what = format!("its elements do not fill blocks of {}, whole blocks are needed", param.format);
         complaints.push(Complaint::new(&place, what));
     }
-    if param.access == Access::Write && param.format.plain().is_none() {
-        let what = format!("{} cannot be written, an element type can", param.format);
+    if param.access == Access::Write && !param.format.is_written() {
+        let what = format!("{} cannot be written, an element type or q8_0 can", param.format);
         complaints.push(Complaint::new(&place, what));
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::foundation::entity::{Id, List};
+use crate::kernel::index::Index;
 use crate::kernel::print::{access_text, place_text};
 use crate::kernel::verify::Checker;
 use crate::kernel::verify::types::expr_dtypes;
@@ -76,6 +77,43 @@ impl Checker<'_> {
             self.complain(format!("stores to {}, which is for reading", place_text(nest.target)));
         }
         self.element(nest.target, &nest.at, Some(nest.target));
+        if let Some(format) = nest.blocks(self.kernel)
+            && !self.fills_blocks(nest, format.block_len() as i64)
+        {
+            let place = place_text(nest.target);
+            self.complain(format!(
+                "stores to {place} other than by copying whole blocks of {format} from a tile"
+            ));
+        }
+    }
+
+    /// Whether the innermost loop runs through neighbours in both places, and through whole blocks of what it stores to.
+    fn fills_blocks(&self, nest: &Nest, block: i64) -> bool {
+        let (Some(var), None) = (nest.loops.last(), &nest.fold) else { return false };
+        let Expr::Load { from: Place::Tile(_), at } = &nest.exprs[nest.value] else { return false };
+        let vars = &self.part.vars;
+        let (first, is_whole) = match &vars[*var].range {
+            Range::Whole { len } => (Index::default(), len.as_const().is_some_and(|len| len % block == 0)),
+            Range::Within { of } => match &vars[*of].range {
+                Range::Blocks { start, step, block: len, end } => {
+                    let ends = [Some(*step), Some(*len), end.as_const(), start.as_const()];
+                    let divides = |number: &Option<i64>| number.is_some_and(|number| number % block == 0);
+                    (Index::var(*of), ends.iter().all(divides))
+                }
+                Range::Whole { .. } | Range::Within { .. } => return false,
+            },
+            Range::Blocks { .. } => return false,
+        };
+        let runs = |at: &[Index]| {
+            let Some((last, outer)) = at.split_last() else { return false };
+            let rest = last.minus(&Index::var(*var));
+            !rest.uses_var(|own| own == *var) && !outer.iter().any(|index| index.uses_var(|own| own == *var))
+        };
+        let starts = |at: &[Index]| {
+            let last = at.last().cloned().unwrap_or_default();
+            last.minus(&Index::var(*var)).plus(&first).is_multiple(block, vars)
+        };
+        is_whole && runs(&nest.at) && runs(at) && starts(&nest.at)
     }
 
     /// Checks what the fold starts from, before the folded loops have values.

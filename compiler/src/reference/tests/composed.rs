@@ -124,7 +124,7 @@ fn cache() -> Cache {
     let p = Sym::from(Symbol::new(label("P"), 0, 2, 1));
     let t = Sym::from(Symbol::new(label("T"), 0, 2, 1));
     let (h, s, row) = (g.dim("h", 2), g.dim("s", 4), g.dim("t", t.clone()));
-    let state = g.state("k", DType::F16, &[&h, &s]);
+    let state = g.state("k", Format::F16, &[&h, &s]);
     let value = g.input("new", DType::F32, &[&row, &h]);
     let written = state.write(&s, p.clone(), &value.cast(DType::F16), &row);
     let sum = |cache: &Tensor, len: Sym| cache.slice(&s, 0, len).cast(DType::F32).sum(&s);
@@ -169,7 +169,7 @@ fn every_write_of_a_step_reaches_the_state_and_others_stay_out() {
     let cache = cache();
     let row = cache.g.dim("u", 1);
     let value = cache.g.table(label("h"), &[7.0, 8.0]).cast(DType::F16).expand(&row);
-    let idle = cache.g.state("idle", DType::I32, &[&row]);
+    let idle = cache.g.state("idle", Format::I32, &[&row]);
     let both = cache.written.write(label("s"), 3, &value, &row);
     let mut bindings = inputs(&[("new", floats(&[("t", 1), ("h", 2)], &[5.0, 6.0]))]);
     bindings.states.insert("k".into(), halves(&[("h", 2), ("s", 4)], &[0.0; 8]));

@@ -274,7 +274,7 @@ fn what_is_missing_or_does_not_fit_is_named() {
     let (t, d) = (g.dim("t", symbol("T")), g.dim("d", 32));
     let x = g.input("x", DType::F32, &[&t]);
     let w = g.weight("w", Format::Q4_0, &[&d]);
-    let s = g.state("s", DType::F16, &[&d]);
+    let s = g.state("s", Format::F16, &[&d]);
     let graph = g.finish(&[("x", &x), ("w", &w), ("s", &s)]).unwrap();
     let mut bindings = Bindings::default();
     let mut complains = |expected: &str, repair: &dyn Fn(&mut Bindings)| {

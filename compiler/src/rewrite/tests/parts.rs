@@ -93,7 +93,7 @@ impl Block {
     fn remember(&self, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
         let capacity = self.s.sized(self.sizes.cached);
         let axes: Vec<&Dim> = axes.iter().map(|dim| if **dim == self.s { &capacity } else { *dim }).collect();
-        let state = self.g.state(name, F32, &axes);
+        let state = self.g.state(name, Format::F32, &axes);
         state.write(&self.s, &self.at, value, &self.t).slice(&self.s, 0, &self.s.size)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! In: element numbers in storage order. Out: numbers, or nothing where a buffer has no such element.
 //! Two buffers that the plan puts in one place are one place here too. What nobody wrote is not a number.
-//! A blocked format is decoded once and is for reading only.
+//! A format of blocks is decoded once; what is stored to it comes rounded.
 
 use crate::foundation::entity::{Id, List};
 use crate::kernel::ParamId;
@@ -26,7 +26,7 @@ pub(super) enum Storage {
     Arena(usize),
     /// In bytes of its own.
     Bytes(Vec<u8>),
-    /// Decoded from a blocked format, for reading only.
+    /// Decoded from a format of blocks.
     Decoded(Vec<f32>),
 }
 
@@ -61,7 +61,11 @@ impl<'a> Machine<'a> {
     fn store(&mut self, buffer: BufferId, element: usize, value: Number) -> Option<()> {
         let slot = self.plan.buffers.get(buffer)?;
         let bytes = match &mut self.own[buffer] {
-            Storage::Decoded(_) => return None,
+            Storage::Decoded(elements) => {
+                let Number::Float(value) = value else { return None };
+                *elements.get_mut(element)? = value;
+                return Some(());
+            }
             Storage::Arena(offset) => self.arena.get_mut(*offset..)?.get_mut(..slot.bytes)?,
             Storage::Bytes(bytes) => bytes,
         };

@@ -79,6 +79,10 @@ fn stored(slot: &BufferSlot, weight: &Stored) -> Result<Storage, Error> {
 fn padded(slot: &BufferSlot, value: &Value, symbols: &BTreeMap<Label, i64>) -> Result<Storage, Error> {
     let BufferSlot { name, shape, bytes, .. } = slot;
     let axes = sizes(name, shape, symbols)?;
+    if slot.format.plain().is_none() && axes == value.axes {
+        let rounded = value.stored_as(slot.format).ok_or_else(|| misfit(name, "value", slot))?;
+        return Ok(Storage::Decoded(rounded.floats().to_vec()));
+    }
     let dtype = slot.format.plain().filter(|dtype| *dtype == value.dtype && axes == value.axes);
     let dtype = dtype.ok_or_else(|| misfit(name, "value", slot))?;
     let mut storage = poison(*bytes);

@@ -225,6 +225,19 @@ impl Format {
         Some(())
     }
 
+    /// Whether kernels store elements of this format.
+    pub fn is_written(self) -> bool {
+        self.plain().is_some() || self == Self::Q8_0
+    }
+
+    /// Elements as this format holds them, once they are written; nothing where they do not fill whole blocks, or
+    /// nothing is put into this format.
+    pub fn rounded(self, elements: &[f32]) -> Option<Vec<f32>> {
+        let mut bytes = vec![0; self.bytes_for(elements.len())?];
+        self.encode(elements, &mut bytes)?;
+        self.decode_all(&bytes, elements.len())
+    }
+
     /// The bytes of one block; for `Int8` the elements of one group followed by their scale.
     fn block(self, bytes: &[u8], n_elements: usize, block_idx: usize) -> Option<Cow<'_, [u8]>> {
         let Layout { block_len, block_bytes, .. } = self.layout();

@@ -67,7 +67,7 @@ impl<T: Clone> Holdings<T> {
             Place::Weight if !self.weights.contains_key(&slot.name) => {
                 bytes(slot.format, slot.shape.max_len())
             }
-            Place::State if !self.states.contains_key(&slot.name) => slot.bytes,
+            Place::State if !self.states.contains_key(&slot.name) => bytes(slot.format, slot.shape.max_len()),
             Place::Weight | Place::State | Place::Arena { .. } => 0,
             Place::Input | Place::Output | Place::Constant(_) => slot.bytes,
         };
@@ -129,16 +129,17 @@ impl<T: Clone> Holdings<T> {
         machine: &impl Machine<Memory = T>,
         slot: &BufferSlot,
     ) -> Result<T, Error> {
-        let BufferSlot { name, bytes, .. } = slot;
+        let BufferSlot { name, format, shape, .. } = slot;
+        let asked = bytes(*format, shape.max_len());
         if let Some((found, state)) = self.states.get(name) {
-            if found != bytes {
-                return Err(refused(name, format!("the state has {found} bytes, {bytes} are asked for")));
+            if *found != asked {
+                return Err(refused(name, format!("the state has {found} bytes, {asked} are asked for")));
             }
             return Ok(state.clone());
         }
-        let state = self.taken(machine, name, *bytes)?;
-        self.states.insert(name.clone(), (*bytes, state.clone()));
-        self.footprint.state += bytes;
+        let state = self.taken(machine, name, asked)?;
+        self.states.insert(name.clone(), (asked, state.clone()));
+        self.footprint.state += asked;
         Ok(state)
     }
 

@@ -16,6 +16,10 @@ macro_rules! single_forms {
         /// Elements from which on rows go one after another: memory comes fastest in one stream.
         const LONG: usize = 512;
 
+        /// Rows of blocks, and elements of each, that are unpacked at a time to be mixed.
+        const FEW_ROWS: usize = 16;
+        const PIECE: usize = 256;
+
         /// How far ahead of a row memory is asked for, in bytes.
         const AHEAD: usize = 8192;
 
@@ -294,8 +298,36 @@ macro_rules! single_forms {
                 Storage::F32 => mix_of::<0>(&job),
                 Storage::F16 => mix_of::<1>(&job),
                 Storage::BF16 => mix_of::<2>(&job),
-                _ => unreachable!("rows of a mixture are plain"),
+                Storage::Q8_0 => mix_blocks(&job),
+                _ => unreachable!("no state is stored so"),
             }
+        }
+
+        /// A mixture of rows of blocks, of which a few are unpacked at a time.
+        #[inline]
+        $(#[$attr])*
+        fn mix_blocks(job: &MixView<'_>) {
+            let mut room = [[0.0; PIECE]; FEW_ROWS];
+            for e in (0..job.n).step_by(PIECE) {
+                let n = PIECE.min(job.n - e);
+                for s in (0..job.n_rows).step_by(FEW_ROWS) {
+                    let n_rows = FEW_ROWS.min(job.n_rows - s);
+                    for i in 0..n_rows {
+                        let blocks = job.v.row(s + i);
+                        let outs = room[i].as_chunks_mut::<32>().0;
+                        for (idx, out) in outs.iter_mut().take(n / 32).enumerate() {
+                            blocks.decode(Storage::Q8_0, e / 32 + idx, out);
+                        }
+                    }
+                    mix_of::<0>(&job.unpacked((s, n_rows), (e, n), &room));
+                }
+            }
+        }
+
+        $(#[$attr])*
+        unsafe extern "C" fn encode(job: *const Encode) {
+            // SAFETY: generated code promises what the view asks for.
+            blocks(&mut unsafe { view::encode(job) });
         }
     };
 }

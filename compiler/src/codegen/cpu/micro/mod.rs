@@ -1,8 +1,8 @@
 //! Products of weights and vectors, written by hand for each level of instructions.
 //!
-//! In: the address of a [`Product`], a [`Picked`], a [`Quantise`], a [`Halve`], a [`Mix`] or [`Exps`], filled in by
-//! generated code: addresses, strides, sizes.
-//! Out: sums added to what is there, or rows of 8-bit numbers. Strides are not negative, sizes may be zero or less.
+//! In: the address of a [`Product`], a [`Picked`], a [`Quantise`], a [`Halve`], a [`Mix`], [`Exps`] or an [`Encode`],
+//! filled in by generated code: addresses, strides, sizes.
+//! Out: sums added to what is there, rows of 8-bit numbers, or blocks of a format. Strides are not negative, sizes may be zero or less.
 //! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
 //! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.
 //!
@@ -15,6 +15,7 @@ use crate::tensor::quant::Format;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod encode;
 mod forms;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -170,6 +171,15 @@ pub(super) struct Exps {
     pub(super) n: i64,
 }
 
+/// `out[i / 32]` is the block of `x[i]`, of format `Q8_0`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Encode {
+    pub(super) x: *const f32,
+    pub(super) out: *mut u8,
+    pub(super) n: i64,
+}
+
 /// The functions of a level.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
@@ -179,6 +189,7 @@ pub(super) struct Table {
     pub(super) quantised: unsafe extern "C" fn(*const Product),
     pub(super) quantise: unsafe extern "C" fn(*const Quantise),
     pub(super) mix: unsafe extern "C" fn(*const Mix),
+    pub(super) encode: unsafe extern "C" fn(*const Encode),
     /// Exponentials, if they are faster than generated code.
     pub(super) exps: Option<unsafe extern "C" fn(*const Exps)>,
     /// The functions for bfloat16 numbers, if there are any.

@@ -8,13 +8,14 @@ use std::arch::aarch64::{
     vmlal_high_s16, vmlal_s16, vmovl_s8, vmovl_u16, vreinterpretq_f32_u32, vshlq_n_u32, vst1q_f32,
 };
 
+use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
 use crate::codegen::cpu::micro::rounding::{self, Rounded};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, exps: None, halves: None };
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, encode, exps: None, halves: None };
 
 const N: usize = 4;
 

@@ -2,13 +2,14 @@
 //!
 //! In: addresses of descriptions. Out: as `mod.rs` says. The compiler makes of the arrays what the processor has.
 
+use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
 use crate::codegen::cpu::micro::rounding::{self, Rounded};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, exps: None, halves: None };
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, encode, exps: None, halves: None };
 
 const N: usize = 8;
 

@@ -11,7 +11,7 @@ use std::slice;
 use crate::codegen::cpu::micro::rounding::row_bytes;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::{
-    Column, Exps, Halve, Mix, Pick, Picked, Product, Quantise, halved_bytes, quantised_bytes,
+    Column, Encode, Exps, Halve, Mix, Pick, Picked, Product, Quantise, halved_bytes, quantised_bytes,
 };
 
 /// Rows of a weight.
@@ -243,6 +243,27 @@ pub(super) struct MixView<'a> {
     pub(super) n: usize,
 }
 
+impl MixView<'_> {
+    /// The same of some rows and some elements, of rows that were unpacked to so many numbers each.
+    pub(super) fn unpacked<'b, const N: usize>(
+        &'b self,
+        (s, n_rows): (usize, usize),
+        (e, n): (usize, usize),
+        rows: &'b [[f32; N]],
+    ) -> MixView<'b> {
+        let bytes = bytes_of(rows.as_flattened());
+        let v = Weights { storage: Storage::F32, bytes, row: 4 * N, row_bytes: 4 * n, ..self.v };
+        let out = Out { start: self.out.start.wrapping_add(e), n_cols: n, ..self.out };
+        MixView { v, p: &self.p[s * self.p_row..], out, n_rows, n, ..*self }
+    }
+}
+
+/// Numbers that become blocks, with their memory.
+pub(super) struct EncodeView<'a> {
+    pub(super) x: &'a [f32],
+    pub(super) blocks: &'a mut [[u8; 34]],
+}
+
 /// Rows of which exponentials are taken, with their memory.
 pub(super) struct ExpsView<'a> {
     pub(super) a: &'a [u8],
@@ -386,6 +407,21 @@ pub(super) unsafe fn exps<'a>(job: *const Exps) -> Option<ExpsView<'a>> {
     let b = unsafe { slice::from_raw_parts(job.b.cast::<u8>(), extent(n_rows, b_row, 4)) };
     let out = Out { start: job.out, row: job.out_row as usize, col: 1, n_rows, n_cols: n, apart: &[] };
     Some(ExpsView { a, b, a_row, b_row, out, n_rows, n })
+}
+
+/// The memory of numbers that become blocks.
+///
+/// # Safety
+/// The address must be of a description whose memory is there, and apart from its results.
+pub(super) unsafe fn encode<'a>(job: *const Encode) -> EncodeView<'a> {
+    // SAFETY: the caller promises a description.
+    let job = unsafe { &*job };
+    let n = job.n.max(0) as usize;
+    // SAFETY: the caller promises that the numbers are there, in a tile, which starts at a multiple of 64 bytes.
+    let x = unsafe { slice::from_raw_parts(job.x, n) };
+    // SAFETY: the caller promises that the blocks are there, for this task alone.
+    let blocks = unsafe { slice::from_raw_parts_mut(job.out.cast::<[u8; 34]>(), n / 32) };
+    EncodeView { x, blocks }
 }
 
 /// Where rows start, and how far they lie apart.

@@ -5,10 +5,11 @@
 //! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many; `fours.rs` knows the block formats,
 //! `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
 
+use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
 
 mod few;
 mod fours;
@@ -19,7 +20,7 @@ mod vector;
 
 use vector::{N, V, add, ask_for, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, exps: None, halves: None };
+pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, encode, exps: None, halves: None };
 
 single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, mix 4 }
 

@@ -5,10 +5,11 @@
 //! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many; `fours.rs` knows the block formats,
 //! `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
 
+use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Exps, Halve, Halves, Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Encode, Exps, Halve, Halves, Mix, Product, Quantise, Table};
 
 mod amx;
 mod dots;
@@ -27,7 +28,8 @@ use amx::Unit;
 use fours::unit_bytes;
 use vector::{N, V, add, ask_for, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, exps: Some(exps), halves: None };
+pub(super) const TABLE: Table =
+    Table { single, quantised, quantise, mix, encode, exps: Some(exps), halves: None };
 
 /// With dot products of bfloat16 numbers.
 pub(super) const WITH_HALVES: Table =
@@ -150,12 +152,17 @@ const MANY: usize = 8;
 unsafe extern "C" fn mix_by_tiles(address: *const Mix) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::mix(address) }) else { return };
-    if job.v.storage != Storage::F16 || job.n_cols < MANY || job.p_row != size_of::<f32>() {
+    let has_tiles = matches!(job.v.storage, Storage::F16 | Storage::Q8_0);
+    if !has_tiles || job.n_cols < MANY || job.p_row != size_of::<f32>() {
         // SAFETY: as above.
         return unsafe { mix(address) };
     }
     // SAFETY: the table is asked for by a level that has tiles and the permission.
-    tiles::mixture(&unsafe { Unit::new() }, &job);
+    let unit = &unsafe { Unit::new() };
+    match job.v.storage {
+        Storage::F16 => tiles::mixture::<{ Storage::F16 as usize }>(unit, &job),
+        _ => tiles::mixture::<{ Storage::Q8_0 as usize }>(unit, &job),
+    }
 }
 
 /// Elements of rows that are short: those of attention.

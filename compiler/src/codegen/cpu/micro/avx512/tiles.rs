@@ -1,6 +1,6 @@
 //! Products and mixtures of bfloat16 numbers with the unit of tiles.
 //!
-//! In: rows of weights in any format, vectors in tiles; or rows of 16 bits and their factors. Out: sums added to what
+//! In: rows of weights in any format, vectors in tiles; or rows of a state and their factors. Out: sums added to what
 //! is there, 32 vectors by 32 rows at a time. A number in two parts is multiplied three times: both first parts, and
 //! each first part with the other's second; what the second parts would add is smaller than what is rounded away.
 
@@ -46,10 +46,10 @@ pub(super) fn product<const S: usize, const P: usize, const N: usize, const G: u
 /// Steps of 32 rows that are mixed at a time.
 const MIXED: usize = 4;
 
-/// All columns of a mixture of half-precision rows, whose factors are neighbours.
+/// All columns of a mixture of rows of 16 bits or blocks of 8, whose factors are neighbours.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn mixture(unit: &Unit, job: &MixView<'_>) {
+pub(super) fn mixture<const S: usize>(unit: &Unit, job: &MixView<'_>) {
     let mut panels = [Panels::<MIXED>::EMPTY; 2];
     let mut factors = [[[[[0; 64]; LINES]; MIXED]; SQUARE / LINES]; 2];
     for s in (0..job.n_rows).step_by(MIXED * STEP) {
@@ -68,7 +68,7 @@ pub(super) fn mixture(unit: &Unit, job: &MixView<'_>) {
             }
             for e in (0..job.n).step_by(SQUARE) {
                 let n = (job.n - e).min(SQUARE);
-                pairs(&mut panels, job, (s, n_rows), (e, n));
+                pairs::<S, MIXED>(&mut panels, job, (s, n_rows), (e, n));
                 let runs = PAIRS.map(|(p, v)| {
                     let tiles = [0, 1].map(|block| &factors[p][block][..n_steps]);
                     Run::new(tiles, &panels[v].steps[..n_steps])
