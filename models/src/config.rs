@@ -226,6 +226,14 @@ impl Config {
         self.experts.as_ref().filter(|_| !self.dense.contains(&layer))
     }
 
+    /// Elements of a row of what is cached.
+    pub fn cached_row(&self) -> usize {
+        match &self.family {
+            Family::Llama(grouped) | Family::Qwen3(grouped) => grouped.head,
+            Family::DeepSeek(latent) => latent.kv_lora + latent.rope,
+        }
+    }
+
     /// The same structure, small enough for the slow evaluator.
     #[must_use]
     pub fn shrunk(&self) -> Self {

@@ -107,8 +107,16 @@ impl Model {
     /// The sizes of a session's graphs.
     fn config_for(&self, settings: &Settings) -> Result<Config, Error> {
         let Settings { context, chunk, cache, scored } = *settings;
+        let path = self.checkpoint().files().next().map_or(Path::new(""), |(path, _)| path);
+        let (row, block) = (self.config.cached_row(), cache.block_len());
+        if row % block != 0 {
+            let what = format!(
+                "caches of {cache} have rows of a multiple of {block} elements, this model's have {row}; f16 and f32 \
+                 take any"
+            );
+            return Err(Error::input(path, Place::Whole, what));
+        }
         if !self.has_head && matches!(scored, Scored::Last | Scored::Best(_) | Scored::All) {
-            let path = self.checkpoint().files().next().map_or(Path::new(""), |(path, _)| path);
             let what = "expected a head for scores, found none: this model ends with vectors";
             return Err(Error::input(path, Place::Whole, what));
         }

@@ -36,7 +36,7 @@ fn senseless_flags_are_sentences() {
         ("run --top-p 0", "above 0"),
         ("run --min-p 1", "below 1"),
         ("run --repeat-penalty 0", "above 0"),
-        ("run --kv-type f64", "f32, f16"),
+        ("run --kv-type f64", "f32, f16, q8_0"),
         ("run --print-kernels=all", "table, plan, source"),
         ("run --device abacus", "auto, cpu"),
         ("run --target cuda-sm90", "--print-kernels"),

@@ -113,9 +113,13 @@ fn nothing_is_asked_for_and_nothing_comes() {
 
 #[test]
 fn precise_and_other_caches_are_possible() {
-    for more in
-        [&["--precise"][..], &["--kv-type", "f32"], &["--precise", "--kv-type", "f16"], &["--device", "cpu"]]
-    {
+    for more in [
+        &["--precise"][..],
+        &["--kv-type", "f32"],
+        &["--precise", "--kv-type", "f16"],
+        &["--kv-type", "q8_0"],
+        &["--device", "cpu"],
+    ] {
         let told = json(&[&["run", "-p", "Once upon a time", "-n", "4", "--json"], more].concat());
         assert_eq!(told["tokens"].as_array().map(Vec::len), Some(4), "{more:?}");
     }

@@ -1,8 +1,8 @@
 //! Hand-made cases: each names an idea that once failed or easily could.
 //!
 //! In: small graphs as text. Each is fused for every target, by price and by two seeds, for several values of its
-//! symbols, and every kernel must compute what it stands for, interpreted and compiled. The last test breaks kernels on purpose: the harness
-//! must notice.
+//! symbols, and every kernel must compute what it stands for, interpreted and compiled. The last test breaks kernels on
+//! purpose: the harness must notice.
 
 use fusebox_compiler::codegen::gpu::dialect::Language;
 use fusebox_compiler::fuse::hazard::protect;

@@ -5,7 +5,8 @@
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Pairing, Rope};
-use fusebox_models::load::Model;
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::{Model, Settings};
 use serde_json::{Value as Json, json};
 
 use crate::families::made::{Made, path};
@@ -45,6 +46,22 @@ fn refuses(made: &Made, architecture: &str, facts: &[(&str, Json, &str)]) {
         assert!(found.starts_with(&format!("key `{architecture}.{key}`: ")), "{key}: {found}");
         assert!(found.contains(expected), "{key}: {found}");
     }
+}
+
+#[test]
+fn caches_whose_rows_fill_no_blocks_are_a_sentence() {
+    let file = path("refused-caches.gguf");
+    dense().gguf(&file, "llama");
+    let model = Model::open(&file).unwrap();
+    let graphs = |cache| {
+        let settings = Settings { context: 32, chunk: 8, cache, scored: Scored::Last };
+        model.graphs(&settings).map_err(|error| error.to_string())
+    };
+    assert!(graphs(Format::F16).is_ok());
+    let error = graphs(Format::Q8_0).unwrap_err();
+    let what =
+        "caches of q8_0 have rows of a multiple of 32 elements, this model's have 16; f16 and f32 take any";
+    assert_eq!(error, format!("{}: {what}", file.display()));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
@@ -19,6 +20,7 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
 use crate::inference::recorded::{MODELS, errors_of, files, json, prompts, prompts_of};
+use crate::inference::{Run, relative_error};
 use crate::oracles;
 
 /// Twice what the processor may be off.
@@ -29,14 +31,19 @@ const MOST_TOKENS: usize = 3;
 
 /// A session on the first adapter; nothing, and a line that says so, where there is none.
 pub(super) fn session(path: &Path, scored: Scored) -> Option<Session> {
-    limited(path, scored, None).map(|session| session.unwrap_or_else(|error| panic!("{error}")))
+    limited(path, (scored, Format::F32), None)
+        .map(|session| session.unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// The same on a device that holds at most so many bytes.
 #[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
-fn limited(path: &Path, scored: Scored, limit: Option<usize>) -> Option<Result<Session, Error>> {
+fn limited(
+    path: &Path,
+    (scored, cache): (Scored, Format),
+    limit: Option<usize>,
+) -> Option<Result<Session, Error>> {
     let driver = Driver::open(Interface::Vulkan).map_err(|error| println!("skipped: {error}")).ok()?;
-    let settings = Settings { context: 256, chunk: 64, cache: Format::F32, scored };
+    let settings = Settings { context: 256, chunk: 64, cache, scored };
     let options = Options::for_target(Target::named("vulkan").unwrap());
     let model = Model::open(path).unwrap_or_else(|error| panic!("{error}"));
     let device = Box::new(GraphicsDevice::new(driver, limit, silent()));
@@ -55,6 +62,21 @@ fn the_default_model_answers_on_a_gpu_as_it_was_recorded() {
 }
 
 #[test]
+fn caches_of_8_bits_are_the_same_on_a_gpu() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let Some(session) = limited(&path, (Scored::Last, Format::Q8_0), None) else { return };
+    let mut session = session.unwrap_or_else(|error| panic!("{error}"));
+    let mut run = Run::new(Numbers::Single);
+    run.settings.cache = Format::Q8_0;
+    let mut own = run.open(&path);
+    for tokens in [&[3, 14, 15, 92, 65][..], &[35], &[89]] {
+        let error = relative_error(session.feed(tokens).unwrap(), own.feed(tokens).unwrap());
+        println!("{error:.1e}");
+        assert!(error <= 1e-3, "{error:e}");
+    }
+}
+
+#[test]
 fn memory_that_does_not_suffice_is_a_sentence_and_nothing_is_lost() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
     let Some(session) = session(&path, Scored::Best(1)) else { return };
@@ -64,11 +86,13 @@ fn memory_that_does_not_suffice_is_a_sentence_and_nothing_is_lost() {
     assert!(needed.bytes() < needed.weights + needed.state + 2 * plans[1].arena_bytes.max(1 << 20));
     drop(session);
     for limit in [0, needed.weights, needed.weights + needed.state] {
-        let error = limited(&path, Scored::Best(1), Some(limit)).unwrap().err().unwrap().to_string();
+        let error =
+            limited(&path, (Scored::Best(1), Format::F32), Some(limit)).unwrap().err().unwrap().to_string();
         let free = format!("{:.1} MiB is free", limit as f64 / f64::from(1 << 20));
         assert!(error.starts_with("a program needs ") && error.ends_with(&free), "{error}");
     }
-    let mut session = limited(&path, Scored::Best(1), Some(needed.bytes() + (1 << 20))).unwrap().unwrap();
+    let limit = Some(needed.bytes() + (1 << 20));
+    let mut session = limited(&path, (Scored::Best(1), Format::F32), limit).unwrap().unwrap();
     session.feed(&[3, 14]).unwrap();
     assert_eq!(session.footprint().bytes(), needed.bytes());
 }

@@ -410,6 +410,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_a_state_are_whole_blocks_of_a_format_that_is_written() {
+        let state = |n: i64, format| {
+            let shape = ty(&[("s", 32), ("d", n)]).shape;
+            infer(&Op::State { name: "k".into(), shape, format }, &[]).map_err(|misfit| misfit.to_string())
+        };
+        assert_eq!(state(64, Format::Q8_0), Ok(ty(&[("s", 32), ("d", 64)])));
+        assert_eq!(
+            state(48, Format::Q8_0),
+            Err("rows of [s:32, d:48] do not fill blocks of q8_0: the last axis must have a multiple of 32 elements"
+                .to_owned())
+        );
+        assert_eq!(
+            state(64, Format::Q4_0),
+            Err("a state cannot be stored as q4_0; f32, f16, bf16, i32 and q8_0 are possible".to_owned())
+        );
+    }
+
+    #[test]
     fn splits_and_merges_are_each_others_inverse() {
         let x = ty(&[("t", 2), ("d", 12)]);
         let into = ty(&[("h", 3), ("e", 4)]).shape;

@@ -174,10 +174,11 @@ symbol T in 1..8 near 1
 ";
 
     /// One line for each operation and form of an operation, to stand behind `HEAD`.
-    pub(in crate::graph) const LINES: [&str; 33] = [
+    pub(in crate::graph) const LINES: [&str; 34] = [
         "input z : i32[]",
         "weight w : int8.g64[v:10, d:64]",
         "state s : f16[s:4096, h:2]",
+        "state s : q8_0[s:4096, h:64]",
         "const 1e-5",
         "const -3 : i32",
         "const 3.0",

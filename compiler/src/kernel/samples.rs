@@ -3,8 +3,8 @@
 //! Each is exactly as `print` writes it, verifies without complaint, and is run against literal numbers in
 //! `run/tests.rs`.
 
-pub(crate) const ALL: [&str; 7] =
-    [MAP, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, TWO_PARTS, ODD_NAMES];
+pub(crate) const ALL: [&str; 8] =
+    [MAP, BLOCKS, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, TWO_PARTS, ODD_NAMES];
 
 /// Thirteen elements in blocks of four: the last block has one.
 pub(crate) const MAP: &str = r#"kernel "scale x" map
@@ -16,6 +16,22 @@ part
   grid d0
   for d1
     @1[d1] = add(mul(@0[d1], 2.0), 0.5)
+"#;
+
+/// Two rows that become blocks: each task rounds half of both.
+pub(crate) const BLOCKS: &str = r#"kernel "round x" map
+  read @0 x : f32[r:2, d:64]
+  write @1 y : q8_0[r:2, d:64]
+part
+  tile tile0 : f32[2, 32]
+  var d0 in blocks of 32 step 32 from 0 to 64
+  var r1 in 0..2
+  var d2 within d0
+  grid d0
+  for r1, d2
+    tile0[r1, -d0+d2] = neg(@0[r1, d2])
+  for r1, d2
+    @1[r1, d2] = tile0[r1, -d0+d2]
 "#;
 
 /// The mean of squares of each row that is there.

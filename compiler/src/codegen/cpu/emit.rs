@@ -4,8 +4,8 @@
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them. Code for a whole nest, where there is
-//! a faster form, belongs in `nest`: `product.rs`, `exps.rs` and `vector.rs` have one, `blocks.rs` the only one; `skip.rs` finds rounds to leave
-//! out.
+//! a faster form, belongs in `nest`: `product.rs`, `exps.rs` and `vector.rs` have one, and `blocks.rs` the only one;
+//! `skip.rs` finds rounds to leave out.
 
 use std::collections::BTreeMap;
 

@@ -41,6 +41,13 @@ fn a_map_reaches_every_element_of_a_ragged_block() {
 }
 
 #[test]
+fn what_is_stored_in_blocks_is_rounded_for_each_block() {
+    let x: Vec<f32> = (0..128).map(|i| [127.0, -0.6, 1.5, 0.0][i % 4] * [1.0, 2.0][i / 32 % 2]).collect();
+    let y: Vec<f32> = (0..128).map(|i| [-127.0, 1.0, -2.0, 0.0][i % 4] * [1.0, 2.0][i / 32 % 2]).collect();
+    assert_eq!(result(samples::BLOCKS, &[], &[float(&x), float(&[0.0; 128])]), Ok(float(&y)));
+}
+
+#[test]
 fn rows_that_are_not_there_stay_as_they_are() {
     let x = float(&[1.0, 2.0, 2.0, 0.0, 3.0, 0.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0]);
     let y = || float(&[-1.0; 4]);

@@ -76,8 +76,11 @@ impl Checker<'_> {
         {
             self.complain(format!("stores to {}, which is for reading", place_text(nest.target)));
         }
+        let n_complaints = self.complaints.len();
         self.element(nest.target, &nest.at, Some(nest.target));
-        if let Some(format) = nest.blocks(self.kernel)
+        // Only of indices that are sound can more be asked.
+        if self.complaints.len() == n_complaints
+            && let Some(format) = nest.blocks(self.kernel)
             && !self.fills_blocks(nest, format.block_len() as i64)
         {
             let place = place_text(nest.target);
@@ -87,7 +90,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether the innermost loop runs through neighbours in both places, and through whole blocks of what it stores to.
+    /// Whether the innermost loop runs through neighbours in both places, and through whole blocks of the target.
     fn fills_blocks(&self, nest: &Nest, block: i64) -> bool {
         let (Some(var), None) = (nest.loops.last(), &nest.fold) else { return false };
         let Expr::Load { from: Place::Tile(_), at } = &nest.exprs[nest.value] else { return false };

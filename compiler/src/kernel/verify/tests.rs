@@ -33,7 +33,12 @@ fn buffers_tiles_and_ranges_that_do_not_fit() {
         "[e:3, d:33]",
         "buffer @1: its elements do not fill blocks of q8_0, whole blocks are needed",
     );
-    check(samples::MAP, "f16[d:13]", "q8_0[d:32]", "buffer @1: q8_0 cannot be written, an element type can");
+    check(
+        samples::MAP,
+        "f16[d:13]",
+        "q4_0[d:32]",
+        "buffer @1: q4_0 cannot be written, an element type or q8_0 can",
+    );
     check(samples::MATRIX_VECTOR, "f32[32]", "f32[0]", &format!("part 0: tile0: {positive} 2^24"));
     check(samples::MAP, "step 4", "step 0", "part 0: d0: steps and blocks must be from 1 up");
     check(
@@ -106,6 +111,19 @@ fn accesses_that_leave_their_place() {
         "lookup(@1[0, 0], 4)",
         "part 0, @2[t0, d1]: a lookup in @1, which must hold i32",
     );
+}
+
+#[test]
+fn blocks_are_stored_whole_and_from_tiles() {
+    let whole = |at: &str| {
+        format!("part 0, @1{at}: stores to @1 other than by copying whole blocks of q8_0 from a tile")
+    };
+    check(samples::BLOCKS, "= tile0[r1, -d0+d2]", "= neg(tile0[r1, -d0+d2])", &whole("[r1, d2]"));
+    check(samples::BLOCKS, "= tile0[r1, -d0+d2]", "= @0[r1, d2]", &whole("[r1, d2]"));
+    check(samples::BLOCKS, "for r1, d2\n    @1", "for d2, r1\n    @1", &whole("[r1, d2]"));
+    check(samples::BLOCKS, "@1[r1, d2]", "@1[r1, -d0+d2+16]", &whole("[r1, -d0+d2+16]"));
+    check(samples::BLOCKS, "@1[r1, d2]", "@1[r1, 2*d0-d2+31]", &whole("[r1, 2*d0-d2+31]"));
+    check(samples::BLOCKS, "blocks of 32", "blocks of 31", &whole("[r1, d2]"));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! In: the address of a [`Product`], a [`Picked`], a [`Quantise`], a [`Halve`], a [`Mix`], [`Exps`] or an [`Encode`],
 //! filled in by generated code: addresses, strides, sizes.
-//! Out: sums added to what is there, rows of 8-bit numbers, or blocks of a format. Strides are not negative, sizes may be zero or less.
+//! Out: sums added to what is there, rows of 8-bit numbers, or blocks of a format. Strides are not negative, sizes may
+//! be zero or less.
 //! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
 //! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.
 //!

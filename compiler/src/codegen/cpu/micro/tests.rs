@@ -219,10 +219,13 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
 fn mixtures_of_odd_sizes_are_those_of_double_precision() {
     let mut noise = Noise(11);
     for level in levels() {
-        for format in [Format::F32, Format::F16, Format::BF16] {
-            for (n_rows, n_cols, n) in
-                [(1, 1, 1), (3, 2, 16), (64, 5, 128), (7, 17, 77), (5, 3, 40), (64, 32, 128), (150, 40, 70)]
-            {
+        for format in [Format::F32, Format::F16, Format::BF16, Format::Q8_0] {
+            let odd = [(1, 1, 1), (7, 17, 77), (5, 3, 40), (3, 2, 16), (150, 40, 70)];
+            let whole = [(64, 5, 128), (64, 32, 128), (3, 2, 32), (33, 9, 320), (70, 1, 544)];
+            for (n_rows, n_cols, n) in odd.into_iter().chain(whole) {
+                if n % format.block_len() != 0 {
+                    continue;
+                }
                 let v = weight(format, n_rows * n, &mut noise);
                 let decoded = format.decode_all(&v, n_rows * n).unwrap();
                 let p: Vec<f32> = (0..n_rows * n_cols).map(|_| noise.float()).collect();
@@ -261,6 +264,28 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn blocks_are_those_of_the_format() {
+    let mut noise = Noise(17);
+    let mut x: Vec<f32> = (0..32 * 50).map(|_| noise.float()).collect();
+    x[..32].fill(0.0);
+    for (i, x) in x[32..160].iter_mut().enumerate() {
+        // Halves of steps, which go away from zero; and blocks so small that their scale is none.
+        *x = if i < 64 { (i as f32 - 31.5) * 2.0 + 64.0 } else { 1e-30 * i as f32 };
+    }
+    (x[170], x[210]) = (65504.0 * 127.0, f32::NAN);
+    let mut expected = vec![0; 34 * 50];
+    Format::Q8_0.encode(&x, &mut expected).unwrap();
+    for level in levels() {
+        let mut out = vec![0xa5_u8; 34 * 50 + 1];
+        let job = Encode { x: x.as_ptr(), out: out.as_mut_ptr(), n: x.len() as i64 };
+        // SAFETY: the description is of the numbers above.
+        unsafe { (table(level).encode)(&raw const job) };
+        assert_eq!(out.pop(), Some(0xa5));
+        assert_eq!(out, expected, "{level}");
     }
 }
 
