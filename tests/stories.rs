@@ -177,7 +177,7 @@ fn stored_bytes(graph: &Graph) -> [f64; 3] {
                 bytes[usize::from(name.ends_with("_exps"))] += n_bytes;
             }
             Op::State { shape, format, .. } => {
-                bytes[2] += shape.max_len() as f64 * format.bytes_per_element()
+                bytes[2] += shape.max_len() as f64 * format.bytes_per_element();
             }
             _ => {}
         }

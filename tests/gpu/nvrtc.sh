@@ -32,3 +32,5 @@ for block in qwen3-0.6b qwen3-8b llama-3.2-1b qwen3-30b-a3b deepseek-v2-lite glm
 done
 printf 'the default model: '
 check --no-spills=sm_90a run
+printf 'the default model, caches of 8 bits: '
+check --no-spills=sm_90a run --kv-type q8_0
