@@ -16,10 +16,6 @@ macro_rules! single_forms {
         /// Elements from which on rows go one after another: memory comes fastest in one stream.
         const LONG: usize = 512;
 
-        /// Rows of blocks, and elements of each, that are unpacked at a time to be mixed.
-        const FEW_ROWS: usize = 16;
-        const PIECE: usize = 256;
-
         /// How far ahead of a row memory is asked for, in bytes.
         const AHEAD: usize = 8192;
 
@@ -94,8 +90,22 @@ macro_rules! single_forms {
             match S {
                 0 => load(w[at * 4..].first_chunk().expect("within k")),
                 1 => wide_f16(w[at * 2..].first_chunk().expect("within k")),
-                _ => wide_bf16(w[at * 2..].first_chunk().expect("within k")),
+                2 => wide_bf16(w[at * 2..].first_chunk().expect("within k")),
+                _ => wide_bytes(w[at / 32 * 34..].first_chunk().expect("within k"), at % 32),
             }
+        }
+
+        /// `N` elements of a block of 8-bit numbers.
+        #[inline]
+        $(#[$attr])*
+        fn wide_bytes(block: &[u8; 34], at: usize) -> V {
+            let numbers: &[u8; N] = block[2 + at..].first_chunk().expect("within a block");
+            let mut wide = [0.0; N];
+            for i in 0..N {
+                wide[i] = f32::from(numbers[i].cast_signed());
+            }
+            let scale = splat(widened(u16::from_le_bytes([block[0], block[1]])));
+            fma(load(bytes_of(&wide).first_chunk().expect("as many")), scale, zero())
         }
 
         /// One element of a row.
@@ -228,13 +238,12 @@ macro_rules! single_forms {
             c: usize,
             at: usize,
         ) -> usize {
-            let bytes = if S == 0 { 4 } else { 2 };
             let mut sums = [[zero(); E]; C];
             for s in 0..job.n_rows {
-                let v = &job.v.row(s).bytes[at * bytes..][..E * N * bytes];
+                let v = job.v.row(s).bytes;
                 let mut vs = [zero(); E];
                 for e in 0..E {
-                    vs[e] = wide::<S>(v, e * N);
+                    vs[e] = wide::<S>(v, at + e * N);
                 }
                 for i in 0..C {
                     let p = job.p[(c + i) * job.p_col + s * job.p_row..].first_chunk().expect("a factor");
@@ -298,29 +307,8 @@ macro_rules! single_forms {
                 Storage::F32 => mix_of::<0>(&job),
                 Storage::F16 => mix_of::<1>(&job),
                 Storage::BF16 => mix_of::<2>(&job),
-                Storage::Q8_0 => mix_blocks(&job),
+                Storage::Q8_0 => mix_of::<3>(&job),
                 _ => unreachable!("no state is stored so"),
-            }
-        }
-
-        /// A mixture of rows of blocks, of which a few are unpacked at a time.
-        #[inline]
-        $(#[$attr])*
-        fn mix_blocks(job: &MixView<'_>) {
-            let mut room = [[0.0; PIECE]; FEW_ROWS];
-            for e in (0..job.n).step_by(PIECE) {
-                let n = PIECE.min(job.n - e);
-                for s in (0..job.n_rows).step_by(FEW_ROWS) {
-                    let n_rows = FEW_ROWS.min(job.n_rows - s);
-                    for i in 0..n_rows {
-                        let blocks = job.v.row(s + i);
-                        let outs = room[i].as_chunks_mut::<32>().0;
-                        for (idx, out) in outs.iter_mut().take(n / 32).enumerate() {
-                            blocks.decode(Storage::Q8_0, e / 32 + idx, out);
-                        }
-                    }
-                    mix_of::<0>(&job.unpacked((s, n_rows), (e, n), &room));
-                }
             }
         }
 

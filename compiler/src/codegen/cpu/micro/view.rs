@@ -243,21 +243,6 @@ pub(super) struct MixView<'a> {
     pub(super) n: usize,
 }
 
-impl MixView<'_> {
-    /// The same of some rows and some elements, of rows that were unpacked to so many numbers each.
-    pub(super) fn unpacked<'b, const N: usize>(
-        &'b self,
-        (s, n_rows): (usize, usize),
-        (e, n): (usize, usize),
-        rows: &'b [[f32; N]],
-    ) -> MixView<'b> {
-        let bytes = bytes_of(rows.as_flattened());
-        let v = Weights { storage: Storage::F32, bytes, row: 4 * N, row_bytes: 4 * n, ..self.v };
-        let out = Out { start: self.out.start.wrapping_add(e), n_cols: n, ..self.out };
-        MixView { v, p: &self.p[s * self.p_row..], out, n_rows, n, ..*self }
-    }
-}
-
 /// Numbers that become blocks, with their memory.
 pub(super) struct EncodeView<'a> {
     pub(super) x: &'a [f32],
