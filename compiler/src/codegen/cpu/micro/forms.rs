@@ -7,7 +7,8 @@
 //! once.
 
 /// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals` (of four) and
-/// `lanes` of vectors `V`, and `ask_for`, which asks for memory behind the start of a piece.
+/// `lanes` of vectors `V`, and `ask_ahead`, which asks for what comes behind
+/// a piece.
 macro_rules! single_forms {
     ($(#[$attr:meta])* tile $rows:literal by $cols:literal, mix $mixed:literal) => {
         /// Elements of a row that are unpacked at a time.
@@ -15,9 +16,6 @@ macro_rules! single_forms {
 
         /// Elements from which on rows go one after another: memory comes fastest in one stream.
         const LONG: usize = 512;
-
-        /// How far ahead of a row memory is asked for, in bytes.
-        const AHEAD: usize = 8192;
 
         /// Sums of products of `R` rows with `C` vectors, with `U` sums each.
         #[inline]
@@ -39,14 +37,14 @@ macro_rules! single_forms {
             let mut sums = [[[zero(); U]; C]; R];
             let n_steps = k / (N * U);
             for step in 0..n_steps {
+                if R == 1 {
+                    ask_ahead(&w[0][step * U * N * bytes..][..U * N * bytes]);
+                }
                 for u in 0..U {
                     let at = (step * U + u) * N;
                     let mut xs = [zero(); C];
                     for c in 0..C {
                         xs[c] = load(x[c][at * 4..].first_chunk().expect("within k"));
-                    }
-                    if R == 1 {
-                        ask_for(w[0], at * bytes + AHEAD);
                     }
                     for r in 0..R {
                         let w = wide::<S>(w[r], at);

@@ -13,6 +13,8 @@ use crate::codegen::cpu::level::Level;
 use crate::tensor::quant::Format;
 
 #[cfg(target_arch = "x86_64")]
+mod asking;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;

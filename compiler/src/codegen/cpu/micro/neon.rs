@@ -56,7 +56,7 @@ fn wide_f16(x: &[u8; 2 * N]) -> V {
 
 /// The processor finds out by itself what is needed next.
 #[inline(always)]
-fn ask_for(_piece: &[u8], _n_bytes: usize) {}
+fn ask_ahead(_piece: &[u8]) {}
 
 #[inline]
 #[target_feature(enable = "neon")]

@@ -10,18 +10,16 @@ use std::arch::x86_64::{
     _mm256_zextps128_ps256,
 };
 
+use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx2::fours::{
     Group, factor_and_offset, factors, four, has_offsets, offsets, small, unit_groups,
 };
 use crate::codegen::cpu::micro::avx2::vector::{
-    N, V, add, ask_for, fma, load_bytes, load_four, load_four_twice, splat, totals, zero,
+    N, V, add, fma, load_bytes, load_four, load_four_twice, splat, totals, zero,
 };
 use crate::codegen::cpu::micro::rounding::Rounded;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::ProductView;
-
-/// How far ahead of what is multiplied memory is asked for, in bytes.
-const AHEAD: usize = 8192;
 
 /// Rows whose sums are added up together.
 const ROWS: usize = 4;
@@ -99,9 +97,7 @@ fn units<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [F
     let n_halves = const { unit_groups(Storage::ALL[S]) / 4 };
     let (mut sums, mut others) = ([zero(); C], [_mm_setzero_ps(); C]);
     for (i, unit) in units.iter().enumerate() {
-        for line in 0..B.div_ceil(64) {
-            ask_for(unit, 64 * line + AHEAD);
-        }
+        ask_ahead(unit);
         for half in 0..n_halves {
             let at = n_halves * i + half;
             let a = factors::<S>(unit, half, row, at);

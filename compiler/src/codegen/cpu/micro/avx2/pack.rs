@@ -6,10 +6,11 @@
 
 use std::arch::x86_64::{__m256i, _mm256_castps_si256, _mm256_set_m128, _mm256_setzero_si256};
 
+use crate::codegen::cpu::micro::asking::ask_for;
 use crate::codegen::cpu::micro::avx2::fours::{
     factor_and_offset, factors, four, offsets, small, unit_bytes, unit_groups,
 };
-use crate::codegen::cpu::micro::avx2::vector::{ask_for, store_bytes, transposed};
+use crate::codegen::cpu::micro::avx2::vector::{store_bytes, transposed};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::ProductView;
 

@@ -3,13 +3,12 @@
 //! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder but for `mod.rs`.
 
 use std::arch::x86_64::{
-    __m128, __m128i, __m256, __m256i, _MM_HINT_T0, _mm_add_ps, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_ps,
-    _mm_loadu_si128, _mm_prefetch, _mm_storeu_ps, _mm256_add_ps, _mm256_broadcastsi128_si256,
-    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
-    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_permute2x128_si256, _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-    _mm256_storeu_si256, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32,
-    _mm256_unpacklo_epi64,
+    __m128, __m128i, __m256, __m256i, _mm_add_ps, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_ps, _mm_loadu_si128,
+    _mm_storeu_ps, _mm256_add_ps, _mm256_broadcastsi128_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permute2x128_si256, _mm256_set1_ps, _mm256_setzero_ps,
+    _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
+    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
 };
 
 /// Numbers of a vector.
@@ -76,14 +75,6 @@ pub(super) fn load_twice(x: &[u8; 16]) -> __m256i {
 pub(super) fn store_bytes(a: __m256i, out: &mut [u8; 32]) {
     // SAFETY: the array is as long as the vector.
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), a) }
-}
-
-/// Asks for the memory so many bytes behind the start of a piece.
-#[inline]
-#[target_feature(enable = "sse")]
-pub(super) fn ask_for(piece: &[u8], n_bytes: usize) {
-    // Asking reads nothing, so any address will do.
-    _mm_prefetch::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(n_bytes).cast());
 }
 
 #[inline]

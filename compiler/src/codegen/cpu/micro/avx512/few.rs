@@ -14,18 +14,16 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
+use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, factors, four, k_factors, moved, offsets, order, unit_groups,
 };
 use crate::codegen::cpu::micro::avx512::vector::{
-    EVEN, ODD, V, add, ask_for, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
+    EVEN, ODD, V, add, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
 };
 use crate::codegen::cpu::micro::rounding::Rounded;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
-
-/// How far ahead of what is multiplied memory is asked for, in bytes.
-const AHEAD: usize = 8192;
 
 /// Rows whose sums are added up together.
 const ROWS: usize = 4;
@@ -33,31 +31,50 @@ const ROWS: usize = 4;
 /// Vectors for which unpacking a weight into panels takes longer than it saves.
 pub(super) const FEW: usize = 4;
 
+/// Some vectors, and what belongs to them.
+struct Vectors<'a, const C: usize> {
+    numbers: [&'a [u8]; C],
+    excess: [&'a [u8]; C],
+    scales: [&'a [u8]; C],
+    sums: [&'a [u8]; C],
+    halves: [&'a [u8]; C],
+}
+
 /// Up to [`FEW`] vectors with all rows, `B` bytes of a row at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
-    for r in (0..job.n_rows).step_by(ROWS) {
-        match job.n_cols {
-            1 => some::<S, B, 1>(job, r),
-            2 => some::<S, B, 2>(job, r),
-            3 => some::<S, B, 3>(job, r),
-            _ => some::<S, B, FEW>(job, r),
-        }
+    match job.n_cols {
+        1 => rows::<S, B, 1>(job),
+        2 => rows::<S, B, 2>(job),
+        3 => rows::<S, B, 3>(job),
+        _ => rows::<S, B, FEW>(job),
     }
 }
 
-/// Adds the products of a few rows with `C` vectors.
+/// All rows with `C` vectors.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r: usize) {
+fn rows<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>) {
+    let mut x =
+        Vectors { numbers: [&[]; C], excess: [&[]; C], scales: [&[]; C], sums: [&[]; C], halves: [&[]; C] };
+    for c in 0..C {
+        let own = Rounded::new(job.x.get(c), job.k);
+        (x.numbers[c], x.excess[c]) = (own.numbers, own.excess);
+        (x.scales[c], x.sums[c], x.halves[c]) = (own.scales, own.sums, own.halves);
+    }
+    for r in (0..job.n_rows).step_by(ROWS) {
+        some::<S, B, C>(job, &x, r);
+    }
+}
+
+/// Adds the products of a few rows.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, x: &Vectors<'_, C>, r: usize) {
     let n_groups = const { unit_groups(Storage::ALL[S]) };
     let done = job.k / 32 / n_groups * n_groups;
     let n = ROWS.min(job.n_rows - r);
-    let mut x = [Rounded::new(job.x.get(0), job.k); C];
-    for j in 1..C {
-        x[j] = Rounded::new(job.x.get(j), job.k);
-    }
     let mut sums = [[zero(); ROWS]; C];
     for i in 0..n {
         let row = job.w.row(r + i);
@@ -69,8 +86,9 @@ fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r
     for j in 0..C {
         job.out.add_down(r, j, &totals(sums[j])[..n]);
         if done < job.k / 32 {
+            let x = Rounded::new(job.x.get(j), job.k);
             for i in 0..n {
-                job.out.add(r + i, j, rest::<S>(&job.w.row(r + i), x[j], done..job.k / 32));
+                job.out.add(r + i, j, rest::<S>(&job.w.row(r + i), x, done..job.k / 32));
             }
         }
     }
@@ -79,16 +97,16 @@ fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r
 /// A row of small blocks, four at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn small<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [Rounded<'_>; C]) -> [V; C] {
+fn small<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &Vectors<'_, C>) -> [V; C] {
     let storage = const { Storage::ALL[S] };
     let units = row.bytes.as_chunks::<B>().0;
-    let numbers = pieces::<C, 128>(x, |x| x.numbers, units.len());
-    let excess = pieces::<C, 128>(x, |x| x.excess, units.len());
-    let scales = pieces::<C, 16>(x, |x| x.scales, units.len());
-    let totals = pieces::<C, 16>(x, |x| x.sums, units.len());
+    let numbers = pieces::<C, 128>(&x.numbers, units.len());
+    let excess = pieces::<C, 128>(&x.excess, units.len());
+    let scales = pieces::<C, 16>(&x.scales, units.len());
+    let totals = pieces::<C, 16>(&x.sums, units.len());
     let (mut products, mut others) = ([[zero(); 2]; C], [_mm_setzero_ps(); C]);
     for (at, unit) in units.iter().enumerate() {
-        ask(unit);
+        ask_ahead(unit);
         let own = factors::<S>(unit, row, at);
         // What weights are moved up by is an offset as well.
         let added = if storage.has_offsets() { offsets::<S>(unit) } else { own };
@@ -124,18 +142,18 @@ fn small<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [R
 /// A row of large blocks.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [Rounded<'_>; C]) -> [V; C] {
+fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &Vectors<'_, C>) -> [V; C] {
     let storage = const { Storage::ALL[S] };
     let is_q6_k = matches!(storage, Storage::Q6K);
     let units = row.bytes.as_chunks::<B>().0;
-    let numbers = pieces::<C, 256>(x, |x| x.numbers, units.len());
-    let excess = pieces::<C, 256>(x, |x| x.excess, units.len());
-    let scales = pieces::<C, 32>(x, |x| x.scales, units.len());
-    let totals = pieces::<C, 32>(x, |x| x.sums, units.len());
-    let halves = pieces::<C, 64>(x, |x| x.halves, units.len());
+    let numbers = pieces::<C, 256>(&x.numbers, units.len());
+    let excess = pieces::<C, 256>(&x.excess, units.len());
+    let scales = pieces::<C, 32>(&x.scales, units.len());
+    let totals = pieces::<C, 32>(&x.sums, units.len());
+    let halves = pieces::<C, 64>(&x.halves, units.len());
     let (mut products, mut others) = ([[zero(); 2]; C], [zero(); C]);
     for (at, unit) in units.iter().enumerate() {
-        ask(unit);
+        ask_ahead(unit);
         let own = k_factors::<S>(unit);
         let (first, second) = (four::<S>(unit, 0), four::<S>(unit, 1));
         for c in 0..C {
@@ -171,14 +189,10 @@ fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [R
 
 /// What belongs to each of so many units of every vector: slices of one length, so that it is checked once.
 #[inline(always)]
-fn pieces<'a, const C: usize, const L: usize>(
-    x: [Rounded<'a>; C],
-    of: fn(Rounded<'a>) -> &'a [u8],
-    n: usize,
-) -> [&'a [[u8; L]]; C] {
-    let mut all = [&of(x[0]).as_chunks::<L>().0[..n]; C];
-    for c in 1..C {
-        all[c] = &of(x[c]).as_chunks::<L>().0[..n];
+fn pieces<'a, const C: usize, const L: usize>(of: &[&'a [u8]; C], n: usize) -> [&'a [[u8; L]]; C] {
+    let mut all = [&[[0; L]][..0]; C];
+    for c in 0..C {
+        all[c] = &of[c].as_chunks::<L>().0[..n];
     }
     all
 }
@@ -188,15 +202,6 @@ fn pieces<'a, const C: usize, const L: usize>(
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn load_eight(x: &[u8; 32]) -> V {
     _mm512_castps256_ps512(_mm256_castsi256_ps(load_half(x)))
-}
-
-/// Asks for what comes later.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn ask(unit: &[u8]) {
-    for line in 0..unit.len().div_ceil(64) {
-        ask_for(unit, 64 * line + AHEAD);
-    }
 }
 
 /// The factors of the lanes of the `P`-th 64 elements of a unit.

@@ -6,8 +6,8 @@
 
 use std::arch::x86_64::{
     __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_set_epi32, _mm_set1_ps,
-    _mm_setr_epi16, _mm_setr_ps, _mm_unpacklo_epi32, _mm256_mask_blend_epi16, _mm256_set1_epi16,
-    _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castsi256_si512, _mm512_cvtepi8_epi32,
+    _mm_setr_ps, _mm_unpacklo_epi32, _mm256_mask_blend_epi16, _mm256_set1_epi16, _mm512_add_epi8,
+    _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castsi256_si512, _mm512_cvtepi8_epi32,
     _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_inserti64x4, _mm512_mask_add_epi8,
     _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64,
     _mm512_setzero_si512, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srlv_epi16, _mm512_ternarylogic_epi64,
@@ -257,9 +257,10 @@ pub(super) fn offsets<const S: usize>(unit: &[u8]) -> __m128 {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
     let n_bytes = const { Storage::ALL[S].block().1 };
-    // One by one: vectors that overlap those of the numbers would be taken apart again by the compiler.
-    let half = |i: usize| i16::from_le_bytes([unit[i * n_bytes + at], unit[i * n_bytes + at + 1]]);
-    _mm_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), 0, 0, 0, 0))
+    // Put together as one whole number: putting them into a vector one by one takes units that multiply.
+    let half = |i: usize| u64::from(u16::from_le_bytes([unit[i * n_bytes + at], unit[i * n_bytes + at + 1]]));
+    let all = half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48;
+    _mm_cvtph_ps(_mm_cvtsi64_si128(all.cast_signed()))
 }
 
 /// What belongs to the groups of a large block: what multiplies each eighth and what is taken from it, or

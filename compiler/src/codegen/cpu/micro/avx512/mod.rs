@@ -5,6 +5,7 @@
 //! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many; `fours.rs` knows the block formats,
 //! `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
 
+use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
@@ -26,7 +27,7 @@ mod vector;
 
 use amx::Unit;
 use fours::unit_bytes;
-use vector::{N, V, add, ask_for, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
+use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
 pub(super) const TABLE: Table =
     Table { single, quantised, quantise, mix, encode, exps: Some(exps), halves: None };

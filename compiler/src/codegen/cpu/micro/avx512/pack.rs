@@ -9,10 +9,11 @@ use std::arch::x86_64::{
     _mm512_srli_epi32,
 };
 
+use crate::codegen::cpu::micro::asking::ask_for;
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, four, k_factors, order, raised, unit_bytes, unit_groups,
 };
-use crate::codegen::cpu::micro::avx512::vector::{ask_for, store_bytes, transposed};
+use crate::codegen::cpu::micro::avx512::vector::{store_bytes, transposed};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
 

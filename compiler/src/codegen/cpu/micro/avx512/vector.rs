@@ -3,13 +3,13 @@
 //! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512, __m512bh, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch,
-    _mm256_loadu_si256, _mm256_storeu_si256, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd,
-    _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpackhi_pd,
-    _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m128i, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
+    _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps, _mm512_cvtepu16_epi32,
+    _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4,
+    _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -77,14 +77,6 @@ pub(super) fn store_bytes(a: __m512i, out: &mut [u8; 64]) {
 pub(super) fn store_half(a: __m256i, out: &mut [u8; 32]) {
     // SAFETY: the array is as long as the vector.
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), a) }
-}
-
-/// Asks for the memory so many bytes behind the start of a piece.
-#[inline]
-#[target_feature(enable = "sse")]
-pub(super) fn ask_for(piece: &[u8], n_bytes: usize) {
-    // Asking reads nothing, so any address will do.
-    _mm_prefetch::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(n_bytes).cast());
 }
 
 #[inline]
