@@ -60,12 +60,10 @@ impl Emitter<'_> {
         let is_none = self.equals(d, zero);
         let inverse = self.writer.select(is_none, zero, inverse);
 
-        let words = place(format, n_elements, What::Elements).0 / 4;
+        let first_word = place(format, n_elements, What::Elements).0 / 4;
         let n_words = constant(format.block_len() as i64 / WORD);
-        let words = {
-            let start = self.writer.mul(block, n_words);
-            self.writer.add(start, constant(words as i64))
-        };
+        let start = self.writer.mul(block, n_words);
+        let words = self.writer.add(start, constant(first_word as i64));
         self.counted(constant(0), n_words, constant(1), |emitter, number| {
             let mut word = constant(0);
             for byte in 0..WORD {

@@ -133,6 +133,7 @@ unsafe extern "C" fn by_tiles(job: *const Product) {
         Storage::F16 => tiles::product::<{ Storage::F16 as usize }, 2, 32, 0>(unit, &job),
         Storage::BF16 => tiles::product::<{ Storage::BF16 as usize }, 1, 32, 0>(unit, &job),
         // Each format has code of its own.
+        Storage::Q8_0 if job.k <= SHORT => tiles::product::<{ Storage::Q8_0 as usize }, 1, 4, 4>(unit, &job),
         Storage::Q8_0 => tiles::product::<{ Storage::Q8_0 as usize }, 1, 32, 8>(unit, &job),
         Storage::Q4_0 => tiles::product::<{ Storage::Q4_0 as usize }, 1, 32, 8>(unit, &job),
         Storage::Int8 => tiles::product::<{ Storage::Int8 as usize }, 1, 32, 8>(unit, &job),
