@@ -1,7 +1,8 @@
 //! The processor: machine code, run by a team of threads that enter once a replay.
 //!
 //! In: plans. Out: replays. Weights are read where they lie; states, arena, inputs and outputs are the device's.
-//! All threads walk the same steps. Of each step they take tasks, large pieces first, and meet at a barrier behind it.
+//! All threads walk the same steps. Of each step they take tasks, as `shares.rs` deals them, and meet at a barrier
+//! behind it.
 //! A replay allocates nothing and looks nothing up: every address is worked out when a plan is loaded, and memory that
 //! has an address is never moved.
 
@@ -10,7 +11,7 @@
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ use fusebox_compiler::schedule::{BufferId, BufferSlot, KernelId, Place, Plan, ve
 use indexmap::{IndexMap, IndexSet};
 
 use crate::buffer::Buffer;
+use crate::device::shares::{Shares, first};
 use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, weight};
 use crate::error::Error;
 use crate::threads::{Barrier, Team};
@@ -77,8 +79,8 @@ struct Ready {
 struct Step {
     kernel: KernelId,
     buffers: Vec<Address>,
-    /// The first task that nobody has taken yet, of those that round vectors and of the others.
-    next: [AtomicI64; 2],
+    /// The tasks that nobody has taken yet, those that round vectors and the others.
+    left: [Shares; 2],
 }
 
 /// Where memory starts that outlives every replay.
@@ -199,8 +201,9 @@ impl CpuDevice {
         for ready in kernels.values_mut() {
             ready.set(symbols)?;
         }
-        for step in steps {
-            step.next = [0; 2].map(AtomicI64::new);
+        for Step { kernel, left: [roundings, tasks], .. } in steps {
+            roundings.deal(kernels[*kernel].n_roundings);
+            tasks.deal(kernels[*kernel].n_tasks_of_all);
         }
         let (program, scratch) = (&self.programs[program], &self.scratch);
         let n_threads = self.team.n_threads();
@@ -211,10 +214,13 @@ impl CpuDevice {
             for (number, step) in program.steps.iter().enumerate() {
                 let ready = &program.kernels[step.kernel];
                 if ready.n_roundings > 0 {
-                    ready.round(step, n_threads);
+                    ready.round(step, thread);
                     program.barrier.wait();
                 }
-                ready.work(step, n_threads, scratch[thread].1);
+                ready.work(step, thread, scratch[thread].1);
+                if let Some(next) = program.steps.get(number + 1) {
+                    program.kernels[next.kernel].ask_first(next, thread, n_threads);
+                }
                 if program.barrier.wait() {
                     passed(number + 1);
                 }
@@ -249,8 +255,8 @@ impl Ready {
     }
 
     /// Rounds vectors that all tasks of a step need, until none is left to take.
-    fn round(&self, step: &Step, n_threads: usize) {
-        while let Some(tasks) = take(&step.next[0], self.n_roundings, n_threads) {
+    fn round(&self, step: &Step, thread: usize) {
+        while let Some(tasks) = step.left[0].take(thread) {
             let buffers = step.buffers.as_ptr().cast::<*mut u8>();
             // SAFETY: as in `enter`; `load` gave the step the address of a room as large as its kernel wants it.
             unsafe { self.code.round(tasks, buffers, &self.symbols) };
@@ -258,17 +264,38 @@ impl Ready {
     }
 
     /// Runs tasks of a step until none is left to take.
-    fn work(&self, step: &Step, n_threads: usize, scratch: Address) {
-        while let Some(tasks) = take(&step.next[1], self.n_tasks_of_all, n_threads) {
-            let mut before = 0;
-            for (part, n_tasks) in self.n_tasks.iter().enumerate() {
-                let own = (tasks.start - before).clamp(0, *n_tasks)..(tasks.end - before).clamp(0, *n_tasks);
-                if !own.is_empty() {
-                    self.enter(part, own, step, scratch);
-                }
-                before += n_tasks;
+    fn work(&self, step: &Step, thread: usize, scratch: Address) {
+        while let Some(tasks) = step.left[1].take(thread) {
+            for (part, own) in self.of_parts(tasks) {
+                self.ask(part, own.start, step);
+                self.enter(part, own, step, scratch);
             }
         }
+    }
+
+    /// Asks for what a thread reads first in a step.
+    fn ask_first(&self, step: &Step, thread: usize, n_threads: usize) {
+        let task = first(thread, n_threads, self.n_tasks_of_all);
+        if let Some((part, own)) = self.of_parts(task..task + 1).next() {
+            self.ask(part, own.start, step);
+        }
+    }
+
+    /// Which tasks of each part some of all tasks are.
+    fn of_parts(&self, tasks: Range<i64>) -> impl Iterator<Item = (usize, Range<i64>)> {
+        let mut before = 0;
+        let own = move |(part, n_tasks): (usize, &i64)| {
+            let [start, end] = [tasks.start, tasks.end].map(|task| (task - before).clamp(0, *n_tasks));
+            before += n_tasks;
+            (part, start..end)
+        };
+        self.n_tasks.iter().enumerate().map(own).filter(|(_, own)| !own.is_empty())
+    }
+
+    fn ask(&self, part: usize, task: i64, step: &Step) {
+        let buffers = step.buffers.as_ptr().cast::<*mut u8>();
+        // SAFETY: `load` gave every parameter an address.
+        unsafe { self.code.ask(part, task, self.n_tasks[part], buffers) }
     }
 
     fn enter(&self, part: usize, tasks: Range<i64>, step: &Step, scratch: Address) {
@@ -276,25 +303,9 @@ impl Ready {
         let buffers = step.buffers.as_ptr().cast::<*mut u8>();
         // SAFETY: `load` gave every parameter a buffer of its largest shape, which lives as long as the program. The
         // plan verifies: what a step writes it reads only where that is proven harmless, and no other step runs until
-        // all threads have passed the barrier. `set` has checked the symbols, `take` gives no task twice, and each
+        // all threads have passed the barrier. `set` has checked the symbols, `Shares` gives no task twice, and each
         // thread has scratch memory of its own, as large as the largest kernel wants it.
         unsafe { self.code.enter(part, tasks, buffers, &self.symbols, scratch.0) }
-    }
-}
-
-/// The next tasks: half of a fair share of what is left, so that all threads end together.
-fn take(next: &AtomicI64, n_tasks: i64, n_threads: usize) -> Option<Range<i64>> {
-    let mut first = next.load(Ordering::Relaxed);
-    loop {
-        let left = n_tasks - first;
-        if left <= 0 {
-            return None;
-        }
-        let n = if n_threads == 1 { left } else { (left / (2 * n_threads as i64)).max(1) };
-        match next.compare_exchange_weak(first, first + n, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return Some(first..first + n),
-            Err(now) => first = now,
-        }
     }
 }
 
@@ -339,10 +350,11 @@ impl Device for CpuDevice {
                 }
             }));
         }
+        let n_threads = self.team.n_threads();
         let step = |step: &fusebox_compiler::schedule::Step| Step {
             kernel: step.kernel,
             buffers: step.args.iter().map(|arg| starts[*arg]).chain([room]).collect(),
-            next: [0; 2].map(AtomicI64::new),
+            left: [n_threads; 2].map(Shares::new),
         };
         let steps = plan.steps.iter().map(step).collect();
         let ready = |(kernel, code)| Ready::new(plan, kernel, code);
@@ -350,7 +362,7 @@ impl Device for CpuDevice {
         self.count_weights(plan);
         let all = [&inputs, &outputs, &constants].into_iter().flatten();
         self.footprint.arena += all.map(|buffer| buffer.bytes().len()).sum::<usize>();
-        let barrier = Barrier::new(self.team.n_threads());
+        let barrier = Barrier::new(n_threads);
         let kept = (constants, Arc::clone(weights));
         Ok(self.programs.push(Program { kernels, steps, barrier, inputs, outputs, _kept: kept }))
     }

@@ -20,6 +20,7 @@ pub mod cpu;
 pub mod fake;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+mod shares;
 
 define_id!(
     /// A program that a device has loaded.

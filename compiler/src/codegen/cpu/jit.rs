@@ -21,7 +21,8 @@ use crate::codegen::cpu::ahead::{Ahead, VECTORS, ahead, room_bytes};
 use crate::codegen::cpu::emit::{ALIGNMENT, emit, scratch_bytes, signature};
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::math::Function;
-use crate::codegen::cpu::micro::{round, rounded_bytes};
+use crate::codegen::cpu::micro::{ask_from, round, rounded_bytes};
+use crate::codegen::cpu::stream::{Stream, streams};
 use crate::codegen::cpu::{Cpu, bug};
 use crate::error::{Complaint, Error};
 use crate::foundation::entity::Id;
@@ -41,6 +42,8 @@ pub struct Code {
     scratch_bytes: usize,
     /// What is rounded before the first task, with the functions of a level.
     ahead: Vec<Ahead>,
+    /// What the tasks of each part read first.
+    streams: Vec<Option<Stream>>,
     level: Level,
     /// Owns the memory of the code until the end; locked by nobody.
     module: Mutex<Option<JITModule>>,
@@ -77,6 +80,7 @@ pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
             + ALIGNMENT
             - 1,
         ahead: ahead(cpu, kernel),
+        streams: streams(kernel),
         level: cpu.level,
         module: Mutex::new(Some(module)),
     })
@@ -180,6 +184,18 @@ impl Code {
     /// How many tasks a part has; the symbols are taken as they are.
     pub fn n_tasks_of_part(&self, part: usize, symbols: &[i64]) -> i64 {
         self.n_tasks_of(&self.kernel.parts[part], symbols)
+    }
+
+    /// Asks for the memory that a task of a part reads first; `n_tasks` are all that the part has.
+    ///
+    /// # Safety
+    /// The addresses must be those of the parameters; nothing is read there.
+    #[expect(unsafe_code, reason = "addresses are handed on without checks")]
+    pub unsafe fn ask(&self, part: usize, task: i64, n_tasks: i64, buffers: *const *mut u8) {
+        let Some(stream) = self.streams[part] else { return };
+        // SAFETY: the caller promises an address for each parameter.
+        let start = unsafe { *buffers.add(stream.param.index()) };
+        ask_from(start.wrapping_add(stream.offset(task, n_tasks)));
     }
 
     /// The bytes of the room for what is rounded before the first task; it starts at a multiple of 64.

@@ -47,6 +47,7 @@ mod micro;
 mod product;
 mod scalar;
 mod skip;
+mod stream;
 mod vector;
 
 use jit::Code;

@@ -1,9 +1,9 @@
 //! Memory that is asked for before it is needed.
 //!
-//! In: a piece of what is read just now. Out: nothing, but what comes later is on its way to the caches.
-//! Rows that are read one after another are one stream, which is read ahead of. By itself the processor goes on where a
-//! few lines of a page were read, but never into another page: so the first lines of each are asked for still earlier.
-//! Asking reads nothing, so any address will do.
+//! In: a piece of what is read just now, or where reading will begin. Out: nothing, but what comes later is on its way
+//! to the caches. Asking reads nothing, so any address will do.
+//! Rows that are read one after another are a stream. By itself the processor goes on where a few lines of a page were
+//! asked for, but never into another page: so the first lines of each page are asked for earlier than all others.
 
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
@@ -13,6 +13,9 @@ const AHEAD: usize = 4096;
 /// Bytes of a page, and how many of its lines are asked for early.
 const PAGE: usize = 4096;
 const FIRST: usize = 8;
+
+/// Bytes that a stream begins with: memory gives them while vectors are rounded.
+const BEGINNING: usize = 8192;
 
 const LINE: usize = 64;
 
@@ -30,6 +33,15 @@ pub(super) fn ask_ahead(piece: &[u8]) {
             // Not as far as the nearest cache, which is small.
             _mm_prefetch::<_MM_HINT_T1>(piece.as_ptr().wrapping_add(n_bytes).cast());
         }
+    }
+}
+
+/// Asks for the beginning of a stream.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_from(start: *const u8) {
+    for n_bytes in (0..BEGINNING).step_by(LINE) {
+        _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(n_bytes).cast());
     }
 }
 

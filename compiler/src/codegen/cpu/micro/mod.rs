@@ -285,6 +285,17 @@ pub(super) unsafe fn round(
     }
 }
 
+/// Asks for memory that will be read from this address on.
+pub(super) fn ask_from(start: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: all of these processors have the instruction.
+    unsafe {
+        asking::ask_from(start);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = start;
+}
+
 /// Bytes of vectors that are rounded.
 pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usize {
     match rounding {

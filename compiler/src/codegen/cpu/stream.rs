@@ -1,0 +1,96 @@
+//! Where the tasks of a part begin to read.
+//!
+//! In: a kernel that multiplies weights with a few vectors, which is as fast as memory is. Out: for each part the
+//! weight that its tasks read first. Tasks have rows in turn, so the first that a task reads lies as far behind the
+//! start of the weight as the task does behind the first one.
+//! Whoever runs tasks asks for memory with this, before it has to wait or to round vectors. It is a guess: a wrong one
+//! costs time and nothing else.
+
+use crate::kernel::index::Atom;
+use crate::kernel::{Expr, Kernel, Nest, Param, ParamId, Part, Place, Skeleton, Stmt};
+use crate::tensor::quant::Format;
+
+/// A weight with fewer bytes is not worth asking for.
+const LEAST: usize = 1 << 16;
+
+/// A weight that is read from its start to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    pub(super) param: ParamId,
+    n_bytes: usize,
+}
+
+impl Stream {
+    /// Where a task begins to read, in bytes from the start.
+    pub(super) fn offset(&self, task: i64, n_tasks: i64) -> usize {
+        (self.n_bytes as u128 * task.max(0) as u128 / n_tasks.max(1) as u128) as usize
+    }
+}
+
+/// What the tasks of each part read first.
+pub(super) fn streams(kernel: &Kernel) -> Vec<Option<Stream>> {
+    let is_fast = kernel.skeleton == Skeleton::MatrixVector;
+    let first = |part: &Part| is_fast.then(|| find(kernel, &part.body)).flatten();
+    kernel.parts.iter().map(first).collect()
+}
+
+fn find(kernel: &Kernel, body: &[Stmt]) -> Option<Stream> {
+    body.iter().find_map(|stmt| match stmt {
+        Stmt::Nest(nest) => of_nest(kernel, nest),
+        Stmt::Loop { body, .. } => find(kernel, body),
+    })
+}
+
+fn of_nest(kernel: &Kernel, nest: &Nest) -> Option<Stream> {
+    nest.exprs.values().find_map(|expr| {
+        let Expr::Load { from: Place::Param(param), at } = expr else { return None };
+        let is_picked = at.iter().any(|index| index.any(&mut |atom| matches!(atom, Atom::Lookup { .. })));
+        let Param { format, shape, .. } = &kernel.params[*param];
+        // Scales that lie apart come behind all numbers.
+        let n_bytes = match format {
+            Format::Int8 { .. } => shape.max_len(),
+            _ => format.bytes_for(shape.max_len())?,
+        };
+        (!is_picked && n_bytes >= LEAST).then_some(Stream { param: *param, n_bytes })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foundation::entity::Id;
+    use crate::kernel::parse::parse;
+
+    const ROWS: &str = r#"kernel "rows" matrix-vector
+  read @0 x : f32[k:256]
+  read @1 w : q8_0[d:1024, k:256]
+  write @2 y : f32[d:1024]
+part
+  tile tile0 : f32[64]
+  var d0 in blocks of 64 step 64 from 0 to 1024
+  var d1 within d0
+  var k2 in 0..256
+  grid d0
+  for d1
+    tile0[-d0+d1] = sum k2 of mul(@0[k2], @1[d1, k2])
+  for d1
+    @2[d1] = tile0[-d0+d1]
+"#;
+
+    #[test]
+    fn a_task_begins_with_its_first_row() {
+        for (format, row_bytes) in [("q8_0", 272), ("q4_0", 144), ("bf16", 512), ("int8.g64", 256)] {
+            let kernel = parse(&ROWS.replace("q8_0", format)).unwrap();
+            let [Some(stream)] = streams(&kernel)[..] else { panic!("one part has one stream") };
+            assert_eq!((stream.param.index(), stream.offset(3, 16)), (1, 3 * 64 * row_bytes), "{format}");
+        }
+    }
+
+    #[test]
+    fn small_weights_and_other_kernels_have_no_stream() {
+        for (from, to) in [("1024", "128"), ("matrix-vector", "matrix-matrix")] {
+            let kernel = parse(&ROWS.replace(from, to)).unwrap();
+            assert!(streams(&kernel)[0].is_none(), "{to}");
+        }
+    }
+}
