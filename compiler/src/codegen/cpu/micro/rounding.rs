@@ -4,11 +4,12 @@
 //! Each number goes to the nearest. Of 32 with a scale of their own, four neighbours may be twice as large: those with
 //! the largest of all, so one large number does not make all others coarse. Larger groups are rounded as qwen3.c does
 //! it. A group with an infinite number or one that is none has such a scale too.
-//! A row has six pieces, each of whole 64 bytes: the numbers, and for each 32 of them the scale, the sum times the
-//! scale, -128 times the sum, the same of each half, and which four are large. Numbers have 16 bits each, those of a
-//! group in the order in which the level has weights. For levels with dot products of bytes they are pairs instead:
-//! first those of up to 127, then what they exceed 127 by. Only these levels use the last three pieces, by which
-//! weights that were moved up by 128 are moved back.
+//! A row has seven pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the
+//! scale, -128 times the sum, the same of each half, and which four are large; and fours of groups.
+//! Numbers have 16 bits each, those of a group in the order in which the level has weights. For levels with dot
+//! products of bytes they are pairs instead: first those of up to 127, then what they exceed 127 by. Only these levels
+//! use the other pieces: three by which weights that were moved up by 128 are moved back, and the fours, which hold the
+//! numbers once more, with 16 bits each: eight of each of four groups, then the next eight of each.
 //! Everything is inlined into the functions of a level.
 
 use crate::codegen::cpu::micro::view::QuantiseView;
@@ -18,9 +19,9 @@ const SHIFT: f32 = 12_582_912.0;
 
 /// Bytes of the pieces of a row.
 #[inline(always)]
-fn pieces(k: usize) -> [usize; 6] {
+fn pieces(k: usize) -> [usize; 7] {
     let ends = |n: usize| n.next_multiple_of(64);
-    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k / 8), ends(k / 4), ends(k / 32)]
+    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k / 8), ends(k / 4), ends(k / 32), k / 128 * 256]
 }
 
 /// Bytes of a row.
@@ -40,19 +41,21 @@ pub(super) struct Rounded<'a> {
     pub(super) starts: &'a [u8],
     pub(super) halves: &'a [u8],
     pub(super) large: &'a [u8],
+    pub(super) fours: &'a [u8],
 }
 
 impl<'a> Rounded<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
-        let [wide, scales, sums, starts, halves, large] = pieces(k);
+        let [wide, scales, sums, starts, halves, large, fours] = pieces(k);
         let (wide, rest) = bytes.split_at(wide);
         let (numbers, excess) = wide.split_at(wide.len() / 2);
         let (scales, rest) = rest.split_at(scales);
         let (sums, rest) = rest.split_at(sums);
         let (starts, rest) = rest.split_at(starts);
         let (halves, rest) = rest.split_at(halves);
-        Self { wide, numbers, excess, scales, sums, starts, halves, large: &rest[..large] }
+        let (large, rest) = rest.split_at(large);
+        Self { wide, numbers, excess, scales, sums, starts, halves, large, fours: &rest[..fours] }
     }
 
     /// Groups `from..from + n`, of numbers of 16 bits.
@@ -145,6 +148,8 @@ impl Groups<'_> {
 pub(super) struct Group {
     pub(super) numbers: [u8; 32],
     pub(super) excess: [u8; 32],
+    /// Of 16 bits.
+    pub(super) wide: [[u8; 32]; 2],
     /// The sum of each half.
     pub(super) halves: [i32; 2],
 }
@@ -157,24 +162,29 @@ pub(super) struct Row<'a> {
     starts: &'a mut [[u8; 4]],
     halves: &'a mut [[u8; 8]],
     large: &'a mut [u8],
+    /// Four eights of each of four groups.
+    fours: &'a mut [[[[u8; 16]; 4]; 4]],
 }
 
 impl<'a> Row<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a mut [u8], k: usize) -> Self {
-        let [wide, scales, sums, starts, halves, large] = pieces(k);
+        let [wide, scales, sums, starts, halves, large, fours] = pieces(k);
         let (wide, rest) = bytes.split_at_mut(wide);
         let (scales, rest) = rest.split_at_mut(scales);
         let (sums, rest) = rest.split_at_mut(sums);
         let (starts, rest) = rest.split_at_mut(starts);
         let (halves, rest) = rest.split_at_mut(halves);
+        let (large, rest) = rest.split_at_mut(large);
+        let fours = &mut rest[..fours];
         Self {
             wide,
             scales: scales.as_chunks_mut().0,
             sums: sums.as_chunks_mut().0,
             starts: starts.as_chunks_mut().0,
             halves: halves.as_chunks_mut().0,
-            large: &mut rest[..large],
+            large,
+            fours: fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0,
         }
     }
 
@@ -205,6 +215,11 @@ impl<'a> Row<'a> {
         self.starts[idx] = (-128 * sum).to_le_bytes();
         self.halves[idx][..4].copy_from_slice(&(-128 * first).to_le_bytes());
         self.halves[idx][4..].copy_from_slice(&(-128 * second).to_le_bytes());
+        if let Some(four) = self.fours.get_mut(idx / 4) {
+            for (eights, eight) in four.iter_mut().zip(group.wide.as_flattened().as_chunks().0) {
+                eights[idx % 4] = *eight;
+            }
+        }
     }
 }
 

@@ -1,94 +1,80 @@
-//! A few vectors of 8-bit numbers with rows of quantised weights.
+//! A few vectors with rows of quantised weights, 16 bits a number on both sides.
 //!
 //! In: rows and rounded vectors. Out: their products. Rows go one after another, and memory is asked for ahead of
-//! what is multiplied: it comes fastest in one stream. What is unpacked stays in registers, for up to four vectors.
-//! `vpdpbusd` multiplies numbers without sign by numbers with one, so weights are moved up; what this adds is taken
-//! off again by the sums of the vector, which are known.
+//! what is multiplied. A weight becomes a number with a sign once for all vectors, so there is nothing to take off, and
+//! no number of a vector is too large. What is unpacked stays in registers.
+//! Four groups are multiplied side by side: a quarter of a vector register belongs to each.
 
 use std::arch::x86_64::{
-    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm256_castsi256_ps,
-    _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps,
-    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mask3_fmadd_ps, _mm512_mul_ps, _mm512_permutexvar_epi32,
-    _mm512_permutexvar_ps, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_f32x4,
-    _mm512_shuffle_i64x2, _mm512_zextps128_ps512,
+    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm512_castps_si512,
+    _mm512_castps128_ps512, _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cvtepi8_epi16,
+    _mm512_cvtepi32_ps, _mm512_extracti64x4_epi64, _mm512_mask3_fmadd_ps, _mm512_mul_ps,
+    _mm512_permutex2var_epi64, _mm512_permutexvar_epi32, _mm512_permutexvar_epi64, _mm512_set1_epi8,
+    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_sub_epi8, _mm512_zextps128_ps512,
 };
-use std::ops::Range;
 
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, factors, four, k_factors, moved, offsets, order, unit_groups,
 };
+use crate::codegen::cpu::micro::avx512::one::{load_eight, pieces, rest, twice};
 use crate::codegen::cpu::micro::avx512::vector::{
-    EVEN, ODD, V, add, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
+    V, add, add_dots, fma, load_bytes, load_quarter, splat, totals, zero,
 };
 use crate::codegen::cpu::micro::rounding::Rounded;
-use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// Rows whose sums are added up together.
 const ROWS: usize = 4;
 
-/// Vectors for which unpacking a weight into panels takes longer than it saves.
-pub(super) const FEW: usize = 4;
+/// The most vectors of small blocks, and of large ones, for which unpacking into panels takes longer than it saves.
+const MOST: [usize; 2] = [8, 4];
 
-/// Some vectors, and what belongs to them.
-struct Vectors<'a, const C: usize> {
-    numbers: [&'a [u8]; C],
-    excess: [&'a [u8]; C],
-    scales: [&'a [u8]; C],
-    sums: [&'a [u8]; C],
-    halves: [&'a [u8]; C],
+/// Whether so many vectors are few.
+pub(super) const fn are_few(storage: Storage, n_cols: usize) -> bool {
+    n_cols <= MOST[unit_groups(storage) / 8]
 }
 
-/// Up to [`FEW`] vectors with all rows, `B` bytes of a row at a time.
+/// Few vectors with all rows, `B` bytes of a row at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
     match job.n_cols {
-        1 => rows::<S, B, 1>(job),
-        2 => rows::<S, B, 2>(job),
-        3 => rows::<S, B, 3>(job),
-        _ => rows::<S, B, FEW>(job),
+        ..=2 => rows::<S, B, 2>(job),
+        ..=4 => rows::<S, B, 4>(job),
+        ..=6 if const { are_few(Storage::ALL[S], 6) } => rows::<S, B, 6>(job),
+        _ if const { are_few(Storage::ALL[S], 8) } => rows::<S, B, 8>(job),
+        n_cols => unreachable!("{n_cols} vectors are not few"),
     }
 }
 
-/// All rows with `C` vectors.
+/// All rows with up to `C` vectors. Where there are fewer, the last is multiplied several times.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn rows<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>) {
-    let mut x =
-        Vectors { numbers: [&[]; C], excess: [&[]; C], scales: [&[]; C], sums: [&[]; C], halves: [&[]; C] };
-    for c in 0..C {
-        let own = Rounded::new(job.x.get(c), job.k);
-        (x.numbers[c], x.excess[c]) = (own.numbers, own.excess);
-        (x.scales[c], x.sums[c], x.halves[c]) = (own.scales, own.sums, own.halves);
-    }
-    for r in (0..job.n_rows).step_by(ROWS) {
-        some::<S, B, C>(job, &x, r);
-    }
-}
-
-/// Adds the products of a few rows.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, x: &Vectors<'_, C>, r: usize) {
     let n_groups = const { unit_groups(Storage::ALL[S]) };
     let done = job.k / 32 / n_groups * n_groups;
-    let n = ROWS.min(job.n_rows - r);
-    let mut sums = [[zero(); ROWS]; C];
-    for i in 0..n {
-        let row = job.w.row(r + i);
-        let own = if n_groups == 8 { large::<S, B, C>(&row, x) } else { small::<S, B, C>(&row, x) };
-        for j in 0..C {
-            sums[j][i] = own[j];
-        }
+    let mut x = [Rounded::new(job.x.get(0), job.k); C];
+    for c in 1..C {
+        x[c] = Rounded::new(job.x.get(c.min(job.n_cols - 1)), job.k);
     }
-    for j in 0..C {
-        job.out.add_down(r, j, &totals(sums[j])[..n]);
-        if done < job.k / 32 {
-            let x = Rounded::new(job.x.get(j), job.k);
-            for i in 0..n {
-                job.out.add(r + i, j, rest::<S>(&job.w.row(r + i), x, done..job.k / 32));
+    for r in (0..job.n_rows).step_by(ROWS) {
+        let n = ROWS.min(job.n_rows - r);
+        let mut sums = [[zero(); ROWS]; C];
+        for i in 0..n {
+            let row = job.w.row(r + i);
+            let own = if n_groups == 8 { large::<S, B, C>(&row, &x) } else { small::<S, B, C>(&row, &x) };
+            for c in 0..C {
+                sums[c][i] = own[c];
+            }
+        }
+        for c in 0..job.n_cols.min(C) {
+            job.out.add_down(r, c, &totals(sums[c])[..n]);
+            if done < job.k / 32 {
+                for i in 0..n {
+                    job.out.add(r + i, c, rest::<S>(&job.w.row(r + i), x[c], done..job.k / 32));
+                }
             }
         }
     }
@@ -97,165 +83,137 @@ fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, x
 /// A row of small blocks, four at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn small<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &Vectors<'_, C>) -> [V; C] {
+fn small<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &[Rounded<'_>; C]) -> [V; C] {
     let storage = const { Storage::ALL[S] };
     let units = row.bytes.as_chunks::<B>().0;
-    let numbers = pieces::<C, 128>(&x.numbers, units.len());
-    let excess = pieces::<C, 128>(&x.excess, units.len());
-    let scales = pieces::<C, 16>(&x.scales, units.len());
-    let totals = pieces::<C, 16>(&x.sums, units.len());
-    let (mut products, mut others) = ([[zero(); 2]; C], [_mm_setzero_ps(); C]);
+    let (mut numbers, mut scales, mut totals) = ([&[][..]; C], [&[][..]; C], [&[][..]; C]);
+    for c in 0..C {
+        numbers[c] = pieces::<256>(x[c].fours, units.len());
+        (scales[c], totals[c]) =
+            (pieces::<16>(x[c].scales, units.len()), pieces::<16>(x[c].sums, units.len()));
+    }
+    let (mut sums, mut others) = ([zero(); C], [_mm_setzero_ps(); C]);
     for (at, unit) in units.iter().enumerate() {
         ask_ahead(unit);
         let own = factors::<S>(unit, row, at);
-        // What weights are moved up by is an offset as well.
         let added = if storage.has_offsets() { offsets::<S>(unit) } else { own };
-        let [a, b] = four::<S>(unit, 0);
+        let w = words::<S>(unit, 0);
         for c in 0..C {
-            let scales = _mm_castsi128_ps(load_quarter(&scales[c][at]));
-            others[c] = _mm_fmadd_ps(added, _mm_castsi128_ps(load_quarter(&totals[c][at])), others[c]);
-            let factors = _mm512_castps128_ps512(_mm_mul_ps(own, scales));
-            let (numbers, _) = numbers[c][at].as_chunks::<64>();
-            let (excess, _) = excess[c][at].as_chunks::<64>();
-            let sums = &mut products[c];
-            match order(storage) {
-                Order::Straight => {
-                    sums[0] = fma(dots(a, (&numbers[0], &excess[0])), chosen::<S, 0>(factors), sums[0]);
-                    sums[1] = fma(dots(b, (&numbers[1], &excess[1])), chosen::<S, 1>(factors), sums[1]);
-                }
-                Order::Halves => {
-                    let both = halves([a, b], (&numbers[0], &numbers[1]), _mm512_setzero_si512());
-                    let both = halves([a, b], (&excess[0], &excess[1]), both);
-                    sums[0] = fma(_mm512_cvtepi32_ps(both), chosen::<S, 0>(factors), sums[0]);
-                }
+            if storage.has_offsets() {
+                others[c] = _mm_fmadd_ps(added, _mm_castsi128_ps(load_quarter(&totals[c][at])), others[c]);
             }
+            let factors = _mm_mul_ps(own, _mm_castsi128_ps(load_quarter(&scales[c][at])));
+            let factors = chosen::<0, 0>(_mm512_castps128_ps512(factors), 0);
+            let first = dots(_mm512_setzero_si512(), w, &numbers[c][at], 0);
+            let both = _mm512_cvtepi32_ps(dots(first, w, &numbers[c][at], 1));
+            sums[c] = fma(both, factors, sums[c]);
         }
     }
-    let factor = splat(if storage.has_offsets() { 1.0 } else { -f32::from(moved(storage)) });
-    let mut out = [zero(); C];
     for c in 0..C {
-        out[c] = fma(_mm512_zextps128_ps512(others[c]), factor, add(products[c][0], products[c][1]));
+        sums[c] = add(sums[c], _mm512_zextps128_ps512(others[c]));
     }
-    out
+    sums
 }
 
 /// A row of large blocks.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &Vectors<'_, C>) -> [V; C] {
-    let storage = const { Storage::ALL[S] };
-    let is_q6_k = matches!(storage, Storage::Q6K);
+fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &[Rounded<'_>; C]) -> [V; C] {
+    let is_q6_k = matches!(const { Storage::ALL[S] }, Storage::Q6K);
     let units = row.bytes.as_chunks::<B>().0;
-    let numbers = pieces::<C, 256>(&x.numbers, units.len());
-    let excess = pieces::<C, 256>(&x.excess, units.len());
-    let scales = pieces::<C, 32>(&x.scales, units.len());
-    let totals = pieces::<C, 32>(&x.sums, units.len());
-    let halves = pieces::<C, 64>(&x.halves, units.len());
-    let (mut products, mut others) = ([[zero(); 2]; C], [zero(); C]);
+    let (mut numbers, mut scales, mut totals) = ([&[][..]; C], [&[][..]; C], [&[][..]; C]);
+    for c in 0..C {
+        numbers[c] = pieces::<512>(x[c].fours, units.len());
+        (scales[c], totals[c]) =
+            (pieces::<32>(x[c].scales, units.len()), pieces::<32>(x[c].sums, units.len()));
+    }
+    let (mut sums, mut others) = ([zero(); C], [zero(); C]);
     for (at, unit) in units.iter().enumerate() {
         ask_ahead(unit);
         let own = k_factors::<S>(unit);
-        let (first, second) = (four::<S>(unit, 0), four::<S>(unit, 1));
-        for c in 0..C {
-            let (scales, totals) = (load_eight(&scales[c][at]), load_eight(&totals[c][at]));
-            let factors = if is_q6_k {
-                let places = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-                let factors = _mm512_mul_ps(own, _mm512_permutexvar_ps(places, scales));
-                others[c] = fma(_mm512_cvtepi32_ps(load_bytes(&halves[c][at])), factors, others[c]);
-                factors
-            } else {
-                let factors = _mm512_mul_ps(own, _mm512_shuffle_f32x4::<0b01_00_01_00>(scales, totals));
-                others[c] = add(others[c], factors);
-                factors
-            };
-            let (numbers, _) = numbers[c][at].as_chunks::<64>();
-            let (excess, _) = excess[c][at].as_chunks::<64>();
-            let sums = &mut products[c];
-            sums[0] = fma(dots(first[0], (&numbers[0], &excess[0])), chosen::<S, 0>(factors), sums[0]);
-            sums[1] = fma(dots(first[1], (&numbers[1], &excess[1])), chosen::<S, 1>(factors), sums[1]);
-            sums[0] = fma(dots(second[0], (&numbers[2], &excess[2])), chosen::<S, 2>(factors), sums[0]);
-            sums[1] = fma(dots(second[1], (&numbers[3], &excess[3])), chosen::<S, 3>(factors), sums[1]);
+        // One half after the other: both do not fit into registers.
+        for half in 0..2 {
+            let w = words::<S>(unit, half);
+            for c in 0..C {
+                let numbers = numbers[c][at].as_chunks::<256>().0[half].as_array().expect("four groups");
+                let scales = load_eight(&scales[c][at]);
+                let none = _mm512_setzero_si512();
+                let first = dots(none, w, numbers, 0);
+                if is_q6_k {
+                    let factors = _mm512_mul_ps(own, twice(scales));
+                    let second = dots(none, w, numbers, 1);
+                    sums[c] = fma(_mm512_cvtepi32_ps(first), chosen::<1, 0>(factors, half), sums[c]);
+                    sums[c] = fma(_mm512_cvtepi32_ps(second), chosen::<1, 1>(factors, half), sums[c]);
+                } else {
+                    let both = _mm512_shuffle_f32x4::<0b01_00_01_00>(scales, load_eight(&totals[c][at]));
+                    let factors = _mm512_mul_ps(own, both);
+                    if half == 0 {
+                        others[c] = add(others[c], factors);
+                    }
+                    let both = dots(first, w, numbers, 1);
+                    sums[c] = fma(_mm512_cvtepi32_ps(both), chosen::<0, 0>(factors, half), sums[c]);
+                }
+            }
         }
     }
-    // Sums of halves come 128 times as large; only the upper lanes hold offsets, and they are taken off.
-    let (lanes, factor) = if is_q6_k { (0xffff, f32::from(moved(storage)) / 128.0) } else { (0xff00, -1.0) };
-    let mut out = [zero(); C];
+    // Only the upper lanes hold offsets, and they are taken off.
     for c in 0..C {
-        let sum = add(products[c][0], products[c][1]);
-        out[c] = _mm512_mask3_fmadd_ps(others[c], splat(factor), sum, lanes);
+        sums[c] = _mm512_mask3_fmadd_ps(others[c], splat(-1.0), sums[c], if is_q6_k { 0 } else { 0xff00 });
+    }
+    sums
+}
+
+/// Four groups as numbers of 16 bits with a sign: the first eight of each group, the next eight, and so on.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn words<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 4] {
+    let storage = const { Storage::ALL[S] };
+    let by = _mm512_set1_epi8(moved(storage).cast_signed());
+    let [a, b] = four::<S>(unit, half);
+    let (a, b) = (_mm512_sub_epi8(a, by), _mm512_sub_epi8(b, by));
+    let eights = match order(storage) {
+        Order::Straight => [
+            _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 4, 8, 12, 1, 5, 9, 13), b),
+            _mm512_permutex2var_epi64(a, _mm512_setr_epi64(2, 6, 10, 14, 3, 7, 11, 15), b),
+        ],
+        Order::Halves => {
+            let places = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+            [_mm512_permutexvar_epi64(places, a), _mm512_permutexvar_epi64(places, b)]
+        }
+    };
+    let mut out = [_mm512_setzero_si512(); 4];
+    for (i, eights) in eights.into_iter().enumerate() {
+        out[2 * i] = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(eights));
+        out[2 * i + 1] = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64::<1>(eights));
     }
     out
 }
 
-/// What belongs to each of so many units of every vector: slices of one length, so that it is checked once.
-#[inline(always)]
-fn pieces<'a, const C: usize, const L: usize>(of: &[&'a [u8]; C], n: usize) -> [&'a [[u8; L]]; C] {
-    let mut all = [&[[0; L]][..0]; C];
-    for c in 0..C {
-        all[c] = &of[c].as_chunks::<L>().0[..n];
-    }
-    all
-}
-
-/// Eight numbers; what stands in the other lanes is not said.
+/// Sums of products of the first two or the last two eights of four groups, those of each group in a quarter of the
+/// lanes.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn load_eight(x: &[u8; 32]) -> V {
-    _mm512_castps256_ps512(_mm256_castsi256_ps(load_half(x)))
+fn dots(sums: __m512i, w: [__m512i; 4], numbers: &[u8; 256], half: usize) -> __m512i {
+    let (numbers, _) = numbers.as_chunks::<128>();
+    add_dots(sums, [w[2 * half], w[2 * half + 1]], &numbers[half])
 }
 
-/// The factors of the lanes of the `P`-th 64 elements of a unit.
+/// What lane `(group << SHIFT) + ADD` of a half of a unit holds, in all lanes of each of four groups.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn chosen<const S: usize, const P: usize>(factors: V) -> V {
-    let places = load_bytes(const { &places(Storage::ALL[S], P) });
+fn chosen<const SHIFT: usize, const ADD: usize>(factors: V, half: usize) -> V {
+    let places = const { [places(SHIFT, ADD), places(SHIFT, ADD + (4 << SHIFT))] };
     // The compiler makes two shuffles of one that it takes for a permutation of numbers.
-    _mm512_castsi512_ps(_mm512_permutexvar_epi32(places, _mm512_castps_si512(factors)))
+    let factors = _mm512_castps_si512(factors);
+    _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(&places[half]), factors))
 }
 
-const fn places(storage: Storage, pair: usize) -> [u8; 64] {
+const fn places(shift: usize, add: usize) -> [u8; 64] {
     let mut out = [0; 64];
     let mut lane = 0;
     while lane < 16 {
-        out[4 * lane] = match storage {
-            Storage::Q6K => 4 * pair + lane / 4,
-            storage if matches!(order(storage), Order::Halves) => lane / 4,
-            _ => 2 * pair + lane / 8,
-        } as u8;
+        out[4 * lane] = ((lane / 4 << shift) + add) as u8;
         lane += 1;
     }
     out
-}
-
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn dots(w: __m512i, (numbers, excess): (&[u8; 64], &[u8; 64])) -> V {
-    let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, load_bytes(numbers));
-    _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(sums, w, load_bytes(excess)))
-}
-
-/// Adds the products of first and second halves of four groups.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn halves([low, high]: [__m512i; 2], (first, second): (&[u8; 64], &[u8; 64]), sums: __m512i) -> __m512i {
-    let (first, second) = (load_bytes(first), load_bytes(second));
-    let sums = _mm512_dpbusd_epi32(sums, low, _mm512_shuffle_i64x2::<EVEN>(first, second));
-    _mm512_dpbusd_epi32(sums, high, _mm512_shuffle_i64x2::<ODD>(first, second))
-}
-
-/// The groups of a row that fill no step.
-#[cold]
-fn rest<const S: usize>(row: &Blocks<'_>, x: Rounded<'_>, groups: Range<usize>) -> f32 {
-    let storage = const { Storage::ALL[S] };
-    let mut sum = 0.0;
-    for idx in groups {
-        let Unpacked { q, a, b } = row.unpack(storage, idx);
-        let mut halves = [0; 2];
-        for (i, q) in q.iter().enumerate() {
-            let [near, more] = [x.numbers(idx), x.excess(idx)].map(|x| i32::from(x[i].cast_signed()));
-            halves[i / 16] += i32::from(*q) * (near + more);
-        }
-        sum += (a[0] * halves[0] as f32 + a[1] * halves[1] as f32) * x.scale(idx) + b * x.sum(idx);
-    }
-    sum
 }

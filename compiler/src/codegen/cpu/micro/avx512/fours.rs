@@ -258,7 +258,10 @@ pub(super) fn offsets<const S: usize>(unit: &[u8]) -> __m128 {
 fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
     let n_bytes = const { Storage::ALL[S].block().1 };
     // Put together as one whole number: putting them into a vector one by one takes units that multiply.
-    let half = |i: usize| u64::from(u16::from_le_bytes([unit[i * n_bytes + at], unit[i * n_bytes + at + 1]]));
+    let half = |i: usize| -> u64 {
+        let bytes = unit[i * n_bytes + at..].first_chunk().expect("within the unit");
+        u16::from_le_bytes(*bytes).into()
+    };
     let all = half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48;
     _mm_cvtph_ps(_mm_cvtsi64_si128(all.cast_signed()))
 }

@@ -2,8 +2,9 @@
 //!
 //! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
 //! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
-//! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many; `fours.rs` knows the block formats,
-//! `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
+//! `one.rs` multiplies quantised weights with one vector, `few.rs` with a few, `many.rs` with many; `fours.rs` knows
+//! the block formats, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made
+//! of.
 
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;
@@ -19,6 +20,7 @@ mod few;
 mod fours;
 mod halves;
 mod many;
+mod one;
 mod pack;
 mod panels;
 mod round;
@@ -75,7 +77,11 @@ unsafe extern "C" fn quantised(job: *const Product) {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
     const { assert!(B == unit_bytes(Storage::ALL[S])) };
-    if job.n_cols <= few::FEW { few::few::<S, B>(job) } else { many::all::<S>(job) }
+    match job.n_cols {
+        1 => one::one::<S, B>(job),
+        n_cols if few::are_few(const { Storage::ALL[S] }, n_cols) => few::few::<S, B>(job),
+        _ => many::all::<S>(job),
+    }
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]

@@ -6,9 +6,9 @@ use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm256_add_epi32, _mm256_castsi128_si256, _mm256_dpbusd_epi32,
     _mm256_extract_epi32, _mm256_inserti128_si256, _mm256_set1_epi8, _mm256_setzero_si256,
     _mm256_shuffle_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_cmpeq_epi32_mask,
-    _mm512_cvtepi32_epi8, _mm512_cvtps_epi32, _mm512_mask_max_epu32, _mm512_maskz_mov_epi32,
-    _mm512_max_epi32, _mm512_max_epu32, _mm512_min_epi32, _mm512_mul_ps, _mm512_reduce_max_epu32,
-    _mm512_set1_epi32, _mm512_shuffle_epi32, _mm512_sub_epi32,
+    _mm512_cvtepi32_epi8, _mm512_cvtepi32_epi16, _mm512_cvtps_epi32, _mm512_mask_max_epu32,
+    _mm512_maskz_mov_epi32, _mm512_max_epi32, _mm512_max_epu32, _mm512_min_epi32, _mm512_mul_ps,
+    _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_shuffle_epi32, _mm512_sub_epi32,
 };
 
 use crate::codegen::cpu::micro::avx512::vector::{load, splat, store_half};
@@ -68,16 +68,24 @@ fn of_fours(x: &[u8; 64]) -> __m512i {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn rounded(x: &[u8; 128], by: f32) -> Group {
     let (x, _) = x.as_chunks::<64>();
-    let [(first, more), (second, still_more)] = [whole(&x[0], by), whole(&x[1], by)];
+    let whole = [whole(&x[0], by), whole(&x[1], by)];
+    let ((first, more), (second, still_more)) = (halved(whole[0]), halved(whole[1]));
     let (both, beyond) = (joined(first, second), joined(more, still_more));
     let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), both);
     let sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), beyond);
     let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b10_11_00_01>(sums));
     let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01_00_11_10>(sums));
-    let (mut numbers, mut excess) = ([0; 32], [0; 32]);
+    let (mut numbers, mut excess, mut wide) = ([0; 32], [0; 32], [[0; 32]; 2]);
     store_half(both, &mut numbers);
     store_half(beyond, &mut excess);
-    Group { numbers, excess, halves: [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)] }
+    store_half(_mm512_cvtepi32_epi16(whole[0]), &mut wide[0]);
+    store_half(_mm512_cvtepi32_epi16(whole[1]), &mut wide[1]);
+    Group {
+        numbers,
+        excess,
+        wide,
+        halves: [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)],
+    }
 }
 
 #[inline]
@@ -86,11 +94,17 @@ fn joined(a: __m128i, b: __m128i) -> __m256i {
     _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b)
 }
 
+/// Whole numbers.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn whole(x: &[u8; 64], by: f32) -> __m512i {
+    _mm512_cvtps_epi32(_mm512_mul_ps(load(x), splat(by)))
+}
+
 /// Numbers of up to 127, and what they exceed it by.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn whole(x: &[u8; 64], by: f32) -> (__m128i, __m128i) {
-    let whole = _mm512_cvtps_epi32(_mm512_mul_ps(load(x), splat(by)));
+fn halved(whole: __m512i) -> (__m128i, __m128i) {
     let near = _mm512_max_epi32(_mm512_min_epi32(whole, _mm512_set1_epi32(127)), _mm512_set1_epi32(-127));
     (_mm512_cvtepi32_epi8(near), _mm512_cvtepi32_epi8(_mm512_sub_epi32(whole, near)))
 }

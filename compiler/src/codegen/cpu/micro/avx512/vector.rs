@@ -2,6 +2,7 @@
 //!
 //! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder.
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
     _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps, _mm512_cvtepu16_epi32,
@@ -164,6 +165,26 @@ pub(super) fn transposed(rows: &[__m512i; 16]) -> [__m512i; 16] {
         a[12 + j] = _mm512_shuffle_i64x2::<ODD>(near_odd, far_odd);
     }
     a
+}
+
+/// Adds the products of pairs of 16-bit numbers.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn add_dots(mut sums: __m512i, [a, b]: [__m512i; 2], x: &[u8; 128]) -> __m512i {
+    // Written out: of the function for it the compiler makes two instructions.
+    // SAFETY: whoever calls has the instructions; they read the 128 bytes of the array.
+    unsafe {
+        asm!(
+            "vpdpwssd {sums}, {a}, [{x}]",
+            "vpdpwssd {sums}, {b}, [{x} + 64]",
+            sums = inout(zmm_reg) sums,
+            a = in(zmm_reg) a,
+            b = in(zmm_reg) b,
+            x = in(reg) x.as_ptr(),
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    sums
 }
 
 /// Two bfloat16 numbers in every lane.
