@@ -194,7 +194,9 @@ impl Code {
     pub unsafe fn ask(&self, part: usize, task: i64, n_tasks: i64, buffers: *const *mut u8) {
         let Some(stream) = self.streams[part] else { return };
         // SAFETY: the caller promises an address for each parameter.
-        let start = unsafe { *buffers.add(stream.param.index()) };
+        let place = unsafe { buffers.add(stream.param.index()) };
+        // SAFETY: as above.
+        let start = unsafe { *place };
         ask_from(start.wrapping_add(stream.offset(task, n_tasks)));
     }
 

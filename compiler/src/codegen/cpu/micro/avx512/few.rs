@@ -42,8 +42,8 @@ pub(super) const fn are_few(storage: Storage, n_cols: usize) -> bool {
 pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
     match job.n_cols {
         ..=2 => rows::<S, B, 2>(job),
-        ..=4 => rows::<S, B, 4>(job),
-        ..=6 if const { are_few(Storage::ALL[S], 6) } => rows::<S, B, 6>(job),
+        3..=4 => rows::<S, B, 4>(job),
+        5..=6 if const { are_few(Storage::ALL[S], 6) } => rows::<S, B, 6>(job),
         _ if const { are_few(Storage::ALL[S], 8) } => rows::<S, B, 8>(job),
         n_cols => unreachable!("{n_cols} vectors are not few"),
     }
@@ -212,7 +212,7 @@ const fn places(shift: usize, add: usize) -> [u8; 64] {
     let mut out = [0; 64];
     let mut lane = 0;
     while lane < 16 {
-        out[4 * lane] = ((lane / 4 << shift) + add) as u8;
+        out[4 * lane] = (((lane / 4) << shift) + add) as u8;
         lane += 1;
     }
     out
