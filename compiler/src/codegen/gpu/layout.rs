@@ -1,4 +1,4 @@
-//! How quantised weights lie in the memory of a GPU.
+//! How quantised weights and states lie in the memory of a GPU.
 //!
 //! In: the bytes of a tensor as a file holds them. Out: the same bytes in another order, which `decode.rs` reads.
 //! Blocks of 18 or 34 bytes make every other word straddle two. So each field of all blocks lies together: first the
