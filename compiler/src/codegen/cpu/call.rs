@@ -72,7 +72,9 @@ impl Emitter<'_, '_> {
         let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
         self.each(&around, &mut |emitter| {
             let (function, number) = match rounded.rounding {
-                Rounding::Bytes { group } => (table.quantise as *const u8, group as i64),
+                Rounding::Bytes { group } | Rounding::Eights { group } => {
+                    (table.of_bytes(rounded.rounding).quantise as *const u8, group as i64)
+                }
                 Rounding::Halves { n_parts } => (halves(&table).halve as *const u8, n_parts),
             };
             let fields = [
@@ -141,7 +143,9 @@ impl Emitter<'_, '_> {
         let rounding = plan.rounded.as_ref().filter(|_| slot.is_some()).map(|rounded| rounded.rounding);
         let (function, n_parts) = match rounding {
             None => (self.table.single, 0),
-            Some(Rounding::Bytes { .. }) => (self.table.quantised, 0),
+            Some(own @ (Rounding::Bytes { .. } | Rounding::Eights { .. })) => {
+                (self.table.of_bytes(own).product, 0)
+            }
             Some(Rounding::Halves { n_parts }) => (halves(&self.table).product, n_parts),
         };
         (function as *const u8, n_parts)

@@ -173,6 +173,9 @@ macro_rules! single_forms {
                 let k = chunk.min(job.k - from);
                 for r in (0..job.n_rows).step_by($rows) {
                     let n = $rows.min(job.n_rows - r);
+                    if k < LONG && job.n_cols <= $cols {
+                        ask_ahead(job.w.block(r, n));
+                    }
                     let mut w = [&job.w.row(r).bytes[from * bytes..]; $rows];
                     for i in 1..n {
                         w[i] = &job.w.row(r + i).bytes[from * bytes..];
@@ -239,6 +242,9 @@ macro_rules! single_forms {
             let mut sums = [[zero(); E]; C];
             for s in 0..job.n_rows {
                 let v = job.v.row(s).bytes;
+                if c == 0 && at == 0 {
+                    ask_ahead(v);
+                }
                 let mut vs = [zero(); E];
                 for e in 0..E {
                     vs[e] = wide::<S>(v, at + e * N);
@@ -367,7 +373,7 @@ macro_rules! row_forms {
         $(#[$attr])*
         unsafe extern "C" fn quantise(job: *const Quantise) {
             // SAFETY: generated code promises what the view asks for.
-            let Some(mut job) = (unsafe { view::quantise(job) }) else { return };
+            let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Bytes) }) else { return };
             rounding::quantise(&mut job);
         }
 

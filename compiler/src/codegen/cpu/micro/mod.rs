@@ -38,11 +38,16 @@ pub(super) const GROUP: usize = 32;
 /// Vectors from which on bfloat16 numbers pay: weights are unpacked for them.
 const MANY: usize = 16;
 
+/// Vectors from which on tiles of eight pay, where there are such tiles.
+const FEW: usize = 5;
+
 /// How vectors are rounded before they are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rounding {
     /// To 8 bits a number, with a scale for every group.
     Bytes { group: usize },
+    /// The same, in tiles of eight vectors.
+    Eights { group: usize },
     /// To the sum of so many bfloat16 numbers.
     Halves { n_parts: i64 },
 }
@@ -195,8 +200,26 @@ pub(super) struct Table {
     pub(super) encode: unsafe extern "C" fn(*const Encode),
     /// Exponentials, if they are faster than generated code.
     pub(super) exps: Option<unsafe extern "C" fn(*const Exps)>,
+    /// The functions for tiles of eight vectors, if there are any.
+    pub(super) eights: Option<Eights>,
     /// The functions for bfloat16 numbers, if there are any.
     pub(super) halves: Option<Halves>,
+}
+
+impl Table {
+    /// The functions that round to 8-bit numbers, and multiply them.
+    pub(super) fn of_bytes(&self, rounding: Rounding) -> Eights {
+        let rows = Eights { quantise: self.quantise, product: self.quantised };
+        self.eights.filter(|_| matches!(rounding, Rounding::Eights { .. })).unwrap_or(rows)
+    }
+}
+
+/// The functions of a level that multiplies tiles of bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Eights {
+    pub(super) quantise: unsafe extern "C" fn(*const Quantise),
+    /// A product with eight vectors side by side.
+    pub(super) product: unsafe extern "C" fn(*const Product),
 }
 
 /// The functions of a level that multiplies bfloat16 numbers.
@@ -255,8 +278,15 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
     let storage = Storage::of(format)?;
     let n_parts = table(level).halves.filter(|_| n_cols >= MANY).and_then(|halves| (halves.n_parts)(storage));
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
-    let bytes = format.plain().is_none().then_some(Rounding::Bytes { group });
+    let is_few = n_cols >= FEW && table(level).eights.is_some() && has_eights(storage);
+    let bytes = if is_few { Rounding::Eights { group } } else { Rounding::Bytes { group } };
+    let bytes = format.plain().is_none().then_some(bytes);
     n_parts.map(|n_parts| Rounding::Halves { n_parts }).or(bytes)
+}
+
+/// Whether there are products with tiles of eight: all 32 elements of a group must have one factor.
+const fn has_eights(storage: Storage) -> bool {
+    !matches!(storage, Storage::Q6K)
 }
 
 /// Rounds so many vectors of so many elements, one after another.
@@ -271,10 +301,10 @@ pub(super) unsafe fn round(
 ) {
     let (x, out, x_col, n_cols, k) = (from.cast(), to, k as i64, n_cols as i64, k as i64);
     match rounding {
-        Rounding::Bytes { group } => {
+        Rounding::Bytes { group } | Rounding::Eights { group } => {
             let job = Quantise { x, out, x_col, n_cols, k, group: group as i64 };
             // SAFETY: the caller promises what the description says.
-            unsafe { (table(level).quantise)(&raw const job) };
+            unsafe { (table(level).of_bytes(rounding).quantise)(&raw const job) };
         }
         Rounding::Halves { n_parts } => {
             let job = Halve { x, out, x_col, n_cols, k, n_parts };
@@ -300,6 +330,7 @@ pub(super) fn ask_from(start: *const u8) {
 pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usize {
     match rounding {
         Rounding::Bytes { .. } => quantised_bytes(n_cols, k),
+        Rounding::Eights { .. } => eights_bytes(n_cols, k),
         Rounding::Halves { n_parts } => halved_bytes(n_cols, k, n_parts as usize),
     }
 }
@@ -307,6 +338,12 @@ pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usiz
 /// Bytes of vectors of bfloat16 numbers: tiles of 32 elements of sixteen vectors.
 fn halved_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
     n_parts * n_cols.div_ceil(16) * k.div_ceil(32) * 1024
+}
+
+/// Bytes of vectors of 8-bit numbers in tiles of eight: for each 32 elements, and for four times as many at once, the
+/// numbers with what they exceed 127 by, a line of scales, and one of sums.
+fn eights_bytes(n_cols: usize, k: usize) -> usize {
+    n_cols.div_ceil(8) * (k / GROUP).next_multiple_of(4) * (8 + 1 + 1) * 64
 }
 
 /// Bytes of vectors of 8-bit numbers.

@@ -114,7 +114,7 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
     let mut rounded = vec![0xa5_u8; n_rounded];
     let number = match rounding {
         None => 0,
-        Some(Rounding::Bytes { group }) => group as i64,
+        Some(Rounding::Bytes { group } | Rounding::Eights { group }) => group as i64,
         Some(Rounding::Halves { n_parts }) => n_parts,
     };
     let (n, x_col) = (n_cols as i64, k as i64 + 3);
@@ -124,10 +124,11 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
         Halve { x: x.as_ptr(), out: rounded.as_mut_ptr(), x_col, n_cols: n, k: k as i64, n_parts: number };
     let function = match rounding {
         None => table.single,
-        Some(Rounding::Bytes { .. }) => {
+        Some(rounding @ (Rounding::Bytes { .. } | Rounding::Eights { .. })) => {
+            let functions = table.of_bytes(rounding);
             // SAFETY: the description is of the vectors above.
-            unsafe { (table.quantise)(&raw const bytes) };
-            table.quantised
+            unsafe { (functions.quantise)(&raw const bytes) };
+            functions.product
         }
         Some(Rounding::Halves { .. }) => {
             // SAFETY: the description is of the vectors above.
@@ -174,7 +175,7 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
             // Six standard deviations of the roundings.
             let allowed = match rounding {
                 None => 1e-6 * size,
-                Some(Rounding::Bytes { .. }) => 1e-6 * size + 6.0 * variance.sqrt(),
+                Some(Rounding::Bytes { .. } | Rounding::Eights { .. }) => 1e-6 * size + 6.0 * variance.sqrt(),
                 Some(Rounding::Halves { n_parts: 1 }) => 1e-6 * size + 6.0 * halved.sqrt(),
                 Some(Rounding::Halves { .. }) => TWO_HALVES * size,
             };

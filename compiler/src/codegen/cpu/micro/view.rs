@@ -11,7 +11,8 @@ use std::slice;
 use crate::codegen::cpu::micro::rounding::row_bytes;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::{
-    Column, Encode, Exps, Halve, Mix, Pick, Picked, Product, Quantise, halved_bytes, quantised_bytes,
+    Column, Encode, Exps, Halve, Mix, Pick, Picked, Product, Quantise, eights_bytes, halved_bytes,
+    quantised_bytes,
 };
 
 /// Rows of a weight.
@@ -33,11 +34,23 @@ impl<'a> Weights<'a> {
         self.row
     }
 
+    /// The bytes of some rows, and of what lies between them.
+    #[inline(always)]
+    pub(super) fn block(&self, r: usize, n_rows: usize) -> &'a [u8] {
+        &self.bytes[r * self.row..][..(n_rows - 1) * self.row + self.row_bytes]
+    }
+
+    /// Scales that lie apart, from those of a row on, and bytes from those of one row to those of the next.
+    #[inline(always)]
+    pub(super) fn scales(&self, r: usize) -> (&'a [u8], usize) {
+        (self.scales.get(r * self.scales_row..).unwrap_or_default(), self.scales_row)
+    }
+
     /// The bytes of a row, and where they lie apart its scales.
     #[inline(always)]
     pub(super) fn row(&self, r: usize) -> Blocks<'a> {
         let bytes = &self.bytes[r * self.row..][..self.row_bytes];
-        let scales = self.scales.get(r * self.scales_row..).unwrap_or_default();
+        let (scales, _) = self.scales(r);
         Blocks { bytes, scales, group: self.group }
     }
 }
@@ -189,7 +202,9 @@ impl<'a> Square<'a> {
 pub(super) enum Layout {
     Single,
     Bytes,
-    /// In tiles of several.
+    /// In tiles of eight.
+    Eights,
+    /// In tiles of sixteen.
     Halves,
 }
 
@@ -284,6 +299,7 @@ pub(super) unsafe fn product<'a>(job: *const Product, layout: Layout) -> Option<
     let (step, len, n_bytes) = match layout {
         Layout::Single => (x_col, 4 * k, extent(n_cols, x_col, 4 * k)),
         Layout::Bytes => (row_bytes(k), row_bytes(k), quantised_bytes(n_cols, k)),
+        Layout::Eights => (0, 0, eights_bytes(n_cols, k)),
         Layout::Halves => (0, 0, halved_bytes(n_cols, k, job.n_parts as usize)),
     };
     let (bytes, apart): (&[u8], &[Column]) = if job.columns.is_null() {
@@ -317,7 +333,7 @@ pub(super) unsafe fn picked<'a>(job: *const Picked) -> PickedView<'a> {
 ///
 /// # Safety
 /// The address must be of a description whose memory is there, and apart from its results.
-pub(super) unsafe fn quantise<'a>(job: *const Quantise) -> Option<QuantiseView<'a>> {
+pub(super) unsafe fn quantise<'a>(job: *const Quantise, layout: Layout) -> Option<QuantiseView<'a>> {
     // SAFETY: the caller promises a description.
     let job = unsafe { &*job };
     let [n_cols, k] = [job.n_cols, job.k].map(|n| n.max(0) as usize);
@@ -325,10 +341,12 @@ pub(super) unsafe fn quantise<'a>(job: *const Quantise) -> Option<QuantiseView<'
         return None;
     }
     let x_col = job.x_col as usize * 4;
+    let n_bytes =
+        if matches!(layout, Layout::Eights) { eights_bytes(n_cols, k) } else { quantised_bytes(n_cols, k) };
     // SAFETY: the caller promises that the vectors are there.
     let x = unsafe { slice::from_raw_parts(job.x.cast::<u8>(), extent(n_cols, x_col, 4 * k)) };
     // SAFETY: the caller promises that the room is there and apart.
-    let out = unsafe { slice::from_raw_parts_mut(job.out, quantised_bytes(n_cols, k)) };
+    let out = unsafe { slice::from_raw_parts_mut(job.out, n_bytes) };
     Some(QuantiseView { x, x_col, n_cols, k, group: job.group as usize, out })
 }
 

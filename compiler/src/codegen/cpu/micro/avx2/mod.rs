@@ -21,14 +21,15 @@ mod vector;
 
 use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
-pub(super) const TABLE: Table = Table { single, quantised, quantise, mix, encode, exps: None, halves: None };
+pub(super) const TABLE: Table =
+    Table { single, quantised, quantise, mix, encode, exps: None, eights: None, halves: None };
 
 single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, mix 4 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe extern "C" fn quantise(job: *const Quantise) {
     // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job) }) else { return };
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Bytes) }) else { return };
     round::round(&mut job);
 }
 

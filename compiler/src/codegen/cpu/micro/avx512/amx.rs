@@ -1,8 +1,8 @@
-//! Tiles of bfloat16 numbers and the unit that multiplies them: AMX.
+//! Tiles of bfloat16 numbers or bytes and the unit that multiplies them: AMX.
 //!
 //! In: tiles in memory and a square of sums. Out: the sums with the products added. The instructions are written out,
 //! because the compiler has no stable functions for them; it uses no tile registers of its own.
-//! A thread that multiplies holds a [`Unit`]: it sets the tile registers up and gives them back at its end, so that
+//! A thread that multiplies holds a [`Unit`] or [`Bytes`]: it sets the tile registers up and gives them back at its end, so that
 //! switching threads does not save them for nothing.
 
 use std::arch::asm;
@@ -38,7 +38,14 @@ impl<'a> Run<'a> {
 }
 
 /// The eight tile registers of this thread, each of a whole tile.
-pub(super) struct Unit(PhantomData<*mut Tile>);
+pub(super) struct Unit(Registers);
+
+/// The tile registers of this thread for bytes: four of sums, two of 32 bytes of sixteen rows, and two of as many bytes
+/// of sixteen vectors.
+pub(super) struct Bytes(Registers);
+
+/// Tile registers that are set up.
+struct Registers(PhantomData<*mut Tile>);
 
 /// What describes the registers: a palette, bytes of a line, lines.
 #[repr(C, align(64))]
@@ -48,21 +55,43 @@ struct Shapes {
     n_lines: [u8; 16],
 }
 
-impl Unit {
-    /// Sets the registers up.
+/// Bytes of a line and lines of a whole tile.
+const WHOLE: (u16, u8) = (64, 16);
+
+impl Registers {
+    /// Sets them up: bytes of a line and lines of each.
     ///
     /// # Safety
     /// The processor must have AMX, and the process the permission that [`is_there`] asks for.
-    pub(super) unsafe fn new() -> Self {
+    unsafe fn new(lines: [(u16, u8); 8]) -> Self {
         let mut shapes = Shapes { palette: [0; 16], line_bytes: [0; 16], n_lines: [0; 16] };
         shapes.palette[0] = 1;
-        shapes.line_bytes[..8].fill(64);
-        shapes.n_lines[..8].fill(16);
+        for (i, lines) in lines.into_iter().enumerate() {
+            (shapes.line_bytes[i], shapes.n_lines[i]) = lines;
+        }
         // SAFETY: the caller promises the instruction; it reads 64 bytes, which are there.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, readonly, preserves_flags));
         }
         Self(PhantomData)
+    }
+}
+
+impl Drop for Registers {
+    fn drop(&mut self) {
+        // SAFETY: they are set up, so there is the instruction.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+    }
+}
+
+impl Unit {
+    /// Sets the registers up.
+    ///
+    /// # Safety
+    /// As for [`Registers::new`].
+    pub(super) unsafe fn new() -> Self {
+        // SAFETY: the caller promises it.
+        Self(unsafe { Registers::new([WHOLE; 8]) })
     }
 
     /// Adds the products of all runs to a square.
@@ -124,10 +153,72 @@ impl Unit {
     }
 }
 
-impl Drop for Unit {
-    fn drop(&mut self) {
-        // SAFETY: there is a unit, so there is the instruction.
-        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+/// Where four tiles of sixteen rows of bytes lie.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    /// Begins with the first row of the first tile.
+    pub(super) bytes: &'a [u8],
+    /// Bytes from one row to the next.
+    pub(super) stride: usize,
+    /// Bytes from one tile to the next.
+    pub(super) step: usize,
+}
+
+impl Bytes {
+    /// Sets the registers up.
+    ///
+    /// # Safety
+    /// As for [`Registers::new`].
+    pub(super) unsafe fn new() -> Self {
+        let (rows, vectors) = ((32, 16), (64, 8));
+        // SAFETY: the caller promises it.
+        Self(unsafe { Registers::new([WHOLE, WHOLE, WHOLE, WHOLE, rows, rows, vectors, vectors]) })
+    }
+
+    /// Multiplies four tiles of rows with those of vectors, eight lines each.
+    #[inline(always)]
+    #[expect(clippy::unused_self, reason = "who has a unit has set its tiles up")]
+    pub(super) fn dots(&self, rows: Rows<'_>, vectors: &[[u8; 64]], sums: &mut [Tile; 4]) {
+        assert!(vectors.len() >= 4 * 8, "four tiles of vectors");
+        assert!(rows.bytes.len() >= 3 * rows.step + 15 * rows.stride + 32, "four tiles of rows");
+        // SAFETY: there is a unit, so there are the instructions. They read lines that are there, as was seen above,
+        // and write four tiles.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tileloadd tmm4, [{w} + {stride}]",
+                "tileloadd tmm6, [{x} + {line}]",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "add {w}, {step}",
+                "tilezero tmm1",
+                "tileloadd tmm5, [{w} + {stride}]",
+                "tileloadd tmm7, [{x} + {line} + 512]",
+                "tdpbssd tmm1, tmm5, tmm7",
+                "add {w}, {step}",
+                "tilezero tmm2",
+                "tileloadd tmm4, [{w} + {stride}]",
+                "tileloadd tmm6, [{x} + {line} + 1024]",
+                "tdpbssd tmm2, tmm4, tmm6",
+                "add {w}, {step}",
+                "tilezero tmm3",
+                "tileloadd tmm5, [{w} + {stride}]",
+                "tileloadd tmm7, [{x} + {line} + 1536]",
+                "tdpbssd tmm3, tmm5, tmm7",
+                "tilestored [{sums} + {line}], tmm0",
+                "tilestored [{sums} + {line} + 1024], tmm1",
+                "tilestored [{sums} + {line} + 2048], tmm2",
+                "tilestored [{sums} + {line} + 3072], tmm3",
+                w = inout(reg) rows.bytes.as_ptr() => _,
+                stride = in(reg) rows.stride,
+                step = in(reg) rows.step,
+                x = in(reg) vectors.as_ptr(),
+                line = in(reg) 64_usize,
+                sums = in(reg) sums.as_mut_ptr(),
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
     }
 }
 
@@ -138,8 +229,8 @@ pub(super) fn is_there() -> bool {
     const CALL: i64 = 158;
     const ASK: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
-    const TILES_AND_BFLOAT16: u32 = 1 << 24 | 1 << 22;
-    if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & TILES_AND_BFLOAT16 != TILES_AND_BFLOAT16 {
+    const TILES_OF_BOTH: u32 = 1 << 24 | 1 << 25 | 1 << 22;
+    if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & TILES_OF_BOTH != TILES_OF_BOTH {
         return false;
     }
     let mut result = CALL;

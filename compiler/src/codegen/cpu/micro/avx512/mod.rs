@@ -11,10 +11,12 @@ use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Encode, Exps, Halve, Halves, Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Eights, Encode, Exps, Halve, Halves, Mix, Product, Quantise, Table};
 
 mod amx;
+mod bytes;
 mod dots;
+mod eights;
 mod exps;
 mod few;
 mod fours;
@@ -27,12 +29,12 @@ mod round;
 mod tiles;
 mod vector;
 
-use amx::Unit;
+use amx::{Bytes, Unit};
 use fours::unit_bytes;
 use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
 pub(super) const TABLE: Table =
-    Table { single, quantised, quantise, mix, encode, exps: Some(exps), halves: None };
+    Table { single, quantised, quantise, mix, encode, exps: Some(exps), eights: None, halves: None };
 
 /// With dot products of bfloat16 numbers.
 pub(super) const WITH_HALVES: Table =
@@ -40,6 +42,7 @@ pub(super) const WITH_HALVES: Table =
 
 /// With tiles.
 pub(super) const WITH_TILES: Table = Table {
+    eights: Some(Eights { quantise: eights, product: by_bytes }),
     halves: Some(Halves { halve, product: by_tiles, mix: mix_by_tiles, n_parts: n_parts_of_tiles }),
     ..TABLE
 };
@@ -49,7 +52,7 @@ single_forms! { #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")] tile 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn quantise(job: *const Quantise) {
     // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job) }) else { return };
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Bytes) }) else { return };
     round::round(&mut job);
 }
 
@@ -82,6 +85,42 @@ fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
         n_cols if few::are_few(const { Storage::ALL[S] }, n_cols) => few::few::<S, B>(job),
         _ => many::all::<S>(job),
     }
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn eights(job: *const Quantise) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Eights) }) else { return };
+    eights::round(&mut job);
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn by_bytes(job: *const Product) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::product(job, view::Layout::Eights) }) else { return };
+    match job.w.storage {
+        Storage::F32 | Storage::F16 | Storage::BF16 | Storage::Q6K => {
+            unreachable!("`has_eights` has no such format")
+        }
+        // Each format has code of its own.
+        Storage::Q8_0 => bytes_of_format::<{ Storage::Q8_0 as usize }, 136>(&job),
+        Storage::Q4_0 => bytes_of_format::<{ Storage::Q4_0 as usize }, 72>(&job),
+        Storage::Int8 => bytes_of_format::<{ Storage::Int8 as usize }, 128>(&job),
+        Storage::Q4_1 => bytes_of_format::<{ Storage::Q4_1 as usize }, 80>(&job),
+        Storage::Q5_0 => bytes_of_format::<{ Storage::Q5_0 as usize }, 88>(&job),
+        Storage::Q5_1 => bytes_of_format::<{ Storage::Q5_1 as usize }, 96>(&job),
+        Storage::Q4K => bytes_of_format::<{ Storage::Q4K as usize }, 144>(&job),
+        Storage::Q5K => bytes_of_format::<{ Storage::Q5K as usize }, 176>(&job),
+        Storage::Q4Pairs => bytes_of_format::<{ Storage::Q4Pairs as usize }, 80>(&job),
+    }
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn bytes_of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
+    const { assert!(B == unit_bytes(Storage::ALL[S])) };
+    // SAFETY: the table is asked for by a level that has tiles and the permission.
+    let unit = &unsafe { Bytes::new() };
+    bytes::product::<S, B>(unit, job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]

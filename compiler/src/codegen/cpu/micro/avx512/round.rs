@@ -41,7 +41,7 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
 /// Which four of 32 numbers hold the largest size, that size, and the largest of the others, as bits.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn largest(x: &[u8; 128]) -> (u8, u32, u32) {
+pub(super) fn largest(x: &[u8; 128]) -> (u8, u32, u32) {
     let (x, _) = x.as_chunks::<64>();
     let (first, second) = (of_fours(&x[0]), of_fours(&x[1]));
     let most = _mm512_reduce_max_epu32(_mm512_max_epu32(first, second));
@@ -66,7 +66,7 @@ fn of_fours(x: &[u8; 64]) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn rounded(x: &[u8; 128], by: f32) -> Group {
+pub(super) fn rounded(x: &[u8; 128], by: f32) -> Group {
     let (x, _) = x.as_chunks::<64>();
     let whole = [whole(&x[0], by), whole(&x[1], by)];
     let ((first, more), (second, still_more)) = (halved(whole[0]), halved(whole[1]));

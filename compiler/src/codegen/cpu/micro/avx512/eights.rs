@@ -1,0 +1,113 @@
+//! Vectors rounded to 8 bits a number, eight side by side.
+//!
+//! In: vectors in single precision. Out: for each eight of them, tiles of 32 elements one after another, and behind
+//! all tiles a line of scales and a line of sums for each. A tile has eight lines of four elements of sixteen columns:
+//! the numbers of eight vectors, and what they exceed 127 by. Scales stand for both; sums are times their scale, and
+//! stand once. Groups are filled up with zeros to a multiple of four.
+//! Numbers, scales and sums are those of `rounding.rs`.
+
+use std::arch::x86_64::_mm512_setzero_si512;
+use std::array::from_fn;
+
+use crate::codegen::cpu::micro::avx512::round::{largest, rounded};
+use crate::codegen::cpu::micro::avx512::vector::{load_bytes, store_bytes, transposed};
+use crate::codegen::cpu::micro::rounding::{held, scale_of};
+use crate::codegen::cpu::micro::view::QuantiseView;
+use crate::codegen::cpu::micro::{GROUP, eights_bytes};
+
+/// Vectors side by side.
+pub(super) const EIGHT: usize = 8;
+
+/// Lines of a group.
+pub(super) const LINES: usize = 8;
+
+/// A line of a tile, or of sixteen numbers in single precision.
+pub(super) type Line = [u8; 64];
+
+/// Eight vectors.
+#[derive(Clone, Copy)]
+pub(super) struct Eight<'a> {
+    pub(super) numbers: &'a [Line],
+    pub(super) scales: &'a [Line],
+    pub(super) sums: &'a [Line],
+}
+
+impl<'a> Eight<'a> {
+    /// The `idx`-th eight vectors of so many elements.
+    #[inline(always)]
+    pub(super) fn new(bytes: &'a [u8], k: usize, idx: usize) -> Self {
+        let n_bytes = eights_bytes(EIGHT, k);
+        let (lines, _) = bytes[idx * n_bytes..][..n_bytes].as_chunks();
+        let n_groups = lines.len() / (LINES + 2);
+        let (numbers, rest) = lines.split_at(LINES * n_groups);
+        let (scales, sums) = rest.split_at(n_groups);
+        Self { numbers, scales, sums }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn round(job: &mut QuantiseView<'_>) {
+    let (k, n_together) = (job.k, job.group / GROUP);
+    for (e, out) in job.out.chunks_exact_mut(eights_bytes(EIGHT, k)).enumerate() {
+        let first = e * EIGHT;
+        let n = (job.n_cols - first).min(EIGHT);
+        let x: [&[[u8; 128]]; EIGHT] = from_fn(|i| {
+            let c = first + i.min(n - 1);
+            job.x[c * job.x_col..][..4 * k].as_chunks().0
+        });
+        let (lines, _) = out.as_chunks_mut::<64>();
+        let n_groups = lines.len() / (LINES + 2);
+        let (numbers, rest) = lines.split_at_mut(LINES * n_groups);
+        let (scales, sums) = rest.split_at_mut(n_groups);
+        let (mut scale, mut by) = ([0.0; EIGHT], [0.0; EIGHT]);
+        for (pair, numbers) in numbers.chunks_exact_mut(2 * LINES).enumerate() {
+            let mut rows = [[[0; 32]; 2]; 2 * EIGHT];
+            for half in 0..2 {
+                let idx = 2 * pair + half;
+                let (mut own_scales, mut own_sums) = ([0.0_f32; 2 * EIGHT], [0.0_f32; 2 * EIGHT]);
+                if idx < k / GROUP {
+                    for i in 0..n {
+                        if idx % n_together == 0 {
+                            (scale[i], by[i]) = scale_of_group(&x[i][idx..][..n_together]);
+                        }
+                        let group = rounded(&x[i][idx], by[i]);
+                        (rows[i][half], rows[EIGHT + i][half]) = (group.numbers, group.excess);
+                        (own_scales[i], own_scales[EIGHT + i]) = (scale[i], scale[i]);
+                        own_sums[i] = (group.halves[0] + group.halves[1]) as f32 * scale[i];
+                    }
+                }
+                scales[idx] = bytes_of(own_scales);
+                sums[idx] = bytes_of(own_sums);
+            }
+            let mut all = [_mm512_setzero_si512(); 2 * EIGHT];
+            for (all, row) in all.iter_mut().zip(&rows) {
+                *all = load_bytes(row.as_flattened().as_array().expect("two groups"));
+            }
+            for (line, column) in numbers.iter_mut().zip(transposed(&all)) {
+                store_bytes(column, line);
+            }
+        }
+    }
+}
+
+/// The scale of some groups, and what their numbers are multiplied by.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn scale_of_group(x: &[[u8; 128]]) -> (f32, f32) {
+    let mut most = 0;
+    for own in x {
+        let (_, size, others) = largest(own);
+        most = held(x.len() == 1, size, others).max(most);
+    }
+    scale_of(f32::from_bits(most))
+}
+
+#[inline(always)]
+fn bytes_of(numbers: [f32; 2 * EIGHT]) -> Line {
+    let mut out = [0; 64];
+    for (bytes, number) in out.as_chunks_mut().0.iter_mut().zip(numbers) {
+        *bytes = number.to_le_bytes();
+    }
+    out
+}
