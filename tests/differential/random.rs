@@ -1,7 +1,7 @@
 //! Random graphs through every stage: text, verification, rewriting, fusion, lowering, interpretation.
 //!
 //! In: seeds. Out: nothing, or the smallest failing graph as text with its seed. A seed that failed once is kept in
-//! [`REGRESSIONS`]. `generate.rs` makes the graphs, `shrink.rs` makes them small.
+//! [`REGRESSIONS`]. `generate/` makes the graphs, `shrink.rs` makes them small.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
