@@ -17,6 +17,7 @@ use fusebox_compiler::reference::{evaluate, evaluate_all, random};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 
+use super::bounds::of_kernels;
 use super::gpu::on_gpu;
 use super::jit::compiled;
 use super::{Checker, Witness, check, check_by, check_launch};
@@ -39,7 +40,7 @@ fn holds(text: &str) {
         for target in TARGETS {
             let witness: Witness = if Language::of(&target).is_some() { on_gpu } else { compiled };
             for chaos in [None, Some(1), Some(2)] {
-                let checks = (Tolerance::of(&graph), chaos.is_none().then_some(witness));
+                let checks = (of_kernels(&graph), chaos.is_none().then_some(witness));
                 check_by(&graph, &bindings, &target, Steering { chaos, fuel: None }, checks)
                     .unwrap_or_else(|what| panic!("P={before} T={now} {target} {chaos:?}: {what}"));
             }
@@ -518,7 +519,7 @@ output y = %2
             sabotage(kernel);
         }
         let checker = Checker::new(&graph, &bindings, &values, roots);
-        check_launch(checker, &partition, &kernels, Tolerance::of(&graph))
+        check_launch(checker, &partition, &kernels, of_kernels(&graph))
     };
     assert_eq!(outcome(|_| ()), Ok(()));
     for sabotage in [wrong_operator, wrong_index, nothing_stored] {

@@ -104,8 +104,7 @@ impl Generator {
         let yes = self.any(|_, _| true)?;
         let dtype = self.dtype(yes);
         let no = self.any(|g, id| g.dtype(id) == dtype)?;
-        let (x, y) = (self.of(yes), self.of(no));
-        let made = known(x.least.min(y.least), x.most.max(y.most), x.exact && y.exact);
+        let made = self.of(yes).or(self.of(no));
         self.push(Op::Select, &[condition, yes, no], made)
     }
 

@@ -15,6 +15,20 @@ pub(super) fn known(least: f64, most: f64, exact: bool) -> Known {
     Known { least, most, exact }
 }
 
+impl Known {
+    /// What is known of numbers that may be of either value.
+    pub(super) fn or(self, other: Self) -> Self {
+        known(self.least.min(other.least), self.most.max(other.most), self.exact && other.exact)
+    }
+
+    /// What is known of these numbers once they are stored in blocks: each is off by half a step, of which the largest
+    /// has 127, and the step is of half precision.
+    pub(super) fn in_blocks(self) -> Self {
+        let off = self.most.max(-self.least) * (0.5 / 127.0 + 0.001);
+        known(self.least - off, self.most + off, false)
+    }
+}
+
 /// What is known of an input or a state.
 pub(super) fn given(dtype: DType) -> Known {
     if dtype == DType::I32 { known(0.0, 7.0, true) } else { known(-1.0, 1.0, true) }

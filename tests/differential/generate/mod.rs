@@ -3,7 +3,7 @@
 //! In: a seed. Out: a graph of some twenty nodes of any operations, with symbols `T` and `P`, and the values of both.
 //! An operation is drawn, then arguments that suit it; what `infer` refuses is drawn again. Bounds of every value are
 //! kept, so that `exp` sees nothing large and `ln` nothing near zero. What compares, ranks or truncates sees only
-//! numbers that no order of rounding can change.
+//! numbers that no order of rounding can change. States of blocks come in graphs of the seeds from [`WITH_BLOCKS`] on.
 //! `draw.rs` finds arguments; the other files make one kind of operation each.
 
 mod draw;
@@ -16,12 +16,11 @@ mod select;
 mod state;
 
 use fusebox_compiler::foundation::random::Random;
-use fusebox_compiler::graph::infer::infer;
 use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::graph::{Graph, Node, NodeId};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
-use fusebox_compiler::tensor::shape::{Axis, Type};
+use fusebox_compiler::tensor::shape::Axis;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
 use self::known::Known;
@@ -33,6 +32,12 @@ const MAX_FLOAT: f64 = 64.0;
 const MAX_WHOLE: f64 = 1e6;
 const SIZES: [i64; 12] = [1, 2, 2, 3, 4, 5, 7, 8, 13, 16, 33, 65];
 const LARGE: [i64; 3] = [64, 130, 256];
+/// Lengths of the rows of weights.
+const ROWS: [i64; 6] = [256, 32, 32, 32, 32, 32];
+const ROWS_OF_BLOCKS: [i64; 5] = [32, 32, 64, 96, 256];
+
+/// Graphs of the seeds from this on have states whose rows are stored in blocks.
+pub(crate) const WITH_BLOCKS: u64 = 1_000_000;
 
 /// A random graph and the values of its symbols.
 pub(crate) struct Sample {
@@ -55,6 +60,7 @@ pub(crate) fn generate(seed: u64) -> Sample {
         random,
         graph: Graph::default(),
         known: Vec::new(),
+        has_blocks: seed >= WITH_BLOCKS,
         dims: Vec::new(),
         t: Sym::from(t),
         p: Sym::from(p),
@@ -68,6 +74,7 @@ struct Generator {
     random: Random,
     graph: Graph,
     known: Vec<Known>,
+    has_blocks: bool,
     /// Axes with their usual sizes.
     dims: Vec<(Axis, Sym)>,
     t: Sym,
@@ -82,7 +89,8 @@ impl Generator {
     fn choose_dims(&mut self) {
         let mut sizes = vec![self.t.clone(), self.t.clone() + self.p.clone()];
         sizes.push(if self.chance(3) { self.p.clone() } else { Sym::from(4i64) });
-        sizes.push(Sym::from(if self.chance(6) { 256i64 } else { 32 }));
+        let rows: &[i64] = if self.has_blocks { &ROWS_OF_BLOCKS } else { &ROWS };
+        sizes.push(Sym::from(rows[self.random.below(rows.len())]));
         for _ in 0..3 {
             sizes.push(Sym::from(SIZES[self.random.below(SIZES.len())]));
         }
@@ -119,8 +127,7 @@ impl Generator {
 
     /// Adds an operation if it fits and stays tame.
     fn push(&mut self, op: Op, args: &[NodeId], known: Known) -> Option<NodeId> {
-        let types: Vec<&Type> = args.iter().map(|arg| &self.graph.nodes[*arg].ty).collect();
-        let ty = infer(&op, &types).ok()?;
+        let ty = self.graph.infer(&op, args).ok()?;
         let limit = if ty.dtype == DType::I32 { MAX_WHOLE } else { MAX_FLOAT };
         let is_tame = known.least >= -limit && known.most <= limit;
         let is_small = ty.shape.max_len() <= MAX_LEN && ty.shape.rank() <= 5;
@@ -133,6 +140,9 @@ impl Generator {
     }
 
     fn step(&mut self) -> Option<NodeId> {
+        if self.has_blocks && self.chance(6) {
+            return self.write_rows();
+        }
         match self.random.below(34) {
             0 | 1 => self.leaf(),
             2..5 => self.unary(),
