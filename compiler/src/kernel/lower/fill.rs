@@ -127,17 +127,20 @@ impl PartBuilder<'_> {
     }
 
     fn product(&mut self, args: &[NodeId], at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
-        let a = self.operand(args[0], at, nest)?;
-        let b = self.operand(args[1], at, nest)?;
+        let staged = self.are_staged(args, at, nest);
+        let a = self.operand(args[0], at, nest, staged)?;
+        let b = self.operand(args[1], at, nest, staged)?;
         Ok(nest.add(Expr::Binary(Binary::Mul, a, b)))
     }
 
-    /// A factor of a product: computed once into a tile where the nest would compute it again for other loops.
+    /// A factor of a product: computed once into a tile where the nest would compute it again for other loops, and
+    /// copied to one where factors are staged.
     pub(super) fn operand(
         &mut self,
         node: NodeId,
         at: &At,
         nest: &mut NestBuilder,
+        staged: bool,
     ) -> Result<ExprId, TooLarge> {
         let (inner, inner_at) = self.look_through(node, at);
         let inner_at = inner_at.restricted(&self.node(inner).ty.shape);
@@ -145,6 +148,9 @@ impl PartBuilder<'_> {
         let repeats = !is_empty && nest.locals.iter().any(|var| !inner_at.uses(*var));
         let expr = if repeats && !self.is_view(inner) && !self.node(inner).op.is_fold() {
             let (held, element) = self.hold(inner, &inner_at, nest)?;
+            self.read_held(&held, element, nest)
+        } else if staged && repeats && self.is_view(inner) {
+            let (held, element) = self.hold_by(inner, &inner_at, nest, Self::copy)?;
             self.read_held(&held, element, nest)
         } else {
             self.value(inner, &inner_at, nest)?

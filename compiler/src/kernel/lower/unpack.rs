@@ -8,13 +8,18 @@ use crate::graph::op::{Binary, Fold, Op};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
 use crate::kernel::lower::fill::FoldNest;
-use crate::kernel::lower::nest::NestBuilder;
+use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
 use crate::kernel::lower::span::Span;
 use crate::kernel::{Expr, Place, Range, TileId, VarId};
 use crate::tensor::quant::Format;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
+
+/// So many rows or columns matrix units take at a time.
+const SIDE: i64 = 16;
+/// Elements of a factor that still finds room beside the rest of an attention.
+const MOST_STAGED: i64 = 8192;
 
 impl PartBuilder<'_> {
     /// The summed axis to go through block by block, where unpacking an operand into a tile saves decoding.
@@ -80,6 +85,19 @@ impl PartBuilder<'_> {
         }
     }
 
+    /// Whether factors are copied to tiles because matrix units want them there: rows of a state that many others meet.
+    pub(super) fn are_staged(&self, args: &[NodeId], at: &At, nest: &NestBuilder) -> bool {
+        let len = |var: &VarId| self.part.n_values(*var, &Sym::most).max(1);
+        let is_state = |arg: &NodeId| self.graph.state_of(self.look_through(*arg, at).0).is_some();
+        let fits = |arg: &NodeId| {
+            let at = at.restricted(&self.node(*arg).ty.shape);
+            let (own, others): (Vec<VarId>, Vec<VarId>) = nest.locals.iter().partition(|var| at.uses(**var));
+            let product = |vars: &[VarId]| vars.iter().map(len).product::<i64>();
+            product(&others) % SIDE == 0 && product(&own) <= MOST_STAGED
+        };
+        self.target.stages && args.iter().any(is_state) && args.iter().all(fits)
+    }
+
     /// Adds up a box of a contraction, one block of the summed axis after another.
     pub(super) fn contract_by_blocks(
         &mut self,
@@ -124,7 +142,7 @@ impl PartBuilder<'_> {
                 let (held, element) = self.hold_by(*arg, &at, &nest, Self::copy)?;
                 self.read_held(&held, element, &mut nest)
             } else {
-                self.operand(*arg, &at, &mut nest)?
+                self.operand(*arg, &at, &mut nest, false)?
             });
         }
         let value = nest.add(Expr::Binary(Binary::Mul, factors[0], factors[1]));
