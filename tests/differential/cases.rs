@@ -424,14 +424,14 @@ output y = %2
 fn joined_weights_are_unpacked_where_some_need_it() {
     holds(
         "\
-%0 = input x : f32[t:16, d:512]
-%1 = weight w : f32[f:33, d:512]
-%2 = weight v : q8_0[f:70, d:512]
+%0 = input x : f32[t:16, d:96]
+%1 = weight w : f32[f:9, d:96]
+%2 = weight v : q8_0[f:22, d:96]
 %3 = concat %1 %2 along f
 %4 = contract %0 %3 over [d]
-%5 = slice %4 f at 0 len 33
+%5 = slice %4 f at 0 len 9
 %6 = reduce-max %5 over f
-%7 = slice %4 f at 33 len 70
+%7 = slice %4 f at 9 len 22
 output y = %6
 output z = %7
 ",
