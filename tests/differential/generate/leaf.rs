@@ -58,7 +58,7 @@ impl Generator {
             6..9 => self.weight(),
             9..11 if self.has_blocks => {
                 let rest = self.some_shape(true);
-                self.state_of_blocks(rest)
+                self.state_of_blocks(&rest)
             }
             9..11 => {
                 let dtype = self.pick(&[DType::F32, DType::F16, DType::BF16, DType::I32])?;

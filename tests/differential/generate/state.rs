@@ -16,7 +16,7 @@ impl Generator {
     }
 
     /// A state whose rows fill blocks, with other axes before them.
-    pub(super) fn state_of_blocks(&mut self, rest: Shape) -> Option<NodeId> {
+    pub(super) fn state_of_blocks(&mut self, rest: &Shape) -> Option<NodeId> {
         let row = self.dims[3].clone();
         let axes = rest.without(row.0).iter().cloned().chain([row]).collect::<Vec<_>>();
         self.state(Format::Q8_0, Shape::new(axes)?)
@@ -74,7 +74,7 @@ impl Generator {
             _ => {
                 let axis = self.pick(&[label("s"), label("k"), from])?;
                 let shape = self.longer(&rest, from, &len, axis)?;
-                self.state_of_blocks(shape)?
+                self.state_of_blocks(&shape)?
             }
         };
         let axes: Vec<(Axis, Sym)> = self.shape(state).iter().cloned().collect();
