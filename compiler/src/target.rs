@@ -30,7 +30,8 @@ pub struct Target {
     pub rows_of_many: usize,
     /// Elements of a row that are unpacked at a time, whole blocks of 32.
     pub unpacked_per_step: i64,
-    /// Whether products that unpack a weight want the other factor in a tile as well: matrix units do.
+    /// Whether products that unpack a weight, or meet many rows of a state, want both factors in tiles, as matrix units
+    /// do.
     pub stages: bool,
     /// Queries whose scores one task of attention keeps.
     pub queries_per_task: usize,

@@ -11,6 +11,7 @@ use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 
+use super::bounds::of_kernels;
 use super::jit::compiled;
 use super::{Witness, check, check_by};
 
@@ -99,7 +100,7 @@ fn every_kernel_of_every_block_is_compiled_right() {
             for target in TARGETS {
                 let (graph, _) = improve(&shrunk(name, tokens), &Settings::new(target));
                 let bindings = random::bindings(&graph, 13, &[]);
-                let checks = (Tolerance::of(&graph), Some(compiled as Witness));
+                let checks = (of_kernels(&graph), Some(compiled as Witness));
                 check_by(&graph, &bindings, &target, Steering::default(), checks)
                     .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
             }

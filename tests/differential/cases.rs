@@ -17,6 +17,7 @@ use fusebox_compiler::reference::{evaluate, evaluate_all, random};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 
+use super::bounds::of_kernels;
 use super::gpu::on_gpu;
 use super::jit::compiled;
 use super::{Checker, Witness, check, check_by, check_launch};
@@ -39,7 +40,7 @@ fn holds(text: &str) {
         for target in TARGETS {
             let witness: Witness = if Language::of(&target).is_some() { on_gpu } else { compiled };
             for chaos in [None, Some(1), Some(2)] {
-                let checks = (Tolerance::of(&graph), chaos.is_none().then_some(witness));
+                let checks = (of_kernels(&graph), chaos.is_none().then_some(witness));
                 check_by(&graph, &bindings, &target, Steering { chaos, fuel: None }, checks)
                     .unwrap_or_else(|what| panic!("P={before} T={now} {target} {chaos:?}: {what}"));
             }
@@ -420,6 +421,24 @@ output y = %2
 }
 
 #[test]
+fn joined_weights_are_unpacked_where_some_need_it() {
+    holds(
+        "\
+%0 = input x : f32[t:16, d:96]
+%1 = weight w : f32[f:9, d:96]
+%2 = weight v : q8_0[f:22, d:96]
+%3 = concat %1 %2 along f
+%4 = contract %0 %3 over [d]
+%5 = slice %4 f at 0 len 9
+%6 = reduce-max %5 over f
+%7 = slice %4 f at 9 len 22
+output y = %6
+output z = %7
+",
+    );
+}
+
+#[test]
 fn outputs_that_are_leaves_movements_or_given_twice() {
     holds(
         "\
@@ -518,7 +537,7 @@ output y = %2
             sabotage(kernel);
         }
         let checker = Checker::new(&graph, &bindings, &values, roots);
-        check_launch(checker, &partition, &kernels, Tolerance::of(&graph))
+        check_launch(checker, &partition, &kernels, of_kernels(&graph))
     };
     assert_eq!(outcome(|_| ()), Ok(()));
     for sabotage in [wrong_operator, wrong_index, nothing_stored] {

@@ -12,7 +12,6 @@ use fusebox_compiler::codegen::gpu::compile;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::layout::arranged;
 use fusebox_compiler::fuse::merge::Steering;
-use fusebox_compiler::reference::compare::Tolerance;
 use fusebox_compiler::reference::random;
 use fusebox_compiler::rewrite::{Settings, improve};
 use fusebox_compiler::target::TARGETS;
@@ -24,6 +23,7 @@ use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
 use fusebox_runtime::device::gpu::holdings::silent;
 
 use super::blocks::shrunk;
+use super::bounds::of_kernels;
 use super::jit::{encoded, same};
 use super::{Interpreted, Witness, check_by};
 
@@ -93,7 +93,7 @@ fn every_kernel_of_every_block_runs_right_on_a_gpu() {
             for target in TARGETS.into_iter().filter(|target| Language::of(target).is_some()) {
                 let (graph, _) = improve(&shrunk(name, tokens), &Settings::new(target));
                 let bindings = random::bindings(&graph, 13, &[]);
-                let checks = (Tolerance::of(&graph), Some(on_gpu as Witness));
+                let checks = (of_kernels(&graph), Some(on_gpu as Witness));
                 check_by(&graph, &bindings, &target, Steering::default(), checks)
                     .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
             }

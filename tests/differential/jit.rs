@@ -15,6 +15,7 @@ use fusebox_compiler::tensor::quant::Format;
 use half::{bf16, f16};
 
 use super::Interpreted;
+use super::bounds::steps;
 
 /// Compiles a kernel, runs it on the same buffers, and compares what it stores.
 pub(crate) fn compiled(run: &Interpreted<'_>) -> Result<(), String> {
@@ -61,8 +62,6 @@ fn tolerance(kernel: &Kernel, format: Format, numbers: Numbers) -> f64 {
         Format::F16 => f16::EPSILON.to_f64(),
         Format::BF16 => bf16::EPSILON.to_f64(),
         Format::I32 => 0.0,
-        // A 127th of the largest of 32, which may be four times the typical one.
-        Format::Q8_0 => 4.0 / 127.0,
         _ => f64::from(f32::EPSILON),
     };
     let longest = kernel.parts.iter().map(|part| longest(part, &part.body)).max().unwrap_or(1);
@@ -107,8 +106,9 @@ pub(super) fn same(run: &Interpreted<'_>, memory: &[Vec<u8>], numbers: Numbers) 
         let finite = expected.iter().filter(|x| x.is_finite());
         let typical = (finite.clone().map(|x| x * x).sum::<f64>() / finite.count().max(1) as f64).sqrt();
         let tolerance = tolerance(run.kernel, param.format, numbers);
-        for (element, (a, b)) in actual.into_iter().zip(expected).enumerate() {
-            let is_near = (a - b).abs() <= tolerance * typical.max(b.abs());
+        let steps = steps(if numbers == Numbers::Exact { Format::F32 } else { param.format }, &expected);
+        for (element, ((a, b), step)) in actual.into_iter().zip(expected).zip(steps).enumerate() {
+            let is_near = (a - b).abs() <= tolerance * typical.max(b.abs()) + step;
             if a != b && !(a.is_nan() && b.is_nan()) && !is_near {
                 return Err(format!("code: element {element} of {} is {a:?}, not {b:?}", param.name));
             }

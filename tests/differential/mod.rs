@@ -3,10 +3,11 @@
 //! In: a graph, numbers for it, a target and how fusion is steered. The reference evaluator gives the value of every
 //! node; each kernel is verified, interpreted on exactly the values it loads, and must store the values it stands for.
 //! So an error is found at its kernel, not at the end of a model. `blocks.rs`, `cases.rs` and `random.rs` bring the
-//! graphs; `jit.rs` runs the kernels as machine code,
-//! `gpu.rs` as code for GPUs.
+//! graphs; `jit.rs` runs the kernels as machine code, `gpu.rs` as code for GPUs. `bounds.rs` says what rounding in
+//! blocks allows.
 
 mod blocks;
+mod bounds;
 mod cases;
 mod generate;
 pub(crate) mod gpu;
@@ -35,6 +36,8 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::shape::Shape;
 use fusebox_compiler::tensor::value::{Data, Value};
 
+use self::bounds::{of_kernels, steps};
+
 /// Fuses a graph and checks every kernel; the error names the kernel and the first element that differs.
 pub(crate) fn check(
     graph: &Graph,
@@ -42,7 +45,7 @@ pub(crate) fn check(
     target: &Target,
     steering: Steering,
 ) -> Result<Partition, String> {
-    check_within(graph, bindings, target, steering, Tolerance::of(graph))
+    check_within(graph, bindings, target, steering, of_kernels(graph))
 }
 
 /// The same with a tolerance of the caller's.
@@ -225,8 +228,31 @@ impl<'a> Checker<'a> {
         let root = self.roots.iter().find(|root| storage_of(self.graph, **root) == node);
         let expected = &self.values[*root.ok_or("stores what is no root")?];
         let actual = taken_out(&memory.0[id], &param.shape, expected);
+        if param.format.block_len() > 1 {
+            return close_in_blocks(param, expected, &actual, tolerance);
+        }
         close(expected, &actual, tolerance).map_err(|what| format!("{}: {what}", param.name))
     }
+}
+
+/// Whether what a state of blocks holds is what it should be.
+fn close_in_blocks(
+    param: &Param,
+    expected: &Value,
+    actual: &Value,
+    tolerance: Tolerance,
+) -> Result<(), String> {
+    let numbers = |value: &Value| value.floats().iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+    let (wanted, found) = (numbers(expected), numbers(actual));
+    let typical = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len().max(1) as f64).sqrt();
+    let steps = steps(param.format, &wanted);
+    for (element, ((a, b), step)) in wanted.iter().zip(&found).zip(steps).enumerate() {
+        let allowed = step + tolerance.absolute + tolerance.relative * typical.max(a.abs());
+        if (a - b).abs() > allowed || b.is_nan() {
+            return Err(format!("element {element} of {}: expected {a}, got {b}", param.name));
+        }
+    }
+    Ok(())
 }
 
 /// A kernel's text reads back to a kernel of the same text.

@@ -1,7 +1,7 @@
-// Runs the CUDA source of one product on a processor, a thread for each thread of a workgroup, and compares it.
+// Runs the CUDA source of one product, or of one attention, on a processor, a thread for each thread of a workgroup,
+// and compares it.
 //
-// In: the source as `kernel.inc`, for numbers `x` [T, D] and half-precision weights `w` [R, D]. Out: the relative error
-// against sums in double precision, at most 1e-3.
+// In: the source as `kernel.inc`, and the sizes. Out: the relative error against double precision, at most 1e-3.
 // Matrix units are played by loops: each thread of a plane computes the whole fragment, and they meet where one stores.
 // What fragments want of addresses, and of the bits of factors, is held to.
 
@@ -38,6 +38,19 @@ std::vector<std::unique_ptr<std::barrier<>>> planes;
 alignas(32) unsigned char dynamic_shared_mem[1 << 20];
 
 void __syncthreads() { everyone.arrive_and_wait(); }
+
+unsigned min(int a, unsigned b) { return std::min<unsigned>(a, b); }
+
+// The number that the thread with another number in the same plane has.
+float __shfl_xor_sync(int, float value, unsigned mask) {
+    static float values[THREADS];
+    auto& plane = *planes[threadIdx.x / PLANE];
+    values[threadIdx.x] = value;
+    plane.arrive_and_wait();
+    const float other = values[threadIdx.x ^ mask];
+    plane.arrive_and_wait();
+    return other;
+}
 
 void hold(bool is_kept, const char* what) {
     if (!is_kept) {
@@ -79,6 +92,11 @@ void load_matrix_sync(F& to, const float* from, unsigned row, Layout = mem_row_m
     }
 }
 
+template <class F>
+void fill_fragment(F& to, float value) {
+    for (auto& row : to.v) std::fill_n(row, F::COLUMNS, value);
+}
+
 template <class Sum, class A, class B>
 void mma_sync(Sum& to, const A& a, const B& b, const Sum& from) {
     for (int i = 0; i < Sum::ROWS; i++) {
@@ -100,15 +118,10 @@ void store_matrix_sync(float* to, const F& from, unsigned row, Layout) {
 
 #include "kernel.inc"
 
-int main() {
-    std::mt19937 random(1);
-    std::normal_distribution<float> number;
-    std::vector<float> x(T * D), y(T * R, NAN);
-    std::vector<__half> w(R * D);
-    for (float& value : x) value = number(random);
-    for (__half& value : w) value = static_cast<__half>(number(random));
+// Runs all threads of one workgroup after another.
+template <class... Given>
+void launch(Given*... given) {
     for (int plane = 0; plane < THREADS / PLANE; plane++) planes.push_back(std::make_unique<std::barrier<>>(PLANE));
-    const int symbols[1] = {0};
     const info_st lengths{};
     for (unsigned group = 0; group < gridDim.x; group++) {
         std::vector<std::thread> threads;
@@ -116,21 +129,77 @@ int main() {
             threads.emplace_back([&, unit] {
                 threadIdx = {unit, 0, 0};
                 blockIdx = {group, 0, 0};
-                kernel(y.data(), x.data(), w.data(), symbols, &lengths);
+                kernel(given..., &lengths);
             });
         }
         for (std::thread& thread : threads) thread.join();
     }
+}
+
+template <class Number>
+std::vector<Number> numbers(int n) {
+    static std::mt19937 random(1);
+    std::normal_distribution<float> number;
+    std::vector<Number> made(n);
+    for (Number& value : made) value = static_cast<Number>(number(random));
+    return made;
+}
+
+// The relative error of `y` against what should be.
+double error_of(const std::vector<float>& y, const std::vector<double>& expected) {
     double error = 0, all = 0;
+    for (std::size_t i = 0; i < y.size(); i++) {
+        error += std::pow(y[i] - expected[i], 2);
+        all += expected[i] * expected[i];
+    }
+    return std::sqrt(error / all);
+}
+
+#ifdef ATTENTION
+// What `T` tokens of two heads see of `P + T` cached rows of `D` numbers, of which there is room for `S`.
+double error() {
+    auto q = numbers<float>(T * 2 * D);
+    auto k = numbers<__half>(S * D), v = numbers<__half>(S * D);
+    std::vector<float> y(T * 2 * D, NAN);
+    const int symbols[1] = {P};
+    for (float& value : q) value /= std::sqrt(D);
+    launch(y.data(), q.data(), k.data(), v.data(), symbols);
+    std::vector<double> expected;
+    for (int row = 0; row < T * 2; row++) {
+        std::vector<double> mixed(D);
+        double all = 0;
+        for (int s = 0; s < P + T; s++) {
+            double score = 0;
+            for (int d = 0; d < D; d++) score += double(q[row * D + d]) * double(k[s * D + d]);
+            for (int d = 0; d < D; d++) mixed[d] += std::exp(score) * double(v[s * D + d]);
+            all += std::exp(score);
+        }
+        for (double sum : mixed) expected.push_back(sum / all);
+    }
+    return error_of(y, expected);
+}
+#else
+// Products of `T` tokens and `R` rows of `D` numbers.
+double error() {
+    auto x = numbers<float>(T * D);
+    auto w = numbers<__half>(R * D);
+    std::vector<float> y(T * R, NAN);
+    const int symbols[1] = {0};
+    launch(y.data(), x.data(), w.data(), symbols);
+    std::vector<double> expected;
     for (int t = 0; t < T; t++) {
         for (int r = 0; r < R; r++) {
-            double expected = 0;
-            for (int d = 0; d < D; d++) expected += double(x[t * D + d]) * double(w[r * D + d]);
-            error += std::pow(y[t * R + r] - expected, 2);
-            all += expected * expected;
+            double sum = 0;
+            for (int d = 0; d < D; d++) sum += double(x[t * D + d]) * double(w[r * D + d]);
+            expected.push_back(sum);
         }
     }
-    error = std::sqrt(error / all);
-    std::printf("%d tokens, %d rows of %d: relative error %.1e\n", T, R, D, error);
-    return error < 1e-3 ? 0 : 1;
+    return error_of(y, expected);
+}
+#endif
+
+int main() {
+    const double found = error();
+    std::printf("%s: relative error %.1e\n", WHAT, found);
+    return found < 1e-3 ? 0 : 1;
 }

@@ -12,6 +12,7 @@ use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
+use fusebox_runtime::device::Device;
 use fusebox_runtime::device::gpu::driver::{Driver, Interface};
 use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
 use fusebox_runtime::device::gpu::holdings::silent;
@@ -95,6 +96,15 @@ fn memory_that_does_not_suffice_is_a_sentence_and_nothing_is_lost() {
     let mut session = limited(&path, (Scored::Best(1), Format::F32), limit).unwrap().unwrap();
     session.feed(&[3, 14]).unwrap();
     assert_eq!(session.footprint().bytes(), needed.bytes());
+}
+
+#[test]
+fn nothing_larger_than_the_memory_of_a_driver_is_free() {
+    let open = |limit| Some(GraphicsDevice::new(Driver::open(Interface::Vulkan).ok()?, limit, silent()));
+    let Some(device) = open(None) else { return };
+    let free = device.free().expect("a driver says how much memory there is");
+    assert!(free > 1 << 20 && free < 1 << 50, "{free}");
+    assert_eq!(open(Some(1000)).and_then(|device| device.free()), Some(1000));
 }
 
 #[test]

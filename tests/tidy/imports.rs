@@ -24,6 +24,7 @@ const UNSAFE: &[&str] = &[
     "runtime/src/device/cpu.rs",
     "runtime/src/device/gpu/cuda.rs",
     "runtime/src/device/gpu/driver.rs",
+    "runtime/src/device/gpu/heaps.rs",
     "runtime/src/threads.rs",
     "runtime/src/weights/mapping.rs",
     "tests/allocations.rs",

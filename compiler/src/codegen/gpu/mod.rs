@@ -6,8 +6,9 @@
 //! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
 //! What is computed is what the interpreter computes, with sums in another order.
 //! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over
-//! threads, `matrix.rs` multiplies tiles, `blocks.rs` rounds them to blocks, `room.rs` places them; `dialect.rs` says
-//! what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how blocks lie.
+//! threads, `product.rs` finds products of tiles and `matrix.rs` multiplies them, `blocks.rs` rounds tiles to blocks,
+//! `room.rs` places them; `dialect.rs` says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves;
+//! `layout.rs` says how blocks lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,6 +40,7 @@ pub mod layout;
 mod limits;
 mod matrix;
 mod memory;
+mod product;
 mod reduce;
 mod room;
 mod scalar;

@@ -14,7 +14,8 @@ use cubecl_core::ir::Variable;
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::dialect::Dialect;
-use crate::codegen::gpu::matrix::{factors, padded_len};
+use crate::codegen::gpu::matrix::padded_len;
+use crate::codegen::gpu::product::factors;
 use crate::codegen::gpu::wide::interleaved;
 use crate::codegen::gpu::writer::{F32, U32, Writer, scalar};
 use crate::foundation::entity::List;

@@ -1,10 +1,8 @@
 //! Fills tiles: the box of a folded value that a task needs.
 //!
 //! In: a node and the spans of the box. Out: nests pushed into the current scope, and the tile they fill.
-//! Reductions and contractions fold straight into their place. A contraction unpacks a quantised operand into a tile
-//! first where that is cheaper than decoding it again for every use, on targets whose code does not do it itself; top-k
-//! searches round by round.
-//! Attention is in `attend.rs`.
+//! Reductions and contractions fold straight into their place; top-k searches round by round.
+//! Contractions that unpack an operand first are in `unpack.rs`, attention is in `attend.rs`.
 
 use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
 use crate::graph::{Node, NodeId};
@@ -16,7 +14,6 @@ use crate::kernel::lower::rows::RunOfRows;
 use crate::kernel::lower::span::{Run, Span, dims};
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
-use crate::tensor::quant::Format;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
@@ -130,19 +127,30 @@ impl PartBuilder<'_> {
     }
 
     fn product(&mut self, args: &[NodeId], at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
-        let a = self.operand(args[0], at, nest)?;
-        let b = self.operand(args[1], at, nest)?;
+        let staged = self.are_staged(args, at, nest);
+        let a = self.operand(args[0], at, nest, staged)?;
+        let b = self.operand(args[1], at, nest, staged)?;
         Ok(nest.add(Expr::Binary(Binary::Mul, a, b)))
     }
 
-    /// A factor of a product: computed once into a tile where the nest would compute it again for other loops.
-    fn operand(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
+    /// A factor of a product: computed once into a tile where the nest would compute it again for other loops, and
+    /// copied to one where factors are staged.
+    pub(super) fn operand(
+        &mut self,
+        node: NodeId,
+        at: &At,
+        nest: &mut NestBuilder,
+        staged: bool,
+    ) -> Result<ExprId, TooLarge> {
         let (inner, inner_at) = self.look_through(node, at);
         let inner_at = inner_at.restricted(&self.node(inner).ty.shape);
         let is_empty = self.node(inner).ty.shape.is_empty();
         let repeats = !is_empty && nest.locals.iter().any(|var| !inner_at.uses(*var));
         let expr = if repeats && !self.is_view(inner) && !self.node(inner).op.is_fold() {
             let (held, element) = self.hold(inner, &inner_at, nest)?;
+            self.read_held(&held, element, nest)
+        } else if staged && repeats && self.is_view(inner) {
+            let (held, element) = self.hold_by(inner, &inner_at, nest, Self::copy)?;
             self.read_held(&held, element, nest)
         } else {
             self.value(inner, &inner_at, nest)?
@@ -160,103 +168,6 @@ impl PartBuilder<'_> {
                 Op::Const(_) | Op::Iota { .. } | Op::Symbolic(_) => true,
                 _ => op.is_movement() && args.iter().all(|arg| self.is_view(*arg)),
             }
-    }
-
-    /// The summed axis to go through block by block, where unpacking an operand into a tile saves decoding.
-    fn unpacked_axis(&self, node: NodeId, over: &[Axis], spans: &[Span]) -> Option<(Axis, Sym)> {
-        if !self.target.unpacks {
-            return None;
-        }
-        let args = &self.node(node).args;
-        let saves = |arg: &NodeId| {
-            let Some(cost) = self.stored_format(*arg).map(Format::decoding_operations) else { return false };
-            let shape = &self.node(*arg).ty.shape;
-            let n_uses: i64 =
-                spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
-            n_uses * cost > cost + 2
-        };
-        let weight = args.iter().find(|arg| saves(arg))?;
-        let shape = &self.node(*weight).ty.shape;
-        if shape.is_empty() {
-            return None;
-        }
-        let axis = over.iter().max_by_key(|axis| shape.size(**axis).map_or(0, Sym::most))?;
-        let len = shape.size(*axis)?;
-        (len.most() > 1).then(|| (*axis, len.clone()))
-    }
-
-    /// The format of the stored tensor that a value is a view of, unless its elements need no decoding.
-    fn stored_format(&self, node: NodeId) -> Option<Format> {
-        let Node { op, args, .. } = self.node(node);
-        match op {
-            Op::Weight { format, .. } => (*format != Format::F32).then_some(*format),
-            _ if self.cut.is_loadable(self.graph, node) => None,
-            _ if op.is_movement() || matches!(op, Op::Gather { .. }) => self.stored_format(args[0]),
-            _ => None,
-        }
-    }
-
-    /// Whether a contraction unpacks an operand into tiles, and so needs a tile to add up in.
-    pub(super) fn is_unpacked(&self, node: NodeId, spans: &[Span]) -> bool {
-        match &self.node(node).op {
-            Op::Contract { over } => self.unpacked_axis(node, over, spans).is_some(),
-            _ => false,
-        }
-    }
-
-    fn contract_by_blocks(
-        &mut self,
-        node: NodeId,
-        block: &(Axis, Sym),
-        spans: &[Span],
-    ) -> Result<TileId, TooLarge> {
-        let Node { op, args, ty, .. } = self.node(node);
-        let Op::Contract { over } = op else { return Err(TooLarge) };
-        let tile = self.box_tile(ty.dtype, spans);
-        let (loops, at, element) = self.run_through(spans);
-        let mut zero = NestBuilder::new(&loops);
-        let value = zero.number(0.0);
-        self.push_nest(zero, Place::Tile(tile), element.clone(), value);
-
-        let (axis, end) = block;
-        let len = self.target.unpacked_per_step;
-        let range = Range::Blocks { start: Index::default(), step: len, block: len, end: end.clone() };
-        // What is summed over besides goes around, so that tiles hold one block.
-        let mut at = at;
-        let mut around = Vec::new();
-        for axis in over.iter().filter(|other| *other != axis) {
-            let len = self.node(args[0]).ty.shape.size(*axis).cloned().unwrap_or_default();
-            let var = self.open_loop(*axis, Range::Whole { len });
-            at.set(*axis, Index::var(var));
-            around.push(var);
-        }
-        let outer = self.open_loop(*axis, range);
-        let within = self.nest_var(*axis, Range::Within { of: outer });
-        let inner = vec![within];
-        at.set(*axis, Index::var(within));
-        let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
-        let mut nest = NestBuilder::new(&locals);
-        let mut factors = Vec::new();
-        for arg in args {
-            let at = at.restricted(&self.node(*arg).ty.shape);
-            let is_staged = self.target.stages && self.node(*arg).ty.dtype.is_float();
-            factors.push(if self.stored_format(*arg).is_some() {
-                let (held, element) = self.hold(*arg, &at, &nest)?;
-                self.read_held(&held, element, &mut nest)
-            } else if is_staged && !self.node(*arg).ty.shape.is_empty() {
-                let (held, element) = self.hold_by(*arg, &at, &nest, Self::copy)?;
-                self.read_held(&held, element, &mut nest)
-            } else {
-                self.operand(*arg, &at, &mut nest)?
-            });
-        }
-        let value = nest.add(Expr::Binary(Binary::Mul, factors[0], factors[1]));
-        let init = Some(nest.add(Expr::Load { from: Place::Tile(tile), at: element.clone() }));
-        let fold = FoldNest { target: Place::Tile(tile), at: element, loops, inner, fold: Fold::Sum, init };
-        self.push_fold(nest, fold, value);
-        self.close_loop(outer);
-        around.into_iter().rev().for_each(|var| self.close_loop(var));
-        Ok(tile)
     }
 
     /// The largest elements, one round for each rank: a round takes the largest that comes after the one before, in

@@ -28,6 +28,7 @@ pub mod part;
 mod rows;
 mod span;
 mod store;
+mod unpack;
 mod value;
 
 use boxes::Boxes;

@@ -198,6 +198,10 @@ impl Machine for Cuda {
         GROUPS_PER_UNIT * self.n_units
     }
 
+    fn size(&self) -> Option<usize> {
+        self.context.mem_get_info().ok().map(|(_, all)| all)
+    }
+
     fn free(&self) -> Option<usize> {
         self.context.mem_get_info().ok().map(|(free, _)| free)
     }

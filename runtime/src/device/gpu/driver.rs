@@ -25,6 +25,8 @@ use wgpu::{
     ShaderStages,
 };
 
+#[cfg(not(target_vendor = "apple"))]
+use crate::device::gpu::heaps;
 use crate::error::Error;
 
 /// The most neighbours that code makes use of.
@@ -190,6 +192,14 @@ impl Driver {
         self.limits.min_storage_buffer_offset_alignment as usize
     }
 
+    /// Bytes of memory, all and those that nobody has taken yet, as far as the driver tells; Metal is not asked.
+    pub(super) fn size_and_free(&self) -> [Option<usize>; 2] {
+        #[cfg(not(target_vendor = "apple"))]
+        return heaps::size_and_free(&self.device);
+        #[cfg(target_vendor = "apple")]
+        [None, None]
+    }
+
     /// Memory that kernels read and write, zero at first.
     pub(super) fn buffer(&self, what: &str, bytes: usize) -> Result<Buffer, Error> {
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
@@ -217,7 +227,7 @@ impl Driver {
                 what: what.to_owned(),
                 device: self.found.name.clone(),
                 needed: bytes,
-                free: None,
+                free: self.size_and_free()[1],
             }),
         }
     }

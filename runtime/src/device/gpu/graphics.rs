@@ -68,9 +68,12 @@ impl Machine for Driver {
         self.most_groups_of_a_dispatch()
     }
 
+    fn size(&self) -> Option<usize> {
+        self.size_and_free()[0]
+    }
+
     fn free(&self) -> Option<usize> {
-        // wgpu does not tell.
-        None
+        self.size_and_free()[1]
     }
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<Region, Error> {

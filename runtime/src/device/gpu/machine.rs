@@ -32,6 +32,9 @@ pub trait Machine {
     /// The most workgroups of a launch that are of use.
     fn most_groups(&self) -> u32;
 
+    /// Bytes of its memory, where that is known.
+    fn size(&self) -> Option<usize>;
+
     /// Bytes that nobody has taken yet, where that is known.
     fn free(&self) -> Option<usize>;
 

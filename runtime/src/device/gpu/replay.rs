@@ -82,8 +82,9 @@ impl Layout {
 }
 
 impl<M: Machine> Gpu<M> {
-    /// A device that holds at most so many bytes, if a limit is given, and tells how far weights were handed over.
+    /// A device that holds at most so many bytes, or as many as it has, and tells how far weights were handed over.
     pub fn new(machine: M, limit: Option<usize>, tell: Tell) -> Self {
+        let limit = limit.or_else(|| machine.size());
         Self { machine, holdings: Holdings::new(limit, tell), programs: List::default() }
     }
 

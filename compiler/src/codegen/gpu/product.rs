@@ -1,0 +1,313 @@
+//! Nests that are products of tiles, as matrix units compute them.
+//!
+//! In: a nest that puts into a tile, or adds to it, what two others give: `sum[i, j] = Σ left[i, k] · right[j, k]`;
+//! several loops may number the rows. Out: the product, with how planes share its fragments, or nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codegen::gpu::THREADS;
+use crate::codegen::gpu::emit::tiles_read;
+use crate::codegen::gpu::wide::{dims_of, element_of};
+use crate::graph::op::{Binary, Fold};
+use crate::kernel::index::{Atom, Index};
+use crate::kernel::{Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, Stmt, TileId, VarId};
+use crate::tensor::dtype::DType;
+
+/// Rows and columns of a fragment.
+pub(super) const SIDE: i64 = 16;
+/// What is summed over at a time.
+pub(super) const DEPTH: i64 = 8;
+/// Threads that share a fragment.
+pub(super) const PLANE: u32 = 32;
+
+/// A product of two tiles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Product {
+    pub(super) left: Operand,
+    pub(super) right: Operand,
+    pub(super) sum: Operand,
+    /// Whether it adds to what is there.
+    pub(super) adds: bool,
+    pub(super) inner: VarId,
+    pub(super) fragments: Fragments,
+}
+
+/// A tile that a product reads or adds to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Operand {
+    pub(super) tile: TileId,
+    pub(super) element: Index,
+    /// Elements from one row to the next.
+    pub(super) row: i64,
+}
+
+/// How many columns of fragments there are, and which each plane computes: so many, every one in the same column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fragments {
+    pub(super) columns: i64,
+    pub(super) each: i64,
+    /// Planes that compute any.
+    pub(super) planes: i64,
+}
+
+impl Fragments {
+    /// The fragments of a sum, if planes can share them so.
+    pub(super) fn of(n_rows: i64, n_columns: i64) -> Option<Self> {
+        if n_rows % SIDE != 0 || n_columns % SIDE != 0 {
+            return None;
+        }
+        let n_planes = i64::from(THREADS / PLANE);
+        let (rows, columns) = (n_rows / SIDE, n_columns / SIDE);
+        let n = rows * columns;
+        if n == 0 || n_planes % columns != 0 || (n > n_planes && n % n_planes != 0) {
+            return None;
+        }
+        Some(Self { columns, each: (n / n_planes).max(1), planes: n.min(n_planes) })
+    }
+
+    /// Rows of fragments from one of a plane's to its next.
+    pub(super) fn step(self) -> i64 {
+        self.planes / self.columns
+    }
+}
+
+/// The tiles of a part that are factors of products only, with the length of their rows.
+pub(super) fn factors(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64> {
+    let (mut found, mut others) = (BTreeMap::new(), BTreeSet::new());
+    let mut pending: Vec<&Stmt> = part.body.iter().collect();
+    while let Some(stmt) = pending.pop() {
+        match stmt {
+            Stmt::Loop { body, .. } => pending.extend(body),
+            Stmt::Nest(nest) => match nest.fold.as_ref().and_then(|fold| product(kernel, part, nest, fold)) {
+                Some(Product { left, right, sum, .. }) => {
+                    found.extend([(left.tile, left.row), (right.tile, right.row)]);
+                    others.insert(sum.tile);
+                }
+                None => others.extend(tiles_read(nest)),
+            },
+        }
+    }
+    found.retain(|tile, _| !others.contains(tile));
+    found
+}
+
+/// A nest as a product of tiles, if it is one.
+pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Product> {
+    let [inner] = folding.loops[..] else { return None };
+    let Place::Tile(sum) = nest.target else { return None };
+    let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { return None };
+    let is_own = |init: ExprId| match &nest.exprs[init] {
+        Expr::Load { from, at } => *from == nest.target && *at == nest.at,
+        _ => false,
+    };
+    if folding.fold != Fold::Sum || !folding.init.is_none_or(is_own) || !is_whole(part, inner) {
+        return None;
+    }
+    let many: Vec<VarId> = nest.loops.iter().copied().filter(|var| most(part, *var) != Some(1)).collect();
+    let target = element_of(&dims_of(kernel, part, nest.target), &nest.at);
+    let is_column = |var: &VarId| factor(&target, *var) == Some(1);
+    let (columns, mut rows): (Vec<VarId>, Vec<VarId>) = many.into_iter().partition(is_column);
+    rows.sort_by_key(|var| factor(&target, *var));
+    let n = |vars: &[VarId]| vars.iter().map(|var| most(part, *var)).product::<Option<i64>>();
+    let (n_rows, n_columns) = (n(&rows)?, n(&columns)?);
+    let operand = |id: ExprId, own: &[VarId], others: &[VarId]| {
+        let Expr::Load { from: from @ Place::Tile(tile), at } = &nest.exprs[id] else { return None };
+        let element = rejoined(&element_of(&dims_of(kernel, part, *from), at));
+        let row = row(part, &element, own)?;
+        let is_apart = others.iter().all(|var| factor(&element, *var) == Some(0));
+        let len = part.tiles[*tile].dims.iter().product::<usize>() as i64;
+        let is_matrix = part.tiles[*tile].dtype.is_float() && len == n(own)? * row;
+        let is_factor = factor(&element, inner) == Some(1) && is_apart && is_matrix && row % DEPTH == 0;
+        is_factor.then_some(Operand { tile: *tile, element, row })
+    };
+    let (left, right) = operand(a, &rows, &columns)
+        .zip(operand(b, &columns, &rows))
+        .or_else(|| operand(b, &rows, &columns).zip(operand(a, &columns, &rows)))?;
+    let row = row(part, &target, &rows)?;
+    let is_sum = columns.len() == 1 && factor(&target, inner) == Some(0) && row % 4 == 0;
+    let is_apart = sum != left.tile && sum != right.tile && left.tile != right.tile;
+    let sum = Operand { tile: sum, element: target, row };
+    let is_single = part.tiles[sum.tile].dtype == DType::F32;
+    let fragments = Fragments::of(n_rows, n_columns)?;
+    let adds = folding.init.is_some();
+    let product = Product { left, right, sum, adds, inner, fragments };
+    (is_sum && is_apart && is_single).then_some(product)
+}
+
+/// Elements from one row to the next, where variables number the rows, the fastest first, and nothing lies between.
+fn row(part: &Part, element: &Index, vars: &[VarId]) -> Option<i64> {
+    let first = factor(element, *vars.first()?)?;
+    let mut step = first;
+    for var in vars {
+        if factor(element, *var)? != step {
+            return None;
+        }
+        step *= most(part, *var)?;
+    }
+    Some(first)
+}
+
+/// The same index without the quotients that a remainder makes whole again.
+fn rejoined(index: &Index) -> Index {
+    let mut whole = index.clone();
+    for (atom, factor) in index.terms() {
+        let Atom::Rem(inner, by) = atom else { continue };
+        let quotient = Atom::Div(inner.clone(), *by);
+        if index.terms().contains(&(quotient.clone(), factor * by)) {
+            let parts = Index::atom(atom.clone()).plus(&Index::atom(quotient).times(*by));
+            whole = whole.plus(&inner.minus(&parts).times(*factor));
+        }
+    }
+    whole
+}
+
+/// What an index grows by with each value of a variable; nothing where it does not grow evenly.
+fn factor(index: &Index, var: VarId) -> Option<i64> {
+    let own = index.terms().iter().find(|(atom, _)| *atom == Atom::Var(var)).map_or(0, |(_, factor)| *factor);
+    let rest = index.minus(&Index::var(var).times(own));
+    (!rest.uses_var(|other| other == var)).then_some(own)
+}
+
+/// The most values of a variable of a nest, where that is known.
+fn most(part: &Part, var: VarId) -> Option<i64> {
+    match &part.vars[var].range {
+        Range::Whole { len } => len.as_const(),
+        Range::Within { of } => match &part.vars[*of].range {
+            Range::Blocks { block, .. } => Some(*block),
+            Range::Whole { .. } | Range::Within { .. } => None,
+        },
+        Range::Blocks { .. } => None,
+    }
+}
+
+/// Whether what is summed over always is a multiple of a fragment's depth.
+fn is_whole(part: &Part, inner: VarId) -> bool {
+    match &part.vars[inner].range {
+        Range::Whole { len } => len.as_const().is_some_and(|len| len % DEPTH == 0),
+        Range::Within { of } => match &part.vars[*of].range {
+            Range::Blocks { start, step, block, end } => {
+                let len = start.as_const().zip(end.as_const()).map(|(start, end)| end - start);
+                step == block && block % DEPTH == 0 && len.is_some_and(|len| len % DEPTH == 0)
+            }
+            Range::Whole { .. } | Range::Within { .. } => false,
+        },
+        Range::Blocks { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codegen::gpu::compile;
+    use crate::codegen::gpu::dialect::{Dialect, Language};
+    use crate::kernel::parse::parse;
+
+    /// Sums of 16 tokens and 32 rows, in blocks of 64 of 128 elements.
+    const KERNEL: &str = r#"kernel "matmat w" matrix-matrix
+  read @0 x : f32[t:16, d:128]
+  read @1 w : q8_0[r:32, d:128]
+  write @2 y : f32[t:16, r:32]
+part
+  tile tile0 : f32[16, 32]
+  tile tile1 : f32[16, 64]
+  tile tile2 : f32[32, 64]
+  var t0 in 0..16
+  var r1 in 0..32
+  var d2 in blocks of 64 step 64 from 0 to 128
+  var d3 within d2
+  grid
+  for t0, r1
+    tile0[t0, r1] = 0.0
+  loop d2
+    for t0, d3
+      tile1[t0, -d2+d3] = @0[t0, d3]
+    for r1, d3
+      tile2[r1, -d2+d3] = @1[r1, d3]
+    for t0, r1
+      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
+  end
+  for t0, r1
+    @2[t0, r1] = tile0[t0, r1]
+"#;
+
+    /// Scores of 8 tokens of two heads with 32 positions.
+    const SCORES: &str = r#"kernel "scores" attention
+  read @0 q : f32[t:8, g:2, d:64]
+  read @1 k : f16[s:32, d:64]
+  write @2 y : f32[t:8, g:2, s:32]
+part
+  tile tile0 : f32[8, 2, 2, 32]
+  tile tile1 : f16[32, 64]
+  tile tile2 : f32[8, 2, 32]
+  var t0 in 0..8
+  var g1 in 0..2
+  var side2 in 0..2
+  var pair3 in 0..32
+  var s4 in 0..32
+  var d5 in 0..64
+  grid
+  for t0, g1, side2, pair3
+    tile0[t0, g1, side2, pair3] = @0[t0, g1, 32*side2+pair3]
+  for s4, d5
+    tile1[s4, d5] = @1[s4, d5]
+  for t0, g1, s4
+    tile2[t0, g1, s4] = sum d5 of mul(tile0[t0, g1, (d5/32), (d5%32)], tile1[s4, d5])
+  for t0, g1, s4
+    @2[t0, g1, s4] = tile2[t0, g1, s4]
+"#;
+
+    #[test]
+    fn every_fragment_is_computed_once_and_a_plane_stays_in_its_column() {
+        let mut n_shared = 0;
+        for rows in 1..9 {
+            for columns in 1..9 {
+                let Some(fragments) = Fragments::of(rows * SIDE, columns * SIDE) else { continue };
+                n_shared += 1;
+                let mut found: Vec<(i64, i64)> = Vec::new();
+                for plane in 0..fragments.planes {
+                    let (row, column) = (plane / fragments.columns, plane % fragments.columns);
+                    found.extend((0..fragments.each).map(|i| (row + i * fragments.step(), column)));
+                }
+                found.sort_unstable();
+                let all: Vec<_> = (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))).collect();
+                assert_eq!(found, all, "{rows} by {columns}");
+            }
+        }
+        assert!(n_shared > 10 && Fragments::of(8, 16).is_none() && Fragments::of(16, 48).is_none());
+    }
+
+    #[test]
+    fn a_nest_over_tiles_is_a_product_whose_factors_have_their_rows() {
+        let kernel = parse(KERNEL).unwrap();
+        let found = factors(&kernel, &kernel.parts[0]);
+        assert_eq!(found.into_values().collect::<Vec<_>>(), [64, 64]);
+        let source = |dialect: Dialect| compile(&kernel, dialect).unwrap().source;
+        let with = Dialect::from(Language::Cuda);
+        assert!(source(with).contains("mma_sync"));
+        assert!(!source(Dialect { has_matrices: false, ..with }).contains("mma_sync"));
+    }
+
+    #[test]
+    fn rows_of_several_loops_are_a_product_where_they_follow_each_other() {
+        let kernel = parse(SCORES).unwrap();
+        let found = factors(&kernel, &kernel.parts[0]);
+        assert_eq!(found.into_values().collect::<Vec<_>>(), [64, 64]);
+        let source = compile(&kernel, Language::Cuda).unwrap().source;
+        assert!(source.contains("mma_sync") && source.contains("fill_fragment"));
+        let turned = SCORES.replace("f32[8, 2, 32]", "f32[2, 8, 32]").replace("tile2[t0, g1", "tile2[g1, t0");
+        let kernel = parse(&turned).unwrap();
+        assert!(factors(&kernel, &kernel.parts[0]).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_product_of_whole_fragments_stays_as_it_is() {
+        let odd_rows = KERNEL.replace("t:16", "t:12").replace("[16, ", "[12, ").replace("0..16", "0..12");
+        let odd_depth = KERNEL.replace("d:128", "d:100").replace("to 128", "to 100").replace("q8_0", "f16");
+        let no_product = KERNEL.replace("mul(tile1", "add(tile1");
+        for text in [odd_rows, odd_depth, no_product] {
+            let kernel = parse(&text).unwrap();
+            assert!(factors(&kernel, &kernel.parts[0]).is_empty(), "{text}");
+            assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma_sync"), "{text}");
+        }
+    }
+}

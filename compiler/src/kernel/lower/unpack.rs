@@ -1,0 +1,156 @@
+//! Contractions that unpack a quantised operand into tiles.
+//!
+//! In: a contraction and the spans of the box. Out: nests that go through the summed axis block by block, and the tile
+//! they add up in. An operand is unpacked where that is cheaper than decoding it again for every use, on targets whose
+//! code does not do it itself.
+
+use crate::graph::op::{Binary, Fold, Op};
+use crate::graph::{Node, NodeId};
+use crate::kernel::index::Index;
+use crate::kernel::lower::fill::FoldNest;
+use crate::kernel::lower::nest::{At, NestBuilder};
+use crate::kernel::lower::part::{PartBuilder, TooLarge};
+use crate::kernel::lower::span::Span;
+use crate::kernel::{Expr, Place, Range, TileId, VarId};
+use crate::tensor::quant::Format;
+use crate::tensor::shape::Axis;
+use crate::tensor::sym::Sym;
+
+/// So many rows or columns matrix units take at a time.
+const SIDE: i64 = 16;
+/// Elements of a factor that still finds room beside the rest of an attention.
+const MOST_STAGED: i64 = 8192;
+
+impl PartBuilder<'_> {
+    /// The summed axis to go through block by block, where unpacking an operand into a tile saves decoding.
+    pub(super) fn unpacked_axis(&self, node: NodeId, over: &[Axis], spans: &[Span]) -> Option<(Axis, Sym)> {
+        if !self.target.unpacks {
+            return None;
+        }
+        let args = &self.node(node).args;
+        let saves = |arg: &NodeId| {
+            let format = self.stored_format(*arg, spans);
+            let Some(cost) = format.map(Format::decoding_operations) else { return false };
+            let shape = &self.node(*arg).ty.shape;
+            let n_uses: i64 =
+                spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
+            n_uses * cost > cost + 2
+        };
+        let weight = args.iter().find(|arg| saves(arg))?;
+        let shape = &self.node(*weight).ty.shape;
+        if shape.is_empty() {
+            return None;
+        }
+        let axis = over.iter().max_by_key(|axis| shape.size(**axis).map_or(0, Sym::most))?;
+        let len = shape.size(*axis)?;
+        (len.most() > 1).then(|| (*axis, len.clone()))
+    }
+
+    /// The format of the stored tensor that a box of a value is a view of, unless its elements need no decoding; of
+    /// several, the one that needs most.
+    fn stored_format(&self, node: NodeId, spans: &[Span]) -> Option<Format> {
+        let Node { op, args, .. } = self.node(node);
+        match op {
+            Op::Weight { format, .. } => (*format != Format::F32).then_some(*format),
+            _ if self.cut.is_loadable(self.graph, node) => None,
+            Op::Concat { axis } => {
+                let formats = self.pieces_within(args, *axis, spans).into_iter();
+                formats
+                    .filter_map(|arg| self.stored_format(arg, &[]))
+                    .max_by_key(|format| format.decoding_operations())
+            }
+            _ if op.is_movement() || matches!(op, Op::Gather { .. }) => self.stored_format(args[0], &[]),
+            _ => None,
+        }
+    }
+
+    /// The pieces of a concatenation that a box may have something of.
+    fn pieces_within(&self, args: &[NodeId], axis: Axis, spans: &[Span]) -> Vec<NodeId> {
+        let Some(span) = spans.iter().find(|span| span.axis == axis) else { return args.to_vec() };
+        let (first, last) = span.base.bounds(&self.part.vars);
+        let mut end = 0;
+        let within = |arg: &&NodeId| {
+            let start = end;
+            end += self.node(**arg).ty.shape.size(axis).map_or(0, Sym::most);
+            start < last + span.len && first < end
+        };
+        args.iter().filter(within).copied().collect()
+    }
+
+    /// Whether a contraction unpacks an operand into tiles, and so needs a tile to add up in.
+    pub(super) fn is_unpacked(&self, node: NodeId, spans: &[Span]) -> bool {
+        match &self.node(node).op {
+            Op::Contract { over } => self.unpacked_axis(node, over, spans).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether factors are copied to tiles because matrix units want them there: rows of a state that many others meet.
+    pub(super) fn are_staged(&self, args: &[NodeId], at: &At, nest: &NestBuilder) -> bool {
+        let len = |var: &VarId| self.part.n_values(*var, &Sym::most).max(1);
+        let is_state = |arg: &NodeId| self.graph.state_of(self.look_through(*arg, at).0).is_some();
+        let fits = |arg: &NodeId| {
+            let at = at.restricted(&self.node(*arg).ty.shape);
+            let (own, others): (Vec<VarId>, Vec<VarId>) = nest.locals.iter().partition(|var| at.uses(**var));
+            let product = |vars: &[VarId]| vars.iter().map(len).product::<i64>();
+            product(&others) % SIDE == 0 && product(&own) <= MOST_STAGED
+        };
+        self.target.stages && args.iter().any(is_state) && args.iter().all(fits)
+    }
+
+    /// Adds up a box of a contraction, one block of the summed axis after another.
+    pub(super) fn contract_by_blocks(
+        &mut self,
+        node: NodeId,
+        block: &(Axis, Sym),
+        spans: &[Span],
+    ) -> Result<TileId, TooLarge> {
+        let Node { op, args, ty, .. } = self.node(node);
+        let Op::Contract { over } = op else { return Err(TooLarge) };
+        let tile = self.box_tile(ty.dtype, spans);
+        let (loops, at, element) = self.run_through(spans);
+        let mut zero = NestBuilder::new(&loops);
+        let value = zero.number(0.0);
+        self.push_nest(zero, Place::Tile(tile), element.clone(), value);
+
+        let (axis, end) = block;
+        let len = self.target.unpacked_per_step;
+        let range = Range::Blocks { start: Index::default(), step: len, block: len, end: end.clone() };
+        // What is summed over besides goes around, so that tiles hold one block.
+        let mut at = at;
+        let mut around = Vec::new();
+        for axis in over.iter().filter(|other| *other != axis) {
+            let len = self.node(args[0]).ty.shape.size(*axis).cloned().unwrap_or_default();
+            let var = self.open_loop(*axis, Range::Whole { len });
+            at.set(*axis, Index::var(var));
+            around.push(var);
+        }
+        let outer = self.open_loop(*axis, range);
+        let within = self.nest_var(*axis, Range::Within { of: outer });
+        let inner = vec![within];
+        at.set(*axis, Index::var(within));
+        let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
+        let mut nest = NestBuilder::new(&locals);
+        let mut factors = Vec::new();
+        for arg in args {
+            let at = at.restricted(&self.node(*arg).ty.shape);
+            let is_staged = self.target.stages && self.node(*arg).ty.dtype.is_float();
+            factors.push(if self.stored_format(*arg, spans).is_some() {
+                let (held, element) = self.hold(*arg, &at, &nest)?;
+                self.read_held(&held, element, &mut nest)
+            } else if is_staged && !self.node(*arg).ty.shape.is_empty() {
+                let (held, element) = self.hold_by(*arg, &at, &nest, Self::copy)?;
+                self.read_held(&held, element, &mut nest)
+            } else {
+                self.operand(*arg, &at, &mut nest, false)?
+            });
+        }
+        let value = nest.add(Expr::Binary(Binary::Mul, factors[0], factors[1]));
+        let init = Some(nest.add(Expr::Load { from: Place::Tile(tile), at: element.clone() }));
+        let fold = FoldNest { target: Place::Tile(tile), at: element, loops, inner, fold: Fold::Sum, init };
+        self.push_fold(nest, fold, value);
+        self.close_loop(outer);
+        around.into_iter().rev().for_each(|var| self.close_loop(var));
+        Ok(tile)
+    }
+}

@@ -1,0 +1,70 @@
+//! How far apart numbers may be that are rounded in blocks.
+//!
+//! In: graphs with states of blocks, and what such a state holds. Out: tolerances. Two results that differ by nothing
+//! to speak of may be rounded to neighbours, which are a 127th of the largest of their block apart. A kernel that only
+//! loads such numbers is given the very same as the reference, so nothing of that is allowed it.
+
+use std::iter::repeat_n;
+
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::graph::op::Op;
+use fusebox_compiler::reference::compare::Tolerance;
+use fusebox_compiler::reference::random::Numbers;
+use fusebox_compiler::tensor::quant::Format;
+use half::f16;
+
+/// The largest number of a block is so many steps.
+const STEPS: f64 = 127.0;
+
+/// For a kernel of a graph, which loads exactly what it should.
+pub(super) fn of_kernels(graph: &Graph) -> Tolerance {
+    Tolerance::of(&unrounded(graph))
+}
+
+/// The graph with states in single precision where they are in blocks.
+pub(super) fn unrounded(graph: &Graph) -> Graph {
+    let mut plain = graph.clone();
+    let ids: Vec<_> = plain.nodes.ids().collect();
+    for id in ids {
+        if let Op::State { format, .. } = &mut plain.nodes[id].op {
+            *format = Format::of(format.dtype());
+        }
+    }
+    plain
+}
+
+/// How much farther off each of these elements may be because it was rounded with others: nothing but in blocks.
+///
+/// The steps themselves are numbers of half precision, and two neighbours of these are an eighth of a step apart at
+/// the largest element, or as far as half precision goes.
+pub(super) fn steps(format: Format, elements: &[f64]) -> Vec<f64> {
+    if format.block_len() == 1 {
+        return vec![0.0; elements.len()];
+    }
+    let step = |block: &[f64]| {
+        let most = block.iter().fold(0.0, |most, x| f64::max(most, x.abs()));
+        1.2 * most / STEPS + STEPS * f16::MIN_POSITIVE_SUBNORMAL.to_f64()
+    };
+    let blocks = elements.chunks(format.block_len());
+    blocks.flat_map(|block| repeat_n(step(block), block.len())).collect()
+}
+
+#[test]
+fn nearly_equal_rows_are_rounded_no_farther_apart_than_steps_allow() {
+    const OFF: f64 = 1e-4;
+    let mut numbers = Numbers::of(1, "rows");
+    let mut farthest = 0.0;
+    for scale in 0..2000 {
+        let scale = 2f32.powi(5 - scale % 24);
+        let row: Vec<f32> = (0..32).map(|_| numbers.signed() * scale).collect();
+        let near: Vec<f32> = row.iter().map(|x| x * (1.0 + OFF as f32 * numbers.signed())).collect();
+        let [row, near] = [row, near].map(|row| Format::Q8_0.rounded(&row).unwrap());
+        let [row, near] = [row, near].map(|row| row.into_iter().map(f64::from).collect::<Vec<f64>>());
+        for ((a, b), step) in row.iter().zip(&near).zip(steps(Format::Q8_0, &row)) {
+            let apart = (a - b).abs() / (step + OFF * f64::from(scale));
+            assert!(apart <= 1.0, "{a} and {b} are {apart} of what is allowed apart");
+            farthest = f64::max(farthest, apart);
+        }
+    }
+    assert!(farthest > 0.75, "{farthest}");
+}
