@@ -37,7 +37,8 @@ pub(super) fn product<const S: usize, const B: usize>(unit: &Bytes, job: &Produc
     for r in (0..job.n_rows).step_by(ROWS) {
         let rows = Sixteen::<S, B>::new(job, r);
         for c in (0..job.n_cols).step_by(EIGHT) {
-            let columns = turned(rows.products(unit, Eight::new(job.x.tiles(), job.k, c / EIGHT), &mut room));
+            let columns =
+                turned(&rows.products(unit, Eight::new(job.x.tiles(), job.k, c / EIGHT), &mut room));
             for i in 0..EIGHT.min(job.n_cols - c) {
                 // The numbers, and what they exceed.
                 let both = add(columns[i], columns[EIGHT + i]);
@@ -154,7 +155,7 @@ impl<'a, const S: usize, const B: usize> Sixteen<'a, S, B> {
             for i in 0..ROWS {
                 rows[i] = k_factors::<S>(&self.rows[i].bytes[at * B..][..B]);
             }
-            for (i, line) in turned(rows).into_iter().enumerate() {
+            for (i, line) in turned(&rows).into_iter().enumerate() {
                 match i {
                     ..8 => store(line, &mut out.scales[i]),
                     // These are taken off.

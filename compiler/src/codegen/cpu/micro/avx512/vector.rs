@@ -171,8 +171,8 @@ pub(super) fn transposed(rows: &[__m512i; 16]) -> [__m512i; 16] {
 /// Sixteen vectors of numbers as columns.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn turned(rows: [V; N]) -> [V; N] {
-    let (mut words, mut out) = ([_mm512_setzero_si512(); N], rows);
+pub(super) fn turned(rows: &[V; N]) -> [V; N] {
+    let (mut words, mut out) = ([_mm512_setzero_si512(); N], *rows);
     for i in 0..N {
         words[i] = _mm512_castps_si512(rows[i]);
     }
@@ -207,8 +207,9 @@ impl Places {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn gathered(bytes: &[u8], from: usize, places: &Places) -> __m512i {
     assert!(from + places.last + 4 <= bytes.len(), "words that are there");
+    let start = bytes[from..].as_ptr();
     // SAFETY: no place is behind the last, whose word ends with the bytes.
-    unsafe { _mm512_i32gather_epi32::<1>(places.offsets, bytes.as_ptr().add(from).cast()) }
+    unsafe { _mm512_i32gather_epi32::<1>(places.offsets, start.cast()) }
 }
 
 /// The lower halves of words, which are half-precision numbers.
