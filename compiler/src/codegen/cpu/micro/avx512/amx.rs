@@ -2,8 +2,8 @@
 //!
 //! In: tiles in memory and a square of sums. Out: the sums with the products added. The instructions are written out,
 //! because the compiler has no stable functions for them; it uses no tile registers of its own.
-//! A thread that multiplies holds a [`Unit`] or [`Bytes`]: it sets the tile registers up and gives them back at its end, so that
-//! switching threads does not save them for nothing.
+//! A thread that multiplies holds a [`Unit`] or [`Bytes`]: it sets the tile registers up and gives them back at its
+//! end, so that switching threads does not save them for nothing.
 
 use std::arch::asm;
 #[cfg(target_os = "linux")]
@@ -18,23 +18,11 @@ pub(super) type Tile = [[u8; 64]; 16];
 /// Lines of a square of sums.
 pub(super) const SQUARE: usize = 32;
 
-/// A run of products along the elements: two columns of tiles of vectors, one of pairs of tiles of rows.
+/// Products along the elements: two columns of tiles of vectors, one of pairs of tiles of rows.
 #[derive(Clone, Copy)]
-#[repr(C)]
 pub(super) struct Run<'a> {
-    vectors: [*const Tile; 2],
-    rows: *const [Tile; 2],
-    n: usize,
-    tiles: PhantomData<&'a Tile>,
-}
-
-impl<'a> Run<'a> {
-    pub(super) fn new(vectors: [&'a [Tile]; 2], rows: &'a [[Tile; 2]]) -> Self {
-        let n = rows.len();
-        // The end of the shorter one is not passed.
-        let vectors = vectors.map(|vectors| vectors[..n].as_ptr());
-        Self { vectors, rows: rows.as_ptr(), n, tiles: PhantomData }
-    }
+    pub(super) vectors: [&'a [Tile]; 2],
+    pub(super) rows: &'a [[Tile; 2]],
 }
 
 /// The eight tile registers of this thread, each of a whole tile.
@@ -94,57 +82,77 @@ impl Unit {
         Self(unsafe { Registers::new([WHOLE; 8]) })
     }
 
-    /// Adds the products of all runs to a square.
+    /// Adds the products of a run to a square; of numbers in two parts those of both first parts, and of each first
+    /// part with the other's second.
     #[expect(clippy::unused_self, reason = "who has a unit has set its tiles up")]
-    pub(super) fn add(&self, square: &mut Square<'_>, runs: &[Run<'_>]) {
-        if runs.is_empty() || runs.iter().any(|run| run.n == 0) {
-            return;
-        }
+    pub(super) fn add<const P: usize>(&self, square: &mut Square<'_>, parts: [Run<'_>; P]) {
+        const { assert!(P == 1 || P == 2) };
+        let (first, last) = (parts[0], parts[P - 1]);
+        let n = first.rows.len();
+        let all = [first.vectors[0], first.vectors[1], last.vectors[0], last.vectors[1]];
+        assert!(all.iter().all(|tiles| tiles.len() == n) && last.rows.len() == n, "as many tiles of each");
+        let [a, b, more_a, more_b] = all.map(<[Tile]>::as_ptr);
         let (start, line) = square.lines();
-        // SAFETY: there is a unit, so there are the instructions. They read as many tiles as `Run::new` has seen, one
-        // kilobyte each, and read and write 32 lines of 32 numbers that the square has.
+        // SAFETY: there is a unit, so there are the instructions. They read as many tiles as there are, one kilobyte
+        // each, and read and write 32 lines of 32 numbers that the square has.
         unsafe {
             asm!(
                 "tileloadd tmm0, [{sums} + {line}]",
                 "tileloadd tmm1, [{sums} + {line} + 64]",
                 "tileloadd tmm2, [{lower} + {line}]",
                 "tileloadd tmm3, [{lower} + {line} + 64]",
+                "test {left}, {left}",
+                "jz 4f",
                 "2:",
-                "mov {a}, [{runs}]",
-                "mov {b}, [{runs} + 8]",
-                "mov {w}, [{runs} + 16]",
-                "mov {n}, [{runs} + 24]",
-                "3:",
-                "tileloadd tmm4, [{a} + {step}]",
                 "tileloadd tmm6, [{w} + {step}]",
                 "tileloadd tmm7, [{w} + {step} + 1024]",
+                ".if {two}",
+                "tileloadd tmm4, [{more_a} + {step}]",
+                "tileloadd tmm5, [{more_b} + {step}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {more_a}, 1024",
+                "add {more_b}, 1024",
+                ".endif",
+                "tileloadd tmm4, [{a} + {step}]",
                 "tileloadd tmm5, [{b} + {step}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
+                ".if {two}",
+                "tileloadd tmm6, [{more_w} + {step}]",
+                "tileloadd tmm7, [{more_w} + {step} + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {more_w}, 2048",
+                ".endif",
                 "add {a}, 1024",
                 "add {b}, 1024",
                 "add {w}, 2048",
-                "dec {n}",
-                "jnz 3b",
-                "add {runs}, 32",
-                "dec {n_runs}",
+                "dec {left}",
                 "jnz 2b",
+                "4:",
                 "tilestored [{sums} + {line}], tmm0",
                 "tilestored [{sums} + {line} + 64], tmm1",
                 "tilestored [{lower} + {line}], tmm2",
                 "tilestored [{lower} + {line} + 64], tmm3",
+                two = const P - 1,
                 sums = in(reg) start,
                 lower = in(reg) start.wrapping_byte_add(16 * line),
                 line = in(reg) line,
-                runs = inout(reg) runs.as_ptr() => _,
-                n_runs = inout(reg) runs.len() => _,
                 step = in(reg) 64_usize,
-                a = out(reg) _,
-                b = out(reg) _,
-                w = out(reg) _,
-                n = out(reg) _,
+                left = inout(reg) n => _,
+                a = inout(reg) a => _,
+                b = inout(reg) b => _,
+                w = inout(reg) first.rows.as_ptr() => _,
+                more_a = inout(reg) more_a => _,
+                more_b = inout(reg) more_b => _,
+                more_w = inout(reg) last.rows.as_ptr() => _,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -4,7 +4,8 @@
 //! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
 //! `one.rs` multiplies quantised weights with one vector, `few.rs` with a few, `many.rs` with many; `fours.rs` knows
 //! the block formats, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made
-//! of.
+//! of. With AMX, `bytes.rs` multiplies what `eights.rs` has rounded, and `tiles.rs` what `halves.rs` has; `amx.rs` is
+//! the unit.
 
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;

@@ -5,17 +5,18 @@
 //! formats; numbers of 16 bits that a bfloat16 number cannot hold leave the rest in second panels.
 
 use std::arch::x86_64::{
-    _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_mul_ps, _mm512_set1_epi32,
-    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_ternarylogic_epi32,
+    _mm512_castsi512_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
+    _mm512_srli_epi32, _mm512_ternarylogic_epi32,
 };
 
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, padded, paired, split};
 use crate::codegen::cpu::micro::avx512::pack::{Group, PANEL, Panel, pack};
 use crate::codegen::cpu::micro::avx512::vector::{
-    V, fma, load, load_bytes, load_quarter, splat, store_bytes, transposed, wide_f16,
+    V, fma, load, load_bytes, splat, store_bytes, transposed, wide_f16,
 };
-use crate::codegen::cpu::micro::unpack::{self, Storage};
+use crate::codegen::cpu::micro::avx512::wide_bytes;
+use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{MixView, ProductView};
 
 /// `N` steps of 32 elements of 32 rows.
@@ -155,21 +156,9 @@ pub(super) fn pairs<const S: usize, const N: usize>(
 fn widened<const S: usize>(row: &[u8], (e, n): (usize, usize)) -> [V; 2] {
     if const { matches!(Storage::ALL[S], Storage::Q8_0) } {
         let block: &[u8; 34] = row[e / 32 * 34..].first_chunk().expect("rows have whole blocks");
-        return wide_block(block);
+        return [wide_bytes(block, 0), wide_bytes(block, STEP / 2)];
     }
     let mut room = [0; 64];
     let (two, _) = padded(&row[2 * e..][..2 * n], &mut room).as_chunks();
     [wide_f16(&two[0]), wide_f16(&two[1])]
-}
-
-/// The numbers of a block.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn wide_block(block: &[u8; 34]) -> [V; 2] {
-    let scale = splat(unpack::widened(u16::from_le_bytes([block[0], block[1]])));
-    let mut out = [scale; 2];
-    for (out, numbers) in out.iter_mut().zip(block[2..].as_chunks().0) {
-        *out = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_quarter(numbers))), scale);
-    }
-    out
 }

@@ -4,15 +4,14 @@
 //! is there, 32 vectors by 32 rows at a time. A number in two parts is multiplied three times: both first parts, and
 //! each first part with the other's second; what the second parts would add is smaller than what is rounded away.
 
+use std::array::from_fn;
+
 use crate::codegen::cpu::micro::avx512::amx::{Run, SQUARE, Unit};
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors, joined, loaded, split};
 use crate::codegen::cpu::micro::avx512::pack::Group;
 use crate::codegen::cpu::micro::avx512::panels::{Panels, pairs, unpack};
 use crate::codegen::cpu::micro::avx512::vector::store_bytes;
 use crate::codegen::cpu::micro::view::{MixView, Out, ProductView, Square};
-
-/// The parts of vectors and rows that are multiplied.
-const PAIRS: [(usize, usize); 3] = [(0, 0), (1, 0), (0, 1)];
 
 /// All vectors, of `P` parts, with all rows; `N` steps of elements and `G` groups are unpacked at a time.
 #[inline]
@@ -33,11 +32,11 @@ pub(super) fn product<const S: usize, const P: usize, const N: usize, const G: u
                 let n_cols = (job.n_cols - c).min(SQUARE);
                 let upper = c / LINES;
                 let lower = if n_cols > LINES { upper + 1 } else { upper };
-                let runs = PAIRS.map(|(x, w)| {
-                    let tiles = [upper, lower].map(|block| vectors.steps(block, x.min(P - 1), (from, n)));
-                    Run::new(tiles, &panels[w.min(P - 1)].steps[..n])
+                let parts = from_fn::<_, P, _>(|part| {
+                    let x = [upper, lower].map(|block| vectors.steps(block, part, (from, n)));
+                    Run { vectors: x, rows: &panels[part].steps[..n] }
                 });
-                add(unit, &job.out.turned(), [(c, n_cols), (r, n_rows)], &runs[..2 * P - 1]);
+                add(unit, &job.out.turned(), [(c, n_cols), (r, n_rows)], parts);
             }
         }
     }
@@ -69,11 +68,11 @@ pub(super) fn mixture<const S: usize>(unit: &Unit, job: &MixView<'_>) {
             for e in (0..job.n).step_by(SQUARE) {
                 let n = (job.n - e).min(SQUARE);
                 pairs::<S, MIXED>(&mut panels, job, (s, n_rows), (e, n));
-                let runs = PAIRS.map(|(p, v)| {
-                    let tiles = [0, 1].map(|block| &factors[p][block][..n_steps]);
-                    Run::new(tiles, &panels[v].steps[..n_steps])
+                let parts = [0, 1].map(|part| {
+                    let p = [0, 1].map(|block| &factors[part][block][..n_steps]);
+                    Run { vectors: p, rows: &panels[part].steps[..n_steps] }
                 });
-                add(unit, &job.out, [(c, n_cols), (e, n)], &runs);
+                add(unit, &job.out, [(c, n_cols), (e, n)], parts);
             }
         }
     }
@@ -81,15 +80,20 @@ pub(super) fn mixture<const S: usize>(unit: &Unit, job: &MixView<'_>) {
 
 /// Adds products to some lines and columns, where they lie if they fill a square.
 #[inline(always)]
-fn add(unit: &Unit, out: &Out, [(line, n_lines), (column, n)]: [(usize, usize); 2], runs: &[Run<'_>]) {
+fn add<const P: usize>(
+    unit: &Unit,
+    out: &Out<'_>,
+    [(line, n_lines), (column, n)]: [(usize, usize); 2],
+    parts: [Run<'_>; P],
+) {
     if n_lines == SQUARE
         && n == SQUARE
         && let Some(mut square) = out.square(line, column)
     {
-        return unit.add(&mut square, runs);
+        return unit.add(&mut square, parts);
     }
     let mut sums = [[0.0; SQUARE]; SQUARE];
-    unit.add(&mut Square::of(&mut sums), runs);
+    unit.add(&mut Square::of(&mut sums), parts);
     for (i, sums) in sums.iter().enumerate().take(n_lines) {
         out.add_across(line + i, column, &sums[..n]);
     }
