@@ -23,26 +23,23 @@ const LINE: usize = 64;
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_ahead(piece: &[u8]) {
-    for line in 0..piece.len().div_ceil(LINE) {
-        ask_for(piece, LINE * line + AHEAD);
-    }
-    ask_for_page(piece, AHEAD);
+    ask::<_MM_HINT_T0>(piece, AHEAD);
 }
 
 /// Asks for what comes so much later than a piece that the nearest cache would not hold it.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_far(piece: &[u8], n_bytes: usize) {
-    for line in 0..piece.len().div_ceil(LINE) {
-        _mm_prefetch::<_MM_HINT_T1>(piece.as_ptr().wrapping_add(LINE * line + n_bytes).cast());
-    }
-    ask_for_page(piece, n_bytes);
+    ask::<_MM_HINT_T1>(piece, n_bytes);
 }
 
-/// If a page begins so many bytes behind a piece, asks for the first lines of the next one.
+/// Asks for what lies so many bytes behind a piece, and if a page begins there, for the first lines of the next one.
 #[inline]
 #[target_feature(enable = "sse")]
-fn ask_for_page(piece: &[u8], n_bytes: usize) {
+fn ask<const HINT: i32>(piece: &[u8], n_bytes: usize) {
+    for line in 0..piece.len().div_ceil(LINE) {
+        _mm_prefetch::<HINT>(piece.as_ptr().wrapping_add(LINE * line + n_bytes).cast());
+    }
     let from_page = (piece.as_ptr().addr() + n_bytes) % PAGE;
     if from_page < piece.len() {
         for line in 0..FIRST {

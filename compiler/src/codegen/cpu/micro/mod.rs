@@ -201,24 +201,23 @@ pub(super) struct Table {
     /// Exponentials, if they are faster than generated code.
     pub(super) exps: Option<unsafe extern "C" fn(*const Exps)>,
     /// The functions for tiles of eight vectors, if there are any.
-    pub(super) eights: Option<Eights>,
+    pub(super) eights: Option<OfBytes>,
     /// The functions for bfloat16 numbers, if there are any.
     pub(super) halves: Option<Halves>,
 }
 
 impl Table {
     /// The functions that round to 8-bit numbers, and multiply them.
-    pub(super) fn of_bytes(&self, rounding: Rounding) -> Eights {
-        let rows = Eights { quantise: self.quantise, product: self.quantised };
+    pub(super) fn of_bytes(&self, rounding: Rounding) -> OfBytes {
+        let rows = OfBytes { quantise: self.quantise, product: self.quantised };
         self.eights.filter(|_| matches!(rounding, Rounding::Eights { .. })).unwrap_or(rows)
     }
 }
 
-/// The functions of a level that multiplies tiles of bytes.
+/// The functions for vectors of 8-bit numbers that lie in one way.
 #[derive(Clone, Copy)]
-pub(super) struct Eights {
+pub(super) struct OfBytes {
     pub(super) quantise: unsafe extern "C" fn(*const Quantise),
-    /// A product with eight vectors side by side.
     pub(super) product: unsafe extern "C" fn(*const Product),
 }
 

@@ -12,7 +12,7 @@ use std::array::from_fn;
 use crate::codegen::cpu::micro::avx512::round::{largest, rounded};
 use crate::codegen::cpu::micro::avx512::vector::{load_bytes, store_bytes, transposed};
 use crate::codegen::cpu::micro::rounding::{held, scale_of};
-use crate::codegen::cpu::micro::view::QuantiseView;
+use crate::codegen::cpu::micro::view::{QuantiseView, bytes_of};
 use crate::codegen::cpu::micro::{GROUP, eights_bytes};
 
 /// Vectors side by side.
@@ -77,8 +77,8 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
                         own_sums[i] = (group.halves[0] + group.halves[1]) as f32 * scale[i];
                     }
                 }
-                scales[idx] = bytes_of(own_scales);
-                sums[idx] = bytes_of(own_sums);
+                scales[idx].copy_from_slice(bytes_of(&own_scales));
+                sums[idx].copy_from_slice(bytes_of(&own_sums));
             }
             let mut all = [_mm512_setzero_si512(); 2 * EIGHT];
             for (all, row) in all.iter_mut().zip(&rows) {
@@ -101,13 +101,4 @@ fn scale_of_group(x: &[[u8; 128]]) -> (f32, f32) {
         most = held(x.len() == 1, size, others).max(most);
     }
     scale_of(f32::from_bits(most))
-}
-
-#[inline(always)]
-fn bytes_of(numbers: [f32; 2 * EIGHT]) -> Line {
-    let mut out = [0; 64];
-    for (bytes, number) in out.as_chunks_mut().0.iter_mut().zip(numbers) {
-        *bytes = number.to_le_bytes();
-    }
-    out
 }

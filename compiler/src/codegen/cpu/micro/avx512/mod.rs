@@ -12,7 +12,7 @@ use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Eights, Encode, Exps, Halve, Halves, Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Encode, Exps, Halve, Halves, Mix, OfBytes, Product, Quantise, Table};
 
 mod amx;
 mod bytes;
@@ -43,7 +43,7 @@ pub(super) const WITH_HALVES: Table =
 
 /// With tiles.
 pub(super) const WITH_TILES: Table = Table {
-    eights: Some(Eights { quantise: eights, product: by_bytes }),
+    eights: Some(OfBytes { quantise: eights, product: by_bytes }),
     halves: Some(Halves { halve, product: by_tiles, mix: mix_by_tiles, n_parts: n_parts_of_tiles }),
     ..TABLE
 };

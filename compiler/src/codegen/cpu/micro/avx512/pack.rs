@@ -4,16 +4,13 @@
 //! side, moved up by 128 where the format has no offset, with the factors and offsets of each 32 elements.
 //! A slab is small enough to stay in the second level of the cache while all vectors pass by.
 
-use std::arch::x86_64::{
-    _mm512_castps_si512, _mm512_cvtepi32_epi16, _mm512_cvtph_ps, _mm512_setr_epi32, _mm512_setzero_si512,
-    _mm512_srli_epi32,
-};
+use std::arch::x86_64::{_mm512_castps_si512, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_srli_epi32};
 
 use crate::codegen::cpu::micro::asking::ask_for;
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, four, k_factors, order, raised, unit_bytes, unit_groups,
 };
-use crate::codegen::cpu::micro::avx512::vector::{store_bytes, transposed};
+use crate::codegen::cpu::micro::avx512::vector::{store_bytes, transposed, wide_lower};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -172,7 +169,7 @@ fn small_factors<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], 
     );
     let halves = [words, _mm512_srli_epi32::<16>(words)];
     for (to, halves) in panel.factors.iter_mut().zip(halves).take(if storage.has_offsets() { 2 } else { 1 }) {
-        let wide = _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves)));
+        let wide = _mm512_castps_si512(wide_lower(halves));
         store_bytes(wide, to);
     }
 }
