@@ -34,7 +34,7 @@ fn compiled_at(run: &Interpreted<'_>, level: Level, numbers: Numbers) -> Result<
     let symbols: Vec<i64> = code.symbols().iter().map(|symbol| run.symbols[&symbol.name]).collect();
     let n_tasks = code.n_tasks(&symbols).map_err(|error| error.to_string())?;
     let (third, half) = (n_tasks / 3, n_tasks / 2);
-    for pieces in [vec![[0, n_tasks]], vec![[half, n_tasks], [third, half], [0, third]]] {
+    for pieces in [vec![0..n_tasks], vec![half..n_tasks, third..half, 0..third]] {
         let mut memory: Vec<Vec<u8>> =
             (run.kernel.params.values().zip(run.before.0.values()).zip(&run.stored))
                 .map(|((param, before), stored)| {
@@ -42,10 +42,8 @@ fn compiled_at(run: &Interpreted<'_>, level: Level, numbers: Numbers) -> Result<
                 })
                 .collect();
         let mut scratch = vec![0xa5; code.scratch_bytes()];
-        for [first, end] in pieces {
-            let mut buffers = borrowed(&code, &mut memory);
-            code.run(first..end, &mut buffers, &symbols, &mut scratch).map_err(|error| error.to_string())?;
-        }
+        let mut buffers = borrowed(&code, &mut memory);
+        code.run(&pieces, &mut buffers, &symbols, &mut scratch).map_err(|error| error.to_string())?;
         same(run, &memory, numbers)?;
     }
     Ok(())

@@ -265,10 +265,12 @@ impl Ready {
 
     /// Runs tasks of a step until none is left to take.
     fn work(&self, step: &Step, thread: usize, scratch: Address) {
+        let mut before = None;
         while let Some(tasks) = step.left[1].take(thread) {
             for (part, own) in self.of_parts(tasks) {
                 self.ask(part, own.start, step);
-                self.enter(part, own, step, scratch);
+                self.enter(part, own, step, scratch, before == Some(part));
+                before = Some(part);
             }
         }
     }
@@ -298,14 +300,15 @@ impl Ready {
         unsafe { self.code.ask(part, task, self.n_tasks[part], buffers) }
     }
 
-    fn enter(&self, part: usize, tasks: Range<i64>, step: &Step, scratch: Address) {
+    fn enter(&self, part: usize, tasks: Range<i64>, step: &Step, scratch: Address, goes_on: bool) {
         // An address is what it wraps.
         let buffers = step.buffers.as_ptr().cast::<*mut u8>();
         // SAFETY: `load` gave every parameter a buffer of its largest shape, which lives as long as the program. The
         // plan verifies: what a step writes it reads only where that is proven harmless, and no other step runs until
         // all threads have passed the barrier. `set` has checked the symbols, `Shares` gives no task twice, and each
-        // thread has scratch memory of its own, as large as the largest kernel wants it.
-        unsafe { self.code.enter(part, tasks, buffers, &self.symbols, scratch.0) }
+        // thread has scratch memory of its own, as large as the largest kernel wants it; it goes on
+        // only behind a call for the same part in the same step.
+        unsafe { self.code.enter(part, tasks, buffers, &self.symbols, scratch.0, goes_on) }
     }
 }
 

@@ -29,14 +29,14 @@ impl Shares {
 
     /// Some tasks for a thread, until nobody has any left.
     pub(super) fn take(&self, thread: usize) -> Option<Range<i64>> {
-        // Most at once, as every piece begins with what its tasks have in common; the rest may become others' tasks.
-        let own = |n: i64| if self.0.len() == 1 { n } else { n - n / 4 };
+        // Half of what is left, so that the rest may become others' tasks.
+        let half = |left: &Range<i64>| (left.end - left.start + 1) / 2;
         let from_front = |left: Range<i64>| {
-            let at = left.start + own(left.end - left.start);
+            let at = left.start + half(&left);
             (left.start..at, at..left.end)
         };
         let from_back = |left: Range<i64>| {
-            let at = left.end - (left.end - left.start + 1) / 2;
+            let at = left.end - half(&left);
             (at..left.end, left.start..at)
         };
         let mut taken = cut(&self.0[thread], &from_front);
@@ -109,10 +109,12 @@ mod tests {
     fn a_thread_begins_with_its_own_tasks_and_goes_on_with_the_last_of_others() {
         let mut shares = Shares::new(2);
         shares.deal(8);
-        assert_eq!(shares.take(1), Some(4..7));
+        assert_eq!(shares.take(1), Some(4..6));
+        assert_eq!(shares.take(1), Some(6..7));
         assert_eq!(shares.take(1), Some(7..8));
         assert_eq!(shares.take(1), Some(2..4));
-        assert_eq!(shares.take(0), Some(0..2));
+        assert_eq!(shares.take(0), Some(0..1));
+        assert_eq!(shares.take(0), Some(1..2));
         assert_eq!([shares.take(0), shares.take(1)], [None, None]);
     }
 }

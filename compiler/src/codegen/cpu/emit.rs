@@ -3,9 +3,9 @@
 //! In: a part, and a function of the signature of [`signature`] to fill. Out: its loops and nests as blocks of code.
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
-//! What `hoist.rs` finds to be the same for several tasks is done once for them. Code for a whole nest, where there is
-//! a faster form, belongs in `nest`: `product.rs`, `exps.rs` and `vector.rs` have one, and `blocks.rs` the only one;
-//! `skip.rs` finds rounds to leave out.
+//! What `hoist.rs` finds to be the same for several tasks is done once for them; how far that went is kept there too,
+//! for a call that goes on. Code for a whole nest, where there is a faster form, belongs in `nest`: `product.rs`,
+//! `exps.rs` and `vector.rs` have one, and `blocks.rs` the only one; `skip.rs` finds rounds to leave out.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::ahead::{self, ahead};
 use crate::codegen::cpu::hoist::{Step, What, picks_bytes, rounded, steps};
 use crate::codegen::cpu::level::Numbers;
-use crate::codegen::cpu::memory::CONSTANT;
+use crate::codegen::cpu::memory::{CONSTANT, PROVEN};
 use crate::codegen::cpu::micro::{Table, table};
 use crate::codegen::cpu::product::Rounded;
 use crate::codegen::cpu::scalar::type_of;
@@ -35,17 +35,18 @@ use crate::tensor::sym::Symbol;
 pub(super) const ALIGNMENT: usize = 64;
 
 /// What the code of a part takes: the addresses of the buffers, with that of what was rounded ahead, the values of the
-/// symbols, the first task, one past the last, and the scratch memory.
+/// symbols, the first task, one past the last, the scratch memory, and whether it goes on with a call before.
 pub(super) fn signature(convention: CallConv) -> Signature {
     let mut signature = Signature::new(convention);
-    signature.params = vec![AbiParam::new(I64); 5];
+    signature.params = vec![AbiParam::new(I64); 6];
     signature
 }
 
 /// Bytes of scratch memory that the tiles of a part take, and vectors that its products round.
 pub(super) fn scratch_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
     let slots = rounded(cpu, kernel, part);
-    Rooms::new(part, &slots).end + picks_bytes(cpu, kernel, part)
+    let n_steps = steps(cpu, kernel, part, &slots).len();
+    Rooms::new(part, n_steps, &slots).end + picks_bytes(cpu, kernel, part)
 }
 
 /// Fills a function with a part.
@@ -74,10 +75,20 @@ pub(super) fn emit(
     };
     let slots = rounded(cpu, kernel, part);
     let steps = steps(cpu, kernel, part, &slots);
-    let [first, end] = emitter.arguments(symbols, slots);
-    emitter.tasks(first, end, &steps);
+    let call = emitter.arguments(symbols, steps.len(), slots);
+    emitter.tasks(&call, &steps);
     emitter.builder.ins().return_(&[]);
     emitter.builder.finalize(config);
+}
+
+/// What a call of a part is for.
+struct Call {
+    first: Value,
+    end: Value,
+    /// Where it is kept for which tasks each step is done.
+    done: Value,
+    /// Whether a call before has left that there.
+    goes_on: Value,
 }
 
 /// A part, as far as it has been emitted.
@@ -116,8 +127,8 @@ pub(super) struct Slot {
 }
 
 impl Emitter<'_, '_> {
-    /// Reads the arguments; gives the range of tasks.
-    fn arguments(&mut self, symbols: &[Symbol], slots: Vec<Rounded>) -> [Value; 2] {
+    /// Reads the arguments.
+    fn arguments(&mut self, symbols: &[Symbol], n_steps: usize, slots: Vec<Rounded>) -> Call {
         let entry = self.builder.create_block();
         self.builder.append_block_params_for_function_params(entry);
         self.enter(entry);
@@ -130,7 +141,7 @@ impl Emitter<'_, '_> {
             let value = self.builder.ins().load(I64, CONSTANT, arguments[1], 8 * idx as i32);
             self.symbols.insert(*symbol, value);
         }
-        let Rooms { tiles, rounded, end } = Rooms::new(self.part, &slots);
+        let Rooms { tiles, rounded, done, end } = Rooms::new(self.part, n_steps, &slots);
         let ahead = ahead(self.cpu, self.kernel);
         let room = (!ahead.is_empty()).then(|| {
             let offset = 8 * self.kernel.params.len() as i32;
@@ -148,20 +159,23 @@ impl Emitter<'_, '_> {
             self.slots.push(Slot { rounded, start, is_filled: false });
         }
         self.picks = Some(self.builder.ins().iadd_imm_s(arguments[4], end as i64));
-        [arguments[2], arguments[3]]
+        let done = self.builder.ins().iadd_imm_s(arguments[4], done as i64);
+        Call { first: arguments[2], end: arguments[3], done, goes_on: arguments[5] }
     }
 
-    fn tasks(&mut self, first: Value, end: Value, steps: &[Step<'_>]) {
+    fn tasks(&mut self, call: &Call, steps: &[Step<'_>]) {
         let part = self.part;
         let lens: Vec<Value> = part.grid.iter().map(|var| self.n_values(*var)).collect();
         let mut done = Vec::new();
-        for _ in steps {
+        for number in 0..steps.len() {
+            let before = self.builder.ins().load(I64, PROVEN, call.done, 8 * number as i32);
             let nothing = self.whole(-1);
+            let before = self.builder.ins().select(call.goes_on, before, nothing);
             let variable = self.builder.declare_var(I64);
-            self.builder.def_var(variable, nothing);
+            self.builder.def_var(variable, before);
             done.push(variable);
         }
-        self.counted((first, 1, end), |emitter, task| {
+        self.counted((call.first, 1, call.end), |emitter, task| {
             let mut rest = task;
             let mut positions = Vec::new();
             // The numbers that outer variables have together, all of them first.
@@ -177,6 +191,10 @@ impl Emitter<'_, '_> {
             numbers.reverse();
             emitter.task(&part.grid, &positions, &mut |emitter| emitter.steps(steps, &done, &numbers));
         });
+        for (number, done) in done.into_iter().enumerate() {
+            let now = self.builder.use_var(done);
+            self.builder.ins().store(PROVEN, now, call.done, 8 * number as i32);
+        }
     }
 
     /// Gives the variables of the grid their values and runs the body, but where a variable is past its end.
@@ -369,15 +387,17 @@ impl Emitter<'_, '_> {
     }
 }
 
-/// Where each tile and the room for each of some vectors start in the scratch memory, and where they end.
+/// Where each tile and the room for each of some vectors start in the scratch memory, what is kept of steps, and where
+/// they end.
 struct Rooms {
     tiles: Vec<usize>,
     rounded: Vec<usize>,
+    done: usize,
     end: usize,
 }
 
 impl Rooms {
-    fn new(part: &Part, slots: &[Rounded]) -> Self {
+    fn new(part: &Part, n_steps: usize, slots: &[Rounded]) -> Self {
         let mut end = 0;
         let mut place = |n_bytes: usize| {
             let start = end;
@@ -387,6 +407,7 @@ impl Rooms {
         let bytes_of = |tile: &Tile| tile.dims.iter().product::<usize>() * tile.dtype.bytes();
         let tiles = part.tiles.values().map(|tile| place(bytes_of(tile))).collect();
         let rounded = slots.iter().map(|slot| place(if slot.is_ahead { 0 } else { slot.bytes() })).collect();
-        Self { tiles, rounded, end }
+        let done = place(8 * n_steps);
+        Self { tiles, rounded, done, end }
     }
 }

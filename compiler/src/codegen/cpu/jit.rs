@@ -31,7 +31,7 @@ use crate::kernel::{Access, Kernel, Param, Part};
 use crate::tensor::sym::{Sym, Symbol};
 
 /// The code of a part, of the signature that `emit::signature` gives.
-type Entry = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8);
+type Entry = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8, i64);
 
 /// A kernel that can be run.
 pub struct Code {
@@ -143,20 +143,20 @@ impl Code {
         Ok(self.kernel.parts.iter().map(|part| self.n_tasks_of(part, symbols)).sum())
     }
 
-    /// Runs some of the tasks, numbered over all parts; what other tasks write stays as it is.
+    /// Runs some of the tasks, piece after piece, numbered over all parts; what other tasks write stays as it is.
     ///
     /// # Errors
     /// [`Error::Input`] for buffers, symbols, tasks or scratch memory that are not those of the kernel.
     #[expect(unsafe_code, reason = "this is where generated code runs, after every check")]
     pub fn run(
         &self,
-        tasks: Range<i64>,
+        pieces: &[Range<i64>],
         buffers: &mut [Bytes<'_>],
         symbols: &[i64],
         scratch: &mut [u8],
     ) -> Result<(), Error> {
         let n_tasks = self.n_tasks(symbols)?;
-        if tasks.start < 0 || tasks.end > n_tasks {
+        if let Some(tasks) = pieces.iter().find(|tasks| tasks.start < 0 || tasks.end > n_tasks) {
             return Err(input("tasks", format!("{tasks:?} given, 0..{n_tasks} is possible")));
         }
         if scratch.len() < self.scratch_bytes {
@@ -172,10 +172,13 @@ impl Code {
         let mut before = 0;
         for (idx, part) in self.kernel.parts.iter().enumerate() {
             let n_tasks = self.n_tasks_of(part, symbols);
-            let [first, end] = [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks));
-            // SAFETY: the lengths of all buffers and of the scratch memory, the symbols and the tasks are checked
-            // above. What is written was borrowed mutably, so it is apart from all else.
-            unsafe { self.enter(idx, first..end, pointers.as_ptr(), symbols, scratch.as_mut_ptr()) };
+            for (number, tasks) in pieces.iter().enumerate() {
+                let [first, end] = [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks));
+                let (pointers, scratch) = (pointers.as_ptr(), scratch.as_mut_ptr());
+                // SAFETY: the lengths of all buffers and of the scratch memory, the symbols and the tasks are checked
+                // above. What is written was borrowed mutably, so it is apart from all else.
+                unsafe { self.enter(idx, first..end, pointers, symbols, scratch, number > 0) };
+            }
             before += n_tasks;
         }
         Ok(())
@@ -236,13 +239,15 @@ impl Code {
     }
 
     /// Runs some tasks of a part and checks nothing: for whoever keeps the arguments ready between many runs.
+    /// Where it goes on, it takes what the call before has left in the scratch memory, and does not do it again.
     ///
     /// # Safety
     /// `buffers` points to an address for each parameter, and to that of the room that [`Code::round`] has filled, if
     /// it has any bytes. At each lie the bytes of the parameter's largest shape. What
     /// is written may be read by the kernel only where `schedule::alias` allows it, and nobody else touches it
     /// meanwhile but other tasks of the kernel. `symbols` has passed [`Code::n_tasks`], and the tasks are among
-    /// those of the part. `scratch` has [`Code::scratch_bytes`] bytes that are this call's alone.
+    /// those of the part. `scratch` has [`Code::scratch_bytes`] bytes that are this call's alone; where it goes on, the
+    /// call before with this memory was for the same part, buffers and symbols, and nobody has written to it since.
     #[expect(unsafe_code, reason = "this is where generated code runs, without checks")]
     pub unsafe fn enter(
         &self,
@@ -251,13 +256,14 @@ impl Code {
         buffers: *const *mut u8,
         symbols: &[i64],
         scratch: *mut u8,
+        goes_on: bool,
     ) {
         let entry = self.entries[part];
         // The scratch memory has room to start at a multiple of the alignment.
         let scratch = scratch.wrapping_add(scratch.align_offset(ALIGNMENT));
         // SAFETY: `verify` has proven, and `limits` guarded, that with the symbols and tasks that the caller promises
         // every access lies within the largest shape of its buffer or within a tile.
-        unsafe { entry(buffers, symbols.as_ptr(), tasks.start, tasks.end, scratch) }
+        unsafe { entry(buffers, symbols.as_ptr(), tasks.start, tasks.end, scratch, i64::from(goes_on)) }
     }
 
     fn n_tasks_of(&self, part: &Part, symbols: &[i64]) -> i64 {

@@ -1,6 +1,7 @@
 //! The sample kernels, every function and every format against the interpreter, and arguments that do not fit.
 
 use std::collections::BTreeMap;
+use std::slice;
 
 use super::jit::Bytes;
 use super::level::Level;
@@ -77,10 +78,8 @@ fn check_at(
         .collect();
     let mut scratch = vec![0; code.scratch_bytes()];
     let n_tasks = code.n_tasks(values).unwrap();
-    for first in (0..n_tasks).step_by(step) {
-        let tasks = first..(first + step as i64).min(n_tasks);
-        code.run(tasks, &mut buffers, values, &mut scratch).unwrap();
-    }
+    let pieces = (0..n_tasks).step_by(step).map(|first| first..(first + step as i64).min(n_tasks));
+    code.run(&pieces.collect::<Vec<_>>(), &mut buffers, values, &mut scratch).unwrap();
     for ((param, bytes), expected) in kernel.params.values().zip(&memory).zip(expected.0.values()) {
         let actual = decoded(param.format, bytes);
         let which = format!("{} {level} {numbers:?}", param.name);
@@ -289,7 +288,7 @@ fn results(level: Level, f: &str, x: &[f32]) -> Vec<f32> {
     let code = Cpu::at(level, Numbers::Single).unwrap().compile(&parse(&text).unwrap()).unwrap();
     let (x, mut y) = (encoded(Format::F32, x), vec![0; 4 * x.len()]);
     let mut buffers = [Bytes::Read(&x), Bytes::Write(&mut y)];
-    code.run(0..1, &mut buffers, &[], &mut vec![0; code.scratch_bytes()]).unwrap();
+    code.run(slice::from_ref(&(0..1)), &mut buffers, &[], &mut vec![0; code.scratch_bytes()]).unwrap();
     y.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
@@ -350,7 +349,7 @@ fn arguments_that_do_not_fit_are_refused() {
     let (x, mut y) = (vec![0; 48], vec![0; 16]);
     let refused = |tasks: std::ops::Range<i64>, x: &[u8], y: &mut [u8], symbols: &[i64], scratch: usize| {
         let mut buffers = [Bytes::Read(x), Bytes::Write(y)];
-        let outcome = code.run(tasks, &mut buffers, symbols, &mut vec![0; scratch]);
+        let outcome = code.run(slice::from_ref(&tasks), &mut buffers, symbols, &mut vec![0; scratch]);
         outcome.err().map_or_else(String::new, |error| error.to_string())
     };
     let enough = code.scratch_bytes();
@@ -361,10 +360,10 @@ fn arguments_that_do_not_fit_are_refused() {
     assert_eq!(refused(0..1, &x, &mut y, &[], enough), "symbols: 0 given, 1 are needed");
     assert_eq!(refused(0..4, &x[1..], &mut y, &[4], enough), "buffer x: has 47 bytes, 48 are needed");
     assert_eq!(refused(0..4, &x, &mut y[..15], &[4], enough), "buffer y: has 15 bytes, 16 are needed");
-    let scratch = "scratch memory: 126 bytes given, 127 are needed";
+    let scratch = "scratch memory: 190 bytes given, 191 are needed";
     assert_eq!(refused(0..4, &x, &mut y, &[4], enough - 1), scratch);
     let mut swapped = [Bytes::Read(&x), Bytes::Read(&x)];
-    let error = code.run(0..4, &mut swapped, &[4], &mut vec![0; enough]).unwrap_err();
+    let error = code.run(slice::from_ref(&(0..4)), &mut swapped, &[4], &mut vec![0; enough]).unwrap_err();
     assert_eq!(error.to_string(), "buffer y: is given as Read, Write is needed");
 }
 
