@@ -28,8 +28,8 @@ pub(super) struct Run<'a> {
 /// The eight tile registers of this thread, each of a whole tile.
 pub(super) struct Unit(Registers);
 
-/// The tile registers of this thread for bytes: four of sums, two of 32 bytes of sixteen rows, and two of as many bytes
-/// of sixteen vectors.
+/// The tile registers of this thread for bytes: two pairs for sums of sixteen rows with eight vectors, two of 32 bytes
+/// of sixteen rows, and two of as many bytes of eight vectors.
 pub(super) struct Bytes(Registers);
 
 /// Tile registers that are set up.
@@ -161,15 +161,23 @@ impl Unit {
     }
 }
 
-/// Where four tiles of sixteen rows of bytes lie.
+/// Where groups of 32 bytes of two tiles of rows lie.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     /// Begins with the first row of the first tile.
     pub(super) bytes: &'a [u8],
     /// Bytes from one row to the next.
     pub(super) stride: usize,
-    /// Bytes from one tile to the next.
+    /// Bytes from one group to the next.
     pub(super) step: usize,
+}
+
+impl Rows<'_> {
+    /// Without some groups.
+    #[inline(always)]
+    pub(super) fn skip(self, n: usize) -> Self {
+        Self { bytes: &self.bytes[n * self.step..], ..self }
+    }
 }
 
 impl Bytes {
@@ -178,53 +186,71 @@ impl Bytes {
     /// # Safety
     /// As for [`Registers::new`].
     pub(super) unsafe fn new() -> Self {
-        let (rows, vectors) = ((32, 16), (64, 8));
+        let (tile, vectors) = ((32, 16), (32, 8));
         // SAFETY: the caller promises it.
-        Self(unsafe { Registers::new([WHOLE, WHOLE, WHOLE, WHOLE, rows, rows, vectors, vectors]) })
+        Self(unsafe { Registers::new([tile, tile, tile, tile, tile, tile, vectors, vectors]) })
     }
 
-    /// Multiplies four tiles of rows with those of vectors, eight lines each.
+    /// Multiplies a group of two tiles of rows with eight vectors: their numbers, and what they exceed. Keeps the sums
+    /// in the odd or the even pair of registers, and stores those of the other pair: a line for each row of the first
+    /// tile, and behind it for one of the second.
     #[inline(always)]
     #[expect(clippy::unused_self, reason = "who has a unit has set its tiles up")]
-    pub(super) fn dots(&self, rows: Rows<'_>, vectors: &[[u8; 64]], sums: &mut [Tile; 4]) {
-        assert!(vectors.len() >= 4 * 8, "four tiles of vectors");
-        assert!(rows.bytes.len() >= 3 * rows.step + 15 * rows.stride + 32, "four tiles of rows");
+    pub(super) fn dots<const ODD: usize>(&self, rows: Rows<'_>, vectors: &[[u8; 64]; 8], before: &mut Tile) {
+        assert!(rows.bytes.len() >= 31 * rows.stride + 32, "a group of two tiles of rows");
         // SAFETY: there is a unit, so there are the instructions. They read lines that are there, as was seen above,
-        // and write four tiles.
+        // and write a tile.
         unsafe {
             asm!(
-                "tilezero tmm0",
                 "tileloadd tmm4, [{w} + {stride}]",
+                "tileloadd tmm5, [{other} + {stride}]",
                 "tileloadd tmm6, [{x} + {line}]",
-                "tdpbssd tmm0, tmm4, tmm6",
-                "add {w}, {step}",
-                "tilezero tmm1",
-                "tileloadd tmm5, [{w} + {stride}]",
-                "tileloadd tmm7, [{x} + {line} + 512]",
-                "tdpbssd tmm1, tmm5, tmm7",
-                "add {w}, {step}",
+                ".if {odd}",
                 "tilezero tmm2",
-                "tileloadd tmm4, [{w} + {stride}]",
-                "tileloadd tmm6, [{x} + {line} + 1024]",
                 "tdpbssd tmm2, tmm4, tmm6",
-                "add {w}, {step}",
                 "tilezero tmm3",
-                "tileloadd tmm5, [{w} + {stride}]",
-                "tileloadd tmm7, [{x} + {line} + 1536]",
+                "tdpbssd tmm3, tmm5, tmm6",
+                "tileloadd tmm7, [{x} + {line} + 32]",
+                "tdpbssd tmm2, tmm4, tmm7",
                 "tdpbssd tmm3, tmm5, tmm7",
-                "tilestored [{sums} + {line}], tmm0",
-                "tilestored [{sums} + {line} + 1024], tmm1",
-                "tilestored [{sums} + {line} + 2048], tmm2",
-                "tilestored [{sums} + {line} + 3072], tmm3",
-                w = inout(reg) rows.bytes.as_ptr() => _,
+                "tilestored [{before} + {line}], tmm0",
+                "tilestored [{before} + {line} + 32], tmm1",
+                ".else",
+                "tilezero tmm0",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "tilezero tmm1",
+                "tdpbssd tmm1, tmm5, tmm6",
+                "tileloadd tmm7, [{x} + {line} + 32]",
+                "tdpbssd tmm0, tmm4, tmm7",
+                "tdpbssd tmm1, tmm5, tmm7",
+                "tilestored [{before} + {line}], tmm2",
+                "tilestored [{before} + {line} + 32], tmm3",
+                ".endif",
+                odd = const ODD,
+                w = in(reg) rows.bytes.as_ptr(),
+                other = in(reg) rows.bytes[16 * rows.stride..].as_ptr(),
                 stride = in(reg) rows.stride,
-                step = in(reg) rows.step,
                 x = in(reg) vectors.as_ptr(),
                 line = in(reg) 64_usize,
-                sums = in(reg) sums.as_mut_ptr(),
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                before = in(reg) before.as_mut_ptr(),
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// Stores the sums of the odd pair of registers.
+    #[inline(always)]
+    #[expect(clippy::unused_self, reason = "who has a unit has set its tiles up")]
+    pub(super) fn odd_sums(&self, sums: &mut Tile) {
+        // SAFETY: there is a unit, so there are the instructions, which write a tile.
+        unsafe {
+            asm!(
+                "tilestored [{sums} + {line}], tmm2",
+                "tilestored [{sums} + {line} + 32], tmm3",
+                sums = in(reg) sums.as_mut_ptr(),
+                line = in(reg) 64_usize,
+                options(nostack, preserves_flags),
             );
         }
     }

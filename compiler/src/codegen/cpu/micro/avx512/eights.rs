@@ -2,8 +2,8 @@
 //!
 //! In: vectors in single precision. Out: for each eight of them, tiles of 32 elements one after another, and behind
 //! all tiles a line of scales and a line of sums for each. A tile has eight lines of four elements of sixteen columns:
-//! the numbers of eight vectors, and what they exceed 127 by. Scales stand for both; sums are times their scale, and
-//! stand once. Groups are filled up with zeros to a multiple of four.
+//! the numbers of eight vectors, and what they exceed 127 by. Scales, and sums, which are times their scale, stand
+//! twice, for two rows. Groups are filled up with zeros to a multiple of four.
 //! Numbers, scales and sums are those of `rounding.rs`.
 
 use std::arch::x86_64::_mm512_setzero_si512;
@@ -74,7 +74,8 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
                         let group = rounded(&x[i][idx], by[i]);
                         (rows[i][half], rows[EIGHT + i][half]) = (group.numbers, group.excess);
                         (own_scales[i], own_scales[EIGHT + i]) = (scale[i], scale[i]);
-                        own_sums[i] = (group.halves[0] + group.halves[1]) as f32 * scale[i];
+                        let sum = (group.halves[0] + group.halves[1]) as f32 * scale[i];
+                        (own_sums[i], own_sums[EIGHT + i]) = (sum, sum);
                     }
                 }
                 scales[idx].copy_from_slice(bytes_of(&own_scales));

@@ -7,11 +7,11 @@ use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
     _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_castsi512_ps,
     _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
-    _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_min_epu32, _mm512_mullo_epi32,
-    _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpackhi_pd,
-    _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_reduce_add_ps, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2,
+    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -182,7 +182,7 @@ pub(super) fn turned(rows: &[V; N]) -> [V; N] {
     out
 }
 
-/// Sixteen places that lie evenly.
+/// Sixteen places.
 #[derive(Clone, Copy)]
 pub(super) struct Places {
     offsets: __m512i,
@@ -190,15 +190,14 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Places so many bytes apart; those behind the `n`-th are the same as it.
+    /// Where some rows begin that are so many bytes apart.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-    pub(super) fn new(stride: usize, n: usize) -> Self {
-        let last = stride * (n - 1);
+    pub(super) fn new(stride: usize, rows: &[usize; N]) -> Self {
+        let last = stride * rows.iter().max().expect("sixteen rows");
         assert!(i32::try_from(last).is_ok(), "rows that are not longer than memory");
-        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        let lanes = _mm512_min_epu32(lanes, _mm512_set1_epi32(n as i32 - 1));
-        Self { offsets: _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32)), last }
+        let offsets = rows.map(|row| ((row * stride) as i32).to_le_bytes());
+        Self { offsets: load_bytes(offsets.as_flattened().as_array().expect("a line")), last }
     }
 }
 
