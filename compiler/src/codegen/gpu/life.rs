@@ -31,7 +31,9 @@ fn walk(part: &Part, body: &[Stmt], start: usize, lives: &mut Lives) -> usize {
                     Place::Tile(tile) => Some(tile),
                     Place::Param(_) => None,
                 };
-                tiles_read(nest).into_iter().chain(written).for_each(|tile| touch(lives, tile, now));
+                for tile in tiles_read(nest).into_iter().chain(written) {
+                    touch(lives, tile, now);
+                }
                 now += 1;
             }
             Stmt::Loop { var, body } => {
@@ -39,7 +41,9 @@ fn walk(part: &Part, body: &[Stmt], start: usize, lives: &mut Lives) -> usize {
                 if let Range::Blocks { start, .. } = &part.vars[*var].range {
                     tiles_in(start, &mut read);
                 }
-                read.into_iter().for_each(|tile| touch(lives, tile, now));
+                for tile in read {
+                    touch(lives, tile, now);
+                }
                 let first = now + 1;
                 now = walk(part, body, first, lives);
                 for life in lives.values_mut().filter(|life| life.start < first && first < life.end) {
