@@ -32,13 +32,13 @@ product() {
   emulated "$tokens tokens, $rows rows of $elements" "T = $tokens, R = $rows, D = $elements" 1
 }
 
-# Positions are near none, so that one kernel goes through all of them.
+# Both sizes are symbols, as in programs. Positions are near none, so that one kernel goes through all of them.
 attention() {
   local before=$1 tokens=$2 room=$3 elements=$4
-  printf '%s\n' "symbol P in 0..$((room - tokens)) near 0" "%0 = input q : f32[t:$tokens, g:2, d:$elements]" \
-    "%1 = state k : f16[s:$room, d:$elements]" "%2 = slice %1 s at 0 len P+$tokens" "%3 = contract %0 %2 over [d]" \
-    "%4 = state v : f16[s:$room, d:$elements]" "%5 = slice %4 s at 0 len P+$tokens" "%6 = attend %3 %5 over s" \
-    "output y = %6" >"$folder/asked.graph"
+  printf '%s\n' "symbol P in 0..$((room - tokens)) near 0" "symbol T in 1..$tokens near $tokens" \
+    "%0 = input q : f32[t:T, g:2, d:$elements]" "%1 = state k : f16[s:$room, d:$elements]" \
+    "%2 = slice %1 s at 0 len P+T" "%3 = contract %0 %2 over [d]" "%4 = state v : f16[s:$room, d:$elements]" \
+    "%5 = slice %4 s at 0 len P+T" "%6 = attend %3 %5 over s" "output y = %6" >"$folder/asked.graph"
   emulated "$tokens tokens behind $before, rows of $elements" "P = $before, T = $tokens, S = $room, D = $elements" 2 \
     -DATTENTION
 }

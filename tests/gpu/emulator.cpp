@@ -165,7 +165,7 @@ double error() {
     auto q = numbers<float>(T * 2 * D);
     auto k = numbers<__half>(S * D), v = numbers<__half>(S * D);
     std::vector<float> y(T * 2 * D, NAN);
-    const int symbols[1] = {P};
+    const int symbols[2] = {P, T};
     for (float& value : q) value /= std::sqrt(D);
     launch(y.data(), q.data(), k.data(), v.data(), symbols);
     std::vector<double> expected;
