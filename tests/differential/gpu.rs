@@ -12,9 +12,11 @@ use fusebox_compiler::codegen::gpu::compile;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::layout::arranged;
 use fusebox_compiler::fuse::merge::Steering;
+use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::reference::random;
 use fusebox_compiler::rewrite::{Settings, improve};
 use fusebox_compiler::target::TARGETS;
+use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::blocks;
 use fusebox_runtime::device::Device;
@@ -97,6 +99,33 @@ fn every_kernel_of_every_block_runs_right_on_a_gpu() {
                 check_by(&graph, &bindings, &target, Steering::default(), checks)
                     .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
             }
+        }
+    }
+}
+
+/// Keys and values that many queries meet are copied block by block, one over the other: there is not room for both.
+#[test]
+fn attention_of_many_queries_runs_right_on_a_gpu() {
+    let graph = parse(
+        "\
+symbol P in 0..180 near 20
+%0 = input q : f32[t:8, g:2, d:32]
+%1 = state k : f16[s:188, d:32]
+%2 = slice %1 s at 0 len P+8
+%3 = contract %0 %2 over [d]
+%4 = state v : f16[s:188, d:32]
+%5 = slice %4 s at 0 len P+8
+%6 = attend %3 %5 over s
+output y = %6
+",
+    )
+    .unwrap();
+    for before in [0, 5, 56, 130] {
+        let bindings = random::bindings(&graph, 7, &[(Label::new("P").unwrap(), before)]);
+        for target in TARGETS.into_iter().filter(|target| Language::of(target).is_some()) {
+            let checks = (of_kernels(&graph), Some(on_gpu as Witness));
+            check_by(&graph, &bindings, &target, Steering::default(), checks)
+                .unwrap_or_else(|what| panic!("P={before} {target}: {what}"));
         }
     }
 }

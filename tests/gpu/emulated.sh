@@ -9,16 +9,19 @@ command -v g++ >/dev/null || { echo "skipped: there is no g++"; exit 0; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# Runs the graph in the folder; the first argument says what it is, the second which numbers the program needs.
+# Runs the graph in the folder; the first argument says what it is, the second which numbers the program needs, the
+# third how many products go through matrix units.
 emulated() {
   $fusebox story "$folder/asked.graph" --target cuda-sm90 --print-kernels=source 2>/dev/null >"$folder/kernel.cu"
-  grep -q mma_sync "$folder/kernel.cu" || { echo "no matrix units are used"; exit 1; }
+  local found
+  found=$(grep -c 'load_matrix_sync(frag_b' "$folder/kernel.cu" || true)
+  [ "$found" = "$3" ] || { echo "$1: $found products use matrix units, not $3"; exit 1; }
   {
     echo "constexpr const char* WHAT = \"$1\";"
     echo "constexpr int $2;"
     grep -v -e '^// ' -e '^#include' -e 'extern __shared__' "$folder/kernel.cu"
   } >"$folder/kernel.inc"
-  g++ -std=c++20 -O1 -pthread -I"$folder" "${@:3}" tests/gpu/emulator.cpp -o "$folder/emulated"
+  g++ -std=c++20 -O1 -pthread -I"$folder" "${@:4}" tests/gpu/emulator.cpp -o "$folder/emulated"
   "$folder/emulated"
 }
 
@@ -26,16 +29,18 @@ product() {
   local tokens=$1 rows=$2 elements=$3
   printf '%s\n' "%0 = input x : f32[t:$tokens, d:$elements]" "%1 = weight w : f16[r:$rows, d:$elements]" \
     "%2 = contract %0 %1 over [d]  # f32[t:$tokens, r:$rows]" "output y = %2" >"$folder/asked.graph"
-  emulated "$tokens tokens, $rows rows of $elements" "T = $tokens, R = $rows, D = $elements"
+  emulated "$tokens tokens, $rows rows of $elements" "T = $tokens, R = $rows, D = $elements" 1
 }
 
+# Both sizes are symbols, as in programs. Positions are near none, so that one kernel goes through all of them.
 attention() {
   local before=$1 tokens=$2 room=$3 elements=$4
-  printf '%s\n' "symbol P in 0..$((room - tokens)) near $before" "%0 = input q : f32[t:$tokens, g:2, d:$elements]" \
-    "%1 = state k : f16[s:$room, d:$elements]" "%2 = slice %1 s at 0 len P+$tokens" "%3 = contract %0 %2 over [d]" \
-    "%4 = state v : f16[s:$room, d:$elements]" "%5 = slice %4 s at 0 len P+$tokens" "%6 = attend %3 %5 over s" \
-    "output y = %6" >"$folder/asked.graph"
-  emulated "$tokens tokens behind $before, rows of $elements" "P = $before, T = $tokens, S = $room, D = $elements" -DATTENTION
+  printf '%s\n' "symbol P in 0..$((room - tokens)) near 0" "symbol T in 1..$tokens near $tokens" \
+    "%0 = input q : f32[t:T, g:2, d:$elements]" "%1 = state k : f16[s:$room, d:$elements]" \
+    "%2 = slice %1 s at 0 len P+T" "%3 = contract %0 %2 over [d]" "%4 = state v : f16[s:$room, d:$elements]" \
+    "%5 = slice %4 s at 0 len P+T" "%6 = attend %3 %5 over s" "output y = %6" >"$folder/asked.graph"
+  emulated "$tokens tokens behind $before, rows of $elements" "P = $before, T = $tokens, S = $room, D = $elements" 2 \
+    -DATTENTION
 }
 
 product 64 96 192
@@ -45,3 +50,6 @@ product 100 70 128
 attention 32 32 64 64
 # Rows that end in the middle of a block, and tokens in the middle of a task.
 attention 13 40 64 128
+# Several blocks of rows, the last of which ends in the middle of a fragment.
+attention 101 40 192 128
+attention 150 32 192 64

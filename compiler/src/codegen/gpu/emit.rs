@@ -238,7 +238,7 @@ impl<'a> Emitter<'a> {
         };
         let Touched { read: before, written: stored } = &self.since;
         let is_stale = |tile: &TileId| stored.contains(tile);
-        let is_in_use = |tile: &TileId| before.contains(tile) || stored.contains(tile);
+        let is_in_use = |tile: &TileId| before.union(stored).any(|other| self.lie_together(*tile, *other));
         if read.iter().any(is_stale) || written.as_ref().is_some_and(is_in_use) {
             self.barrier();
         }
@@ -275,7 +275,7 @@ pub(super) fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
 }
 
 /// The tiles that an index looks something up in.
-fn tiles_in(index: &Index, found: &mut BTreeSet<TileId>) {
+pub(super) fn tiles_in(index: &Index, found: &mut BTreeSet<TileId>) {
     index.any(&mut |atom| {
         if let Atom::Lookup { from: Place::Tile(tile), .. } = atom {
             found.insert(*tile);

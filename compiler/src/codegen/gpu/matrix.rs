@@ -3,29 +3,23 @@
 //! In: a product that `product.rs` has found. Out: fragments of 16 rows and 16 columns, eight elements deep, which the
 //! threads of a plane load, multiply and store together.
 //! The units take single-precision numbers whose last thirteen bits are zero, so factors are rounded to that when they
-//! are stored; sums are in single precision. Rows of factors lie four words further apart than they are long:
-//! neighbours would else wait for each other, because they want the same bank of memory.
+//! are stored; sums are in single precision. `factor.rs` says how factors lie.
 //! A tile holds as many rows as a task may have. Those past the end hold anything, and so do their sums, which nobody
-//! reads. What surrounds the product, before and behind it, stays as it is.
+//! reads. But what is summed over must end with a whole fragment: zeros are put behind it.
+//! What surrounds the product, before and behind it, stays as it is.
 
 use cubecl_core::ir::{
-    CoopMma, ElemType, FloatKind, Instruction, Matrix, MatrixIdent, MatrixLayout, Operation, StorageType,
-    Variable,
+    Comparison, CoopMma, ElemType, FloatKind, Instruction, Matrix, MatrixIdent, MatrixLayout, Operation,
+    StorageType, Variable,
 };
 
+use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::product::{DEPTH, Fragments, Operand, PLANE, Product, SIDE, product};
+use crate::codegen::gpu::factor::Factor;
+use crate::codegen::gpu::product::{DEPTH, Fragments, Operand, PLANE, Product, SIDE, Start, product};
 use crate::codegen::gpu::room::Spot;
 use crate::codegen::gpu::writer::{U32, Writes, constant};
-use crate::kernel::{Folding, Nest, TileId};
-
-/// Words between the rows of a factor.
-const GAP: i64 = 4;
-
-/// Elements of a tile of factors, with what lies between its rows.
-pub(super) fn padded_len(len: i64, row: i64) -> i64 {
-    len / row * (row + GAP)
-}
+use crate::kernel::{Folding, Nest, TileId, VarId};
 
 impl Emitter<'_> {
     /// The product that a nest is, where matrix units can do it.
@@ -34,7 +28,7 @@ impl Emitter<'_> {
             return None;
         }
         let product = product(self.kernel, self.part, nest, folding)?;
-        let is_factor = |operand: &Operand| self.row_of_factor(operand.tile).is_some();
+        let is_factor = |operand: &Operand| self.factor(operand.tile).is_some();
         let is_near = |operand: &Operand| matches!(self.spot(operand.tile), Spot::Shared(_));
         let are_near = [&product.left, &product.right, &product.sum].into_iter().all(is_near);
         (are_near && is_factor(&product.left) && is_factor(&product.right)).then_some(product)
@@ -42,11 +36,12 @@ impl Emitter<'_> {
 
     /// Multiplies two tiles and adds to a third; all planes go through it.
     pub(super) fn multiplied(&mut self, nest: &Nest, product: &Product) {
+        self.prepared(nest, product);
         for var in nest.loops.iter().chain([&product.inner]) {
             let start = self.start(*var);
             self.vars.insert(*var, start);
         }
-        let depth = self.count(product.inner);
+        let (depth, _) = self.depth(product);
         let [left, right, sum] = [&product.left, &product.right, &product.sum].map(|it| self.first_word(it));
         let Fragments { columns: n_columns, each, planes } = product.fragments;
         let plane = self.writer.div(self.unit, constant(i64::from(PLANE)));
@@ -56,8 +51,10 @@ impl Emitter<'_> {
             [self.writer.div(plane, columns), self.writer.rem(plane, columns)]
         };
         self.when(is_busy, |emitter| {
-            let [left_row, right_row] = [product.left.row + GAP, product.right.row + GAP];
-            let right = emitter.stepped(right, column, SIDE * right_row);
+            let [left_row, right_row] = [&product.left, &product.right].map(|it| emitter.stride(it));
+            // From one column of fragments to the next, and from one element that is summed over to the next.
+            let (across, along) = if product.right.is_turned { (1, right_row) } else { (right_row, 1) };
+            let right = emitter.stepped(right, column, SIDE * across);
             let rows: Vec<Variable> = (0..each)
                 .map(|number| emitter.writer.add(row, constant(number * product.fragments.step())))
                 .collect();
@@ -66,8 +63,8 @@ impl Emitter<'_> {
                 .map(|row| {
                     let place = emitter.stepped(sum, *row, SIDE * product.sum.row);
                     let place = emitter.stepped(place, column, SIDE);
-                    let fragment = emitter.fragment(MatrixIdent::Accumulator);
-                    if product.adds {
+                    let fragment = emitter.fragment(MatrixIdent::Accumulator, MatrixLayout::Undefined);
+                    if product.start.is_some() {
                         emitter.fetch(fragment, place, product.sum.row);
                     } else {
                         let value = emitter.writer.float_number(0.0);
@@ -76,10 +73,12 @@ impl Emitter<'_> {
                     (fragment, place)
                 })
                 .collect();
-            let [a, b] = [MatrixIdent::A, MatrixIdent::B].map(|ident| emitter.fragment(ident));
+            let a = emitter.fragment(MatrixIdent::A, MatrixLayout::RowMajor);
+            let lies = if product.right.is_turned { MatrixLayout::RowMajor } else { MatrixLayout::ColMajor };
+            let b = emitter.fragment(MatrixIdent::B, lies);
             let [zero, step] = [0, DEPTH].map(constant);
             emitter.counted(zero, depth, step, |emitter, k| {
-                let place = emitter.writer.add(right, k);
+                let place = emitter.stepped(right, k, along);
                 emitter.fetch(b, place, right_row);
                 for (row, (fragment, _)) in rows.iter().zip(&sums) {
                     let place = emitter.stepped(left, *row, SIDE * left_row);
@@ -97,6 +96,72 @@ impl Emitter<'_> {
         });
     }
 
+    /// Writes what fragments are about to load: what the product adds to, and zeros behind what is summed over.
+    fn prepared(&mut self, nest: &Nest, product: &Product) {
+        let scalar = match product.start {
+            Some(Start::Scalar(scalar)) => Some(scalar),
+            Some(Start::Own) | None => None,
+        };
+        if let Some(scalar) = scalar {
+            self.each(nest, |emitter| {
+                let value = emitter.scalar(nest, scalar);
+                emitter.store(nest.target, &nest.at, value);
+            });
+        }
+        if product.is_ragged {
+            let (depth, count) = self.depth(product);
+            let is_short = self.writer.below(count, depth);
+            self.when(is_short, |emitter| {
+                for operand in [&product.left, &product.right] {
+                    emitter.ended(operand, product.inner);
+                }
+            });
+        }
+        // What was touched before still counts as touched: only this nest has met within.
+        if scalar.is_some() || product.is_ragged {
+            self.writer.barrier(self.room.spills());
+        }
+    }
+
+    /// How many elements fragments sum over, and how many there are.
+    fn depth(&mut self, product: &Product) -> (Variable, Variable) {
+        let count = self.count(product.inner);
+        if !product.is_ragged {
+            return (count, count);
+        }
+        let rounded = self.writer.add(count, constant(DEPTH - 1));
+        let pieces = self.writer.div(rounded, constant(DEPTH));
+        (self.writer.mul(pieces, constant(DEPTH)), count)
+    }
+
+    /// Puts zeros behind the end of what is summed over, as far as its last fragment goes.
+    fn ended(&mut self, operand: &Operand, inner: VarId) {
+        let count = self.count(inner);
+        let loops: Vec<VarId> = operand.own.iter().copied().chain([inner]).collect();
+        let mut counts: Vec<Variable> = operand.own.iter().map(|var| self.count(*var)).collect();
+        counts.push(constant(DEPTH));
+        let n = self.product(&counts);
+        let (unit, threads) = (self.unit, constant(i64::from(THREADS)));
+        self.counted(unit, n, threads, |emitter, i| {
+            let further = emitter.bind(&loops, &counts, i);
+            let whole = emitter.writer.div(count, constant(DEPTH));
+            let place = emitter.stepped(further, whole, DEPTH);
+            let is_behind = emitter.writer.compare(Comparison::GreaterEqual, place, count);
+            emitter.when(is_behind, |emitter| {
+                let position = emitter.writer.add(emitter.start(inner), place);
+                emitter.vars.insert(inner, position);
+                let element = emitter.index(&operand.element);
+                let zero = emitter.writer.float_number(0.0);
+                emitter.store_tile(operand.tile, element, zero);
+            });
+        });
+    }
+
+    /// Words from one row of a factor to the next.
+    fn stride(&self, operand: &Operand) -> i64 {
+        self.factor(operand.tile).map_or(operand.row, Factor::stride)
+    }
+
     /// The word of shared memory where an operand starts.
     fn first_word(&mut self, operand: &Operand) -> Variable {
         let element = self.index(&operand.element);
@@ -110,12 +175,10 @@ impl Emitter<'_> {
         self.writer.add(place, offset)
     }
 
-    fn fragment(&mut self, ident: MatrixIdent) -> Variable {
-        let (kind, layout) = match ident {
-            // Both factors have what is summed over side by side.
-            MatrixIdent::A => (FloatKind::TF32, MatrixLayout::RowMajor),
-            MatrixIdent::B => (FloatKind::TF32, MatrixLayout::ColMajor),
-            MatrixIdent::Accumulator => (FloatKind::F32, MatrixLayout::Undefined),
+    fn fragment(&mut self, ident: MatrixIdent, layout: MatrixLayout) -> Variable {
+        let kind = match ident {
+            MatrixIdent::A | MatrixIdent::B => FloatKind::TF32,
+            MatrixIdent::Accumulator => FloatKind::F32,
         };
         let (m, n, k) = (SIDE as usize, SIDE as usize, DEPTH as usize);
         let storage = StorageType::Scalar(ElemType::Float(kind));
@@ -136,9 +199,9 @@ impl Emitter<'_> {
 
     /// Where an element of a tile of factors lies: rows have gaps between them.
     pub(super) fn spread(&mut self, tile: TileId, element: Variable) -> Variable {
-        let Some(row) = self.row_of_factor(tile) else { return element };
-        let number = self.writer.div(element, constant(row));
-        self.stepped(element, number, GAP)
+        let Some(factor) = self.factor(tile) else { return element };
+        let number = self.writer.div(element, constant(factor.row));
+        self.stepped(element, number, factor.gap)
     }
 
     /// A number as matrix units take it: the nearest whose last thirteen bits are zero.
@@ -147,23 +210,5 @@ impl Emitter<'_> {
         let half = constant(1 << 12);
         let bits = self.writer.add(bits, half);
         self.writer.and(bits, !0x1fff)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn rows_of_factors_keep_apart() {
-        let place = |element: i64| element + element / 64 * GAP;
-        assert!((1..512).all(|element| place(element) > place(element - 1)));
-        assert_eq!(place(511) + 1 + GAP, padded_len(512, 64));
-        // Eight rows, four neighbours of each: all 32 banks.
-        let banks: BTreeSet<i64> =
-            (0..8).flat_map(|row| (0..4).map(move |i| place(row * 64 + i) % 32)).collect();
-        assert_eq!(banks.len(), 32);
     }
 }

@@ -12,6 +12,7 @@ use cubecl_core::ir::{Builtin, ElemType, FloatKind, StorageType, Type, Variable}
 
 use crate::codegen::gpu::dialect::Language;
 use crate::codegen::gpu::emit::Emitter;
+use crate::codegen::gpu::factor::Factor;
 use crate::codegen::gpu::room::Spot;
 use crate::codegen::gpu::wide::{dims_of, element_of};
 use crate::codegen::gpu::writer::{F32, I32, U32, builtin, constant, scalar};
@@ -164,9 +165,9 @@ impl Emitter<'_> {
         self.writer.store_bits(list, word, others, bits);
     }
 
-    fn store_tile(&mut self, tile: TileId, element: Variable, value: Variable) {
+    pub(super) fn store_tile(&mut self, tile: TileId, element: Variable, value: Variable) {
         let value = match self.part.tiles[tile].dtype {
-            DType::F32 if self.row_of_factor(tile).is_some() => self.rounded_factor(value),
+            DType::F32 if self.factor(tile).is_some() => self.rounded_factor(value),
             DType::F32 | DType::I32 => value,
             dtype @ (DType::F16 | DType::BF16) => self.rounded(dtype, value),
         };
@@ -190,13 +191,18 @@ impl Emitter<'_> {
         }
     }
 
-    /// The length of a tile's rows, where matrix units multiply it.
-    pub(super) fn row_of_factor(&self, tile: TileId) -> Option<i64> {
-        self.room.row_of_factor(self.part_number(), tile)
+    /// How a tile's rows lie, where matrix units multiply it.
+    pub(super) fn factor(&self, tile: TileId) -> Option<Factor> {
+        self.room.factor(self.part_number(), tile)
     }
 
     pub(super) fn spot(&self, tile: TileId) -> Spot {
         self.room.spot(self.part_number(), tile)
+    }
+
+    /// Whether two tiles have memory in common.
+    pub(super) fn lie_together(&self, one: TileId, other: TileId) -> bool {
+        self.room.lie_together(self.part_number(), one, other)
     }
 
     fn part_number(&self) -> usize {

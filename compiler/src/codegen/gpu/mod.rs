@@ -6,9 +6,9 @@
 //! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
 //! What is computed is what the interpreter computes, with sums in another order.
 //! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over
-//! threads, `product.rs` finds products of tiles and `matrix.rs` multiplies them, `blocks.rs` rounds tiles to blocks,
-//! `room.rs` places them; `dialect.rs` says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves;
-//! `layout.rs` says how blocks lie.
+//! threads, `blocks.rs` rounds tiles to blocks; `product.rs` finds products of tiles, `matrix.rs` multiplies them, and
+//! `factor.rs` says how their rows lie; `room.rs` places tiles and `life.rs` says how long; `dialect.rs` says what a
+//! GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how blocks lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,9 +34,11 @@ mod blocks;
 mod decode;
 pub mod dialect;
 mod emit;
+mod factor;
 mod halves;
 mod index;
 pub mod layout;
+mod life;
 mod limits;
 mod matrix;
 mod memory;

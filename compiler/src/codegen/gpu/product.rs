@@ -1,16 +1,14 @@
 //! Nests that are products of tiles, as matrix units compute them.
 //!
-//! In: a nest that puts into a tile, or adds to it, what two others give: `sum[i, j] = Σ left[i, k] · right[j, k]`;
-//! several loops may number the rows. Out: the product, with how planes share its fragments, or nothing.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! In: a nest that puts into a tile, or adds to something, what two others give:
+//! `sum[i, j] = Σ left[i, k] · right[j, k]`. Several loops may number the rows, and the right factor may lie turned, as
+//! `right[k, j]`. Out: the product, with how planes share its fragments, or nothing.
 
 use crate::codegen::gpu::THREADS;
-use crate::codegen::gpu::emit::tiles_read;
 use crate::codegen::gpu::wide::{dims_of, element_of};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, Stmt, TileId, VarId};
+use crate::kernel::{Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 
 /// Rows and columns of a fragment.
@@ -26,9 +24,11 @@ pub(super) struct Product {
     pub(super) left: Operand,
     pub(super) right: Operand,
     pub(super) sum: Operand,
-    /// Whether it adds to what is there.
-    pub(super) adds: bool,
+    /// What it adds to, if anything.
+    pub(super) start: Option<Start>,
     pub(super) inner: VarId,
+    /// Whether what is summed over may end in the middle of a fragment.
+    pub(super) is_ragged: bool,
     pub(super) fragments: Fragments,
 }
 
@@ -39,6 +39,19 @@ pub(super) struct Operand {
     pub(super) element: Index,
     /// Elements from one row to the next.
     pub(super) row: i64,
+    /// The variables of the nest that it has besides what is summed over.
+    pub(super) own: Vec<VarId>,
+    /// Whether what is summed over numbers its rows.
+    pub(super) is_turned: bool,
+}
+
+/// What a product adds to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// What is there.
+    Own,
+    /// What a scalar gives.
+    Scalar(ExprId),
 }
 
 /// How many columns of fragments there are, and which each plane computes: so many, every one in the same column.
@@ -71,38 +84,19 @@ impl Fragments {
     }
 }
 
-/// The tiles of a part that are factors of products only, with the length of their rows.
-pub(super) fn factors(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64> {
-    let (mut found, mut others) = (BTreeMap::new(), BTreeSet::new());
-    let mut pending: Vec<&Stmt> = part.body.iter().collect();
-    while let Some(stmt) = pending.pop() {
-        match stmt {
-            Stmt::Loop { body, .. } => pending.extend(body),
-            Stmt::Nest(nest) => match nest.fold.as_ref().and_then(|fold| product(kernel, part, nest, fold)) {
-                Some(Product { left, right, sum, .. }) => {
-                    found.extend([(left.tile, left.row), (right.tile, right.row)]);
-                    others.insert(sum.tile);
-                }
-                None => others.extend(tiles_read(nest)),
-            },
-        }
-    }
-    found.retain(|tile, _| !others.contains(tile));
-    found
-}
-
 /// A nest as a product of tiles, if it is one.
 pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Product> {
     let [inner] = folding.loops[..] else { return None };
     let Place::Tile(sum) = nest.target else { return None };
     let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { return None };
-    let is_own = |init: ExprId| match &nest.exprs[init] {
-        Expr::Load { from, at } => *from == nest.target && *at == nest.at,
-        _ => false,
-    };
-    if folding.fold != Fold::Sum || !folding.init.is_none_or(is_own) || !is_whole(part, inner) {
+    let depth = depth(part, inner)?;
+    if folding.fold != Fold::Sum {
         return None;
     }
+    let start = folding.init.map(|init| match &nest.exprs[init] {
+        Expr::Load { from, at } if *from == nest.target && *at == nest.at => Start::Own,
+        _ => Start::Scalar(init),
+    });
     let many: Vec<VarId> = nest.loops.iter().copied().filter(|var| most(part, *var) != Some(1)).collect();
     let target = element_of(&dims_of(kernel, part, nest.target), &nest.at);
     let is_column = |var: &VarId| factor(&target, *var) == Some(1);
@@ -111,14 +105,21 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
     let n = |vars: &[VarId]| vars.iter().map(|var| most(part, *var)).product::<Option<i64>>();
     let (n_rows, n_columns) = (n(&rows)?, n(&columns)?);
     let operand = |id: ExprId, own: &[VarId], others: &[VarId]| {
+        let id = match nest.exprs[id] {
+            Expr::Cast(DType::F32, of) => of,
+            _ => id,
+        };
         let Expr::Load { from: from @ Place::Tile(tile), at } = &nest.exprs[id] else { return None };
         let element = rejoined(&element_of(&dims_of(kernel, part, *from), at));
-        let row = row(part, &element, own)?;
+        let is_turned = factor(&element, inner)? != 1;
+        let (across, along) = if is_turned { (&[inner][..], own) } else { (own, &[inner][..]) };
+        let row = row(part, &element, across)?;
         let is_apart = others.iter().all(|var| factor(&element, *var) == Some(0));
         let len = part.tiles[*tile].dims.iter().product::<usize>() as i64;
-        let is_matrix = part.tiles[*tile].dtype.is_float() && len == n(own)? * row;
-        let is_factor = factor(&element, inner) == Some(1) && is_apart && is_matrix && row % DEPTH == 0;
-        is_factor.then_some(Operand { tile: *tile, element, row })
+        let is_matrix = part.tiles[*tile].dtype.is_float() && len == n(across)? * row && n(along)? <= row;
+        let is_factor = along.len() == 1 && factor(&element, along[0]) == Some(1) && row % DEPTH == 0;
+        let operand = Operand { tile: *tile, element, row, own: own.to_vec(), is_turned };
+        (is_factor && is_apart && is_matrix).then_some(operand)
     };
     let (left, right) = operand(a, &rows, &columns)
         .zip(operand(b, &columns, &rows))
@@ -126,12 +127,13 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
     let row = row(part, &target, &rows)?;
     let is_sum = columns.len() == 1 && factor(&target, inner) == Some(0) && row % 4 == 0;
     let is_apart = sum != left.tile && sum != right.tile && left.tile != right.tile;
-    let sum = Operand { tile: sum, element: target, row };
+    let own = [rows, columns].concat();
+    let sum = Operand { tile: sum, element: target, row, own, is_turned: false };
     let is_single = part.tiles[sum.tile].dtype == DType::F32;
+    let is_possible = is_sum && is_apart && is_single && !left.is_turned;
     let fragments = Fragments::of(n_rows, n_columns)?;
-    let adds = folding.init.is_some();
-    let product = Product { left, right, sum, adds, inner, fragments };
-    (is_sum && is_apart && is_single).then_some(product)
+    let is_ragged = depth == Depth::Ragged;
+    is_possible.then_some(Product { left, right, sum, start, inner, is_ragged, fragments })
 }
 
 /// Elements from one row to the next, where variables number the rows, the fastest first, and nothing lies between.
@@ -180,18 +182,28 @@ fn most(part: &Part, var: VarId) -> Option<i64> {
     }
 }
 
-/// Whether what is summed over always is a multiple of a fragment's depth.
-fn is_whole(part: &Part, inner: VarId) -> bool {
+/// What is known of the end of what is summed over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// It always is a multiple of a fragment's depth.
+    Whole,
+    /// It may end anywhere in a tile that has room for whole fragments.
+    Ragged,
+}
+
+fn depth(part: &Part, inner: VarId) -> Option<Depth> {
+    let is_whole = |len: i64| len % DEPTH == 0;
     match &part.vars[inner].range {
-        Range::Whole { len } => len.as_const().is_some_and(|len| len % DEPTH == 0),
+        Range::Whole { len } => len.as_const().filter(|len| is_whole(*len)).map(|_| Depth::Whole),
         Range::Within { of } => match &part.vars[*of].range {
             Range::Blocks { start, step, block, end } => {
                 let len = start.as_const().zip(end.as_const()).map(|(start, end)| end - start);
-                step == block && block % DEPTH == 0 && len.is_some_and(|len| len % DEPTH == 0)
+                let ends_whole = step == block && len.is_some_and(is_whole);
+                is_whole(*block).then_some(if ends_whole { Depth::Whole } else { Depth::Ragged })
             }
-            Range::Whole { .. } | Range::Within { .. } => false,
+            Range::Whole { .. } | Range::Within { .. } => None,
         },
-        Range::Blocks { .. } => false,
+        Range::Blocks { .. } => None,
     }
 }
 
@@ -200,6 +212,7 @@ mod tests {
     use super::*;
     use crate::codegen::gpu::compile;
     use crate::codegen::gpu::dialect::{Dialect, Language};
+    use crate::codegen::gpu::factor::{Factor, factors};
     use crate::kernel::parse::parse;
 
     /// Sums of 16 tokens and 32 rows, in blocks of 64 of 128 elements.
@@ -256,6 +269,39 @@ part
     @2[t0, g1, s4] = tile2[t0, g1, s4]
 "#;
 
+    /// Weighted sums of 64 elements at up to 100 positions, in blocks of 32.
+    const MIXTURE: &str = r#"kernel "mixture" attention
+  read @0 w : f32[t:16, s:100]
+  read @1 v : f16[s:100, d:64]
+  write @2 y : f32[t:16, d:64]
+part
+  tile tile0 : f32[16, 32]
+  tile tile1 : f16[32, 64]
+  tile tile2 : f32[16, 64]
+  tile tile3 : f32[16]
+  var t0 in 0..16
+  var d1 in 0..64
+  var s2 in blocks of 32 step 32 from 0 to 100
+  var s3 within s2
+  grid
+  for t0, d1
+    tile2[t0, d1] = 0.0
+  for t0
+    tile3[t0] = 1.0
+  loop s2
+    for t0, s3
+      tile0[t0, -s2+s3] = @0[t0, s3]
+    for s3, d1
+      tile1[-s2+s3, d1] = @1[s3, d1]
+    for t0
+      tile3[t0] = sum s3 of tile0[t0, -s2+s3] from tile3[t0]
+    for t0, d1
+      tile2[t0, d1] = sum s3 of mul(tile0[t0, -s2+s3], cast.f32(tile1[-s2+s3, d1])) from div(tile2[t0, d1], tile3[t0])
+  end
+  for t0, d1
+    @2[t0, d1] = tile2[t0, d1]
+"#;
+
     #[test]
     fn every_fragment_is_computed_once_and_a_plane_stays_in_its_column() {
         let mut n_shared = 0;
@@ -280,7 +326,7 @@ part
     fn a_nest_over_tiles_is_a_product_whose_factors_have_their_rows() {
         let kernel = parse(KERNEL).unwrap();
         let found = factors(&kernel, &kernel.parts[0]);
-        assert_eq!(found.into_values().collect::<Vec<_>>(), [64, 64]);
+        assert!(found.len() == 2 && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4 }));
         let source = |dialect: Dialect| compile(&kernel, dialect).unwrap().source;
         let with = Dialect::from(Language::Cuda);
         assert!(source(with).contains("mma_sync"));
@@ -291,7 +337,7 @@ part
     fn rows_of_several_loops_are_a_product_where_they_follow_each_other() {
         let kernel = parse(SCORES).unwrap();
         let found = factors(&kernel, &kernel.parts[0]);
-        assert_eq!(found.into_values().collect::<Vec<_>>(), [64, 64]);
+        assert!(found.len() == 2 && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4 }));
         let source = compile(&kernel, Language::Cuda).unwrap().source;
         assert!(source.contains("mma_sync") && source.contains("fill_fragment"));
         let turned = SCORES.replace("f32[8, 2, 32]", "f32[2, 8, 32]").replace("tile2[t0, g1", "tile2[g1, t0");
@@ -300,11 +346,28 @@ part
     }
 
     #[test]
+    fn a_factor_may_lie_turned_and_what_is_summed_over_may_end_anywhere() {
+        let kernel = parse(MIXTURE).unwrap();
+        let found = factors(&kernel, &kernel.parts[0]);
+        let lies: Vec<(i64, i64)> = found.into_values().map(|factor| (factor.row, factor.gap)).collect();
+        assert_eq!(lies, [(32, 4), (64, 8)]);
+        assert!(compile(&kernel, Language::Cuda).unwrap().source.contains("mma_sync"));
+        // What is read besides is not rounded.
+        let read = MIXTURE.replace("sum s3 of tile0[t0, -s2+s3]", "max s3 of tile0[t0, -s2+s3]");
+        let kernel = parse(&read).unwrap();
+        assert_eq!(
+            factors(&kernel, &kernel.parts[0]).into_values().map(|factor| factor.row).collect::<Vec<_>>(),
+            [64]
+        );
+    }
+
+    #[test]
     fn what_is_no_product_of_whole_fragments_stays_as_it_is() {
         let odd_rows = KERNEL.replace("t:16", "t:12").replace("[16, ", "[12, ").replace("0..16", "0..12");
-        let odd_depth = KERNEL.replace("d:128", "d:100").replace("to 128", "to 100").replace("q8_0", "f16");
+        let odd_blocks =
+            KERNEL.replace("blocks of 64 step 64", "blocks of 60 step 60").replace("q8_0", "f16");
         let no_product = KERNEL.replace("mul(tile1", "add(tile1");
-        for text in [odd_rows, odd_depth, no_product] {
+        for text in [odd_rows, odd_blocks, no_product] {
             let kernel = parse(&text).unwrap();
             assert!(factors(&kernel, &kernel.parts[0]).is_empty(), "{text}");
             assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma_sync"), "{text}");

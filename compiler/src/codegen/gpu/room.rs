@@ -1,21 +1,23 @@
 //! Where the tiles of a task lie.
 //!
 //! In: the tiles of all parts of a kernel. Out: a place for each, in shared memory as long as that lasts, the smallest
-//! first; what is too large lies in a scratch buffer, of which every workgroup has a piece of its own.
+//! first; what is too large lies in a scratch buffer, of which every workgroup has a piece of its own. Where there is
+//! not room for all, those that are never needed at the same time lie over each other; where there is, threads need
+//! not meet between them.
 //! Shared memory is one array of words, because compilers lay arrays over each other as they see fit and know nothing
 //! of what keeps our threads apart. Parts never run at the same time in one workgroup, so their tiles do lie over each
 //! other. Numbers of half precisions take a word, already rounded.
 //! Memory serves neighbours at once only where they want neighbouring words. So a tile whose pieces are read by a
 //! thread each is interleaved: the first four elements of every piece, then the next four of every piece.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cubecl_core::ir::Variable;
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::dialect::Dialect;
-use crate::codegen::gpu::matrix::padded_len;
-use crate::codegen::gpu::product::factors;
+use crate::codegen::gpu::factor::{Factor, factors};
+use crate::codegen::gpu::life::{Lives, lives};
 use crate::codegen::gpu::wide::interleaved;
 use crate::codegen::gpu::writer::{F32, U32, Writer, scalar};
 use crate::foundation::entity::List;
@@ -37,10 +39,12 @@ pub(super) enum Spot {
 pub(super) struct Room {
     /// For each part.
     spots: Vec<List<TileId, Spot>>,
+    /// The words of each tile, with what lies between its rows.
+    lens: Vec<List<TileId, usize>>,
     /// The elements of a piece of each interleaved tile.
     pieces: Vec<BTreeMap<TileId, i64>>,
-    /// The length of the rows of each tile that matrix units multiply.
-    factors: Vec<BTreeMap<TileId, i64>>,
+    /// The tiles that matrix units multiply.
+    factors: Vec<BTreeMap<TileId, Factor>>,
     shared: Option<Variable>,
     /// Words of shared memory: tiles, and behind them what threads exchange.
     n_words: usize,
@@ -56,6 +60,7 @@ impl Room {
         let factors_of = |part| if dialect.has_matrices { factors(kernel, part) } else { BTreeMap::new() };
         let mut room = Self {
             spots: Vec::new(),
+            lens: Vec::new(),
             pieces: kernel.parts.iter().map(|part| interleaved(kernel, part)).collect(),
             factors: kernel.parts.iter().map(factors_of).collect(),
             shared: None,
@@ -64,6 +69,7 @@ impl Room {
             scratch_words: 0,
         };
         for (number, part) in kernel.parts.iter().enumerate() {
+            room.lens.push(room.lens_of(number, part));
             let spots = room.placed(number, part, budget);
             room.spots.push(spots);
         }
@@ -72,29 +78,50 @@ impl Room {
         room
     }
 
-    fn placed(&mut self, number: usize, part: &Part, budget: usize) -> List<TileId, Spot> {
-        let mut order: Vec<TileId> = part.tiles.ids().collect();
-        // A fragment starts at a multiple of 32 bytes, and a tile like that.
+    fn lens_of(&self, number: usize, part: &Part) -> List<TileId, usize> {
         let factors = &self.factors[number];
         let len = |tile: TileId| {
             let len = part.tiles[tile].dims.iter().product::<usize>();
-            let padded = factors.get(&tile).map_or(len, |row| padded_len(len as i64, *row) as usize);
+            let padded = factors.get(&tile).map_or(len, |factor| factor.padded_len(len as i64) as usize);
+            // A fragment starts at a multiple of 32 bytes, and a tile like that.
             padded.next_multiple_of(8)
         };
-        order.sort_by_key(|tile| (len(*tile), *tile));
-        let (mut taken, mut spilled) = (0, 0);
+        part.tiles.ids().map(len).collect()
+    }
+
+    fn placed(&mut self, number: usize, part: &Part, budget: usize) -> List<TileId, Spot> {
+        let lens = &self.lens[number];
+        let lives = (lens.values().sum::<usize>() > budget).then(|| lives(part));
+        let meet = |one: TileId, other: TileId| {
+            let overlap = |lives: &Lives| {
+                let (one, other) = (&lives[one], &lives[other]);
+                one.start < other.end && other.start < one.end
+            };
+            lives.as_ref().is_none_or(overlap)
+        };
+        let mut order: Vec<TileId> = part.tiles.ids().collect();
+        order.sort_by_key(|tile| (lens[*tile], *tile));
+        let mut spilled = 0;
         let mut spots: List<TileId, Spot> = part.tiles.ids().map(|_| Spot::Shared(0)).collect();
+        // What lies in shared memory so far, by where it starts.
+        let mut taken: BTreeSet<(usize, TileId)> = BTreeSet::new();
         for tile in order {
-            let end = taken + len(tile);
+            let mut start = 0;
+            for (other_start, other) in taken.iter().filter(|(_, other)| meet(tile, *other)) {
+                if start + lens[tile] > *other_start {
+                    start = start.max(other_start + lens[*other]);
+                }
+            }
+            let end = start + lens[tile];
             if end <= budget {
-                spots[tile] = Spot::Shared(taken);
-                taken = end;
+                spots[tile] = Spot::Shared(start);
+                taken.insert((start, tile));
+                self.n_words = self.n_words.max(end);
             } else {
                 spots[tile] = Spot::Scratch(spilled);
-                spilled += len(tile);
+                spilled += lens[tile];
             }
         }
-        self.n_words = self.n_words.max(taken);
         self.scratch_words = self.scratch_words.max(spilled);
         spots
     }
@@ -116,13 +143,25 @@ impl Room {
         self.spots[part][tile]
     }
 
+    /// Whether two tiles have memory in common.
+    pub(super) fn lie_together(&self, part: usize, one: TileId, other: TileId) -> bool {
+        let (spots, lens) = (&self.spots[part], &self.lens[part]);
+        match (spots[one], spots[other]) {
+            (Spot::Shared(start), Spot::Shared(other_start)) => {
+                start < other_start + lens[other] && other_start < start + lens[one]
+            }
+            (Spot::Scratch(_), Spot::Scratch(_)) => one == other,
+            (Spot::Shared(_), Spot::Scratch(_)) | (Spot::Scratch(_), Spot::Shared(_)) => false,
+        }
+    }
+
     /// The elements of a piece, where a tile is interleaved.
     pub(super) fn piece(&self, part: usize, tile: TileId) -> Option<i64> {
         self.pieces[part].get(&tile).copied()
     }
 
-    /// The length of a tile's rows, where matrix units multiply it.
-    pub(super) fn row_of_factor(&self, part: usize, tile: TileId) -> Option<i64> {
+    /// How a tile's rows lie, where matrix units multiply it.
+    pub(super) fn factor(&self, part: usize, tile: TileId) -> Option<Factor> {
         self.factors[part].get(&tile).copied()
     }
 

@@ -80,7 +80,7 @@ impl Emitter<'_> {
     }
 
     /// Each thread takes every so manieth iteration.
-    fn each(&mut self, nest: &Nest, act: impl FnOnce(&mut Self)) {
+    pub(super) fn each(&mut self, nest: &Nest, act: impl FnOnce(&mut Self)) {
         let counts: Vec<Variable> = nest.loops.iter().map(|var| self.count(*var)).collect();
         let n = self.product(&counts);
         let (unit, threads) = (self.unit, constant(i64::from(THREADS)));

@@ -70,6 +70,35 @@ fn tiles_that_are_too_large_lie_in_scratch_memory() {
 }
 
 #[test]
+fn tiles_that_are_done_with_make_room_for_others_where_it_is_short() {
+    const KERNEL: &str = r#"kernel "one after another" map
+  read @0 x : f32[d:9000]
+  write @1 y : f32[d:9000]
+part
+  tile tile0 : f32[3000]
+  tile tile1 : f32[3000]
+  tile tile2 : f32[3000]
+  var d0 in blocks of 3000 step 3000 from 0 to 9000
+  var d1 within d0
+  grid d0
+  for d1
+    tile0[-d0+d1] = @0[d1]
+  for d1
+    tile1[-d0+d1] = exp(tile0[-d0+d1])
+  for d1
+    tile2[-d0+d1] = @0[d1]
+  for d1
+    @1[d1] = add(tile1[-d0+d1], tile2[-d0+d1])
+"#;
+    let short = code(KERNEL, Language::Wgsl);
+    let ample = code(KERNEL, Language::Cuda);
+    assert!(short.scratch_bytes == 0 && short.shared_bytes < 3 * 12000 && ample.shared_bytes > 3 * 12000);
+    // The third must not be written before all threads have read the first.
+    let n_meetings = |code: &Code, how: &str| code.source.matches(how).count();
+    assert_eq!(n_meetings(&short, "workgroupBarrier()"), n_meetings(&ample, "__syncthreads()") + 1);
+}
+
+#[test]
 fn what_does_not_fit_32_bits_is_refused() {
     let text = samples::MAP.replace("13", "3000000000");
     let refused = compile(&parse(&text).unwrap(), Language::Cuda).unwrap_err().to_string();

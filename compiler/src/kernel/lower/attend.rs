@@ -131,7 +131,12 @@ impl PartBuilder<'_> {
         let mut nest = NestBuilder::new(&[all.loops.clone(), vec![inside]].concat());
         let row = all.row_of(rows);
         let w = nest.add(load(weight, &[row.clone(), column(rows).split_off(row.len())].concat()));
-        let v = self.value(values, &all.at.with(over, position), &mut nest)?;
+        let at = all.at.with(over, position);
+        let v = if self.are_staged(&[values], &at, &nest) {
+            self.operand(values, &at, &mut nest, true)?
+        } else {
+            self.value(values, &at, &mut nest)?
+        };
         let is_single = self.node(values).ty.dtype == DType::F32;
         let v = if is_single { v } else { nest.add(Expr::Cast(DType::F32, v)) };
         let product = nest.add(Expr::Binary(Binary::Mul, w, v));

@@ -1,0 +1,100 @@
+//! How long the tiles of a task are needed.
+//!
+//! In: a part. Out: for each tile the nests from the first that touches it to the last, by their numbers in the text.
+//! What is written before a loop and touched in it is needed to the loop's end. What only a loop touches is written
+//! anew in each round, for a verified part writes a tile before it reads it.
+
+use std::collections::BTreeSet;
+use std::ops::Range as Numbers;
+
+use crate::codegen::gpu::emit::{tiles_in, tiles_read};
+use crate::foundation::entity::List;
+use crate::kernel::{Part, Place, Range, Stmt, TileId};
+
+/// The first nest that touches a tile, and one past the last; none where nothing does.
+pub(super) type Lives = List<TileId, Numbers<usize>>;
+
+/// The lives of the tiles of a part.
+pub(super) fn lives(part: &Part) -> Lives {
+    let mut found = part.tiles.ids().map(|_| 0..0).collect();
+    walk(part, &part.body, 0, &mut found);
+    found
+}
+
+/// Goes through statements from a number on, to the number behind them.
+fn walk(part: &Part, body: &[Stmt], start: usize, lives: &mut Lives) -> usize {
+    let mut now = start;
+    for stmt in body {
+        match stmt {
+            Stmt::Nest(nest) => {
+                let written = match nest.target {
+                    Place::Tile(tile) => Some(tile),
+                    Place::Param(_) => None,
+                };
+                for tile in tiles_read(nest).into_iter().chain(written) {
+                    touch(lives, tile, now);
+                }
+                now += 1;
+            }
+            Stmt::Loop { var, body } => {
+                let mut read = BTreeSet::new();
+                if let Range::Blocks { start, .. } = &part.vars[*var].range {
+                    tiles_in(start, &mut read);
+                }
+                for tile in read {
+                    touch(lives, tile, now);
+                }
+                let first = now + 1;
+                now = walk(part, body, first, lives);
+                for life in lives.values_mut().filter(|life| life.start < first && first < life.end) {
+                    life.end = now;
+                }
+            }
+        }
+    }
+    now
+}
+
+fn touch(lives: &mut Lives, tile: TileId, now: usize) {
+    let life = &mut lives[tile];
+    *life = if life.end == 0 { now..now + 1 } else { life.start..now + 1 };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::parse::parse;
+
+    const KERNEL: &str = r#"kernel "rounds" map
+  read @0 x : f32[d:64]
+  write @1 y : f32[d:64]
+part
+  tile tile0 : f32[64]
+  tile tile1 : f32[16]
+  tile tile2 : f32[16]
+  tile tile3 : f32[16]
+  var d0 in 0..64
+  var d1 in blocks of 16 step 16 from 0 to 64
+  var d2 within d1
+  grid
+  for d0
+    tile0[d0] = @0[d0]
+  loop d1
+    for d2
+      tile1[-d1+d2] = tile0[d2]
+    for d2
+      tile2[-d1+d2] = tile1[-d1+d2]
+    for d2
+      tile3[-d1+d2] = tile2[-d1+d2]
+    for d2
+      @1[d2] = tile3[-d1+d2]
+  end
+"#;
+
+    #[test]
+    fn what_comes_from_before_a_loop_is_needed_to_its_end_and_other_tiles_only_in_a_round() {
+        let kernel = parse(KERNEL).unwrap();
+        let lives = lives(&kernel.parts[0]);
+        assert_eq!(lives.values().cloned().collect::<Vec<_>>(), [0..6, 2..4, 3..5, 4..6]);
+    }
+}
