@@ -26,6 +26,7 @@ use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use fusebox_compiler::schedule::arena;
 
 use crate::device::gpu::machine::Machine;
 use crate::device::gpu::replay::Gpu;
@@ -40,8 +41,8 @@ const REGISTERS: [usize; 2] = [64, 96];
 const LOCAL_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
 /// Shared memory that has to be asked for.
 const COMMON_SHARED_BYTES: usize = 48 << 10;
-/// Where a value in a buffer of many starts.
-const ALIGNMENT: usize = 256;
+/// Where a value in a buffer of many starts: nothing loads more than sixteen bytes at once.
+const ALIGNMENT: usize = arena::ALIGNMENT;
 /// Where the headers of the toolkit lie.
 const INCLUDES: [&str; 2] = ["/usr/local/cuda/include", "/usr/include"];
 /// Those that sources name.
@@ -76,7 +77,7 @@ pub struct Function {
     shared_bytes: u32,
 }
 
-/// A function with an address for each binding.
+/// A function with an address for each binding, in memory that whoever has this keeps.
 pub struct Launch {
     function: CudaFunction,
     config: LaunchConfig,
@@ -150,8 +151,9 @@ impl Cuda {
             builder.arg(address);
         }
         // SAFETY: the function was made of a kernel that verifies and takes one address for each of its bindings. At
-        // each lie the bytes of the parameter's largest shape, which live as long as the device. The plan verifies:
-        // what a step writes it reads only where that is proven harmless, and steps follow each other on one stream.
+        // each lie the bytes of the parameter's largest shape, in memory that is kept along with the launch. The plan
+        // verifies: what a step writes it reads only where that is proven harmless, and steps follow each other on one
+        // stream.
         unsafe { builder.launch(launch.config) }.map(|_| ())
     }
 

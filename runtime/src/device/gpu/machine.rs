@@ -15,7 +15,7 @@ pub trait Machine {
     type Memory: Clone;
     /// Code that was compiled.
     type Function;
-    /// Code with all that it is given.
+    /// Code with all that it is given, which whoever has this keeps.
     type Launch;
     /// What launches that always follow each other need besides.
     type Sequence;

@@ -2,9 +2,9 @@
 //!
 //! In: plans. Out: replays: all that changes from one to the next is written at once, all launches are one submission
 //! or graph, and all that comes back is read at once, behind one wait.
-//! Bindings are made when a plan is loaded. The values of symbols are the only thing of a replay besides its inputs
-//! that the device is told, so a program serves every position of a text; both lie in one buffer, the entry. Outputs
-//! lie in another, the exit.
+//! Bindings are made when a plan is loaded, and a program keeps the memory that they name. The values of symbols are
+//! the only thing of a replay besides its inputs that the device is told, so a program serves every position of a text;
+//! both lie in one buffer, the entry. Outputs lie in another, the exit.
 //! Nothing here knows which GPU it is: `machine.rs` says what that has to do.
 
 use std::ops::Range;
@@ -33,21 +33,25 @@ const SCRATCH_GROUPS: usize = 64;
 
 /// A GPU.
 pub struct Gpu<M: Machine> {
-    machine: M,
-    holdings: Holdings<M::Memory>,
+    // Programs go before what they are made of.
     programs: List<ProgramId, Program<M>>,
+    holdings: Holdings<M::Memory>,
+    machine: M,
 }
 
 /// A plan that was taken in.
 struct Program<M: Machine> {
+    // What is made of something goes before it: the sequence, its launches, their memory.
+    sequence: M::Sequence,
+    launches: Vec<M::Launch>,
+    /// What launches were given: a launch need not keep it.
+    _pieces: Vec<M::Memory>,
     symbols: Vec<Symbol>,
     kernels: List<KernelId, Ready>,
     /// The kernel of each launch.
     steps: Vec<KernelId>,
-    launches: Vec<M::Launch>,
     /// Workgroups of each launch in this replay.
     n_groups: Vec<u32>,
-    sequence: M::Sequence,
     entry: Mailbox<M::Memory>,
     exit: Mailbox<M::Memory>,
 }
@@ -85,7 +89,7 @@ impl<M: Machine> Gpu<M> {
     /// A device that holds at most so many bytes, or as many as it has, and tells how far weights were handed over.
     pub fn new(machine: M, limit: Option<usize>, tell: Tell) -> Self {
         let limit = limit.or_else(|| machine.size());
-        Self { machine, holdings: Holdings::new(limit, tell), programs: List::default() }
+        Self { programs: List::default(), holdings: Holdings::new(limit, tell), machine }
     }
 
     /// What it compiles.
@@ -235,7 +239,7 @@ impl<M: Machine> Device for Gpu<M> {
         self.holdings.footprint.n_emitted += codes.len();
         let ready = |(code, numbers)| Ready { code, numbers };
         let kernels: List<KernelId, Ready> = codes.into_iter().zip(numbers).map(ready).collect();
-        let mut launches = Vec::new();
+        let (mut launches, mut kept) = (Vec::new(), Vec::new());
         for step in &plan.steps {
             let Ready { code, numbers } = &kernels[step.kernel];
             let piece = |binding: &Binding| match binding {
@@ -251,6 +255,7 @@ impl<M: Machine> Device for Gpu<M> {
             let pieces: Vec<M::Memory> = code.bindings.iter().map(piece).collect();
             let most = n_groups(&self.machine, code, code.n_tasks(&|symbol| symbol.max));
             launches.push(self.machine.launch(&functions[step.kernel], &pieces, most)?);
+            kept.extend(pieces);
         }
         let sequence = self.machine.sequence(&launches, exit.n_bytes)?;
         let mailbox = |layout: Layout, there| {
@@ -261,8 +266,9 @@ impl<M: Machine> Device for Gpu<M> {
             kernels,
             steps: plan.steps.iter().map(|step| step.kernel).collect(),
             n_groups: vec![0; launches.len()],
-            launches,
             sequence,
+            launches,
+            _pieces: kept,
             entry: mailbox(entry, entered)?,
             exit: mailbox(exit, left)?,
         }))
@@ -303,3 +309,6 @@ impl<M: Machine> Device for Gpu<M> {
         self.holdings.footprint
     }
 }
+
+#[cfg(test)]
+mod tests;
