@@ -1,34 +1,35 @@
 //! A GPU of NVIDIA, through its driver.
 //!
 //! In: what `replay.rs` asks for. Out: one graph launch for each replay, and one wait.
-//! CubeCL writes the sources, NVRTC compiles them, and the driver does the rest: memory, one stream, and the graph of
-//! a whole replay, captured when a plan is loaded. A graph names addresses that never move; what changes from replay
-//! to replay is copied to where its kernels read it. Grids are as large as any replay may need, because a workgroup
-//! without tasks does nothing.
+//! CubeCL writes the sources, NVRTC compiles them (`nvrtc.rs`), and the driver does the rest: memory, one stream, and
+//! the graph of a whole replay, captured when a plan is loaded. A graph names addresses that never move; what changes
+//! from replay to replay is copied to where its kernels read it. Grids are as large as any replay may need, because a
+//! workgroup without tasks does nothing.
 //! Where capture fails, launches are made one by one, and a note of that is kept.
 //! Nothing of this was ever run on a GPU by its tests; `docs/gpu.md` says what to do where one is.
 
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{
-    CUdevice_attribute, CUfunction_attribute_enum, CUgraphInstantiate_flags, CUstreamCaptureMode,
+    CUdevice_attribute, CUfunction_attribute_enum, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
+    cuDriverGetVersion, is_culib_present,
 };
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
     PushKernelArg,
 };
-use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
+use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
 use fusebox_compiler::schedule::arena;
 
 use crate::device::gpu::machine::Machine;
+use crate::device::gpu::nvrtc::Nvrtc;
 use crate::device::gpu::replay::Gpu;
 use crate::error::Error;
 
@@ -43,10 +44,6 @@ const LOCAL_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum::CU_FUN
 const COMMON_SHARED_BYTES: usize = 48 << 10;
 /// Where a value in a buffer of many starts: nothing loads more than sixteen bytes at once.
 const ALIGNMENT: usize = arena::ALIGNMENT;
-/// Where the headers of the toolkit lie.
-const INCLUDES: [&str; 2] = ["/usr/local/cuda/include", "/usr/include"];
-/// Those that sources name.
-const HEADERS: [&str; 3] = ["cuda_fp16.h", "cuda_bf16.h", "mma.h"];
 
 /// A GPU of NVIDIA, as a device.
 pub type CudaDevice = Gpu<Cuda>;
@@ -55,7 +52,9 @@ pub type CudaDevice = Gpu<Cuda>;
 pub struct Cuda {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
+    nvrtc: Nvrtc,
     name: String,
+    architecture: String,
     n_units: u32,
     is_precise: bool,
     /// Why launches are made one by one, if they are.
@@ -85,24 +84,34 @@ pub struct Launch {
 }
 
 /// What is missing to run anything on a GPU of NVIDIA.
-pub fn missing() -> Option<&'static str> {
-    // SAFETY: loading the library of a driver runs what its vendor runs when it is loaded, and nothing else.
-    let has_driver = unsafe { cudarc::driver::sys::is_culib_present() };
-    // SAFETY: as above, of the compiler that comes with the toolkit.
-    let has_compiler = unsafe { cudarc::nvrtc::sys::is_culib_present() };
-    match (has_driver, has_compiler) {
-        (false, _) => Some("no NVIDIA driver was found"),
-        (true, false) => Some("an NVIDIA driver is there, but not libnvrtc of the CUDA toolkit"),
-        (true, true) if !has_headers() => {
-            Some("an NVIDIA driver and libnvrtc are there, but not the headers of the CUDA toolkit")
-        }
-        (true, true) => None,
-    }
+pub fn missing() -> Option<String> {
+    compiler().err()
 }
 
-/// Whether the headers that sources name lie where they are looked for.
-fn has_headers() -> bool {
-    INCLUDES.iter().any(|folder| HEADERS.iter().all(|header| Path::new(folder).join(header).is_file()))
+/// The first GPU of NVIDIA, and the versions of what drives it.
+///
+/// # Errors
+/// Where something is missing, or the driver refuses.
+pub fn described() -> Result<String, Error> {
+    let Cuda { name, nvrtc: Nvrtc { version: (major, minor), .. }, .. } = Cuda::open(false)?;
+    let mut version = 0;
+    // SAFETY: the address is that of a number of this type.
+    unsafe { cuDriverGetVersion(&raw mut version) }.result().map_err(driver)?;
+    let (of_driver, behind_point) = (version / 1000, version % 1000 / 10);
+    Ok(format!("{name}, a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}"))
+}
+
+/// The compiler, where there is a GPU as well, or what is missing.
+fn compiler() -> Result<Nvrtc, String> {
+    // SAFETY: loading the library of a driver runs what its vendor runs when it is loaded, and nothing else.
+    if !unsafe { is_culib_present() } {
+        return Err("no NVIDIA driver was found".to_owned());
+    }
+    match CudaContext::device_count() {
+        Err(fault) => Err(format!("the NVIDIA driver gives no GPU: {fault}")),
+        Ok(0) => Err("the NVIDIA driver gives no GPU".to_owned()),
+        Ok(_) => Nvrtc::found().map_err(|missing| format!("an NVIDIA driver is there, but {missing}")),
+    }
 }
 
 impl Cuda {
@@ -111,11 +120,8 @@ impl Cuda {
     /// # Errors
     /// Where something is missing, or the driver refuses.
     pub fn open(is_precise: bool) -> Result<Self, Error> {
-        if let Some(missing) = missing() {
-            return Err(
-                CompilerError::Unsupported { what: missing.to_owned(), target: "cuda".to_owned() }.into()
-            );
-        }
+        let nvrtc =
+            compiler().map_err(|what| CompilerError::Unsupported { what, target: "cuda".to_owned() })?;
         let context = CudaContext::new(0).map_err(driver)?;
         // SAFETY: there is one stream only, so whatever uses memory does so in the order of that stream, and memory is
         // given back behind everything that was asked of the stream before.
@@ -124,24 +130,17 @@ impl Cuda {
         let units = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let n_units = context.attribute(units).map_err(driver)?;
         let name = context.name().map_err(driver)?;
-        Ok(Self { name, n_units: n_units.unsigned_abs(), context, stream, is_precise, note: None })
+        let (major, minor) = context.compute_capability().map_err(driver)?;
+        let architecture = format!("sm_{major}{minor}");
+        let n_units = n_units.unsigned_abs();
+        Ok(Self { context, stream, nvrtc, name, architecture, n_units, is_precise, note: None })
     }
 
     /// A source for the GPU that is there, with at most so many registers a thread.
     fn compiled(&self, code: &Code, most_registers: Option<usize>) -> Result<CudaFunction, Error> {
-        let (major, minor) = self.context.compute_capability().map_err(driver)?;
-        let include_paths = INCLUDES.into_iter().filter(|path| Path::new(path).is_dir()).map(str::to_owned);
-        let options = CompileOptions {
-            options: vec![format!("--gpu-architecture=compute_{major}{minor}"), "--std=c++17".to_owned()],
-            // A quotient within two units in the last place needs no call.
-            prec_div: Some(false),
-            maxrregcount: most_registers,
-            include_paths: include_paths.collect(),
-            ..CompileOptions::default()
-        };
-        let made = compile_ptx_with_opts(&code.source, options);
-        let made = made.map_err(|fault| refused_by_driver(&code.kernel.name, &format!("{fault:?}")))?;
-        let module = self.context.load_module(made).map_err(driver)?;
+        let made = self.nvrtc.compiled(&code.source, &self.architecture, most_registers);
+        let made = made.map_err(|words| refused_by_driver(&code.kernel.name, &words))?;
+        let module = self.context.load_module(Ptx::from_binary(made)).map_err(driver)?;
         module.load_function(ENTRY).map_err(driver)
     }
 
@@ -210,11 +209,11 @@ impl Machine for Cuda {
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<Memory, Error> {
         let needed = bytes.next_multiple_of(16).max(16);
-        let whole = self.stream.alloc_zeros(needed).map_err(|_| Error::Memory {
-            what: what.to_owned(),
-            device: self.name.clone(),
-            needed,
-            free: self.free(),
+        let whole = self.stream.alloc_zeros(needed).map_err(|fault| {
+            if fault.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                return driver(fault);
+            }
+            Error::Memory { what: what.to_owned(), device: self.name.clone(), needed, free: self.free() }
         })?;
         let address = whole.device_ptr(&self.stream).0;
         Ok(Memory { _whole: Arc::new(whole), address, bytes })
