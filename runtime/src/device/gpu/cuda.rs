@@ -11,7 +11,9 @@
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{
@@ -144,6 +146,22 @@ impl Cuda {
         module.load_function(ENTRY).map_err(driver)
     }
 
+    /// The best that was found for a source.
+    fn function(&self, code: &Code) -> Result<Function, Error> {
+        let mut function = self.compiled(code, None)?;
+        for most in REGISTERS {
+            if function.get_attribute(LOCAL_BYTES).map_err(driver)? == 0 {
+                break;
+            }
+            function = self.compiled(code, Some(most))?;
+        }
+        if code.shared_bytes > COMMON_SHARED_BYTES {
+            let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            function.set_attribute(attribute, code.shared_bytes as i32).map_err(driver)?;
+        }
+        Ok(Function { function, shared_bytes: code.shared_bytes as u32 })
+    }
+
     fn start(&self, launch: &Launch) -> Result<(), DriverError> {
         let mut builder = self.stream.launch_builder(&launch.function);
         for address in &launch.addresses {
@@ -232,19 +250,16 @@ impl Machine for Cuda {
         unsafe { result::memcpy_htod_async(to.address, &bytes[..n_bytes], stream) }.map_err(driver)
     }
 
-    fn function(&self, code: &Code) -> Result<Function, Error> {
-        let mut function = self.compiled(code, None)?;
-        for most in REGISTERS {
-            if function.get_attribute(LOCAL_BYTES).map_err(driver)? == 0 {
-                break;
-            }
-            function = self.compiled(code, Some(most))?;
-        }
-        if code.shared_bytes > COMMON_SHARED_BYTES {
-            let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            function.set_attribute(attribute, code.shared_bytes as i32).map_err(driver)?;
-        }
-        Ok(Function { function, shared_bytes: code.shared_bytes as u32 })
+    fn functions(&self, codes: &[&Code]) -> Result<Vec<Function>, Error> {
+        let n_threads = thread::available_parallelism().map_or(1, usize::from);
+        let each = |codes: &[&Code]| codes.iter().map(|code| self.function(code)).collect();
+        let made: Vec<Result<Vec<Function>, Error>> = thread::scope(|scope| {
+            let shares = codes.chunks(codes.len().div_ceil(n_threads).max(1));
+            let threads: Vec<_> = shares.map(|share| scope.spawn(move || each(share))).collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined.map(|made| made.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        });
+        Ok(made.into_iter().collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect())
     }
 
     fn launch(&self, function: &Function, pieces: &[Memory], most_groups: u32) -> Result<Launch, Error> {

@@ -89,8 +89,8 @@ impl Machine for Driver {
         self.fill(to.piece(), bytes)
     }
 
-    fn function(&self, code: &Code) -> Result<Arc<Pipeline>, Error> {
-        self.pipeline(code).map(Arc::new)
+    fn functions(&self, codes: &[&Code]) -> Result<Vec<Arc<Pipeline>>, Error> {
+        codes.iter().map(|code| self.pipeline(code).map(Arc::new)).collect()
     }
 
     fn launch(&self, function: &Arc<Pipeline>, pieces: &[Region], _: u32) -> Result<Launch, Error> {

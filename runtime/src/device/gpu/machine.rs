@@ -53,11 +53,11 @@ pub trait Machine {
     /// Where the driver refuses.
     fn write(&self, to: &Self::Memory, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Compiles a source.
+    /// Compiles sources; the functions are in the same order.
     ///
     /// # Errors
     /// Where the driver refuses.
-    fn function(&self, code: &Code) -> Result<Self::Function, Error>;
+    fn functions(&self, codes: &[&Code]) -> Result<Vec<Self::Function>, Error>;
 
     /// Code with a piece for each of its bindings; it is never launched with more workgroups than `most_groups`.
     ///

@@ -20,6 +20,7 @@ use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::kernel::ParamId;
 use fusebox_compiler::schedule::{BufferId, KernelId, Place, Plan, arena, verify};
 use fusebox_compiler::tensor::sym::Symbol;
+use indexmap::IndexMap;
 
 use crate::buffer::Buffer;
 use crate::device::gpu::holdings::{Holdings, Tell};
@@ -35,6 +36,8 @@ const SCRATCH_GROUPS: usize = 64;
 pub struct Gpu<M: Machine> {
     // Programs go before what they are made of.
     programs: List<ProgramId, Program<M>>,
+    /// What sources were compiled to, by source and bytes of shared memory.
+    functions: IndexMap<(String, usize), M::Function>,
     holdings: Holdings<M::Memory>,
     machine: M,
 }
@@ -89,7 +92,8 @@ impl<M: Machine> Gpu<M> {
     /// A device that holds at most so many bytes, or as many as it has, and tells how far weights were handed over.
     pub fn new(machine: M, limit: Option<usize>, tell: Tell) -> Self {
         let limit = limit.or_else(|| machine.size());
-        Self { programs: List::default(), holdings: Holdings::new(limit, tell), machine }
+        let holdings = Holdings::new(limit, tell);
+        Self { programs: List::default(), functions: IndexMap::new(), holdings, machine }
     }
 
     /// What it compiles.
@@ -119,13 +123,24 @@ impl<M: Machine> Gpu<M> {
                 }
             });
         }
-        let launch = machine.launch(&machine.function(code)?, &pieces, n_groups)?;
+        let functions = machine.functions(&[code])?;
+        let launch = machine.launch(&functions[0], &pieces, n_groups)?;
         machine.run_one(&launch, n_groups)?;
         let most = buffers.iter().map(Vec::len).max().unwrap_or(0);
         let sequence = machine.sequence(&[], most)?;
         for (buffer, piece) in buffers.iter_mut().zip(&pieces) {
             machine.read(&sequence, piece, buffer)?;
         }
+        Ok(())
+    }
+
+    /// Compiles those of a plan's sources that no earlier plan had.
+    fn compile_new(&mut self, codes: &[Code]) -> Result<(), Error> {
+        let missing = codes.iter().map(|code| (key(code), code));
+        let missing: IndexMap<_, _> = missing.filter(|(key, _)| !self.functions.contains_key(key)).collect();
+        let codes: Vec<&Code> = missing.values().copied().collect();
+        let made = self.machine.functions(&codes)?;
+        self.functions.extend(missing.into_keys().zip(made));
         Ok(())
     }
 
@@ -179,6 +194,11 @@ impl<M: Machine> Gpu<M> {
     }
 }
 
+/// What functions are kept by.
+fn key(code: &Code) -> (String, usize) {
+    (code.source.clone(), code.shared_bytes)
+}
+
 /// Workgroups of a launch of so many tasks.
 fn n_groups(machine: &impl Machine, code: &Code, n_tasks: i64) -> u32 {
     let most = if code.scratch_bytes > 0 { SCRATCH_GROUPS as u32 } else { machine.most_groups() };
@@ -214,8 +234,7 @@ impl<M: Machine> Device for Gpu<M> {
         let dialect = self.machine.dialect();
         let codes = plan.kernels.values().map(|kernel| compile(kernel, dialect));
         let codes = codes.collect::<Result<Vec<Code>, CompilerError>>()?;
-        let functions = codes.iter().map(|code| self.machine.function(code));
-        let functions = functions.collect::<Result<List<KernelId, M::Function>, Error>>()?;
+        self.compile_new(&codes)?;
         let alignment = self.machine.alignment();
         let (numbers, n_bytes) = Numbers::placed(plan, &codes, alignment);
         let mut entry = Layout { alignment, n_bytes, places: Vec::new() };
@@ -254,7 +273,7 @@ impl<M: Machine> Device for Gpu<M> {
             };
             let pieces: Vec<M::Memory> = code.bindings.iter().map(piece).collect();
             let most = n_groups(&self.machine, code, code.n_tasks(&|symbol| symbol.max));
-            launches.push(self.machine.launch(&functions[step.kernel], &pieces, most)?);
+            launches.push(self.machine.launch(&self.functions[&key(code)], &pieces, most)?);
             kept.extend(pieces);
         }
         let sequence = self.machine.sequence(&launches, exit.n_bytes)?;

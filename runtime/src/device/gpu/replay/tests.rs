@@ -2,6 +2,7 @@
 //!
 //! In: plans. Out: what the machine was asked for, and an error where a launch finds its memory gone.
 
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -24,8 +25,14 @@ const GRAPH: &str = "
 output y = %4
 ";
 
-/// A machine whose memory may start at multiples of this.
-struct Fake(usize);
+/// A machine whose memory may start at multiples of this, and how many sources it has compiled.
+struct Fake(usize, Rc<Cell<usize>>);
+
+impl Fake {
+    fn new(alignment: usize) -> Self {
+        Self(alignment, Rc::default())
+    }
+}
 
 impl Machine for Fake {
     type Memory = Rc<()>;
@@ -70,8 +77,9 @@ impl Machine for Fake {
         Ok(())
     }
 
-    fn function(&self, _: &Code) -> Result<(), Error> {
-        Ok(())
+    fn functions(&self, codes: &[&Code]) -> Result<Vec<()>, Error> {
+        self.1.update(|n| n + codes.len());
+        Ok(vec![(); codes.len()])
     }
 
     fn launch(&self, (): &(), pieces: &[Rc<()>], _: u32) -> Result<Vec<Weak<()>>, Error> {
@@ -130,9 +138,21 @@ fn plan() -> Plan {
 #[test]
 fn a_program_keeps_the_memory_of_its_launches() {
     for alignment in [arena::ALIGNMENT, 4 * arena::ALIGNMENT] {
-        let mut device = Gpu::new(Fake(alignment), None, silent());
+        let mut device = Gpu::new(Fake::new(alignment), None, silent());
         let program = device.load(&plan(), &weights()).unwrap();
         device.replay(program, &[]).unwrap();
         device.profile(program, &[]).unwrap();
     }
+}
+
+#[test]
+fn a_source_is_compiled_once() {
+    let machine = Fake::new(arena::ALIGNMENT);
+    let n_compiled = Rc::clone(&machine.1);
+    let mut device = Gpu::new(machine, None, silent());
+    let plan = plan();
+    device.load(&plan, &weights()).unwrap();
+    assert_eq!(n_compiled.get(), plan.kernels.len());
+    device.load(&plan, &weights()).unwrap();
+    assert_eq!(n_compiled.get(), plan.kernels.len());
 }
