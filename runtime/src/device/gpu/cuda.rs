@@ -10,19 +10,22 @@
 
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::panic::resume_unwind;
+use std::ptr;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{
-    CUdevice_attribute, CUfunction_attribute_enum, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
-    cuDriverGetVersion, is_culib_present,
+    CUdevice_attribute, CUevent_flags, CUfunction_attribute_enum, CUgraphInstantiate_flags, CUresult,
+    CUstreamCaptureMode, cuDriverGetVersion, is_culib_present,
 };
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
-    PushKernelArg,
+    CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError,
+    LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
@@ -30,13 +33,19 @@ use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
 use fusebox_compiler::schedule::arena;
 
-use crate::device::gpu::machine::Machine;
+use crate::device::gpu::machine::{Machine, clocked};
 use crate::device::gpu::nvrtc::Nvrtc;
 use crate::device::gpu::replay::Gpu;
 use crate::error::Error;
 
 /// Workgroups for each multiprocessor, at most: more than run at a time, so that all end together.
 const GROUPS_PER_UNIT: u32 = 16;
+/// The same for workgroups whose tiles lie in scratch memory: as many as run at a time where each takes much.
+const SCRATCH_GROUPS_PER_UNIT: u32 = 2;
+/// The first driver that says how far events are apart in the way of the headers of CUDA 13.
+const TELLS_TIMES: c_int = 12_080;
+/// How long it takes at most to ask for a launch and an event.
+const MOMENT: Duration = Duration::from_micros(10);
 /// Limits that are tried where the assembler would rather lay a register aside than lose a workgroup: a limit above
 /// what it would take makes it think again.
 const REGISTERS: [usize; 2] = [64, 96];
@@ -96,11 +105,17 @@ pub fn missing() -> Option<String> {
 /// Where something is missing, or the driver refuses.
 pub fn described() -> Result<String, Error> {
     let Cuda { name, nvrtc: Nvrtc { version: (major, minor), .. }, .. } = Cuda::open(false)?;
+    let version = driver_version()?;
+    let (of_driver, behind_point) = (version / 1000, version % 1000 / 10);
+    Ok(format!("{name}, a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}"))
+}
+
+/// Thousand times the major and ten times the minor number of the newest CUDA that the driver knows.
+fn driver_version() -> Result<c_int, Error> {
     let mut version = 0;
     // SAFETY: the address is that of a number of this type.
     unsafe { cuDriverGetVersion(&raw mut version) }.result().map_err(driver)?;
-    let (of_driver, behind_point) = (version / 1000, version % 1000 / 10);
-    Ok(format!("{name}, a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}"))
+    Ok(version)
 }
 
 /// The compiler, where there is a GPU as well, or what is missing.
@@ -186,6 +201,16 @@ impl Cuda {
         ended?.ok_or_else(|| "the driver gave no graph".to_owned())
     }
 
+    /// Lets the device do nothing for so long, so that it need not wait for what is asked for meanwhile.
+    fn pause(&self, time: Duration) -> Result<(), DriverError> {
+        unsafe extern "C" fn sleep(n_micros: *mut c_void) {
+            thread::sleep(Duration::from_micros(n_micros.addr() as u64));
+        }
+        let n_micros = ptr::without_provenance_mut(time.as_micros() as usize);
+        // SAFETY: the stream is this machine's, and what is called reads no memory at the number that it is given.
+        unsafe { result::stream::launch_host_function(self.stream.cu_stream(), sleep, n_micros) }
+    }
+
     fn wait(&self) -> Result<(), Error> {
         self.stream.synchronize().map_err(driver)
     }
@@ -215,6 +240,10 @@ impl Machine for Cuda {
 
     fn most_groups(&self) -> u32 {
         GROUPS_PER_UNIT * self.n_units
+    }
+
+    fn most_groups_with_scratch(&self) -> u32 {
+        SCRATCH_GROUPS_PER_UNIT * self.n_units
     }
 
     fn size(&self) -> Option<usize> {
@@ -303,6 +332,24 @@ impl Machine for Cuda {
     fn run_one(&self, launch: &Launch, _: u32) -> Result<(), Error> {
         self.start(launch).map_err(driver)?;
         self.wait()
+    }
+
+    fn times(&self, launches: &[Launch], n_groups: &[u32]) -> Result<Vec<Duration>, Error> {
+        if driver_version()? < TELLS_TIMES {
+            return clocked(self, launches, n_groups);
+        }
+        let event = |_| self.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let events: Result<Vec<CudaEvent>, DriverError> = (0..=launches.len()).map(event).collect();
+        let events = events.map_err(driver)?;
+        self.pause(MOMENT * launches.len() as u32).map_err(driver)?;
+        events[0].record(&self.stream).map_err(driver)?;
+        for (launch, event) in launches.iter().zip(&events[1..]) {
+            self.start(launch).map_err(driver)?;
+            event.record(&self.stream).map_err(driver)?;
+        }
+        let between = |pair: &[CudaEvent]| pair[0].elapsed_ms(&pair[1]).map_err(driver);
+        let time = |pair| Ok(Duration::from_secs_f32(between(pair)?.max(0.0) / 1e3));
+        events.windows(2).map(time).collect()
     }
 
     fn read(&self, _: &Option<CudaGraph>, from: &Memory, to: &mut [u8]) -> Result<(), Error> {

@@ -14,6 +14,9 @@ use crate::device::gpu::machine::Machine;
 use crate::device::gpu::replay::Gpu;
 use crate::error::Error;
 
+/// Workgroups whose tiles lie in scratch memory, at most: how many run at a time is not told.
+const SCRATCH_GROUPS: u32 = 64;
+
 /// A GPU that Vulkan or Metal drives, as a device.
 pub type GraphicsDevice = Gpu<Driver>;
 
@@ -66,6 +69,10 @@ impl Machine for Driver {
 
     fn most_groups(&self) -> u32 {
         self.most_groups_of_a_dispatch()
+    }
+
+    fn most_groups_with_scratch(&self) -> u32 {
+        SCRATCH_GROUPS
     }
 
     fn size(&self) -> Option<usize> {

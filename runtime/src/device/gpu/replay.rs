@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fusebox_compiler::codegen::check_symbols;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
@@ -28,9 +28,6 @@ use crate::device::gpu::machine::Machine;
 use crate::device::gpu::numbers::Numbers;
 use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
-
-/// Workgroups of a launch whose tiles lie in scratch memory: each has a piece of its own.
-const SCRATCH_GROUPS: usize = 64;
 
 /// A GPU.
 pub struct Gpu<M: Machine> {
@@ -119,7 +116,8 @@ impl<M: Machine> Gpu<M> {
                 Binding::Param(id) => lent(machine, &buffers[idx_of(*id, code)])?,
                 Binding::Symbols | Binding::Lengths => lent(machine, &numbers)?,
                 Binding::Scratch => {
-                    machine.allocate("scratch memory", code.scratch_bytes * SCRATCH_GROUPS)?
+                    let n_pieces = machine.most_groups_with_scratch() as usize;
+                    machine.allocate("scratch memory", code.scratch_bytes * n_pieces)?
                 }
             });
         }
@@ -201,7 +199,8 @@ fn key(code: &Code) -> (String, usize) {
 
 /// Workgroups of a launch of so many tasks.
 fn n_groups(machine: &impl Machine, code: &Code, n_tasks: i64) -> u32 {
-    let most = if code.scratch_bytes > 0 { SCRATCH_GROUPS as u32 } else { machine.most_groups() };
+    let most =
+        if code.scratch_bytes > 0 { machine.most_groups_with_scratch() } else { machine.most_groups() };
     u32::try_from(n_tasks).unwrap_or(most).min(most)
 }
 
@@ -247,7 +246,8 @@ impl<M: Machine> Device for Gpu<M> {
             }
         }
         let arena_bytes = plan.arena_bytes.next_multiple_of(alignment);
-        let scratch_bytes = SCRATCH_GROUPS * codes.iter().map(|code| code.scratch_bytes).max().unwrap_or(0);
+        let n_pieces = self.machine.most_groups_with_scratch() as usize;
+        let scratch_bytes = n_pieces * codes.iter().map(|code| code.scratch_bytes).max().unwrap_or(0);
         let n_shared = arena_bytes + scratch_bytes;
         self.holdings.check(&self.machine, plan, self.holdings.missing(n_shared))?;
         let shared = self.holdings.shared(&self.machine, n_shared)?;
@@ -309,12 +309,7 @@ impl<M: Machine> Device for Gpu<M> {
     fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error> {
         self.enter(program, symbols)?;
         let Program { sequence, launches, n_groups, exit, .. } = &mut self.programs[program];
-        let mut times = Vec::with_capacity(launches.len());
-        for (launch, n) in launches.iter().zip(n_groups) {
-            let start = Instant::now();
-            self.machine.run_one(launch, *n)?;
-            times.push(start.elapsed());
-        }
+        let times = self.machine.times(launches, n_groups)?;
         self.machine.read(sequence, &exit.there, exit.here.bytes_mut())?;
         Ok(times)
     }

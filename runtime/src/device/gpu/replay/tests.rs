@@ -57,6 +57,10 @@ impl Machine for Fake {
         16
     }
 
+    fn most_groups_with_scratch(&self) -> u32 {
+        4
+    }
+
     fn size(&self) -> Option<usize> {
         None
     }
