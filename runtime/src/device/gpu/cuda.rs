@@ -15,7 +15,7 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::ptr;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use cudarc::driver::result;
@@ -63,6 +63,7 @@ pub type CudaDevice = Gpu<Cuda>;
 pub struct Cuda {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
+    driver_version: c_int,
     nvrtc: Nvrtc,
     name: String,
     architecture: String,
@@ -104,10 +105,8 @@ pub fn missing() -> Option<String> {
 /// # Errors
 /// Where something is missing, or the driver refuses.
 pub fn described() -> Result<String, Error> {
-    let Cuda { name, nvrtc: Nvrtc { version: (major, minor), .. }, .. } = Cuda::open(false)?;
-    let version = driver_version()?;
-    let (of_driver, behind_point) = (version / 1000, version % 1000 / 10);
-    Ok(format!("{name}, a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}"))
+    let cuda = Cuda::open(false)?;
+    Ok(format!("{}, {}", cuda.name, cuda.versions()))
 }
 
 /// Thousand times the major and ten times the minor number of the newest CUDA that the driver knows.
@@ -147,17 +146,36 @@ impl Cuda {
         let units = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let n_units = context.attribute(units).map_err(driver)?;
         let name = context.name().map_err(driver)?;
+        let driver_version = driver_version()?;
         let (major, minor) = context.compute_capability().map_err(driver)?;
         let architecture = format!("sm_{major}{minor}");
         let n_units = n_units.unsigned_abs();
-        Ok(Self { context, stream, nvrtc, name, architecture, n_units, is_precise, note: None })
+        Ok(Self {
+            context,
+            stream,
+            driver_version,
+            nvrtc,
+            name,
+            architecture,
+            n_units,
+            is_precise,
+            note: None,
+        })
+    }
+
+    /// The versions of what drives it.
+    fn versions(&self) -> String {
+        let (of_driver, behind_point) = (self.driver_version / 1000, self.driver_version % 1000 / 10);
+        let (major, minor) = self.nvrtc.version;
+        format!("a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}")
     }
 
     /// A source for the GPU that is there, with at most so many registers a thread.
     fn compiled(&self, code: &Code, most_registers: Option<usize>) -> Result<CudaFunction, Error> {
         let made = self.nvrtc.compiled(&code.source, &self.architecture, most_registers);
         let made = made.map_err(|words| refused_by_driver(&code.kernel.name, &words))?;
-        let module = self.context.load_module(Ptx::from_binary(made)).map_err(driver)?;
+        let module = self.context.load_module(Ptx::from_binary(made));
+        let module = module.map_err(|fault| refused_by_driver(&self.versions(), &fault))?;
         module.load_function(ENTRY).map_err(driver)
     }
 
@@ -285,7 +303,7 @@ impl Machine for Cuda {
         let made: Vec<Result<Vec<Function>, Error>> = thread::scope(|scope| {
             let shares = codes.chunks(codes.len().div_ceil(n_threads).max(1));
             let threads: Vec<_> = shares.map(|share| scope.spawn(move || each(share))).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
+            let joined = threads.into_iter().map(ScopedJoinHandle::join);
             joined.map(|made| made.unwrap_or_else(|panic| resume_unwind(panic))).collect()
         });
         Ok(made.into_iter().collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect())
@@ -335,7 +353,7 @@ impl Machine for Cuda {
     }
 
     fn times(&self, launches: &[Launch], n_groups: &[u32]) -> Result<Vec<Duration>, Error> {
-        if driver_version()? < TELLS_TIMES {
+        if self.driver_version < TELLS_TIMES {
             return clocked(self, launches, n_groups);
         }
         let event = |_| self.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));

@@ -1,8 +1,8 @@
 //! NVRTC: CUDA C++ becomes machine code.
 //!
 //! In: a source, an architecture and a limit of registers. Out: machine code, or what the compiler says.
-//! It is machine code and not PTX, because a driver runs the code of any compiler of its own major version, but refuses
-//! the PTX of one that is newer than itself.
+//! It is machine code and not PTX, because a driver runs the code of compilers up to its own major version, but refuses
+//! the PTX of any that is newer than itself.
 //! The compiler knows its own types, so `cuda_runtime.h` is left out; the headers that are left are looked for where
 //! toolkits and Python wheels put them. Nothing here needs a GPU.
 
@@ -144,7 +144,6 @@ extern \"C\" __global__ void kernel(__half* x) { x[threadIdx.x] = __float2half(0
 ";
 
     #[test]
-    #[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
     fn a_source_becomes_machine_code_and_a_wrong_one_a_sentence() {
         let nvrtc = match Nvrtc::found() {
             Ok(nvrtc) => nvrtc,
