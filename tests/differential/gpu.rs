@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock};
+use std::thread;
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::codegen::gpu::compile;
@@ -121,15 +122,22 @@ fn as_in_files(format: Format, arranged: &[u8], n_bytes: usize) -> Vec<u8> {
 
 #[test]
 fn every_kernel_of_every_block_runs_right_on_a_gpu() {
-    for name in blocks::NAMES {
-        for tokens in [1, 3] {
-            for target in TARGETS.into_iter().filter(|target| Language::of(target).is_some()) {
-                let (graph, _) = improve(&shrunk(name, tokens), &Settings::new(target));
-                let bindings = random::bindings(&graph, 13, &[]);
-                let checks = (of_kernels(&graph), Some(on_gpu as Witness));
-                check_by(&graph, &bindings, &target, Steering::default(), checks)
-                    .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
-            }
+    // Compilers of drivers take long.
+    thread::scope(|scope| {
+        for name in blocks::NAMES {
+            scope.spawn(move || every_kernel_runs_right(name));
+        }
+    });
+}
+
+fn every_kernel_runs_right(name: &str) {
+    for tokens in [1, 3] {
+        for target in TARGETS.into_iter().filter(|target| Language::of(target).is_some()) {
+            let (graph, _) = improve(&shrunk(name, tokens), &Settings::new(target));
+            let bindings = random::bindings(&graph, 13, &[]);
+            let checks = (of_kernels(&graph), Some(on_gpu as Witness));
+            check_by(&graph, &bindings, &target, Steering::default(), checks)
+                .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
         }
     }
 }

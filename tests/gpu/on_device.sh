@@ -3,7 +3,8 @@
 # Usage: tests/gpu/on_device.sh [DEVICE] [REPORT] [MODEL.gguf ...]
 # DEVICE is cuda, vulkan or metal; the models are run, and measured behind 32 and 512 tokens, besides the default one.
 # Where there is no cargo, FUSEBOX names the program, and FUSEBOX_TESTS the binary of the tests, which looks for models
-# where it was built. No step takes longer than LIMIT, 120 seconds by default, but for what cargo builds before.
+# where it was built. No step takes longer than LIMIT, 120 seconds by default, or the tests than four times that, but
+# for what cargo builds before.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -26,9 +27,9 @@ run() {
   [ "$status" -eq 0 ] || printf 'FAILED with exit code %s\n' "$status" | tee -a "$report"
 }
 
-# The tests run on every GPU that is found: the other kind is hidden.
+# The tests run on every GPU that is found: the other kind is hidden. They are many steps in one.
 tests() {
-  local hidden=()
+  local hidden=() LIMIT=$((4 * ${LIMIT:-120}))
   [ "$device" = cuda ] && hidden=(VK_DRIVER_FILES=/dev/null VK_ICD_FILENAMES=/dev/null)
   [ "$device" = vulkan ] && hidden=(CUDA_VISIBLE_DEVICES=)
   run env "${hidden[@]}" "$@"
