@@ -18,7 +18,7 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_runtime::session::Session;
 use serde_json::json;
 
-use crate::kernels::bytes_of_replay;
+use crate::kernels::{bytes_of_replay, percent};
 use crate::machine;
 use crate::opening::{Context, Opened, Which, n_threads};
 use crate::output::{note, print, table};
@@ -98,8 +98,8 @@ struct Measured {
     n_threads: usize,
     /// Bytes that a repetition moves.
     bytes: f64,
-    /// Bytes a second that memory gave, before and after.
-    bandwidth: f64,
+    /// Bytes a second that memory gave, before and after; that of a GPU is not measured.
+    bandwidth: Option<f64>,
     repeats: Vec<Repeat>,
 }
 
@@ -194,7 +194,7 @@ fn measure(
     let n_texts = tests.iter().map(|test| test.n_texts).max().unwrap_or(1);
     let mut session = opened.session_of_texts(n_threads, context, Scored::Best(1), n_texts)?;
     let mut measured = Vec::new();
-    let mut before = machine::bandwidth(n_threads);
+    let mut before = machine::bandwidth(n_threads, &opened.target());
     for test in tests {
         progress.begin(&format!("{} of {} behind {}", test.kind.name(), test.n_tokens, test.depth));
         let warm = match test.kind {
@@ -203,8 +203,9 @@ fn measure(
         };
         once(&mut session, warm)?;
         let repeats = (0..n_repeats).map(|_| once(&mut session, *test)).collect::<Result<_, _>>()?;
-        let after = machine::bandwidth(n_threads);
-        let (bytes, bandwidth) = (bytes_of(&session, *test), f64::midpoint(before, after));
+        let after = machine::bandwidth(n_threads, &opened.target());
+        let bandwidth = before.zip(after).map(|(before, after)| f64::midpoint(before, after));
+        let bytes = bytes_of(&session, *test);
         measured.push(Measured { test: *test, n_threads, bytes, bandwidth, repeats });
         before = after;
     }
@@ -297,7 +298,7 @@ fn as_table(all: &[Measured]) -> String {
             format!("{deviation:.1}"),
             format!("{:.1}", 1e3 * seconds),
             format!("{:.1}", moved / 1e9),
-            format!("{:.0} %", 100.0 * moved / bandwidth.max(1.0)),
+            percent(moved, *bandwidth),
             if is_same { format!("{:016x}", repeats[0].hash) } else { "differs".to_owned() },
         ]
     };
@@ -321,8 +322,8 @@ fn as_json(all: &[Measured]) -> String {
             "tok_s": each(&|own| measured.rate(own)),
             "ms": each(&|own| 1e3 * own.seconds),
             "gb_s": each(&|own| measured.moved(own) / 1e9),
-            "share": each(&|own| measured.moved(own) / bandwidth.max(1.0)),
-            "bandwidth_gb_s": bandwidth / 1e9,
+            "share": bandwidth.map(|most| each(&|own| measured.moved(own) / most.max(1.0))),
+            "bandwidth_gb_s": bandwidth.map(|most| most / 1e9),
             "hash": repeats.iter().map(|own| format!("{:016x}", own.hash)).collect::<Vec<_>>(),
         })
     };
@@ -336,7 +337,8 @@ fn as_csv(all: &[Measured]) -> String {
             measured;
         for (repeat, own) in repeats.iter().enumerate() {
             let (rate, ms, moved) = (measured.rate(own), 1e3 * own.seconds, measured.moved(own));
-            let (rest, share) = (format!("{n_threads},{repeat},{rate},{ms}"), moved / bandwidth.max(1.0));
+            let rest = format!("{n_threads},{repeat},{rate},{ms}");
+            let share = bandwidth.map_or_else(String::new, |most| (moved / most.max(1.0)).to_string());
             let gb_s = moved / 1e9;
             let _ = writeln!(
                 text,

@@ -74,7 +74,7 @@ impl Device {
     pub(crate) fn missing(self) -> Option<String> {
         match self {
             Self::Cpu => None,
-            Self::Cuda => cuda::missing().map(str::to_owned),
+            Self::Cuda => cuda::missing(),
             Self::Vulkan | Self::Metal => {
                 let interface = self.interface()?;
                 found(interface).is_empty().then(|| format!("no adapter for {interface} was found"))
@@ -84,6 +84,11 @@ impl Device {
 
     /// What it is, where it is ready.
     pub(crate) fn describe(self) -> String {
+        if self == Self::Cuda {
+            let found = cuda::described();
+            return found
+                .map_or_else(|fault| format!("not ready: {fault}"), |found| format!("ready: {found}"));
+        }
         let adapters = self.interface().map(found).unwrap_or_default();
         let name = |it: &Found| {
             if it.is_software { format!("{}, in software", it.name) } else { it.name.clone() }

@@ -1,7 +1,8 @@
 //! What runs for every token, with what each launch costs on this machine.
 //!
 //! In: a session in the middle of a text. Out: a table of its launches with measured times, its plan, or its kernels as
-//! text. Equal kernels of equal layers are one row; a share of 100 % is what memory gives at best, measured here.
+//! text. Equal kernels of equal layers are one row; a share of 100 % is what memory gives at best, measured here: that
+//! of the processor, so kernels on a GPU have none.
 //! What lies in the caches of the processor may be faster than memory.
 
 use std::collections::BTreeMap;
@@ -53,7 +54,7 @@ pub(crate) fn show(
         View::Table => {
             let (times, position) = times(&mut session, taken)?;
             let [plan, _] = session.plans();
-            Ok(as_table(plan, &times, position, n_threads))
+            Ok(as_table(plan, &times, position, (n_threads, &target)))
         }
         View::Plan => Ok(session.plans()[0].to_string()),
         View::Source => sources(session.plans()[0], &target),
@@ -139,8 +140,13 @@ fn rows<'p>(plan: &'p Plan, times: &[Duration]) -> Vec<Row<'p>> {
     rows
 }
 
-fn as_table(plan: &Plan, times: &[Duration], position: usize, n_threads: usize) -> String {
-    let bandwidth = machine::bandwidth(n_threads);
+fn as_table(
+    plan: &Plan,
+    times: &[Duration],
+    position: usize,
+    (n_threads, target): (usize, &Target),
+) -> String {
+    let bandwidth = machine::bandwidth(n_threads, target);
     let heads = [
         "step",
         "times",
@@ -193,22 +199,25 @@ fn as_table(plan: &Plan, times: &[Duration], position: usize, n_threads: usize) 
         share,
         String::new(),
     ]);
+    let threads = if n_threads == 1 { "thread" } else { "threads" };
+    let memory = bandwidth.map_or_else(String::new, |bandwidth| {
+        format!(" memory gives {:.1} GB/s to {n_threads} {threads};", bandwidth / 1e9)
+    });
     format!(
-        "{}{} kernels a block, {} a token; memory gives {:.1} GB/s to {n_threads} thread{}; token {position}\n",
+        "{}{} kernels a block, {} a token;{memory} token {position}\n",
         table("rrllrrrrrrl", "  ", &lines),
         per_block(plan),
         plan.steps.len(),
-        bandwidth / 1e9,
-        if n_threads == 1 { "" } else { "s" },
     )
 }
 
-/// Microseconds, bytes a second, and their share of the most that memory gives.
-fn speed(moved: f64, seconds: f64, bandwidth: f64) -> [String; 3] {
+/// Microseconds, bytes a second, and their share of the most that memory gives, where that is known.
+fn speed(moved: f64, seconds: f64, bandwidth: Option<f64>) -> [String; 3] {
     let rate = moved / seconds.max(1e-9);
-    [
-        format!("{:.1}", seconds * 1e6),
-        format!("{:.1}", rate / 1e9),
-        format!("{:.0} %", 100.0 * rate / bandwidth.max(1.0)),
-    ]
+    [format!("{:.1}", seconds * 1e6), format!("{:.1}", rate / 1e9), percent(rate, bandwidth)]
+}
+
+/// A share of the most that memory gives, where that is known.
+pub(crate) fn percent(rate: f64, bandwidth: Option<f64>) -> String {
+    bandwidth.map_or_else(|| "-".to_owned(), |most| format!("{:.0} %", 100.0 * rate / most.max(1.0)))
 }

@@ -8,6 +8,9 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fusebox_compiler::codegen::gpu::dialect::Language;
+use fusebox_compiler::target::Target;
+
 /// How long the bandwidth is measured.
 const MOMENT: Duration = Duration::from_millis(50);
 /// What is read for it: more than caches hold.
@@ -48,8 +51,13 @@ fn kilobytes(text: &str, key: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes a second that so many threads read from memory together.
-pub(crate) fn bandwidth(n_threads: usize) -> f64 {
+/// Bytes a second that so many threads read together from the memory that programs for a target use; nothing where
+/// that is not the processor's.
+pub(crate) fn bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
+    Language::of(target).is_none().then(|| all_read(n_threads))
+}
+
+fn all_read(n_threads: usize) -> f64 {
     let n_threads = n_threads.max(1);
     let (n_words, begin) = (N_BYTES / 8 / n_threads, &Barrier::new(n_threads));
     let shares: Vec<f64> = thread::scope(|scope| {

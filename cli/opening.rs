@@ -206,7 +206,13 @@ impl Opened {
             tell_needs(&needed, settings.context, &*device);
         }
         let together = self.model.together(&settings, n_texts, &self.options, &mut self.cache)?;
-        self.model.start(device, programs, together, &settings)
+        let before = device.describe();
+        let session = self.model.start(device, programs, together, &settings)?;
+        // A device may find out only now that it has to work in another way.
+        if session.device() != before {
+            note(&session.device());
+        }
+        Ok(session)
     }
 
     fn settings(&self, context: usize, scored: Scored) -> Settings {

@@ -3,7 +3,7 @@
 //! In: defaults, then what the caller sets. Out: an [`Options`] that travels as a value; there are no globals.
 //! [`KNOBS`] is the list that documents and checks go by. Environment variables are read here and nowhere else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::target::{TARGETS, Target};
 
@@ -147,6 +147,11 @@ impl Options {
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// Where somebody says that a toolkit of CUDA lies.
+pub fn toolkits() -> Vec<PathBuf> {
+    ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).map(PathBuf::from).collect()
 }
 
 /// Where programs are kept unless something else is asked for: below the user's folder for such things.

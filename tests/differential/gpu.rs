@@ -1,11 +1,13 @@
 //! Kernels as code for GPUs against the interpreter.
 //!
 //! In: an interpreted kernel with its buffers before and after. Out: nothing, or the first element that differs.
-//! The first adapter for Vulkan runs the kernel; one that is a program on this processor will do. Sums are taken in
-//! another order, so numbers may be off as far as single precision lets them. Where no adapter is found, the tests say
-//! so and pass.
+//! The first adapter for Vulkan runs the kernel; one that is a program on this processor will do. So does the first GPU
+//! of NVIDIA. Sums are taken in another order, so numbers may be off as far as single precision lets them. Of what is
+//! not found, the tests say so; where nothing is, they pass.
 
+use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock};
+use std::thread;
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::codegen::gpu::compile;
@@ -20,17 +22,26 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::blocks;
 use fusebox_runtime::device::Device;
+use fusebox_runtime::device::gpu::cuda::{Cuda, CudaDevice};
 use fusebox_runtime::device::gpu::driver::{Driver, Interface};
 use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
 use fusebox_runtime::device::gpu::holdings::silent;
+use fusebox_runtime::device::gpu::machine::Machine;
+use fusebox_runtime::device::gpu::replay::Gpu;
+use fusebox_runtime::error::Error;
 
 use super::blocks::shrunk;
 use super::bounds::of_kernels;
 use super::jit::{encoded, same};
 use super::{Interpreted, Witness, check_by};
 
-/// The device that all tests of this process share.
-pub(crate) fn device() -> Option<&'static Mutex<GraphicsDevice>> {
+thread_local! {
+    /// What a GPU of NVIDIA is told stays with a thread, so each has its own.
+    static CUDA: RefCell<Option<CudaDevice>> = RefCell::new(cuda());
+}
+
+/// The adapter that all tests of this process share.
+fn vulkan() -> Option<&'static Mutex<GraphicsDevice>> {
     static DEVICE: OnceLock<Option<Mutex<GraphicsDevice>>> = OnceLock::new();
     let opened = DEVICE.get_or_init(|| {
         let driver = Driver::open(Interface::Vulkan);
@@ -40,28 +51,51 @@ pub(crate) fn device() -> Option<&'static Mutex<GraphicsDevice>> {
     opened.as_ref()
 }
 
+/// The first GPU of NVIDIA, without matrix units, which round more.
+fn cuda() -> Option<CudaDevice> {
+    let device = Cuda::open(true).map(|cuda| CudaDevice::new(cuda, None, silent()));
+    device.inspect(told).map_err(skipped).ok()
+}
+
+/// Whether there is anything to run on.
+pub(crate) fn is_there() -> bool {
+    vulkan().is_some() || CUDA.with_borrow(Option::is_some)
+}
+
 #[expect(clippy::print_stdout, reason = "not every device has all that could be tested")]
-fn told(device: &GraphicsDevice) {
+fn told<M: Machine>(device: &Gpu<M>) {
     println!("{}: {} threads read each other's registers", device.describe(), device.dialect().plane);
 }
 
 #[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` hands over")]
-fn skipped(error: fusebox_runtime::error::Error) {
+fn skipped(error: Error) {
     println!("skipped: {error}");
 }
 
-/// Compiles a kernel, runs it on the same buffers, and compares what it stores: with all that the device has, and with
-/// what any has.
+/// Compiles a kernel, runs it on the same buffers, and compares what it stores: with all that a device has, and for
+/// Vulkan with what any has.
 pub(crate) fn on_gpu(run: &Interpreted<'_>) -> Result<(), String> {
-    let Some(device) = device() else { return Ok(()) };
-    let mut device = device.lock().unwrap();
-    let (own, any) = (device.dialect(), Dialect::from(Language::Wgsl));
-    in_dialect(run, &mut device, any)?;
-    if own == any { Ok(()) } else { in_dialect(run, &mut device, own) }
+    if let Some(device) = vulkan() {
+        let mut device = device.lock().unwrap();
+        let (own, any) = (device.dialect(), Dialect::from(Language::Wgsl));
+        in_dialect(run, &mut device, any)?;
+        if own != any {
+            in_dialect(run, &mut device, own)?;
+        }
+    }
+    CUDA.with_borrow_mut(|device| {
+        let Some(device) = device else { return Ok(()) };
+        let dialect = device.dialect();
+        in_dialect(run, device, dialect)
+    })
 }
 
-fn in_dialect(run: &Interpreted<'_>, device: &mut GraphicsDevice, dialect: Dialect) -> Result<(), String> {
+fn in_dialect<M: Machine>(
+    run: &Interpreted<'_>,
+    device: &mut Gpu<M>,
+    dialect: Dialect,
+) -> Result<(), String> {
     let code = compile(run.kernel, dialect).map_err(|error| error.to_string())?;
     let symbols: Vec<i64> = code.symbols.iter().map(|symbol| run.symbols[&symbol.name]).collect();
     let params = run.kernel.params.values().zip(run.before.0.values()).zip(&run.stored);
@@ -90,15 +124,22 @@ fn as_in_files(format: Format, arranged: &[u8], n_bytes: usize) -> Vec<u8> {
 
 #[test]
 fn every_kernel_of_every_block_runs_right_on_a_gpu() {
-    for name in blocks::NAMES {
-        for tokens in [1, 3] {
-            for target in TARGETS.into_iter().filter(|target| Language::of(target).is_some()) {
-                let (graph, _) = improve(&shrunk(name, tokens), &Settings::new(target));
-                let bindings = random::bindings(&graph, 13, &[]);
-                let checks = (of_kernels(&graph), Some(on_gpu as Witness));
-                check_by(&graph, &bindings, &target, Steering::default(), checks)
-                    .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
-            }
+    // Compilers of drivers take long.
+    thread::scope(|scope| {
+        for name in blocks::NAMES {
+            scope.spawn(move || every_kernel_runs_right(name));
+        }
+    });
+}
+
+fn every_kernel_runs_right(name: &str) {
+    for tokens in [1, 3] {
+        for target in TARGETS.into_iter().filter(|target| Language::of(target).is_some()) {
+            let (graph, _) = improve(&shrunk(name, tokens), &Settings::new(target));
+            let bindings = random::bindings(&graph, 13, &[]);
+            let checks = (of_kernels(&graph), Some(on_gpu as Witness));
+            check_by(&graph, &bindings, &target, Steering::default(), checks)
+                .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
         }
     }
 }

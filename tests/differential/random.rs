@@ -21,7 +21,7 @@ use fusebox_compiler::tensor::label::Label;
 
 use super::bounds::{of_kernels, unrounded};
 use super::generate::{Sample, WITH_BLOCKS, generate};
-use super::gpu::{device, on_gpu};
+use super::gpu::{is_there, on_gpu};
 use super::jit::compiled;
 use super::shrink::shrink;
 use super::{Witness, check_by, check_within};
@@ -194,7 +194,7 @@ fn a_random_graph_is_compiled_right() {
 
 #[test]
 fn a_random_graph_runs_right_on_a_gpu() {
-    if device().is_some() {
+    if is_there() {
         try_seeds(runs_on_gpu, 500_000, slow::count(100, 1000));
     }
 }
@@ -238,7 +238,7 @@ fn a_random_graph_with_blocks_is_compiled_right() {
 
 #[test]
 fn a_random_graph_with_blocks_runs_right_on_a_gpu() {
-    if device().is_some() {
+    if is_there() {
         try_seeds(runs_on_gpu, WITH_BLOCKS + 300_000, slow::count(60, 600));
     }
 }

@@ -45,7 +45,7 @@ def compiled(nvrtc, source, architecture, registers=None):
     """The machine code of a source, with at most so many registers a thread; or the compiler's words."""
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
-    # The same options as in `runtime/src/device/gpu/cuda.rs`.
+    # The same options as in `runtime/src/device/gpu/nvrtc.rs`.
     options = [f"--gpu-architecture={architecture}", "--std=c++17", "--prec-div=false"]
     if registers is not None:
         options.append(f"--maxrregcount={registers}")

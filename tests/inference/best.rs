@@ -83,19 +83,22 @@ fn a_session_with_too_few_of_the_best_is_refused() {
 
 #[test]
 fn a_token_and_its_score_are_all_that_comes_back_from_a_gpu() {
-    // A program that plays a GPU is slow.
-    for path in models().into_iter().take(3) {
-        let [greedy, _, drawn] = samplings();
-        for sampling in [greedy, drawn] {
+    let [greedy, _, drawn] = samplings();
+    let samplings = [greedy, drawn];
+    for kind in gpu::kinds() {
+        // A program that plays a GPU is slow.
+        for (path, sampling) in
+            models().iter().take(3).flat_map(|path| samplings.iter().map(move |it| (path, it)))
+        {
             let n_best = sampling.n_best().unwrap();
             let n_tokens = 3;
-            let Some(session) = gpu::session(&path, Scored::Best(n_best)) else { return };
-            let (found, session) = answer(session, &sampling, n_tokens);
+            let session = gpu::session(kind, path, Scored::Best(n_best));
+            let (found, session) = answer(session, sampling, n_tokens);
             // The prompt is one replay, and the last token is not fed.
             let each = session.footprint().returned / n_tokens;
             assert!(each <= (8 * n_best).next_multiple_of(256) + 256, "{each} bytes");
-            let Some(session) = gpu::session(&path, Scored::Last) else { return };
-            assert_eq!(found, answer(session, &sampling, n_tokens).0, "{} {sampling:?}", path.display());
+            let session = gpu::session(kind, path, Scored::Last);
+            assert_eq!(found, answer(session, sampling, n_tokens).0, "{} {sampling:?}", path.display());
         }
     }
 }

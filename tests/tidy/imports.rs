@@ -25,6 +25,7 @@ const UNSAFE: &[&str] = &[
     "runtime/src/device/gpu/cuda.rs",
     "runtime/src/device/gpu/driver.rs",
     "runtime/src/device/gpu/heaps.rs",
+    "runtime/src/device/gpu/nvrtc.rs",
     "runtime/src/threads.rs",
     "runtime/src/weights/mapping.rs",
     "tests/allocations.rs",

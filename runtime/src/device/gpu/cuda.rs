@@ -1,38 +1,51 @@
 //! A GPU of NVIDIA, through its driver.
 //!
 //! In: what `replay.rs` asks for. Out: one graph launch for each replay, and one wait.
-//! CubeCL writes the sources, NVRTC compiles them, and the driver does the rest: memory, one stream, and the graph of
-//! a whole replay, captured when a plan is loaded. A graph names addresses that never move; what changes from replay
-//! to replay is copied to where its kernels read it. Grids are as large as any replay may need, because a workgroup
-//! without tasks does nothing.
+//! CubeCL writes the sources, NVRTC compiles them (`nvrtc.rs`), and the driver does the rest: memory, one stream, and
+//! the graph of a whole replay, captured when a plan is loaded. A graph names addresses that never move; what changes
+//! from replay to replay is copied to where its kernels read it. Grids are as large as any replay may need, because a
+//! workgroup without tasks does nothing.
 //! Where capture fails, launches are made one by one, and a note of that is kept.
 //! Nothing of this was ever run on a GPU by its tests; `docs/gpu.md` says what to do where one is.
 
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
+use std::ffi::{c_int, c_void};
 use std::fmt;
-use std::path::Path;
+use std::panic::resume_unwind;
+use std::ptr;
 use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{
-    CUdevice_attribute, CUfunction_attribute_enum, CUgraphInstantiate_flags, CUstreamCaptureMode,
+    CUdevice_attribute, CUevent_flags, CUfunction_attribute_enum, CUgraphInstantiate_flags, CUresult,
+    CUstreamCaptureMode, cuDriverGetVersion, is_culib_present,
 };
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
-    PushKernelArg,
+    CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError,
+    LaunchConfig, PushKernelArg,
 };
-use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
+use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use fusebox_compiler::schedule::arena;
 
-use crate::device::gpu::machine::Machine;
+use crate::device::gpu::machine::{Machine, clocked};
+use crate::device::gpu::nvrtc::Nvrtc;
 use crate::device::gpu::replay::Gpu;
 use crate::error::Error;
 
 /// Workgroups for each multiprocessor, at most: more than run at a time, so that all end together.
 const GROUPS_PER_UNIT: u32 = 16;
+/// The same for workgroups whose tiles lie in scratch memory: as many as run at a time where each takes much.
+const SCRATCH_GROUPS_PER_UNIT: u32 = 2;
+/// The first driver that says how far events are apart in the way of the headers of CUDA 13.
+const TELLS_TIMES: c_int = 12_080;
+/// How long it takes at most to ask for a launch and an event.
+const MOMENT: Duration = Duration::from_micros(10);
 /// Limits that are tried where the assembler would rather lay a register aside than lose a workgroup: a limit above
 /// what it would take makes it think again.
 const REGISTERS: [usize; 2] = [64, 96];
@@ -40,12 +53,8 @@ const REGISTERS: [usize; 2] = [64, 96];
 const LOCAL_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
 /// Shared memory that has to be asked for.
 const COMMON_SHARED_BYTES: usize = 48 << 10;
-/// Where a value in a buffer of many starts.
-const ALIGNMENT: usize = 256;
-/// Where the headers of the toolkit lie.
-const INCLUDES: [&str; 2] = ["/usr/local/cuda/include", "/usr/include"];
-/// Those that sources name.
-const HEADERS: [&str; 3] = ["cuda_fp16.h", "cuda_bf16.h", "mma.h"];
+/// Where a value in a buffer of many starts: nothing loads more than sixteen bytes at once.
+const ALIGNMENT: usize = arena::ALIGNMENT;
 
 /// A GPU of NVIDIA, as a device.
 pub type CudaDevice = Gpu<Cuda>;
@@ -54,7 +63,10 @@ pub type CudaDevice = Gpu<Cuda>;
 pub struct Cuda {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
+    driver_version: c_int,
+    nvrtc: Nvrtc,
     name: String,
+    architecture: String,
     n_units: u32,
     is_precise: bool,
     /// Why launches are made one by one, if they are.
@@ -76,7 +88,7 @@ pub struct Function {
     shared_bytes: u32,
 }
 
-/// A function with an address for each binding.
+/// A function with an address for each binding, in memory that whoever has this keeps.
 pub struct Launch {
     function: CudaFunction,
     config: LaunchConfig,
@@ -84,24 +96,38 @@ pub struct Launch {
 }
 
 /// What is missing to run anything on a GPU of NVIDIA.
-pub fn missing() -> Option<&'static str> {
-    // SAFETY: loading the library of a driver runs what its vendor runs when it is loaded, and nothing else.
-    let has_driver = unsafe { cudarc::driver::sys::is_culib_present() };
-    // SAFETY: as above, of the compiler that comes with the toolkit.
-    let has_compiler = unsafe { cudarc::nvrtc::sys::is_culib_present() };
-    match (has_driver, has_compiler) {
-        (false, _) => Some("no NVIDIA driver was found"),
-        (true, false) => Some("an NVIDIA driver is there, but not libnvrtc of the CUDA toolkit"),
-        (true, true) if !has_headers() => {
-            Some("an NVIDIA driver and libnvrtc are there, but not the headers of the CUDA toolkit")
-        }
-        (true, true) => None,
-    }
+pub fn missing() -> Option<String> {
+    compiler().err()
 }
 
-/// Whether the headers that sources name lie where they are looked for.
-fn has_headers() -> bool {
-    INCLUDES.iter().any(|folder| HEADERS.iter().all(|header| Path::new(folder).join(header).is_file()))
+/// The first GPU of NVIDIA, and the versions of what drives it.
+///
+/// # Errors
+/// Where something is missing, or the driver refuses.
+pub fn described() -> Result<String, Error> {
+    let cuda = Cuda::open(false)?;
+    Ok(format!("{}, {}", cuda.name, cuda.versions()))
+}
+
+/// Thousand times the major and ten times the minor number of the newest CUDA that the driver knows.
+fn driver_version() -> Result<c_int, Error> {
+    let mut version = 0;
+    // SAFETY: the address is that of a number of this type.
+    unsafe { cuDriverGetVersion(&raw mut version) }.result().map_err(driver)?;
+    Ok(version)
+}
+
+/// The compiler, where there is a GPU as well, or what is missing.
+fn compiler() -> Result<Nvrtc, String> {
+    // SAFETY: loading the library of a driver runs what its vendor runs when it is loaded, and nothing else.
+    if !unsafe { is_culib_present() } {
+        return Err("no NVIDIA driver was found".to_owned());
+    }
+    match CudaContext::device_count() {
+        Err(fault) => Err(format!("the NVIDIA driver gives no GPU: {fault}")),
+        Ok(0) => Err("the NVIDIA driver gives no GPU".to_owned()),
+        Ok(_) => Nvrtc::found().map_err(|missing| format!("an NVIDIA driver is there, but {missing}")),
+    }
 }
 
 impl Cuda {
@@ -110,11 +136,8 @@ impl Cuda {
     /// # Errors
     /// Where something is missing, or the driver refuses.
     pub fn open(is_precise: bool) -> Result<Self, Error> {
-        if let Some(missing) = missing() {
-            return Err(
-                CompilerError::Unsupported { what: missing.to_owned(), target: "cuda".to_owned() }.into()
-            );
-        }
+        let nvrtc =
+            compiler().map_err(|what| CompilerError::Unsupported { what, target: "cuda".to_owned() })?;
         let context = CudaContext::new(0).map_err(driver)?;
         // SAFETY: there is one stream only, so whatever uses memory does so in the order of that stream, and memory is
         // given back behind everything that was asked of the stream before.
@@ -123,25 +146,53 @@ impl Cuda {
         let units = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let n_units = context.attribute(units).map_err(driver)?;
         let name = context.name().map_err(driver)?;
-        Ok(Self { name, n_units: n_units.unsigned_abs(), context, stream, is_precise, note: None })
+        let driver_version = driver_version()?;
+        let (major, minor) = context.compute_capability().map_err(driver)?;
+        let architecture = format!("sm_{major}{minor}");
+        let n_units = n_units.unsigned_abs();
+        Ok(Self {
+            context,
+            stream,
+            driver_version,
+            nvrtc,
+            name,
+            architecture,
+            n_units,
+            is_precise,
+            note: None,
+        })
+    }
+
+    /// The versions of what drives it.
+    fn versions(&self) -> String {
+        let (of_driver, behind_point) = (self.driver_version / 1000, self.driver_version % 1000 / 10);
+        let (major, minor) = self.nvrtc.version;
+        format!("a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}")
     }
 
     /// A source for the GPU that is there, with at most so many registers a thread.
     fn compiled(&self, code: &Code, most_registers: Option<usize>) -> Result<CudaFunction, Error> {
-        let (major, minor) = self.context.compute_capability().map_err(driver)?;
-        let include_paths = INCLUDES.into_iter().filter(|path| Path::new(path).is_dir()).map(str::to_owned);
-        let options = CompileOptions {
-            options: vec![format!("--gpu-architecture=compute_{major}{minor}"), "--std=c++17".to_owned()],
-            // A quotient within two units in the last place needs no call.
-            prec_div: Some(false),
-            maxrregcount: most_registers,
-            include_paths: include_paths.collect(),
-            ..CompileOptions::default()
-        };
-        let made = compile_ptx_with_opts(&code.source, options);
-        let made = made.map_err(|fault| refused_by_driver(&code.kernel.name, &format!("{fault:?}")))?;
-        let module = self.context.load_module(made).map_err(driver)?;
+        let made = self.nvrtc.compiled(&code.source, &self.architecture, most_registers);
+        let made = made.map_err(|words| refused_by_driver(&code.kernel.name, &words))?;
+        let module = self.context.load_module(Ptx::from_binary(made));
+        let module = module.map_err(|fault| refused_by_driver(&self.versions(), &fault))?;
         module.load_function(ENTRY).map_err(driver)
+    }
+
+    /// The best that was found for a source.
+    fn function(&self, code: &Code) -> Result<Function, Error> {
+        let mut function = self.compiled(code, None)?;
+        for most in REGISTERS {
+            if function.get_attribute(LOCAL_BYTES).map_err(driver)? == 0 {
+                break;
+            }
+            function = self.compiled(code, Some(most))?;
+        }
+        if code.shared_bytes > COMMON_SHARED_BYTES {
+            let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            function.set_attribute(attribute, code.shared_bytes as i32).map_err(driver)?;
+        }
+        Ok(Function { function, shared_bytes: code.shared_bytes as u32 })
     }
 
     fn start(&self, launch: &Launch) -> Result<(), DriverError> {
@@ -150,8 +201,9 @@ impl Cuda {
             builder.arg(address);
         }
         // SAFETY: the function was made of a kernel that verifies and takes one address for each of its bindings. At
-        // each lie the bytes of the parameter's largest shape, which live as long as the device. The plan verifies:
-        // what a step writes it reads only where that is proven harmless, and steps follow each other on one stream.
+        // each lie the bytes of the parameter's largest shape, in memory that is kept along with the launch. The plan
+        // verifies: what a step writes it reads only where that is proven harmless, and steps follow each other on one
+        // stream.
         unsafe { builder.launch(launch.config) }.map(|_| ())
     }
 
@@ -165,6 +217,16 @@ impl Cuda {
         let ended = self.stream.end_capture(flags).map_err(|fault| fault.to_string());
         launched.map_err(|fault| fault.to_string())?;
         ended?.ok_or_else(|| "the driver gave no graph".to_owned())
+    }
+
+    /// Lets the device do nothing for so long, so that it need not wait for what is asked for meanwhile.
+    fn pause(&self, time: Duration) -> Result<(), DriverError> {
+        unsafe extern "C" fn sleep(n_micros: *mut c_void) {
+            thread::sleep(Duration::from_micros(n_micros.addr() as u64));
+        }
+        let n_micros = ptr::without_provenance_mut(time.as_micros() as usize);
+        // SAFETY: the stream is this machine's, and what is called reads no memory at the number that it is given.
+        unsafe { result::stream::launch_host_function(self.stream.cu_stream(), sleep, n_micros) }
     }
 
     fn wait(&self) -> Result<(), Error> {
@@ -198,6 +260,10 @@ impl Machine for Cuda {
         GROUPS_PER_UNIT * self.n_units
     }
 
+    fn most_groups_with_scratch(&self) -> u32 {
+        SCRATCH_GROUPS_PER_UNIT * self.n_units
+    }
+
     fn size(&self) -> Option<usize> {
         self.context.mem_get_info().ok().map(|(_, all)| all)
     }
@@ -208,11 +274,11 @@ impl Machine for Cuda {
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<Memory, Error> {
         let needed = bytes.next_multiple_of(16).max(16);
-        let whole = self.stream.alloc_zeros(needed).map_err(|_| Error::Memory {
-            what: what.to_owned(),
-            device: self.name.clone(),
-            needed,
-            free: self.free(),
+        let whole = self.stream.alloc_zeros(needed).map_err(|fault| {
+            if fault.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                return driver(fault);
+            }
+            Error::Memory { what: what.to_owned(), device: self.name.clone(), needed, free: self.free() }
         })?;
         let address = whole.device_ptr(&self.stream).0;
         Ok(Memory { _whole: Arc::new(whole), address, bytes })
@@ -231,19 +297,16 @@ impl Machine for Cuda {
         unsafe { result::memcpy_htod_async(to.address, &bytes[..n_bytes], stream) }.map_err(driver)
     }
 
-    fn function(&self, code: &Code) -> Result<Function, Error> {
-        let mut function = self.compiled(code, None)?;
-        for most in REGISTERS {
-            if function.get_attribute(LOCAL_BYTES).map_err(driver)? == 0 {
-                break;
-            }
-            function = self.compiled(code, Some(most))?;
-        }
-        if code.shared_bytes > COMMON_SHARED_BYTES {
-            let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            function.set_attribute(attribute, code.shared_bytes as i32).map_err(driver)?;
-        }
-        Ok(Function { function, shared_bytes: code.shared_bytes as u32 })
+    fn functions(&self, codes: &[&Code]) -> Result<Vec<Function>, Error> {
+        let n_threads = thread::available_parallelism().map_or(1, usize::from);
+        let each = |codes: &[&Code]| codes.iter().map(|code| self.function(code)).collect();
+        let made: Vec<Result<Vec<Function>, Error>> = thread::scope(|scope| {
+            let shares = codes.chunks(codes.len().div_ceil(n_threads).max(1));
+            let threads: Vec<_> = shares.map(|share| scope.spawn(move || each(share))).collect();
+            let joined = threads.into_iter().map(ScopedJoinHandle::join);
+            joined.map(|made| made.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        });
+        Ok(made.into_iter().collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect())
     }
 
     fn launch(&self, function: &Function, pieces: &[Memory], most_groups: u32) -> Result<Launch, Error> {
@@ -287,6 +350,24 @@ impl Machine for Cuda {
     fn run_one(&self, launch: &Launch, _: u32) -> Result<(), Error> {
         self.start(launch).map_err(driver)?;
         self.wait()
+    }
+
+    fn times(&self, launches: &[Launch], n_groups: &[u32]) -> Result<Vec<Duration>, Error> {
+        if self.driver_version < TELLS_TIMES {
+            return clocked(self, launches, n_groups);
+        }
+        let event = |_| self.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let events: Result<Vec<CudaEvent>, DriverError> = (0..=launches.len()).map(event).collect();
+        let events = events.map_err(driver)?;
+        self.pause(MOMENT * launches.len() as u32).map_err(driver)?;
+        events[0].record(&self.stream).map_err(driver)?;
+        for (launch, event) in launches.iter().zip(&events[1..]) {
+            self.start(launch).map_err(driver)?;
+            event.record(&self.stream).map_err(driver)?;
+        }
+        let between = |pair: &[CudaEvent]| pair[0].elapsed_ms(&pair[1]).map_err(driver);
+        let time = |pair| Ok(Duration::from_secs_f32(between(pair)?.max(0.0) / 1e3));
+        events.windows(2).map(time).collect()
     }
 
     fn read(&self, _: &Option<CudaGraph>, from: &Memory, to: &mut [u8]) -> Result<(), Error> {

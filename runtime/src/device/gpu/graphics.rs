@@ -14,6 +14,9 @@ use crate::device::gpu::machine::Machine;
 use crate::device::gpu::replay::Gpu;
 use crate::error::Error;
 
+/// Workgroups whose tiles lie in scratch memory, at most: how many run at a time is not told.
+const SCRATCH_GROUPS: u32 = 64;
+
 /// A GPU that Vulkan or Metal drives, as a device.
 pub type GraphicsDevice = Gpu<Driver>;
 
@@ -68,6 +71,10 @@ impl Machine for Driver {
         self.most_groups_of_a_dispatch()
     }
 
+    fn most_groups_with_scratch(&self) -> u32 {
+        SCRATCH_GROUPS
+    }
+
     fn size(&self) -> Option<usize> {
         self.size_and_free()[0]
     }
@@ -89,8 +96,8 @@ impl Machine for Driver {
         self.fill(to.piece(), bytes)
     }
 
-    fn function(&self, code: &Code) -> Result<Arc<Pipeline>, Error> {
-        self.pipeline(code).map(Arc::new)
+    fn functions(&self, codes: &[&Code]) -> Result<Vec<Arc<Pipeline>>, Error> {
+        codes.iter().map(|code| self.pipeline(code).map(Arc::new)).collect()
     }
 
     fn launch(&self, function: &Arc<Pipeline>, pieces: &[Region], _: u32) -> Result<Launch, Error> {

@@ -4,6 +4,8 @@
 //! for. Which memory, and how much of it, is `replay.rs`'s to decide.
 //! There is one line of work: whatever is asked for sees all that was asked for before.
 
+use std::time::{Duration, Instant};
+
 use fusebox_compiler::codegen::gpu::Code;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
 
@@ -15,7 +17,7 @@ pub trait Machine {
     type Memory: Clone;
     /// Code that was compiled.
     type Function;
-    /// Code with all that it is given.
+    /// Code with all that it is given, which whoever has this keeps.
     type Launch;
     /// What launches that always follow each other need besides.
     type Sequence;
@@ -31,6 +33,9 @@ pub trait Machine {
 
     /// The most workgroups of a launch that are of use.
     fn most_groups(&self) -> u32;
+
+    /// The same where tiles lie in scratch memory, of which each workgroup has a piece of its own.
+    fn most_groups_with_scratch(&self) -> u32;
 
     /// Bytes of its memory, where that is known.
     fn size(&self) -> Option<usize>;
@@ -53,11 +58,11 @@ pub trait Machine {
     /// Where the driver refuses.
     fn write(&self, to: &Self::Memory, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Compiles a source.
+    /// Compiles sources; the functions are in the same order.
     ///
     /// # Errors
     /// Where the driver refuses.
-    fn function(&self, code: &Code) -> Result<Self::Function, Error>;
+    fn functions(&self, codes: &[&Code]) -> Result<Vec<Self::Function>, Error>;
 
     /// Code with a piece for each of its bindings; it is never launched with more workgroups than `most_groups`.
     ///
@@ -95,9 +100,31 @@ pub trait Machine {
     /// Where the driver refuses.
     fn run_one(&self, launch: &Self::Launch, n_groups: u32) -> Result<(), Error>;
 
+    /// Does all launches of a sequence, each with so many workgroups, and says how long each took.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    fn times(&self, launches: &[Self::Launch], n_groups: &[u32]) -> Result<Vec<Duration>, Error> {
+        clocked(self, launches, n_groups)
+    }
+
     /// Copies a piece of no more bytes than the sequence leaves behind.
     ///
     /// # Errors
     /// Where the driver refuses.
     fn read(&self, sequence: &Self::Sequence, from: &Self::Memory, to: &mut [u8]) -> Result<(), Error>;
+}
+
+/// How long launches take by the clock of this process, which includes the way there and back.
+pub(super) fn clocked<M: Machine + ?Sized>(
+    machine: &M,
+    launches: &[M::Launch],
+    n_groups: &[u32],
+) -> Result<Vec<Duration>, Error> {
+    let time = |(launch, n): (&M::Launch, &u32)| {
+        let start = Instant::now();
+        machine.run_one(launch, *n)?;
+        Ok(start.elapsed())
+    };
+    launches.iter().zip(n_groups).map(time).collect()
 }

@@ -4,7 +4,7 @@
 //! is decided here, so that a step of many kernels is one submission and allocates nothing on the device.
 //! `machine.rs` says what one kind of GPU has to do, `replay.rs` makes a device of it, `holdings.rs` keeps its memory,
 //! and `numbers.rs` the values of symbols. `driver.rs` talks to Vulkan and Metal through wgpu, for `graphics.rs`, and
-//! `heaps.rs` asks how much memory there is; `cuda.rs` is a GPU of NVIDIA.
+//! `heaps.rs` asks how much memory there is; `cuda.rs` is a GPU of NVIDIA, and `nvrtc.rs` its compiler.
 
 pub mod cuda;
 pub mod driver;
@@ -14,4 +14,5 @@ mod heaps;
 pub mod holdings;
 pub mod machine;
 mod numbers;
+mod nvrtc;
 pub mod replay;

@@ -2,14 +2,14 @@
 //!
 //! In: plans. Out: replays: all that changes from one to the next is written at once, all launches are one submission
 //! or graph, and all that comes back is read at once, behind one wait.
-//! Bindings are made when a plan is loaded. The values of symbols are the only thing of a replay besides its inputs
-//! that the device is told, so a program serves every position of a text; both lie in one buffer, the entry. Outputs
-//! lie in another, the exit.
+//! Bindings are made when a plan is loaded, and a program keeps the memory that they name. The values of symbols are
+//! the only thing of a replay besides its inputs that the device is told, so a program serves every position of a text;
+//! both lie in one buffer, the entry. Outputs lie in another, the exit.
 //! Nothing here knows which GPU it is: `machine.rs` says what that has to do.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fusebox_compiler::codegen::check_symbols;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
@@ -20,6 +20,7 @@ use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::kernel::ParamId;
 use fusebox_compiler::schedule::{BufferId, KernelId, Place, Plan, arena, verify};
 use fusebox_compiler::tensor::sym::Symbol;
+use indexmap::IndexMap;
 
 use crate::buffer::Buffer;
 use crate::device::gpu::holdings::{Holdings, Tell};
@@ -28,26 +29,29 @@ use crate::device::gpu::numbers::Numbers;
 use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
 
-/// Workgroups of a launch whose tiles lie in scratch memory: each has a piece of its own.
-const SCRATCH_GROUPS: usize = 64;
-
 /// A GPU.
 pub struct Gpu<M: Machine> {
-    machine: M,
-    holdings: Holdings<M::Memory>,
+    // Programs go before what they are made of.
     programs: List<ProgramId, Program<M>>,
+    /// What sources were compiled to, by source and bytes of shared memory.
+    functions: IndexMap<(String, usize), M::Function>,
+    holdings: Holdings<M::Memory>,
+    machine: M,
 }
 
 /// A plan that was taken in.
 struct Program<M: Machine> {
+    // What is made of something goes before it: the sequence, its launches, their memory.
+    sequence: M::Sequence,
+    launches: Vec<M::Launch>,
+    /// What launches were given: a launch need not keep it.
+    _pieces: Vec<M::Memory>,
     symbols: Vec<Symbol>,
     kernels: List<KernelId, Ready>,
     /// The kernel of each launch.
     steps: Vec<KernelId>,
-    launches: Vec<M::Launch>,
     /// Workgroups of each launch in this replay.
     n_groups: Vec<u32>,
-    sequence: M::Sequence,
     entry: Mailbox<M::Memory>,
     exit: Mailbox<M::Memory>,
 }
@@ -85,7 +89,8 @@ impl<M: Machine> Gpu<M> {
     /// A device that holds at most so many bytes, or as many as it has, and tells how far weights were handed over.
     pub fn new(machine: M, limit: Option<usize>, tell: Tell) -> Self {
         let limit = limit.or_else(|| machine.size());
-        Self { machine, holdings: Holdings::new(limit, tell), programs: List::default() }
+        let holdings = Holdings::new(limit, tell);
+        Self { programs: List::default(), functions: IndexMap::new(), holdings, machine }
     }
 
     /// What it compiles.
@@ -111,17 +116,29 @@ impl<M: Machine> Gpu<M> {
                 Binding::Param(id) => lent(machine, &buffers[idx_of(*id, code)])?,
                 Binding::Symbols | Binding::Lengths => lent(machine, &numbers)?,
                 Binding::Scratch => {
-                    machine.allocate("scratch memory", code.scratch_bytes * SCRATCH_GROUPS)?
+                    let n_pieces = machine.most_groups_with_scratch() as usize;
+                    machine.allocate("scratch memory", code.scratch_bytes * n_pieces)?
                 }
             });
         }
-        let launch = machine.launch(&machine.function(code)?, &pieces, n_groups)?;
+        let functions = machine.functions(&[code])?;
+        let launch = machine.launch(&functions[0], &pieces, n_groups)?;
         machine.run_one(&launch, n_groups)?;
         let most = buffers.iter().map(Vec::len).max().unwrap_or(0);
         let sequence = machine.sequence(&[], most)?;
         for (buffer, piece) in buffers.iter_mut().zip(&pieces) {
             machine.read(&sequence, piece, buffer)?;
         }
+        Ok(())
+    }
+
+    /// Compiles those of a plan's sources that no earlier plan had.
+    fn compile_new(&mut self, codes: &[Code]) -> Result<(), Error> {
+        let missing = codes.iter().map(|code| (key(code), code));
+        let missing: IndexMap<_, _> = missing.filter(|(key, _)| !self.functions.contains_key(key)).collect();
+        let codes: Vec<&Code> = missing.values().copied().collect();
+        let made = self.machine.functions(&codes)?;
+        self.functions.extend(missing.into_keys().zip(made));
         Ok(())
     }
 
@@ -175,9 +192,15 @@ impl<M: Machine> Gpu<M> {
     }
 }
 
+/// What functions are kept by.
+fn key(code: &Code) -> (String, usize) {
+    (code.source.clone(), code.shared_bytes)
+}
+
 /// Workgroups of a launch of so many tasks.
 fn n_groups(machine: &impl Machine, code: &Code, n_tasks: i64) -> u32 {
-    let most = if code.scratch_bytes > 0 { SCRATCH_GROUPS as u32 } else { machine.most_groups() };
+    let most =
+        if code.scratch_bytes > 0 { machine.most_groups_with_scratch() } else { machine.most_groups() };
     u32::try_from(n_tasks).unwrap_or(most).min(most)
 }
 
@@ -210,8 +233,7 @@ impl<M: Machine> Device for Gpu<M> {
         let dialect = self.machine.dialect();
         let codes = plan.kernels.values().map(|kernel| compile(kernel, dialect));
         let codes = codes.collect::<Result<Vec<Code>, CompilerError>>()?;
-        let functions = codes.iter().map(|code| self.machine.function(code));
-        let functions = functions.collect::<Result<List<KernelId, M::Function>, Error>>()?;
+        self.compile_new(&codes)?;
         let alignment = self.machine.alignment();
         let (numbers, n_bytes) = Numbers::placed(plan, &codes, alignment);
         let mut entry = Layout { alignment, n_bytes, places: Vec::new() };
@@ -224,7 +246,8 @@ impl<M: Machine> Device for Gpu<M> {
             }
         }
         let arena_bytes = plan.arena_bytes.next_multiple_of(alignment);
-        let scratch_bytes = SCRATCH_GROUPS * codes.iter().map(|code| code.scratch_bytes).max().unwrap_or(0);
+        let n_pieces = self.machine.most_groups_with_scratch() as usize;
+        let scratch_bytes = n_pieces * codes.iter().map(|code| code.scratch_bytes).max().unwrap_or(0);
         let n_shared = arena_bytes + scratch_bytes;
         self.holdings.check(&self.machine, plan, self.holdings.missing(n_shared))?;
         let shared = self.holdings.shared(&self.machine, n_shared)?;
@@ -235,7 +258,7 @@ impl<M: Machine> Device for Gpu<M> {
         self.holdings.footprint.n_emitted += codes.len();
         let ready = |(code, numbers)| Ready { code, numbers };
         let kernels: List<KernelId, Ready> = codes.into_iter().zip(numbers).map(ready).collect();
-        let mut launches = Vec::new();
+        let (mut launches, mut kept) = (Vec::new(), Vec::new());
         for step in &plan.steps {
             let Ready { code, numbers } = &kernels[step.kernel];
             let piece = |binding: &Binding| match binding {
@@ -250,7 +273,8 @@ impl<M: Machine> Device for Gpu<M> {
             };
             let pieces: Vec<M::Memory> = code.bindings.iter().map(piece).collect();
             let most = n_groups(&self.machine, code, code.n_tasks(&|symbol| symbol.max));
-            launches.push(self.machine.launch(&functions[step.kernel], &pieces, most)?);
+            launches.push(self.machine.launch(&self.functions[&key(code)], &pieces, most)?);
+            kept.extend(pieces);
         }
         let sequence = self.machine.sequence(&launches, exit.n_bytes)?;
         let mailbox = |layout: Layout, there| {
@@ -261,8 +285,9 @@ impl<M: Machine> Device for Gpu<M> {
             kernels,
             steps: plan.steps.iter().map(|step| step.kernel).collect(),
             n_groups: vec![0; launches.len()],
-            launches,
             sequence,
+            launches,
+            _pieces: kept,
             entry: mailbox(entry, entered)?,
             exit: mailbox(exit, left)?,
         }))
@@ -284,12 +309,7 @@ impl<M: Machine> Device for Gpu<M> {
     fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error> {
         self.enter(program, symbols)?;
         let Program { sequence, launches, n_groups, exit, .. } = &mut self.programs[program];
-        let mut times = Vec::with_capacity(launches.len());
-        for (launch, n) in launches.iter().zip(n_groups) {
-            let start = Instant::now();
-            self.machine.run_one(launch, *n)?;
-            times.push(start.elapsed());
-        }
+        let times = self.machine.times(launches, n_groups)?;
         self.machine.read(sequence, &exit.there, exit.here.bytes_mut())?;
         Ok(times)
     }
@@ -303,3 +323,6 @@ impl<M: Machine> Device for Gpu<M> {
         self.holdings.footprint
     }
 }
+
+#[cfg(test)]
+mod tests;

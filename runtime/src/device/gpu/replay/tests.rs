@@ -1,0 +1,162 @@
+//! A GPU on a machine that computes nothing and knows which of its memory is still kept.
+//!
+//! In: plans. Out: what the machine was asked for, and an error where a launch finds its memory gone.
+
+use std::cell::Cell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use fusebox_compiler::codegen::gpu::dialect::Language;
+use fusebox_compiler::graph::parse::parse;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::pipeline::compile;
+use fusebox_compiler::target::Target;
+
+use super::*;
+use crate::device::gpu::holdings::silent;
+
+/// Something lies in between, and something comes with the plan.
+const GRAPH: &str = "
+%0 = input x : f32[t:2, d:2]
+%1 = exp %0
+%2 = barrier %1
+%3 = table d [1.0, 2.0]
+%4 = mul %2 %3
+output y = %4
+";
+
+/// A machine whose memory may start at multiples of this, and how many sources it has compiled.
+struct Fake(usize, Rc<Cell<usize>>);
+
+impl Fake {
+    fn new(alignment: usize) -> Self {
+        Self(alignment, Rc::default())
+    }
+}
+
+impl Machine for Fake {
+    type Memory = Rc<()>;
+    type Function = ();
+    /// Names its memory, and does not keep it.
+    type Launch = Vec<Weak<()>>;
+    type Sequence = ();
+
+    fn describe(&self) -> String {
+        "a fake".to_owned()
+    }
+
+    fn dialect(&self) -> Dialect {
+        Language::Cuda.into()
+    }
+
+    fn alignment(&self) -> usize {
+        self.0
+    }
+
+    fn most_groups(&self) -> u32 {
+        16
+    }
+
+    fn most_groups_with_scratch(&self) -> u32 {
+        4
+    }
+
+    fn size(&self) -> Option<usize> {
+        None
+    }
+
+    fn free(&self) -> Option<usize> {
+        None
+    }
+
+    fn allocate(&self, _: &str, _: usize) -> Result<Rc<()>, Error> {
+        Ok(Rc::new(()))
+    }
+
+    fn piece(&self, of: &Rc<()>, _: usize, _: usize) -> Rc<()> {
+        Rc::clone(of)
+    }
+
+    fn write(&self, _: &Rc<()>, _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn functions(&self, codes: &[&Code]) -> Result<Vec<()>, Error> {
+        self.1.update(|n| n + codes.len());
+        Ok(vec![(); codes.len()])
+    }
+
+    fn launch(&self, (): &(), pieces: &[Rc<()>], _: u32) -> Result<Vec<Weak<()>>, Error> {
+        Ok(pieces.iter().map(Rc::downgrade).collect())
+    }
+
+    fn sequence(&mut self, _: &[Vec<Weak<()>>], _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        (): &(),
+        launches: &[Vec<Weak<()>>],
+        _: &[u32],
+        _: (&Rc<()>, &mut [u8]),
+    ) -> Result<(), Error> {
+        launches.iter().try_for_each(|launch| self.run_one(launch, 1))
+    }
+
+    fn run_one(&self, launch: &Vec<Weak<()>>, _: u32) -> Result<(), Error> {
+        let n_gone = launch.iter().filter(|piece| piece.strong_count() == 0).count();
+        if n_gone == 0 {
+            return Ok(());
+        }
+        let what = format!("{n_gone} pieces of memory are gone");
+        Err(CompilerError::Unsupported { what, target: "fake".to_owned() }.into())
+    }
+
+    fn read(&self, (): &(), _: &Rc<()>, _: &mut [u8]) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+struct Nothing;
+
+impl Weights for Nothing {
+    fn bytes(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+fn weights() -> Arc<dyn Weights> {
+    Arc::new(Nothing)
+}
+
+fn plan() -> Plan {
+    let options = Options::for_target(Target::named("cuda-sm90").unwrap());
+    let plan = compile(&parse(GRAPH).unwrap(), &options).unwrap().plan;
+    let has = |wanted: fn(&Place) -> bool| plan.buffers.values().any(|slot| wanted(&slot.place));
+    assert!(has(|place| matches!(place, Place::Arena { .. })), "{plan}");
+    assert!(has(|place| matches!(place, Place::Constant(_))), "{plan}");
+    plan
+}
+
+#[test]
+fn a_program_keeps_the_memory_of_its_launches() {
+    for alignment in [arena::ALIGNMENT, 4 * arena::ALIGNMENT] {
+        let mut device = Gpu::new(Fake::new(alignment), None, silent());
+        let program = device.load(&plan(), &weights()).unwrap();
+        device.replay(program, &[]).unwrap();
+        device.profile(program, &[]).unwrap();
+    }
+}
+
+#[test]
+fn a_source_is_compiled_once() {
+    let machine = Fake::new(arena::ALIGNMENT);
+    let n_compiled = Rc::clone(&machine.1);
+    let mut device = Gpu::new(machine, None, silent());
+    let plan = plan();
+    device.load(&plan, &weights()).unwrap();
+    assert_eq!(n_compiled.get(), plan.kernels.len());
+    device.load(&plan, &weights()).unwrap();
+    assert_eq!(n_compiled.get(), plan.kernels.len());
+}
