@@ -5,6 +5,8 @@
 //! bits of what is not a number are free. Faster forms may be off by what `tolerance` argues, at every level that this
 //! processor has. The tasks run all at once, and again in pieces, the last piece first.
 
+use std::slice;
+
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::{Bytes, Code};
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
@@ -34,7 +36,7 @@ fn compiled_at(run: &Interpreted<'_>, level: Level, numbers: Numbers) -> Result<
     let symbols: Vec<i64> = code.symbols().iter().map(|symbol| run.symbols[&symbol.name]).collect();
     let n_tasks = code.n_tasks(&symbols).map_err(|error| error.to_string())?;
     let (third, half) = (n_tasks / 3, n_tasks / 2);
-    for pieces in [vec![0..n_tasks], vec![half..n_tasks, third..half, 0..third]] {
+    for pieces in [slice::from_ref(&(0..n_tasks)), &[half..n_tasks, third..half, 0..third]] {
         let mut memory: Vec<Vec<u8>> =
             (run.kernel.params.values().zip(run.before.0.values()).zip(&run.stored))
                 .map(|((param, before), stored)| {
@@ -43,7 +45,7 @@ fn compiled_at(run: &Interpreted<'_>, level: Level, numbers: Numbers) -> Result<
                 .collect();
         let mut scratch = vec![0xa5; code.scratch_bytes()];
         let mut buffers = borrowed(&code, &mut memory);
-        code.run(&pieces, &mut buffers, &symbols, &mut scratch).map_err(|error| error.to_string())?;
+        code.run(pieces, &mut buffers, &symbols, &mut scratch).map_err(|error| error.to_string())?;
         same(run, &memory, numbers)?;
     }
     Ok(())

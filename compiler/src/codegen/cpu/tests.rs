@@ -175,7 +175,7 @@ fn every_half_precision_number_is_decoded() {
              write @2 z : {format}[d:65536]\npart\n  var d0 in 0..65536\n  grid d0\n  @1[d0] = @0[d0]\n  \
              @2[d0] = @0[d0]\n"
         );
-        check(&text, &[], std::slice::from_ref(&bits), 65536);
+        check(&text, &[], slice::from_ref(&bits), 65536);
     }
 }
 
@@ -273,11 +273,11 @@ fn functions_in_lanes_take_the_same_edges() {
 fn every_half_precision_number_is_converted_in_lanes() {
     let bits: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     for format in ["f16", "bf16"] {
-        check(&lanes("f32", format, 65536, "@0[a0]"), &[], std::slice::from_ref(&bits), 1);
+        check(&lanes("f32", format, 65536, "@0[a0]"), &[], slice::from_ref(&bits), 1);
         // Halfway to the next number, which goes to even, and a little to either side.
         for more in ["1.0", "1.00048828125", "1.0004884", "1.0004882", "1.00390625", "1.003907", "1.003906"] {
             let value = format!("mul(@0[a0], {more})");
-            check_by(same, &lanes(format, format, 65536, &value), &[], std::slice::from_ref(&bits), 1);
+            check_by(same, &lanes(format, format, 65536, &value), &[], slice::from_ref(&bits), 1);
         }
     }
 }

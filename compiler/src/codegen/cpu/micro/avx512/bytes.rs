@@ -178,6 +178,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
     /// Gives the unit of tiles a group, scales the sums of another, and asks for a piece of the rows to come.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+    #[expect(clippy::large_types_passed_by_value, reason = "they stay in registers")]
     fn step<const ODD: usize>(
         &self,
         unit: &Bytes,
