@@ -322,7 +322,7 @@ fn as_json(all: &[Measured]) -> String {
             "tok_s": each(&|own| measured.rate(own)),
             "ms": each(&|own| 1e3 * own.seconds),
             "gb_s": each(&|own| measured.moved(own) / 1e9),
-            "share": bandwidth.map(|most| each(&|own| measured.moved(own) / most.max(1.0))),
+            "share": bandwidth.map(|most| each(&|own| machine::share(measured.moved(own), most))),
             "bandwidth_gb_s": bandwidth.map(|most| most / 1e9),
             "hash": repeats.iter().map(|own| format!("{:016x}", own.hash)).collect::<Vec<_>>(),
         })
@@ -338,7 +338,7 @@ fn as_csv(all: &[Measured]) -> String {
         for (repeat, own) in repeats.iter().enumerate() {
             let (rate, ms, moved) = (measured.rate(own), 1e3 * own.seconds, measured.moved(own));
             let rest = format!("{n_threads},{repeat},{rate},{ms}");
-            let share = bandwidth.map_or_else(String::new, |most| (moved / most.max(1.0)).to_string());
+            let share = bandwidth.map_or_else(String::new, |most| machine::share(moved, most).to_string());
             let gb_s = moved / 1e9;
             let _ = writeln!(
                 text,

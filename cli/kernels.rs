@@ -219,5 +219,5 @@ fn speed(moved: f64, seconds: f64, bandwidth: Option<f64>) -> [String; 3] {
 
 /// A share of the most that memory gives, where that is known.
 pub(crate) fn percent(rate: f64, bandwidth: Option<f64>) -> String {
-    bandwidth.map_or_else(|| "-".to_owned(), |most| format!("{:.0} %", 100.0 * rate / most.max(1.0)))
+    bandwidth.map_or_else(|| "-".to_owned(), |most| format!("{:.0} %", 100.0 * machine::share(rate, most)))
 }

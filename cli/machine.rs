@@ -57,6 +57,11 @@ pub(crate) fn bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
     Language::of(target).is_none().then(|| all_read(n_threads))
 }
 
+/// The share of the most that memory gives.
+pub(crate) fn share(rate: f64, most: f64) -> f64 {
+    rate / most.max(1.0)
+}
+
 fn all_read(n_threads: usize) -> f64 {
     let n_threads = n_threads.max(1);
     let (n_words, begin) = (N_BYTES / 8 / n_threads, &Barrier::new(n_threads));

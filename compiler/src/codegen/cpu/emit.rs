@@ -42,21 +42,14 @@ pub(super) fn signature(convention: CallConv) -> Signature {
     signature
 }
 
-/// Bytes of scratch memory that the tiles of a part take, and vectors that its products round.
-pub(super) fn scratch_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
-    let slots = rounded(cpu, kernel, part);
-    let n_steps = steps(cpu, kernel, part, &slots).len();
-    Rooms::new(part, n_steps, &slots).end + picks_bytes(cpu, kernel, part)
-}
-
-/// Fills a function with a part.
+/// Fills a function with a part; gives the bytes of scratch memory that it takes.
 pub(super) fn emit(
     builder: FunctionBuilder<'_>,
     config: TargetFrontendConfig,
     (cpu, kernel, part): (&Cpu, &Kernel, &Part),
     symbols: &[Symbol],
     functions: Vec<FuncRef>,
-) {
+) -> usize {
     let table = table(cpu.level);
     let mut emitter = Emitter {
         builder,
@@ -75,10 +68,13 @@ pub(super) fn emit(
     };
     let slots = rounded(cpu, kernel, part);
     let steps = steps(cpu, kernel, part, &slots);
-    let call = emitter.arguments(symbols, steps.len(), slots);
+    let rooms = Rooms::new(part, steps.len(), &slots);
+    let scratch_bytes = rooms.end + picks_bytes(cpu, kernel, part);
+    let call = emitter.arguments(symbols, rooms, slots);
     emitter.tasks(&call, &steps);
     emitter.builder.ins().return_(&[]);
     emitter.builder.finalize(config);
+    scratch_bytes
 }
 
 /// What a call of a part is for.
@@ -128,7 +124,7 @@ pub(super) struct Slot {
 
 impl Emitter<'_, '_> {
     /// Reads the arguments.
-    fn arguments(&mut self, symbols: &[Symbol], n_steps: usize, slots: Vec<Rounded>) -> Call {
+    fn arguments(&mut self, symbols: &[Symbol], rooms: Rooms, slots: Vec<Rounded>) -> Call {
         let entry = self.builder.create_block();
         self.builder.append_block_params_for_function_params(entry);
         self.enter(entry);
@@ -141,7 +137,7 @@ impl Emitter<'_, '_> {
             let value = self.builder.ins().load(I64, CONSTANT, arguments[1], 8 * idx as i32);
             self.symbols.insert(*symbol, value);
         }
-        let Rooms { tiles, rounded, done, end } = Rooms::new(self.part, n_steps, &slots);
+        let Rooms { tiles, rounded, done, end } = rooms;
         let ahead = ahead(self.cpu, self.kernel);
         let room = (!ahead.is_empty()).then(|| {
             let offset = 8 * self.kernel.params.len() as i32;
@@ -167,13 +163,16 @@ impl Emitter<'_, '_> {
         let part = self.part;
         let lens: Vec<Value> = part.grid.iter().map(|var| self.n_values(*var)).collect();
         let mut done = Vec::new();
-        for number in 0..steps.len() {
-            let before = self.builder.ins().load(I64, PROVEN, call.done, 8 * number as i32);
-            let nothing = self.whole(-1);
-            let before = self.builder.ins().select(call.goes_on, before, nothing);
-            let variable = self.builder.declare_var(I64);
-            self.builder.def_var(variable, before);
-            done.push(variable);
+        for (number, step) in steps.iter().enumerate() {
+            let is_kept = step.depth < part.grid.len();
+            done.push(is_kept.then(|| {
+                let before = self.builder.ins().load(I64, PROVEN, call.done, 8 * number as i32);
+                let nothing = self.whole(-1);
+                let before = self.builder.ins().select(call.goes_on, before, nothing);
+                let variable = self.builder.declare_var(I64);
+                self.builder.def_var(variable, before);
+                variable
+            }));
         }
         self.counted((call.first, 1, call.end), |emitter, task| {
             let mut rest = task;
@@ -192,6 +191,7 @@ impl Emitter<'_, '_> {
             emitter.task(&part.grid, &positions, &mut |emitter| emitter.steps(steps, &done, &numbers));
         });
         for (number, done) in done.into_iter().enumerate() {
+            let Some(done) = done else { continue };
             let now = self.builder.use_var(done);
             self.builder.ins().store(PROVEN, now, call.done, 8 * number as i32);
         }
@@ -214,12 +214,12 @@ impl Emitter<'_, '_> {
     }
 
     /// Does the steps of a task that the task before has not done for it.
-    fn steps(&mut self, steps: &[Step<'_>], done: &[Variable], numbers: &[Value]) {
+    fn steps(&mut self, steps: &[Step<'_>], done: &[Option<Variable>], numbers: &[Value]) {
         for (Step { what, depth }, done) in steps.iter().zip(done) {
-            if *depth >= self.part.grid.len() {
+            let Some(done) = done else {
                 self.step_of(what);
                 continue;
-            }
+            };
             let (before, now) = (self.builder.use_var(*done), numbers[*depth]);
             let is_new = self.builder.ins().icmp(IntCC::NotEqual, before, now);
             self.when(is_new, |emitter| {

@@ -18,7 +18,7 @@ use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
 
 use crate::codegen::check_symbols;
 use crate::codegen::cpu::ahead::{Ahead, VECTORS, ahead, room_bytes};
-use crate::codegen::cpu::emit::{ALIGNMENT, emit, scratch_bytes, signature};
+use crate::codegen::cpu::emit::{ALIGNMENT, emit, signature};
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::math::Function;
 use crate::codegen::cpu::micro::{ask_from, round, rounded_bytes};
@@ -66,9 +66,11 @@ pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
     }
     let mut module = JITModule::new(builder);
     let symbols = symbols(kernel);
-    let mut ids = Vec::new();
+    let (mut ids, mut scratch_bytes) = (Vec::new(), 0);
     for (idx, part) in kernel.parts.iter().enumerate() {
-        ids.push(define(&mut module, &format!("part{idx}"), (cpu, kernel, part), &symbols)?);
+        let (id, own) = define(&mut module, &format!("part{idx}"), (cpu, kernel, part), &symbols)?;
+        ids.push(id);
+        scratch_bytes = own.max(scratch_bytes);
     }
     module.finalize_definitions().map_err(bug)?;
     let entries = ids.into_iter().map(|id| entry(&module, id)).collect();
@@ -76,9 +78,7 @@ pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
         kernel: kernel.clone(),
         symbols,
         entries,
-        scratch_bytes: kernel.parts.iter().map(|part| scratch_bytes(cpu, kernel, part)).max().unwrap_or(0)
-            + ALIGNMENT
-            - 1,
+        scratch_bytes: scratch_bytes + ALIGNMENT - 1,
         ahead: ahead(cpu, kernel),
         streams: streams(kernel),
         level: cpu.level,
@@ -86,12 +86,13 @@ pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
     })
 }
 
+/// The function of a part, and the bytes of scratch memory that it takes.
 fn define(
     module: &mut JITModule,
     name: &str,
     part: (&Cpu, &Kernel, &Part),
     symbols: &[Symbol],
-) -> Result<FuncId, Error> {
+) -> Result<(FuncId, usize), Error> {
     let config = module.target_config();
     let mut context = Context::new();
     context.func.signature = signature(config.default_call_conv);
@@ -105,9 +106,9 @@ fn define(
     }
     let mut buffers = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut context.func, &mut buffers);
-    emit(builder, config, part, symbols, functions);
+    let scratch_bytes = emit(builder, config, part, symbols, functions);
     module.define_function(id, &mut context).map_err(bug)?;
-    Ok(id)
+    Ok((id, scratch_bytes))
 }
 
 #[expect(unsafe_code, reason = "an address becomes a function")]

@@ -132,14 +132,14 @@ impl<M: Machine> Gpu<M> {
         Ok(())
     }
 
-    /// Compiles those of a plan's sources that no earlier plan had.
-    fn compile_new(&mut self, codes: &[Code]) -> Result<(), Error> {
+    /// Compiles those of a plan's sources that no earlier plan had; gives the number of each one's function.
+    fn compiled(&mut self, codes: &[Code]) -> Result<List<KernelId, usize>, Error> {
         let missing = codes.iter().map(|code| (key(code), code));
         let missing: IndexMap<_, _> = missing.filter(|(key, _)| !self.functions.contains_key(key)).collect();
-        let codes: Vec<&Code> = missing.values().copied().collect();
-        let made = self.machine.functions(&codes)?;
+        let made = self.machine.functions(&missing.values().copied().collect::<Vec<_>>())?;
         self.functions.extend(missing.into_keys().zip(made));
-        Ok(())
+        let number = |code| self.functions.get_index_of(&key(code)).expect("it was compiled");
+        Ok(codes.iter().map(number).collect())
     }
 
     /// A piece for every buffer of a plan; inputs and outputs lie in the mailboxes.
@@ -233,7 +233,7 @@ impl<M: Machine> Device for Gpu<M> {
         let dialect = self.machine.dialect();
         let codes = plan.kernels.values().map(|kernel| compile(kernel, dialect));
         let codes = codes.collect::<Result<Vec<Code>, CompilerError>>()?;
-        self.compile_new(&codes)?;
+        let functions = self.compiled(&codes)?;
         let alignment = self.machine.alignment();
         let (numbers, n_bytes) = Numbers::placed(plan, &codes, alignment);
         let mut entry = Layout { alignment, n_bytes, places: Vec::new() };
@@ -273,7 +273,7 @@ impl<M: Machine> Device for Gpu<M> {
             };
             let pieces: Vec<M::Memory> = code.bindings.iter().map(piece).collect();
             let most = n_groups(&self.machine, code, code.n_tasks(&|symbol| symbol.max));
-            launches.push(self.machine.launch(&self.functions[&key(code)], &pieces, most)?);
+            launches.push(self.machine.launch(&self.functions[functions[step.kernel]], &pieces, most)?);
             kept.extend(pieces);
         }
         let sequence = self.machine.sequence(&launches, exit.n_bytes)?;

@@ -64,7 +64,6 @@ struct Both<'a, const S: usize, const B: usize> {
     first: usize,
     /// How many there are; the last stands for others.
     n: usize,
-    n_groups: usize,
     /// All of them, with what lies between.
     bytes: &'a [u8],
     stride: usize,
@@ -128,9 +127,8 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         let rows = |half| from_fn(|lane| row_of(half, lane).min(n - 1));
         let places = [0, 1].map(|half| Places::new(stride, &rows(half)));
         let apart = [0, 1].map(|half| Places::new(scales_stride, &rows(half)));
-        let n_groups = job.k / GROUP;
-        let piece = bytes.len() / n_groups.max(1);
-        Self { job, first, n, n_groups, bytes, stride, piece, places, scales, apart }
+        let piece = bytes.len() / (job.k / GROUP).max(1);
+        Self { job, first, n, bytes, stride, piece, places, scales, apart }
     }
 
     #[inline(always)]
@@ -144,7 +142,8 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
     fn products(&self, unit: &Bytes, x: Eight<'_>, room: &mut Room) -> [V; TILE] {
         let Room { numbers, kept } = room;
         let mut out = [zero(); TILE];
-        let n_units = self.n_groups / Self::GROUPS;
+        let n_groups = self.job.k / GROUP;
+        let n_units = n_groups / Self::GROUPS;
         for at in 0..n_units {
             self.factors(at, kept);
             for quad in 0..Self::GROUPS / FOUR {
@@ -169,7 +168,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         for before in n.saturating_sub(LAG)..n {
             out = Self::scale(out, x, before, kept);
         }
-        for idx in n..self.n_groups {
+        for idx in n..n_groups {
             out = self.rest(out, x, idx);
         }
         out
