@@ -23,29 +23,28 @@ const LINE: usize = 64;
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_ahead(piece: &[u8]) {
-    ask::<_MM_HINT_T0>(piece, AHEAD);
+    ask::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(AHEAD), piece.len());
 }
 
-/// Asks for what comes so much later than a piece that the nearest cache would not hold it.
+/// Asks for a piece that comes so much later that the nearest cache would not hold it.
 #[inline]
 #[target_feature(enable = "sse")]
-pub(super) fn ask_far(piece: &[u8], n_bytes: usize) {
-    ask::<_MM_HINT_T1>(piece, n_bytes);
+pub(super) fn ask_far(start: *const u8, n_bytes: usize) {
+    ask::<_MM_HINT_T1>(start, n_bytes);
 }
 
-/// Asks for what lies so many bytes behind a piece, and if a page begins there, for the first lines of the next one.
+/// Asks for a piece of a stream, and if a page begins in it, for the first lines of the next one.
 #[inline]
 #[target_feature(enable = "sse")]
-fn ask<const HINT: i32>(piece: &[u8], n_bytes: usize) {
-    for line in 0..piece.len().div_ceil(LINE) {
-        _mm_prefetch::<HINT>(piece.as_ptr().wrapping_add(LINE * line + n_bytes).cast());
+fn ask<const HINT: i32>(start: *const u8, n_bytes: usize) {
+    for line in 0..n_bytes.div_ceil(LINE) {
+        _mm_prefetch::<HINT>(start.wrapping_add(LINE * line).cast());
     }
-    let from_page = (piece.as_ptr().addr() + n_bytes) % PAGE;
-    if from_page < piece.len() {
+    let from_page = start.addr() % PAGE;
+    if from_page < n_bytes {
         for line in 0..FIRST {
-            let n_bytes = LINE * line + n_bytes + PAGE - from_page;
             // Not as far as the nearest cache, which is small.
-            _mm_prefetch::<_MM_HINT_T1>(piece.as_ptr().wrapping_add(n_bytes).cast());
+            _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(PAGE - from_page + LINE * line).cast());
         }
     }
 }

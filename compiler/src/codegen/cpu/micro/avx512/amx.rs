@@ -28,8 +28,8 @@ pub(super) struct Run<'a> {
 /// The eight tile registers of this thread, each of a whole tile.
 pub(super) struct Unit(Registers);
 
-/// The tile registers of this thread for bytes: two pairs for sums of sixteen rows with eight vectors, two of 32 bytes
-/// of sixteen rows, and two of as many bytes of eight vectors.
+/// The tile registers of this thread for bytes: two pairs for sums of sixteen rows with eight vectors, two of 64 bytes
+/// of sixteen rows, and one of as many bytes of eight vectors.
 pub(super) struct Bytes(Registers);
 
 /// Tile registers that are set up.
@@ -161,70 +161,51 @@ impl Unit {
     }
 }
 
-/// Where groups of 32 bytes of two tiles of rows lie.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    /// Begins with the first row of the first tile.
-    pub(super) bytes: &'a [u8],
-    /// Bytes from one row to the next.
-    pub(super) stride: usize,
-    /// Bytes from one group to the next.
-    pub(super) step: usize,
-}
-
-impl Rows<'_> {
-    /// Without some groups.
-    #[inline(always)]
-    pub(super) fn skip(self, n: usize) -> Self {
-        Self { bytes: &self.bytes[n * self.step..], ..self }
-    }
-}
-
 impl Bytes {
     /// Sets the registers up.
     ///
     /// # Safety
     /// As for [`Registers::new`].
     pub(super) unsafe fn new() -> Self {
-        let (tile, vectors) = ((32, 16), (32, 8));
+        let half = (32, 16);
         // SAFETY: the caller promises it.
-        Self(unsafe { Registers::new([tile, tile, tile, tile, tile, tile, vectors, vectors]) })
+        Self(unsafe { Registers::new([half, half, half, half, WHOLE, WHOLE, half, half]) })
     }
 
-    /// Multiplies a group of two tiles of rows with eight vectors: their numbers, and what they exceed. Keeps the sums
-    /// in the odd or the even pair of registers, and stores those of the other pair: a line for each row of the first
-    /// tile, and behind it for one of the second.
+    /// Multiplies a group of two tiles of rows, which have it twice, with eight vectors: their numbers, and what they
+    /// exceed. Keeps the sums in the odd or the even pair of registers, and stores those of the other pair: a line for
+    /// each row of the first tile, and behind it for one of the second.
     #[inline(always)]
     #[expect(clippy::unused_self, reason = "who has a unit has set its tiles up")]
-    pub(super) fn dots<const ODD: usize>(&self, rows: Rows<'_>, vectors: &[[u8; 64]; 8], before: &mut Tile) {
-        assert!(rows.bytes.len() >= 31 * rows.stride + 32, "a group of two tiles of rows");
-        // SAFETY: there is a unit, so there are the instructions. They read lines that are there, as was seen above,
-        // and write a tile.
+    pub(super) fn dots<const ODD: usize>(
+        &self,
+        rows: &[[u8; 64]; 32],
+        vectors: &[[u8; 64]; 8],
+        before: &mut Tile,
+    ) {
+        // SAFETY: there is a unit, so there are the instructions. They read the lines of two tiles and sixteen half
+        // lines, and write a tile.
         unsafe {
             asm!(
-                "tileloadd tmm4, [{w} + {stride}]",
-                "tileloadd tmm5, [{other} + {stride}]",
-                "tileloadd tmm6, [{x} + {line}]",
+                "tileloadd tmm4, [{w} + {line}]",
+                "tileloadd tmm5, [{w} + {line} + 1024]",
+                "tileloadd tmm6, [{x} + {half}]",
                 "tilezero tmm{a}",
                 "tdpbssd tmm{a}, tmm4, tmm6",
                 "tilezero tmm{b}",
                 "tdpbssd tmm{b}, tmm5, tmm6",
-                "tileloadd tmm7, [{x} + {line} + 32]",
-                "tdpbssd tmm{a}, tmm4, tmm7",
-                "tdpbssd tmm{b}, tmm5, tmm7",
                 "tilestored [{before} + {line}], tmm{c}",
                 "tilestored [{before} + {line} + 32], tmm{d}",
                 a = const 2 * ODD,
                 b = const 2 * ODD + 1,
                 c = const 2 - 2 * ODD,
                 d = const 3 - 2 * ODD,
-                w = in(reg) rows.bytes.as_ptr(),
-                other = in(reg) rows.bytes[16 * rows.stride..].as_ptr(),
-                stride = in(reg) rows.stride,
+                w = in(reg) rows.as_ptr(),
                 x = in(reg) vectors.as_ptr(),
                 line = in(reg) 64_usize,
+                half = in(reg) 32_usize,
                 before = in(reg) before.as_mut_ptr(),
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _,
                 options(nostack, preserves_flags),
             );
         }
@@ -244,6 +225,36 @@ impl Bytes {
                 options(nostack, preserves_flags),
             );
         }
+    }
+}
+
+/// Copies 32 bytes of each of 32 rows, twice side by side.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn twice_each(rows: &[u8], stride: usize, lines: &mut [[u8; 64]; 32]) {
+    assert!(rows.len() >= 31 * stride + 32, "32 rows");
+    // SAFETY: the instructions are those of the function. They read rows that are there, and write as many lines.
+    unsafe {
+        asm!(
+            ".rept 8",
+            "vbroadcasti64x4 zmm28, [{row}]",
+            "vbroadcasti64x4 zmm29, [{row} + {stride}]",
+            "vbroadcasti64x4 zmm30, [{row} + 2*{stride}]",
+            "vbroadcasti64x4 zmm31, [{row} + {three}]",
+            "lea {row}, [{row} + 4*{stride}]",
+            "vmovdqu64 [{line}], zmm28",
+            "vmovdqu64 [{line} + 64], zmm29",
+            "vmovdqu64 [{line} + 128], zmm30",
+            "vmovdqu64 [{line} + 192], zmm31",
+            "add {line}, 256",
+            ".endr",
+            row = inout(reg) rows.as_ptr() => _,
+            line = inout(reg) lines.as_mut_ptr() => _,
+            stride = in(reg) stride,
+            three = in(reg) 3 * stride,
+            out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+            options(nostack),
+        );
     }
 }
 

@@ -1,26 +1,27 @@
 //! A few vectors of 8-bit numbers with rows of quantised weights, by tiles of bytes.
 //!
 //! In: rows and vectors in tiles of eight. Out: their products, two tiles of rows and eight vectors at a time.
-//! Rows of bytes go into the unit as they lie, others are unpacked to bytes. For each 32 elements the unit gives whole
-//! numbers; a vector register scales those of two rows, one of each tile, and adds them up.
-//! The unit works on a group while the sums of those before are scaled.
-//! Memory is asked for as many rows ahead as are multiplied: tiles take a little of each row at a time, but it comes
-//! fastest in one stream.
+//! Rows become bytes, each 32 elements twice side by side: so they meet both parts of a number at once. The unit gives
+//! whole numbers for them; a vector register scales those of two rows, one of each tile, and adds them up.
+//! The unit works on a group while the sums of an earlier one are scaled.
+//! Memory is asked for as many rows ahead as are multiplied: a little of each is taken at a time, but they come fastest
+//! in one stream.
 
 use std::arch::x86_64::{
-    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_mul_ps, _mm512_permutex2var_epi64,
-    _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_setr_epi64, _mm512_srli_epi32, _mm512_sub_epi8,
+    __m512i, _mm512_broadcast_i64x4, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+    _mm512_mul_ps, _mm512_permutex2var_epi64, _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_setr_epi64,
+    _mm512_srli_epi32, _mm512_sub_epi8,
 };
 use std::array::from_fn;
 
 use crate::codegen::cpu::micro::GROUP;
 use crate::codegen::cpu::micro::asking::ask_far;
-use crate::codegen::cpu::micro::avx512::amx::{Bytes, Rows, Tile};
-use crate::codegen::cpu::micro::avx512::eights::{EIGHT, Eight, LINES};
+use crate::codegen::cpu::micro::avx512::amx::{Bytes, Tile, twice_each};
+use crate::codegen::cpu::micro::avx512::eights::{EIGHT, Eight, FOUR};
 use crate::codegen::cpu::micro::avx512::fours::{Order, four, k_factors, moved, order, unit_groups};
 use crate::codegen::cpu::micro::avx512::vector::{
-    N, Places, V, add, fma, gathered, lanes, load, load_bytes, splat, store, store_bytes, turned, wide_lower,
-    zero,
+    N, Places, V, add, fma, gathered, lanes, load, load_bytes, load_half, splat, store, store_bytes, turned,
+    wide_lower, zero,
 };
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::{ProductView, bytes_of};
@@ -29,22 +30,17 @@ use crate::codegen::cpu::micro::view::{ProductView, bytes_of};
 const TILE: usize = 16;
 const ROWS: usize = 2 * TILE;
 
-/// Groups that are unpacked at a time.
-const FOUR: usize = 4;
-
-/// Groups after which sums are scaled.
-const LAG: usize = 3;
-
-/// Groups whose factors are kept.
-const KEPT: usize = 16;
+/// Fours of groups whose factors are kept: those of the unit before, and of a large one.
+const KEPT: usize = 4;
 
 /// All vectors with all rows, `B` bytes of a row at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn product<const S: usize, const B: usize>(unit: &Bytes, job: &ProductView<'_>) {
     let mut room = Room::EMPTY;
+    let mut rows = Both::<S, B>::new(job, 0);
     for r in (0..job.n_rows).step_by(ROWS) {
-        let rows = Both::<S, B>::new(job, r);
+        rows = rows.moved(r);
         for c in (0..job.n_cols).step_by(EIGHT) {
             let columns =
                 turned(&rows.products(unit, Eight::new(job.x.tiles(), job.k, c / EIGHT), &mut room));
@@ -59,6 +55,7 @@ pub(super) fn product<const S: usize, const B: usize>(unit: &Bytes, job: &Produc
 }
 
 /// Up to two tiles of rows.
+#[derive(Clone, Copy)]
 struct Both<'a, const S: usize, const B: usize> {
     job: &'a ProductView<'a>,
     first: usize,
@@ -67,8 +64,6 @@ struct Both<'a, const S: usize, const B: usize> {
     /// All of them, with what lies between.
     bytes: &'a [u8],
     stride: usize,
-    /// As many of them as there are groups.
-    piece: usize,
     places: [Places; 2],
     /// Their scales, where they lie apart.
     scales: &'a [u8],
@@ -78,8 +73,8 @@ struct Both<'a, const S: usize, const B: usize> {
 /// Something of each row: eight rows of the first tile and as many of the second, then the other eight of each.
 type OfRows = [[f32; 2 * EIGHT]; 2];
 
-/// Four groups of all rows.
-type Numbers = [[[u8; 64]; 2]; ROWS];
+/// Four groups of all rows, each of them twice.
+type Numbers = [[[u8; 64]; ROWS]; FOUR];
 
 #[repr(C, align(64))]
 struct Room {
@@ -87,23 +82,23 @@ struct Room {
     kept: Kept,
 }
 
-/// What is kept of some groups until their sums are scaled.
+/// What is kept of four groups until their sums are scaled.
 #[repr(C, align(64))]
 struct Kept {
     /// What the unit of tiles gives for a group: a line for each row of the first tile, and of the second.
     sums: [Tile; FOUR],
     /// For each group the factors of all rows, and what is added to their elements.
-    scales: [OfRows; KEPT],
-    offsets: [OfRows; KEPT],
+    scales: [[OfRows; FOUR]; KEPT],
+    offsets: [[OfRows; FOUR]; KEPT],
 }
 
 impl Room {
     const EMPTY: Self = Self {
-        numbers: [[[0; 64]; 2]; ROWS],
+        numbers: [[[0; 64]; ROWS]; FOUR],
         kept: Kept {
             sums: [[[0; 64]; TILE]; FOUR],
-            scales: [[[0.0; 2 * EIGHT]; 2]; KEPT],
-            offsets: [[[0.0; 2 * EIGHT]; 2]; KEPT],
+            scales: [[[[0.0; 2 * EIGHT]; 2]; FOUR]; KEPT],
+            offsets: [[[[0.0; 2 * EIGHT]; 2]; FOUR]; KEPT],
         },
     };
 }
@@ -114,9 +109,8 @@ fn row_of(half: usize, lane: usize) -> usize {
 }
 
 impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
-    /// Groups of a unit, and whether rows of bytes go into the unit of tiles as they lie.
-    const GROUPS: usize = unit_groups(Storage::ALL[S]);
-    const LIE_SO: bool = matches!(Storage::ALL[S], Storage::Q8_0 | Storage::Int8);
+    /// Fours of groups of a unit.
+    const FOURS: usize = unit_groups(Storage::ALL[S]) / FOUR;
 
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -127,8 +121,18 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         let rows = |half| from_fn(|lane| row_of(half, lane).min(n - 1));
         let places = [0, 1].map(|half| Places::new(stride, &rows(half)));
         let apart = [0, 1].map(|half| Places::new(scales_stride, &rows(half)));
-        let piece = bytes.len() / (job.k / GROUP).max(1);
-        Self { job, first, n, bytes, stride, piece, places, scales, apart }
+        Self { job, first, n, bytes, stride, places, scales, apart }
+    }
+
+    /// Those from another row on.
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+    fn moved(self, first: usize) -> Self {
+        let (job, n) = (self.job, (self.job.n_rows - first).min(ROWS));
+        if n < self.n {
+            return Self::new(job, first);
+        }
+        Self { first, bytes: job.w.block(first, n), scales: job.w.scales(first).0, ..self }
     }
 
     #[inline(always)]
@@ -142,73 +146,101 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
     fn products(&self, unit: &Bytes, x: Eight<'_>, room: &mut Room) -> [V; TILE] {
         let Room { numbers, kept } = room;
         let mut out = [zero(); TILE];
-        let n_groups = self.job.k / GROUP;
-        let n_units = n_groups / Self::GROUPS;
+        let n_units = self.job.k / GROUP / FOUR / Self::FOURS;
+        self.copy(0, numbers);
         for at in 0..n_units {
             self.factors(at, kept);
-            for quad in 0..Self::GROUPS / FOUR {
-                let rows = if Self::LIE_SO && self.n == ROWS {
-                    let head = B / FOUR - GROUP;
-                    Rows { bytes: &self.bytes[at * B + head..], stride: self.stride, step: B / FOUR }
-                } else {
-                    self.unpack(at, quad, numbers);
-                    Rows { bytes: numbers.as_flattened().as_flattened(), stride: 128, step: GROUP }
-                };
-                let first = at * Self::GROUPS + quad * FOUR;
-                for i in [0, 2] {
-                    out = self.step::<0>(unit, rows.skip(i), x, first + i, out, kept);
-                    out = self.step::<1>(unit, rows.skip(i + 1), x, first + i + 1, out, kept);
+            for half in 0..Self::FOURS {
+                if !self.are_copied() {
+                    self.unpack(at, half, numbers);
+                }
+                match at * Self::FOURS + half {
+                    0 => self.four::<false>(unit, numbers, x, 0, &mut out, kept),
+                    four => self.four::<true>(unit, numbers, x, four, &mut out, kept),
                 }
             }
         }
-        let n = n_units * Self::GROUPS;
-        if n > 0 {
-            unit.odd_sums(&mut kept.sums[(n - 1) % FOUR]);
+        if let Some(last) = (n_units * Self::FOURS).checked_sub(1) {
+            unit.odd_sums(&mut kept.sums[FOUR - 1]);
+            for i in 0..FOUR {
+                out = Self::scale(out, x, (last, i), kept);
+            }
         }
-        for before in n.saturating_sub(LAG)..n {
-            out = Self::scale(out, x, before, kept);
-        }
-        for idx in n..n_groups {
-            out = self.rest(out, x, idx);
+        for idx in n_units * Self::FOURS * FOUR..self.job.k / GROUP {
+            self.rest(&mut out, x, idx);
         }
         out
     }
 
-    /// Gives the unit of tiles a group, scales the sums of another, and asks for a piece of the rows to come.
+    /// Gives the unit of tiles four groups, and scales the sums of four before them, if there are any.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-    #[expect(clippy::large_types_passed_by_value, reason = "they stay in registers")]
-    fn step<const ODD: usize>(
+    fn four<const ANY: bool>(
         &self,
         unit: &Bytes,
-        rows: Rows<'_>,
+        numbers: &mut Numbers,
         x: Eight<'_>,
-        idx: usize,
-        out: [V; TILE],
+        four: usize,
+        out: &mut [V; TILE],
         kept: &mut Kept,
-    ) -> [V; TILE] {
-        ask_far(&self.bytes[idx * self.piece..][..self.piece], ROWS * self.stride);
-        let vectors = x.numbers[LINES * idx..].first_chunk().expect("a tile for each group");
-        unit.dots::<ODD>(rows, vectors, &mut kept.sums[(idx + FOUR - 1) % FOUR]);
-        match idx.checked_sub(LAG) {
-            Some(before) => Self::scale(out, x, before, kept),
-            None => out,
+    ) {
+        let (vectors, mut own) = (&x.numbers[four], *out);
+        for i in [0, 2] {
+            self.prepare(four * FOUR + i, numbers);
+            unit.dots::<0>(&numbers[i], &vectors[i], &mut kept.sums[(i + FOUR - 1) % FOUR]);
+            if ANY {
+                own = Self::scale(own, x, (four - 1, i), kept);
+            }
+            self.prepare(four * FOUR + i + 1, numbers);
+            unit.dots::<1>(&numbers[i + 1], &vectors[i + 1], &mut kept.sums[i]);
+            if ANY {
+                own = Self::scale(own, x, (four - 1, i + 1), kept);
+            }
+        }
+        *out = own;
+    }
+
+    /// Asks for a piece of the rows to come, and copies the next group if rows are bytes.
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+    fn prepare(&self, idx: usize, numbers: &mut Numbers) {
+        let piece = const { ROWS * B / unit_groups(Storage::ALL[S]) };
+        ask_far(self.bytes.as_ptr().wrapping_add(ROWS * self.stride + idx * piece), piece);
+        self.copy(idx + 1, numbers);
+    }
+
+    /// Whether groups are copied, each just before the unit gets it.
+    #[inline(always)]
+    fn are_copied(&self) -> bool {
+        matches!(Storage::ALL[S], Storage::Q8_0 | Storage::Int8) && self.n == ROWS
+    }
+
+    /// A group of all rows, if there is one, twice.
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+    fn copy(&self, idx: usize, numbers: &mut Numbers) {
+        if !self.are_copied() {
+            return;
+        }
+        let from = (idx + 1) * (B / FOUR) - GROUP;
+        if self.bytes.len() >= from + (ROWS - 1) * self.stride + GROUP {
+            twice_each(&self.bytes[from..], self.stride, &mut numbers[idx % FOUR]);
         }
     }
 
-    /// Adds the products of a group, whose sums the unit of tiles has given.
+    /// Adds the products of a group of a four, whose sums the unit of tiles has given.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-    fn scale(mut out: [V; TILE], x: Eight<'_>, idx: usize, kept: &Kept) -> [V; TILE] {
-        let (scales, own) = (load(&x.scales[idx]), &kept.scales[idx % KEPT]);
-        for (i, sums) in kept.sums[idx % FOUR].iter().enumerate() {
+    fn scale(mut out: [V; TILE], x: Eight<'_>, (four, i): (usize, usize), kept: &Kept) -> [V; TILE] {
+        let (scales, own) = (load(&x.scales[four][i]), &kept.scales[four % KEPT][i]);
+        for (row, sums) in kept.sums[i].iter().enumerate() {
             let sum = _mm512_mul_ps(_mm512_cvtepi32_ps(load_bytes(sums)), scales);
-            out[i] = fma(sum, of_row(own, i), out[i]);
+            out[row] = fma(sum, of_row(own, row), out[row]);
         }
         if const { Storage::ALL[S].has_offsets() } {
-            let (total, own) = (load(&x.sums[idx]), &kept.offsets[idx % KEPT]);
-            for i in 0..TILE {
-                out[i] = fma(total, of_row(own, i), out[i]);
+            let (total, own) = (load(&x.sums[four][i]), &kept.offsets[four % KEPT][i]);
+            for row in 0..TILE {
+                out[row] = fma(total, of_row(own, row), out[row]);
             }
         }
         out
@@ -219,23 +251,22 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn factors(&self, at: usize, out: &mut Kept) {
         for half in 0..2 {
-            if Self::GROUPS == 8 {
+            if Self::FOURS == 2 {
                 let mut rows = [zero(); N];
                 for (lane, factors) in rows.iter_mut().enumerate() {
                     *factors = k_factors::<S>(&self.row(row_of(half, lane)).bytes[at * B..][..B]);
                 }
                 for (i, line) in turned(&rows).into_iter().enumerate() {
-                    let idx = (8 * at + i % 8) % KEPT;
+                    let four = (2 * at + i / FOUR % 2) % KEPT;
                     match i {
-                        ..8 => store(line, &mut out.scales[idx][half]),
+                        ..8 => store(line, &mut out.scales[four][i % FOUR][half]),
                         // These are taken off.
-                        _ => store(_mm512_mul_ps(line, splat(-1.0)), &mut out.offsets[idx][half]),
+                        _ => store(_mm512_mul_ps(line, splat(-1.0)), &mut out.offsets[four][i % FOUR][half]),
                     }
                 }
                 continue;
             }
             for i in 0..FOUR {
-                let idx = (FOUR * at + i) % KEPT;
                 let block = at * B + i * (B / FOUR);
                 let scales = match const { Storage::ALL[S] } {
                     Storage::Int8 => {
@@ -249,33 +280,24 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
                         let both = gathered(self.bytes, block, &self.places[half]);
                         if storage.has_offsets() {
                             let upper = wide_lower(_mm512_srli_epi32::<16>(both));
-                            store(upper, &mut out.offsets[idx][half]);
+                            store(upper, &mut out.offsets[at % KEPT][i][half]);
                         }
                         wide_lower(both)
                     }
                 };
-                store(scales, &mut out.scales[idx][half]);
+                store(scales, &mut out.scales[at % KEPT][i][half]);
             }
         }
     }
 
-    /// Four groups of each row as bytes.
+    /// Four groups of each row as bytes. Rows that are not there keep what they had.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn unpack(&self, at: usize, half: usize, numbers: &mut Numbers) {
-        let by = _mm512_set1_epi8(const { moved(Storage::ALL[S]).cast_signed() });
-        for (i, lines) in numbers.iter_mut().enumerate() {
-            let [a, b] = four::<S>(&self.row(i).bytes[at * B..][..B], half);
-            let (a, b) = (_mm512_sub_epi8(a, by), _mm512_sub_epi8(b, by));
-            let both = match order(const { Storage::ALL[S] }) {
-                Order::Straight => [a, b],
-                Order::Halves => [
-                    _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), b),
-                    _mm512_permutex2var_epi64(a, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), b),
-                ],
-            };
-            for (both, line) in both.into_iter().zip(lines) {
-                store_bytes(both, line);
+        for i in 0..self.n {
+            let unit = &self.row(i).bytes[at * B..][..B];
+            for (group, lines) in twice::<S, B>(unit, half).into_iter().zip(&mut *numbers) {
+                store_bytes(group, &mut lines[i]);
             }
         }
     }
@@ -283,8 +305,10 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
     /// A group that belongs to no unit.
     #[cold]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-    fn rest(&self, mut out: [V; TILE], x: Eight<'_>, idx: usize) -> [V; TILE] {
-        let (scales, sums) = (lanes(load(&x.scales[idx])), lanes(load(&x.sums[idx])));
+    fn rest(&self, out: &mut [V; TILE], x: Eight<'_>, idx: usize) {
+        let (four, at) = (idx / FOUR, idx % FOUR);
+        let (scales, sums) = (lanes(load(&x.scales[four][at])), lanes(load(&x.sums[four][at])));
+        let vectors = x.numbers[four][at].as_flattened();
         for (i, out) in out.iter_mut().enumerate() {
             let mut products = [0.0; N];
             for (tile, products) in products.as_chunks_mut::<EIGHT>().0.iter_mut().enumerate() {
@@ -292,10 +316,10 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
                 for (c, product) in products.iter_mut().enumerate() {
                     let mut sum = 0.0;
                     for (e, q) in q.into_iter().enumerate() {
-                        let line = x.numbers[LINES * idx + e / 4].as_chunks::<4>().0;
                         // The number, and what it exceeds.
-                        for part in [c, EIGHT + c] {
-                            sum += f32::from(q) * f32::from(line[part][e % 4].cast_signed());
+                        for part in 0..2 {
+                            let number = vectors[4 * EIGHT * (EIGHT * part + e / 4) + 4 * c + e % 4];
+                            sum += f32::from(q) * f32::from(number.cast_signed());
                         }
                     }
                     *product = sum * scales[c] * a[0] + sums[c] * b;
@@ -303,8 +327,26 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
             }
             *out = add(*out, load(bytes_of(&products).as_array().expect("a line")));
         }
-        out
     }
+}
+
+/// Four groups of a unit, each of them twice.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn twice<const S: usize, const B: usize>(unit: &[u8], half: usize) -> [__m512i; FOUR] {
+    if const { matches!(Storage::ALL[S], Storage::Q8_0 | Storage::Int8) } {
+        return from_fn(|i| {
+            let group = unit[(i + 1) * (B / FOUR) - GROUP..].first_chunk().expect("32 bytes");
+            _mm512_broadcast_i64x4(load_half(group))
+        });
+    }
+    let by = _mm512_set1_epi8(const { moved(Storage::ALL[S]).cast_signed() });
+    let [a, b] = four::<S>(unit, half).map(|numbers| _mm512_sub_epi8(numbers, by));
+    let groups = match order(const { Storage::ALL[S] }) {
+        Order::Straight => [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]],
+        Order::Halves => [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]],
+    };
+    groups.map(|[i, j, k, l]| _mm512_permutex2var_epi64(a, _mm512_setr_epi64(i, j, k, l, i, j, k, l), b))
 }
 
 /// What belongs to a row of the first tile, in the lower lanes, and to one of the second.

@@ -1,16 +1,16 @@
 //! Vectors rounded to 8 bits a number, eight side by side.
 //!
 //! In: vectors in single precision. Out: for each eight of them, tiles of 32 elements one after another, and behind
-//! all tiles a line of scales and a line of sums for each. A tile has eight lines of four elements of sixteen columns:
-//! the numbers of eight vectors, and what they exceed 127 by. Scales, and sums, which are times their scale, stand
-//! twice, for two rows. Groups are filled up with zeros to a multiple of four.
+//! all tiles a line of scales and a line of sums for each. A tile has sixteen half lines of four elements of eight
+//! vectors: eight of numbers, and eight of what they exceed 127 by. Scales, and sums, which are times their scale,
+//! stand twice, for two rows. Groups are filled up with zeros to a multiple of four.
 //! Numbers, scales and sums are those of `rounding.rs`.
 
-use std::arch::x86_64::_mm512_setzero_si512;
+use std::arch::x86_64::{_mm512_castsi512_si256, _mm512_extracti64x4_epi64, _mm512_setzero_si512};
 use std::array::from_fn;
 
 use crate::codegen::cpu::micro::avx512::round::{largest, rounded};
-use crate::codegen::cpu::micro::avx512::vector::{load_bytes, store_bytes, transposed};
+use crate::codegen::cpu::micro::avx512::vector::{load_bytes, store_half, transposed};
 use crate::codegen::cpu::micro::rounding::{held, scale_of};
 use crate::codegen::cpu::micro::view::{QuantiseView, bytes_of};
 use crate::codegen::cpu::micro::{GROUP, eights_bytes};
@@ -19,17 +19,20 @@ use crate::codegen::cpu::micro::{GROUP, eights_bytes};
 pub(super) const EIGHT: usize = 8;
 
 /// Lines of a group.
-pub(super) const LINES: usize = 8;
+const LINES: usize = 8;
+
+/// Groups that come together.
+pub(super) const FOUR: usize = 4;
 
 /// A line of a tile, or of sixteen numbers in single precision.
-pub(super) type Line = [u8; 64];
+type Line = [u8; 64];
 
-/// Eight vectors.
+/// Eight vectors, of which four groups come together.
 #[derive(Clone, Copy)]
 pub(super) struct Eight<'a> {
-    pub(super) numbers: &'a [Line],
-    pub(super) scales: &'a [Line],
-    pub(super) sums: &'a [Line],
+    pub(super) numbers: &'a [[[Line; LINES]; FOUR]],
+    pub(super) scales: &'a [[Line; FOUR]],
+    pub(super) sums: &'a [[Line; FOUR]],
 }
 
 impl<'a> Eight<'a> {
@@ -41,7 +44,11 @@ impl<'a> Eight<'a> {
         let n_groups = lines.len() / (LINES + 2);
         let (numbers, rest) = lines.split_at(LINES * n_groups);
         let (scales, sums) = rest.split_at(n_groups);
-        Self { numbers, scales, sums }
+        Self {
+            numbers: numbers.as_chunks().0.as_chunks().0,
+            scales: scales.as_chunks().0,
+            sums: sums.as_chunks().0,
+        }
     }
 }
 
@@ -85,8 +92,11 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
             for (all, row) in all.iter_mut().zip(&rows) {
                 *all = load_bytes(row.as_flattened().as_array().expect("two groups"));
             }
-            for (line, column) in numbers.iter_mut().zip(transposed(&all)) {
-                store_bytes(column, line);
+            let (halves, _) = numbers.as_flattened_mut().as_chunks_mut::<32>();
+            for (i, column) in transposed(&all).into_iter().enumerate() {
+                let at = i / LINES * 2 * LINES + i % LINES;
+                store_half(_mm512_castsi512_si256(column), &mut halves[at]);
+                store_half(_mm512_extracti64x4_epi64::<1>(column), &mut halves[at + LINES]);
             }
         }
     }
