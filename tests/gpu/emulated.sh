@@ -66,6 +66,9 @@ attention 13 40 64 128
 # Several blocks of rows, the last of which ends in the middle of a fragment.
 attention 101 40 192 128
 attention 150 32 192 64
+# Rows of five and six columns of fragments, for eight planes.
+attention 13 40 64 80
+attention 32 32 64 96
 # Experts that many pairs pick, few, or none; rows that end in the middle of a task.
 experts 300 300 2 4 70 128
 experts 5 64 3 8 64 96
