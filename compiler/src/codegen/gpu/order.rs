@@ -5,6 +5,8 @@
 //! take the same rows follow each other: so few rows of all matrices are read by many tasks, from memory that is near,
 //! and not all rows of a matrix by one task after another.
 
+use std::collections::BTreeSet;
+
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Expr, Nest, Part, Place, Range, Stmt, VarId};
 use crate::tensor::sym::Sym;
@@ -14,33 +16,44 @@ const FEW: i64 = 64;
 
 /// The variables of a part's grid, so that tasks follow each other that pick matrices for the same rows.
 pub(super) fn ordered(part: &Part) -> Vec<VarId> {
-    let picks: Vec<&[Index]> = part.body.iter().filter_map(nest_of).flat_map(picks).collect();
-    let is_picking =
-        |var: &VarId| picks.iter().any(|at| at.iter().any(|index| index.uses_var(|own| own == *var)));
-    let (picking, rest): (Vec<VarId>, Vec<VarId>) = part.grid.iter().copied().partition(is_picking);
-    let n: i64 = picking.iter().map(|var| part.n_values(*var, &Sym::most).max(1)).product();
+    let rows: BTreeSet<VarId> =
+        part.body.iter().filter_map(nest_of).flat_map(|nest| rows_of_picked(part, nest)).collect();
+    let (own, others): (Vec<VarId>, Vec<VarId>) =
+        part.grid.iter().copied().partition(|var| rows.contains(var));
+    let n: i64 = others.iter().map(|var| part.n_values(*var, &Sym::most).max(1)).product();
     let is_free = |var: &VarId| match &part.vars[*var].range {
         Range::Blocks { start, .. } => start.as_const().is_some(),
         Range::Whole { .. } | Range::Within { .. } => true,
     };
-    if n <= FEW || !part.grid.iter().all(is_free) {
+    if rows.is_empty() || n <= FEW || !part.grid.iter().all(is_free) {
         return part.grid.clone();
     }
-    [rest, picking].concat()
+    [own, others].concat()
 }
 
-/// What the picks of a nest that folds are looked up at.
-fn picks(nest: &Nest) -> Vec<&[Index]> {
-    let loads = nest.exprs.values().filter_map(|expr| match expr {
-        Expr::Load { from: Place::Param(_), at } if nest.fold.is_some() => Some(at),
-        _ => None,
-    });
-    let atoms = loads.flatten().flat_map(Index::terms);
-    let found = atoms.filter_map(|(atom, _)| match atom {
-        Atom::Lookup { at, .. } => Some(at.as_slice()),
-        _ => None,
-    });
-    found.collect()
+/// What says which rows a nest folds of matrices that are looked up.
+fn rows_of_picked(part: &Part, nest: &Nest) -> BTreeSet<VarId> {
+    let mut found = BTreeSet::new();
+    for expr in nest.exprs.values().filter(|_| nest.fold.is_some()) {
+        let Expr::Load { from: Place::Param(_), at } = expr else { continue };
+        let atoms = || at.iter().flat_map(Index::terms).map(|(atom, _)| atom);
+        let is_pick = |atom: &&Atom| matches!(atom, Atom::Lookup { .. });
+        if !atoms().any(|atom| is_pick(&atom)) {
+            continue;
+        }
+        for atom in atoms().filter(|atom| !is_pick(atom)) {
+            Index::atom(atom.clone()).any(&mut |atom| {
+                if let Atom::Var(var) = atom {
+                    found.insert(match part.vars[*var].range {
+                        Range::Within { of } => of,
+                        Range::Whole { .. } | Range::Blocks { .. } => *var,
+                    });
+                }
+                false
+            });
+        }
+    }
+    found
 }
 
 fn nest_of(stmt: &Stmt) -> Option<&Nest> {
