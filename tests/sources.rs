@@ -7,6 +7,8 @@ use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::sym::Sym;
+use fusebox_models::blocks;
 
 /// A projection with its norm, and a residual: a product of quantised rows with a vector, as decoding has it.
 const PROJECTION: &str = "
@@ -49,4 +51,22 @@ fn a_projection_in_metal() {
 fn a_processor_has_the_text_of_the_kernel() {
     let text = sources(PROJECTION, "cpu-avx512");
     assert!(text.contains("kernel \"") && text.contains("q8_0"), "{text}");
+}
+
+#[test]
+fn experts_that_many_tokens_pick_are_products_of_tiles_in_cuda() {
+    let target = Target::named("cuda-sm90").expect("a named target");
+    for name in ["qwen3-30b-a3b", "deepseek-v2-lite", "glm-4.7-flash"] {
+        // Eight tokens pick as many experts as there are, or fewer.
+        for (tokens, expected) in [(8, 0), (512, 2)] {
+            let config = blocks::named(name).expect("a named block");
+            let graph = blocks::block(&config, &Sym::from(tokens)).expect("a block that fits together");
+            let plan = compile(&graph, &Options::for_target(target)).expect("a block that compiles").plan;
+            let kernels = plan.kernels.values().filter(|kernel| kernel.name.contains("ffn_gate_exps"));
+            let found: Vec<usize> = kernels
+                .map(|kernel| source(kernel, &target).expect("a source").matches("mma_sync").count())
+                .collect();
+            assert_eq!(found, [expected], "{name}, {tokens} tokens");
+        }
+    }
 }

@@ -26,7 +26,7 @@ pub struct Target {
     pub tokens_per_task: usize,
     /// Vectors whose products with the matrices picked for them one task computes; one where code does not sort them.
     pub picks_per_task: usize,
-    /// Rows of a weight that one task multiplies with many tokens.
+    /// Rows of a weight that one task multiplies with many tokens, or with one of many vectors that pick among weights.
     pub rows_of_many: usize,
     /// Elements of a row that are unpacked at a time, whole blocks of 32.
     pub unpacked_per_step: i64,

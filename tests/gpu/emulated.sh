@@ -43,6 +43,19 @@ attention() {
     -DATTENTION
 }
 
+# There is room for more tokens than there are. Vectors are scaled first, as norms do.
+experts() {
+  local tokens=$1 room=$2 picks=$3 experts=$4 rows=$5 elements=$6
+  printf '%s\n' "symbol T in 1..$room near $room" "%0 = input x : f32[t:T, d:$elements]" \
+    "%1 = input scale : f32[d:$elements]" "%2 = mul %0 %1" "%3 = input picked : i32[t:T, k:$picks]" \
+    "%4 = weight gate : f16[x:$experts, r:$rows, d:$elements]" "%5 = gather %4 %3 along x" \
+    "%6 = contract %2 %5 over [d]" "%7 = weight up : f16[x:$experts, r:$rows, d:$elements]" \
+    "%8 = gather %7 %3 along x" "%9 = contract %2 %8 over [d]" "%10 = mul %6 %9" "output y = %10" \
+    >"$folder/asked.graph"
+  emulated "$tokens tokens, $picks of $experts experts, $rows rows of $elements" \
+    "T = $tokens, K = $picks, X = $experts, R = $rows, D = $elements" 2 -DEXPERTS
+}
+
 product 64 96 192
 # Tokens and rows that end in the middle of a task.
 product 80 48 64
@@ -53,3 +66,9 @@ attention 13 40 64 128
 # Several blocks of rows, the last of which ends in the middle of a fragment.
 attention 101 40 192 128
 attention 150 32 192 64
+# Rows of five and six columns of fragments, for eight planes.
+attention 13 40 64 80
+attention 32 32 64 96
+# Experts that many pairs pick, few, or none; rows that end in the middle of a task.
+experts 300 300 2 4 70 128
+experts 5 64 3 8 64 96

@@ -1,5 +1,5 @@
-// Runs the CUDA source of one product, or of one attention, on a processor, a thread for each thread of a workgroup,
-// and compares it.
+// Runs the CUDA source of one product, of one attention, or of experts, on a processor, a thread for each thread of a
+// workgroup, and compares it.
 //
 // In: the source as `kernel.inc`, and the sizes. Out: the relative error against double precision, at most 1e-3.
 // Matrix units are played by loops: each thread of a plane computes the whole fragment, and they meet where one stores.
@@ -179,6 +179,33 @@ double error() {
             all += std::exp(score);
         }
         for (double sum : mixed) expected.push_back(sum / all);
+    }
+    return error_of(y, expected);
+}
+#elif defined(EXPERTS)
+// Two products, multiplied, of the rows of each of `K` experts of `X` that `T` tokens pick; nobody picks the second.
+double error() {
+    auto x = numbers<float>(T * D), scale = numbers<float>(D);
+    auto gate = numbers<__half>(X * R * D), up = numbers<__half>(X * R * D);
+    std::vector<float> y(T * K * R, NAN);
+    std::vector<int> picks(T * K);
+    const int symbols[1] = {T};
+    // Numbers beyond the last expert, and below the first, pick the nearest.
+    for (int& pick : picks) pick = static_cast<int>(random_bits() % (X + 2)) - 1;
+    std::replace(picks.begin(), picks.end(), 1, X - 1);
+    launch(y.data(), x.data(), scale.data(), picks.data(), gate.data(), up.data(), symbols);
+    std::vector<double> expected;
+    for (int pair = 0; pair < T * K; pair++) {
+        const int expert = std::clamp(picks[pair], 0, X - 1);
+        for (int r = 0; r < R; r++) {
+            double sums[2] = {};
+            for (int d = 0; d < D; d++) {
+                const double number = double(x[pair / K * D + d]) * double(scale[d]);
+                sums[0] += number * double(gate[(expert * R + r) * D + d]);
+                sums[1] += number * double(up[(expert * R + r) * D + d]);
+            }
+            expected.push_back(sums[0] * sums[1]);
+        }
     }
     return error_of(y, expected);
 }

@@ -12,13 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use cubecl_core::ir::{Builtin, Comparison, Variable};
 
 use crate::codegen::gpu::dialect::Dialect;
+use crate::codegen::gpu::grouped::Group;
 use crate::codegen::gpu::memory::Array;
 use crate::codegen::gpu::room::Room;
 use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant};
 use crate::foundation::entity::List;
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
-use crate::tensor::sym::Symbol;
+use crate::tensor::sym::{Sym, Symbol};
 
 /// A kernel, as far as it has been emitted.
 pub(super) struct Emitter<'a> {
@@ -26,6 +27,8 @@ pub(super) struct Emitter<'a> {
     pub(super) dialect: Dialect,
     pub(super) kernel: &'a Kernel,
     pub(super) part: &'a Part,
+    /// The parts whose tasks are done together, by their numbers.
+    pub(super) groups: BTreeMap<usize, Group>,
     pub(super) params: List<ParamId, Array>,
     pub(super) room: Room,
     /// Where tiles lie that shared memory has no room for.
@@ -33,6 +36,8 @@ pub(super) struct Emitter<'a> {
     pub(super) symbols: BTreeMap<Symbol, Variable>,
     /// The variables that have a value here, and those of loops that are done.
     pub(super) vars: BTreeMap<VarId, Variable>,
+    /// Where blocks end that end at a number found on the way.
+    pub(super) ends: BTreeMap<VarId, Variable>,
     /// The number of the thread in its workgroup.
     pub(super) unit: Variable,
     /// Tiles that were read, and written, since all threads last met.
@@ -109,6 +114,7 @@ impl<'a> Emitter<'a> {
     fn task(&mut self, task: Variable) {
         let part = self.part;
         self.vars.clear();
+        self.ends.clear();
         self.since = Touched::default();
         let lens: Vec<Variable> = part.grid.iter().map(|var| self.n_values(*var)).collect();
         let mut rest = task;
@@ -119,7 +125,13 @@ impl<'a> Emitter<'a> {
         }
         positions.push(rest);
         positions.reverse();
-        self.position(&part.grid, &positions, &mut |emitter| emitter.body(&part.body));
+        let group = self.groups.get(&self.part_number()).cloned();
+        self.position(&part.grid, &positions, &mut |emitter| {
+            if let Some(group) = &group {
+                emitter.listed(group);
+            }
+            emitter.body(&part.body);
+        });
         // The next task writes the same tiles.
         self.meet();
     }
@@ -176,12 +188,17 @@ impl<'a> Emitter<'a> {
     fn values(&mut self, var: VarId) -> (Variable, i64, Variable) {
         match &self.part.vars[var].range {
             Range::Whole { len } => (constant(0), 1, self.size(len)),
-            Range::Blocks { start, step, end, .. } => (self.index(start), *step, self.size(end)),
+            Range::Blocks { start, step, end, .. } => (self.index(start), *step, self.end(var, end)),
             Range::Within { .. } => {
                 let (start, count) = (self.start(var), self.count(var));
                 (start, 1, self.writer.add(start, count))
             }
         }
+    }
+
+    /// One past the last position of a variable's blocks.
+    fn end(&mut self, var: VarId, end: &Sym) -> Variable {
+        self.ends.get(&var).copied().unwrap_or_else(|| self.size(end))
     }
 
     /// The first value of a variable of a nest.
@@ -204,13 +221,13 @@ impl<'a> Emitter<'a> {
             unreachable!("a variable runs within one of blocks")
         };
         let whole = constant(*block);
-        if let (Some(start), Some(end)) = (start.as_const(), end.as_const())
+        if let (Some(start), Some(end), None) = (start.as_const(), end.as_const(), self.ends.get(&of))
             && block <= step
             && (end - start) % step == 0
         {
             return whole;
         }
-        let (end, base) = (self.size(end), self.vars[&of]);
+        let (end, base) = (self.end(of, end), self.vars[&of]);
         let left = self.writer.sub(end, base);
         let is_less = self.writer.below(left, whole);
         self.writer.select(is_less, left, whole)

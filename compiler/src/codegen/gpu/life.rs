@@ -2,7 +2,8 @@
 //!
 //! In: a part. Out: for each tile the nests from the first that touches it to the last, by their numbers in the text.
 //! What is written before a loop and touched in it is needed to the loop's end. What only a loop touches is written
-//! anew in each round, for a verified part writes a tile before it reads it.
+//! anew in each round, for a verified part writes a tile before it reads it. What some nests read and none writes is
+//! there from the beginning and needed to the end.
 
 use std::collections::BTreeSet;
 use std::ops::Range as Numbers;
@@ -11,18 +12,29 @@ use crate::codegen::gpu::emit::{tiles_in, tiles_read};
 use crate::foundation::entity::List;
 use crate::kernel::{Part, Place, Range, Stmt, TileId};
 
-/// The first nest that touches a tile, and one past the last; none where nothing does.
+/// The first nest that needs a tile, and one past the last; none where nothing does.
 pub(super) type Lives = List<TileId, Numbers<usize>>;
 
 /// The lives of the tiles of a part.
 pub(super) fn lives(part: &Part) -> Lives {
     let mut found = part.tiles.ids().map(|_| 0..0).collect();
-    walk(part, &part.body, 0, &mut found);
+    let mut written = BTreeSet::new();
+    let end = walk(part, &part.body, 0, &mut found, &mut written);
+    for tile in part.tiles.ids().filter(|tile| !written.contains(tile)) {
+        let is_read = !found[tile].is_empty();
+        found[tile] = 0..if is_read { end } else { 0 };
+    }
     found
 }
 
 /// Goes through statements from a number on, to the number behind them.
-fn walk(part: &Part, body: &[Stmt], start: usize, lives: &mut Lives) -> usize {
+fn walk(
+    part: &Part,
+    body: &[Stmt],
+    start: usize,
+    lives: &mut Lives,
+    all_written: &mut BTreeSet<TileId>,
+) -> usize {
     let mut now = start;
     for stmt in body {
         match stmt {
@@ -34,6 +46,7 @@ fn walk(part: &Part, body: &[Stmt], start: usize, lives: &mut Lives) -> usize {
                 for tile in tiles_read(nest).into_iter().chain(written) {
                     touch(lives, tile, now);
                 }
+                all_written.extend(written);
                 now += 1;
             }
             Stmt::Loop { var, body } => {
@@ -45,7 +58,7 @@ fn walk(part: &Part, body: &[Stmt], start: usize, lives: &mut Lives) -> usize {
                     touch(lives, tile, now);
                 }
                 let first = now + 1;
-                now = walk(part, body, first, lives);
+                now = walk(part, body, first, lives, all_written);
                 for life in lives.values_mut().filter(|life| life.start < first && first < life.end) {
                     life.end = now;
                 }
@@ -96,5 +109,14 @@ part
         let kernel = parse(KERNEL).unwrap();
         let lives = lives(&kernel.parts[0]);
         assert_eq!(lives.values().cloned().collect::<Vec<_>>(), [0..6, 2..4, 3..5, 4..6]);
+    }
+
+    #[test]
+    fn what_no_nest_writes_is_needed_throughout() {
+        let mut part = parse(KERNEL).unwrap().parts.remove(0);
+        let Stmt::Loop { body, .. } = &mut part.body[1] else { panic!("a loop") };
+        body.remove(0);
+        let lives = lives(&part);
+        assert_eq!(lives.values().cloned().collect::<Vec<_>>(), [0..1, 0..5, 2..4, 3..5]);
     }
 }

@@ -205,7 +205,7 @@ impl Emitter<'_> {
         self.room.lie_together(self.part_number(), one, other)
     }
 
-    fn part_number(&self) -> usize {
+    pub(super) fn part_number(&self) -> usize {
         let is_own = |part: &Part| ptr::eq(part, self.part);
         self.kernel.parts.iter().position(is_own).expect("the part is one of the kernel's")
     }

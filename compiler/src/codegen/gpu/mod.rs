@@ -7,8 +7,9 @@
 //! What is computed is what the interpreter computes, with sums in another order.
 //! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over
 //! threads, `blocks.rs` rounds tiles to blocks; `product.rs` finds products of tiles, `matrix.rs` multiplies them, and
-//! `factor.rs` says how their rows lie; `room.rs` places tiles and `life.rs` says how long; `dialect.rs` says what a
-//! GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how blocks lie.
+//! `factor.rs` says how their rows lie; `grouped.rs` has tasks done together that pick the same matrix, `listed.rs`
+//! finds them, and `order.rs` puts others in order; `room.rs` places tiles and `life.rs` says how long; `dialect.rs`
+//! says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how blocks lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,13 +36,16 @@ mod decode;
 pub mod dialect;
 mod emit;
 mod factor;
+mod grouped;
 mod halves;
 mod index;
 pub mod layout;
 mod life;
 mod limits;
+mod listed;
 mod matrix;
 mod memory;
+mod order;
 mod product;
 mod reduce;
 mod room;
@@ -52,7 +56,9 @@ mod writer;
 
 use dialect::{Dialect, Language};
 use emit::{Emitter, Touched};
+use grouped::{Group, grouped};
 use memory::{Array, declared};
+use order::ordered;
 use room::Room;
 use wide::{read_as_vectors, vectors};
 use writer::{I32, U32, Writer, builtin, constant, scalar};
@@ -137,7 +143,8 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
     }
     limits::check(kernel)?;
     let symbols = symbols(kernel);
-    let mut room = Room::new(dialect, kernel);
+    let (own, groups) = arranged(dialect, kernel);
+    let mut room = Room::new(dialect, &own);
     let mut writer = Writer { scope: Scope::root(false) };
     room.declare(&mut writer);
     let mut given = Given::default();
@@ -146,7 +153,7 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         let list = given.buffer(Binding::Param(id), declared(language, param), param.access);
         params.push(Array { list, vectors: None });
     }
-    for id in read_as_vectors(kernel) {
+    for id in read_as_vectors(&own) {
         params[id].vectors = Some(given.buffer(Binding::Param(id), vectors(), Access::Read));
     }
     let list = given.buffer(Binding::Symbols, scalar(I32), Access::Read);
@@ -158,17 +165,19 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         values.insert(*symbol, writer.unsigned(value));
     }
     let unit = builtin(Builtin::UnitPos);
-    let Some(part) = kernel.parts.first() else { return Err(bug("a kernel without parts")) };
+    let Some(part) = own.parts.first() else { return Err(bug("a kernel without parts")) };
     let mut emitter = Emitter {
         writer,
         dialect,
-        kernel,
+        kernel: &own,
         part,
+        groups,
         params,
         room,
         scratch,
         symbols: values,
         vars: BTreeMap::new(),
+        ends: BTreeMap::new(),
         unit,
         since: Touched::default(),
     };
@@ -185,6 +194,22 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         shared_bytes: room.shared_bytes(),
         scratch_bytes: 4 * room.scratch_words(),
     })
+}
+
+/// The kernel with its tasks as code does them, together where matrix units pay for that and in the best order; and the
+/// parts whose tasks are done together.
+fn arranged(dialect: Dialect, kernel: &Kernel) -> (Kernel, BTreeMap<usize, Group>) {
+    let (mut own, mut groups) = (kernel.clone(), BTreeMap::new());
+    for (number, part) in own.parts.iter_mut().enumerate() {
+        let together = if dialect.has_matrices { grouped(kernel, part) } else { None };
+        if let Some((new, group)) = together {
+            *part = new;
+            groups.insert(number, group);
+        } else {
+            part.grid = ordered(part);
+        }
+    }
+    (own, groups)
 }
 
 /// What a kernel is given, so far.

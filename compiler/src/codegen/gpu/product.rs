@@ -15,6 +15,8 @@ use crate::tensor::dtype::DType;
 pub(super) const SIDE: i64 = 16;
 /// What is summed over at a time.
 pub(super) const DEPTH: i64 = 8;
+/// Sums of as many fragments are kept in registers.
+const MOST_EACH: i64 = 8;
 /// Threads that share a fragment.
 pub(super) const PLANE: u32 = 32;
 
@@ -71,11 +73,13 @@ impl Fragments {
         }
         let n_planes = i64::from(THREADS / PLANE);
         let (rows, columns) = (n_rows / SIDE, n_columns / SIDE);
-        let n = rows * columns;
-        if n == 0 || n_planes % columns != 0 || (n > n_planes && n % n_planes != 0) {
+        if rows == 0 || columns == 0 || columns > n_planes {
             return None;
         }
-        Some(Self { columns, each: (n / n_planes).max(1), planes: n.min(n_planes) })
+        // As many planes to a column as share its rows evenly.
+        let sharing = (1..=n_planes / columns).rev().find(|n| rows % n == 0)?;
+        let each = rows / sharing;
+        (each <= MOST_EACH).then_some(Self { columns, each, planes: sharing * columns })
     }
 
     /// Rows of fragments from one of a plane's to its next.
@@ -319,7 +323,7 @@ part
                 assert_eq!(found, all, "{rows} by {columns}");
             }
         }
-        assert!(n_shared > 10 && Fragments::of(8, 16).is_none() && Fragments::of(16, 48).is_none());
+        assert!(n_shared == 64 && Fragments::of(8, 16).is_none() && Fragments::of(16, 144).is_none());
     }
 
     #[test]

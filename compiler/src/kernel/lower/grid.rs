@@ -87,7 +87,7 @@ pub(super) fn choose(
         None => fill_inner(shape, Axes::MAX, ELEMENTS_PER_TASK),
         Some(heaviest) => match &graph.nodes[heaviest.node].op {
             Op::Attend { over } => queries(graph, target, shape, heaviest, *over),
-            Op::Contract { over } => rows_and_tokens(graph, target, shape, heaviest, over),
+            Op::Contract { over } => rows_and_tokens((graph, cut), target, shape, heaviest, over),
             _ => fill_inner(shape, heaviest.shared, 1),
         },
     };
@@ -141,7 +141,7 @@ fn fill_inner(shape: &Shape, allowed: Axes, len: i64) -> Vec<Option<i64>> {
 /// Rows of the weight are cut into blocks; few tokens stay together, many are cut too; what both have is cut finely,
 /// but for many vectors that matrices are picked for: those of a matrix should meet in one task.
 fn rows_and_tokens(
-    graph: &Graph,
+    (graph, cut): (&Graph, &Cut),
     target: &Target,
     shape: &Shape,
     heaviest: &Heaviest,
@@ -154,14 +154,19 @@ fn rows_and_tokens(
         axes.filter_map(|axis| heaviest.axes.get(&axis)).fold(0, |all, own| all | own)
     };
     let (rows, tokens) = (axes_of(args[weight]), axes_of(args[1 - weight]));
-    let (picked, mut pick_room) = picks(graph, target, heaviest, args[weight]);
+    let Picks { axes: picked, n_folded, are_many, are_stored } = picks(graph, cut, heaviest, args[weight]);
+    let do_meet = are_many && target.picks_per_task > 1;
+    let mut pick_room = (target.picks_per_task as i64 / n_folded).max(1);
     let near = |position: usize| shape.iter().nth(position).map_or(1, |(_, size)| size.near().max(1));
     let is = |set: Axes, position: usize| set >> position & 1 == 1;
     let n_tokens: i64 = (0..shape.rank()).filter(|p| is(tokens & !rows, *p)).map(near).product();
     // Rows that every task has anyway leave less room for others.
     let is_kept = |position: &usize| is(rows, *position) && !is(heaviest.shared, *position);
     let kept: i64 = (0..shape.rank()).filter(is_kept).map(near).product();
-    let rows_per_task = if n_tokens <= FEW_TOKENS { target.rows_per_task } else { target.rows_of_many };
+    // Tasks with one pick each that code can look up may be done together, all of a matrix.
+    let are_alike = are_many && are_stored && !do_meet && n_folded == 1;
+    let are_few = n_tokens <= FEW_TOKENS && !are_alike;
+    let rows_per_task = if are_few { target.rows_per_task } else { target.rows_of_many };
     let mut row_room = (rows_per_task as i64 / kept.max(1)).max(1);
     let mut token_room = target.tokens_per_task as i64;
     let mut blocks = vec![None; shape.rank()];
@@ -170,7 +175,7 @@ fn rows_and_tokens(
             continue;
         }
         let size = near(position);
-        blocks[position] = if is(picked, position) {
+        blocks[position] = if do_meet && is(picked, position) {
             Some(take(&mut pick_room, shape.iter().nth(position).map_or(1, |(_, size)| size.most())))
         } else if is(rows & tokens, position) {
             Some(1)
@@ -185,30 +190,55 @@ fn rows_and_tokens(
     blocks
 }
 
-/// The axes that a matrix of the weight is picked by, if there are many picks, and the room for them in a task.
-fn picks(graph: &Graph, target: &Target, heaviest: &Heaviest, mut weight: NodeId) -> (Axes, i64) {
+/// The picks of the matrices of a weight.
+struct Picks {
+    /// What the axes hang on that picks are made for, but for those that the fold goes through.
+    axes: Axes,
+    /// Picks that the fold goes through.
+    n_folded: i64,
+    /// Whether there are many, of matrices with rows.
+    are_many: bool,
+    /// Whether all of them are stored.
+    are_stored: bool,
+}
+
+fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, mut weight: NodeId) -> Picks {
     let shape = &graph.nodes[weight].ty.shape;
     let mut axes: Vec<Axis> = Vec::new();
+    let mut are_stored = true;
     while let Node { op, args, .. } = &graph.nodes[weight]
         && (op.is_movement() || matches!(op, Op::Gather { .. } | Op::Cast(_)))
     {
         if let Op::Gather { .. } = op {
             axes.extend(graph.nodes[args[1]].ty.shape.axes());
+            are_stored &= is_view(graph, cut, args[1]);
         }
         weight = args[0];
     }
     let size = |axis: &Axis| shape.size(*axis).map_or(1, Sym::most).max(1);
     let n_picks: i64 = axes.iter().map(size).product();
     let has_rows = shape.axes().any(|axis| !axes.contains(&axis) && heaviest.axes.contains_key(&axis));
-    if target.picks_per_task <= 1 || n_picks <= FEW_PICKS || !has_rows {
-        return (0, 1);
-    }
     // Those that the fold goes through are in every task.
     let (own, folded): (Vec<Axis>, Vec<Axis>) =
         axes.into_iter().partition(|axis| heaviest.axes.contains_key(axis));
-    let n_folded: i64 = folded.iter().map(size).product();
-    let own = own.iter().filter_map(|axis| heaviest.axes.get(axis)).fold(0, |all, own| all | own);
-    (own, (target.picks_per_task as i64 / n_folded).max(1))
+    Picks {
+        axes: own.iter().filter_map(|axis| heaviest.axes.get(axis)).fold(0, |all, own| all | own),
+        n_folded: folded.iter().map(size).product(),
+        are_many: n_picks > FEW_PICKS && has_rows,
+        are_stored,
+    }
+}
+
+/// Whether a value is a view of a stored one.
+fn is_view(graph: &Graph, cut: &Cut, mut node: NodeId) -> bool {
+    while !cut.is_loadable(graph, node) {
+        let Node { op, args, .. } = &graph.nodes[node];
+        if !op.is_movement() {
+            return false;
+        }
+        node = args[0];
+    }
+    true
 }
 
 /// Heads that share keys stay together with the tokens of a block; what the values have too is cut finely.

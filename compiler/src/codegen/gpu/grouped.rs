@@ -1,0 +1,421 @@
+//! Tasks that pick the same matrix, done together.
+//!
+//! In: a part whose tasks each multiply rows of a matrix, which a lookup picks, with a vector of their own. Out: a part
+//! that computes the same. A task of it has a matrix and some of its rows, and does what all tasks do that pick it, so
+//! many at a time: a matrix is read once for all of its vectors, and matrix units multiply them. `listed.rs` finds the
+//! tasks that pick a matrix; where none does, nothing is read.
+//! What one task had in a tile many have now in as many tiles, one behind the other. Factors go through tiles of their
+//! own, a block of what is summed over at a time.
+
+use std::collections::BTreeSet;
+
+use crate::codegen::gpu::THREADS;
+use crate::codegen::gpu::emit::tiles_read;
+use crate::codegen::gpu::product::product;
+use crate::foundation::entity::List;
+use crate::graph::op::{Binary, Fold, Scalar};
+use crate::kernel::index::{Atom, Index};
+use crate::kernel::{
+    Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId,
+};
+use crate::tensor::dtype::DType;
+use crate::tensor::label::Label;
+use crate::tensor::sym::Sym;
+
+/// So many tasks are done at a time.
+const TOGETHER: i64 = 64;
+/// Elements of a factor's row that lie in a tile.
+const STEP: i64 = 64;
+
+/// What is to be known of tasks that are done together.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    /// The variables that numbered tasks with the same rows.
+    pub(super) picking: Vec<VarId>,
+    /// What a task picks.
+    pub(super) pick: Index,
+    /// The matrix of a task now.
+    pub(super) matrix: VarId,
+    /// Where blocks of the list start that are done together.
+    pub(super) block: VarId,
+    /// The numbers of the tasks that pick the matrix; behind it lies a number for each thread.
+    pub(super) list: TileId,
+    /// How many such tasks there may be.
+    pub(super) most: i64,
+}
+
+/// A part whose tasks are done together, if they can be: where each multiplies with what it picks.
+pub(super) fn grouped(kernel: &Kernel, part: &Part) -> Option<(Part, Group)> {
+    let nests: Vec<&Nest> = part.body.iter().map(nest_of).collect::<Option<_>>()?;
+    let pick = nests.iter().find_map(|nest| product_of_picked(nest)).map(|(pick, ..)| pick)?;
+    let Atom::Lookup { from: Place::Param(_), at, below } = pick else { return None };
+    let (picking, rest): (Vec<VarId>, Vec<VarId>) =
+        part.grid.iter().copied().partition(|var| at.contains(&Index::var(*var)));
+    let lens: Vec<Sym> = picking.iter().map(|var| whole_len(part, *var)).collect::<Option<_>>()?;
+    let is_numbered = lens.iter().skip(1).all(|len| len.as_const().is_some());
+    let starts = part.vars.values().filter_map(|var| match &var.range {
+        Range::Blocks { start, .. } => Some(start),
+        Range::Whole { .. } | Range::Within { .. } => None,
+    });
+    let is_apart = starts.into_iter().all(|start| !start.uses_var(|var| picking.contains(&var)));
+    let is_plain = nests.iter().all(|nest| nest.blocks(kernel).is_none());
+    if picking.len() != at.len() || !is_numbered || !is_apart || !is_plain {
+        return None;
+    }
+    let mut new = part.clone();
+    for tile in new.tiles.values_mut() {
+        tile.dims.insert(0, TOGETHER as usize);
+    }
+    let most: i64 = lens.iter().map(|len| len.most().max(1)).product();
+    let list = new.tiles.push(Tile { dtype: DType::I32, dims: vec![(most + i64::from(THREADS)) as usize] });
+    let matrix = added(&mut new, "matrix", Range::Whole { len: Sym::from(*below) });
+    let block = added(&mut new, "block", blocks(TOGETHER, Sym::from(most)));
+    let number = added(&mut new, "number", Range::Within { of: block });
+    new.grid = [vec![matrix], rest].concat();
+    let group = Group { picking, pick: Index::atom(pick.clone()), matrix, block, list, most };
+    let mut grouping =
+        Grouping { kernel, lens, number, pick, group, alone: &nests, part: new, staged: Vec::new() };
+    let mut body = Vec::new();
+    for nest in &nests {
+        body.extend(grouping.nest(nest)?);
+    }
+    let Grouping { group, mut part, .. } = grouping;
+    drop_unread(&mut part, &mut body);
+    part.body = vec![Stmt::Loop { var: group.block, body }];
+    Some((part, group))
+}
+
+/// Drops tiles that nothing reads any more, and what fills them.
+fn drop_unread(part: &mut Part, body: &mut Vec<Stmt>) {
+    let mut read = BTreeSet::new();
+    let mut pending: Vec<&Stmt> = body.iter().collect();
+    while let Some(stmt) = pending.pop() {
+        match stmt {
+            Stmt::Nest(nest) => read.extend(tiles_read(nest)),
+            Stmt::Loop { body, .. } => pending.extend(body),
+        }
+    }
+    let is_read = |place: &Place| !matches!(place, Place::Tile(tile) if !read.contains(tile));
+    body.retain(|stmt| nest_of(stmt).is_none_or(|nest| is_read(&nest.target)));
+    let unread: Vec<TileId> = part.tiles.ids().filter(|tile| !read.contains(tile)).collect();
+    for tile in unread {
+        part.tiles[tile].dims = Vec::new();
+    }
+}
+
+/// A part under construction.
+struct Grouping<'a> {
+    kernel: &'a Kernel,
+    /// What each task did on its own.
+    alone: &'a [&'a Nest],
+    /// How many values each of the variables has that numbered tasks.
+    lens: Vec<Sym>,
+    /// A place in the list.
+    number: VarId,
+    pick: &'a Atom,
+    group: Group,
+    part: Part,
+    /// The tiles that factors go through: vectors, and rows.
+    staged: Vec<TileId>,
+}
+
+impl Grouping<'_> {
+    /// What does for many tasks what a nest did for one.
+    fn nest(&mut self, nest: &Nest) -> Option<Vec<Stmt>> {
+        match product_of_picked(nest) {
+            Some((pick, weight, vector)) if pick == self.pick => self.product(nest, weight, vector),
+            _ => Some(vec![Stmt::Nest(self.repeated(nest))]),
+        }
+    }
+
+    /// The same nest for each of many tasks.
+    fn repeated(&self, nest: &Nest) -> Nest {
+        Nest {
+            target: nest.target,
+            at: self.own(nest.target).into_iter().chain(nest.at.iter().map(|at| self.index(at))).collect(),
+            loops: [&[self.number][..], &nest.loops].concat(),
+            fold: nest.fold.clone(),
+            exprs: nest.exprs.values().map(|expr| self.expr(expr)).collect(),
+            value: nest.value,
+        }
+    }
+
+    fn expr(&self, expr: &Expr) -> Expr {
+        reindexed(expr, &|index| self.index(index), &|place| self.own(place))
+    }
+
+    /// The first index of a place: of a tile, which of the tasks' it is.
+    fn own(&self, place: Place) -> Option<Index> {
+        match place {
+            Place::Tile(_) => Some(self.in_block(self.number)),
+            Place::Param(_) => None,
+        }
+    }
+
+    /// An index with the variables that numbered tasks read from the list.
+    fn index(&self, index: &Index) -> Index {
+        let vars = &self.part.vars;
+        let Group { picking, matrix, list, most, .. } = &self.group;
+        let mut rest = Index::atom(Atom::Lookup {
+            from: Place::Tile(*list),
+            at: vec![Index::var(self.number)],
+            below: *most,
+        });
+        let mut values = Vec::new();
+        for len in self.lens.iter().skip(1).rev().map(Sym::near) {
+            values.push(rest.rem(len, vars));
+            rest = rest.div(len, vars);
+        }
+        values.push(rest);
+        values.reverse();
+        let of = |var: VarId| match picking.iter().position(|own| *own == var) {
+            Some(position) => values[position].clone(),
+            None => Index::var(var),
+        };
+        let terms = index.terms().iter().map(|(atom, factor)| {
+            let is_pick = atom == self.pick;
+            let term =
+                if is_pick { Index::var(*matrix) } else { Index::atom(atom.clone()).replaced(&of, vars) };
+            term.times(*factor)
+        });
+        terms.fold(Index::constant(index.offset()), |sum, term| sum.plus(&term))
+    }
+
+    /// A variable's place in its block.
+    fn in_block(&self, var: VarId) -> Index {
+        match self.part.vars[var].range {
+            Range::Within { of } => Index::var(var).minus(&Index::var(of)),
+            Range::Whole { .. } | Range::Blocks { .. } => Index::var(var),
+        }
+    }
+
+    /// The products of rows of the matrix with many vectors, block by block.
+    fn product(&mut self, nest: &Nest, weight: ExprId, vector: ExprId) -> Option<Vec<Stmt>> {
+        let ([row], Some(folding)) = (&nest.loops[..], &nest.fold) else { return None };
+        let [inner] = folding.loops[..] else { return None };
+        let len = whole_len(&self.part, inner).filter(|len| len.as_const().is_some())?;
+        let all = self.repeated(nest);
+        let is_own = self.alone.iter().filter(|nest| goes_along(nest, inner)).count() == 1;
+        if !is_own || uses(&all, vector, *row) || uses(&all, weight, self.number) {
+            return None;
+        }
+        let outer = added(&mut self.part, "step", blocks(STEP, len));
+        self.part.vars[inner].range = Range::Within { of: outer };
+        let [a, b] =
+            [self.filled(nest, vector).unwrap_or((all.exprs.clone(), vector)), (all.exprs.clone(), weight)];
+        let mut fills = Vec::new();
+        let mut exprs: List<ExprId, Expr> = List::default();
+        let mut factors = Vec::new();
+        for (number, (var, (own, value))) in [(self.number, a), (*row, b)].into_iter().enumerate() {
+            let target = Place::Tile(self.staged(number, var)?);
+            let at = vec![self.in_block(var), self.in_block(inner)];
+            factors.push(exprs.push(Expr::Load { from: target, at: at.clone() }));
+            let (loops, exprs) = (vec![var, inner], only(&own, value));
+            fills.push(Stmt::Nest(Nest { target, at, loops, fold: None, exprs, value }));
+        }
+        let init = exprs.push(Expr::Load { from: all.target, at: all.at.clone() });
+        let value = exprs.push(Expr::Binary(Binary::Mul, factors[0], factors[1]));
+        let folding = Folding { init: Some(init), ..folding.clone() };
+        let sum = Nest { fold: Some(folding), exprs, value, ..all.clone() };
+        product(self.kernel, &self.part, &sum, sum.fold.as_ref()?)?;
+        let mut exprs = List::default();
+        let value = exprs.push(Expr::Const(Scalar::float(0.0)));
+        let zero = Nest { fold: None, exprs, value, ..all };
+        fills.push(Stmt::Nest(sum));
+        Some(vec![Stmt::Nest(zero), Stmt::Loop { var: outer, body: fills }])
+    }
+
+    /// What fills the tile that a vector is read from, at the element read: then no tile is needed for whole vectors.
+    fn filled(&self, nest: &Nest, vector: ExprId) -> Option<(List<ExprId, Expr>, ExprId)> {
+        let Expr::Load { from: from @ Place::Tile(_), at } = &nest.exprs[vector] else { return None };
+        let filler = self.only_filler(*from).filter(|filler| filler.fold.is_none())?;
+        let ([along], [index]) = (&filler.loops[..], &at[..]) else { return None };
+        // What it reads is still there where the vector is read.
+        let stays = tiles_read(filler).into_iter().all(|tile| self.only_filler(Place::Tile(tile)).is_some());
+        if filler.at != [Index::var(*along)] || !stays {
+            return None;
+        }
+        let of = |var: VarId| if var == *along { index.clone() } else { Index::var(var) };
+        let here = |index: &Index| index.replaced(&of, &self.part.vars);
+        let exprs = filler.exprs.values().map(|expr| self.expr(&reindexed(expr, &here, &|_| None)));
+        Some((exprs.collect(), filler.value))
+    }
+
+    /// The nest that fills a tile, where only one does.
+    fn only_filler(&self, place: Place) -> Option<&Nest> {
+        let mut fillers = self.alone.iter().filter(|nest| nest.target == place);
+        fillers.next().filter(|_| fillers.next().is_none()).copied()
+    }
+
+    /// The tile that the first or second factor goes through, whose rows a variable numbers.
+    fn staged(&mut self, number: usize, row: VarId) -> Option<TileId> {
+        let n_rows = self.part.n_values(row, &Sym::most);
+        let dims = vec![n_rows as usize, STEP as usize];
+        if let Some(tile) = self.staged.get(number) {
+            return (self.part.tiles[*tile].dims == dims).then_some(*tile);
+        }
+        let tile = self.part.tiles.push(Tile { dtype: DType::F32, dims });
+        self.staged.push(tile);
+        Some(tile)
+    }
+}
+
+/// What a nest picks whose rows it multiplies with a vector, and the two factors: the picked one first.
+fn product_of_picked(nest: &Nest) -> Option<(&Atom, ExprId, ExprId)> {
+    let folding = nest.fold.as_ref().filter(|folding| folding.fold == Fold::Sum && folding.init.is_none())?;
+    let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { return None };
+    let pick = |id: ExprId| match &nest.exprs[id] {
+        Expr::Load { from: Place::Param(_), at } => at.iter().find_map(|index| match index.terms() {
+            [(atom @ Atom::Lookup { .. }, 1)] if index.offset() == 0 => Some(atom),
+            _ => None,
+        }),
+        _ => None,
+    };
+    let is_one = folding.loops.len() == 1;
+    match (pick(a), pick(b)) {
+        (Some(pick), None) if is_one => Some((pick, a, b)),
+        (None, Some(pick)) if is_one => Some((pick, b, a)),
+        _ => None,
+    }
+}
+
+/// The same scalars, but for those that one of them does not need, which are numbers.
+fn only(exprs: &List<ExprId, Expr>, root: ExprId) -> List<ExprId, Expr> {
+    let mut needed = BTreeSet::from([root]);
+    for id in exprs.ids().rev() {
+        if needed.contains(&id) {
+            needed.extend(exprs[id].operands());
+        }
+    }
+    let nothing = Expr::Const(Scalar::float(0.0));
+    exprs.iter().map(|(id, expr)| if needed.contains(&id) { expr } else { &nothing }.clone()).collect()
+}
+
+/// A scalar at other positions; places may have an index more, which comes first.
+fn reindexed(expr: &Expr, index: &impl Fn(&Index) -> Index, own: &impl Fn(Place) -> Option<Index>) -> Expr {
+    match expr {
+        Expr::Position(at) => Expr::Position(index(at)),
+        Expr::Load { from, at } => {
+            Expr::Load { from: *from, at: own(*from).into_iter().chain(at.iter().map(index)).collect() }
+        }
+        Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {
+            expr.clone()
+        }
+    }
+}
+
+fn nest_of(stmt: &Stmt) -> Option<&Nest> {
+    match stmt {
+        Stmt::Nest(nest) => Some(nest),
+        Stmt::Loop { .. } => None,
+    }
+}
+
+/// How many values a variable has that goes along a whole axis.
+fn whole_len(part: &Part, var: VarId) -> Option<Sym> {
+    match &part.vars[var].range {
+        Range::Whole { len } => Some(len.clone()),
+        Range::Blocks { .. } | Range::Within { .. } => None,
+    }
+}
+
+fn blocks(block: i64, end: Sym) -> Range {
+    Range::Blocks { start: Index::default(), step: block, block, end }
+}
+
+fn added(part: &mut Part, name: &str, range: Range) -> VarId {
+    let name = Label::fresh(name, |label| part.vars.values().any(|var| var.name == label));
+    part.vars.push(Var { name, range })
+}
+
+/// Whether a variable is one of a nest's loops.
+fn goes_along(nest: &Nest, var: VarId) -> bool {
+    nest.loops.contains(&var) || nest.fold.as_ref().is_some_and(|folding| folding.loops.contains(&var))
+}
+
+/// Whether a scalar of a nest depends on a variable.
+fn uses(nest: &Nest, scalar: ExprId, var: VarId) -> bool {
+    let is_var = |index: &Index| index.uses_var(|own| own == var);
+    let own = match &nest.exprs[scalar] {
+        Expr::Position(index) => is_var(index),
+        Expr::Load { at, .. } => at.iter().any(is_var),
+        Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => false,
+    };
+    own || nest.exprs[scalar].operands().into_iter().any(|operand| uses(nest, operand, var))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codegen::gpu::compile;
+    use crate::codegen::gpu::dialect::{Dialect, Language};
+    use crate::kernel::parse::parse;
+
+    /// Two products of rows of experts with a vector that tasks scale first.
+    const KERNEL: &str = r#"symbol T in 1..64 near 64
+kernel "experts gate up" experts
+  read @0 x : f32[t:T, d:128]
+  read @1 scale : f32[d:128]
+  read @2 picked : i32[t:T, k:2]
+  read @3 gate : q8_0[x:8, r:64, d:128]
+  read @4 up : q8_0[x:8, r:64, d:128]
+  write @5 y : f32[t:T, k:2, r:64]
+part
+  tile tile0 : f32[128]
+  tile tile1 : f32[32]
+  tile tile2 : f32[32]
+  var t0 in 0..T
+  var k1 in 0..2
+  var r2 in blocks of 32 step 32 from 0 to 64
+  var d3 in 0..128
+  var r4 within r2
+  var d5 in 0..128
+  var r6 within r2
+  var d7 in 0..128
+  var r8 within r2
+  grid t0, k1, r2
+  for d3
+    tile0[d3] = mul(@0[t0, d3], @1[d3])
+  for r4
+    tile1[-r2+r4] = sum d5 of mul(tile0[d5], @3[lookup(@2[t0, k1], 8), r4, d5])
+  for r6
+    tile2[-r2+r6] = sum d7 of mul(@4[lookup(@2[t0, k1], 8), r6, d7], tile0[d7])
+  for r8
+    @5[t0, k1, r8] = mul(tile1[-r2+r8], tile2[-r2+r8])
+"#;
+
+    #[test]
+    fn tasks_that_pick_a_matrix_become_one_with_products_of_tiles() {
+        let kernel = parse(KERNEL).unwrap();
+        let (part, group) = grouped(&kernel, &kernel.parts[0]).unwrap();
+        assert_eq!(part.grid[0], group.matrix);
+        assert_eq!((part.grid.len(), group.picking.len(), group.most), (2, 2, 128));
+        let source = |dialect| compile(&kernel, dialect).unwrap().source;
+        let cuda = Dialect::from(Language::Cuda);
+        assert_eq!(source(cuda).matches("mma_sync").count(), 2);
+        assert!(!source(Dialect { has_matrices: false, ..cuda }).contains("mma_sync"));
+    }
+
+    #[test]
+    fn vectors_are_worked_out_where_tiles_take_them() {
+        let kernel = parse(KERNEL).unwrap();
+        let (part, _) = grouped(&kernel, &kernel.parts[0]).unwrap();
+        // A number in place of the vectors of all tasks, then two sums, the list, and two factors.
+        let dims: Vec<&[usize]> = part.tiles.values().map(|tile| tile.dims.as_slice()).collect();
+        assert_eq!(dims, [&[][..], &[64, 32], &[64, 32], &[384], &[64, 64], &[32, 64]]);
+    }
+
+    #[test]
+    fn tasks_stay_apart_where_they_are_no_such_products() {
+        let few_rows =
+            KERNEL.replace("blocks of 32 step 32", "blocks of 8 step 8").replace("f32[32]", "f32[8]");
+        let same = KERNEL.replace("lookup(@2[t0, k1], 8)", "lookup(@2[t0, 0], 8)");
+        let no_sum = KERNEL.replace("= sum", "= max");
+        let one_loop = KERNEL.replace("  var d7 in 0..128\n", "").replace("r8", "r7").replace("d7", "d5");
+        for text in [few_rows, same, no_sum, one_loop] {
+            let kernel = parse(&text).unwrap();
+            assert!(grouped(&kernel, &kernel.parts[0]).is_none(), "{text}");
+            assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma_sync"), "{text}");
+        }
+    }
+}
