@@ -213,6 +213,16 @@ pub enum Stmt {
     },
 }
 
+impl Stmt {
+    /// The nest, unless it repeats others.
+    pub fn nest(&self) -> Option<&Nest> {
+        match self {
+            Self::Nest(nest) => Some(nest),
+            Self::Loop { .. } => None,
+        }
+    }
+}
+
 /// A loop nest that stores one value per iteration of its outer loops.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Nest {

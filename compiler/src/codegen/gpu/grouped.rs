@@ -46,7 +46,7 @@ pub(super) struct Group {
 
 /// A part whose tasks are done together, if they can be: where each multiplies with what it picks.
 pub(super) fn grouped(kernel: &Kernel, part: &Part) -> Option<(Part, Group)> {
-    let nests: Vec<&Nest> = part.body.iter().map(nest_of).collect::<Option<_>>()?;
+    let nests: Vec<&Nest> = part.body.iter().map(Stmt::nest).collect::<Option<_>>()?;
     let pick = nests.iter().find_map(|nest| product_of_picked(nest)).map(|(pick, ..)| pick)?;
     let Atom::Lookup { from: Place::Param(_), at, below } = pick else { return None };
     let (picking, rest): (Vec<VarId>, Vec<VarId>) =
@@ -96,7 +96,7 @@ fn drop_unread(part: &mut Part, body: &mut Vec<Stmt>) {
         }
     }
     let is_read = |place: &Place| !matches!(place, Place::Tile(tile) if !read.contains(tile));
-    body.retain(|stmt| nest_of(stmt).is_none_or(|nest| is_read(&nest.target)));
+    body.retain(|stmt| stmt.nest().is_none_or(|nest| is_read(&nest.target)));
     let unread: Vec<TileId> = part.tiles.ids().filter(|tile| !read.contains(tile)).collect();
     for tile in unread {
         part.tiles[tile].dims = Vec::new();
@@ -301,13 +301,6 @@ fn reindexed(expr: &Expr, index: &impl Fn(&Index) -> Index, own: &impl Fn(Place)
         Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {
             expr.clone()
         }
-    }
-}
-
-fn nest_of(stmt: &Stmt) -> Option<&Nest> {
-    match stmt {
-        Stmt::Nest(nest) => Some(nest),
-        Stmt::Loop { .. } => None,
     }
 }
 

@@ -17,7 +17,7 @@ const FEW: i64 = 64;
 /// The variables of a part's grid, so that tasks follow each other that pick matrices for the same rows.
 pub(super) fn ordered(part: &Part) -> Vec<VarId> {
     let rows: BTreeSet<VarId> =
-        part.body.iter().filter_map(nest_of).flat_map(|nest| rows_of_picked(part, nest)).collect();
+        part.body.iter().filter_map(Stmt::nest).flat_map(|nest| rows_of_picked(part, nest)).collect();
     let (own, others): (Vec<VarId>, Vec<VarId>) =
         part.grid.iter().copied().partition(|var| rows.contains(var));
     let n: i64 = others.iter().map(|var| part.n_values(*var, &Sym::most).max(1)).product();
@@ -54,13 +54,6 @@ fn rows_of_picked(part: &Part, nest: &Nest) -> BTreeSet<VarId> {
         }
     }
     found
-}
-
-fn nest_of(stmt: &Stmt) -> Option<&Nest> {
-    match stmt {
-        Stmt::Nest(nest) => Some(nest),
-        Stmt::Loop { .. } => None,
-    }
 }
 
 #[cfg(test)]
