@@ -211,7 +211,7 @@ fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, mut weight: NodeId) -> P
     {
         if let Op::Gather { .. } = op {
             axes.extend(graph.nodes[args[1]].ty.shape.axes());
-            are_stored &= is_view(graph, cut, args[1]);
+            are_stored &= is_only_moved(graph, cut, args[1]);
         }
         weight = args[0];
     }
@@ -229,8 +229,8 @@ fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, mut weight: NodeId) -> P
     }
 }
 
-/// Whether a value is a view of a stored one.
-fn is_view(graph: &Graph, cut: &Cut, mut node: NodeId) -> bool {
+/// Whether a value is a stored one, or one that is only moved.
+fn is_only_moved(graph: &Graph, cut: &Cut, mut node: NodeId) -> bool {
     while !cut.is_loadable(graph, node) {
         let Node { op, args, .. } = &graph.nodes[node];
         if !op.is_movement() {
