@@ -10,7 +10,7 @@
 /// `lanes` of vectors `V`, and `ask_ahead`, which asks for what comes behind
 /// a piece.
 macro_rules! single_forms {
-    ($(#[$attr:meta])* tile $rows:literal by $cols:literal, mix $mixed:literal) => {
+    ($(#[$attr:meta])* tile $rows:literal by $cols:literal, tall $tall:literal, wide $wide:literal) => {
         /// Elements of a row that are unpacked at a time.
         const CHUNK: usize = 1024;
 
@@ -24,7 +24,7 @@ macro_rules! single_forms {
             w: [&[u8]; R],
             x: [&[u8]; C],
             k: usize,
-        ) -> [[f32; C]; R] {
+        ) -> [[f32; R]; C] {
             let bytes = if S == 0 { 4 } else { 2 };
             // Loops, as everywhere here: a closure that a library function calls may not become part of the caller.
             let (mut w, mut x) = (w, x);
@@ -54,13 +54,13 @@ macro_rules! single_forms {
                     }
                 }
             }
-            let mut out = [[0.0; C]; R];
+            let mut out = [[0.0; R]; C];
             // Four at a time: adding up the lanes of one vector alone takes long.
             for first in (0..R * C).step_by(4) {
                 let n = 4.min(R * C - first);
                 let mut four = [zero(); 4];
                 for i in 0..n {
-                    let sums = &sums[(first + i) / C][(first + i) % C];
+                    let sums = &sums[(first + i) % R][(first + i) / R];
                     four[i] = sums[0];
                     for u in 1..U {
                         four[i] = add(four[i], sums[u]);
@@ -68,17 +68,26 @@ macro_rules! single_forms {
                 }
                 let four = if n == 1 { [total(four[0]), 0.0, 0.0, 0.0] } else { totals(four) };
                 for i in 0..n {
-                    out[(first + i) / C][(first + i) % C] = four[i];
+                    out[(first + i) / R][(first + i) % R] = four[i];
                 }
             }
             for i in n_steps * N * U..k {
                 for r in 0..R {
                     for c in 0..C {
-                        out[r][c] += element::<S>(w[r], i) * element::<0>(x[c], i);
+                        out[c][r] += element::<S>(w[r], i) * element::<0>(x[c], i);
                     }
                 }
             }
             out
+        }
+
+        /// Bytes of so many elements of a row.
+        const fn n_bytes<const S: usize>(n: usize) -> usize {
+            match S {
+                0 => 4 * n,
+                1 | 2 => 2 * n,
+                _ => n.div_ceil(32) * 34,
+            }
         }
 
         /// `N` elements of a row, widened.
@@ -121,9 +130,9 @@ macro_rules! single_forms {
         /// Rows `r..r + n` of plain numbers with all vectors, from element `from` on.
         #[inline]
         $(#[$attr])*
-        fn rows<const S: usize>(
+        fn rows<const S: usize, const R: usize>(
             job: &ProductView<'_>,
-            w: [&[u8]; $rows],
+            w: [&[u8]; R],
             (r, n): (usize, usize),
             (from, k): (usize, usize),
         ) {
@@ -133,30 +142,24 @@ macro_rules! single_forms {
                 let n_cols = (job.n_cols - c).min($cols);
                 if n_cols == 1 && (n == 1 || k >= LONG) {
                     for (i, w) in w.iter().take(n).enumerate() {
-                        let sums = dots::<S, 1, 1, 8>([w], [x(c)], k);
-                        job.out.add(r + i, c, sums[0][0]);
-                    }
-                } else if n_cols == 2 {
-                    let sums = dots::<S, $rows, 2, 1>(w, [x(c), x(c + 1)], k);
-                    for (i, sums) in sums.iter().take(n).enumerate() {
-                        job.out.add(r + i, c, sums[0]);
-                        job.out.add(r + i, c + 1, sums[1]);
+                        let [sums] = dots::<S, 1, 1, 8>([w], [x(c)], k);
+                        job.out.add_down(r + i, c, &sums);
                     }
                 } else if n_cols == 1 {
-                    let sums = dots::<S, $rows, 1, 2>(w, [x(c)], k);
-                    for (i, sums) in sums.iter().take(n).enumerate() {
-                        job.out.add(r + i, c, sums[0]);
-                    }
+                    let [sums] = dots::<S, R, 1, 2>(w, [x(c)], k);
+                    job.out.add_down(r, c, &sums[..n]);
+                } else if n_cols == 2 {
+                    let sums = dots::<S, R, 2, 1>(w, [x(c), x(c + 1)], k);
+                    job.out.add_down(r, c, &sums[0][..n]);
+                    job.out.add_down(r, c + 1, &sums[1][..n]);
                 } else {
                     let mut xs = [x(c); $cols];
                     for i in 1..n_cols {
                         xs[i] = x(c + i);
                     }
-                    let sums = dots::<S, $rows, $cols, 1>(w, xs, k);
-                    for (i, sums) in sums.iter().take(n).enumerate() {
-                        for (j, sum) in sums.iter().take(n_cols).enumerate() {
-                            job.out.add(r + i, c + j, *sum);
-                        }
+                    let sums = dots::<S, R, $cols, 1>(w, xs, k);
+                    for (i, sums) in sums.iter().take(n_cols).enumerate() {
+                        job.out.add_down(r, c + i, &sums[..n]);
                     }
                 }
                 c += n_cols;
@@ -166,21 +169,32 @@ macro_rules! single_forms {
         #[inline]
         $(#[$attr])*
         fn plain<const S: usize>(job: &ProductView<'_>) {
+            if job.k < LONG && job.n_cols <= 2 {
+                plain_rows::<S, $tall>(job);
+            } else {
+                plain_rows::<S, $rows>(job);
+            }
+        }
+
+        /// Rows of plain numbers, `R` at a time.
+        #[inline]
+        $(#[$attr])*
+        fn plain_rows<const S: usize, const R: usize>(job: &ProductView<'_>) {
             let bytes = if S == 0 { 4 } else { 2 };
             // Many vectors are gone through for every few rows: pieces of them that stay close.
             let chunk = if job.n_cols > $cols { CHUNK } else { job.k };
             for from in (0..job.k).step_by(chunk) {
                 let k = chunk.min(job.k - from);
-                for r in (0..job.n_rows).step_by($rows) {
-                    let n = $rows.min(job.n_rows - r);
+                for r in (0..job.n_rows).step_by(R) {
+                    let n = R.min(job.n_rows - r);
                     if k < LONG && job.n_cols <= $cols {
                         ask_ahead(job.w.block(r, n));
                     }
-                    let mut w = [&job.w.row(r).bytes[from * bytes..]; $rows];
+                    let mut w = [&job.w.row(r).bytes[from * bytes..]; R];
                     for i in 1..n {
                         w[i] = &job.w.row(r + i).bytes[from * bytes..];
                     }
-                    rows::<S>(job, w, (r, n), (from, k));
+                    rows::<S, R>(job, w, (r, n), (from, k));
                 }
             }
         }
@@ -204,7 +218,7 @@ macro_rules! single_forms {
                     for i in 1..n {
                         w[i] = bytes_of(&room[i]);
                     }
-                    rows::<0>(job, w, (r, n), (from, k));
+                    rows::<0, $rows>(job, w, (r, n), (from, k));
                 }
             }
         }
@@ -240,14 +254,19 @@ macro_rules! single_forms {
             at: usize,
         ) -> usize {
             let mut sums = [[zero(); E]; C];
+            let rows = job.v.block(0, job.n_rows);
+            // A piece of a row starts with the block that has its first element.
+            let skipped = if (E * N).is_multiple_of(32) { 0 } else { at % 32 };
+            let first = n_bytes::<S>(at - skipped);
             for s in 0..job.n_rows {
-                let v = job.v.row(s).bytes;
+                let v = &rows[s * job.v.stride()..];
                 if c == 0 && at == 0 {
-                    ask_ahead(v);
+                    ask_ahead(&v[..n_bytes::<S>(job.n)]);
                 }
+                let v = &v[first..][..n_bytes::<S>(skipped + E * N)];
                 let mut vs = [zero(); E];
                 for e in 0..E {
-                    vs[e] = wide::<S>(v, at + e * N);
+                    vs[e] = wide::<S>(v, skipped + e * N);
                 }
                 for i in 0..C {
                     let p = job.p[(c + i) * job.p_col + s * job.p_row..].first_chunk().expect("a factor");
@@ -270,26 +289,31 @@ macro_rules! single_forms {
             C
         }
 
+        /// `E * N` elements from `at` on, of all columns; gives how many.
+        #[inline]
+        $(#[$attr])*
+        fn across<const S: usize, const E: usize>(job: &MixView<'_>, at: usize) -> usize {
+            let mut c = 0;
+            while c < job.n_cols {
+                c += match job.n_cols - c {
+                    4.. if E <= 4 => mixed::<S, 4, E>(job, c, at),
+                    2.. => mixed::<S, 2, E>(job, c, at),
+                    _ => mixed::<S, 1, E>(job, c, at),
+                };
+            }
+            E * N
+        }
+
         #[inline]
         $(#[$attr])*
         fn mix_of<const S: usize>(job: &MixView<'_>) {
             let mut at = 0;
-            while at + 4 * N <= job.n {
-                let mut c = 0;
-                while c < job.n_cols {
-                    c += match job.n_cols - c {
-                        $mixed.. => mixed::<S, $mixed, 4>(job, c, at),
-                        2.. => mixed::<S, 2, 4>(job, c, at),
-                        _ => mixed::<S, 1, 4>(job, c, at),
-                    };
-                }
-                at += 4 * N;
-            }
             while at + N <= job.n {
-                for c in 0..job.n_cols {
-                    mixed::<S, 1, 1>(job, c, at);
-                }
-                at += N;
+                at += match (job.n - at) / N {
+                    $wide.. if job.n_cols <= 2 => across::<S, $wide>(job, at),
+                    4.. => across::<S, 4>(job, at),
+                    _ => across::<S, 1>(job, at),
+                };
             }
             for e in at..job.n {
                 for c in 0..job.n_cols {

@@ -22,7 +22,7 @@ const N: usize = 4;
 
 type V = float32x4_t;
 
-single_forms! { #[target_feature(enable = "neon")] tile 4 by 4, mix 4 }
+single_forms! { #[target_feature(enable = "neon")] tile 4 by 4, tall 8, wide 8 }
 row_forms! { #[target_feature(enable = "neon")] }
 
 #[inline]

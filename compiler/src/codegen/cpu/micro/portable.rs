@@ -16,7 +16,7 @@ const N: usize = 8;
 
 type V = [f32; N];
 
-single_forms! { tile 2 by 2, mix 4 }
+single_forms! { tile 2 by 2, tall 2, wide 4 }
 row_forms! {}
 
 #[inline(always)]

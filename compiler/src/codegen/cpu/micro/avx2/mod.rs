@@ -24,7 +24,7 @@ use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_
 pub(super) const TABLE: Table =
     Table { single, quantised, quantise, mix, encode, exps: None, eights: None, halves: None };
 
-single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, mix 4 }
+single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, tall 4, wide 4 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe extern "C" fn quantise(job: *const Quantise) {

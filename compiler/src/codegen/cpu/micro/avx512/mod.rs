@@ -48,7 +48,7 @@ pub(super) const WITH_TILES: Table = Table {
     ..TABLE
 };
 
-single_forms! { #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")] tile 4 by 4, mix 4 }
+single_forms! { #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")] tile 4 by 4, tall 8, wide 8 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn quantise(job: *const Quantise) {
