@@ -24,7 +24,7 @@ use fusebox_compiler::kernel::Kernel;
 use fusebox_compiler::schedule::{BufferId, BufferSlot, KernelId, Place, Plan, verify};
 use indexmap::{IndexMap, IndexSet};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, LARGE_PAGE};
 use crate::device::shares::{Shares, first};
 use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, weight};
 use crate::error::Error;
@@ -154,7 +154,8 @@ impl CpuDevice {
 
     /// Gives every state of a plan a memory; states of one name are one state.
     fn allocate_states(&mut self, plan: &Plan) -> Result<(), Error> {
-        for BufferSlot { name, bytes, .. } in placed(plan, |place| *place == Place::State) {
+        for slot in placed(plan, |place| *place == Place::State) {
+            let BufferSlot { name, bytes, .. } = slot;
             if let Some(state) = self.states.get(name) {
                 let found = state.bytes().len();
                 if found != *bytes {
@@ -162,7 +163,10 @@ impl CpuDevice {
                 }
                 continue;
             }
-            self.states.insert(name.clone(), Buffer::zeroed(*bytes)?);
+            let state = Buffer::zeroed(*bytes)?;
+            // A short text would touch all large pages if they were longer than what lies together.
+            let is_long = run_bytes(slot) >= LARGE_PAGE;
+            self.states.insert(name.clone(), if is_long { state.in_large_pages() } else { state });
             self.footprint.state += bytes;
         }
         Ok(())
@@ -399,5 +403,38 @@ impl Device for CpuDevice {
 
     fn free(&self) -> Option<usize> {
         None
+    }
+}
+
+/// Bytes that lie together along the longest axis of a buffer, which in a state is that of tokens.
+fn run_bytes(slot: &BufferSlot) -> usize {
+    let sizes = slot.shape.iter().map(|(_, size)| size.most());
+    let longest = sizes.clone().max();
+    let n_runs: i64 = sizes.take_while(|size| Some(*size) < longest).product();
+    slot.bytes / (n_runs.max(1) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use fusebox_compiler::tensor::label::Label;
+    use fusebox_compiler::tensor::quant::Format;
+    use fusebox_compiler::tensor::shape::Shape;
+
+    use super::*;
+
+    #[test]
+    fn a_run_begins_with_the_longest_axis() {
+        for (sizes, expected) in [
+            (vec![("t", 2), ("kv", 8), ("s", 8192), ("e", 128)], 8192 * 128 * 2),
+            (vec![("s", 512), ("e", 512)], 512 * 512 * 2),
+            (vec![("e", 3)], 6),
+            (vec![], 2),
+        ] {
+            let shape = Shape::new(sizes.iter().map(|(axis, n)| (Label::new(axis).unwrap(), (*n).into())));
+            let shape = shape.unwrap();
+            let (bytes, place) = (2 * shape.max_len(), Place::State);
+            let slot = BufferSlot { name: "k".into(), format: Format::F16, shape, bytes, place };
+            assert_eq!(run_bytes(&slot), expected, "{sizes:?}");
+        }
     }
 }
