@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 
 use fusebox_compiler::codegen::gpu::dialect::Language;
 use fusebox_compiler::target::Target;
+use fusebox_runtime::buffer::Buffer;
 
 /// How long the bandwidth is measured.
 const MOMENT: Duration = Duration::from_millis(50);
 /// What is read for it: more than caches hold.
 const N_BYTES: usize = 256 << 20;
-/// How many words are read between two looks at the clock.
-const PIECE: usize = 1 << 17;
-/// The words of a line, which memory gives as a whole.
-const LINE: usize = 8;
+/// How many bytes are read between two looks at the clock.
+const PIECE: usize = 1 << 20;
+/// The bytes of a line, which memory gives as a whole.
+const LINE: usize = 64;
 
 /// How many threads the machine runs at once.
 pub(crate) fn n_threads() -> usize {
@@ -64,27 +65,31 @@ pub(crate) fn share(rate: f64, most: f64) -> f64 {
 
 fn all_read(n_threads: usize) -> f64 {
     let n_threads = n_threads.max(1);
-    let (n_words, begin) = (N_BYTES / 8 / n_threads, &Barrier::new(n_threads));
+    let (n_bytes, begin) = (N_BYTES / n_threads, &Barrier::new(n_threads));
     let shares: Vec<f64> = thread::scope(|scope| {
-        let readers: Vec<_> = (0..n_threads).map(|_| scope.spawn(move || reads(n_words, begin))).collect();
+        let readers: Vec<_> = (0..n_threads).map(|_| scope.spawn(move || reads(n_bytes, begin))).collect();
         readers.into_iter().map(|reader| reader.join().unwrap_or(0.0)).collect()
     });
     shares.iter().sum()
 }
 
 /// Bytes a second that one thread reads, beginning with the others.
-fn reads(n_words: usize, begin: &Barrier) -> f64 {
-    // A page that nobody wrote is not in memory yet.
-    let words = vec![1u64; n_words];
-    let (mut rates, mut sum) = (Vec::new(), 0u64);
+fn reads(n_bytes: usize, begin: &Barrier) -> f64 {
+    let mut memory = Buffer::zeroed(n_bytes).map(Buffer::in_large_pages).ok();
+    if let Some(memory) = &mut memory {
+        // A page that nobody wrote is not in memory yet.
+        memory.bytes_mut().fill(1);
+    }
+    let (mut rates, mut sum) = (Vec::new(), 0);
     begin.wait();
+    let Some(memory) = memory else { return 0.0 };
     let start = Instant::now();
     // Pieces are short, so that most of them are read without a pause in which others had the processor.
-    for piece in words.chunks(PIECE).cycle() {
+    for piece in memory.bytes().chunks(PIECE).cycle() {
         let before = Instant::now();
         // One of each line: to look at all of them would take as long as memory does.
-        sum ^= piece.iter().step_by(LINE).fold(0, |sum, word| sum ^ word);
-        rates.push((piece.len() * 8) as f64 / before.elapsed().as_secs_f64().max(1e-9));
+        sum ^= piece.iter().step_by(LINE).fold(0, |sum, byte| sum ^ byte);
+        rates.push(piece.len() as f64 / before.elapsed().as_secs_f64().max(1e-9));
         if start.elapsed() >= MOMENT {
             break;
         }
