@@ -14,6 +14,9 @@ macro_rules! single_forms {
         /// Elements of a row that are unpacked at a time.
         const CHUNK: usize = 1024;
 
+        /// Vectors of a row that are taken together.
+        const PIECE: usize = 8;
+
         /// Elements from which on rows go one after another: memory comes fastest in one stream.
         const LONG: usize = 512;
 
@@ -35,24 +38,24 @@ macro_rules! single_forms {
                 *x = &x[..k * 4];
             }
             let mut sums = [[[zero(); U]; C]; R];
-            let n_steps = k / (N * U);
-            for step in 0..n_steps {
+            for piece in 0..k / (PIECE * N) {
+                // Slices of a length that the compiler knows: it checks them here, and nothing that is taken of them.
+                let (mut ws, mut xs) = (w, x);
+                for w in &mut ws {
+                    *w = &w[piece * PIECE * N * bytes..][..PIECE * N * bytes];
+                }
+                for x in &mut xs {
+                    *x = &x[piece * PIECE * N * 4..][..PIECE * N * 4];
+                }
                 if R == 1 {
-                    ask_ahead(&w[0][step * U * N * bytes..][..U * N * bytes]);
+                    ask_ahead(ws[0]);
                 }
-                for u in 0..U {
-                    let at = (step * U + u) * N;
-                    let mut xs = [zero(); C];
-                    for c in 0..C {
-                        xs[c] = load(x[c][at * 4..].first_chunk().expect("within k"));
-                    }
-                    for r in 0..R {
-                        let w = wide::<S>(w[r], at);
-                        for c in 0..C {
-                            sums[r][c][u] = fma(w, xs[c], sums[r][c][u]);
-                        }
-                    }
+                for i in 0..PIECE {
+                    add_products::<S, R, C, U>(&mut sums, (&ws, &xs), i * N, i % U);
                 }
+            }
+            for i in k / (PIECE * N) * PIECE..k / N {
+                add_products::<S, R, C, U>(&mut sums, (&w, &x), i * N, 0);
             }
             let mut out = [[0.0; R]; C];
             // Four at a time: adding up the lanes of one vector alone takes long.
@@ -71,7 +74,7 @@ macro_rules! single_forms {
                     out[(first + i) / R][(first + i) % R] = four[i];
                 }
             }
-            for i in n_steps * N * U..k {
+            for i in k / N * N..k {
                 for r in 0..R {
                     for c in 0..C {
                         out[c][r] += element::<S>(w[r], i) * element::<0>(x[c], i);
@@ -79,6 +82,27 @@ macro_rules! single_forms {
                 }
             }
             out
+        }
+
+        /// Adds the products of `N` elements, from `at` on, to the `u`-th sums.
+        #[inline]
+        $(#[$attr])*
+        fn add_products<const S: usize, const R: usize, const C: usize, const U: usize>(
+            sums: &mut [[[V; U]; C]; R],
+            (w, x): (&[&[u8]; R], &[&[u8]; C]),
+            at: usize,
+            u: usize,
+        ) {
+            let mut xs = [zero(); C];
+            for c in 0..C {
+                xs[c] = load(x[c][at * 4..].first_chunk().expect("within k"));
+            }
+            for r in 0..R {
+                let w = wide::<S>(w[r], at);
+                for c in 0..C {
+                    sums[r][c][u] = fma(w, xs[c], sums[r][c][u]);
+                }
+            }
         }
 
         /// Bytes of so many elements of a row.
