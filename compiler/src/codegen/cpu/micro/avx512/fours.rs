@@ -4,14 +4,17 @@
 //! [`moved`] says, in the order that [`order`] says; factors as lanes.
 //! The formulas are those of `unpack.rs`, one instruction at a time.
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_set_epi32, _mm_set1_ps,
-    _mm_setr_ps, _mm_unpacklo_epi32, _mm256_mask_blend_epi16, _mm256_set1_epi16, _mm512_add_epi8,
-    _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castsi256_si512, _mm512_cvtepi8_epi32,
-    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_inserti64x4, _mm512_mask_add_epi8,
-    _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64,
-    _mm512_setzero_si512, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srlv_epi16, _mm512_ternarylogic_epi64,
-    _mm512_unpackhi_epi8, _mm512_unpacklo_epi8, _mm512_xor_si512,
+    _mm_setr_ps, _mm_setzero_ps, _mm_unpacklo_epi32, _mm256_castps_pd, _mm256_castps128_ps256,
+    _mm256_insertf128_ps, _mm256_mask_blend_epi16, _mm256_set1_epi16, _mm256_setr_epi64x, _mm512_add_epi8,
+    _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps256_ps512,
+    _mm512_castsi256_si512, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
+    _mm512_insertf64x4, _mm512_inserti64x4, _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_permutex2var_epi16,
+    _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_sllv_epi16,
+    _mm512_srli_epi16, _mm512_srlv_epi16, _mm512_ternarylogic_epi64, _mm512_unpackhi_epi8,
+    _mm512_unpacklo_epi8, _mm512_xor_si512,
 };
 
 use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
@@ -228,13 +231,59 @@ pub(super) fn factors<const S: usize>(unit: &[u8], row: &Blocks<'_>, at: usize) 
                 _ => apart(row, at),
             }
         }
-        Storage::Q4Pairs => {
-            let scale =
-                |i: usize| f32::from_le_bytes(*unit[20 * i + 16..].first_chunk().expect("four bytes"));
-            _mm_setr_ps(scale(0), scale(1), scale(2), scale(3))
-        }
+        Storage::Q4Pairs => pair_factors(unit),
         _ => halves::<S>(unit, 0),
     }
+}
+
+/// The same of blocks of nibbles of `R` rows, four lanes each; the other lanes are zero.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn factors_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; B]; R]) -> V {
+    if !matches!(const { Storage::ALL[S] }, Storage::Q4Pairs) {
+        return halves_of_rows::<S, B, R>(units, 0);
+    }
+    let mut fours = [_mm_setzero_ps(); 4];
+    for i in 0..R {
+        fours[i] = pair_factors(units[i]);
+    }
+    let low = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(fours[0]), fours[1]);
+    let high = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(fours[2]), fours[3]);
+    let (low, high) = (_mm512_castps_pd(_mm512_castps256_ps512(low)), _mm256_castps_pd(high));
+    _mm512_castpd_ps(_mm512_insertf64x4::<1>(low, high))
+}
+
+/// What multiplies the elements of each of four blocks of pairs.
+#[inline]
+#[target_feature(enable = "sse")]
+fn pair_factors(unit: &[u8]) -> __m128 {
+    let scale = |i: usize| f32::from_le_bytes(*unit[20 * i + 16..].first_chunk().expect("four bytes"));
+    _mm_setr_ps(scale(0), scale(1), scale(2), scale(3))
+}
+
+/// What is added to the elements of each of four blocks of nibbles of `R` rows.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn offsets_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; B]; R]) -> V {
+    halves_of_rows::<S, B, R>(units, 2)
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn halves_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; B]; R], at: usize) -> V {
+    let mut all = [0; 4];
+    for i in 0..R {
+        all[i] = whole(four_halves::<S>(units[i], at));
+    }
+    _mm512_cvtph_ps(_mm256_setr_epi64x(all[0], all[1], all[2], all[3]))
+}
+
+/// The same number, of which the compiler does not know how it was made: it would make vectors of the parts.
+#[inline(always)]
+fn whole(mut number: i64) -> i64 {
+    // SAFETY: there is no instruction.
+    unsafe { asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags)) };
+    number
 }
 
 /// Scales that lie apart, of groups of any length.
@@ -256,14 +305,18 @@ pub(super) fn offsets<const S: usize>(unit: &[u8]) -> __m128 {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
+    _mm_cvtph_ps(_mm_cvtsi64_si128(four_halves::<S>(unit, at)))
+}
+
+/// The same as one whole number: putting them into a vector one by one takes units that multiply.
+#[inline(always)]
+fn four_halves<const S: usize>(unit: &[u8], at: usize) -> i64 {
     let n_bytes = const { Storage::ALL[S].block().1 };
-    // Put together as one whole number: putting them into a vector one by one takes units that multiply.
     let half = |i: usize| -> u64 {
         let bytes = unit[i * n_bytes + at..].first_chunk().expect("within the unit");
         u16::from_le_bytes(*bytes).into()
     };
-    let all = half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48;
-    _mm_cvtph_ps(_mm_cvtsi64_si128(all.cast_signed()))
+    (half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48).cast_signed()
 }
 
 /// What belongs to the groups of a large block: what multiplies each eighth and what is taken from it, or

@@ -1,22 +1,22 @@
 //! A vector of 8-bit numbers with rows of quantised weights.
 //!
-//! In: rows and a rounded vector. Out: their products. Rows go one after another, and memory is asked for ahead of
-//! what is multiplied: it comes fastest in one stream.
+//! In: rows and a rounded vector. Out: their products. Rows go one after another, those of nibbles by fours, and memory
+//! is asked for ahead of what is multiplied: it comes fastest in one stream.
 //! `vpdpbusd` multiplies numbers without sign by numbers with one, so weights are moved up; what this adds is taken
 //! off again by the sums of the vector, which are known.
 
 use std::arch::x86_64::{
     __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm256_castsi256_ps,
-    _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps,
-    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mask3_fmadd_ps, _mm512_mul_ps, _mm512_permutexvar_epi32,
-    _mm512_permutexvar_ps, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_f32x4,
-    _mm512_shuffle_i64x2, _mm512_zextps128_ps512,
+    _mm512_broadcast_f32x4, _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castps256_ps512,
+    _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mask3_fmadd_ps, _mm512_mul_ps,
+    _mm512_permutexvar_epi32, _mm512_permutexvar_ps, _mm512_setr_epi32, _mm512_setzero_si512,
+    _mm512_shuffle_f32x4, _mm512_shuffle_i64x2, _mm512_zextps128_ps512,
 };
 use std::ops::Range;
 
-use crate::codegen::cpu::micro::asking::ask_ahead;
+use crate::codegen::cpu::micro::asking::{ask_ahead, ask_far};
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, factors, four, k_factors, moved, offsets, order, unit_groups,
+    Order, factors, factors_of_rows, four, k_factors, moved, offsets_of_rows, order, unit_groups,
 };
 use crate::codegen::cpu::micro::avx512::vector::{
     EVEN, ODD, V, add, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
@@ -33,14 +33,24 @@ const ROWS: usize = 4;
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn one<const S: usize, const B: usize>(job: &ProductView<'_>) {
     let n_groups = const { unit_groups(Storage::ALL[S]) };
+    let has_nibbles = const { matches!(order(Storage::ALL[S]), Order::Halves) };
     let done = job.k / 32 / n_groups * n_groups;
     let x = Rounded::new(job.x.get(0), job.k);
     for r in (0..job.n_rows).step_by(ROWS) {
         let n = ROWS.min(job.n_rows - r);
         let mut sums = [zero(); ROWS];
-        for i in 0..n {
-            let row = job.w.row(r + i);
-            sums[i] = if n_groups == 8 { large::<S, B>(&row, x) } else { small::<S, B>(&row, x) };
+        if has_nibbles && n == ROWS {
+            sums = nibbles::<S, B, ROWS>(job, r, x);
+        } else {
+            for i in 0..n {
+                sums[i] = if n_groups == 8 {
+                    large::<S, B>(&job.w.row(r + i), x)
+                } else if has_nibbles {
+                    nibbles::<S, B, 1>(job, r + i, x)[0]
+                } else {
+                    bytes::<S, B>(&job.w.row(r + i), x)
+                };
+            }
         }
         job.out.add_down(r, 0, &totals(sums)[..n]);
         if done < job.k / 32 {
@@ -51,11 +61,10 @@ pub(super) fn one<const S: usize, const B: usize>(job: &ProductView<'_>) {
     }
 }
 
-/// A row of small blocks, four at a time.
+/// A row of small blocks of bytes, four at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn small<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V {
-    let storage = const { Storage::ALL[S] };
+fn bytes<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V {
     let units = row.bytes.as_chunks::<B>().0;
     let n = units.len();
     let (numbers, excess) = (pieces::<128>(x.numbers, n), pieces::<128>(x.excess, n));
@@ -64,26 +73,64 @@ fn small<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V 
     for (at, unit) in units.iter().enumerate() {
         ask_ahead(unit);
         let own = factors::<S>(unit, row, at);
-        // What weights are moved up by is an offset as well.
-        let added = if storage.has_offsets() { offsets::<S>(unit) } else { own };
-        let [a, b] = four::<S>(unit, 0);
-        others = _mm_fmadd_ps(added, _mm_castsi128_ps(load_quarter(&totals[at])), others);
+        others = _mm_fmadd_ps(own, _mm_castsi128_ps(load_quarter(&totals[at])), others);
         let factors = _mm512_castps128_ps512(_mm_mul_ps(own, _mm_castsi128_ps(load_quarter(&scales[at]))));
         let (numbers, excess) = (numbers[at].as_chunks::<64>().0, excess[at].as_chunks::<64>().0);
-        match order(storage) {
-            Order::Straight => {
-                sums[0] = fma(dots(a, (&numbers[0], &excess[0])), chosen::<S, 0>(factors), sums[0]);
-                sums[1] = fma(dots(b, (&numbers[1], &excess[1])), chosen::<S, 1>(factors), sums[1]);
+        for (i, w) in four::<S>(unit, 0).into_iter().enumerate() {
+            sums[i] = fma(dots(w, (&numbers[i], &excess[i])), chosen(factors, &TWOS[i]), sums[i]);
+        }
+    }
+    let factor = splat(-f32::from(moved(const { Storage::ALL[S] })));
+    fma(_mm512_zextps128_ps512(others), factor, add(sums[0], sums[1]))
+}
+
+/// `R` rows of small blocks of nibbles, from `r` on, four blocks of each at a time: they come so fast that what rows
+/// have in common is worth doing once.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn nibbles<const S: usize, const B: usize, const R: usize>(
+    job: &ProductView<'_>,
+    r: usize,
+    x: Rounded<'_>,
+) -> [V; R] {
+    let storage = const { Storage::ALL[S] };
+    let n = job.w.row(r).bytes.len() / B;
+    let mut rows = [pieces::<B>(job.w.row(r).bytes, n); R];
+    for i in 1..R {
+        rows[i] = pieces::<B>(job.w.row(r + i).bytes, n);
+    }
+    let (numbers, excess) = (pieces::<128>(x.numbers, n), pieces::<128>(x.excess, n));
+    let (scales, totals) = (pieces::<16>(x.scales, n), pieces::<16>(x.sums, n));
+    let (mut sums, mut others) = ([zero(); R], zero());
+    let next = rows[0].as_ptr().cast::<u8>().wrapping_add(R * job.w.stride());
+    for at in 0..n {
+        // The next rows, in the order in which they lie.
+        ask_far(next.wrapping_add(at * R * B), R * B);
+        let mut units = [&rows[0][at]; R];
+        for i in 1..R {
+            units[i] = &rows[i][at];
+        }
+        let own = factors_of_rows::<S, B, R>(units);
+        // What weights are moved up by is an offset as well.
+        let added = if storage.has_offsets() { offsets_of_rows::<S, B, R>(units) } else { own };
+        others = fma(added, four_times(&totals[at]), others);
+        let factors = _mm512_mul_ps(own, four_times(&scales[at]));
+        let (numbers, excess) = (numbers[at].as_chunks::<64>().0, excess[at].as_chunks::<64>().0);
+        let [numbers, excess] = [halves(&numbers[0], &numbers[1]), halves(&excess[0], &excess[1])];
+        for i in 0..R {
+            let w = four::<S>(units[i], 0);
+            let mut both = _mm512_setzero_si512();
+            for x in [numbers, excess] {
+                both = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(both, w[0], x[0]), w[1], x[1]);
             }
-            Order::Halves => {
-                let both = halves([a, b], (&numbers[0], &numbers[1]), _mm512_setzero_si512());
-                let both = halves([a, b], (&excess[0], &excess[1]), both);
-                sums[0] = fma(_mm512_cvtepi32_ps(both), chosen::<S, 0>(factors), sums[0]);
-            }
+            sums[i] = fma(_mm512_cvtepi32_ps(both), chosen(factors, &FOURS[i]), sums[i]);
         }
     }
     let factor = splat(if storage.has_offsets() { 1.0 } else { -f32::from(moved(storage)) });
-    fma(_mm512_zextps128_ps512(others), factor, add(sums[0], sums[1]))
+    for i in 0..R {
+        sums[i] = _mm512_mask3_fmadd_ps(others, factor, sums[i], 0xf << (4 * i));
+    }
+    sums
 }
 
 /// A row of large blocks.
@@ -114,10 +161,10 @@ fn large<const S: usize, const B: usize>(row: &Blocks<'_>, x: Rounded<'_>) -> V 
             factors
         };
         let (numbers, excess) = (numbers[at].as_chunks::<64>().0, excess[at].as_chunks::<64>().0);
-        sums[0] = fma(dots(first[0], (&numbers[0], &excess[0])), chosen::<S, 0>(factors), sums[0]);
-        sums[1] = fma(dots(first[1], (&numbers[1], &excess[1])), chosen::<S, 1>(factors), sums[1]);
-        sums[0] = fma(dots(second[0], (&numbers[2], &excess[2])), chosen::<S, 2>(factors), sums[0]);
-        sums[1] = fma(dots(second[1], (&numbers[3], &excess[3])), chosen::<S, 3>(factors), sums[1]);
+        for (i, w) in [first[0], first[1], second[0], second[1]].into_iter().enumerate() {
+            let chosen = chosen(factors, if is_q6_k { &FOURS[i] } else { &TWOS[i] });
+            sums[i % 2] = fma(dots(w, (&numbers[i], &excess[i])), chosen, sums[i % 2]);
+        }
     }
     // Sums of halves come 128 times as large; only the upper lanes hold offsets, and they are taken off.
     let (lanes, factor) = if is_q6_k { (0xffff, f32::from(moved(storage)) / 128.0) } else { (0xff00, -1.0) };
@@ -144,27 +191,35 @@ pub(super) fn twice(x: V) -> V {
     _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x)
 }
 
-/// The factors of the lanes of the `P`-th 64 elements of a unit.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn chosen<const S: usize, const P: usize>(factors: V) -> V {
-    let places = load_bytes(const { &places(Storage::ALL[S], P) });
-    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
-    _mm512_castsi512_ps(_mm512_permutexvar_epi32(places, _mm512_castps_si512(factors)))
-}
+/// Each of four factors for four lanes, from the `4 * i`-th on.
+const FOURS: [[u8; 64]; 4] = [places(0, 4), places(4, 4), places(8, 4), places(12, 4)];
 
-const fn places(storage: Storage, pair: usize) -> [u8; 64] {
+/// Each of two factors for eight lanes, from the `2 * i`-th on.
+const TWOS: [[u8; 64]; 4] = [places(0, 8), places(2, 8), places(4, 8), places(6, 8)];
+
+const fn places(first: usize, n_lanes: usize) -> [u8; 64] {
     let mut out = [0; 64];
     let mut lane = 0;
     while lane < 16 {
-        out[4 * lane] = match storage {
-            Storage::Q6K => 4 * pair + lane / 4,
-            storage if matches!(order(storage), Order::Halves) => lane / 4,
-            _ => 2 * pair + lane / 8,
-        } as u8;
+        out[4 * lane] = (first + lane / n_lanes) as u8;
         lane += 1;
     }
     out
+}
+
+/// The factors of lanes.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn chosen(factors: V, places: &[u8; 64]) -> V {
+    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
+    _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(places), _mm512_castps_si512(factors)))
+}
+
+/// Four numbers, four times.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn four_times(x: &[u8; 16]) -> V {
+    _mm512_broadcast_f32x4(_mm_castsi128_ps(load_quarter(x)))
 }
 
 #[inline]
@@ -174,13 +229,12 @@ fn dots(w: __m512i, (numbers, excess): (&[u8; 64], &[u8; 64])) -> V {
     _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(sums, w, load_bytes(excess)))
 }
 
-/// Adds the products of first and second halves of four groups.
+/// The first halves of four groups, and the second ones.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn halves([low, high]: [__m512i; 2], (first, second): (&[u8; 64], &[u8; 64]), sums: __m512i) -> __m512i {
+fn halves(first: &[u8; 64], second: &[u8; 64]) -> [__m512i; 2] {
     let (first, second) = (load_bytes(first), load_bytes(second));
-    let sums = _mm512_dpbusd_epi32(sums, low, _mm512_shuffle_i64x2::<EVEN>(first, second));
-    _mm512_dpbusd_epi32(sums, high, _mm512_shuffle_i64x2::<ODD>(first, second))
+    [_mm512_shuffle_i64x2::<EVEN>(first, second), _mm512_shuffle_i64x2::<ODD>(first, second)]
 }
 
 /// The groups of a row that fill no step.
