@@ -8,7 +8,8 @@
 
 /// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals` (of four) and
 /// `lanes` of vectors `V`, and `ask_ahead`, which asks for what comes behind
-/// a piece.
+/// a piece. Up to two vectors meet short rows `tall` at a time, and a mixture of them has `wide` vectors of elements at a
+/// time, so far as registers go.
 macro_rules! single_forms {
     ($(#[$attr:meta])* tile $rows:literal by $cols:literal, tall $tall:literal, wide $wide:literal) => {
         /// Elements of a row that are unpacked at a time.
@@ -28,11 +29,10 @@ macro_rules! single_forms {
             x: [&[u8]; C],
             k: usize,
         ) -> [[f32; R]; C] {
-            let bytes = if S == 0 { 4 } else { 2 };
             // Loops, as everywhere here: a closure that a library function calls may not become part of the caller.
             let (mut w, mut x) = (w, x);
             for w in &mut w {
-                *w = &w[..k * bytes];
+                *w = &w[..n_bytes::<S>(k)];
             }
             for x in &mut x {
                 *x = &x[..k * 4];
@@ -42,7 +42,7 @@ macro_rules! single_forms {
                 // Slices of a length that the compiler knows: it checks them here, and nothing that is taken of them.
                 let (mut ws, mut xs) = (w, x);
                 for w in &mut ws {
-                    *w = &w[piece * PIECE * N * bytes..][..PIECE * N * bytes];
+                    *w = &w[n_bytes::<S>(piece * PIECE * N)..][..n_bytes::<S>(PIECE * N)];
                 }
                 for x in &mut xs {
                     *x = &x[piece * PIECE * N * 4..][..PIECE * N * 4];
@@ -204,7 +204,6 @@ macro_rules! single_forms {
         #[inline]
         $(#[$attr])*
         fn plain_rows<const S: usize, const R: usize>(job: &ProductView<'_>) {
-            let bytes = if S == 0 { 4 } else { 2 };
             // Many vectors are gone through for every few rows: pieces of them that stay close.
             let chunk = if job.n_cols > $cols { CHUNK } else { job.k };
             for from in (0..job.k).step_by(chunk) {
@@ -214,9 +213,9 @@ macro_rules! single_forms {
                     if k < LONG && job.n_cols <= $cols {
                         ask_ahead(job.w.block(r, n));
                     }
-                    let mut w = [&job.w.row(r).bytes[from * bytes..]; R];
+                    let mut w = [&job.w.row(r).bytes[n_bytes::<S>(from)..]; R];
                     for i in 1..n {
-                        w[i] = &job.w.row(r + i).bytes[from * bytes..];
+                        w[i] = &job.w.row(r + i).bytes[n_bytes::<S>(from)..];
                     }
                     rows::<S, R>(job, w, (r, n), (from, k));
                 }
