@@ -7,9 +7,8 @@
 //! once.
 
 /// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals` (of four) and
-/// `lanes` of vectors `V`, and `ask_ahead`, which asks for what comes behind
-/// a piece. Up to two vectors meet short rows `tall` at a time, and a mixture of them has `wide` vectors of elements at a
-/// time, so far as registers go.
+/// `lanes` of vectors `V`, and `ask_ahead`, which asks for what comes behind a piece. Up to two vectors meet short rows
+/// `tall` at a time, and a mixture of so few has `wide` vectors of elements at a time.
 macro_rules! single_forms {
     ($(#[$attr:meta])* tile $rows:literal by $cols:literal, tall $tall:literal, wide $wide:literal) => {
         /// Elements of a row that are unpacked at a time.

@@ -4,7 +4,6 @@
 //! [`moved`] says, in the order that [`order`] says; factors as lanes.
 //! The formulas are those of `unpack.rs`, one instruction at a time.
 
-use std::arch::asm;
 use std::arch::x86_64::{
     __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_set_epi32, _mm_set1_ps,
     _mm_setr_ps, _mm_setzero_ps, _mm_unpacklo_epi32, _mm256_castps_pd, _mm256_castps128_ps256,
@@ -17,7 +16,7 @@ use std::arch::x86_64::{
     _mm512_unpacklo_epi8, _mm512_xor_si512,
 };
 
-use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
+use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter, whole};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 
 /// How 128 elements lie in two vectors.
@@ -276,14 +275,6 @@ fn halves_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; 
         all[i] = whole(four_halves::<S>(units[i], at));
     }
     _mm512_cvtph_ps(_mm256_setr_epi64x(all[0], all[1], all[2], all[3]))
-}
-
-/// The same number, of which the compiler does not know how it was made: it would make vectors of the parts.
-#[inline(always)]
-fn whole(mut number: i64) -> i64 {
-    // SAFETY: there is no instruction.
-    unsafe { asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags)) };
-    number
 }
 
 /// Scales that lie apart, of groups of any length.
