@@ -204,11 +204,14 @@ impl Emitter<'_> {
         self.stepped(element, number, factor.gap)
     }
 
-    /// A number as matrix units take it: the nearest whose last thirteen bits are zero.
+    /// A number as matrix units take it: the nearest whose last thirteen bits are zero. What is no number stays as it
+    /// is: with all bits set, as GPUs make it, it would be carried into the sign.
     pub(super) fn rounded_factor(&mut self, value: Variable) -> Variable {
         let bits = self.writer.reinterpreted(U32, value);
         let half = constant(1 << 12);
-        let bits = self.writer.add(bits, half);
-        self.writer.and(bits, !0x1fff)
+        let rounded = self.writer.add(bits, half);
+        let rounded = self.writer.and(rounded, !0x1fff);
+        let is_number = self.equals(value, value);
+        self.writer.select(is_number, rounded, bits)
     }
 }
