@@ -6,21 +6,19 @@
 //! Four groups are multiplied side by side: a quarter of a vector register belongs to each.
 
 use std::arch::x86_64::{
-    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm512_castps_si512,
-    _mm512_castps128_ps512, _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cvtepi8_epi16,
-    _mm512_cvtepi32_ps, _mm512_extracti64x4_epi64, _mm512_mask3_fmadd_ps, _mm512_mul_ps,
-    _mm512_permutex2var_epi64, _mm512_permutexvar_epi32, _mm512_permutexvar_epi64, _mm512_set1_epi8,
-    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_sub_epi8, _mm512_zextps128_ps512,
+    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm512_castps128_ps512,
+    _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_extracti64x4_epi64,
+    _mm512_mask3_fmadd_ps, _mm512_mul_ps, _mm512_permutex2var_epi64, _mm512_permutexvar_epi64,
+    _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_sub_epi8,
+    _mm512_zextps128_ps512,
 };
 
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, factors, four, k_factors, moved, offsets, order, unit_groups,
 };
-use crate::codegen::cpu::micro::avx512::one::{load_eight, pieces, rest, twice};
-use crate::codegen::cpu::micro::avx512::vector::{
-    V, add, add_dots, fma, load_bytes, load_quarter, splat, totals, zero,
-};
+use crate::codegen::cpu::micro::avx512::one::{FOURS, chosen, load_eight, pieces, places, rest, twice};
+use crate::codegen::cpu::micro::avx512::vector::{V, add, add_dots, fma, load_quarter, splat, totals, zero};
 use crate::codegen::cpu::micro::rounding::Rounded;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::ProductView;
@@ -30,6 +28,10 @@ const ROWS: usize = 4;
 
 /// The most vectors of small blocks, and of large ones, for which unpacking into panels takes longer than it saves.
 const MOST: [usize; 2] = [8, 4];
+
+/// The factors of the first and of the second sixteen elements of four groups, those of a half of a unit each.
+const EVENS: [[u8; 64]; 2] = [places(0, 4, 2), places(8, 4, 2)];
+const ODDS: [[u8; 64]; 2] = [places(1, 4, 2), places(9, 4, 2)];
 
 /// Whether so many vectors are few.
 pub(super) const fn are_few(storage: Storage, n_cols: usize) -> bool {
@@ -103,7 +105,7 @@ fn small<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &[
                 others[c] = _mm_fmadd_ps(added, _mm_castsi128_ps(load_quarter(&totals[c][at])), others[c]);
             }
             let factors = _mm_mul_ps(own, _mm_castsi128_ps(load_quarter(&scales[c][at])));
-            let factors = chosen::<0, 0>(_mm512_castps128_ps512(factors), 0);
+            let factors = chosen(_mm512_castps128_ps512(factors), &FOURS[0]);
             let first = dots(_mm512_setzero_si512(), w, &numbers[c][at], 0);
             let both = _mm512_cvtepi32_ps(dots(first, w, &numbers[c][at], 1));
             sums[c] = fma(both, factors, sums[c]);
@@ -142,8 +144,8 @@ fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &[
                 if is_q6_k {
                     let factors = _mm512_mul_ps(own, twice(scales));
                     let second = dots(none, w, numbers, 1);
-                    sums[c] = fma(_mm512_cvtepi32_ps(first), chosen::<1, 0>(factors, half), sums[c]);
-                    sums[c] = fma(_mm512_cvtepi32_ps(second), chosen::<1, 1>(factors, half), sums[c]);
+                    sums[c] = fma(_mm512_cvtepi32_ps(first), chosen(factors, &EVENS[half]), sums[c]);
+                    sums[c] = fma(_mm512_cvtepi32_ps(second), chosen(factors, &ODDS[half]), sums[c]);
                 } else {
                     let both = _mm512_shuffle_f32x4::<0b01_00_01_00>(scales, load_eight(&totals[c][at]));
                     let factors = _mm512_mul_ps(own, both);
@@ -151,7 +153,7 @@ fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &[
                         others[c] = add(others[c], factors);
                     }
                     let both = dots(first, w, numbers, 1);
-                    sums[c] = fma(_mm512_cvtepi32_ps(both), chosen::<0, 0>(factors, half), sums[c]);
+                    sums[c] = fma(_mm512_cvtepi32_ps(both), chosen(factors, &FOURS[half]), sums[c]);
                 }
             }
         }
@@ -196,24 +198,4 @@ fn words<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 4] {
 fn dots(sums: __m512i, w: [__m512i; 4], numbers: &[u8; 256], half: usize) -> __m512i {
     let (numbers, _) = numbers.as_chunks::<128>();
     add_dots(sums, [w[2 * half], w[2 * half + 1]], &numbers[half])
-}
-
-/// What lane `(group << SHIFT) + ADD` of a half of a unit holds, in all lanes of each of four groups.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn chosen<const SHIFT: usize, const ADD: usize>(factors: V, half: usize) -> V {
-    let places = const { [places(SHIFT, ADD), places(SHIFT, ADD + (4 << SHIFT))] };
-    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
-    let factors = _mm512_castps_si512(factors);
-    _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(&places[half]), factors))
-}
-
-const fn places(shift: usize, add: usize) -> [u8; 64] {
-    let mut out = [0; 64];
-    let mut lane = 0;
-    while lane < 16 {
-        out[4 * lane] = (((lane / 4) << shift) + add) as u8;
-        lane += 1;
-    }
-    out
 }

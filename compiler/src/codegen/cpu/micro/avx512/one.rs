@@ -192,16 +192,17 @@ pub(super) fn twice(x: V) -> V {
 }
 
 /// Each of four factors for four lanes, from the `4 * i`-th on.
-const FOURS: [[u8; 64]; 4] = [places(0, 4), places(4, 4), places(8, 4), places(12, 4)];
+pub(super) const FOURS: [[u8; 64]; 4] = [places(0, 4, 1), places(4, 4, 1), places(8, 4, 1), places(12, 4, 1)];
 
 /// Each of two factors for eight lanes, from the `2 * i`-th on.
-const TWOS: [[u8; 64]; 4] = [places(0, 8), places(2, 8), places(4, 8), places(6, 8)];
+const TWOS: [[u8; 64]; 4] = [places(0, 8, 1), places(2, 8, 1), places(4, 8, 1), places(6, 8, 1)];
 
-const fn places(first: usize, n_lanes: usize) -> [u8; 64] {
+/// Factors for so many lanes each, a step apart.
+pub(super) const fn places(first: usize, n_lanes: usize, step: usize) -> [u8; 64] {
     let mut out = [0; 64];
     let mut lane = 0;
     while lane < 16 {
-        out[4 * lane] = (first + lane / n_lanes) as u8;
+        out[4 * lane] = (first + lane / n_lanes * step) as u8;
         lane += 1;
     }
     out
@@ -210,7 +211,7 @@ const fn places(first: usize, n_lanes: usize) -> [u8; 64] {
 /// The factors of lanes.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn chosen(factors: V, places: &[u8; 64]) -> V {
+pub(super) fn chosen(factors: V, places: &[u8; 64]) -> V {
     // The compiler makes two shuffles of one that it takes for a permutation of numbers.
     _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(places), _mm512_castps_si512(factors)))
 }
