@@ -15,7 +15,7 @@ fn main() {
 }
 
 fn options() -> Options {
-    Options::for_target(Target::named("cpu-avx512").expect("a named target"))
+    Options::for_target(Target::named("cpu").expect("a named target"))
 }
 
 /// One decoder block, decoding.

@@ -44,7 +44,7 @@ fn main() {
     for tokens in [1, 512] {
         let config = blocks::named("qwen3-0.6b").expect("a named block");
         let graph = blocks::block(&config, &Sym::from(tokens)).expect("a block that fits together");
-        let target = Target::named("cpu-avx512").expect("a named target");
+        let target = Target::named("cpu").expect("a named target");
         let compiled = compile(&graph, &Options::for_target(target)).expect("a block that compiles");
         for kernel in compiled.plan.kernels.values() {
             run(&format!("block_t{tokens} {}", kernel.name), &only, kernel, tokens, bandwidth);

@@ -271,21 +271,14 @@ fn tell_needs(needed: &Footprint, context: usize, device: &dyn runtime::Device) 
     note(&format!("{device}: weights {weights}, caches of {context} tokens {state}, arena {arena}{free}"));
 }
 
-/// What the environment asks for: options, for the target that fits the level of instructions.
+/// What the environment asks for: options, and a level of instructions.
 pub(crate) fn environment() -> Result<(Options, Level), String> {
     let options = Options::from_env()?;
     let level = match &options.level {
         None => Level::host(),
         Some(name) => Level::named(name).map_err(|error| format!("FUSEBOX_LEVEL: {error}"))?,
     };
-    let target = match level {
-        Level::Amx => "cpu-amx",
-        Level::Avx512Bf16 | Level::Avx512 => "cpu-avx512",
-        Level::Avx2 | Level::Portable => "cpu-avx2",
-        Level::Neon => "cpu-neon",
-    };
-    let target = Target::named(target).expect("every level has its target");
-    Ok((Options { target, ..options }.with_env()?, level))
+    Ok((options, level))
 }
 
 /// How many threads to run on.

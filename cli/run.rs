@@ -70,8 +70,8 @@ pub(crate) struct Arguments {
     /// Afterwards, show what ran for every token: as a table with times, the plan, or the kernels as text.
     #[arg(long, value_name = "VIEW", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     print_kernels: Option<View>,
-    /// With --print-kernels=source, show only that, for this device, which need not be there: cpu-amx,
-    /// cpu-avx512, cpu-avx2, cpu-neon, cuda-sm90, vulkan, metal.
+    /// With --print-kernels=source, show only that, for this device, which need not be there:
+    /// cpu, cuda-sm90, vulkan, metal.
     #[arg(long, value_name = "NAME", requires = "print_kernels")]
     target: Option<String>,
     /// One JSON object instead of text.

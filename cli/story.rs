@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// The whole model with this many layers, from token to logits, instead of one block.
     #[arg(long, value_name = "N", requires = "block")]
     layers: Option<usize>,
-    /// The device: cpu-amx, cpu-avx512, cpu-avx2, cpu-neon, cuda-sm90, vulkan, metal.
+    /// The device: cpu, cuda-sm90, vulkan, metal.
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
     /// One JSON object instead of text.

@@ -58,7 +58,7 @@ fn a_compiled_model_computes_the_same_whatever_is_chosen() {
     for name in blocks::NAMES {
         let graph = blocks::model(&blocks::named(name).unwrap().shrunk(), &Sym::from(2i64), 2).unwrap();
         for seed in 0..3 {
-            let options = Options { chaos: Some(seed), ..options("cpu-avx2") };
+            let options = Options { chaos: Some(seed), ..options("cpu") };
             check(&graph, &options, seed).unwrap_or_else(|what| panic!("{name} seed {seed}: {what}"));
         }
     }
@@ -68,7 +68,7 @@ fn a_compiled_model_computes_the_same_whatever_is_chosen() {
 fn fuel_stops_everywhere_and_leaves_a_right_program() {
     let graph = blocks::block(&blocks::named("qwen3-0.6b").unwrap().shrunk(), &Sym::from(2i64)).unwrap();
     for fuel in [0, 1, 7, 30] {
-        let options = Options { fuel: Some(fuel), ..options("cpu-avx512") };
+        let options = Options { fuel: Some(fuel), ..options("cpu") };
         check(&graph, &options, 5).unwrap_or_else(|what| panic!("fuel {fuel}: {what}"));
     }
 }
@@ -84,7 +84,7 @@ fn decoding_takes_few_kernels_a_block() {
         ("qwen3-30b-a3b", 10, 10),
     ];
     for (name, on_cpu, on_gpu) in at_most {
-        for (target, most) in [("cpu-avx512", on_cpu), ("cuda-sm90", on_gpu)] {
+        for (target, most) in [("cpu", on_cpu), ("cuda-sm90", on_gpu)] {
             let n = block_story(name, 1, target).steps.len();
             assert!(n <= most, "{name} on {target}: {n} kernels, at most {most}");
         }
@@ -93,7 +93,7 @@ fn decoding_takes_few_kernels_a_block() {
 
 #[test]
 fn no_norm_rotation_or_residual_of_qwen3_is_a_kernel() {
-    let story = block_story("qwen3-0.6b", 1, "cpu-avx512");
+    let story = block_story("qwen3-0.6b", 1, "cpu");
     let skeletons: Vec<&str> = story.launches().map(|kernel| kernel.skeleton.as_str()).collect();
     assert_eq!(skeletons, ["matrix-vector", "attention", "matrix-vector", "matrix-vector", "matrix-vector"]);
 }
@@ -102,7 +102,7 @@ fn no_norm_rotation_or_residual_of_qwen3_is_a_kernel() {
 fn a_whole_step_adds_at_most_four_kernels_to_its_blocks() {
     let config = blocks::named("qwen3-0.6b").unwrap();
     let graph = blocks::model(&config, &Sym::from(1i64), 28).unwrap();
-    let story = compile(&graph, &options("cpu-avx512")).unwrap().story;
+    let story = compile(&graph, &options("cpu")).unwrap().story;
     assert!(story.steps.len() <= 5 * 28 + 4, "{}", story.steps.len());
     assert_eq!(story.blocks.len(), 3, "an embedding, one distinct block, a head");
 }
@@ -117,7 +117,7 @@ fn latent_traffic(tokens: i64, target: &str) -> (Vec<String>, bool) {
 
 #[test]
 fn decoding_reads_the_latent_cache_once_and_expands_nothing() {
-    for target in ["cpu-avx512", "cuda-sm90"] {
+    for target in ["cpu", "cuda-sm90"] {
         let (lines, expands) = latent_traffic(1, target);
         assert_eq!(lines, ["writes 576 f32 of latent", "reads 576*P+576 f32 of latent"], "{target}");
         assert!(!expands, "keys or values of every cached position are stored on {target}");
@@ -126,10 +126,10 @@ fn decoding_reads_the_latent_cache_once_and_expands_nothing() {
 
 #[test]
 fn a_long_prefill_picks_the_expanded_form_of_the_same_graph_and_says_so() {
-    let (_, expands) = latent_traffic(512, "cpu-avx512");
+    let (_, expands) = latent_traffic(512, "cpu");
     assert!(expands, "keys and values are expanded once for many queries");
     let absorbed = |tokens| {
-        let story = block_story("deepseek-v2-lite", tokens, "cpu-avx512");
+        let story = block_story("deepseek-v2-lite", tokens, "cpu");
         let block = &story.blocks[0];
         assert!(block.forms.iter().any(|form| form.contains("contract-reassociate")), "{:#?}", block.forms);
         block.rules_used.iter().any(|rule| rule == "contract-reassociate")
@@ -142,7 +142,7 @@ fn depth_changes_neither_blocks_nor_kernels() {
     let config = blocks::named("qwen3-0.6b").unwrap();
     let story = |layers| {
         let graph = blocks::model(&config, &Sym::from(1i64), layers).unwrap();
-        compile(&graph, &options("cpu-avx512")).unwrap().story
+        compile(&graph, &options("cpu")).unwrap().story
     };
     let (few, many) = (story(4), story(64));
     assert_eq!(many.steps.len() - few.steps.len(), 5 * 60);
@@ -171,6 +171,6 @@ fn a_graph_that_does_not_fit_together_is_refused_with_its_place() {
     let mut graph = parse("%0 = input x : f32[d:4]\n%1 = mul %0 %0\noutput y = %1\n").unwrap();
     let first = graph.nodes.ids().next().unwrap();
     graph.outputs.push(("y".into(), first));
-    let error = compile(&graph, &options("cpu-avx2")).unwrap_err();
+    let error = compile(&graph, &options("cpu")).unwrap_err();
     assert!(matches!(error, Error::Input { .. }), "{error}");
 }

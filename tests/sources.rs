@@ -49,7 +49,7 @@ fn a_projection_in_metal() {
 
 #[test]
 fn a_processor_has_the_text_of_the_kernel() {
-    let text = sources(PROJECTION, "cpu-avx512");
+    let text = sources(PROJECTION, "cpu");
     assert!(text.contains("kernel \"") && text.contains("q8_0"), "{text}");
 }
 

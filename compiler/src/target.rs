@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+/// Cached positions that attention takes at a time where queries are many, or tasks share positions.
+pub const LEAST_POSITIONS: usize = 64;
+
 /// A device, or rather what choices need to know of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
@@ -35,8 +38,8 @@ pub struct Target {
     pub stages: bool,
     /// Queries whose scores one task of attention keeps.
     pub queries_per_task: usize,
-    /// Cached positions that attention takes at a time.
-    pub positions_per_step: usize,
+    /// Scores that a task of attention has at a time, but never those of fewer than [`LEAST_POSITIONS`].
+    pub scores_per_step: usize,
     /// Whether products want quantised weights unpacked into a tile first; code for processors does it itself.
     pub unpacks: bool,
     /// Whether weights that are joined are computed one after another: code for processors has products for that.
@@ -44,20 +47,23 @@ pub struct Target {
 }
 
 const CPU: Target = Target {
-    name: "cpu-avx2",
+    name: "cpu",
     bandwidth: 50e9,
-    flops: 400e9,
+    // Products cost little, so what is computed again counts: operations are those of generated code.
+    flops: 300e9,
     launch: 2e-6,
     units: 8,
     tile_bytes: 512 << 10,
-    rows_per_task: 32,
-    tokens_per_task: 64,
+    rows_per_task: 64,
+    // Unpacking wants many tokens, and attention whole squares of tiles.
+    tokens_per_task: 256,
     picks_per_task: 2048,
     rows_of_many: 32,
     unpacked_per_step: 256,
     stages: false,
-    queries_per_task: 32,
-    positions_per_step: 64,
+    queries_per_task: 128,
+    // Keys and values of one token come by turns: long pieces of both.
+    scores_per_step: 512,
     unpacks: false,
     keeps_apart: true,
 };
@@ -76,26 +82,14 @@ const GPU: Target = Target {
     unpacked_per_step: 256,
     stages: false,
     queries_per_task: 32,
-    positions_per_step: 64,
+    scores_per_step: LEAST_POSITIONS,
     unpacks: true,
     keeps_apart: false,
 };
 
 /// Every target that has a name.
-pub const TARGETS: [Target; 7] = [
-    // Products cost next to nothing, so what is computed again counts: operations are those of generated code.
-    // Unpacking wants many tokens, and attention whole squares of tiles.
-    Target {
-        name: "cpu-amx",
-        flops: 300e9,
-        rows_per_task: 64,
-        tokens_per_task: 256,
-        queries_per_task: 128,
-        ..CPU
-    },
-    Target { name: "cpu-avx512", flops: 1000e9, ..CPU },
+pub const TARGETS: [Target; 4] = [
     CPU,
-    Target { name: "cpu-neon", flops: 300e9, ..CPU },
     Target {
         name: "cuda-sm90",
         bandwidth: 4.8e12,
@@ -118,6 +112,11 @@ impl Target {
     /// The target of this name.
     pub fn named(name: &str) -> Option<Self> {
         TARGETS.into_iter().find(|target| target.name == name)
+    }
+
+    /// Cached positions that attention takes at a time with so many queries.
+    pub fn positions_per_step(&self, n_queries: usize) -> usize {
+        (self.scores_per_step / n_queries.max(1)).max(LEAST_POSITIONS) / LEAST_POSITIONS * LEAST_POSITIONS
     }
 
     /// Seconds that `work` takes on its own, started and finished.
@@ -162,13 +161,13 @@ mod tests {
         for target in TARGETS {
             assert_eq!(Target::named(target.name), Some(target));
         }
-        assert_eq!(Target::named("cpu"), None);
+        assert_eq!(Target::named("gpu"), None);
     }
 
     #[test]
     fn the_slower_of_bytes_and_operations_counts() {
-        let target = Target::named("cpu-avx512").unwrap();
+        let target = Target::named("cpu").unwrap();
         assert_eq!(target.roofline(Work { bytes: 50e9, flops: 1.0 }), 1.0);
-        assert_eq!(target.roofline(Work { bytes: 1.0, flops: 2000e9 }), 2.0);
+        assert_eq!(target.roofline(Work { bytes: 1.0, flops: 600e9 }), 2.0);
     }
 }

@@ -55,7 +55,7 @@ fn a_block_as_written_is_fused_right() {
     for name in blocks::NAMES {
         let graph = shrunk(name, 2);
         let bindings = random::bindings(&graph, 11, &[]);
-        let target = Target::named("cpu-avx2").unwrap();
+        let target = Target::named("cpu").unwrap();
         check(&graph, &bindings, &target, Steering::default())
             .unwrap_or_else(|what| panic!("{name}: {what}"));
     }

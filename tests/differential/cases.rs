@@ -526,7 +526,7 @@ fn a_kernel_that_is_wrong_is_noticed() {
 output y = %2
 ";
     let graph = parse(text).unwrap();
-    let target = Target::named("cpu-avx2").unwrap();
+    let target = Target::named("cpu").unwrap();
     let bindings = random::bindings(&graph, 3, &[]);
     let values = evaluate_all(&graph, &bindings).unwrap();
     let partition = partition(&graph, &mut LoweredPrice::new(&graph, &target), Steering::default());

@@ -22,7 +22,7 @@ use crate::tensor::quant::Format;
 
 /// The launches of a graph under a cut.
 pub(super) fn sequence(graph: &Graph, cut: &Cut) -> Sequence {
-    let target = Target::named("cpu-avx2").unwrap();
+    let target = Target::named("cpu").unwrap();
     let mut sequence = Sequence::default();
     let mut known: BTreeMap<Buffer, ValueId> = BTreeMap::new();
     for roots in Dependences::of(graph, cut).groups(graph).unwrap() {

@@ -68,7 +68,8 @@ pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
     let symbols = symbols(kernel);
     let (mut ids, mut scratch_bytes) = (Vec::new(), 0);
     for (idx, part) in kernel.parts.iter().enumerate() {
-        let (id, own) = define(&mut module, &format!("part{idx}"), (cpu, kernel, part), &symbols)?;
+        let (id, own) =
+            define(&mut module, &format!("{} part {idx}", kernel.name), (cpu, kernel, part), &symbols)?;
         ids.push(id);
         scratch_bytes = own.max(scratch_bytes);
     }

@@ -15,6 +15,7 @@ use crate::kernel::lower::part::{PartBuilder, Partial, TooLarge};
 use crate::kernel::lower::span::{Span, dims};
 use crate::kernel::mask::first_seen;
 use crate::kernel::{Access, Expr, ExprId, ParamId, Place, Range, Stmt, TileId, VarId};
+use crate::target::LEAST_POSITIONS;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
@@ -75,7 +76,12 @@ impl PartBuilder<'_> {
         self.push_constant(&rows.loops, running.weights, &rows.element, Scalar::float(0.0));
         self.push_constant(&all.loops, running.sum, &all.element, Scalar::float(0.0));
 
-        let block = (self.target.positions_per_step as i64).min(end.most().max(1));
+        // Tasks that share positions have about as many each: they take few at a time.
+        let positions = match split {
+            Some(_) => LEAST_POSITIONS,
+            None => self.target.positions_per_step(dims(&row_spans).iter().product()),
+        };
+        let block = (positions as i64).min(end.most().max(1));
         let (start, step) = split.map_or((Index::default(), block), |(var, n_splits)| {
             (Index::var(var).times(block), block * n_splits)
         });

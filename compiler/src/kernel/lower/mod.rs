@@ -10,7 +10,7 @@ use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::index::Index;
 use crate::kernel::{Access, Kernel, Place, Range, Skeleton};
-use crate::target::Target;
+use crate::target::{LEAST_POSITIONS, Target};
 use crate::tensor::label::Label;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
@@ -165,7 +165,7 @@ fn split_attention(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) 
         .map(|((_, block), (_, size))| block.map_or(1, |block| (size.near() + block - 1) / block).max(1))
         .product();
     let wanted = target.units as i64 / n_tasks.max(1);
-    let most = positions / target.positions_per_step as i64;
+    let most = positions / LEAST_POSITIONS as i64;
     let n_splits = wanted.min(most);
     let axis = Label::fresh("split", |label| ty.shape.has(label) || graph.nodes[args[0]].ty.shape.has(label));
     (n_splits > 1).then_some(Partial { node, axis, n_splits })

@@ -14,7 +14,7 @@ mod parts;
 
 /// The target of most tests.
 pub(crate) fn cpu() -> Target {
-    Target::named("cpu-avx512").unwrap()
+    Target::named("cpu").unwrap()
 }
 
 /// Whether two graphs give the same numbers, up to rounding; otherwise what differs.
