@@ -71,11 +71,9 @@ impl Emitter<'_, '_> {
         let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
         let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
         self.each(&around, &mut |emitter| {
-            let (function, number) = match rounded.rounding {
-                Rounding::Bytes { group } | Rounding::Eights { group } => {
-                    (table.of_bytes(rounded.rounding).quantise as *const u8, group as i64)
-                }
-                Rounding::Halves { n_parts } => (halves(&table).halve as *const u8, n_parts),
+            let function = match rounded.rounding {
+                Rounding::Halves { .. } => halves(&table).halve as *const u8,
+                whole => table.whole(whole).quantise as *const u8,
             };
             let fields = [
                 emitter.place_of(&plan.x, &Self::inner(plan)).0,
@@ -83,7 +81,7 @@ impl Emitter<'_, '_> {
                 emitter.step(&plan.x, plan.col),
                 emitter.n(plan.col),
                 emitter.run_len(plan),
-                emitter.whole(number),
+                emitter.whole(rounded.rounding.number()),
             ];
             emitter.call_micro(function, &fields);
         });
@@ -143,10 +141,8 @@ impl Emitter<'_, '_> {
         let rounding = plan.rounded.as_ref().filter(|_| slot.is_some()).map(|rounded| rounded.rounding);
         let (function, n_parts) = match rounding {
             None => (self.table.single, 0),
-            Some(own @ (Rounding::Bytes { .. } | Rounding::Eights { .. })) => {
-                (self.table.of_bytes(own).product, 0)
-            }
             Some(Rounding::Halves { n_parts }) => (halves(&self.table).product, n_parts),
+            Some(whole) => (self.table.whole(whole).product, 0),
         };
         (function as *const u8, n_parts)
     }

@@ -344,6 +344,10 @@ impl<'a> Finder<'a> {
         // Vectors that are sorted come one by one, so none shares a tile with its neighbours.
         let n_beside = if plan.picks.is_some() { 1 } else { n_cols as usize };
         let rounding = rounding(level, plan.w.format, n_beside)?;
+        // Scores are exponents: a word is not near enough for keys, of which the number of rows is not known.
+        if rounding == Rounding::Words && plan.row.is_some_and(|var| self.len(var).is_none()) {
+            return None;
+        }
         let lens = plan.run.iter().map(|var| self.len(*var));
         let k = lens.into_iter().try_fold(1, |k, len| len.map(|len| k * len))?;
         let step = |var: VarId| step_of(&plan.x.element, var);

@@ -58,6 +58,13 @@ pub(super) fn ask_from(start: *const u8) {
     }
 }
 
+/// Bytes from a piece of some rows to what is unpacked next: the piece behind it, or the first one of the next rows.
+/// A piece is bytes `from..from + n` of each row, the next rows are `next` bytes further on.
+#[inline(always)]
+pub(super) fn to_next((from, n): (usize, usize), row_bytes: usize, next: usize) -> usize {
+    if from + n < row_bytes { n } else { next.wrapping_sub(from) }
+}
+
 /// Asks for the memory so many bytes behind the start of a piece.
 #[inline]
 #[target_feature(enable = "sse")]

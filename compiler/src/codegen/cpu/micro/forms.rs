@@ -276,6 +276,10 @@ macro_rules! single_forms {
             at: usize,
         ) -> usize {
             let mut sums = [[zero(); E]; C];
+            let mut p = [job.p.get(c); C];
+            for i in 1..C {
+                p[i] = job.p.get(c + i);
+            }
             let rows = job.v.block(0, job.n_rows);
             // A piece of a row starts with the block that has its first element.
             let skipped = if (E * N).is_multiple_of(32) { 0 } else { at % 32 };
@@ -291,8 +295,7 @@ macro_rules! single_forms {
                     vs[e] = wide::<S>(v, skipped + e * N);
                 }
                 for i in 0..C {
-                    let p = job.p[(c + i) * job.p_col + s * job.p_row..].first_chunk().expect("a factor");
-                    let p = splat(f32::from_le_bytes(*p));
+                    let p = splat(f32::from_le_bytes(*p[i][s * job.p_row..].first_chunk().expect("a factor")));
                     for e in 0..E {
                         sums[i][e] = fma(p, vs[e], sums[i][e]);
                     }
@@ -341,7 +344,7 @@ macro_rules! single_forms {
                 for c in 0..job.n_cols {
                     let mut sum = 0.0;
                     for s in 0..job.n_rows {
-                        let p = element::<0>(&job.p[c * job.p_col + s * job.p_row..], 0);
+                        let p = element::<0>(&job.p.get(c)[s * job.p_row..], 0);
                         sum += p * element::<S>(job.v.row(s).bytes, e);
                     }
                     job.out.add(c, e, sum);

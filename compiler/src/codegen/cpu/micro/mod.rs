@@ -35,7 +35,10 @@ use unpack::Storage;
 /// Elements that share a scale in vectors of 8-bit numbers.
 pub(super) const GROUP: usize = 32;
 
-/// Vectors from which on bfloat16 numbers pay: weights are unpacked for them.
+/// Elements that share a scale in vectors of words.
+const WORDS: usize = 64;
+
+/// Vectors from which on bfloat16 numbers and words pay: weights are unpacked for them.
 const MANY: usize = 16;
 
 /// Vectors from which on tiles of eight pay, where there are such tiles.
@@ -48,8 +51,21 @@ pub(super) enum Rounding {
     Bytes { group: usize },
     /// The same, in tiles of eight vectors.
     Eights { group: usize },
+    /// To 13 or 14 bits a number, with a scale for every [`WORDS`].
+    Words,
     /// To the sum of so many bfloat16 numbers.
     Halves { n_parts: i64 },
+}
+
+impl Rounding {
+    /// What the function that rounds is told: how many numbers share a scale, or how many parts a number has.
+    pub(super) fn number(self) -> i64 {
+        match self {
+            Self::Bytes { group } | Self::Eights { group } => group as i64,
+            Self::Words => WORDS as i64,
+            Self::Halves { n_parts } => n_parts,
+        }
+    }
 }
 
 /// `out[r * out_row + c * out_col] += sum of w[r][i] * x[c][i]`
@@ -201,22 +217,28 @@ pub(super) struct Table {
     /// Exponentials, if they are faster than generated code.
     pub(super) exps: Option<unsafe extern "C" fn(*const Exps)>,
     /// The functions for tiles of eight vectors, if there are any.
-    pub(super) eights: Option<OfBytes>,
+    pub(super) eights: Option<Whole>,
+    /// The functions for vectors of words, and rows of 16-bit numbers, if there are any.
+    pub(super) words: Option<Whole>,
     /// The functions for bfloat16 numbers, if there are any.
     pub(super) halves: Option<Halves>,
 }
 
 impl Table {
-    /// The functions that round to 8-bit numbers, and multiply them.
-    pub(super) fn of_bytes(&self, rounding: Rounding) -> OfBytes {
-        let rows = OfBytes { quantise: self.quantise, product: self.quantised };
-        self.eights.filter(|_| matches!(rounding, Rounding::Eights { .. })).unwrap_or(rows)
+    /// The functions that round to whole numbers, and multiply them.
+    pub(super) fn whole(&self, rounding: Rounding) -> Whole {
+        let own = match rounding {
+            Rounding::Eights { .. } => self.eights,
+            Rounding::Words => self.words,
+            Rounding::Bytes { .. } | Rounding::Halves { .. } => None,
+        };
+        own.unwrap_or(Whole { quantise: self.quantise, product: self.quantised })
     }
 }
 
-/// The functions for vectors of 8-bit numbers that lie in one way.
+/// The functions for vectors of whole numbers that lie in one way.
 #[derive(Clone, Copy)]
-pub(super) struct OfBytes {
+pub(super) struct Whole {
     pub(super) quantise: unsafe extern "C" fn(*const Quantise),
     pub(super) product: unsafe extern "C" fn(*const Product),
 }
@@ -279,8 +301,13 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
     let is_few = n_cols >= FEW && table(level).eights.is_some() && has_eights(storage);
     let bytes = if is_few { Rounding::Eights { group } } else { Rounding::Bytes { group } };
-    let bytes = format.plain().is_none().then_some(bytes);
-    n_parts.map(|n_parts| Rounding::Halves { n_parts }).or(bytes)
+    let has_words = n_cols >= MANY && table(level).words.is_some();
+    let whole = match storage {
+        Storage::F32 => None,
+        Storage::F16 | Storage::BF16 => has_words.then_some(Rounding::Words),
+        _ => Some(bytes),
+    };
+    n_parts.map(|n_parts| Rounding::Halves { n_parts }).or(whole)
 }
 
 /// Whether there are products with tiles of eight: all 32 elements of a group must have one factor.
@@ -300,10 +327,10 @@ pub(super) unsafe fn round(
 ) {
     let (x, out, x_col, n_cols, k) = (from.cast(), to, k as i64, n_cols as i64, k as i64);
     match rounding {
-        Rounding::Bytes { group } | Rounding::Eights { group } => {
-            let job = Quantise { x, out, x_col, n_cols, k, group: group as i64 };
+        Rounding::Bytes { .. } | Rounding::Eights { .. } | Rounding::Words => {
+            let job = Quantise { x, out, x_col, n_cols, k, group: rounding.number() };
             // SAFETY: the caller promises what the description says.
-            unsafe { (table(level).of_bytes(rounding).quantise)(&raw const job) };
+            unsafe { (table(level).whole(rounding).quantise)(&raw const job) };
         }
         Rounding::Halves { n_parts } => {
             let job = Halve { x, out, x_col, n_cols, k, n_parts };
@@ -330,6 +357,7 @@ pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usiz
     match rounding {
         Rounding::Bytes { .. } => quantised_bytes(n_cols, k),
         Rounding::Eights { .. } => eights_bytes(n_cols, k),
+        Rounding::Words => words_bytes(n_cols, k),
         Rounding::Halves { n_parts } => halved_bytes(n_cols, k, n_parts as usize),
     }
 }
@@ -343,6 +371,11 @@ fn halved_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
 /// numbers with what they exceed 127 by, a line of scales, and one of sums.
 fn eights_bytes(n_cols: usize, k: usize) -> usize {
     n_cols.div_ceil(8) * (k / GROUP).next_multiple_of(4) * (8 + 1 + 1) * 64
+}
+
+/// Bytes of vectors of words: two lines for each 64 elements, then a scale for each.
+fn words_bytes(n_cols: usize, k: usize) -> usize {
+    n_cols * (k.div_ceil(WORDS) * (2 * WORDS + 4)).next_multiple_of(64)
 }
 
 /// Bytes of vectors of 8-bit numbers.

@@ -10,7 +10,7 @@ use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
 
 pub(super) const TABLE: Table =
-    Table { single, quantised, quantise, mix, encode, exps: None, eights: None, halves: None };
+    Table { single, quantised, quantise, mix, encode, exps: None, eights: None, words: None, halves: None };
 
 const N: usize = 8;
 

@@ -12,7 +12,7 @@ use crate::codegen::cpu::micro::rounding::row_bytes;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::{
     Column, Encode, Exps, Halve, Mix, Pick, Picked, Product, Quantise, eights_bytes, halved_bytes,
-    quantised_bytes,
+    quantised_bytes, words_bytes,
 };
 
 /// Rows of a weight.
@@ -55,8 +55,8 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// The vectors of a product: in single precision, of 8-bit numbers or in tiles; as bytes, for nothing promises that
-/// they are aligned.
+/// The vectors of a product, or the factors of a mixture: in single precision, of whole numbers or in tiles; as bytes,
+/// for nothing promises that they are aligned.
 #[derive(Clone, Copy)]
 pub(super) struct Vectors<'a> {
     bytes: &'a [u8],
@@ -204,6 +204,8 @@ pub(super) enum Layout {
     Bytes,
     /// In tiles of eight.
     Eights,
+    /// Of words.
+    Words,
     /// In tiles of sixteen.
     Halves,
 }
@@ -248,8 +250,9 @@ pub(super) struct HalveView<'a> {
 /// A mixture, with its memory.
 pub(super) struct MixView<'a> {
     pub(super) v: Weights<'a>,
-    pub(super) p: &'a [u8],
-    pub(super) p_col: usize,
+    /// The factors of each column.
+    pub(super) p: Vectors<'a>,
+    /// Bytes from the factor of one row to that of the next.
     pub(super) p_row: usize,
     /// Columns are rows here: an element of a row is a column of `Out`.
     pub(super) out: Out<'a>,
@@ -300,6 +303,7 @@ pub(super) unsafe fn product<'a>(job: *const Product, layout: Layout) -> Option<
         Layout::Single => (x_col, 4 * k, extent(n_cols, x_col, 4 * k)),
         Layout::Bytes => (row_bytes(k), row_bytes(k), quantised_bytes(n_cols, k)),
         Layout::Eights => (0, 0, eights_bytes(n_cols, k)),
+        Layout::Words => (words_bytes(1, k), words_bytes(1, k), words_bytes(n_cols, k)),
         Layout::Halves => (0, 0, halved_bytes(n_cols, k, job.n_parts as usize)),
     };
     let (bytes, apart): (&[u8], &[Column]) = if job.columns.is_null() {
@@ -341,8 +345,11 @@ pub(super) unsafe fn quantise<'a>(job: *const Quantise, layout: Layout) -> Optio
         return None;
     }
     let x_col = job.x_col as usize * 4;
-    let n_bytes =
-        if matches!(layout, Layout::Eights) { eights_bytes(n_cols, k) } else { quantised_bytes(n_cols, k) };
+    let n_bytes = match layout {
+        Layout::Eights => eights_bytes(n_cols, k),
+        Layout::Words => words_bytes(n_cols, k),
+        _ => quantised_bytes(n_cols, k),
+    };
     // SAFETY: the caller promises that the vectors are there.
     let x = unsafe { slice::from_raw_parts(job.x.cast::<u8>(), extent(n_cols, x_col, 4 * k)) };
     // SAFETY: the caller promises that the room is there and apart.
@@ -384,12 +391,13 @@ pub(super) unsafe fn mix<'a>(job: *const Mix) -> Option<MixView<'a>> {
     // SAFETY: the caller promises that the rows are there.
     let v = unsafe { weights(v, Storage::ALL[job.storage as usize], 0, n_rows, n) };
     let (p_col, p_row) = (job.p_col as usize * 4, job.p_row as usize * 4);
-    let n_bytes = extent(n_cols, p_col, extent(n_rows, p_row, 4));
+    let len = extent(n_rows, p_row, 4);
     // SAFETY: the caller promises that the factors are there.
-    let p = unsafe { slice::from_raw_parts(job.p.cast::<u8>(), n_bytes) };
+    let bytes = unsafe { slice::from_raw_parts(job.p.cast::<u8>(), extent(n_cols, p_col, len)) };
+    let p = Vectors { bytes, step: p_col, len, apart: &[] };
     let row = job.out_col as usize;
     let out = Out { start: job.out, row, col: 1, n_rows: n_cols, n_cols: n, apart: &[] };
-    Some(MixView { v, p, p_col, p_row, out, n_rows, n_cols, n })
+    Some(MixView { v, p, p_row, out, n_rows, n_cols, n })
 }
 
 /// The memory of exponentials; nothing where there are none.

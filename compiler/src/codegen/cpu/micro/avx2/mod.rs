@@ -22,7 +22,7 @@ mod vector;
 use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
 pub(super) const TABLE: Table =
-    Table { single, quantised, quantise, mix, encode, exps: None, eights: None, halves: None };
+    Table { single, quantised, quantise, mix, encode, exps: None, eights: None, words: None, halves: None };
 
 single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, tall 4, wide 4 }
 

@@ -12,7 +12,7 @@ use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Encode, Exps, Halve, Halves, Mix, OfBytes, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Encode, Exps, Halve, Halves, Mix, Product, Quantise, Table, Whole};
 
 mod amx;
 mod bytes;
@@ -27,28 +27,71 @@ mod one;
 mod pack;
 mod panels;
 mod round;
+mod singles;
 mod tiles;
 mod vector;
+mod words;
 
 use amx::{Bytes, Unit};
 use fours::unit_bytes;
 use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
-pub(super) const TABLE: Table =
-    Table { single, quantised, quantise, mix, encode, exps: Some(exps), eights: None, halves: None };
+pub(super) const TABLE: Table = Table {
+    single: by_panels,
+    quantised,
+    quantise,
+    mix: mix_by_panels,
+    encode,
+    exps: Some(exps),
+    eights: None,
+    words: Some(Whole { quantise: words, product: by_words }),
+    halves: None,
+};
 
 /// With dot products of bfloat16 numbers.
-pub(super) const WITH_HALVES: Table =
-    Table { halves: Some(Halves { halve, product: by_dots, mix, n_parts: n_parts_of_dots }), ..TABLE };
+pub(super) const WITH_HALVES: Table = Table {
+    halves: Some(Halves { halve, product: by_dots, mix: mix_by_panels, n_parts: n_parts_of_dots }),
+    ..TABLE
+};
 
 /// With tiles.
 pub(super) const WITH_TILES: Table = Table {
-    eights: Some(OfBytes { quantise: eights, product: by_bytes }),
+    eights: Some(Whole { quantise: eights, product: by_bytes }),
     halves: Some(Halves { halve, product: by_tiles, mix: mix_by_tiles, n_parts: n_parts_of_tiles }),
     ..TABLE
 };
 
 single_forms! { #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")] tile 4 by 4, tall 8, wide 8 }
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn by_panels(address: *const Product) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::product(address, view::Layout::Single) }) else { return };
+    let pays = job.n_cols >= singles::MANY && job.k.is_multiple_of(N);
+    match job.w.storage {
+        Storage::F32 if pays => singles::product::<{ Storage::F32 as usize }>(&job),
+        Storage::F16 if pays => singles::product::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 if pays => singles::product::<{ Storage::BF16 as usize }>(&job),
+        // SAFETY: as above.
+        _ => unsafe { single(address) },
+    }
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn mix_by_panels(address: *const Mix) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::mix(address) }) else { return };
+    let are_many = job.n_cols >= singles::MANY && job.n.is_multiple_of(2 * N);
+    let pays = are_many && job.p_row == size_of::<f32>();
+    match job.v.storage {
+        Storage::F32 if pays => singles::mixture::<{ Storage::F32 as usize }>(&job),
+        Storage::F16 if pays => singles::mixture::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 if pays => singles::mixture::<{ Storage::BF16 as usize }>(&job),
+        Storage::Q8_0 if pays => singles::mixture::<{ Storage::Q8_0 as usize }>(&job),
+        // SAFETY: as above.
+        _ => unsafe { mix(address) },
+    }
+}
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn quantise(job: *const Quantise) {
@@ -125,6 +168,24 @@ fn bytes_of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn words(job: *const Quantise) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Words) }) else { return };
+    words::round(&mut job);
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn by_words(job: *const Product) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::product(job, view::Layout::Words) }) else { return };
+    match job.w.storage {
+        Storage::F16 => words::product::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 => words::product::<{ Storage::BF16 as usize }>(&job),
+        _ => unreachable!("`rounding` asks for words with no other format"),
+    }
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn exps(job: *const Exps) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::exps(job) }) else { return };
@@ -143,7 +204,7 @@ pub(super) fn has_tiles() -> bool {
     amx::is_there()
 }
 
-/// Dot products are as fast as others where numbers have one part, and slower where they have two.
+/// A bfloat16 number is a part; two parts are slower than words.
 fn n_parts_of_dots(storage: Storage) -> Option<i64> {
     (storage == Storage::BF16).then_some(1)
 }
@@ -203,7 +264,7 @@ unsafe extern "C" fn mix_by_tiles(address: *const Mix) {
     let has_tiles = matches!(job.v.storage, Storage::F16 | Storage::Q8_0);
     if !has_tiles || job.n_cols < MANY || job.p_row != size_of::<f32>() {
         // SAFETY: as above.
-        return unsafe { mix(address) };
+        return unsafe { mix_by_panels(address) };
     }
     // SAFETY: the table is asked for by a level that has tiles and the permission.
     let unit = &unsafe { Unit::new() };

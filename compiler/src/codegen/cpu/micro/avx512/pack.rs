@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::{_mm512_castps_si512, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_srli_epi32};
 
-use crate::codegen::cpu::micro::asking::ask_for;
+use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, four, k_factors, order, raised, unit_bytes, unit_groups,
 };
@@ -52,6 +52,8 @@ pub(super) fn pack<const S: usize>(
 ) {
     let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
     let is_large = unit == 8;
+    let piece = (from / unit * n_bytes, n / unit * n_bytes);
+    let ahead = to_next(piece, job.k / 32 / unit * n_bytes, 2 * PANEL * job.w.stride());
     for p in 0..n_rows.div_ceil(PANEL) {
         let mut rows = [job.w.row(r + p * PANEL); PANEL];
         for (i, row) in rows.iter_mut().enumerate() {
@@ -61,9 +63,9 @@ pub(super) fn pack<const S: usize>(
             let mut units = [&rows[0].bytes[..0]; PANEL];
             for (unit_of, row) in units.iter_mut().zip(&rows) {
                 *unit_of = &row.bytes[(from / unit + at) * n_bytes..][..n_bytes];
-                // The rows of the next panel: memory takes as long as unpacking these.
+                // What is unpacked next: memory takes as long as unpacking this.
                 for line in 0..n_bytes.div_ceil(64) {
-                    ask_for(unit_of, 64 * line + PANEL * job.w.stride());
+                    ask_for(unit_of, 64 * line + ahead);
                 }
             }
             let (fours, _) = slab[unit * at..][..unit].as_chunks_mut::<4>();

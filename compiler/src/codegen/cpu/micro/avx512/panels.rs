@@ -9,6 +9,7 @@ use std::arch::x86_64::{
     _mm512_srli_epi32, _mm512_ternarylogic_epi32,
 };
 
+use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, padded, paired, split};
 use crate::codegen::cpu::micro::avx512::pack::{Group, PANEL, Panel, pack};
@@ -101,6 +102,8 @@ fn plain<const S: usize, const N: usize>(
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
 ) {
+    let piece = (2 * STEP * from, 2 * STEP * n);
+    let ahead = to_next(piece, 2 * job.k, 2 * PANEL * job.w.stride());
     for p in 0..n_rows.div_ceil(PANEL) {
         for step in 0..n {
             let mut halves = [_mm512_setzero_si512(); PANEL];
@@ -108,6 +111,7 @@ fn plain<const S: usize, const N: usize>(
             for i in 0..PANEL {
                 let row = job.w.row((r + p * PANEL + i).min(r + n_rows - 1)).bytes;
                 let row = &row[(from + step) * 2 * STEP..];
+                ask_for(row, ahead);
                 let mut room = [0; 64];
                 let bytes = padded(row, &mut room);
                 if matches!(const { Storage::ALL[S] }, Storage::BF16) {

@@ -57,7 +57,7 @@ pub(super) fn mixture<const S: usize>(unit: &Unit, job: &MixView<'_>) {
         for c in (0..job.n_cols).step_by(SQUARE) {
             let n_cols = (job.n_cols - c).min(SQUARE);
             for i in 0..n_cols {
-                let p = &job.p[(c + i) * job.p_col + 4 * s..][..4 * n_rows];
+                let p = &job.p.get(c + i)[4 * s..][..4 * n_rows];
                 for step in 0..n_steps {
                     let (halves, rests) = split(loaded(&p[4 * STEP * step..]));
                     let place = (i / LINES, i % LINES);

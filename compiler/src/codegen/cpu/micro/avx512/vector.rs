@@ -246,7 +246,7 @@ pub(super) fn whole(mut number: i64) -> i64 {
     number
 }
 
-/// Two bfloat16 numbers in every lane.
+/// Two 16-bit numbers in every lane.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn splat_pair(two: [u8; 4]) -> __m512i {

@@ -1,0 +1,233 @@
+//! Many vectors with rows of half-precision or bfloat16 numbers, as whole numbers.
+//!
+//! In: rows, and vectors in single precision. Out: vectors rounded to words, with a scale for every 64 numbers; their
+//! products with the rows, which are rounded in the same way, in tiles of 32 rows and up to six vectors.
+//! A number goes to the nearest of those that divide the largest of its 64 by 5792, just so many that sums of 64
+//! products have 32 bits. Numbers that are at least a third of the largest are as near as in half precision, and the
+//! sum of all is nearer. One instruction multiplies and adds two a lane, twice as many as in single precision.
+//! Rows are rounded once for all vectors, into panels that have two elements of each of sixteen rows side by side.
+
+use std::arch::x86_64::{
+    __m512i, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmplt_ps_mask,
+    _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpwssd_epi32,
+    _mm512_mask_blend_epi16, _mm512_mask_mov_ps, _mm512_max_epu32, _mm512_mul_ps, _mm512_reduce_max_epu32,
+    _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
+};
+
+use crate::codegen::cpu::micro::asking::{ask_for, to_next};
+use crate::codegen::cpu::micro::avx512::halves::{STEP, loaded, padded};
+use crate::codegen::cpu::micro::avx512::pack::PANEL;
+use crate::codegen::cpu::micro::avx512::vector::{
+    V, fma, lanes, load, load_bytes, splat, splat_pair, store_bytes, store_half, transposed, wide_bf16,
+    wide_f16, zero,
+};
+use crate::codegen::cpu::micro::unpack::Storage;
+use crate::codegen::cpu::micro::view::{ProductView, QuantiseView};
+use crate::codegen::cpu::micro::{WORDS, words_bytes};
+
+/// The largest number: the sum of 64 squares of it has 31 bits.
+const MOST: f32 = 5792.0;
+
+/// Below it the largest of 64 numbers makes all of them zeros, as one divided by it may be infinite.
+const LEAST: f32 = 1e-30;
+
+/// Steps of 64 elements that are rounded at a time.
+const STEPS: usize = 8;
+
+/// 64 elements of sixteen rows.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Panel {
+    /// Two elements of each row.
+    pairs: [[u8; 64]; WORDS / 2],
+    factors: [u8; 64],
+}
+
+impl Panel {
+    const EMPTY: Self = Self { pairs: [[0; 64]; WORDS / 2], factors: [0; 64] };
+}
+
+/// A rounded vector.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    steps: &'a [[[u8; 4]; WORDS / 2]],
+    scales: &'a [[u8; 4]],
+}
+
+impl<'a> Words<'a> {
+    /// Some steps of the bytes of a vector of so many elements.
+    #[inline(always)]
+    fn new(bytes: &'a [u8], k: usize, (from, n): (usize, usize)) -> Self {
+        let (steps, scales) = bytes.split_at(2 * WORDS * k.div_ceil(WORDS));
+        let steps = &steps.as_chunks().0.as_chunks().0[from..from + n];
+        Self { steps, scales: &scales.as_chunks().0[from..from + n] }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn round(job: &mut QuantiseView<'_>) {
+    for (c, out) in job.out.chunks_exact_mut(words_bytes(1, job.k)).enumerate() {
+        let x = &job.x[c * job.x_col..][..4 * job.k];
+        let (steps, scales) = out.split_at_mut(2 * WORDS * job.k.div_ceil(WORDS));
+        let (scales, _) = scales.as_chunks_mut::<4>();
+        for (idx, (step, scale)) in steps.chunks_exact_mut(2 * WORDS).zip(scales).enumerate() {
+            let x = &x[4 * WORDS * idx..];
+            let numbers = [loaded(x), loaded(x.get(4 * STEP..).unwrap_or_default())];
+            let numbers = numbers.as_flattened();
+            let mut most = _mm512_setzero_si512();
+            for x in numbers {
+                most = _mm512_max_epu32(most, size(*x));
+            }
+            let (scales, by) = scale_of(splat(f32::from_bits(_mm512_reduce_max_epu32(most))));
+            let [first, ..] = lanes(scales);
+            *scale = first.to_le_bytes();
+            for (x, out) in numbers.iter().zip(step.as_chunks_mut::<32>().0) {
+                store_half(_mm512_cvtepi32_epi16(rounded(*x, by)), out);
+            }
+        }
+    }
+}
+
+/// The bits of sizes, which have the order of the sizes; what is no number is larger than any.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn size(x: V) -> __m512i {
+    _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX))
+}
+
+/// The scales of numbers of which these are the largest, and what the numbers are multiplied by.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn scale_of(most: V) -> (V, V) {
+    let by = _mm512_div_ps(splat(MOST), most);
+    let by = _mm512_mask_mov_ps(by, _mm512_cmplt_ps_mask(most, splat(LEAST)), zero());
+    (_mm512_mul_ps(most, splat(1.0 / MOST)), by)
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn rounded(x: V, by: V) -> __m512i {
+    _mm512_cvtps_epi32(_mm512_mul_ps(x, by))
+}
+
+/// All vectors with all rows.
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "it lives on the stack of a thread, where nothing is allocated"
+)]
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
+    let n_steps = job.k.div_ceil(WORDS);
+    let mut slab = [[Panel::EMPTY; 2]; STEPS];
+    for r in (0..job.n_rows).step_by(2 * PANEL) {
+        let n_rows = (job.n_rows - r).min(2 * PANEL);
+        for from in (0..n_steps).step_by(STEPS) {
+            let n = (n_steps - from).min(STEPS);
+            // Memory takes as long as rounding: it is asked for the next steps while these are rounded.
+            let piece = (2 * WORDS * from, 2 * WORDS * n);
+            let ahead = to_next(piece, 2 * WORDS * n_steps, 2 * PANEL * job.w.stride());
+            for (step, panels) in slab[..n].iter_mut().enumerate() {
+                for (p, panel) in panels.iter_mut().enumerate().take(n_rows.div_ceil(PANEL)) {
+                    pack::<S>(panel, job, r + p * PANEL, from + step, ahead);
+                }
+            }
+            let mut c = 0;
+            while c < job.n_cols {
+                c += match job.n_cols - c {
+                    6.. => tile::<6>(&slab[..n], job, (r, n_rows), from, c),
+                    4.. => tile::<4>(&slab[..n], job, (r, n_rows), from, c),
+                    2.. => tile::<2>(&slab[..n], job, (r, n_rows), from, c),
+                    _ => tile::<1>(&slab[..n], job, (r, n_rows), from, c),
+                };
+            }
+        }
+    }
+}
+
+/// Rounds a step of sixteen rows, from `r` on; if there are fewer, of the last one several times. Asks for memory so
+/// many bytes ahead.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn pack<const S: usize>(panel: &mut Panel, job: &ProductView<'_>, r: usize, step: usize, ahead: usize) {
+    let mut rows = [[_mm512_setzero_si512(); PANEL]; 4];
+    for i in 0..PANEL {
+        let row = &job.w.row((r + i).min(job.n_rows - 1)).bytes[2 * WORDS * step..];
+        for line in 0..2 {
+            ask_for(row, ahead + 64 * line);
+        }
+        let mut room = [0; 2 * WORDS];
+        let (quarters, _) = padded(row, &mut room).as_chunks();
+        for (rows, quarter) in rows.iter_mut().zip(quarters) {
+            let wide = match const { Storage::ALL[S] } {
+                Storage::F16 => wide_f16(quarter),
+                _ => wide_bf16(quarter),
+            };
+            rows[i] = _mm512_castps_si512(wide);
+        }
+    }
+    let columns = [transposed(&rows[0]), transposed(&rows[1]), transposed(&rows[2]), transposed(&rows[3])];
+    let columns = columns.as_flattened();
+    let mut most = _mm512_setzero_si512();
+    for column in columns {
+        most = _mm512_max_epu32(most, size(_mm512_castsi512_ps(*column)));
+    }
+    let (factors, by) = scale_of(_mm512_castsi512_ps(most));
+    store_bytes(_mm512_castps_si512(factors), &mut panel.factors);
+    for (two, pairs) in columns.as_chunks::<2>().0.iter().zip(&mut panel.pairs) {
+        let first = rounded(_mm512_castsi512_ps(two[0]), by);
+        let second = _mm512_slli_epi32::<16>(rounded(_mm512_castsi512_ps(two[1]), by));
+        store_bytes(_mm512_mask_blend_epi16(0xaaaa_aaaa, first, second), pairs);
+    }
+}
+
+/// Adds the products of two panels with `C` vectors, from `c` on; gives `C`.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn tile<const C: usize>(
+    slab: &[[Panel; 2]],
+    job: &ProductView<'_>,
+    (r, n_rows): (usize, usize),
+    from: usize,
+    c: usize,
+) -> usize {
+    let steps = (from, slab.len());
+    let mut x = [Words::new(job.x.get(c), job.k, steps); C];
+    for i in 1..C {
+        x[i] = Words::new(job.x.get(c + i), job.k, steps);
+    }
+    let sums = products(slab, x);
+    for p in 0..n_rows.div_ceil(PANEL) {
+        let n = (n_rows - p * PANEL).min(PANEL);
+        for i in 0..C {
+            job.out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
+        }
+    }
+    C
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn products<const C: usize>(slab: &[[Panel; 2]], x: [Words<'_>; C]) -> [[V; C]; 2] {
+    let mut sums = [[zero(); C]; 2];
+    for (step, panels) in slab.iter().enumerate() {
+        let mut dots = [[_mm512_setzero_si512(); C]; 2];
+        for pair in 0..WORDS / 2 {
+            for c in 0..C {
+                let two = splat_pair(x[c].steps[step][pair]);
+                for p in 0..2 {
+                    dots[p][c] = _mm512_dpwssd_epi32(dots[p][c], load_bytes(&panels[p].pairs[pair]), two);
+                }
+            }
+        }
+        for c in 0..C {
+            let scale = splat(f32::from_le_bytes(x[c].scales[step]));
+            for p in 0..2 {
+                let factors = _mm512_mul_ps(load(&panels[p].factors), scale);
+                sums[p][c] = fma(_mm512_cvtepi32_ps(dots[p][c]), factors, sums[p][c]);
+            }
+        }
+    }
+    sums
+}
