@@ -26,19 +26,21 @@ const PIECE: usize = 8;
 /// What meets one number of each vector.
 type Line = [[u8; 64]; 2];
 
-/// Lines of the cache.
+/// Lines that start where lines of the cache do.
 #[repr(align(64))]
-struct Panel([Line; LINES]);
+struct Panel {
+    lines: [Line; LINES],
+}
 
 impl Panel {
-    const EMPTY: Self = Self([[[0; 64]; 2]; LINES]);
+    const EMPTY: Self = Self { lines: [[[0; 64]; 2]; LINES] };
 }
 
 /// All vectors with all rows, whose lengths are multiples of sixteen.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
-    let Panel(mut panel) = Panel::EMPTY;
+    let mut panel = Panel::EMPTY;
     for r in (0..job.n_rows).step_by(2 * N) {
         let n_rows = (job.n_rows - r).min(2 * N);
         for from in (0..job.k).step_by(LINES) {
@@ -50,12 +52,12 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
                         let r = (r + half * N + i).min(job.n_rows - 1);
                         *row = _mm512_castps_si512(widened::<S>(job.w.row(r).bytes, from + at));
                     }
-                    for (line, column) in panel[at..].iter_mut().zip(transposed(&rows)) {
+                    for (line, column) in panel.lines[at..].iter_mut().zip(transposed(&rows)) {
                         store_bytes(column, &mut line[half]);
                     }
                 }
             }
-            lines(&job.out, &panel[..n], (&job.x, 4 * from), (job.n_cols, r, n_rows));
+            lines(&job.out, &panel.lines[..n], (&job.x, 4 * from), (job.n_cols, r, n_rows));
         }
     }
 }
@@ -64,17 +66,17 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn mixture<const S: usize>(job: &MixView<'_>) {
-    let Panel(mut panel) = Panel::EMPTY;
+    let mut panel = Panel::EMPTY;
     for s in (0..job.n_rows).step_by(LINES) {
         let n = (job.n_rows - s).min(LINES);
         for e in (0..job.n).step_by(2 * N) {
-            for (i, line) in panel[..n].iter_mut().enumerate() {
+            for (i, line) in panel.lines[..n].iter_mut().enumerate() {
                 let row = job.v.row(s + i).bytes;
                 for (half, out) in line.iter_mut().enumerate() {
                     store_bytes(_mm512_castps_si512(widened::<S>(row, e + half * N)), out);
                 }
             }
-            lines(&job.out.turned(), &panel[..n], (&job.p, 4 * s), (job.n_cols, e, 2 * N));
+            lines(&job.out.turned(), &panel.lines[..n], (&job.p, 4 * s), (job.n_cols, e, 2 * N));
         }
     }
 }
