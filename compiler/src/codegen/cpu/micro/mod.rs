@@ -32,11 +32,8 @@ mod view;
 
 use unpack::Storage;
 
-/// Elements that share a scale in vectors of 8-bit numbers.
+/// Elements that share a scale in vectors of whole numbers.
 pub(super) const GROUP: usize = 32;
-
-/// Elements that share a scale in vectors of words.
-const WORDS: usize = 64;
 
 /// Vectors from which on bfloat16 numbers and words pay: weights are unpacked for them.
 const MANY: usize = 16;
@@ -51,7 +48,7 @@ pub(super) enum Rounding {
     Bytes { group: usize },
     /// The same, in tiles of eight vectors.
     Eights { group: usize },
-    /// To 13 or 14 bits a number, with a scale for every [`WORDS`].
+    /// To 14 bits a number, with a scale for every [`GROUP`].
     Words,
     /// To the sum of so many bfloat16 numbers.
     Halves { n_parts: i64 },
@@ -62,7 +59,7 @@ impl Rounding {
     pub(super) fn number(self) -> i64 {
         match self {
             Self::Bytes { group } | Self::Eights { group } => group as i64,
-            Self::Words => WORDS as i64,
+            Self::Words => GROUP as i64,
             Self::Halves { n_parts } => n_parts,
         }
     }
@@ -373,9 +370,9 @@ fn eights_bytes(n_cols: usize, k: usize) -> usize {
     n_cols.div_ceil(8) * (k / GROUP).next_multiple_of(4) * (8 + 1 + 1) * 64
 }
 
-/// Bytes of vectors of words: two lines for each 64 elements, then a scale for each.
+/// Bytes of vectors of words: a line for each 32 elements, then a scale for each.
 fn words_bytes(n_cols: usize, k: usize) -> usize {
-    n_cols * (k.div_ceil(WORDS) * (2 * WORDS + 4)).next_multiple_of(64)
+    n_cols * (k.div_ceil(GROUP) * (2 * GROUP + 4)).next_multiple_of(64)
 }
 
 /// Bytes of vectors of 8-bit numbers.

@@ -168,13 +168,13 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
             for (i, w) in decoded[r * k..][..k].iter().enumerate() {
                 variance += (f64::from(*w) * steps[c][i / group]).powi(2) / 12.0;
             }
-            // Rounding to words is off by up to half of a 5792nd of the largest of 64, on both sides.
+            // Rounding to words is off by up to half of an 8191st of the largest of 32, on both sides.
             let largest = |of: &dyn Fn(usize) -> f64, i: usize| {
-                (i / 64 * 64..(i / 64 * 64 + 64).min(k)).map(|i| of(i).abs()).fold(0.0, f64::max)
+                (i / 32 * 32..(i / 32 * 32 + 32).min(k)).map(|i| of(i).abs()).fold(0.0, f64::max)
             };
             let (w, x) = (|i: usize| f64::from(decoded[r * k + i]), |i: usize| f64::from(x[c * (k + 3) + i]));
             for i in (0..k).filter(|_| rounding == Some(Rounding::Words)) {
-                let off = [x(i) * largest(&w, i), w(i) * largest(&x, i)].map(|off| (off / 5792.0).powi(2));
+                let off = [x(i) * largest(&w, i), w(i) * largest(&x, i)].map(|off| (off / 8191.0).powi(2));
                 worded += (off[0] + off[1]) / 12.0;
             }
             // Six standard deviations of the roundings.

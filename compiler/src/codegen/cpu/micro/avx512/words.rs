@@ -1,9 +1,9 @@
 //! Many vectors with rows of half-precision or bfloat16 numbers, as whole numbers.
 //!
-//! In: rows, and vectors in single precision. Out: vectors rounded to words, with a scale for every 64 numbers; their
+//! In: rows, and vectors in single precision. Out: vectors rounded to words, with a scale for every 32 numbers; their
 //! products with the rows, which are rounded in the same way, in tiles of 32 rows and up to six vectors.
-//! A number goes to the nearest of those that divide the largest of its 64 by 5792, just so many that sums of 64
-//! products have 32 bits. Numbers that are at least a third of the largest are as near as in half precision, and the
+//! A number goes to the nearest of those that divide the largest of its 32 by 8191, just so many that sums of 32
+//! products have 32 bits. Numbers that are at least a quarter of the largest are as near as in half precision, and the
 //! sum of all is nearer. One instruction multiplies and adds two a lane, twice as many as in single precision.
 //! Rows are rounded once for all vectors, into panels that have two elements of each of sixteen rows side by side.
 
@@ -23,34 +23,34 @@ use crate::codegen::cpu::micro::avx512::vector::{
 };
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{ProductView, QuantiseView};
-use crate::codegen::cpu::micro::{WORDS, words_bytes};
+use crate::codegen::cpu::micro::words_bytes;
 
-/// The largest number: the sum of 64 squares of it has 31 bits.
-const MOST: f32 = 5792.0;
+/// The largest number: the sum of 32 squares of it has 31 bits.
+const MOST: f32 = 8191.0;
 
-/// Below it the largest of 64 numbers makes all of them zeros, as one divided by it may be infinite.
+/// Below it the largest of 32 numbers makes all of them zeros, as one divided by it may be infinite.
 const LEAST: f32 = 1e-30;
 
-/// Steps of 64 elements that are rounded at a time.
-const STEPS: usize = 8;
+/// Steps of 32 elements that are rounded at a time.
+const STEPS: usize = 16;
 
-/// 64 elements of sixteen rows.
+/// 32 elements of sixteen rows.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Panel {
     /// Two elements of each row.
-    pairs: [[u8; 64]; WORDS / 2],
+    pairs: [[u8; 64]; STEP / 2],
     factors: [u8; 64],
 }
 
 impl Panel {
-    const EMPTY: Self = Self { pairs: [[0; 64]; WORDS / 2], factors: [0; 64] };
+    const EMPTY: Self = Self { pairs: [[0; 64]; STEP / 2], factors: [0; 64] };
 }
 
 /// A rounded vector.
 #[derive(Clone, Copy)]
 struct Words<'a> {
-    steps: &'a [[[u8; 4]; WORDS / 2]],
+    steps: &'a [[[u8; 4]; STEP / 2]],
     scales: &'a [[u8; 4]],
 }
 
@@ -58,7 +58,7 @@ impl<'a> Words<'a> {
     /// Some steps of the bytes of a vector of so many elements.
     #[inline(always)]
     fn new(bytes: &'a [u8], k: usize, (from, n): (usize, usize)) -> Self {
-        let (steps, scales) = bytes.split_at(2 * WORDS * k.div_ceil(WORDS));
+        let (steps, scales) = bytes.split_at(2 * STEP * k.div_ceil(STEP));
         let steps = &steps.as_chunks().0.as_chunks().0[from..from + n];
         Self { steps, scales: &scales.as_chunks().0[from..from + n] }
     }
@@ -69,17 +69,12 @@ impl<'a> Words<'a> {
 pub(super) fn round(job: &mut QuantiseView<'_>) {
     for (c, out) in job.out.chunks_exact_mut(words_bytes(1, job.k)).enumerate() {
         let x = &job.x[c * job.x_col..][..4 * job.k];
-        let (steps, scales) = out.split_at_mut(2 * WORDS * job.k.div_ceil(WORDS));
+        let (steps, scales) = out.split_at_mut(2 * STEP * job.k.div_ceil(STEP));
         let (scales, _) = scales.as_chunks_mut::<4>();
-        for (idx, (step, scale)) in steps.chunks_exact_mut(2 * WORDS).zip(scales).enumerate() {
-            let x = &x[4 * WORDS * idx..];
-            let numbers = [loaded(x), loaded(x.get(4 * STEP..).unwrap_or_default())];
-            let numbers = numbers.as_flattened();
-            let mut most = _mm512_setzero_si512();
-            for x in numbers {
-                most = _mm512_max_epu32(most, size(*x));
-            }
-            let (scales, by) = scale_of(splat(f32::from_bits(_mm512_reduce_max_epu32(most))));
+        for (idx, (step, scale)) in steps.chunks_exact_mut(2 * STEP).zip(scales).enumerate() {
+            let numbers = loaded(&x[4 * STEP * idx..]);
+            let most = _mm512_reduce_max_epu32(_mm512_max_epu32(size(numbers[0]), size(numbers[1])));
+            let (scales, by) = scale_of(splat(f32::from_bits(most)));
             let [first, ..] = lanes(scales);
             *scale = first.to_le_bytes();
             for (x, out) in numbers.iter().zip(step.as_chunks_mut::<32>().0) {
@@ -119,15 +114,15 @@ fn rounded(x: V, by: V) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
-    let n_steps = job.k.div_ceil(WORDS);
+    let n_steps = job.k.div_ceil(STEP);
     let mut slab = [[Panel::EMPTY; 2]; STEPS];
     for r in (0..job.n_rows).step_by(2 * PANEL) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_steps).step_by(STEPS) {
             let n = (n_steps - from).min(STEPS);
             // Memory takes as long as rounding: it is asked for the next steps while these are rounded.
-            let piece = (2 * WORDS * from, 2 * WORDS * n);
-            let ahead = to_next(piece, 2 * WORDS * n_steps, 2 * PANEL * job.w.stride());
+            let piece = (2 * STEP * from, 2 * STEP * n);
+            let ahead = to_next(piece, 2 * STEP * n_steps, 2 * PANEL * job.w.stride());
             for (step, panels) in slab[..n].iter_mut().enumerate() {
                 for (p, panel) in panels.iter_mut().enumerate().take(n_rows.div_ceil(PANEL)) {
                     pack::<S>(panel, job, r + p * PANEL, from + step, ahead);
@@ -151,23 +146,21 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn pack<const S: usize>(panel: &mut Panel, job: &ProductView<'_>, r: usize, step: usize, ahead: usize) {
-    let mut rows = [[_mm512_setzero_si512(); PANEL]; 4];
+    let mut rows = [[_mm512_setzero_si512(); PANEL]; 2];
     for i in 0..PANEL {
-        let row = &job.w.row((r + i).min(job.n_rows - 1)).bytes[2 * WORDS * step..];
-        for line in 0..2 {
-            ask_for(row, ahead + 64 * line);
-        }
-        let mut room = [0; 2 * WORDS];
-        let (quarters, _) = padded(row, &mut room).as_chunks();
-        for (rows, quarter) in rows.iter_mut().zip(quarters) {
+        let row = &job.w.row((r + i).min(job.n_rows - 1)).bytes[2 * STEP * step..];
+        ask_for(row, ahead);
+        let mut room = [0; 2 * STEP];
+        let (halves, _) = padded(row, &mut room).as_chunks();
+        for (rows, half) in rows.iter_mut().zip(halves) {
             let wide = match const { Storage::ALL[S] } {
-                Storage::F16 => wide_f16(quarter),
-                _ => wide_bf16(quarter),
+                Storage::F16 => wide_f16(half),
+                _ => wide_bf16(half),
             };
             rows[i] = _mm512_castps_si512(wide);
         }
     }
-    let columns = [transposed(&rows[0]), transposed(&rows[1]), transposed(&rows[2]), transposed(&rows[3])];
+    let columns = [transposed(&rows[0]), transposed(&rows[1])];
     let columns = columns.as_flattened();
     let mut most = _mm512_setzero_si512();
     for column in columns {
@@ -213,7 +206,7 @@ fn products<const C: usize>(slab: &[[Panel; 2]], x: [Words<'_>; C]) -> [[V; C]; 
     let mut sums = [[zero(); C]; 2];
     for (step, panels) in slab.iter().enumerate() {
         let mut dots = [[_mm512_setzero_si512(); C]; 2];
-        for pair in 0..WORDS / 2 {
+        for pair in 0..STEP / 2 {
             for c in 0..C {
                 let two = splat_pair(x[c].steps[step][pair]);
                 for p in 0..2 {
