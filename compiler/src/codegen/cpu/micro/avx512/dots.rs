@@ -7,9 +7,9 @@ use std::slice::from_mut;
 
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
-use crate::codegen::cpu::micro::avx512::pack::PANEL;
+use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::panels::{Panels, unpack};
-use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, lanes, load_bytes, splat_pair, zero};
+use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, load_bytes, splat_pair, zero};
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// Steps of 32 elements that are unpacked at a time.
@@ -52,12 +52,7 @@ fn tile<const C: usize>(
     c: usize,
 ) -> usize {
     let sums = products::<C>(panels, x, c % LINES);
-    for p in 0..n_rows.div_ceil(PANEL) {
-        let n = (n_rows - p * PANEL).min(PANEL);
-        for i in 0..C {
-            job.out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
-        }
-    }
+    add_panels(&job.out, &sums, (r, n_rows), c);
     C
 }
 

@@ -10,8 +10,8 @@ use std::arch::x86_64::{
     _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512,
 };
 
-use crate::codegen::cpu::micro::avx512::pack::{GROUPS, Group, PANEL, pack};
-use crate::codegen::cpu::micro::avx512::vector::{V, fma, lanes, load, load_bytes, splat, zero};
+use crate::codegen::cpu::micro::avx512::pack::{GROUPS, Group, PANEL, add_panels, pack};
+use crate::codegen::cpu::micro::avx512::vector::{V, fma, load, load_bytes, splat, zero};
 use crate::codegen::cpu::micro::rounding::{Groups, Rounded};
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::ProductView;
@@ -75,12 +75,7 @@ fn tile<const S: usize, const P: usize, const C: usize>(
         x[i] = Rounded::new(job.x.get(c + i), job.k).groups(from, n);
     }
     let sums = products::<S, P, C>(slab, x, n);
-    for p in 0..P {
-        let n = (n_rows - p * PANEL).min(PANEL);
-        for i in 0..C {
-            job.out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
-        }
-    }
+    add_panels(&job.out, &sums, (r, n_rows), c);
     C
 }
 

@@ -10,9 +10,9 @@ use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, four, k_factors, order, raised, unit_bytes, unit_groups,
 };
-use crate::codegen::cpu::micro::avx512::vector::{store_bytes, transposed, wide_lower};
+use crate::codegen::cpu::micro::avx512::vector::{V, lanes, store_bytes, transposed, wide_lower};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
-use crate::codegen::cpu::micro::view::ProductView;
+use crate::codegen::cpu::micro::view::{Out, ProductView};
 
 /// Groups of a row that are unpacked at a time.
 pub(super) const GROUPS: usize = 32;
@@ -82,6 +82,25 @@ pub(super) fn pack<const S: usize>(
         if !is_large {
             for g in 0..n {
                 small_factors::<S>(&mut slab[g].panels[p], &rows, from + g);
+            }
+        }
+    }
+}
+
+/// Adds what panels and `C` vectors give to the results of rows `r..r + n_rows` and of vectors from `c` on.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn add_panels<const P: usize, const C: usize>(
+    out: &Out<'_>,
+    sums: &[[V; C]; P],
+    (r, n_rows): (usize, usize),
+    c: usize,
+) {
+    for p in 0..P {
+        let n = n_rows.saturating_sub(p * PANEL).min(PANEL);
+        for i in 0..C {
+            if n > 0 {
+                out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
             }
         }
     }

@@ -16,7 +16,7 @@ use std::arch::x86_64::{
 
 use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::halves::{STEP, loaded, padded};
-use crate::codegen::cpu::micro::avx512::pack::PANEL;
+use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, fma, lanes, load, load_bytes, splat, splat_pair, store_bytes, store_half, transposed, wide_bf16,
     wide_f16, zero,
@@ -191,12 +191,7 @@ fn tile<const C: usize>(
         x[i] = Words::new(job.x.get(c + i), job.k, steps);
     }
     let sums = products(slab, x);
-    for p in 0..n_rows.div_ceil(PANEL) {
-        let n = (n_rows - p * PANEL).min(PANEL);
-        for i in 0..C {
-            job.out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
-        }
-    }
+    add_panels(&job.out, &sums, (r, n_rows), c);
     C
 }
 
