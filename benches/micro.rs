@@ -19,6 +19,7 @@ use fusebox_compiler::kernel::{Access, Kernel, Param};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 
@@ -112,9 +113,16 @@ fn measure((name, kernel): (&str, &Kernel), (level, numbers): (Level, Numbers), 
     let mut copies: Vec<Vec<Vec<u8>>> = Vec::new();
     for _ in 0..n_copies {
         let bytes = kernel.params.values().map(|param| {
-            // Small scales and numbers: every second byte is zero or small.
+            // Small scales and numbers: every second byte is zero or small. Numbers in single precision are about
+            // one: products of smaller ones could be so small that they take longer.
             let n = param.format.bytes_for(param.shape.max_len()).expect("whole blocks");
-            (0..n).map(|i| if i % 2 == 0 { 0 } else { (i % 32) as u8 }).collect()
+            let is_single = param.format.plain() == Some(DType::F32);
+            let byte = |i| match i % 4 {
+                0 | 2 => 0,
+                3 if is_single => 63,
+                _ => (i % 32) as u8,
+            };
+            (0..n).map(byte).collect()
         });
         copies.push(bytes.collect());
     }

@@ -8,7 +8,7 @@
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
 /// How far ahead of what is read memory is asked for, in bytes.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 8192;
 
 /// Bytes of a page, and how many of its lines are asked for early.
 const PAGE: usize = 4096;
@@ -23,7 +23,14 @@ const LINE: usize = 64;
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_ahead(piece: &[u8]) {
-    ask::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(AHEAD), piece.len());
+    ask_ahead_of(piece.as_ptr(), piece.len());
+}
+
+/// The same where a piece is of several rows.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_ahead_of(start: *const u8, n_bytes: usize) {
+    ask::<_MM_HINT_T0>(start.wrapping_add(AHEAD), n_bytes);
 }
 
 /// Asks for a piece that comes so much later that the nearest cache would not hold it.

@@ -6,17 +6,18 @@
 
 use std::arch::x86_64::{
     __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_set_epi32, _mm_set1_ps,
-    _mm_setr_ps, _mm_setzero_ps, _mm_unpacklo_epi32, _mm256_castps_pd, _mm256_castps128_ps256,
-    _mm256_insertf128_ps, _mm256_mask_blend_epi16, _mm256_set1_epi16, _mm256_setr_epi64x, _mm512_add_epi8,
-    _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps256_ps512,
-    _mm512_castsi256_si512, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
+    _mm_setr_ps, _mm_setzero_ps, _mm_setzero_si128, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_castps_pd,
+    _mm256_castps128_ps256, _mm256_castsi128_si256, _mm256_insertf128_ps, _mm256_inserti128_si256,
+    _mm256_mask_blend_epi16, _mm256_set1_epi16, _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i64x4,
+    _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps256_ps512, _mm512_castsi256_si512,
+    _mm512_castsi512_si128, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
     _mm512_insertf64x4, _mm512_inserti64x4, _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_permutex2var_epi16,
     _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_sllv_epi16,
     _mm512_srli_epi16, _mm512_srlv_epi16, _mm512_ternarylogic_epi64, _mm512_unpackhi_epi8,
     _mm512_unpacklo_epi8, _mm512_xor_si512,
 };
 
-use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter, whole};
+use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 
 /// How 128 elements lie in two vectors.
@@ -71,10 +72,10 @@ pub(super) fn four<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
             let sign = _mm512_set1_epi8(-128);
             [_mm512_xor_si512(load_bytes(&numbers[0]), sign), _mm512_xor_si512(load_bytes(&numbers[1]), sign)]
         }
-        Storage::Q4_0 => nibbles::<18, 2>(unit),
-        Storage::Q4_1 => nibbles::<20, 4>(unit),
-        Storage::Q5_0 => fifth::<22, 2, 6>(unit),
-        Storage::Q5_1 => fifth::<24, 4, 8>(unit),
+        Storage::Q4_0 => nibbles::<S, 2>(unit),
+        Storage::Q4_1 => nibbles::<S, 4>(unit),
+        Storage::Q5_0 => fifth::<S, 2, 6>(unit),
+        Storage::Q5_1 => fifth::<S, 4, 8>(unit),
         Storage::Q4K => {
             let block: &[u8; 144] = unit.as_array().expect("a block");
             let (fours, _) = block[16..].as_chunks::<64>();
@@ -91,7 +92,7 @@ pub(super) fn four<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
             k_sixth(&low[half], &high[half])
         }
         Storage::Q4Pairs => {
-            let [even, odd] = nibbles::<20, 0>(unit);
+            let [even, odd] = nibbles::<S, 0>(unit);
             [_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd)]
         }
         Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
@@ -106,30 +107,31 @@ fn pair(a: &[u8; 34], b: &[u8; 34]) -> __m512i {
     _mm512_xor_si512(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b), _mm512_set1_epi8(-128))
 }
 
-/// Where a byte of four blocks of `b` bytes lies, as a word of two vectors: the first 64 bytes, and the last, but no
-/// later than behind the first.
-const fn word(byte: usize, b: usize) -> u16 {
-    let second = if 4 * b < 128 { 4 * b - 64 } else { 64 };
-    (if byte + 2 <= 64 { byte / 2 } else { 32 + (byte - second) / 2 }) as u16
+/// Where the second 64 bytes begin of which words of four small blocks are taken: the last ones, but no later than
+/// behind the first.
+const fn second(storage: Storage) -> usize {
+    let last = storage.bytes(128).saturating_sub(64);
+    if last < 64 { last } else { 64 }
 }
 
-/// Where the nibbles of four blocks lie, `at` bytes behind their starts.
-const fn nibble_words(b: usize, at: usize) -> [u8; 64] {
+/// Where words of four blocks lie in the first and second 64 bytes: `n` of each block, from a byte on.
+const fn word_places(storage: Storage, from: usize, n: usize) -> [u8; 64] {
     let mut out = [0; 64];
     let mut i = 0;
-    while i < 32 {
-        let place = word(i / 8 * b + at + 2 * (i % 8), b).to_le_bytes();
-        (out[2 * i], out[2 * i + 1]) = (place[0], place[1]);
+    while i < 4 * n {
+        let byte = i / n * storage.bytes(32) + from + 2 * (i % n);
+        let place = if byte + 2 <= 64 { byte / 2 } else { 32 + (byte - second(storage)) / 2 };
+        out[2 * i] = place as u8;
         i += 1;
     }
     out
 }
 
-/// Words of four blocks of `B` bytes.
+/// Words of four blocks.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn words<const B: usize>(blocks: &[u8], places: &[u8; 64]) -> __m512i {
-    let second = const { if 4 * B < 128 { 4 * B - 64 } else { 64 } };
+fn words<const S: usize>(blocks: &[u8], places: &[u8; 64]) -> __m512i {
+    let second = const { second(Storage::ALL[S]) };
     let first = load_bytes(blocks[..64].as_array().expect("64 bytes"));
     let second = load_bytes(blocks[second..second + 64].as_array().expect("64 bytes"));
     _mm512_permutex2var_epi16(first, load_bytes(places), second)
@@ -137,8 +139,8 @@ fn words<const B: usize>(blocks: &[u8], places: &[u8; 64]) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn nibbles<const B: usize, const AT: usize>(blocks: &[u8]) -> [__m512i; 2] {
-    let both = words::<B>(blocks, const { &nibble_words(B, AT) });
+fn nibbles<const S: usize, const AT: usize>(blocks: &[u8]) -> [__m512i; 2] {
+    let both = words::<S>(blocks, const { &word_places(Storage::ALL[S], AT, 8) });
     let mask = _mm512_set1_epi8(15);
     [_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask)]
 }
@@ -146,14 +148,15 @@ fn nibbles<const B: usize, const AT: usize>(blocks: &[u8]) -> [__m512i; 2] {
 /// Nibbles with the fifth bits, which lie `AT` bytes behind the starts of blocks, the nibbles `NIBBLES`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn fifth<const B: usize, const AT: usize, const NIBBLES: usize>(blocks: &[u8]) -> [__m512i; 2] {
+fn fifth<const S: usize, const AT: usize, const NIBBLES: usize>(blocks: &[u8]) -> [__m512i; 2] {
+    let n_bytes = const { Storage::ALL[S].bytes(32) };
     let mut masks = [0_u64; 2];
-    for (i, block) in blocks[..4 * B].chunks_exact(B).enumerate() {
+    for (i, block) in blocks[..4 * n_bytes].chunks_exact(n_bytes).enumerate() {
         let bits = u32::from_le_bytes(*block[AT..].first_chunk().expect("32 bits"));
         masks[0] |= u64::from(bits & 0xffff) << (16 * i);
         masks[1] |= u64::from(bits >> 16) << (16 * i);
     }
-    let [low, high] = nibbles::<B, NIBBLES>(blocks);
+    let [low, high] = nibbles::<S, NIBBLES>(blocks);
     let bit = _mm512_set1_epi8(16);
     [_mm512_mask_add_epi8(low, masks[0], low, bit), _mm512_mask_add_epi8(high, masks[1], high, bit)]
 }
@@ -240,7 +243,7 @@ pub(super) fn factors<const S: usize>(unit: &[u8], row: &Blocks<'_>, at: usize) 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn factors_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; B]; R]) -> V {
     if !matches!(const { Storage::ALL[S] }, Storage::Q4Pairs) {
-        return halves_of_rows::<S, B, R>(units, 0);
+        return halves_of_rows::<S, B, R, 0>(units);
     }
     let mut fours = [_mm_setzero_ps(); 4];
     for i in 0..R {
@@ -264,21 +267,26 @@ fn pair_factors(unit: &[u8]) -> __m128 {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn offsets_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; B]; R]) -> V {
-    halves_of_rows::<S, B, R>(units, 2)
+    halves_of_rows::<S, B, R, 2>(units)
 }
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn halves_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; B]; R], at: usize) -> V {
-    let mut all = [0; 4];
+fn halves_of_rows<const S: usize, const B: usize, const R: usize, const AT: usize>(
+    units: [&[u8; B]; R],
+) -> V {
+    let mut all = [_mm_setzero_si128(); 4];
     for i in 0..R {
-        all[i] = whole(four_halves::<S>(units[i], at));
+        // From what the nibbles are taken from as well.
+        let words = words::<S>(units[i], const { &word_places(Storage::ALL[S], AT, 1) });
+        all[i] = _mm512_castsi512_si128(words);
     }
-    _mm512_cvtph_ps(_mm256_setr_epi64x(all[0], all[1], all[2], all[3]))
+    let [low, high] = [_mm_unpacklo_epi64(all[0], all[1]), _mm_unpacklo_epi64(all[2], all[3])];
+    _mm512_cvtph_ps(_mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high))
 }
 
 /// Scales that lie apart, of groups of any length.
-#[cold]
+#[inline]
 #[target_feature(enable = "sse")]
 fn apart(row: &Blocks<'_>, at: usize) -> __m128 {
     let [a, b, c, d] = [0, 1, 2, 3].map(|i| row.scale(4 * at + i));
@@ -296,18 +304,14 @@ pub(super) fn offsets<const S: usize>(unit: &[u8]) -> __m128 {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
-    _mm_cvtph_ps(_mm_cvtsi64_si128(four_halves::<S>(unit, at)))
-}
-
-/// The same as one whole number: putting them into a vector one by one takes units that multiply.
-#[inline(always)]
-fn four_halves<const S: usize>(unit: &[u8], at: usize) -> i64 {
-    let n_bytes = const { Storage::ALL[S].block().1 };
+    let n_bytes = const { Storage::ALL[S].bytes(32) };
     let half = |i: usize| -> u64 {
         let bytes = unit[i * n_bytes + at..].first_chunk().expect("within the unit");
         u16::from_le_bytes(*bytes).into()
     };
-    (half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48).cast_signed()
+    // As one whole number: putting them into a vector one by one takes units that multiply.
+    let all = half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48;
+    _mm_cvtph_ps(_mm_cvtsi64_si128(all.cast_signed()))
 }
 
 /// What belongs to the groups of a large block: what multiplies each eighth and what is taken from it, or

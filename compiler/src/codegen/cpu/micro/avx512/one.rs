@@ -14,7 +14,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use crate::codegen::cpu::micro::asking::{ask_ahead, ask_far};
+use crate::codegen::cpu::micro::asking::{ask_ahead, ask_ahead_of};
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, factors, factors_of_rows, four, k_factors, moved, offsets_of_rows, order, unit_groups,
 };
@@ -102,10 +102,10 @@ fn nibbles<const S: usize, const B: usize, const R: usize>(
     let (numbers, excess) = (pieces::<128>(x.numbers, n), pieces::<128>(x.excess, n));
     let (scales, totals) = (pieces::<16>(x.scales, n), pieces::<16>(x.sums, n));
     let (mut sums, mut others) = ([zero(); R], zero());
-    let next = rows[0].as_ptr().cast::<u8>().wrapping_add(R * job.w.stride());
+    let start = job.w.row(r).bytes.as_ptr();
     for at in 0..n {
-        // The next rows, in the order in which they lie.
-        ask_far(next.wrapping_add(at * R * B), R * B);
+        // In the order in which rows lie, one after another.
+        ask_ahead_of(start.wrapping_add(at * R * B), R * B);
         let mut units = [&rows[0][at]; R];
         for i in 1..R {
             units[i] = &rows[i][at];

@@ -238,14 +238,6 @@ pub(super) fn add_dots(mut sums: __m512i, [a, b]: [__m512i; 2], x: &[u8; 128]) -
     sums
 }
 
-/// The same number, of which the compiler does not know how it was made: it would make vectors of the parts.
-#[inline(always)]
-pub(super) fn whole(mut number: i64) -> i64 {
-    // SAFETY: there is no instruction.
-    unsafe { asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags)) };
-    number
-}
-
 /// Two 16-bit numbers in every lane.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
