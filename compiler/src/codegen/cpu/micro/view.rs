@@ -5,6 +5,7 @@
 //! compiler checks every access. Results are written through [`Out`], one element at a time, because what lies between
 //! them may belong to another thread.
 
+use std::array::from_fn;
 use std::marker::PhantomData;
 use std::slice;
 
@@ -160,8 +161,18 @@ impl Out<'_> {
 
     #[inline(always)]
     fn add_run(first: *mut f32, step: usize, xs: &[f32]) {
-        // Neighbours are added several at a time, if it is known that they are.
-        if step == 1 { Self::add_each(first, 1, xs) } else { Self::add_each(first, step, xs) }
+        if step != 1 {
+            return Self::add_each(first, step, xs);
+        }
+        let (eights, rest) = xs.as_chunks::<8>();
+        for (i, eight) in eights.iter().enumerate() {
+            let place = first.wrapping_add(8 * i).cast::<[f32; 8]>();
+            // SAFETY: as for each of them.
+            let so_far = unsafe { place.read_unaligned() };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(from_fn(|i| so_far[i] + eight[i])) };
+        }
+        Self::add_each(first.wrapping_add(8 * eights.len()), 1, rest);
     }
 
     #[inline(always)]

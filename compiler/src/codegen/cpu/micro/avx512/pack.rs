@@ -99,8 +99,11 @@ pub(super) fn add_panels<const P: usize, const C: usize>(
     for p in 0..P {
         let n = n_rows.saturating_sub(p * PANEL).min(PANEL);
         for i in 0..C {
-            if n > 0 {
-                out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
+            let sums = lanes(sums[p][i]);
+            if n == PANEL {
+                out.add_down(r + p * PANEL, c + i, &sums);
+            } else if n > 0 {
+                out.add_down(r + p * PANEL, c + i, &sums[..n]);
             }
         }
     }
