@@ -2,8 +2,8 @@
 //!
 //! In: the address of a description. Out: views of the memory that it describes, with every length known.
 //! This is the border: generated code has proven that each element lies inside its buffer, and behind the border the
-//! compiler checks every access. Results are written through [`Out`], one element at a time, because what lies between
-//! them may belong to another thread.
+//! compiler checks every access. Results are written through [`Out`], one element or a few neighbours at a time,
+//! because what lies between them may belong to another thread.
 
 use std::array::from_fn;
 use std::marker::PhantomData;
