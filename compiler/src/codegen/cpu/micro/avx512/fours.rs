@@ -5,8 +5,9 @@
 //! The formulas are those of `unpack.rs`, one instruction at a time.
 
 use std::arch::x86_64::{
-    __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_set_epi32, _mm_set1_ps,
-    _mm_setr_ps, _mm_setzero_ps, _mm_setzero_si128, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_castps_pd,
+    __m128, __m512i, _mm_and_si128, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_or_si128,
+    _mm_set1_ps, _mm_setr_epi32, _mm_setr_ps, _mm_setzero_ps, _mm_setzero_si128, _mm_shuffle_epi32,
+    _mm_srli_epi32, _mm_srlv_epi32, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_castps_pd,
     _mm256_castps128_ps256, _mm256_castsi128_si256, _mm256_insertf128_ps, _mm256_inserti128_si256,
     _mm256_mask_blend_epi16, _mm256_set1_epi16, _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i64x4,
     _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps256_ps512, _mm512_castsi256_si512,
@@ -331,16 +332,21 @@ pub(super) fn k_factors<const S: usize>(unit: &[u8]) -> V {
     }
 }
 
+/// Bits of four bytes.
+const SIX_BITS: i32 = 0x3f3f_3f3f;
+const FOUR_BITS: i32 = 0x0f0f_0f0f;
+
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn scales_and_offsets(head: &[u8; 16]) -> V {
-    let word = |at: usize| u32::from_le_bytes(*head[at..].first_chunk().expect("four bytes"));
-    let (a, b, c) = (word(4), word(8), word(12));
-    let two_bits = |x: u32| (x >> 6 & 0x0303_0303) << 4;
-    let words =
-        [a & 0x3f3f_3f3f, c & 0x0f0f_0f0f | two_bits(a), b & 0x3f3f_3f3f, c >> 4 & 0x0f0f_0f0f | two_bits(b)]
-            .map(u32::cast_signed);
-    let small = _mm_set_epi32(words[3], words[2], words[1], words[0]);
+    // Behind the two halves lie three words. Six bits of each byte of the first are four scales, of the second four
+    // offsets. The other scales and offsets have four bits in the third, and the two above those of the first ones.
+    let words = load_quarter(head);
+    let low = _mm_srlv_epi32(_mm_shuffle_epi32::<0b11_10_11_01>(words), _mm_setr_epi32(0, 0, 0, 4));
+    let low = _mm_and_si128(low, _mm_setr_epi32(SIX_BITS, FOUR_BITS, SIX_BITS, FOUR_BITS));
+    let high = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(words));
+    let high = _mm_and_si128(high, _mm_setr_epi32(0, SIX_BITS ^ FOUR_BITS, 0, SIX_BITS ^ FOUR_BITS));
+    let small = _mm_or_si128(low, high);
     let d = _mm256_set1_epi16(i16::from_le_bytes([head[0], head[1]]));
     let least = _mm256_set1_epi16(i16::from_le_bytes([head[2], head[3]]));
     let factors = _mm512_cvtph_ps(_mm256_mask_blend_epi16(0xff00, d, least));
