@@ -7,15 +7,12 @@
 
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-/// How far ahead of what is read memory is asked for, in bytes.
+/// How far ahead of what is read memory is asked for, in bytes: so many a stream begins with are asked for before.
 const AHEAD: usize = 8192;
 
 /// Bytes of a page, and how many of its lines are asked for early.
 const PAGE: usize = 4096;
 const FIRST: usize = 8;
-
-/// Bytes that a stream begins with: memory gives them while vectors are rounded.
-const BEGINNING: usize = 8192;
 
 const LINE: usize = 64;
 
@@ -56,11 +53,11 @@ fn ask<const HINT: i32>(start: *const u8, n_bytes: usize) {
     }
 }
 
-/// Asks for the beginning of a stream.
+/// Asks for the beginning of a stream: memory gives it while vectors are rounded.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_from(start: *const u8) {
-    for n_bytes in (0..BEGINNING).step_by(LINE) {
+    for n_bytes in (0..AHEAD).step_by(LINE) {
         _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(n_bytes).cast());
     }
 }
