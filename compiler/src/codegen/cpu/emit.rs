@@ -370,8 +370,10 @@ impl Emitter<'_, '_> {
         let value = self.builder.append_block_param(head, I64);
         self.builder.ins().jump(head, &[first.into()]);
         self.builder.switch_to_block(head);
-        let goes_on = self.builder.ins().icmp(IntCC::SignedLessThan, value, end);
-        self.builder.ins().brif(goes_on, inside, &[], after, &[]);
+        // The way out comes first: Cranelift then visits the rounds before what follows, and only so takes out of them
+        // what is the same in each.
+        let is_over = self.builder.ins().icmp(IntCC::SignedGreaterThanOrEqual, value, end);
+        self.builder.ins().brif(is_over, after, &[], inside, &[]);
         self.enter(inside);
         body(self, value);
         let next = self.builder.ins().iadd_imm_s(value, step);
