@@ -14,6 +14,7 @@ const UNSAFE: &[&str] = &[
     // Instructions for tiles, for which the compiler has no stable functions.
     "compiler/src/codegen/cpu/micro/avx512/amx.rs",
     "compiler/src/codegen/cpu/micro/avx512/mod.rs",
+    "compiler/src/codegen/cpu/micro/avx512/sixes.rs",
     "compiler/src/codegen/cpu/micro/avx512/vector.rs",
     "compiler/src/codegen/cpu/micro/forms.rs",
     "compiler/src/codegen/cpu/micro/mod.rs",

@@ -4,12 +4,12 @@
 //! Each number goes to the nearest. Of 32 with a scale of their own, four neighbours may be twice as large: those with
 //! the largest of all, so one large number does not make all others coarse. Larger groups are rounded as qwen3.c does
 //! it. A group with an infinite number or one that is none has such a scale too.
-//! A row has seven pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the
-//! scale, -128 times the sum, the same of each half, and which four are large; and fours of groups.
+//! A row has six pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the scale,
+//! -128 times the sum of each half, and what `Tail` says; and fours of groups.
 //! Numbers have 16 bits each, those of a group in the order in which the level has weights. For levels with dot
 //! products of bytes they are pairs instead: first those of up to 127, then what they exceed 127 by. Only these levels
-//! use the other pieces: three by which weights that were moved up by 128 are moved back, and the fours, which hold the
-//! numbers once more, with 16 bits each: eight of each of four groups, then the next eight of each.
+//! use the last three pieces: two by which weights that were moved up by 128 are moved back, and the fours, which hold
+//! the numbers once more, with 16 bits each: eight of each of four groups, then the next eight of each.
 //! Everything is inlined into the functions of a level.
 
 use crate::codegen::cpu::micro::view::QuantiseView;
@@ -19,9 +19,9 @@ const SHIFT: f32 = 12_582_912.0;
 
 /// Bytes of the pieces of a row.
 #[inline(always)]
-fn pieces(k: usize) -> [usize; 7] {
+fn pieces(k: usize) -> [usize; 6] {
     let ends = |n: usize| n.next_multiple_of(64);
-    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k / 8), ends(k / 4), ends(k / 32), k / 128 * 256]
+    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k / 4), ends(k), k / 128 * 256]
 }
 
 /// Bytes of a row.
@@ -38,24 +38,22 @@ pub(super) struct Rounded<'a> {
     pub(super) excess: &'a [u8],
     pub(super) scales: &'a [u8],
     pub(super) sums: &'a [u8],
-    pub(super) starts: &'a [u8],
     pub(super) halves: &'a [u8],
-    pub(super) large: &'a [u8],
+    pub(super) tails: &'a [u8],
     pub(super) fours: &'a [u8],
 }
 
 impl<'a> Rounded<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
-        let [wide, scales, sums, starts, halves, large, fours] = pieces(k);
+        let [wide, scales, sums, halves, tails, fours] = pieces(k);
         let (wide, rest) = bytes.split_at(wide);
         let (numbers, excess) = wide.split_at(wide.len() / 2);
         let (scales, rest) = rest.split_at(scales);
         let (sums, rest) = rest.split_at(sums);
-        let (starts, rest) = rest.split_at(starts);
         let (halves, rest) = rest.split_at(halves);
-        let (large, rest) = rest.split_at(large);
-        Self { wide, numbers, excess, scales, sums, starts, halves, large, fours: &rest[..fours] }
+        let (tails, rest) = rest.split_at(tails);
+        Self { wide, numbers, excess, scales, sums, halves, tails, fours: &rest[..fours] }
     }
 
     /// Groups `from..from + n`, of numbers of 16 bits.
@@ -73,12 +71,7 @@ impl<'a> Rounded<'a> {
     pub(super) fn groups(&self, from: usize, n: usize) -> Groups<'a> {
         Groups {
             numbers: &self.numbers.as_chunks().0.as_chunks().0[from..from + n],
-            scales: &self.scales.as_chunks().0[from..from + n],
-            sums: &self.sums.as_chunks().0[from..from + n],
-            starts: &self.starts.as_chunks().0[from..from + n],
-            halves: &self.halves.as_chunks().0.as_chunks().0[from..from + n],
-            excess: &self.excess.as_chunks().0.as_chunks().0[from..from + n],
-            large: &self.large[from..from + n],
+            tails: &self.tails.as_chunks().0.as_chunks().0[from..from + n],
         }
     }
 
@@ -124,23 +117,54 @@ pub(super) struct Wides<'a> {
 /// Some groups of a vector of pairs.
 #[derive(Clone, Copy)]
 pub(super) struct Groups<'a> {
-    /// Four numbers each.
-    pub(super) numbers: &'a [[[u8; 4]; 8]],
-    pub(super) scales: &'a [[u8; 4]],
-    pub(super) sums: &'a [[u8; 4]],
-    pub(super) starts: &'a [[u8; 4]],
-    pub(super) halves: &'a [[[u8; 4]; 2]],
-    excess: &'a [[[u8; 4]; 8]],
-    large: &'a [u8],
+    numbers: &'a [[[u8; 4]; 8]],
+    tails: &'a [[[u8; 4]; 8]],
 }
 
-impl Groups<'_> {
-    /// Which four numbers of a group exceed 127, and by what.
+impl<'a> Groups<'a> {
     #[inline(always)]
-    pub(super) fn excess(&self, g: usize) -> (usize, i32) {
-        let large = usize::from(self.large[g] % 8);
-        (large, i32::from_le_bytes(self.excess[g][large]))
+    pub(super) fn at(&self, g: usize) -> Column<'a> {
+        Column { numbers: &self.numbers[g], tail: &self.tails[g] }
     }
+}
+
+/// One of them. In all rows of one length a tail is as far from its numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Column<'a> {
+    /// Four numbers each.
+    pub(super) numbers: &'a [[u8; 4]; 8],
+    pub(super) tail: &'a [[u8; 4]; 8],
+}
+
+impl Column<'_> {
+    #[inline(always)]
+    pub(super) fn single(&self, of: Tail) -> f32 {
+        f32::from_le_bytes(self.tail[of as usize])
+    }
+
+    /// Which four may exceed 127.
+    #[inline(always)]
+    pub(super) fn large(&self) -> usize {
+        u32::from_le_bytes(self.tail[Tail::Place as usize]) as usize / 64 % 8
+    }
+}
+
+/// What stands in a group's tail, each of 32 bits.
+#[derive(Clone, Copy)]
+pub(super) enum Tail {
+    /// -128 times the sum.
+    Start,
+    Scale,
+    /// What the four that are large exceed 127 by.
+    Excess,
+    /// How many bytes of a panel lie in front of what meets these four.
+    Place,
+    /// -128 times the sum of the first half, and of the second.
+    First,
+    Second,
+    /// The sum, times the scale.
+    Sum,
+    Zero,
 }
 
 /// 32 numbers of a vector, rounded, as pairs of bytes.
@@ -159,9 +183,8 @@ pub(super) struct Row<'a> {
     wide: &'a mut [u8],
     scales: &'a mut [[u8; 4]],
     sums: &'a mut [[u8; 4]],
-    starts: &'a mut [[u8; 4]],
     halves: &'a mut [[u8; 8]],
-    large: &'a mut [u8],
+    tails: &'a mut [[[u8; 4]; 8]],
     /// Four eights of each of four groups.
     fours: &'a mut [[[[u8; 16]; 4]; 4]],
 }
@@ -169,29 +192,21 @@ pub(super) struct Row<'a> {
 impl<'a> Row<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a mut [u8], k: usize) -> Self {
-        let [wide, scales, sums, starts, halves, large, fours] = pieces(k);
+        let [wide, scales, sums, halves, tails, fours] = pieces(k);
         let (wide, rest) = bytes.split_at_mut(wide);
         let (scales, rest) = rest.split_at_mut(scales);
         let (sums, rest) = rest.split_at_mut(sums);
-        let (starts, rest) = rest.split_at_mut(starts);
         let (halves, rest) = rest.split_at_mut(halves);
-        let (large, rest) = rest.split_at_mut(large);
+        let (tails, rest) = rest.split_at_mut(tails);
         let fours = &mut rest[..fours];
         Self {
             wide,
             scales: scales.as_chunks_mut().0,
             sums: sums.as_chunks_mut().0,
-            starts: starts.as_chunks_mut().0,
             halves: halves.as_chunks_mut().0,
-            large,
+            tails: tails.as_chunks_mut().0.as_chunks_mut().0,
             fours: fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0,
         }
-    }
-
-    /// Notes which four of the `idx`-th 32 numbers may be large.
-    #[inline(always)]
-    pub(super) fn note(&mut self, idx: usize, large: u8) {
-        self.large[idx] = large;
     }
 
     /// Stores the `idx`-th 32 numbers, of 16 bits, with their sum and scale.
@@ -202,19 +217,29 @@ impl<'a> Row<'a> {
         self.sums[idx] = (sum as f32 * scale).to_le_bytes();
     }
 
-    /// Stores the `idx`-th 32 numbers as pairs, with their scale.
+    /// Stores the `idx`-th 32 numbers as pairs, with their scale, and which four may be large.
     #[inline(always)]
-    pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32) {
-        let [first, second] = group.halves;
-        let sum = first + second;
+    pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32, large: usize) {
+        let [first, second] = group.halves.map(|half| -128 * half);
+        let sum = (group.halves[0] + group.halves[1]) as f32 * scale;
+        let (scale, sum) = (scale.to_le_bytes(), sum.to_le_bytes());
+        self.tails[idx] = [
+            (first + second).to_le_bytes(),
+            scale,
+            group.excess.as_chunks().0[large],
+            (64 * large as u32).to_le_bytes(),
+            first.to_le_bytes(),
+            second.to_le_bytes(),
+            sum,
+            [0; 4],
+        ];
         let (numbers, excess) = self.wide.split_at_mut(self.wide.len() / 2);
         numbers.as_chunks_mut().0[idx] = group.numbers;
         excess.as_chunks_mut().0[idx] = group.excess;
-        self.scales[idx] = scale.to_le_bytes();
-        self.sums[idx] = (sum as f32 * scale).to_le_bytes();
-        self.starts[idx] = (-128 * sum).to_le_bytes();
-        self.halves[idx][..4].copy_from_slice(&(-128 * first).to_le_bytes());
-        self.halves[idx][4..].copy_from_slice(&(-128 * second).to_le_bytes());
+        self.scales[idx] = scale;
+        self.sums[idx] = sum;
+        self.halves[idx][..4].copy_from_slice(&first.to_le_bytes());
+        self.halves[idx][4..].copy_from_slice(&second.to_le_bytes());
         if let Some(four) = self.fours.get_mut(idx / 4) {
             for (eights, eight) in four.iter_mut().zip(group.wide.as_flattened().as_chunks().0) {
                 eights[idx % 4] = *eight;

@@ -9,7 +9,7 @@ use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::panels::{Panels, unpack};
-use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, load_bytes, splat_pair, zero};
+use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, load_bytes, splat_word, zero};
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// Steps of 32 elements that are unpacked at a time.
@@ -64,7 +64,7 @@ fn products<const C: usize>(panels: &[[Tile; 2]], x: &[Tile], at: usize) -> [[V;
         let x: &[[u8; 64]; C] = x[at..].first_chunk().expect("vectors of one tile");
         for pair in 0..16 {
             for i in 0..C {
-                let two = splat_pair(x[i].as_chunks().0[pair]);
+                let two = splat_word(x[i].as_chunks().0[pair]);
                 for p in 0..2 {
                     sums[p][i] = dot_pairs(sums[p][i], load_bytes(&panels[p][pair]), two);
                 }

@@ -4,15 +4,14 @@
 //! Rows are unpacked once for all vectors, so that a vector register holds four elements of each of sixteen rows
 //! (`pack.rs`); four elements of a vector, in every lane, are then multiplied with all of them; the four that are
 //! large, twice. Weights are moved up by 128, and sums start from what takes this off again. Every 32 elements, or 16,
-//! sums are scaled.
+//! sums are scaled. `sixes.rs` does the same for two panels and six vectors, as nearly all are.
 
-use std::arch::x86_64::{
-    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512,
-};
+use std::arch::x86_64::{_mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, _mm512_setzero_si512};
 
 use crate::codegen::cpu::micro::avx512::pack::{GROUPS, Group, PANEL, add_panels, pack};
-use crate::codegen::cpu::micro::avx512::vector::{V, fma, load, load_bytes, splat, zero};
-use crate::codegen::cpu::micro::rounding::{Groups, Rounded};
+use crate::codegen::cpu::micro::avx512::sixes;
+use crate::codegen::cpu::micro::avx512::vector::{V, fma, load, load_bytes, splat, splat_word, zero};
+use crate::codegen::cpu::micro::rounding::{Column, Groups, Rounded, Tail};
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -88,50 +87,20 @@ fn products<const S: usize, const P: usize, const C: usize>(
     n: usize,
 ) -> [[V; C]; P] {
     let storage = const { Storage::ALL[S] };
-    let is_halved = matches!(storage, Storage::Q6K);
-    let n_halves = if is_halved { 2 } else { 1 };
-    let n_steps = 8 / n_halves;
     let mut sums = [[zero(); C]; P];
     for (g, group) in slab[..n].iter().enumerate() {
-        for half in 0..n_halves {
-            let mut dots = [[_mm512_setzero_si512(); C]; P];
-            if !storage.has_offsets() {
-                for c in 0..C {
-                    let starts = if is_halved { &x[c].halves[g][half] } else { &x[c].starts[g] };
-                    let start = _mm512_set1_epi32(i32::from_le_bytes(*starts));
-                    for p in 0..P {
-                        dots[p][c] = start;
-                    }
-                }
-            }
-            for step in half * n_steps..(half + 1) * n_steps {
-                for c in 0..C {
-                    let four = _mm512_set1_epi32(i32::from_le_bytes(x[c].numbers[g][step]));
-                    for p in 0..P {
-                        let w = load_bytes(&group.panels[p].numbers[step]);
-                        dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
-                    }
-                }
-            }
-            for c in 0..C {
-                let (step, by) = x[c].excess(g);
-                let four = _mm512_set1_epi32(if is_halved && step / n_steps != half { 0 } else { by });
-                for p in 0..P {
-                    let w = load_bytes(&group.panels[p].numbers[step]);
-                    dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
-                }
-            }
-            for c in 0..C {
-                let scale = splat(f32::from_le_bytes(x[c].scales[g]));
-                for p in 0..P {
-                    let factors = _mm512_mul_ps(load(&group.panels[p].factors[half]), scale);
-                    sums[p][c] = fma(_mm512_cvtepi32_ps(dots[p][c]), factors, sums[p][c]);
-                }
-            }
+        let mut columns = [x[0].at(g); C];
+        for c in 1..C {
+            columns[c] = x[c].at(g);
+        }
+        let six = sums.as_flattened_mut().as_mut_array().zip(columns.as_array());
+        match (storage, six) {
+            (Storage::Q6K, _) | (_, None) => add_products::<S, P, C>(&mut sums, group, &columns),
+            (_, Some((sums, x))) => sixes::add_products::<S>(sums, group, x),
         }
         if storage.has_offsets() {
             for c in 0..C {
-                let sum = f32::from_le_bytes(x[c].sums[g]);
+                let sum = columns[c].single(Tail::Sum);
                 // Those of larger blocks are taken off.
                 let sum = splat(if storage.block().0 == 256 { -sum } else { sum });
                 for p in 0..P {
@@ -141,4 +110,58 @@ fn products<const S: usize, const P: usize, const C: usize>(
         }
     }
     sums
+}
+
+/// Adds the products of one group, but for what offsets add.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn add_products<const S: usize, const P: usize, const C: usize>(
+    sums: &mut [[V; C]; P],
+    group: &Group,
+    x: &[Column<'_>; C],
+) {
+    let storage = const { Storage::ALL[S] };
+    let is_halved = matches!(storage, Storage::Q6K);
+    let n_halves = if is_halved { 2 } else { 1 };
+    let n_steps = 8 / n_halves;
+    for half in 0..n_halves {
+        let mut dots = [[_mm512_setzero_si512(); C]; P];
+        if !storage.has_offsets() {
+            for c in 0..C {
+                let start = match (is_halved, half) {
+                    (false, _) => Tail::Start,
+                    (true, 0) => Tail::First,
+                    (true, _) => Tail::Second,
+                };
+                for p in 0..P {
+                    dots[p][c] = splat_word(x[c].tail[start as usize]);
+                }
+            }
+        }
+        for step in half * n_steps..(half + 1) * n_steps {
+            for c in 0..C {
+                let four = splat_word(x[c].numbers[step]);
+                for p in 0..P {
+                    let w = load_bytes(&group.panels[p].numbers[step]);
+                    dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
+                }
+            }
+        }
+        for c in 0..C {
+            let step = x[c].large();
+            let is_other = is_halved && step / n_steps != half;
+            let four = splat_word(x[c].tail[if is_other { Tail::Zero } else { Tail::Excess } as usize]);
+            for p in 0..P {
+                let w = load_bytes(&group.panels[p].numbers[step]);
+                dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
+            }
+        }
+        for c in 0..C {
+            let scale = splat(x[c].single(Tail::Scale));
+            for p in 0..P {
+                let factors = _mm512_mul_ps(load(&group.panels[p].factors[half]), scale);
+                sums[p][c] = fma(_mm512_cvtepi32_ps(dots[p][c]), factors, sums[p][c]);
+            }
+        }
+    }
 }

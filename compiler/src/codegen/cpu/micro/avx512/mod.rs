@@ -29,6 +29,7 @@ mod pack;
 mod panels;
 mod round;
 mod singles;
+mod sixes;
 mod tiles;
 mod vector;
 mod words;

@@ -24,15 +24,15 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
         let mut row = Row::new(row, k);
         let n = job.group / 32;
         for (idx, x) in x.chunks(n).enumerate() {
-            let mut most = 0;
-            for (i, x) in x.iter().enumerate() {
-                let (large, size, others) = largest(x);
-                row.note(idx * n + i, large);
+            let (mut most, mut large) = (0, 0);
+            for x in x {
+                let (size, others);
+                (large, size, others) = largest(x);
                 most = held(n == 1, size, others).max(most);
             }
             let (scale, by) = scale_of(f32::from_bits(most));
             for (i, x) in x.iter().enumerate() {
-                row.put(idx * n + i, rounded(x, by), scale);
+                row.put(idx * n + i, rounded(x, by), scale, large);
             }
         }
     }
@@ -41,7 +41,7 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
 /// Which four of 32 numbers hold the largest size, that size, and the largest of the others, as bits.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn largest(x: &[u8; 128]) -> (u8, u32, u32) {
+pub(super) fn largest(x: &[u8; 128]) -> (usize, u32, u32) {
     let (x, _) = x.as_chunks::<64>();
     let (first, second) = (of_fours(&x[0]), of_fours(&x[1]));
     let most = _mm512_reduce_max_epu32(_mm512_max_epu32(first, second));
@@ -52,7 +52,7 @@ pub(super) fn largest(x: &[u8; 128]) -> (u8, u32, u32) {
     let others = !(0b1111 << (4 * large));
     let first = _mm512_maskz_mov_epi32(others as u16, first);
     let both = _mm512_mask_max_epu32(first, (others >> 16) as u16, first, second);
-    (large as u8, most, _mm512_reduce_max_epu32(both))
+    (large as usize, most, _mm512_reduce_max_epu32(both))
 }
 
 /// The largest size of each four numbers, as bits, in each of their lanes.

@@ -238,11 +238,11 @@ pub(super) fn add_dots(mut sums: __m512i, [a, b]: [__m512i; 2], x: &[u8; 128]) -
     sums
 }
 
-/// Two 16-bit numbers in every lane.
+/// Four bytes in every lane.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn splat_pair(two: [u8; 4]) -> __m512i {
-    _mm512_set1_epi32(i32::from_le_bytes(two))
+pub(super) fn splat_word(four: [u8; 4]) -> __m512i {
+    _mm512_set1_epi32(i32::from_le_bytes(four))
 }
 
 /// Adds the products of pairs of bfloat16 numbers.

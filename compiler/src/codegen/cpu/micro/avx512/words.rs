@@ -18,7 +18,7 @@ use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::halves::{STEP, loaded, padded};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::vector::{
-    V, fma, lanes, load, load_bytes, splat, splat_pair, store_bytes, store_half, transposed, wide_bf16,
+    V, fma, lanes, load, load_bytes, splat, splat_word, store_bytes, store_half, transposed, wide_bf16,
     wide_f16, zero,
 };
 use crate::codegen::cpu::micro::unpack::Storage;
@@ -203,7 +203,7 @@ fn products<const C: usize>(slab: &[[Panel; 2]], x: [Words<'_>; C]) -> [[V; C]; 
         let mut dots = [[_mm512_setzero_si512(); C]; 2];
         for pair in 0..STEP / 2 {
             for c in 0..C {
-                let two = splat_pair(x[c].steps[step][pair]);
+                let two = splat_word(x[c].steps[step][pair]);
                 for p in 0..2 {
                     dots[p][c] = _mm512_dpwssd_epi32(dots[p][c], load_bytes(&panels[p].pairs[pair]), two);
                 }
