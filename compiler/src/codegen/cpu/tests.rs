@@ -17,6 +17,7 @@ use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
 mod products;
+mod rounds;
 mod skips;
 
 fn code(text: &str) -> Code {

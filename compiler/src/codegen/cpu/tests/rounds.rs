@@ -1,0 +1,48 @@
+//! What all rounds of a loop have in common: Cranelift takes it out, if blocks come in an order that it follows.
+//!
+//! In: a kernel as text. Out: in how many loops its instructions lie.
+
+use cranelift_codegen::Context;
+use cranelift_codegen::control::ControlPlane;
+use cranelift_codegen::ir::Opcode;
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+
+use super::*;
+use crate::codegen::cpu::emit::{emit, signature};
+
+/// Rows with a factor each, two of them a task.
+const SCALED: &str = r#"kernel "scaled" map
+  read @0 x : f32[t:4, e:64]
+  read @1 s : f32[t:4]
+  write @2 y : f32[t:4, e:64]
+part
+  var t0 in blocks of 2 step 2 from 0 to 4
+  var t1 within t0
+  var e2 in 0..64
+  grid t0
+  for t1, e2
+    @2[t1, e2] = mul(@0[t1, e2], sqrt(@1[t1]))
+"#;
+
+#[test]
+fn what_is_the_same_in_all_rounds_is_computed_before_them() {
+    let kernel = parse(SCALED).unwrap();
+    let cpu = Cpu::host(Numbers::Single).unwrap();
+    let mut context = Context::new();
+    context.func.signature = signature(cpu.isa.default_call_conv());
+    let mut buffers = FunctionBuilderContext::new();
+    let builder = FunctionBuilder::new(&mut context.func, &mut buffers);
+    emit(builder, cpu.isa.frontend_config(), (&cpu, &kernel, &kernel.parts[0]), &[], Vec::new());
+    context.optimize(&*cpu.isa, &mut ControlPlane::default()).unwrap();
+    let func = &context.func;
+    let depths = |wanted: Opcode| -> Vec<usize> {
+        let insts = func.layout.blocks().flat_map(|block| func.layout.block_insts(block));
+        let insts = insts.filter(|inst| func.dfg.insts[*inst].opcode() == wanted);
+        let block = |inst| func.layout.inst_block(inst).expect("it is in a block");
+        insts.map(|inst| context.loop_analysis.loop_level(block(inst)).level()).collect()
+    };
+    // Inside of the loops over tasks, rows and numbers.
+    assert!(depths(Opcode::Store).contains(&3), "{}", func.display());
+    assert_eq!(depths(Opcode::Sqrt), [2], "{}", func.display());
+    assert!(depths(Opcode::Splat).iter().all(|depth| *depth == 2), "{}", func.display());
+}
