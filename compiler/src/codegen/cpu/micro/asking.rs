@@ -23,6 +23,15 @@ pub(super) fn ask_ahead(piece: &[u8]) {
     ask_ahead_of(piece.as_ptr(), piece.len());
 }
 
+/// Asks for a piece that is needed soon.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_near(start: *const u8, n_bytes: usize) {
+    for line in 0..n_bytes.div_ceil(LINE) {
+        _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(LINE * line).cast());
+    }
+}
+
 /// The same where a piece is of several rows.
 #[inline]
 #[target_feature(enable = "sse")]

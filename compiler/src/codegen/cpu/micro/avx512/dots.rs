@@ -5,10 +5,11 @@
 
 use std::slice::from_mut;
 
+use crate::codegen::cpu::micro::asking::{ask_near, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
-use crate::codegen::cpu::micro::avx512::panels::{Panels, unpack};
+use crate::codegen::cpu::micro::avx512::panels::{Panels, plain};
 use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, load_bytes, splat_word, zero};
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -26,9 +27,18 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_steps).step_by(STEPS) {
             let n = (n_steps - from).min(STEPS);
-            unpack::<S, STEPS>(from_mut(&mut panels), &mut [], job, (r, n_rows), (from, n));
-            let mut c = 0;
+            plain::<S, STEPS>(from_mut(&mut panels), job, (r, n_rows), (from, n), None);
+            let (at, n_bytes) = (2 * STEP * from, 2 * STEP * n);
+            let next = to_next((at, n_bytes), 2 * job.k, 2 * PANEL * job.w.stride());
+            let next = job.w.row(r).bytes.as_ptr().wrapping_add(at).wrapping_add(next);
+            let (mut c, mut asked) = (0, 0);
             while c < job.n_cols {
+                // What is unpacked next, evenly while this is multiplied.
+                let rows = asked..2 * PANEL * (c + 8).min(job.n_cols) / job.n_cols;
+                asked = rows.end;
+                for row in rows {
+                    ask_near(next.wrapping_add(row * job.w.stride()), n_bytes);
+                }
                 let at = c % LINES;
                 let tiles = x.steps(c / LINES, 0, (from, n));
                 c += match (job.n_cols - c).min(LINES - at) {

@@ -5,7 +5,7 @@
 //! formats; numbers of 16 bits that a bfloat16 number cannot hold leave the rest in second panels.
 
 use std::arch::x86_64::{
-    _mm512_castsi512_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
+    __m512i, _mm512_castsi512_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
     _mm512_srli_epi32, _mm512_ternarylogic_epi32,
 };
 
@@ -43,7 +43,8 @@ pub(super) fn unpack<const S: usize, const N: usize>(
     (from, n): (usize, usize),
 ) {
     if matches!(const { Storage::ALL[S] }, Storage::F16 | Storage::BF16) {
-        return plain::<S, N>(parts, job, rows, (from, n));
+        let ahead = to_next((2 * STEP * from, 2 * STEP * n), 2 * job.k, 2 * PANEL * job.w.stride());
+        return plain::<S, N>(parts, job, rows, (from, n), Some(ahead));
     }
     // What goes through the slab at a time stays close.
     for first in (0..n).step_by(slab.len()) {
@@ -93,41 +94,56 @@ fn widen<const S: usize>(panel: &Panel, tile: &mut Tile) {
     }
 }
 
-/// Numbers of 16 bits.
+/// Numbers of 16 bits; asks for the memory so many bytes behind them, where its caller does not.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn plain<const S: usize, const N: usize>(
+pub(super) fn plain<const S: usize, const N: usize>(
     parts: &mut [Panels<N>],
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
+    ahead: Option<usize>,
 ) {
-    let piece = (2 * STEP * from, 2 * STEP * n);
-    let ahead = to_next(piece, 2 * job.k, 2 * PANEL * job.w.stride());
     for p in 0..n_rows.div_ceil(PANEL) {
         for step in 0..n {
+            // First where all rows lie, then the rows: so these stay in registers.
+            let (mut rooms, mut lines) = ([[0; 64]; PANEL], [&[0; 64]; PANEL]);
+            for (i, (room, line)) in rooms.iter_mut().zip(&mut lines).enumerate() {
+                let row = job.w.row((r + p * PANEL + i).min(r + n_rows - 1)).bytes;
+                let row = &row[(from + step) * 2 * STEP..];
+                if let Some(ahead) = ahead {
+                    ask_for(row, ahead);
+                }
+                *line = padded(row, room);
+            }
+            if matches!(const { Storage::ALL[S] }, Storage::BF16) {
+                let mut halves = [_mm512_setzero_si512(); PANEL];
+                for i in 0..PANEL {
+                    halves[i] = load_bytes(lines[i]);
+                }
+                store(&halves, &mut parts[0].steps[step][p]);
+                continue;
+            }
             let mut halves = [_mm512_setzero_si512(); PANEL];
             let mut rests = [_mm512_setzero_si512(); PANEL];
             for i in 0..PANEL {
-                let row = job.w.row((r + p * PANEL + i).min(r + n_rows - 1)).bytes;
-                let row = &row[(from + step) * 2 * STEP..];
-                ask_for(row, ahead);
-                let mut room = [0; 64];
-                let bytes = padded(row, &mut room);
-                if matches!(const { Storage::ALL[S] }, Storage::BF16) {
-                    halves[i] = load_bytes(bytes);
-                } else {
-                    let (two, _) = bytes.as_chunks::<32>();
-                    let (half, rest) = split([wide_f16(&two[0]), wide_f16(&two[1])]);
-                    (halves[i], rests[i]) = (joined(half), joined(split(rest).0));
-                }
+                let (two, _) = lines[i].as_chunks::<32>();
+                let (half, rest) = split([wide_f16(&two[0]), wide_f16(&two[1])]);
+                (halves[i], rests[i]) = (joined(half), joined(split(rest).0));
             }
             for (part, rows) in parts.iter_mut().zip([halves, rests]) {
-                for (line, column) in part.steps[step][p].iter_mut().zip(transposed(&rows)) {
-                    store_bytes(column, line);
-                }
+                store(&rows, &mut part.steps[step][p]);
             }
         }
+    }
+}
+
+/// Stores two elements of each of sixteen rows side by side.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn store(rows: &[__m512i; PANEL], tile: &mut Tile) {
+    for (line, column) in tile.iter_mut().zip(transposed(rows)) {
+        store_bytes(column, line);
     }
 }
 
