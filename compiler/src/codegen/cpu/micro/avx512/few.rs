@@ -27,7 +27,7 @@ use crate::codegen::cpu::micro::view::ProductView;
 const ROWS: usize = 4;
 
 /// The most vectors of small blocks, and of large ones, for which unpacking into panels takes longer than it saves.
-const MOST: [usize; 2] = [8, 4];
+const MOST: [usize; 2] = [6, 4];
 
 /// The factors of the first and of the second sixteen elements of four groups, those of a half of a unit each.
 const EVENS: [[u8; 64]; 2] = [places(0, 4, 2), places(8, 4, 2)];
@@ -46,7 +46,6 @@ pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
         ..=2 => rows::<S, B, 2>(job),
         3..=4 => rows::<S, B, 4>(job),
         5..=6 if const { are_few(Storage::ALL[S], 6) } => rows::<S, B, 6>(job),
-        _ if const { are_few(Storage::ALL[S], 8) } => rows::<S, B, 8>(job),
         n_cols => unreachable!("{n_cols} vectors are not few"),
     }
 }

@@ -5,7 +5,7 @@
 //! The formulas are those of `unpack.rs`, one instruction at a time.
 
 use std::arch::x86_64::{
-    __m128, __m512i, _mm_and_si128, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_or_si128,
+    __m128, __m128i, __m512i, _mm_and_si128, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_or_si128,
     _mm_set1_ps, _mm_setr_epi32, _mm_setr_ps, _mm_setzero_ps, _mm_setzero_si128, _mm_shuffle_epi32,
     _mm_srli_epi32, _mm_srlv_epi32, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_castps_pd,
     _mm256_castps128_ps256, _mm256_castsi128_si256, _mm256_insertf128_ps, _mm256_inserti128_si256,
@@ -215,6 +215,13 @@ fn k_sixth(low: &[u8; 64], high: &[u8; 32]) -> [__m512i; 2] {
         with::<0x30>(_mm512_and_si512(low, fifteen), _mm512_sllv_epi16(high, up)),
         with::<0x30>(above, _mm512_srlv_epi16(high, down)),
     ]
+}
+
+/// The first four bytes of each of four small blocks.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn heads<const S: usize>(unit: &[u8]) -> __m128i {
+    _mm512_castsi512_si128(words::<S>(unit, const { &word_places(Storage::ALL[S], 0, 2) }))
 }
 
 /// What multiplies the elements of each of four small blocks, the `at`-th of their row.

@@ -4,11 +4,15 @@
 //! side, moved up by 128 where the format has no offset, with the factors and offsets of each 32 elements.
 //! A slab is small enough to stay in the second level of the cache while all vectors pass by.
 
-use std::arch::x86_64::{_mm512_castps_si512, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_srli_epi32};
+use std::arch::x86_64::{
+    __m128i, __m512i, _mm_castps_si128, _mm_setzero_si128, _mm512_castps_si512, _mm512_castsi128_si512,
+    _mm512_inserti32x4, _mm512_setzero_si512, _mm512_srli_epi32, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
 
 use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, four, k_factors, order, raised, unit_bytes, unit_groups,
+    Order, factors, four, heads, k_factors, order, raised, unit_bytes, unit_groups,
 };
 use crate::codegen::cpu::micro::avx512::vector::{V, lanes, store_bytes, transposed, wide_lower};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
@@ -72,17 +76,15 @@ pub(super) fn pack<const S: usize>(
             for (half, groups) in fours.iter_mut().enumerate() {
                 numbers::<S>(groups, p, &units, half);
             }
+            let groups = &mut slab[unit * at..][..unit];
             if is_large {
-                large_factors::<S>(&mut slab[unit * at..][..unit], p, &units);
+                large_factors::<S>(groups, p, &units);
+            } else {
+                small_factors::<S>(groups, p, (&units, &rows), from / unit + at);
             }
         }
         for g in n / unit * unit..n {
             one_group::<S>(&mut slab[g].panels[p], &rows, from + g);
-        }
-        if !is_large {
-            for g in 0..n {
-                small_factors::<S>(&mut slab[g].panels[p], &rows, from + g);
-            }
         }
     }
 }
@@ -113,14 +115,23 @@ pub(super) fn add_panels<const P: usize, const C: usize>(
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn numbers<const S: usize>(groups: &mut [Group; 4], p: usize, units: &[&[u8]; PANEL], half: usize) {
+    let order = const { order(Storage::ALL[S]) };
     let mut fours = [[_mm512_setzero_si512(); PANEL]; 2];
-    for (i, unit) in units.iter().enumerate() {
-        let [a, b] = four::<S>(unit, half);
-        (fours[0][i], fours[1][i]) = (raised::<S>(a), raised::<S>(b));
+    // Both vectors come from one; else only those of sixteen rows that stay in registers are taken at a time.
+    if order == Order::Halves {
+        for (i, unit) in units.iter().enumerate() {
+            let [a, b] = four::<S>(unit, half);
+            (fours[0][i], fours[1][i]) = (raised::<S>(a), raised::<S>(b));
+        }
     }
-    for (i, four) in fours.iter().enumerate() {
-        for (j, column) in transposed(four).into_iter().enumerate() {
-            let (group, step) = match const { order(Storage::ALL[S]) } {
+    for i in 0..2 {
+        if order == Order::Straight {
+            for (row, unit) in fours[i].iter_mut().zip(units) {
+                *row = raised::<S>(four::<S>(unit, half)[i]);
+            }
+        }
+        for (j, column) in transposed(&fours[i]).into_iter().enumerate() {
+            let (group, step) = match order {
                 Order::Straight => (2 * i + j / 8, j % 8),
                 Order::Halves => (j / 4, 4 * i + j % 4),
             };
@@ -129,16 +140,20 @@ fn numbers<const S: usize>(groups: &mut [Group; 4], p: usize, units: &[&[u8]; PA
     }
 }
 
-/// The numbers of a group of a row that ends before four are full.
+/// A group of rows that end before four are full.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn one_group<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
     let storage = const { Storage::ALL[S] };
     let moved = if storage.has_offsets() { 0 } else { 128 };
     for (lane, row) in rows.iter().enumerate() {
-        let Unpacked { q, .. } = row.unpack(storage, idx);
+        let Unpacked { q, a, b } = row.unpack(storage, idx);
         for (i, q) in q.into_iter().enumerate() {
             panel.numbers[i / 4][4 * lane + i % 4] = q.cast_unsigned().wrapping_add(moved);
+        }
+        let second = if storage.has_offsets() { b } else { a[1] };
+        for (to, factor) in panel.factors.iter_mut().zip([a[0], second]) {
+            to.as_chunks_mut().0[lane] = factor.to_le_bytes();
         }
     }
 }
@@ -158,42 +173,55 @@ fn large_factors<const S: usize>(groups: &mut [Group], p: usize, units: &[&[u8];
     }
 }
 
-/// What belongs to a group that is a block.
+/// What belongs to four groups that are blocks, the `at`-th four of their rows.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn small_factors<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
+fn small_factors<const S: usize>(
+    groups: &mut [Group],
+    p: usize,
+    (units, rows): (&[&[u8]; PANEL], &[Blocks<'_>; PANEL]),
+    at: usize,
+) {
     let storage = const { Storage::ALL[S] };
-    if matches!(storage, Storage::Int8 | Storage::Q4Pairs) {
-        for (to, row) in panel.factors[0].as_chunks_mut::<4>().0.iter_mut().zip(rows) {
-            *to = row.unpack(storage, idx).a[0].to_le_bytes();
+    // Of others than these a block begins with two numbers in half precision, or with one.
+    let are_single = matches!(storage, Storage::Int8 | Storage::Q4Pairs);
+    let mut fours = [_mm_setzero_si128(); PANEL];
+    for i in 0..PANEL {
+        fours[i] = if are_single {
+            _mm_castps_si128(factors::<S>(units[i], &rows[i], at))
+        } else {
+            heads::<S>(units[i])
+        };
+    }
+    for (group, words) in groups.iter_mut().zip(columns(&fours)) {
+        let [first, second] = &mut group.panels[p].factors;
+        if are_single {
+            store_bytes(words, first);
+            continue;
         }
-        return;
+        store_bytes(_mm512_castps_si512(wide_lower(words)), first);
+        if storage.has_offsets() {
+            store_bytes(_mm512_castps_si512(wide_lower(_mm512_srli_epi32::<16>(words))), second);
+        }
     }
-    let n_bytes = storage.block().1;
-    // One by one: out of a loop the compiler makes loads with masks.
-    let word =
-        |lane: usize| i32::from_le_bytes(*rows[lane].bytes[idx * n_bytes..].first_chunk().expect("a block"));
-    let words = _mm512_setr_epi32(
-        word(0),
-        word(1),
-        word(2),
-        word(3),
-        word(4),
-        word(5),
-        word(6),
-        word(7),
-        word(8),
-        word(9),
-        word(10),
-        word(11),
-        word(12),
-        word(13),
-        word(14),
-        word(15),
-    );
-    let halves = [words, _mm512_srli_epi32::<16>(words)];
-    for (to, halves) in panel.factors.iter_mut().zip(halves).take(if storage.has_offsets() { 2 } else { 1 }) {
-        let wide = _mm512_castps_si512(wide_lower(halves));
-        store_bytes(wide, to);
+}
+
+/// Sixteen rows of four words as columns.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn columns(rows: &[__m128i; PANEL]) -> [__m512i; 4] {
+    let mut fours = [_mm512_setzero_si512(); 4];
+    for i in 0..4 {
+        let low = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(rows[i]), rows[4 + i]);
+        fours[i] = _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(low, rows[8 + i]), rows[12 + i]);
     }
+    let [a, b, c, d] = fours;
+    let (near, far) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+    let (near_high, far_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+    [
+        _mm512_unpacklo_epi64(near, far),
+        _mm512_unpackhi_epi64(near, far),
+        _mm512_unpacklo_epi64(near_high, far_high),
+        _mm512_unpackhi_epi64(near_high, far_high),
+    ]
 }
