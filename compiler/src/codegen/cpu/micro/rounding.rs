@@ -217,6 +217,21 @@ impl<'a> Row<'a> {
         self.sums[idx] = (sum as f32 * scale).to_le_bytes();
     }
 
+    #[inline(always)]
+    pub(super) fn four(&mut self, at: usize) -> Four<'_> {
+        let (numbers, excess) = self.wide.split_at_mut(self.wide.len() / 2);
+        Four {
+            numbers: &mut numbers.as_chunks_mut().0.as_chunks_mut().0[at],
+            excess: &mut excess.as_chunks_mut().0.as_chunks_mut().0[at],
+            scales: &mut self.scales.as_flattened_mut().as_chunks_mut().0[at],
+            sums: &mut self.sums.as_flattened_mut().as_chunks_mut().0[at],
+            halves: &mut self.halves.as_flattened_mut().as_chunks_mut().0[at],
+            tails: &mut self.tails.as_flattened_mut().as_flattened_mut().as_chunks_mut().0.as_chunks_mut().0
+                [at],
+            eights: &mut self.fours[at],
+        }
+    }
+
     /// Stores the `idx`-th 32 numbers as pairs, with their scale, and which four may be large.
     #[inline(always)]
     pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32, large: usize) {
@@ -246,6 +261,18 @@ impl<'a> Row<'a> {
             }
         }
     }
+}
+
+/// Where four groups of a row belong, which begin at a whole four.
+pub(super) struct Four<'a> {
+    pub(super) numbers: &'a mut [[u8; 32]; 4],
+    pub(super) excess: &'a mut [[u8; 32]; 4],
+    pub(super) scales: &'a mut [u8; 16],
+    pub(super) sums: &'a mut [u8; 16],
+    pub(super) halves: &'a mut [u8; 32],
+    pub(super) tails: &'a mut [[u8; 32]; 4],
+    /// Four eights of each.
+    pub(super) eights: &'a mut [[[u8; 16]; 4]; 4],
 }
 
 /// What the scale of a group must hold of 32 numbers: the largest of all, or, where they have a scale of their own,

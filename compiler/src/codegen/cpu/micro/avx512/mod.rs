@@ -3,10 +3,11 @@
 //! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
 //! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
 //! `one.rs` multiplies quantised weights with one vector, `few.rs` with a few, `many.rs` with many; `fours.rs` knows
-//! the block formats, and `pack.rs` and `round.rs` prepare the two sides. `words.rs` multiplies rows of 16-bit numbers
-//! with many vectors, or `dots.rs` where they are bfloat16 numbers and the processor knows those; `singles.rs` does it
-//! in single precision, for states. With AMX, `bytes.rs` multiplies what `eights.rs` has rounded, and `tiles.rs` what
-//! `halves.rs` has; `amx.rs` is the unit. `vector.rs` is what everything here is made of.
+//! the block formats, and `pack.rs` and `round.rs` prepare the two sides, the latter with `abreast.rs`.
+//! `words.rs` multiplies rows of 16-bit numbers with many vectors, or `dots.rs` where they are bfloat16 numbers and the
+//! processor knows those; `singles.rs` does it in single precision, for states. With AMX, `bytes.rs` multiplies what
+//! `eights.rs` has rounded, and `tiles.rs` what `halves.rs` has; `amx.rs` is the unit. `vector.rs` is what everything
+//! here is made of.
 
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;
@@ -15,6 +16,7 @@ use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Encode, Exps, Halve, Halves, Mix, Product, Quantise, Table, Whole};
 
+mod abreast;
 mod amx;
 mod bytes;
 mod dots;

@@ -1,6 +1,7 @@
 //! Vectors rounded to 8 bits a number.
 //!
-//! In: vectors in single precision. Out: rows as `rounding.rs` has them, bit for bit.
+//! In: vectors in single precision. Out: rows as `rounding.rs` has them, bit for bit. Groups with a scale of their own
+//! go four at a time (`abreast.rs`).
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm256_add_epi32, _mm256_castsi128_si256, _mm256_dpbusd_epi32,
@@ -11,7 +12,8 @@ use std::arch::x86_64::{
     _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_shuffle_epi32, _mm512_sub_epi32,
 };
 
-use crate::codegen::cpu::micro::avx512::vector::{load, splat, store_half};
+use crate::codegen::cpu::micro::avx512::abreast;
+use crate::codegen::cpu::micro::avx512::vector::{V, load, splat, store_half};
 use crate::codegen::cpu::micro::rounding::{Group, Row, held, row_bytes, scale_of};
 use crate::codegen::cpu::micro::view::QuantiseView;
 
@@ -23,7 +25,11 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
         let x = job.x[c * job.x_col..][..4 * k].as_chunks::<128>().0;
         let mut row = Row::new(row, k);
         let n = job.group / 32;
-        for (idx, x) in x.chunks(n).enumerate() {
+        let fours = if n == 1 { x.as_chunks().0 } else { &[] };
+        for (at, x) in fours.iter().enumerate() {
+            abreast::round(&mut row.four(at), x);
+        }
+        for (idx, x) in x.chunks(n).enumerate().skip(4 * fours.len()) {
             let (mut most, mut large) = (0, 0);
             for x in x {
                 let (size, others);
@@ -55,11 +61,18 @@ pub(super) fn largest(x: &[u8; 128]) -> (usize, u32, u32) {
     (large as usize, most, _mm512_reduce_max_epu32(both))
 }
 
+/// Sizes of numbers, as bits.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn sizes(x: &[u8; 64]) -> __m512i {
+    _mm512_and_si512(_mm512_castps_si512(load(x)), _mm512_set1_epi32(i32::MAX))
+}
+
 /// The largest size of each four numbers, as bits, in each of their lanes.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_fours(x: &[u8; 64]) -> __m512i {
-    let sizes = _mm512_and_si512(_mm512_castps_si512(load(x)), _mm512_set1_epi32(i32::MAX));
+    let sizes = sizes(x);
     let twos = _mm512_max_epu32(sizes, _mm512_shuffle_epi32::<0b10_11_00_01>(sizes));
     _mm512_max_epu32(twos, _mm512_shuffle_epi32::<0b01_00_11_10>(twos))
 }
@@ -67,24 +80,47 @@ fn of_fours(x: &[u8; 64]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn rounded(x: &[u8; 128], by: f32) -> Group {
+    let Parts { near, excess, wide, fours } = parts(x, splat(by));
+    let sums = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b10_11_00_01>(fours));
+    let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01_00_11_10>(sums));
+    let mut group = Group {
+        numbers: [0; 32],
+        excess: [0; 32],
+        wide: [[0; 32]; 2],
+        halves: [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)],
+    };
+    store_half(near, &mut group.numbers);
+    store_half(excess, &mut group.excess);
+    store_half(wide[0], &mut group.wide[0]);
+    store_half(wide[1], &mut group.wide[1]);
+    group
+}
+
+/// 32 numbers that are rounded.
+#[derive(Clone, Copy)]
+pub(super) struct Parts {
+    /// Of up to 127.
+    pub(super) near: __m256i,
+    pub(super) excess: __m256i,
+    /// Of 16 bits.
+    pub(super) wide: [__m256i; 2],
+    /// The sum of each four.
+    pub(super) fours: __m256i,
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn parts(x: &[u8; 128], by: V) -> Parts {
     let (x, _) = x.as_chunks::<64>();
     let whole = [whole(&x[0], by), whole(&x[1], by)];
     let ((first, more), (second, still_more)) = (halved(whole[0]), halved(whole[1]));
-    let (both, beyond) = (joined(first, second), joined(more, still_more));
-    let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), both);
-    let sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), beyond);
-    let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b10_11_00_01>(sums));
-    let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01_00_11_10>(sums));
-    let (mut numbers, mut excess, mut wide) = ([0; 32], [0; 32], [[0; 32]; 2]);
-    store_half(both, &mut numbers);
-    store_half(beyond, &mut excess);
-    store_half(_mm512_cvtepi32_epi16(whole[0]), &mut wide[0]);
-    store_half(_mm512_cvtepi32_epi16(whole[1]), &mut wide[1]);
-    Group {
-        numbers,
+    let (near, excess) = (joined(first, second), joined(more, still_more));
+    let fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), near);
+    Parts {
+        near,
         excess,
-        wide,
-        halves: [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)],
+        wide: [_mm512_cvtepi32_epi16(whole[0]), _mm512_cvtepi32_epi16(whole[1])],
+        fours: _mm256_dpbusd_epi32(fours, _mm256_set1_epi8(1), excess),
     }
 }
 
@@ -97,8 +133,8 @@ fn joined(a: __m128i, b: __m128i) -> __m256i {
 /// Whole numbers.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn whole(x: &[u8; 64], by: f32) -> __m512i {
-    _mm512_cvtps_epi32(_mm512_mul_ps(load(x), splat(by)))
+fn whole(x: &[u8; 64], by: V) -> __m512i {
+    _mm512_cvtps_epi32(_mm512_mul_ps(load(x), by))
 }
 
 /// Numbers of up to 127, and what they exceed it by.

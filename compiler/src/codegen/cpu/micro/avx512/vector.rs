@@ -4,14 +4,14 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
-    _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
-    _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_reduce_add_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2,
-    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd,
-    _mm512_unpacklo_ps,
+    __m128i, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256,
+    _mm256_storeu_si256, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps,
+    _mm512_fmadd_ps, _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_reduce_add_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4,
+    _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -79,6 +79,25 @@ pub(super) fn store_bytes(a: __m512i, out: &mut [u8; 64]) {
 pub(super) fn store_half(a: __m256i, out: &mut [u8; 32]) {
     // SAFETY: the array is as long as the vector.
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), a) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn store_quarter(a: __m128i, out: &mut [u8; 16]) {
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), a) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn lanes_of_quarter(a: __m128i) -> [u32; 4] {
+    let mut out = [0; 16];
+    store_quarter(a, &mut out);
+    let mut lanes = [0; 4];
+    for (to, lane) in lanes.iter_mut().zip(out.as_chunks().0) {
+        *to = u32::from_le_bytes(*lane);
+    }
+    lanes
 }
 
 #[inline]
