@@ -1,5 +1,6 @@
 //! Every function of every level of this processor, at odd sizes, against double precision.
 
+use super::rounding::Rounded;
 use super::*;
 
 /// Numbers that look random, the same each time.
@@ -342,6 +343,53 @@ fn exponentials_of_odd_sizes_are_those_of_double_precision() {
                     );
                 }
                 assert_eq!(out[n], 0.5);
+            }
+        }
+    }
+}
+
+/// A vector of `n` times a group, rounded.
+fn rounded_rows(level: Level, group: &[f32; GROUP], n: usize) -> Vec<u8> {
+    let x = group.repeat(n);
+    let mut out = vec![0xa5_u8; rounded_bytes(Rounding::Bytes { group: GROUP }, 1, x.len())];
+    let (k, group) = (x.len() as i64, GROUP as i64);
+    let job = Quantise { x: x.as_ptr(), out: out.as_mut_ptr(), x_col: k, n_cols: 1, k, group };
+    // SAFETY: the description is of the vector above.
+    unsafe { (table(level).quantise)(&raw const job) };
+    out
+}
+
+#[test]
+fn a_group_is_rounded_alike_alone_and_among_others() {
+    let mut noise = Noise(19);
+    let random: [f32; GROUP] = std::array::from_fn(|_| noise.float());
+    let mut groups = vec![random, [0.0; GROUP], [-1.5; GROUP], [1e-40; GROUP]];
+    for four in 0..GROUP / 4 {
+        for large in [3.0, -300.0, f32::INFINITY, f32::NAN] {
+            let mut group = random;
+            group[4 * four + four % 4] = large;
+            groups.push(group);
+        }
+    }
+    for (level, group) in levels().flat_map(|level| groups.iter().map(move |group| (level, group))) {
+        let (alone, five) = (rounded_rows(level, group, 1), rounded_rows(level, group, 5));
+        let (alone, five) = (Rounded::new(&alone, GROUP), Rounded::new(&five, 5 * GROUP));
+        for i in 0..5 {
+            assert_eq!(five.scale(i).to_bits(), alone.scale(0).to_bits(), "{level} {group:?} {i}");
+            assert_eq!(five.sum(i).to_bits(), alone.sum(0).to_bits(), "{level} {group:?} {i}");
+            if table(level).exps.is_none() {
+                assert_eq!(five.wide(i), alone.wide(0), "{level} {group:?} {i}");
+                continue;
+            }
+            // Levels of 512 bits have pairs.
+            let (numbers, excess) = (five.numbers(i), five.excess(i));
+            assert_eq!((numbers, excess), (alone.numbers(0), alone.excess(0)), "{level} {group:?} {i}");
+            assert_eq!(five.halves[8 * i..][..8], alone.halves[..8], "{level} {group:?} {i}");
+            assert_eq!(five.tails[32 * i..][..32], alone.tails[..32], "{level} {group:?} {i}");
+            for e in 0..if i < 4 { GROUP } else { 0 } {
+                let both = i16::from(numbers[e].cast_signed()) + i16::from(excess[e].cast_signed());
+                let at = 2 * (32 * (e / 8) + 8 * i + e % 8);
+                assert_eq!(five.fours[at..][..2], both.to_le_bytes(), "{level} {group:?} {i},{e}");
             }
         }
     }
