@@ -118,6 +118,7 @@ impl Emitter<'_> {
         };
         let [first, step] = [0, i64::from(n_groups)].map(constant);
         match known(n) {
+            Some(0) => {}
             Some(n) if n <= n_groups => round(self, first),
             _ => self.counted(first, n, step, round),
         }

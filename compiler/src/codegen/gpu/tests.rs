@@ -49,6 +49,22 @@ fn threads_read_each_others_registers_where_they_are_neighbours() {
     assert!(!source(1).contains("subgroup"));
 }
 
+#[test]
+fn a_nest_without_iterations_folds_nothing() {
+    let text = r#"kernel "none" matrix-vector
+  read @0 x : f32[e:3, d:32]
+  write @1 y : f32[e:3]
+part
+  var e0 in 0..0
+  var d1 in 0..32
+  grid
+  for e0
+    @1[e0] = sum d1 of @0[e0, d1]
+"#;
+    let source = code(text, Language::Cuda).source;
+    assert!(!source.contains("__shfl_xor_sync"), "{source}");
+}
+
 fn nth(number: usize) -> ParamId {
     crate::foundation::entity::Id::from_index(number)
 }
