@@ -37,7 +37,7 @@ use super::{Interpreted, Witness, check_by};
 
 thread_local! {
     /// What a GPU of NVIDIA is told stays with a thread, so each has its own.
-    static CUDA: RefCell<Option<CudaDevice>> = RefCell::new(cuda());
+    static CUDA: RefCell<Option<CudaDevice>> = RefCell::new(cuda(true));
 }
 
 /// The adapter that all tests of this process share.
@@ -51,9 +51,9 @@ fn vulkan() -> Option<&'static Mutex<GraphicsDevice>> {
     opened.as_ref()
 }
 
-/// The first GPU of NVIDIA, without matrix units, which round more.
-fn cuda() -> Option<CudaDevice> {
-    let device = Cuda::open(true).map(|cuda| CudaDevice::new(cuda, None, silent()));
+/// The first GPU of NVIDIA; a precise one does without matrix units, which round more.
+pub(super) fn cuda(is_precise: bool) -> Option<CudaDevice> {
+    let device = Cuda::open(is_precise).map(|cuda| CudaDevice::new(cuda, None, silent()));
     device.inspect(told).map_err(skipped).ok()
 }
 
@@ -79,22 +79,28 @@ pub(crate) fn on_gpu(run: &Interpreted<'_>) -> Result<(), String> {
     if let Some(device) = vulkan() {
         let mut device = device.lock().unwrap();
         let (own, any) = (device.dialect(), Dialect::from(Language::Wgsl));
-        in_dialect(run, &mut device, any)?;
+        exactly(run, &mut device, any)?;
         if own != any {
-            in_dialect(run, &mut device, own)?;
+            exactly(run, &mut device, own)?;
         }
     }
     CUDA.with_borrow_mut(|device| {
         let Some(device) = device else { return Ok(()) };
         let dialect = device.dialect();
-        in_dialect(run, device, dialect)
+        exactly(run, device, dialect)
     })
 }
 
-fn in_dialect<M: Machine>(
+fn exactly<M: Machine>(run: &Interpreted<'_>, device: &mut Gpu<M>, dialect: Dialect) -> Result<(), String> {
+    in_dialect(run, device, dialect, |memory| same(run, memory, Numbers::Single))
+}
+
+/// Compiles a kernel, runs it, and has what is then in its memory compared.
+pub(super) fn in_dialect<M: Machine>(
     run: &Interpreted<'_>,
     device: &mut Gpu<M>,
     dialect: Dialect,
+    compared: impl FnOnce(&[Vec<u8>]) -> Result<(), String>,
 ) -> Result<(), String> {
     let code = compile(run.kernel, dialect).map_err(|error| error.to_string())?;
     let symbols: Vec<i64> = code.symbols.iter().map(|symbol| run.symbols[&symbol.name]).collect();
@@ -109,7 +115,7 @@ fn in_dialect<M: Machine>(
     for ((memory, plain), param) in memory.iter_mut().zip(&plain).zip(run.kernel.params.values()) {
         *memory = as_in_files(param.format, memory, plain.len());
     }
-    same(run, &memory, Numbers::Single).map_err(|what| format!("{what}\n{}", code.source))
+    compared(&memory).map_err(|what| format!("{what}\n{}", code.source))
 }
 
 /// The bytes of a tensor that a GPU has, in the order of a file: of `Q8_0`, the scale before the numbers of each block.

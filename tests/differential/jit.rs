@@ -128,7 +128,7 @@ pub(super) fn encoded(format: Format, buffer: &Buffer) -> Vec<u8> {
     }
 }
 
-fn decoded(format: Format, bytes: &[u8]) -> Vec<f64> {
+pub(super) fn decoded(format: Format, bytes: &[u8]) -> Vec<f64> {
     if format == Format::I32 {
         return bytes.as_chunks().0.iter().map(|word| f64::from(i32::from_le_bytes(*word))).collect();
     }

@@ -34,3 +34,14 @@ printf 'the default model: '
 check --no-spills=sm_90a run
 printf 'the default model, caches of 8 bits: '
 check --no-spills=sm_90a run --kv-type q8_0
+if [ -d "${FUSEBOX_ORACLES:-}" ]; then
+  for model in "$FUSEBOX_ORACLES"/*/gguf/*Q8_0.gguf; do
+    printf '%s: ' "$(basename "$model")"
+    check "" run -m "$model"
+  done
+fi
+
+# What the program does with the library: it finds the headers, and has machine code or a sentence.
+command -v cargo >/dev/null || exit 0
+library=$(find "$folder" -name 'libnvrtc.so.*' | head -1)
+LD_LIBRARY_PATH=$(realpath "$(dirname "$library")") cargo test --quiet --locked --package fusebox-runtime nvrtc

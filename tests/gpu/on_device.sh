@@ -4,7 +4,7 @@
 # DEVICE is cuda, vulkan or metal; the models are run, and measured behind 32 and 512 tokens, besides the default one.
 # Where there is no cargo, FUSEBOX names the program, and FUSEBOX_TESTS the binary of the tests, which looks for models
 # where it was built. No step takes longer than LIMIT, 120 seconds by default, or the tests than four times that, but
-# for what cargo builds before.
+# for what cargo builds before. BENCH has more arguments for the benchmark of the default model.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -40,14 +40,15 @@ command -v nvidia-smi >/dev/null && run nvidia-smi
 [ -n "${FUSEBOX:-}" ] || run cargo build --quiet --release --locked
 run "$fusebox" doctor
 if [ -n "${FUSEBOX_TESTS:-}" ]; then
-  tests "$FUSEBOX_TESTS" gpu
+  tests "$FUSEBOX_TESTS" gpu differential::matrix
 elif [ -z "${FUSEBOX:-}" ]; then
   run cargo test --quiet --release --locked --test all --no-run
-  tests cargo test --quiet --release --locked --test all gpu
+  tests cargo test --quiet --release --locked --test all -- gpu differential::matrix
 fi
 run "$fusebox" run --device "$device" -m "$story" -p "Once upon a time" -n 64
 run "$fusebox" run --device "$device" -m "$story" -p "Once upon a time" -n 16 --print-kernels
-run "$fusebox" bench --device "$device" -m "$story"
+# shellcheck disable=SC2086
+run "$fusebox" bench --device "$device" -m "$story" ${BENCH:-}
 
 # A text that is taken at once, so that matrix units multiply it where there are such, against the processor.
 tokens=$(seq -s, 5 260)

@@ -1,0 +1,185 @@
+//! Products, attention and experts that matrix units take over, against the interpreter.
+//!
+//! In: graphs with sizes that end in the middle of tasks, blocks and fragments. Out: as many products by matrix units
+//! as there should be, and, where a GPU of NVIDIA is, errors as small as ten bits behind the point let them be.
+
+use std::cell::RefCell;
+
+use fusebox_compiler::codegen::source;
+use fusebox_compiler::fuse::merge::Steering;
+use fusebox_compiler::graph::parse::parse;
+use fusebox_compiler::kernel::Access;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::pipeline::compile;
+use fusebox_compiler::reference::{Bindings, random};
+use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::label::Label;
+use fusebox_compiler::tensor::value::Data;
+use fusebox_runtime::device::gpu::cuda::CudaDevice;
+
+use super::bounds::of_kernels;
+use super::gpu::{cuda, in_dialect};
+use super::jit::{decoded, encoded};
+use super::{Interpreted, Witness, check_by};
+
+/// The root of the mean square of the errors, over that of the numbers.
+const MOST: f64 = 1e-3;
+
+thread_local! {
+    static CUDA: RefCell<Option<CudaDevice>> = RefCell::new(cuda(false));
+}
+
+/// Runs a graph whose products are so many; inputs may be changed before.
+fn check(text: &str, symbols: &[(&str, i64)], n_products: usize, change: impl FnOnce(&mut Bindings)) {
+    let target = Target::named("cuda-sm90").unwrap();
+    let graph = parse(text).unwrap();
+    let plan = compile(&graph, &Options::for_target(target)).unwrap().plan;
+    let sources = plan.kernels.values().map(|kernel| source(kernel, &target).unwrap());
+    assert_eq!(
+        sources.map(|source| source.matches("load_matrix_sync(frag_b").count()).sum::<usize>(),
+        n_products,
+        "{text}"
+    );
+    let symbols: Vec<(Label, i64)> =
+        symbols.iter().map(|(name, value)| (Label::new(name).unwrap(), *value)).collect();
+    let mut bindings = random::bindings(&graph, 11, &symbols);
+    change(&mut bindings);
+    let checks = (of_kernels(&graph), Some(by_matrix_units as Witness));
+    check_by(&graph, &bindings, &target, Steering::default(), checks).unwrap_or_else(|what| panic!("{what}"));
+}
+
+fn by_matrix_units(run: &Interpreted<'_>) -> Result<(), String> {
+    CUDA.with_borrow_mut(|device| {
+        let Some(device) = device else { return Ok(()) };
+        let dialect = device.dialect();
+        in_dialect(run, device, dialect, |memory| near(run, memory))
+    })
+}
+
+fn near(run: &Interpreted<'_>, memory: &[Vec<u8>]) -> Result<(), String> {
+    for ((param, bytes), after) in run.kernel.params.values().zip(memory).zip(run.after.0.values()) {
+        if param.access == Access::Read {
+            continue;
+        }
+        let expected = decoded(param.format, &encoded(param.format, after));
+        let (mut errors, mut all) = (0.0, 0.0);
+        for (element, (a, b)) in decoded(param.format, bytes).into_iter().zip(expected).enumerate() {
+            if a.is_nan() != b.is_nan() {
+                return Err(format!("element {element} of {} is {a}, not {b}", param.name));
+            }
+            if !b.is_nan() {
+                errors += (a - b).powi(2);
+                all += b.powi(2);
+            }
+        }
+        let error = (errors / all).sqrt();
+        if error > MOST {
+            return Err(format!("{} has a relative error of {error:.1e}", param.name));
+        }
+    }
+    Ok(())
+}
+
+/// The elements of an input.
+fn floats<'b>(bindings: &'b mut Bindings, name: &str) -> &'b mut [f32] {
+    match &mut bindings.inputs.get_mut(name).unwrap().data {
+        Data::Float(numbers) => numbers,
+        Data::Int(_) => panic!("{name} has whole numbers"),
+    }
+}
+
+fn product(tokens: usize, rows: usize, elements: usize, change: impl FnOnce(&mut Bindings)) {
+    let text = format!(
+        "\
+%0 = input x : f32[t:{tokens}, d:{elements}]
+%1 = weight w : f16[r:{rows}, d:{elements}]
+%2 = contract %0 %1 over [d]
+output y = %2
+"
+    );
+    check(&text, &[], 1, change);
+}
+
+#[test]
+fn products_of_tiles() {
+    product(64, 96, 192, |_| {});
+    // Tokens and rows that end in the middle of a task.
+    product(80, 48, 64, |_| {});
+    product(100, 70, 128, |_| {});
+}
+
+#[test]
+fn rounding_carries_nothing_into_the_sign_of_what_is_no_number() {
+    product(80, 48, 64, |bindings| floats(bindings, "x")[79 * 64] = f32::from_bits(0x7fff_ffff));
+}
+
+/// Both sizes are symbols, as in programs. Positions are near none, so that one kernel goes through all of them.
+fn attention(before: i64, tokens: i64, room: i64, elements: i64) {
+    let most = room - tokens;
+    let text = format!(
+        "\
+symbol P in 0..{most} near 0
+symbol T in 1..{tokens} near {tokens}
+%0 = input q : f32[t:T, g:2, d:{elements}]
+%1 = state k : f16[s:{room}, d:{elements}]
+%2 = slice %1 s at 0 len P+T
+%3 = contract %0 %2 over [d]
+%4 = state v : f16[s:{room}, d:{elements}]
+%5 = slice %4 s at 0 len P+T
+%6 = attend %3 %5 over s
+output y = %6
+"
+    );
+    check(&text, &[("P", before), ("T", tokens)], 2, |_| {});
+}
+
+#[test]
+fn attention_of_many_tokens() {
+    attention(32, 32, 64, 64);
+    // Rows that end in the middle of a block, and tokens in the middle of a task.
+    attention(13, 40, 64, 128);
+    // Several blocks of rows, the last of which ends in the middle of a fragment.
+    attention(101, 40, 192, 128);
+    attention(150, 32, 192, 64);
+    // Rows of five and six columns of fragments, for eight planes.
+    attention(13, 40, 64, 80);
+    attention(32, 32, 64, 96);
+}
+
+/// There is room for more tokens than there are. Vectors are scaled first, as norms do.
+fn experts(tokens: i64, room: i64, picks: i64, experts: i32, [rows, elements]: [i64; 2]) {
+    let text = format!(
+        "\
+symbol T in 1..{room} near {room}
+%0 = input x : f32[t:T, d:{elements}]
+%1 = input scale : f32[d:{elements}]
+%2 = mul %0 %1
+%3 = input picked : i32[t:T, k:{picks}]
+%4 = weight gate : f16[x:{experts}, r:{rows}, d:{elements}]
+%5 = gather %4 %3 along x
+%6 = contract %2 %5 over [d]
+%7 = weight up : f16[x:{experts}, r:{rows}, d:{elements}]
+%8 = gather %7 %3 along x
+%9 = contract %2 %8 over [d]
+%10 = mul %6 %9
+output y = %10
+"
+    );
+    check(&text, &[("T", tokens)], 2, |bindings| {
+        let Data::Int(picked) = &mut bindings.inputs.get_mut("picked").unwrap().data else {
+            panic!("no picks")
+        };
+        // Numbers beyond the last expert, and below the first, pick the nearest; nobody picks the second.
+        for pick in picked {
+            *pick = (*pick % (experts + 2)) - 1;
+            *pick = if *pick == 1 { experts - 1 } else { *pick };
+        }
+    });
+}
+
+#[test]
+fn experts_that_many_pairs_pick_or_few_or_none() {
+    // Rows that end in the middle of a task.
+    experts(300, 300, 2, 4, [70, 128]);
+    experts(5, 64, 3, 8, [64, 96]);
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Runs everything for CUDA without a GPU: a processor plays the driver, the compiler and the threads, as `played/` tells.
+# Runs `on_device.sh` as a GPU would have it, the tests with the threads taken backwards, and what GPUs seldom do: end
+# of memory, no graphs, other versions. The argument is the folder of what is built, `target/played` by default; the
+# report lies in it. Says so and succeeds where there is no g++, or another processor than those of Linux on x86-64.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+folder=${1:-target/played}
+[ "$(uname -sm)" = "Linux x86_64" ] || { echo "skipped: no GPU is played on $(uname -sm)"; exit 0; }
+command -v g++ >/dev/null || { echo "skipped: there is no g++"; exit 0; }
+
+rm -rf "$folder"
+mkdir -p "$folder/lib"
+cp -r tests/gpu/played/include "$folder/include"
+build=(g++ -std=c++20 -O2 -Wall -Wextra -Werror -U_FORTIFY_SOURCE -shared -fPIC -Itests/gpu/played/include)
+"${build[@]}" tests/gpu/played/driver.cpp tests/gpu/played/threads.cpp -o "$folder/lib/libcuda.so"
+"${build[@]}" tests/gpu/played/nvrtc.cpp -o "$folder/lib/libnvrtc.so"
+lib=$(realpath "$folder/lib")
+
+cargo build --quiet --release --locked
+tests=$(cargo test --locked --test all --no-run 2>&1 | sed -n 's/.*(\(.*\))$/\1/p')
+[ -n "$tests" ] || { echo "the tests cannot be built"; exit 1; }
+
+fusebox() {
+  LD_LIBRARY_PATH="$lib" target/release/fusebox "$@" --device cuda >"$folder/told" 2>&1
+}
+expect() {
+  grep -q -- "$1" "$folder/told" || { cat "$folder/told"; echo "$2"; exit 1; }
+}
+
+LD_LIBRARY_PATH="$lib" LIMIT=200 BENCH="-p 64 -n 4 -r 1" FUSEBOX=target/release/fusebox FUSEBOX_TESTS="$tests" \
+  tests/gpu/on_device.sh cuda "$folder/report.txt" >/dev/null
+if grep -q 'FAILED' "$folder/report.txt"; then
+  cat "$folder/report.txt"
+  exit 1
+fi
+grep -e '^test result' -e '^relative error' "$folder/report.txt"
+
+printf 'threads backwards: '
+env -u FUSEBOX_ORACLES LD_LIBRARY_PATH="$lib" PLAYED_BACKWARDS=1 VK_DRIVER_FILES=/dev/null \
+  VK_ICD_FILENAMES=/dev/null "$tests" gpu differential::matrix >"$folder/told" 2>&1 || { cat "$folder/told"; exit 1; }
+grep '^test result' "$folder/told"
+
+# Models of all families by matrix units, against the processor.
+if [ -d "${FUSEBOX_ORACLES:-}" ]; then
+  for model in "$FUSEBOX_ORACLES"/*/gguf/*Q8_0.gguf; do
+    text=(logits -m "$model" --tokens "$(seq -s, 5 90)")
+    target/release/fusebox "${text[@]}" --precise -o "$folder/processor.npy" 2>/dev/null
+    fusebox "${text[@]}" -o "$folder/gpu.npy" || { cat "$folder/told"; exit 1; }
+    printf '%s: ' "$(basename "$model")"
+    python3 tests/gpu/compare.py "$folder/gpu.npy" "$folder/processor.npy" 1e-2
+  done
+fi
+
+# What the driver was asked for: launches, replays and waits.
+asked() { sed -n 's/^driver: \([0-9]*\) launches.* \([0-9]*\) replays of graphs, \([0-9]*\) waits$/\1 \2 \3/p' "$folder/told"; }
+fusebox run -p "Once upon a time" -n 4 --kv-type q8_0
+read -r launches replays waits < <(asked)
+fusebox run -p "Once upon a time" -n 9 --kv-type q8_0
+[ "$(asked)" = "$launches $((replays + 5)) $((waits + 5))" ] || { asked; echo "a token is not one replay and one wait"; exit 1; }
+fusebox bench -p 64 -n 4 --texts 3 -r 1
+PLAYED_WITHOUT_GRAPHS=1 fusebox run -p "Once upon a time" -n 4
+expect 'launches one by one' "nothing is said where capture fails"
+PLAYED_VERSION=12080 fusebox run -p "Once upon a time" -n 4 --print-kernels
+expect 'kernels a block' "a driver that tells times tells none"
+if PLAYED_MEMORY=1 fusebox run -p "Once upon a time" -n 4; then
+  echo "a model fits into less memory than it takes"
+  exit 1
+fi
+expect 'a program needs .* MiB on a played GPU, 1.0 MiB is free' "nothing is said where memory ends"
+echo "a token is one replay and one wait; the end of memory, no graphs and a newer driver are what they should be"
