@@ -1,7 +1,7 @@
-//! How long compiling takes: one block of each family, and one model at several depths.
+//! How long compiling takes: every named shape, one block of each family, and one model at several depths.
 //!
-//! Run with `cargo bench`. Compare rows of one run with each other; absolute times depend on the machine.
-//! `depth` shows that time does not grow with the number of equal layers.
+//! Run with `cargo bench --bench compile`. Compare rows of one run with each other; absolute times depend on the
+//! machine. `depth` shows that time does not grow with the number of equal layers.
 
 use divan::{Bencher, black_box};
 use fusebox_compiler::options::Options;
@@ -10,12 +10,21 @@ use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 
+mod shapes;
+
 fn main() {
     divan::main();
 }
 
 fn options() -> Options {
     Options::for_target(Target::named("cpu").expect("a named target"))
+}
+
+/// A shape that the other benches run.
+#[divan::bench(args = shapes::NAMES)]
+fn shape(bencher: Bencher<'_, '_>, name: &str) {
+    let graph = shapes::named(name).expect("a graph that reads");
+    bencher.bench(|| compile(black_box(&graph), &options()));
 }
 
 /// One decoder block, decoding.

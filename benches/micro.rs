@@ -1,163 +1,197 @@
-//! How fast kernels run as machine code on one thread.
+//! How fast the functions of `micro` run on one thread, each in a kernel that does little else.
 //!
 //! Run with `cargo bench --bench micro`; a word behind `--` chooses the rows whose names have it.
-//! First products of each format with one vector and with several, `product_q8_0_t1` and so on; then each kernel of a
-//! block of Qwen3-0.6B, for one token and for many. A row has the best time of several, bytes of weights a second with
-//! their share of what memory gives one thread, measured first, and multiplications a second. For one token the
-//! weights of a run are not those of the run before, so they come from memory; for several they stay in the caches.
+//! Products of each format with one vector and with several, `product_q8_0_t1` and so on; `picked` has a matrix of 64
+//! for each vector, and `scores` and `mix` are what attention does with keys and values of 512 positions. `round` rounds
+//! vectors for products: to bytes, to tiles of eight, to words, to half precision, at the levels that do. `exps` takes
+//! exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
 
-use std::env;
-use std::hint::black_box;
-use std::slice;
-use std::time::Instant;
-
-use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::jit::Bytes;
-use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::kernel::parse::parse;
-use fusebox_compiler::kernel::{Access, Kernel, Param};
-use fusebox_compiler::options::Options;
-use fusebox_compiler::pipeline::compile;
-use fusebox_compiler::target::Target;
-use fusebox_compiler::tensor::dtype::DType;
-use fusebox_compiler::tensor::sym::Sym;
-use fusebox_models::blocks;
 
-/// Bytes of all copies of what a kernel reads.
-const FOOTPRINT: usize = 192 << 20;
+mod roofline;
 
-/// Rows of the weight of a product.
-const N_ROWS: usize = 1024;
+use roofline::{Machine, Subject};
 
 const FORMATS: [&str; 12] =
     ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "int8.g64", "f16", "bf16", "f32"];
 
+/// Formats of states.
+const STATES: [&str; 4] = ["f16", "bf16", "f32", "q8_0"];
+
 fn main() {
-    let only = env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let bandwidth = bandwidth();
+    let machine = &Machine::measured();
     for format in FORMATS {
         for tokens in [1, 4, 16, 64, 256] {
-            let name = format!("product_{format}_t{tokens}");
-            let kernel = parse(&product(&name, format, tokens)).expect("a kernel that reads");
-            run(&name, &only, &kernel, tokens, bandwidth);
+            row(machine, &format!("product_{format}_t{tokens}"), &product(format, tokens), &Level::ALL);
         }
     }
-    for tokens in [1, 512] {
-        let config = blocks::named("qwen3-0.6b").expect("a named block");
-        let graph = blocks::block(&config, &Sym::from(tokens)).expect("a block that fits together");
-        let target = Target::named("cpu").expect("a named target");
-        let compiled = compile(&graph, &Options::for_target(target)).expect("a block that compiles");
-        for kernel in compiled.plan.kernels.values() {
-            run(&format!("block_t{tokens} {}", kernel.name), &only, kernel, tokens, bandwidth);
+    for format in ["q8_0", "q4_0", "q4_k"] {
+        row(machine, &format!("picked_{format}_t512"), &picked(format), &Level::ALL);
+    }
+    for (name, weight, tokens, levels) in ROUNDINGS {
+        row(machine, name, &round(weight, tokens), levels);
+    }
+    for format in STATES {
+        for tokens in [1, 16, 128] {
+            row(machine, &format!("scores_{format}_t{tokens}"), &scores(format, tokens), &Level::ALL);
+            row(machine, &format!("mix_{format}_t{tokens}"), &mix(format, tokens), &Level::ALL);
         }
+    }
+    row(machine, "exps_n512", EXPS, &Level::ALL);
+    row(machine, "encode_q8_0", ENCODE, &Level::ALL);
+}
+
+/// A kernel as text; what is called `w` comes from memory.
+fn row(machine: &Machine, name: &str, text: &str, levels: &[Level]) {
+    if machine.wants(name) {
+        let kernel = &parse(text).expect("a kernel that reads");
+        let is_cold = kernel.params.values().map(|param| &*param.name == "w").collect();
+        let has_single = name.starts_with("product");
+        machine.rows(&Subject { name: name.to_owned(), kernel, is_cold, levels, has_single });
     }
 }
 
+/// How the element of a weight is read.
+fn element(format: &str, at: &str) -> String {
+    if matches!(format, "f16" | "bf16") { format!("cast.f32({at})") } else { at.to_owned() }
+}
+
 /// Rows of 1024 elements with so many vectors.
-fn product(name: &str, format: &str, tokens: i64) -> String {
+fn product(format: &str, tokens: i64) -> String {
     format!(
-        r#"kernel "{name}" matrix-vector
+        r#"kernel "product" matrix-vector
   read @0 x : f32[t:{tokens}, d:1024]
-  read @1 w : {format}[e:{N_ROWS}, d:1024]
-  write @2 y : f32[t:{tokens}, e:{N_ROWS}]
+  read @1 w : {format}[e:1024, d:1024]
+  write @2 y : f32[t:{tokens}, e:1024]
 part
   var t0 in 0..{tokens}
-  var e1 in blocks of 32 step 32 from 0 to {N_ROWS}
+  var e1 in blocks of 32 step 32 from 0 to 1024
   var e2 within e1
   var d3 in 0..1024
   grid e1
   for t0, e2
     @2[t0, e2] = sum d3 of mul(@0[t0, d3], {})
 "#,
-        match format {
-            "f16" | "bf16" => "cast.f32(@1[e2, d3])",
-            _ => "@1[e2, d3]",
-        }
+        element(format, "@1[e2, d3]")
     )
 }
 
-fn run(name: &str, only: &str, kernel: &Kernel, tokens: i64, bandwidth: f64) {
-    for (level, numbers) in [
-        (Level::host(), Numbers::Single),
-        (Level::host(), Numbers::Quantised),
-        (Level::Avx512, Numbers::Quantised),
-        (Level::Avx2, Numbers::Quantised),
-    ] {
-        if level.is_supported() && name.contains(only) {
-            measure((name, kernel), (level, numbers), tokens, bandwidth);
-        }
-    }
+/// 128 rows of each of eight matrices for each of 512 vectors.
+fn picked(format: &str) -> String {
+    format!(
+        r#"kernel "picked" experts
+  read @0 x : f32[t:512, d:1024]
+  read @1 ids : i32[t:512, k:8]
+  read @2 w : {format}[x:64, f:128, d:1024]
+  write @3 y : f32[t:512, k:8, f:128]
+part
+  var t0 in 0..512
+  var k1 in 0..8
+  var f2 in 0..128
+  var d3 in 0..1024
+  grid
+  for t0, k1, f2
+    @3[t0, k1, f2] = sum d3 of mul(@0[t0, d3], @2[lookup(@1[t0, k1], 64), f2, d3])
+"#
+    )
 }
 
-/// Bytes a second that memory gives one thread: the best of several passes.
-fn bandwidth() -> f64 {
-    let words = vec![1u64; FOOTPRINT / 8];
-    let mut best = f64::INFINITY;
-    for _ in 0..5 {
-        let start = Instant::now();
-        black_box(words.iter().fold(0, |sum, word| sum ^ word));
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    FOOTPRINT as f64 / best
+/// Names, formats of weights that ask for the rounding, numbers of vectors, and the levels that round so.
+const ROUNDINGS: [(&str, &str, i64, &[Level]); 4] = [
+    ("round_bytes_t256", "q8_0", 256, &[Level::Avx512Bf16, Level::Avx512, Level::Avx2]),
+    ("round_eights_t8", "q8_0", 8, &[Level::Amx]),
+    ("round_words_t256", "f16", 256, &[Level::Avx512Bf16, Level::Avx512]),
+    ("round_halves_t256", "bf16", 256, &[Level::Amx, Level::Avx512Bf16]),
+];
+
+/// Vectors that meet a single row. They do not lie side by side, so the task rounds them.
+fn round(format: &str, tokens: i64) -> String {
+    format!(
+        r#"kernel "round" matrix-vector
+  read @0 x : f32[t:{tokens}, side:2, d:1024]
+  read @1 w : {format}[e:1, d:1024]
+  write @2 y : f32[t:{tokens}, e:1]
+part
+  var t0 in 0..{tokens}
+  var e1 in 0..1
+  var d2 in 0..1024
+  grid
+  for t0, e1
+    @2[t0, e1] = sum d2 of mul(@0[t0, 0, d2], {})
+"#,
+        element(format, "@1[e1, d2]")
+    )
 }
 
-#[expect(clippy::print_stdout, reason = "a table for people")]
-fn measure((name, kernel): (&str, &Kernel), (level, numbers): (Level, Numbers), tokens: i64, bandwidth: f64) {
-    let cpu = Cpu::at(level, numbers).expect("a processor that Cranelift knows");
-    let code = cpu.compile(kernel).expect("a kernel that compiles");
-    let n_bytes = |access: Access| -> usize {
-        let params = kernel.params.values().filter(|param| param.access == access);
-        params.map(|param| param.format.bytes_for(param.shape.max_len()).unwrap_or(0)).sum()
-    };
-    let n_copies = if tokens == 1 { FOOTPRINT / n_bytes(Access::Read).max(1) + 1 } else { 1 };
-    let mut copies: Vec<Vec<Vec<u8>>> = Vec::new();
-    for _ in 0..n_copies {
-        let bytes = kernel.params.values().map(|param| {
-            // Small scales and numbers: every second byte is zero or small. Numbers in single precision are about
-            // one: products of smaller ones could be so small that they take longer.
-            let n = param.format.bytes_for(param.shape.max_len()).expect("whole blocks");
-            let is_single = param.format.plain() == Some(DType::F32);
-            let byte = |i| match i % 4 {
-                0 | 2 => 0,
-                3 if is_single => 63,
-                _ => (i % 32) as u8,
-            };
-            (0..n).map(byte).collect()
-        });
-        copies.push(bytes.collect());
-    }
-    let mut scratch = vec![0; code.scratch_bytes()];
-    let symbols: Vec<i64> = code.symbols().iter().map(|symbol| symbol.near).collect();
-    let n_tasks = code.n_tasks(&symbols).expect("symbols in their ranges");
-    let mut best = f64::INFINITY;
-    let n_rounds = if tokens == 1 { 3 * n_copies } else { 3 };
-    for round in 0..n_rounds {
-        let memory = &mut copies[round % n_copies];
-        let mut buffers: Vec<Bytes<'_>> = (kernel.params.values().zip(memory))
-            .map(|(param, bytes)| match param.access {
-                Access::Read => Bytes::Read(bytes),
-                Access::Write => Bytes::Write(bytes),
-            })
-            .collect();
-        let start = Instant::now();
-        code.run(slice::from_ref(&(0..n_tasks)), &mut buffers, &symbols, &mut scratch)
-            .expect("arguments that fit");
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    // What is quantised is a weight, and so is what is named one.
-    let is_weight = |param: &&Param| {
-        param.access == Access::Read && (param.format.plain().is_none() || &*param.name == "w")
-    };
-    let (mut n_weights, mut n_weight_bytes) = (0, 0);
-    for param in kernel.params.values().filter(is_weight) {
-        n_weights += param.shape.max_len();
-        n_weight_bytes += param.format.bytes_for(param.shape.max_len()).unwrap_or(0);
-    }
-    let (rate, gmac) = (n_weight_bytes as f64 / best, n_weights as f64 * tokens as f64 / best / 1e9);
-    println!(
-        "{level:8} {numbers:9?} {:9.1} us  {:6.1} GB/s of weights ({:3.0} %)  {gmac:7.1} GMAC/s  {name}",
-        1e6 * best,
-        rate / 1e9,
-        100.0 * rate / bandwidth
-    );
+/// Keys of 128 elements with so many queries, for eight heads.
+fn scores(format: &str, tokens: i64) -> String {
+    format!(
+        r#"symbol P in 0..511 near 511
+kernel "scores" attention
+  read @0 q : f32[kv:8, g:{tokens}, e:128]
+  read @1 w : {format}[kv:8, s:512, e:128]
+  write @2 y : f32[kv:8, g:{tokens}, s:512]
+part
+  var kv0 in 0..8
+  var g1 in 0..{tokens}
+  var s2 in 0..P+1
+  var e3 in 0..128
+  grid kv0
+  for g1, s2
+    @2[kv0, g1, s2] = sum e3 of mul(@0[kv0, g1, e3], {})
+"#,
+        element(format, "@1[kv0, s2, e3]")
+    )
 }
+
+/// Values of 128 elements with so many weights each, for eight heads.
+fn mix(format: &str, tokens: i64) -> String {
+    format!(
+        r#"kernel "mix" attention
+  read @0 p : f32[kv:8, g:{tokens}, s:512]
+  read @1 w : {format}[kv:8, s:512, e:128]
+  write @2 y : f32[kv:8, g:{tokens}, e:128]
+part
+  var kv0 in 0..8
+  var g1 in 0..{tokens}
+  var e2 in 0..128
+  var s3 in 0..512
+  grid kv0
+  for g1, e2
+    @2[kv0, g1, e2] = sum s3 of mul(@0[kv0, g1, s3], {})
+"#,
+        element(format, "@1[kv0, s3, e2]")
+    )
+}
+
+/// Scores of 64 queries with the largest of each.
+const EXPS: &str = r#"kernel "exps" map
+  read @0 a : f32[g:64, s:512]
+  read @1 b : f32[g:64]
+  write @2 y : f32[g:64]
+part
+  tile tile0 : f32[64, 512]
+  var g0 in 0..64
+  var s1 in 0..512
+  grid
+  for g0, s1
+    tile0[g0, s1] = exp(sub(@0[g0, s1], @1[g0]))
+  for g0
+    @2[g0] = tile0[g0, 0]
+"#;
+
+/// Rows of 1024 elements, which a tile holds before.
+const ENCODE: &str = r#"kernel "encode" map
+  read @0 x : f32[s:64, e:1024]
+  write @1 k : q8_0[s:64, e:1024]
+part
+  tile tile0 : f32[1024]
+  var s0 in 0..64
+  var e1 in 0..1024
+  grid s0
+  for e1
+    tile0[e1] = @0[s0, e1]
+  for e1
+    @1[s0, e1] = tile0[e1]
+"#;

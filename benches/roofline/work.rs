@@ -1,0 +1,159 @@
+//! What a kernel has to do: bytes from memory and from the caches, and multiplications.
+//!
+//! In: a kernel, what of it comes from memory, and how code counts. Out: [`Work`], and with the rates of the machine the
+//! least time it takes.
+//! Multiplications are those of sums of products of two things that are read; a square is none, for a norm is found
+//! once for many tasks. A kernel without any has its operations counted instead. What a causal mask hides does not
+//! count.
+
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::graph::op::{Binary, Fold};
+use fusebox_compiler::kernel::index::Index;
+use fusebox_compiler::kernel::measure::measure;
+use fusebox_compiler::kernel::{Access, Expr, ExprId, Kernel, Nest, Part, Place, Skeleton, Stmt, VarId};
+use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_compiler::tensor::sym::{Sym, Symbol};
+
+use crate::roofline::peaks::Peaks;
+
+/// What a launch does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work {
+    /// Bytes that come from memory.
+    pub(crate) memory: f64,
+    /// Bytes that are in the caches.
+    pub(crate) cache: f64,
+    /// Multiplications, by the weight's kind.
+    products: Vec<(Kind, f64)>,
+    /// Operations, where there are no multiplications.
+    operations: f64,
+}
+
+/// What the best instruction for a product depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Single,
+    F16,
+    BF16,
+    Blocks,
+}
+
+impl Work {
+    /// Counts a kernel with every symbol near its usual value; `is_cold` tells of each parameter whether it comes from
+    /// memory.
+    pub(crate) fn of(kernel: &Kernel, is_cold: &[bool], symbols: &[Symbol], numbers: Numbers) -> Self {
+        let counted = measure(kernel);
+        let mut work = Self::default();
+        for ((id, param), is_cold) in kernel.params.iter().zip(is_cold) {
+            let n_bytes = counted.elements[id].near() as f64 * param.format.bytes_per_element();
+            let total = if *is_cold { &mut work.memory } else { &mut work.cache };
+            *total += n_bytes;
+        }
+        let count = Count { kernel, numbers, shown: shown(kernel, symbols) };
+        for part in &kernel.parts {
+            count.body(part, &part.body, part.n_tasks(&Sym::near) as f64, &mut work.products);
+        }
+        if work.products.is_empty() {
+            work.operations = counted.flops;
+        }
+        work
+    }
+
+    /// How many multiplications there are, or operations where there are none of those; and what they are called.
+    pub(crate) fn arithmetic(&self) -> (f64, &'static str) {
+        match &self.products[..] {
+            [] => (self.operations, "Gop/s"),
+            products => (products.iter().map(|(_, n)| n).sum(), "GMAC/s"),
+        }
+    }
+
+    /// The least seconds that the arithmetic takes.
+    pub(crate) fn seconds(&self, peaks: &Peaks) -> f64 {
+        let rate = |kind| match kind {
+            Kind::Single => peaks.single,
+            Kind::F16 => peaks.f16,
+            Kind::BF16 => peaks.bf16,
+            Kind::Blocks => peaks.blocks,
+        };
+        let products: f64 = self.products.iter().map(|(kind, n)| n / rate(*kind)).sum();
+        products + self.operations / peaks.single
+    }
+}
+
+/// The share of positions that a causal mask leaves: each token sees those up to its own.
+fn shown(kernel: &Kernel, symbols: &[Symbol]) -> f64 {
+    let written = kernel.params.values().filter(|param| param.access == Access::Write);
+    let tokens = written.flat_map(|param| param.shape.iter()).find(|(axis, _)| axis.as_str() == "t");
+    let start = symbols.iter().find(|symbol| symbol.name.as_str() == "P");
+    match (kernel.skeleton, tokens, start) {
+        (Skeleton::Attention, Some((_, tokens)), Some(start)) => {
+            let (n, before) = (tokens.near() as f64, start.near as f64);
+            (before + (n + 1.0) / 2.0) / (before + n)
+        }
+        _ => 1.0,
+    }
+}
+
+struct Count<'a> {
+    kernel: &'a Kernel,
+    numbers: Numbers,
+    shown: f64,
+}
+
+impl Count<'_> {
+    fn body(&self, part: &Part, body: &[Stmt], times: f64, products: &mut Vec<(Kind, f64)>) {
+        let n_values = |var: &VarId| part.n_values(*var, &Sym::near) as f64;
+        for stmt in body {
+            match stmt {
+                Stmt::Loop { var, body } => self.body(part, body, times * n_values(var), products),
+                Stmt::Nest(nest) => {
+                    if let Some(kind) = self.kind(nest) {
+                        let folds = nest.fold.iter().flat_map(|folding| &folding.loops);
+                        let n: f64 = nest.loops.iter().chain(folds).map(n_values).product();
+                        products.push((kind, times * self.shown * n));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The kind of a product, if a nest is one.
+    fn kind(&self, nest: &Nest) -> Option<Kind> {
+        let folding = nest.fold.as_ref().filter(|folding| folding.fold == Fold::Sum)?;
+        let Expr::Binary(Binary::Mul, a, b) = &nest.exprs[nest.value] else { return None };
+        let factors = [factor(nest, *a)?, factor(nest, *b)?];
+        if factors[0] == factors[1] {
+            return None;
+        }
+        let weight = factors.into_iter().find(|(place, _)| self.format(*place) != Format::F32);
+        let Some((place, at)) = weight.filter(|_| self.numbers == Numbers::Quantised) else {
+            return Some(Kind::Single);
+        };
+        // A mixture of rows is in single precision, and scores of plain keys are.
+        let is_dot = at.last().is_some_and(|index| index.uses_var(|var| folding.loops.contains(&var)));
+        let is_score = self.kernel.skeleton == Skeleton::Attention;
+        Some(match self.format(place).plain() {
+            None if is_dot => Kind::Blocks,
+            Some(DType::F16) if is_dot && !is_score => Kind::F16,
+            Some(DType::BF16) if is_dot && !is_score => Kind::BF16,
+            _ => Kind::Single,
+        })
+    }
+
+    fn format(&self, place: Place) -> Format {
+        match place {
+            Place::Param(param) => self.kernel.params[param].format,
+            Place::Tile(_) => Format::F32,
+        }
+    }
+}
+
+/// The element that a factor is, if it is one, perhaps widened.
+fn factor(nest: &Nest, id: ExprId) -> Option<(Place, &[Index])> {
+    let load = match &nest.exprs[id] {
+        Expr::Cast(DType::F32, inner) => &nest.exprs[*inner],
+        other => other,
+    };
+    if let Expr::Load { from, at } = load { Some((*from, at)) } else { None }
+}

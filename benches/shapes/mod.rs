@@ -1,0 +1,254 @@
+//! The shapes that every bench knows by the same names.
+//!
+//! In: a name of [`NAMES`]. Out: a graph. `decode` has one token, or as many as `x8` tells, `prefill` as many as `s512`
+//! tells; what lies behind them in a cache is told in thousands. `0.6b` and `8b` have the sizes of Qwen3.
+//! Together the shapes have kernels of every skeleton. No kernel is named here: that is up to the compiler.
+
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::graph::parse::parse;
+use fusebox_compiler::tensor::sym::Sym;
+use fusebox_models::blocks;
+
+/// Every name.
+pub(crate) const NAMES: [&str; 18] = [
+    "decode_qkv_0.6b",
+    "decode_mlp_0.6b",
+    "decode_mlp_0.6b_x8",
+    "decode_likeliest_0.6b",
+    "decode_attention_0.6b_16k",
+    "decode_attention_0.6b_16k_q8",
+    "decode_block_0.6b",
+    "moe_64x8",
+    "mla_decode_16k",
+    "prefill_norm_8b_s512",
+    "prefill_gate_8b_s512",
+    "prefill_rotate_0.6b_s512",
+    "prefill_qkv_0.6b_s512",
+    "prefill_mlp_8b_s512",
+    "prefill_attention_0.6b_s512",
+    "prefill_moe_64x8_s512",
+    "prefill_mla_s512",
+    "prefill_block_0.6b_s512",
+];
+
+/// The graph of a name.
+pub(crate) fn named(name: &str) -> Option<Graph> {
+    let text = match name {
+        "decode_qkv_0.6b" => with(QKV, &[("T", "1")]),
+        "decode_mlp_0.6b" => with(MLP, &[("T", "1"), ("D", "1024"), ("F", "3072")]),
+        "decode_mlp_0.6b_x8" => with(MLP, &[("T", "8"), ("D", "1024"), ("F", "3072")]),
+        "decode_likeliest_0.6b" => LIKELIEST.to_owned(),
+        "decode_attention_0.6b_16k" => with(ATTENTION, &[("T", "1"), ("P", "16383"), ("S", "f16")]),
+        "decode_attention_0.6b_16k_q8" => with(ATTENTION, &[("T", "1"), ("P", "16383"), ("S", "q8_0")]),
+        "moe_64x8" => with(EXPERTS, &[("T", "1")]),
+        "mla_decode_16k" => with(LATENT, &[("T", "1"), ("P", "16383")]),
+        "prefill_norm_8b_s512" => with(NORM, &[("T", "512"), ("D", "4096")]),
+        "prefill_gate_8b_s512" => with(GATE, &[("T", "512"), ("F", "12288")]),
+        "prefill_rotate_0.6b_s512" => with(ROTATE, &[("T", "512")]),
+        "prefill_qkv_0.6b_s512" => with(QKV, &[("T", "512")]),
+        "prefill_mlp_8b_s512" => with(MLP, &[("T", "512"), ("D", "4096"), ("F", "12288")]),
+        "prefill_attention_0.6b_s512" => with(ATTENTION, &[("T", "512"), ("P", "1024"), ("S", "f16")]),
+        "prefill_moe_64x8_s512" => with(EXPERTS, &[("T", "512")]),
+        "prefill_mla_s512" => with(LATENT, &[("T", "512"), ("P", "1024")]),
+        "decode_block_0.6b" => return block(1),
+        "prefill_block_0.6b_s512" => return block(512),
+        _ => return None,
+    };
+    parse(&text).ok()
+}
+
+/// A block of Qwen3-0.6B.
+fn block(tokens: i64) -> Option<Graph> {
+    blocks::block(&blocks::named("qwen3-0.6b")?, &Sym::from(tokens)).ok()
+}
+
+/// A text with sizes and formats in the places that are kept for them.
+fn with(text: &str, sizes: &[(&str, &str)]) -> String {
+    let put = |text: String, (place, size): &(&str, &str)| text.replace(&format!("<{place}>"), size);
+    sizes.iter().fold(text.to_owned(), put)
+}
+
+const NORM: &str = "
+%0 = input x : f32[t:<T>, d:<D>]
+%1 = mul %0 %0
+%2 = reduce-sum %1 over d
+%3 = const <D>.0
+%4 = div %2 %3
+%5 = const 1e-6
+%6 = add %4 %5
+%7 = rsqrt %6
+%8 = mul %0 %7
+%9 = weight norm : f32[d:<D>]
+%10 = mul %8 %9
+output y = %10
+";
+
+const GATE: &str = "
+%0 = input gate : f32[t:<T>, f:<F>]
+%1 = input up : f32[t:<T>, f:<F>]
+%2 = neg %0
+%3 = exp %2
+%4 = const 1.0
+%5 = add %3 %4
+%6 = div %0 %5
+%7 = mul %6 %1
+output y = %7
+";
+
+/// The angles are given: a table would be as long as half a head.
+const ROTATE: &str = "
+%0 = input q : f32[t:<T>, h:16, e:128]
+%1 = input angle : f32[t:<T>, pair:64]
+%2 = cos %1
+%3 = sin %1
+%4 = split %0 e into [side:2, pair:64]
+%5 = slice %4 side at 0 len 1
+%6 = slice %4 side at 1 len 1
+%7 = mul %5 %2
+%8 = mul %6 %3
+%9 = sub %7 %8
+%10 = mul %6 %2
+%11 = mul %5 %3
+%12 = add %10 %11
+%13 = concat %9 %12 along side
+%14 = merge %13 [side, pair] into e
+output y = %14
+";
+
+const QKV: &str = "
+%0 = input x : f32[t:<T>, d:1024]
+%1 = mul %0 %0
+%2 = reduce-sum %1 over d
+%3 = const 1024.0
+%4 = div %2 %3
+%5 = const 1e-6
+%6 = add %4 %5
+%7 = rsqrt %6
+%8 = mul %0 %7
+%9 = weight norm : f32[d:1024]
+%10 = mul %8 %9
+%11 = weight q : q8_0[kv:8, g:2, e:128, d:1024]
+%12 = weight k : q8_0[kv:8, e:128, d:1024]
+%13 = weight v : q8_0[kv:8, e:128, d:1024]
+%14 = contract %10 %11 over [d]
+%15 = contract %10 %12 over [d]
+%16 = contract %10 %13 over [d]
+output q = %14
+output k = %15
+output v = %16
+";
+
+const MLP: &str = "
+%0 = input x : f32[t:<T>, d:<D>]
+%1 = mul %0 %0
+%2 = reduce-sum %1 over d
+%3 = const <D>.0
+%4 = div %2 %3
+%5 = const 1e-6
+%6 = add %4 %5
+%7 = rsqrt %6
+%8 = mul %0 %7
+%9 = weight norm : f32[d:<D>]
+%10 = mul %8 %9
+%11 = weight gate : q8_0[f:<F>, d:<D>]
+%12 = weight up : q8_0[f:<F>, d:<D>]
+%13 = weight down : q8_0[d:<D>, f:<F>]
+%14 = contract %10 %11 over [d]
+%15 = neg %14
+%16 = exp %15
+%17 = const 1.0
+%18 = add %16 %17
+%19 = div %14 %18
+%20 = contract %10 %12 over [d]
+%21 = mul %19 %20
+%22 = contract %21 %13 over [f]
+%23 = add %0 %22
+output y = %23
+";
+
+const LIKELIEST: &str = "
+%0 = input x : f32[d:1024]
+%1 = weight output : q8_0[v:151936, d:1024]
+%2 = contract %0 %1 over [d]
+%3 = top-k %2 v into k:40
+%4 = gather %2 %3 along v
+output ids = %3
+output logits = %4
+";
+
+const ATTENTION: &str = "
+symbol P in 0..<P> near <P>
+%0 = input q : f32[t:<T>, kv:8, g:2, e:128]
+%1 = state keys : <S>[kv:8, s:<P>+<T>, e:128]
+%2 = state values : <S>[kv:8, s:<P>+<T>, e:128]
+%3 = slice %1 s at 0 len P+<T>
+%4 = slice %2 s at 0 len P+<T>
+%5 = contract %0 %3 over [e]
+%6 = const 0.088388346
+%7 = mul %5 %6
+%8 = iota s:P+<T>
+%9 = iota t:<T>
+%10 = symbolic P
+%11 = add %9 %10
+%12 = le %8 %11
+%13 = const -inf
+%14 = select %12 %7 %13
+%15 = reduce-max %14 over s
+%16 = sub %14 %15
+%17 = exp %16
+%18 = reduce-sum %17 over s
+%19 = div %17 %18
+%20 = contract %19 %4 over [s]
+output y = %20
+";
+
+/// Queries meet the latents themselves: 512 elements and a rotated part of 64.
+const LATENT: &str = "
+symbol P in 0..<P> near <P>
+%0 = input q : f32[t:<T>, h:16, c:576]
+%1 = state latent : f16[s:<P>+<T>, c:576]
+%2 = slice %1 s at 0 len P+<T>
+%3 = contract %0 %2 over [c]
+%4 = const 0.07216878
+%5 = mul %3 %4
+%6 = iota s:P+<T>
+%7 = iota t:<T>
+%8 = symbolic P
+%9 = add %7 %8
+%10 = le %6 %9
+%11 = const -inf
+%12 = select %10 %5 %11
+%13 = reduce-max %12 over s
+%14 = sub %12 %13
+%15 = exp %14
+%16 = reduce-sum %15 over s
+%17 = div %15 %16
+%18 = slice %2 c at 0 len 512
+%19 = contract %17 %18 over [s]
+output y = %19
+";
+
+/// Eight of 64 experts for every token.
+const EXPERTS: &str = "
+%0 = input x : f32[t:<T>, d:2048]
+%1 = input scores : f32[t:<T>, x:64]
+%2 = top-k %1 x into k:8
+%3 = gather %1 %2 along x
+%4 = weight gate : q8_0[x:64, f:1024, d:2048]
+%5 = weight up : q8_0[x:64, f:1024, d:2048]
+%6 = weight down : q8_0[x:64, d:2048, f:1024]
+%7 = gather %4 %2 along x
+%8 = gather %5 %2 along x
+%9 = gather %6 %2 along x
+%10 = contract %0 %7 over [d]
+%11 = neg %10
+%12 = exp %11
+%13 = const 1.0
+%14 = add %12 %13
+%15 = div %10 %14
+%16 = contract %0 %8 over [d]
+%17 = mul %15 %16
+%18 = contract %17 %9 over [f]
+%19 = contract %3 %18 over [k]
+output y = %19
+";
