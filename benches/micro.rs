@@ -99,16 +99,17 @@ part
 
 /// Names, formats of weights that ask for the rounding, numbers of vectors, and the levels that round so.
 const ROUNDINGS: [(&str, &str, i64, &[Level]); 4] = [
-    ("round_bytes_t256", "q8_0", 256, &[Level::Avx512Bf16, Level::Avx512, Level::Avx2]),
+    ("round_bytes_t64", "q8_0", 64, &[Level::Avx512Bf16, Level::Avx512, Level::Avx2]),
     ("round_eights_t8", "q8_0", 8, &[Level::Amx]),
-    ("round_words_t256", "f16", 256, &[Level::Avx512Bf16, Level::Avx512]),
-    ("round_halves_t256", "bf16", 256, &[Level::Amx, Level::Avx512Bf16]),
+    ("round_words_t64", "f16", 64, &[Level::Avx512Bf16, Level::Avx512]),
+    ("round_halves_t64", "bf16", 64, &[Level::Amx, Level::Avx512Bf16]),
 ];
 
-/// Vectors that meet a single row. They do not lie side by side, so the task rounds them.
+/// Vectors for products of which no round is done. They do not lie side by side, so the task rounds them.
 fn round(format: &str, tokens: i64) -> String {
     format!(
-        r#"kernel "round" matrix-vector
+        r#"symbol N in 0..1 near 0
+kernel "round" matrix-matrix
   read @0 x : f32[t:{tokens}, side:2, d:1024]
   read @1 w : {format}[e:1, d:1024]
   write @2 y : f32[t:{tokens}, e:1]
@@ -116,9 +117,12 @@ part
   var t0 in 0..{tokens}
   var e1 in 0..1
   var d2 in 0..1024
+  var n3 in 0..N
   grid
-  for t0, e1
-    @2[t0, e1] = sum d2 of mul(@0[t0, 0, d2], {})
+  loop n3
+    for t0, e1
+      @2[t0, e1] = sum d2 of mul(@0[t0, 0, d2], {})
+  end
 "#,
         element(format, "@1[e1, d2]")
     )

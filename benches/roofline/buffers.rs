@@ -14,6 +14,9 @@ use half::{bf16, f16};
 /// Bytes of all copies of what comes from memory.
 pub(super) const FOOTPRINT: usize = 192 << 20;
 
+/// Bytes of what does not stay in the caches, whatever it is.
+const LARGE: usize = 8 << 20;
+
 /// Bytes of what is small, and how many of it there are.
 const SMALL: usize = 64 << 10;
 const N_SMALL: usize = 8;
@@ -66,6 +69,12 @@ impl Copies {
         let start = run % self.n * self.n_bytes.next_multiple_of(ALIGNMENT);
         &mut self.memory.bytes_mut()[start..][..self.n_bytes]
     }
+}
+
+/// Whether each parameter comes from memory: what is told to, and what no cache holds.
+pub(super) fn from_memory(kernel: &Kernel, is_cold: &[bool]) -> Vec<bool> {
+    let params = kernel.params.values().zip(is_cold);
+    params.map(|(param, is_cold)| *is_cold || bytes(param) > LARGE).collect()
 }
 
 fn bytes(param: &Param) -> usize {

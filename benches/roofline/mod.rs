@@ -3,8 +3,9 @@
 //! In: kernels, with what of them comes from memory. Out: a row for each level: the best time of many, bytes a second
 //! with their share of what one thread reads, multiplications a second with their share of what the level reaches, and
 //! the resource that binds, with the share of that bound.
-//! Weights and states come from memory: those of a run are not those of the run before. All else is in the caches, as
-//! what another kernel has just written. The rates are measured first, by `memory.rs` and `peaks.rs`; `work.rs` counts
+//! Weights, states and what is larger than caches come from memory: those of a run are not those of the run before. All
+//! else is in the caches, as what another kernel has just written. The rates are measured by `peaks.rs`, and by `memory.rs`
+//! just before and after, for others use memory as well; `work.rs` counts
 //! what a kernel does.
 
 use std::env;
@@ -21,8 +22,8 @@ mod memory;
 mod peaks;
 mod work;
 
-use buffers::{Copies, FOOTPRINT};
-use memory::bandwidth;
+use buffers::{Copies, FOOTPRINT, from_memory};
+use memory::Memory;
 use peaks::{Peaks, peaks};
 use work::Work;
 
@@ -30,14 +31,17 @@ use work::Work;
 const CACHED: usize = 256 << 10;
 
 /// A kernel is run so often, and at least so long.
-const N_ROUNDS: usize = 3;
-const MOMENT: Duration = Duration::from_millis(50);
+const N_ROUNDS: usize = 5;
+const MOMENT: Duration = Duration::from_millis(60);
+
+/// What takes less, in seconds, is the call rather than the kernel.
+const LEAST: f64 = 1e-6;
 
 /// What one thread of this machine reaches, and which rows are wanted.
 pub(crate) struct Machine {
     only: String,
-    /// Bytes a second.
-    memory: f64,
+    memory: Memory,
+    /// Bytes a second from the cache.
     cache: f64,
     levels: Vec<(Level, Option<Peaks>)>,
 }
@@ -65,8 +69,9 @@ impl Machine {
         levels.retain(|level| level.is_supported());
         levels.dedup();
         let levels: Vec<_> = levels.into_iter().map(|level| (level, peaks(level))).collect();
-        let (memory, cache) = (bandwidth(FOOTPRINT), bandwidth(CACHED));
-        println!("one thread reads {:.1} GB/s from memory, {:.0} from its cache", memory / 1e9, cache / 1e9);
+        let (memory, cache) = (Memory::of(FOOTPRINT), Memory::of(CACHED).bandwidth());
+        let [now, cached] = [memory.bandwidth(), cache].map(|rate| rate / 1e9);
+        println!("one thread reads {now:.1} GB/s from memory, {cached:.0} from its cache");
         for (level, peaks) in &levels {
             if let Some(Peaks { single, f16, bf16, blocks }) = peaks {
                 let [single, f16, bf16, blocks] = [single, f16, bf16, blocks].map(|peak| peak / 1e9);
@@ -88,39 +93,52 @@ impl Machine {
         if !self.wants(&subject.name) {
             return;
         }
-        let mut memory = Copies::of_all(subject.kernel, &subject.is_cold);
+        let is_cold = from_memory(subject.kernel, &subject.is_cold);
+        let mut memory = Copies::of_all(subject.kernel, &is_cold);
         let levels = || self.levels.iter().filter(|(level, _)| subject.levels.contains(level));
         let single = levels().next().filter(|_| subject.has_single).map(|level| (level, Numbers::Single));
         let others = levels().map(|level| (level, Numbers::Quantised));
         for ((level, peaks), numbers) in single.into_iter().chain(others) {
             let cpu = Cpu::at(*level, numbers).expect("a processor that Cranelift knows");
             let code = cpu.compile(subject.kernel).expect("a kernel that compiles");
-            let work = Work::of(subject.kernel, &subject.is_cold, code.symbols(), numbers);
+            let work = Work::of(&code, &is_cold, (*level, numbers));
+            let before = self.memory.bandwidth();
             let seconds = best(&code, &mut memory);
-            self.print(subject, &format!("{level:11} {numbers:9?}"), &work, peaks.as_ref(), seconds);
+            let rates =
+                Rates { memory: before.max(self.memory.bandwidth()), cache: self.cache, peaks: *peaks };
+            if seconds < LEAST {
+                return;
+            }
+            print(&format!("{:11} {numbers:9?}", level.name()), &subject.name, &work, &rates, seconds);
         }
     }
+}
 
-    #[expect(clippy::print_stdout, reason = "a table for people")]
-    fn print(&self, subject: &Subject<'_>, form: &str, work: &Work, peaks: Option<&Peaks>, seconds: f64) {
-        let [memory, cache] = [work.memory / self.memory, work.cache / self.cache];
-        let arithmetic = peaks.map_or(0.0, |peaks| work.seconds(peaks));
-        let (n_bytes, reading) = if memory > cache { (work.memory, memory) } else { (work.cache, cache) };
-        let (n, unit) = work.arithmetic();
-        let bounds = [(memory, "memory"), (cache, "cache"), (arithmetic, "arithmetic")];
-        let (least, what) = bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("three of them");
-        let share = |least: f64| 100.0 * least / seconds;
-        println!(
-            "{form} {:9.1} us {:6.1} GB/s {:3.0} % {:6.1} {unit:6} {:3.0} %  {what:10} {:3.0} %  {}",
-            1e6 * seconds,
-            n_bytes / seconds / 1e9,
-            share(reading),
-            n / seconds / 1e9,
-            share(arithmetic),
-            share(least),
-            subject.name,
-        );
-    }
+/// What a row is compared with.
+struct Rates {
+    memory: f64,
+    cache: f64,
+    peaks: Option<Peaks>,
+}
+
+#[expect(clippy::print_stdout, reason = "a table for people")]
+fn print(form: &str, name: &str, work: &Work, rates: &Rates, seconds: f64) {
+    let [memory, cache] = [work.memory / rates.memory, work.cache / rates.cache];
+    let arithmetic = rates.peaks.map_or(0.0, |peaks| work.seconds(&peaks));
+    let (n_bytes, reading) = if memory > cache { (work.memory, memory) } else { (work.cache, cache) };
+    let (n, unit) = work.arithmetic();
+    let bounds = [(memory, "memory"), (cache, "cache"), (arithmetic, "arithmetic")];
+    let (least, what) = bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("three of them");
+    let share = |least: f64| 100.0 * least / seconds;
+    println!(
+        "{form} {:9.1} us {:6.1} GB/s {:3.0} % {:6.1} {unit:6} {:3.0} %  {what:10} {:3.0} %  {name}",
+        1e6 * seconds,
+        n_bytes / seconds / 1e9,
+        share(reading),
+        n / seconds / 1e9,
+        share(arithmetic),
+        share(least),
+    );
 }
 
 /// The best time of many, in seconds.

@@ -8,19 +8,19 @@ use fusebox_compiler::codegen::cpu::level::Level;
 
 /// Multiplications a second with the best instruction that a level has for weights of each kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peaks {
+pub(super) struct Peaks {
     /// In single precision.
-    pub(crate) single: f64,
+    pub(super) single: f64,
     /// In half precision.
-    pub(crate) f16: f64,
+    pub(super) f16: f64,
     /// Of bfloat16 numbers.
-    pub(crate) bf16: f64,
+    pub(super) bf16: f64,
     /// In blocks of whole numbers.
-    pub(crate) blocks: f64,
+    pub(super) blocks: f64,
 }
 
 /// What a level reaches, if this processor has it. AMX, Arm and the portable level have no loop here.
-pub(crate) fn peaks(level: Level) -> Option<Peaks> {
+pub(super) fn peaks(level: Level) -> Option<Peaks> {
     #[cfg(target_arch = "x86_64")]
     return if level.is_supported() { x86::peaks(level) } else { None };
     #[cfg(not(target_arch = "x86_64"))]

@@ -6,7 +6,8 @@
 //! once for many tasks. A kernel without any has its operations counted instead. What a causal mask hides does not
 //! count.
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::codegen::cpu::jit::Code;
+use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::graph::op::{Binary, Fold};
 use fusebox_compiler::kernel::index::Index;
 use fusebox_compiler::kernel::measure::measure;
@@ -19,11 +20,11 @@ use crate::roofline::peaks::Peaks;
 
 /// What a launch does.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Work {
+pub(super) struct Work {
     /// Bytes that come from memory.
-    pub(crate) memory: f64,
+    pub(super) memory: f64,
     /// Bytes that are in the caches.
-    pub(crate) cache: f64,
+    pub(super) cache: f64,
     /// Multiplications, by the weight's kind.
     products: Vec<(Kind, f64)>,
     /// Operations, where there are no multiplications.
@@ -42,7 +43,8 @@ enum Kind {
 impl Work {
     /// Counts a kernel with every symbol near its usual value; `is_cold` tells of each parameter whether it comes from
     /// memory.
-    pub(crate) fn of(kernel: &Kernel, is_cold: &[bool], symbols: &[Symbol], numbers: Numbers) -> Self {
+    pub(super) fn of(code: &Code, is_cold: &[bool], how: (Level, Numbers)) -> Self {
+        let kernel = code.kernel();
         let counted = measure(kernel);
         let mut work = Self::default();
         for ((id, param), is_cold) in kernel.params.iter().zip(is_cold) {
@@ -50,7 +52,7 @@ impl Work {
             let total = if *is_cold { &mut work.memory } else { &mut work.cache };
             *total += n_bytes;
         }
-        let count = Count { kernel, numbers, shown: shown(kernel, symbols) };
+        let count = Count { kernel, how, shown: shown(kernel, code.symbols()) };
         for part in &kernel.parts {
             count.body(part, &part.body, part.n_tasks(&Sym::near) as f64, &mut work.products);
         }
@@ -61,7 +63,7 @@ impl Work {
     }
 
     /// How many multiplications there are, or operations where there are none of those; and what they are called.
-    pub(crate) fn arithmetic(&self) -> (f64, &'static str) {
+    pub(super) fn arithmetic(&self) -> (f64, &'static str) {
         match &self.products[..] {
             [] => (self.operations, "Gop/s"),
             products => (products.iter().map(|(_, n)| n).sum(), "GMAC/s"),
@@ -69,7 +71,7 @@ impl Work {
     }
 
     /// The least seconds that the arithmetic takes.
-    pub(crate) fn seconds(&self, peaks: &Peaks) -> f64 {
+    pub(super) fn seconds(&self, peaks: &Peaks) -> f64 {
         let rate = |kind| match kind {
             Kind::Single => peaks.single,
             Kind::F16 => peaks.f16,
@@ -89,7 +91,7 @@ fn shown(kernel: &Kernel, symbols: &[Symbol]) -> f64 {
     match (kernel.skeleton, tokens, start) {
         (Skeleton::Attention, Some((_, tokens)), Some(start)) => {
             let (n, before) = (tokens.near() as f64, start.near as f64);
-            (before + (n + 1.0) / 2.0) / (before + n)
+            1.0 - (n - 1.0) / 2.0 / (before + n)
         }
         _ => 1.0,
     }
@@ -97,7 +99,7 @@ fn shown(kernel: &Kernel, symbols: &[Symbol]) -> f64 {
 
 struct Count<'a> {
     kernel: &'a Kernel,
-    numbers: Numbers,
+    how: (Level, Numbers),
     shown: f64,
 }
 
@@ -111,7 +113,9 @@ impl Count<'_> {
                     if let Some(kind) = self.kind(nest) {
                         let folds = nest.fold.iter().flat_map(|folding| &folding.loops);
                         let n: f64 = nest.loops.iter().chain(folds).map(n_values).product();
-                        products.push((kind, times * self.shown * n));
+                        if times * n > 0.0 {
+                            products.push((kind, times * self.shown * n));
+                        }
                     }
                 }
             }
@@ -127,16 +131,17 @@ impl Count<'_> {
             return None;
         }
         let weight = factors.into_iter().find(|(place, _)| self.format(*place) != Format::F32);
-        let Some((place, at)) = weight.filter(|_| self.numbers == Numbers::Quantised) else {
+        let (level, numbers) = self.how;
+        let Some((place, at)) = weight.filter(|_| numbers == Numbers::Quantised) else {
             return Some(Kind::Single);
         };
-        // A mixture of rows is in single precision, and scores of plain keys are.
+        // A mixture of rows is in single precision, and so are scores, for words are not near enough.
         let is_dot = at.last().is_some_and(|index| index.uses_var(|var| folding.loops.contains(&var)));
         let is_score = self.kernel.skeleton == Skeleton::Attention;
         Some(match self.format(place).plain() {
             None if is_dot => Kind::Blocks,
             Some(DType::F16) if is_dot && !is_score => Kind::F16,
-            Some(DType::BF16) if is_dot && !is_score => Kind::BF16,
+            Some(DType::BF16) if is_dot && (!is_score || level == Level::Avx512Bf16) => Kind::BF16,
             _ => Kind::Single,
         })
     }

@@ -8,6 +8,7 @@ use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
+use fusebox_models::layers::embed::{Entry, Scored};
 
 /// Every name.
 pub(crate) const NAMES: [&str; 18] = [
@@ -37,7 +38,6 @@ pub(crate) fn named(name: &str) -> Option<Graph> {
         "decode_qkv_0.6b" => with(QKV, &[("T", "1")]),
         "decode_mlp_0.6b" => with(MLP, &[("T", "1"), ("D", "1024"), ("F", "3072")]),
         "decode_mlp_0.6b_x8" => with(MLP, &[("T", "8"), ("D", "1024"), ("F", "3072")]),
-        "decode_likeliest_0.6b" => LIKELIEST.to_owned(),
         "decode_attention_0.6b_16k" => with(ATTENTION, &[("T", "1"), ("P", "16383"), ("S", "f16")]),
         "decode_attention_0.6b_16k_q8" => with(ATTENTION, &[("T", "1"), ("P", "16383"), ("S", "q8_0")]),
         "moe_64x8" => with(EXPERTS, &[("T", "1")]),
@@ -50,6 +50,7 @@ pub(crate) fn named(name: &str) -> Option<Graph> {
         "prefill_attention_0.6b_s512" => with(ATTENTION, &[("T", "512"), ("P", "1024"), ("S", "f16")]),
         "prefill_moe_64x8_s512" => with(EXPERTS, &[("T", "512")]),
         "prefill_mla_s512" => with(LATENT, &[("T", "512"), ("P", "1024")]),
+        "decode_likeliest_0.6b" => return likeliest(),
         "decode_block_0.6b" => return block(1),
         "prefill_block_0.6b_s512" => return block(512),
         _ => return None,
@@ -60,6 +61,12 @@ pub(crate) fn named(name: &str) -> Option<Graph> {
 /// A block of Qwen3-0.6B.
 fn block(tokens: i64) -> Option<Graph> {
     blocks::block(&blocks::named("qwen3-0.6b")?, &Sym::from(tokens)).ok()
+}
+
+/// The scores of all tokens, and the 40 likeliest.
+fn likeliest() -> Option<Graph> {
+    let config = blocks::named("qwen3-0.6b")?;
+    blocks::part(&config, &Sym::from(1i64), 0, Entry::Vectors, Scored::Best(40)).ok()
 }
 
 /// A text with sizes and formats in the places that are kept for them.
@@ -164,16 +171,6 @@ const MLP: &str = "
 %22 = contract %21 %13 over [f]
 %23 = add %0 %22
 output y = %23
-";
-
-const LIKELIEST: &str = "
-%0 = input x : f32[d:1024]
-%1 = weight output : q8_0[v:151936, d:1024]
-%2 = contract %0 %1 over [d]
-%3 = top-k %2 v into k:40
-%4 = gather %2 %3 along v
-output ids = %3
-output logits = %4
 ";
 
 const ATTENTION: &str = "
