@@ -2,8 +2,11 @@
 //!
 //! In: how many bytes are read again and again. Out: the rate of the best piece of many, for kernels take the best time
 //! of many as well.
-//! One word of each line is looked at, for a line comes as a whole; pages are large, as those of weights are.
+//! One word of each line is looked at, for a line comes as a whole; pages are large, as those of weights are. Lines are
+//! asked for 8 KiB ahead, as kernels do: without that a thread gets a sixth less.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,9 @@ use fusebox_runtime::buffer::Buffer;
 
 /// Words of a line.
 const LINE: usize = 8;
+
+/// Words that a line is asked for ahead.
+const AHEAD: usize = 1024;
 
 /// Words that are read between two looks at the clock.
 const PIECE: usize = (2 << 20) / size_of::<u64>();
@@ -36,10 +42,25 @@ impl Memory {
         let (begin, mut best) = (Instant::now(), 0.0f64);
         for piece in words.chunks(PIECE).cycle().take_while(|_| begin.elapsed() < MOMENT) {
             let start = Instant::now();
-            let lines = piece.iter().step_by(LINE);
-            black_box(lines.fold(0, |sum, word| sum ^ u64::from_ne_bytes(*word)));
+            let mut sum = 0;
+            for word in piece.iter().step_by(LINE) {
+                ask_ahead(word);
+                sum ^= u64::from_ne_bytes(*word);
+            }
+            black_box(sum);
             best = best.max(size_of_val(piece) as f64 / start.elapsed().as_secs_f64());
         }
         best
     }
+}
+
+fn ask_ahead(word: &[u8; 8]) {
+    let ahead = (&raw const *word).wrapping_add(AHEAD);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: all of these processors have the instruction, and it reads nothing.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ahead;
 }

@@ -56,7 +56,8 @@ impl Work {
         for part in &kernel.parts {
             count.body(part, &part.body, part.n_tasks(&Sym::near) as f64, &mut work.products);
         }
-        if work.products.is_empty() {
+        // A search for the largest is done once for many tasks.
+        if work.products.is_empty() && kernel.skeleton != Skeleton::TopK {
             work.operations = counted.flops;
         }
         work
