@@ -2,9 +2,9 @@
 //!
 //! Run with `cargo bench --bench micro`; a word behind `--` chooses the rows whose names have it.
 //! Products of each format with one vector and with several, `product_q8_0_t1` and so on; `picked` has a matrix of 64
-//! for each vector, and `scores` and `mix` are what attention does with keys and values of 512 positions. `round` rounds
-//! vectors for products: to bytes, to tiles of eight, to words, to half precision, at the levels that do. `exps` takes
-//! exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
+//! for each vector, and `scores` and `mix` are what attention does with keys and values of 512 positions. `round`
+//! rounds vectors for products: to bytes, to tiles of eight, to words, to bfloat16 numbers, at the levels that do so.
+//! `exps` takes exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
 
 use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::kernel::parse::parse;

@@ -3,7 +3,7 @@
 //! In: how many bytes are read again and again. Out: the rate of the best piece of many, for kernels take the best time
 //! of many as well.
 //! One word of each line is looked at, for a line comes as a whole; pages are large, as those of weights are. Lines are
-//! asked for 8 KiB ahead, as kernels do: without that a thread gets a sixth less.
+//! asked for 8 KiB ahead, as kernels do: without that a thread gets less.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

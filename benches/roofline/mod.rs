@@ -3,10 +3,9 @@
 //! In: kernels, with what of them comes from memory. Out: a row for each level: the best time of many, bytes a second
 //! with their share of what one thread reads, multiplications a second with their share of what the level reaches, and
 //! the resource that binds, with the share of that bound.
-//! Weights, states and what is larger than caches come from memory: those of a run are not those of the run before. All
-//! else is in the caches, as what another kernel has just written. The rates are measured by `peaks.rs`, and by `memory.rs`
-//! just before and after, for others use memory as well; `work.rs` counts
-//! what a kernel does.
+//! Weights, states and what is larger than caches come from memory: those of a run are not those of the run before.
+//! All else is in the caches, as what another kernel has just written. `peaks.rs` measures what a level reaches, and
+//! `memory.rs` memory, just before and after each row, for others use it as well; `work.rs` counts what a kernel does.
 
 use std::env;
 use std::slice;
@@ -124,19 +123,20 @@ struct Rates {
 #[expect(clippy::print_stdout, reason = "a table for people")]
 fn print(form: &str, name: &str, work: &Work, rates: &Rates, seconds: f64) {
     let [memory, cache] = [work.memory / rates.memory, work.cache / rates.cache];
-    let arithmetic = rates.peaks.map_or(0.0, |peaks| work.seconds(&peaks));
+    let multiplying = rates.peaks.map(|peaks| work.seconds(&peaks));
+    let arithmetic = multiplying.unwrap_or(0.0);
     let (n_bytes, reading) = if memory > cache { (work.memory, memory) } else { (work.cache, cache) };
     let (n, unit) = work.arithmetic();
     let bounds = [(memory, "memory"), (cache, "cache"), (arithmetic, "arithmetic")];
     let (least, what) = bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("three of them");
-    let share = |least: f64| 100.0 * least / seconds;
+    let share = |least: f64| format!("{:3.0} %", 100.0 * least / seconds);
     println!(
-        "{form} {:9.1} us {:6.1} GB/s {:3.0} % {:6.1} {unit:6} {:3.0} %  {what:10} {:3.0} %  {name}",
+        "{form} {:9.1} us {:6.1} GB/s {} {:6.1} {unit:6} {}  {what:10} {}  {name}",
         1e6 * seconds,
         n_bytes / seconds / 1e9,
         share(reading),
         n / seconds / 1e9,
-        share(arithmetic),
+        multiplying.map_or("    -".to_owned(), share),
         share(least),
     );
 }

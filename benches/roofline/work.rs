@@ -1,7 +1,7 @@
 //! What a kernel has to do: bytes from memory and from the caches, and multiplications.
 //!
-//! In: a kernel, what of it comes from memory, and how code counts. Out: [`Work`], and with the rates of the machine the
-//! least time it takes.
+//! In: a kernel, what of it comes from memory, and how code counts. Out: [`Work`], and from it the least time that the
+//! arithmetic takes.
 //! Multiplications are those of sums of products of two things that are read; a square is none, for a norm is found
 //! once for many tasks. A kernel without any has its operations counted instead. What a causal mask hides does not
 //! count.

@@ -11,7 +11,7 @@ use fusebox_models::blocks;
 use fusebox_models::layers::embed::{Entry, Scored};
 
 /// Every name.
-pub(crate) const NAMES: [&str; 18] = [
+pub(crate) const NAMES: [&str; 19] = [
     "decode_qkv_0.6b",
     "decode_mlp_0.6b",
     "decode_mlp_0.6b_x8",
@@ -27,6 +27,7 @@ pub(crate) const NAMES: [&str; 18] = [
     "prefill_qkv_0.6b_s512",
     "prefill_mlp_8b_s512",
     "prefill_attention_0.6b_s512",
+    "prefill_router_64_s512",
     "prefill_moe_64x8_s512",
     "prefill_mla_s512",
     "prefill_block_0.6b_s512",
@@ -48,6 +49,7 @@ pub(crate) fn named(name: &str) -> Option<Graph> {
         "prefill_qkv_0.6b_s512" => with(QKV, &[("T", "512")]),
         "prefill_mlp_8b_s512" => with(MLP, &[("T", "512"), ("D", "4096"), ("F", "12288")]),
         "prefill_attention_0.6b_s512" => with(ATTENTION, &[("T", "512"), ("P", "1024"), ("S", "f16")]),
+        "prefill_router_64_s512" => with(ROUTER, &[("T", "512")]),
         "prefill_moe_64x8_s512" => with(EXPERTS, &[("T", "512")]),
         "prefill_mla_s512" => with(LATENT, &[("T", "512"), ("P", "1024")]),
         "decode_likeliest_0.6b" => return likeliest(),
@@ -223,6 +225,14 @@ symbol P in 0..<P> near <P>
 %18 = slice %2 c at 0 len 512
 %19 = contract %17 %18 over [s]
 output y = %19
+";
+
+/// A score of every expert, in single precision as files have it.
+const ROUTER: &str = "
+%0 = input x : f32[t:<T>, d:2048]
+%1 = weight router : f32[x:64, d:2048]
+%2 = contract %0 %1 over [d]
+output scores = %2
 ";
 
 /// Eight of 64 experts for every token.
