@@ -1,7 +1,7 @@
 //! How many bytes a second one thread reads.
 //!
-//! In: how many bytes are read again and again. Out: the rate of the best piece of many, for kernels take the best time
-//! of many as well.
+//! In: how many bytes are read again and again. Out: the rate of the best piece of many, found as the best time of a
+//! kernel is.
 //! One word of each line is looked at, for a line comes as a whole; pages are large, as those of weights are. Lines are
 //! asked for 8 KiB ahead, as kernels do: without that a thread gets less.
 
@@ -11,6 +11,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use fusebox_runtime::buffer::Buffer;
+
+use crate::roofline::best;
 
 /// Words of a line.
 const LINE: usize = 8;
@@ -39,8 +41,11 @@ impl Memory {
     /// Bytes a second that it gives now.
     pub(super) fn bandwidth(&self) -> f64 {
         let (words, _) = self.0.bytes().as_chunks::<8>();
-        let (begin, mut best) = (Instant::now(), 0.0f64);
-        for piece in words.chunks(PIECE).cycle().take_while(|_| begin.elapsed() < MOMENT) {
+        let (begin, mut times) = (Instant::now(), Vec::new());
+        for piece in words.chunks_exact(PIECE.min(words.len())).cycle() {
+            if begin.elapsed() >= MOMENT {
+                break;
+            }
             let start = Instant::now();
             let mut sum = 0;
             for word in piece.iter().step_by(LINE) {
@@ -48,9 +53,9 @@ impl Memory {
                 sum ^= u64::from_ne_bytes(*word);
             }
             black_box(sum);
-            best = best.max(size_of_val(piece) as f64 / start.elapsed().as_secs_f64());
+            times.push(start.elapsed().as_secs_f64());
         }
-        best
+        size_of::<u64>() as f64 * PIECE.min(words.len()) as f64 / best(times)
     }
 }
 
