@@ -7,27 +7,29 @@ use half::f16;
 
 use crate::codegen::cpu::micro::view::EncodeView;
 
+/// Added to a whole number, its last bits are those of the number: 1.5 * 2^23.
+const LAST_BIT_IS_ONE: f32 = 12_582_912.0;
+
 #[inline(always)]
 pub(super) fn blocks(job: &mut EncodeView<'_>) {
     for (x, block) in job.x.as_chunks::<32>().0.iter().zip(job.blocks.iter_mut()) {
-        let mut greatest = 0.0f32;
+        // Sizes are in the order of their bits, which several lanes compare at a time; what is no number has none.
+        let mut greatest = 0;
         for x in x {
-            // A number that is none is never greater.
-            greatest = if x.abs() > greatest { x.abs() } else { greatest };
+            let size = x.abs().to_bits();
+            greatest = greatest.max(if size > f32::INFINITY.to_bits() { 0 } else { size });
         }
-        let d = greatest / 127.0;
+        let d = f32::from_bits(greatest) / 127.0;
         let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
         let mut q = [0; 32];
         for i in 0..32 {
-            let quotient = x[i] * inverse;
-            let whole = quotient as i32;
-            let rest = quotient - whole as f32;
-            q[i] = (whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)) as i8;
+            // As a number of 8 bits is made of one in single precision, but in all lanes at once.
+            let whole = (x[i] * inverse).round();
+            let whole = if whole.is_nan() { 0.0 } else { whole.clamp(-128.0, 127.0) };
+            q[i] = (whole + LAST_BIT_IS_ONE).to_bits() as u8;
         }
         let (scale, numbers) = block.split_at_mut(2);
         scale.copy_from_slice(&f16::from_f32(d).to_le_bytes());
-        for (number, q) in numbers.iter_mut().zip(q) {
-            *number = q.cast_unsigned();
-        }
+        numbers.copy_from_slice(&q);
     }
 }

@@ -134,7 +134,9 @@ macro_rules! single_forms {
             for i in 0..N {
                 wide[i] = f32::from(numbers[i].cast_signed());
             }
-            let scale = splat(widened(u16::from_le_bytes([block[0], block[1]])));
+            // Widened in all lanes at once, as elements are: alone it takes longer than all that it multiplies.
+            let scales = [[block[0], block[1]]; N];
+            let scale = wide_f16(scales.as_flattened().first_chunk().expect("as many"));
             fma(load(bytes_of(&wide).first_chunk().expect("as many")), scale, zero())
         }
 

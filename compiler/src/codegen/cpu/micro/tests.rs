@@ -299,7 +299,9 @@ fn blocks_are_those_of_the_format() {
         // Halves of steps, which go away from zero; and blocks so small that their scale is none.
         *x = if i < 64 { (i as f32 - 31.5) * 2.0 + 64.0 } else { 1e-30 * i as f32 };
     }
-    (x[170], x[210]) = (65504.0 * 127.0, f32::NAN);
+    (x[170], x[210], x[240]) = (65504.0 * 127.0, f32::NAN, f32::NEG_INFINITY);
+    // So small that nothing divides by their scale.
+    x[320..352].iter_mut().for_each(|x| *x *= 1e-38);
     let mut expected = vec![0; 34 * 50];
     Format::Q8_0.encode(&x, &mut expected).unwrap();
     for level in levels() {
