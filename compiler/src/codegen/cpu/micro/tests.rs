@@ -245,7 +245,8 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
         for format in [Format::F32, Format::F16, Format::BF16, Format::Q8_0] {
             let odd = [(1, 1, 1), (7, 17, 77), (5, 3, 40), (3, 2, 16), (150, 40, 70)];
             let whole = [(64, 2, 128), (64, 5, 128), (64, 32, 128), (3, 2, 32), (33, 9, 320), (70, 1, 544)];
-            for (n_rows, n_cols, n) in odd.into_iter().chain(whole) {
+            let many = [(64, 64, 128), (150, 71, 320)];
+            for (n_rows, n_cols, n) in odd.into_iter().chain(whole).chain(many) {
                 if n % format.block_len() != 0 {
                     continue;
                 }

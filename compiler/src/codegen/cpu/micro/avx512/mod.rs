@@ -85,7 +85,7 @@ unsafe extern "C" fn by_panels(address: *const Product) {
 unsafe extern "C" fn mix_by_panels(address: *const Mix) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::mix(address) }) else { return };
-    let are_many = job.n_cols >= singles::MANY && job.n.is_multiple_of(2 * N);
+    let are_many = job.n_cols >= singles::MANY_MIXED && job.n.is_multiple_of(2 * N);
     let pays = are_many && job.p_row == size_of::<f32>();
     match job.v.storage {
         Storage::F32 if pays => singles::mixture::<{ Storage::F32 as usize }>(&job),

@@ -17,6 +17,9 @@ use crate::codegen::cpu::micro::view::{MixView, Out, ProductView, Vectors};
 /// Vectors from which on panels pay.
 pub(super) const MANY: usize = 8;
 
+/// Columns of a mixture from which on they pay: few meet its rows as they lie, with nothing to add up across lanes.
+pub(super) const MANY_MIXED: usize = 64;
+
 /// Lines of a panel: it stays in the first level of the cache.
 const LINES: usize = 128;
 
