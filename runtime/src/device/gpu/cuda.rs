@@ -6,7 +6,8 @@
 //! from replay to replay is copied to where its kernels read it. Grids are as large as any replay may need, because a
 //! workgroup without tasks does nothing.
 //! Where capture fails, launches are made one by one, and a note of that is kept.
-//! Nothing of this was ever run on a GPU by its tests; `docs/gpu.md` says what to do where one is.
+//! Tests run all of this on a processor that plays a GPU (`tests/gpu/played.sh`), and never did on one; `docs/gpu.md`
+//! says what to do where one is.
 
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
