@@ -3,7 +3,9 @@
 //! In: an interpreted kernel with its buffers before and after. Out: nothing, or the first element that differs.
 //! The first adapter for Vulkan runs the kernel; one that is a program on this processor will do. So does the first GPU
 //! of NVIDIA. Sums are taken in another order, so numbers may be off as far as single precision lets them. Of what is
-//! not found, the tests say so; where nothing is, they pass.
+//! not found, the tests say so; where nothing is, they pass. `gpu/matrix.rs` has what matrix units take over.
+
+mod matrix;
 
 use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock};
@@ -52,7 +54,7 @@ fn vulkan() -> Option<&'static Mutex<GraphicsDevice>> {
 }
 
 /// The first GPU of NVIDIA; a precise one does without matrix units, which round more.
-pub(super) fn cuda(is_precise: bool) -> Option<CudaDevice> {
+fn cuda(is_precise: bool) -> Option<CudaDevice> {
     let device = Cuda::open(is_precise).map(|cuda| CudaDevice::new(cuda, None, silent()));
     device.inspect(told).map_err(skipped).ok()
 }
@@ -96,7 +98,7 @@ fn exactly<M: Machine>(run: &Interpreted<'_>, device: &mut Gpu<M>, dialect: Dial
 }
 
 /// Compiles a kernel, runs it, and has what is then in its memory compared.
-pub(super) fn in_dialect<M: Machine>(
+fn in_dialect<M: Machine>(
     run: &Interpreted<'_>,
     device: &mut Gpu<M>,
     dialect: Dialect,

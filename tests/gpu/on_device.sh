@@ -40,10 +40,10 @@ command -v nvidia-smi >/dev/null && run nvidia-smi
 [ -n "${FUSEBOX:-}" ] || run cargo build --quiet --release --locked
 run "$fusebox" doctor
 if [ -n "${FUSEBOX_TESTS:-}" ]; then
-  tests "$FUSEBOX_TESTS" gpu differential::matrix
+  tests "$FUSEBOX_TESTS" gpu
 elif [ -z "${FUSEBOX:-}" ]; then
   run cargo test --quiet --release --locked --test all --no-run
-  tests cargo test --quiet --release --locked --test all -- gpu differential::matrix
+  tests cargo test --quiet --release --locked --test all gpu
 fi
 run "$fusebox" run --device "$device" -m "$story" -p "Once upon a time" -n 64
 run "$fusebox" run --device "$device" -m "$story" -p "Once upon a time" -n 16 --print-kernels

@@ -51,8 +51,8 @@ void called(void (*kernel)(Given...), void** params, std::index_sequence<AT...>)
 template <class... Given>
 constexpr unsigned n_given(void (*)(Given...)) { return sizeof...(Given); }
 
-#define PLAY(kernel)                                                                                     \
-    extern "C" {                                                                                         \
-    extern const unsigned n_params = n_given(kernel);                                                    \
+#define PLAY(kernel)                                                                                   \
+    extern "C" {                                                                                       \
+    extern const unsigned n_params = n_given(kernel);                                                  \
     void start(void** params) { called(kernel, params, std::make_index_sequence<n_given(kernel)>()); } \
     }
