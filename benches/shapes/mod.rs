@@ -2,6 +2,7 @@
 //!
 //! In: a name of [`NAMES`]. Out: a graph. `decode` has one token, or as many as `x8` tells, `prefill` as many as `s512`
 //! tells; what lies behind them in a cache is told in thousands. `0.6b` and `8b` have the sizes of Qwen3.
+//! A graph is put together of pieces: nodes have numbers that pieces agree on, and sizes have places.
 //! Together the shapes have kernels of every skeleton. No kernel is named here: that is up to the compiler.
 
 use fusebox_compiler::graph::Graph;
@@ -35,29 +36,34 @@ pub(crate) const NAMES: [&str; 19] = [
 
 /// The graph of a name.
 pub(crate) fn named(name: &str) -> Option<Graph> {
-    let text = match name {
-        "decode_qkv_0.6b" => with(QKV, &[("T", "1")]),
-        "decode_mlp_0.6b" => with(MLP, &[("T", "1"), ("D", "1024"), ("F", "3072")]),
-        "decode_mlp_0.6b_x8" => with(MLP, &[("T", "8"), ("D", "1024"), ("F", "3072")]),
-        "decode_attention_0.6b_16k" => with(ATTENTION, &[("T", "1"), ("P", "16383"), ("S", "f16")]),
-        "decode_attention_0.6b_16k_q8" => with(ATTENTION, &[("T", "1"), ("P", "16383"), ("S", "q8_0")]),
-        "moe_64x8" => with(EXPERTS, &[("T", "1")]),
-        "mla_decode_16k" => with(LATENT, &[("T", "1"), ("P", "16383")]),
-        "prefill_norm_8b_s512" => with(NORM, &[("T", "512"), ("D", "4096")]),
-        "prefill_gate_8b_s512" => with(GATE, &[("T", "512"), ("F", "12288")]),
-        "prefill_rotate_0.6b_s512" => with(ROTATE, &[("T", "512")]),
-        "prefill_qkv_0.6b_s512" => with(QKV, &[("T", "512")]),
-        "prefill_mlp_8b_s512" => with(MLP, &[("T", "512"), ("D", "4096"), ("F", "12288")]),
-        "prefill_attention_0.6b_s512" => with(ATTENTION, &[("T", "512"), ("P", "1024"), ("S", "f16")]),
-        "prefill_router_64_s512" => with(ROUTER, &[("T", "512")]),
-        "prefill_moe_64x8_s512" => with(EXPERTS, &[("T", "512")]),
-        "prefill_mla_s512" => with(LATENT, &[("T", "512"), ("P", "1024")]),
+    let (pieces, sizes): (&[&str], &[(&str, &str)]) = match name {
+        "decode_qkv_0.6b" => (&[NORM, QKV], &[("T", "1"), ("D", "1024")]),
+        "decode_mlp_0.6b" => (MLP, &[("T", "1"), ("D", "1024"), ("F", "3072")]),
+        "decode_mlp_0.6b_x8" => (MLP, &[("T", "8"), ("D", "1024"), ("F", "3072")]),
+        "decode_attention_0.6b_16k" => (&[ATTENTION, SOFTMAX], &[("T", "1"), ("P", "16383"), ("S", "f16")]),
+        "decode_attention_0.6b_16k_q8" => {
+            (&[ATTENTION, SOFTMAX], &[("T", "1"), ("P", "16383"), ("S", "q8_0")])
+        }
+        "moe_64x8" => (&[EXPERTS, SWIGLU, CHOSEN], &[("T", "1")]),
+        "mla_decode_16k" => (&[LATENT, SOFTMAX], &[("T", "1"), ("P", "16383")]),
+        "prefill_norm_8b_s512" => (&[NORM, "output y = %10"], &[("T", "512"), ("D", "4096")]),
+        "prefill_gate_8b_s512" => (&[GATE, SWIGLU, "output y = %37"], &[("T", "512"), ("F", "12288")]),
+        "prefill_rotate_0.6b_s512" => (&[ROTATE], &[("T", "512")]),
+        "prefill_qkv_0.6b_s512" => (&[NORM, QKV], &[("T", "512"), ("D", "1024")]),
+        "prefill_mlp_8b_s512" => (MLP, &[("T", "512"), ("D", "4096"), ("F", "12288")]),
+        "prefill_attention_0.6b_s512" => {
+            (&[ATTENTION, SOFTMAX], &[("T", "512"), ("P", "1024"), ("S", "f16")])
+        }
+        "prefill_router_64_s512" => (&[ROUTER], &[("T", "512")]),
+        "prefill_moe_64x8_s512" => (&[EXPERTS, SWIGLU, CHOSEN], &[("T", "512")]),
+        "prefill_mla_s512" => (&[LATENT, SOFTMAX], &[("T", "512"), ("P", "1024")]),
         "decode_likeliest_0.6b" => return likeliest(),
         "decode_block_0.6b" => return block(1),
         "prefill_block_0.6b_s512" => return block(512),
         _ => return None,
     };
-    parse(&text).ok()
+    let put = |text: String, (place, size): &(&str, &str)| text.replace(&format!("<{place}>"), size);
+    parse(&sizes.iter().fold(pieces.concat(), put)).ok()
 }
 
 /// A block of Qwen3-0.6B.
@@ -71,12 +77,9 @@ fn likeliest() -> Option<Graph> {
     blocks::part(&config, &Sym::from(1i64), 0, Entry::Vectors, Scored::Best(40)).ok()
 }
 
-/// A text with sizes and formats in the places that are kept for them.
-fn with(text: &str, sizes: &[(&str, &str)]) -> String {
-    let put = |text: String, (place, size): &(&str, &str)| text.replace(&format!("<{place}>"), size);
-    sizes.iter().fold(text.to_owned(), put)
-}
+const MLP: &[&str] = &[NORM, GATE_AND_UP, SWIGLU, DOWN];
 
+/// A norm, which is %10.
 const NORM: &str = "
 %0 = input x : f32[t:<T>, d:<D>]
 %1 = mul %0 %0
@@ -89,19 +92,21 @@ const NORM: &str = "
 %8 = mul %0 %7
 %9 = weight norm : f32[d:<D>]
 %10 = mul %8 %9
-output y = %10
 ";
 
 const GATE: &str = "
-%0 = input gate : f32[t:<T>, f:<F>]
-%1 = input up : f32[t:<T>, f:<F>]
-%2 = neg %0
-%3 = exp %2
-%4 = const 1.0
-%5 = add %3 %4
-%6 = div %0 %5
-%7 = mul %6 %1
-output y = %7
+%30 = input gate : f32[t:<T>, f:<F>]
+%31 = input up : f32[t:<T>, f:<F>]
+";
+
+/// What %30 lets through of %31, which is %37.
+const SWIGLU: &str = "
+%32 = neg %30
+%33 = exp %32
+%34 = const 1.0
+%35 = add %33 %34
+%36 = div %30 %35
+%37 = mul %36 %31
 ";
 
 /// The angles are given: a table would be as long as half a head.
@@ -125,17 +130,6 @@ output y = %14
 ";
 
 const QKV: &str = "
-%0 = input x : f32[t:<T>, d:1024]
-%1 = mul %0 %0
-%2 = reduce-sum %1 over d
-%3 = const 1024.0
-%4 = div %2 %3
-%5 = const 1e-6
-%6 = add %4 %5
-%7 = rsqrt %6
-%8 = mul %0 %7
-%9 = weight norm : f32[d:1024]
-%10 = mul %8 %9
 %11 = weight q : q8_0[kv:8, g:2, e:128, d:1024]
 %12 = weight k : q8_0[kv:8, e:128, d:1024]
 %13 = weight v : q8_0[kv:8, e:128, d:1024]
@@ -147,32 +141,18 @@ output k = %15
 output v = %16
 ";
 
-const MLP: &str = "
-%0 = input x : f32[t:<T>, d:<D>]
-%1 = mul %0 %0
-%2 = reduce-sum %1 over d
-%3 = const <D>.0
-%4 = div %2 %3
-%5 = const 1e-6
-%6 = add %4 %5
-%7 = rsqrt %6
-%8 = mul %0 %7
-%9 = weight norm : f32[d:<D>]
-%10 = mul %8 %9
+const GATE_AND_UP: &str = "
 %11 = weight gate : q8_0[f:<F>, d:<D>]
 %12 = weight up : q8_0[f:<F>, d:<D>]
-%13 = weight down : q8_0[d:<D>, f:<F>]
-%14 = contract %10 %11 over [d]
-%15 = neg %14
-%16 = exp %15
-%17 = const 1.0
-%18 = add %16 %17
-%19 = div %14 %18
-%20 = contract %10 %12 over [d]
-%21 = mul %19 %20
-%22 = contract %21 %13 over [f]
-%23 = add %0 %22
-output y = %23
+%30 = contract %10 %11 over [d]
+%31 = contract %10 %12 over [d]
+";
+
+const DOWN: &str = "
+%40 = weight down : q8_0[d:<D>, f:<F>]
+%41 = contract %37 %40 over [f]
+%42 = add %0 %41
+output y = %42
 ";
 
 const ATTENTION: &str = "
@@ -184,6 +164,21 @@ symbol P in 0..<P> near <P>
 %4 = slice %2 s at 0 len P+<T>
 %5 = contract %0 %3 over [e]
 %6 = const 0.088388346
+";
+
+/// Queries meet the latents themselves: 512 elements and a rotated part of 64.
+const LATENT: &str = "
+symbol P in 0..<P> near <P>
+%0 = input q : f32[t:<T>, h:16, c:576]
+%1 = state latent : f16[s:<P>+<T>, c:576]
+%2 = slice %1 s at 0 len P+<T>
+%4 = slice %2 c at 0 len 512
+%5 = contract %0 %2 over [c]
+%6 = const 0.07216878
+";
+
+/// What the scores of %5, times %6, choose of the values of %4: each token sees those up to its own.
+const SOFTMAX: &str = "
 %7 = mul %5 %6
 %8 = iota s:P+<T>
 %9 = iota t:<T>
@@ -199,32 +194,6 @@ symbol P in 0..<P> near <P>
 %19 = div %17 %18
 %20 = contract %19 %4 over [s]
 output y = %20
-";
-
-/// Queries meet the latents themselves: 512 elements and a rotated part of 64.
-const LATENT: &str = "
-symbol P in 0..<P> near <P>
-%0 = input q : f32[t:<T>, h:16, c:576]
-%1 = state latent : f16[s:<P>+<T>, c:576]
-%2 = slice %1 s at 0 len P+<T>
-%3 = contract %0 %2 over [c]
-%4 = const 0.07216878
-%5 = mul %3 %4
-%6 = iota s:P+<T>
-%7 = iota t:<T>
-%8 = symbolic P
-%9 = add %7 %8
-%10 = le %6 %9
-%11 = const -inf
-%12 = select %10 %5 %11
-%13 = reduce-max %12 over s
-%14 = sub %12 %13
-%15 = exp %14
-%16 = reduce-sum %15 over s
-%17 = div %15 %16
-%18 = slice %2 c at 0 len 512
-%19 = contract %17 %18 over [s]
-output y = %19
 ";
 
 /// A score of every expert, in single precision as files have it.
@@ -243,19 +212,16 @@ const EXPERTS: &str = "
 %3 = gather %1 %2 along x
 %4 = weight gate : q8_0[x:64, f:1024, d:2048]
 %5 = weight up : q8_0[x:64, f:1024, d:2048]
-%6 = weight down : q8_0[x:64, d:2048, f:1024]
-%7 = gather %4 %2 along x
-%8 = gather %5 %2 along x
-%9 = gather %6 %2 along x
-%10 = contract %0 %7 over [d]
-%11 = neg %10
-%12 = exp %11
-%13 = const 1.0
-%14 = add %12 %13
-%15 = div %10 %14
-%16 = contract %0 %8 over [d]
-%17 = mul %15 %16
-%18 = contract %17 %9 over [f]
-%19 = contract %3 %18 over [k]
-output y = %19
+%6 = gather %4 %2 along x
+%7 = gather %5 %2 along x
+%30 = contract %0 %6 over [d]
+%31 = contract %0 %7 over [d]
+";
+
+const CHOSEN: &str = "
+%40 = weight down : q8_0[x:64, d:2048, f:1024]
+%41 = gather %40 %2 along x
+%42 = contract %37 %41 over [f]
+%43 = contract %3 %42 over [k]
+output y = %43
 ";
