@@ -5,10 +5,8 @@
 
 use half::f16;
 
+use crate::codegen::cpu::micro::rounding::SHIFT;
 use crate::codegen::cpu::micro::view::EncodeView;
-
-/// Added to a whole number, its last bits are those of the number: 1.5 * 2^23.
-const LAST_BIT_IS_ONE: f32 = 12_582_912.0;
 
 #[inline(always)]
 pub(super) fn blocks(job: &mut EncodeView<'_>) {
@@ -26,7 +24,7 @@ pub(super) fn blocks(job: &mut EncodeView<'_>) {
             // As a number of 8 bits is made of one in single precision, but in all lanes at once.
             let whole = (x[i] * inverse).round();
             let whole = if whole.is_nan() { 0.0 } else { whole.clamp(-128.0, 127.0) };
-            q[i] = (whole + LAST_BIT_IS_ONE).to_bits() as u8;
+            q[i] = (whole + SHIFT).to_bits() as u8;
         }
         let (scale, numbers) = block.split_at_mut(2);
         scale.copy_from_slice(&f16::from_f32(d).to_le_bytes());

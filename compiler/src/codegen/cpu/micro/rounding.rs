@@ -15,7 +15,7 @@
 use crate::codegen::cpu::micro::view::QuantiseView;
 
 /// Added to a number of a small size, it leaves the nearest whole number in the lowest bits.
-const SHIFT: f32 = 12_582_912.0;
+pub(super) const SHIFT: f32 = 12_582_912.0;
 
 /// Bytes of the pieces of a row.
 #[inline(always)]
