@@ -24,6 +24,8 @@ mod forms;
 mod neon;
 mod picked;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod room;
 mod rounding;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,8 @@
 
 use std::arch::x86_64::{__m256i, _mm256_castps_si256, _mm256_set_m128, _mm256_setzero_si256};
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::codegen::cpu::micro::asking::ask_for;
 use crate::codegen::cpu::micro::avx2::fours::{
     factor_and_offset, factors, four, offsets, small, unit_bytes, unit_groups,
@@ -21,24 +23,19 @@ pub(super) const GROUPS: usize = 16;
 pub(super) const PANEL: usize = 8;
 
 /// 32 elements of each row.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(32))]
 pub(super) struct Group {
     pub(super) panels: [Panel; 2],
 }
 
 /// 32 elements of eight rows.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C)]
 pub(super) struct Panel {
     pub(super) numbers: [[u8; 32]; 16],
     pub(super) factors: [u8; 32],
     pub(super) offsets: [u8; 32],
-}
-
-impl Group {
-    pub(super) const EMPTY: Self =
-        Self { panels: [Panel { numbers: [[0; 32]; 16], factors: [0; 32], offsets: [0; 32] }; 2] };
 }
 
 /// Unpacks groups `from..from + n` of rows `r..r + n_rows`. A panel that is not full has its last row several times.

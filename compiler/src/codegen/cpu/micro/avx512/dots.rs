@@ -3,14 +3,13 @@
 //! In: rows of bfloat16 numbers and vectors in tiles. Out: their products, in tiles of up to 32 rows and a few vectors.
 //! Rows lie in panels as `panels.rs` makes them; two elements of a vector, in every lane, meet all rows of a panel.
 
-use std::slice::from_mut;
-
 use crate::codegen::cpu::micro::asking::{ask_near, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::panels::{Panels, plain};
 use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, load_bytes, splat_word, zero};
+use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// Steps of 32 elements that are unpacked at a time.
@@ -22,12 +21,13 @@ const STEPS: usize = 16;
 pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
     let n_steps = job.k.div_ceil(STEP);
     let x = Vectors::<1>::new(job.x.tiles(), job.k);
-    let mut panels = Panels::<STEPS>::EMPTY;
+    let mut room = Room::<Panels<STEPS>, 1>::new();
+    let panels = room.open();
     for r in (0..job.n_rows).step_by(2 * PANEL) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_steps).step_by(STEPS) {
             let n = (n_steps - from).min(STEPS);
-            plain::<S, STEPS>(from_mut(&mut panels), job, (r, n_rows), (from, n), None);
+            plain::<S, STEPS>(panels, job, (r, n_rows), (from, n), None);
             let (at, n_bytes) = (2 * STEP * from, 2 * STEP * n);
             let next = to_next((at, n_bytes), 2 * job.k, 2 * PANEL * job.w.stride());
             let next = job.w.row(r).bytes.as_ptr().wrapping_add(at).wrapping_add(next);
@@ -42,9 +42,9 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
                 let at = c % LINES;
                 let tiles = x.steps(c / LINES, 0, (from, n));
                 c += match (job.n_cols - c).min(LINES - at) {
-                    8.. => tile::<8>(&panels.steps[..n], tiles, job, (r, n_rows), c),
-                    4.. => tile::<4>(&panels.steps[..n], tiles, job, (r, n_rows), c),
-                    _ => tile::<1>(&panels.steps[..n], tiles, job, (r, n_rows), c),
+                    8.. => tile::<8>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
+                    4.. => tile::<4>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
+                    _ => tile::<1>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
                 };
             }
         }

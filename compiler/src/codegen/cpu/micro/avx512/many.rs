@@ -11,29 +11,27 @@ use std::arch::x86_64::{_mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, 
 use crate::codegen::cpu::micro::avx512::pack::{GROUPS, Group, PANEL, add_panels, pack};
 use crate::codegen::cpu::micro::avx512::sixes;
 use crate::codegen::cpu::micro::avx512::vector::{V, fma, load, load_bytes, splat, splat_word, zero};
+use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::rounding::{Column, Groups, Rounded, Tail};
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// All vectors with all rows.
-#[expect(
-    clippy::large_stack_arrays,
-    reason = "it lives on the stack of a thread, where nothing is allocated"
-)]
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
     let n_groups = job.k / 32;
-    let mut slab = [Group::EMPTY; GROUPS];
+    let mut room = Room::<Group, GROUPS>::new();
+    let slab = room.open();
     for r in (0..job.n_rows).step_by(2 * PANEL) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_groups).step_by(GROUPS) {
             let n = (n_groups - from).min(GROUPS);
-            pack::<S>(&mut slab, job, (r, n_rows), (from, n));
+            pack::<S>(slab, job, (r, n_rows), (from, n));
             if n_rows > PANEL {
-                columns::<S, 2>(&slab, job, (r, n_rows), (from, n));
+                columns::<S, 2>(slab, job, (r, n_rows), (from, n));
             } else {
-                columns::<S, 1>(&slab, job, (r, n_rows), (from, n));
+                columns::<S, 1>(slab, job, (r, n_rows), (from, n));
             }
         }
     }

@@ -10,6 +10,8 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, factors, four, heads, k_factors, order, raised, unit_bytes, unit_groups,
@@ -25,24 +27,19 @@ pub(super) const GROUPS: usize = 32;
 pub(super) const PANEL: usize = 16;
 
 /// 32 elements of each row.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 pub(super) struct Group {
     pub(super) panels: [Panel; 2],
 }
 
 /// 32 elements of sixteen rows.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C)]
 pub(super) struct Panel {
     pub(super) numbers: [[u8; 64]; 8],
     /// What multiplies each row, or the first half of each; what multiplies the second half, or what is added.
     pub(super) factors: [[u8; 64]; 2],
-}
-
-impl Group {
-    pub(super) const EMPTY: Self =
-        Self { panels: [Panel { numbers: [[0; 64]; 8], factors: [[0; 64]; 2] }; 2] };
 }
 
 /// Unpacks groups `from..from + n` of rows `r..r + n_rows`. A panel that is not full has its last row several times.

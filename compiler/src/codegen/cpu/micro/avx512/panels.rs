@@ -9,6 +9,8 @@ use std::arch::x86_64::{
     _mm512_srli_epi32, _mm512_ternarylogic_epi32,
 };
 
+use bytemuck::AnyBitPattern;
+
 use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, padded, paired, split};
@@ -21,7 +23,7 @@ use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{MixView, ProductView};
 
 /// `N` steps of 32 elements of 32 rows.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, AnyBitPattern)]
 #[repr(C, align(64))]
 pub(super) struct Panels<const N: usize> {
     pub(super) steps: [[Tile; 2]; N],

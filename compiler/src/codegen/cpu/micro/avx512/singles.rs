@@ -7,10 +7,13 @@
 
 use std::arch::x86_64::{_mm512_castps_si512, _mm512_setzero_si512};
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::codegen::cpu::micro::avx512::vector::{
     N, V, fma, lanes, load, splat, store_bytes, transposed, wide_bf16, wide_f16, zero,
 };
 use crate::codegen::cpu::micro::avx512::wide_bytes;
+use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{MixView, Out, ProductView, Vectors};
 
@@ -30,20 +33,18 @@ const PIECE: usize = 8;
 type Line = [[u8; 64]; 2];
 
 /// Lines that start where lines of the cache do.
-#[repr(align(64))]
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
 struct Panel {
     lines: [Line; LINES],
-}
-
-impl Panel {
-    const EMPTY: Self = Self { lines: [[[0; 64]; 2]; LINES] };
 }
 
 /// All vectors with all rows, whose lengths are multiples of sixteen.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
-    let mut panel = Panel::EMPTY;
+    let mut room = Room::<Panel, 1>::new();
+    let [panel] = room.open();
     for r in (0..job.n_rows).step_by(2 * N) {
         let n_rows = (job.n_rows - r).min(2 * N);
         for from in (0..job.k).step_by(LINES) {
@@ -69,7 +70,8 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn mixture<const S: usize>(job: &MixView<'_>) {
-    let mut panel = Panel::EMPTY;
+    let mut room = Room::<Panel, 1>::new();
+    let [panel] = room.open();
     for s in (0..job.n_rows).step_by(LINES) {
         let n = (job.n_rows - s).min(LINES);
         for e in (0..job.n).step_by(2 * N) {

@@ -11,6 +11,7 @@ use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors, joined, l
 use crate::codegen::cpu::micro::avx512::pack::Group;
 use crate::codegen::cpu::micro::avx512::panels::{Panels, pairs, unpack};
 use crate::codegen::cpu::micro::avx512::vector::store_bytes;
+use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::view::{MixView, Out, ProductView, Square};
 
 /// All vectors, of `P` parts, with all rows; `N` steps of elements and `G` groups are unpacked at a time.
@@ -22,12 +23,13 @@ pub(super) fn product<const S: usize, const P: usize, const N: usize, const G: u
 ) {
     let n_steps = job.k.div_ceil(STEP);
     let vectors = Vectors::<P>::new(job.x.tiles(), job.k);
-    let (mut panels, mut slab) = ([Panels::<N>::EMPTY; P], [Group::EMPTY; G]);
+    let (mut panels, mut slab) = (Room::<Panels<N>, P>::new(), Room::<Group, G>::new());
+    let (panels, slab) = (panels.open(), slab.open());
     for r in (0..job.n_rows).step_by(SQUARE) {
         let n_rows = (job.n_rows - r).min(SQUARE);
         for from in (0..n_steps).step_by(N) {
             let n = (n_steps - from).min(N);
-            unpack::<S, N>(&mut panels, &mut slab, job, (r, n_rows), (from, n));
+            unpack::<S, N>(panels, slab, job, (r, n_rows), (from, n));
             for c in (0..job.n_cols).step_by(SQUARE) {
                 let n_cols = (job.n_cols - c).min(SQUARE);
                 let upper = c / LINES;

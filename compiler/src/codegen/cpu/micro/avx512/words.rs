@@ -14,6 +14,8 @@ use std::arch::x86_64::{
     _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
 };
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::halves::{STEP, loaded, padded};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
@@ -21,6 +23,7 @@ use crate::codegen::cpu::micro::avx512::vector::{
     V, fma, lanes, load, load_bytes, splat, splat_word, store_bytes, store_half, transposed, wide_bf16,
     wide_f16, zero,
 };
+use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{ProductView, QuantiseView};
 use crate::codegen::cpu::micro::words_bytes;
@@ -35,16 +38,12 @@ const LEAST: f32 = 1e-30;
 const STEPS: usize = 16;
 
 /// 32 elements of sixteen rows.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 struct Panel {
     /// Two elements of each row.
     pairs: [[u8; 64]; STEP / 2],
     factors: [u8; 64],
-}
-
-impl Panel {
-    const EMPTY: Self = Self { pairs: [[0; 64]; STEP / 2], factors: [0; 64] };
 }
 
 /// A rounded vector.
@@ -107,15 +106,12 @@ fn rounded(x: V, by: V) -> __m512i {
 }
 
 /// All vectors with all rows.
-#[expect(
-    clippy::large_stack_arrays,
-    reason = "it lives on the stack of a thread, where nothing is allocated"
-)]
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
     let n_steps = job.k.div_ceil(STEP);
-    let mut slab = [[Panel::EMPTY; 2]; STEPS];
+    let mut room = Room::<[Panel; 2], STEPS>::new();
+    let slab = room.open();
     for r in (0..job.n_rows).step_by(2 * PANEL) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_steps).step_by(STEPS) {
