@@ -1,7 +1,7 @@
 //! Memory on the stack of a thread that a function fills itself.
 //!
-//! In: a type of which any bytes are a value. Out: so many such values, of which nothing is known. To clear the memory of a
-//! panel first would take as long as to multiply a vector with it.
+//! In: a type of which any bytes are a value. Out: so many such values, of which nothing is known. To clear the memory
+//! of a panel first would take as long as to multiply a vector with it.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
