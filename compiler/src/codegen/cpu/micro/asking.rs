@@ -14,7 +14,7 @@ const AHEAD: usize = 8192;
 const PAGE: usize = 4096;
 const FIRST: usize = 8;
 
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Asks for what comes later than a piece, in a stream of which every piece asks.
 #[inline]
@@ -83,4 +83,11 @@ pub(super) fn to_next((from, n): (usize, usize), row_bytes: usize, next: usize) 
 #[target_feature(enable = "sse")]
 pub(super) fn ask_for(piece: &[u8], n_bytes: usize) {
     _mm_prefetch::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(n_bytes).cast());
+}
+
+/// Asks for a line that is needed later than what the nearest cache holds.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_later(place: *const u8) {
+    _mm_prefetch::<_MM_HINT_T1>(place.cast());
 }

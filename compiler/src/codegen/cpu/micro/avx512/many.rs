@@ -8,7 +8,7 @@
 
 use std::arch::x86_64::{_mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, _mm512_setzero_si512};
 
-use crate::codegen::cpu::micro::avx512::pack::{GROUPS, Group, PANEL, add_panels, pack};
+use crate::codegen::cpu::micro::avx512::pack::{GROUPS, Group, Next, PANEL, add_panels, pack};
 use crate::codegen::cpu::micro::avx512::sixes;
 use crate::codegen::cpu::micro::avx512::vector::{V, fma, load, load_bytes, splat, splat_word, zero};
 use crate::codegen::cpu::micro::room::Room;
@@ -27,7 +27,7 @@ pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_groups).step_by(GROUPS) {
             let n = (n_groups - from).min(GROUPS);
-            pack::<S>(slab, job, (r, n_rows), (from, n));
+            pack::<S>(slab, job, (r, n_rows), (from, n), 1);
             if n_rows > PANEL {
                 columns::<S, 2>(slab, job, (r, n_rows), (from, n));
             } else {
@@ -71,7 +71,8 @@ fn tile<const S: usize, const P: usize, const C: usize>(
     for i in 1..C {
         x[i] = Rounded::new(job.x.get(c + i), job.k).groups(from, n);
     }
-    let sums = products::<S, P, C>(slab, x, n);
+    let next = Next::new::<S>(job, r, (from, n), (c, C));
+    let sums = products::<S, P, C>(slab, x, n, &next);
     add_panels(&job.out, &sums, (r, n_rows), c);
     C
 }
@@ -83,10 +84,12 @@ fn products<const S: usize, const P: usize, const C: usize>(
     slab: &[Group; GROUPS],
     x: [Groups<'_>; C],
     n: usize,
+    next: &Next,
 ) -> [[V; C]; P] {
     let storage = const { Storage::ALL[S] };
     let mut sums = [[zero(); C]; P];
     for (g, group) in slab[..n].iter().enumerate() {
+        next.ask::<S>(g);
         let mut columns = [x[0].at(g); C];
         for c in 1..C {
             columns[c] = x[c].at(g);

@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::codegen::cpu::micro::asking::{ask_for, to_next};
+use crate::codegen::cpu::micro::asking::{LINE, ask_for, ask_later, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, factors, four, heads, k_factors, order, raised, unit_bytes, unit_groups,
 };
@@ -43,6 +43,7 @@ pub(super) struct Panel {
 }
 
 /// Unpacks groups `from..from + n` of rows `r..r + n_rows`. A panel that is not full has its last row several times.
+/// What follows the first `n_asked` panels is asked for with them: memory takes as long.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn pack<const S: usize>(
@@ -50,11 +51,11 @@ pub(super) fn pack<const S: usize>(
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
+    n_asked: usize,
 ) {
     let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
     let is_large = unit == 8;
-    let piece = (from / unit * n_bytes, n / unit * n_bytes);
-    let ahead = to_next(piece, job.k / 32 / unit * n_bytes, 2 * PANEL * job.w.stride());
+    let ahead = ahead::<S>(job, (from, n));
     for p in 0..n_rows.div_ceil(PANEL) {
         let mut rows = [job.w.row(r + p * PANEL); PANEL];
         for (i, row) in rows.iter_mut().enumerate() {
@@ -64,9 +65,8 @@ pub(super) fn pack<const S: usize>(
             let mut units = [&rows[0].bytes[..0]; PANEL];
             for (unit_of, row) in units.iter_mut().zip(&rows) {
                 *unit_of = &row.bytes[(from / unit + at) * n_bytes..][..n_bytes];
-                // What is unpacked next: memory takes as long as unpacking this.
-                for line in 0..n_bytes.div_ceil(64) {
-                    ask_for(unit_of, 64 * line + ahead);
+                for line in 0..if p < n_asked { n_bytes.div_ceil(LINE) } else { 0 } {
+                    ask_for(unit_of, LINE * line + ahead);
                 }
             }
             let (fours, _) = slab[unit * at..][..unit].as_chunks_mut::<4>();
@@ -82,6 +82,51 @@ pub(super) fn pack<const S: usize>(
         }
         for g in n / unit * unit..n {
             one_group::<S>(&mut slab[g].panels[p], &rows, from + g);
+        }
+    }
+}
+
+/// Bytes from groups `from..from + n` of a row to those that are unpacked next.
+#[inline(always)]
+fn ahead<const S: usize>(job: &ProductView<'_>, (from, n): (usize, usize)) -> usize {
+    let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
+    let piece = (from / unit * n_bytes, n / unit * n_bytes);
+    to_next(piece, job.k / 32 / unit * n_bytes, 2 * PANEL * job.w.stride())
+}
+
+/// Rows of the second panel that is unpacked next, asked for while vectors are multiplied.
+pub(super) struct Next {
+    first: *const u8,
+    n_rows: usize,
+    stride: usize,
+}
+
+impl Next {
+    /// What vectors `c..c + n_cols` ask for behind groups `from..from + n` of rows from `r` on, each its share.
+    #[inline(always)]
+    pub(super) fn new<const S: usize>(
+        job: &ProductView<'_>,
+        r: usize,
+        (from, n): (usize, usize),
+        (c, n_cols): (usize, usize),
+    ) -> Self {
+        let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
+        let [start, end] = [c, c + n_cols].map(|c| PANEL * c / job.n_cols);
+        let stride = job.w.stride();
+        let offset = from / unit * n_bytes + ahead::<S>(job, (from, n)) + (PANEL + start) * stride;
+        Self { first: job.w.row(r).bytes.as_ptr().wrapping_add(offset), n_rows: end - start, stride }
+    }
+
+    /// Asks for a line of each row while group `g` is multiplied; the lines of a block go with its first groups.
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+    pub(super) fn ask<const S: usize>(&self, g: usize) {
+        let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
+        let line = LINE * (g % unit);
+        if line < n_bytes {
+            for row in 0..self.n_rows {
+                ask_later(self.first.wrapping_add(row * self.stride + g / unit * n_bytes + line));
+            }
         }
     }
 }
