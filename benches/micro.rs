@@ -22,7 +22,7 @@ const STATES: [&str; 4] = ["f16", "bf16", "f32", "q8_0"];
 fn main() {
     let machine = &Machine::measured();
     for format in FORMATS {
-        for tokens in [1, 4, 16, 64, 256] {
+        for tokens in [1, 4, 8, 16, 64, 256] {
             row(machine, &format!("product_{format}_t{tokens}"), &product(format, tokens), &Level::ALL);
         }
     }
