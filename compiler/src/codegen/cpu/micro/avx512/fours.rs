@@ -141,7 +141,29 @@ fn words<const S: usize>(blocks: &[u8], places: &[u8; 64]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn nibbles<const S: usize, const AT: usize>(blocks: &[u8]) -> [__m512i; 2] {
-    let both = words::<S>(blocks, const { &word_places(Storage::ALL[S], AT, 8) });
+    low_and_high(words::<S>(blocks, const { &word_places(Storage::ALL[S], AT, 8) }))
+}
+
+/// Whether 128 elements are the nibbles of [`both`].
+pub(super) const fn are_nibbles(storage: Storage) -> bool {
+    matches!(storage, Storage::Q4_0 | Storage::Q4_1 | Storage::Q4K)
+}
+
+/// 128 elements, two a byte.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn both<const S: usize>(unit: &[u8], half: usize) -> __m512i {
+    match const { Storage::ALL[S] } {
+        Storage::Q4_0 => words::<S>(unit, const { &word_places(Storage::ALL[S], 2, 8) }),
+        Storage::Q4_1 => words::<S>(unit, const { &word_places(Storage::ALL[S], 4, 8) }),
+        _ => load_bytes(&unit[16..].as_chunks().0[half]),
+    }
+}
+
+/// The low nibbles of bytes, and the high ones.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn low_and_high(both: __m512i) -> [__m512i; 2] {
     let mask = _mm512_set1_epi8(15);
     [_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask)]
 }

@@ -19,7 +19,7 @@ use crate::codegen::cpu::micro::view::ProductView;
 /// All vectors with all rows.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
+pub(super) fn all<const S: usize, const B: usize>(job: &ProductView<'_>) {
     let n_groups = job.k / 32;
     let mut room = Room::<Group, GROUPS>::new();
     let slab = room.open();
@@ -27,11 +27,11 @@ pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
         let n_rows = (job.n_rows - r).min(2 * PANEL);
         for from in (0..n_groups).step_by(GROUPS) {
             let n = (n_groups - from).min(GROUPS);
-            pack::<S>(slab, job, (r, n_rows), (from, n), 1);
+            pack::<S, B>(slab, job, (r, n_rows), (from, n), 1);
             if n_rows > PANEL {
-                columns::<S, 2>(slab, job, (r, n_rows), (from, n));
+                columns::<S, B, 2>(slab, job, (r, n_rows), (from, n));
             } else {
-                columns::<S, 1>(slab, job, (r, n_rows), (from, n));
+                columns::<S, B, 1>(slab, job, (r, n_rows), (from, n));
             }
         }
     }
@@ -40,19 +40,21 @@ pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
 /// All vectors with the panels of a slab.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn columns<const S: usize, const P: usize>(
+fn columns<const S: usize, const B: usize, const P: usize>(
     slab: &[Group; GROUPS],
     job: &ProductView<'_>,
     rows: (usize, usize),
     groups: (usize, usize),
 ) {
+    // Of two factors for each 32 elements, registers hold those of four vectors.
+    let most = const { if matches!(Storage::ALL[S], Storage::Q6K) { 4 } else { 6 } };
     let mut c = 0;
     while c < job.n_cols {
-        c += match job.n_cols - c {
-            6.. => tile::<S, P, 6>(slab, job, rows, groups, c),
-            4.. => tile::<S, P, 4>(slab, job, rows, groups, c),
-            2.. => tile::<S, P, 2>(slab, job, rows, groups, c),
-            _ => tile::<S, P, 1>(slab, job, rows, groups, c),
+        c += match most.min(job.n_cols - c) {
+            6.. => tile::<S, B, P, 6>(slab, job, rows, groups, c),
+            4.. => tile::<S, B, P, 4>(slab, job, rows, groups, c),
+            2.. => tile::<S, B, P, 2>(slab, job, rows, groups, c),
+            _ => tile::<S, B, P, 1>(slab, job, rows, groups, c),
         };
     }
 }
@@ -60,7 +62,7 @@ fn columns<const S: usize, const P: usize>(
 /// Adds the products of `P` panels with `C` vectors, from `c` on; gives `C`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn tile<const S: usize, const P: usize, const C: usize>(
+fn tile<const S: usize, const B: usize, const P: usize, const C: usize>(
     slab: &[Group; GROUPS],
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
@@ -71,8 +73,8 @@ fn tile<const S: usize, const P: usize, const C: usize>(
     for i in 1..C {
         x[i] = Rounded::new(job.x.get(c + i), job.k).groups(from, n);
     }
-    let next = Next::new::<S>(job, r, (from, n), (c, C));
-    let sums = products::<S, P, C>(slab, x, n, &next);
+    let next = Next::new::<S, B>(job, r, (from, n), (c, C));
+    let sums = products::<S, B, P, C>(slab, x, n, &next);
     add_panels(&job.out, &sums, (r, n_rows), c);
     C
 }
@@ -80,7 +82,7 @@ fn tile<const S: usize, const P: usize, const C: usize>(
 /// Sums of products of `P` panels with `C` vectors.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn products<const S: usize, const P: usize, const C: usize>(
+fn products<const S: usize, const B: usize, const P: usize, const C: usize>(
     slab: &[Group; GROUPS],
     x: [Groups<'_>; C],
     n: usize,
@@ -89,15 +91,15 @@ fn products<const S: usize, const P: usize, const C: usize>(
     let storage = const { Storage::ALL[S] };
     let mut sums = [[zero(); C]; P];
     for (g, group) in slab[..n].iter().enumerate() {
-        next.ask::<S>(g);
+        next.ask::<S, B>(g);
         let mut columns = [x[0].at(g); C];
         for c in 1..C {
             columns[c] = x[c].at(g);
         }
         let six = sums.as_flattened_mut().as_mut_array().zip(columns.as_array());
-        match (storage, six) {
-            (Storage::Q6K, _) | (_, None) => add_products::<S, P, C>(&mut sums, group, &columns),
-            (_, Some((sums, x))) => sixes::add_products::<S>(sums, group, x),
+        match six {
+            None => add_products::<S, P, C>(&mut sums, group, &columns),
+            Some((sums, x)) => sixes::add_products::<S>(sums, group, x),
         }
         if storage.has_offsets() {
             for c in 0..C {

@@ -131,7 +131,7 @@ fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
     match job.n_cols {
         1 => one::one::<S, B>(job),
         n_cols if few::are_few(const { Storage::ALL[S] }, n_cols) => few::few::<S, B>(job),
-        _ => many::all::<S>(job),
+        _ => many::all::<S, B>(job),
     }
 }
 
@@ -240,21 +240,25 @@ unsafe extern "C" fn by_tiles(job: *const Product) {
     let unit = &unsafe { Unit::new() };
     match job.w.storage {
         Storage::F32 => unreachable!("`n_parts_of_tiles` has no such format"),
-        Storage::F16 if job.k <= SHORT => tiles::product::<{ Storage::F16 as usize }, 2, 4, 0>(unit, &job),
-        Storage::F16 => tiles::product::<{ Storage::F16 as usize }, 2, 32, 0>(unit, &job),
-        Storage::BF16 => tiles::product::<{ Storage::BF16 as usize }, 1, 32, 0>(unit, &job),
+        Storage::F16 if job.k <= SHORT => {
+            tiles::product::<{ Storage::F16 as usize }, 256, 2, 4, 0>(unit, &job);
+        }
+        Storage::F16 => tiles::product::<{ Storage::F16 as usize }, 256, 2, 32, 0>(unit, &job),
+        Storage::BF16 => tiles::product::<{ Storage::BF16 as usize }, 256, 1, 32, 0>(unit, &job),
         // Each format has code of its own.
-        Storage::Q8_0 if job.k <= SHORT => tiles::product::<{ Storage::Q8_0 as usize }, 1, 4, 4>(unit, &job),
-        Storage::Q8_0 => tiles::product::<{ Storage::Q8_0 as usize }, 1, 32, 8>(unit, &job),
-        Storage::Q4_0 => tiles::product::<{ Storage::Q4_0 as usize }, 1, 32, 8>(unit, &job),
-        Storage::Int8 => tiles::product::<{ Storage::Int8 as usize }, 1, 32, 8>(unit, &job),
-        Storage::Q4_1 => tiles::product::<{ Storage::Q4_1 as usize }, 1, 32, 8>(unit, &job),
-        Storage::Q5_0 => tiles::product::<{ Storage::Q5_0 as usize }, 1, 32, 8>(unit, &job),
-        Storage::Q5_1 => tiles::product::<{ Storage::Q5_1 as usize }, 1, 32, 8>(unit, &job),
-        Storage::Q4K => tiles::product::<{ Storage::Q4K as usize }, 1, 32, 8>(unit, &job),
-        Storage::Q5K => tiles::product::<{ Storage::Q5K as usize }, 1, 32, 8>(unit, &job),
-        Storage::Q6K => tiles::product::<{ Storage::Q6K as usize }, 1, 32, 8>(unit, &job),
-        Storage::Q4Pairs => tiles::product::<{ Storage::Q4Pairs as usize }, 1, 32, 8>(unit, &job),
+        Storage::Q8_0 if job.k <= SHORT => {
+            tiles::product::<{ Storage::Q8_0 as usize }, 136, 1, 4, 4>(unit, &job);
+        }
+        Storage::Q8_0 => tiles::product::<{ Storage::Q8_0 as usize }, 136, 1, 32, 8>(unit, &job),
+        Storage::Q4_0 => tiles::product::<{ Storage::Q4_0 as usize }, 72, 1, 32, 8>(unit, &job),
+        Storage::Int8 => tiles::product::<{ Storage::Int8 as usize }, 128, 1, 32, 8>(unit, &job),
+        Storage::Q4_1 => tiles::product::<{ Storage::Q4_1 as usize }, 80, 1, 32, 8>(unit, &job),
+        Storage::Q5_0 => tiles::product::<{ Storage::Q5_0 as usize }, 88, 1, 32, 8>(unit, &job),
+        Storage::Q5_1 => tiles::product::<{ Storage::Q5_1 as usize }, 96, 1, 32, 8>(unit, &job),
+        Storage::Q4K => tiles::product::<{ Storage::Q4K as usize }, 144, 1, 32, 8>(unit, &job),
+        Storage::Q5K => tiles::product::<{ Storage::Q5K as usize }, 176, 1, 32, 8>(unit, &job),
+        Storage::Q6K => tiles::product::<{ Storage::Q6K as usize }, 210, 1, 32, 8>(unit, &job),
+        Storage::Q4Pairs => tiles::product::<{ Storage::Q4Pairs as usize }, 80, 1, 32, 8>(unit, &job),
     }
 }
 

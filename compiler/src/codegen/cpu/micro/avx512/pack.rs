@@ -5,16 +5,17 @@
 //! A slab is small enough to stay in the second level of the cache while all vectors pass by.
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_castps_si128, _mm_setzero_si128, _mm512_castps_si512, _mm512_castsi128_si512,
-    _mm512_inserti32x4, _mm512_setzero_si512, _mm512_srli_epi32, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m128i, __m512i, _mm_castps_si128, _mm512_castps_si512, _mm512_castsi128_si512, _mm512_inserti32x4,
+    _mm512_setzero_si512, _mm512_srli_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::codegen::cpu::micro::asking::{LINE, ask_for, ask_later, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, factors, four, heads, k_factors, order, raised, unit_bytes, unit_groups,
+    Order, are_nibbles, both, factors, four, heads, k_factors, low_and_high, order, raised, unit_bytes,
+    unit_groups,
 };
 use crate::codegen::cpu::micro::avx512::vector::{V, lanes, store_bytes, transposed, wide_lower};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
@@ -42,56 +43,55 @@ pub(super) struct Panel {
     pub(super) factors: [[u8; 64]; 2],
 }
 
-/// Unpacks groups `from..from + n` of rows `r..r + n_rows`. A panel that is not full has its last row several times.
-/// What follows the first `n_asked` panels is asked for with them: memory takes as long.
+/// Unpacks groups `from..from + n` of rows `r..r + n_rows`, of which a unit has `B` bytes. A panel that is not full has
+/// its last row several times. What follows the first `n_asked` panels is asked for with them: memory takes as long.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn pack<const S: usize>(
+pub(super) fn pack<const S: usize, const B: usize>(
     slab: &mut [Group],
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
     n_asked: usize,
 ) {
-    let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
-    let is_large = unit == 8;
-    let ahead = ahead::<S>(job, (from, n));
+    const { assert!(B == unit_bytes(Storage::ALL[S])) };
+    let unit = const { unit_groups(Storage::ALL[S]) };
+    let ahead = ahead::<B>(job, unit, (from, n));
     for p in 0..n_rows.div_ceil(PANEL) {
-        let mut rows = [job.w.row(r + p * PANEL); PANEL];
+        let place = |i: usize| r + (p * PANEL + i).min(n_rows - 1);
+        let mut rows = [&[][..]; PANEL];
         for (i, row) in rows.iter_mut().enumerate() {
-            *row = job.w.row(r + (p * PANEL + i).min(n_rows - 1));
+            *row = job.w.row(place(i)).bytes.as_chunks::<B>().0;
         }
         for at in 0..n / unit {
-            let mut units = [&rows[0].bytes[..0]; PANEL];
+            let mut units = [&rows[0][0]; PANEL];
             for (unit_of, row) in units.iter_mut().zip(&rows) {
-                *unit_of = &row.bytes[(from / unit + at) * n_bytes..][..n_bytes];
-                for line in 0..if p < n_asked { n_bytes.div_ceil(LINE) } else { 0 } {
-                    ask_for(unit_of, LINE * line + ahead);
+                *unit_of = &row[from / unit + at];
+                for line in 0..if p < n_asked { B.div_ceil(LINE) } else { 0 } {
+                    ask_for(*unit_of, LINE * line + ahead);
                 }
             }
             let (fours, _) = slab[unit * at..][..unit].as_chunks_mut::<4>();
             for (half, groups) in fours.iter_mut().enumerate() {
-                numbers::<S>(groups, p, &units, half);
+                numbers::<S, B>(groups, p, &units, half);
             }
             let groups = &mut slab[unit * at..][..unit];
-            if is_large {
-                large_factors::<S>(groups, p, &units);
+            if unit == 8 {
+                large_factors::<S, B>(groups, p, &units);
             } else {
-                small_factors::<S>(groups, p, (&units, &rows), from / unit + at);
+                small_factors::<S, B>(groups, p, &units, |i| (job.w.row(place(i)), from / unit + at));
             }
         }
-        for g in n / unit * unit..n {
-            one_group::<S>(&mut slab[g].panels[p], &rows, from + g);
+        for (g, group) in slab[..n].iter_mut().enumerate().skip(n / unit * unit) {
+            one_group::<S>(&mut group.panels[p], |i| job.w.row(place(i)), from + g);
         }
     }
 }
 
 /// Bytes from groups `from..from + n` of a row to those that are unpacked next.
 #[inline(always)]
-fn ahead<const S: usize>(job: &ProductView<'_>, (from, n): (usize, usize)) -> usize {
-    let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
-    let piece = (from / unit * n_bytes, n / unit * n_bytes);
-    to_next(piece, job.k / 32 / unit * n_bytes, 2 * PANEL * job.w.stride())
+fn ahead<const B: usize>(job: &ProductView<'_>, unit: usize, (from, n): (usize, usize)) -> usize {
+    to_next((from / unit * B, n / unit * B), job.k / 32 / unit * B, 2 * PANEL * job.w.stride())
 }
 
 /// Rows of the second panel that is unpacked next, asked for while vectors are multiplied.
@@ -104,28 +104,28 @@ pub(super) struct Next {
 impl Next {
     /// What vectors `c..c + n_cols` ask for behind groups `from..from + n` of rows from `r` on, each its share.
     #[inline(always)]
-    pub(super) fn new<const S: usize>(
+    pub(super) fn new<const S: usize, const B: usize>(
         job: &ProductView<'_>,
         r: usize,
         (from, n): (usize, usize),
         (c, n_cols): (usize, usize),
     ) -> Self {
-        let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
+        let unit = const { unit_groups(Storage::ALL[S]) };
         let [start, end] = [c, c + n_cols].map(|c| PANEL * c / job.n_cols);
         let stride = job.w.stride();
-        let offset = from / unit * n_bytes + ahead::<S>(job, (from, n)) + (PANEL + start) * stride;
+        let offset = from / unit * B + ahead::<B>(job, unit, (from, n)) + (PANEL + start) * stride;
         Self { first: job.w.row(r).bytes.as_ptr().wrapping_add(offset), n_rows: end - start, stride }
     }
 
     /// Asks for a line of each row while group `g` is multiplied; the lines of a block go with its first groups.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-    pub(super) fn ask<const S: usize>(&self, g: usize) {
-        let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
+    pub(super) fn ask<const S: usize, const B: usize>(&self, g: usize) {
+        let unit = const { unit_groups(Storage::ALL[S]) };
         let line = LINE * (g % unit);
-        if line < n_bytes {
+        if line < B {
             for row in 0..self.n_rows {
-                ask_later(self.first.wrapping_add(row * self.stride + g / unit * n_bytes + line));
+                ask_later(self.first.wrapping_add(row * self.stride + g / unit * B + line));
             }
         }
     }
@@ -156,28 +156,79 @@ pub(super) fn add_panels<const P: usize, const C: usize>(
 /// The numbers of four groups.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn numbers<const S: usize>(groups: &mut [Group; 4], p: usize, units: &[&[u8]; PANEL], half: usize) {
-    let order = const { order(Storage::ALL[S]) };
-    let mut fours = [[_mm512_setzero_si512(); PANEL]; 2];
-    // Both vectors come from one; else only those of sixteen rows that stay in registers are taken at a time.
-    if order == Order::Halves {
-        for (i, unit) in units.iter().enumerate() {
-            let [a, b] = four::<S>(unit, half);
-            (fours[0][i], fours[1][i]) = (raised::<S>(a), raised::<S>(b));
+fn numbers<const S: usize, const B: usize>(
+    groups: &mut [Group; 4],
+    p: usize,
+    units: &[&[u8; B]; PANEL],
+    half: usize,
+) {
+    match const { order(Storage::ALL[S]) } {
+        _ if const { are_nibbles(Storage::ALL[S]) } => nibbles::<S, B>(groups, p, units, half),
+        Order::Straight => {
+            straight::<S, B, 0>(groups, p, units, half);
+            straight::<S, B, 1>(groups, p, units, half);
+        }
+        Order::Halves => halves::<S, B>(groups, p, units, half),
+    }
+}
+
+/// One of the two vectors of each row: as many as stay in registers, in a frame of its own.
+#[inline(never)]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn straight<const S: usize, const B: usize, const I: usize>(
+    groups: &mut [Group; 4],
+    p: usize,
+    units: &[&[u8; B]; PANEL],
+    half: usize,
+) {
+    let mut rows = [_mm512_setzero_si512(); PANEL];
+    for (row, unit) in rows.iter_mut().zip(units) {
+        *row = raised::<S>(four::<S>(*unit, half)[I]);
+    }
+    for (j, column) in transposed(&rows).into_iter().enumerate() {
+        store_bytes(column, &mut groups[2 * I + j / 8].panels[p].numbers[j % 8]);
+    }
+}
+
+/// Both vectors of each row, which come from one.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn halves<const S: usize, const B: usize>(
+    groups: &mut [Group; 4],
+    p: usize,
+    units: &[&[u8; B]; PANEL],
+    half: usize,
+) {
+    let mut rows = [[_mm512_setzero_si512(); PANEL]; 2];
+    for (i, unit) in units.iter().enumerate() {
+        let [a, b] = four::<S>(*unit, half);
+        (rows[0][i], rows[1][i]) = (raised::<S>(a), raised::<S>(b));
+    }
+    for (i, rows) in rows.iter().enumerate() {
+        for (j, column) in transposed(rows).into_iter().enumerate() {
+            store_bytes(column, &mut groups[j / 4].panels[p].numbers[4 * i + j % 4]);
         }
     }
-    for i in 0..2 {
-        if order == Order::Straight {
-            for (row, unit) in fours[i].iter_mut().zip(units) {
-                *row = raised::<S>(four::<S>(unit, half)[i]);
-            }
-        }
-        for (j, column) in transposed(&fours[i]).into_iter().enumerate() {
-            let (group, step) = match order {
-                Order::Straight => (2 * i + j / 8, j % 8),
-                Order::Halves => (j / 4, 4 * i + j % 4),
-            };
-            store_bytes(column, &mut groups[group].panels[p].numbers[step]);
+}
+
+/// The same of nibbles: they are turned while two share a byte, which is half of the work.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn nibbles<const S: usize, const B: usize>(
+    groups: &mut [Group; 4],
+    p: usize,
+    units: &[&[u8; B]; PANEL],
+    half: usize,
+) {
+    let is_large = const { unit_groups(Storage::ALL[S]) == 8 };
+    let mut rows = [_mm512_setzero_si512(); PANEL];
+    for (row, unit) in rows.iter_mut().zip(units) {
+        *row = both::<S>(*unit, half);
+    }
+    for (j, both) in transposed(&rows).into_iter().enumerate() {
+        for (i, four) in low_and_high(both).into_iter().enumerate() {
+            let (group, step) = if is_large { (j / 8 * 2 + i, j % 8) } else { (j / 4, 4 * i + j % 4) };
+            store_bytes(raised::<S>(four), &mut groups[group].panels[p].numbers[step]);
         }
     }
 }
@@ -185,11 +236,11 @@ fn numbers<const S: usize>(groups: &mut [Group; 4], p: usize, units: &[&[u8]; PA
 /// A group of rows that end before four are full.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn one_group<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
+fn one_group<'a, const S: usize>(panel: &mut Panel, row: impl Fn(usize) -> Blocks<'a>, idx: usize) {
     let storage = const { Storage::ALL[S] };
     let moved = if storage.has_offsets() { 0 } else { 128 };
-    for (lane, row) in rows.iter().enumerate() {
-        let Unpacked { q, a, b } = row.unpack(storage, idx);
+    for lane in 0..PANEL {
+        let Unpacked { q, a, b } = row(lane).unpack(storage, idx);
         for (i, q) in q.into_iter().enumerate() {
             panel.numbers[i / 4][4 * lane + i % 4] = q.cast_unsigned().wrapping_add(moved);
         }
@@ -200,13 +251,13 @@ fn one_group<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx:
     }
 }
 
-/// What belongs to eight groups that are one block.
-#[inline]
+/// What belongs to eight groups that are one block, in a frame of its own as well.
+#[inline(never)]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn large_factors<const S: usize>(groups: &mut [Group], p: usize, units: &[&[u8]; PANEL]) {
+fn large_factors<const S: usize, const B: usize>(groups: &mut [Group], p: usize, units: &[&[u8; B]; PANEL]) {
     let mut factors = [_mm512_setzero_si512(); PANEL];
     for (factors, unit) in factors.iter_mut().zip(units) {
-        *factors = _mm512_castps_si512(k_factors::<S>(unit));
+        *factors = _mm512_castps_si512(k_factors::<S>(*unit));
     }
     for (i, column) in transposed(&factors).into_iter().enumerate() {
         let (group, which) =
@@ -215,29 +266,26 @@ fn large_factors<const S: usize>(groups: &mut [Group], p: usize, units: &[&[u8];
     }
 }
 
-/// What belongs to four groups that are blocks, the `at`-th four of their rows.
+/// What belongs to four groups that are blocks; `place` tells a row, and which four of it these are.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn small_factors<const S: usize>(
+fn small_factors<'a, const S: usize, const B: usize>(
     groups: &mut [Group],
     p: usize,
-    (units, rows): (&[&[u8]; PANEL], &[Blocks<'_>; PANEL]),
-    at: usize,
+    units: &[&[u8; B]; PANEL],
+    place: impl Fn(usize) -> (Blocks<'a>, usize),
 ) {
     let storage = const { Storage::ALL[S] };
-    // Of others than these a block begins with two numbers in half precision, or with one.
-    let are_single = matches!(storage, Storage::Int8 | Storage::Q4Pairs);
-    let mut fours = [_mm_setzero_si128(); PANEL];
-    for i in 0..PANEL {
-        fours[i] = if are_single {
-            _mm_castps_si128(factors::<S>(units[i], &rows[i], at))
-        } else {
-            heads::<S>(units[i])
-        };
+    let mut fours = [_mm512_setzero_si512(); 4];
+    for (i, four) in fours.iter_mut().enumerate() {
+        let low = _mm512_castsi128_si512(firsts::<S, B>(units[i], || place(i)));
+        let low = _mm512_inserti32x4::<1>(low, firsts::<S, B>(units[4 + i], || place(4 + i)));
+        let most = _mm512_inserti32x4::<2>(low, firsts::<S, B>(units[8 + i], || place(8 + i)));
+        *four = _mm512_inserti32x4::<3>(most, firsts::<S, B>(units[12 + i], || place(12 + i)));
     }
-    for (group, words) in groups.iter_mut().zip(columns(&fours)) {
+    for (group, words) in groups.iter_mut().zip(columns(fours)) {
         let [first, second] = &mut group.panels[p].factors;
-        if are_single {
+        if are_single(storage) {
             store_bytes(words, first);
             continue;
         }
@@ -248,16 +296,30 @@ fn small_factors<const S: usize>(
     }
 }
 
-/// Sixteen rows of four words as columns.
+/// Whether a block has one factor, in single precision; else it begins with two in half precision, or with one.
+const fn are_single(storage: Storage) -> bool {
+    matches!(storage, Storage::Int8 | Storage::Q4Pairs)
+}
+
+/// A word of each of four blocks: a factor, or what it begins with.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn columns(rows: &[__m128i; PANEL]) -> [__m512i; 4] {
-    let mut fours = [_mm512_setzero_si512(); 4];
-    for i in 0..4 {
-        let low = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(rows[i]), rows[4 + i]);
-        fours[i] = _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(low, rows[8 + i]), rows[12 + i]);
+fn firsts<'a, const S: usize, const B: usize>(
+    unit: &[u8; B],
+    place: impl FnOnce() -> (Blocks<'a>, usize),
+) -> __m128i {
+    if const { are_single(Storage::ALL[S]) } {
+        let (row, at) = place();
+        _mm_castps_si128(factors::<S>(unit, &row, at))
+    } else {
+        heads::<S>(unit)
     }
-    let [a, b, c, d] = fours;
+}
+
+/// Sixteen rows of four words as columns; each vector has every fourth row.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn columns([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     let (near, far) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
     let (near_high, far_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
     [

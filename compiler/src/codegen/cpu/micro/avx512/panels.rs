@@ -37,7 +37,7 @@ impl<const N: usize> Panels<N> {
 /// A panel that is not full has its last row several times.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn unpack<const S: usize, const N: usize>(
+pub(super) fn unpack<const S: usize, const B: usize, const N: usize>(
     parts: &mut [Panels<N>],
     slab: &mut [Group],
     job: &ProductView<'_>,
@@ -51,7 +51,7 @@ pub(super) fn unpack<const S: usize, const N: usize>(
     // What goes through the slab at a time stays close.
     for first in (0..n).step_by(slab.len()) {
         let n = slab.len().min(n - first);
-        pack::<S>(slab, job, rows, (from + first, n), 2);
+        pack::<S, B>(slab, job, rows, (from + first, n), 2);
         for (group, tiles) in slab[..n].iter().zip(&mut parts[0].steps[first..]) {
             for (panel, tile) in group.panels.iter().zip(tiles).take(rows.1.div_ceil(PANEL)) {
                 widen::<S>(panel, tile);

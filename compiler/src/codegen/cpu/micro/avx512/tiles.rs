@@ -14,10 +14,11 @@ use crate::codegen::cpu::micro::avx512::vector::store_bytes;
 use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::view::{MixView, Out, ProductView, Square};
 
-/// All vectors, of `P` parts, with all rows; `N` steps of elements and `G` groups are unpacked at a time.
+/// All vectors, of `P` parts, with all rows, of which a unit has `B` bytes; `N` steps of elements and `G` groups are
+/// unpacked at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn product<const S: usize, const P: usize, const N: usize, const G: usize>(
+pub(super) fn product<const S: usize, const B: usize, const P: usize, const N: usize, const G: usize>(
     unit: &Unit,
     job: &ProductView<'_>,
 ) {
@@ -29,7 +30,7 @@ pub(super) fn product<const S: usize, const P: usize, const N: usize, const G: u
         let n_rows = (job.n_rows - r).min(SQUARE);
         for from in (0..n_steps).step_by(N) {
             let n = (n_steps - from).min(N);
-            unpack::<S, N>(panels, slab, job, (r, n_rows), (from, n));
+            unpack::<S, B, N>(panels, slab, job, (r, n_rows), (from, n));
             for c in (0..job.n_cols).step_by(SQUARE) {
                 let n_cols = (job.n_cols - c).min(SQUARE);
                 let upper = c / LINES;
