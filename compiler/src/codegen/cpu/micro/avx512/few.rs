@@ -15,7 +15,7 @@ use std::arch::x86_64::{
 
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, factors, four, k_factors, moved, offsets, order, unit_groups,
+    Order, are_nibbles, factors, four, k_factors, moved, offsets, order, unit_groups,
 };
 use crate::codegen::cpu::micro::avx512::one::{FOURS, chosen, load_eight, pieces, places, rest, twice};
 use crate::codegen::cpu::micro::avx512::vector::{V, add, add_dots, fma, load_quarter, splat, totals, zero};
@@ -26,16 +26,13 @@ use crate::codegen::cpu::micro::view::ProductView;
 /// Rows whose sums are added up together.
 const ROWS: usize = 4;
 
-/// The most vectors of small blocks, and of large ones, for which unpacking into panels takes longer than it saves.
-const MOST: [usize; 2] = [6, 4];
-
 /// The factors of the first and of the second sixteen elements of four groups, those of a half of a unit each.
 const EVENS: [[u8; 64]; 2] = [places(0, 4, 2), places(8, 4, 2)];
 const ODDS: [[u8; 64]; 2] = [places(1, 4, 2), places(9, 4, 2)];
 
-/// Whether so many vectors are few.
+/// Whether so many vectors are few: unpacking into panels takes longer than it saves. Nibbles are unpacked fast.
 pub(super) const fn are_few(storage: Storage, n_cols: usize) -> bool {
-    n_cols <= MOST[unit_groups(storage) / 8]
+    n_cols <= if are_nibbles(storage) { 2 } else { 4 }
 }
 
 /// Few vectors with all rows, `B` bytes of a row at a time.
@@ -44,8 +41,7 @@ pub(super) const fn are_few(storage: Storage, n_cols: usize) -> bool {
 pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
     match job.n_cols {
         ..=2 => rows::<S, B, 2>(job),
-        3..=4 => rows::<S, B, 4>(job),
-        5..=6 if const { are_few(Storage::ALL[S], 6) } => rows::<S, B, 6>(job),
+        3..=4 if const { are_few(Storage::ALL[S], 4) } => rows::<S, B, 4>(job),
         n_cols => unreachable!("{n_cols} vectors are not few"),
     }
 }
