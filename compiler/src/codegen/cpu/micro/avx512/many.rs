@@ -46,7 +46,7 @@ fn columns<const S: usize, const B: usize, const P: usize>(
     rows: (usize, usize),
     groups: (usize, usize),
 ) {
-    // Of two factors for each 32 elements, registers hold those of four vectors.
+    // Where 32 elements have two factors, registers hold the sums of four vectors and no more.
     let most = const { if matches!(Storage::ALL[S], Storage::Q6K) { 4 } else { 6 } };
     let mut c = 0;
     while c < job.n_cols {
