@@ -73,8 +73,7 @@ pub(super) fn four<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
             let sign = _mm512_set1_epi8(-128);
             [_mm512_xor_si512(load_bytes(&numbers[0]), sign), _mm512_xor_si512(load_bytes(&numbers[1]), sign)]
         }
-        Storage::Q4_0 => nibbles::<S, 2>(unit),
-        Storage::Q4_1 => nibbles::<S, 4>(unit),
+        Storage::Q4_0 | Storage::Q4_1 => low_and_high(both::<S>(unit, half)),
         Storage::Q5_0 => fifth::<S, 2, 6>(unit),
         Storage::Q5_1 => fifth::<S, 4, 8>(unit),
         Storage::Q4K => {
@@ -156,7 +155,8 @@ pub(super) fn both<const S: usize>(unit: &[u8], half: usize) -> __m512i {
     match const { Storage::ALL[S] } {
         Storage::Q4_0 => words::<S>(unit, const { &word_places(Storage::ALL[S], 2, 8) }),
         Storage::Q4_1 => words::<S>(unit, const { &word_places(Storage::ALL[S], 4, 8) }),
-        _ => load_bytes(&unit[16..].as_chunks().0[half]),
+        Storage::Q4K => load_bytes(&unit[16..].as_chunks().0[half]),
+        _ => unreachable!("`are_nibbles` has no other format"),
     }
 }
 

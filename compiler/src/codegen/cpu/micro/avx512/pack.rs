@@ -67,8 +67,10 @@ pub(super) fn pack<const S: usize, const B: usize>(
             let mut units = [&rows[0][0]; PANEL];
             for (unit_of, row) in units.iter_mut().zip(&rows) {
                 *unit_of = &row[from / unit + at];
-                for line in 0..if p < n_asked { B.div_ceil(LINE) } else { 0 } {
-                    ask_for(*unit_of, LINE * line + ahead);
+                if p < n_asked {
+                    for line in 0..B.div_ceil(LINE) {
+                        ask_for(*unit_of, LINE * line + ahead);
+                    }
                 }
             }
             let (fours, _) = slab[unit * at..][..unit].as_chunks_mut::<4>();
