@@ -13,6 +13,7 @@ const UNSAFE: &[&str] = &[
     "benches/roofline/peaks.rs",
     "compiler/src/codegen/cpu/jit.rs",
     "compiler/src/codegen/cpu/micro/avx2/mod.rs",
+    "compiler/src/codegen/cpu/micro/avx2/quads.rs",
     "compiler/src/codegen/cpu/micro/avx2/vector.rs",
     // Instructions for tiles, for which the compiler has no stable functions.
     "compiler/src/codegen/cpu/micro/avx512/amx.rs",

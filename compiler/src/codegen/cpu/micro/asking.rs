@@ -3,7 +3,8 @@
 //! In: a piece of what is read just now, or where reading will begin. Out: nothing, but what comes later is on its way
 //! to the caches. Asking reads nothing, so any address will do.
 //! Rows that are read one after another are a stream. By itself the processor goes on where a few lines of a page were
-//! asked for, but never into another page: so the first lines of each page are asked for earlier than all others.
+//! asked for, but never into another page: so the first lines of each page are asked for earlier than all others. Those
+//! without AVX-512 are slower by that, and go straight on.
 
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
@@ -21,6 +22,13 @@ pub(super) const LINE: usize = 64;
 #[target_feature(enable = "sse")]
 pub(super) fn ask_ahead(piece: &[u8]) {
     ask_ahead_of(piece.as_ptr(), piece.len());
+}
+
+/// The same, no page sooner than it comes.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_straight(piece: &[u8]) {
+    ask_near(piece.as_ptr().wrapping_add(AHEAD), piece.len());
 }
 
 /// Asks for a piece that is needed soon.

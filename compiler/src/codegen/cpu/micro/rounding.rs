@@ -7,9 +7,11 @@
 //! A row has six pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the scale,
 //! -128 times the sum of each half, and what `Tail` says; and fours of groups.
 //! Numbers have 16 bits each, those of a group in the order in which the level has weights. For levels with dot
-//! products of bytes they are pairs instead: first those of up to 127, then what they exceed 127 by. Only these levels
-//! use the last three pieces: two by which weights that were moved up by 128 are moved back, and the fours, which hold
-//! the numbers once more, with 16 bits each: eight of each of four groups, then the next eight of each.
+//! products of bytes they are pairs instead: first those of up to 127, then what they exceed 127 by. Such levels use
+//! the last three pieces, too: two by which weights that were moved up by 128 are moved back, and the fours, which hold
+//! the numbers once more, with 16 bits each: eight of each of four groups, then the next eight of each. With AVX2 the
+//! last two pieces have for each group what its numbers exceed 127 by, and a line: those of up to 127 as bytes, and the
+//! tail.
 //! Everything is inlined into the functions of a level.
 
 use crate::codegen::cpu::micro::view::QuantiseView;
@@ -21,7 +23,7 @@ pub(super) const SHIFT: f32 = 12_582_912.0;
 #[inline(always)]
 fn pieces(k: usize) -> [usize; 6] {
     let ends = |n: usize| n.next_multiple_of(64);
-    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k / 4), ends(k), k / 128 * 256]
+    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k / 4), ends(k), 2 * ends(k)]
 }
 
 /// Bytes of a row.
@@ -56,13 +58,12 @@ impl<'a> Rounded<'a> {
         Self { wide, numbers, excess, scales, sums, halves, tails, fours: &rest[..fours] }
     }
 
-    /// Groups `from..from + n`, of numbers of 16 bits.
+    /// Groups `from..from + n`, of numbers of 16 bits and of bytes.
     #[inline(always)]
-    pub(super) fn wides(&self, from: usize, n: usize) -> Wides<'a> {
-        Wides {
-            numbers: &self.wide.as_chunks().0.as_chunks().0[from..from + n],
-            scales: &self.scales.as_chunks().0[from..from + n],
-            sums: &self.sums.as_chunks().0[from..from + n],
+    pub(super) fn lines(&self, from: usize, n: usize) -> Lines<'a> {
+        Lines {
+            words: &self.wide.as_chunks().0[from..from + n],
+            lines: &self.fours.as_chunks().0[from..from + n],
         }
     }
 
@@ -105,13 +106,11 @@ impl<'a> Rounded<'a> {
     }
 }
 
-/// Some groups of a vector of numbers of 16 bits.
+/// Some groups of a vector of numbers of 16 bits, with a line for each.
 #[derive(Clone, Copy)]
-pub(super) struct Wides<'a> {
-    /// Two numbers each.
-    pub(super) numbers: &'a [[[u8; 4]; 16]],
-    pub(super) scales: &'a [[u8; 4]],
-    pub(super) sums: &'a [[u8; 4]],
+pub(super) struct Lines<'a> {
+    pub(super) words: &'a [[u8; 64]],
+    pub(super) lines: &'a [[u8; 64]],
 }
 
 /// Some groups of a vector of pairs.
@@ -185,8 +184,7 @@ pub(super) struct Row<'a> {
     sums: &'a mut [[u8; 4]],
     halves: &'a mut [[u8; 8]],
     tails: &'a mut [[[u8; 4]; 8]],
-    /// Four eights of each of four groups.
-    fours: &'a mut [[[[u8; 16]; 4]; 4]],
+    fours: &'a mut [u8],
 }
 
 impl<'a> Row<'a> {
@@ -198,14 +196,13 @@ impl<'a> Row<'a> {
         let (sums, rest) = rest.split_at_mut(sums);
         let (halves, rest) = rest.split_at_mut(halves);
         let (tails, rest) = rest.split_at_mut(tails);
-        let fours = &mut rest[..fours];
         Self {
             wide,
             scales: scales.as_chunks_mut().0,
             sums: sums.as_chunks_mut().0,
             halves: halves.as_chunks_mut().0,
             tails: tails.as_chunks_mut().0.as_chunks_mut().0,
-            fours: fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0,
+            fours: &mut rest[..fours],
         }
     }
 
@@ -215,6 +212,16 @@ impl<'a> Row<'a> {
         self.wide.as_chunks_mut().0[idx] = numbers;
         self.scales[idx] = scale.to_le_bytes();
         self.sums[idx] = (sum as f32 * scale).to_le_bytes();
+    }
+
+    /// Stores the same numbers of up to 127 as bytes, and what they exceed it by, which only the `large`-th four do.
+    #[inline(always)]
+    pub(super) fn put_line(&mut self, idx: usize, numbers: [u8; 32], excess: [[u8; 4]; 8], large: usize) {
+        self.tails[idx] = excess;
+        let place = (32 * large as u32).to_le_bytes();
+        let tail = [[0; 4], self.scales[idx], excess[large], place, [0; 4], [0; 4], self.sums[idx], [0; 4]];
+        let line: &mut [[u8; 32]; 2] = &mut self.fours.as_chunks_mut().0.as_chunks_mut().0[idx];
+        *line = [numbers, bytemuck::cast(tail)];
     }
 
     #[inline(always)]
@@ -228,7 +235,7 @@ impl<'a> Row<'a> {
             halves: &mut self.halves.as_flattened_mut().as_chunks_mut().0[at],
             tails: &mut self.tails.as_flattened_mut().as_flattened_mut().as_chunks_mut().0.as_chunks_mut().0
                 [at],
-            eights: &mut self.fours[at],
+            eights: &mut self.fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0[at],
         }
     }
 
@@ -255,7 +262,10 @@ impl<'a> Row<'a> {
         self.sums[idx] = sum;
         self.halves[idx][..4].copy_from_slice(&first.to_le_bytes());
         self.halves[idx][4..].copy_from_slice(&second.to_le_bytes());
-        if let Some(four) = self.fours.get_mut(idx / 4) {
+        // Four eights of each of four groups.
+        let fours: &mut [[[[u8; 16]; 4]; 4]] =
+            self.fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0;
+        if let Some(four) = fours.get_mut(idx / 4) {
             for (eights, eight) in four.iter_mut().zip(group.wide.as_flattened().as_chunks().0) {
                 eights[idx % 4] = *eight;
             }

@@ -80,6 +80,12 @@ impl<'a> Vectors<'a> {
         &self.bytes[c * self.step..][..self.len]
     }
 
+    /// Bytes from one to the next, where they lie evenly.
+    #[inline(always)]
+    pub(super) fn step(&self) -> usize {
+        self.step
+    }
+
     /// The bytes of all that lie in tiles.
     #[inline(always)]
     pub(super) fn tiles(&self) -> &'a [u8] {

@@ -1,19 +1,19 @@
-//! 128 elements of each block format as numbers of 16 bits, and what multiplies them.
+//! 128 elements of each block format as numbers of 16 or 8 bits, and what multiplies them.
 //!
 //! In: the bytes of four blocks of 32, or of a block of 256. Out: numbers `q` with `a` and `b`, so that an element is
 //! `a * q + b`, four groups of 32 at a time; of each group first the even elements, then the odd ones, as bytes become
-//! words without leaving their places.
+//! words without leaving their places. Those of up to 5 bits are bytes in their order, too.
 //! The formulas are those of `unpack.rs`, one instruction at a time; but numbers of 4 and 5 bits stay without sign, and
 //! `b` takes off what they are too large by; numbers of 8 bits stay in the upper halves of words; and those of 6 bits
 //! are multiplied by the scales of sixteen, which are whole numbers.
 
 use std::arch::x86_64::{
-    __m128, __m256i, _mm_cvtepi32_ps, _mm_cvtepu8_epi32, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtsi64_si128,
-    _mm_mul_ps, _mm_set1_epi16, _mm_set1_ps, _mm_setr_ps, _mm_setzero_ps, _mm_sub_ps, _mm256_and_si256,
-    _mm256_cvtepu8_epi16, _mm256_mulhi_epi16, _mm256_or_si256, _mm256_set_m128i, _mm256_set1_epi8,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_setzero_si256,
-    _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srli_epi16, _mm256_srlv_epi64,
-    _mm256_sub_epi8,
+    __m128, __m256i, _mm_cvtepi32_ps, _mm_cvtepu8_epi32, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_mul_ps,
+    _mm_set1_epi16, _mm_set1_ps, _mm_setr_ps, _mm_setzero_ps, _mm_sub_ps, _mm_unpacklo_epi16,
+    _mm_unpacklo_epi32, _mm256_and_si256, _mm256_cvtepu8_epi16, _mm256_mulhi_epi16, _mm256_or_si256,
+    _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x,
+    _mm256_setr_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_slli_epi16,
+    _mm256_srli_epi16, _mm256_srlv_epi64, _mm256_sub_epi8,
 };
 
 use crate::codegen::cpu::micro::avx2::vector::{load_bytes, load_half, load_twice};
@@ -46,6 +46,15 @@ pub(super) const fn has_offsets(storage: Storage) -> bool {
     storage.has_offsets() || moved(storage) > 0
 }
 
+/// Bits of the numbers that are bytes here without sign; none for formats that have words alone.
+pub(super) const fn byte_bits(storage: Storage) -> Option<u32> {
+    match storage {
+        Storage::Q4_0 | Storage::Q4_1 | Storage::Q4K | Storage::Q4Pairs => Some(4),
+        Storage::Q5_0 | Storage::Q5_1 | Storage::Q5K => Some(5),
+        Storage::Q8_0 | Storage::Int8 | Storage::Q6K | Storage::F32 | Storage::F16 | Storage::BF16 => None,
+    }
+}
+
 /// 128 elements of a unit: all of four small blocks, or a half of a large one.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -53,16 +62,8 @@ pub(super) fn four<const S: usize>(unit: &[u8], half: usize) -> [Group; 4] {
     let storage = const { Storage::ALL[S] };
     let mut out = [[_mm256_setzero_si256(); 2]; 4];
     match storage {
-        Storage::Q4K => {
-            let block: &[u8; 144] = unit.as_array().expect("a block");
-            for (out, bytes) in out.iter_mut().zip(k_nibbles(&block[16 + 64 * half..])) {
-                *out = words(bytes);
-            }
-        }
-        Storage::Q5K => {
-            let block: &[u8; 176] = unit.as_array().expect("a block");
-            let low = k_nibbles(&block[48 + 64 * half..]);
-            for (out, bytes) in out.iter_mut().zip(k_fifth(low, piece(&block[16..], 0), half)) {
+        Storage::Q4K | Storage::Q5K => {
+            for (out, bytes) in out.iter_mut().zip(four_bytes::<S>(unit, half)) {
                 *out = words(bytes);
             }
         }
@@ -84,6 +85,30 @@ pub(super) fn four<const S: usize>(unit: &[u8], half: usize) -> [Group; 4] {
     out
 }
 
+/// The same as bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn four_bytes<const S: usize>(unit: &[u8], half: usize) -> [__m256i; 4] {
+    let storage = const { Storage::ALL[S] };
+    match storage {
+        Storage::Q4K => {
+            let block: &[u8; 144] = unit.as_array().expect("a block");
+            k_nibbles(&block[16 + 64 * half..])
+        }
+        Storage::Q5K => {
+            let block: &[u8; 176] = unit.as_array().expect("a block");
+            k_fifth(k_nibbles(&block[48 + 64 * half..]), piece(&block[16..], 0), half)
+        }
+        _ => {
+            let (mut out, n_bytes) = ([_mm256_setzero_si256(); 4], storage.block().1);
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = small_bytes::<S>(&unit[i * n_bytes..][..n_bytes]);
+            }
+            out
+        }
+    }
+}
+
 /// A small block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -91,17 +116,36 @@ pub(super) fn small<const S: usize>(block: &[u8]) -> Group {
     match const { Storage::ALL[S] } {
         Storage::Q8_0 => upper_words(load_bytes(piece(&block[2..], 0))),
         Storage::Int8 => upper_words(load_bytes(piece(block, 0))),
-        Storage::Q4_0 => words(nibbles(&block[2..])),
-        Storage::Q4_1 => words(nibbles(&block[4..])),
-        Storage::Q5_0 => words(fifth(nibbles(&block[6..]), &block[2..])),
-        Storage::Q5_1 => words(fifth(nibbles(&block[8..]), &block[4..])),
+        Storage::Q4Pairs => pairs(block),
+        _ => words(small_bytes::<S>(block)),
+    }
+}
+
+/// The same as bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn small_bytes<const S: usize>(block: &[u8]) -> __m256i {
+    match const { Storage::ALL[S] } {
+        Storage::Q4_0 => nibbles(&block[2..]),
+        Storage::Q4_1 => nibbles(&block[4..]),
+        Storage::Q5_0 => fifth(nibbles(&block[6..]), &block[2..]),
+        Storage::Q5_1 => fifth(nibbles(&block[8..]), &block[4..]),
         Storage::Q4Pairs => {
-            let pairs = _mm256_cvtepu8_epi16(load_half(piece(block, 0)));
-            [_mm256_and_si256(pairs, _mm256_set1_epi16(15)), _mm256_srli_epi16::<4>(pairs)]
+            let [even, odd] = pairs(block);
+            _mm256_or_si256(even, _mm256_slli_epi16::<8>(odd))
         }
         Storage::Q4K | Storage::Q5K | Storage::Q6K => unreachable!("a large block"),
+        Storage::Q8_0 | Storage::Int8 => unreachable!("bytes with a sign"),
         Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
     }
+}
+
+/// Nibbles that are neighbours.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pairs(block: &[u8]) -> Group {
+    let pairs = _mm256_cvtepu8_epi16(load_half(piece(block, 0)));
+    [_mm256_and_si256(pairs, _mm256_set1_epi16(15)), _mm256_srli_epi16::<4>(pairs)]
 }
 
 /// The `idx`-th piece of so many bytes.
@@ -257,9 +301,10 @@ pub(super) fn factor_and_offset<const S: usize>(row: &Blocks<'_>, idx: usize) ->
 #[target_feature(enable = "avx2,fma,f16c")]
 fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
     let n_bytes = const { Storage::ALL[S].block().1 };
-    // As one word: vectors are slow to fill one by one.
-    let half = |i: usize| i64::from(u16::from_le_bytes(*piece(&unit[i * n_bytes + at..], 0))) << (16 * i);
-    _mm_cvtph_ps(_mm_cvtsi64_si128(half(0) | half(1) | half(2) | half(3)))
+    // Those of two blocks are taken with what stands behind them, so that none goes through another register.
+    let from = |i: usize| load_half(piece(&unit[i * n_bytes + at..], 0));
+    let [a, b] = [_mm_unpacklo_epi16(from(0), from(1)), _mm_unpacklo_epi16(from(2), from(3))];
+    _mm_cvtph_ps(_mm_unpacklo_epi32(a, b))
 }
 
 /// Four numbers of 6 bits, times the half-precision number at a place of a large block.

@@ -1,20 +1,19 @@
 //! Many rounded vectors with rows of quantised weights.
 //!
-//! In: rows and rounded vectors. Out: their products, in tiles of up to sixteen rows and a few vectors.
+//! In: rows and rounded vectors. Out: their products, in tiles of sixteen rows and up to four vectors.
 //! Rows are unpacked once for all vectors, so that a vector register holds two elements of each of eight rows
-//! (`pack.rs`); two elements of a vector, in every lane, are then multiplied with all of them. Every 32 elements sums
-//! are scaled.
+//! (`pack.rs`); two elements of a vector, in every lane, are then multiplied with all of them (`quads.rs`). Every 32
+//! elements sums are scaled.
+//! Weights of up to 5 bits are bytes instead, four of each row, and so are vectors: sums of several products fit 16
+//! bits, so half as many instructions do. What a vector exceeds 127 by is in four neighbours of each 32, which are
+//! multiplied once more.
 
-use std::arch::x86_64::{
-    _mm256_add_epi32, _mm256_cvtepi32_ps, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_epi32,
-    _mm256_setzero_si256,
-};
-
-use crate::codegen::cpu::micro::avx2::fours::has_offsets;
+use crate::codegen::cpu::micro::asking::ask_for;
+use crate::codegen::cpu::micro::avx2::fours::{byte_bits, has_offsets};
 use crate::codegen::cpu::micro::avx2::pack::{GROUPS, Group, PANEL, pack};
-use crate::codegen::cpu::micro::avx2::vector::{fma, lanes, load, load_bytes, splat, zero};
+use crate::codegen::cpu::micro::avx2::quads::{Column, Sums, add_products};
 use crate::codegen::cpu::micro::room::Room;
-use crate::codegen::cpu::micro::rounding::Rounded;
+use crate::codegen::cpu::micro::rounding::{Lines, Rounded};
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -30,77 +29,74 @@ pub(super) fn all<const S: usize>(job: &ProductView<'_>) {
         for from in (0..n_groups).step_by(GROUPS) {
             let n = (n_groups - from).min(GROUPS);
             pack::<S>(slab, job, (r, n_rows), (from, n));
-            if n_rows > PANEL {
-                columns::<S, 2>(slab, job, (r, n_rows), (from, n));
-            } else {
-                columns::<S, 1>(slab, job, (r, n_rows), (from, n));
+            let slab = &slab[..n];
+            for c in (0..job.n_cols).step_by(4) {
+                match job.n_cols - c {
+                    4.. => tile::<S, 4>(slab, job, (r, n_rows), from, c),
+                    3 => tile::<S, 3>(slab, job, (r, n_rows), from, c),
+                    2 => tile::<S, 2>(slab, job, (r, n_rows), from, c),
+                    _ => tile::<S, 1>(slab, job, (r, n_rows), from, c),
+                }
             }
         }
     }
 }
 
-/// All vectors with the panels of a slab.
+/// Adds the products of the panels of a slab with `C` vectors, from `c` on. A second panel may be any.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn columns<const S: usize, const P: usize>(
-    slab: &[Group; GROUPS],
-    job: &ProductView<'_>,
-    rows: (usize, usize),
-    groups: (usize, usize),
-) {
-    let mut c = 0;
-    while c < job.n_cols {
-        c += match job.n_cols - c {
-            4.. => tile::<S, P, 4>(slab, job, rows, groups, c),
-            2.. => tile::<S, P, 2>(slab, job, rows, groups, c),
-            _ => tile::<S, P, 1>(slab, job, rows, groups, c),
-        };
-    }
-}
-
-/// Adds the products of `P` panels with `C` vectors, from `c` on; gives `C`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn tile<const S: usize, const P: usize, const C: usize>(
-    slab: &[Group; GROUPS],
+fn tile<const S: usize, const C: usize>(
+    slab: &[Group],
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
-    (from, n): (usize, usize),
+    from: usize,
     c: usize,
-) -> usize {
-    let mut x = [Rounded::new(job.x.get(c), job.k).wides(from, n); C];
+) {
+    let mut x = [Rounded::new(job.x.get(c), job.k); 4];
     for i in 1..C {
-        x[i] = Rounded::new(job.x.get(c + i), job.k).wides(from, n);
+        x[i] = Rounded::new(job.x.get(c + i), job.k);
     }
-    let mut sums = [[zero(); C]; P];
-    for (g, group) in slab[..n].iter().enumerate() {
-        let mut dots = [[_mm256_setzero_si256(); C]; P];
-        for step in 0..16 {
-            for i in 0..C {
-                let two = _mm256_set1_epi32(i32::from_le_bytes(x[i].numbers[g][step]));
-                for p in 0..P {
-                    let products = _mm256_madd_epi16(load_bytes(&group.panels[p].numbers[step]), two);
-                    dots[p][i] = _mm256_add_epi32(dots[p][i], products);
-                }
+    let mut sums = Sums([[[0.0; PANEL]; 4]; 2]);
+    let mut lines = [x[0].lines(from, slab.len()); 4];
+    for i in 1..C {
+        lines[i] = x[i].lines(from, slab.len());
+    }
+    match const { byte_bits(Storage::ALL[S]) } {
+        Some(4) => products::<S, C, 4>(&mut sums, slab, &lines, job.x.step()),
+        Some(_) => products::<S, C, 5>(&mut sums, slab, &lines, job.x.step()),
+        None => products::<S, C, 16>(&mut sums, slab, &lines, job.x.step()),
+    }
+    for (p, sums) in sums.0.iter().enumerate().take(n_rows.div_ceil(PANEL)) {
+        for (i, sums) in sums[..C].iter().enumerate() {
+            job.out.add_down(r + p * PANEL, c + i, &sums[..(n_rows - p * PANEL).min(PANEL)]);
+        }
+    }
+}
+
+/// Adds the products of a slab. Four vectors further on are those that come next: they are asked for.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn products<const S: usize, const C: usize, const BITS: usize>(
+    sums: &mut Sums,
+    slab: &[Group],
+    x: &[Lines<'_>; 4],
+    step: usize,
+) {
+    for (g, group) in slab.iter().enumerate() {
+        let mut columns = [Column { words: &x[0].words[g], line: &x[0].lines[g] }; 4];
+        for i in 1..4 {
+            columns[i] = Column { words: &x[i].words[g], line: &x[i].lines[g] };
+        }
+        for column in columns {
+            ask_for(column.line, 4 * step);
+            if BITS == 16 {
+                ask_for(column.words, 4 * step);
             }
         }
-        for i in 0..C {
-            let (scale, sum) = (f32::from_le_bytes(x[i].scales[g]), f32::from_le_bytes(x[i].sums[g]));
-            for p in 0..P {
-                let panel = &group.panels[p];
-                let factors = _mm256_mul_ps(load(&panel.factors), splat(scale));
-                sums[p][i] = fma(_mm256_cvtepi32_ps(dots[p][i]), factors, sums[p][i]);
-                if has_offsets(const { Storage::ALL[S] }) {
-                    sums[p][i] = fma(load(&panel.offsets), splat(sum), sums[p][i]);
-                }
-            }
+        if const { has_offsets(Storage::ALL[S]) } {
+            add_products::<C, BITS, true>(sums, group, columns);
+        } else {
+            add_products::<C, BITS, false>(sums, group, columns);
         }
     }
-    for p in 0..P {
-        let n = (n_rows - p * PANEL).min(PANEL);
-        for i in 0..C {
-            job.out.add_down(r + p * PANEL, c + i, &lanes(sums[p][i])[..n]);
-        }
-    }
-    C
 }

@@ -1,7 +1,7 @@
 //! Rows of quantised weights, unpacked for `many.rs`.
 //!
-//! In: up to sixteen rows and which groups of theirs. Out: a slab: panels of eight rows, two elements of each side by
-//! side, with the factors and offsets of each 32 elements.
+//! In: up to sixteen rows and which groups of theirs. Out: a slab: panels of eight rows, two words or four bytes of each
+//! side by side, with the factors and offsets of each 32 elements.
 //! A slab is small enough to stay close while all vectors pass by.
 
 use std::arch::x86_64::{__m256i, _mm256_castps_si256, _mm256_set_m128, _mm256_setzero_si256};
@@ -10,14 +10,15 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::codegen::cpu::micro::asking::ask_for;
 use crate::codegen::cpu::micro::avx2::fours::{
-    factor_and_offset, factors, four, offsets, small, unit_bytes, unit_groups,
+    byte_bits, factor_and_offset, factors, four, four_bytes, offsets, small, small_bytes, unit_bytes,
+    unit_groups,
 };
 use crate::codegen::cpu::micro::avx2::vector::{store_bytes, transposed};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// Groups of a row that are unpacked at a time.
-pub(super) const GROUPS: usize = 16;
+pub(super) const GROUPS: usize = 32;
 
 /// Rows side by side.
 pub(super) const PANEL: usize = 8;
@@ -33,6 +34,7 @@ pub(super) struct Group {
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C)]
 pub(super) struct Panel {
+    /// Words fill them all, bytes the first half.
     pub(super) numbers: [[u8; 32]; 16],
     pub(super) factors: [u8; 32],
     pub(super) offsets: [u8; 32],
@@ -85,19 +87,26 @@ fn four_groups<const S: usize>(
     rows: &[Blocks<'_>; PANEL],
     at: usize,
 ) {
+    let is_bytes = const { byte_bits(Storage::ALL[S]).is_some() };
     let mut fours = [[[_mm256_setzero_si256(); PANEL]; 2]; 4];
     let mut both = [_mm256_setzero_si256(); PANEL];
     for i in 0..PANEL {
         let a = factors::<S>(units[i], half, &rows[i], at);
         both[i] = _mm256_castps_si256(_mm256_set_m128(offsets::<S>(units[i], half, a), a));
-        for (g, numbers) in four::<S>(units[i], half).into_iter().enumerate() {
-            (fours[g][0][i], fours[g][1][i]) = (numbers[0], numbers[1]);
+        if is_bytes {
+            for (g, numbers) in four_bytes::<S>(units[i], half).into_iter().enumerate() {
+                fours[g][0][i] = numbers;
+            }
+        } else {
+            for (g, numbers) in four::<S>(units[i], half).into_iter().enumerate() {
+                (fours[g][0][i], fours[g][1][i]) = (numbers[0], numbers[1]);
+            }
         }
     }
     let both = transposed(&both);
     for (g, group) in groups.iter_mut().enumerate() {
         let panel = &mut group.panels[p];
-        put(panel, &fours[g]);
+        put(panel, &fours[g][..if is_bytes { 1 } else { 2 }]);
         store_bytes(both[g], &mut panel.factors);
         store_bytes(both[4 + g], &mut panel.offsets);
     }
@@ -107,22 +116,26 @@ fn four_groups<const S: usize>(
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn one_group<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
-    let n_bytes = const { Storage::ALL[S].block().1 };
+    let (n_bytes, is_bytes) = const { (Storage::ALL[S].block().1, byte_bits(Storage::ALL[S]).is_some()) };
     let mut halves = [[_mm256_setzero_si256(); PANEL]; 2];
     for (i, row) in rows.iter().enumerate() {
-        let numbers = small::<S>(&row.bytes[idx * n_bytes..][..n_bytes]);
-        (halves[0][i], halves[1][i]) = (numbers[0], numbers[1]);
+        let block = &row.bytes[idx * n_bytes..][..n_bytes];
+        if is_bytes {
+            halves[0][i] = small_bytes::<S>(block);
+        } else {
+            [halves[0][i], halves[1][i]] = small::<S>(block);
+        }
         let (a, b) = factor_and_offset::<S>(row, idx);
         panel.factors[4 * i..][..4].copy_from_slice(&a.to_le_bytes());
         panel.offsets[4 * i..][..4].copy_from_slice(&b.to_le_bytes());
     }
-    put(panel, &halves);
+    put(panel, &halves[..if is_bytes { 1 } else { 2 }]);
 }
 
 /// Stores halves of groups as columns.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn put(panel: &mut Panel, halves: &[[__m256i; PANEL]; 2]) {
+fn put(panel: &mut Panel, halves: &[[__m256i; PANEL]]) {
     for (half, to) in halves.iter().zip(panel.numbers.as_chunks_mut::<8>().0) {
         for (column, to) in transposed(half).into_iter().zip(to) {
             store_bytes(column, to);

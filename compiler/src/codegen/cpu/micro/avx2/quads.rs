@@ -1,0 +1,181 @@
+//! A group of two panels with up to four vectors, in assembly.
+//!
+//! In: panels of `pack.rs`, and the words and lines that rounded vectors have for them. Out: sums with these products
+//! added.
+//! Of the sixteen registers eight hold sums of whole numbers, 0 to 3 for the first panel and 10 to 13 for the second;
+//! those in single precision stay in memory. The compiler, which orders instructions itself, goes from vector to vector
+//! instead, and has the panels on the stack.
+//! Steps of words have two elements of each row, steps of bytes four.
+
+use std::arch::asm;
+use std::mem::{MaybeUninit, offset_of};
+
+use crate::codegen::cpu::micro::avx2::pack::{Group, Panel};
+use crate::codegen::cpu::micro::rounding::Tail;
+
+/// Sums in single precision of two panels, for four vectors each.
+#[repr(align(32))]
+pub(super) struct Sums(pub(super) [[[f32; 8]; 4]; 2]);
+
+/// What a vector has for a group.
+#[derive(Clone, Copy)]
+pub(super) struct Column<'a> {
+    pub(super) words: &'a [u8; 64],
+    /// Bytes, and then the tail.
+    pub(super) line: &'a [u8; 64],
+}
+
+/// The same text for each vector; `c` is its number.
+macro_rules! each {
+    ($($piece:tt)*) => {
+        concat!(
+            text!("0" $($piece)*), text!("1" $($piece)*), text!("2" $($piece)*), text!("3" $($piece)*),
+        )
+    };
+}
+
+macro_rules! text {
+    ($c:literal $($piece:tt)*) => {
+        concat!(".if ", $c, " < {n}\n", $(piece!($c $piece)),*, ".endif\n")
+    };
+}
+
+macro_rules! piece {
+    ($c:literal c) => {
+        $c
+    };
+    ($c:literal $text:literal) => {
+        $text
+    };
+}
+
+/// A step with each vector: the first of some is where their sums begin.
+macro_rules! step {
+    ($multiply:literal, $add:literal) => {
+        concat!(
+            "vmovdqa ymm4, [{w} + 32 * \\step]\n",
+            "vmovdqa ymm5, [{w} + {panel} + 32 * \\step]\n",
+            each!(
+                "vpbroadcastd ymm6, dword ptr [{x" c "} + 4 * \\step]\n"
+                ".if \\step % {n_steps}\n"
+                $multiply " ymm7, ymm4, ymm6\n"
+                $multiply " ymm8, ymm5, ymm6\n"
+                $add " ymm" c ", ymm" c ", ymm7\n"
+                $add " ymm1" c ", ymm1" c ", ymm8\n"
+                ".else\n"
+                $multiply " ymm" c ", ymm4, ymm6\n"
+                $multiply " ymm1" c ", ymm5, ymm6\n"
+                ".endif\n"
+            ),
+        )
+    };
+}
+
+/// Adds the products of two panels with `C` vectors; other columns may be any. Panels hold words, or bytes of `BITS`
+/// bits, of which so many products of two add up in 16 bits: eight of numbers of up to 15 and 127, four of up to 31.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS: bool>(
+    sums: &mut Sums,
+    group: &Group,
+    x: [Column<'_>; 4],
+) {
+    const { assert!(matches!(BITS, 4 | 5 | 16) && C <= 4) };
+    let numbers = x.map(|x| if BITS == 16 { x.words.as_ptr() } else { x.line.as_ptr() });
+    let tail = x[0].line.as_ptr().addr().wrapping_sub(numbers[0].addr());
+    debug_assert!(
+        x.iter().zip(numbers).all(|(x, numbers)| numbers.addr().wrapping_add(tail) == x.line.as_ptr().addr()),
+        "rows of one length lie alike"
+    );
+    let mut halves = MaybeUninit::<[[[u8; 32]; 4]; 2]>::uninit();
+    // SAFETY: what is read lies in the group, at most 255 bytes behind its beginning for the four that are large, and in
+    // words and lines: in all rows of rounded vectors of one length a line is as far from its words. What is written are
+    // the sums, which are as aligned as their type, and the room for halves, which is read behind that.
+    unsafe {
+        asm!(
+            ".if {bits} == 16",
+            ".irp step, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+            step!("vpmaddwd", "vpaddd"),
+            ".endr",
+            ".else",
+            "vpcmpeqw ymm9, ymm9, ymm9",
+            "vpabsw ymm9, ymm9",
+            ".irp step, 0, 1, 2, 3, 4, 5, 6, 7",
+            ".if \\step == {n_steps}",
+            each!(
+                "vpmaddwd ymm" c ", ymm" c ", ymm9\n"
+                "vpmaddwd ymm1" c ", ymm1" c ", ymm9\n"
+                "vmovdqu [{halves} + 32 * " c "], ymm" c "\n"
+                "vmovdqu [{halves} + 32 * (4 + " c ")], ymm1" c "\n"
+            ),
+            ".endif",
+            step!("vpmaddubsw", "vpaddw"),
+            ".endr",
+            // The four that are large once more.
+            each!(
+                "movzx {place:e}, byte ptr [{x" c "} + {tail} + 4 * {place_at}]\n"
+                "vpbroadcastd ymm6, dword ptr [{x" c "} + {tail} + 4 * {excess_at}]\n"
+                "vmovdqa ymm7, [{w} + {place}]\n"
+                "vmovdqa ymm8, [{w} + {place} + {panel}]\n"
+                "vpmaddubsw ymm7, ymm7, ymm6\n"
+                "vpmaddubsw ymm8, ymm8, ymm6\n"
+                "vpmaddwd ymm" c ", ymm" c ", ymm9\n"
+                "vpmaddwd ymm1" c ", ymm1" c ", ymm9\n"
+                "vpmaddwd ymm7, ymm7, ymm9\n"
+                "vpmaddwd ymm8, ymm8, ymm9\n"
+                "vpaddd ymm" c ", ymm" c ", ymm7\n"
+                "vpaddd ymm1" c ", ymm1" c ", ymm8\n"
+                ".if {n_steps} == 4\n"
+                "vpaddd ymm" c ", ymm" c ", [{halves} + 32 * " c "]\n"
+                "vpaddd ymm1" c ", ymm1" c ", [{halves} + 32 * (4 + " c ")]\n"
+                ".endif\n"
+            ),
+            ".endif",
+            "vmovaps ymm4, [{w} + {factors}]",
+            "vmovaps ymm5, [{w} + {panel} + {factors}]",
+            each!(
+                "vbroadcastss ymm6, dword ptr [{x" c "} + {tail} + 4 * {scale_at}]\n"
+                "vcvtdq2ps ymm" c ", ymm" c "\n"
+                "vcvtdq2ps ymm1" c ", ymm1" c "\n"
+                "vmulps ymm7, ymm4, ymm6\n"
+                "vmulps ymm8, ymm5, ymm6\n"
+                "vfmadd213ps ymm" c ", ymm7, [{sums} + 32 * " c "]\n"
+                "vfmadd213ps ymm1" c ", ymm8, [{sums} + 32 * (4 + " c ")]\n"
+            ),
+            ".if {has_offsets}",
+            "vmovaps ymm4, [{w} + {offsets}]",
+            "vmovaps ymm5, [{w} + {panel} + {offsets}]",
+            each!(
+                "vbroadcastss ymm6, dword ptr [{x" c "} + {tail} + 4 * {sum_at}]\n"
+                "vfmadd231ps ymm" c ", ymm4, ymm6\n"
+                "vfmadd231ps ymm1" c ", ymm5, ymm6\n"
+            ),
+            ".endif",
+            each!(
+                "vmovaps [{sums} + 32 * " c "], ymm" c "\n"
+                "vmovaps [{sums} + 32 * (4 + " c ")], ymm1" c "\n"
+            ),
+            n = const C,
+            bits = const BITS,
+            n_steps = const if BITS == 5 { 4 } else { 16 },
+            has_offsets = const HAS_OFFSETS as usize,
+            panel = const size_of::<Panel>(),
+            factors = const offset_of!(Panel, factors),
+            offsets = const offset_of!(Panel, offsets),
+            place_at = const 8 + Tail::Place as usize,
+            excess_at = const 8 + Tail::Excess as usize,
+            scale_at = const 8 + Tail::Scale as usize,
+            sum_at = const 8 + Tail::Sum as usize,
+            w = in(reg) group,
+            sums = in(reg) sums,
+            halves = in(reg) halves.as_mut_ptr(),
+            tail = in(reg) tail,
+            place = out(reg) _,
+            x0 = in(reg) numbers[0], x1 = in(reg) numbers[1], x2 = in(reg) numbers[2], x3 = in(reg) numbers[3],
+            out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _, out("ymm4") _, out("ymm5") _,
+            out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _, out("ymm10") _, out("ymm11") _,
+            out("ymm12") _, out("ymm13") _,
+            options(nostack),
+        );
+    }
+}
