@@ -2,8 +2,9 @@
 //!
 //! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
 //! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
-//! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many; `fours.rs` knows the block formats,
-//! `quads.rs` multiplies in assembly, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
+//! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many, for which `quads.rs` has assembly;
+//! `fours.rs` knows the block formats, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what
+//! everything here is made of.
 
 use crate::codegen::cpu::micro::asking::ask_straight as ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;

@@ -1,7 +1,7 @@
 //! Rows of quantised weights, unpacked for `many.rs`.
 //!
-//! In: up to sixteen rows and which groups of theirs. Out: a slab: panels of eight rows, two words or four bytes of each
-//! side by side, with the factors and offsets of each 32 elements.
+//! In: up to sixteen rows and which groups of theirs. Out: a slab: panels of eight rows, two words or four bytes of
+//! each side by side, with the factors and offsets of each 32 elements.
 //! A slab is small enough to stay close while all vectors pass by.
 
 use std::arch::x86_64::{__m256i, _mm256_castps_si256, _mm256_set_m128, _mm256_setzero_si256};

@@ -88,9 +88,9 @@ pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS:
         "rows of one length lie alike"
     );
     let mut halves = MaybeUninit::<[[[u8; 32]; 4]; 2]>::uninit();
-    // SAFETY: what is read lies in the group, at most 255 bytes behind its beginning for the four that are large, and in
-    // words and lines: in all rows of rounded vectors of one length a line is as far from its words. What is written are
-    // the sums, which are as aligned as their type, and the room for halves, which is read behind that.
+    // SAFETY: what is read lies in words and lines, and in the group, at most 255 bytes behind its beginning for the
+    // four that are large: in all rows of rounded vectors of one length a line is as far from its words. What is
+    // written are the sums, which are as aligned as their type, and the room for halves, which is read behind that.
     unsafe {
         asm!(
             ".if {bits} == 16",
@@ -157,6 +157,7 @@ pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS:
             ),
             n = const C,
             bits = const BITS,
+            // Steps whose sums go on from each other.
             n_steps = const if BITS == 5 { 4 } else { 16 },
             has_offsets = const HAS_OFFSETS as usize,
             panel = const size_of::<Panel>(),
