@@ -7,7 +7,8 @@
 //! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
 //! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.
 //!
-//! A vector of 8-bit numbers is a row: the numbers, then what belongs to each 32 of them, as `rounding.rs` tells.
+//! A vector of 8-bit numbers is a row: the numbers, then what belongs to each 32 of them, as `rounding.rs` tells, and
+//! `words.rs` of numbers of 14 bits.
 
 use crate::codegen::cpu::level::Level;
 use crate::tensor::quant::Format;
@@ -31,6 +32,8 @@ mod rounding;
 mod tests;
 mod unpack;
 mod view;
+#[cfg(target_arch = "x86_64")]
+mod words;
 
 use unpack::Storage;
 

@@ -11,7 +11,7 @@
 use crate::codegen::cpu::micro::asking::ask_for;
 use crate::codegen::cpu::micro::avx2::fours::{byte_bits, has_offsets};
 use crate::codegen::cpu::micro::avx2::pack::{GROUPS, Group, PANEL, pack};
-use crate::codegen::cpu::micro::avx2::quads::{Column, Sums, add_products};
+use crate::codegen::cpu::micro::avx2::quads::{Column, Sums, TAIL, add_products};
 use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::rounding::{Lines, Rounded};
 use crate::codegen::cpu::micro::unpack::Storage;
@@ -56,7 +56,7 @@ fn tile<const S: usize, const C: usize>(
     for i in 1..C {
         x[i] = Rounded::new(job.x.get(c + i), job.k);
     }
-    let mut sums = Sums([[[0.0; PANEL]; 4]; 2]);
+    let mut sums = Sums::default();
     let mut lines = [x[0].lines(from, slab.len()); 4];
     for i in 1..C {
         lines[i] = x[i].lines(from, slab.len());
@@ -66,11 +66,7 @@ fn tile<const S: usize, const C: usize>(
         Some(_) => products::<S, C, 5>(&mut sums, slab, &lines, job.x.step()),
         None => products::<S, C, 16>(&mut sums, slab, &lines, job.x.step()),
     }
-    for (p, sums) in sums.0.iter().enumerate().take(n_rows.div_ceil(PANEL)) {
-        for (i, sums) in sums[..C].iter().enumerate() {
-            job.out.add_down(r + p * PANEL, c + i, &sums[..(n_rows - p * PANEL).min(PANEL)]);
-        }
-    }
+    sums.add_to::<C>(&job.out, (r, n_rows), c);
 }
 
 /// Adds the products of a slab. Four vectors further on are those that come next: they are asked for.
@@ -83,20 +79,30 @@ fn products<const S: usize, const C: usize, const BITS: usize>(
     step: usize,
 ) {
     for (g, group) in slab.iter().enumerate() {
-        let mut columns = [Column { words: &x[0].words[g], line: &x[0].lines[g] }; 4];
+        let mut columns = [column::<BITS>(&x[0], g); 4];
         for i in 1..4 {
-            columns[i] = Column { words: &x[i].words[g], line: &x[i].lines[g] };
+            columns[i] = column::<BITS>(&x[i], g);
         }
         for column in columns {
-            ask_for(column.line, 4 * step);
+            ask_for(column.tail, 4 * step);
             if BITS == 16 {
-                ask_for(column.words, 4 * step);
+                ask_for(column.numbers, 4 * step);
             }
         }
         if const { has_offsets(Storage::ALL[S]) } {
-            add_products::<C, BITS, true>(sums, group, columns);
+            add_products::<C, BITS, true, TAIL>(sums, group, columns);
         } else {
-            add_products::<C, BITS, false>(sums, group, columns);
+            add_products::<C, BITS, false, TAIL>(sums, group, columns);
         }
+    }
+}
+
+/// What a vector has for its `g`-th group: the tail is behind the bytes.
+#[inline(always)]
+fn column<'a, const BITS: usize>(x: &Lines<'a>, g: usize) -> Column<'a, TAIL> {
+    let line = &x.lines[g];
+    Column {
+        numbers: if BITS == 16 { &x.words[g] } else { line },
+        tail: line.last_chunk().expect("a tail in each line"),
     }
 }

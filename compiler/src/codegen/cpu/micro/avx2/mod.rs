@@ -2,16 +2,16 @@
 //!
 //! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
 //! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
-//! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many, for which `quads.rs` has assembly;
-//! `fours.rs` knows the block formats, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what
-//! everything here is made of.
+//! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many, and `words.rs` multiplies rows of
+//! 16-bit numbers; the last two share the assembly of `quads.rs`. `fours.rs` knows the block formats, `pack.rs` and
+//! `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
 
 use crate::codegen::cpu::micro::asking::ask_straight as ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table, Whole};
 
 mod few;
 mod fours;
@@ -20,11 +20,21 @@ mod pack;
 mod quads;
 mod round;
 mod vector;
+mod words;
 
 use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
-pub(super) const TABLE: Table =
-    Table { single, quantised, quantise, mix, encode, exps: None, eights: None, words: None, halves: None };
+pub(super) const TABLE: Table = Table {
+    single,
+    quantised,
+    quantise,
+    mix,
+    encode,
+    exps: None,
+    eights: None,
+    words: Some(Whole { quantise: words, product: by_words }),
+    halves: None,
+};
 
 single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, tall 4, wide 4 }
 
@@ -52,6 +62,24 @@ unsafe extern "C" fn quantised(job: *const Product) {
         Storage::Q5K => of_format::<{ Storage::Q5K as usize }, 176>(&job),
         Storage::Q6K => of_format::<{ Storage::Q6K as usize }, 210>(&job),
         Storage::Q4Pairs => of_format::<{ Storage::Q4Pairs as usize }, 80>(&job),
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe extern "C" fn words(job: *const Quantise) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Words) }) else { return };
+    words::round(&mut job);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe extern "C" fn by_words(job: *const Product) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::product(job, view::Layout::Words) }) else { return };
+    match job.w.storage {
+        Storage::F16 => words::product::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 => words::product::<{ Storage::BF16 as usize }>(&job),
+        _ => unreachable!("`rounding` asks for words with no other format"),
     }
 }
 

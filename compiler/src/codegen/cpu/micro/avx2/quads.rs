@@ -1,7 +1,6 @@
 //! A group of two panels with up to four vectors, in assembly.
 //!
-//! In: panels of `pack.rs`, and the words and lines that rounded vectors have for them. Out: sums with these products
-//! added.
+//! In: panels of `pack.rs` or `words.rs`, and what rounded vectors have for them. Out: sums with these products added.
 //! Of the sixteen registers eight hold sums of whole numbers, 0 to 3 for the first panel and 10 to 13 for the second;
 //! those in single precision stay in memory. The compiler, which orders instructions itself, goes from vector to vector
 //! instead, and has the panels on the stack.
@@ -10,20 +9,38 @@
 use std::arch::asm;
 use std::mem::{MaybeUninit, offset_of};
 
-use crate::codegen::cpu::micro::avx2::pack::{Group, Panel};
+use crate::codegen::cpu::micro::avx2::pack::{Group, PANEL, Panel};
 use crate::codegen::cpu::micro::rounding::Tail;
+use crate::codegen::cpu::micro::view::Out;
 
 /// Sums in single precision of two panels, for four vectors each.
+#[derive(Default)]
 #[repr(align(32))]
-pub(super) struct Sums(pub(super) [[[f32; 8]; 4]; 2]);
+pub(super) struct Sums([[[f32; PANEL]; 4]; 2]);
+
+impl Sums {
+    /// Adds those of `C` vectors to so many rows, from row `r` and column `c` on.
+    #[inline(always)]
+    pub(super) fn add_to<const C: usize>(&self, out: &Out<'_>, (r, n_rows): (usize, usize), c: usize) {
+        for (p, sums) in self.0.iter().enumerate().take(n_rows.div_ceil(PANEL)) {
+            for (i, sums) in sums[..C].iter().enumerate() {
+                out.add_down(r + p * PANEL, c + i, &sums[..(n_rows - p * PANEL).min(PANEL)]);
+            }
+        }
+    }
+}
 
 /// What a vector has for a group.
 #[derive(Clone, Copy)]
-pub(super) struct Column<'a> {
-    pub(super) words: &'a [u8; 64],
-    /// Bytes, and then the tail.
-    pub(super) line: &'a [u8; 64],
+pub(super) struct Column<'a, const T: usize> {
+    /// Words; or bytes, of which there are half as many.
+    pub(super) numbers: &'a [u8; 64],
+    /// A whole [`Tail`], or the scale alone.
+    pub(super) tail: &'a [u8; T],
 }
+
+/// Bytes of a whole tail.
+pub(super) const TAIL: usize = 32;
 
 /// The same text for each vector; `c` is its number.
 macro_rules! each {
@@ -75,22 +92,23 @@ macro_rules! step {
 /// bits, of which so many products of two add up in 16 bits: eight of numbers of up to 15 and 127, four of up to 31.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS: bool>(
+pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS: bool, const T: usize>(
     sums: &mut Sums,
     group: &Group,
-    x: [Column<'_>; 4],
+    x: [Column<'_, T>; 4],
 ) {
     const { assert!(matches!(BITS, 4 | 5 | 16) && C <= 4) };
-    let numbers = x.map(|x| if BITS == 16 { x.words.as_ptr() } else { x.line.as_ptr() });
-    let tail = x[0].line.as_ptr().addr().wrapping_sub(numbers[0].addr());
+    const { assert!(T == TAIL || T == 4 && BITS == 16 && !HAS_OFFSETS) };
+    let numbers = x.map(|x| x.numbers.as_ptr());
+    let tail = x[0].tail.as_ptr().addr().wrapping_sub(numbers[0].addr());
     debug_assert!(
-        x.iter().zip(numbers).all(|(x, numbers)| numbers.addr().wrapping_add(tail) == x.line.as_ptr().addr()),
+        x.iter().zip(numbers).all(|(x, numbers)| numbers.addr().wrapping_add(tail) == x.tail.as_ptr().addr()),
         "rows of one length lie alike"
     );
     let mut halves = MaybeUninit::<[[[u8; 32]; 4]; 2]>::uninit();
-    // SAFETY: what is read lies in words and lines, and in the group, at most 255 bytes behind its beginning for the
-    // four that are large: in all rows of rounded vectors of one length a line is as far from its words. What is
-    // written are the sums, which are as aligned as their type, and the room for halves, which is read behind that.
+    // SAFETY: what is read lies in numbers and tails, and in the group, at most 255 bytes behind its beginning for the
+    // four that are large: in all rounded vectors of one length a tail is as far from its numbers. What is written are
+    // the sums, which are as aligned as their type, and the room for halves, which is read behind that.
     unsafe {
         asm!(
             ".if {bits} == 16",
@@ -163,10 +181,10 @@ pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS:
             panel = const size_of::<Panel>(),
             factors = const offset_of!(Panel, factors),
             offsets = const offset_of!(Panel, offsets),
-            place_at = const 8 + Tail::Place as usize,
-            excess_at = const 8 + Tail::Excess as usize,
-            scale_at = const 8 + Tail::Scale as usize,
-            sum_at = const 8 + Tail::Sum as usize,
+            place_at = const Tail::Place as usize,
+            excess_at = const Tail::Excess as usize,
+            scale_at = const if T == TAIL { Tail::Scale as usize } else { 0 },
+            sum_at = const Tail::Sum as usize,
             w = in(reg) group,
             sums = in(reg) sums,
             halves = in(reg) halves.as_mut_ptr(),

@@ -12,6 +12,7 @@ use std::arch::x86_64::{
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::vector::{V, load, load_bytes, store_bytes};
 use crate::codegen::cpu::micro::view::HalveView;
+use crate::codegen::cpu::micro::words::padded;
 
 /// Elements of a line of a tile.
 pub(super) const STEP: usize = 32;
@@ -65,16 +66,6 @@ pub(super) fn loaded(x: &[u8]) -> [V; 2] {
     let mut room = [0; 128];
     let (two, _) = padded(x, &mut room).as_chunks();
     [load(&two[0]), load(&two[1])]
-}
-
-/// The first `L` bytes; behind the end are zeros, as in the room for them.
-#[inline(always)]
-pub(super) fn padded<'a, const L: usize>(bytes: &'a [u8], room: &'a mut [u8; L]) -> &'a [u8; L] {
-    if let Some(whole) = bytes.first_chunk() {
-        return whole;
-    }
-    room[..bytes.len()].copy_from_slice(bytes);
-    room
 }
 
 /// Numbers rounded to bfloat16, in the upper halves of words, and what is left of them.

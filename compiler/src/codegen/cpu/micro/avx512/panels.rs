@@ -13,7 +13,7 @@ use bytemuck::AnyBitPattern;
 
 use crate::codegen::cpu::micro::asking::{ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
-use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, padded, paired, split};
+use crate::codegen::cpu::micro::avx512::halves::{STEP, joined, paired, split};
 use crate::codegen::cpu::micro::avx512::pack::{Group, PANEL, Panel, pack};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, fma, load, load_bytes, splat, store_bytes, transposed, wide_f16,
@@ -21,6 +21,7 @@ use crate::codegen::cpu::micro::avx512::vector::{
 use crate::codegen::cpu::micro::avx512::wide_bytes;
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{MixView, ProductView};
+use crate::codegen::cpu::micro::words::padded;
 
 /// `N` steps of 32 elements of 32 rows.
 #[derive(Clone, Copy, AnyBitPattern)]

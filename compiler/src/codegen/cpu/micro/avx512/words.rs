@@ -1,10 +1,8 @@
-//! Many vectors with rows of half-precision or bfloat16 numbers, as whole numbers.
+//! Many vectors with rows of half-precision or bfloat16 numbers, as words.
 //!
 //! In: rows, and vectors in single precision. Out: vectors rounded to words, with a scale for every 32 numbers; their
 //! products with the rows, which are rounded in the same way, in tiles of 32 rows and up to six vectors.
-//! A number goes to the nearest of those that divide the largest of its 32 by 8191, just so many that sums of 32
-//! products have 32 bits. Numbers that are at least a quarter of the largest are as near as in half precision, and the
-//! sum of all is nearer. One instruction multiplies and adds two a lane, twice as many as in single precision.
+//! One instruction multiplies and adds two a lane, twice as many as in single precision.
 //! Rows are rounded once for all vectors, into panels that have two elements of each of sixteen rows side by side.
 
 use std::arch::x86_64::{
@@ -17,7 +15,7 @@ use std::arch::x86_64::{
 use bytemuck::{Pod, Zeroable};
 
 use crate::codegen::cpu::micro::asking::{ask_for, to_next};
-use crate::codegen::cpu::micro::avx512::halves::{STEP, loaded, padded};
+use crate::codegen::cpu::micro::avx512::halves::loaded;
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, fma, lanes, load, load_bytes, splat, splat_word, store_bytes, store_half, transposed, wide_bf16,
@@ -26,13 +24,8 @@ use crate::codegen::cpu::micro::avx512::vector::{
 use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{ProductView, QuantiseView};
+use crate::codegen::cpu::micro::words::{LEAST, MOST, STEP, Words, padded};
 use crate::codegen::cpu::micro::words_bytes;
-
-/// The largest number: the sum of 32 squares of it has 31 bits.
-const MOST: f32 = 8191.0;
-
-/// Below it the largest of 32 numbers makes all of them zeros, as one divided by it may be infinite.
-const LEAST: f32 = 1e-30;
 
 /// Steps of 32 elements that are rounded at a time.
 const STEPS: usize = 16;
@@ -44,23 +37,6 @@ struct Panel {
     /// Two elements of each row.
     pairs: [[u8; 64]; STEP / 2],
     factors: [u8; 64],
-}
-
-/// A rounded vector.
-#[derive(Clone, Copy)]
-struct Words<'a> {
-    steps: &'a [[[u8; 4]; STEP / 2]],
-    scales: &'a [[u8; 4]],
-}
-
-impl<'a> Words<'a> {
-    /// Some steps of the bytes of a vector of so many elements.
-    #[inline(always)]
-    fn new(bytes: &'a [u8], k: usize, (from, n): (usize, usize)) -> Self {
-        let (steps, scales) = bytes.split_at(2 * STEP * k.div_ceil(STEP));
-        let steps = &steps.as_chunks().0.as_chunks().0[from..from + n];
-        Self { steps, scales: &scales.as_chunks().0[from..from + n] }
-    }
 }
 
 #[inline]

@@ -1,0 +1,42 @@
+//! What is rounded to words: whole numbers of 14 bits.
+//!
+//! In: the bytes of a rounded vector. Out: its steps of 32 numbers, side by side in pairs, and a scale for each.
+//! A number goes to the nearest of those that divide the largest of its 32 by 8191, just so many that sums of 32
+//! products have 32 bits. Numbers that are at least a quarter of the largest are as near as in half precision, and the
+//! sum of all is nearer.
+
+/// The largest number: the sum of 32 squares of it has 31 bits.
+pub(super) const MOST: f32 = 8191.0;
+
+/// Below it the largest of 32 numbers makes all of them zeros, as one divided by it may be infinite.
+pub(super) const LEAST: f32 = 1e-30;
+
+/// Numbers that share a scale.
+pub(super) const STEP: usize = 32;
+
+/// Some steps of a rounded vector.
+#[derive(Clone, Copy)]
+pub(super) struct Words<'a> {
+    pub(super) steps: &'a [[[u8; 4]; STEP / 2]],
+    pub(super) scales: &'a [[u8; 4]],
+}
+
+impl<'a> Words<'a> {
+    /// Those of the bytes of a vector of so many elements.
+    #[inline(always)]
+    pub(super) fn new(bytes: &'a [u8], k: usize, (from, n): (usize, usize)) -> Self {
+        let (steps, scales) = bytes.split_at(2 * STEP * k.div_ceil(STEP));
+        let steps = &steps.as_chunks().0.as_chunks().0[from..from + n];
+        Self { steps, scales: &scales.as_chunks().0[from..from + n] }
+    }
+}
+
+/// The first `L` bytes; behind the end are zeros, as in the room for them.
+#[inline(always)]
+pub(super) fn padded<'a, const L: usize>(bytes: &'a [u8], room: &'a mut [u8; L]) -> &'a [u8; L] {
+    if let Some(whole) = bytes.first_chunk() {
+        return whole;
+    }
+    room[..bytes.len()].copy_from_slice(bytes);
+    room
+}
