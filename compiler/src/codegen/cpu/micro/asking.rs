@@ -28,7 +28,14 @@ pub(super) fn ask_ahead(piece: &[u8]) {
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_straight(piece: &[u8]) {
-    ask_near(piece.as_ptr().wrapping_add(AHEAD), piece.len());
+    ask_straight_of(piece.as_ptr(), piece.len());
+}
+
+/// The same where a piece is of several rows.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_straight_of(start: *const u8, n_bytes: usize) {
+    ask_near(start.wrapping_add(AHEAD), n_bytes);
 }
 
 /// Asks for a piece that is needed soon.

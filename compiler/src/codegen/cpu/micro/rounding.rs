@@ -63,7 +63,8 @@ impl<'a> Rounded<'a> {
     pub(super) fn lines(&self, from: usize, n: usize) -> Lines<'a> {
         Lines {
             words: &self.wide.as_chunks().0[from..from + n],
-            lines: &self.fours.as_chunks().0[from..from + n],
+            bytes: &self.fours.as_chunks().0[from..from + n],
+            excess: &self.tails.as_chunks().0[from..from + n],
         }
     }
 
@@ -110,7 +111,10 @@ impl<'a> Rounded<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Lines<'a> {
     pub(super) words: &'a [[u8; 64]],
-    pub(super) lines: &'a [[u8; 64]],
+    /// Of up to 127, each with the tail behind them.
+    pub(super) bytes: &'a [[u8; 64]],
+    /// What bytes exceed 127 by.
+    pub(super) excess: &'a [[u8; 32]],
 }
 
 /// Some groups of a vector of pairs.

@@ -1,24 +1,19 @@
-//! A few rounded vectors with rows of quantised weights.
+//! A few rounded vectors with rows of 8-bit and 6-bit weights.
 //!
 //! In: rows and rounded vectors. Out: their products. Rows go one after another, and memory is asked for ahead of
 //! what is multiplied: it comes fastest in one stream. What is unpacked stays in registers, for up to four vectors.
 //! Both sides have 16 bits a number: two products and their sum are one instruction, and nothing is too large for it.
-//! Weights of up to 5 bits are bytes instead, and meet what vectors exceed 127 by with an instruction of its own.
-//! Neighbours are added by turning vectors around each other: horizontal additions take more steps.
+//! `bytes.rs` is for weights of fewer bits.
 
 use std::arch::x86_64::{
-    __m256i, _mm_fmadd_ps, _mm_setzero_ps, _mm256_add_epi16, _mm256_add_epi32, _mm256_cvtepi32_ps,
-    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_set_m128, _mm256_set1_epi16,
-    _mm256_setzero_si256, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32,
-    _mm256_unpacklo_epi64, _mm256_zextps128_ps256,
+    __m256i, _mm256_add_epi32, _mm256_cvtepi32_ps, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set_m128,
+    _mm256_setzero_si256,
 };
 
 use crate::codegen::cpu::micro::asking::ask_straight;
-use crate::codegen::cpu::micro::avx2::fours::{
-    Group, byte_bits, factor_and_offset, factors, four, four_bytes, has_offsets, offsets, small, unit_groups,
-};
+use crate::codegen::cpu::micro::avx2::fours::{Group, factor_and_offset, factors, four, small, unit_groups};
 use crate::codegen::cpu::micro::avx2::vector::{
-    N, V, add, fma, load_bytes, load_four, load_four_twice, splat, totals, zero,
+    V, fma, four_sums, load_bytes, load_four_twice, splat, totals, zero,
 };
 use crate::codegen::cpu::micro::rounding::Rounded;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
@@ -47,25 +42,14 @@ pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
 #[derive(Clone, Copy)]
 struct Fours<'a> {
     words: &'a [[[u8; 64]; 4]],
-    /// Bytes of up to 127, and the tail of each.
-    lines: &'a [[[u8; 64]; 4]],
-    /// What bytes exceed 127 by.
-    excess: &'a [[[u8; 32]; 4]],
     scales: &'a [[u8; 16]],
-    sums: &'a [[u8; 16]],
 }
 
 impl<'a> Fours<'a> {
     /// The first `n` times four groups.
     #[inline(always)]
     fn new(x: Rounded<'a>, n: usize) -> Self {
-        Self {
-            words: &x.wide.as_chunks().0.as_chunks().0[..n],
-            lines: &x.fours.as_chunks().0.as_chunks().0[..n],
-            excess: &x.tails.as_chunks().0.as_chunks().0[..n],
-            scales: &x.scales.as_chunks().0[..n],
-            sums: &x.sums.as_chunks().0[..n],
-        }
+        Self { words: &x.wide.as_chunks().0.as_chunks().0[..n], scales: &x.scales.as_chunks().0[..n] }
     }
 }
 
@@ -104,79 +88,27 @@ fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn units<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [Fours<'_>; C]) -> [V; C] {
-    let storage = const { Storage::ALL[S] };
     let units = row.bytes.as_chunks::<B>().0;
     let n_halves = const { unit_groups(Storage::ALL[S]) / 4 };
-    let (mut sums, mut others) = ([zero(); C], [_mm_setzero_ps(); C]);
+    let mut sums = [zero(); C];
     for (i, unit) in units.iter().enumerate() {
         ask_straight(unit);
         for half in 0..n_halves {
             let at = n_halves * i + half;
-            let a = factors::<S>(unit, half, row, at);
-            let b = if has_offsets(storage) { offsets::<S>(unit, half, a) } else { a };
+            let a = factors::<S>(unit, row, at);
             let a = _mm256_set_m128(a, a);
-            let mut dots = [_mm256_setzero_si256(); C];
-            if const { byte_bits(Storage::ALL[S]).is_some() } {
-                let w = four_bytes::<S>(unit, half);
-                for c in 0..C {
-                    dots[c] = of_bytes(w, &x[c].lines[at], &x[c].excess[at]);
-                }
-            } else {
-                let w = four::<S>(unit, half);
-                for c in 0..C {
-                    dots[c] = of_words(w, &x[c].words[at]);
-                }
-            }
+            let w = four::<S>(unit, half);
             for c in 0..C {
-                let by = _mm256_mul_ps(a, load_four_twice(&x[c].scales[at]));
-                sums[c] = fma(_mm256_cvtepi32_ps(dots[c]), by, sums[c]);
-                if has_offsets(storage) {
-                    others[c] = _mm_fmadd_ps(b, load_four(&x[c].sums[at]), others[c]);
+                let mut dots = [_mm256_setzero_si256(); 4];
+                for g in 0..4 {
+                    dots[g] = dot(w[g], &x[c].words[at][g]);
                 }
+                let by = _mm256_mul_ps(a, load_four_twice(&x[c].scales[at]));
+                sums[c] = fma(_mm256_cvtepi32_ps(four_sums(dots)), by, sums[c]);
             }
         }
     }
-    for c in 0..C {
-        sums[c] = add(sums[c], _mm256_zextps128_ps256(others[c]));
-    }
     sums
-}
-
-/// Sums of the products of four groups, one by one in each half.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn of_words(w: [Group; 4], x: &[[u8; 64]; 4]) -> __m256i {
-    let [a, b, c, d] = [dot(w[0], &x[0]), dot(w[1], &x[1]), dot(w[2], &x[2]), dot(w[3], &x[3])];
-    let [a, b] = [
-        _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)),
-        _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d)),
-    ];
-    together(a, b)
-}
-
-/// The same where numbers are bytes of up to 31: four products of them and 127, and two more, fit 16 bits.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn of_bytes(w: [__m256i; 4], lines: &[[u8; 64]; 4], excess: &[[u8; 32]; 4]) -> __m256i {
-    let mut dots = w;
-    for g in 0..4 {
-        let near = _mm256_maddubs_epi16(w[g], load_bytes(&lines[g].as_chunks().0[0]));
-        dots[g] = _mm256_add_epi16(near, _mm256_maddubs_epi16(w[g], load_bytes(&excess[g])));
-    }
-    let [a, b, c, d] = dots;
-    let ones = _mm256_set1_epi16(1);
-    let [a, b] = [
-        _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)),
-        _mm256_add_epi16(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d)),
-    ];
-    together(_mm256_madd_epi16(a, ones), _mm256_madd_epi16(b, ones))
-}
-
-/// Sums of two groups by turns, and of two others, as those of four.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn together(a: __m256i, b: __m256i) -> __m256i {
-    _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
 }
 
 /// Sums of the products of 32 numbers, four of them a lane.
@@ -199,11 +131,9 @@ fn one_group<const S: usize, const C: usize>(
 ) {
     let n_bytes = const { Storage::ALL[S].block().1 };
     let w = small::<S>(&row.bytes[idx * n_bytes..][..n_bytes]);
-    let (a, b) = factor_and_offset::<S>(row, idx);
+    let (a, _) = factor_and_offset::<S>(row, idx);
     for c in 0..C {
         let dots = _mm256_cvtepi32_ps(dot(w, x[c].wide(idx)));
         sums[c] = fma(dots, splat(a * x[c].scale(idx)), sums[c]);
-        // Every lane has its share.
-        sums[c] = add(sums[c], splat(b / N as f32 * x[c].sum(idx)));
     }
 }

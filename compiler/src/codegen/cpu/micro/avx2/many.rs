@@ -9,8 +9,9 @@
 //! multiplied once more.
 
 use crate::codegen::cpu::micro::asking::ask_for;
-use crate::codegen::cpu::micro::avx2::fours::{byte_bits, has_offsets};
+use crate::codegen::cpu::micro::avx2::fours::has_offsets;
 use crate::codegen::cpu::micro::avx2::pack::{GROUPS, Group, PANEL, pack};
+use crate::codegen::cpu::micro::avx2::pairs::byte_bits;
 use crate::codegen::cpu::micro::avx2::quads::{Column, Sums, TAIL, add_products};
 use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::rounding::{Lines, Rounded};
@@ -100,9 +101,9 @@ fn products<const S: usize, const C: usize, const BITS: usize>(
 /// What a vector has for its `g`-th group: the tail is behind the bytes.
 #[inline(always)]
 fn column<'a, const BITS: usize>(x: &Lines<'a>, g: usize) -> Column<'a, TAIL> {
-    let line = &x.lines[g];
+    let bytes = &x.bytes[g];
     Column {
-        numbers: if BITS == 16 { &x.words[g] } else { line },
-        tail: line.last_chunk().expect("a tail in each line"),
+        numbers: if BITS == 16 { &x.words[g] } else { bytes },
+        tail: bytes.last_chunk().expect("a tail behind bytes"),
     }
 }

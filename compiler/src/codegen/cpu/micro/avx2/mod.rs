@@ -2,9 +2,9 @@
 //!
 //! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
 //! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
-//! `few.rs` multiplies quantised weights with a few vectors, `many.rs` with many, and `words.rs` multiplies rows of
-//! 16-bit numbers; the last two share the assembly of `quads.rs`. `fours.rs` knows the block formats, `pack.rs` and
-//! `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
+//! `few.rs` and `bytes.rs` multiply quantised weights with a few vectors, `many.rs` with many, and `words.rs` rows of
+//! 16-bit numbers with many; the last two share the assembly of `quads.rs`. `fours.rs` and `pairs.rs` know the block
+//! formats, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
 
 use crate::codegen::cpu::micro::asking::ask_straight as ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;
@@ -13,10 +13,12 @@ use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table, Whole};
 
+mod bytes;
 mod few;
 mod fours;
 mod many;
 mod pack;
+mod pairs;
 mod quads;
 mod round;
 mod vector;
@@ -83,12 +85,24 @@ unsafe extern "C" fn by_words(job: *const Product) {
     }
 }
 
-/// Vectors for which unpacking a weight into panels takes longer than it saves.
-const FEW: usize = 6;
-
 /// Weights of a format, of which `B` bytes are taken at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
     const { assert!(B == fours::unit_bytes(Storage::ALL[S])) };
-    if job.n_cols <= FEW { few::few::<S, B>(job) } else { many::all::<S>(job) }
+    if job.n_cols > const { few_of(Storage::ALL[S]) } {
+        many::all::<S>(job);
+    } else if const { pairs::byte_bits(Storage::ALL[S]).is_some() } {
+        bytes::few::<S, B>(job);
+    } else {
+        few::few::<S, B>(job);
+    }
+}
+
+/// Vectors for which unpacking a weight into panels takes longer than it saves.
+const fn few_of(storage: Storage) -> usize {
+    match storage {
+        Storage::Q8_0 | Storage::Int8 => 8,
+        Storage::Q6K => 4,
+        _ => 2,
+    }
 }

@@ -4,16 +4,16 @@
 //! each side by side, with the factors and offsets of each 32 elements.
 //! A slab is small enough to stay close while all vectors pass by.
 
-use std::arch::x86_64::{__m256i, _mm256_castps_si256, _mm256_set_m128, _mm256_setzero_si256};
+use std::arch::x86_64::{__m256i, _mm256_castps_si256, _mm256_setzero_si256};
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::codegen::cpu::micro::asking::ask_for;
 use crate::codegen::cpu::micro::avx2::fours::{
-    byte_bits, factor_and_offset, factors, four, four_bytes, offsets, small, small_bytes, unit_bytes,
-    unit_groups,
+    factor_and_offset, four, pair_factors, pair_offsets, small, unit_bytes, unit_groups,
 };
-use crate::codegen::cpu::micro::avx2::vector::{store_bytes, transposed};
+use crate::codegen::cpu::micro::avx2::pairs::{byte_bits, pair};
+use crate::codegen::cpu::micro::avx2::vector::{columns, store_bytes, transposed};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -87,28 +87,32 @@ fn four_groups<const S: usize>(
     rows: &[Blocks<'_>; PANEL],
     at: usize,
 ) {
-    let is_bytes = const { byte_bits(Storage::ALL[S]).is_some() };
+    let (mut a, mut b) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
+    for i in 0..4 {
+        let (units, rows) = ([units[i], units[4 + i]], [&rows[i], &rows[4 + i]]);
+        let own = pair_factors::<S>(units, half, rows, at);
+        a[i] = _mm256_castps_si256(own);
+        b[i] = _mm256_castps_si256(pair_offsets::<S>(units, half, own));
+    }
+    let (a, b) = (columns(a), columns(b));
+    for (g, group) in groups.iter_mut().enumerate() {
+        store_bytes(a[g], &mut group.panels[p].factors);
+        store_bytes(b[g], &mut group.panels[p].offsets);
+    }
+    if const { byte_bits(Storage::ALL[S]).is_some() } {
+        for (g, group) in groups.iter_mut().enumerate() {
+            put_bytes::<S>(&mut group.panels[p], units, half, g);
+        }
+        return;
+    }
     let mut fours = [[[_mm256_setzero_si256(); PANEL]; 2]; 4];
-    let mut both = [_mm256_setzero_si256(); PANEL];
     for i in 0..PANEL {
-        let a = factors::<S>(units[i], half, &rows[i], at);
-        both[i] = _mm256_castps_si256(_mm256_set_m128(offsets::<S>(units[i], half, a), a));
-        if is_bytes {
-            for (g, numbers) in four_bytes::<S>(units[i], half).into_iter().enumerate() {
-                fours[g][0][i] = numbers;
-            }
-        } else {
-            for (g, numbers) in four::<S>(units[i], half).into_iter().enumerate() {
-                (fours[g][0][i], fours[g][1][i]) = (numbers[0], numbers[1]);
-            }
+        for (g, numbers) in four::<S>(units[i], half).into_iter().enumerate() {
+            (fours[g][0][i], fours[g][1][i]) = (numbers[0], numbers[1]);
         }
     }
-    let both = transposed(&both);
     for (g, group) in groups.iter_mut().enumerate() {
-        let panel = &mut group.panels[p];
-        put(panel, &fours[g][..if is_bytes { 1 } else { 2 }]);
-        store_bytes(both[g], &mut panel.factors);
-        store_bytes(both[4 + g], &mut panel.offsets);
+        put(&mut group.panels[p], &fours[g]);
     }
 }
 
@@ -116,28 +120,46 @@ fn four_groups<const S: usize>(
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn one_group<const S: usize>(panel: &mut Panel, rows: &[Blocks<'_>; PANEL], idx: usize) {
-    let (n_bytes, is_bytes) = const { (Storage::ALL[S].block().1, byte_bits(Storage::ALL[S]).is_some()) };
-    let mut halves = [[_mm256_setzero_si256(); PANEL]; 2];
+    let n_bytes = const { Storage::ALL[S].block().1 };
+    let mut blocks = [&rows[0].bytes[..0]; PANEL];
     for (i, row) in rows.iter().enumerate() {
-        let block = &row.bytes[idx * n_bytes..][..n_bytes];
-        if is_bytes {
-            halves[0][i] = small_bytes::<S>(block);
-        } else {
-            [halves[0][i], halves[1][i]] = small::<S>(block);
-        }
+        blocks[i] = &row.bytes[idx * n_bytes..][..n_bytes];
         let (a, b) = factor_and_offset::<S>(row, idx);
         panel.factors[4 * i..][..4].copy_from_slice(&a.to_le_bytes());
         panel.offsets[4 * i..][..4].copy_from_slice(&b.to_le_bytes());
     }
-    put(panel, &halves[..if is_bytes { 1 } else { 2 }]);
+    if const { byte_bits(Storage::ALL[S]).is_some() } {
+        put_bytes::<S>(panel, &blocks, 0, 0);
+        return;
+    }
+    let mut halves = [[_mm256_setzero_si256(); PANEL]; 2];
+    for i in 0..PANEL {
+        [halves[0][i], halves[1][i]] = small::<S>(blocks[i]);
+    }
+    put(panel, &halves);
 }
 
 /// Stores halves of groups as columns.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn put(panel: &mut Panel, halves: &[[__m256i; PANEL]]) {
+fn put(panel: &mut Panel, halves: &[[__m256i; PANEL]; 2]) {
     for (half, to) in halves.iter().zip(panel.numbers.as_chunks_mut::<8>().0) {
         for (column, to) in transposed(half).into_iter().zip(to) {
+            store_bytes(column, to);
+        }
+    }
+}
+
+/// The same of bytes, of which pairs of rows are columns sooner.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn put_bytes<const S: usize>(panel: &mut Panel, units: &[&[u8]; PANEL], half: usize, g: usize) {
+    let mut halves = [[_mm256_setzero_si256(); 4]; 2];
+    for i in 0..4 {
+        [halves[0][i], halves[1][i]] = pair::<S>([units[i], units[4 + i]], half, g);
+    }
+    for (half, to) in halves.into_iter().zip(panel.numbers.as_chunks_mut::<4>().0) {
+        for (column, to) in columns(half).into_iter().zip(to) {
             store_bytes(column, to);
         }
     }

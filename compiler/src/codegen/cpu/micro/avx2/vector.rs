@@ -3,12 +3,12 @@
 //! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder but for `mod.rs`.
 
 use std::arch::x86_64::{
-    __m128, __m128i, __m256, __m256i, _mm_add_ps, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_ps, _mm_loadu_si128,
-    _mm_storeu_ps, _mm256_add_ps, _mm256_broadcastsi128_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
-    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permute2x128_si256, _mm256_set1_ps, _mm256_setzero_ps,
-    _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
-    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+    __m128i, __m256, __m256i, _mm_add_ps, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_si128, _mm_storeu_ps,
+    _mm_unpacklo_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_broadcastsi128_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
+    _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permute2x128_si256, _mm256_set_m128i,
+    _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256,
+    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
 };
 
 /// Numbers of a vector.
@@ -37,13 +37,6 @@ pub(super) fn load(x: &[u8; 4 * N]) -> V {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn load_four(x: &[u8; 16]) -> __m128 {
-    // SAFETY: the array is as long as the vector.
-    unsafe { _mm_loadu_ps(x.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn load_bytes(x: &[u8; 32]) -> __m256i {
     // SAFETY: the array is as long as the vector.
     unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
@@ -61,6 +54,13 @@ pub(super) fn load_half(x: &[u8; 16]) -> __m128i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn load_four_twice(x: &[u8; 16]) -> V {
     _mm256_castsi256_ps(load_twice(x))
+}
+
+/// Sixteen bytes, and other ones in the upper half.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn load_both(a: &[u8; 16], b: &[u8; 16]) -> __m256i {
+    _mm256_set_m128i(load_half(b), load_half(a))
 }
 
 /// Sixteen bytes in both halves.
@@ -130,25 +130,52 @@ pub(super) fn totals([a, b, c, d]: [V; 4]) -> [f32; 4] {
     out
 }
 
+/// What four vectors of whole numbers add up to, each in halves: half by half, a lane each. Horizontal additions would
+/// take more steps.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn four_sums([a, b, c, d]: [__m256i; 4]) -> __m256i {
+    let a = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let b = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+}
+
+/// What two vectors add up to, each in halves.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn row_totals(a: V, b: V) -> [f32; 4] {
+    let sums = _mm256_hadd_ps(a, b);
+    let sums = _mm256_hadd_ps(sums, sums);
+    let all = _mm_unpacklo_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+    let mut out = [0.0; 4];
+    // SAFETY: the array is as long as the vector.
+    unsafe { _mm_storeu_ps(out.as_mut_ptr(), all) };
+    out
+}
+
 /// Eight rows of eight words as columns.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn transposed(rows: &[__m256i; 8]) -> [__m256i; 8] {
-    let (mut a, mut b, mut out) = (*rows, *rows, *rows);
+    let (mut first, mut last) = ([rows[0]; 4], [rows[0]; 4]);
     for i in 0..4 {
-        a[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        a[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+        first[i] = _mm256_permute2x128_si256::<0x20>(rows[i], rows[4 + i]);
+        last[i] = _mm256_permute2x128_si256::<0x31>(rows[i], rows[4 + i]);
     }
-    // Now each half of `b[4 * i + j]` holds word `j` of that half of rows `4 * i..4 * i + 4`.
-    for i in 0..2 {
-        b[4 * i] = _mm256_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm256_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm256_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm256_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-    }
-    for j in 0..4 {
-        out[j] = _mm256_permute2x128_si256::<0x20>(b[j], b[4 + j]);
-        out[4 + j] = _mm256_permute2x128_si256::<0x31>(b[j], b[4 + j]);
-    }
-    out
+    let ([a, b, c, d], [e, f, g, h]) = (columns(first), columns(last));
+    [a, b, c, d, e, f, g, h]
+}
+
+/// Eight rows of four words as columns. The `i`-th row lies beside the row four behind it.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn columns([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+    let [ab, cd] = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
+    let [ab_last, cd_last] = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
+    [
+        _mm256_unpacklo_epi64(ab, cd),
+        _mm256_unpackhi_epi64(ab, cd),
+        _mm256_unpacklo_epi64(ab_last, cd_last),
+        _mm256_unpackhi_epi64(ab_last, cd_last),
+    ]
 }
