@@ -114,6 +114,31 @@ fn every_bad_part_of_a_tokenizer_is_a_sentence() {
             "key `normalizer`: `Precompiled` is not supported",
         ),
         (
+            "replaces-nothing",
+            "/normalizer",
+            json!({"type": "Replace", "pattern": {"String": ""}, "content": "x"}),
+            "key `normalizer`: expected a text of some characters to replace",
+        ),
+        (
+            "replaces-a-pattern",
+            "/normalizer",
+            json!({"type": "Replace", "pattern": {"Regex": "^"}, "content": "x"}),
+            "key `normalizer`: expected a text of some characters to replace",
+        ),
+        (
+            "prepends-nothing",
+            "/normalizer",
+            json!({"type": "Prepend", "prepend": ""}),
+            "key `normalizer`: expected a text to put first, found an empty one",
+        ),
+        (
+            "doubles",
+            "/normalizer",
+            json!({"type": "Sequence", "normalizers":
+                vec![json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}); 40]}),
+            "key `normalizer`: expected texts that become at most 64 times as long",
+        ),
+        (
             "inner",
             "/pre_tokenizer",
             json!({"type": "Sequence", "pretokenizers": [{"type": "X"}]}),
@@ -347,6 +372,12 @@ fn templates_have_what_those_of_real_models_use() {
             "{\"é\": [1, 2.0, null, true], \"<\": \"&\"}",
         ),
         ("{{ tools is none }}{{ strftime_now is defined }}{{ nothing is defined }}", "TrueFalseFalse"),
+        (
+            "{{ 'abcd'[1:3] }}{{ [1, 2, 3][::-1] }}{{ [1, 2][5:] }}{{ messages[1:] | length }}",
+            "bc[3, 2, 1][]0",
+        ),
+        ("{{ ['a', 'b'] | map('upper') | join('-') }}{{ [1, 2, 3] | select('odd') | list }}", "A-B[1, 3]"),
+        ("{{ dict({'a': 1}, b=2) | items | list | length }}{{ 'a' in {'a': 1}.keys() }}", "2True"),
         ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('<a>') }}", "[<a>]"),
     ];
     for (source, expected) in cases {
@@ -391,6 +422,19 @@ fn hostile_templates_are_sentences() {
         "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{% set y = x | upper %}{% endfor %}"
             .to_owned(),
         "{% set x = 'x' * 8000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}".to_owned(),
+        "{% set x = 'x,' * 300000 %}{% for i in range(90000) %}{% set y = x.split(',') %}{% endfor %}".to_owned(),
+        "{% set x = 'x,' * 300000 %}{{ x.split(',') | map('replace', ',', x) }}".to_owned(),
+        "{% set ns = namespace(l=[1, 2]) %}{% for i in range(90000) %}{% set ns.l = ns.l[::-1] %}{% endfor %}\
+         {{ [ns.l] * 90000000 }}"
+            .to_owned(),
+        "{% set ns = namespace(l=[1]) %}{% for i in range(90000) %}{% set ns.l = ns.l | reverse | chain([1]) %}\
+         {% endfor %}"
+            .to_owned(),
+        "{% for i in range(90000) %}{{ debug() }}{% endfor %}".to_owned(),
+        // What no filter here can count: it takes too long.
+        "{% set x = 'é' * 4000000 %}{% for i in range(90000) %}{% for c in x %}{{ loop.length }}{% break %}\
+         {% endfor %}{% endfor %}"
+            .to_owned(),
     ];
     for source in cases {
         let error = rendered(&source).expect_err("it is refused");

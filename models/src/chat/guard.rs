@@ -1,16 +1,18 @@
 //! What keeps a template from growing without bound.
 //!
-//! In: the compiled steps of a template. Out: the same steps, where each that makes a larger value out of smaller
-//! ones goes through a filter here, which counts.
+//! In: the compiled steps of a template. Out: the same steps, where each that makes a value out of others goes
+//! through a filter here, which counts what it reads and what it makes.
 //! Fuel alone does not suffice: a text that is joined to itself is astronomically long after a hundred steps.
+//! Nothing is made later than it is asked for: a promise made of a promise, and so on, would end the stack.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indexmap::IndexMap;
+use minijinja::functions::dict;
 use minijinja::machinery::{Instruction, Instructions};
-use minijinja::value::{Rest, Tuple, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
@@ -31,19 +33,31 @@ const REPEAT: &str = ":repeat";
 const LIST: &str = ":list";
 const TUPLE: &str = ":tuple";
 const MAP: &str = ":map";
+const SLICE: &str = ":slice";
+/// The filter that applies another one, by its name, to each element.
+const EACH: &str = "map";
+const UNSUPPORTED: &str = "it is not supported in chat templates";
+/// What any value takes besides its text or its elements.
+const VALUE: usize = 16;
 
 /// What has been made and read in one rendering.
 #[derive(Clone, Default)]
-struct Work(Arc<AtomicUsize>);
+pub(super) struct Work(Arc<AtomicUsize>);
 
-/// The names of the filters that a template applies, as the guarded ones are called.
+/// The names of the filters that a template may apply, as the guarded ones are called: those that it names, and those
+/// that a text of its own may name.
 pub(super) fn filters(steps: &Instructions<'_>) -> IndexMap<String, String> {
     let steps = (0..).map_while(|idx| steps.get(idx));
     let names = steps.filter_map(|step| match step {
         Instruction::ApplyFilter(name, ..) => Some((*name).to_owned()),
+        Instruction::LoadConst(value) => value.as_str().map(str::to_owned),
         _ => None,
     });
-    names.map(|name| (name.clone(), format!(":filter-{name}"))).collect()
+    names.map(|name| (name.clone(), guarded(&name))).collect()
+}
+
+fn guarded(name: &str) -> String {
+    format!(":filter-{name}")
 }
 
 /// The most steps of a rendering: fewer where one prints a long text of the template itself.
@@ -68,6 +82,7 @@ pub(super) fn guard<'a>(steps: &mut Instructions<'a>, filters: &'a IndexMap<Stri
             Instruction::BuildList(Some(n)) => filter(LIST, *n),
             Instruction::BuildTuple(Some(n)) => filter(TUPLE, *n),
             Instruction::BuildMap(n) => filter(MAP, n.saturating_mul(2)),
+            Instruction::Slice => filter(SLICE, 4),
             Instruction::ApplyFilter(name, n, _) => {
                 filters.get(*name).map(|guarded| Instruction::ApplyFilter(guarded, *n, !0))
             }
@@ -80,13 +95,24 @@ pub(super) fn guard<'a>(steps: &mut Instructions<'a>, filters: &'a IndexMap<Stri
 }
 
 /// Adds the guarding filters of one rendering.
-pub(super) fn add_to(environment: &mut Environment<'_>, filters: &IndexMap<String, String>, fuel: u64) {
-    let work = Work::default();
-    for (name, guarded) in filters {
+pub(super) fn add_to(
+    environment: &mut Environment<'_>,
+    filters: &IndexMap<String, String>,
+    fuel: u64,
+    work: Work,
+) {
+    for (name, own) in filters {
         let (work, name) = (work.clone(), name.clone());
-        environment.add_filter(guarded.clone(), move |state: &mut State, values: Rest<Value>| {
+        environment.add_filter(own.clone(), move |state: &mut State, mut values: Rest<Value>| {
             work.charge_call(&name, &values)?;
-            state.apply_filter(&name, &values)
+            // What is applied to each element counts, too.
+            if name == EACH
+                && let Some(inner) = values.get_mut(1)
+                && let Some(each) = inner.as_str().map(guarded)
+            {
+                *inner = Value::from(each);
+            }
+            work.made(state.apply_filter(&name, &values)?)
         });
     }
     let charged = |name, make: fn(&[Value]) -> Result<Value, Error>| {
@@ -100,6 +126,7 @@ pub(super) fn add_to(environment: &mut Environment<'_>, filters: &IndexMap<Strin
         charged(CONCAT, |values| Ok(Value::from(values.iter().map(ToString::to_string).collect::<String>()))),
         charged(ADD, add),
         charged(LIST, |values| Ok(values.iter().cloned().collect())),
+        charged(SLICE, slice),
         charged(TUPLE, |values| Ok(Value::from(Tuple::from(values.to_vec())))),
         charged(MAP, |values| {
             let pairs = values.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
@@ -123,12 +150,19 @@ pub(super) fn add_to(environment: &mut Environment<'_>, filters: &IndexMap<Strin
         escape_formatter(out, state, value)
     });
     environment.set_fuel(Some(fuel));
+    let copied = work.clone();
+    environment.add_function("dict", move |value: Option<Value>, named: Kwargs| {
+        copied.charge(&[value.clone().unwrap_or_default(), named.clone().into()])?;
+        dict(value, named)
+    });
     environment.set_unknown_method_callback(move |state, value, method, values| {
         work.charge(std::slice::from_ref(value))?;
         let all: Vec<Value> = std::iter::once(value).chain(values).cloned().collect();
         work.charge_call(method, &all)?;
-        unknown_method_callback(state, value, method, values)
+        work.made(unknown_method_callback(state, value, method, values)?)
     });
+    // It would print all there is.
+    environment.add_function("debug", || Err::<Value, _>(failure(UNSUPPORTED)));
 }
 
 /// The sum of numbers, texts or lists.
@@ -140,6 +174,19 @@ fn add(values: &[Value]) -> Result<Value, Error> {
         _ if is_list(a) && is_list(b) => Ok(a.try_iter()?.chain(b.try_iter()?).collect()),
         _ => operate("a + b", a, b),
     }
+}
+
+/// The elements of a list, or the characters of a text, from one place to another.
+fn slice(values: &[Value]) -> Result<Value, Error> {
+    let expression = Environment::new();
+    let expression = expression.compile_expression("value[start:stop:step]")?;
+    let names = ["value", "start", "stop", "step"].into_iter().zip(values.iter().cloned());
+    here(expression.eval(names.collect::<BTreeMap<_, _>>())?)
+}
+
+/// The same value with its elements, where it has them only as a promise.
+fn here(value: Value) -> Result<Value, Error> {
+    if value.kind() == ValueKind::Iterable { Ok(value.try_iter()?.collect()) } else { Ok(value) }
 }
 
 fn product(a: &Value, b: &Value) -> Result<Value, Error> {
@@ -166,6 +213,18 @@ impl Work {
         self.add(sum)
     }
 
+    /// Lets nothing more be made.
+    pub(super) fn end(&self) {
+        self.0.store(MAX_WORK, Ordering::Relaxed);
+    }
+
+    /// Counts what a call made.
+    fn made(&self, value: Value) -> Result<Value, Error> {
+        let value = here(value)?;
+        self.charge(std::slice::from_ref(&value))?;
+        Ok(value)
+    }
+
     /// Counts a call by its name: what some make is larger than what they read.
     fn charge_call(&self, name: &str, values: &[Value]) -> Result<(), Error> {
         self.charge(values)?;
@@ -179,7 +238,7 @@ impl Work {
                 self.add(n.saturating_mul(between))
             }
             "indent" => self.add(nth(0)?.saturating_mul(number(values.get(1)))),
-            "format" | "center" | "batch" | "slice" => Err(failure("it is not supported in chat templates")),
+            "format" | "center" | "batch" | "slice" => Err(failure(UNSUPPORTED)),
             _ => Ok(()),
         }
     }
@@ -195,7 +254,7 @@ impl Work {
 
 /// The bytes of texts and the elements in a value; a failure where there are too many.
 fn size(value: &Value, depth: usize) -> Result<usize, Error> {
-    let mut sum = 1;
+    let mut sum = VALUE;
     if let Some(text) = value.as_str() {
         sum += text.len();
     } else if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {

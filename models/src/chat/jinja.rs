@@ -1,10 +1,15 @@
 //! Templates in Jinja, as Transformers runs them.
 //!
 //! In: the text of a template, and its arguments. Out: a text, or a sentence.
-//! A template has no loader, so it can name no file; there is no clock unless one is given. What a step can do is
-//! bounded by fuel and by depth, and what it makes by `guard.rs`.
+//! A template has no loader, so it can name no file; there is no clock unless one is given. How many steps it takes is
+//! bounded by fuel and by depth, what they make by `guard.rs`, and how long all of it takes by a thread of its own,
+//! which nobody waits for forever.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use fusebox_runtime::error::printable;
 use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
@@ -14,7 +19,7 @@ use minijinja::{AutoEscape, Environment, Error as Failure, ErrorKind};
 use serde_json::{Map, Value as Json};
 
 use crate::chat::clock;
-use crate::chat::guard;
+use crate::chat::guard::{self, Work};
 use crate::chat::values::{Writer, object_value};
 use crate::error::Error;
 
@@ -24,6 +29,10 @@ const MAX_DEPTH: usize = 100;
 const MAX_JSON_BYTES: usize = 8 << 20;
 /// The longest template.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// The longest time of a rendering: thousands of times what real templates take.
+const MAX_TIME: Duration = Duration::from_secs(20);
+/// The stack of a rendering.
+const STACK_BYTES: usize = 16 << 20;
 /// The most characters of a complaint that are shown: it may quote the template.
 const MAX_COMPLAINT: usize = 240;
 
@@ -31,9 +40,9 @@ const MAX_COMPLAINT: usize = 240;
 const NAME: &str = "chat";
 
 /// A template that was read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Jinja {
-    source: String,
+    source: Arc<str>,
     environment: Environment<'static>,
 }
 
@@ -51,7 +60,7 @@ impl Jinja {
         environment.set_recursion_limit(MAX_DEPTH);
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise_exception);
-        let own = Self { source: source.to_owned(), environment };
+        let own = Self { source: source.into(), environment };
         own.steps().map_err(|failure| error(&failure))?;
         Ok(own)
     }
@@ -63,7 +72,19 @@ impl Jinja {
 
     /// The text for these arguments.
     pub(super) fn render(&self, arguments: &Map<String, Json>) -> Result<String, Error> {
-        self.run(arguments).map_err(|failure| error(&failure))
+        let refused = |what: String| Error::Template { what };
+        let (own, arguments, work, (done, text)) =
+            (self.clone(), object_value(arguments), Work::default(), channel());
+        let counted = work.clone();
+        // Where nobody waits any more, nobody is told.
+        let render = move || drop(done.send(own.run(arguments, counted)));
+        let thread = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
+        thread.spawn(render).map_err(|error| refused(format!("no thread could be had for it: {error}")))?;
+        let Ok(text) = text.recv_timeout(MAX_TIME) else {
+            work.end();
+            return Err(refused(format!("expected a text within {} seconds", MAX_TIME.as_secs())));
+        };
+        text.map_err(|failure| error(&failure))
     }
 
     /// The compiled template.
@@ -78,15 +99,15 @@ impl Jinja {
         Err(Failure::new(ErrorKind::InvalidOperation, "blocks are not supported in chat templates"))
     }
 
-    fn run(&self, arguments: &Map<String, Json>) -> Result<String, Failure> {
+    fn run(&self, arguments: Value, work: Work) -> Result<String, Failure> {
         let mut steps = self.steps()?;
         let (filters, fuel) = (guard::filters(&steps), guard::fuel(&steps));
         guard::guard(&mut steps, &filters);
         let mut environment = self.environment.clone();
-        guard::add_to(&mut environment, &filters, fuel);
+        guard::add_to(&mut environment, &filters, fuel, work);
         let (mut text, blocks) = (String::new(), BTreeMap::new());
         let mut out = make_string_output(&mut text);
-        eval(&environment, &steps, object_value(arguments), &blocks, &mut out, AutoEscape::None)?;
+        eval(&environment, &steps, arguments, &blocks, &mut out, AutoEscape::None)?;
         Ok(text)
     }
 }

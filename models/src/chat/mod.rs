@@ -44,6 +44,7 @@ enum Form {
 
 /// What `tokenizer_config.json` says.
 #[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
 struct Config {
     chat_template: Option<Templates>,
     #[serde(flatten)]
@@ -51,13 +52,14 @@ struct Config {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a template, or a list of templates with names")]
 enum Templates {
     One(String),
     Named(Vec<Named>),
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a template with a name")]
 struct Named {
     name: String,
     template: String,
