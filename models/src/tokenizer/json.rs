@@ -25,12 +25,15 @@ const GENERATION: &str = "generation_config.json";
 /// The longest vocabulary that is read.
 const MAX_BYTES: usize = 256 << 20;
 
+/// How many times as long texts may become before words are merged.
+const MAX_GROWTH: usize = 64;
 /// The steps that may come before words are merged.
 const NORMALIZERS: [&str; 10] =
     ["NFC", "NFD", "NFKC", "NFKD", "Sequence", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
 const PRE_TOKENIZERS: [&str; 6] = ["ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"];
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct File<'a> {
     #[serde(default)]
     added_tokens: Vec<Added>,
@@ -43,6 +46,7 @@ struct File<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Added {
     id: u32,
     #[serde(flatten)]
@@ -50,12 +54,14 @@ struct Added {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct ModelKind {
     #[serde(rename = "type")]
     kind: Option<String>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Model {
     vocab: IndexMap<String, u32>,
     merges: Vec<Merge>,
@@ -73,7 +79,7 @@ struct Model {
 
 /// Two tokens: as a list, or as one text with a space between.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "two tokens, in a list or with a space between")]
 enum Merge {
     Pair(String, String),
     Text(String),
@@ -81,6 +87,7 @@ enum Merge {
 
 /// What `tokenizer_config.json` adds.
 #[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
 struct Config {
     #[serde(rename = "add_bos_token")]
     adds_bos: Option<bool>,
@@ -94,19 +101,20 @@ struct Config {
 
 /// A token by its text, bare or in an object.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a token, or an object with its `content`")]
 enum Name {
     Text(String),
     Object { content: String },
 }
 
 #[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
 struct Generation {
     eos_token_id: Option<Ids>,
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "the number of a token, or a list of them")]
 enum Ids {
     One(u32),
     Many(Vec<u32>),
@@ -137,6 +145,7 @@ fn parts(path: PathBuf, bytes: &[u8], config: &Config) -> Result<Parts, Error> {
     let model: Model = beside::parse(&path, file.model.get().as_bytes())?;
     check_model(&path, &model)?;
     let (spelling, drops_space) = decoder(&path, file.decoder.as_ref())?;
+    check_normalizer(&path, file.normalizer.as_ref())?;
     let rules = Rules {
         ignore_merges: model.ignore_merges,
         byte_fallback: model.byte_fallback,
@@ -249,10 +258,43 @@ fn component<T: for<'de> Deserialize<'de>>(
 
 /// The kinds of a part and of those inside of it.
 fn kinds(json: &Json) -> Vec<&str> {
-    let own = json.get("type").and_then(Json::as_str).unwrap_or("");
+    steps(json).into_iter().map(|step| step.get("type").and_then(Json::as_str).unwrap_or("")).collect()
+}
+
+/// A part and those inside of it.
+fn steps(json: &Json) -> Vec<&Json> {
     let inner = ["normalizers", "pretokenizers", "decoders", "processors"];
     let inner = inner.iter().filter_map(|key| json.get(key)?.as_array()).flatten();
-    std::iter::once(own).chain(inner.flat_map(kinds)).collect()
+    std::iter::once(json).chain(inner.flat_map(steps)).collect()
+}
+
+/// Texts that are replaced one after another may not grow without bound, and each step finds or adds something: the
+/// code that runs these steps fails on empty texts, and on patterns that find them.
+fn check_normalizer(path: &Path, normalizer: Option<&Json>) -> Result<(), Error> {
+    let refuse = |what: String| Err(Error::input(path, Place::Key("normalizer".to_owned()), what));
+    let mut growth = 1usize;
+    for step in normalizer.map_or(Vec::new(), steps) {
+        let text = |place: &str| step.pointer(place).and_then(Json::as_str);
+        match text("/type") {
+            Some("Prepend") if text("/prepend") == Some("") => {
+                return refuse("expected a text to put first, found an empty one".to_owned());
+            }
+            Some("Replace") => {
+                let Some(replaced) = text("/pattern/String").filter(|text| !text.is_empty()) else {
+                    return refuse("expected a text of some characters to replace".to_owned());
+                };
+                let content = text("/content").unwrap_or_default();
+                growth = growth.saturating_mul(content.len().div_ceil(replaced.len()).max(1));
+            }
+            _ => {}
+        }
+    }
+    if growth > MAX_GROWTH {
+        return refuse(format!(
+            "expected texts that become at most {MAX_GROWTH} times as long, found {growth} times"
+        ));
+    }
+    Ok(())
 }
 
 /// How tokens stand for bytes, and whether a text loses its first space.
