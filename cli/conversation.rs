@@ -3,7 +3,7 @@
 //! In: lines on standard input; `/quit` or the end of input ends it. Out: answers, each as it comes.
 //! The session goes on: of every message only what is new is fed to the model.
 
-use std::io::{IsTerminal, stdin};
+use std::io::{BufRead, IsTerminal, Read, stdin};
 
 use fusebox_models::chat::Chat;
 use fusebox_models::generate::{Finish, Generator};
@@ -12,6 +12,8 @@ use serde_json::{Map, Value, json};
 
 use crate::output;
 
+/// No line is as long as this.
+const MAX_LINE_BYTES: u64 = 16 << 20;
 /// What ends a conversation.
 const QUIT: &str = "/quit";
 
@@ -35,7 +37,11 @@ pub(crate) fn hold(generator: &mut Generator<'_>, tokenizer: &Tokenizer, chat: &
             return Ok(());
         }
         let mut line = String::new();
-        let n_bytes = stdin().read_line(&mut line).map_err(|error| format!("standard input: {error}"))?;
+        let n_bytes = stdin().lock().take(MAX_LINE_BYTES).read_line(&mut line);
+        let n_bytes = n_bytes.map_err(|error| format!("standard input: {error}"))?;
+        if n_bytes as u64 == MAX_LINE_BYTES {
+            return Err(format!("standard input: expected lines of less than {MAX_LINE_BYTES} bytes"));
+        }
         if n_bytes == 0 || line.trim() == QUIT {
             break;
         }

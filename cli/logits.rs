@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::files;
 
 use crate::opening::{Which, n_threads};
 use crate::output::table;
@@ -19,6 +20,7 @@ const N_SHOWN: usize = 10;
 
 /// What to score.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     which: Which,
@@ -81,8 +83,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let n_vocab = session.n_vocab();
     let shape = if arguments.all { vec![tokens.len(), n_vocab] } else { vec![n_vocab] };
     if let Some(path) = &arguments.output {
-        let written = std::fs::write(path, npy::array(&shape, &rows));
-        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        let written = files::write(path, npy::MAGIC, &npy::array(&shape, &rows));
+        written.map_err(|error| error.to_string())?;
     }
     if arguments.json {
         output::print(&as_json(&shape, &rows));

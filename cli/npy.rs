@@ -2,9 +2,11 @@
 //!
 //! In: sizes, and numbers in row-major order. Out: the bytes of a file.
 
+/// How every such file begins.
+pub(crate) const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
+
 /// What a file of single-precision numbers has before them: a header that ends at a multiple of 64 bytes.
 pub(crate) fn head(shape: &[usize]) -> Vec<u8> {
-    const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
     let sizes: Vec<String> = shape.iter().map(|size| format!("{size},")).collect();
     let sizes = sizes.join(" ");
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({sizes}), }}");

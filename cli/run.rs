@@ -16,6 +16,7 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample::{self, Sampler};
 use fusebox_models::stop::Stop;
 use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::files;
 use serde_json::{Map, Value, json};
 
 use crate::kernels::{self, View};
@@ -27,8 +28,12 @@ use crate::{conversation, machine, output};
 /// What the default model goes on with, if nothing else is asked for.
 const STORY: &str = "Once upon a time";
 
+/// The longest text that is read from a file.
+const MAX_PROMPT_BYTES: u64 = 64 << 20;
+
 /// What to go on with, and how.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     which: Which,
@@ -83,19 +88,19 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 struct Sampling {
     /// How bold the choice is; 0 always takes the likeliest token.
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
     temp: f32,
     /// Choose among so many of the likeliest; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 0)]
     top_k: usize,
     /// Choose among the likeliest that have this probability together.
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f32,
     /// Choose among those that are at least this part as likely as the likeliest.
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
     min_p: f32,
     /// Divide the scores of the last 64 tokens by this.
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
     repeat_penalty: f32,
     /// What the choices follow from.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -143,8 +148,7 @@ impl Arguments {
         let text = match (&self.prompt, &self.file) {
             (Some(text), _) => Some(text.clone()),
             (None, Some(path)) => {
-                let text = std::fs::read_to_string(path);
-                Some(text.map_err(|error| format!("{}: {error}", path.display()))?)
+                Some(files::text(path, MAX_PROMPT_BYTES).map_err(|error| error.to_string())?)
             }
             (None, None) => None,
         };

@@ -3,7 +3,7 @@
 //! In: a `.graph` file, or the name of a built-in block, and a target. Out: the story as text, or as one JSON object.
 //! Unknown names are answered with the names there are.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use fusebox_compiler::graph::{Graph, parse};
@@ -13,6 +13,8 @@ use fusebox_compiler::story::{KernelStory, Story};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
+use fusebox_runtime::files;
+use fusebox_runtime::session::cache::STORY;
 use serde_json::{Map, Value, json};
 
 use crate::kernels::sources;
@@ -23,8 +25,12 @@ const MAX_TOKENS: usize = 2048;
 /// The most layers a model may have.
 const MAX_LAYERS: usize = 4096;
 
+/// The longest graph that is read.
+const MAX_GRAPH_BYTES: u64 = 64 << 20;
+
 /// What to tell the story of.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// A graph as text.
     #[arg(required_unless_present = "block", conflicts_with = "block")]
@@ -69,7 +75,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let graph = graph(arguments)?;
     let compiled = compile(&graph, &options).map_err(|error| error.to_string())?;
     if let Some(path) = &options.story {
-        std::fs::write(path, compiled.to_string()).map_err(|error| format!("{path}: {error}"))?;
+        let written = files::write(Path::new(path), STORY, compiled.to_string().as_bytes());
+        written.map_err(|error| error.to_string())?;
     }
     let text = match arguments.print_kernels {
         Some(View::Source) => sources(&compiled.plan, &options.target)?,
@@ -93,7 +100,7 @@ pub(crate) fn target(name: &str) -> Result<Target, String> {
 
 fn graph(arguments: &Arguments) -> Result<Graph, String> {
     if let Some(path) = &arguments.file {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = files::text(path, MAX_GRAPH_BYTES).map_err(|error| error.to_string())?;
         return parse::parse(&text).map_err(|error| format!("{}: {error}", path.display()));
     }
     let name = arguments.block.as_deref().unwrap_or_default();

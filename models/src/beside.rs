@@ -3,11 +3,11 @@
 //! In: a checkpoint and a name. Out: the bytes of the file or its JSON, or nothing where there is no such file.
 //! No file is read beyond the most bytes that its reader asks for.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use fusebox_runtime::error::{Error, Place, printable};
+use fusebox_runtime::files;
 use fusebox_runtime::weights::Checkpoint;
 use serde::Deserialize;
 
@@ -35,27 +35,21 @@ pub(crate) fn with_ending(checkpoint: &Checkpoint, ending: &str) -> PathBuf {
 
 /// All bytes of a file, if it exists.
 pub(crate) fn read(path: &Path, max_bytes: usize) -> Result<Option<Vec<u8>>, Error> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io(error)),
-    };
-    let mut bytes = Vec::new();
-    file.take(max_bytes as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() > max_bytes {
-        return Err(Error::input(path, Place::Whole, format!("expected at most {max_bytes} bytes")));
-    }
-    Ok(Some(bytes))
+    there(files::read(path, max_bytes as u64))
 }
 
 /// The text of a file, if it exists.
 pub(crate) fn text(path: &Path, max_bytes: usize) -> Result<Option<String>, Error> {
-    let Some(bytes) = read(path, max_bytes)? else { return Ok(None) };
-    String::from_utf8(bytes).map(Some).map_err(|error| {
-        let at = error.utf8_error().valid_up_to() as u64;
-        Error::input(path, Place::Byte(at), "expected a text in UTF-8, found other bytes")
-    })
+    there(files::text(path, max_bytes as u64))
+}
+
+/// What was read, if there was something to read.
+fn there<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The configuration in a JSON file, if it exists.

@@ -9,6 +9,7 @@
 pub mod buffer;
 pub mod device;
 pub mod error;
+pub mod files;
 pub mod session;
 pub mod threads;
 pub mod weights;

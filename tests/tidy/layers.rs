@@ -47,6 +47,7 @@ const LAYERS: [Layers; 3] = [
         crates: &["fusebox_compiler"],
         modules: &[
             ("error", 0),
+            ("files", 1),
             ("buffer", 1),
             ("threads", 0),
             ("device", 2),
@@ -64,8 +65,8 @@ const LAYERS: [Layers; 3] = [
             ("config", 0),
             ("error", 0),
             ("naming", 0),
+            ("beside", 0),
             ("facts", 1),
-            ("beside", 1),
             ("layers", 1),
             ("tokenizer", 2),
             ("chat", 2),

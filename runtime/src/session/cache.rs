@@ -13,6 +13,10 @@ use fusebox_compiler::options::Options;
 use fusebox_compiler::program::{Key, Program};
 
 use crate::error::Error;
+use crate::files;
+
+/// How every story begins, by which one is told from other files.
+pub const STORY: &[u8] = b"# ";
 
 /// A folder of programs, or none.
 #[derive(Clone, Debug, Default)]
@@ -51,8 +55,7 @@ impl Cache {
         let (program, story) = Program::compile(key, graph, options)?;
         self.counts.n_lowered += program.plan.kernels.len();
         if let Some(path) = &options.story {
-            let written = fs::write(path, story.to_string());
-            written.map_err(|source| Error::Io { path: path.into(), source })?;
+            files::write(Path::new(path), STORY, story.to_string().as_bytes())?;
         }
         if let Some(path) = path {
             write(&path, &program.to_bytes());

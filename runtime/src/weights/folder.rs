@@ -30,6 +30,7 @@ const MAX_KEY_BYTES: usize = 256;
 
 /// Which shard holds which tensor.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Index {
     weight_map: Entries<String>,
 }

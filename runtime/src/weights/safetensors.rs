@@ -29,6 +29,7 @@ const METADATA: &str = "__metadata__";
 
 /// What a header says of one tensor.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Entry {
     dtype: String,
     shape: Vec<u64>,

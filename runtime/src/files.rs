@@ -1,0 +1,92 @@
+//! Files that people name: texts that are read whole, and results that are written.
+//!
+//! In: a path, and how many bytes are read at most, or the bytes to write. Out: a text, or one sentence.
+//! Nothing is read without a bound, and nothing is written over a file that is something else.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use crate::error::{Error, Place};
+
+/// All bytes of a file that has no more than so many.
+///
+/// # Errors
+/// [`Error::Io`] where it cannot be read, [`Error::Input`] where it has more.
+pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Error> {
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).map_err(io)?.take(max_bytes + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(Error::input(
+            path,
+            Place::Whole,
+            format!("expected at most {max_bytes} bytes, found more"),
+        ));
+    }
+    Ok(bytes)
+}
+
+/// The same as text.
+///
+/// # Errors
+/// As [`read`], and [`Error::Input`] where the bytes are no text.
+pub fn text(path: &Path, max_bytes: u64) -> Result<String, Error> {
+    String::from_utf8(read(path, max_bytes)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to() as u64;
+        Error::input(path, Place::Byte(at), "expected a text in UTF-8, found other bytes")
+    })
+}
+
+/// Writes a file. One that is there already is replaced only where it begins as all of its kind do: so it is an older
+/// result, and no model or text that somebody named by mistake.
+///
+/// # Errors
+/// [`Error::Io`] where it cannot be written, [`Error::Input`] where another file is in its place.
+pub fn write(path: &Path, begin: &[u8], bytes: &[u8]) -> Result<(), Error> {
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let mut before = Vec::new();
+    match File::open(path) {
+        Ok(file) if file.metadata().map_err(io)?.is_file() => {
+            file.take(begin.len() as u64).read_to_end(&mut before).map_err(io)?;
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(io(error)),
+        Ok(_) | Err(_) => {}
+    }
+    if !before.is_empty() && before != begin {
+        let what =
+            "expected the name of a new file, or of an older result to replace, found another file there";
+        return Err(Error::input(path, Place::Whole, what));
+    }
+    fs::write(path, bytes).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_begins_alike_is_replaced() {
+        let folder = std::env::temp_dir().join(format!("fusebox-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a");
+        let written = |begin: &str, text: &str| write(&path, begin.as_bytes(), text.as_bytes()).is_ok();
+        assert!(written("# ", "# one") && written("# ", "# two"));
+        assert!(!written("GGUF", "GGUF 3") && text(&path, 5).unwrap() == "# two");
+        fs::write(&path, "#").unwrap();
+        assert!(!written("# ", "# one"), "it is too short to be one");
+        fs::write(&path, "").unwrap();
+        assert!(written("# ", "# one"), "an empty file has nothing to lose");
+        assert!(write(&folder, b"", b"x").is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_a_sentence() {
+        let endless = Path::new("/dev/zero");
+        if endless.exists() {
+            let sentence = "/dev/zero: expected at most 100 bytes, found more";
+            assert_eq!(read(endless, 100).unwrap_err().to_string(), sentence);
+        }
+    }
+}
