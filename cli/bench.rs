@@ -33,6 +33,7 @@ const N_WARM: usize = 4;
 
 /// What to measure.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     which: Which,

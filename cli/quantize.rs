@@ -17,6 +17,7 @@ use crate::progress::Progress;
 
 /// What to write.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// A GGUF file, a folder with safetensors, a qwen3.c checkpoint or a Qorus file.
     input: PathBuf,
