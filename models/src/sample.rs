@@ -147,7 +147,9 @@ impl Sampler {
             let idx = *id as usize;
             if let Some((_, logit)) = self.candidates.get_mut(idx).filter(|_| !self.has_come[idx]) {
                 self.has_come[idx] = true;
-                *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+                let less = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+                // A penalty far from 1 makes it large, but no number is infinitely likely.
+                *logit = less.min(f32::MAX);
             }
         }
         for id in last {
@@ -362,6 +364,19 @@ mod tests {
         let sentence = sampler.next_of(&[1], &[f32::NAN]).unwrap_err().to_string();
         assert_eq!(sentence, "logits: expected finite numbers, found NaN for token 1");
         assert!(sampler.next_of(&[0], &[f32::NEG_INFINITY]).is_err());
+    }
+
+    #[test]
+    fn extreme_penalties_draw_one_of_the_tokens() {
+        for repeat_penalty in [1e-45, 1e38] {
+            for temperature in [0.0, 1.0] {
+                let penalty = Settings { repeat_penalty, ..settings(temperature) };
+                let mut sampler = Sampler::new(penalty, 5).unwrap();
+                let drawn = sampler.next(&LOGITS, &[0, 1]).unwrap();
+                let expected: &[u32] = if repeat_penalty < 1.0 { &[0, 1] } else { &[3] };
+                assert!(expected.contains(&drawn), "{repeat_penalty}, {temperature}: {drawn}");
+            }
+        }
     }
 
     #[test]
