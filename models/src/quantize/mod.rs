@@ -102,6 +102,10 @@ impl Writer<'_> {
         if let Some(bytes) = piece.as_stored(self.checkpoint) {
             return put(bytes);
         }
+        // Rows without elements are nothing to write, however many there are.
+        if piece.row_len() == 0 {
+            return Ok(());
+        }
         let Stored::As(format) = piece.entry.stored else {
             return Err(self.refused(piece, "expected a format that can be read".to_owned()));
         };
