@@ -4,16 +4,19 @@
 //! Nothing is believed: a count is positive and not absurd, a number is finite. What counts have to do with each other
 //! is judged by the family that needs them.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
 
+use crate::beside;
 use crate::naming::keys::{Key, VOCAB};
 use crate::naming::tensors::{joined, names};
 
+/// The file that says what the weights beside it are.
+const CONFIG: &str = "config.json";
 /// The largest count that any model could have.
 const MOST: u64 = 1 << 24;
 
@@ -73,34 +76,35 @@ impl<'a> Facts<'a> {
     }
 
     /// A word, where the file has one.
-    pub fn word(self, key: Key) -> Option<&'a str> {
-        self.value(key)?.as_text()
+    pub fn word(self, key: Key) -> Result<Option<&'a str>, Error> {
+        self.like(key, "a word", Value::as_text)
     }
 
     /// A truth, where the file has one.
-    pub fn flag(self, key: Key) -> Option<bool> {
-        match self.value(key)? {
+    pub fn flag(self, key: Key) -> Result<Option<bool>, Error> {
+        self.like(key, "true or false", |value| match value {
             Value::Bool(flag) => Some(*flag),
             Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) | Value::Text(_) | Value::List(_) => None,
-        }
+        })
     }
 
     /// A list of truths, where the file has one; a whole number other than 0 is true.
-    pub fn flags(self, key: Key) -> Option<Vec<bool>> {
-        match self.value(key)?.as_list()? {
+    pub fn flags(self, key: Key) -> Result<Option<Vec<bool>>, Error> {
+        let Some(list) = self.value(key).and_then(Value::as_list) else { return Ok(None) };
+        self.like(key, "a list of true and false", |_| match list {
             List::Bools(flags) => Some(flags.clone()),
             List::Unsigned(numbers) => Some(numbers.iter().map(|n| *n != 0).collect()),
             List::Signed(numbers) => Some(numbers.iter().map(|n| *n != 0).collect()),
             List::Floats(_) | List::Texts(_) | List::Lists(_) => None,
-        }
+        })
     }
 
     /// A list of words, where the file has one.
-    pub fn words(self, key: Key) -> Option<&'a [String]> {
-        match self.value(key)?.as_list()? {
-            List::Texts(words) => Some(words),
+    pub fn words(self, key: Key) -> Result<Option<&'a [String]>, Error> {
+        self.like(key, "a list of words", |value| match value.as_list()? {
+            List::Texts(words) => Some(words.as_slice()),
             List::Bools(_) | List::Unsigned(_) | List::Signed(_) | List::Floats(_) | List::Lists(_) => None,
-        }
+        })
     }
 
     /// The numbers of a small tensor in single precision, where the file has it.
@@ -142,7 +146,7 @@ impl<'a> Facts<'a> {
     pub fn refused(self, key: Key, what: String) -> Error {
         let names = key.names(self.checkpoint.kind(), self.architecture());
         let place = names.into_iter().next().map_or(Place::Whole, Place::Key);
-        Error::input(self.path(), place, what)
+        Error::input(&self.path(), place, what)
     }
 
     /// The kind of the checkpoint.
@@ -153,15 +157,30 @@ impl<'a> Facts<'a> {
     /// The error that a tensor is not as it should be.
     pub fn refused_tensor(self, name: &str, what: String) -> Error {
         let own = names(self.kind(), name).into_iter().next().unwrap_or_default();
-        Error::input(self.path(), Place::Tensor(own), what)
+        Error::input(beside::weights(self.checkpoint), Place::Tensor(own), what)
     }
 
     fn architecture(self) -> &'a str {
         self.checkpoint.architecture().unwrap_or_default()
     }
 
-    fn path(self) -> &'a Path {
-        self.checkpoint.files().next().map_or(Path::new(""), |(path, _)| path)
+    /// The file that facts stand in.
+    fn path(self) -> PathBuf {
+        let config = beside::in_folder(self.checkpoint, CONFIG);
+        let is_beside = self.kind() == Kind::Safetensors && config.is_file();
+        if is_beside { config } else { beside::weights(self.checkpoint).to_owned() }
+    }
+
+    /// What a value is as something, where the file has it.
+    fn like<T>(
+        self,
+        key: Key,
+        expected: &str,
+        as_one: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let refused = || self.refused(key, format!("expected {expected}, found {value}"));
+        as_one(value).map(Some).ok_or_else(refused)
     }
 
     fn value(self, key: Key) -> Option<&'a Value> {

@@ -14,7 +14,7 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 use fusebox_runtime::device::{Device, Weights};
-use fusebox_runtime::error::{Error, Place};
+use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::{Session, TOKENS};
 use fusebox_runtime::weights::{Checkpoint, open};
@@ -74,7 +74,7 @@ impl Model {
         let mut config = read(architecture, facts)?.ok_or_else(|| Error::Unsupported {
             path: path.to_owned(),
             place: Place::Whole,
-            what: format!("the architecture is {architecture}; known are {}", architectures()),
+            what: format!("the architecture is {}; known are {}", quoted(architecture), architectures()),
         })?;
         let has_head = needs_head || facts.has(if config.tied { "token_embd" } else { "output" });
         let scored = if has_head { Scored::Last } else { Scored::Normed };

@@ -83,7 +83,7 @@ fn senseless_sizes_of_a_dense_model_are_sentences() {
             ("rope.dimension_count", json!(7), "an even number"),
             ("rope.freq_base", json!(0.0), "a positive number"),
             ("rope.freq_base", json!("fast"), "a positive number"),
-            ("rope.scaling.type", json!("longer"), "none, default, linear, llama3 or yarn, found longer"),
+            ("rope.scaling.type", json!("longer"), "none, default, linear, llama3 or yarn, found `longer`"),
             ("attention.layer_norm_rms_epsilon", json!(-1.0), "a positive number"),
             ("embedding_length", json!(0), "from 1 to"),
             ("feed_forward_length", json!(0), "from 1 to"),
@@ -91,6 +91,7 @@ fn senseless_sizes_of_a_dense_model_are_sentences() {
             ("context_length", json!(0), "from 1 to"),
             ("block_count", json!(0), "from 1 to"),
             ("block_count", json!(3), "found 3, whose last is missing"),
+            ("block_count", json!(1), "found 1, behind which there are more"),
             ("block_count", json!(16_000_000), "found 16000000, whose last is missing"),
             ("block_count", json!(4_000_000_000u32), "from 1 to"),
             ("nextn_predict_layers", json!(2), "less than the 2 blocks, found 2"),
@@ -142,7 +143,12 @@ fn senseless_facts_of_a_folder_are_sentences() {
     let own = small(Family::Qwen3(heads), Format::F32);
     let made = good(&Config { experts: Some(experts(4, 2)), ..own });
     for (key, value, expected) in [
-        ("hidden_act", json!("gelu"), "expected silu, found gelu"),
+        ("hidden_act", json!("gelu"), "expected silu, found `gelu`"),
+        ("hidden_act", json!(7), "expected a word, found 7"),
+        ("tie_word_embeddings", json!("no"), "expected true or false, found no"),
+        ("norm_topk_prob", json!(1.5), "expected true or false, found 1.5"),
+        ("num_hidden_layers", json!(1), "found 1, behind which there are more"),
+        ("model_type", json!("a\u{1b}[2J"), "`a\\u{1b}[2J`"),
         ("partial_rotary_factor", json!(1.5), "expected at most the 16 elements of a head, found 24"),
         ("partial_rotary_factor", json!(0.2), "an even number"),
         ("partial_rotary_factor", json!(-0.5), "a positive number"),
@@ -154,7 +160,8 @@ fn senseless_facts_of_a_folder_are_sentences() {
         made.facts.insert(key.to_owned(), value);
         made.folder(&file, "qwen3_moe");
         let error = Model::open(&file).expect_err(key).to_string();
-        assert!(error.contains("key `") && error.contains(expected) && error.lines().count() == 1, "{error}");
+        assert!(error.contains("config.json: key `") || key == "model_type", "{error}");
+        assert!(error.contains(expected) && error.lines().count() == 1, "{error}");
     }
 }
 
@@ -180,6 +187,11 @@ fn tensors_that_do_not_fit_are_sentences() {
         made.tensors.insert("blk.1.attn_norm.bias".to_owned(), made.tensors["output_norm"].clone());
     });
     assert_eq!(bias, "tensor `blk.1.attn_norm.bias`: expected no bias here, found one");
+    let unread = spoilt(&dense(), "llama", |made| {
+        made.tensors.insert("blk.1.ffn_up_shexp".to_owned(), made.tensors["blk.1.ffn_up"].clone());
+    });
+    let what = "expected no such tensor by what the model says of itself, found one";
+    assert_eq!(unread, format!("tensor `blk.1.ffn_up_shexp.weight`: {what}"));
     let joint = spoilt(&dense(), "llama", |made| {
         let parts = ["attn_q", "attn_k"].map(|part| format!("blk.0.{part}"));
         made.tensors.remove("blk.0.attn_v");
@@ -190,6 +202,23 @@ fn tensors_that_do_not_fit_are_sentences() {
         made.tensors.insert("rope_freqs".to_owned(), made.tensors["output_norm"].clone());
     });
     assert_eq!(factors, "tensor `rope_freqs.weight`: expected the shape [8], found [64]");
+}
+
+#[test]
+fn more_experts_than_the_model_says_are_a_sentence() {
+    let heads = Grouped { qk_norm: true, ..grouped(4, 2, 16) };
+    let own = small(Family::Qwen3(heads), Format::F32);
+    let mut made = good(&Config { experts: Some(experts(4, 2)), ..own });
+    made.facts.insert("num_experts".to_owned(), json!(3));
+    for block in 0..2 {
+        let router = made.tensors.get_mut(&format!("blk.{block}.ffn_gate_inp")).unwrap();
+        router.bytes.truncate(64 * 3 * 4);
+        router.shape[0] = 3;
+    }
+    let file = path("experts-more");
+    made.folder(&file, "qwen3_moe");
+    let error = Model::open(&file).expect_err("an expert is too many").to_string();
+    assert!(error.contains("mlp.experts.3.down_proj.weight`: expected 3 experts, found more"), "{error}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! single precision whose numbers are all bfloat16 numbers.
 //! Which tensors there should be stands nowhere: the graph is asked. The names are in `naming/tensors.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use fusebox_compiler::graph::Graph;
@@ -18,7 +18,7 @@ use fusebox_runtime::device::Weights;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
-use crate::naming::tensors::{BIAS, expert, halves, joined, names};
+use crate::naming::tensors::{BIAS, expert, halves, joined, kin, names, parts};
 
 pub(crate) mod source;
 
@@ -54,6 +54,7 @@ pub fn bind(
         sources.insert(name.clone(), source);
         formats.insert(name.clone(), format);
     }
+    search.refuse_unasked()?;
     Ok((Bound { checkpoint, sources }, formats))
 }
 
@@ -164,17 +165,22 @@ impl<'a> Search<'a> {
         if !self.checkpoint.tensors().contains_key(&first) {
             return Ok(None);
         }
-        let tensors: Vec<String> = (0..*n_experts).filter_map(|idx| expert(kind, name, idx)).collect();
-        let mut common = None;
-        for own in &tensors {
-            let Some(info) = self.checkpoint.tensors().get(own) else {
-                return Err(self.refused(own, format!("expected a tensor of shape {inner:?}, found none")));
+        let one_more =
+            expert(kind, name, *n_experts).filter(|own| self.checkpoint.tensors().contains_key(own));
+        if let Some(own) = one_more {
+            return Err(self.refused(&own, format!("expected {n_experts} experts, found more")));
+        }
+        let (mut tensors, mut common) = (Vec::new(), None);
+        for own in (0..*n_experts).filter_map(|idx| expert(kind, name, idx)) {
+            let Some(info) = self.checkpoint.tensors().get(&own) else {
+                return Err(self.refused(&own, format!("expected a tensor of shape {inner:?}, found none")));
             };
-            let format = self.checked(own, info, inner)?;
+            let format = self.checked(&own, info, inner)?;
             let expected = *common.get_or_insert(format);
             if format != expected {
-                return Err(self.refused(own, format!("expected {expected} as in {first}, found {format}")));
+                return Err(self.refused(&own, format!("expected {expected} as in {first}, found {format}")));
             }
+            tensors.push(own);
         }
         Ok(common.map(|format| (Source::made(Recipe::Pieces(tensors)), format)))
     }
@@ -216,6 +222,25 @@ impl<'a> Search<'a> {
                     Format::FIXED.map(Format::name).join(", ")
                 ),
             }),
+        }
+    }
+
+    /// A part of a block that the graph does not ask for would be forgotten: facts that contradict the tensors.
+    fn refuse_unasked(&self) -> Result<(), Error> {
+        let is_wanted = |name: &str| self.wanted.contains_key(name);
+        let in_block = |name: &'_ String| {
+            name.starts_with("blk.").then(|| name.rsplit_once('.'))?.map(|(block, _)| block.to_owned())
+        };
+        let blocks: BTreeSet<String> = self.wanted.keys().filter_map(in_block).collect();
+        let all = blocks.iter().flat_map(|block| parts().map(move |part| format!("{block}.{part}")));
+        let mut unasked =
+            all.filter(|name| !is_wanted(name) && !kin(name).iter().any(|name| is_wanted(name)));
+        match unasked.find_map(|name| self.stored(&name)) {
+            Some((own, _)) => Err(self.refused(
+                &own,
+                "expected no such tensor by what the model says of itself, found one".to_owned(),
+            )),
+            None => Ok(()),
         }
     }
 

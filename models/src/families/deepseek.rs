@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::error::Error;
+use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{Config, Experts, Family, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling};
@@ -46,13 +46,13 @@ pub fn block(m: &Scope, sizes: &Latent, layer: usize, x: &Tensor) -> Tensor {
 /// Names the fact that is missing or makes no sense.
 pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let sizes = latent_sizes(facts)?;
-    let pairing = if facts.flag(INTERLEAVED) == Some(false) { Pairing::Halves } else { Pairing::Neighbours };
+    let pairing = if facts.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Neighbours };
     let rope = rope(facts, 1e4, pairing, sizes.rope)?;
     let backbone = backbone(facts, Family::DeepSeek(sizes), rope)?;
     let gate = gate(facts, &backbone)?;
     // A sigmoid came with weights that add up to one; GGUF says so where they do.
     let by_default = gate == Gate::Sigmoid && facts.kind() == Kind::Safetensors;
-    let found = sizes::experts(facts, gate, facts.flag(RENORM).unwrap_or(by_default))?;
+    let found = sizes::experts(facts, gate, facts.flag(RENORM)?.unwrap_or(by_default))?;
     let Some((experts, dense)) = found else { return Ok(backbone) };
     let groups = groups(facts, &experts)?;
     Ok(Config { experts: Some(Experts { groups, ..experts }), dense, ..backbone })
@@ -81,18 +81,19 @@ fn latent_sizes(facts: Facts<'_>) -> Result<Latent, Error> {
 
 /// How a router's outputs become weights.
 fn gate(facts: Facts<'_>, backbone: &Config) -> Result<Gate, Error> {
-    if let Some(word) = facts.word(GATE) {
+    let is_folder = facts.kind() == Kind::Safetensors;
+    if is_folder && let Some(word) = facts.word(GATE)? {
         return match word {
             "softmax" => Ok(Gate::Softmax),
             "sigmoid" => Ok(Gate::Sigmoid),
-            _ => Err(facts.refused(GATE, format!("expected softmax or sigmoid, found {word}"))),
+            _ => Err(facts.refused(GATE, format!("expected softmax or sigmoid, found {}", quoted(word)))),
         };
     }
     // Early GGUF files of GLM-4.7-Flash do not say; a bias for the selection came with the sigmoid.
     let is_glm = [47, 48].contains(&backbone.n_layers) && backbone.vocab == GLM_VOCAB;
     let is_biased = facts.has(&format!("blk.{}.exp_probs_b{BIAS}", backbone.n_layers - 1));
     match facts.size_if(GATE)?.unwrap_or(0) {
-        0 if is_glm || facts.kind() == Kind::Safetensors && is_biased => Ok(Gate::Sigmoid),
+        0 if is_glm || is_folder && is_biased => Ok(Gate::Sigmoid),
         0 | 1 => Ok(Gate::Softmax),
         2 => Ok(Gate::Sigmoid),
         3 => Ok(Gate::SoftmaxOfSelected),
@@ -103,7 +104,7 @@ fn gate(facts: Facts<'_>, backbone: &Config) -> Result<Gate, Error> {
 
 /// The groups of experts: V2 takes those with the best expert, all after it those with the two best together.
 fn groups(facts: Facts<'_>, experts: &Experts) -> Result<Option<Groups>, Error> {
-    let n_best = match facts.word(SELECTION) {
+    let n_best = match facts.word(SELECTION)? {
         Some("greedy") => return Ok(None),
         Some("group_limited_greedy") => 1,
         Some("noaux_tc") => 2,
@@ -115,7 +116,7 @@ fn groups(facts: Facts<'_>, experts: &Experts) -> Result<Option<Groups>, Error> 
             }
         }
         Some(other) => {
-            let what = format!("expected greedy, group_limited_greedy or noaux_tc, found {other}");
+            let what = format!("expected greedy, group_limited_greedy or noaux_tc, found {}", quoted(other));
             return Err(facts.refused(SELECTION, what));
         }
     };

@@ -42,7 +42,7 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let heads = Grouped { window, ..sizes::grouped(facts, true)? };
     let rope = rope(facts, 1e6, Pairing::Halves, heads.turned)?;
     // GGUF does not say that weights add up to one: they always do.
-    let renorm = facts.flag(RENORM).unwrap_or(matches!(facts.kind(), Kind::Gguf { .. }));
+    let renorm = facts.flag(RENORM)?.unwrap_or(matches!(facts.kind(), Kind::Gguf { .. }));
     let (experts, dense) = experts_of(facts, Gate::Softmax, renorm)?.unzip();
     let backbone = backbone(facts, Family::Qwen3(heads), rope)?;
     Ok(Config { experts, dense: dense.unwrap_or_default(), ..backbone })

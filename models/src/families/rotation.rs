@@ -4,7 +4,7 @@
 //! GGUF and `config.json` tell the same in different words: the first has factors of pairs as a tensor, and a tenth of
 //! the strength of YaRN. What a `Rope` means is in `layers/rope.rs`.
 
-use fusebox_runtime::error::Error;
+use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{Pairing, Rope, Scaling};
@@ -27,15 +27,15 @@ pub(super) fn rope(facts: Facts<'_>, theta: f64, pairing: Pairing, n_dims: usize
 }
 
 fn scaling(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
-    let kind = facts.word(SCALING).unwrap_or("none");
+    let kind = facts.word(SCALING)?.unwrap_or("none");
     match kind {
         "none" | "default" => factors(facts, n_dims),
         "linear" => Ok(Scaling::Factors(vec![needed(facts, STRETCH)? as f32; n_dims / 2])),
         "llama3" => llama3(facts),
         "yarn" => yarn(facts),
         _ => {
-            Err(facts
-                .refused(SCALING, format!("expected none, default, linear, llama3 or yarn, found {kind}")))
+            let what = format!("expected none, default, linear, llama3 or yarn, found {}", quoted(kind));
+            Err(facts.refused(SCALING, what))
         }
     }
 }

@@ -6,14 +6,14 @@
 use std::collections::BTreeSet;
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::error::Error;
+use fusebox_runtime::error::{Error, quoted};
 
 use crate::config::{Config, Experts, Family, Formats, Gate, Grouped, Groups, Rope, Window};
 use crate::facts::Facts;
 use crate::naming::keys::{
     ACTIVATION, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF, GROUPS,
-    GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, TIED, TURNED, TURNED_PART, VALUE,
-    WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
+    GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, MORE_LAYERS, TIED, TURNED,
+    TURNED_PART, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
 
@@ -22,8 +22,8 @@ const WIDEST_HEAD: usize = 1 << 12;
 
 /// A model of this family and rotation without experts, all other sizes as the file has them.
 pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<Config, Error> {
-    if let Some(word) = facts.word(ACTIVATION).filter(|word| !["silu", "swish"].contains(word)) {
-        return Err(facts.refused(ACTIVATION, format!("expected silu, found {word}")));
+    if let Some(word) = facts.word(ACTIVATION)?.filter(|word| !["silu", "swish"].contains(word)) {
+        return Err(facts.refused(ACTIVATION, format!("expected silu, found {}", quoted(word))));
     }
     Ok(Config {
         family,
@@ -36,7 +36,7 @@ pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<C
         ff: facts.count(FF)?,
         experts: None,
         dense: BTreeSet::new(),
-        tied: facts.flag(TIED).unwrap_or(!facts.has("output")),
+        tied: facts.flag(TIED)?.unwrap_or(!facts.has("output")),
         biased: biased(facts),
         formats: Formats::Uniform(Format::F32),
         cache: Format::F32,
@@ -54,6 +54,12 @@ pub(super) fn n_layers(facts: Facts<'_>) -> Result<usize, Error> {
     // The graph is recorded block by block: a count that is absurd must not get that far.
     if !facts.has(&format!("blk.{}.attn_norm", n_layers - 1)) {
         let what = format!("expected the number of blocks there are, found {all}, whose last is missing");
+        return Err(facts.refused(LAYERS, what));
+    }
+    let beyond = all + facts.size_if(MORE_LAYERS)?.unwrap_or(0);
+    if facts.has(&format!("blk.{beyond}.attn_norm")) {
+        let what =
+            format!("expected the number of blocks there are, found {all}, behind which there are more");
         return Err(facts.refused(LAYERS, what));
     }
     Ok(n_layers)
@@ -114,20 +120,22 @@ fn divides(facts: Facts<'_>, key: Key, n: usize, of: usize, what: &str) -> Resul
 /// How far back tokens see. A file may have a window and not use it; `is_used` is what holds where it does not say.
 pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Option<Window>, Error> {
     let full = without_window(facts)?;
-    if !facts.flag(WINDOW_USED).unwrap_or(is_used || full.is_some()) {
+    if !facts.flag(WINDOW_USED)?.unwrap_or(is_used || full.is_some()) {
         return Ok(None);
     }
     let Some(size) = facts.count_or_none(WINDOW)? else { return Ok(None) };
     if let Some(full) = full {
         return Ok(Some(Window { size, full }));
     }
-    let Some(words) = facts.words(LAYER_TYPES) else {
+    let Some(words) = facts.words(LAYER_TYPES)? else {
         let from = facts.size_if(WINDOW_FROM)?.unwrap_or(from);
         return Ok(Some(Window { size, full: (0..from.min(n_layers(facts)?)).collect() }));
     };
     let known = ["full_attention", "sliding_attention"];
     if let Some(word) = words.iter().find(|word| !known.contains(&word.as_str())) {
-        return Err(facts.refused(LAYER_TYPES, format!("expected {}, found {word}", known.join(" or "))));
+        return Err(
+            facts.refused(LAYER_TYPES, format!("expected {}, found {}", known.join(" or "), quoted(word)))
+        );
     }
     let full = (0..words.len()).filter(|layer| words[*layer] == known[0]).collect();
     Ok(Some(Window { size, full }))
@@ -136,7 +144,7 @@ pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Opt
 /// The blocks that have no window, where a GGUF file says which: one by one, or the last of every so many.
 fn without_window(facts: Facts<'_>) -> Result<Option<BTreeSet<usize>>, Error> {
     let n_layers = n_layers(facts)?;
-    if let Some(flags) = facts.flags(WINDOW_PATTERN) {
+    if let Some(flags) = facts.flags(WINDOW_PATTERN)? {
         if flags.len() < n_layers {
             let what = format!("expected a truth for each of the {n_layers} blocks, found {}", flags.len());
             return Err(facts.refused(WINDOW_PATTERN, what));

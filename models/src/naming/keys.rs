@@ -53,6 +53,8 @@ pub const HIDDEN: Key = key("embedding_length", &["hidden_size"]).ajc1("dim").qo
 pub const LAYERS: Key = key("block_count", &["num_hidden_layers"]).ajc1("n_layers").qorus("n_layers");
 /// How many of the blocks in the count predict further tokens; they are not used.
 pub const EXTRA_LAYERS: Key = key("nextn_predict_layers", &[]);
+/// How many blocks behind those in the count predict further tokens; they are not used.
+pub const MORE_LAYERS: Key = config(&["num_nextn_predict_layers"]);
 /// How many different tokens.
 pub const VOCAB: Key = key("vocab_size", &["vocab_size"]).ajc1("vocab_size").qorus("vocab_size");
 /// The most positions.

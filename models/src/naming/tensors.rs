@@ -89,6 +89,15 @@ pub fn halves(name: &str) -> Option<(String, [String; 2])> {
     [first, second].contains(&part).then(|| (full(whole), [full(first), full(second)]))
 }
 
+/// The tensors that may stand for this one, or a part of it, in a block.
+pub fn kin(name: &str) -> Vec<String> {
+    let Some((block, own)) = name.rsplit_once('.') else { return Vec::new() };
+    let joined = JOINED.iter().find(|(whole, parts)| *whole == own || parts.contains(&own));
+    let joined = joined.map_or(Vec::new(), |(whole, parts)| [&[*whole], *parts].concat());
+    let halves = if HALVES.contains(&own) { HALVES.to_vec() } else { Vec::new() };
+    joined.into_iter().chain(halves).map(|part| format!("{block}.{part}")).collect()
+}
+
 /// The name of one expert's part of a tensor, in files that keep experts apart.
 pub fn expert(kind: Kind, name: &str, expert: usize) -> Option<String> {
     if kind != Kind::Safetensors || !name.ends_with("_exps") {
@@ -98,7 +107,7 @@ pub fn expert(kind: Kind, name: &str, expert: usize) -> Option<String> {
     Some(format!("{before}.{expert}.{part}.weight"))
 }
 
-/// The parts of a block that may have a bias.
+/// The parts of a block.
 pub fn parts() -> impl Iterator<Item = &'static str> {
     PARTS.iter().map(|(own, _)| *own)
 }
