@@ -8,6 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fusebox_compiler::codegen::cpu;
 use fusebox_compiler::codegen::gpu::dialect::Language;
 use fusebox_compiler::target::Target;
 use fusebox_runtime::buffer::Buffer;
@@ -18,8 +19,6 @@ const MOMENT: Duration = Duration::from_millis(50);
 const N_BYTES: usize = 256 << 20;
 /// How many bytes are read between two looks at the clock.
 const PIECE: usize = 1 << 20;
-/// The bytes of a line, which memory gives as a whole.
-const LINE: usize = 64;
 
 /// How many threads the machine runs at once.
 pub(crate) fn n_threads() -> usize {
@@ -87,8 +86,7 @@ fn reads(n_bytes: usize, begin: &Barrier) -> f64 {
     // Pieces are short, so that most of them are read without a pause in which others had the processor.
     for piece in memory.bytes().chunks(PIECE).cycle() {
         let before = Instant::now();
-        // One of each line: to look at all of them would take as long as memory does.
-        sum ^= piece.iter().step_by(LINE).fold(0, |sum, byte| sum ^ byte);
+        sum ^= cpu::read(piece);
         rates.push(piece.len() as f64 / before.elapsed().as_secs_f64().max(1e-9));
         if start.elapsed() >= MOMENT {
             break;

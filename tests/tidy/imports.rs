@@ -8,7 +8,6 @@ use crate::tidy::{Offence, assert_none, offence};
 
 /// The files that may contain `unsafe`.
 const UNSAFE: &[&str] = &[
-    "benches/roofline/memory.rs",
     // Loops of instructions that not every processor has.
     "benches/roofline/peaks.rs",
     "compiler/src/codegen/cpu/jit.rs",

@@ -74,6 +74,7 @@ impl Cpu {
         // What is called later trusts this.
         let level = Level::named(level.name())?;
         let unsupported = |what: &str| Error::Unsupported { what: what.to_owned(), target: "cpu".to_owned() };
+        micro::prepare();
         let builder = cranelift_native::builder().map_err(unsupported)?;
         let isa = builder.finish(flags()).map_err(|error| unsupported(&error.to_string()))?;
         if isa.pointer_bytes() == 8 {
@@ -98,6 +99,12 @@ impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} with {}, {}", self.isa.triple().architecture, self.level, self.numbers)
     }
+}
+
+/// Reads memory as kernels do, ahead of what is needed, and gives something that depends on it: what memory gives at
+/// most is measured by that.
+pub fn read(piece: &[u8]) -> u64 {
+    micro::read(piece)
 }
 
 fn flags() -> Flags {

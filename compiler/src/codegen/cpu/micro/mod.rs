@@ -343,6 +343,12 @@ pub(super) unsafe fn round(
     }
 }
 
+/// Finds out how memory is asked for on this processor.
+pub(super) fn prepare() {
+    #[cfg(target_arch = "x86_64")]
+    asking::prepare();
+}
+
 /// Asks for memory that will be read from this address on.
 pub(super) fn ask_from(start: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -352,6 +358,16 @@ pub(super) fn ask_from(start: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = start;
+}
+
+/// Reads memory as kernels do, and gives something that depends on it.
+pub(super) fn read(piece: &[u8]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: all of these processors have the instruction.
+    let sum = unsafe { asking::read(piece) };
+    #[cfg(not(target_arch = "x86_64"))]
+    let sum = piece.iter().step_by(64).fold(0, |sum, byte| sum ^ u64::from(*byte));
+    sum
 }
 
 /// Bytes of vectors that are rounded.
