@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -80,10 +80,13 @@ impl Jinja {
         let render = move || drop(done.send(own.run(arguments, counted)));
         let thread = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(render).map_err(|error| refused(format!("no thread could be had for it: {error}")))?;
-        let Ok(text) = text.recv_timeout(MAX_TIME) else {
+        let text = text.recv_timeout(MAX_TIME).map_err(|error| {
             work.end();
-            return Err(refused(format!("expected a text within {} seconds", MAX_TIME.as_secs())));
-        };
+            refused(match error {
+                RecvTimeoutError::Timeout => format!("expected a text within {} seconds", MAX_TIME.as_secs()),
+                RecvTimeoutError::Disconnected => "it ends in the middle of a step".to_owned(),
+            })
+        })?;
         text.map_err(|failure| error(&failure))
     }
 
