@@ -82,7 +82,7 @@ pub const KNOBS: [Knob; 8] = [
     },
     Knob {
         variable: "FUSEBOX_STORY",
-        sentence: "a file that the story of every compilation is written to",
+        sentence: "a file that the story of every compilation is written to; one that is no story is not overwritten",
         set: |options, text| {
             options.story = Some(text.to_owned());
             Some(())
