@@ -26,7 +26,7 @@ const MAX_TOKENS: usize = 2048;
 const MAX_LAYERS: usize = 4096;
 
 /// The longest graph that is read.
-const MAX_GRAPH_BYTES: u64 = 64 << 20;
+const MAX_GRAPH_BYTES: usize = 64 << 20;
 
 /// What to tell the story of.
 #[derive(Args)]

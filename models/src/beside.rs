@@ -35,12 +35,12 @@ pub(crate) fn with_ending(checkpoint: &Checkpoint, ending: &str) -> PathBuf {
 
 /// All bytes of a file, if it exists.
 pub(crate) fn read(path: &Path, max_bytes: usize) -> Result<Option<Vec<u8>>, Error> {
-    there(files::read(path, max_bytes as u64))
+    there(files::read(path, max_bytes))
 }
 
 /// The text of a file, if it exists.
 pub(crate) fn text(path: &Path, max_bytes: usize) -> Result<Option<String>, Error> {
-    there(files::text(path, max_bytes as u64))
+    there(files::text(path, max_bytes))
 }
 
 /// What was read, if there was something to read.

@@ -49,11 +49,10 @@ impl<'a> Facts<'a> {
 
     /// A count that may be 0, where the file has it; a list of equal counts, one for each block, is one.
     pub fn size_if(self, key: Key) -> Result<Option<usize>, Error> {
-        let Some(value) = self.value(key) else { return Ok(None) };
-        let size = value.to_u64().or_else(|| value.as_list().and_then(same)).filter(|size| *size <= MOST);
-        let size = size
-            .ok_or_else(|| self.refused(key, format!("expected a number from 1 to {MOST}, found {value}")));
-        size.map(|size| Some(size as usize))
+        self.like(key, &format!("a number from 1 to {MOST}"), |value| {
+            let size = value.to_u64().or_else(|| value.as_list().and_then(same));
+            size.filter(|size| *size <= MOST).map(|size| size as usize)
+        })
     }
 
     /// A count of something that need not be there: 0 is none of it.
@@ -63,11 +62,9 @@ impl<'a> Facts<'a> {
 
     /// A positive number, where the file has it.
     pub fn number_if(self, key: Key) -> Result<Option<f64>, Error> {
-        let Some(value) = self.value(key) else { return Ok(None) };
-        let number = value.to_f64().filter(|number| number.is_finite() && *number > 0.0);
-        number
-            .map(Some)
-            .ok_or_else(|| self.refused(key, format!("expected a positive number, found {value}")))
+        self.like(key, "a positive number", |value| {
+            value.to_f64().filter(|number| number.is_finite() && *number > 0.0)
+        })
     }
 
     /// A number that is positive or nothing at all: 0 is none.

@@ -13,11 +13,11 @@ use crate::error::{Error, Place};
 ///
 /// # Errors
 /// [`Error::Io`] where it cannot be read, [`Error::Input`] where it has more.
-pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Error> {
+pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, Error> {
     let io = |source| Error::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    File::open(path).map_err(io)?.take(max_bytes + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > max_bytes {
+    File::open(path).map_err(io)?.take(max_bytes as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() > max_bytes {
         return Err(Error::input(
             path,
             Place::Whole,
@@ -31,7 +31,7 @@ pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Error> {
 ///
 /// # Errors
 /// As [`read`], and [`Error::Input`] where the bytes are no text.
-pub fn text(path: &Path, max_bytes: u64) -> Result<String, Error> {
+pub fn text(path: &Path, max_bytes: usize) -> Result<String, Error> {
     String::from_utf8(read(path, max_bytes)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to() as u64;
         Error::input(path, Place::Byte(at), "expected a text in UTF-8, found other bytes")

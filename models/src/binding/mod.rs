@@ -228,10 +228,9 @@ impl<'a> Search<'a> {
     /// A part of a block that the graph does not ask for would be forgotten: facts that contradict the tensors.
     fn refuse_unasked(&self) -> Result<(), Error> {
         let is_wanted = |name: &str| self.wanted.contains_key(name);
-        let in_block = |name: &'_ String| {
-            name.starts_with("blk.").then(|| name.rsplit_once('.'))?.map(|(block, _)| block.to_owned())
-        };
-        let blocks: BTreeSet<String> = self.wanted.keys().filter_map(in_block).collect();
+        let of_blocks = self.wanted.keys().filter(|name| name.starts_with("blk."));
+        let parts_of_blocks = of_blocks.filter_map(|name| name.trim_end_matches(BIAS).rsplit_once('.'));
+        let blocks: BTreeSet<&str> = parts_of_blocks.map(|(block, _)| block).collect();
         let all = blocks.iter().flat_map(|block| parts().map(move |part| format!("{block}.{part}")));
         let mut unasked =
             all.filter(|name| !is_wanted(name) && !kin(name).iter().any(|name| is_wanted(name)));

@@ -142,7 +142,7 @@ pub(super) fn add_to(
             repeats.add(size(&a, 0)?.saturating_mul(times(&b)))?;
             repeats.add(size(&b, 0)?.saturating_mul(times(&a)))?;
         }
-        product(&a, &b)
+        operate("a * b", &[a, b])
     });
     let printed = work.clone();
     environment.set_formatter(move |out, state, value| {
@@ -172,16 +172,13 @@ fn add(values: &[Value]) -> Result<Value, Error> {
     match (a.as_str(), b.as_str()) {
         (Some(a), Some(b)) => Ok(Value::from([a, b].concat())),
         _ if is_list(a) && is_list(b) => Ok(a.try_iter()?.chain(b.try_iter()?).collect()),
-        _ => operate("a + b", a, b),
+        _ => operate("a + b", values),
     }
 }
 
 /// The elements of a list, or the characters of a text, from one place to another.
 fn slice(values: &[Value]) -> Result<Value, Error> {
-    let expression = Environment::new();
-    let expression = expression.compile_expression("value[start:stop:step]")?;
-    let names = ["value", "start", "stop", "step"].into_iter().zip(values.iter().cloned());
-    here(expression.eval(names.collect::<BTreeMap<_, _>>())?)
+    here(operate("a[b:c:d]", values)?)
 }
 
 /// The same value with its elements, where it has them only as a promise.
@@ -189,14 +186,11 @@ fn here(value: Value) -> Result<Value, Error> {
     if value.kind() == ValueKind::Iterable { Ok(value.try_iter()?.collect()) } else { Ok(value) }
 }
 
-fn product(a: &Value, b: &Value) -> Result<Value, Error> {
-    operate("a * b", a, b)
-}
-
-/// What Jinja says of two values.
-fn operate(expression: &str, a: &Value, b: &Value) -> Result<Value, Error> {
+/// What Jinja says of values, up to four, which an expression calls by letters.
+fn operate(expression: &str, values: &[Value]) -> Result<Value, Error> {
     let environment = Environment::new();
-    environment.compile_expression(expression)?.eval(BTreeMap::from([("a", a.clone()), ("b", b.clone())]))
+    let named: BTreeMap<&str, Value> = ["a", "b", "c", "d"].into_iter().zip(values.iter().cloned()).collect();
+    environment.compile_expression(expression)?.eval(named)
 }
 
 fn failure(what: &'static str) -> Error {

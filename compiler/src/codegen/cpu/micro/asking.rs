@@ -52,16 +52,6 @@ pub(super) fn ask_ahead(piece: &[u8]) {
     ask_ahead_of(piece.as_ptr(), piece.len());
 }
 
-/// The same for plain numbers, which some processors find by themselves: whole vectors of them are read in order, where
-/// the parts of blocks are not.
-#[inline]
-#[target_feature(enable = "sse")]
-pub(super) fn ask_ahead_of_plain(piece: &[u8]) {
-    if !FINDS_PLAIN.load(Ordering::Relaxed) {
-        ask_ahead(piece);
-    }
-}
-
 /// The same, no page sooner than it comes.
 #[inline]
 #[target_feature(enable = "sse")]
@@ -90,6 +80,16 @@ pub(super) fn ask_near(start: *const u8, n_bytes: usize) {
 #[target_feature(enable = "sse")]
 pub(super) fn ask_ahead_of(start: *const u8, n_bytes: usize) {
     ask::<_MM_HINT_T0>(start.wrapping_add(AHEAD), n_bytes);
+}
+
+/// As [`ask_ahead`], for plain numbers, which some processors find by themselves: whole vectors of them are read in
+/// order, where the parts of blocks are not.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_ahead_of_plain(piece: &[u8]) {
+    if !FINDS_PLAIN.load(Ordering::Relaxed) {
+        ask_ahead(piece);
+    }
 }
 
 /// Asks for a piece that comes so much later that the nearest cache would not hold it.
