@@ -341,8 +341,8 @@ impl<'a> Finder<'a> {
     /// How the vectors of a product are rounded, if there is room.
     fn rounded(&self, plan: &Plan, level: Level) -> Option<Rounded> {
         let n_cols = plan.col.map_or(Some(1), |var| self.most(var))?;
-        // Vectors that are sorted come one by one, so none shares a tile with its neighbours.
-        let n_beside = if plan.picks.is_some() { 1 } else { n_cols as usize };
+        // Vectors that are sorted come one by one, so none shares a tile with its neighbours, but several meet a row.
+        let n_beside = if plan.picks.is_some() { 2 } else { n_cols as usize };
         let rounding = rounding(level, plan.w.format, n_beside)?;
         // Scores are exponents: a word is not near enough for keys, of which the number of rows is not known.
         if rounding == Rounding::Words && plan.row.is_some_and(|var| self.len(var).is_none()) {

@@ -4,7 +4,8 @@
 //! to the caches. Asking reads nothing, so any address will do.
 //! Rows that are read one after another are a stream. By itself the processor goes on where a few lines of a page were
 //! asked for, but never into another page: so the first lines of each page are asked for earlier than all others. Those
-//! without AVX-512 are slower by that, and go straight on; a Zen 4 finds plain numbers sooner when it is left alone.
+//! without AVX-512 are slower by that, and go straight on. A Zen 4 finds plain numbers sooner when it is left alone,
+//! and has blocks sooner when they are asked for as far as the second cache only.
 
 use std::arch::x86_64::{__cpuid, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +22,17 @@ pub(super) const LINE: usize = 64;
 /// The number by which Zen 4 tells its kind; Zen 3 has it, too, but no AVX-512.
 const ZEN_4: u32 = 0x19;
 
-/// Whether the processor finds a stream of plain numbers by itself, and asking is in its way: always the same for one
-/// processor.
-static FINDS_PLAIN: AtomicBool = AtomicBool::new(false);
+/// How far a Zen 4 is asked ahead.
+const FAR_AHEAD: usize = 16384;
+
+/// Whether this is a Zen 4: always the same for one processor.
+static IS_ZEN_4: AtomicBool = AtomicBool::new(false);
 
 /// Finds out which processor it is.
 pub(super) fn prepare() {
     let signature = __cpuid(1).eax;
     let family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
-    FINDS_PLAIN.store(family == ZEN_4, Ordering::Relaxed);
+    IS_ZEN_4.store(family == ZEN_4, Ordering::Relaxed);
 }
 
 /// Reads a piece as fast as memory gives it, and gives something that depends on it: one word of each line, for a line
@@ -49,7 +52,20 @@ pub(super) fn read(piece: &[u8]) -> u64 {
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_ahead(piece: &[u8]) {
-    ask_ahead_of(piece.as_ptr(), piece.len());
+    if IS_ZEN_4.load(Ordering::Relaxed) {
+        ask_lines::<_MM_HINT_T1>(piece.as_ptr().wrapping_add(FAR_AHEAD), piece.len());
+    } else {
+        ask::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(AHEAD), piece.len());
+    }
+}
+
+/// The same for plain numbers: whole vectors of them are read in order, where the parts of blocks are not.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_ahead_of_plain(piece: &[u8]) {
+    if !IS_ZEN_4.load(Ordering::Relaxed) {
+        ask_ahead(piece);
+    }
 }
 
 /// The same, no page sooner than it comes.
@@ -63,32 +79,14 @@ pub(super) fn ask_straight(piece: &[u8]) {
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_straight_of(start: *const u8, n_bytes: usize) {
-    ask_near(start.wrapping_add(AHEAD), n_bytes);
+    ask_lines::<_MM_HINT_T0>(start.wrapping_add(AHEAD), n_bytes);
 }
 
-/// Asks for a piece that is needed soon.
 #[inline]
 #[target_feature(enable = "sse")]
-pub(super) fn ask_near(start: *const u8, n_bytes: usize) {
+fn ask_lines<const HINT: i32>(start: *const u8, n_bytes: usize) {
     for line in 0..n_bytes.div_ceil(LINE) {
-        _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(LINE * line).cast());
-    }
-}
-
-/// The same where a piece is of several rows.
-#[inline]
-#[target_feature(enable = "sse")]
-pub(super) fn ask_ahead_of(start: *const u8, n_bytes: usize) {
-    ask::<_MM_HINT_T0>(start.wrapping_add(AHEAD), n_bytes);
-}
-
-/// As [`ask_ahead`], for plain numbers, which some processors find by themselves: whole vectors of them are read in
-/// order, where the parts of blocks are not.
-#[inline]
-#[target_feature(enable = "sse")]
-pub(super) fn ask_ahead_of_plain(piece: &[u8]) {
-    if !FINDS_PLAIN.load(Ordering::Relaxed) {
-        ask_ahead(piece);
+        _mm_prefetch::<HINT>(start.wrapping_add(LINE * line).cast());
     }
 }
 
@@ -103,9 +101,7 @@ pub(super) fn ask_far(start: *const u8, n_bytes: usize) {
 #[inline]
 #[target_feature(enable = "sse")]
 fn ask<const HINT: i32>(start: *const u8, n_bytes: usize) {
-    for line in 0..n_bytes.div_ceil(LINE) {
-        _mm_prefetch::<HINT>(start.wrapping_add(LINE * line).cast());
-    }
+    ask_lines::<HINT>(start, n_bytes);
     let from_page = start.addr() % PAGE;
     if from_page < n_bytes {
         for line in 0..FIRST {
@@ -131,16 +127,16 @@ pub(super) fn to_next((from, n): (usize, usize), row_bytes: usize, next: usize) 
     if from + n < row_bytes { n } else { next.wrapping_sub(from) }
 }
 
-/// Asks for the memory so many bytes behind the start of a piece.
+/// Asks for the memory so many bytes behind the start of a piece, which is needed later.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_for(piece: &[u8], n_bytes: usize) {
-    _mm_prefetch::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(n_bytes).cast());
+    ask_later(piece.as_ptr().wrapping_add(n_bytes), LINE);
 }
 
-/// Asks for a line that is needed later than what the nearest cache holds.
+/// Asks for what is needed later than what the nearest cache holds.
 #[inline]
 #[target_feature(enable = "sse")]
-pub(super) fn ask_later(place: *const u8) {
-    _mm_prefetch::<_MM_HINT_T1>(place.cast());
+pub(super) fn ask_later(start: *const u8, n_bytes: usize) {
+    ask_lines::<_MM_HINT_T1>(start, n_bytes);
 }

@@ -51,7 +51,9 @@ const FEW: usize = 5;
 pub(super) enum Rounding {
     /// To 8 bits a number, with a scale for every group.
     Bytes { group: usize },
-    /// The same, in tiles of eight vectors.
+    /// To 8 bits a number, with a scale for every sixteen, for products of one vector at a time.
+    Sixteens,
+    /// As bytes, in tiles of eight vectors.
     Eights { group: usize },
     /// To 14 bits a number, with a scale for every [`GROUP`].
     Words,
@@ -64,7 +66,7 @@ impl Rounding {
     pub(super) fn number(self) -> i64 {
         match self {
             Self::Bytes { group } | Self::Eights { group } => group as i64,
-            Self::Words => GROUP as i64,
+            Self::Sixteens | Self::Words => GROUP as i64,
             Self::Halves { n_parts } => n_parts,
         }
     }
@@ -218,6 +220,8 @@ pub(super) struct Table {
     pub(super) encode: unsafe extern "C" fn(*const Encode),
     /// Exponentials, if they are faster than generated code.
     pub(super) exps: Option<unsafe extern "C" fn(*const Exps)>,
+    /// The functions for one vector at a time, if there are any.
+    pub(super) sixteens: Option<Whole>,
     /// The functions for tiles of eight vectors, if there are any.
     pub(super) eights: Option<Whole>,
     /// The functions for vectors of words, and rows of 16-bit numbers, if there are any.
@@ -230,6 +234,7 @@ impl Table {
     /// The functions that round to whole numbers, and multiply them.
     pub(super) fn whole(&self, rounding: Rounding) -> Whole {
         let own = match rounding {
+            Rounding::Sixteens => self.sixteens,
             Rounding::Eights { .. } => self.eights,
             Rounding::Words => self.words,
             Rounding::Bytes { .. } | Rounding::Halves { .. } => None,
@@ -302,7 +307,11 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
     let n_parts = table(level).halves.filter(|_| n_cols >= MANY).and_then(|halves| (halves.n_parts)(storage));
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
     let is_few = n_cols >= FEW && table(level).eights.is_some() && has_eights(storage);
-    let bytes = if is_few { Rounding::Eights { group } } else { Rounding::Bytes { group } };
+    let bytes = match n_cols {
+        1 if table(level).sixteens.is_some() => Rounding::Sixteens,
+        _ if is_few => Rounding::Eights { group },
+        _ => Rounding::Bytes { group },
+    };
     let has_words = n_cols >= MANY && table(level).words.is_some();
     let whole = match storage {
         Storage::F32 => None,
@@ -329,7 +338,7 @@ pub(super) unsafe fn round(
 ) {
     let (x, out, x_col, n_cols, k) = (from.cast(), to, k as i64, n_cols as i64, k as i64);
     match rounding {
-        Rounding::Bytes { .. } | Rounding::Eights { .. } | Rounding::Words => {
+        Rounding::Bytes { .. } | Rounding::Sixteens | Rounding::Eights { .. } | Rounding::Words => {
             let job = Quantise { x, out, x_col, n_cols, k, group: rounding.number() };
             // SAFETY: the caller promises what the description says.
             unsafe { (table(level).whole(rounding).quantise)(&raw const job) };
@@ -374,6 +383,7 @@ pub(super) fn read(piece: &[u8]) -> u64 {
 pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usize {
     match rounding {
         Rounding::Bytes { .. } => quantised_bytes(n_cols, k),
+        Rounding::Sixteens => sixteens_bytes(n_cols, k),
         Rounding::Eights { .. } => eights_bytes(n_cols, k),
         Rounding::Words => words_bytes(n_cols, k),
         Rounding::Halves { n_parts } => halved_bytes(n_cols, k, n_parts as usize),
@@ -383,6 +393,13 @@ pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usiz
 /// Bytes of vectors of bfloat16 numbers: tiles of 32 elements of sixteen vectors.
 fn halved_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
     n_parts * n_cols.div_ceil(16) * k.div_ceil(32) * 1024
+}
+
+/// Bytes of vectors of 8-bit numbers with a scale for each sixteen: the numbers twice, two scales and a sum for each
+/// 32, and eight lines for each 256.
+fn sixteens_bytes(n_cols: usize, k: usize) -> usize {
+    let ends = |n: usize| n.next_multiple_of(64);
+    n_cols * (ends(k) + k / 128 * 128 + 3 * ends(k / 8) + k / 256 * 512)
 }
 
 /// Bytes of vectors of 8-bit numbers in tiles of eight: for each 32 elements, and for four times as many at once, the

@@ -4,11 +4,11 @@
 //! Each number goes to the nearest. Of 32 with a scale of their own, four neighbours may be twice as large: those with
 //! the largest of all, so one large number does not make all others coarse. Larger groups are rounded as qwen3.c does
 //! it. A group with an infinite number or one that is none has such a scale too.
-//! A row has six pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the scale,
-//! -128 times the sum of each half, and what `Tail` says; and fours of groups.
+//! A row has five pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the scale,
+//! and what `Tail` says; and fours of groups.
 //! Numbers have 16 bits each, those of a group in the order in which the level has weights. For levels with dot
 //! products of bytes they are pairs instead: first those of up to 127, then what they exceed 127 by. Such levels use
-//! the last three pieces, too: two by which weights that were moved up by 128 are moved back, and the fours, which hold
+//! the last two pieces, too: one by which weights that were moved up by 128 are moved back, and the fours, which hold
 //! the numbers once more, with 16 bits each: eight of each of four groups, then the next eight of each. With AVX2 the
 //! last two pieces have for each group what its numbers exceed 127 by, and a line: those of up to 127 as bytes, and the
 //! tail.
@@ -21,9 +21,9 @@ pub(super) const SHIFT: f32 = 12_582_912.0;
 
 /// Bytes of the pieces of a row.
 #[inline(always)]
-fn pieces(k: usize) -> [usize; 6] {
+fn pieces(k: usize) -> [usize; 5] {
     let ends = |n: usize| n.next_multiple_of(64);
-    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k / 4), ends(k), 2 * ends(k)]
+    [2 * ends(k), ends(k / 8), ends(k / 8), ends(k), 2 * ends(k)]
 }
 
 /// Bytes of a row.
@@ -40,7 +40,6 @@ pub(super) struct Rounded<'a> {
     pub(super) excess: &'a [u8],
     pub(super) scales: &'a [u8],
     pub(super) sums: &'a [u8],
-    pub(super) halves: &'a [u8],
     pub(super) tails: &'a [u8],
     pub(super) fours: &'a [u8],
 }
@@ -48,14 +47,13 @@ pub(super) struct Rounded<'a> {
 impl<'a> Rounded<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
-        let [wide, scales, sums, halves, tails, fours] = pieces(k);
+        let [wide, scales, sums, tails, fours] = pieces(k);
         let (wide, rest) = bytes.split_at(wide);
         let (numbers, excess) = wide.split_at(wide.len() / 2);
         let (scales, rest) = rest.split_at(scales);
         let (sums, rest) = rest.split_at(sums);
-        let (halves, rest) = rest.split_at(halves);
         let (tails, rest) = rest.split_at(tails);
-        Self { wide, numbers, excess, scales, sums, halves, tails, fours: &rest[..fours] }
+        Self { wide, numbers, excess, scales, sums, tails, fours: &rest[..fours] }
     }
 
     /// Groups `from..from + n`, of numbers of 16 bits and of bytes.
@@ -186,7 +184,6 @@ pub(super) struct Row<'a> {
     wide: &'a mut [u8],
     scales: &'a mut [[u8; 4]],
     sums: &'a mut [[u8; 4]],
-    halves: &'a mut [[u8; 8]],
     tails: &'a mut [[[u8; 4]; 8]],
     fours: &'a mut [u8],
 }
@@ -194,17 +191,15 @@ pub(super) struct Row<'a> {
 impl<'a> Row<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a mut [u8], k: usize) -> Self {
-        let [wide, scales, sums, halves, tails, fours] = pieces(k);
+        let [wide, scales, sums, tails, fours] = pieces(k);
         let (wide, rest) = bytes.split_at_mut(wide);
         let (scales, rest) = rest.split_at_mut(scales);
         let (sums, rest) = rest.split_at_mut(sums);
-        let (halves, rest) = rest.split_at_mut(halves);
         let (tails, rest) = rest.split_at_mut(tails);
         Self {
             wide,
             scales: scales.as_chunks_mut().0,
             sums: sums.as_chunks_mut().0,
-            halves: halves.as_chunks_mut().0,
             tails: tails.as_chunks_mut().0.as_chunks_mut().0,
             fours: &mut rest[..fours],
         }
@@ -236,7 +231,6 @@ impl<'a> Row<'a> {
             excess: &mut excess.as_chunks_mut().0.as_chunks_mut().0[at],
             scales: &mut self.scales.as_flattened_mut().as_chunks_mut().0[at],
             sums: &mut self.sums.as_flattened_mut().as_chunks_mut().0[at],
-            halves: &mut self.halves.as_flattened_mut().as_chunks_mut().0[at],
             tails: &mut self.tails.as_flattened_mut().as_flattened_mut().as_chunks_mut().0.as_chunks_mut().0
                 [at],
             eights: &mut self.fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0[at],
@@ -264,8 +258,6 @@ impl<'a> Row<'a> {
         excess.as_chunks_mut().0[idx] = group.excess;
         self.scales[idx] = scale;
         self.sums[idx] = sum;
-        self.halves[idx][..4].copy_from_slice(&first.to_le_bytes());
-        self.halves[idx][4..].copy_from_slice(&second.to_le_bytes());
         // Four eights of each of four groups.
         let fours: &mut [[[[u8; 16]; 4]; 4]] =
             self.fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0;
@@ -283,7 +275,6 @@ pub(super) struct Four<'a> {
     pub(super) excess: &'a mut [[u8; 32]; 4],
     pub(super) scales: &'a mut [u8; 16],
     pub(super) sums: &'a mut [u8; 16],
-    pub(super) halves: &'a mut [u8; 32],
     pub(super) tails: &'a mut [[u8; 32]; 4],
     /// Four eights of each.
     pub(super) eights: &'a mut [[[u8; 16]; 4]; 4],

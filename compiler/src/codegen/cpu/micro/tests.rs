@@ -1,5 +1,7 @@
 //! Every function of every level of this processor, at odd sizes, against double precision.
 
+use std::iter::repeat_n;
+
 use super::rounding::Rounded;
 use super::*;
 
@@ -97,6 +99,18 @@ fn step_of(group: &[f32]) -> f64 {
     f64::from(most) / 127.0
 }
 
+/// The step of each number of up to 256, of which sixteen share a scale: a whole one of 63 steps of the largest.
+fn steps_of_sixteens(x: &[f32]) -> Vec<f64> {
+    let largest = |x: &[f32]| x.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let steps = |group: &[f32]| {
+        let eights: Vec<f32> = group.chunks(8).map(largest).collect();
+        let of_two = |i: usize| f64::from(eights[i].max(eights[i + 2])) / 127.0;
+        let two = [of_two(0), of_two(1)].map(|step| step + f64::from(largest(x)) / (127.0 * 63.0));
+        (0..32).map(move |i| two[i / 8 % 2])
+    };
+    x.chunks(32).flat_map(steps).collect()
+}
+
 fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Rounding>, noise: &mut Noise) {
     let Sizes { n_rows, n_cols, k } = sizes;
     let w = weight(format, n_rows * k, noise);
@@ -121,16 +135,16 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
         Halve { x: x.as_ptr(), out: rounded.as_mut_ptr(), x_col, n_cols: n, k: k as i64, n_parts: number };
     let function = match rounding {
         None => table.single,
-        Some(rounding @ (Rounding::Bytes { .. } | Rounding::Eights { .. } | Rounding::Words)) => {
-            let functions = table.whole(rounding);
-            // SAFETY: the description is of the vectors above.
-            unsafe { (functions.quantise)(&raw const bytes) };
-            functions.product
-        }
         Some(Rounding::Halves { .. }) => {
             // SAFETY: the description is of the vectors above.
             unsafe { (table.halves.unwrap().halve)(&raw const halves) };
             table.halves.unwrap().product
+        }
+        Some(rounding) => {
+            let functions = table.whole(rounding);
+            // SAFETY: the description is of the vectors above.
+            unsafe { (functions.quantise)(&raw const bytes) };
+            functions.product
         }
     };
     let is_apart = matches!(format, Format::Int8 { .. });
@@ -154,7 +168,13 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
     };
     // SAFETY: the description is of the vectors above.
     unsafe { function(&raw const job) };
-    let steps: Vec<Vec<f64>> = x.chunks(k + 3).map(|x| x[..k].chunks(group).map(step_of).collect()).collect();
+    let steps = |x: &[f32]| -> Vec<f64> {
+        match rounding {
+            Some(Rounding::Sixteens) => x.chunks(256).flat_map(steps_of_sixteens).collect(),
+            _ => x.chunks(group).flat_map(|group| repeat_n(step_of(group), group.len())).collect(),
+        }
+    };
+    let steps: Vec<Vec<f64>> = x.chunks(k + 3).map(|x| steps(&x[..k])).collect();
     for r in 0..n_rows {
         for c in 0..n_cols {
             let pairs = (0..k).map(|i| (f64::from(decoded[r * k + i]), f64::from(x[c * (k + 3) + i])));
@@ -167,7 +187,7 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
             }
             // Rounding is off by up to half a step, evenly.
             for (i, w) in decoded[r * k..][..k].iter().enumerate() {
-                variance += (f64::from(*w) * steps[c][i / group]).powi(2) / 12.0;
+                variance += (f64::from(*w) * steps[c][i]).powi(2) / 12.0;
             }
             // Rounding to words is off by up to half of an 8191st of the largest of 32, on both sides.
             let largest = |of: &dyn Fn(usize) -> f64, i: usize| {
@@ -181,7 +201,9 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
             // Six standard deviations of the roundings.
             let allowed = match rounding {
                 None => 1e-6 * size,
-                Some(Rounding::Bytes { .. } | Rounding::Eights { .. }) => 1e-6 * size + 6.0 * variance.sqrt(),
+                Some(Rounding::Bytes { .. } | Rounding::Sixteens | Rounding::Eights { .. }) => {
+                    1e-6 * size + 6.0 * variance.sqrt()
+                }
                 Some(Rounding::Words) => 1e-6 * size + 6.0 * worded.sqrt(),
                 Some(Rounding::Halves { n_parts: 1 }) => 1e-6 * size + 6.0 * halved.sqrt(),
                 Some(Rounding::Halves { .. }) => TWO_HALVES * size,
@@ -212,12 +234,81 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
                         }
                         let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
                         let bytes = (block > 1).then_some(Rounding::Bytes { group });
-                        let roundings = [None, bytes, rounding(level, format, n_cols)];
+                        let one_by_one = rounding(level, format, 1);
+                        let roundings = [None, bytes, one_by_one, rounding(level, format, n_cols)];
                         for rounding in roundings {
                             check_product(format, level, sizes, rounding, &mut noise);
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// What a row gives with vectors that are rounded as so many want it.
+fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) -> Vec<f32> {
+    let k = x.len() / n_cols;
+    let rounding = rounding(level, format, n_cols).unwrap();
+    let mut rounded = vec![0_u8; rounded_bytes(rounding, n_cols, k)];
+    // SAFETY: the vectors are there, and the room for them.
+    unsafe { round(level, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (n_cols, k)) };
+    let mut out = vec![0.0_f32; n_cols];
+    let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
+    let job = Product {
+        w: row.as_ptr(),
+        scales: row[if matches!(format, Format::Int8 { .. }) { k } else { 0 }..].as_ptr(),
+        x: rounded.as_ptr(),
+        out: out.as_mut_ptr(),
+        w_row: row.len() as i64,
+        scales_row: row.len() as i64,
+        x_col: k as i64,
+        out_row: 1,
+        out_col: 1,
+        n_rows: 1,
+        n_cols: n_cols as i64,
+        k: k as i64,
+        storage: storage(format).unwrap(),
+        group: group as i64,
+        columns: std::ptr::null(),
+        n_parts: 0,
+    };
+    // SAFETY: the description is of the numbers above.
+    unsafe { (table(level).whole(rounding).product)(&raw const job) };
+    out
+}
+
+#[test]
+fn no_sum_of_the_largest_numbers_overflows() {
+    for (format, block) in [
+        // Scales and offsets of 63, and all numbers the largest.
+        (Format::Q4K, [&[0, 60, 0, 60][..], &[0xff; 12], &[0xff; 128]].concat()),
+        (Format::Q5K, [&[0, 60, 0, 60][..], &[0xff; 12], &[0xff; 160]].concat()),
+        // Numbers of 31, then those of -32, with scales of -128.
+        (Format::Q6K, [&[0xff; 192][..], &[0x80; 16], &[0, 60]].concat()),
+        (Format::Q6K, [&[0; 192][..], &[0x80; 16], &[0, 60]].concat()),
+    ] {
+        let exact: f32 = format.decode_all(&block, 256).unwrap().iter().sum();
+        for (level, n_cols) in levels().flat_map(|level| [(level, 1), (level, 3)]) {
+            for actual in of_a_row(level, format, &block, &vec![1.0; 256 * n_cols], n_cols) {
+                assert!((actual - exact).abs() <= 1e-5 * exact.abs(), "{format} {level} {actual} {exact}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_infinite_or_none_are_not_lost() {
+    let (mut noise, k) = (Noise(23), 768);
+    for format in FORMATS.into_iter().filter(|format| format.block_len() > 1) {
+        let w = weight(format, k, &mut noise);
+        for (level, n_cols) in levels().flat_map(|level| [(level, 1), (level, 3)]) {
+            for large in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                let mut x: Vec<f32> = (0..k * n_cols).map(|_| noise.float()).collect();
+                x[noise.next() as usize % k] = large;
+                let out = of_a_row(level, format, &w, &x, n_cols);
+                assert!(!out[0].is_finite(), "{format} {level} {large}: {out:?}");
+                assert!(out[1..].iter().all(|other| other.is_finite()), "{format} {level} {large}: {out:?}");
             }
         }
     }
@@ -387,7 +478,6 @@ fn a_group_is_rounded_alike_alone_and_among_others() {
             // Levels of 512 bits have pairs.
             let (numbers, excess) = (five.numbers(i), five.excess(i));
             assert_eq!((numbers, excess), (alone.numbers(0), alone.excess(0)), "{level} {group:?} {i}");
-            assert_eq!(five.halves[8 * i..][..8], alone.halves[..8], "{level} {group:?} {i}");
             assert_eq!(five.tails[32 * i..][..32], alone.tails[..32], "{level} {group:?} {i}");
             for e in 0..if i < 4 { GROUP } else { 0 } {
                 let both = i16::from(numbers[e].cast_signed()) + i16::from(excess[e].cast_signed());

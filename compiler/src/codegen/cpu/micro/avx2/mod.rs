@@ -33,6 +33,7 @@ pub(super) const TABLE: Table = Table {
     mix,
     encode,
     exps: None,
+    sixteens: None,
     eights: None,
     words: Some(Whole { quantise: words, product: by_words }),
     halves: None,

@@ -57,8 +57,6 @@ pub(super) fn round(to: &mut Four<'_>, x: &[[u8; 128]; 4]) {
     }
     store_quarter(scales, to.scales);
     store_quarter(sums, to.sums);
-    let (near, far) = (_mm_unpacklo_epi32(first, second), _mm_unpackhi_epi32(first, second));
-    store_half(_mm256_set_m128i(far, near), to.halves);
 }
 
 /// Of each group its largest size, which four numbers hold it, and the largest size of the others.

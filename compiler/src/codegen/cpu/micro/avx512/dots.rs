@@ -3,7 +3,7 @@
 //! In: rows of bfloat16 numbers and vectors in tiles. Out: their products, in tiles of up to 32 rows and a few vectors.
 //! Rows lie in panels as `panels.rs` makes them; two elements of a vector, in every lane, meet all rows of a panel.
 
-use crate::codegen::cpu::micro::asking::{ask_near, to_next};
+use crate::codegen::cpu::micro::asking::{ask_later, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
@@ -37,7 +37,7 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
                 let rows = asked..2 * PANEL * (c + 8).min(job.n_cols) / job.n_cols;
                 asked = rows.end;
                 for row in rows {
-                    ask_near(next.wrapping_add(row * job.w.stride()), n_bytes);
+                    ask_later(next.wrapping_add(row * job.w.stride()), n_bytes);
                 }
                 let at = c % LINES;
                 let tiles = x.steps(c / LINES, 0, (from, n));

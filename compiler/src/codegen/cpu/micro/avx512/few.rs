@@ -6,21 +6,25 @@
 //! Four groups are multiplied side by side: a quarter of a vector register belongs to each.
 
 use std::arch::x86_64::{
-    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm512_castps128_ps512,
+    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm256_castsi256_ps,
+    _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps,
     _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_extracti64x4_epi64,
-    _mm512_mask3_fmadd_ps, _mm512_mul_ps, _mm512_permutex2var_epi64, _mm512_permutexvar_epi64,
-    _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_sub_epi8,
-    _mm512_zextps128_ps512,
+    _mm512_mask3_fmadd_ps, _mm512_mul_ps, _mm512_permutex2var_epi64, _mm512_permutexvar_epi32,
+    _mm512_permutexvar_epi64, _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setr_epi64,
+    _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_sub_epi8, _mm512_zextps128_ps512,
 };
+use std::ops::Range;
 
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, are_nibbles, factors, four, k_factors, moved, offsets, order, unit_groups,
 };
-use crate::codegen::cpu::micro::avx512::one::{FOURS, chosen, load_eight, pieces, places, rest, twice};
-use crate::codegen::cpu::micro::avx512::vector::{V, add, add_dots, fma, load_quarter, splat, totals, zero};
+use crate::codegen::cpu::micro::avx512::one::pieces;
+use crate::codegen::cpu::micro::avx512::vector::{
+    V, add, add_dots, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
+};
 use crate::codegen::cpu::micro::rounding::Rounded;
-use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// Rows whose sums are added up together.
@@ -29,6 +33,9 @@ const ROWS: usize = 4;
 /// The factors of the first and of the second sixteen elements of four groups, those of a half of a unit each.
 const EVENS: [[u8; 64]; 2] = [places(0, 4, 2), places(8, 4, 2)];
 const ODDS: [[u8; 64]; 2] = [places(1, 4, 2), places(9, 4, 2)];
+
+/// Each of four factors for four lanes, from the `4 * i`-th on.
+const FOURS: [[u8; 64]; 2] = [places(0, 4, 1), places(4, 4, 1)];
 
 /// Whether so many vectors are few: unpacking into panels takes longer than it saves. Nibbles are unpacked fast.
 pub(super) const fn are_few(storage: Storage, n_cols: usize) -> bool {
@@ -40,7 +47,8 @@ pub(super) const fn are_few(storage: Storage, n_cols: usize) -> bool {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
     match job.n_cols {
-        ..=2 => rows::<S, B, 2>(job),
+        1 => rows::<S, B, 1>(job),
+        2 => rows::<S, B, 2>(job),
         3..=4 if const { are_few(Storage::ALL[S], 4) } => rows::<S, B, 4>(job),
         n_cols => unreachable!("{n_cols} vectors are not few"),
     }
@@ -193,4 +201,54 @@ fn words<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 4] {
 fn dots(sums: __m512i, w: [__m512i; 4], numbers: &[u8; 256], half: usize) -> __m512i {
     let (numbers, _) = numbers.as_chunks::<128>();
     add_dots(sums, [w[2 * half], w[2 * half + 1]], &numbers[half])
+}
+
+/// Factors for so many lanes each, a step apart.
+const fn places(first: usize, n_lanes: usize, step: usize) -> [u8; 64] {
+    let mut out = [0; 64];
+    let mut lane = 0;
+    while lane < 16 {
+        out[4 * lane] = (first + lane / n_lanes * step) as u8;
+        lane += 1;
+    }
+    out
+}
+
+/// Eight numbers; what stands in the other lanes is not said.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn load_eight(x: &[u8; 32]) -> V {
+    _mm512_castps256_ps512(_mm256_castsi256_ps(load_half(x)))
+}
+
+/// The first eight lanes, each twice.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn twice(x: V) -> V {
+    _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x)
+}
+
+/// The factors of lanes.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn chosen(factors: V, places: &[u8; 64]) -> V {
+    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
+    _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(places), _mm512_castps_si512(factors)))
+}
+
+/// The groups of a row that fill no step.
+#[cold]
+fn rest<const S: usize>(row: &Blocks<'_>, x: Rounded<'_>, groups: Range<usize>) -> f32 {
+    let storage = const { Storage::ALL[S] };
+    let mut sum = 0.0;
+    for idx in groups {
+        let Unpacked { q, a, b } = row.unpack(storage, idx);
+        let mut halves = [0; 2];
+        for (i, q) in q.iter().enumerate() {
+            let [near, more] = [x.numbers(idx), x.excess(idx)].map(|x| i32::from(x[i].cast_signed()));
+            halves[i / 16] += i32::from(*q) * (near + more);
+        }
+        sum += (a[0] * halves[0] as f32 + a[1] * halves[1] as f32) * x.scale(idx) + b * x.sum(idx);
+    }
+    sum
 }

@@ -198,6 +198,27 @@ fn k_nibbles(bytes: &[u8; 64]) -> [__m512i; 2] {
     out
 }
 
+/// Half a large block of four or five bits in the order in which it lies: groups 0 and 2, then 1 and 3.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn alternate<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
+    match const { Storage::ALL[S] } {
+        Storage::Q4K => low_and_high(load_bytes(&unit[16..].as_chunks().0[half])),
+        Storage::Q5K => {
+            let mut out = low_and_high(load_bytes(&unit[48..].as_chunks().0[half]));
+            let bits = _mm512_broadcast_i64x4(load_half(unit[16..48].as_array().expect("32 bytes")));
+            for (i, out) in out.iter_mut().enumerate() {
+                // Bits `g` and `g + 2` come to place 4.
+                let g = (4 * half + i) as i64;
+                let by = _mm512_setr_epi64(68 - g, 68 - g, 68 - g, 68 - g, 66 - g, 66 - g, 66 - g, 66 - g);
+                *out = with::<16>(*out, _mm512_rolv_epi64(bits, by));
+            }
+            out
+        }
+        _ => unreachable!("only these have groups side by side"),
+    }
+}
+
 /// Four words that each hold a number.
 const TWOS: i64 = 0x0002_0002_0002_0002;
 const FOURS: i64 = 2 * TWOS;
@@ -268,16 +289,16 @@ pub(super) fn factors<const S: usize>(unit: &[u8], row: &Blocks<'_>, at: usize) 
     }
 }
 
-/// The same of blocks of nibbles of `R` rows, four lanes each; the other lanes are zero.
+/// The same of up to four units of nibbles, four lanes each; the other lanes are zero.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn factors_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; B]; R]) -> V {
+pub(super) fn factors_of_units<const S: usize, const B: usize, const N: usize>(units: &[[u8; B]; N]) -> V {
     if !matches!(const { Storage::ALL[S] }, Storage::Q4Pairs) {
-        return halves_of_rows::<S, B, R, 0>(units);
+        return halves_of_units::<S, B, N, 0>(units);
     }
     let mut fours = [_mm_setzero_ps(); 4];
-    for i in 0..R {
-        fours[i] = pair_factors(units[i]);
+    for i in 0..N {
+        fours[i] = pair_factors(&units[i]);
     }
     let low = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(fours[0]), fours[1]);
     let high = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(fours[2]), fours[3]);
@@ -293,22 +314,22 @@ fn pair_factors(unit: &[u8]) -> __m128 {
     _mm_setr_ps(scale(0), scale(1), scale(2), scale(3))
 }
 
-/// What is added to the elements of each of four blocks of nibbles of `R` rows.
+/// What is added to the elements of each block of up to four units of nibbles.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn offsets_of_rows<const S: usize, const B: usize, const R: usize>(units: [&[u8; B]; R]) -> V {
-    halves_of_rows::<S, B, R, 2>(units)
+pub(super) fn offsets_of_units<const S: usize, const B: usize, const N: usize>(units: &[[u8; B]; N]) -> V {
+    halves_of_units::<S, B, N, 2>(units)
 }
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn halves_of_rows<const S: usize, const B: usize, const R: usize, const AT: usize>(
-    units: [&[u8; B]; R],
+fn halves_of_units<const S: usize, const B: usize, const N: usize, const AT: usize>(
+    units: &[[u8; B]; N],
 ) -> V {
     let mut all = [_mm_setzero_si128(); 4];
-    for i in 0..R {
+    for i in 0..N {
         // From what the nibbles are taken from as well.
-        let words = words::<S>(units[i], const { &word_places(Storage::ALL[S], AT, 1) });
+        let words = words::<S>(&units[i], const { &word_places(Storage::ALL[S], AT, 1) });
         all[i] = _mm512_castsi512_si128(words);
     }
     let [low, high] = [_mm_unpacklo_epi64(all[0], all[1]), _mm_unpacklo_epi64(all[2], all[3])];
@@ -365,21 +386,26 @@ pub(super) fn k_factors<const S: usize>(unit: &[u8]) -> V {
 const SIX_BITS: i32 = 0x3f3f_3f3f;
 const FOUR_BITS: i32 = 0x0f0f_0f0f;
 
+/// Eight scales and eight offsets from the first bytes of a block.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn scales_and_offsets(head: &[u8; 16]) -> V {
+pub(super) fn six_bits(words: __m128i) -> __m128i {
     // Behind the two halves lie three words. Six bits of each byte of the first are four scales, of the second four
     // offsets. The other scales and offsets have four bits in the third, and the two above those of the first ones.
-    let words = load_quarter(head);
     let low = _mm_srlv_epi32(_mm_shuffle_epi32::<0b11_10_11_01>(words), _mm_setr_epi32(0, 0, 0, 4));
     let low = _mm_and_si128(low, _mm_setr_epi32(SIX_BITS, FOUR_BITS, SIX_BITS, FOUR_BITS));
     let high = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(words));
     let high = _mm_and_si128(high, _mm_setr_epi32(0, SIX_BITS ^ FOUR_BITS, 0, SIX_BITS ^ FOUR_BITS));
-    let small = _mm_or_si128(low, high);
+    _mm_or_si128(low, high)
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn scales_and_offsets(head: &[u8; 16]) -> V {
     let d = _mm256_set1_epi16(i16::from_le_bytes([head[0], head[1]]));
     let least = _mm256_set1_epi16(i16::from_le_bytes([head[2], head[3]]));
     let factors = _mm512_cvtph_ps(_mm256_mask_blend_epi16(0xff00, d, least));
-    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(small)), factors)
+    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(six_bits(load_quarter(head)))), factors)
 }
 
 /// Numbers that are moved up by 128 instead.

@@ -50,7 +50,9 @@ fn columns<const S: usize, const B: usize, const P: usize>(
     let most = const { if matches!(Storage::ALL[S], Storage::Q6K) { 4 } else { 6 } };
     let mut c = 0;
     while c < job.n_cols {
-        c += match most.min(job.n_cols - c) {
+        // Eight are two fours: two vectors alone would leave registers empty.
+        let n_left = if job.n_cols - c == 8 { 4 } else { job.n_cols - c };
+        c += match most.min(n_left) {
             6.. => tile::<S, B, P, 6>(slab, job, rows, groups, c),
             4.. => tile::<S, B, P, 4>(slab, job, rows, groups, c),
             2.. => tile::<S, B, P, 2>(slab, job, rows, groups, c),

@@ -127,7 +127,7 @@ impl Next {
         let line = LINE * (g % unit);
         if line < B {
             for row in 0..self.n_rows {
-                ask_later(self.first.wrapping_add(row * self.stride + g / unit * B + line));
+                ask_later(self.first.wrapping_add(row * self.stride + g / unit * B + line), LINE);
             }
         }
     }

@@ -257,6 +257,24 @@ pub(super) fn add_dots(mut sums: __m512i, [a, b]: [__m512i; 2], x: &[u8; 128]) -
     sums
 }
 
+/// The same of registers.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn add_dot(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    // Written out as above.
+    // SAFETY: whoever calls has the instruction, which meets no memory.
+    unsafe {
+        asm!(
+            "vpdpwssd {sums}, {a}, {b}",
+            sums = inout(zmm_reg) sums,
+            a = in(zmm_reg) a,
+            b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
 /// Four bytes in every lane.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
