@@ -22,9 +22,6 @@ pub(super) const LINE: usize = 64;
 /// The number by which Zen 4 tells its kind; Zen 3 has it, too, but no AVX-512.
 const ZEN_4: u32 = 0x19;
 
-/// How far a Zen 4 is asked ahead.
-const FAR_AHEAD: usize = 16384;
-
 /// Whether this is a Zen 4: always the same for one processor.
 static IS_ZEN_4: AtomicBool = AtomicBool::new(false);
 
@@ -52,10 +49,11 @@ pub(super) fn read(piece: &[u8]) -> u64 {
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_ahead(piece: &[u8]) {
+    let start = piece.as_ptr().wrapping_add(AHEAD);
     if IS_ZEN_4.load(Ordering::Relaxed) {
-        ask_lines::<_MM_HINT_T1>(piece.as_ptr().wrapping_add(FAR_AHEAD), piece.len());
+        ask_far(start, piece.len());
     } else {
-        ask::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(AHEAD), piece.len());
+        ask::<_MM_HINT_T0>(start, piece.len());
     }
 }
 
