@@ -7,11 +7,11 @@
 
 use std::arch::x86_64::{
     __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm256_castsi256_ps,
-    _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps,
-    _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_extracti64x4_epi64,
-    _mm512_mask3_fmadd_ps, _mm512_mul_ps, _mm512_permutex2var_epi64, _mm512_permutexvar_epi32,
-    _mm512_permutexvar_epi64, _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setr_epi64,
-    _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_sub_epi8, _mm512_zextps128_ps512,
+    _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_si256, _mm512_cvtepi8_epi16,
+    _mm512_cvtepi32_ps, _mm512_extracti64x4_epi64, _mm512_mask3_fmadd_ps, _mm512_mul_ps,
+    _mm512_permutex2var_epi64, _mm512_permutexvar_epi64, _mm512_permutexvar_ps, _mm512_set1_epi8,
+    _mm512_setr_epi32, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_sub_epi8,
+    _mm512_zextps128_ps512,
 };
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::codegen::cpu::micro::avx512::fours::{
 };
 use crate::codegen::cpu::micro::avx512::one::pieces;
 use crate::codegen::cpu::micro::avx512::vector::{
-    V, add, add_dots, fma, load_bytes, load_half, load_quarter, splat, totals, zero,
+    V, add, add_dots, chosen, fma, load_half, load_quarter, splat, totals, zero,
 };
 use crate::codegen::cpu::micro::rounding::Rounded;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
@@ -226,14 +226,6 @@ fn load_eight(x: &[u8; 32]) -> V {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn twice(x: V) -> V {
     _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x)
-}
-
-/// The factors of lanes.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn chosen(factors: V, places: &[u8; 64]) -> V {
-    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
-    _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(places), _mm512_castps_si512(factors)))
 }
 
 /// The groups of a row that fill no step.

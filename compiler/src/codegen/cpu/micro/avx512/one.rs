@@ -2,19 +2,19 @@
 //!
 //! In: rows and a vector that `sixteens.rs` has rounded. Out: their products. Rows go one after another: memory comes
 //! fastest in one stream.
-//! `vpdpbusd` multiplies numbers without sign by numbers with one, so weights are moved up; what this adds is taken
-//! off again by the sums of the vector, which are known. Small blocks are scaled in single precision, large ones as
-//! whole numbers, which takes half the instructions.
+//! `vpdpbusd` and `vpmaddubsw` multiply numbers without sign by numbers with one, so weights are moved up; what this
+//! adds is taken off again by the sums of the vector, which are known. Small blocks are scaled in single precision,
+//! large ones as whole numbers of 16 bits, which takes fewer instructions.
 
 use std::arch::x86_64::{
     __m128, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_fmadd_ps, _mm_movehdup_ps, _mm_mul_ps,
     _mm_set1_ps, _mm_setzero_ps, _mm256_broadcastss_ps, _mm256_castps128_ps256, _mm256_cvtepi8_epi16,
     _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_insertf128_ps, _mm256_madd_epi16, _mm256_setzero_ps,
-    _mm512_broadcast_i32x4, _mm512_broadcastss_ps, _mm512_castps_si512, _mm512_castps256_ps512,
-    _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
-    _mm512_extracti64x4_epi64, _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_mul_ps, _mm512_mullo_epi16,
-    _mm512_permutex2var_ps, _mm512_permutexvar_epi16, _mm512_permutexvar_epi32, _mm512_setzero_si512,
-    _mm512_shuffle_epi8, _mm512_sub_ps, _mm512_zextps128_ps512, _mm512_zextps256_ps512,
+    _mm512_broadcast_i32x4, _mm512_broadcastss_ps, _mm512_castps256_ps512, _mm512_castsi256_si512,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_extracti64x4_epi64, _mm512_madd_epi16,
+    _mm512_maddubs_epi16, _mm512_mul_ps, _mm512_mullo_epi16, _mm512_permutex2var_ps,
+    _mm512_permutexvar_epi16, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_sub_ps,
+    _mm512_zextps128_ps512, _mm512_zextps256_ps512,
 };
 use std::ops::Range;
 use std::slice::from_ref;
@@ -25,7 +25,7 @@ use crate::codegen::cpu::micro::avx512::fours::{
 };
 use crate::codegen::cpu::micro::avx512::sixteens::Sixteens;
 use crate::codegen::cpu::micro::avx512::vector::{
-    V, add, add_dot, fma, load, load_bytes, load_half, load_quarter, splat, totals, zero,
+    V, add, add_dot, chosen, fma, load, load_bytes, load_half, load_quarter, splat, totals, zero,
 };
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
@@ -269,14 +269,6 @@ const TWICE: [u8; 64] = {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn quarter(x: &[u8; 16]) -> __m128 {
     _mm_castsi128_ps(load_quarter(x))
-}
-
-/// The factors of lanes.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn chosen(factors: V, places: &[u8; 64]) -> V {
-    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
-    _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(places), _mm512_castps_si512(factors)))
 }
 
 /// The groups of a row of small blocks that fill no step.

@@ -7,11 +7,11 @@ use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256,
     _mm256_storeu_si256, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512,
     _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps,
-    _mm512_fmadd_ps, _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_reduce_add_ps,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4,
-    _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    _mm512_fmadd_ps, _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_permutexvar_epi32,
+    _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_shuffle_f32x4, _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -136,6 +136,14 @@ pub(super) fn lanes(a: V) -> [f32; N] {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn total(a: V) -> f32 {
     _mm512_reduce_add_ps(a)
+}
+
+/// For each lane the number at a place.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn chosen(numbers: V, places: &[u8; 64]) -> V {
+    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
+    _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(places), _mm512_castps_si512(numbers)))
 }
 
 /// What four vectors add up to.
