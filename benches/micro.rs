@@ -3,7 +3,8 @@
 //! Run with `cargo bench --bench micro`; a word behind `--` chooses the rows whose names have it.
 //! Products of each format with one vector and with several, `product_q8_0_t1` and so on; `picked` has a matrix of 64
 //! for each vector, and `scores` and `mix` are what attention does with keys and values of 512 positions. `round`
-//! rounds vectors for products: to bytes, to tiles of eight, to words, to bfloat16 numbers, at the levels that do so.
+//! rounds vectors for products: to bytes, by sixteens, to tiles of eight, to words, to bfloat16 numbers, at the levels
+//! that do so.
 //! `exps` takes exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
 
 use fusebox_compiler::codegen::cpu::level::Level;
@@ -29,8 +30,8 @@ fn main() {
     for format in ["q8_0", "q4_0", "q4_k"] {
         row(machine, &format!("picked_{format}_t512"), &picked(format), &Level::ALL);
     }
-    for (name, weight, tokens, levels) in ROUNDINGS {
-        row(machine, name, &round(weight, tokens), levels);
+    for (name, weight, sizes, levels) in ROUNDINGS {
+        row(machine, name, &round(weight, sizes), levels);
     }
     for format in STATES {
         for tokens in [1, 16, 128] {
@@ -97,26 +98,28 @@ part
     )
 }
 
-/// Names, formats of weights that ask for the rounding, numbers of vectors, and the levels that round so.
-const ROUNDINGS: [(&str, &str, i64, &[Level]); 4] = [
-    ("round_bytes_t64", "q8_0", 64, &[Level::Avx512Bf16, Level::Avx512, Level::Avx2]),
-    ("round_eights_t8", "q8_0", 8, &[Level::Amx]),
-    ("round_words_t64", "f16", 64, &[Level::Avx512Bf16, Level::Avx512]),
-    ("round_halves_t64", "bf16", 64, &[Level::Amx, Level::Avx512Bf16]),
+/// Names, formats of weights that ask for the rounding, numbers of vectors and of their elements, and the levels that
+/// round so.
+const ROUNDINGS: [(&str, &str, [i64; 2], &[Level]); 5] = [
+    ("round_bytes_t64", "q8_0", [64, 1024], &[Level::Avx512Bf16, Level::Avx512, Level::Avx2]),
+    ("round_sixteens_t1", "q8_0", [1, 16384], &[Level::Amx, Level::Avx512Bf16, Level::Avx512]),
+    ("round_eights_t8", "q8_0", [8, 1024], &[Level::Amx]),
+    ("round_words_t64", "f16", [64, 1024], &[Level::Avx512Bf16, Level::Avx512]),
+    ("round_halves_t64", "bf16", [64, 1024], &[Level::Amx, Level::Avx512Bf16]),
 ];
 
 /// Vectors for products of which no round is done. They do not lie side by side, so the task rounds them.
-fn round(format: &str, tokens: i64) -> String {
+fn round(format: &str, [tokens, d]: [i64; 2]) -> String {
     format!(
         r#"symbol N in 0..1 near 0
 kernel "round" matrix-matrix
-  read @0 x : f32[t:{tokens}, side:2, d:1024]
-  read @1 w : {format}[e:1, d:1024]
+  read @0 x : f32[t:{tokens}, side:2, d:{d}]
+  read @1 w : {format}[e:1, d:{d}]
   write @2 y : f32[t:{tokens}, e:1]
 part
   var t0 in 0..{tokens}
   var e1 in 0..1
-  var d2 in 0..1024
+  var d2 in 0..{d}
   var n3 in 0..N
   grid
   loop n3
