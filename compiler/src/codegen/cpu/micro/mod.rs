@@ -395,11 +395,19 @@ fn halved_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
     n_parts * n_cols.div_ceil(16) * k.div_ceil(32) * 1024
 }
 
-/// Bytes of vectors of 8-bit numbers with a scale for each sixteen: the numbers twice, two scales and a sum for each
-/// 32, and eight lines for each 256.
-fn sixteens_bytes(n_cols: usize, k: usize) -> usize {
+/// Bytes of the pieces of a vector of 8-bit numbers with a scale for each sixteen: the numbers twice, two scales and a
+/// sum for each 32, and what large blocks want for each 256.
+fn sixteens_pieces(k: usize) -> [usize; 6] {
     let ends = |n: usize| n.next_multiple_of(64);
-    n_cols * (ends(k) + k / 128 * 128 + 3 * ends(k / 8) + k / 256 * 512)
+    [ends(k), k / 128 * 128, ends(k / 8), ends(k / 8), ends(k / 8), k / 256 * LARGE_BYTES]
+}
+
+/// Bytes that large blocks want for each 256 elements of such a vector.
+const LARGE_BYTES: usize = 512;
+
+/// Bytes of such vectors.
+fn sixteens_bytes(n_cols: usize, k: usize) -> usize {
+    n_cols * sixteens_pieces(k).into_iter().sum::<usize>()
 }
 
 /// Bytes of vectors of 8-bit numbers in tiles of eight: for each 32 elements, and for four times as many at once, the

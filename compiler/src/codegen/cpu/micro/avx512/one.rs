@@ -243,27 +243,21 @@ const fn pairs(groups: [usize; 2], n_factors: usize) -> [u8; 64] {
 }
 
 /// Sixteen words twice each.
-const PAIRS: [u8; 64] = {
-    let mut out = [0; 64];
-    let mut i = 0;
-    while i < 32 {
-        out[2 * i] = (i / 2) as u8;
-        i += 1;
-    }
-    out
-};
+const PAIRS: [u8; 64] = twice(0);
 
-/// Four bytes in each quarter, twice each, as words.
-const TWICE: [u8; 64] = {
-    // What has the highest bit becomes zero.
-    let mut out = [0x80; 64];
+/// Four bytes in each quarter, twice each, as words: what has the highest bit becomes zero.
+const TWICE: [u8; 64] = twice(0x80);
+
+/// 32 words that tell places, each place twice; `upper` is the upper half of each.
+const fn twice(upper: u8) -> [u8; 64] {
+    let mut out = [upper; 64];
     let mut i = 0;
     while i < 32 {
         out[2 * i] = (i / 2) as u8;
         i += 1;
     }
     out
-};
+}
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]

@@ -21,8 +21,8 @@ use bytemuck::{Pod, Zeroable, cast, cast_slice, cast_slice_mut};
 
 use crate::codegen::cpu::micro::avx512::round::sizes;
 use crate::codegen::cpu::micro::avx512::vector::{V, load, splat, store_quarter, zero};
-use crate::codegen::cpu::micro::sixteens_bytes;
 use crate::codegen::cpu::micro::view::QuantiseView;
+use crate::codegen::cpu::micro::{LARGE_BYTES, sixteens_bytes, sixteens_pieces};
 
 /// Steps of the largest scale: sums of products with large blocks fit into 32 bits, whatever the blocks hold.
 const STEPS: f32 = 63.0;
@@ -32,13 +32,6 @@ const LEAST: f32 = 1e-34;
 
 /// Upwards, without a sign of what is lost.
 const UP: i32 = 0b1010;
-
-/// Bytes of the pieces of a row.
-#[inline(always)]
-fn pieces(k: usize) -> [usize; 6] {
-    let ends = |n: usize| n.next_multiple_of(64);
-    [ends(k), k / 128 * 128, ends(k / 8), ends(k / 8), ends(k / 8), k / 256 * size_of::<Large>()]
-}
 
 /// Eight groups for products with large blocks, in lines of 16-bit numbers but for their own.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -59,6 +52,8 @@ pub(super) struct Large {
     pub(super) moved: [u8; 64],
 }
 
+const _: () = assert!(size_of::<Large>() == LARGE_BYTES);
+
 /// A vector that lies in a row.
 #[derive(Clone, Copy)]
 pub(super) struct Sixteens<'a> {
@@ -73,7 +68,7 @@ pub(super) struct Sixteens<'a> {
 impl<'a> Sixteens<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
-        let [numbers, halves, even, odd, sums, larges] = pieces(k);
+        let [numbers, halves, even, odd, sums, larges] = sixteens_pieces(k);
         let (numbers, rest) = bytes.split_at(numbers);
         let (halves, rest) = rest.split_at(halves);
         let (even, rest) = rest.split_at(even);
@@ -96,7 +91,7 @@ struct Row<'a> {
 impl<'a> Row<'a> {
     #[inline(always)]
     fn new(bytes: &'a mut [u8], k: usize) -> Self {
-        let [numbers, halves, even, odd, sums, larges] = pieces(k);
+        let [numbers, halves, even, odd, sums, larges] = sixteens_pieces(k);
         let (numbers, rest) = bytes.split_at_mut(numbers);
         let (halves, rest) = rest.split_at_mut(halves);
         let (even, rest) = rest.split_at_mut(even);
@@ -137,13 +132,15 @@ fn round_eight(row: &mut Row<'_>, at: usize, groups: &[[u8; 128]]) {
     }
     let most = f32::from_bits(_mm512_reduce_max_epu32(all));
     let (unit, by) = if most < LEAST { (0.0, 0.0) } else { (most / (127.0 * STEPS), STEPS / most) };
+    if let Some(large) = row.larges.get_mut(at) {
+        large.unit = unit.to_le_bytes();
+    }
     for (i, (largest, x)) in largest.iter().zip(groups).enumerate() {
         let steps = _mm512_roundscale_ps::<UP>(_mm512_mul_ps(_mm512_castsi512_ps(*largest), splat(by)));
         // What is no number becomes the second.
         let steps = _mm512_min_ps(steps, splat(STEPS));
-        let [even, odd] = even_and_odd(steps);
-        let [even_scale, odd_scale] = [even * unit, odd * unit];
         let scales = _mm512_mul_ps(steps, splat(unit));
+        let [even_scale, odd_scale] = even_and_odd(scales);
         let are_scales = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(scales, zero());
         let Group { halves, eights, moved } = group(x, _mm512_maskz_div_ps(are_scales, splat(1.0), scales));
         let [even_sum, odd_sum] = [eights[0] + eights[2], eights[1] + eights[3]];
@@ -156,12 +153,11 @@ fn round_eight(row: &mut Row<'_>, at: usize, groups: &[[u8; 128]]) {
         row.odd[idx] = odd_scale.to_le_bytes();
         row.sums[idx] = (f32::from(even_sum) * even_scale + f32::from(odd_sum) * odd_scale).to_le_bytes();
         if let Some(large) = row.larges.get_mut(at) {
-            let [even, odd] = [even as i16, odd as i16];
+            let [even, odd] = even_and_odd(steps).map(|steps| steps as i16);
             large.numbers[i / 4 * 2 + i % 2].as_chunks_mut().0[i / 2 % 2] = cast::<_, [u8; 32]>(halves);
             large.steps.as_chunks_mut::<4>().0[i] = cast([even, odd]);
             large.steps.as_chunks_mut::<4>().0[8 + i] = cast([even, odd]);
             large.sums.as_chunks_mut::<4>().0[i] = cast([even_sum, odd_sum]);
-            large.unit = unit.to_le_bytes();
             large.steps_of_eights.as_chunks_mut::<8>().0[i] = cast([even, odd, even, odd]);
             large.moved.as_chunks_mut::<8>().0[i] = cast(moved);
         }
