@@ -376,9 +376,22 @@ macro_rules! single_forms {
 }
 
 /// Products with rounded vectors in rows, 16 bits a number: `blank`, `total_of`, and `dot(w, x, a, sum)` of 32 numbers
-/// each.
+/// each. And the table of a level that has no more than these forms.
 macro_rules! row_forms {
     ($(#[$attr:meta])*) => {
+        pub(super) const TABLE: Table = Table {
+            single,
+            quantised,
+            quantise,
+            mix,
+            encode,
+            exps: None,
+            sixteens: None,
+            eights: None,
+            words: None,
+            halves: None,
+        };
+
         #[inline]
         $(#[$attr])*
         fn quantised_of<const S: usize>(job: &ProductView<'_>) {

@@ -15,19 +15,6 @@ use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
 
-pub(super) const TABLE: Table = Table {
-    single,
-    quantised,
-    quantise,
-    mix,
-    encode,
-    exps: None,
-    sixteens: None,
-    eights: None,
-    words: None,
-    halves: None,
-};
-
 const N: usize = 4;
 
 type V = float32x4_t;
