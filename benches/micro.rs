@@ -3,8 +3,8 @@
 //! Run with `cargo bench --bench micro`; a word behind `--` chooses the rows whose names have it.
 //! Products of each format with one vector and with several, `product_q8_0_t1` and so on; `picked` has a matrix of 64
 //! for each vector, and `scores` and `mix` are what attention does with keys and values of 512 positions. `round`
-//! rounds vectors for products: to bytes, by sixteens, to tiles of eight, to words, to bfloat16 numbers, at the levels
-//! that do so.
+//! rounds vectors for products: to bytes, by sixteens, in lanes, to tiles of eight, to words, to bfloat16 numbers, at
+//! the levels that do so.
 //! `exps` takes exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
 
 use fusebox_compiler::codegen::cpu::level::Level;
@@ -100,9 +100,10 @@ part
 
 /// Names, formats of weights that ask for the rounding, numbers of vectors and of their elements, and the levels that
 /// round so.
-const ROUNDINGS: [(&str, &str, [i64; 2], &[Level]); 5] = [
+const ROUNDINGS: [(&str, &str, [i64; 2], &[Level]); 6] = [
     ("round_bytes_t64", "q8_0", [64, 1024], &[Level::Avx512Bf16, Level::Avx512, Level::Avx2]),
     ("round_sixteens_t1", "q8_0", [1, 16384], &[Level::Amx, Level::Avx512Bf16, Level::Avx512]),
+    ("round_lanes_t8", "q8_0", [8, 1024], &[Level::Avx512Bf16, Level::Avx512]),
     ("round_eights_t8", "q8_0", [8, 1024], &[Level::Amx]),
     ("round_words_t64", "f16", [64, 1024], &[Level::Avx512Bf16, Level::Avx512]),
     ("round_halves_t64", "bf16", [64, 1024], &[Level::Amx, Level::Avx512Bf16]),

@@ -16,6 +16,7 @@ const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/micro/avx2/vector.rs",
     // Instructions for tiles, for which the compiler has no stable functions.
     "compiler/src/codegen/cpu/micro/avx512/amx.rs",
+    "compiler/src/codegen/cpu/micro/avx512/few.rs",
     "compiler/src/codegen/cpu/micro/avx512/mod.rs",
     "compiler/src/codegen/cpu/micro/avx512/sixes.rs",
     "compiler/src/codegen/cpu/micro/avx512/vector.rs",

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::ahead::VECTORS;
 use crate::codegen::cpu::level::{Level, Numbers};
-use crate::codegen::cpu::micro::{self, Rounding, rounding};
+use crate::codegen::cpu::micro::{self, Rounding, rounding, rounding_apart};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
@@ -341,9 +341,10 @@ impl<'a> Finder<'a> {
     /// How the vectors of a product are rounded, if there is room.
     fn rounded(&self, plan: &Plan, level: Level) -> Option<Rounded> {
         let n_cols = plan.col.map_or(Some(1), |var| self.most(var))?;
-        // Vectors that are sorted come one by one, so none shares a tile with its neighbours, but several meet a row.
-        let n_beside = if plan.picks.is_some() { 2 } else { n_cols as usize };
-        let rounding = rounding(level, plan.w.format, n_beside)?;
+        let rounding = match &plan.picks {
+            Some(picks) => rounding_apart(level, plan.w.format, picks.most / picks.n_matrices)?,
+            None => rounding(level, plan.w.format, n_cols as usize)?,
+        };
         // Scores are exponents: a word is not near enough for keys, of which the number of rows is not known.
         if rounding == Rounding::Words && plan.row.is_some_and(|var| self.len(var).is_none()) {
             return None;

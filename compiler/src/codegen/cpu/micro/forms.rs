@@ -14,19 +14,24 @@ macro_rules! single_forms {
         /// Elements of a row that are unpacked at a time.
         const CHUNK: usize = 1024;
 
+        /// Vectors that whole rows meet, at most.
+        const TOGETHER: usize = 16;
+
         /// Vectors of a row that are taken together.
         const PIECE: usize = 8;
 
         /// Elements from which on rows go one after another: memory comes fastest in one stream.
         const LONG: usize = 512;
 
-        /// Sums of products of `R` rows with `C` vectors, with `U` sums each.
+        /// Sums of products of `R` rows with `C` vectors, with `U` sums each; perhaps what comes behind each piece of a
+        /// row is asked for.
         #[inline]
         $(#[$attr])*
         fn dots<const S: usize, const R: usize, const C: usize, const U: usize>(
             w: [&[u8]; R],
             x: [&[u8]; C],
             k: usize,
+            asks: bool,
         ) -> [[f32; R]; C] {
             // Loops, as everywhere here: a closure that a library function calls may not become part of the caller.
             let (mut w, mut x) = (w, x);
@@ -46,8 +51,10 @@ macro_rules! single_forms {
                 for x in &mut xs {
                     *x = &x[piece * PIECE * N * 4..][..PIECE * N * 4];
                 }
-                if R == 1 {
-                    ask_ahead(ws[0]);
+                if asks {
+                    for w in ws {
+                        ask_ahead(w);
+                    }
                 }
                 for i in 0..PIECE {
                     add_products::<S, R, C, U>(&mut sums, (&ws, &xs), i * N, i % U);
@@ -165,16 +172,18 @@ macro_rules! single_forms {
             let mut c = 0;
             while c < job.n_cols {
                 let n_cols = (job.n_cols - c).min($cols);
+                // Once, and short rows are asked for as blocks.
+                let asks = c == 0 && k >= LONG;
                 if n_cols == 1 && (n == 1 || k >= LONG) {
                     for (i, w) in w.iter().take(n).enumerate() {
-                        let [sums] = dots::<S, 1, 1, 8>([w], [x(c)], k);
+                        let [sums] = dots::<S, 1, 1, 8>([w], [x(c)], k, asks);
                         job.out.add_down(r + i, c, &sums);
                     }
                 } else if n_cols == 1 {
-                    let [sums] = dots::<S, R, 1, 2>(w, [x(c)], k);
+                    let [sums] = dots::<S, R, 1, 2>(w, [x(c)], k, asks);
                     job.out.add_down(r, c, &sums[..n]);
                 } else if n_cols == 2 {
-                    let sums = dots::<S, R, 2, 1>(w, [x(c), x(c + 1)], k);
+                    let sums = dots::<S, R, 2, 1>(w, [x(c), x(c + 1)], k, asks);
                     job.out.add_down(r, c, &sums[0][..n]);
                     job.out.add_down(r, c + 1, &sums[1][..n]);
                 } else {
@@ -182,7 +191,7 @@ macro_rules! single_forms {
                     for i in 1..n_cols {
                         xs[i] = x(c + i);
                     }
-                    let sums = dots::<S, R, $cols, 1>(w, xs, k);
+                    let sums = dots::<S, R, $cols, 1>(w, xs, k, asks);
                     for (i, sums) in sums.iter().take(n_cols).enumerate() {
                         job.out.add_down(r, c + i, &sums[..n]);
                     }
@@ -206,7 +215,7 @@ macro_rules! single_forms {
         $(#[$attr])*
         fn plain_rows<const S: usize, const R: usize>(job: &ProductView<'_>) {
             // Many vectors are gone through for every few rows: pieces of them that stay close.
-            let chunk = if job.n_cols > $cols { CHUNK } else { job.k };
+            let chunk = if job.n_cols > TOGETHER { CHUNK } else { job.k };
             for from in (0..job.k).step_by(chunk) {
                 let k = chunk.min(job.k - from);
                 for r in (0..job.n_rows).step_by(R) {
@@ -387,6 +396,7 @@ macro_rules! row_forms {
             encode,
             exps: None,
             sixteens: None,
+            lanes: None,
             eights: None,
             words: None,
             halves: None,

@@ -10,6 +10,8 @@
 //! A vector of 8-bit numbers is a row: the numbers, then what belongs to each 32 of them, as `rounding.rs` tells, and
 //! `words.rs` of numbers of 14 bits.
 
+use std::ops::RangeInclusive;
+
 use crate::codegen::cpu::level::Level;
 use crate::tensor::quant::Format;
 
@@ -43,6 +45,12 @@ pub(super) const GROUP: usize = 32;
 /// Vectors from which on bfloat16 numbers and words pay: weights are unpacked for them.
 const MANY: usize = 16;
 
+/// Vectors that lie apart from which on unpacked weights pay.
+const MANY_APART: i64 = 3;
+
+/// How many vectors lie side by side, where they may: fewer are multiplied one by one, more with unpacked weights.
+const IN_LANES: RangeInclusive<usize> = 3..=16;
+
 /// Vectors from which on tiles of eight pay, where there are such tiles.
 const FEW: usize = 5;
 
@@ -53,6 +61,8 @@ pub(super) enum Rounding {
     Bytes { group: usize },
     /// To 8 bits a number, with a scale for every sixteen, for products of one vector at a time.
     Sixteens,
+    /// To 8 bits a number, with a scale for every sixteen, eight vectors side by side.
+    Lanes,
     /// As bytes, in tiles of eight vectors.
     Eights { group: usize },
     /// To 14 bits a number, with a scale for every [`GROUP`].
@@ -66,7 +76,7 @@ impl Rounding {
     pub(super) fn number(self) -> i64 {
         match self {
             Self::Bytes { group } | Self::Eights { group } => group as i64,
-            Self::Sixteens | Self::Words => GROUP as i64,
+            Self::Sixteens | Self::Lanes | Self::Words => GROUP as i64,
             Self::Halves { n_parts } => n_parts,
         }
     }
@@ -222,6 +232,8 @@ pub(super) struct Table {
     pub(super) exps: Option<unsafe extern "C" fn(*const Exps)>,
     /// The functions for one vector at a time, if there are any.
     pub(super) sixteens: Option<Whole>,
+    /// The functions for eight vectors side by side, if there are any.
+    pub(super) lanes: Option<Whole>,
     /// The functions for tiles of eight vectors, if there are any.
     pub(super) eights: Option<Whole>,
     /// The functions for vectors of words, and rows of 16-bit numbers, if there are any.
@@ -235,6 +247,7 @@ impl Table {
     pub(super) fn whole(&self, rounding: Rounding) -> Whole {
         let own = match rounding {
             Rounding::Sixteens => self.sixteens,
+            Rounding::Lanes => self.lanes,
             Rounding::Eights { .. } => self.eights,
             Rounding::Words => self.words,
             Rounding::Bytes { .. } | Rounding::Halves { .. } => None,
@@ -308,8 +321,9 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
     let is_few = n_cols >= FEW && table(level).eights.is_some() && has_eights(storage);
     let bytes = match n_cols {
-        1 if table(level).sixteens.is_some() => Rounding::Sixteens,
+        n if n < *IN_LANES.start() && table(level).sixteens.is_some() => Rounding::Sixteens,
         _ if is_few => Rounding::Eights { group },
+        n if IN_LANES.contains(&n) && table(level).lanes.is_some() => Rounding::Lanes,
         _ => Rounding::Bytes { group },
     };
     let has_words = n_cols >= MANY && table(level).words.is_some();
@@ -319,6 +333,13 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
         _ => Some(bytes),
     };
     n_parts.map(|n_parts| Rounding::Halves { n_parts }).or(whole)
+}
+
+/// The same of vectors that lie apart, of which so many meet a matrix: none shares a register with its neighbours.
+pub(super) fn rounding_apart(level: Level, format: Format, n_beside: i64) -> Option<Rounding> {
+    let one = rounding(level, format, 1)?;
+    let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
+    Some(if n_beside < MANY_APART { one } else { Rounding::Bytes { group } })
 }
 
 /// Whether there are products with tiles of eight: all 32 elements of a group must have one factor.
@@ -338,7 +359,11 @@ pub(super) unsafe fn round(
 ) {
     let (x, out, x_col, n_cols, k) = (from.cast(), to, k as i64, n_cols as i64, k as i64);
     match rounding {
-        Rounding::Bytes { .. } | Rounding::Sixteens | Rounding::Eights { .. } | Rounding::Words => {
+        Rounding::Bytes { .. }
+        | Rounding::Sixteens
+        | Rounding::Lanes
+        | Rounding::Eights { .. }
+        | Rounding::Words => {
             let job = Quantise { x, out, x_col, n_cols, k, group: rounding.number() };
             // SAFETY: the caller promises what the description says.
             unsafe { (table(level).whole(rounding).quantise)(&raw const job) };
@@ -384,6 +409,7 @@ pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usiz
     match rounding {
         Rounding::Bytes { .. } => quantised_bytes(n_cols, k),
         Rounding::Sixteens => sixteens_bytes(n_cols, k),
+        Rounding::Lanes => lanes_bytes(n_cols, k),
         Rounding::Eights { .. } => eights_bytes(n_cols, k),
         Rounding::Words => words_bytes(n_cols, k),
         Rounding::Halves { n_parts } => halved_bytes(n_cols, k, n_parts as usize),
@@ -408,6 +434,12 @@ const LARGE_BYTES: usize = 512;
 /// Bytes of such vectors.
 fn sixteens_bytes(n_cols: usize, k: usize) -> usize {
     n_cols * sixteens_pieces(k).into_iter().sum::<usize>()
+}
+
+/// Bytes of vectors of 8-bit numbers eight of which lie side by side: for each 32 elements the numbers and a line of
+/// scales.
+fn lanes_bytes(n_cols: usize, k: usize) -> usize {
+    n_cols.div_ceil(8) * (k / GROUP) * (4 + 1) * 64
 }
 
 /// Bytes of vectors of 8-bit numbers in tiles of eight: for each 32 elements, and for four times as many at once, the

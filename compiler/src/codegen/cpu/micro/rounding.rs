@@ -5,13 +5,10 @@
 //! the largest of all, so one large number does not make all others coarse. Larger groups are rounded as qwen3.c does
 //! it. A group with an infinite number or one that is none has such a scale too.
 //! A row has five pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the scale,
-//! and what `Tail` says; and fours of groups.
-//! Numbers have 16 bits each, those of a group in the order in which the level has weights. For levels with dot
-//! products of bytes they are pairs instead: first those of up to 127, then what they exceed 127 by. Such levels use
-//! the last two pieces, too: one by which weights that were moved up by 128 are moved back, and the fours, which hold
-//! the numbers once more, with 16 bits each: eight of each of four groups, then the next eight of each. With AVX2 the
-//! last two pieces have for each group what its numbers exceed 127 by, and a line: those of up to 127 as bytes, and the
-//! tail.
+//! and what `Tail` says; and lines.
+//! Numbers have 16 bits each, those of a group in the order in which the level has weights. With dot products of bytes
+//! they are bytes of up to 127, and all else that such a level wants is in the tails. With AVX2 the last two pieces
+//! have for each group what its numbers exceed 127 by, and a line: those of up to 127 as bytes, and the tail.
 //! Everything is inlined into the functions of a level.
 
 use crate::codegen::cpu::micro::view::QuantiseView;
@@ -36,24 +33,22 @@ pub(super) fn row_bytes(k: usize) -> usize {
 pub(super) struct Rounded<'a> {
     /// Of 16 bits.
     pub(super) wide: &'a [u8],
-    pub(super) numbers: &'a [u8],
-    pub(super) excess: &'a [u8],
     pub(super) scales: &'a [u8],
     pub(super) sums: &'a [u8],
     pub(super) tails: &'a [u8],
-    pub(super) fours: &'a [u8],
+    /// Of up to 127, each 32 with the tail behind them.
+    pub(super) bytes: &'a [u8],
 }
 
 impl<'a> Rounded<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
-        let [wide, scales, sums, tails, fours] = pieces(k);
+        let [wide, scales, sums, tails, near] = pieces(k);
         let (wide, rest) = bytes.split_at(wide);
-        let (numbers, excess) = wide.split_at(wide.len() / 2);
         let (scales, rest) = rest.split_at(scales);
         let (sums, rest) = rest.split_at(sums);
         let (tails, rest) = rest.split_at(tails);
-        Self { wide, numbers, excess, scales, sums, tails, fours: &rest[..fours] }
+        Self { wide, scales, sums, tails, bytes: &rest[..near] }
     }
 
     /// Groups `from..from + n`, of numbers of 16 bits and of bytes.
@@ -61,16 +56,16 @@ impl<'a> Rounded<'a> {
     pub(super) fn lines(&self, from: usize, n: usize) -> Lines<'a> {
         Lines {
             words: &self.wide.as_chunks().0[from..from + n],
-            bytes: &self.fours.as_chunks().0[from..from + n],
+            bytes: &self.bytes.as_chunks().0[from..from + n],
             excess: &self.tails.as_chunks().0[from..from + n],
         }
     }
 
-    /// Groups `from..from + n`, of pairs.
+    /// Groups `from..from + n`, of numbers of 8 bits.
     #[inline(always)]
     pub(super) fn groups(&self, from: usize, n: usize) -> Groups<'a> {
         Groups {
-            numbers: &self.numbers.as_chunks().0.as_chunks().0[from..from + n],
+            numbers: &self.wide.as_chunks().0.as_chunks().0[from..from + n],
             tails: &self.tails.as_chunks().0.as_chunks().0[from..from + n],
         }
     }
@@ -79,18 +74,6 @@ impl<'a> Rounded<'a> {
     #[inline(always)]
     pub(super) fn wide(&self, idx: usize) -> &'a [u8; 64] {
         self.wide[idx * 64..].first_chunk().expect("a vector has whole groups")
-    }
-
-    /// The `idx`-th 32 numbers of up to 127.
-    #[inline(always)]
-    pub(super) fn numbers(&self, idx: usize) -> &'a [u8; 32] {
-        self.numbers[idx * 32..].first_chunk().expect("a vector has whole groups")
-    }
-
-    /// What the `idx`-th 32 numbers exceed 127 by.
-    #[inline(always)]
-    pub(super) fn excess(&self, idx: usize) -> &'a [u8; 32] {
-        self.excess[idx * 32..].first_chunk().expect("a vector has whole groups")
     }
 
     #[inline(always)]
@@ -115,7 +98,7 @@ pub(super) struct Lines<'a> {
     pub(super) excess: &'a [[u8; 32]],
 }
 
-/// Some groups of a vector of pairs.
+/// Some groups of a vector of numbers of 8 bits.
 #[derive(Clone, Copy)]
 pub(super) struct Groups<'a> {
     numbers: &'a [[[u8; 4]; 8]],
@@ -168,13 +151,11 @@ pub(super) enum Tail {
     Zero,
 }
 
-/// 32 numbers of a vector, rounded, as pairs of bytes.
+/// 32 numbers of a vector, rounded: those of up to 127, and what they exceed it by.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     pub(super) numbers: [u8; 32],
     pub(super) excess: [u8; 32],
-    /// Of 16 bits.
-    pub(super) wide: [[u8; 32]; 2],
     /// The sum of each half.
     pub(super) halves: [i32; 2],
 }
@@ -185,13 +166,13 @@ pub(super) struct Row<'a> {
     scales: &'a mut [[u8; 4]],
     sums: &'a mut [[u8; 4]],
     tails: &'a mut [[[u8; 4]; 8]],
-    fours: &'a mut [u8],
+    bytes: &'a mut [u8],
 }
 
 impl<'a> Row<'a> {
     #[inline(always)]
     pub(super) fn new(bytes: &'a mut [u8], k: usize) -> Self {
-        let [wide, scales, sums, tails, fours] = pieces(k);
+        let [wide, scales, sums, tails, near] = pieces(k);
         let (wide, rest) = bytes.split_at_mut(wide);
         let (scales, rest) = rest.split_at_mut(scales);
         let (sums, rest) = rest.split_at_mut(sums);
@@ -201,7 +182,7 @@ impl<'a> Row<'a> {
             scales: scales.as_chunks_mut().0,
             sums: sums.as_chunks_mut().0,
             tails: tails.as_chunks_mut().0.as_chunks_mut().0,
-            fours: &mut rest[..fours],
+            bytes: &mut rest[..near],
         }
     }
 
@@ -219,65 +200,37 @@ impl<'a> Row<'a> {
         self.tails[idx] = excess;
         let place = (32 * large as u32).to_le_bytes();
         let tail = [[0; 4], self.scales[idx], excess[large], place, [0; 4], [0; 4], self.sums[idx], [0; 4]];
-        let line: &mut [[u8; 32]; 2] = &mut self.fours.as_chunks_mut().0.as_chunks_mut().0[idx];
+        let line: &mut [[u8; 32]; 2] = &mut self.bytes.as_chunks_mut().0.as_chunks_mut().0[idx];
         *line = [numbers, bytemuck::cast(tail)];
     }
 
+    /// Where the numbers and the tails of the `at`-th four groups belong.
     #[inline(always)]
-    pub(super) fn four(&mut self, at: usize) -> Four<'_> {
-        let (numbers, excess) = self.wide.split_at_mut(self.wide.len() / 2);
-        Four {
-            numbers: &mut numbers.as_chunks_mut().0.as_chunks_mut().0[at],
-            excess: &mut excess.as_chunks_mut().0.as_chunks_mut().0[at],
-            scales: &mut self.scales.as_flattened_mut().as_chunks_mut().0[at],
-            sums: &mut self.sums.as_flattened_mut().as_chunks_mut().0[at],
-            tails: &mut self.tails.as_flattened_mut().as_flattened_mut().as_chunks_mut().0.as_chunks_mut().0
-                [at],
-            eights: &mut self.fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0[at],
-        }
+    pub(super) fn four(&mut self, at: usize) -> (&mut [[u8; 32]; 4], &mut [[u8; 32]; 4]) {
+        let tails = self.tails.as_flattened_mut().as_flattened_mut();
+        (
+            &mut self.wide.as_chunks_mut().0.as_chunks_mut().0[at],
+            &mut tails.as_chunks_mut().0.as_chunks_mut().0[at],
+        )
     }
 
-    /// Stores the `idx`-th 32 numbers as pairs, with their scale, and which four may be large.
+    /// Stores the `idx`-th 32 numbers as bytes, with their scale, and which four may be large.
     #[inline(always)]
     pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32, large: usize) {
         let [first, second] = group.halves.map(|half| -128 * half);
         let sum = (group.halves[0] + group.halves[1]) as f32 * scale;
-        let (scale, sum) = (scale.to_le_bytes(), sum.to_le_bytes());
         self.tails[idx] = [
             (first + second).to_le_bytes(),
-            scale,
+            scale.to_le_bytes(),
             group.excess.as_chunks().0[large],
             (64 * large as u32).to_le_bytes(),
             first.to_le_bytes(),
             second.to_le_bytes(),
-            sum,
+            sum.to_le_bytes(),
             [0; 4],
         ];
-        let (numbers, excess) = self.wide.split_at_mut(self.wide.len() / 2);
-        numbers.as_chunks_mut().0[idx] = group.numbers;
-        excess.as_chunks_mut().0[idx] = group.excess;
-        self.scales[idx] = scale;
-        self.sums[idx] = sum;
-        // Four eights of each of four groups.
-        let fours: &mut [[[[u8; 16]; 4]; 4]] =
-            self.fours.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0;
-        if let Some(four) = fours.get_mut(idx / 4) {
-            for (eights, eight) in four.iter_mut().zip(group.wide.as_flattened().as_chunks().0) {
-                eights[idx % 4] = *eight;
-            }
-        }
+        self.wide.as_chunks_mut().0[idx] = group.numbers;
     }
-}
-
-/// Where four groups of a row belong, which begin at a whole four.
-pub(super) struct Four<'a> {
-    pub(super) numbers: &'a mut [[u8; 32]; 4],
-    pub(super) excess: &'a mut [[u8; 32]; 4],
-    pub(super) scales: &'a mut [u8; 16],
-    pub(super) sums: &'a mut [u8; 16],
-    pub(super) tails: &'a mut [[u8; 32]; 4],
-    /// Four eights of each.
-    pub(super) eights: &'a mut [[[u8; 16]; 4]; 4],
 }
 
 /// What the scale of a group must hold of 32 numbers: the largest of all, or, where they have a scale of their own,

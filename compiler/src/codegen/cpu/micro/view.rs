@@ -13,7 +13,7 @@ use crate::codegen::cpu::micro::rounding::row_bytes;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::{
     Column, Encode, Exps, Halve, Mix, Pick, Picked, Product, Quantise, eights_bytes, halved_bytes,
-    quantised_bytes, sixteens_bytes, words_bytes,
+    lanes_bytes, quantised_bytes, sixteens_bytes, words_bytes,
 };
 
 /// Rows of a weight.
@@ -221,6 +221,8 @@ pub(super) enum Layout {
     Bytes,
     /// Of bytes, with a scale for each sixteen.
     Sixteens,
+    /// Of bytes, eight side by side.
+    Lanes,
     /// In tiles of eight.
     Eights,
     /// Of words.
@@ -322,6 +324,7 @@ pub(super) unsafe fn product<'a>(job: *const Product, layout: Layout) -> Option<
         Layout::Single => (x_col, 4 * k, extent(n_cols, x_col, 4 * k)),
         Layout::Bytes => (row_bytes(k), row_bytes(k), quantised_bytes(n_cols, k)),
         Layout::Sixteens => (sixteens_bytes(1, k), sixteens_bytes(1, k), sixteens_bytes(n_cols, k)),
+        Layout::Lanes => (0, 0, lanes_bytes(n_cols, k)),
         Layout::Eights => (0, 0, eights_bytes(n_cols, k)),
         Layout::Words => (words_bytes(1, k), words_bytes(1, k), words_bytes(n_cols, k)),
         Layout::Halves => (0, 0, halved_bytes(n_cols, k, job.n_parts as usize)),
@@ -367,6 +370,7 @@ pub(super) unsafe fn quantise<'a>(job: *const Quantise, layout: Layout) -> Optio
     let x_col = job.x_col as usize * 4;
     let n_bytes = match layout {
         Layout::Sixteens => sixteens_bytes(n_cols, k),
+        Layout::Lanes => lanes_bytes(n_cols, k),
         Layout::Eights => eights_bytes(n_cols, k),
         Layout::Words => words_bytes(n_cols, k),
         _ => quantised_bytes(n_cols, k),

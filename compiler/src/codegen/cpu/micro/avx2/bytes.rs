@@ -133,7 +133,7 @@ impl<'a> Fours<'a> {
     #[inline(always)]
     fn new(x: Rounded<'a>, n: usize) -> Self {
         Self {
-            lines: &x.fours.as_chunks().0.as_chunks().0[..n],
+            lines: &x.bytes.as_chunks().0.as_chunks().0[..n],
             excess: &x.tails.as_chunks().0.as_chunks().0[..n],
             scales: &x.scales.as_chunks().0[..n],
             sums: &x.sums.as_chunks().0[..n],

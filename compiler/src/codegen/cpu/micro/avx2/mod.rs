@@ -34,6 +34,7 @@ pub(super) const TABLE: Table = Table {
     encode,
     exps: None,
     sixteens: None,
+    lanes: None,
     eights: None,
     words: Some(Whole { quantise: words, product: by_words }),
     halves: None,

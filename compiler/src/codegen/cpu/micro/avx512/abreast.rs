@@ -17,12 +17,11 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::avx512::round::{Parts, parts, sizes};
-use crate::codegen::cpu::micro::avx512::vector::{lanes_of_quarter, splat, store_half, store_quarter};
-use crate::codegen::cpu::micro::rounding::Four;
+use crate::codegen::cpu::micro::avx512::vector::{lanes_of_quarter, splat, store_half};
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn round(to: &mut Four<'_>, x: &[[u8; 128]; 4]) {
+pub(super) fn round((numbers, tails): (&mut [[u8; 32]; 4], &mut [[u8; 32]; 4]), x: &[[u8; 128]; 4]) {
     let (most, large, others) = largest(x);
     let most = _mm_mul_ps(_mm_set1_ps(0.5), _mm_castsi128_ps(most));
     let most = _mm_castsi128_ps(_mm_max_epu32(_mm_castps_si128(most), others));
@@ -33,14 +32,11 @@ pub(super) fn round(to: &mut Four<'_>, x: &[[u8; 128]; 4]) {
     let mut fours = [_mm256_setzero_si256(); 4];
     let mut beyond = [0; 4];
     for g in 0..4 {
-        let Parts { near, excess, wide, fours: sums } = parts(&x[g], splat(f32::from_bits(by[g])));
-        store_half(near, &mut to.numbers[g]);
-        store_half(excess, &mut to.excess[g]);
-        for (half, wide) in wide.into_iter().enumerate() {
-            store_quarter(_mm256_castsi256_si128(wide), &mut to.eights[2 * half][g]);
-            store_quarter(_mm256_extracti128_si256::<1>(wide), &mut to.eights[2 * half + 1][g]);
-        }
-        beyond[g] = i32::from_le_bytes(to.excess[g].as_chunks().0[steps[g] as usize % 8]);
+        let Parts { near, excess, fours: sums } = parts(&x[g], splat(f32::from_bits(by[g])));
+        store_half(near, &mut numbers[g]);
+        let mut all = [0; 32];
+        store_half(excess, &mut all);
+        beyond[g] = i32::from_le_bytes(all.as_chunks().0[steps[g] as usize % 8]);
         fours[g] = sums;
     }
     let sums = sums(fours);
@@ -53,10 +49,8 @@ pub(super) fn round(to: &mut Four<'_>, x: &[[u8; 128]; 4]) {
     let ahead = turned([_mm_add_epi32(first, second), scales, beyond, _mm_slli_epi32::<6>(large)]);
     let behind = turned([first, second, sums, _mm_setzero_si128()]);
     for g in 0..4 {
-        store_half(_mm256_set_m128i(behind[g], ahead[g]), &mut to.tails[g]);
+        store_half(_mm256_set_m128i(behind[g], ahead[g]), &mut tails[g]);
     }
-    store_quarter(scales, to.scales);
-    store_quarter(sums, to.sums);
 }
 
 /// Of each group its largest size, which four numbers hold it, and the largest size of the others.

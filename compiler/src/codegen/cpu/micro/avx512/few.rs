@@ -1,246 +1,188 @@
-//! A few vectors with rows of quantised weights, 16 bits a number on both sides.
+//! A few vectors with rows of quantised weights.
 //!
-//! In: rows and rounded vectors. Out: their products. Rows go one after another, and memory is asked for ahead of
-//! what is multiplied. A weight becomes a number with a sign once for all vectors, so there is nothing to take off, and
-//! no number of a vector is too large. What is unpacked stays in registers.
-//! Four groups are multiplied side by side: a quarter of a vector register belongs to each.
+//! In: rows and vectors that `lanes.rs` has rounded. Out: their products.
+//! Sixteen rows are unpacked (`strips.rs`). Eight elements of one, in every pair of lanes, are then multiplied with
+//! eight vectors at once, each of which has two lanes. Weights are moved up, and sums start from what takes this off
+//! again.
 
+use std::arch::asm;
 use std::arch::x86_64::{
-    __m512i, _mm_castsi128_ps, _mm_fmadd_ps, _mm_mul_ps, _mm_setzero_ps, _mm256_castsi256_ps,
-    _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_si256, _mm512_cvtepi8_epi16,
-    _mm512_cvtepi32_ps, _mm512_extracti64x4_epi64, _mm512_mask3_fmadd_ps, _mm512_mul_ps,
-    _mm512_permutex2var_epi64, _mm512_permutexvar_epi64, _mm512_permutexvar_ps, _mm512_set1_epi8,
-    _mm512_setr_epi32, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_sub_epi8,
-    _mm512_zextps128_ps512,
+    __m512i, _mm512_add_epi32, _mm512_castps_si512, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps,
+    _mm512_set1_epi8, _mm512_setzero_si512, _mm512_sub_epi32,
 };
-use std::ops::Range;
 
-use crate::codegen::cpu::micro::asking::ask_ahead;
-use crate::codegen::cpu::micro::avx512::fours::{
-    Order, are_nibbles, factors, four, k_factors, moved, offsets, order, unit_groups,
-};
-use crate::codegen::cpu::micro::avx512::one::pieces;
-use crate::codegen::cpu::micro::avx512::vector::{
-    V, add, add_dots, chosen, fma, load_half, load_quarter, splat, totals, zero,
-};
-use crate::codegen::cpu::micro::rounding::Rounded;
-use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
+use crate::codegen::cpu::micro::asking::ask_far;
+use crate::codegen::cpu::micro::avx512::fours::{Order, moved, order};
+use crate::codegen::cpu::micro::avx512::lanes::{EIGHT, Group, eights};
+use crate::codegen::cpu::micro::avx512::strips::{FOUR, ROWS, STRIPS, Strip, fill, is_halved, place};
+use crate::codegen::cpu::micro::avx512::vector::{V, add, lanes, load, load_bytes, splat, turned, zero};
+use crate::codegen::cpu::micro::room::Room;
+use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::ProductView;
+use crate::codegen::cpu::micro::{GROUP, IN_LANES};
 
-/// Rows whose sums are added up together.
-const ROWS: usize = 4;
+/// Eights of vectors, at most.
+const EIGHTS: usize = IN_LANES.end().div_ceil(EIGHT);
 
-/// The factors of the first and of the second sixteen elements of four groups, those of a half of a unit each.
-const EVENS: [[u8; 64]; 2] = [places(0, 4, 2), places(8, 4, 2)];
-const ODDS: [[u8; 64]; 2] = [places(1, 4, 2), places(9, 4, 2)];
-
-/// Each of four factors for four lanes, from the `4 * i`-th on.
-const FOURS: [[u8; 64]; 2] = [places(0, 4, 1), places(4, 4, 1)];
-
-/// Whether so many vectors are few: unpacking into panels takes longer than it saves. Nibbles are unpacked fast.
-pub(super) const fn are_few(storage: Storage, n_cols: usize) -> bool {
-    n_cols <= if are_nibbles(storage) { 2 } else { 4 }
-}
-
-/// Few vectors with all rows, `B` bytes of a row at a time.
+/// All vectors with all rows.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn few<const S: usize, const B: usize>(job: &ProductView<'_>) {
-    match job.n_cols {
-        1 => rows::<S, B, 1>(job),
-        2 => rows::<S, B, 2>(job),
-        3..=4 if const { are_few(Storage::ALL[S], 4) } => rows::<S, B, 4>(job),
-        n_cols => unreachable!("{n_cols} vectors are not few"),
-    }
-}
-
-/// All rows with up to `C` vectors. Where there are fewer, the last is multiplied several times.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn rows<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>) {
-    let n_groups = const { unit_groups(Storage::ALL[S]) };
-    let done = job.k / 32 / n_groups * n_groups;
-    let mut x = [Rounded::new(job.x.get(0), job.k); C];
-    for c in 1..C {
-        x[c] = Rounded::new(job.x.get(c.min(job.n_cols - 1)), job.k);
-    }
+pub(super) fn product<const S: usize, const B: usize>(job: &ProductView<'_>) {
+    let n_groups = job.k / GROUP;
+    let n_eights = job.n_cols.div_ceil(EIGHT);
+    assert!(n_eights <= EIGHTS, "a few vectors");
+    let mut room = Room::<Strip, STRIPS>::new();
+    let slab = room.open();
     for r in (0..job.n_rows).step_by(ROWS) {
-        let n = ROWS.min(job.n_rows - r);
-        let mut sums = [[zero(); ROWS]; C];
-        for i in 0..n {
-            let row = job.w.row(r + i);
-            let own = if n_groups == 8 { large::<S, B, C>(&row, &x) } else { small::<S, B, C>(&row, &x) };
-            for c in 0..C {
-                sums[c][i] = own[c];
+        let n_rows = ROWS.min(job.n_rows - r);
+        let mut sums = [[zero(); ROWS]; EIGHTS];
+        for from in (0..n_groups).step_by(FOUR * STRIPS) {
+            let n = (n_groups - from).min(FOUR * STRIPS);
+            fill::<S, B>(slab, job, (r, n_rows), (from, n));
+            for (e, (sums, x)) in sums.iter_mut().zip(eights(job.x.tiles(), job.k)).enumerate() {
+                let next = (e == 0).then(|| Next::new(job, (r, n_rows), from));
+                multiply::<S>(sums, slab, &x[from..from + n], next);
             }
         }
-        for c in 0..job.n_cols.min(C) {
-            job.out.add_down(r, c, &totals(sums[c])[..n]);
-            if done < job.k / 32 {
-                for i in 0..n {
-                    job.out.add(r + i, c, rest::<S>(&job.w.row(r + i), x[c], done..job.k / 32));
-                }
-            }
+        for (e, sums) in sums.iter().enumerate().take(n_eights) {
+            put(job, (r, n_rows), EIGHT * e, sums);
         }
     }
 }
 
-/// A row of small blocks, four at a time.
+/// Rows that are unpacked next, as one stream: memory comes fastest so.
+#[derive(Clone, Copy)]
+struct Next {
+    start: *const u8,
+    n_bytes: usize,
+}
+
+impl Next {
+    /// The share that group `from` of these rows asks for of what lies behind them.
+    #[inline(always)]
+    fn new(job: &ProductView<'_>, (r, n_rows): (usize, usize), from: usize) -> Self {
+        let block = job.w.block(r, n_rows);
+        let n_bytes = block.len() * GROUP / job.k;
+        Self { start: block.as_ptr().wrapping_add(block.len() + from * n_bytes), n_bytes }
+    }
+
+    /// Asks for the share of the `g`-th group behind.
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+    fn ask(&self, g: usize) {
+        ask_far(self.start.wrapping_add(g * self.n_bytes), self.n_bytes);
+    }
+}
+
+/// Adds the products of a slab with eight vectors.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn small<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &[Rounded<'_>; C]) -> [V; C] {
+fn multiply<const S: usize>(sums: &mut [V; ROWS], slab: &[Strip; STRIPS], x: &[Group], next: Option<Next>) {
+    let mut own = *sums;
+    for (g, x) in x.iter().enumerate() {
+        if let Some(next) = next {
+            next.ask(g);
+        }
+        add_group::<S>(&mut own, &slab[g / FOUR], g % FOUR, x);
+    }
+    *sums = own;
+}
+
+/// Adds the products of group `g` of a strip, in assembly: the compiler would have the sums on the stack.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn add_group<const S: usize>(sums: &mut [V; ROWS], strip: &Strip, g: usize, x: &Group) {
     let storage = const { Storage::ALL[S] };
-    let units = row.bytes.as_chunks::<B>().0;
-    let (mut numbers, mut scales, mut totals) = ([&[][..]; C], [&[][..]; C], [&[][..]; C]);
-    for c in 0..C {
-        numbers[c] = pieces::<256>(x[c].fours, units.len());
-        (scales[c], totals[c]) =
-            (pieces::<16>(x[c].scales, units.len()), pieces::<16>(x[c].sums, units.len()));
+    let mut lines = [_mm512_setzero_si512(); 4];
+    for (line, numbers) in lines.iter_mut().zip(&x.numbers) {
+        *line = load_bytes(numbers);
     }
-    let (mut sums, mut others) = ([zero(); C], [_mm_setzero_ps(); C]);
-    for (at, unit) in units.iter().enumerate() {
-        ask_ahead(unit);
-        let own = factors::<S>(unit, row, at);
-        let added = if storage.has_offsets() { offsets::<S>(unit) } else { own };
-        let w = words::<S>(unit, 0);
-        for c in 0..C {
-            if storage.has_offsets() {
-                others[c] = _mm_fmadd_ps(added, _mm_castsi128_ps(load_quarter(&totals[c][at])), others[c]);
-            }
-            let factors = _mm_mul_ps(own, _mm_castsi128_ps(load_quarter(&scales[c][at])));
-            let factors = chosen(_mm512_castps128_ps512(factors), &FOURS[0]);
-            let first = dots(_mm512_setzero_si512(), w, &numbers[c][at], 0);
-            let both = _mm512_cvtepi32_ps(dots(first, w, &numbers[c][at], 1));
-            sums[c] = fma(both, factors, sums[c]);
-        }
-    }
-    for c in 0..C {
-        sums[c] = add(sums[c], _mm512_zextps128_ps512(others[c]));
-    }
-    sums
-}
-
-/// A row of large blocks.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn large<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: &[Rounded<'_>; C]) -> [V; C] {
-    let is_q6_k = matches!(const { Storage::ALL[S] }, Storage::Q6K);
-    let units = row.bytes.as_chunks::<B>().0;
-    let (mut numbers, mut scales, mut totals) = ([&[][..]; C], [&[][..]; C], [&[][..]; C]);
-    for c in 0..C {
-        numbers[c] = pieces::<512>(x[c].fours, units.len());
-        (scales[c], totals[c]) =
-            (pieces::<32>(x[c].scales, units.len()), pieces::<32>(x[c].sums, units.len()));
-    }
-    let (mut sums, mut others) = ([zero(); C], [zero(); C]);
-    for (at, unit) in units.iter().enumerate() {
-        ask_ahead(unit);
-        let own = k_factors::<S>(unit);
-        // One half after the other: both do not fit into registers.
-        for half in 0..2 {
-            let w = words::<S>(unit, half);
-            for c in 0..C {
-                let numbers = numbers[c][at].as_chunks::<256>().0[half].as_array().expect("four groups");
-                let scales = load_eight(&scales[c][at]);
-                let none = _mm512_setzero_si512();
-                let first = dots(none, w, numbers, 0);
-                if is_q6_k {
-                    let factors = _mm512_mul_ps(own, twice(scales));
-                    let second = dots(none, w, numbers, 1);
-                    sums[c] = fma(_mm512_cvtepi32_ps(first), chosen(factors, &EVENS[half]), sums[c]);
-                    sums[c] = fma(_mm512_cvtepi32_ps(second), chosen(factors, &ODDS[half]), sums[c]);
-                } else {
-                    let both = _mm512_shuffle_f32x4::<0b01_00_01_00>(scales, load_eight(&totals[c][at]));
-                    let factors = _mm512_mul_ps(own, both);
-                    if half == 0 {
-                        others[c] = add(others[c], factors);
-                    }
-                    let both = dots(first, w, numbers, 1);
-                    sums[c] = fma(_mm512_cvtepi32_ps(both), chosen(factors, &FOURS[half]), sums[c]);
-                }
-            }
-        }
-    }
-    // Only the upper lanes hold offsets, and they are taken off.
-    for c in 0..C {
-        sums[c] = _mm512_mask3_fmadd_ps(others[c], splat(-1.0), sums[c], if is_q6_k { 0 } else { 0xff00 });
-    }
-    sums
-}
-
-/// Four groups as numbers of 16 bits with a sign: the first eight of each group, the next eight, and so on.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn words<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 4] {
-    let storage = const { Storage::ALL[S] };
-    let by = _mm512_set1_epi8(moved(storage).cast_signed());
-    let [a, b] = four::<S>(unit, half);
-    let (a, b) = (_mm512_sub_epi8(a, by), _mm512_sub_epi8(b, by));
-    let eights = match order(storage) {
-        Order::Straight => [
-            _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 4, 8, 12, 1, 5, 9, 13), b),
-            _mm512_permutex2var_epi64(a, _mm512_setr_epi64(2, 6, 10, 14, 3, 7, 11, 15), b),
-        ],
-        Order::Halves => {
-            let places = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-            [_mm512_permutexvar_epi64(places, a), _mm512_permutexvar_epi64(places, b)]
-        }
+    let scales = load(&x.scales);
+    let by = if storage.has_offsets() { 1 } else { moved(storage) };
+    let [first, second] = [taken_off(&lines[..2], by), taken_off(&lines[2..], by)];
+    let both = _mm512_add_epi32(first, second);
+    // What products start from; beside it what the second halves start from, or what offsets are multiplied by.
+    let (start, other) = if storage.has_offsets() {
+        let sign = if storage.block().0 == 256 { 1.0 } else { -1.0 };
+        let sums = _mm512_mul_ps(_mm512_cvtepi32_ps(both), _mm512_mul_ps(scales, splat(sign)));
+        (_mm512_setzero_si512(), _mm512_castps_si512(sums))
+    } else if is_halved(storage) {
+        (first, second)
+    } else {
+        (both, both)
     };
-    let mut out = [_mm512_setzero_si512(); 4];
-    for (i, eights) in eights.into_iter().enumerate() {
-        out[2 * i] = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(eights));
-        out[2 * i + 1] = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64::<1>(eights));
+    let numbers = (&raw const strip.numbers).wrapping_byte_add(8 * place(storage, g, 0));
+    let factors =
+        (&raw const strip.factors).wrapping_byte_add(if is_halved(storage) { 8 * g } else { 4 * g });
+    // SAFETY: what is read lies in the strip, whose rows of numbers are 128 bytes apart, and those of factors 32.
+    // Nothing is written.
+    unsafe {
+        asm!(
+            ".irp row, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+            "vpbroadcastq zmm24, qword ptr [{w} + 128 * \\row]",
+            "vpbroadcastq zmm25, qword ptr [{w} + 128 * \\row + 8]",
+            "vpbroadcastq zmm26, qword ptr [{w} + 128 * \\row + {half}]",
+            "vpbroadcastq zmm27, qword ptr [{w} + 128 * \\row + {half} + 8]",
+            "vmovdqa64 zmm28, {start}",
+            "vmulps zmm30, {scales}, dword ptr [{f} + 32 * \\row]{{1to16}}",
+            "vpdpbusd zmm28, zmm24, {a}",
+            "vpdpbusd zmm28, zmm25, {b}",
+            ".if {is_halved}",
+            "vmovdqa64 zmm29, {other}",
+            "vmulps zmm31, {scales}, dword ptr [{f} + 32 * \\row + 4]{{1to16}}",
+            "vpdpbusd zmm29, zmm26, {c}",
+            "vpdpbusd zmm29, zmm27, {d}",
+            "vcvtdq2ps zmm29, zmm29",
+            "vfmadd231ps zmm\\row, zmm29, zmm31",
+            ".else",
+            "vpdpbusd zmm28, zmm26, {c}",
+            "vpdpbusd zmm28, zmm27, {d}",
+            ".endif",
+            ".if {has_offsets}",
+            "vfmadd231ps zmm\\row, {other}, dword ptr [{f} + 32 * \\row + 16]{{1to16}}",
+            ".endif",
+            "vcvtdq2ps zmm28, zmm28",
+            "vfmadd231ps zmm\\row, zmm28, zmm30",
+            ".endr",
+            half = const if matches!(order(Storage::ALL[S]), Order::Straight) { 16 } else { 64 },
+            is_halved = const is_halved(Storage::ALL[S]) as usize,
+            has_offsets = const Storage::ALL[S].has_offsets() as usize,
+            w = in(reg) numbers,
+            f = in(reg) factors,
+            start = in(zmm_reg) start,
+            other = in(zmm_reg) other,
+            scales = in(zmm_reg) scales,
+            a = in(zmm_reg) lines[0],
+            b = in(zmm_reg) lines[1],
+            c = in(zmm_reg) lines[2],
+            d = in(zmm_reg) lines[3],
+            inout("zmm0") sums[0], inout("zmm1") sums[1], inout("zmm2") sums[2], inout("zmm3") sums[3],
+            inout("zmm4") sums[4], inout("zmm5") sums[5], inout("zmm6") sums[6], inout("zmm7") sums[7],
+            inout("zmm8") sums[8], inout("zmm9") sums[9], inout("zmm10") sums[10], inout("zmm11") sums[11],
+            inout("zmm12") sums[12], inout("zmm13") sums[13], inout("zmm14") sums[14], inout("zmm15") sums[15],
+            out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
+            out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+            options(pure, readonly, nostack, preserves_flags),
+        );
     }
-    out
 }
 
-/// Sums of products of the first two or the last two eights of four groups, those of each group in a quarter of the
-/// lanes.
+/// Minus the sums of eight numbers of each lane, times a factor.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn dots(sums: __m512i, w: [__m512i; 4], numbers: &[u8; 256], half: usize) -> __m512i {
-    let (numbers, _) = numbers.as_chunks::<128>();
-    add_dots(sums, [w[2 * half], w[2 * half + 1]], &numbers[half])
-}
-
-/// Factors for so many lanes each, a step apart.
-const fn places(first: usize, n_lanes: usize, step: usize) -> [u8; 64] {
-    let mut out = [0; 64];
-    let mut lane = 0;
-    while lane < 16 {
-        out[4 * lane] = (first + lane / n_lanes * step) as u8;
-        lane += 1;
+fn taken_off(lines: &[__m512i], factor: u8) -> __m512i {
+    let (mut sum, factor) = (_mm512_setzero_si512(), _mm512_set1_epi8(factor.cast_signed()));
+    for line in lines {
+        sum = _mm512_dpbusd_epi32(sum, factor, *line);
     }
-    out
+    _mm512_sub_epi32(_mm512_setzero_si512(), sum)
 }
 
-/// Eight numbers; what stands in the other lanes is not said.
+/// Adds up the lanes of each vector.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn load_eight(x: &[u8; 32]) -> V {
-    _mm512_castps256_ps512(_mm256_castsi256_ps(load_half(x)))
-}
-
-/// The first eight lanes, each twice.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn twice(x: V) -> V {
-    _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x)
-}
-
-/// The groups of a row that fill no step.
-#[cold]
-fn rest<const S: usize>(row: &Blocks<'_>, x: Rounded<'_>, groups: Range<usize>) -> f32 {
-    let storage = const { Storage::ALL[S] };
-    let mut sum = 0.0;
-    for idx in groups {
-        let Unpacked { q, a, b } = row.unpack(storage, idx);
-        let mut halves = [0; 2];
-        for (i, q) in q.iter().enumerate() {
-            let [near, more] = [x.numbers(idx), x.excess(idx)].map(|x| i32::from(x[i].cast_signed()));
-            halves[i / 16] += i32::from(*q) * (near + more);
-        }
-        sum += (a[0] * halves[0] as f32 + a[1] * halves[1] as f32) * x.scale(idx) + b * x.sum(idx);
+fn put(job: &ProductView<'_>, (r, n_rows): (usize, usize), c: usize, sums: &[V; ROWS]) {
+    for (i, two) in turned(sums).as_chunks::<2>().0.iter().enumerate().take(job.n_cols - c) {
+        job.out.add_down(r, c + i, &lanes(add(two[0], two[1]))[..n_rows]);
     }
-    sum
 }

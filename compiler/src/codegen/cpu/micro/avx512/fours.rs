@@ -344,11 +344,28 @@ fn apart(row: &Blocks<'_>, at: usize) -> __m128 {
     _mm_setr_ps(a, b, c, d)
 }
 
+/// The same, by units that shuffle.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn factors_of_four<const S: usize>(unit: &[u8], row: &Blocks<'_>, at: usize) -> __m128 {
+    match const { Storage::ALL[S] } {
+        Storage::Int8 | Storage::Q4Pairs => factors::<S>(unit, row, at),
+        _ => halves_of_four::<S, 0>(unit),
+    }
+}
+
 /// What is added to the elements of each of four small blocks.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn offsets<const S: usize>(unit: &[u8]) -> __m128 {
-    halves::<S>(unit, 2)
+pub(super) fn offsets_of_four<const S: usize>(unit: &[u8]) -> __m128 {
+    halves_of_four::<S, 2>(unit)
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn halves_of_four<const S: usize, const AT: usize>(unit: &[u8]) -> __m128 {
+    let words = words::<S>(unit, const { &word_places(Storage::ALL[S], AT, 1) });
+    _mm_cvtph_ps(_mm512_castsi512_si128(words))
 }
 
 /// The half-precision number at a place of each of four small blocks.

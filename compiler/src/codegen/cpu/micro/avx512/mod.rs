@@ -2,9 +2,9 @@
 //!
 //! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
 //! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
-//! `one.rs` multiplies quantised weights with one vector at a time that `sixteens.rs` has rounded, `few.rs` with a few,
-//! `many.rs` with many; `fours.rs` knows the block formats, and `pack.rs` and `round.rs` prepare the two sides, the
-//! latter with `abreast.rs`.
+//! `one.rs` multiplies quantised weights with one vector at a time that `sixteens.rs` has rounded, `few.rs` with a few
+//! that `lanes.rs` has, `many.rs` with many; `fours.rs` knows the block formats, `strips.rs` prepares rows for a few,
+//! and `pack.rs` and `round.rs` the two sides for many, the latter with `abreast.rs`.
 //! `words.rs` multiplies rows of 16-bit numbers with many vectors, or `dots.rs` where they are bfloat16 numbers and the
 //! processor knows those; `singles.rs` does it in single precision, for states. With AMX, `bytes.rs` multiplies what
 //! `eights.rs` has rounded, and `tiles.rs` what `halves.rs` has; `amx.rs` is the unit. `vector.rs` is what everything
@@ -26,6 +26,7 @@ mod exps;
 mod few;
 mod fours;
 mod halves;
+mod lanes;
 mod many;
 mod one;
 mod pack;
@@ -34,6 +35,7 @@ mod round;
 mod singles;
 mod sixes;
 mod sixteens;
+mod strips;
 mod tiles;
 mod vector;
 mod words;
@@ -50,6 +52,7 @@ pub(super) const TABLE: Table = Table {
     encode,
     exps: Some(exps),
     sixteens: Some(Whole { quantise: sixteens, product: by_sixteens }),
+    lanes: Some(Whole { quantise: lanes_of, product: by_lanes }),
     eights: None,
     words: Some(Whole { quantise: words, product: by_words }),
     halves: None,
@@ -74,7 +77,7 @@ single_forms! { #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")] tile 
 unsafe extern "C" fn by_panels(address: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(address, view::Layout::Single) }) else { return };
-    let pays = job.n_cols >= singles::MANY && job.k.is_multiple_of(N);
+    let pays = singles::pays(job.n_cols, job.k);
     match job.w.storage {
         Storage::F32 if pays => singles::product::<{ Storage::F32 as usize }>(&job),
         Storage::F16 if pays => singles::product::<{ Storage::F16 as usize }>(&job),
@@ -131,11 +134,7 @@ unsafe extern "C" fn quantised(job: *const Product) {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
     const { assert!(B == unit_bytes(Storage::ALL[S])) };
-    if few::are_few(const { Storage::ALL[S] }, job.n_cols) {
-        few::few::<S, B>(job);
-    } else {
-        many::all::<S, B>(job);
-    }
+    many::all::<S, B>(job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -162,6 +161,33 @@ unsafe extern "C" fn by_sixteens(job: *const Product) {
         Storage::Q5K => one::one::<{ Storage::Q5K as usize }, 176>(&job),
         Storage::Q6K => one::one::<{ Storage::Q6K as usize }, 210>(&job),
         Storage::Q4Pairs => one::one::<{ Storage::Q4Pairs as usize }, 80>(&job),
+    }
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn lanes_of(job: *const Quantise) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Lanes) }) else { return };
+    lanes::round(&mut job);
+}
+
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+unsafe extern "C" fn by_lanes(job: *const Product) {
+    // SAFETY: generated code promises what the view asks for.
+    let Some(job) = (unsafe { view::product(job, view::Layout::Lanes) }) else { return };
+    match job.w.storage {
+        Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
+        // Each format has code of its own.
+        Storage::Q8_0 => few::product::<{ Storage::Q8_0 as usize }, 136>(&job),
+        Storage::Q4_0 => few::product::<{ Storage::Q4_0 as usize }, 72>(&job),
+        Storage::Int8 => few::product::<{ Storage::Int8 as usize }, 128>(&job),
+        Storage::Q4_1 => few::product::<{ Storage::Q4_1 as usize }, 80>(&job),
+        Storage::Q5_0 => few::product::<{ Storage::Q5_0 as usize }, 88>(&job),
+        Storage::Q5_1 => few::product::<{ Storage::Q5_1 as usize }, 96>(&job),
+        Storage::Q4K => few::product::<{ Storage::Q4K as usize }, 144>(&job),
+        Storage::Q5K => few::product::<{ Storage::Q5K as usize }, 176>(&job),
+        Storage::Q6K => few::product::<{ Storage::Q6K as usize }, 210>(&job),
+        Storage::Q4Pairs => few::product::<{ Storage::Q4Pairs as usize }, 80>(&job),
     }
 }
 

@@ -7,9 +7,9 @@ use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm256_add_epi32, _mm256_castsi128_si256, _mm256_dpbusd_epi32,
     _mm256_extract_epi32, _mm256_inserti128_si256, _mm256_set1_epi8, _mm256_setzero_si256,
     _mm256_shuffle_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_cmpeq_epi32_mask,
-    _mm512_cvtepi32_epi8, _mm512_cvtepi32_epi16, _mm512_cvtps_epi32, _mm512_mask_max_epu32,
-    _mm512_maskz_mov_epi32, _mm512_max_epi32, _mm512_max_epu32, _mm512_min_epi32, _mm512_mul_ps,
-    _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_shuffle_epi32, _mm512_sub_epi32,
+    _mm512_cvtepi32_epi8, _mm512_cvtps_epi32, _mm512_mask_max_epu32, _mm512_maskz_mov_epi32,
+    _mm512_max_epi32, _mm512_max_epu32, _mm512_min_epi32, _mm512_mul_ps, _mm512_reduce_max_epu32,
+    _mm512_set1_epi32, _mm512_shuffle_epi32, _mm512_sub_epi32,
 };
 
 use crate::codegen::cpu::micro::avx512::abreast;
@@ -27,7 +27,7 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
         let n = job.group / 32;
         let fours = if n == 1 { x.as_chunks().0 } else { &[] };
         for (at, x) in fours.iter().enumerate() {
-            abreast::round(&mut row.four(at), x);
+            abreast::round(row.four(at), x);
         }
         for (idx, x) in x.chunks(n).enumerate().skip(4 * fours.len()) {
             let (mut most, mut large) = (0, 0);
@@ -80,19 +80,16 @@ fn of_fours(x: &[u8; 64]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn rounded(x: &[u8; 128], by: f32) -> Group {
-    let Parts { near, excess, wide, fours } = parts(x, splat(by));
+    let Parts { near, excess, fours } = parts(x, splat(by));
     let sums = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b10_11_00_01>(fours));
     let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01_00_11_10>(sums));
     let mut group = Group {
         numbers: [0; 32],
         excess: [0; 32],
-        wide: [[0; 32]; 2],
         halves: [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)],
     };
     store_half(near, &mut group.numbers);
     store_half(excess, &mut group.excess);
-    store_half(wide[0], &mut group.wide[0]);
-    store_half(wide[1], &mut group.wide[1]);
     group
 }
 
@@ -102,8 +99,6 @@ pub(super) struct Parts {
     /// Of up to 127.
     pub(super) near: __m256i,
     pub(super) excess: __m256i,
-    /// Of 16 bits.
-    pub(super) wide: [__m256i; 2],
     /// The sum of each four.
     pub(super) fours: __m256i,
 }
@@ -116,12 +111,7 @@ pub(super) fn parts(x: &[u8; 128], by: V) -> Parts {
     let ((first, more), (second, still_more)) = (halved(whole[0]), halved(whole[1]));
     let (near, excess) = (joined(first, second), joined(more, still_more));
     let fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), near);
-    Parts {
-        near,
-        excess,
-        wide: [_mm512_cvtepi32_epi16(whole[0]), _mm512_cvtepi32_epi16(whole[1])],
-        fours: _mm256_dpbusd_epi32(fours, _mm256_set1_epi8(1), excess),
-    }
+    Parts { near, excess, fours: _mm256_dpbusd_epi32(fours, _mm256_set1_epi8(1), excess) }
 }
 
 #[inline]

@@ -9,6 +9,7 @@ use std::arch::x86_64::{_mm512_castps_si512, _mm512_setzero_si512};
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::codegen::cpu::micro::avx512::LONG;
 use crate::codegen::cpu::micro::avx512::vector::{
     N, V, fma, lanes, load, splat, store_bytes, transposed, wide_bf16, wide_f16, zero,
 };
@@ -17,8 +18,10 @@ use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::unpack::Storage;
 use crate::codegen::cpu::micro::view::{MixView, Out, ProductView, Vectors};
 
-/// Vectors from which on panels pay.
-pub(super) const MANY: usize = 8;
+/// Whether panels pay for so many vectors of so many elements. Long rows come from memory, and faster as they lie.
+pub(super) const fn pays(n_cols: usize, k: usize) -> bool {
+    k.is_multiple_of(N) && n_cols >= if k < LONG { 8 } else { 64 }
+}
 
 /// Columns of a mixture from which on they pay: few meet its rows as they lie, with nothing to add up across lanes.
 pub(super) const MANY_MIXED: usize = 64;

@@ -248,28 +248,8 @@ pub(super) fn wide_lower(words: __m512i) -> V {
 /// Adds the products of pairs of 16-bit numbers.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn add_dots(mut sums: __m512i, [a, b]: [__m512i; 2], x: &[u8; 128]) -> __m512i {
-    // Written out: of the function for it the compiler makes two instructions.
-    // SAFETY: whoever calls has the instructions; they read the 128 bytes of the array.
-    unsafe {
-        asm!(
-            "vpdpwssd {sums}, {a}, [{x}]",
-            "vpdpwssd {sums}, {b}, [{x} + 64]",
-            sums = inout(zmm_reg) sums,
-            a = in(zmm_reg) a,
-            b = in(zmm_reg) b,
-            x = in(reg) x.as_ptr(),
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
-    sums
-}
-
-/// The same of registers.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn add_dot(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    // Written out as above.
+    // Written out: of the function for it the compiler makes two instructions.
     // SAFETY: whoever calls has the instruction, which meets no memory.
     unsafe {
         asm!(

@@ -1,0 +1,137 @@
+//! Rows of quantised weights, unpacked for `few.rs`.
+//!
+//! In: up to sixteen rows and which groups of theirs. Out: strips: bytes in the order in which `fours.rs` has them,
+//! moved up as it says, and what multiplies each 32 of them. Nothing is turned: that takes longer than a few vectors
+//! save.
+
+use std::arch::x86_64::{__m128, __m512i, _mm_castps_si128, _mm512_castps512_ps128, _mm512_extractf32x4_ps};
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::codegen::cpu::micro::GROUP;
+use crate::codegen::cpu::micro::avx512::fours::{
+    Order, factors_of_four, four, k_factors, moved, offsets_of_four, order, unit_bytes, unit_groups,
+};
+use crate::codegen::cpu::micro::avx512::vector::{store_bytes, store_quarter};
+use crate::codegen::cpu::micro::unpack::{Storage, Unpacked};
+use crate::codegen::cpu::micro::view::ProductView;
+
+/// Rows side by side.
+pub(super) const ROWS: usize = 16;
+
+/// Strips that are unpacked at a time.
+pub(super) const STRIPS: usize = 8;
+
+/// Groups of a strip.
+pub(super) const FOUR: usize = 4;
+
+/// Four groups of each row.
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
+pub(super) struct Strip {
+    pub(super) numbers: [[u8; 128]; ROWS],
+    /// The factor of each group and its offset; or the factors of both of its halves.
+    pub(super) factors: [[[[u8; 4]; FOUR]; 2]; ROWS],
+}
+
+/// Unpacks groups `from..from + n` of rows; behind the last row it comes again.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn fill<const S: usize, const B: usize>(
+    slab: &mut [Strip; STRIPS],
+    job: &ProductView<'_>,
+    (r, n_rows): (usize, usize),
+    (from, n): (usize, usize),
+) {
+    const { assert!(B == unit_bytes(Storage::ALL[S])) };
+    let storage = const { Storage::ALL[S] };
+    let n_groups = const { unit_groups(Storage::ALL[S]) };
+    for i in 0..ROWS {
+        let row = job.w.row(r + i.min(n_rows - 1));
+        let (first, n_units) = (from / n_groups, n / n_groups);
+        let units = &row.bytes.as_chunks::<B>().0[first..first + n_units];
+        if n_groups == 2 * FOUR {
+            for (strips, unit) in slab.as_chunks_mut::<2>().0.iter_mut().zip(units) {
+                large::<S>(strips, i, unit);
+            }
+            continue;
+        }
+        for (at, (strip, unit)) in slab.iter_mut().zip(units).enumerate() {
+            put_numbers(strip, i, four::<S>(unit, 0));
+            put_factors(factors_of_four::<S>(unit, &row, first + at), &mut strip.factors[i][0]);
+            if storage.has_offsets() {
+                put_factors(offsets_of_four::<S>(unit), &mut strip.factors[i][1]);
+            }
+        }
+    }
+    if n % n_groups > 0 {
+        rest::<S>(&mut slab[n / FOUR], job, (r, n_rows), from + n / FOUR * FOUR);
+    }
+}
+
+/// A block of 256 elements of the `i`-th row.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn large<const S: usize>(strips: &mut [Strip; 2], i: usize, unit: &[u8]) {
+    let k = k_factors::<S>(unit);
+    let quarters = [
+        _mm512_castps512_ps128(k),
+        _mm512_extractf32x4_ps::<1>(k),
+        _mm512_extractf32x4_ps::<2>(k),
+        _mm512_extractf32x4_ps::<3>(k),
+    ];
+    for (half, strip) in strips.iter_mut().enumerate() {
+        put_numbers(strip, i, four::<S>(unit, half));
+        let two =
+            if is_halved(const { Storage::ALL[S] }) { [2 * half, 2 * half + 1] } else { [half, 2 + half] };
+        for (factors, of) in strip.factors[i].iter_mut().zip(two) {
+            put_factors(quarters[of], factors);
+        }
+    }
+}
+
+/// Groups from `from` on, with which rows end before four are full.
+#[cold]
+fn rest<const S: usize>(strip: &mut Strip, job: &ProductView<'_>, (r, n_rows): (usize, usize), from: usize) {
+    let storage = const { Storage::ALL[S] };
+    for i in 0..ROWS {
+        let row = job.w.row(r + i.min(n_rows - 1));
+        let numbers = strip.numbers[i].as_chunks_mut::<8>().0;
+        for g in 0..job.k / GROUP - from {
+            let Unpacked { q, a, b } = row.unpack(storage, from + g);
+            for (j, eight) in q.as_chunks::<8>().0.iter().enumerate() {
+                numbers[place(storage, g, j)] = eight.map(|q| q.cast_unsigned().wrapping_add(moved(storage)));
+            }
+            strip.factors[i][0][g] = a[0].to_le_bytes();
+            strip.factors[i][1][g] = b.to_le_bytes();
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn put_numbers(strip: &mut Strip, i: usize, numbers: [__m512i; 2]) {
+    let (lines, _) = strip.numbers[i].as_chunks_mut();
+    for (line, numbers) in lines.iter_mut().zip(numbers) {
+        store_bytes(numbers, line);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn put_factors(factors: __m128, out: &mut [[u8; 4]; FOUR]) {
+    store_quarter(_mm_castps_si128(factors), out.as_flattened_mut().as_mut_array().expect("four factors"));
+}
+
+/// Which eight bytes of a strip's row are the `j`-th of group `g`.
+pub(super) const fn place(storage: Storage, g: usize, j: usize) -> usize {
+    match order(storage) {
+        Order::Straight => 4 * g + j,
+        Order::Halves => 2 * g + j / 2 * 8 + j % 2,
+    }
+}
+
+/// Whether the halves of 32 elements have a factor each.
+pub(super) const fn is_halved(storage: Storage) -> bool {
+    matches!(storage, Storage::Q6K)
+}
