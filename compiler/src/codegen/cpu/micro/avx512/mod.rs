@@ -117,24 +117,17 @@ unsafe extern "C" fn quantised(job: *const Product) {
     match job.w.storage {
         Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
         // Each format has code of its own.
-        Storage::Q8_0 => of_format::<{ Storage::Q8_0 as usize }, 136>(&job),
-        Storage::Q4_0 => of_format::<{ Storage::Q4_0 as usize }, 72>(&job),
-        Storage::Int8 => of_format::<{ Storage::Int8 as usize }, 128>(&job),
-        Storage::Q4_1 => of_format::<{ Storage::Q4_1 as usize }, 80>(&job),
-        Storage::Q5_0 => of_format::<{ Storage::Q5_0 as usize }, 88>(&job),
-        Storage::Q5_1 => of_format::<{ Storage::Q5_1 as usize }, 96>(&job),
-        Storage::Q4K => of_format::<{ Storage::Q4K as usize }, 144>(&job),
-        Storage::Q5K => of_format::<{ Storage::Q5K as usize }, 176>(&job),
-        Storage::Q6K => of_format::<{ Storage::Q6K as usize }, 210>(&job),
-        Storage::Q4Pairs => of_format::<{ Storage::Q4Pairs as usize }, 80>(&job),
+        Storage::Q8_0 => many::all::<{ Storage::Q8_0 as usize }, 136>(&job),
+        Storage::Q4_0 => many::all::<{ Storage::Q4_0 as usize }, 72>(&job),
+        Storage::Int8 => many::all::<{ Storage::Int8 as usize }, 128>(&job),
+        Storage::Q4_1 => many::all::<{ Storage::Q4_1 as usize }, 80>(&job),
+        Storage::Q5_0 => many::all::<{ Storage::Q5_0 as usize }, 88>(&job),
+        Storage::Q5_1 => many::all::<{ Storage::Q5_1 as usize }, 96>(&job),
+        Storage::Q4K => many::all::<{ Storage::Q4K as usize }, 144>(&job),
+        Storage::Q5K => many::all::<{ Storage::Q5K as usize }, 176>(&job),
+        Storage::Q6K => many::all::<{ Storage::Q6K as usize }, 210>(&job),
+        Storage::Q4Pairs => many::all::<{ Storage::Q4Pairs as usize }, 80>(&job),
     }
-}
-
-/// Weights of a format, of which `B` bytes are taken at a time.
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
-    const { assert!(B == unit_bytes(Storage::ALL[S])) };
-    many::all::<S, B>(job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
