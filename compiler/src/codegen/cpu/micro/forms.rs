@@ -159,7 +159,8 @@ macro_rules! single_forms {
             }
         }
 
-        /// Rows `r..r + n` of plain numbers with all vectors, from element `from` on.
+        /// Rows `r..r + n` of plain numbers with all vectors, from element `from` on; perhaps what comes behind them is
+        /// asked for.
         #[inline]
         $(#[$attr])*
         fn rows<const S: usize, const R: usize>(
@@ -167,13 +168,13 @@ macro_rules! single_forms {
             w: [&[u8]; R],
             (r, n): (usize, usize),
             (from, k): (usize, usize),
+            asks: bool,
         ) {
             let x = |c: usize| &job.x.get(c)[from * 4..];
             let mut c = 0;
             while c < job.n_cols {
                 let n_cols = (job.n_cols - c).min($cols);
-                // Once, and short rows are asked for as blocks.
-                let asks = c == 0 && k >= LONG;
+                let asks = asks && c == 0;
                 if n_cols == 1 && (n == 1 || k >= LONG) {
                     for (i, w) in w.iter().take(n).enumerate() {
                         let [sums] = dots::<S, 1, 1, 8>([w], [x(c)], k, asks);
@@ -227,7 +228,8 @@ macro_rules! single_forms {
                     for i in 1..n {
                         w[i] = &job.w.row(r + i).bytes[n_bytes::<S>(from)..];
                     }
-                    rows::<S, R>(job, w, (r, n), (from, k));
+                    // Short rows are asked for as blocks.
+                    rows::<S, R>(job, w, (r, n), (from, k), k >= LONG);
                 }
             }
         }
@@ -251,7 +253,7 @@ macro_rules! single_forms {
                     for i in 1..n {
                         w[i] = bytes_of(&room[i]);
                     }
-                    rows::<0, $rows>(job, w, (r, n), (from, k));
+                    rows::<0, $rows>(job, w, (r, n), (from, k), false);
                 }
             }
         }

@@ -318,7 +318,7 @@ pub(super) fn picks_bytes(n_picks: usize, n_matrices: usize) -> usize {
 pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Rounding> {
     let storage = Storage::of(format)?;
     let n_parts = table(level).halves.filter(|_| n_cols >= MANY).and_then(|halves| (halves.n_parts)(storage));
-    let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
+    let group = group_of(format);
     let is_few = n_cols >= FEW && table(level).eights.is_some() && has_eights(storage);
     let bytes = match n_cols {
         n if n < *IN_LANES.start() && table(level).sixteens.is_some() => Rounding::Sixteens,
@@ -338,13 +338,17 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
 /// The same of vectors that lie apart, of which so many meet a matrix: none shares a register with its neighbours.
 pub(super) fn rounding_apart(level: Level, format: Format, n_beside: i64) -> Option<Rounding> {
     let one = rounding(level, format, 1)?;
-    let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
-    Some(if n_beside < MANY_APART { one } else { Rounding::Bytes { group } })
+    Some(if n_beside < MANY_APART { one } else { Rounding::Bytes { group: group_of(format) } })
+}
+
+/// Elements of a vector that share a scale where it is rounded to bytes.
+fn group_of(format: Format) -> usize {
+    if let Format::Int8 { group } = format { group as usize } else { GROUP }
 }
 
 /// Whether there are products with tiles of eight: all 32 elements of a group must have one factor.
 const fn has_eights(storage: Storage) -> bool {
-    !matches!(storage, Storage::Q6K)
+    !storage.is_halved()
 }
 
 /// Rounds so many vectors of so many elements, one after another.

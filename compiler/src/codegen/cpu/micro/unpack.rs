@@ -84,6 +84,11 @@ impl Storage {
         }
     }
 
+    /// Whether the halves of 32 elements have a factor each.
+    pub(super) const fn is_halved(self) -> bool {
+        matches!(self, Self::Q6K)
+    }
+
     /// Whether elements have a `b`.
     pub(super) const fn has_offsets(self) -> bool {
         matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K)

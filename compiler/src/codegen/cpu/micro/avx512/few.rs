@@ -14,7 +14,7 @@ use std::arch::x86_64::{
 use crate::codegen::cpu::micro::asking::ask_far;
 use crate::codegen::cpu::micro::avx512::fours::{Order, moved, order};
 use crate::codegen::cpu::micro::avx512::lanes::{EIGHT, Group, eights};
-use crate::codegen::cpu::micro::avx512::strips::{FOUR, ROWS, STRIPS, Strip, fill, is_halved, place};
+use crate::codegen::cpu::micro::avx512::strips::{FOUR, ROWS, STRIPS, Strip, fill, place};
 use crate::codegen::cpu::micro::avx512::vector::{V, add, lanes, load, load_bytes, splat, turned, zero};
 use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::unpack::Storage;
@@ -106,14 +106,14 @@ fn add_group<const S: usize>(sums: &mut [V; ROWS], strip: &Strip, g: usize, x: &
         let sign = if storage.block().0 == 256 { 1.0 } else { -1.0 };
         let sums = _mm512_mul_ps(_mm512_cvtepi32_ps(both), _mm512_mul_ps(scales, splat(sign)));
         (_mm512_setzero_si512(), _mm512_castps_si512(sums))
-    } else if is_halved(storage) {
+    } else if storage.is_halved() {
         (first, second)
     } else {
         (both, both)
     };
     let numbers = (&raw const strip.numbers).wrapping_byte_add(8 * place(storage, g, 0));
     let factors =
-        (&raw const strip.factors).wrapping_byte_add(if is_halved(storage) { 8 * g } else { 4 * g });
+        (&raw const strip.factors).wrapping_byte_add(if storage.is_halved() { 8 * g } else { 4 * g });
     // SAFETY: what is read lies in the strip, whose rows of numbers are 128 bytes apart, and those of factors 32.
     // Nothing is written.
     unsafe {
@@ -145,7 +145,7 @@ fn add_group<const S: usize>(sums: &mut [V; ROWS], strip: &Strip, g: usize, x: &
             "vfmadd231ps zmm\\row, zmm28, zmm30",
             ".endr",
             half = const if matches!(order(Storage::ALL[S]), Order::Straight) { 16 } else { 64 },
-            is_halved = const is_halved(Storage::ALL[S]) as usize,
+            is_halved = const Storage::ALL[S].is_halved() as usize,
             has_offsets = const Storage::ALL[S].has_offsets() as usize,
             w = in(reg) numbers,
             f = in(reg) factors,

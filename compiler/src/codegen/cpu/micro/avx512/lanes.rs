@@ -6,16 +6,15 @@
 //! Sixteen numbers with an infinite one or one that is none have such a scale, too.
 
 use std::arch::x86_64::{
-    __m128i, _CMP_GT_OQ, _mm_castps_si128, _mm_cvtsi128_si64, _mm_unpacklo_ps, _mm512_castps512_ps128,
-    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8, _mm512_cvtps_epi32,
-    _mm512_extractf32x4_ps, _mm512_maskz_div_ps, _mm512_max_epu32, _mm512_mul_ps, _mm512_shuffle_epi32,
-    _mm512_shuffle_i64x2,
+    _CMP_GT_OQ, _mm_castps_si128, _mm_cvtsi128_si64, _mm_unpacklo_ps, _mm512_castps512_ps128,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8, _mm512_extractf32x4_ps,
+    _mm512_maskz_div_ps, _mm512_max_epu32, _mm512_mul_ps, _mm512_shuffle_i64x2,
 };
 
 use bytemuck::{Pod, Zeroable, cast, cast_slice, cast_slice_mut};
 
-use crate::codegen::cpu::micro::avx512::round::sizes;
-use crate::codegen::cpu::micro::avx512::vector::{V, load, splat, store_quarter};
+use crate::codegen::cpu::micro::avx512::round::{of_two_fours, whole};
+use crate::codegen::cpu::micro::avx512::vector::{splat, store_quarter};
 use crate::codegen::cpu::micro::view::QuantiseView;
 use crate::codegen::cpu::micro::{GROUP, lanes_bytes};
 
@@ -78,27 +77,18 @@ impl Group {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn round_group(group: &mut Group, i: usize, x: &[u8; 128]) {
-    let (x, _) = x.as_chunks::<64>();
-    let fours = _mm512_max_epu32(sizes(&x[0]), sizes(&x[1]));
-    let twos = _mm512_max_epu32(fours, _mm512_shuffle_epi32::<0b10_11_00_01>(fours));
-    let ones = _mm512_max_epu32(twos, _mm512_shuffle_epi32::<0b01_00_11_10>(twos));
+    let fours = of_two_fours(x);
     // Now quarters have the largest sizes of even and of odd fours by turns.
-    let most = _mm512_max_epu32(ones, _mm512_shuffle_i64x2::<0b01_00_11_10>(ones, ones));
+    let most = _mm512_max_epu32(fours, _mm512_shuffle_i64x2::<0b01_00_11_10>(fours, fours));
     let scales = _mm512_mul_ps(_mm512_castsi512_ps(most), splat(1.0 / 127.0));
     let are_scales = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(scales, splat(LEAST));
     let by = _mm512_maskz_div_ps(are_scales, splat(1.0), scales);
+    let (halves, _) = x.as_chunks();
     let numbers: [[u8; 8]; 4] = cast([0, 1].map(|half| {
         let mut out = [0; 16];
-        store_quarter(rounded(&x[half], by), &mut out);
+        store_quarter(_mm512_cvtepi32_epi8(whole(&halves[half], by)), &mut out);
         out
     }));
     let both = _mm_unpacklo_ps(_mm512_castps512_ps128(scales), _mm512_extractf32x4_ps::<1>(scales));
     group.put(i, numbers, _mm_cvtsi128_si64(_mm_castps_si128(both)).to_le_bytes());
-}
-
-/// Sixteen numbers times what their scales are the inverse of.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn rounded(x: &[u8; 64], by: V) -> __m128i {
-    _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(load(x), by)))
 }

@@ -47,7 +47,7 @@ fn columns<const S: usize, const B: usize, const P: usize>(
     groups: (usize, usize),
 ) {
     // Where 32 elements have two factors, registers hold the sums of four vectors and no more.
-    let most = const { if matches!(Storage::ALL[S], Storage::Q6K) { 4 } else { 6 } };
+    let most = const { if Storage::ALL[S].is_halved() { 4 } else { 6 } };
     let mut c = 0;
     while c < job.n_cols {
         // Eight are two fours: two vectors alone would leave registers empty.
@@ -126,7 +126,7 @@ fn add_products<const S: usize, const P: usize, const C: usize>(
     x: &[Column<'_>; C],
 ) {
     let storage = const { Storage::ALL[S] };
-    let is_halved = matches!(storage, Storage::Q6K);
+    let is_halved = storage.is_halved();
     let n_halves = if is_halved { 2 } else { 1 };
     let n_steps = 8 / n_halves;
     for half in 0..n_halves {

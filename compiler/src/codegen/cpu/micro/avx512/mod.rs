@@ -103,6 +103,27 @@ unsafe extern "C" fn mix_by_panels(address: *const Mix) {
     }
 }
 
+/// Calls a function that has code of its own for each block format, of which it takes so many bytes at a time.
+macro_rules! of_format {
+    ($job:ident, $($function:ident)::+) => {
+        match $job.w.storage {
+            Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
+            Storage::Q8_0 => $($function)::+::<{ Storage::Q8_0 as usize }, { unit_bytes(Storage::Q8_0) }>(&$job),
+            Storage::Q4_0 => $($function)::+::<{ Storage::Q4_0 as usize }, { unit_bytes(Storage::Q4_0) }>(&$job),
+            Storage::Int8 => $($function)::+::<{ Storage::Int8 as usize }, { unit_bytes(Storage::Int8) }>(&$job),
+            Storage::Q4_1 => $($function)::+::<{ Storage::Q4_1 as usize }, { unit_bytes(Storage::Q4_1) }>(&$job),
+            Storage::Q5_0 => $($function)::+::<{ Storage::Q5_0 as usize }, { unit_bytes(Storage::Q5_0) }>(&$job),
+            Storage::Q5_1 => $($function)::+::<{ Storage::Q5_1 as usize }, { unit_bytes(Storage::Q5_1) }>(&$job),
+            Storage::Q4K => $($function)::+::<{ Storage::Q4K as usize }, { unit_bytes(Storage::Q4K) }>(&$job),
+            Storage::Q5K => $($function)::+::<{ Storage::Q5K as usize }, { unit_bytes(Storage::Q5K) }>(&$job),
+            Storage::Q6K => $($function)::+::<{ Storage::Q6K as usize }, { unit_bytes(Storage::Q6K) }>(&$job),
+            Storage::Q4Pairs => {
+                $($function)::+::<{ Storage::Q4Pairs as usize }, { unit_bytes(Storage::Q4Pairs) }>(&$job);
+            }
+        }
+    };
+}
+
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn quantise(job: *const Quantise) {
     // SAFETY: generated code promises what the view asks for.
@@ -114,20 +135,7 @@ unsafe extern "C" fn quantise(job: *const Quantise) {
 unsafe extern "C" fn quantised(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
-    match job.w.storage {
-        Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
-        // Each format has code of its own.
-        Storage::Q8_0 => many::all::<{ Storage::Q8_0 as usize }, 136>(&job),
-        Storage::Q4_0 => many::all::<{ Storage::Q4_0 as usize }, 72>(&job),
-        Storage::Int8 => many::all::<{ Storage::Int8 as usize }, 128>(&job),
-        Storage::Q4_1 => many::all::<{ Storage::Q4_1 as usize }, 80>(&job),
-        Storage::Q5_0 => many::all::<{ Storage::Q5_0 as usize }, 88>(&job),
-        Storage::Q5_1 => many::all::<{ Storage::Q5_1 as usize }, 96>(&job),
-        Storage::Q4K => many::all::<{ Storage::Q4K as usize }, 144>(&job),
-        Storage::Q5K => many::all::<{ Storage::Q5K as usize }, 176>(&job),
-        Storage::Q6K => many::all::<{ Storage::Q6K as usize }, 210>(&job),
-        Storage::Q4Pairs => many::all::<{ Storage::Q4Pairs as usize }, 80>(&job),
-    }
+    of_format!(job, many::all);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -141,20 +149,7 @@ unsafe extern "C" fn sixteens(job: *const Quantise) {
 unsafe extern "C" fn by_sixteens(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(job, view::Layout::Sixteens) }) else { return };
-    match job.w.storage {
-        Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
-        // Each format has code of its own.
-        Storage::Q8_0 => one::one::<{ Storage::Q8_0 as usize }, 136>(&job),
-        Storage::Q4_0 => one::one::<{ Storage::Q4_0 as usize }, 72>(&job),
-        Storage::Int8 => one::one::<{ Storage::Int8 as usize }, 128>(&job),
-        Storage::Q4_1 => one::one::<{ Storage::Q4_1 as usize }, 80>(&job),
-        Storage::Q5_0 => one::one::<{ Storage::Q5_0 as usize }, 88>(&job),
-        Storage::Q5_1 => one::one::<{ Storage::Q5_1 as usize }, 96>(&job),
-        Storage::Q4K => one::one::<{ Storage::Q4K as usize }, 144>(&job),
-        Storage::Q5K => one::one::<{ Storage::Q5K as usize }, 176>(&job),
-        Storage::Q6K => one::one::<{ Storage::Q6K as usize }, 210>(&job),
-        Storage::Q4Pairs => one::one::<{ Storage::Q4Pairs as usize }, 80>(&job),
-    }
+    of_format!(job, one::one);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -168,20 +163,7 @@ unsafe extern "C" fn lanes_of(job: *const Quantise) {
 unsafe extern "C" fn by_lanes(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(job, view::Layout::Lanes) }) else { return };
-    match job.w.storage {
-        Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
-        // Each format has code of its own.
-        Storage::Q8_0 => few::product::<{ Storage::Q8_0 as usize }, 136>(&job),
-        Storage::Q4_0 => few::product::<{ Storage::Q4_0 as usize }, 72>(&job),
-        Storage::Int8 => few::product::<{ Storage::Int8 as usize }, 128>(&job),
-        Storage::Q4_1 => few::product::<{ Storage::Q4_1 as usize }, 80>(&job),
-        Storage::Q5_0 => few::product::<{ Storage::Q5_0 as usize }, 88>(&job),
-        Storage::Q5_1 => few::product::<{ Storage::Q5_1 as usize }, 96>(&job),
-        Storage::Q4K => few::product::<{ Storage::Q4K as usize }, 144>(&job),
-        Storage::Q5K => few::product::<{ Storage::Q5K as usize }, 176>(&job),
-        Storage::Q6K => few::product::<{ Storage::Q6K as usize }, 210>(&job),
-        Storage::Q4Pairs => few::product::<{ Storage::Q4Pairs as usize }, 80>(&job),
-    }
+    of_format!(job, few::product);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]

@@ -66,7 +66,7 @@ pub(super) fn unpack<const S: usize, const B: usize, const N: usize>(
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn widen<const S: usize>(panel: &Panel, tile: &mut Tile) {
     let storage = const { Storage::ALL[S] };
-    let is_halved = matches!(storage, Storage::Q6K);
+    let is_halved = storage.is_halved();
     let (lines, _) = tile.as_chunks_mut::<2>();
     for (step, (numbers, lines)) in panel.numbers.iter().zip(lines).enumerate() {
         let factors = load(&panel.factors[if is_halved { step / 4 } else { 0 }]);

@@ -72,8 +72,22 @@ pub(super) fn sizes(x: &[u8; 64]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_fours(x: &[u8; 64]) -> __m512i {
-    let sizes = sizes(x);
-    let twos = _mm512_max_epu32(sizes, _mm512_shuffle_epi32::<0b10_11_00_01>(sizes));
+    across_fours(sizes(x))
+}
+
+/// The same of each four of 32 numbers and the four that lie sixteen further on.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn of_two_fours(x: &[u8; 128]) -> __m512i {
+    let (x, _) = x.as_chunks::<64>();
+    across_fours(_mm512_max_epu32(sizes(&x[0]), sizes(&x[1])))
+}
+
+/// The most of each four lanes, in each of them.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn across_fours(a: __m512i) -> __m512i {
+    let twos = _mm512_max_epu32(a, _mm512_shuffle_epi32::<0b10_11_00_01>(a));
     _mm512_max_epu32(twos, _mm512_shuffle_epi32::<0b01_00_11_10>(twos))
 }
 
@@ -123,7 +137,7 @@ fn joined(a: __m128i, b: __m128i) -> __m256i {
 /// Whole numbers.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn whole(x: &[u8; 64], by: V) -> __m512i {
+pub(super) fn whole(x: &[u8; 64], by: V) -> __m512i {
     _mm512_cvtps_epi32(_mm512_mul_ps(load(x), by))
 }
 

@@ -11,16 +11,15 @@
 use std::arch::x86_64::{
     __m512i, _CMP_GT_OQ, _mm_cvtsi128_si64, _mm256_add_epi32, _mm256_cvtepi64_epi16, _mm256_dpbusd_epi32,
     _mm256_set_m128i, _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi32, _mm256_slli_epi32,
-    _mm256_sub_epi32, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8, _mm512_cvtps_epi32,
-    _mm512_cvtss_f32, _mm512_maskz_div_ps, _mm512_max_epu32, _mm512_min_ps, _mm512_mul_ps,
-    _mm512_reduce_max_epu32, _mm512_roundscale_ps, _mm512_setzero_si512, _mm512_shuffle_epi32,
-    _mm512_shuffle_f32x4, _mm512_shuffle_i64x2,
+    _mm256_sub_epi32, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8, _mm512_cvtss_f32,
+    _mm512_maskz_div_ps, _mm512_max_epu32, _mm512_min_ps, _mm512_mul_ps, _mm512_reduce_max_epu32,
+    _mm512_roundscale_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2,
 };
 
 use bytemuck::{Pod, Zeroable, cast, cast_slice, cast_slice_mut};
 
-use crate::codegen::cpu::micro::avx512::round::sizes;
-use crate::codegen::cpu::micro::avx512::vector::{V, load, splat, store_quarter, zero};
+use crate::codegen::cpu::micro::avx512::round::{of_two_fours, whole};
+use crate::codegen::cpu::micro::avx512::vector::{V, splat, store_quarter, zero};
 use crate::codegen::cpu::micro::view::QuantiseView;
 use crate::codegen::cpu::micro::{LARGE_BYTES, sixteens_bytes, sixteens_pieces};
 
@@ -169,10 +168,7 @@ fn round_eight(row: &mut Row<'_>, at: usize, groups: &[[u8; 128]]) {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_eights(x: &[u8; 128]) -> __m512i {
-    let (x, _) = x.as_chunks::<64>();
-    let eights = _mm512_max_epu32(sizes(&x[0]), sizes(&x[1]));
-    let twos = _mm512_max_epu32(eights, _mm512_shuffle_epi32::<0b10_11_00_01>(eights));
-    let fours = _mm512_max_epu32(twos, _mm512_shuffle_epi32::<0b01_00_11_10>(twos));
+    let fours = of_two_fours(x);
     _mm512_max_epu32(fours, _mm512_shuffle_i64x2::<0b10_11_00_01>(fours, fours))
 }
 
@@ -197,8 +193,8 @@ struct Group {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn group(x: &[u8; 128], by: V) -> Group {
     let (x, _) = x.as_chunks::<64>();
-    let first = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(load(&x[0]), by)));
-    let second = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(load(&x[1]), by)));
+    let first = _mm512_cvtepi32_epi8(whole(&x[0], by));
+    let second = _mm512_cvtepi32_epi8(whole(&x[1], by));
     let mut halves = [[0; 16]; 2];
     store_quarter(first, &mut halves[0]);
     store_quarter(second, &mut halves[1]);

@@ -83,7 +83,7 @@ fn large<const S: usize>(strips: &mut [Strip; 2], i: usize, unit: &[u8]) {
     for (half, strip) in strips.iter_mut().enumerate() {
         put_numbers(strip, i, four::<S>(unit, half));
         let two =
-            if is_halved(const { Storage::ALL[S] }) { [2 * half, 2 * half + 1] } else { [half, 2 + half] };
+            if const { Storage::ALL[S] }.is_halved() { [2 * half, 2 * half + 1] } else { [half, 2 + half] };
         for (factors, of) in strip.factors[i].iter_mut().zip(two) {
             put_factors(quarters[of], factors);
         }
@@ -129,9 +129,4 @@ pub(super) const fn place(storage: Storage, g: usize, j: usize) -> usize {
         Order::Straight => 4 * g + j,
         Order::Halves => 2 * g + j / 2 * 8 + j % 2,
     }
-}
-
-/// Whether the halves of 32 elements have a factor each.
-pub(super) const fn is_halved(storage: Storage) -> bool {
-    matches!(storage, Storage::Q6K)
 }
