@@ -7,6 +7,7 @@
 //! for a call that goes on. Code for a whole nest, where there is a faster form, belongs in `nest`: `product.rs`,
 //! `exps.rs` and `vector.rs` have one, and `blocks.rs` the only one; `skip.rs` finds rounds to leave out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -27,8 +28,9 @@ use crate::codegen::cpu::skip::hidden;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::verify::types::expr_dtypes;
-use crate::kernel::{Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
+use crate::kernel::{Expr, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
 use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
 use crate::tensor::sym::Symbol;
 
 /// Tiles start at multiples of this many bytes.
@@ -296,6 +298,7 @@ impl Emitter<'_, '_> {
     }
 
     pub(super) fn nest(&mut self, nest: &Nest) {
+        let nest = &self.rounded_once(nest);
         if self.blocks(nest) || self.product(nest) || self.exponentials(nest) || self.vectorised(nest) {
             return;
         }
@@ -306,6 +309,16 @@ impl Emitter<'_, '_> {
             };
             emitter.store(nest.target, &nest.at, value);
         });
+    }
+
+    /// The nest without rounding its value to what storing rounds it to.
+    fn rounded_once<'n>(&self, nest: &'n Nest) -> Cow<'n, Nest> {
+        let Expr::Cast(dtype @ (DType::F16 | DType::BF16), value) = nest.exprs[nest.value] else {
+            return Cow::Borrowed(nest);
+        };
+        let bare = Nest { value, ..nest.clone() };
+        let is_rounded = nest.fold.is_none() && self.layout(nest.target).format == Format::of(dtype);
+        if is_rounded && self.dtype(&bare) == DType::F32 { Cow::Owned(bare) } else { Cow::Borrowed(nest) }
     }
 
     fn folded(&mut self, nest: &Nest, folding: &Folding) -> Value {

@@ -1,4 +1,5 @@
-//! What all rounds of a loop have in common: Cranelift takes it out, if blocks come in an order that it follows.
+//! What is done in each round of a loop, and what all rounds have in common: Cranelift takes that out, if blocks come
+//! in an order that it follows.
 //!
 //! In: a kernel as text. Out: in how many loops its instructions lie.
 
@@ -24,9 +25,9 @@ part
     @2[t1, e2] = mul(@0[t1, e2], sqrt(@1[t1]))
 "#;
 
-#[test]
-fn what_is_the_same_in_all_rounds_is_computed_before_them() {
-    let kernel = parse(SCALED).unwrap();
+/// The code of a kernel's only part.
+fn optimised(text: &str) -> Context {
+    let kernel = parse(text).unwrap();
     let cpu = Cpu::host(Numbers::Single).unwrap();
     let mut context = Context::new();
     context.func.signature = signature(cpu.isa.default_call_conv());
@@ -34,15 +35,35 @@ fn what_is_the_same_in_all_rounds_is_computed_before_them() {
     let builder = FunctionBuilder::new(&mut context.func, &mut buffers);
     emit(builder, cpu.isa.frontend_config(), (&cpu, &kernel, &kernel.parts[0]), &[], Vec::new());
     context.optimize(&*cpu.isa, &mut ControlPlane::default()).unwrap();
+    context
+}
+
+/// In how many loops each instruction of a kind lies.
+fn depths(context: &Context, wanted: Opcode) -> Vec<usize> {
     let func = &context.func;
-    let depths = |wanted: Opcode| -> Vec<usize> {
-        let insts = func.layout.blocks().flat_map(|block| func.layout.block_insts(block));
-        let insts = insts.filter(|inst| func.dfg.insts[*inst].opcode() == wanted);
-        let block = |inst| func.layout.inst_block(inst).expect("it is in a block");
-        insts.map(|inst| context.loop_analysis.loop_level(block(inst)).level()).collect()
-    };
+    let insts = func.layout.blocks().flat_map(|block| func.layout.block_insts(block));
+    let insts = insts.filter(|inst| func.dfg.insts[*inst].opcode() == wanted);
+    let block = |inst| func.layout.inst_block(inst).expect("it is in a block");
+    insts.map(|inst| context.loop_analysis.loop_level(block(inst)).level()).collect()
+}
+
+#[test]
+fn what_is_the_same_in_all_rounds_is_computed_before_them() {
+    let context = optimised(SCALED);
+    let code = context.func.display();
     // Inside of the loops over tasks, rows and numbers.
-    assert!(depths(Opcode::Store).contains(&3), "{}", func.display());
-    assert_eq!(depths(Opcode::Sqrt), [2], "{}", func.display());
-    assert!(depths(Opcode::Splat).iter().all(|depth| *depth == 2), "{}", func.display());
+    assert!(depths(&context, Opcode::Store).contains(&3), "{code}");
+    assert_eq!(depths(&context, Opcode::Sqrt), [2], "{code}");
+    assert!(depths(&context, Opcode::Splat).iter().all(|depth| *depth == 2), "{code}");
+}
+
+#[test]
+fn what_is_stored_in_half_precision_is_rounded_once() {
+    let stored = SCALED.replace("y : f32", "y : f16");
+    let twice = stored.replace("mul(@0[t1, e2], sqrt(@1[t1]))", "cast.f16(mul(@0[t1, e2], sqrt(@1[t1])))");
+    let [stored, twice] = [stored, twice].map(|text| optimised(&text));
+    for opcode in [Opcode::Fmul, Opcode::Fadd, Opcode::Ushr] {
+        let (wanted, actual) = (depths(&stored, opcode), depths(&twice, opcode));
+        assert_eq!(actual, wanted, "{opcode} {}", twice.func.display());
+    }
 }
