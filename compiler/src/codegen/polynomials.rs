@@ -3,6 +3,9 @@
 //! In: nothing. Out: polynomials, the highest power first, and the pieces of `ln 2` that arguments are reduced by.
 //! Each backend evaluates them with its own instructions, in its `approx.rs`.
 
+/// Adding it to a number of at most 22 bits leaves the nearest whole number in the lowest bits.
+pub(super) const ROUNDER: f32 = 12_582_912.0;
+
 /// `ln 2` in two parts; the first has nine bits, so its product with an exponent is exact.
 pub(super) const LN_2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
 

@@ -14,11 +14,8 @@ use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
 use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::math::Function;
-use crate::codegen::polynomials::{COS, EXP, LN, LN_2, SIN};
+use crate::codegen::polynomials::{COS, EXP, LN, LN_2, ROUNDER, SIN};
 use crate::graph::op::Scalar;
-
-/// Adding it to a number of at most 22 bits leaves the nearest whole number in the lowest bits.
-const ROUNDER: f32 = 12_582_912.0;
 
 impl Emitter<'_, '_> {
     /// `e^x`; results below the normal numbers lose bits gradually.

@@ -281,18 +281,23 @@ impl Emitter<'_, '_> {
 
     /// Calls a function with a description of 64-bit numbers.
     pub(super) fn call_micro(&mut self, function: *const u8, fields: &[Value]) {
+        let mut signature = Signature::new(self.builder.func.signature.call_conv);
+        signature.params.push(AbiParam::new(I64));
+        let signature = self.builder.import_signature(signature);
+        let description = self.description(fields);
+        let function = self.whole(function as i64);
+        self.builder.ins().call_indirect(signature, function, &[description]);
+    }
+
+    /// Stores 64-bit numbers on the stack, and gives the address of the first.
+    pub(super) fn description(&mut self, fields: &[Value]) -> Value {
         let size = 8 * fields.len() as u32;
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, size, 3);
         let slot = self.builder.create_sized_stack_slot(slot);
         for (idx, field) in fields.iter().enumerate() {
             self.builder.ins().stack_store(I64, *field, slot, 8 * idx as i32);
         }
-        let mut signature = Signature::new(self.builder.func.signature.call_conv);
-        signature.params.push(AbiParam::new(I64));
-        let signature = self.builder.import_signature(signature);
-        let description = self.builder.ins().stack_addr(I64, slot, 0);
-        let function = self.whole(function as i64);
-        self.builder.ins().call_indirect(signature, function, &[description]);
+        self.builder.ins().stack_addr(I64, slot, 0)
     }
 }
 

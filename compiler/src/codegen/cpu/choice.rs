@@ -37,6 +37,8 @@ pub(super) struct Plan<'a> {
     pub(super) lane: Lane<'a>,
     /// Vectors at once.
     pub(super) groups: i64,
+    /// What one of them costs.
+    pub(super) cost: i64,
     /// The type of the value.
     pub(super) dtype: DType,
     /// The loops around that of the lanes: the outer ones of a map, the folded ones along the lanes.
@@ -101,34 +103,37 @@ impl<'a> Emitter<'a, '_> {
         let along = folds.iter().rev().map(|var| (*var, Form::Along));
         let candidates = along.chain(nest.loops.iter().rev().map(|var| (*var, outer)));
         let plans = candidates.filter_map(|(var, form)| self.candidate(nest, var, form));
-        let best = plans.min_by_key(|(cost, _)| *cost);
-        best.map(|(_, plan)| plan)
+        plans.min_by_key(|plan| plan.cost)
     }
 
-    fn candidate<'n>(&self, nest: &'n Nest, var: VarId, form: Form) -> Option<(i64, Plan<'n>)>
+    /// How many values a loop takes usually.
+    pub(super) fn usual(&self, var: VarId) -> Option<i64> {
+        let vars = &self.part.vars;
+        match &vars[var].range {
+            Range::Whole { len } => Some(len.near()),
+            Range::Within { of } => match &vars[*of].range {
+                Range::Blocks { block, .. } => Some(*block),
+                Range::Whole { .. } | Range::Within { .. } => None,
+            },
+            Range::Blocks { .. } => None,
+        }
+    }
+
+    fn candidate<'n>(&self, nest: &'n Nest, var: VarId, form: Form) -> Option<Plan<'n>>
     where
         'a: 'n,
     {
         let vars = &self.part.vars;
-        let usual = match &vars[var].range {
-            Range::Whole { len } => len.near(),
-            Range::Within { of } => match &vars[*of].range {
-                Range::Blocks { block, .. } => *block,
-                Range::Whole { .. } | Range::Within { .. } => return None,
-            },
-            Range::Blocks { .. } => return None,
-        };
-        if usual < LANES {
-            return None;
-        }
+        let usual = self.usual(var).filter(|usual| *usual >= LANES)?;
         let folding = nest.fold.as_ref();
         let around = if form == Form::Along { &folding?.loops } else { &nest.loops };
         let init = folding.and_then(|folding| folding.init).filter(|_| form != Form::Along);
         let mut plan = Plan {
             nest,
             form,
-            lane: Lane { vars, var, rounds: LANES },
+            lane: Lane { vars, var, rounds: LANES, group: LANES },
             groups: 1,
+            cost: 0,
             dtype: self.dtype(nest),
             others: around.iter().copied().filter(|other| *other != var).collect(),
             is_needed: needed(nest, init),
@@ -152,7 +157,8 @@ impl<'a> Emitter<'a, '_> {
         plan.groups = groups(&plan, four, usual);
         plan.lane.rounds = plan.groups * LANES;
         self.locate(&mut plan)?;
-        Some((four, plan))
+        plan.cost = four;
+        Some(plan)
     }
 
     /// Finds out what moves, and where loads and stores lie.
@@ -205,7 +211,8 @@ impl<'a> Emitter<'a, '_> {
     }
 }
 
-fn needed(nest: &Nest, init: Option<ExprId>) -> List<ExprId, bool> {
+/// Which expressions the value of a nest needs, and what its fold starts from.
+pub(super) fn needed(nest: &Nest, init: Option<ExprId>) -> List<ExprId, bool> {
     let is_root = |id: ExprId| id == nest.value || Some(id) == init;
     let mut is_needed: List<ExprId, bool> = nest.exprs.ids().map(is_root).collect();
     for id in nest.exprs.ids().rev() {

@@ -5,7 +5,7 @@
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them; how far that went is kept there too,
 //! for a call that goes on. Code for a whole nest, where there is a faster form, belongs in `nest`: `product.rs`,
-//! `exps.rs` and `vector.rs` have one, and `blocks.rs` the only one; `skip.rs` finds rounds to leave out.
+//! `vector.rs` has one, and `blocks.rs` the only one; `skip.rs` finds rounds to leave out.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,8 +13,10 @@ use std::collections::BTreeMap;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, Block, FuncRef, InstBuilder, Signature, Value};
-use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
+use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
+use cranelift_jit::JITModule;
+use cranelift_module::{FuncId, Module};
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::ahead::{self, ahead};
@@ -44,17 +46,27 @@ pub(super) fn signature(convention: CallConv) -> Signature {
     signature
 }
 
-/// Fills a function with a part; gives the bytes of scratch memory that it takes.
+/// A part that is emitted: the bytes of scratch memory that it takes, and the functions that it calls and that are to
+/// be defined.
+pub(super) struct Emitted {
+    pub(super) scratch_bytes: usize,
+    pub(super) functions: Vec<(FuncId, Vec<u8>)>,
+}
+
+/// Fills a function with a part.
 pub(super) fn emit(
     builder: FunctionBuilder<'_>,
-    config: TargetFrontendConfig,
+    module: &mut JITModule,
     (cpu, kernel, part): (&Cpu, &Kernel, &Part),
     symbols: &[Symbol],
     functions: Vec<FuncRef>,
-) -> usize {
+) -> Emitted {
     let table = table(cpu.level);
+    let config = module.target_config();
     let mut emitter = Emitter {
         builder,
+        module,
+        own_functions: Vec::new(),
         cpu,
         table,
         kernel,
@@ -76,7 +88,7 @@ pub(super) fn emit(
     emitter.tasks(&call, &steps);
     emitter.builder.ins().return_(&[]);
     emitter.builder.finalize(config);
-    scratch_bytes
+    Emitted { scratch_bytes, functions: emitter.own_functions }
 }
 
 /// What a call of a part is for.
@@ -92,6 +104,10 @@ struct Call {
 /// A part, as far as it has been emitted.
 pub(super) struct Emitter<'a, 'f> {
     pub(super) builder: FunctionBuilder<'f>,
+    /// What the function belongs to.
+    pub(super) module: &'a mut JITModule,
+    /// Functions that are known there, and the bytes that they are to have.
+    pub(super) own_functions: Vec<(FuncId, Vec<u8>)>,
     /// The level and the numbers that the code is for.
     pub(super) cpu: &'a Cpu,
     /// The functions of `micro` for this level.
@@ -299,7 +315,7 @@ impl Emitter<'_, '_> {
 
     pub(super) fn nest(&mut self, nest: &Nest) {
         let nest = &self.rounded_once(nest);
-        if self.blocks(nest) || self.product(nest) || self.exponentials(nest) || self.vectorised(nest) {
+        if self.blocks(nest) || self.product(nest) || self.vectorised(nest) {
             return;
         }
         self.each(&nest.loops, &mut |emitter| {

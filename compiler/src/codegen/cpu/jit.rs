@@ -23,6 +23,7 @@ use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::math::Function;
 use crate::codegen::cpu::micro::{ask_from, round, rounded_bytes};
 use crate::codegen::cpu::stream::{Stream, streams};
+use crate::codegen::cpu::wide::evex::ALIGNMENT as ALIGNMENT_OF_CODE;
 use crate::codegen::cpu::{Cpu, bug};
 use crate::error::{Complaint, Error};
 use crate::foundation::entity::Id;
@@ -107,9 +108,12 @@ fn define(
     }
     let mut buffers = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut context.func, &mut buffers);
-    let scratch_bytes = emit(builder, config, part, symbols, functions);
+    let emitted = emit(builder, module, part, symbols, functions);
     module.define_function(id, &mut context).map_err(bug)?;
-    Ok((id, scratch_bytes))
+    for (id, bytes) in emitted.functions {
+        module.define_function_bytes(id, ALIGNMENT_OF_CODE, &bytes, &[]).map_err(bug)?;
+    }
+    Ok((id, emitted.scratch_bytes))
 }
 
 #[expect(unsafe_code, reason = "an address becomes a function")]

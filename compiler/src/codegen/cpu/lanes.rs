@@ -1,7 +1,7 @@
 //! How indices move when a loop does several rounds at once.
 //!
 //! In: an index, and the loop variable whose values become lanes. Out: how far apart the index is in neighbouring
-//! lanes, for all of them or at least within groups of four, and what divides it at the first lane of a group.
+//! lanes, for all of them or at least within groups, and what divides it at the first lane of a group.
 //! This reasons about indices and emits nothing; where it finds no answer, lanes are done one by one.
 
 use crate::kernel::Range;
@@ -18,13 +18,15 @@ pub(super) struct Lane<'a> {
     pub(super) var: VarId,
     /// The values that are done at once.
     pub(super) rounds: i64,
+    /// So many of them move evenly, whatever index it is, or the index is given up.
+    pub(super) group: i64,
 }
 
 /// From one lane to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stride {
     pub(super) step: i64,
-    /// Whether all lanes are that far apart, or only those of an aligned group of four.
+    /// Whether all lanes are that far apart, or only those of an aligned group.
     pub(super) is_even: bool,
 }
 
@@ -51,7 +53,7 @@ impl Lane<'_> {
             Atom::Symbols(_) => still(true),
             Atom::Div(inner, by) | Atom::Rem(inner, by) => match self.stride(inner)? {
                 Stride { step: 0, is_even } => still(is_even),
-                Stride { step: 1, .. } if by % LANES == 0 && self.divisor(inner) % LANES == 0 => {
+                Stride { step: 1, .. } if by % self.group == 0 && self.divisor(inner) % self.group == 0 => {
                     Some(Stride { step: i64::from(matches!(atom, Atom::Rem(..))), is_even: false })
                 }
                 Stride { .. } => None,
@@ -66,7 +68,7 @@ impl Lane<'_> {
         }
     }
 
-    /// A number that divides an index in the first lane of every group of four, or of all rounds; 0 divides 0.
+    /// A number that divides an index in the first lane of every group, or of all rounds; 0 divides 0.
     pub(super) fn divisor(&self, index: &Index) -> i64 {
         index.terms().iter().fold(index.offset().abs(), |so_far, (atom, factor)| {
             gcd(so_far, self.divisor_of(atom).saturating_mul(factor.saturating_abs()))
@@ -127,7 +129,7 @@ mod tests {
         let of =
             add("b", Range::Blocks { start: Index::default(), step: 32, block: 32, end: Sym::from(96i64) });
         let within = add("w", Range::Within { of });
-        let lane = Lane { vars: &vars, var: e, rounds: 8 };
+        let lane = Lane { vars: &vars, var: e, rounds: 8, group: LANES };
         let x = Index::var(e);
         let stride = |index: &Index| lane.stride(index).map(|stride| (stride.step, stride.is_even));
         assert_eq!(stride(&x.times(3).plus(&Index::var(t))), Some((3, true)));
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!(stride(&x.div(2, &vars)), None);
         assert_eq!(lane.divisor(&x.plus(&Index::var(of))), 8);
         assert_eq!(lane.length_divisor(), 128);
-        let lane = Lane { vars: &vars, var: within, rounds: 16 };
+        let lane = Lane { vars: &vars, var: within, rounds: 16, group: LANES };
         assert_eq!(lane.length_divisor(), 32);
         assert_eq!(lane.stride(&Index::var(within).minus(&Index::var(of))).map(|s| s.step), Some(1));
     }

@@ -5,10 +5,9 @@
 //! With [`level::Numbers::Exact`] every number is rounded where the interpreter rounds it, so results are equal bit for
 //! bit, but for the signs of zeros and of what is not a number; other numbers allow faster forms.
 //! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
-//! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`, as `exps.rs` does
-//! exponentials; `hoist.rs` finds what
-//! tasks have in common, `ahead.rs` what they all do; `decode.rs` knows the block formats, `math.rs` the functions
-//! that code calls; `jit.rs` runs what comes out.
+//! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`; `vector.rs` does several
+//! rounds at a time, and `wide/` more of them; `hoist.rs` finds what tasks have in common, `ahead.rs` what they all do;
+//! `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs what comes out.
 
 use std::fmt;
 
@@ -26,7 +25,6 @@ mod call;
 mod choice;
 mod decode;
 mod emit;
-mod exps;
 mod halves;
 mod hoist;
 mod index;
@@ -49,6 +47,7 @@ mod scalar;
 mod skip;
 mod stream;
 mod vector;
+mod wide;
 
 use jit::Code;
 use level::{Level, Numbers};

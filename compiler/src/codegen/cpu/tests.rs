@@ -19,6 +19,7 @@ use crate::tensor::quant::Format;
 mod products;
 mod rounds;
 mod skips;
+mod wide;
 
 fn code(text: &str) -> Code {
     Cpu::host(Numbers::Exact).unwrap().compile(&parse(text).unwrap()).unwrap()

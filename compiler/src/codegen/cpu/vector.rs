@@ -54,6 +54,9 @@ impl Emitter<'_, '_> {
             return false;
         }
         let Some(plan) = self.plan(nest) else { return false };
+        if self.in_rows(&plan) {
+            return true;
+        }
         let empty = || nest.exprs.ids().map(|_| None).collect();
         let mut ready = Ready { scalars: empty(), starts: empty(), target: None };
         let folds = nest.fold.as_ref().map_or(&[][..], |folding| &folding.loops);
@@ -85,17 +88,19 @@ impl Emitter<'_, '_> {
             let mut ready = ready.clone();
             emitter.prepare(plan, &mut ready, &open);
             emitter.lane_loop(plan, &mut |emitter, width| {
-                let start = match folding.init {
-                    Some(init) => emitter.lanes_of(plan, &ready, &[init], width).remove(0),
-                    None => emitter.identities(plan, folding.fold, width),
-                };
+                let start = emitter.identities(plan, folding.fold, width);
                 let sums: Vec<Variable> = start.into_iter().map(|value| emitter.variable(value)).collect();
                 emitter.each(&folding.loops, &mut |emitter| {
                     let mut ready = ready.clone();
                     emitter.prepare(plan, &mut ready, &[plan.lane.var]);
                     emitter.accumulate(plan, &ready, folding.fold, &sums, width);
                 });
-                let values: Vec<Value> = sums.iter().map(|sum| emitter.builder.use_var(*sum)).collect();
+                let mut values: Vec<Value> = sums.iter().map(|sum| emitter.builder.use_var(*sum)).collect();
+                if let Some(init) = folding.init {
+                    let init = emitter.lanes_of(plan, &ready, &[init], width).remove(0);
+                    let pairs = values.into_iter().zip(init);
+                    values = pairs.map(|(sum, init)| emitter.fold_in(folding.fold, sum, init)).collect();
+                }
                 emitter.store_lanes(plan, &ready, &values, width);
             });
         });
@@ -106,8 +111,7 @@ impl Emitter<'_, '_> {
         self.each(&plan.nest.loops, &mut |emitter| {
             let mut ready = ready.clone();
             emitter.prepare(plan, &mut ready, &folding.loops);
-            let identity = emitter.identities(plan, folding.fold, Width::One)[0];
-            let start = folding.init.map_or(identity, |init| emitter.scalar(plan.nest, init));
+            let start = emitter.identities(plan, folding.fold, Width::One)[0];
             let rest = [emitter.variable(start)];
             let start = emitter.identities(plan, folding.fold, Width::Groups(plan.groups));
             let sums: Vec<Variable> = start.into_iter().map(|value| emitter.variable(value)).collect();
@@ -122,7 +126,11 @@ impl Emitter<'_, '_> {
             let sums = sums.iter().map(|sum| emitter.builder.use_var(*sum)).collect();
             let sum = emitter.joined_lanes(folding.fold, sums);
             let rest = emitter.builder.use_var(rest[0]);
-            let value = emitter.fold_in(folding.fold, rest, sum);
+            let mut value = emitter.fold_in(folding.fold, rest, sum);
+            if let Some(init) = folding.init {
+                let init = emitter.scalar(plan.nest, init);
+                value = emitter.fold_in(folding.fold, value, init);
+            }
             emitter.store(plan.nest.target, &plan.nest.at, value);
         });
     }

@@ -396,7 +396,6 @@ macro_rules! row_forms {
             quantise,
             mix,
             encode,
-            exps: None,
             sixteens: None,
             lanes: None,
             eights: None,

@@ -1,6 +1,6 @@
 //! Products of weights and vectors, written by hand for each level of instructions.
 //!
-//! In: the address of a [`Product`], a [`Picked`], a [`Quantise`], a [`Halve`], a [`Mix`], [`Exps`] or an [`Encode`],
+//! In: the address of a [`Product`], a [`Picked`], a [`Quantise`], a [`Halve`], a [`Mix`] or an [`Encode`],
 //! filled in by generated code: addresses, strides, sizes.
 //! Out: sums added to what is there, rows of 8-bit numbers, or blocks of a format. Strides are not negative, sizes may
 //! be zero or less.
@@ -195,20 +195,6 @@ pub(super) struct Mix {
     pub(super) storage: i64,
 }
 
-/// `out[r * out_row + i] = exp(a[r * a_row + i] - b[r * b_row])`
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct Exps {
-    pub(super) a: *const f32,
-    pub(super) b: *const f32,
-    pub(super) out: *mut f32,
-    pub(super) a_row: i64,
-    pub(super) b_row: i64,
-    pub(super) out_row: i64,
-    pub(super) n_rows: i64,
-    pub(super) n: i64,
-}
-
 /// `out[i / 32]` is the block of `x[i]`, of format `Q8_0`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -228,8 +214,6 @@ pub(super) struct Table {
     pub(super) quantise: unsafe extern "C" fn(*const Quantise),
     pub(super) mix: unsafe extern "C" fn(*const Mix),
     pub(super) encode: unsafe extern "C" fn(*const Encode),
-    /// Exponentials, if they are faster than generated code.
-    pub(super) exps: Option<unsafe extern "C" fn(*const Exps)>,
     /// The functions for one vector at a time, if there are any.
     pub(super) sixteens: Option<Whole>,
     /// The functions for eight vectors side by side, if there are any.

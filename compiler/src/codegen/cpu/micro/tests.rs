@@ -417,42 +417,6 @@ fn blocks_are_those_of_the_format() {
     }
 }
 
-#[test]
-fn exponentials_of_odd_sizes_are_those_of_double_precision() {
-    let mut noise = Noise(13);
-    for (level, function) in levels().filter_map(|level| Some((level, table(level).exps?))) {
-        for (n_rows, n) in [(1, 1), (3, 16), (2, 77), (32, 64)] {
-            let mut a: Vec<f32> = (0..n_rows * n).map(|_| noise.float() * 40.0).collect();
-            let b: Vec<f32> = (0..n_rows).map(|_| noise.float()).collect();
-            (a[0], a[n - 1]) = (f32::NEG_INFINITY, 300.0);
-            let mut out = vec![0.5_f32; n_rows * (n + 1)];
-            let job = Exps {
-                a: a.as_ptr(),
-                b: b.as_ptr(),
-                out: out.as_mut_ptr(),
-                a_row: n as i64,
-                b_row: 1,
-                out_row: n as i64 + 1,
-                n_rows: n_rows as i64,
-                n: n as i64,
-            };
-            // SAFETY: the description is of the vectors above.
-            unsafe { function(&raw const job) };
-            for (r, out) in out.chunks_exact(n + 1).enumerate() {
-                for (x, actual) in a[r * n..].iter().zip(&out[..n]) {
-                    let exact = f64::from(x - b[r]).exp();
-                    let is_near = (f64::from(*actual) - exact).abs() <= 3e-7 * exact + 1e-44;
-                    assert!(
-                        is_near || exact > 1e38 && *actual == f32::INFINITY,
-                        "{level} {x} {actual} {exact}"
-                    );
-                }
-                assert_eq!(out[n], 0.5);
-            }
-        }
-    }
-}
-
 /// A vector of `n` times a group, rounded.
 fn rounded_rows(level: Level, group: &[f32; GROUP], n: usize) -> Vec<u8> {
     let x = group.repeat(n);
@@ -481,7 +445,7 @@ fn a_group_is_rounded_alike_alone_and_among_others() {
         let (alone, five) = (Rounded::new(&alone, GROUP), Rounded::new(&five, 5 * GROUP));
         for i in 0..5 {
             // Levels of 512 bits have bytes, and all else in tails.
-            if table(level).exps.is_some() {
+            if table(level).sixteens.is_some() {
                 assert_eq!(five.wide[32 * i..][..32], alone.wide[..32], "{level} {group:?} {i}");
                 assert_eq!(five.tails[32 * i..][..32], alone.tails[..32], "{level} {group:?} {i}");
                 continue;

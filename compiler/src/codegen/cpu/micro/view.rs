@@ -12,8 +12,8 @@ use std::slice;
 use crate::codegen::cpu::micro::rounding::row_bytes;
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::{
-    Column, Encode, Exps, Halve, Mix, Pick, Picked, Product, Quantise, eights_bytes, halved_bytes,
-    lanes_bytes, quantised_bytes, sixteens_bytes, words_bytes,
+    Column, Encode, Halve, Mix, Pick, Picked, Product, Quantise, eights_bytes, halved_bytes, lanes_bytes,
+    quantised_bytes, sixteens_bytes, words_bytes,
 };
 
 /// Rows of a weight.
@@ -137,19 +137,6 @@ impl Out<'_> {
         assert!(r < self.n_rows && c + xs.len() <= self.n_cols, "elements that are there");
         assert!(self.apart.is_empty(), "columns that lie evenly");
         Self::add_run(self.start.wrapping_add(r * self.row + c * self.col), self.col, xs);
-    }
-
-    /// Stores in a row whose elements are neighbours, from column `c` on.
-    #[inline(always)]
-    pub(super) fn put_across(&self, r: usize, c: usize, xs: &[f32]) {
-        assert!(r < self.n_rows && c + xs.len() <= self.n_cols && self.col == 1, "neighbours that are there");
-        assert!(self.apart.is_empty(), "columns that lie evenly");
-        for (i, x) in xs.iter().enumerate() {
-            // SAFETY: the element lies within the extents that `view` was promised are in memory.
-            let element = unsafe { self.start.add(r * self.row + c + i) };
-            // SAFETY: as above; only this task uses the element, and no slice of this module covers it.
-            unsafe { element.write_unaligned(*x) };
-        }
     }
 
     /// Rows as columns.
@@ -288,18 +275,6 @@ pub(super) struct EncodeView<'a> {
     pub(super) blocks: &'a mut [[u8; 34]],
 }
 
-/// Rows of which exponentials are taken, with their memory.
-pub(super) struct ExpsView<'a> {
-    pub(super) a: &'a [u8],
-    pub(super) b: &'a [u8],
-    /// Bytes from row to row.
-    pub(super) a_row: usize,
-    pub(super) b_row: usize,
-    pub(super) out: Out<'a>,
-    pub(super) n_rows: usize,
-    pub(super) n: usize,
-}
-
 /// One past the last of `n` pieces of `len` that start `stride` apart.
 fn extent(n: usize, stride: usize, len: usize) -> usize {
     (n - 1) * stride + len
@@ -423,26 +398,6 @@ pub(super) unsafe fn mix<'a>(job: *const Mix) -> Option<MixView<'a>> {
     let row = job.out_col as usize;
     let out = Out { start: job.out, row, col: 1, n_rows: n_cols, n_cols: n, apart: &[] };
     Some(MixView { v, p, p_row, out, n_rows, n_cols, n })
-}
-
-/// The memory of exponentials; nothing where there are none.
-///
-/// # Safety
-/// The address must be of a description whose memory is there, and apart from its results.
-pub(super) unsafe fn exps<'a>(job: *const Exps) -> Option<ExpsView<'a>> {
-    // SAFETY: the caller promises a description.
-    let job = unsafe { &*job };
-    let [n_rows, n] = [job.n_rows, job.n].map(|n| n.max(0) as usize);
-    if n_rows == 0 || n == 0 {
-        return None;
-    }
-    let (a_row, b_row) = (job.a_row as usize * 4, job.b_row as usize * 4);
-    // SAFETY: the caller promises that the numbers are there.
-    let a = unsafe { slice::from_raw_parts(job.a.cast::<u8>(), extent(n_rows, a_row, 4 * n)) };
-    // SAFETY: as above.
-    let b = unsafe { slice::from_raw_parts(job.b.cast::<u8>(), extent(n_rows, b_row, 4)) };
-    let out = Out { start: job.out, row: job.out_row as usize, col: 1, n_rows, n_cols: n, apart: &[] };
-    Some(ExpsView { a, b, a_row, b_row, out, n_rows, n })
 }
 
 /// The memory of numbers that become blocks.

@@ -7,6 +7,8 @@ use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::Opcode;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_module::default_libcall_names;
 
 use super::*;
 use crate::codegen::cpu::emit::{emit, signature};
@@ -25,17 +27,23 @@ part
     @2[t1, e2] = mul(@0[t1, e2], sqrt(@1[t1]))
 "#;
 
-/// The code of a kernel's only part.
-fn optimised(text: &str) -> Context {
+/// The code of a kernel's only part, and how many functions of its own it calls.
+pub(super) fn emitted(level: Level, text: &str) -> (Context, usize) {
     let kernel = parse(text).unwrap();
-    let cpu = Cpu::host(Numbers::Single).unwrap();
+    let cpu = Cpu::at(level, Numbers::Single).unwrap();
+    let mut module = JITModule::new(JITBuilder::with_isa(cpu.isa.clone(), default_libcall_names()));
     let mut context = Context::new();
     context.func.signature = signature(cpu.isa.default_call_conv());
     let mut buffers = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut context.func, &mut buffers);
-    emit(builder, cpu.isa.frontend_config(), (&cpu, &kernel, &kernel.parts[0]), &[], Vec::new());
+    let emitted = emit(builder, &mut module, (&cpu, &kernel, &kernel.parts[0]), &[], Vec::new());
     context.optimize(&*cpu.isa, &mut ControlPlane::default()).unwrap();
-    context
+    (context, emitted.functions.len())
+}
+
+/// The code of a kernel's only part, with nothing left to such functions.
+fn optimised(text: &str) -> Context {
+    emitted(Level::Portable, text).0
 }
 
 /// In how many loops each instruction of a kind lies.

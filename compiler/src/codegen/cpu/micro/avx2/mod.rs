@@ -32,7 +32,6 @@ pub(super) const TABLE: Table = Table {
     quantise,
     mix,
     encode,
-    exps: None,
     sixteens: None,
     lanes: None,
     eights: None,

@@ -15,14 +15,13 @@ use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Encode, Exps, Halve, Halves, Mix, Product, Quantise, Table, Whole};
+use crate::codegen::cpu::micro::{Encode, Halve, Halves, Mix, Product, Quantise, Table, Whole};
 
 mod abreast;
 mod amx;
 mod bytes;
 mod dots;
 mod eights;
-mod exps;
 mod few;
 mod fours;
 mod halves;
@@ -50,7 +49,6 @@ pub(super) const TABLE: Table = Table {
     quantise,
     mix: mix_by_panels,
     encode,
-    exps: Some(exps),
     sixteens: Some(Whole { quantise: sixteens, product: by_sixteens }),
     lanes: Some(Whole { quantise: lanes_of, product: by_lanes }),
     eights: None,
@@ -218,13 +216,6 @@ unsafe extern "C" fn by_words(job: *const Product) {
         Storage::BF16 => words::product::<{ Storage::BF16 as usize }>(&job),
         _ => unreachable!("`rounding` asks for words with no other format"),
     }
-}
-
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn exps(job: *const Exps) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::exps(job) }) else { return };
-    exps::exps(&job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
