@@ -44,10 +44,12 @@ pub(super) fn hidden(part: &Part, body: &[Stmt]) -> Vec<Index> {
     }
     let mut found = Vec::new();
     for (number, nest) in nests.iter().enumerate() {
+        let folds = nest.fold.as_ref().map_or(&[][..], |folding| &folding.loops);
+        let loops = [&nest.loops[..], folds].concat();
         for expr in nest.exprs.values() {
             let Expr::Select(test, ..) = expr else { continue };
             let hidden = above_zero_where_false(&nest.exprs, *test);
-            let Some(index) = hidden.and_then(|sum| least(&sum, &nest.loops, &part.vars)) else { continue };
+            let Some(index) = hidden.and_then(|sum| least(&sum, &loops, &part.vars)) else { continue };
             if Round::new((number, *test)).changes_nothing(part, &nests, body) {
                 found.push(index);
             }

@@ -89,3 +89,31 @@ fn a_round_that_changes_anything_stays() {
         assert_eq!(n_hidden(&ATTENTION.replace(from, to)), 0, "{to}");
     }
 }
+
+/// A largest number of what the mask leaves, four positions at a time.
+const FOLDED: &str = r#"symbol P in 0..8 near 2
+kernel "largest" row-reduction
+  read @0 x : f32[g:2, s:8]
+  write @1 y : f32[g:2]
+part
+  tile tile0 : f32[2]
+  var s0 in blocks of 4 step 4 from 0 to 8
+  var s1 within s0
+  var g2 in 0..2
+  grid
+  for g2
+    tile0[g2] = -3.4028235e38
+  loop s0
+    for g2
+      tile0[g2] = max s1 of select(le(position(s1), position(P)), @0[g2, s1], -inf) from tile0[g2]
+  end
+  for g2
+    @1[g2] = tile0[g2]
+"#;
+
+#[test]
+fn a_mask_within_a_fold_hides_what_no_round_of_the_fold_sees() {
+    for position in 0..8 {
+        check(FOLDED, &[position], &inputs(FOLDED), 1);
+    }
+}
