@@ -4,7 +4,7 @@
 //! In: a good small file of each kind, with one fact or one tensor changed. Out: the sentence.
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Pairing, Rope};
+use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Pairing, Rope, Scaling};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use serde_json::{Value as Json, json};
@@ -135,6 +135,22 @@ fn senseless_sizes_of_experts_and_latents_are_sentences() {
         "deepseek2",
         &[("expert_group_used_count", json!(1), "enough for 6 experts, found 1 of 2")],
     );
+}
+
+#[test]
+fn positions_that_are_stretched_by_parts_were_as_many_as_the_context_unless_it_is_said() {
+    let own = small(Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32);
+    let (mut made, file) = (good(&own), path("stretched"));
+    for (more, expected) in [(json!({}), 48.0), (json!({"original_max_position_embeddings": 12}), 12.0)] {
+        let mut scaling = json!({"type": "yarn", "factor": 4.0});
+        scaling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        made.facts.insert("rope_scaling".to_owned(), scaling);
+        made.folder(&file, "qwen3");
+        let Scaling::Yarn { original, .. } = Model::open(&file).unwrap().config.rope.scaling else {
+            panic!()
+        };
+        assert!((original - expected).abs() < 1e-9, "{original}");
+    }
 }
 
 #[test]

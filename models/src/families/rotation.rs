@@ -71,7 +71,7 @@ fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
     let factor = needed(facts, STRETCH)?;
     let original = match facts.number_if(ORIGINAL)? {
         Some(original) => original,
-        None => facts.count(CONTEXT)? as f64 / factor,
+        None => facts.count(CONTEXT)? as f64,
     };
     let (given, all) = (facts.number_or_none(MAGNITUDE)?, facts.number_or_none(MSCALE_ALL)?);
     let (magnitude, all) = match facts.kind() {
