@@ -13,7 +13,8 @@ use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
 
-use crate::files::{is_whole, path};
+use crate::files::gguf::{U32, Writer, pair};
+use crate::files::{is_whole, path, write};
 use crate::oracles;
 
 fn story() -> PathBuf {
@@ -104,6 +105,21 @@ fn an_error_leaves_what_was_there() {
 }
 
 /// The files of a model of the oracles that are named after one of our types, with the type.
+#[test]
+fn one_of_several_files_is_refused() {
+    let mut writer = Writer::good();
+    writer.pairs.push(pair("split.count", U32, 3u32.to_le_bytes()));
+    let (input, output) = (write("piece.gguf", &writer.bytes()), path("of-a-piece.gguf"));
+    let error = quantize(&input, &output, Type::named("Q8_0").unwrap(), 1, &mut |_, _| ()).unwrap_err();
+    let sentence = "`split.count`: found one of 3 files, expected a model that is in one";
+    assert!(error.to_string().ends_with(sentence), "{error}");
+    assert!(!output.exists());
+    writer.pairs.pop();
+    writer.pairs.push(pair("split.count", U32, 1u32.to_le_bytes()));
+    quantize(&write("piece.gguf", &writer.bytes()), &output, Type::named("Q8_0").unwrap(), 1, &mut |_, _| ())
+        .unwrap();
+}
+
 fn files(folder: &Path) -> Vec<(PathBuf, String)> {
     let Ok(entries) = read_dir(folder.join("gguf")) else { return Vec::new() };
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

@@ -90,7 +90,7 @@ fn wanted(ty: Type, model: Model, name: &str) -> Format {
 /// The blocks at both ends, and every third of the others.
 fn is_sensitive(layer: usize, n_layers: usize) -> bool {
     let n_ends = n_layers / 8;
-    layer < n_ends || layer >= 7 * n_layers / 8 || (layer - n_ends) % 3 == 2
+    layer < n_ends || layer >= n_layers - n_layers.div_ceil(8) || (layer - n_ends) % 3 == 2
 }
 
 /// The number of the block that a tensor is in.

@@ -22,7 +22,9 @@ const QUANTISATION: &str = "general.quantization_version";
 /// The version of the block formats.
 const QUANTISATION_VERSION: u64 = 2;
 /// Pairs that do not hold for the new file: it is one, and aligned as files are that do not say how.
-const DROPPED: [&str; 4] = ["general.alignment", "split.no", "split.count", "split.tensors.count"];
+const DROPPED: [&str; 4] = ["general.alignment", "split.no", N_PIECES, "split.tensors.count"];
+/// How many files a model is divided into.
+const N_PIECES: &str = "split.count";
 
 /// A file that is to be written.
 pub(super) struct Draft {
@@ -33,12 +35,22 @@ pub(super) struct Draft {
 /// What a checkpoint becomes.
 pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<Draft, Error> {
     match checkpoint.kind() {
-        Kind::Gguf { .. } => {}
+        Kind::Gguf { .. } => whole(checkpoint, input)?,
         Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => return convert::draft(checkpoint, input, ty),
     }
     let model = model(checkpoint);
     let pieces = checkpoint.tensors().iter().map(|(name, info)| piece(input, ty, model, name, info));
     Ok(Draft { pieces: pieces.collect::<Result<_, _>>()?, pairs: pairs(checkpoint, ty)? })
+}
+
+/// Refuses a piece of a model: what is made of it would look like all of it.
+fn whole(checkpoint: &Checkpoint, input: &Path) -> Result<(), Error> {
+    let n_pieces = checkpoint.metadata().get(N_PIECES).and_then(Value::to_u64).unwrap_or(1);
+    if n_pieces <= 1 {
+        return Ok(());
+    }
+    let what = format!("found one of {n_pieces} files, expected a model that is in one");
+    Err(Error::Unsupported { path: input.to_owned(), place: Place::Key(N_PIECES.to_owned()), what })
 }
 
 /// What every file says of its type.
