@@ -5,7 +5,6 @@
 //! Large pages, where the system has them, are read faster by a fifth and are there as a whole once touched.
 //! Nothing here knows what the bytes mean.
 
-use fusebox_compiler::error::Error as CompilerError;
 use memmap2::MmapMut;
 
 use crate::error::Error;
@@ -24,11 +23,11 @@ impl Buffer {
     /// So many bytes, all zero.
     ///
     /// # Errors
-    /// A limit, where the system has no such memory.
+    /// [`Error::Memory`], where the system has no such memory.
     pub fn zeroed(len: usize) -> Result<Self, Error> {
         let map = MmapMut::map_anon(len.max(1));
-        let refused =
-            |_| CompilerError::Limit { what: "a buffer in bytes".to_owned(), found: len as u64, limit: 0 };
+        let (what, device) = ("a buffer".to_owned(), "this machine".to_owned());
+        let refused = |_| Error::Memory { what, device, needed: len, free: None };
         Ok(Self { map: map.map_err(refused)?, len })
     }
 

@@ -100,6 +100,13 @@ fn what_cannot_be_brought_there_exactly_is_a_sentence() {
         change(2, &[2, 8], 32).starts_with("tensor `a.scales`: expected the shape [2, 16], found [2, 8]")
     );
     assert!(change(2, &[0, 16], 0).starts_with("tensor `a.scales`: expected groups of a multiple of 32"));
+    // Nothing at all, in more groups than anyone waits for.
+    let mut empty = good();
+    empty.truncate(3);
+    for (tensor, n_rows) in empty.iter_mut().zip([1 << 38, 1 << 36, 1 << 36]) {
+        (tensor.2, tensor.3) = (vec![n_rows, 0], Vec::new());
+    }
+    assert!(refused(&method, &empty).starts_with("tensor `a.scales`: expected groups of a multiple of 32"));
     assert!(change(1, &[1, 2], 8).starts_with("tensor `a.qzeros`: expected the shape [2, 2], found [1, 2]"));
     assert!(change(0, &[15, 16], 960).starts_with("tensor `a.scales`: expected groups"));
     assert!(refused(&method, &good()[..2]).starts_with("tensor `a.scales`: expected a tensor, found none"));

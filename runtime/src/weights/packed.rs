@@ -121,9 +121,9 @@ impl Packed {
         let n_groups = scales.shape[0];
         let group = n_inputs.checked_div(n_groups).unwrap_or(0);
         let is_even = group > 0 && group * n_groups == n_inputs && group.is_multiple_of(BLOCK);
-        if !is_even || !n_outputs.is_multiple_of(PER_WORD) {
-            let what =
-                format!("expected groups of a multiple of {BLOCK} inputs, found {n_groups} of {n_inputs}");
+        if !is_even || n_outputs == 0 || !n_outputs.is_multiple_of(PER_WORD) {
+            let found = format!("found {n_groups} of {n_inputs}, and {n_outputs} outputs");
+            let what = format!("expected groups of a multiple of {BLOCK} inputs, {found}");
             return Err(("scales", what));
         }
         for (part, info, width) in [("scales", &scales, n_outputs), ("qzeros", &zeros, n_outputs / PER_WORD)]
