@@ -75,7 +75,7 @@ pub fn divide(graph: &Graph) -> Division {
 /// Runs of computed nodes of one block. Leaves belong to none: each segment has its own.
 struct Segments {
     members: Vec<Vec<NodeId>>,
-    /// Whether a node is read by another segment, or is an output of the whole.
+    /// Whether a node is handed to another segment, or is an output of the whole.
     escapes: List<NodeId, bool>,
 }
 
@@ -99,7 +99,9 @@ impl Segments {
             of[id] = Some(segment);
             escapes[id] |= is_wanted;
             for arg in &node.args {
-                escapes[*arg] |= of[*arg].is_some_and(|other| other != segment);
+                // Of a write, the state is there for everybody.
+                let is_state = matches!(graph.nodes[*arg].op, Op::Write { .. });
+                escapes[*arg] |= !is_state && of[*arg].is_some_and(|other| other != segment);
             }
         }
         Self { members, escapes }
