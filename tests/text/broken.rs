@@ -443,6 +443,30 @@ fn hostile_templates_are_sentences() {
 }
 
 #[test]
+fn templates_that_go_on_inside_themselves_have_the_stack_for_it() {
+    let chains = [
+        ["{{ ", "-", "1 }}"],
+        ["{{ ", "not ", "x.y.z }}"],
+        ["{{ x", ".a", " }}"],
+        ["{{ x", "()", " }}"],
+        ["{{ 1", "+1", " }}"],
+        ["{{ 1", "~1", " }}"],
+        ["{{ 2", "**1", " }}"],
+        ["{{ 1", "|abs", " }}"],
+        ["{{ x", "[0]", " }}"],
+        ["{% if x.y.z %}", "{% elif x %}", "{% endif %}"],
+        ["{% set x", ".a", " = 1 %}"],
+    ];
+    for [begin, link, end] in chains {
+        let longest = begin.to_owned() + &link.repeat(131_000 / link.len()) + end;
+        // Whether it is a text or not: it comes to an end.
+        if let Err(error) = rendered(&longest) {
+            assert!(error.starts_with("chat template: ") && error.lines().count() == 1, "{error}");
+        }
+    }
+}
+
+#[test]
 fn a_vocabulary_of_151936_tokens_opens_quickly() {
     let letters: Vec<String> = (0..390).map(|n| char::from_u32(0x100 + n).unwrap().to_string()).collect();
     let pairs = letters.iter().flat_map(|a| letters.iter().map(move |b| (a, b)));

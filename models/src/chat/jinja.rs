@@ -27,12 +27,13 @@ use crate::error::Error;
 const MAX_DEPTH: usize = 100;
 /// The longest JSON that is written in one place.
 const MAX_JSON_BYTES: usize = 8 << 20;
-/// The longest template.
-const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// The longest template: several times as long as the longest of real models.
+const MAX_SOURCE_BYTES: usize = 1 << 17;
 /// The longest time of a rendering: thousands of times what real templates take.
 const MAX_TIME: Duration = Duration::from_secs(20);
-/// The stack of a rendering.
-const STACK_BYTES: usize = 16 << 20;
+/// The stack that a template is read and rendered on. Each of its bytes may begin something that goes on inside itself,
+/// which takes some 400 bytes of stack; what is not touched is not there.
+const STACK_BYTES: usize = MAX_SOURCE_BYTES << 11;
 /// The most characters of a complaint that are shown: it may quote the template.
 const MAX_COMPLAINT: usize = 240;
 
@@ -61,7 +62,7 @@ impl Jinja {
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise_exception);
         let own = Self { source: source.into(), environment };
-        own.steps().map_err(|failure| error(&failure))?;
+        own.clone().bounded(|own, _| own.steps().map(|_| ()))?;
         Ok(own)
     }
 
@@ -72,22 +73,30 @@ impl Jinja {
 
     /// The text for these arguments.
     pub(super) fn render(&self, arguments: &Map<String, Json>) -> Result<String, Error> {
+        let arguments = object_value(arguments);
+        self.clone().bounded(move |own, work| own.run(arguments, work))
+    }
+
+    /// Does something on a thread that has the stack for it, and within the time that there is.
+    fn bounded<T: Send + 'static>(
+        self,
+        act: impl FnOnce(&Self, Work) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Error> {
         let refused = |what: String| Error::Template { what };
-        let (own, arguments, work, (done, text)) =
-            (self.clone(), object_value(arguments), Work::default(), channel());
+        let (work, (done, outcome)) = (Work::default(), channel());
         let counted = work.clone();
         // Where nobody waits any more, nobody is told.
-        let render = move || drop(done.send(own.run(arguments, counted)));
+        let render = move || drop(done.send(act(&self, counted)));
         let thread = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(render).map_err(|error| refused(format!("no thread could be had for it: {error}")))?;
-        let text = text.recv_timeout(MAX_TIME).map_err(|error| {
+        let outcome = outcome.recv_timeout(MAX_TIME).map_err(|error| {
             work.end();
             refused(match error {
                 RecvTimeoutError::Timeout => format!("expected a text within {} seconds", MAX_TIME.as_secs()),
                 RecvTimeoutError::Disconnected => "it ends in the middle of a step".to_owned(),
             })
         })?;
-        text.map_err(|failure| error(&failure))
+        outcome.map_err(|failure| error(&failure))
     }
 
     /// The compiled template.
