@@ -5,7 +5,8 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process;
 
 use crate::error::{Error, Place};
 
@@ -45,17 +46,36 @@ pub fn text(path: &Path, max_bytes: usize) -> Result<String, Error> {
 /// [`Error::Io`] where it cannot be written, [`Error::Input`] where another file is in its place.
 pub fn write(path: &Path, begin: &[u8], bytes: &[u8]) -> Result<(), Error> {
     let io = |source| Error::Io { path: path.to_owned(), source };
-    let mut before = Vec::new();
     // Anything else, a pipe say, holds nothing that could be lost.
-    if path.is_file() {
-        File::open(path).map_err(io)?.take(begin.len() as u64).read_to_end(&mut before).map_err(io)?;
-    }
-    if !before.is_empty() && before != begin {
+    if path.is_file() && !begins(path, begin)? {
         let what =
             "expected the name of a new file, or of an older result to replace, found another file there";
         return Err(Error::input(path, Place::Whole, what));
     }
-    fs::write(path, bytes).map_err(io)
+    if path.exists() && !path.is_file() {
+        return fs::write(path, bytes).map_err(io);
+    }
+    // Whole, or not at all: what was there stays where there is no room for what comes.
+    let mut part = path.as_os_str().to_owned();
+    part.push(format!(".{}.part", process::id()));
+    let part = PathBuf::from(part);
+    let done = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
+    done.map_err(|source| {
+        // The error that led here is told; that a part is left behind would not help.
+        let _ = fs::remove_file(&part);
+        io(source)
+    })
+}
+
+/// Whether a file begins so, or is empty.
+///
+/// # Errors
+/// [`Error::Io`] where it cannot be read.
+pub fn begins(path: &Path, begin: &[u8]) -> Result<bool, Error> {
+    let mut before = Vec::new();
+    let file = File::open(path).and_then(|file| file.take(begin.len() as u64).read_to_end(&mut before));
+    file.map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    Ok(before.is_empty() || before == begin)
 }
 
 #[cfg(test)]
@@ -64,7 +84,7 @@ mod tests {
 
     #[test]
     fn only_what_begins_alike_is_replaced() {
-        let folder = std::env::temp_dir().join(format!("fusebox-files-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("fusebox-files-{}", process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("a");
         let written = |begin: &str, text: &str| write(&path, begin.as_bytes(), text.as_bytes()).is_ok();

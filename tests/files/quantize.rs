@@ -110,6 +110,8 @@ fn one_of_several_files_is_refused() {
     let mut writer = Writer::good();
     writer.pairs.push(pair("split.count", U32, 3u32.to_le_bytes()));
     let (input, output) = (write("piece.gguf", &writer.bytes()), path("of-a-piece.gguf"));
+    // What an earlier run has left.
+    let _ = std::fs::remove_file(&output);
     let error = quantize(&input, &output, Type::named("Q8_0").unwrap(), 1, &mut |_, _| ()).unwrap_err();
     let sentence = "`split.count`: found one of 3 files, expected a model that is in one";
     assert!(error.to_string().ends_with(sentence), "{error}");
@@ -118,6 +120,17 @@ fn one_of_several_files_is_refused() {
     writer.pairs.push(pair("split.count", U32, 1u32.to_le_bytes()));
     quantize(&write("piece.gguf", &writer.bytes()), &output, Type::named("Q8_0").unwrap(), 1, &mut |_, _| ())
         .unwrap();
+}
+
+#[test]
+fn nothing_is_written_over_a_file_that_is_something_else() {
+    let output = write("notes.txt", b"mine");
+    let error = quantize(&story(), &output, Type::named("Q8_0").unwrap(), 1, &mut |_, _| ()).unwrap_err();
+    assert!(
+        error.to_string().contains("expected the name of a new file, or of a GGUF file to replace"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&output).unwrap(), b"mine");
 }
 
 fn files(folder: &Path) -> Vec<(PathBuf, String)> {

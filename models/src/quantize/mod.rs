@@ -12,7 +12,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, Place};
-use fusebox_runtime::weights::store::{Entry, Put, write};
+use fusebox_runtime::weights::store::{Entry, Put, may_replace, write};
 use fusebox_runtime::weights::{Checkpoint, Stored, open};
 
 use crate::quantize::draft::Draft;
@@ -72,7 +72,7 @@ pub fn quantize(
     Ok(summary(&checkpoint, &draft, n_bytes))
 }
 
-/// A file cannot be read while it is written.
+/// A file cannot be read while it is written, and nothing is written over a file that is something else.
 fn refuse_input(checkpoint: &Checkpoint, output: &Path) -> Result<(), Error> {
     let Ok(output_file) = output.canonicalize() else { return Ok(()) };
     if output_file.is_dir() {
@@ -86,7 +86,11 @@ fn refuse_input(checkpoint: &Checkpoint, output: &Path) -> Result<(), Error> {
     if checkpoint.files().any(|(path, _)| is_output(path)) {
         return Err(Error::input(output, Place::Whole, "expected another file than the one that is read"));
     }
-    Ok(())
+    if may_replace(&output_file)? {
+        return Ok(());
+    }
+    let what = "expected the name of a new file, or of a GGUF file to replace, found something else there";
+    Err(Error::input(output, Place::Whole, what))
 }
 
 /// What writes one tensor after another.

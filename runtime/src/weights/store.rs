@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use crate::error::{Error, Place};
+use crate::files;
 use crate::weights::value::{List, Value};
 use crate::weights::{Stored, ggml, gguf};
 
@@ -120,6 +121,14 @@ fn header(path: &Path, pairs: &[Vec<u8>], tensors: &[Entry]) -> Result<Vec<u8>, 
         start = (start + n_bytes).next_multiple_of(gguf::ALIGNMENT);
     }
     Ok(bytes)
+}
+
+/// Whether a file is one that this module may have written, or empty.
+///
+/// # Errors
+/// [`Error::Io`] where it cannot be read.
+pub fn may_replace(path: &Path) -> Result<bool, Error> {
+    Ok(path.is_file() && files::begins(path, &gguf::MAGIC)?)
 }
 
 /// A file under another name; it goes away unless it is finished.
