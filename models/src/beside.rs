@@ -35,12 +35,22 @@ pub(crate) fn with_ending(checkpoint: &Checkpoint, ending: &str) -> PathBuf {
 
 /// All bytes of a file, if it exists.
 pub(crate) fn read(path: &Path, max_bytes: usize) -> Result<Option<Vec<u8>>, Error> {
+    is_file(path)?;
     there(files::read(path, max_bytes))
 }
 
 /// The text of a file, if it exists.
 pub(crate) fn text(path: &Path, max_bytes: usize) -> Result<Option<String>, Error> {
+    is_file(path)?;
     there(files::text(path, max_bytes))
+}
+
+/// Refuses what is there and no file: a pipe would be waited for.
+fn is_file(path: &Path) -> Result<(), Error> {
+    if path.is_file() || !path.exists() {
+        return Ok(());
+    }
+    Err(Error::input(path, Place::Whole, "expected a file, found something else"))
 }
 
 /// What was read, if there was something to read.
