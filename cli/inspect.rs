@@ -13,7 +13,7 @@ use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
 
 use crate::opening::model_path;
-use crate::output::print;
+use crate::output::{WIDEST, print};
 
 /// What to look at.
 #[derive(Args)]
@@ -98,7 +98,7 @@ fn section<const N: usize>(text: &mut String, headline: &str, rows: Vec<[String;
     let mut widths = [0; N];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.chars().count()).min(WIDEST);
         }
     }
     let _ = writeln!(text, "\n{headline}");

@@ -1,16 +1,25 @@
 //! Where words go: answers to standard output, everything else to standard error.
 //!
 //! In: text. Out: nothing, or the news that nobody reads on. Whoever closes a pipe has read enough: that is no fault.
+//! An answer that cannot be written otherwise is one, and ends the command.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::ops::ControlFlow;
+use std::process::exit;
+
+/// The widest column of a table; a wider cell stands out of it.
+pub(crate) const WIDEST: usize = 200;
 
 /// Prints a piece of an answer at once.
 pub(crate) fn say(text: &str) -> ControlFlow<()> {
     let mut to = std::io::stdout().lock();
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
         Ok(()) => ControlFlow::Continue(()),
-        Err(_) => ControlFlow::Break(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ControlFlow::Break(()),
+        Err(error) => {
+            complain(&format!("standard output cannot be written to: {error}"));
+            exit(2)
+        }
     }
 }
 
@@ -34,7 +43,8 @@ pub(crate) fn complain(sentence: &str) {
 
 /// Rows as columns as wide as their widest cell; where `sides` has an `r`, cells stand on the right.
 pub(crate) fn table(sides: &str, between: &str, rows: &[Vec<String>]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).min(WIDEST);
     let widths: Vec<usize> = (0..sides.len()).map(width).collect();
     let mut text = String::new();
     for row in rows {

@@ -3,8 +3,9 @@
 //! In: flags that make no sense. Out: exit code 2, nothing on standard output, and the words to look for.
 
 use std::fs;
+use std::path::Path;
 
-use crate::commands::{folder, json, refused, without};
+use crate::commands::{command, folder, json, refused, without};
 
 #[test]
 fn a_device_that_is_not_there_is_a_sentence_that_says_what_is() {
@@ -99,4 +100,16 @@ fn a_file_that_is_no_whole_model_is_a_sentence() {
     let path = folder().join("half.gguf");
     fs::write(&path, &whole[..whole.len() / 2]).expect("a writable folder");
     assert!(refused(&["run", "-m", path.to_str().expect("a plain path"), "-p", "a"]).contains("half.gguf"));
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_a_sentence() {
+    let full = Path::new("/dev/full");
+    if full.exists() {
+        let mut command = command(&folder().join("programs"), &["inspect", "-m", "assets/story.gguf"]);
+        let output = command.stdout(fs::File::create(full).expect("a device")).output().expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.starts_with("fusebox: standard output cannot be written to: "), "{error}");
+    }
 }

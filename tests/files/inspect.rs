@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::files::gguf::{Writer, tensor};
+use crate::files::gguf::{U32, Writer, pair, tensor};
 use crate::files::write;
 
 fn inspect(path: &Path, more: &[&str]) -> Output {
@@ -48,6 +48,15 @@ by format
   q2_k  1 tensor  84 bytes
 ";
     assert_eq!(rest, expected);
+}
+
+#[test]
+fn a_name_wider_than_any_table_stands_out_of_it() {
+    let mut writer = Writer::good();
+    writer.pairs.push(pair(&"\u{1b}".repeat(20_000), U32, 1u32.to_le_bytes()));
+    let output = inspect(&write("wide.gguf", &writer.bytes()), &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8(output.stdout).expect("text").contains("{1b}  1\n"));
 }
 
 #[test]

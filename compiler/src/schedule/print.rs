@@ -114,9 +114,13 @@ fn in_arena(slot: &BufferSlot) -> Option<usize> {
     }
 }
 
+/// The widest column; a wider cell stands out of it.
+const WIDEST: usize = 1 << 12;
+
 /// Columns as wide as their widest cell, without blanks at the ends of lines.
 fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| widest(column).min(WIDEST);
     let widths: [usize; N] = std::array::from_fn(width);
     let line = |row: &[String; N]| {
         let cells: Vec<String> =
