@@ -36,7 +36,8 @@ pub(super) fn emitted(level: Level, text: &str) -> (Context, usize) {
     context.func.signature = signature(cpu.isa.default_call_conv());
     let mut buffers = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut context.func, &mut buffers);
-    let emitted = emit(builder, &mut module, (&cpu, &kernel, &kernel.parts[0]), &[], Vec::new());
+    let emitted =
+        emit(builder, &mut module, (&cpu, &kernel, &kernel.parts[0]), &symbols(&kernel), Vec::new());
     context.optimize(&*cpu.isa, &mut ControlPlane::default()).unwrap();
     (context, emitted.functions.len())
 }

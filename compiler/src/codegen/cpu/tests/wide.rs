@@ -106,3 +106,25 @@ fn rows_go_in_pieces_where_indices_turn_back() {
     check_by(close, &text, &[], &numbers(128, &FLOATS), 1);
     assert!(is_left(&text), "{text}");
 }
+
+/// Rows as long as a symbol says, behind which nothing is stored.
+const SHORT: &str = r#"symbol P in 0..130 near 100
+kernel "short" map
+  read @0 x : f32[r:5, e:130]
+  write @1 y : f32[r:5, e:130]
+part
+  var r0 in 0..5
+  var e1 in 0..P-30
+  grid
+  for r0, e1
+    @1[r0, e1] = exp(@0[r0, e1])
+"#;
+
+#[test]
+fn rows_end_where_symbols_say() {
+    assert!(is_left(SHORT), "{SHORT}");
+    let data = [encoded(Format::F32, &FLOATS.repeat(41)[..650])];
+    for length in [0, 7, 23, 30, 31, 46, 47, 130] {
+        check_by(close, SHORT, &[length], &data, 1);
+    }
+}

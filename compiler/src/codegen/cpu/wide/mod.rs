@@ -52,7 +52,9 @@ impl Emitter<'_, '_> {
         let inner: Vec<VarId> = row.into_iter().chain(is_whole.then_some(lane.var)).collect();
         self.each(&rows.around, &mut |emitter| {
             if is_whole {
-                let n = emitter.n(Some(lane.var));
+                // A length that symbols make may be below zero, and such a row is empty.
+                let (n, zero) = (emitter.n(Some(lane.var)), emitter.whole(0));
+                let n = emitter.builder.ins().smax(n, zero);
                 return emitter.call_rows(function, (plan.nest, &rows.places), &inner, (n, row));
             }
             let (first, _, end) = emitter.values(lane.var);
