@@ -13,6 +13,7 @@ use crate::fuse::hazard::{protect, separate_outputs};
 use crate::fuse::merge::{Partition, Steering, partition};
 use crate::graph::Graph;
 use crate::graph::divide::{Template, TemplateId, divide};
+use crate::graph::narrow::narrow;
 use crate::kernel::lower::{Bound, lower};
 use crate::kernel::price::LoweredPrice;
 use crate::options::Options;
@@ -34,6 +35,7 @@ const MAX_BLOCK_NODES: usize = 2_000;
 pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, Error> {
     let mut road = Road::new(options);
     road.accepted(|| graph::verify::verify_structure(graph))?;
+    let graph = &road.stage("narrow", || narrow(graph));
     let graph = &*road.stage("divide", || separate_outputs(graph));
     let division = road.stage("divide", || divide(graph));
     let mut units: List<TemplateId, Unit> = List::default();

@@ -23,6 +23,8 @@ pub struct Target {
     pub units: usize,
     /// Bytes of fast memory a task may use for its tiles.
     pub tile_bytes: usize,
+    /// Tensors that a kernel may read and write.
+    pub tensors_per_kernel: usize,
     /// Rows of a weight that one task multiplies.
     pub rows_per_task: usize,
     /// Tokens whose products with a weight one task computes.
@@ -54,6 +56,7 @@ const CPU: Target = Target {
     launch: 2e-6,
     units: 8,
     tile_bytes: 512 << 10,
+    tensors_per_kernel: usize::MAX,
     rows_per_task: 64,
     // Unpacking wants many tokens, and attention whole squares of tiles.
     tokens_per_task: 256,
@@ -75,6 +78,8 @@ const GPU: Target = Target {
     launch: 4e-6,
     units: 64,
     tile_bytes: 32 << 10,
+    // Some drivers bind no more than 32 buffers; a tensor has up to two, and symbols and scratch have one each.
+    tensors_per_kernel: 15,
     rows_per_task: 8,
     tokens_per_task: 16,
     picks_per_task: 1,

@@ -5,12 +5,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fusebox_compiler::foundation::random::Random;
 use fusebox_compiler::fuse::hazard::protect;
 use fusebox_compiler::fuse::merge::{Partition, Steering, partition};
+use fusebox_compiler::graph::narrow::narrow;
 use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::graph::verify::verify;
-use fusebox_compiler::graph::{Graph, NodeId};
+use fusebox_compiler::graph::{Graph, Node, NodeId};
 use fusebox_compiler::kernel::lower::lower;
 use fusebox_compiler::kernel::price::LoweredPrice;
 use fusebox_compiler::reference::compare::{Tolerance, close};
@@ -18,6 +20,7 @@ use fusebox_compiler::reference::{Bindings, evaluate, random};
 use fusebox_compiler::rewrite::{Choice, Limits, Settings, improve};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
+use fusebox_compiler::tensor::sym::Sym;
 
 use super::bounds::{of_kernels, unrounded};
 use super::generate::{Sample, WITH_BLOCKS, generate};
@@ -69,6 +72,36 @@ fn same_results(
         close(value, own, tolerance).map_err(|what| format!("`{name}` {what}\n{made}"))?;
     }
     Ok(())
+}
+
+/// The graph of which a run of each output is wanted, along any of its axes.
+fn sliced(graph: &Graph, seed: u64) -> Graph {
+    let mut random = Random::new(seed);
+    let mut made = graph.clone();
+    for place in 0..made.outputs.len() {
+        let whole = made.outputs[place].1;
+        let sizes: Vec<_> = made.nodes[whole].ty.shape.iter().cloned().collect();
+        let Some((axis, size)) = sizes.get(random.below(sizes.len().max(1))) else { continue };
+        let least = size.least().max(1) as usize;
+        let len = 1 + random.below(least);
+        // From the beginning or up to the end.
+        let start = if random.below(2) == 0 { Sym::from(0i64) } else { size.clone() - len as i64 };
+        let op = Op::Slice { axis: *axis, start, len: Sym::from(len as i64) };
+        let Ok(ty) = made.infer(&op, &[whole]) else { continue };
+        made.outputs[place].1 = made.push(Node { op, args: vec![whole], ty, block: None, site: None });
+    }
+    made
+}
+
+/// What nobody reads is not missed.
+fn narrows(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
+    let graph = &sliced(graph, seed);
+    let bindings = random::bindings(graph, seed, symbols);
+    let small = narrow(graph);
+    if let Some(complaint) = verify(&small).first() {
+        return Err(format!("{complaint}\n{small}"));
+    }
+    same_results(graph, &small, &bindings, Tolerance::exact())
 }
 
 /// Copies change nothing, and every kernel of a fusion computes what it stands for.
@@ -185,6 +218,11 @@ fn a_random_graph_is_fused_twice_alike() {
 #[test]
 fn a_random_graph_is_improved_without_changing_its_results() {
     try_seeds(improves, 300_000, slow::count(500, 5000));
+}
+
+#[test]
+fn a_random_graph_is_narrowed_without_changing_its_results() {
+    try_seeds(narrows, 600_000, slow::count(2000, 10_000));
 }
 
 #[test]

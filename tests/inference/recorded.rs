@@ -3,6 +3,7 @@
 //! In: the folders of the oracles, as far as their families are known. Out: the largest error of each file, which must
 //! stay below its bar; and every greedy token whose recorded margin is wide enough to be told apart.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -187,10 +188,12 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
+/// Rounding is a matter of chance where the numbers of a model are random, so single files may be a quarter above what
+/// llama.cpp loses with them; all files of a format together may not.
 #[test]
-fn activations_of_8_bits_cost_no_more_than_they_cost_llama_cpp() {
+fn rounded_activations_cost_no_more_than_they_cost_llama_cpp() {
     let Some(folder) = oracles::folder() else { return };
-    let mut wrong = Vec::new();
+    let (mut wrong, mut ratios) = (Vec::new(), BTreeMap::<(Level, String), Vec<f64>>::new());
     for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
         let run = Run { level, ..fast() };
         for (model, _) in MODELS {
@@ -207,11 +210,21 @@ fn activations_of_8_bits_cost_no_more_than_they_cost_llama_cpp() {
                     format!("{own:.2e} against {peer:.2e}, {:.2}, {level} {}", own / peer, path.display());
                 println!("{text}");
                 // Originals are in bfloat16; as with files of it, activations may be rounded to such numbers, too.
-                let bar = if format.is_some() { 1.1 * peer } else { 1.2e-2 };
+                let bar = if format.is_some() { 1.25 * peer } else { 1.2e-2 };
                 if own > bar {
                     wrong.push(text);
                 }
+                if let Some(format) = format.filter(|_| peer > 0.0) {
+                    ratios.entry((level, format)).or_default().push(own / peer);
+                }
             }
+        }
+    }
+    for ((level, format), ratios) in ratios {
+        let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
+        println!("{mean:.2}, {level} {format}");
+        if mean > 1.0 {
+            wrong.push(format!("{mean:.2} times what llama.cpp loses, {level} {format}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

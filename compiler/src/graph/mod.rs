@@ -16,6 +16,7 @@ mod attributes;
 pub mod build;
 pub mod divide;
 pub mod infer;
+pub mod narrow;
 pub mod op;
 pub mod parse;
 mod parse_op;

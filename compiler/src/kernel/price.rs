@@ -33,7 +33,9 @@ impl<'a> LoweredPrice<'a> {
         let mut seconds = 0.0;
         for (kernel, _) in &kernels {
             let measure = measure(kernel);
-            if measure.tile_bytes > self.target.tile_bytes {
+            let fits = measure.tile_bytes <= self.target.tile_bytes
+                && kernel.params.len() <= self.target.tensors_per_kernel;
+            if !fits {
                 return None;
             }
             seconds += measure.seconds(self.target);
