@@ -145,15 +145,28 @@ fn needs(graph: &Graph) -> List<NodeId, Need> {
 /// Whether a run of positions of this axis needs no other positions of any argument.
 fn takes_apart(op: &Op, along: Axis) -> bool {
     match op {
-        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Barrier => true,
-        Op::Reduce { .. } | Op::Rename { .. } | Op::Expand { .. } => true,
-        Op::Contract { .. } | Op::Gather { .. } | Op::Attend { .. } => true,
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Select
+        | Op::Cast(_)
+        | Op::Barrier
+        | Op::Reduce { .. }
+        | Op::Rename { .. }
+        | Op::Expand { .. }
+        | Op::Contract { .. }
+        | Op::Gather { .. }
+        | Op::Attend { .. } => true,
         Op::Split { into, .. } => !into.has(along),
         Op::Merge { into, .. } | Op::TopK { into, .. } => *into != along,
         Op::Slice { axis, .. } | Op::Concat { axis } => *axis != along,
-        Op::Write { .. } => false,
-        Op::Input { .. } | Op::Weight { .. } | Op::State { .. } => false,
-        Op::Const(_) | Op::Table { .. } | Op::Iota { .. } | Op::Symbolic(_) => false,
+        Op::Write { .. }
+        | Op::Input { .. }
+        | Op::Weight { .. }
+        | Op::State { .. }
+        | Op::Const(_)
+        | Op::Table { .. }
+        | Op::Iota { .. }
+        | Op::Symbolic(_) => false,
     }
 }
 
