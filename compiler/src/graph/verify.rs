@@ -14,6 +14,9 @@ use crate::graph::print::symbols;
 use crate::graph::{Graph, Name, Node, NodeId};
 use crate::tensor::shape::{Axis, Shape};
 
+/// The most positions that are ranked.
+const MAX_RANKED: i64 = 1 << 24;
+
 /// Everything that does not hold in this graph.
 pub fn verify(graph: &Graph) -> Vec<Complaint> {
     let order = order_complaints(graph);
@@ -78,6 +81,7 @@ fn node_complaints(graph: &Graph, node: &Node) -> Vec<String> {
         found.push(format!("`{name}`: the summed axes are not sorted"));
     }
     found.extend(size_complaints(&node.ty.shape).map(|what| format!("`{name}`: {what}")));
+    found.extend(ranked_complaint(graph, node));
     found.extend(node.ty.shape.axes().filter_map(|axis| unwritable("axis", axis.as_str())));
     found.extend(tensor_name(&node.op).and_then(|(kind, name)| unwritable(kind, name)));
     found
@@ -99,6 +103,15 @@ fn size_complaints(shape: &Shape) -> impl Iterator<Item = String> {
     let negative = negative.map(|(axis, size)| format!("the size {size} of axis {axis} may be negative"));
     let too_large = is_too_large(shape).then(|| format!("{shape} is larger than 2^40 elements"));
     negative.chain(too_large)
+}
+
+/// What is ranked must be at hand all at once.
+fn ranked_complaint(graph: &Graph, node: &Node) -> Option<String> {
+    let Op::TopK { axis, .. } = node.op else { return None };
+    let size = graph.nodes[*node.args.first()?].ty.shape.size(axis)?;
+    (size.most() > MAX_RANKED).then(|| {
+        format!("`top-k`: axis {axis} may have {} positions, at most 2^24 are searched", size.most())
+    })
 }
 
 fn unwritable(kind: &str, name: &str) -> Option<String> {
@@ -307,6 +320,16 @@ output z = %4
         check(
             |g| push_input(g, "n", shape_of(Sym::from(1i64 << 41))),
             "%6: `input`: [d:2199023255552] is larger than 2^40 elements",
+        );
+        check(
+            |g| {
+                push_input(g, "n", shape_of(Sym::from(1i64 << 25)));
+                let args = vec![g.nodes.ids().next_back().unwrap()];
+                let op = Op::TopK { axis: Label::new("d").unwrap(), into: Label::new("r").unwrap(), k: 2 };
+                let ty = g.infer(&op, &args).unwrap();
+                g.push(Node { op, args, ty, block: None, site: None });
+            },
+            "%7: `top-k`: axis d may have 33554432 positions, at most 2^24 are searched",
         );
         check(
             |g| push_input(g, "a b", Shape::scalar()),
