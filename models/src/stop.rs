@@ -32,17 +32,31 @@ impl Stop {
             return String::new();
         }
         self.held += piece;
-        if let Some(at) = self.texts.iter().filter_map(|text| self.held.find(text.as_str())).min() {
-            self.has_stopped = true;
-            self.held.truncate(at);
-            return std::mem::take(&mut self.held);
+        let undecided = self.held.len() - self.n_undecided();
+        // What may still become a stop that begins earlier decides where the answer ends.
+        if let Some(at) = self.first().filter(|at| *at <= undecided) {
+            return self.stop_at(at);
         }
-        let rest = self.held.split_off(self.held.len() - self.n_undecided());
+        let rest = self.held.split_off(undecided);
         std::mem::replace(&mut self.held, rest)
     }
 
     /// What was held back at the end of the answer.
     pub fn finish(&mut self) -> String {
+        match self.first() {
+            Some(at) => self.stop_at(at),
+            None => std::mem::take(&mut self.held),
+        }
+    }
+
+    /// Where the first stop begins.
+    fn first(&self) -> Option<usize> {
+        self.texts.iter().filter_map(|text| self.held.find(text.as_str())).min()
+    }
+
+    fn stop_at(&mut self, at: usize) -> String {
+        self.has_stopped = true;
+        self.held.truncate(at);
         std::mem::take(&mut self.held)
     }
 
@@ -102,7 +116,8 @@ mod tests {
         let mut random = Random::new(3);
         for _ in 0..2000 {
             let text: String = (0..random.below(16)).map(|_| ['a', 'b', 'é'][random.below(3)]).collect();
-            let mut stop = stop(&["aba", "béa"]);
+            let texts = [&["aba", "béa"][..], &["abab", "b", "béa"], &["aéb", "é"]][random.below(3)];
+            let mut stop = stop(texts);
             let (mut out, mut rest) = (String::new(), text.as_str());
             while let Some((at, c)) = rest.char_indices().nth(random.below(3)) {
                 let (piece, after) = rest.split_at(at + c.len_utf8());
@@ -111,8 +126,11 @@ mod tests {
             }
             out += &stop.push(rest);
             out += &stop.finish();
-            let end = ["aba", "béa"].iter().filter_map(|stop| text.find(stop)).min().unwrap_or(text.len());
-            assert_eq!(out, text[..end], "{text}");
+            let end = texts.iter().filter_map(|stop| text.find(stop)).min();
+            assert_eq!(
+                (out.as_str(), stop.has_stopped()),
+                (&text[..end.unwrap_or(text.len())], end.is_some())
+            );
         }
     }
 }
