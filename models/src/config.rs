@@ -220,6 +220,15 @@ pub enum Scaling {
     },
 }
 
+impl Scaling {
+    /// The factor that slows all pairs alike, if one does.
+    pub fn linear(&self) -> Option<f64> {
+        let Self::Factors(factors) = self else { return None };
+        let (first, others) = factors.split_first()?;
+        others.iter().all(|factor| factor == first).then_some(f64::from(*first))
+    }
+}
+
 impl Config {
     /// The experts of a block, unless it is dense.
     pub fn experts_of(&self, layer: usize) -> Option<&Experts> {

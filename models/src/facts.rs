@@ -72,6 +72,11 @@ impl<'a> Facts<'a> {
         if self.value(key).and_then(Value::to_f64) == Some(0.0) { Ok(None) } else { self.number_if(key) }
     }
 
+    /// Refuses a value where only values below it are expected.
+    pub fn lacks(self, key: Key, expected: &str) -> Result<(), Error> {
+        self.like(key, expected, |_| None::<()>).map(|_| ())
+    }
+
     /// A word, where the file has one.
     pub fn word(self, key: Key) -> Result<Option<&'a str>, Error> {
         self.like(key, "a word", Value::as_text)

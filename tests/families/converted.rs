@@ -15,7 +15,7 @@ use fusebox_models::quantize::quantize;
 use fusebox_models::quantize::types::Type;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::open;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use crate::families::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
 use crate::families::made::{Made, path};
@@ -83,6 +83,35 @@ fn blocks_with_and_without_a_window_stay_so() {
 }
 
 #[test]
+fn stretched_positions_stay_so() {
+    let family = || Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) });
+    let yarn = |more: Value| {
+        let mut scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16});
+        scaling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        scaling
+    };
+    for scaling in [
+        json!({"rope_type": "linear", "factor": 2.5}),
+        yarn(json!({})),
+        yarn(json!({"attention_factor": 1.5, "beta_fast": 20.0, "beta_slow": 2.0})),
+        yarn(json!({"mscale": 0.5, "mscale_all_dim": 0.25})),
+        yarn(json!({"mscale": 0.5, "mscale_all_dim": 0.5})),
+    ] {
+        let (mut made, folder) = (Made::new(&small(family(), Format::F32)), path("converted-stretched"));
+        made.facts.insert("rope_scaling".to_owned(), scaling.clone());
+        made.folder(&folder, "qwen3");
+        add_tokenizer(&folder);
+        let file = converted(&folder, "F32");
+        // No reader of GGUF has factors of pairs beside these.
+        assert!(!open(&file).unwrap().tensors().contains_key("rope_freqs.weight"));
+        let (a, b) = (logits(&folder, Numbers::Single), logits(&file, Numbers::Single));
+        let most = a.iter().map(|x| x.abs()).fold(0.0, f32::max);
+        let off = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off <= 1e-5 * most, "{scaling}: {off} of {most}");
+    }
+}
+
+#[test]
 fn heads_that_are_turned_in_part_stay_so() {
     for (model_type, pairs) in [("llama", Pairing::Neighbours), ("qwen2", Pairing::Halves)] {
         let own = small(Family::Llama(Grouped { turned: 8, ..grouped(4, 2, 16) }), Format::F32);
@@ -101,7 +130,7 @@ fn a_file_says_which_blocks_have_a_window_in_several_ways() {
     let heads = Grouped { window: Some(Window { size: 5, full: [2].into() }), ..grouped(4, 2, 16) };
     let mut made = Made::new(&Config { n_layers: 4, ..small(Family::Llama(heads), Format::F32) });
     let file = path("pattern.gguf");
-    let mut full = |pattern: serde_json::Value| {
+    let mut full = |pattern: Value| {
         made.facts.insert("attention.sliding_window_pattern".to_owned(), pattern);
         made.gguf(&file, "llama");
         Model::open(&file).map(|model| {

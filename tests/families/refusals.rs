@@ -138,6 +138,14 @@ fn senseless_sizes_of_experts_and_latents_are_sentences() {
 }
 
 #[test]
+fn a_factor_alone_stretches_all_pairs_of_gguf_files() {
+    let (mut made, file) = (dense(), path("stretched.gguf"));
+    made.facts.insert("rope.scaling.factor".to_owned(), json!(4.0));
+    made.gguf(&file, "llama");
+    assert_eq!(Model::open(&file).unwrap().config.rope.scaling.linear(), Some(4.0));
+}
+
+#[test]
 fn positions_that_are_stretched_by_parts_were_as_many_as_the_context_unless_it_is_said() {
     let own = small(Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32);
     let (mut made, file) = (good(&own), path("stretched"));
@@ -171,6 +179,14 @@ fn senseless_facts_of_a_folder_are_sentences() {
         ("num_experts_per_tok", json!(5), "at most the 4 experts"),
         ("num_hidden_layers", json!(9), "whose last is missing"),
         ("rope_scaling", json!({"type": "yarn"}), "a positive number, found none"),
+        (
+            "rope_scaling",
+            json!({"type": "yarn", "factor": 4.0, "truncate": false}),
+            "expected true, found false",
+        ),
+        ("rope_scaling", json!({"factor": 4.0}), "expected a word beside the factor, found none"),
+        ("rope_scaling", json!([4.0]), "expected an object"),
+        ("rope_scaling", json!("yarn"), "expected an object, found yarn"),
     ] {
         let (mut made, file) = (made.clone(), path("refused"));
         made.facts.insert(key.to_owned(), value);

@@ -11,8 +11,8 @@ use crate::config::{Pairing, Rope, Scaling};
 use crate::facts::Facts;
 use crate::layers::rope::yarn_scale;
 use crate::naming::keys::{
-    BETA_FAST, BETA_SLOW, CONTEXT, HIGH, Key, LOW, MAGNITUDE, MSCALE, MSCALE_ALL, ORIGINAL, SCALING, STRETCH,
-    THETA,
+    BETA_FAST, BETA_SLOW, CONTEXT, HIGH, Key, LOW, MAGNITUDE, MSCALE, MSCALE_ALL, ORIGINAL, SCALING,
+    SCALING_ITSELF, STRETCH, THETA, TRUNCATE,
 };
 
 /// The tensor with a factor for each pair.
@@ -27,10 +27,19 @@ pub(super) fn rope(facts: Facts<'_>, theta: f64, pairing: Pairing, n_dims: usize
 }
 
 fn scaling(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
-    let kind = facts.word(SCALING)?.unwrap_or("none");
+    facts.lacks(SCALING_ITSELF, "an object")?;
+    let kind = match facts.word(SCALING)? {
+        Some(kind) => kind,
+        // GGUF without the word means what was there first.
+        None if facts.number_or_none(STRETCH)?.is_none() => "none",
+        None if matches!(facts.kind(), Kind::Gguf { .. }) => "linear",
+        None => {
+            return Err(facts.refused(SCALING, "expected a word beside the factor, found none".to_owned()));
+        }
+    };
     match kind {
         "none" | "default" => factors(facts, n_dims),
-        "linear" => Ok(Scaling::Factors(vec![needed(facts, STRETCH)? as f32; n_dims / 2])),
+        "linear" => linear(facts, n_dims),
         "llama3" => llama3(facts),
         "yarn" => yarn(facts),
         _ => {
@@ -58,6 +67,16 @@ fn factors(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
     }
 }
 
+/// All pairs slowed down alike, on top of what a tensor says of each.
+fn linear(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
+    let stretch = needed(facts, STRETCH)? as f32;
+    let each = match factors(facts, n_dims)? {
+        Scaling::Factors(factors) => factors,
+        Scaling::None | Scaling::Llama3 { .. } | Scaling::Yarn { .. } => vec![1.0; n_dims / 2],
+    };
+    Ok(Scaling::Factors(each.into_iter().map(|factor| factor * stretch).collect()))
+}
+
 fn llama3(facts: Facts<'_>) -> Result<Scaling, Error> {
     let (factor, original) = (needed(facts, STRETCH)?, needed(facts, ORIGINAL)?);
     let (low, high) = (needed(facts, LOW)?, needed(facts, HIGH)?);
@@ -69,6 +88,9 @@ fn llama3(facts: Facts<'_>) -> Result<Scaling, Error> {
 
 fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
     let factor = needed(facts, STRETCH)?;
+    if facts.flag(TRUNCATE)? == Some(false) {
+        return Err(facts.refused(TRUNCATE, "expected true, found false".to_owned()));
+    }
     let original = match facts.number_if(ORIGINAL)? {
         Some(original) => original,
         None => facts.count(CONTEXT)? as f64,

@@ -108,16 +108,23 @@ pub const INTERLEAVED: Key = config(&["rope_interleave"]);
 
 /// How much slower the slowest pair turns than the fastest.
 pub const THETA: Key =
-    key("rope.freq_base", &["rope_theta", "rope_parameters.rope_theta"]).qorus("rope_freq_base");
+    key("rope.freq_base", &["rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta"])
+        .qorus("rope_freq_base");
 /// How positions are stretched to longer texts.
 pub const SCALING: Key =
     key("rope.scaling.type", &["rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"]);
+/// The object with all that.
+pub const SCALING_ITSELF: Key = config(&["rope_scaling", "rope_parameters"]);
 /// How much longer.
 pub const STRETCH: Key = key("rope.scaling.factor", &["rope_scaling.factor", "rope_parameters.factor"]);
 /// The length first trained on.
 pub const ORIGINAL: Key = key(
     "rope.scaling.original_context_length",
-    &["rope_scaling.original_max_position_embeddings", "rope_parameters.original_max_position_embeddings"],
+    &[
+        "rope_scaling.original_max_position_embeddings",
+        "rope_parameters.original_max_position_embeddings",
+        "original_max_position_embeddings",
+    ],
 );
 /// Pairs with fewer turns in an original text are slow.
 pub const LOW: Key = config(&["rope_scaling.low_freq_factor", "rope_parameters.low_freq_factor"]);
@@ -129,6 +136,8 @@ pub const BETA_FAST: Key =
 /// Pairs with fewer are slow.
 pub const BETA_SLOW: Key =
     key("rope.scaling.yarn_beta_slow", &["rope_scaling.beta_slow", "rope_parameters.beta_slow"]);
+/// Whether the first and the last of the pairs between are whole numbers.
+pub const TRUNCATE: Key = config(&["rope_scaling.truncate", "rope_parameters.truncate"]);
 /// What turned queries and keys are multiplied by.
 pub const MAGNITUDE: Key =
     key("rope.scaling.attn_factor", &["rope_scaling.attention_factor", "rope_parameters.attention_factor"]);

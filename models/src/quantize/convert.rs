@@ -165,7 +165,7 @@ fn parted(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(String, V
 /// How much slower each pair turns, where that is not told by a few numbers.
 fn factors(config: &Config) -> Option<Piece> {
     let rope = &config.rope;
-    if matches!(rope.scaling, Scaling::None | Scaling::Yarn { .. }) {
+    if matches!(rope.scaling, Scaling::None | Scaling::Yarn { .. }) || rope.scaling.linear().is_some() {
         return None;
     }
     let (Family::Llama(heads) | Family::Qwen3(heads)) = &config.family else { return None };

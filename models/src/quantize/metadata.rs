@@ -9,6 +9,7 @@ use fusebox_runtime::weights::value::{List, Value};
 
 use crate::config::{Config, Experts, Family, Gate, Grouped, Latent, Scaling};
 use crate::facts::Facts;
+use crate::layers::rope::yarn_scale;
 use crate::naming::keys::MSCALE_ALL;
 
 /// GGUF holds so much of YaRN's strength.
@@ -60,7 +61,7 @@ pub(super) fn pairs(
         let n_dense = (0..config.n_layers).take_while(|layer| config.dense.contains(layer)).count();
         to.count("leading_dense_block_count", n_dense);
     }
-    yarn(&mut to, facts, config)?;
+    scaling(&mut to, facts, &config.rope.scaling)?;
     Ok(to.pairs)
 }
 
@@ -112,9 +113,13 @@ fn experts(to: &mut Pairs, sizes: &Experts) {
     to.count("expert_group_used_count", n_used);
 }
 
-/// What stretches positions as YaRN does; other ways become factors of pairs, which are a tensor.
-fn yarn(to: &mut Pairs, facts: Facts<'_>, config: &Config) -> Result<(), Error> {
-    let &Scaling::Yarn { factor, beta_fast, beta_slow, original, .. } = &config.rope.scaling else {
+/// What stretches positions, all alike or as YaRN does; other ways become factors of pairs, which are a tensor.
+fn scaling(to: &mut Pairs, facts: Facts<'_>, scaling: &Scaling) -> Result<(), Error> {
+    if let Some(factor) = scaling.linear() {
+        to.put("rope.scaling.type", Value::Text("linear".to_owned()));
+        to.number("rope.scaling.factor", factor);
+    }
+    let &Scaling::Yarn { factor, beta_fast, beta_slow, original, magnitude, .. } = scaling else {
         return Ok(());
     };
     to.put("rope.scaling.type", Value::Text("yarn".to_owned()));
@@ -122,8 +127,14 @@ fn yarn(to: &mut Pairs, facts: Facts<'_>, config: &Config) -> Result<(), Error> 
     to.count("rope.scaling.original_context_length", original as usize);
     to.number("rope.scaling.yarn_beta_fast", beta_fast);
     to.number("rope.scaling.yarn_beta_slow", beta_slow);
-    if let Some(strength) = facts.number_or_none(MSCALE_ALL)? {
+    let strength = facts.number_or_none(MSCALE_ALL)?;
+    if let Some(strength) = strength {
         to.number("rope.scaling.yarn_log_multiplier", STRENGTH * strength);
+    }
+    // What turned parts are multiplied by comes on top of what readers take without it.
+    let usual = if strength.is_some() { 1.0 } else { yarn_scale(factor, 1.0) };
+    if magnitude != usual {
+        to.number("rope.scaling.attn_factor", magnitude / usual);
     }
     Ok(())
 }
