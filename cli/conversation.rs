@@ -49,8 +49,19 @@ pub(crate) fn hold(generator: &mut Generator<'_>, tokenizer: &Tokenizer, chat: &
             continue;
         }
         messages.push(message("user", line.trim()));
-        let answer = generator.answer(&tokens(&messages, tokenizer, chat)?, &mut |piece| output::say(piece));
-        let answer = answer.map_err(|error| error.to_string())?;
+        let answer = tokens(&messages, tokenizer, chat).and_then(|prompt| {
+            generator.answer(&prompt, &mut |piece| output::say(piece)).map_err(|error| error.to_string())
+        });
+        let answer = match answer {
+            Ok(answer) => answer,
+            // Whoever types may say it in other words.
+            Err(sentence) if is_terminal => {
+                output::complain(&sentence);
+                messages.pop();
+                continue;
+            }
+            Err(sentence) => return Err(sentence),
+        };
         output::print("\n");
         match answer.finish {
             Finish::Closed => return Ok(()),

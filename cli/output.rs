@@ -37,8 +37,13 @@ pub(crate) fn note(line: &str) {
 
 /// Prints the sentence that says what is wrong.
 pub(crate) fn complain(sentence: &str) {
-    // A complaint may have several lines where a graph has several faults; a sentence of ours has one.
-    note(&format!("fusebox: {sentence}"));
+    // A complaint may have several lines where a graph has several faults; a sentence of ours has one. Names come from
+    // outside, so what would move a cursor is spelled out.
+    let mut shown = String::new();
+    for c in sentence.chars() {
+        if c.is_control() && c != '\n' { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    note(&format!("fusebox: {shown}"));
 }
 
 /// Rows as columns as wide as their widest cell; where `sides` has an `r`, cells stand on the right.

@@ -29,7 +29,7 @@ use crate::{conversation, machine, output};
 const STORY: &str = "Once upon a time";
 
 /// The longest text that is read from a file.
-const MAX_PROMPT_BYTES: usize = 64 << 20;
+const MAX_PROMPT_BYTES: usize = 16 << 20;
 
 /// What to go on with, and how.
 #[derive(Args)]
