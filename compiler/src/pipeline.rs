@@ -35,7 +35,9 @@ const MAX_BLOCK_NODES: usize = 2_000;
 pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, Error> {
     let mut road = Road::new(options);
     road.accepted(|| graph::verify::verify_structure(graph))?;
-    let graph = &road.stage("narrow", || narrow(graph));
+    let narrowed = road.stage("narrow", || narrow(graph));
+    // What does not fit together is told node by node below.
+    let graph = narrowed.as_ref().unwrap_or(graph);
     let graph = &*road.stage("divide", || separate_outputs(graph));
     let division = road.stage("divide", || divide(graph));
     let mut units: List<TemplateId, Unit> = List::default();

@@ -97,7 +97,7 @@ fn sliced(graph: &Graph, seed: u64) -> Graph {
 fn narrows(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
     let graph = &sliced(graph, seed);
     let bindings = random::bindings(graph, seed, symbols);
-    let small = narrow(graph);
+    let small = narrow(graph).map_err(|misfit| misfit.to_string())?;
     if let Some(complaint) = verify(&small).first() {
         return Err(format!("{complaint}\n{small}"));
     }

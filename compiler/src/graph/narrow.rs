@@ -9,6 +9,7 @@
 use indexmap::IndexMap;
 
 use crate::foundation::entity::List;
+use crate::graph::infer::Misfit;
 use crate::graph::op::Op;
 use crate::graph::{BlockId, Graph, Node, NodeId};
 use crate::tensor::shape::{Axis, Type};
@@ -42,20 +43,23 @@ impl Need {
 }
 
 /// The same graph without what nobody reads.
-pub fn narrow(graph: &Graph) -> Graph {
+///
+/// # Errors
+/// Where types do not fit together: `verify.rs` says of which nodes.
+pub fn narrow(graph: &Graph) -> Result<Graph, Misfit> {
     let needs = needs(graph);
     let mut made =
         Made { graph: Graph { blocks: graph.blocks.clone(), ..Graph::default() }, ..Made::default() };
     for (id, node) in graph.nodes.iter() {
         let place = match &needs[id] {
             Need::Nothing => None,
-            Need::Part(run) => Some(made.part(graph, node, run, &needs)),
+            Need::Part(run) => Some(made.part(graph, node, run, &needs)?),
             Need::Whole => Some(made.whole(node, &needs)),
         };
         made.places.push(place);
     }
     let outputs = graph.outputs.iter().map(|(name, node)| (name.clone(), made.at(*node)));
-    Graph { outputs: outputs.collect(), ..made.graph }
+    Ok(Graph { outputs: outputs.collect(), ..made.graph })
 }
 
 /// A graph that is being made of another.
@@ -74,22 +78,28 @@ impl Made {
     }
 
     fn whole(&mut self, node: &Node, needs: &List<NodeId, Need>) -> NodeId {
-        if let Op::Slice { .. } = node.op
-            && let Need::Part(_) = needs[node.args[0]]
+        if let (Op::Slice { .. }, [arg]) = (&node.op, &node.args[..])
+            && let Need::Part(_) = needs[*arg]
         {
-            return self.at(node.args[0]);
+            return self.at(*arg);
         }
         let args = node.args.iter().map(|arg| self.at(*arg)).collect();
         self.graph.push(Node { args, ..node.clone() })
     }
 
     /// A run of a value.
-    fn part(&mut self, graph: &Graph, node: &Node, run: &Run, needs: &List<NodeId, Need>) -> NodeId {
+    fn part(
+        &mut self,
+        graph: &Graph,
+        node: &Node,
+        run: &Run,
+        needs: &List<NodeId, Need>,
+    ) -> Result<NodeId, Misfit> {
         let mut args = Vec::new();
         for (position, arg) in node.args.iter().enumerate() {
             let need = need_of(node, position, &graph.nodes[*arg].ty, run);
             args.push(match need {
-                Need::Part(run) if needs[*arg] == Need::Whole => self.slice(*arg, run, node),
+                Need::Part(run) if needs[*arg] == Need::Whole => self.slice(*arg, run, node)?,
                 _ => self.at(*arg),
             });
         }
@@ -100,21 +110,21 @@ impl Made {
         self.push(op, args, node)
     }
 
-    fn slice(&mut self, arg: NodeId, run: Run, reader: &Node) -> NodeId {
+    fn slice(&mut self, arg: NodeId, run: Run, reader: &Node) -> Result<NodeId, Misfit> {
         let key = (arg, run.clone(), reader.block);
         if let Some(slice) = self.slices.get(&key) {
-            return *slice;
+            return Ok(*slice);
         }
         let Run { axis, start, len } = run;
-        let slice = self.push(Op::Slice { axis, start, len }, vec![self.at(arg)], reader);
+        let slice = self.push(Op::Slice { axis, start, len }, vec![self.at(arg)], reader)?;
         self.slices.insert(key, slice);
-        slice
+        Ok(slice)
     }
 
     /// Appends an operation that stands where `node` stood.
-    fn push(&mut self, op: Op, args: Vec<NodeId>, node: &Node) -> NodeId {
-        let ty = self.graph.infer(&op, &args).expect("a part has the type of the whole, but for one size");
-        self.graph.push(Node { op, args, ty, block: node.block, site: node.site })
+    fn push(&mut self, op: Op, args: Vec<NodeId>, node: &Node) -> Result<NodeId, Misfit> {
+        let ty = self.graph.infer(&op, &args)?;
+        Ok(self.graph.push(Node { op, args, ty, block: node.block, site: node.site }))
     }
 }
 
@@ -219,7 +229,7 @@ mod tests {
     }
 
     fn check(graph: &Graph, symbols: &[(Label, i64)]) -> Graph {
-        let small = narrow(graph);
+        let small = narrow(graph).unwrap();
         assert_eq!(crate::graph::verify::verify(&small), []);
         let bindings = bindings(graph, 3, symbols);
         assert_eq!(evaluate(graph, &bindings).unwrap(), evaluate(&small, &bindings).unwrap());
@@ -252,12 +262,29 @@ mod tests {
     #[test]
     fn what_is_whole_anyway_stays_as_it_is() {
         let graph = scored(1);
-        assert_eq!(folds(&narrow(&graph)), folds(&graph));
+        assert_eq!(folds(&narrow(&graph).unwrap()), folds(&graph));
         let g = Builder::new();
         let t = g.dim("t", 6);
         let y = g.input("x", DType::F32, &[&t]).exp();
         let both = g.finish(&[("a", &y.slice(&t, 0, 2)), ("b", &y.slice(&t, 4, 2))]).unwrap();
-        assert_eq!(narrow(&both), both);
+        assert_eq!(narrow(&both).unwrap(), both);
+    }
+
+    #[test]
+    fn a_graph_that_does_not_fit_together_is_left_to_those_who_verify() {
+        let graph = scored(5);
+        for id in graph.nodes.ids() {
+            let spoils: [fn(&mut Vec<NodeId>); 3] =
+                [Vec::clear, |args| args.reverse(), |args| args.extend(args.clone())];
+            for spoil in spoils {
+                let mut graph = graph.clone();
+                spoil(&mut graph.nodes[id].args);
+                // A graph or a misfit, but never a panic.
+                if let Ok(small) = narrow(&graph) {
+                    assert!(small.nodes.len() <= graph.nodes.len() + 2);
+                }
+            }
+        }
     }
 
     #[test]
