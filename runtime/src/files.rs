@@ -4,7 +4,7 @@
 //! Nothing is read without a bound, and nothing is written over a file that is something else.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -55,16 +55,27 @@ pub fn write(path: &Path, begin: &[u8], bytes: &[u8]) -> Result<(), Error> {
     if path.exists() && !path.is_file() {
         return fs::write(path, bytes).map_err(io);
     }
-    // Whole, or not at all: what was there stays where there is no room for what comes.
-    let mut part = path.as_os_str().to_owned();
-    part.push(format!(".{}.part", process::id()));
-    let part = PathBuf::from(part);
-    let done = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
-    done.map_err(|source| {
+    put(path, bytes).map_err(io)
+}
+
+/// Puts a file in its place whole, or not at all: nobody ever reads half of one, and what was there stays where there
+/// is no room for what comes.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let part = part_of(path);
+    fs::write(&part, bytes).and_then(|()| fs::rename(&part, path)).inspect_err(|_| {
         // The error that led here is told; that a part is left behind would not help.
         let _ = fs::remove_file(&part);
-        io(source)
     })
+}
+
+/// What a file is called until it is whole.
+pub fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.part", process::id()));
+    PathBuf::from(name)
 }
 
 /// Whether a file begins so, or is empty.

@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process;
 
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
@@ -68,13 +67,9 @@ fn read(path: &Path, key: Key) -> Option<Program> {
     Program::from_bytes(&fs::read(path).ok()?, key)
 }
 
-/// Puts a file in its place at once, so that nobody ever reads half of one. Failing is no loss.
+/// Keeps a program, in a folder that may have to be made.
 fn write(path: &Path, bytes: &[u8]) {
     let Some(folder) = path.parent() else { return };
-    let aside = path.with_extension(format!("{}.part", process::id()));
-    let is_written = fs::create_dir_all(folder).and_then(|()| fs::write(&aside, bytes)).is_ok();
-    if !is_written || fs::rename(&aside, path).is_err() {
-        // There may be nothing to remove.
-        let _ = fs::remove_file(&aside);
-    }
+    // Failing is no loss.
+    let _ = fs::create_dir_all(folder).and_then(|()| files::put(path, bytes));
 }

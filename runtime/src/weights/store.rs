@@ -8,7 +8,6 @@
 use std::fs::{File, OpenOptions, remove_file, rename};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process;
 
 use crate::error::{Error, Place};
 use crate::files;
@@ -141,9 +140,7 @@ struct Unfinished {
 
 impl Unfinished {
     fn create(path: &Path) -> Result<Self, Error> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}.part", process::id()));
-        let part = PathBuf::from(name);
+        let part = files::part_of(path);
         let file = OpenOptions::new().write(true).create_new(true).open(&part);
         let file = file.map_err(|source| Error::Io { path: part.clone(), source })?;
         Ok(Self { to: BufWriter::with_capacity(1 << 20, file), path: part, n_written: 0, is_finished: false })
