@@ -13,7 +13,7 @@ use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
 
 use crate::opening::model_path;
-use crate::output::{WIDEST, print};
+use crate::output::{print, table};
 
 /// What to look at.
 #[derive(Args)]
@@ -69,14 +69,14 @@ fn as_text(checkpoint: &Checkpoint) -> String {
     let architecture = checkpoint.architecture().map_or("not named".to_owned(), plain);
     let _ = writeln!(text, "architecture  {architecture}");
     let rows = checkpoint.metadata().iter().map(|(key, value)| [plain(key), value.to_string()]);
-    section(&mut text, &format!("metadata ({})", checkpoint.metadata().len()), rows.collect());
+    section(&mut text, &format!("metadata ({})", checkpoint.metadata().len()), &rows.collect::<Vec<_>>());
     let rows = checkpoint.tensors().iter().map(|(name, tensor)| tensor_row(name, tensor));
-    section(&mut text, &format!("tensors ({})", checkpoint.tensors().len()), rows.collect());
+    section(&mut text, &format!("tensors ({})", checkpoint.tensors().len()), &rows.collect::<Vec<_>>());
     let rows = totals(checkpoint).into_iter().map(|Total { format, n_tensors, n_bytes }| {
         let plural = if n_tensors == 1 { "" } else { "s" };
         [format, format!("{n_tensors} tensor{plural}"), format!("{n_bytes} bytes")]
     });
-    section(&mut text, "by format", rows.collect());
+    section(&mut text, "by format", &rows.collect::<Vec<_>>());
     text
 }
 
@@ -94,18 +94,10 @@ fn plain(name: &str) -> String {
 }
 
 /// A headline and a table with aligned columns.
-fn section<const N: usize>(text: &mut String, headline: &str, rows: Vec<[String; N]>) {
-    let mut widths = [0; N];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count()).min(WIDEST);
-        }
-    }
+fn section<const N: usize>(text: &mut String, headline: &str, rows: &[[String; N]]) {
     let _ = writeln!(text, "\n{headline}");
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        let _ = writeln!(text, "  {}", cells.join("  ").trim_end());
+    for line in table(&"l".repeat(N), "  ", rows).lines() {
+        let _ = writeln!(text, "  {line}");
     }
 }
 

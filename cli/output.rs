@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::process::exit;
 
 /// The widest column of a table; a wider cell stands out of it.
-pub(crate) const WIDEST: usize = 200;
+const WIDEST: usize = 200;
 
 /// Prints a piece of an answer at once.
 pub(crate) fn say(text: &str) -> ControlFlow<()> {
@@ -47,13 +47,13 @@ pub(crate) fn complain(sentence: &str) {
 }
 
 /// Rows as columns as wide as their widest cell; where `sides` has an `r`, cells stand on the right.
-pub(crate) fn table(sides: &str, between: &str, rows: &[Vec<String>]) -> String {
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).min(WIDEST);
+pub(crate) fn table(sides: &str, between: &str, rows: &[impl AsRef<[String]>]) -> String {
+    let widest = |column: usize| rows.iter().map(|row| row.as_ref()[column].chars().count()).max();
+    let width = |column: usize| widest(column).unwrap_or(0).min(WIDEST);
     let widths: Vec<usize> = (0..sides.len()).map(width).collect();
     let mut text = String::new();
     for row in rows {
-        let cells = row.iter().zip(&widths).zip(sides.chars());
+        let cells = row.as_ref().iter().zip(&widths).zip(sides.chars());
         let cells = cells.map(
             |((cell, width), side)| {
                 if side == 'r' { format!("{cell:>width$}") } else { format!("{cell:width$}") }
