@@ -16,7 +16,7 @@ pub mod deepseek;
 pub mod llama;
 pub mod qwen2;
 pub mod qwen3;
-mod rotation;
+pub(crate) mod rotation;
 mod sizes;
 
 /// From what a file says of its model to the sizes of it.

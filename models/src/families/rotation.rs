@@ -18,7 +18,7 @@ use crate::naming::keys::{
 /// The tensor with a factor for each pair.
 const FACTORS: &str = "rope_freqs";
 /// GGUF holds so much of YaRN's strength.
-const GGUF_STRENGTH: f64 = 0.1;
+pub(crate) const GGUF_STRENGTH: f64 = 0.1;
 
 /// How `n_dims` elements of a head are turned.
 pub(super) fn rope(facts: Facts<'_>, theta: f64, pairing: Pairing, n_dims: usize) -> Result<Rope, Error> {
@@ -100,8 +100,7 @@ fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
         // A factor comes on top here, and turned parts are as strong as scores are sharp.
         Kind::Gguf { .. } => {
             let all = all.map(|tenth| tenth / GGUF_STRENGTH);
-            let own = if all.is_some() { 1.0 } else { yarn_scale(factor, 1.0) };
-            (own * given.unwrap_or(1.0), all)
+            (gguf_magnitude(factor, all) * given.unwrap_or(1.0), all)
         }
         Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => {
             let own = match (facts.number_or_none(MSCALE)?, all) {
@@ -119,6 +118,11 @@ fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
         magnitude,
         sharpening: all.map_or(1.0, |all| yarn_scale(factor, all)),
     })
+}
+
+/// What turned queries and keys are multiplied by in GGUF, unless a factor comes on top.
+pub(crate) fn gguf_magnitude(factor: f64, sharpness: Option<f64>) -> f64 {
+    if sharpness.is_some() { 1.0 } else { yarn_scale(factor, 1.0) }
 }
 
 fn needed(facts: Facts<'_>, key: Key) -> Result<f64, Error> {

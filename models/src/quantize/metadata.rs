@@ -9,11 +9,8 @@ use fusebox_runtime::weights::value::{List, Value};
 
 use crate::config::{Config, Experts, Family, Gate, Grouped, Latent, Scaling};
 use crate::facts::Facts;
-use crate::layers::rope::yarn_scale;
+use crate::families::rotation::{GGUF_STRENGTH, gguf_magnitude};
 use crate::naming::keys::MSCALE_ALL;
-
-/// GGUF holds so much of YaRN's strength.
-const STRENGTH: f64 = 0.1;
 
 /// Pairs in the making.
 struct Pairs {
@@ -129,10 +126,9 @@ fn scaling(to: &mut Pairs, facts: Facts<'_>, scaling: &Scaling) -> Result<(), Er
     to.number("rope.scaling.yarn_beta_slow", beta_slow);
     let strength = facts.number_or_none(MSCALE_ALL)?;
     if let Some(strength) = strength {
-        to.number("rope.scaling.yarn_log_multiplier", STRENGTH * strength);
+        to.number("rope.scaling.yarn_log_multiplier", GGUF_STRENGTH * strength);
     }
-    // What turned parts are multiplied by comes on top of what readers take without it.
-    let usual = if strength.is_some() { 1.0 } else { yarn_scale(factor, 1.0) };
+    let usual = gguf_magnitude(factor, strength);
     if magnitude != usual {
         to.number("rope.scaling.attn_factor", magnitude / usual);
     }
