@@ -129,12 +129,37 @@ pub(super) fn to_next((from, n): (usize, usize), row_bytes: usize, next: usize) 
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_for(piece: &[u8], n_bytes: usize) {
-    ask_later(piece.as_ptr().wrapping_add(n_bytes), LINE);
+    ask_lines::<_MM_HINT_T1>(piece.as_ptr().wrapping_add(n_bytes), LINE);
 }
 
-/// Asks for what is needed later than what the nearest cache holds.
-#[inline]
-#[target_feature(enable = "sse")]
-pub(super) fn ask_later(start: *const u8, n_bytes: usize) {
-    ask_lines::<_MM_HINT_T1>(start, n_bytes);
+/// The share of some vectors in rows that are unpacked later: each vector asks for some of them, line by line while it
+/// is multiplied, for lines asked for at once keep what is nearer from coming.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    start: *const u8,
+    stride: usize,
+    n_rows: usize,
+}
+
+impl Share {
+    /// Of so many rows, so far apart, what vectors `c..c + n` of `n_cols` ask for.
+    #[inline(always)]
+    pub(super) fn new(
+        start: *const u8,
+        (n_rows, stride): (usize, usize),
+        (c, n): (usize, usize),
+        n_cols: usize,
+    ) -> Self {
+        let [first, end] = [c, c + n].map(|c| n_rows * c / n_cols);
+        Self { start: start.wrapping_add(first * stride), stride, n_rows: end - first }
+    }
+
+    /// Asks for the line at such a byte of each row.
+    #[inline]
+    #[target_feature(enable = "sse")]
+    pub(super) fn ask(&self, at: usize) {
+        for row in 0..self.n_rows {
+            ask_lines::<_MM_HINT_T1>(self.start.wrapping_add(row * self.stride + at), LINE);
+        }
+    }
 }

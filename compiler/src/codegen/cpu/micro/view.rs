@@ -131,6 +131,25 @@ impl Out<'_> {
         Self::add_run(self.column(c).wrapping_add(r * self.row), self.row, xs);
     }
 
+    /// Adds to columns side by side, from row `r` and column `c` on, if they lie evenly and their rows are neighbours;
+    /// gives whether they do. What is there is checked once for all of them.
+    #[inline(always)]
+    pub(super) fn add_block<const N: usize, const P: usize, const C: usize>(
+        &self,
+        r: usize,
+        c: usize,
+        columns: &[[[f32; N]; P]; C],
+    ) -> bool {
+        let is_block = self.row == 1 && self.apart.is_empty();
+        let is_there = r + P * N <= self.n_rows && c + C <= self.n_cols;
+        if is_block && is_there {
+            for (i, column) in columns.iter().enumerate() {
+                Self::add_run(self.start.wrapping_add(r + (c + i) * self.col), 1, column.as_flattened());
+            }
+        }
+        is_block && is_there
+    }
+
     /// Adds to a row, from column `c` on, where columns lie evenly.
     #[inline(always)]
     pub(super) fn add_across(&self, r: usize, c: usize, xs: &[f32]) {

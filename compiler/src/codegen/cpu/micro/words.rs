@@ -31,12 +31,14 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The first `L` bytes; behind the end are zeros, as in the room for them.
+/// The first `L` bytes; behind the end are zeros, for which there is room.
 #[inline(always)]
 pub(super) fn padded<'a, const L: usize>(bytes: &'a [u8], room: &'a mut [u8; L]) -> &'a [u8; L] {
     if let Some(whole) = bytes.first_chunk() {
         return whole;
     }
-    room[..bytes.len()].copy_from_slice(bytes);
+    let (start, rest) = room.split_at_mut(bytes.len());
+    start.copy_from_slice(bytes);
+    rest.fill(0);
     room
 }

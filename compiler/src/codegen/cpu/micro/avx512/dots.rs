@@ -3,7 +3,7 @@
 //! In: rows of bfloat16 numbers and vectors in tiles. Out: their products, in tiles of up to 32 rows and a few vectors.
 //! Rows lie in panels as `panels.rs` makes them; two elements of a vector, in every lane, meet all rows of a panel.
 
-use crate::codegen::cpu::micro::asking::{ask_later, to_next};
+use crate::codegen::cpu::micro::asking::{LINE, Share, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
@@ -28,30 +28,24 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
         for from in (0..n_steps).step_by(STEPS) {
             let n = (n_steps - from).min(STEPS);
             plain::<S, STEPS>(panels, job, (r, n_rows), (from, n), None);
-            let (at, n_bytes) = (2 * STEP * from, 2 * STEP * n);
-            let next = to_next((at, n_bytes), 2 * job.k, 2 * PANEL * job.w.stride());
-            let next = job.w.row(r).bytes.as_ptr().wrapping_add(at).wrapping_add(next);
-            let (mut c, mut asked) = (0, 0);
+            let ahead = to_next((2 * STEP * from, 2 * STEP * n), 2 * job.k, 2 * PANEL * job.w.stride());
+            let next = job.w.row(r).bytes.as_ptr().wrapping_add(2 * STEP * from + ahead);
+            let mut c = 0;
             while c < job.n_cols {
-                // What is unpacked next, evenly while this is multiplied.
-                let rows = asked..2 * PANEL * (c + 8).min(job.n_cols) / job.n_cols;
-                asked = rows.end;
-                for row in rows {
-                    ask_later(next.wrapping_add(row * job.w.stride()), n_bytes);
-                }
                 let at = c % LINES;
                 let tiles = x.steps(c / LINES, 0, (from, n));
                 c += match (job.n_cols - c).min(LINES - at) {
-                    8.. => tile::<8>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
-                    4.. => tile::<4>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
-                    _ => tile::<1>(&panels[0].steps[..n], tiles, job, (r, n_rows), c),
+                    8.. => tile::<8>(&panels[0].steps[..n], tiles, job, (r, n_rows), c, next),
+                    4.. => tile::<4>(&panels[0].steps[..n], tiles, job, (r, n_rows), c, next),
+                    _ => tile::<1>(&panels[0].steps[..n], tiles, job, (r, n_rows), c, next),
                 };
             }
         }
     }
 }
 
-/// Adds the products of two panels with `C` vectors, from `c` on; gives `C`.
+/// Adds the products of two panels with `C` vectors, from `c` on, which ask for their share of what is unpacked next;
+/// gives `C`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
 fn tile<const C: usize>(
@@ -60,17 +54,20 @@ fn tile<const C: usize>(
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
     c: usize,
+    next: *const u8,
 ) -> usize {
-    let sums = products::<C>(panels, x, c % LINES);
+    let next = Share::new(next, (2 * PANEL, job.w.stride()), (c, C), job.n_cols);
+    let sums = products::<C>(panels, x, c % LINES, &next);
     add_panels(&job.out, &sums, (r, n_rows), c);
     C
 }
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
-fn products<const C: usize>(panels: &[[Tile; 2]], x: &[Tile], at: usize) -> [[V; C]; 2] {
+fn products<const C: usize>(panels: &[[Tile; 2]], x: &[Tile], at: usize, next: &Share) -> [[V; C]; 2] {
     let mut sums = [[zero(); C]; 2];
-    for (panels, x) in panels.iter().zip(x) {
+    for (step, (panels, x)) in panels.iter().zip(x).enumerate() {
+        next.ask(LINE * step);
         let x: &[[u8; 64]; C] = x[at..].first_chunk().expect("vectors of one tile");
         for pair in 0..16 {
             for i in 0..C {

@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::codegen::cpu::micro::asking::{LINE, ask_for, ask_later, to_next};
+use crate::codegen::cpu::micro::asking::{LINE, Share, ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, are_nibbles, both, factors, four, heads, k_factors, low_and_high, order, raised, unit_bytes,
     unit_groups,
@@ -97,11 +97,7 @@ fn ahead<const B: usize>(job: &ProductView<'_>, unit: usize, (from, n): (usize, 
 }
 
 /// Rows of the second panel that is unpacked next, asked for while vectors are multiplied.
-pub(super) struct Next {
-    first: *const u8,
-    n_rows: usize,
-    stride: usize,
-}
+pub(super) struct Next(Share);
 
 impl Next {
     /// What vectors `c..c + n_cols` ask for behind groups `from..from + n` of rows from `r` on, each its share.
@@ -110,13 +106,13 @@ impl Next {
         job: &ProductView<'_>,
         r: usize,
         (from, n): (usize, usize),
-        (c, n_cols): (usize, usize),
+        columns: (usize, usize),
     ) -> Self {
         let unit = const { unit_groups(Storage::ALL[S]) };
-        let [start, end] = [c, c + n_cols].map(|c| PANEL * c / job.n_cols);
         let stride = job.w.stride();
-        let offset = from / unit * B + ahead::<B>(job, unit, (from, n)) + (PANEL + start) * stride;
-        Self { first: job.w.row(r).bytes.as_ptr().wrapping_add(offset), n_rows: end - start, stride }
+        let offset = from / unit * B + ahead::<B>(job, unit, (from, n)) + PANEL * stride;
+        let start = job.w.row(r).bytes.as_ptr().wrapping_add(offset);
+        Self(Share::new(start, (PANEL, stride), columns, job.n_cols))
     }
 
     /// Asks for a line of each row while group `g` is multiplied; the lines of a block go with its first groups.
@@ -126,9 +122,7 @@ impl Next {
         let unit = const { unit_groups(Storage::ALL[S]) };
         let line = LINE * (g % unit);
         if line < B {
-            for row in 0..self.n_rows {
-                ask_later(self.first.wrapping_add(row * self.stride + g / unit * B + line), LINE);
-            }
+            self.0.ask(g / unit * B + line);
         }
     }
 }
@@ -142,16 +136,17 @@ pub(super) fn add_panels<const P: usize, const C: usize>(
     (r, n_rows): (usize, usize),
     c: usize,
 ) {
-    for p in 0..P {
-        let n = n_rows.saturating_sub(p * PANEL).min(PANEL);
-        for i in 0..C {
-            let sums = lanes(sums[p][i]);
-            if n == PANEL {
-                out.add_down(r + p * PANEL, c + i, &sums);
-            } else if n > 0 {
-                out.add_down(r + p * PANEL, c + i, &sums[..n]);
-            }
+    let mut columns = [[[0.0; PANEL]; P]; C];
+    for (c, column) in columns.iter_mut().enumerate() {
+        for (p, panel) in column.iter_mut().enumerate() {
+            *panel = lanes(sums[p][c]);
         }
+    }
+    if n_rows == P * PANEL && out.add_block(r, c, &columns) {
+        return;
+    }
+    for (i, column) in columns.iter().enumerate() {
+        out.add_down(r, c + i, &column.as_flattened()[..n_rows]);
     }
 }
 

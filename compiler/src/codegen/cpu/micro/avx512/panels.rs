@@ -107,13 +107,17 @@ pub(super) fn plain<const S: usize, const N: usize>(
     (from, n): (usize, usize),
     ahead: Option<usize>,
 ) {
+    let mut rooms = [[0; 64]; PANEL];
     for p in 0..n_rows.div_ceil(PANEL) {
+        let mut rows = [&[][..]; PANEL];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = &job.w.row((r + p * PANEL + i).min(r + n_rows - 1)).bytes[2 * STEP * from..];
+        }
         for step in 0..n {
             // First where all rows lie, then the rows: so these stay in registers.
-            let (mut rooms, mut lines) = ([[0; 64]; PANEL], [&[0; 64]; PANEL]);
-            for (i, (room, line)) in rooms.iter_mut().zip(&mut lines).enumerate() {
-                let row = job.w.row((r + p * PANEL + i).min(r + n_rows - 1)).bytes;
-                let row = &row[(from + step) * 2 * STEP..];
+            let mut lines = [&[0; 64]; PANEL];
+            for ((row, room), line) in rows.iter().zip(&mut rooms).zip(&mut lines) {
+                let row = &row[2 * STEP * step..];
                 if let Some(ahead) = ahead {
                     ask_for(row, ahead);
                 }
