@@ -42,7 +42,7 @@ use unpack::Storage;
 /// Elements that share a scale in vectors of whole numbers.
 pub(super) const GROUP: usize = 32;
 
-/// Vectors from which on bfloat16 numbers and words pay: weights are unpacked for them.
+/// Vectors from which on it pays to unpack weights for bfloat16 numbers and words.
 const MANY: usize = 16;
 
 /// Vectors that lie apart from which on unpacked weights pay.
@@ -51,7 +51,7 @@ const MANY_APART: i64 = 3;
 /// How many vectors lie side by side, where they may: fewer are multiplied one by one, more with unpacked weights.
 const IN_LANES: RangeInclusive<usize> = 3..=16;
 
-/// Vectors from which on tiles of eight pay, where there are such tiles.
+/// Vectors from which on tiles of eight pay, where there are such tiles, and dot products of bfloat16 numbers.
 const FEW: usize = 5;
 
 /// How vectors are rounded before they are multiplied.
@@ -255,7 +255,9 @@ pub(super) struct Halves {
     pub(super) product: unsafe extern "C" fn(*const Product),
     /// A mixture whose factors are rounded to sums of two bfloat16 numbers, if that is faster.
     pub(super) mix: unsafe extern "C" fn(*const Mix),
-    /// Of how many numbers the vectors of a product with a format are the sums, if such a product is faster.
+    /// Vectors from which on such a product is faster.
+    least: usize,
+    /// Of how many numbers the vectors of a product with a format are the sums, if it is faster.
     n_parts: fn(Storage) -> Option<i64>,
 }
 
@@ -301,7 +303,8 @@ pub(super) fn picks_bytes(n_picks: usize, n_matrices: usize) -> usize {
 /// How a level wants vectors rounded that are multiplied with a format, up to so many at once.
 pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Rounding> {
     let storage = Storage::of(format)?;
-    let n_parts = table(level).halves.filter(|_| n_cols >= MANY).and_then(|halves| (halves.n_parts)(storage));
+    let halves = table(level).halves.filter(|halves| n_cols >= halves.least);
+    let n_parts = halves.and_then(|halves| (halves.n_parts)(storage));
     let group = group_of(format);
     let is_few = n_cols >= FEW && table(level).eights.is_some() && has_eights(storage);
     let bytes = match n_cols {

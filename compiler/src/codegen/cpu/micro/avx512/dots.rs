@@ -1,14 +1,18 @@
-//! Many vectors of bfloat16 numbers with rows of weights, by dot products of pairs.
+//! Vectors of bfloat16 numbers with rows of weights, by dot products of pairs.
 //!
-//! In: rows of bfloat16 numbers and vectors in tiles. Out: their products, in tiles of up to 32 rows and a few vectors.
-//! Rows lie in panels as `panels.rs` makes them; two elements of a vector, in every lane, meet all rows of a panel.
+//! In: rows of bfloat16 numbers and vectors in tiles. Out: their products, in tiles of some rows and a few vectors.
+//! For many vectors rows lie in panels as `panels.rs` makes them; two elements of a vector, in every lane, meet all
+//! rows of a panel. A few meet rows as they lie, 32 elements of each at a time.
 
-use crate::codegen::cpu::micro::asking::{LINE, Share, to_next};
+use std::slice::from_ref;
+
+use crate::codegen::cpu::micro::MANY;
+use crate::codegen::cpu::micro::asking::{LINE, Share, ask_straight, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::panels::{Panels, plain};
-use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, load_bytes, splat_word, zero};
+use crate::codegen::cpu::micro::avx512::vector::{V, dot_pairs, load_bytes, splat_word, totals, zero};
 use crate::codegen::cpu::micro::room::Room;
 use crate::codegen::cpu::micro::view::ProductView;
 
@@ -19,6 +23,12 @@ const STEPS: usize = 16;
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
 pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
+    if job.n_cols < MANY { few(job) } else { many::<S>(job) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
+fn many<const S: usize>(job: &ProductView<'_>) {
     let n_steps = job.k.div_ceil(STEP);
     let x = Vectors::<1>::new(job.x.tiles(), job.k);
     let mut room = Room::<Panels<STEPS>, 1>::new();
@@ -79,4 +89,55 @@ fn products<const C: usize>(panels: &[[Tile; 2]], x: &[Tile], at: usize, next: &
         }
     }
     sums
+}
+
+/// Rows, and vectors, that are multiplied at a time where vectors are few.
+const FEW: usize = 4;
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
+fn few(job: &ProductView<'_>) {
+    let n_steps = job.k.div_ceil(STEP);
+    let x = Vectors::<1>::new(job.x.tiles(), job.k);
+    for r in (0..job.n_rows).step_by(FEW) {
+        let n_rows = (job.n_rows - r).min(FEW);
+        let mut rows = [&[][..]; FEW];
+        // What is behind the last whole step of each.
+        let mut rests = [[0; LINE]; FEW];
+        for (i, (row, rest)) in rows.iter_mut().zip(&mut rests).enumerate() {
+            let bytes = &job.w.row(r + i.min(n_rows - 1)).bytes[..2 * job.k];
+            let behind;
+            (*row, behind) = bytes.as_chunks();
+            rest[..behind.len()].copy_from_slice(behind);
+        }
+        for c in (0..job.n_cols).step_by(FEW) {
+            let x = x.steps(c / LINES, 0, (0, n_steps));
+            let (whole, last) = x.split_at(rows[0].len());
+            let mut sums = [[zero(); FEW]; FEW];
+            add_steps(&mut sums, rows, whole, c % LINES);
+            add_steps(&mut sums, rests.each_ref().map(from_ref), last, c % LINES);
+            for (i, sums) in sums.into_iter().enumerate().take(job.n_cols - c) {
+                job.out.add_down(r, c + i, &totals(sums)[..n_rows]);
+            }
+        }
+    }
+}
+
+/// Adds the products of steps of rows with vectors, from line `at` of their tiles on: for each vector with all rows.
+/// Every few vectors ask for what follows: asked for by the first of them alone, it would come too late.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
+fn add_steps(sums: &mut [[V; FEW]; FEW], [a, b, c, d]: [&[[u8; LINE]]; FEW], x: &[Tile], at: usize) {
+    let mut own = *sums;
+    for ((((x, a), b), c), d) in x.iter().zip(a).zip(b).zip(c).zip(d) {
+        let x: &[[u8; LINE]; FEW] = x[at..].first_chunk().expect("vectors of one tile");
+        for (i, row) in [a, b, c, d].into_iter().enumerate() {
+            ask_straight(row);
+            let elements = load_bytes(row);
+            for j in 0..FEW {
+                own[j][i] = dot_pairs(own[j][i], load_bytes(&x[j]), elements);
+            }
+        }
+    }
+    *sums = own;
 }

@@ -15,7 +15,7 @@ use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
-use crate::codegen::cpu::micro::{Encode, Halve, Halves, Mix, Product, Quantise, Table, Whole};
+use crate::codegen::cpu::micro::{Encode, FEW, Halve, Halves, MANY, Mix, Product, Quantise, Table, Whole};
 
 mod abreast;
 mod amx;
@@ -58,14 +58,26 @@ pub(super) const TABLE: Table = Table {
 
 /// With dot products of bfloat16 numbers.
 pub(super) const WITH_HALVES: Table = Table {
-    halves: Some(Halves { halve, product: by_dots, mix: mix_by_panels, n_parts: n_parts_of_dots }),
+    halves: Some(Halves {
+        halve,
+        product: by_dots,
+        mix: mix_by_panels,
+        least: FEW,
+        n_parts: n_parts_of_dots,
+    }),
     ..TABLE
 };
 
 /// With tiles.
 pub(super) const WITH_TILES: Table = Table {
     eights: Some(Whole { quantise: eights, product: by_bytes }),
-    halves: Some(Halves { halve, product: by_tiles, mix: mix_by_tiles, n_parts: n_parts_of_tiles }),
+    halves: Some(Halves {
+        halve,
+        product: by_tiles,
+        mix: mix_by_tiles,
+        least: MANY,
+        n_parts: n_parts_of_tiles,
+    }),
     ..TABLE
 };
 
@@ -285,14 +297,14 @@ unsafe extern "C" fn by_tiles(job: *const Product) {
 }
 
 /// Columns from which on a mixture by tiles is faster.
-const MANY: usize = 8;
+const MANY_MIXED: usize = 8;
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn mix_by_tiles(address: *const Mix) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::mix(address) }) else { return };
     let has_tiles = matches!(job.v.storage, Storage::F16 | Storage::Q8_0);
-    if !has_tiles || job.n_cols < MANY || job.p_row != size_of::<f32>() {
+    if !has_tiles || job.n_cols < MANY_MIXED || job.p_row != size_of::<f32>() {
         // SAFETY: as above.
         return unsafe { mix_by_panels(address) };
     }
