@@ -19,7 +19,7 @@ pub enum Barrier {
     SeveralReaders,
     /// The reader goes through it in another shape, and would compute parts of it again.
     OtherShape,
-    /// The target cannot hold the larger kernel.
+    /// The target cannot hold the larger kernel, or it would compute too many values to be worth its code.
     TargetLimit,
     /// Merging was stopped before it was tried.
     NotTried,

@@ -4,6 +4,8 @@
 //! the kernels that need it. Leaves with storage of their own (inputs, weights, states, tables) count as stored.
 //! `merge.rs` chooses a cut, `kernel/lower` obeys it.
 
+use std::collections::BTreeSet;
+
 use crate::foundation::entity::List;
 use crate::graph::op::Op;
 use crate::graph::{Graph, NodeId};
@@ -55,20 +57,15 @@ impl Cut {
 
     /// Everything a kernel that stores `roots` computes, in order, the roots included.
     pub fn cone(&self, graph: &Graph, roots: &[NodeId]) -> Vec<NodeId> {
-        let mut inside: List<NodeId, bool> = graph.nodes.ids().map(|_| false).collect();
-        let mut pending: Vec<NodeId> = roots.to_vec();
-        for root in roots {
-            inside[*root] = true;
+        // Arguments come before what reads them, so that the last node is never found again.
+        let mut pending: BTreeSet<NodeId> = roots.iter().copied().collect();
+        let mut cone = Vec::new();
+        while let Some(node) = pending.pop_last() {
+            cone.push(node);
+            pending.extend(operands(graph, node).iter().filter(|arg| !self.is_loadable(graph, **arg)));
         }
-        while let Some(node) = pending.pop() {
-            for arg in operands(graph, node) {
-                if !inside[*arg] && !self.is_loadable(graph, *arg) {
-                    inside[*arg] = true;
-                    pending.push(*arg);
-                }
-            }
-        }
-        inside.iter().filter(|(_, inside)| **inside).map(|(node, _)| node).collect()
+        cone.reverse();
+        cone
     }
 
     /// What a kernel that computes `cone` loads, in order, each once.

@@ -75,76 +75,74 @@ impl Dependences {
             });
             groups[group].push(root);
         }
-        let group_of: Vec<usize> = labels.iter().map(|label| index_of[*label].unwrap_or(0)).collect();
+        let group_of = self.places(&groups);
         if self.reads_own_state || groups.iter().any(|group| self.touches_own_state(graph, group)) {
             return Err(Barrier::StateWrite);
         }
         let order = self.order(&groups, &group_of).ok_or_else(|| self.why_cyclic(graph, &groups))?;
-        let names = |group: &Vec<usize>| group.iter().map(|root| self.roots[*root]).collect();
-        Ok(order.iter().map(|group| names(&groups[*group])).collect())
+        Ok(order.iter().map(|group| self.named(&groups[*group])).collect())
     }
 
     /// The same, with independent launches put together where `pays` agrees.
     pub fn widened(
         &self,
         graph: &Graph,
-        groups: Groups,
+        groups: &Groups,
         mut pays: impl FnMut(&[NodeId], &[NodeId]) -> bool,
     ) -> Groups {
-        let mut groups = groups;
+        let index = |root: &NodeId| self.roots.binary_search(root).ok();
+        let mut groups: Vec<Vec<usize>> =
+            groups.iter().map(|group| group.iter().filter_map(index).collect()).collect();
         let mut first = 0;
         while first < groups.len() {
-            let mut second = first + 1;
-            while second < groups.len() {
-                let mut merged = groups[first].clone();
-                merged.extend(&groups[second]);
-                merged.sort();
-                if let Some(together) = self.merged(graph, &groups, first, second, &merged)
-                    && pays(&groups[first], &groups[second])
-                {
-                    groups = together;
-                    second = first + 1;
-                } else {
-                    second += 1;
-                }
-            }
-            first += 1;
+            let waits = self.waiting(&groups, first);
+            let joined = |second: usize| {
+                let mut roots = [groups[first].as_slice(), &groups[second]].concat();
+                roots.sort_unstable();
+                roots
+            };
+            let partner = (first + 1..groups.len()).find(|second| {
+                !waits[*second]
+                    && !self.touches_own_state(graph, &joined(*second))
+                    && pays(&self.named(&groups[first]), &self.named(&groups[*second]))
+            });
+            let Some(second) = partner else {
+                first += 1;
+                continue;
+            };
+            groups[first] = joined(second);
+            groups.remove(second);
+            let order = self.order(&groups, &self.places(&groups));
+            let order = order.expect("launches of which neither waits for the other can be one");
+            groups = order.into_iter().map(|group| groups[group].clone()).collect();
         }
-        groups
+        groups.iter().map(|group| self.named(group)).collect()
     }
 
-    fn merged(
-        &self,
-        graph: &Graph,
-        groups: &Groups,
-        first: usize,
-        second: usize,
-        merged: &[NodeId],
-    ) -> Option<Groups> {
-        let index = |root: &NodeId| self.roots.binary_search(root).ok();
-        let direct = |a: &[NodeId], b: &[NodeId]| {
-            b.iter()
-                .filter_map(index)
-                .any(|root| self.before[root].iter().any(|r| a.contains(&self.roots[*r])))
-        };
-        if direct(&groups[first], &groups[second]) {
-            return None;
-        }
-        let mut all: Vec<Vec<usize>> =
-            groups.iter().map(|group| group.iter().filter_map(index).collect()).collect();
-        all[first] = merged.iter().filter_map(index).collect();
-        all.remove(second);
-        if self.touches_own_state(graph, &all[first]) {
-            return None;
-        }
-        let mut group_of = vec![0; self.roots.len()];
-        for (group, members) in all.iter().enumerate() {
+    fn named(&self, group: &[usize]) -> Vec<NodeId> {
+        group.iter().map(|root| self.roots[*root]).collect()
+    }
+
+    /// The group of each root.
+    fn places(&self, groups: &[Vec<usize>]) -> Vec<usize> {
+        let mut places = vec![0; self.roots.len()];
+        for (group, members) in groups.iter().enumerate() {
             for root in members {
-                group_of[*root] = group;
+                places[*root] = group;
             }
         }
-        let order = self.order(&all, &group_of)?;
-        Some(order.iter().map(|g| all[*g].iter().map(|root| self.roots[*root]).collect()).collect())
+        places
+    }
+
+    /// Of groups in order, those that can only come after one of them.
+    fn waiting(&self, groups: &[Vec<usize>], first: usize) -> Vec<bool> {
+        let places = self.places(groups);
+        let mut waits = vec![false; groups.len()];
+        for group in first + 1..groups.len() {
+            let mut before = groups[group].iter().flat_map(|root| &self.before[*root]);
+            waits[group] = before.any(|root| places[*root] == first || waits[places[*root]]);
+        }
+        waits
     }
 
     /// Groups in an order that obeys the dependences, earlier roots first where it is free; nothing if there is none.
@@ -197,10 +195,10 @@ impl Dependences {
     fn why_cyclic(&self, graph: &Graph, groups: &[Vec<usize>]) -> Barrier {
         let mut launches: DiGraph<(), ()> = DiGraph::new();
         let nodes: Vec<NodeIndex> = groups.iter().map(|_| launches.add_node(())).collect();
-        let group_of = |root: usize| groups.iter().position(|group| group.contains(&root)).unwrap_or(0);
+        let group_of = self.places(groups);
         for (root, before) in self.before.iter().enumerate() {
             for earlier in before {
-                launches.add_edge(nodes[group_of(*earlier)], nodes[group_of(root)], ());
+                launches.add_edge(nodes[group_of[*earlier]], nodes[group_of[root]], ());
             }
         }
         let cycles = petgraph::algo::tarjan_scc(&launches);

@@ -3,12 +3,17 @@
 //! In: a graph and a price. Out: a [`Partition`]. One kind of move, tried in order of the graph until nothing changes:
 //! stop storing a value, so that its readers compute it themselves. A move must be legal (`group.rs`) and must save
 //! seconds (`price.rs`); the reason why the last try failed is the value's barrier.
+//! A try looks at the launches beside the value only, and none of them computes more than [`MAX_COMPUTED`] values: so
+//! time is linear in the graph where values are cheap and see no state.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use crate::foundation::entity::List;
 use crate::foundation::random::Random;
 use crate::fuse::barrier::Barrier;
 use crate::fuse::cut::Cut;
-use crate::fuse::group::{Dependences, Groups};
+use crate::fuse::group::{Dependences, Groups, is_weighty};
 use crate::fuse::price::Price;
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
@@ -19,6 +24,8 @@ const MAX_PASSES: usize = 6;
 const LEAST_GAIN: f64 = 1e-9;
 /// Values that one launch stores at most.
 const MAX_ROOTS: usize = 12;
+/// Values that one launch computes at most: a few hundred gain nothing more, and code for thousands is slow to make.
+const MAX_COMPUTED: usize = 256;
 
 /// How a merge is steered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,6 +75,7 @@ pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> P
         steering,
         random: steering.chaos.map(Random::new),
         cut: Cut::everywhere(graph),
+        launches: Rc::default(),
         readers: graph.readers(),
         reasons: graph.nodes.ids().map(|_| Barrier::NotTried).collect(),
         n_merges: 0,
@@ -99,12 +107,21 @@ enum Phase {
     Prologues,
 }
 
+/// Launches, and which of them stores a value.
+#[derive(Default)]
+struct Launches {
+    groups: Groups,
+    of: List<NodeId, usize>,
+}
+
 struct Merge<'a, P> {
     graph: &'a Graph,
     price: &'a mut P,
     steering: Steering,
     random: Option<Random>,
     cut: Cut,
+    /// The launches of the cut, from the first pass on.
+    launches: Rc<Launches>,
     readers: List<NodeId, Vec<NodeId>>,
     reasons: List<NodeId, Barrier>,
     n_merges: usize,
@@ -168,23 +185,41 @@ impl<P: Price> Merge<'_, P> {
         }
     }
 
-    /// A value that sees a state before a write may not move behind it, however cheap that is.
     fn dissolve_if_legal(&mut self, node: NodeId) {
         let mut cut = self.cut.clone();
         cut.dissolve(node);
-        let loads = cut.loads(self.graph, &cut.cone(self.graph, &[node]));
-        if !loads.iter().any(|load| self.graph.state_of(*load).is_some()) {
-            self.cut = cut;
-            self.n_merges += 1;
-            return;
-        }
-        match Dependences::of(self.graph, &cut).groups(self.graph) {
-            Ok(_) => {
+        let fits = |user: &NodeId| cut.cone(self.graph, &[*user]).len() <= MAX_COMPUTED;
+        let is_small = self.goes_into(node).iter().all(fits);
+        match self.launches_without(node, &cut) {
+            Ok(_) if is_small => {
                 self.cut = cut;
                 self.n_merges += 1;
             }
+            Ok(_) => self.reasons[node] = Barrier::TargetLimit,
             Err(reason) => self.reasons[node] = reason,
         }
+    }
+
+    /// The launches of the cut in which a value was dissolved.
+    fn launches_without(&self, node: NodeId, cut: &Cut) -> Result<Rc<Launches>, Barrier> {
+        let cone = cut.cone(self.graph, &[node]);
+        let is_dear = cone.iter().any(|node| is_weighty(&self.graph.nodes[*node].op));
+        let sees_state =
+            || cut.loads(self.graph, &cone).iter().any(|load| self.graph.state_of(*load).is_some());
+        // What sees a state before a write may not move behind it, and what is dear pulls launches together. Any
+        // other value is a launch of its own, and its readers can follow what it followed.
+        if is_dear || sees_state() { self.launches_of(cut) } else { Ok(Rc::clone(&self.launches)) }
+    }
+
+    fn launches_of(&self, cut: &Cut) -> Result<Rc<Launches>, Barrier> {
+        let groups = Dependences::of(self.graph, cut).groups(self.graph)?;
+        let mut of: List<NodeId, usize> = self.graph.nodes.ids().map(|_| 0).collect();
+        for (launch, roots) in groups.iter().enumerate() {
+            for root in roots {
+                of[*root] = launch;
+            }
+        }
+        Ok(Rc::new(Launches { groups, of }))
     }
 
     fn has_fuel(&self) -> bool {
@@ -195,7 +230,8 @@ impl<P: Price> Merge<'_, P> {
     fn pass(&mut self, phase: Phase) -> bool {
         let ids: Vec<NodeId> = self.cut.nodes().filter(|node| !self.is_protected(*node)).collect();
         let mut changed = false;
-        let Ok(mut groups) = Dependences::of(self.graph, &self.cut).groups(self.graph) else { return false };
+        let Ok(launches) = self.launches_of(&self.cut) else { return false };
+        self.launches = launches;
         for node in ids {
             if !self.has_fuel() {
                 return false;
@@ -203,9 +239,9 @@ impl<P: Price> Merge<'_, P> {
             if self.needed_phase(node) > phase {
                 continue;
             }
-            match self.try_dissolve(node, &groups) {
-                Ok((cut, after)) => {
-                    (self.cut, groups) = (cut, after);
+            match self.try_dissolve(node) {
+                Ok((cut, launches)) => {
+                    (self.cut, self.launches) = (cut, launches);
                     self.n_merges += 1;
                     changed = true;
                 }
@@ -216,65 +252,71 @@ impl<P: Price> Merge<'_, P> {
     }
 
     /// Dissolves a value; where that alone is not legal, together with the values that go the same way.
-    fn try_dissolve(&mut self, node: NodeId, before: &Groups) -> Result<(Cut, Groups), Barrier> {
+    fn try_dissolve(&mut self, node: NodeId) -> Result<(Cut, Rc<Launches>), Barrier> {
+        let mut gone = vec![node];
         let mut cut = self.cut.clone();
         cut.dissolve(node);
-        let after = match Dependences::of(self.graph, &cut).groups(self.graph) {
-            Ok(after) => after,
+        let launches = match self.launches_without(node, &cut) {
+            Ok(launches) => launches,
             Err(reason) => {
-                let siblings = self.siblings(node, before);
-                if siblings.is_empty() {
+                gone.extend(self.siblings(node));
+                if gone.len() == 1 {
                     return Err(reason);
                 }
-                for sibling in siblings {
-                    cut.dissolve(sibling);
+                for sibling in &gone {
+                    cut.dissolve(*sibling);
                 }
-                Dependences::of(self.graph, &cut).groups(self.graph).map_err(|_| reason)?
+                self.launches_of(&cut).map_err(|_| reason)?
             }
         };
-        let gone = self.seconds(&self.cut.clone(), before, (&cut, &after)).unwrap_or(f64::INFINITY);
-        let come = self.seconds(&cut, &after, (&self.cut.clone(), before)).ok_or(Barrier::TargetLimit)?;
+        let near = self.near(&gone);
+        let before = self.seconds(&self.cut.clone(), &self.launches.clone(), &near).unwrap_or(f64::INFINITY);
+        let after = self.seconds(&cut, &launches, &near).ok_or(Barrier::TargetLimit)?;
         let accepted = match &mut self.random {
             Some(random) => random.below(3) > 0,
-            None => gone - come > LEAST_GAIN,
+            None => before - after > LEAST_GAIN,
         };
-        if accepted { Ok((cut, after)) } else { Err(self.why_not(node)) }
+        if accepted { Ok((cut, launches)) } else { Err(self.why_not(node)) }
     }
 
     /// Other values of the same launch that go into the same stored values.
-    fn siblings(&self, node: NodeId, groups: &Groups) -> Vec<NodeId> {
-        let goes_into = |node: NodeId| -> Vec<NodeId> {
-            self.uses(node).into_iter().filter(|user| self.cut.has(*user)).collect()
-        };
-        let own = goes_into(node);
-        let group = groups.iter().find(|group| group.contains(&node));
-        let others =
-            group.into_iter().flatten().filter(|other| **other != node && !self.is_protected(**other));
-        others.copied().filter(|other| goes_into(*other) == own).collect()
+    fn siblings(&self, node: NodeId) -> Vec<NodeId> {
+        let own = self.goes_into(node);
+        let group = &self.launches.groups[self.launches.of[node]];
+        let others = group.iter().filter(|other| **other != node && !self.is_protected(**other));
+        others.copied().filter(|other| self.goes_into(*other) == own).collect()
     }
 
-    /// Seconds of the launches that the other side does not have just so.
-    fn seconds(&mut self, cut: &Cut, groups: &Groups, other: (&Cut, &Groups)) -> Option<f64> {
+    /// The stored values of all launches that dissolving may change: what shares one, and what takes the values up.
+    fn near(&self, gone: &[NodeId]) -> BTreeSet<NodeId> {
+        let each = gone.iter().flat_map(|node| {
+            let beside = self.launches.groups[self.launches.of[*node]].iter().copied();
+            beside.chain(self.goes_into(*node))
+        });
+        each.collect()
+    }
+
+    /// Seconds of the launches that store any of these values.
+    fn seconds(&mut self, cut: &Cut, launches: &Launches, near: &BTreeSet<NodeId>) -> Option<f64> {
+        let stored = near.iter().filter(|node| cut.has(**node));
+        let touched: BTreeSet<usize> = stored.map(|node| launches.of[*node]).collect();
         let mut seconds = 0.0;
-        for roots in groups {
-            let is_same = other.1.contains(roots) && {
-                let (own, others) = (cut.cone(self.graph, roots), other.0.cone(self.graph, roots));
-                own == others && cut.loads(self.graph, &own) == other.0.loads(self.graph, &others)
-            };
-            if !is_same {
-                seconds += self.price.seconds(cut, roots)?;
+        for launch in touched {
+            let roots = &launches.groups[launch];
+            if cut.cone(self.graph, roots).len() > MAX_COMPUTED {
+                return None;
             }
+            seconds += self.price.seconds(cut, roots)?;
         }
         Some(seconds)
     }
 
     fn why_not(&self, node: NodeId) -> Barrier {
-        let uses = self.uses(node);
-        if uses.iter().filter(|user| self.cut.has(**user)).count() > 1 {
+        if self.goes_into(node).len() > 1 {
             return Barrier::SeveralReaders;
         }
         let folds = |user: &NodeId| self.graph.nodes[*user].op.is_fold();
-        if uses.iter().any(folds) { Barrier::NeedsEveryRow } else { Barrier::OtherShape }
+        if self.uses(node).iter().any(folds) { Barrier::NeedsEveryRow } else { Barrier::OtherShape }
     }
 
     /// The phase in which all readers may take up a value.
@@ -284,25 +326,24 @@ impl<P: Price> Merge<'_, P> {
             Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. } | Op::Gather { .. } => Phase::Prologues,
             _ => Phase::Epilogues,
         };
-        let uses = self.uses(node);
-        let is_shared = uses.iter().filter(|user| self.cut.has(**user)).count() > 1;
-        let least = if is_shared { Phase::Shared } else { Phase::Epilogues };
-        uses.iter().map(of_use).fold(least, Phase::max)
+        let least = if self.goes_into(node).len() > 1 { Phase::Shared } else { Phase::Epilogues };
+        self.uses(node).iter().map(of_use).fold(least, Phase::max)
+    }
+
+    /// The stored values that a value goes into without being stored in between.
+    fn goes_into(&self, node: NodeId) -> Vec<NodeId> {
+        self.uses(node).into_iter().filter(|user| self.cut.has(*user)).collect()
     }
 
     /// What a value goes into without being stored in between, the kernels' stored values included.
-    fn uses(&self, node: NodeId) -> Vec<NodeId> {
-        let mut found = Vec::new();
+    fn uses(&self, node: NodeId) -> BTreeSet<NodeId> {
+        let mut found = BTreeSet::new();
         let mut pending = self.readers[node].clone();
         while let Some(user) = pending.pop() {
-            if !found.contains(&user) {
-                found.push(user);
-                if !self.cut.has(user) {
-                    pending.extend(&self.readers[user]);
-                }
+            if found.insert(user) && !self.cut.has(user) {
+                pending.extend(&self.readers[user]);
             }
         }
-        found.sort();
         found
     }
 
@@ -314,12 +355,15 @@ impl<P: Price> Merge<'_, P> {
             cut.cone(graph, roots).iter().any(|node| matches!(graph.nodes[*node].op, Op::Attend { .. }))
         };
         let widen = steering.fuel.is_none();
-        let regions = dependences.widened(graph, groups, |a, b| {
+        let regions = dependences.widened(graph, &groups, |a, b| {
             if !widen || a.len() + b.len() > MAX_ROOTS || attends(a) || attends(b) {
                 return false;
             }
             let mut both = [a, b].concat();
             both.sort();
+            if cut.cone(graph, &both).len() > MAX_COMPUTED {
+                return false;
+            }
             let apart = price.seconds(&cut, a).zip(price.seconds(&cut, b));
             let together = price.seconds(&cut, &both);
             apart.zip(together).is_some_and(|((a, b), both)| both < a + b)
@@ -332,4 +376,51 @@ impl<P: Price> Merge<'_, P> {
 /// Whether every element of the result comes from one element of each argument.
 fn is_elementwise(op: &Op) -> bool {
     matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::graph::parse::parse;
+
+    /// A launch costs a microsecond, and a nanosecond for each value that it computes.
+    #[derive(Default)]
+    struct Counted {
+        n_questions: usize,
+        largest: usize,
+        graph: Graph,
+    }
+
+    impl Price for Counted {
+        fn seconds(&mut self, cut: &Cut, roots: &[NodeId]) -> Option<f64> {
+            let n_computed = cut.cone(&self.graph, roots).len();
+            self.n_questions += 1;
+            self.largest = self.largest.max(n_computed);
+            Some(1e-6 + 1e-9 * n_computed as f64)
+        }
+    }
+
+    /// Sums, each of an earlier one and the one so far before it.
+    fn sums(n: usize, distance: usize) -> Graph {
+        let mut text = "%0 = input x : f32[d:4]\n".to_owned();
+        for sum in 1..=n {
+            writeln!(text, "%{sum} = add %{} %{}", sum - 1, sum.saturating_sub(distance)).unwrap();
+        }
+        parse(&format!("{text}output y = %{n}\n")).unwrap()
+    }
+
+    #[test]
+    fn questions_grow_with_the_graph_and_kernels_do_not() {
+        for distance in [1, 2, 7] {
+            let n_sums = 4000;
+            let graph = sums(n_sums, distance);
+            let mut price = Counted { graph: graph.clone(), ..Counted::default() };
+            let made = partition(&graph, &mut price, Steering::default());
+            assert!(made.regions.len() <= n_sums / 16, "{} launches", made.regions.len());
+            assert!(price.largest <= MAX_COMPUTED, "{} values in a kernel", price.largest);
+            assert!(price.n_questions <= 8 * n_sums, "{} questions", price.n_questions);
+        }
+    }
 }
