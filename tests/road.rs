@@ -89,6 +89,50 @@ fn a_state_is_read_behind_the_block_that_writes_it() {
     }
 }
 
+/// Results that equal an input or each other, and lie in another order; a repeated block reads the input.
+const IN_ANOTHER_ORDER: [(&str, &[(&str, &str)]); 2] = [
+    (
+        "%3 = merge %0 [h, e] into d
+%4 = split %3 d into [h:2, e:4]
+output y = %2
+output z = %4
+",
+        &[("x", "[e:4, h:2]"), ("z", "[h:2, e:4]")],
+    ),
+    (
+        "%3 = neg %2
+%4 = neg %2
+output y = %3
+output z = %4 stored [h, e]
+",
+        &[("y", "[e:4, h:2]"), ("z", "[h:2, e:4]")],
+    ),
+];
+
+#[test]
+fn a_result_in_another_order_moves_nothing_that_equals_it() {
+    let blocks = "%0 = input x : f32[e:4, h:2]
+block blk.0
+%1 = mul %0 %0
+end
+block blk.1
+%2 = mul %1 %1
+end
+";
+    for (rest, lies) in IN_ANOTHER_ORDER {
+        let graph = parse(&format!("{blocks}{rest}")).unwrap();
+        for target in TARGETS {
+            let options = Options::for_target(target);
+            check(&graph, &options, 3).unwrap_or_else(|what| panic!("{target}: {what}\n{graph}"));
+            let plan = compile(&graph, &options).unwrap().plan;
+            for (name, shape) in lies {
+                let slot = plan.buffers.values().find(|slot| &*slot.name == *name).unwrap();
+                assert_eq!(slot.shape.to_string(), *shape, "{name}\n{graph}");
+            }
+        }
+    }
+}
+
 #[test]
 fn fuel_stops_everywhere_and_leaves_a_right_program() {
     let graph = blocks::block(&blocks::named("qwen3-0.6b").unwrap().shrunk(), &Sym::from(2i64)).unwrap();

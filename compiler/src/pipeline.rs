@@ -128,7 +128,7 @@ fn improved(graph: &Graph, options: &Options) -> (Graph, Report) {
     let choice = options.chaos.map_or(Choice::Cheapest, Choice::Random);
     let settings = Settings { limits, choice, fuel: options.fuel, ..Settings::new(options.target) };
     let (better, report) = improve(graph, &settings);
-    (protect(&with_orders_of(graph, better)), report)
+    (with_orders_of(graph, protect(&better)), report)
 }
 
 fn partitioned(graph: &Graph, options: &Options) -> Partition {
@@ -147,7 +147,8 @@ fn lowered(graph: &Graph, regions: &Partition, options: &Options) -> Result<Vec<
     kernels.collect()
 }
 
-/// Outputs lie in memory as was asked: an equal form may have found its axes in another order.
+/// Outputs lie in memory as was asked: an equal form may have found its axes in another order. Each has
+/// a buffer of its own by now: an input that an output equals lies as its maker says.
 fn with_orders_of(asked: &Graph, mut better: Graph) -> Graph {
     for (name, output) in better.outputs.clone() {
         let before = asked.outputs.iter().find(|(own, _)| *own == name);
