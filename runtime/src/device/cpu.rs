@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fusebox_compiler::codegen::check_symbols;
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::Code;
 use fusebox_compiler::error::Error as CompilerError;
@@ -22,6 +23,7 @@ use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::kernel::Kernel;
 use fusebox_compiler::schedule::{BufferId, BufferSlot, KernelId, Place, Plan, verify};
+use fusebox_compiler::tensor::sym::Symbol;
 use indexmap::{IndexMap, IndexSet};
 
 use crate::buffer::{Buffer, LARGE_PAGE};
@@ -52,6 +54,7 @@ pub struct CpuDevice {
 
 /// A plan that was taken in.
 struct Program {
+    symbols: Vec<Symbol>,
     kernels: List<KernelId, Ready>,
     steps: Vec<Step>,
     /// Every thread waits here behind every step.
@@ -201,7 +204,8 @@ impl CpuDevice {
         symbols: &[i64],
         passed: &(dyn Fn(usize) + Sync),
     ) -> Result<(), Error> {
-        let Program { kernels, steps, .. } = &mut self.programs[program];
+        let Program { symbols: own, kernels, steps, .. } = &mut self.programs[program];
+        check_symbols(own, symbols)?;
         for ready in kernels.values_mut() {
             ready.set(symbols)?;
         }
@@ -371,7 +375,8 @@ impl Device for CpuDevice {
         self.footprint.arena += all.map(|buffer| buffer.bytes().len()).sum::<usize>();
         let barrier = Barrier::new(n_threads);
         let kept = (constants, Arc::clone(weights));
-        Ok(self.programs.push(Program { kernels, steps, barrier, inputs, outputs, _kept: kept }))
+        let symbols = plan.symbols();
+        Ok(self.programs.push(Program { symbols, kernels, steps, barrier, inputs, outputs, _kept: kept }))
     }
 
     fn input(&mut self, program: ProgramId, number: usize) -> &mut [u8] {
@@ -416,11 +421,39 @@ fn run_bytes(slot: &BufferSlot) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use fusebox_compiler::codegen::cpu::level::Numbers;
+    use fusebox_compiler::graph::parse::parse;
+    use fusebox_compiler::options::Options;
+    use fusebox_compiler::pipeline::compile;
     use fusebox_compiler::tensor::label::Label;
     use fusebox_compiler::tensor::quant::Format;
     use fusebox_compiler::tensor::shape::Shape;
 
     use super::*;
+
+    struct NoWeights;
+
+    impl Weights for NoWeights {
+        fn bytes(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_replay_has_a_value_in_range_for_every_symbol() {
+        let text = "symbol T in 1..4 near 2\n%0 = input x : f32[t:T]\n%1 = neg %0\noutput y = %1\n";
+        let plan = compile(&parse(text).unwrap(), &Options::default()).unwrap().plan;
+        let mut device = CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 1).unwrap();
+        let program = device.load(&plan, &(Arc::new(NoWeights) as Arc<dyn Weights>)).unwrap();
+        let mut refusal = |symbols: &[i64]| device.replay(program, symbols).unwrap_err().to_string();
+        for (symbols, expected) in [
+            (&[][..], "symbols: 0 given, 1 are needed"),
+            (&[1, 1], "symbols: 2 given, 1 are needed"),
+            (&[5], "symbol T: is 5, it must be in 1..4"),
+        ] {
+            assert!(refusal(symbols).contains(expected), "{}", refusal(symbols));
+        }
+    }
 
     #[test]
     fn a_run_begins_with_the_longest_axis() {

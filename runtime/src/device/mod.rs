@@ -52,7 +52,7 @@ pub trait Device {
     /// Runs all steps, with a value for each symbol in the order of [`Plan::symbols`].
     ///
     /// # Errors
-    /// Where a symbol is outside of its range.
+    /// Where there is no value for each symbol, or one is outside of its range.
     fn replay(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error>;
 
     /// As `replay`, and says how long each step took.
