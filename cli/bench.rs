@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use fusebox_compiler::foundation::hash::stable_hash;
+use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::schedule::Plan;
 use fusebox_models::layers::embed::Scored;
 use fusebox_runtime::session::Session;
@@ -21,7 +22,7 @@ use serde_json::json;
 use crate::kernels::{bytes_of_replay, percent};
 use crate::machine;
 use crate::opening::{Context, Opened, Which, n_threads};
-use crate::output::{note, print, table};
+use crate::output::{note, print};
 use crate::progress::Progress;
 
 /// The most texts that are gone on with together.

@@ -8,12 +8,14 @@ use std::path::Path;
 
 use clap::Args;
 use fusebox_compiler::codegen::cpu::level::Level;
+use fusebox_compiler::foundation::amount::bytes;
+use fusebox_compiler::foundation::table::table;
 use serde_json::{Value, json};
 
 use crate::devices::Device;
 use crate::machine;
 use crate::opening::{default_model, environment};
-use crate::output::{bytes, print, table};
+use crate::output::print;
 
 /// How to tell.
 #[derive(Args)]

@@ -4,12 +4,14 @@
 //! block, with what they move and why they end, and how to run a model.
 //! With arguments an example is `fusebox run`; nothing is downloaded either way.
 
+use fusebox_compiler::foundation::amount::bytes;
+use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 
-use crate::output::{self, bytes, table};
+use crate::output;
 
 /// Shows a block.
 pub(crate) fn show(name: &str, example: &str) -> Result<(), String> {

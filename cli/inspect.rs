@@ -8,12 +8,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use fusebox_compiler::foundation::table::table;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
 
 use crate::opening::model_path;
-use crate::output::{print, table};
+use crate::output::print;
 
 /// What to look at.
 #[derive(Args)]

@@ -11,6 +11,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use fusebox_compiler::codegen::source;
 use fusebox_compiler::error::Error;
+use fusebox_compiler::foundation::amount::{bytes, count};
+use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::kernel::Param;
 use fusebox_compiler::kernel::measure::measure;
 use fusebox_compiler::schedule::{KernelId, Plan, Step};
@@ -19,7 +21,6 @@ use fusebox_compiler::tensor::sym::Symbol;
 use fusebox_runtime::session::{POSITION, Session, TOKENS};
 
 use crate::machine;
-use crate::output::{bytes, count, table};
 
 /// How many times each launch is measured.
 const N_TIMES: usize = 9;

@@ -6,12 +6,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use fusebox_compiler::foundation::table::table;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::files;
 
 use crate::opening::{Which, n_threads};
-use crate::output::table;
 use crate::progress::Progress;
 use crate::{npy, output};
 

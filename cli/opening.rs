@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::foundation::amount::bytes;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::program::Program;
 use fusebox_compiler::target::Target;
@@ -25,7 +26,7 @@ use fusebox_runtime::session::cache::Cache;
 
 use crate::devices::Device;
 use crate::machine;
-use crate::output::{bytes, note};
+use crate::output::note;
 use crate::progress::{Progress, handing_over};
 
 /// The file of the default model.

@@ -5,9 +5,10 @@
 
 use std::io::{IsTerminal, Write};
 
+use fusebox_compiler::foundation::amount::bytes;
 use fusebox_runtime::device::gpu::holdings::{Tell, silent};
 
-use crate::output::{bytes, note};
+use crate::output::note;
 
 /// Weights of so many bytes are worth a line wherever it goes.
 const LARGE: usize = 1 << 30;

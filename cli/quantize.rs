@@ -7,12 +7,14 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use fusebox_compiler::foundation::amount::bytes;
+use fusebox_compiler::foundation::table::table;
 use fusebox_models::quantize::types::Type;
 use fusebox_models::quantize::{Summary, quantize};
 use serde_json::{Value as Json, json};
 
 use crate::opening::n_threads;
-use crate::output::{bytes, print, table};
+use crate::output::print;
 use crate::progress::Progress;
 
 /// What to write.

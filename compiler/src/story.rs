@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::foundation::amount::{bytes, count};
+
 /// What happened to a graph.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Story {
@@ -217,37 +219,9 @@ fn listed(words: &[String]) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-fn bytes(n: f64) -> String {
-    scaled(n, &[" B", " KiB", " MiB", " GiB"], 1024.0)
-}
-
-fn count(n: f64) -> String {
-    scaled(n, &["", " k", " M", " G", " T"], 1000.0)
-}
-
-fn scaled(mut n: f64, units: &[&str], step: f64) -> String {
-    let mut units = units.iter();
-    let mut unit = units.next().copied().unwrap_or("");
-    for larger in units {
-        if n < step {
-            break;
-        }
-        n /= step;
-        unit = larger;
-    }
-    if n.fract() == 0.0 { format!("{n:.0}{unit}") } else { format!("{n:.2}{unit}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn amounts_read_well() {
-        assert_eq!(bytes(512.0), "512 B");
-        assert_eq!(bytes(1536.0), "1.50 KiB");
-        assert_eq!(count(2_500_000.0), "2.50 M");
-    }
 
     #[test]
     fn totals_are_over_every_launch() {

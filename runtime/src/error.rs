@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fusebox_compiler::foundation::amount::bytes;
 use thiserror::Error;
 
 /// The most characters of a file's own text that a sentence shows.
@@ -40,7 +41,7 @@ pub enum Error {
     #[error(transparent)]
     Program(#[from] fusebox_compiler::error::Error),
     /// A device has no room for what was asked of it.
-    #[error("{what} needs {} on {device}, {}", amount(*needed), free_of(*free))]
+    #[error("{what} needs {} on {device}, {}", bytes(*needed as f64), free_of(*free))]
     Memory {
         /// What there is no room for.
         what: String,
@@ -62,12 +63,7 @@ pub enum Error {
 }
 
 fn free_of(free: Option<usize>) -> String {
-    free.map_or_else(|| "which gives no more".to_owned(), |free| format!("{} is free", amount(free)))
-}
-
-/// An amount of memory, for people.
-fn amount(bytes: usize) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+    free.map_or_else(|| "which gives no more".to_owned(), |free| format!("{} is free", bytes(free as f64)))
 }
 
 /// A place in a file.
@@ -136,8 +132,8 @@ mod tests {
             let (what, device) = ("a program".to_owned(), "a GPU".to_owned());
             Error::Memory { what, device, needed: 3 << 20, free }.to_string()
         };
-        assert_eq!(error(Some(1 << 19)), "a program needs 3.0 MiB on a GPU, 0.5 MiB is free");
-        assert_eq!(error(None), "a program needs 3.0 MiB on a GPU, which gives no more");
+        assert_eq!(error(Some(1 << 19)), "a program needs 3 MiB on a GPU, 512 KiB is free");
+        assert_eq!(error(None), "a program needs 3 MiB on a GPU, which gives no more");
     }
 
     #[test]

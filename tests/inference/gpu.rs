@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::foundation::amount::bytes;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
@@ -120,7 +121,7 @@ fn memory_that_does_not_suffice_is_a_sentence_and_nothing_is_lost() {
         drop(session);
         for limit in [0, needed.weights, needed.weights + needed.state] {
             let error = limited(kind, &path, best, Some(limit)).err().unwrap().to_string();
-            let free = format!("{:.1} MiB is free", limit as f64 / f64::from(1 << 20));
+            let free = format!(", {} is free", bytes(limit as f64));
             assert!(error.starts_with("a program needs ") && error.ends_with(&free), "{error}");
         }
         let limit = Some(needed.bytes() + (1 << 20));

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::foundation::entity::List;
+use crate::foundation::table::table;
 use crate::fuse::barrier::Barrier;
 use crate::kernel::Access;
 use crate::schedule::lifetime::{Lifetime, lifetimes};
@@ -19,14 +20,14 @@ impl fmt::Display for Plan {
         let heads = ["step", "instance", "kernel", "reads", "writes", "stored because"];
         let mut rows = vec![heads.map(str::to_owned)];
         rows.extend(self.steps.iter().enumerate().map(|(number, step)| self.step_row(number, step)));
-        write!(f, "{}", table(&rows))?;
+        write!(f, "{}", table("llllll", "  ", &rows))?;
         let rows = self.arena_rows();
         if rows.is_empty() {
             return Ok(());
         }
         let mut all = vec![["offset", "bytes", "steps", "buffer"].map(str::to_owned)];
         all.extend(rows);
-        write!(f, "\n{}", table(&all))
+        write!(f, "\n{}", table("llll", "  ", &all))
     }
 }
 
@@ -40,7 +41,7 @@ impl Plan {
         let row =
             |(kernel, times): (KernelId, usize)| [format!("{times} ×"), self.kernels[kernel].name.clone()];
         let rows: Vec<[String; 2]> = launches.into_iter().map(row).collect();
-        format!("{}\n{}", self.totals(), table(&rows))
+        format!("{}\n{}", self.totals(), table("ll", "  ", &rows))
     }
 
     fn totals(&self) -> String {
@@ -112,22 +113,6 @@ fn in_arena(slot: &BufferSlot) -> Option<usize> {
         Place::Arena { offset } => Some(offset),
         Place::Input | Place::Weight | Place::State | Place::Constant(_) | Place::Output => None,
     }
-}
-
-/// The widest column; a wider cell stands out of it.
-const WIDEST: usize = 1 << 12;
-
-/// Columns as wide as their widest cell, without blanks at the ends of lines.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let width = |column: usize| widest(column).min(WIDEST);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |row: &[String; N]| {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]
