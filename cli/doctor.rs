@@ -8,7 +8,7 @@ use std::path::Path;
 
 use clap::Args;
 use fusebox_compiler::codegen::cpu::level::Level;
-use fusebox_compiler::foundation::amount::bytes;
+use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::foundation::table::table;
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ impl Findings {
         let (n_kept, n_bytes) = self.kept;
         let cache = self.cache.as_ref().map_or_else(
             || "none: every start compiles anew".to_owned(),
-            |folder| format!("{folder}, {n_kept} programs, {}", bytes(n_bytes as f64)),
+            |folder| format!("{folder}, {}, {}", counted(n_kept, "program"), bytes(n_bytes as f64)),
         );
         let memory = self.memory.map_or_else(
             || "not told by this system".to_owned(),

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::foundation::table::table;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
@@ -65,7 +66,7 @@ fn totals(checkpoint: &Checkpoint) -> Vec<Total> {
 fn as_text(checkpoint: &Checkpoint) -> String {
     let mut text = format!("kind          {}\n", checkpoint.kind());
     for (path, n_bytes) in checkpoint.files() {
-        let _ = writeln!(text, "file          {}, {n_bytes} bytes", path.display());
+        let _ = writeln!(text, "file          {}, {}", path.display(), counted(n_bytes, "byte"));
     }
     let architecture = checkpoint.architecture().map_or("not named".to_owned(), plain);
     let _ = writeln!(text, "architecture  {architecture}");
@@ -74,8 +75,7 @@ fn as_text(checkpoint: &Checkpoint) -> String {
     let rows = checkpoint.tensors().iter().map(|(name, tensor)| tensor_row(name, tensor));
     section(&mut text, &format!("tensors ({})", checkpoint.tensors().len()), &rows.collect::<Vec<_>>());
     let rows = totals(checkpoint).into_iter().map(|Total { format, n_tensors, n_bytes }| {
-        let plural = if n_tensors == 1 { "" } else { "s" };
-        [format, format!("{n_tensors} tensor{plural}"), format!("{n_bytes} bytes")]
+        [format, counted(n_tensors, "tensor"), counted(n_bytes, "byte")]
     });
     section(&mut text, "by format", &rows.collect::<Vec<_>>());
     text

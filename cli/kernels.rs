@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use fusebox_compiler::codegen::source;
 use fusebox_compiler::error::Error;
-use fusebox_compiler::foundation::amount::{bytes, count};
+use fusebox_compiler::foundation::amount::{bytes, count, counted};
 use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::kernel::Param;
 use fusebox_compiler::kernel::measure::measure;
@@ -200,14 +200,14 @@ fn as_table(
         share,
         String::new(),
     ]);
-    let threads = if n_threads == 1 { "thread" } else { "threads" };
+    let threads = counted(n_threads, "thread");
     let memory = bandwidth.map_or_else(String::new, |bandwidth| {
-        format!(" memory gives {:.1} GB/s to {n_threads} {threads};", bandwidth / 1e9)
+        format!(" memory gives {:.1} GB/s to {threads};", bandwidth / 1e9)
     });
     format!(
-        "{}{} kernels a block, {} a token;{memory} token {position}\n",
+        "{}{} a block, {} a token;{memory} token {position}\n",
         table("rrllrrrrrrl", "  ", &lines),
-        per_block(plan),
+        counted(per_block(plan), "kernel"),
         plan.steps.len(),
     )
 }

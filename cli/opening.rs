@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
-use fusebox_compiler::foundation::amount::bytes;
+use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::program::Program;
 use fusebox_compiler::target::Target;
@@ -268,8 +268,8 @@ fn needs(programs: &[Program; 2], n_texts: usize) -> Footprint {
 fn tell_needs(needed: &Footprint, context: usize, device: &dyn runtime::Device) {
     let [weights, arena, state] = [needed.weights, needed.arena, needed.state].map(|n| bytes(n as f64));
     let free = device.free().map_or_else(String::new, |free| format!("; {} free", bytes(free as f64)));
-    let device = device.describe();
-    note(&format!("{device}: weights {weights}, caches of {context} tokens {state}, arena {arena}{free}"));
+    let (tokens, device) = (counted(context, "token"), device.describe());
+    note(&format!("{device}: weights {weights}, caches of {tokens} {state}, arena {arena}{free}"));
 }
 
 /// What the environment asks for: options, and a level of instructions.

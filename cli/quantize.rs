@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use fusebox_compiler::foundation::amount::bytes;
+use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::foundation::table::table;
 use fusebox_models::quantize::types::Type;
 use fusebox_models::quantize::{Summary, quantize};
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let summary = quantize(input, output, ty, n_threads, &mut |n_done, n_tensors| {
         progress
             .get_or_insert_with(|| Progress::new(n_tensors))
-            .begin(&format!("{n_done} of {n_tensors} tensors"));
+            .begin(&format!("{n_done} of {}", counted(n_tensors, "tensor")));
     });
     drop(progress);
     let summary = summary.map_err(|error| error.to_string())?;
@@ -63,17 +63,18 @@ fn as_text(summary: &Summary) -> String {
     let rows: Vec<Vec<String>> = summary
         .formats
         .iter()
-        .map(|(name, n, n_bytes)| vec![name.clone(), format!("{n} tensors"), bytes(*n_bytes as f64)])
+        .map(|(name, n, n_bytes)| vec![name.clone(), counted(*n, "tensor"), bytes(*n_bytes as f64)])
         .collect();
     let mut text = table("lrr", "  ", &rows);
     let [before, after] = summary.bytes.map(|n_bytes| bytes(n_bytes as f64));
     let _ = writeln!(text, "{before} became {after}, {:.2} bits per weight", bits_per_weight(summary));
     if summary.n_unfit > 0 {
-        let _ =
-            writeln!(text, "{} tensors have rows that do not fit and got another format", summary.n_unfit);
+        let unfit = counted(summary.n_unfit, "tensor");
+        let _ = writeln!(text, "{unfit} got another format, as rows did not fit");
     }
     if summary.n_twice > 0 {
-        let _ = writeln!(text, "{} tensors were quantised before and lost twice", summary.n_twice);
+        let twice = counted(summary.n_twice, "tensor");
+        let _ = writeln!(text, "{twice} lost twice, having been quantised before");
     }
     text
 }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::target::Target;
 use fusebox_models::chat::Chat;
 use fusebox_models::generate::{Answer, Generator, Settings};
@@ -283,8 +284,8 @@ fn summary(answer: &Answer, times: &Times) -> String {
         |rate: Option<f64>| rate.map_or_else(|| "no tokens".to_owned(), |rate| format!("{rate:.1} tok/s"));
     let first = answer.timing.first_token.unwrap_or_default();
     format!(
-        "{} tokens ({}); load {:.0} ms, compile {:.0} ms, first token {:.0} ms; prefill {}, decode {}",
-        answer.tokens.len(),
+        "{} ({}); load {:.0} ms, compile {:.0} ms, first token {:.0} ms; prefill {}, decode {}",
+        counted(answer.tokens.len(), "token"),
         answer.finish.name(),
         ms(times.load),
         ms(times.compile),

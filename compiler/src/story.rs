@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::foundation::amount::{bytes, count};
+use crate::foundation::amount::{bytes, count, counted};
 
 /// What happened to a graph.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -138,8 +138,8 @@ impl fmt::Display for Story {
         writeln!(f, "## 5. plan")?;
         writeln!(
             f,
-            "{} kernels, {} read, {} written, {} operations, arena {}",
-            self.steps.len(),
+            "{}, {} read, {} written, {} operations, arena {}",
+            counted(self.steps.len(), "kernel"),
             bytes(read),
             bytes(written),
             count(flops),
@@ -152,11 +152,11 @@ impl BlockStory {
     fn write(&self, f: &mut fmt::Formatter<'_>, target: &str) -> fmt::Result {
         let uses = if self.n_uses == 1 { String::new() } else { format!(", used {} times", self.n_uses) };
         writeln!(f, "# {} for {target}{uses}\n", self.name)?;
-        writeln!(f, "## 1. asked\n{} operations\n{}", self.n_asked, self.asked)?;
+        writeln!(f, "## 1. asked\n{}\n{}", counted(self.n_asked, "operation"), self.asked)?;
         self.write_improved(f)?;
         writeln!(f, "## 3. regions")?;
         for (index, region) in self.regions.iter().enumerate() {
-            writeln!(f, "{}. {} operations", index + 1, region.n_ops)?;
+            writeln!(f, "{}. {}", index + 1, counted(region.n_ops, "operation"))?;
             for (value, reason) in &region.stores {
                 writeln!(f, "   stores {value}\n     because: {reason}")?;
             }
@@ -170,8 +170,10 @@ impl BlockStory {
 
     fn write_improved(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let EGraphStory { nodes, classes, rounds, stopped } = &self.egraph;
-        writeln!(f, "## 2. improved\n{} operations", self.n_improved)?;
-        writeln!(f, "e-graph: {nodes} nodes in {classes} classes after {rounds} rounds, stopped: {stopped}")?;
+        let [nodes, classes, rounds] =
+            [(nodes, "node"), (classes, "class"), (rounds, "round")].map(|(n, what)| counted(*n, what));
+        writeln!(f, "## 2. improved\n{}", counted(self.n_improved, "operation"))?;
+        writeln!(f, "e-graph: {nodes} in {classes} after {rounds}, stopped: {stopped}")?;
         writeln!(
             f,
             "estimate: {:.1} us as asked, {:.1} us as chosen",
@@ -193,11 +195,11 @@ impl KernelStory {
         writeln!(f, "{number}. {}", self.name)?;
         writeln!(
             f,
-            "   {}: {} operations fused, {} parts, {} tasks, {} of tiles",
+            "   {}: {} fused, {}, {}, {} of tiles",
             self.skeleton,
-            self.n_ops,
-            self.n_parts,
-            self.n_tasks,
+            counted(self.n_ops, "operation"),
+            counted(self.n_parts, "part"),
+            counted(self.n_tasks as usize, "task"),
             bytes(self.tile_bytes as f64)
         )?;
         writeln!(

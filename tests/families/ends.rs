@@ -132,7 +132,7 @@ fn a_backbone_needs_no_table_and_no_head() {
     let error = session.feed(&[1]).unwrap_err().to_string();
     assert_eq!(error, "tokens: this session starts from something else");
     let error = session.score_vectors(&vectors[..65], &mut |_| {}).unwrap_err().to_string();
-    assert_eq!(error, "vectors: expected whole vectors of 64 numbers, found 65 numbers");
+    assert_eq!(error, "vectors: expected whole vectors of 64 numbers, found 65");
     assert!(session.score_vectors(&[], &mut |_| {}).is_err());
     assert_eq!(session.position(), TOKENS.len());
 }

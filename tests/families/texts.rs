@@ -114,7 +114,7 @@ fn a_text_that_is_not_there_and_tokens_for_others_are_refused() {
         session.feed_each(&[None, Some(1), None]).unwrap();
     }
     let full = session.feed_each(&[Some(1), Some(1), None]);
-    assert_eq!(complaint(full), "tokens: 1 more do not fit: the context holds 20 tokens, and 20 are taken");
+    assert_eq!(complaint(full), "tokens: no room for 1 behind 20: the context holds 20 tokens");
     session.turn_to(0).unwrap();
     assert_eq!(session.position(), 0);
 }

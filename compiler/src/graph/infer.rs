@@ -5,6 +5,7 @@
 
 use thiserror::Error;
 
+use crate::foundation::amount::counted;
 use crate::graph::op::{Binary, Op, Unary};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -15,7 +16,7 @@ use crate::tensor::sym::Sym;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Misfit {
     /// The wrong number of arguments.
-    #[error("takes {expected} arguments, got {found}")]
+    #[error("takes {}, got {found}", counted(*expected, "argument"))]
     Arity {
         /// How many it takes.
         expected: usize,

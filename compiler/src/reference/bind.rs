@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::index::Frame;
 use super::{Bindings, Stored};
 use crate::error::{Complaint, Error};
+use crate::foundation::amount::counted;
 use crate::graph::op::Op;
 use crate::graph::{Graph, Name, Node};
 use crate::tensor::dtype::DType;
@@ -67,8 +68,8 @@ impl<'a> Scope<'a> {
             ));
         }
         decoded(stored, frame).ok_or_else(|| {
-            let (n_bytes, n_elements) = (stored.bytes.len(), frame.len());
-            refused(name, format!("{n_bytes} bytes are not {n_elements} elements of {format}"))
+            let (found, expected) = (counted(stored.bytes.len(), "byte"), counted(frame.len(), "element"));
+            refused(name, format!("the weight has {found}, expected {expected} of {format}"))
         })
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::foundation::amount::counted;
 use crate::foundation::entity::List;
 use crate::foundation::table::table;
 use crate::fuse::barrier::Barrier;
@@ -49,10 +50,12 @@ impl Plan {
         let all = self.buffers.values().filter(temporary);
         let (n, bytes) = all.fold((0, 0usize), |(n, sum), slot| (n + 1, sum.saturating_add(slot.bytes)));
         format!(
-            "plan: {} steps of {} kernels; arena of {} bytes for {n} buffers of {bytes} bytes",
-            self.steps.len(),
-            self.kernels.len(),
-            self.arena_bytes,
+            "plan: {} of {}; arena of {} for {} of {}",
+            counted(self.steps.len(), "step"),
+            counted(self.kernels.len(), "kernel"),
+            counted(self.arena_bytes, "byte"),
+            counted(n, "buffer"),
+            counted(bytes, "byte"),
         )
     }
 

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::tensor::quant::Format;
@@ -168,7 +169,7 @@ impl<'a> Search<'a> {
         let one_more =
             expert(kind, name, *n_experts).filter(|own| self.checkpoint.tensors().contains_key(own));
         if let Some(own) = one_more {
-            return Err(self.refused(&own, format!("expected {n_experts} experts, found more")));
+            return Err(self.refused(&own, format!("expected {}, found more", counted(*n_experts, "expert"))));
         }
         let (mut tensors, mut common) = (Vec::new(), None);
         for own in (0..*n_experts).filter_map(|idx| expert(kind, name, idx)) {

@@ -3,6 +3,7 @@
 //! In: the `.template` files beside the checkpoint. Out: a text for one question, with or without a system message.
 //! There is no form for earlier answers, as qwen3.c has no memory of them: such messages are refused.
 
+use fusebox_compiler::foundation::amount::counted;
 use fusebox_runtime::error::{Error as FileError, Place};
 use fusebox_runtime::weights::Checkpoint;
 use serde_json::{Map, Value as Json};
@@ -37,7 +38,11 @@ impl Pieces {
                 let Some(text) = beside::text(&path, MAX_BYTES)? else { return Ok(None) };
                 let found = text.matches(PLACE).count();
                 if found != n_more {
-                    let what = format!("expected `%s` {n_more} times, found it {found} times");
+                    let what = format!(
+                        "expected `%s` {}, found it {}",
+                        counted(n_more, "time"),
+                        counted(found, "time")
+                    );
                     return Err(FileError::input(&path, Place::Whole, what));
                 }
                 *piece = text;

@@ -19,6 +19,7 @@ use fusebox_compiler::codegen::check_symbols;
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::Code;
 use fusebox_compiler::error::Error as CompilerError;
+use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::kernel::Kernel;
@@ -322,7 +323,7 @@ impl Ready {
 
 impl Device for CpuDevice {
     fn describe(&self) -> String {
-        format!("{}, {} threads", self.cpu, self.team.n_threads())
+        format!("{}, {}", self.cpu, counted(self.team.n_threads(), "thread"))
     }
 
     fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {

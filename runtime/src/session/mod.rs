@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::program::Program;
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
@@ -195,7 +196,7 @@ impl Session {
     pub fn score_vectors(&mut self, vectors: &[f32], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
         let width = self.decode.row_bytes / size_of::<f32>();
         if !vectors.len().is_multiple_of(width) {
-            let what = format!("expected whole vectors of {width} numbers, found {} numbers", vectors.len());
+            let what = format!("expected whole vectors of {width} numbers, found {}", vectors.len());
             return Err(refused("vectors", what));
         }
         let n = vectors.len() / width;
@@ -210,7 +211,8 @@ impl Session {
     /// Where there is not one token or none for each text, or else as [`Session::feed`]; then nothing was appended.
     pub fn feed_each(&mut self, tokens: &[Option<u32>]) -> Result<(), Error> {
         if tokens.len() != self.n_texts() {
-            let what = format!("expected one for each of {} texts, found {}", self.n_texts(), tokens.len());
+            let texts = counted(self.n_texts(), "text");
+            let what = format!("expected one for each of {texts}, found {}", tokens.len());
             return Err(refused("tokens", what));
         }
         let Some(together) = &mut self.together else {

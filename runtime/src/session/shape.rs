@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
 
@@ -88,9 +89,11 @@ impl Shape {
             return Err(refused(what, "this session starts from something else".to_owned()));
         }
         if n > context - position {
-            let complaint =
-                format!("{n} more do not fit: the context holds {context} tokens, and {position} are taken");
-            return Err(refused(what, complaint));
+            let held = counted(context, "token");
+            return Err(refused(
+                what,
+                format!("no room for {n} behind {position}: the context holds {held}"),
+            ));
         }
         Ok(())
     }

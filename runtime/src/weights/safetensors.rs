@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::tensor::quant::Format;
 use indexmap::IndexMap;
 use serde::Deserialize;
@@ -145,7 +146,8 @@ fn check_coverage(
         end = tensor.range.end;
     }
     if end != data.end {
-        let what = format!("expected the end of the file, found {} bytes of no tensor", data.end - end);
+        let left = counted(data.end - end, "byte");
+        let what = format!("expected the end of the file, found {left} of no tensor");
         return Err(Error::input(path, Place::Byte(end as u64), what));
     }
     Ok(())

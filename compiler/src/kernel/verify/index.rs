@@ -28,7 +28,7 @@ impl Checker<'_> {
         };
         if at.len() != dims.len() {
             let (place, n, rank) = (place_text(place), at.len(), dims.len());
-            return self.complain(format!("{place} is given {n} indices and has {rank} axes"));
+            return self.complain(format!("{place} has rank {rank} and is given an index of rank {n}"));
         }
         for (axis, (index, dim)) in at.iter().zip(dims).enumerate() {
             if !self.index(index, target) {

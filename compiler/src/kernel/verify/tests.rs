@@ -86,7 +86,12 @@ fn accesses_that_leave_their_place() {
         "@0[d1-1]",
         "part 0, @1[d1]: d1-1 is in -1..=11, axis 0 of @0 takes 0..=12",
     );
-    check(samples::MAP, "@0[d1]", "@0[d1, 0]", "part 0, @1[d1]: @0 is given 2 indices and has 1 axes");
+    check(
+        samples::MAP,
+        "@0[d1]",
+        "@0[d1, 0]",
+        "part 0, @1[d1]: @0 has rank 1 and is given an index of rank 2",
+    );
     check(
         samples::MAP,
         "@1[d1]",

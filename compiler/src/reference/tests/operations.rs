@@ -296,7 +296,7 @@ fn what_is_missing_or_does_not_fit_is_named() {
     };
     complains("w: there is no such weight", &|b| weight(b, Format::Q8_0, 34));
     complains("w: the weight is stored as q8_0, expected q4_0", &|b| weight(b, Format::Q4_0, 17));
-    complains("w: 17 bytes are not 32 elements of q4_0", &|b| weight(b, Format::Q4_0, 18));
+    complains("w: the weight has 17 bytes, expected 32 elements of q4_0", &|b| weight(b, Format::Q4_0, 18));
     complains("s: there is no such state", &|b| {
         b.states.insert("s".into(), floats(&[("d", 32)], &[0.; 32]));
     });

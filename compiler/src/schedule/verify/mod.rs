@@ -6,6 +6,7 @@
 //! What a kernel does inside is proven by `kernel::verify`.
 
 use crate::error::Complaint;
+use crate::foundation::amount::counted;
 use crate::foundation::entity::List;
 use crate::kernel::{Access, Param, ParamId};
 use crate::schedule::{BufferId, BufferSlot, Place, Plan, Step, alias, arena, max_len};
@@ -86,7 +87,7 @@ impl Checker<'_> {
         }
         if kernel.params.len() != step.args.len() {
             let (found, needed) = (step.args.len(), kernel.params.len());
-            self.complain(format!("binds {found} buffers, the kernel has {needed}"));
+            self.complain(format!("binds {}, the kernel has {needed}", counted(found, "buffer")));
             return false;
         }
         let n_complaints = self.complaints.len();

@@ -73,7 +73,7 @@ fn ids_of_another_plan() {
 
 #[test]
 fn too_few_buffers() {
-    check(|plan| plan.steps[0].args.truncate(1), "step 0: binds 1 buffers, the kernel has 2");
+    check(|plan| plan.steps[0].args.truncate(1), "step 0: binds 1 buffer, the kernel has 2");
 }
 
 #[test]
