@@ -95,6 +95,25 @@ impl Storage {
     }
 }
 
+/// Does something that has code of its own for each block format, or for each of some: in it, `S` is the number of the
+/// job's format, and `B` how many bytes the level's `fours` takes at a time.
+macro_rules! of_format {
+    ($job:ident, [$($format:ident)+], $done:expr) => {
+        match $job.w.storage {
+            $(Storage::$format => {
+                const S: usize = Storage::$format as usize;
+                const B: usize = fours::unit_bytes(Storage::$format);
+                $done
+            })+
+            _ => unreachable!("no table has this format here"),
+        }
+    };
+    ($job:ident, $done:expr) => {
+        of_format!($job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q6K Q4Pairs], $done)
+    };
+}
+pub(super) use of_format;
+
 /// 32 elements: `a[i / 16] * q[i] + b`.
 #[derive(Clone, Copy)]
 pub(super) struct Unpacked {

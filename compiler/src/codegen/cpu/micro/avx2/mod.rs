@@ -9,7 +9,7 @@
 use crate::codegen::cpu::micro::asking::ask_straight as ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
-use crate::codegen::cpu::micro::unpack::{Storage, widened};
+use crate::codegen::cpu::micro::unpack::{Storage, of_format, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table, Whole};
 
@@ -52,20 +52,7 @@ unsafe extern "C" fn quantise(job: *const Quantise) {
 unsafe extern "C" fn quantised(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
-    match job.w.storage {
-        Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
-        // Each format has code of its own.
-        Storage::Q8_0 => of_format::<{ Storage::Q8_0 as usize }, 136>(&job),
-        Storage::Q4_0 => of_format::<{ Storage::Q4_0 as usize }, 72>(&job),
-        Storage::Int8 => of_format::<{ Storage::Int8 as usize }, 128>(&job),
-        Storage::Q4_1 => of_format::<{ Storage::Q4_1 as usize }, 80>(&job),
-        Storage::Q5_0 => of_format::<{ Storage::Q5_0 as usize }, 88>(&job),
-        Storage::Q5_1 => of_format::<{ Storage::Q5_1 as usize }, 96>(&job),
-        Storage::Q4K => of_format::<{ Storage::Q4K as usize }, 144>(&job),
-        Storage::Q5K => of_format::<{ Storage::Q5K as usize }, 176>(&job),
-        Storage::Q6K => of_format::<{ Storage::Q6K as usize }, 210>(&job),
-        Storage::Q4Pairs => of_format::<{ Storage::Q4Pairs as usize }, 80>(&job),
-    }
+    of_format!(job, product::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -88,8 +75,7 @@ unsafe extern "C" fn by_words(job: *const Product) {
 
 /// Weights of a format, of which `B` bytes are taken at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
-    const { assert!(B == fours::unit_bytes(Storage::ALL[S])) };
+fn product<const S: usize, const B: usize>(job: &ProductView<'_>) {
     if job.n_cols > const { few_of(Storage::ALL[S]) } {
         many::all::<S>(job);
     } else if const { pairs::byte_bits(Storage::ALL[S]).is_some() } {

@@ -13,7 +13,7 @@
 use crate::codegen::cpu::micro::asking::ask_ahead_of_plain as ask_ahead;
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
-use crate::codegen::cpu::micro::unpack::{Storage, widened};
+use crate::codegen::cpu::micro::unpack::{Storage, of_format, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
 use crate::codegen::cpu::micro::{Encode, FEW, Halve, Halves, MANY, Mix, Product, Quantise, Table, Whole};
 
@@ -40,7 +40,6 @@ mod vector;
 mod words;
 
 use amx::{Bytes, Unit};
-use fours::unit_bytes;
 use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
 
 pub(super) const TABLE: Table = Table {
@@ -113,27 +112,6 @@ unsafe extern "C" fn mix_by_panels(address: *const Mix) {
     }
 }
 
-/// Calls a function that has code of its own for each block format, of which it takes so many bytes at a time.
-macro_rules! of_format {
-    ($job:ident, $($function:ident)::+) => {
-        match $job.w.storage {
-            Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
-            Storage::Q8_0 => $($function)::+::<{ Storage::Q8_0 as usize }, { unit_bytes(Storage::Q8_0) }>(&$job),
-            Storage::Q4_0 => $($function)::+::<{ Storage::Q4_0 as usize }, { unit_bytes(Storage::Q4_0) }>(&$job),
-            Storage::Int8 => $($function)::+::<{ Storage::Int8 as usize }, { unit_bytes(Storage::Int8) }>(&$job),
-            Storage::Q4_1 => $($function)::+::<{ Storage::Q4_1 as usize }, { unit_bytes(Storage::Q4_1) }>(&$job),
-            Storage::Q5_0 => $($function)::+::<{ Storage::Q5_0 as usize }, { unit_bytes(Storage::Q5_0) }>(&$job),
-            Storage::Q5_1 => $($function)::+::<{ Storage::Q5_1 as usize }, { unit_bytes(Storage::Q5_1) }>(&$job),
-            Storage::Q4K => $($function)::+::<{ Storage::Q4K as usize }, { unit_bytes(Storage::Q4K) }>(&$job),
-            Storage::Q5K => $($function)::+::<{ Storage::Q5K as usize }, { unit_bytes(Storage::Q5K) }>(&$job),
-            Storage::Q6K => $($function)::+::<{ Storage::Q6K as usize }, { unit_bytes(Storage::Q6K) }>(&$job),
-            Storage::Q4Pairs => {
-                $($function)::+::<{ Storage::Q4Pairs as usize }, { unit_bytes(Storage::Q4Pairs) }>(&$job);
-            }
-        }
-    };
-}
-
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn quantise(job: *const Quantise) {
     // SAFETY: generated code promises what the view asks for.
@@ -145,7 +123,7 @@ unsafe extern "C" fn quantise(job: *const Quantise) {
 unsafe extern "C" fn quantised(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
-    of_format!(job, many::all);
+    of_format!(job, many::all::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -159,7 +137,7 @@ unsafe extern "C" fn sixteens(job: *const Quantise) {
 unsafe extern "C" fn by_sixteens(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(job, view::Layout::Sixteens) }) else { return };
-    of_format!(job, one::one);
+    of_format!(job, one::one::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -173,7 +151,7 @@ unsafe extern "C" fn lanes_of(job: *const Quantise) {
 unsafe extern "C" fn by_lanes(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(job, view::Layout::Lanes) }) else { return };
-    of_format!(job, few::product);
+    of_format!(job, few::product::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -187,29 +165,10 @@ unsafe extern "C" fn eights(job: *const Quantise) {
 unsafe extern "C" fn by_bytes(job: *const Product) {
     // SAFETY: generated code promises what the view asks for.
     let Some(job) = (unsafe { view::product(job, view::Layout::Eights) }) else { return };
-    match job.w.storage {
-        Storage::F32 | Storage::F16 | Storage::BF16 | Storage::Q6K => {
-            unreachable!("`has_eights` has no such format")
-        }
-        // Each format has code of its own.
-        Storage::Q8_0 => bytes_of_format::<{ Storage::Q8_0 as usize }, 136>(&job),
-        Storage::Q4_0 => bytes_of_format::<{ Storage::Q4_0 as usize }, 72>(&job),
-        Storage::Int8 => bytes_of_format::<{ Storage::Int8 as usize }, 128>(&job),
-        Storage::Q4_1 => bytes_of_format::<{ Storage::Q4_1 as usize }, 80>(&job),
-        Storage::Q5_0 => bytes_of_format::<{ Storage::Q5_0 as usize }, 88>(&job),
-        Storage::Q5_1 => bytes_of_format::<{ Storage::Q5_1 as usize }, 96>(&job),
-        Storage::Q4K => bytes_of_format::<{ Storage::Q4K as usize }, 144>(&job),
-        Storage::Q5K => bytes_of_format::<{ Storage::Q5K as usize }, 176>(&job),
-        Storage::Q4Pairs => bytes_of_format::<{ Storage::Q4Pairs as usize }, 80>(&job),
-    }
-}
-
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn bytes_of_format<const S: usize, const B: usize>(job: &ProductView<'_>) {
-    const { assert!(B == unit_bytes(Storage::ALL[S])) };
     // SAFETY: the table is asked for by a level that has tiles and the permission.
     let unit = &unsafe { Bytes::new() };
-    bytes::product::<S, B>(unit, job);
+    // `has_eights` has no Q6_K.
+    of_format!(job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q4Pairs], bytes::product::<S, B>(unit, &job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -279,20 +238,10 @@ unsafe extern "C" fn by_tiles(job: *const Product) {
         }
         Storage::F16 => tiles::product::<{ Storage::F16 as usize }, 256, 2, 32, 0>(unit, &job),
         Storage::BF16 => tiles::product::<{ Storage::BF16 as usize }, 256, 1, 32, 0>(unit, &job),
-        // Each format has code of its own.
         Storage::Q8_0 if job.k <= SHORT => {
-            tiles::product::<{ Storage::Q8_0 as usize }, 136, 1, 4, 4>(unit, &job);
+            of_format!(job, [Q8_0], tiles::product::<S, B, 1, 4, 4>(unit, &job));
         }
-        Storage::Q8_0 => tiles::product::<{ Storage::Q8_0 as usize }, 136, 1, 32, 8>(unit, &job),
-        Storage::Q4_0 => tiles::product::<{ Storage::Q4_0 as usize }, 72, 1, 32, 8>(unit, &job),
-        Storage::Int8 => tiles::product::<{ Storage::Int8 as usize }, 128, 1, 32, 8>(unit, &job),
-        Storage::Q4_1 => tiles::product::<{ Storage::Q4_1 as usize }, 80, 1, 32, 8>(unit, &job),
-        Storage::Q5_0 => tiles::product::<{ Storage::Q5_0 as usize }, 88, 1, 32, 8>(unit, &job),
-        Storage::Q5_1 => tiles::product::<{ Storage::Q5_1 as usize }, 96, 1, 32, 8>(unit, &job),
-        Storage::Q4K => tiles::product::<{ Storage::Q4K as usize }, 144, 1, 32, 8>(unit, &job),
-        Storage::Q5K => tiles::product::<{ Storage::Q5K as usize }, 176, 1, 32, 8>(unit, &job),
-        Storage::Q6K => tiles::product::<{ Storage::Q6K as usize }, 210, 1, 32, 8>(unit, &job),
-        Storage::Q4Pairs => tiles::product::<{ Storage::Q4Pairs as usize }, 80, 1, 32, 8>(unit, &job),
+        _ => of_format!(job, tiles::product::<S, B, 1, 32, 8>(unit, &job)),
     }
 }
 
