@@ -62,7 +62,7 @@ pub fn op_line(op: &Op, args: &[NodeId]) -> String {
 }
 
 /// Every symbol that types and operations mention, sorted by name; one with two bounds stands twice.
-pub(super) fn symbols(graph: &Graph) -> Vec<Symbol> {
+pub(crate) fn symbols(graph: &Graph) -> Vec<Symbol> {
     let in_types = graph.nodes.values().flat_map(|node| node.ty.shape.iter().map(|(_, size)| size));
     let in_ops = graph.nodes.values().flat_map(|node| sizes(&node.op));
     let mut symbols: Vec<Symbol> = in_types.chain(in_ops).flat_map(Sym::symbols).collect();

@@ -10,8 +10,8 @@ use super::index::Frame;
 use super::{Bindings, Stored};
 use crate::error::{Complaint, Error};
 use crate::foundation::amount::counted;
-use crate::graph::op::Op;
-use crate::graph::{Graph, Name, Node};
+use crate::graph::print::symbols;
+use crate::graph::{Graph, Name};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 use crate::tensor::shape::{Axis, Shape};
@@ -71,47 +71,6 @@ impl<'a> Scope<'a> {
             let (found, expected) = (counted(stored.bytes.len(), "byte"), counted(frame.len(), "element"));
             refused(name, format!("the weight has {found}, expected {expected} of {format}"))
         })
-    }
-}
-
-/// Every symbol a graph depends on, sorted by name, each once.
-pub(super) fn symbols(graph: &Graph) -> Vec<Symbol> {
-    let mut all: Vec<Symbol> = graph.nodes.values().flat_map(symbols_of).collect();
-    all.sort();
-    all.dedup();
-    all
-}
-
-fn symbols_of(node: &Node) -> Vec<Symbol> {
-    let sizes = node.ty.shape.iter().map(|(_, size)| size);
-    sizes.chain(hidden(&node.op)).flat_map(Sym::symbols).collect()
-}
-
-/// The run-time integer of an operation that its result's shape does not show.
-fn hidden(op: &Op) -> Option<&Sym> {
-    match op {
-        Op::Symbolic(sym) | Op::Slice { start: sym, .. } | Op::Write { at: sym, .. } => Some(sym),
-        Op::Input { .. }
-        | Op::Weight { .. }
-        | Op::State { .. }
-        | Op::Const(_)
-        | Op::Table { .. }
-        | Op::Iota { .. }
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Select
-        | Op::Cast(_)
-        | Op::Reduce { .. }
-        | Op::Split { .. }
-        | Op::Merge { .. }
-        | Op::Rename { .. }
-        | Op::Expand { .. }
-        | Op::Concat { .. }
-        | Op::Contract { .. }
-        | Op::Gather { .. }
-        | Op::TopK { .. }
-        | Op::Attend { .. }
-        | Op::Barrier => None,
     }
 }
 

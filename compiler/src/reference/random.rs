@@ -7,12 +7,13 @@
 
 use std::hash::Hasher;
 
-use super::bind::{Scope, symbols};
+use super::bind::Scope;
 use super::{Bindings, Stored};
 use crate::foundation::hash::StableHasher;
 use crate::foundation::random::Random;
 use crate::graph::Graph;
 use crate::graph::op::Op;
+use crate::graph::print::symbols;
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
