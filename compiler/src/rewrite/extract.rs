@@ -10,6 +10,7 @@ use std::collections::BinaryHeap;
 
 use egg::Id;
 
+use crate::foundation::random::Random;
 use crate::rewrite::cost::{Arg, Bill, bill};
 use crate::rewrite::facts::Facts;
 use crate::rewrite::language::{EGraph, ENode};
@@ -134,9 +135,9 @@ pub(crate) fn any(egraph: &EGraph, seed: u64) -> Choices<'_> {
     let uses = Uses::of(egraph);
     let mut choices = Choices { best: vec![None; egraph.nodes().len()] };
     let mut ready = uses.leaves();
-    let mut random = seed;
+    let mut random = Random::new(seed);
     while !ready.is_empty() {
-        let at = ready.swap_remove(next(&mut random) as usize % ready.len());
+        let at = ready.swap_remove(random.below(ready.len()));
         let (class, node) = uses.nodes[at];
         if choices.of(class).is_some() {
             continue;
@@ -146,15 +147,6 @@ pub(crate) fn any(egraph: &EGraph, seed: u64) -> Choices<'_> {
         ready.extend(uses.readers[usize::from(class)].iter().filter(is_ready).copied());
     }
     choices
-}
-
-/// One step of `SplitMix64`.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Every node with its class, and which nodes read a class.
