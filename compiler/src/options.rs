@@ -12,15 +12,13 @@ use crate::target::{TARGETS, Target};
 pub struct Options {
     /// The device that kernels are for.
     pub target: Target,
-    /// E-nodes at which saturation of a block stops.
-    pub max_nodes: usize,
-    /// Rounds at which saturation of a block stops.
-    pub max_rounds: usize,
+    /// How far the e-graph of a block may grow.
+    pub limits: Limits,
     /// Stop each block after so many rewrites, and after so many merges: for finding the one that is wrong.
     pub fuel: Option<usize>,
     /// Choose at random among what is right, by this seed: for tests.
     pub chaos: Option<u64>,
-    /// A file that the story of every compilation is written to.
+    /// A file that the stories of all compilations are written to, one after another.
     pub story: Option<String>,
     /// The folder that programs are kept in, if they are.
     pub cache: Option<String>,
@@ -32,14 +30,28 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             target: TARGETS[0],
-            max_nodes: 4_000,
-            max_rounds: 24,
+            limits: Limits::default(),
             fuel: None,
             chaos: None,
             story: None,
             cache: None,
             level: None,
         }
+    }
+}
+
+/// How far an e-graph may grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Nodes.
+    pub nodes: usize,
+    /// Rounds in which every rule looks at every node.
+    pub rounds: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { nodes: 4_000, rounds: 24 }
     }
 }
 
@@ -63,12 +75,12 @@ pub const KNOBS: [Knob; 8] = [
     Knob {
         variable: "FUSEBOX_MAX_NODES",
         sentence: "e-nodes at which the rewriting of a block stops",
-        set: |options, text| text.parse().ok().map(|n| options.max_nodes = n),
+        set: |options, text| text.parse().ok().map(|n| options.limits.nodes = n),
     },
     Knob {
         variable: "FUSEBOX_MAX_ROUNDS",
         sentence: "rounds at which the rewriting of a block stops",
-        set: |options, text| text.parse().ok().map(|n| options.max_rounds = n),
+        set: |options, text| text.parse().ok().map(|n| options.limits.rounds = n),
     },
     Knob {
         variable: "FUSEBOX_FUEL",
@@ -82,7 +94,7 @@ pub const KNOBS: [Knob; 8] = [
     },
     Knob {
         variable: "FUSEBOX_STORY",
-        sentence: "a file that the story of every compilation is written to; one that is no story is not overwritten",
+        sentence: "a file for the stories of all compilations of a run; one that is no story is not overwritten",
         set: |options, text| {
             options.story = Some(text.to_owned());
             Some(())

@@ -18,7 +18,7 @@ use crate::kernel::lower::{Bound, lower};
 use crate::kernel::price::LoweredPrice;
 use crate::options::Options;
 use crate::recount::{block_story, n_fused, with_steps};
-use crate::rewrite::{Choice, Limits, Report, Settings, improve};
+use crate::rewrite::{Choice, Report, Settings, improve};
 use crate::schedule::assemble::{Unit, UnitLaunch, assemble};
 use crate::schedule::{Plan, plan};
 use crate::story::Story;
@@ -124,9 +124,9 @@ impl<'a> Road<'a> {
 }
 
 fn improved(graph: &Graph, options: &Options) -> (Graph, Report) {
-    let limits = Limits { nodes: options.max_nodes, rounds: options.max_rounds };
     let choice = options.chaos.map_or(Choice::Cheapest, Choice::Random);
-    let settings = Settings { limits, choice, fuel: options.fuel, ..Settings::new(options.target) };
+    let settings =
+        Settings { limits: options.limits, choice, fuel: options.fuel, ..Settings::new(options.target) };
     let (better, report) = improve(graph, &settings);
     (with_orders_of(graph, protect(&better)), report)
 }

@@ -17,7 +17,7 @@ use fusebox_compiler::kernel::lower::lower;
 use fusebox_compiler::kernel::price::LoweredPrice;
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{Bindings, evaluate, random};
-use fusebox_compiler::rewrite::{Choice, Limits, Settings, improve};
+use fusebox_compiler::rewrite::{Choice, Settings, improve};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::sym::Sym;
@@ -35,9 +35,6 @@ const REGRESSIONS: &[u64] = &[9411, 9522, 100_692, 101_053, 101_815, 104_383, 10
 
 /// What a short sum of a random graph may lose to cancellation, which the tolerance of a graph does not know of.
 const CANCELLATION: f64 = 16.0;
-
-/// Enough for every rule to fire and for some to meet; random graphs may hold many equal forms.
-const LIMITS: Limits = Limits { nodes: 4000, rounds: 24 };
 
 type Trial = fn(&Graph, &[(Label, i64)], u64) -> Result<(), String>;
 
@@ -152,7 +149,7 @@ fn is_deterministic(graph: &Graph, _: &[(Label, i64)], seed: u64) -> Result<(), 
 fn improves(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
     let bindings = random::bindings(graph, seed, symbols);
     for choice in [Choice::Cheapest, Choice::Random(seed)] {
-        let settings = Settings { choice, limits: LIMITS, ..Settings::new(target_of(seed)) };
+        let settings = Settings { choice, ..Settings::new(target_of(seed)) };
         let (made, _) = improve(graph, &settings);
         if let Some(complaint) = verify(&made).first() {
             return Err(format!("{choice:?}: {complaint}\n{made}"));

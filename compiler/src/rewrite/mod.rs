@@ -11,6 +11,7 @@ use std::fmt;
 use egg::Id;
 
 use crate::graph::{Graph, Site};
+use crate::options::Limits;
 use crate::target::Target;
 
 pub mod blame;
@@ -32,21 +33,6 @@ use extract::Choices;
 use language::ENode;
 use rules::Rule;
 use saturate::Saturation;
-
-/// How far an e-graph may grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Nodes.
-    pub nodes: usize,
-    /// Rounds in which every rule looks at every node.
-    pub rounds: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { nodes: 4_000, rounds: 24 }
-    }
-}
 
 /// Which of the equal forms is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -21,6 +21,8 @@ pub const STORY: &[u8] = b"# ";
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     folder: Option<PathBuf>,
+    /// The stories of all programs that were compiled.
+    stories: String,
     /// How many programs were compiled, and how many came from the folder.
     pub counts: Counts,
 }
@@ -37,7 +39,7 @@ pub struct Counts {
 impl Cache {
     /// A cache in this folder, which is made when it is needed; without one nothing is kept.
     pub fn new(folder: Option<PathBuf>) -> Self {
-        Self { folder, counts: Counts::default() }
+        Self { folder, ..Self::default() }
     }
 
     /// The program of a graph.
@@ -54,7 +56,9 @@ impl Cache {
         let (program, story) = Program::compile(key, graph, options)?;
         self.counts.n_lowered += program.plan.kernels.len();
         if let Some(path) = &options.story {
-            files::write(Path::new(path), STORY, story.to_string().as_bytes())?;
+            let between = if self.stories.is_empty() { "" } else { "\n" };
+            self.stories += &format!("{between}{story}");
+            files::write(Path::new(path), STORY, self.stories.as_bytes())?;
         }
         if let Some(path) = path {
             write(&path, &program.to_bytes());
