@@ -24,7 +24,7 @@ fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
     let tokens: Vec<u32> = (0..40).map(|i| (i * 17 + 3) % 50).collect();
     let mut logits = Vec::new();
     for len in LENGTHS {
-        session.reset();
+        session.truncate(0);
         logits.extend_from_slice(session.feed(&tokens[..len]).unwrap());
         logits.extend_from_slice(session.feed(&tokens[len..=len]).unwrap());
     }

@@ -61,7 +61,7 @@ fn together(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
 fn alone(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
     let mut rows: [Vec<Vec<f32>>; 3] = Default::default();
     for (text, prompt) in PROMPTS.iter().enumerate() {
-        session.reset();
+        session.truncate(0);
         rows[text].push(session.feed(prompt).unwrap().to_vec());
         for round in (0..6).filter(|round| round % 3 != text || *round < 2) {
             rows[text].push(session.feed(&[(7 * round + text) as u32]).unwrap().to_vec());

@@ -283,15 +283,11 @@ impl Session {
         Some(bytemuck::cast_slice(self.device.output(self.texts[self.text].output, ids?)))
     }
 
-    /// Forgets all tokens from a position on; those before it stay as they are.
+    /// Forgets all tokens from a position on; those before it stay as they are. What the session holds is given back
+    /// when it is dropped.
     pub fn truncate(&mut self, position: usize) {
         let text = &mut self.texts[self.text];
         text.position = text.position.min(position);
-    }
-
-    /// Forgets all tokens. What the session holds is given back when it is dropped.
-    pub fn reset(&mut self) {
-        self.truncate(0);
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
