@@ -215,6 +215,9 @@ impl Drop for Team {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -239,17 +242,20 @@ mod tests {
 
     #[test]
     fn each_thread_has_its_number_and_sleepers_wake() {
-        let mut team = Team::new(4).unwrap();
-        let seen: [AtomicUsize; 4] = Default::default();
-        for _ in 0..3 {
-            team.run(&|number| {
-                seen[number].fetch_add(1, Ordering::Relaxed);
-            });
-            // Long enough for all to fall asleep.
-            for _ in 0..1000 {
-                thread::yield_now();
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            let mut team = Team::new(4).unwrap();
+            let seen: [AtomicUsize; 4] = Default::default();
+            for _ in 0..3 {
+                while team.shared.start.n_asleep.load(Ordering::SeqCst) < 3 {
+                    thread::yield_now();
+                }
+                team.run(&|number| {
+                    seen[number].fetch_add(1, Ordering::Relaxed);
+                });
             }
-        }
-        assert_eq!(seen.map(AtomicUsize::into_inner), [3; 4]);
+            done.send(seen.map(AtomicUsize::into_inner)).unwrap();
+        });
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok([3; 4]));
     }
 }
