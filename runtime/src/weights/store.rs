@@ -5,7 +5,7 @@
 //! The file grows under another name and gets its own when it is whole, so that an error or a power cut leaves what was
 //! there before. Bytes are not kept: as much is in memory as is handed over at once.
 
-use std::fs::{File, OpenOptions, remove_file, rename};
+use std::fs::{File, remove_file, rename};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -92,7 +92,7 @@ pub fn write(
         }
     }
     file.align()?;
-    file.finish(path)
+    file.finish()
 }
 
 /// Everything before the data, without the padding.
@@ -130,9 +130,10 @@ pub fn may_replace(path: &Path) -> Result<bool, Error> {
     Ok(path.is_file() && files::begins(path, &gguf::MAGIC)?)
 }
 
-/// A file under another name; it goes away unless it is finished.
+/// A file under another name; it goes away unless it is finished. Errors have the name it is to get.
 struct Unfinished {
     to: BufWriter<File>,
+    part: PathBuf,
     path: PathBuf,
     n_written: u64,
     is_finished: bool,
@@ -141,9 +142,10 @@ struct Unfinished {
 impl Unfinished {
     fn create(path: &Path) -> Result<Self, Error> {
         let part = files::part_of(path);
-        let file = OpenOptions::new().write(true).create_new(true).open(&part);
-        let file = file.map_err(|source| Error::Io { path: part.clone(), source })?;
-        Ok(Self { to: BufWriter::with_capacity(1 << 20, file), path: part, n_written: 0, is_finished: false })
+        let path = path.to_owned();
+        let file = File::create(&part).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let to = BufWriter::with_capacity(1 << 20, file);
+        Ok(Self { to, part, path, n_written: 0, is_finished: false })
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
@@ -158,9 +160,9 @@ impl Unfinished {
     }
 
     /// Gives the file its name.
-    fn finish(mut self, path: &Path) -> Result<u64, Error> {
+    fn finish(mut self) -> Result<u64, Error> {
         let done = self.to.flush().and_then(|()| self.to.get_ref().sync_all());
-        done.and_then(|()| rename(&self.path, path)).map_err(|source| self.failed(source))?;
+        done.and_then(|()| rename(&self.part, &self.path)).map_err(|source| self.failed(source))?;
         self.is_finished = true;
         Ok(self.n_written)
     }
@@ -174,7 +176,7 @@ impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_finished {
             // The error that led here is told; that a part is left behind would not help.
-            let _ = remove_file(&self.path);
+            let _ = remove_file(&self.part);
         }
     }
 }
