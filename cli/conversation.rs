@@ -42,7 +42,10 @@ pub(crate) fn hold(generator: &mut Generator<'_>, tokenizer: &Tokenizer, chat: &
         if n_bytes as u64 == MAX_LINE_BYTES {
             return Err(format!("standard input: expected lines of less than {MAX_LINE_BYTES} bytes"));
         }
-        if n_bytes == 0 || line.trim() == QUIT {
+        if line.trim() == QUIT {
+            return Ok(());
+        }
+        if n_bytes == 0 {
             break;
         }
         if line.trim().is_empty() {

@@ -20,7 +20,8 @@ use crate::output::print;
 /// What to look at.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A GGUF file, a safetensors file or folder, or a qwen3.c checkpoint; the default model is a small storyteller.
+    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file; the default model is a small
+    /// storyteller.
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// One JSON object instead of text.

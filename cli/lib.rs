@@ -116,6 +116,8 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
     let sentence = lines.collect::<Vec<_>>().join(" ");
     // The words of a parser of numbers are not those of its users.
     let sentence = sentence.replace("invalid digit found in string", "expected a whole number of at least 0");
+    let sentence =
+        sentence.replace("cannot parse integer from empty string", "expected a whole number of at least 0");
     let sentence = sentence.replace("number too large to fit in target type", "the number is too large");
     Err(format!("{}{known}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
 }

@@ -3,6 +3,7 @@
 //! In: a model and a text, as words or as tokens. Out: the scores after the last token, or with `--all` after each, as
 //! a table of the likeliest, as JSON, or as a `.npy` file.
 
+use std::mem;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -73,32 +74,60 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let context = opened.context(None)?.at_least(tokens.len());
     let mut session = opened.session(n_threads, context, scored)?;
     drop(progress);
-    let mut rows = Vec::new();
-    if arguments.all {
-        let fed = session.score(&tokens, &mut |row| rows.extend_from_slice(row));
-        fed.map_err(|error| error.to_string())?;
-    } else {
-        rows.extend_from_slice(session.feed(&tokens).map_err(|error| error.to_string())?);
-    }
     let n_vocab = session.n_vocab();
     let shape = if arguments.all { vec![tokens.len(), n_vocab] } else { vec![n_vocab] };
+    let mut told = Told { shape: &shape, is_begun: false };
+    // What a file refuses is not printed either, so its numbers are kept until it is written.
+    let is_file = arguments.output.is_some();
+    let mut rows = Vec::new();
+    let mut each = |row: &[f32]| {
+        if is_file {
+            rows.extend_from_slice(row);
+        } else if arguments.json {
+            output::print(&told.next(row));
+        } else {
+            rows = row.to_vec();
+        }
+    };
+    if arguments.all {
+        session.score(&tokens, &mut each).map_err(|error| error.to_string())?;
+    } else {
+        each(session.feed(&tokens).map_err(|error| error.to_string())?);
+    }
     if let Some(path) = &arguments.output {
         let written = files::write(path, npy::MAGIC, &npy::array(&shape, &rows));
         written.map_err(|error| error.to_string())?;
     }
     if arguments.json {
-        output::print(&as_json(&shape, &rows));
-    } else if arguments.output.is_none() {
-        output::print(&likeliest(&rows[rows.len() - n_vocab..], tokenizer.ok().as_ref()));
+        rows.chunks(n_vocab).for_each(|row| output::print(&told.next(row)));
+        output::print(Told::END);
+    } else if !is_file {
+        output::print(&likeliest(&rows, tokenizer.ok().as_ref()));
     }
     Ok(())
 }
 
-/// An object with the sizes, and the numbers in row-major order, each as short as it reads back the same.
-fn as_json(shape: &[usize], numbers: &[f32]) -> String {
-    let number = |number: &f32| if number.is_finite() { format!("{number:?}") } else { "null".to_owned() };
-    let numbers: Vec<String> = numbers.iter().map(number).collect();
-    format!("{{\"shape\": {shape:?}, \"logits\": [{}]}}\n", numbers.join(", "))
+/// An object with the sizes, and the numbers in row-major order, each as short as it reads back the same. It is told
+/// row by row, so that not all of it is in memory.
+struct Told<'a> {
+    shape: &'a [usize],
+    is_begun: bool,
+}
+
+impl Told<'_> {
+    /// What follows the last row.
+    const END: &'static str = "]}\n";
+
+    /// The text up to the end of another row.
+    fn next(&mut self, row: &[f32]) -> String {
+        let number =
+            |number: &f32| if number.is_finite() { format!("{number:?}") } else { "null".to_owned() };
+        let numbers: Vec<String> = row.iter().map(number).collect();
+        let is_begun = mem::replace(&mut self.is_begun, true);
+        let before =
+            if is_begun { ", ".to_owned() } else { format!("{{\"shape\": {:?}, \"logits\": [", self.shape) };
+        format!("{before}{}", numbers.join(", "))
+    }
 }
 
 /// A table of the likeliest tokens.
@@ -120,11 +149,13 @@ mod tests {
 
     #[test]
     fn numbers_in_json_read_back_the_same() {
-        let text = as_json(&[1, 3], &[0.1, -3e-20, f32::NAN]);
+        let mut told = Told { shape: &[2, 2], is_begun: false };
+        let text = [&told.next(&[0.1, -3e-20]), &told.next(&[f32::NAN, 2.0]), Told::END].concat();
         let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(told["shape"], serde_json::json!([1, 3]));
+        assert_eq!(told["shape"], serde_json::json!([2, 2]));
         assert_eq!(told["logits"][0].as_f64().map(|x| x as f32), Some(0.1));
         assert_eq!(told["logits"][1].as_f64().map(|x| x as f32), Some(-3e-20));
         assert!(told["logits"][2].is_null());
+        assert_eq!(told["logits"][3].as_f64(), Some(2.0));
     }
 }

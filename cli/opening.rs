@@ -43,7 +43,8 @@ const SCORED_CHUNK: usize = 32;
 /// Which model, on what, how exactly.
 #[derive(Args)]
 pub(crate) struct Which {
-    /// A GGUF file, a safetensors file or folder, or a qwen3.c checkpoint; the default model is a small storyteller.
+    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file; the default model is a small
+    /// storyteller.
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// The device to run on: auto, cpu, cuda, vulkan or metal.

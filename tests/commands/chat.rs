@@ -30,6 +30,14 @@ fn lines_are_answered_one_after_another() {
 }
 
 #[test]
+fn a_conversation_may_end_before_it_begins() {
+    let mut command = command(&folder().join("programs"), &["run", "--chat"]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command runs");
+    child.stdin.take().expect("it reads").write_all(b"/quit\n").expect("it reads");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
 fn a_chat_needs_a_template_and_a_message() {
     let model = without("tokenizer.chat_template", "speechless.gguf");
     let sentence = refused(&["run", "-m", &model, "--chat", "-p", "Hello"]);

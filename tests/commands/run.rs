@@ -144,6 +144,37 @@ fn a_second_start_compiles_nothing() {
 }
 
 #[test]
+fn every_program_has_its_story() {
+    let path = folder().join("stories.txt");
+    // It may be left from an earlier time.
+    let _ = fs::remove_file(&path);
+    let mut command = command(Path::new(""), &["run", "-n", "1"]);
+    assert!(command.env("FUSEBOX_STORY", &path).output().expect("the command runs").status.success());
+    let stories = fs::read_to_string(&path).expect("it was written");
+    // One of the program for a token, and one of that for many.
+    assert_eq!(stories.matches("## 5. plan").count(), 2, "{stories}");
+}
+
+#[test]
+fn one_of_something_is_no_plural() {
+    let output = fusebox(&["run", "-p", "Once", "-n", "1", "-t", "1"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.starts_with("1 token ("), "{error}");
+    let device = json(&["run", "-p", "Once", "-n", "1", "-t", "1", "--json"])["device"].to_string();
+    assert!(device.ends_with(", 1 thread\""), "{device}");
+}
+
+#[test]
+fn help_names_every_kind_of_model() {
+    for command in ["run", "logits", "bench", "inspect", "quantize"] {
+        let help = told(&[command, "--help"]).to_lowercase();
+        for kind in ["gguf", "safetensors", "qwen3.c", "qorus"] {
+            assert!(help.contains(kind), "{command} --help forgets {kind}: {help}");
+        }
+    }
+}
+
+#[test]
 fn a_level_is_chosen_by_its_name() {
     let ask = |level| {
         let mut command = command(&folder().join("programs"), &["run", "-p", "Once", "-n", "4", "--json"]);
