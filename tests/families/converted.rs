@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat;
-use fusebox_models::config::{Config, Family, Grouped, Pairing, Window};
+use fusebox_models::config::{Config, Family, Grouped, Pairing, Rope, Scaling, Window};
 use fusebox_models::load::Model;
 use fusebox_models::quantize::quantize;
 use fusebox_models::quantize::types::Type;
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::families::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
 use crate::families::made::{Made, path};
-use crate::families::odd::{grouped, small};
+use crate::families::odd::{grouped, latent, small};
 use crate::families::packed::{packed_latents, packed_llama};
 
 /// A checkpoint written as a GGUF file.
@@ -109,6 +109,18 @@ fn stretched_positions_stay_so() {
         let off = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off <= 1e-5 * most, "{scaling}: {off} of {most}");
     }
+}
+
+#[test]
+fn stretched_positions_of_latents_stay_so() {
+    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 24.0 };
+    let (made, folder) =
+        (Made::new(&Config { rope: Rope { scaling, ..rope }, ..own }), path("converted-latents"));
+    made.folder(&folder, "deepseek_v3");
+    add_tokenizer(&folder);
+    same(&folder, &converted(&folder, "F32"));
 }
 
 #[test]

@@ -14,3 +14,4 @@ mod packed;
 mod pairs;
 mod refusals;
 mod texts;
+mod unsaid;

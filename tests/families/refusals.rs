@@ -83,6 +83,9 @@ fn senseless_sizes_of_a_dense_model_are_sentences() {
             ("rope.dimension_count", json!(7), "an even number"),
             ("rope.freq_base", json!(0.0), "a positive number"),
             ("rope.freq_base", json!("fast"), "a positive number"),
+            ("attention.causal", json!(false), "expected true, found false"),
+            ("attention.temperature_scale", json!(0.5), "expected 0, found 0.5"),
+            ("attention.layer_norm_rms_epsilon", Json::Null, "a positive number, found none"),
             ("rope.scaling.type", json!("longer"), "none, default, linear, llama3 or yarn, found `longer`"),
             ("attention.layer_norm_rms_epsilon", json!(-1.0), "a positive number"),
             ("embedding_length", json!(0), "from 1 to"),
@@ -139,10 +142,12 @@ fn senseless_sizes_of_experts_and_latents_are_sentences() {
 
 #[test]
 fn a_factor_alone_stretches_all_pairs_of_gguf_files() {
-    let (mut made, file) = (dense(), path("stretched.gguf"));
-    made.facts.insert("rope.scaling.factor".to_owned(), json!(4.0));
-    made.gguf(&file, "llama");
-    assert_eq!(Model::open(&file).unwrap().config.rope.scaling.linear(), Some(4.0));
+    for key in ["rope.scaling.factor", "rope.scale_linear"] {
+        let (mut made, file) = (dense(), path("stretched.gguf"));
+        made.facts.insert(key.to_owned(), json!(4.0));
+        made.gguf(&file, "llama");
+        assert_eq!(Model::open(&file).unwrap().config.rope.scaling.linear(), Some(4.0), "{key}");
+    }
 }
 
 #[test]
@@ -186,6 +191,12 @@ fn senseless_facts_of_a_folder_are_sentences() {
         ),
         ("rope_scaling", json!({"factor": 4.0}), "expected a word beside the factor, found none"),
         ("rope_scaling", json!([4.0]), "expected an object"),
+        (
+            "rope_parameters",
+            json!({"full_attention": {"rope_theta": 1e6}}),
+            "`rope_parameters.full_attention`: expected a value that all blocks have, found an object",
+        ),
+        ("is_causal", json!(false), "expected true, found false"),
         ("rope_scaling", json!("yarn"), "expected an object, found yarn"),
     ] {
         let (mut made, file) = (made.clone(), path("refused"));
@@ -224,6 +235,10 @@ fn tensors_that_do_not_fit_are_sentences() {
     });
     let what = "expected no such tensor by what the model says of itself, found one";
     assert_eq!(unread, format!("tensor `blk.1.ffn_up_shexp.weight`: {what}"));
+    let unknown = spoilt(&dense(), "llama", |made| {
+        made.tensors.insert("blk.1.attn_sinks".to_owned(), made.tensors["output_norm"].clone());
+    });
+    assert_eq!(unknown, format!("tensor `blk.1.attn_sinks.weight`: {what}"));
     let joint = spoilt(&dense(), "llama", |made| {
         let parts = ["attn_q", "attn_k"].map(|part| format!("blk.0.{part}"));
         made.tensors.remove("blk.0.attn_v");
@@ -234,6 +249,12 @@ fn tensors_that_do_not_fit_are_sentences() {
         made.tensors.insert("rope_freqs".to_owned(), made.tensors["output_norm"].clone());
     });
     assert_eq!(factors, "tensor `rope_freqs.weight`: expected the shape [8], found [64]");
+    let twice = spoilt(&dense(), "llama", |made| {
+        made.facts.insert("rope.scaling.type".to_owned(), json!("yarn"));
+        made.facts.insert("rope.scaling.factor".to_owned(), json!(4.0));
+        made.tensors.insert("rope_freqs".to_owned(), made.tensors["output_norm"].clone());
+    });
+    assert_eq!(twice, "tensor `rope_freqs.weight`: expected no factors of pairs beside yarn, found some");
 }
 
 #[test]

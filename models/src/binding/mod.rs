@@ -19,7 +19,7 @@ use fusebox_runtime::device::Weights;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
-use crate::naming::tensors::{BIAS, expert, halves, joined, kin, names, parts};
+use crate::naming::tensors::{BIAS, block_of, expert, halves, is_needless, joined, kin, names};
 
 pub(crate) mod source;
 
@@ -50,12 +50,11 @@ pub fn bind(
 ) -> Result<(Bound, BTreeMap<String, Format>), Error> {
     let search = Search::new(path, &checkpoint, graph);
     let (mut sources, mut formats) = (BTreeMap::new(), BTreeMap::new());
-    for (name, wanted) in &search.wanted {
-        let (source, format) = search.narrowed(wanted, search.find(name, wanted)?);
+    for (name, found) in search.all()? {
+        let (source, format) = search.narrowed(&search.wanted[&name], found);
         sources.insert(name.clone(), source);
-        formats.insert(name.clone(), format);
+        formats.insert(name, format);
     }
-    search.refuse_unasked()?;
     Ok((Bound { checkpoint, sources }, formats))
 }
 
@@ -68,8 +67,7 @@ pub(crate) fn find(
     checkpoint: &Checkpoint,
     graph: &Graph,
 ) -> Result<BTreeMap<String, (Source, Format)>, Error> {
-    let search = Search::new(path, checkpoint, graph);
-    search.wanted.iter().map(|(name, wanted)| Ok((name.clone(), search.find(name, wanted)?))).collect()
+    Search::new(path, checkpoint, graph).all()
 }
 
 fn sizes(shape: &Shape) -> Vec<usize> {
@@ -99,6 +97,13 @@ impl<'a> Search<'a> {
             _ => None,
         });
         Self { path, checkpoint, wanted: weights.collect() }
+    }
+
+    fn all(&self) -> Result<BTreeMap<String, (Source, Format)>, Error> {
+        let all = self.wanted.iter().map(|(name, wanted)| Ok((name.clone(), self.find(name, wanted)?)));
+        let found = all.collect::<Result<BTreeMap<_, _>, Error>>()?;
+        self.refuse_unasked(&found)?;
+        Ok(found)
     }
 
     fn find(&self, name: &str, wanted: &Wanted) -> Result<(Source, Format), Error> {
@@ -226,18 +231,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A part of a block that the graph does not ask for would be forgotten: facts that contradict the tensors.
-    fn refuse_unasked(&self) -> Result<(), Error> {
-        let is_wanted = |name: &str| self.wanted.contains_key(name);
-        let of_blocks = self.wanted.keys().filter(|name| name.starts_with("blk."));
-        let parts_of_blocks = of_blocks.filter_map(|name| name.trim_end_matches(BIAS).rsplit_once('.'));
-        let blocks: BTreeSet<&str> = parts_of_blocks.map(|(block, _)| block).collect();
-        let all = blocks.iter().flat_map(|block| parts().map(move |part| format!("{block}.{part}")));
-        let mut unasked =
-            all.filter(|name| !is_wanted(name) && !kin(name).iter().any(|name| is_wanted(name)));
-        match unasked.find_map(|name| self.stored(&name)) {
-            Some((own, _)) => Err(self.refused(
-                &own,
+    /// A tensor of a block that the graph does not ask for would be forgotten: facts that contradict the tensors.
+    fn refuse_unasked(&self, found: &BTreeMap<String, (Source, Format)>) -> Result<(), Error> {
+        let kind = self.checkpoint.kind();
+        let blocks: BTreeSet<&str> = self.wanted.keys().filter_map(|name| block_of(name)).collect();
+        let kin = self.wanted.keys().flat_map(|name| kin(name)).flat_map(|name| names(kind, &name));
+        let mut known: BTreeSet<String> = kin.collect();
+        known.extend(found.values().flat_map(|(source, _)| source.tensors()).cloned());
+        let is_unasked = |own: &&String| {
+            let is_of_block = block_of(own).is_some_and(|block| blocks.contains(block));
+            is_of_block && !known.contains(*own) && !is_needless(own)
+        };
+        match self.checkpoint.tensors().keys().find(is_unasked) {
+            Some(own) => Err(self.refused(
+                own,
                 "expected no such tensor by what the model says of itself, found one".to_owned(),
             )),
             None => Ok(()),

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::slice;
 use std::sync::OnceLock;
 
 use fusebox_compiler::tensor::quant::Format;
@@ -50,6 +51,18 @@ impl Source {
         match self {
             Self::Run { tensor, bytes } => checkpoint.bytes(tensor)?.get(bytes.clone()),
             Self::Made { recipe, bytes } => Some(bytes.get_or_init(|| recipe.make(checkpoint))),
+        }
+    }
+
+    /// The stored tensors that it is made of.
+    pub(super) fn tensors(&self) -> &[String] {
+        match self {
+            Self::Run { tensor, .. } => slice::from_ref(tensor),
+            Self::Made { recipe, .. } => match recipe {
+                Recipe::Pieces(tensors) => tensors,
+                Recipe::Single { tensor, .. } | Recipe::Cut { tensor, .. } => slice::from_ref(tensor),
+                Recipe::Narrow(source) => source.tensors(),
+            },
         }
     }
 

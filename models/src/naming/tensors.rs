@@ -53,6 +53,9 @@ const JOINED: [(&str, &[&str]); 3] = [
     ("ffn_gate_up_shexp", &["ffn_gate_shexp", "ffn_up_shexp"]),
 ];
 
+/// How the names of tensors end that some programs store: the speeds of pairs, which follow from the sizes.
+const NEEDLESS: [&str; 2] = [".self_attn.rotary_emb.inv_freq", ".attn_rot_embd.weight"];
+
 /// A tensor with rows of two for every head.
 const HALVES: [&str; 3] = ["attn_kv_b", "attn_k_b", "attn_v_b"];
 
@@ -105,6 +108,17 @@ pub fn expert(kind: Kind, name: &str, expert: usize) -> Option<String> {
     }
     let (before, part) = published(name).rsplit_once('.').map(|(a, b)| (a.to_owned(), b.to_owned()))?;
     Some(format!("{before}.{expert}.{part}.weight"))
+}
+
+/// The block that a tensor belongs to, by its name in graphs or in a file.
+pub fn block_of(name: &str) -> Option<&str> {
+    let beginnings = ["blk.", "model.layers.", "layers."];
+    beginnings.iter().find_map(|beginning| name.strip_prefix(beginning))?.split('.').next()
+}
+
+/// Whether a tensor of a file says nothing that the model does not say otherwise.
+pub fn is_needless(own: &str) -> bool {
+    NEEDLESS.iter().any(|ending| own.ends_with(ending))
 }
 
 /// The parts of a block.

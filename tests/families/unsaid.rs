@@ -1,0 +1,85 @@
+//! What a folder means by what it does not say, or says where it does not count.
+//!
+//! In: small models with random weights, one fact changed or left out. Out: what Transformers makes of it.
+
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Window};
+use fusebox_models::load::Model;
+use serde_json::{Value as Json, json};
+
+use crate::families::made::{Made, path};
+use crate::families::odd::{experts, grouped, latent, small};
+
+/// The sizes read of a folder with these facts changed.
+fn read(made: &Made, model_type: &str, facts: &[(&str, Json)]) -> Config {
+    let (mut made, folder) = (made.clone(), path(&format!("unsaid-{model_type}")));
+    made.facts.extend(facts.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    made.folder(&folder, model_type);
+    Model::open(&folder).unwrap_or_else(|error| panic!("{error}")).config
+}
+
+fn dense() -> Made {
+    Made::new(&small(Family::Llama(grouped(4, 2, 16)), Format::F32))
+}
+
+fn normed() -> Config {
+    small(Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32)
+}
+
+fn sparse(gate: Gate, groups: Option<Groups>) -> Made {
+    let experts = Experts { gate, is_biased: gate == Gate::Sigmoid, groups, ..experts(8, 2) };
+    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    Made::new(&Config { experts: Some(experts), ..own })
+}
+
+#[test]
+fn a_head_of_its_own_is_used_although_a_folder_says_it_is_the_table() {
+    let mut made = dense();
+    assert!(read(&made, "llama", &[]).tied);
+    made.tensors.insert("output".to_owned(), made.tensors["token_embd"].clone());
+    assert!(read(&made, "llama", &[]).tied);
+    made.tensors.get_mut("output").unwrap().bytes[0] ^= 1;
+    assert!(!read(&made, "llama", &[]).tied);
+}
+
+#[test]
+fn positions_turn_as_fast_as_transformers_has_it() {
+    let made = Made::new(&normed());
+    let theta = |facts: &[(&str, Json)]| read(&made, "qwen3", facts).rope.theta;
+    assert_eq!(theta(&[("rope_theta", Json::Null)]).to_bits(), 1e4f64.to_bits());
+    let both = [("rope_theta", json!(5e5)), ("rope_parameters", json!({"rope_theta": 2e6}))];
+    assert_eq!(theta(&both).to_bits(), 2e6f64.to_bits());
+}
+
+#[test]
+fn a_window_counts_where_the_family_has_one() {
+    let window =
+        |made: &Made, model_type: &str, facts: &[(&str, Json)]| match read(made, model_type, facts).family {
+            Family::Llama(heads) | Family::Qwen3(heads) => heads.window,
+            Family::DeepSeek(_) => panic!("latent"),
+        };
+    let of_all = |size| Some(Window { size, full: [].into() });
+    assert_eq!(
+        window(&dense(), "llama", &[("sliding_window", json!(8)), ("use_sliding_window", Json::Null)]),
+        None
+    );
+    let made = Made::new(&Config { experts: Some(experts(4, 2)), ..normed() });
+    let used = [("use_sliding_window", json!(true)), ("max_window_layers", json!(1))];
+    assert_eq!(window(&made, "qwen3_moe", &used), of_all(4096));
+    assert_eq!(window(&Made::new(&normed()), "qwen3", &used), Some(Window { size: 4096, full: [0].into() }));
+}
+
+#[test]
+fn experts_are_weighed_as_their_family_has_it() {
+    let unsaid = ["topk_method", "routed_scaling_factor", "rms_norm_eps", "n_group", "topk_group"];
+    let unsaid = unsaid.map(|key| (key, Json::Null));
+    let grouped = |n, n_used, n_best| Some(Groups { n, n_used, n_best });
+    let softmax = sparse(Gate::Softmax, grouped(2, 1, 1));
+    assert_eq!(read(&softmax, "deepseek_v2", &unsaid[..1]).experts.unwrap().groups, None);
+    let sigmoid = sparse(Gate::Sigmoid, None);
+    let v3 = read(&sigmoid, "deepseek_v3", &unsaid).experts.unwrap();
+    assert_eq!((v3.scale.to_bits(), v3.groups), (2.5f32.to_bits(), grouped(8, 4, 1)));
+    let glm = read(&sigmoid, "glm4_moe_lite", &unsaid);
+    assert_eq!(glm.eps.to_bits(), 1e-5f32.to_bits());
+    assert_eq!(glm.experts.unwrap().scale.to_bits(), 1.8f32.to_bits());
+}
