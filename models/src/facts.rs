@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo};
 
 use crate::beside;
-use crate::naming::keys::{Key, VOCAB};
+use crate::naming::keys::{Key, VOCAB, default};
 use crate::naming::tensors::{joined, names};
 
 /// The file that says what the weights beside it are.
@@ -60,6 +60,12 @@ impl<'a> Facts<'a> {
         Ok(self.size_if(key)?.filter(|size| *size > 0))
     }
 
+    /// A positive number that must be there.
+    pub fn number(self, key: Key) -> Result<f64, Error> {
+        let number = self.number_if(key)?;
+        number.ok_or_else(|| self.refused(key, "expected a positive number, found none".to_owned()))
+    }
+
     /// A positive number, where the file has it.
     pub fn number_if(self, key: Key) -> Result<Option<f64>, Error> {
         self.like(key, "a positive number", |value| {
@@ -72,9 +78,19 @@ impl<'a> Facts<'a> {
         if self.value(key).and_then(Value::to_f64) == Some(0.0) { Ok(None) } else { self.number_if(key) }
     }
 
-    /// Refuses a value where only values below it are expected.
-    pub fn lacks(self, key: Key, expected: &str) -> Result<(), Error> {
-        self.like(key, expected, |_| None::<()>).map(|_| ())
+    /// Refuses what is no object of plain values.
+    pub fn object_of_values(self, key: Key) -> Result<(), Error> {
+        self.like(key, "an object", |_| None::<()>)?;
+        let mut keys = self.checkpoint.metadata().keys().filter_map(|key| key.rsplit_once('.'));
+        let names = key.names(self.kind(), self.architecture());
+        let is_below = |object: &str| names.iter().any(|name| object.starts_with(&format!("{name}.")));
+        match keys.find(|(object, _)| is_below(object)) {
+            Some((object, _)) => {
+                let what = "expected a value that all blocks have, found an object";
+                Err(Error::input(&self.path(), Place::Key(object.to_owned()), what))
+            }
+            None => Ok(()),
+        }
     }
 
     /// A word, where the file has one.
@@ -111,10 +127,9 @@ impl<'a> Facts<'a> {
 
     /// The numbers of a small tensor in single precision, where the file has it.
     pub fn numbers(self, name: &str) -> Option<Vec<f32>> {
-        let own =
-            names(self.kind(), name).into_iter().find(|own| self.checkpoint.tensors().contains_key(own))?;
-        let bytes = self.checkpoint.bytes(&own)?;
-        let is_plain = self.checkpoint.tensors()[&own].stored == Stored::As(Format::F32);
+        let (own, info) = self.stored(name)?;
+        let bytes = self.checkpoint.bytes(own)?;
+        let is_plain = info.stored == Stored::As(Format::F32);
         is_plain.then(|| bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect())
     }
 
@@ -132,22 +147,29 @@ impl<'a> Facts<'a> {
 
     /// Whether there is a tensor, by the name it has in graphs, on its own or as a part of another.
     pub fn has(self, name: &str) -> bool {
-        let is_there = |name: &str| {
-            names(self.kind(), name).iter().any(|own| self.checkpoint.tensors().contains_key(own))
-        };
+        let is_there = |name: &str| self.stored(name).is_some();
         is_there(name) || joined(name).is_some_and(|(whole, _)| is_there(&whole))
+    }
+
+    /// Whether two tensors are the same, byte for byte.
+    pub fn are_same(self, names: [&str; 2]) -> bool {
+        let [a, b] = names.map(|name| {
+            self.stored(name).map(|(own, info)| (info.stored, &info.shape, self.checkpoint.bytes(own)))
+        });
+        a == b
     }
 
     /// Whether there is a tensor of this name whose elements are stored in blocks.
     pub fn has_blocks(self, name: &str) -> bool {
-        let found = names(self.kind(), name).into_iter().find_map(|own| self.checkpoint.tensors().get(&own));
-        found.is_some_and(|info| matches!(info.stored, Stored::As(format) if format.block_len() > 1))
+        self.stored(name)
+            .is_some_and(|(_, info)| matches!(info.stored, Stored::As(format) if format.block_len() > 1))
     }
 
     /// The error that a fact makes no sense.
     pub fn refused(self, key: Key, what: String) -> Error {
         let names = key.names(self.checkpoint.kind(), self.architecture());
-        let place = names.into_iter().next().map_or(Place::Whole, Place::Key);
+        let found = names.iter().find(|name| self.checkpoint.metadata().contains_key(*name));
+        let place = found.or(names.first()).map_or(Place::Whole, |name| Place::Key(name.clone()));
         Error::input(&self.path(), place, what)
     }
 
@@ -162,7 +184,8 @@ impl<'a> Facts<'a> {
         Error::input(beside::weights(self.checkpoint), Place::Tensor(own), what)
     }
 
-    fn architecture(self) -> &'a str {
+    /// The architecture, as the file calls it.
+    pub fn architecture(self) -> &'a str {
         self.checkpoint.architecture().unwrap_or_default()
     }
 
@@ -185,9 +208,16 @@ impl<'a> Facts<'a> {
         as_one(value).map(Some).ok_or_else(refused)
     }
 
+    /// The tensor of one of the names that it may have.
+    fn stored(self, name: &str) -> Option<(&'a String, &'a TensorInfo)> {
+        names(self.kind(), name).iter().find_map(|own| self.checkpoint.tensors().get_key_value(own))
+    }
+
     fn value(self, key: Key) -> Option<&'a Value> {
         let names = key.names(self.checkpoint.kind(), self.architecture());
-        names.iter().find_map(|name| self.checkpoint.metadata().get(name))
+        let found = names.iter().find_map(|name| self.checkpoint.metadata().get(name));
+        let is_folder = self.kind() == Kind::Safetensors;
+        found.or_else(|| default(self.architecture(), &names).filter(|_| is_folder))
     }
 }
 

@@ -47,7 +47,7 @@ pub fn block(m: &Scope, sizes: &Latent, layer: usize, x: &Tensor) -> Tensor {
 pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let sizes = latent_sizes(facts)?;
     let pairing = if facts.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Neighbours };
-    let rope = rope(facts, 1e4, pairing, sizes.rope)?;
+    let rope = rope(facts, pairing, sizes.rope)?;
     let backbone = backbone(facts, Family::DeepSeek(sizes), rope)?;
     let gate = gate(facts, &backbone)?;
     // A sigmoid came with weights that add up to one; GGUF says so where they do.
@@ -108,6 +108,7 @@ fn groups(facts: Facts<'_>, experts: &Experts) -> Result<Option<Groups>, Error> 
         Some("greedy") => return Ok(None),
         Some("group_limited_greedy") => 1,
         Some("noaux_tc") => 2,
+        None if facts.architecture() == "deepseek_v2" => return Ok(None),
         None => {
             if experts.gate == Gate::Softmax {
                 1

@@ -33,13 +33,15 @@ pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
 /// # Errors
 /// Names the fact that is missing or makes no sense.
 pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
-    let window = window(facts, true, 0)?;
+    // A folder that says Llama has none, whatever stands beside.
+    let has_none = facts.kind() == Kind::Safetensors && facts.architecture() == "llama";
+    let window = if has_none { None } else { window(facts, true, None)? };
     let heads = Grouped { window, ..sizes::grouped(facts, false)? };
     let pairing = match facts.kind() {
         Kind::Gguf { .. } | Kind::Qorus => Pairing::Neighbours,
         Kind::Safetensors | Kind::Ajc1 => Pairing::Halves,
     };
-    let rope = rope(facts, 1e4, pairing, heads.turned)?;
+    let rope = rope(facts, pairing, heads.turned)?;
     backbone(facts, Family::Llama(heads), rope)
 }
 

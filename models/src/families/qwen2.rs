@@ -20,9 +20,9 @@ pub(super) const WINDOW_FROM: usize = 28;
 /// # Errors
 /// Names the fact that is missing or makes no sense.
 pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
-    let window = window(facts, false, WINDOW_FROM)?;
+    let window = window(facts, false, Some(WINDOW_FROM))?;
     let heads = Grouped { window, ..sizes::grouped(facts, false)? };
-    let rope = rope(facts, 1e4, Pairing::Halves, heads.turned)?;
+    let rope = rope(facts, Pairing::Halves, heads.turned)?;
     backbone(facts, Family::Llama(heads), rope)
 }
 

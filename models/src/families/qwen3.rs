@@ -38,9 +38,11 @@ pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
 /// # Errors
 /// Names the fact that is missing or makes no sense.
 pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
-    let window = window(facts, false, WINDOW_FROM)?;
+    // Those with experts look back through it in all blocks.
+    let from = (facts.architecture() != "qwen3_moe").then_some(WINDOW_FROM);
+    let window = window(facts, false, from)?;
     let heads = Grouped { window, ..sizes::grouped(facts, true)? };
-    let rope = rope(facts, 1e6, Pairing::Halves, heads.turned)?;
+    let rope = rope(facts, Pairing::Halves, heads.turned)?;
     // GGUF does not say that weights add up to one: they always do.
     let renorm = facts.flag(RENORM)?.unwrap_or(matches!(facts.kind(), Kind::Gguf { .. }));
     let (experts, dense) = experts_of(facts, Gate::Softmax, renorm)?.unzip();

@@ -11,7 +11,7 @@ use crate::config::{Pairing, Rope, Scaling};
 use crate::facts::Facts;
 use crate::layers::rope::yarn_scale;
 use crate::naming::keys::{
-    BETA_FAST, BETA_SLOW, CONTEXT, HIGH, Key, LOW, MAGNITUDE, MSCALE, MSCALE_ALL, ORIGINAL, SCALING,
+    BETA_FAST, BETA_SLOW, CONTEXT, HIGH, LOW, MAGNITUDE, MSCALE, MSCALE_ALL, ORIGINAL, SCALING,
     SCALING_ITSELF, STRETCH, THETA, TRUNCATE,
 };
 
@@ -21,13 +21,17 @@ const FACTORS: &str = "rope_freqs";
 pub(crate) const GGUF_STRENGTH: f64 = 0.1;
 
 /// How `n_dims` elements of a head are turned.
-pub(super) fn rope(facts: Facts<'_>, theta: f64, pairing: Pairing, n_dims: usize) -> Result<Rope, Error> {
-    let theta = facts.number_if(THETA)?.unwrap_or(theta);
+pub(super) fn rope(facts: Facts<'_>, pairing: Pairing, n_dims: usize) -> Result<Rope, Error> {
+    let usual = match facts.kind() {
+        Kind::Gguf { .. } | Kind::Safetensors | Kind::Qorus => 1e4,
+        Kind::Ajc1 => 1e6,
+    };
+    let theta = facts.number_if(THETA)?.unwrap_or(usual);
     Ok(Rope { theta, pairing, scaling: scaling(facts, n_dims)? })
 }
 
 fn scaling(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
-    facts.lacks(SCALING_ITSELF, "an object")?;
+    facts.object_of_values(SCALING_ITSELF)?;
     let kind = match facts.word(SCALING)? {
         Some(kind) => kind,
         // GGUF without the word means what was there first.
@@ -69,7 +73,7 @@ fn factors(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
 
 /// All pairs slowed down alike, on top of what a tensor says of each.
 fn linear(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
-    let stretch = needed(facts, STRETCH)? as f32;
+    let stretch = facts.number(STRETCH)? as f32;
     let each = match factors(facts, n_dims)? {
         Scaling::Factors(factors) => factors,
         Scaling::None | Scaling::Llama3 { .. } | Scaling::Yarn { .. } => vec![1.0; n_dims / 2],
@@ -78,8 +82,8 @@ fn linear(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
 }
 
 fn llama3(facts: Facts<'_>) -> Result<Scaling, Error> {
-    let (factor, original) = (needed(facts, STRETCH)?, needed(facts, ORIGINAL)?);
-    let (low, high) = (needed(facts, LOW)?, needed(facts, HIGH)?);
+    let (factor, original) = (facts.number(STRETCH)?, facts.number(ORIGINAL)?);
+    let (low, high) = (facts.number(LOW)?, facts.number(HIGH)?);
     if low >= high {
         return Err(facts.refused(LOW, format!("expected less than the high {high}, found {low}")));
     }
@@ -87,7 +91,11 @@ fn llama3(facts: Facts<'_>) -> Result<Scaling, Error> {
 }
 
 fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
-    let factor = needed(facts, STRETCH)?;
+    let factor = facts.number(STRETCH)?;
+    if facts.has(FACTORS) {
+        let what = "expected no factors of pairs beside yarn, found some";
+        return Err(facts.refused_tensor(FACTORS, what.to_owned()));
+    }
     if facts.flag(TRUNCATE)? == Some(false) {
         return Err(facts.refused(TRUNCATE, "expected true, found false".to_owned()));
     }
@@ -123,9 +131,4 @@ fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
 /// What turned queries and keys are multiplied by in GGUF, unless a factor comes on top.
 pub(crate) fn gguf_magnitude(factor: f64, sharpness: Option<f64>) -> f64 {
     if sharpness.is_some() { 1.0 } else { yarn_scale(factor, 1.0) }
-}
-
-fn needed(facts: Facts<'_>, key: Key) -> Result<f64, Error> {
-    let number = facts.number_if(key)?;
-    number.ok_or_else(|| facts.refused(key, "expected a positive number, found none".to_owned()))
 }

@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
+use fusebox_runtime::weights::Kind;
 
 use crate::config::{Config, Experts, Family, Formats, Gate, Grouped, Groups, Rope, Window};
 use crate::facts::Facts;
 use crate::naming::keys::{
-    ACTIVATION, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF, GROUPS,
-    GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, MORE_LAYERS, TIED, TURNED,
-    TURNED_PART, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
+    ACTIVATION, CAUSAL, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF,
+    GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, MORE_LAYERS, TEMPERATURE,
+    TIED, TURNED, TURNED_PART, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
 
@@ -25,22 +26,49 @@ pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<C
     if let Some(word) = facts.word(ACTIVATION)?.filter(|word| !["silu", "swish"].contains(word)) {
         return Err(facts.refused(ACTIVATION, format!("expected silu, found {}", quoted(word))));
     }
+    refuse_other_attention(facts)?;
     Ok(Config {
         family,
         hidden: facts.count(HIDDEN)?,
         n_layers: n_layers(facts)?,
         vocab: facts.vocab()?,
         context: facts.count(CONTEXT)?,
-        eps: facts.number_if(EPS)?.unwrap_or(1e-6) as f32,
+        eps: eps(facts)? as f32,
         rope,
         ff: facts.count(FF)?,
         experts: None,
         dense: BTreeSet::new(),
-        tied: facts.flag(TIED)?.unwrap_or(!facts.has("output")),
+        tied: is_tied(facts)?,
         biased: biased(facts),
         formats: Formats::Uniform(Format::F32),
         cache: Format::F32,
     })
+}
+
+/// What keeps a norm from dividing by zero; GGUF always says it.
+fn eps(facts: Facts<'_>) -> Result<f64, Error> {
+    match facts.kind() {
+        Kind::Gguf { .. } => facts.number(EPS),
+        Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => Ok(facts.number_if(EPS)?.unwrap_or(1e-6)),
+    }
+}
+
+/// Whether the head is the token table. One that is another than the table was trained, whatever the file says.
+fn is_tied(facts: Facts<'_>) -> Result<bool, Error> {
+    let has_head = facts.has("output");
+    let is_said = facts.flag(TIED)?.unwrap_or(!has_head);
+    Ok(is_said && (!has_head || facts.are_same(["token_embd", "output"])))
+}
+
+/// Refuses attention of other kinds than families have.
+fn refuse_other_attention(facts: Facts<'_>) -> Result<(), Error> {
+    if facts.flag(CAUSAL)? == Some(false) {
+        return Err(facts.refused(CAUSAL, "expected true, found false".to_owned()));
+    }
+    if let Some(scale) = facts.number_or_none(TEMPERATURE)? {
+        return Err(facts.refused(TEMPERATURE, format!("expected 0, found {scale}")));
+    }
+    Ok(())
 }
 
 /// How many blocks are used, the last of which must be there.
@@ -118,7 +146,8 @@ fn divides(facts: Facts<'_>, key: Key, n: usize, of: usize, what: &str) -> Resul
 }
 
 /// How far back tokens see. A file may have a window and not use it; `is_used` is what holds where it does not say.
-pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Option<Window>, Error> {
+/// `from` is the first block that has one, where a file may say another.
+pub(super) fn window(facts: Facts<'_>, is_used: bool, from: Option<usize>) -> Result<Option<Window>, Error> {
     let full = without_window(facts)?;
     if !facts.flag(WINDOW_USED)?.unwrap_or(is_used || full.is_some()) {
         return Ok(None);
@@ -128,7 +157,10 @@ pub(super) fn window(facts: Facts<'_>, is_used: bool, from: usize) -> Result<Opt
         return Ok(Some(Window { size, full }));
     }
     let Some(words) = facts.words(LAYER_TYPES)? else {
-        let from = facts.size_if(WINDOW_FROM)?.unwrap_or(from);
+        let from = match from {
+            Some(usual) => facts.size_if(WINDOW_FROM)?.unwrap_or(usual),
+            None => 0,
+        };
         return Ok(Some(Window { size, full: (0..from.min(n_layers(facts)?)).collect() }));
     };
     let known = ["full_attention", "sliding_attention"];

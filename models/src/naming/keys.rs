@@ -1,16 +1,20 @@
 //! The names of facts: in GGUF below the architecture, in `config.json`, in the header of a qwen3.c checkpoint
 //! or of a Qorus file.
 //!
-//! In: a [`Key`] and the kind of a file. Out: the names that the fact may have there, none where it has no such fact.
+//! In: a [`Key`] and the kind of a file. Out: the names that the fact may have there, none where it has no such fact;
+//! and what `config.json` means where it does not say.
 //! What a fact means, and what is accepted, is up to who asks for it: `facts.rs` and `families/`.
 
 use fusebox_runtime::weights::Kind;
+use fusebox_runtime::weights::value::Value;
 
 /// A fact about a model by its names.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// In GGUF, below the architecture, where it has the fact.
     gguf: Option<&'static str>,
+    /// In old GGUF files, where it had another name.
+    old: Option<&'static str>,
     /// In `config.json`, one of these.
     config: &'static [&'static str],
     /// In a qwen3.c checkpoint, where it has the fact.
@@ -20,14 +24,18 @@ pub struct Key {
 }
 
 const fn key(gguf: &'static str, config: &'static [&'static str]) -> Key {
-    Key { gguf: Some(gguf), config, ajc1: None, qorus: None }
+    Key { gguf: Some(gguf), old: None, config, ajc1: None, qorus: None }
 }
 
 const fn config(config: &'static [&'static str]) -> Key {
-    Key { gguf: None, config, ajc1: None, qorus: None }
+    Key { gguf: None, old: None, config, ajc1: None, qorus: None }
 }
 
 impl Key {
+    const fn old(self, name: &'static str) -> Self {
+        Self { old: Some(name), ..self }
+    }
+
     const fn ajc1(self, name: &'static str) -> Self {
         Self { ajc1: Some(name), ..self }
     }
@@ -36,10 +44,13 @@ impl Key {
         Self { qorus: Some(name), ..self }
     }
 
-    /// The names that a file of this kind may have for it; the first is the one to ask its author for.
+    /// The names that a file of this kind may have for it; the first is the one that counts, and to ask its author for.
     pub fn names(self, kind: Kind, architecture: &str) -> Vec<String> {
         match kind {
-            Kind::Gguf { .. } => self.gguf.iter().map(|name| format!("{architecture}.{name}")).collect(),
+            Kind::Gguf { .. } => {
+                let names = self.gguf.into_iter().chain(self.old);
+                names.map(|name| format!("{architecture}.{name}")).collect()
+            }
             Kind::Safetensors => self.config.iter().map(|name| (*name).to_owned()).collect(),
             Kind::Ajc1 => self.ajc1.into_iter().map(str::to_owned).collect(),
             Kind::Qorus => self.qorus.into_iter().map(str::to_owned).collect(),
@@ -84,6 +95,10 @@ pub const WINDOW: Key = key("attention.sliding_window", &["sliding_window"]);
 pub const WINDOW_USED: Key = config(&["use_sliding_window"]);
 /// How many blocks at the start have none.
 pub const WINDOW_FROM: Key = config(&["max_window_layers"]);
+/// Whether no token sees what follows it.
+pub const CAUSAL: Key = key("attention.causal", &["is_causal"]);
+/// How much sharper scores get with the position.
+pub const TEMPERATURE: Key = key("attention.temperature_scale", &[]);
 /// Which blocks have one: a truth for each, or after how many blocks the next has none.
 pub const WINDOW_PATTERN: Key = key("attention.sliding_window_pattern", &[]);
 /// What each block sees.
@@ -102,13 +117,13 @@ pub const NOPE: Key = config(&["qk_nope_head_dim"]);
 /// The elements of a head that are turned.
 pub const TURNED: Key = key("rope.dimension_count", &["qk_rope_head_dim"]);
 /// The part of a head that is turned.
-pub const TURNED_PART: Key = config(&["partial_rotary_factor", "rope_parameters.partial_rotary_factor"]);
+pub const TURNED_PART: Key = config(&["rope_parameters.partial_rotary_factor", "partial_rotary_factor"]);
 /// Whether neighbours are turned together.
 pub const INTERLEAVED: Key = config(&["rope_interleave"]);
 
 /// How much slower the slowest pair turns than the fastest.
 pub const THETA: Key =
-    key("rope.freq_base", &["rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta"])
+    key("rope.freq_base", &["rope_scaling.rope_theta", "rope_parameters.rope_theta", "rope_theta"])
         .qorus("rope_freq_base");
 /// How positions are stretched to longer texts.
 pub const SCALING: Key =
@@ -116,7 +131,8 @@ pub const SCALING: Key =
 /// The object with all that.
 pub const SCALING_ITSELF: Key = config(&["rope_scaling", "rope_parameters"]);
 /// How much longer.
-pub const STRETCH: Key = key("rope.scaling.factor", &["rope_scaling.factor", "rope_parameters.factor"]);
+pub const STRETCH: Key =
+    key("rope.scaling.factor", &["rope_scaling.factor", "rope_parameters.factor"]).old("rope.scale_linear");
 /// The length first trained on.
 pub const ORIGINAL: Key = key(
     "rope.scaling.original_context_length",
@@ -169,6 +185,24 @@ pub const GATE: Key = key("expert_gating_func", &["scoring_func"]);
 pub const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
 /// What the weights are multiplied by in the end.
 pub const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
+
+/// What `config.json` of an architecture means where it does not have a name; all others have one meaning everywhere.
+static DEFAULTS: [(&str, &str, Value); 8] = [
+    ("qwen2", "sliding_window", Value::Unsigned(4096)),
+    ("qwen3", "sliding_window", Value::Unsigned(4096)),
+    ("qwen3_moe", "sliding_window", Value::Unsigned(4096)),
+    ("glm4_moe_lite", "rms_norm_eps", Value::Float(1e-5)),
+    ("glm4_moe_lite", "routed_scaling_factor", Value::Float(1.8)),
+    ("deepseek_v3", "routed_scaling_factor", Value::Float(2.5)),
+    ("deepseek_v3", "n_group", Value::Unsigned(8)),
+    ("deepseek_v3", "topk_group", Value::Unsigned(4)),
+];
+
+/// What `config.json` of an architecture means where it has none of these names.
+pub fn default(architecture: &str, names: &[String]) -> Option<&'static Value> {
+    let is_meant = |own: &str, name: &str| own == architecture && names.iter().any(|known| known == name);
+    DEFAULTS.iter().find(|(own, name, _)| is_meant(own, name)).map(|(.., value)| value)
+}
 
 #[cfg(test)]
 mod tests {

@@ -168,10 +168,13 @@ fn factors(config: &Config) -> Option<Piece> {
     if matches!(rope.scaling, Scaling::None | Scaling::Yarn { .. }) || rope.scaling.linear().is_some() {
         return None;
     }
-    let (Family::Llama(heads) | Family::Qwen3(heads)) = &config.family else { return None };
-    let plain = speeds(&Rope { scaling: Scaling::None, ..rope.clone() }, heads.turned);
+    let n_dims = match &config.family {
+        Family::Llama(heads) | Family::Qwen3(heads) => heads.turned,
+        Family::DeepSeek(sizes) => sizes.rope,
+    };
+    let plain = speeds(&Rope { scaling: Scaling::None, ..rope.clone() }, n_dims);
     let factors: Vec<f32> =
-        plain.iter().zip(speeds(rope, heads.turned)).map(|(plain, own)| (plain / own) as f32).collect();
+        plain.iter().zip(speeds(rope, n_dims)).map(|(plain, own)| (plain / own) as f32).collect();
     let (name, shape) = ("rope_freqs.weight".to_owned(), vec![factors.len()]);
     let entry = Entry { name, shape, stored: Stored::As(Format::F32) };
     Some(Piece { entry, origin: Origin::Computed(factors), order: Order::Same, is_unfit: false })
