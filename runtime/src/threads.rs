@@ -256,6 +256,6 @@ mod tests {
             }
             done.send(seen.map(AtomicUsize::into_inner)).unwrap();
         });
-        assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok([3; 4]));
+        assert_eq!(is_done.recv_timeout(Duration::from_mins(1)), Ok([3; 4]));
     }
 }

@@ -22,7 +22,7 @@ pub const STORY: &[u8] = b"# ";
 pub struct Cache {
     folder: Option<PathBuf>,
     /// The stories of all programs that were compiled.
-    stories: String,
+    stories: Vec<String>,
     /// How many programs were compiled, and how many came from the folder.
     pub counts: Counts,
 }
@@ -56,9 +56,8 @@ impl Cache {
         let (program, story) = Program::compile(key, graph, options)?;
         self.counts.n_lowered += program.plan.kernels.len();
         if let Some(path) = &options.story {
-            let between = if self.stories.is_empty() { "" } else { "\n" };
-            self.stories += &format!("{between}{story}");
-            files::write(Path::new(path), STORY, self.stories.as_bytes())?;
+            self.stories.push(story.to_string());
+            files::write(Path::new(path), STORY, self.stories.join("\n").as_bytes())?;
         }
         if let Some(path) = path {
             write(&path, &program.to_bytes());
