@@ -32,7 +32,13 @@ fn scaled(mut n: f64, units: &[&str], step: f64) -> String {
         n /= step;
         unit = larger;
     }
-    if n.fract() == 0.0 { format!("{n:.0}{unit}") } else { format!("{n:.2}{unit}") }
+    // Three digits, or all of a whole number.
+    let digits = match n {
+        n if n.fract() == 0.0 || n >= 99.95 => 0,
+        n if n >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{n:.digits$}{unit}")
 }
 
 #[cfg(test)]
@@ -42,7 +48,8 @@ mod tests {
     #[test]
     fn amounts_read_well() {
         assert_eq!([bytes(512.0), bytes(1536.0), bytes(3e9)], ["512 B", "1.50 KiB", "2.79 GiB"]);
-        assert_eq!([count(12.0), count(2_500_000.0)], ["12", "2.50 M"]);
+        assert_eq!([count(12.0), count(2_500_000.0), count(123_456.0)], ["12", "2.50 M", "123 k"]);
+        assert_eq!([bytes(20_000.0), bytes(1023.0 * 1024.0)], ["19.5 KiB", "1023 KiB"]);
     }
 
     #[test]
