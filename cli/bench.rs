@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     opened.is_quiet = arguments.output != Form::Md;
     let most = arguments.context.unwrap_or(opened.model.config.context);
     if needed > most {
-        return Err(format!("the longest test has {needed} tokens; at most {most} is possible"));
+        return Err(format!("the longest test has {needed} tokens; at most {most} are possible"));
     }
     let context = opened.context(arguments.context)?.at_least(needed);
     let mut all = Vec::new();

@@ -246,7 +246,9 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
                         let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
                         let bytes = (block > 1).then_some(Rounding::Bytes { group });
                         let one_by_one = rounding(level, format, 1);
-                        let roundings = [None, bytes, one_by_one, rounding(level, format, n_cols)];
+                        // A program for many vectors gets few of them, too.
+                        let of_many = rounding(level, format, 64);
+                        let roundings = [None, bytes, one_by_one, of_many, rounding(level, format, n_cols)];
                         for rounding in roundings {
                             check_product(format, level, sizes, rounding, &mut noise);
                         }
