@@ -3,8 +3,8 @@
 //! In: a graph and a price. Out: a [`Partition`]. One kind of move, tried in order of the graph until nothing changes:
 //! stop storing a value, so that its readers compute it themselves. A move must be legal (`group.rs`) and must save
 //! seconds (`price.rs`); the reason why the last try failed is the value's barrier.
-//! A try looks at the launches beside the value only, and none of them computes more than [`MAX_COMPUTED`] values: so
-//! time is linear in the graph where values are cheap and see no state.
+//! A try looks at the launches beside the value only, and each of them computes a limited number of values: so time is
+//! linear in the graph where values are cheap and see no state.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
