@@ -19,7 +19,7 @@ build=(g++ -std=c++20 -O2 -Wall -Wextra -Werror -U_FORTIFY_SOURCE -shared -fPIC 
 lib=$(realpath "$folder/lib")
 
 cargo build --quiet --release --locked
-tests=$(cargo test --locked --test all --no-run 2>&1 | sed -n 's/.*(\(.*\))$/\1/p')
+tests=$(cargo test --locked --test all --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 [ -n "$tests" ] || { echo "the tests cannot be built"; exit 1; }
 
 fusebox() {
