@@ -68,5 +68,5 @@ if PLAYED_MEMORY=1 fusebox run -p "Once upon a time" -n 4; then
   echo "a model fits into less memory than it takes"
   exit 1
 fi
-expect 'a program needs .* MiB on a played GPU, 1.0 MiB is free' "nothing is said where memory ends"
+expect 'a program needs .* MiB on a played GPU, 1 MiB is free' "nothing is said where memory ends"
 echo "a token is one replay and one wait; the end of memory, no graphs and a newer driver are what they should be"
