@@ -113,11 +113,11 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
     };
     let text = error.to_string();
     let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
-    let sentence = lines.collect::<Vec<_>>().join(" ");
+    let mut sentence = lines.collect::<Vec<_>>().join(" ");
     // The words of a parser of numbers are not those of its users.
-    let sentence = sentence.replace("invalid digit found in string", "expected a whole number of at least 0");
-    let sentence =
-        sentence.replace("cannot parse integer from empty string", "expected a whole number of at least 0");
+    for theirs in ["invalid digit found in string", "cannot parse integer from empty string"] {
+        sentence = sentence.replace(theirs, "expected a whole number of at least 0");
+    }
     let sentence = sentence.replace("number too large to fit in target type", "the number is too large");
     Err(format!("{}{known}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
 }

@@ -86,7 +86,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         } else if arguments.json {
             output::print(&told.next(row));
         } else {
-            rows = row.to_vec();
+            rows.clear();
+            rows.extend_from_slice(row);
         }
     };
     if arguments.all {

@@ -209,7 +209,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The tensor of one of the names that it may have.
-    fn stored(self, name: &str) -> Option<(&'a String, &'a TensorInfo)> {
+    pub(crate) fn stored(self, name: &str) -> Option<(&'a String, &'a TensorInfo)> {
         names(self.kind(), name).iter().find_map(|own| self.checkpoint.tensors().get_key_value(own))
     }
 

@@ -19,6 +19,7 @@ use fusebox_runtime::device::Weights;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
+use crate::facts::Facts;
 use crate::naming::tensors::{BIAS, block_of, expert, halves, is_needless, joined, kin, names};
 
 pub(crate) mod source;
@@ -141,8 +142,7 @@ impl<'a> Search<'a> {
 
     /// The tensor of one of the names.
     fn stored(&self, name: &str) -> Option<(String, &TensorInfo)> {
-        let names = names(self.checkpoint.kind(), name);
-        names.into_iter().find_map(|own| Some((own.clone(), self.checkpoint.tensors().get(&own)?)))
+        Facts::of(self.checkpoint).stored(name).map(|(own, info)| (own.clone(), info))
     }
 
     /// The rows of a joined tensor.

@@ -140,14 +140,14 @@ impl Out<'_> {
         c: usize,
         columns: &[[[f32; N]; P]; C],
     ) -> bool {
-        let is_block = self.row == 1 && self.apart.is_empty();
         let is_there = r + P * N <= self.n_rows && c + C <= self.n_cols;
-        if is_block && is_there {
+        let fits = is_there && self.row == 1 && self.apart.is_empty();
+        if fits {
             for (i, column) in columns.iter().enumerate() {
                 Self::add_run(self.start.wrapping_add(r + (c + i) * self.col), 1, column.as_flattened());
             }
         }
-        is_block && is_there
+        fits
     }
 
     /// Adds to a row, from column `c` on, where columns lie evenly.
