@@ -10,6 +10,7 @@ mod families;
 mod files;
 mod inference;
 mod oracles;
+mod own;
 mod road;
 mod slow;
 mod sources;

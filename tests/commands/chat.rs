@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::commands::{command, folder, json, refused, without};
+use crate::commands::{command, json, programs, refused, without};
 
 #[test]
 fn a_message_is_not_a_text_to_go_on_with() {
@@ -17,7 +17,7 @@ fn a_message_is_not_a_text_to_go_on_with() {
 
 #[test]
 fn lines_are_answered_one_after_another() {
-    let mut command = command(&folder().join("programs"), &["run", "--chat", "-n", "8"]);
+    let mut command = command(&programs(), &["run", "--chat", "-n", "8"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("the command runs");
     let mut lines = child.stdin.take().expect("it reads");
@@ -31,7 +31,7 @@ fn lines_are_answered_one_after_another() {
 
 #[test]
 fn a_conversation_may_end_before_it_begins() {
-    let mut command = command(&folder().join("programs"), &["run", "--chat"]);
+    let mut command = command(&programs(), &["run", "--chat"]);
     let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command runs");
     child.stdin.take().expect("it reads").write_all(b"/quit\n").expect("it reads");
     assert_eq!(child.wait().expect("it ends").code(), Some(0));

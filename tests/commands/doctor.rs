@@ -2,14 +2,14 @@
 //!
 //! In: nothing. Out: what this machine has, as text and as JSON.
 
-use crate::commands::{folder, json, told};
+use crate::commands::{json, programs, told};
 
 #[test]
 fn it_tells_what_is_there_and_what_is_missing() {
     let found = json(&["doctor", "--json"]);
     assert!(found["threads"].as_u64().is_some_and(|n| n > 0));
     assert!(found["levels"].as_array().is_some_and(|levels| levels.contains(&"portable".into())));
-    let folder = folder().join("programs");
+    let folder = programs();
     assert_eq!(found["cache"]["folder"].as_str(), folder.to_str());
     let devices = found["devices"].as_array().expect("a list");
     assert_eq!((&devices[0]["name"], &devices[0]["ready"]), (&"cpu".into(), &true.into()));

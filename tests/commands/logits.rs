@@ -6,7 +6,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::commands::{folder, json, told};
+use crate::commands::{json, told};
+use crate::own;
 
 fn numbers(told: &Value) -> Vec<f32> {
     told["logits"].as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
@@ -30,7 +31,7 @@ fn the_last_row_of_all_is_the_row_of_the_last() {
 
 #[test]
 fn a_file_has_the_numbers_of_the_json() {
-    let path = folder().join("logits.npy");
+    let path = own::path("logits.npy");
     let path = path.to_str().expect("a plain path");
     let told = json(&["logits", "--tokens", "5,6", "--all", "--json", "-o", path]);
     let bytes = fs::read(path).expect("it was written");

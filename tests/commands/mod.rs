@@ -10,6 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::own;
+
 mod bench;
 mod chat;
 mod doctor;
@@ -20,11 +22,9 @@ mod refusals;
 mod run;
 mod story;
 
-/// A folder of these tests.
-fn folder() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("commands");
-    fs::create_dir_all(&folder).expect("a writable folder");
-    folder
+/// Where programs are kept, for all of these tests.
+fn programs() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs")
 }
 
 /// The command with programs kept in a folder.
@@ -32,13 +32,13 @@ fn command(cache: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));
     command.args(arguments).env("FUSEBOX_CACHE", cache).env_remove("FUSEBOX_LEVEL").stdin(Stdio::null());
     // Some drivers of GPUs complain on standard error where there is no such folder.
-    command.env("XDG_RUNTIME_DIR", folder());
+    command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 
 /// What a command line comes to.
 fn fusebox(arguments: &[&str]) -> Output {
-    command(&folder().join("programs"), arguments).output().expect("the command runs")
+    command(&programs(), arguments).output().expect("the command runs")
 }
 
 /// What a command line that is right prints.
@@ -78,7 +78,7 @@ fn without(key: &str, file: &str) -> String {
     let mut bytes = fs::read(model).expect("the default model");
     let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("it has the key");
     bytes[at + key.len() - 1] = b'_';
-    let path = folder().join(file);
+    let path = own::path(file);
     fs::write(&path, bytes).expect("a writable folder");
     path.to_str().expect("a plain path").to_owned()
 }

@@ -4,11 +4,12 @@
 
 use std::fs;
 
-use crate::commands::{folder, json, told};
+use crate::commands::{json, told};
+use crate::own;
 
 #[test]
 fn a_model_is_written_and_runs() {
-    let path = folder().join("story-q4_0.gguf");
+    let path = own::path("story-q4_0.gguf");
     let path = path.to_str().expect("a plain path");
     let said = json(&["quantize", "assets/story.gguf", path, "q4_0", "--json"]);
     assert_eq!(said["bytes_after"].as_u64(), fs::metadata(path).ok().map(|file| file.len()));

@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::commands::{command, folder, json, refused, without};
+use crate::commands::{command, json, programs, refused, without};
+use crate::own;
 
 #[test]
 fn a_device_that_is_not_there_is_a_sentence_that_says_what_is() {
@@ -91,7 +92,7 @@ fn empty_words_are_sentences() {
     assert!(refused(&["run", "-p", ""]).contains("at least one is needed"));
     assert!(refused(&["logits", "-p", ""]).contains("at least one is needed"));
     assert!(refused(&["run", "--stop", ""]).contains("stop"));
-    let bytes = folder().join("bytes.txt");
+    let bytes = own::path("bytes.txt");
     fs::write(&bytes, [0xff, 0xfe, 0x00]).expect("a writable folder");
     assert!(refused(&["run", "-f", bytes.to_str().expect("a plain path")]).contains("bytes.txt"));
 }
@@ -101,7 +102,7 @@ fn a_file_that_is_no_whole_model_is_a_sentence() {
     let model = without("qwen3.block_count", "blockless.gguf");
     assert!(refused(&["run", "-m", &model, "-p", "a"]).contains("block_count"));
     let whole = fs::read(&model).expect("it was written");
-    let path = folder().join("half.gguf");
+    let path = own::path("half.gguf");
     fs::write(&path, &whole[..whole.len() / 2]).expect("a writable folder");
     assert!(refused(&["run", "-m", path.to_str().expect("a plain path"), "-p", "a"]).contains("half.gguf"));
 }
@@ -110,7 +111,7 @@ fn a_file_that_is_no_whole_model_is_a_sentence() {
 fn an_answer_that_cannot_be_written_is_a_sentence() {
     let full = Path::new("/dev/full");
     if full.exists() {
-        let mut command = command(&folder().join("programs"), &["inspect", "-m", "assets/story.gguf"]);
+        let mut command = command(&programs(), &["inspect", "-m", "assets/story.gguf"]);
         let output = command.stdout(fs::File::create(full).expect("a device")).output().expect("it runs");
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");

@@ -8,7 +8,8 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::commands::{command, folder, fusebox, json, refused, told, without};
+use crate::commands::{command, fusebox, json, programs, refused, told, without};
+use crate::own;
 
 fn text(told: &Value) -> &str {
     told["text"].as_str().expect("a text")
@@ -49,7 +50,7 @@ fn the_text_is_that_of_the_json() {
 #[test]
 fn tokens_words_and_files_are_the_same_prompt() {
     let words = json(&["run", "-p", "One day", "-n", "8", "--json"]);
-    let path = folder().join("prompt.txt");
+    let path = own::path("prompt.txt");
     fs::write(&path, "One day").expect("a writable folder");
     let file = json(&["run", "-f", path.to_str().expect("a plain path"), "-n", "8", "--json"]);
     assert_eq!((&words["tokens"], &words["prompt_tokens"]), (&file["tokens"], &file["prompt_tokens"]));
@@ -127,7 +128,7 @@ fn precise_and_other_caches_are_possible() {
 
 #[test]
 fn a_second_start_compiles_nothing() {
-    let cache = folder().join("fresh");
+    let cache = own::path("fresh");
     // It may be left from an earlier time.
     let _ = fs::remove_dir_all(&cache);
     let ask = |cache: &Path| -> Value {
@@ -145,7 +146,7 @@ fn a_second_start_compiles_nothing() {
 
 #[test]
 fn every_program_has_its_story() {
-    let path = folder().join("stories.txt");
+    let path = own::path("stories.txt");
     // It may be left from an earlier time.
     let _ = fs::remove_file(&path);
     let mut command = command(Path::new(""), &["run", "-n", "1"]);
@@ -177,7 +178,7 @@ fn help_names_every_kind_of_model() {
 #[test]
 fn a_level_is_chosen_by_its_name() {
     let ask = |level| {
-        let mut command = command(&folder().join("programs"), &["run", "-p", "Once", "-n", "4", "--json"]);
+        let mut command = command(&programs(), &["run", "-p", "Once", "-n", "4", "--json"]);
         command.env("FUSEBOX_LEVEL", level).output().expect("the command runs")
     };
     let told: Value = serde_json::from_slice(&ask("portable").stdout).expect("JSON");
@@ -198,7 +199,7 @@ fn a_model_without_words_goes_on_in_numbers() {
 
 #[test]
 fn a_closed_pipe_is_no_fault() {
-    let mut command = command(&folder().join("programs"), &["run", "-n", "200", "--ignore-eos"]);
+    let mut command = command(&programs(), &["run", "-n", "200", "--ignore-eos"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command runs");
     drop(child.stdout.take());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::commands::{fusebox, refused};
+use crate::own;
 
 fn graph_file(name: &str, text: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let path = own::path(name);
     std::fs::write(&path, text).expect("a writable folder");
     path
 }

@@ -10,9 +10,10 @@ use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Config, Family, Grouped, Pairing, Rope};
 
-use crate::families::made::{Made, Tensor, path};
+use crate::families::made::{Made, Tensor};
 use crate::families::odd::{grouped, small};
 use crate::inference::{Run, relative_error};
+use crate::own::path;
 
 /// Single precision in another order.
 const SAME: f64 = 1e-5;

@@ -18,9 +18,10 @@ use fusebox_runtime::weights::open;
 use serde_json::{Map, Value, json};
 
 use crate::families::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
-use crate::families::made::{Made, path};
+use crate::families::made::Made;
 use crate::families::odd::{grouped, latent, small};
 use crate::families::packed::{packed_latents, packed_llama};
+use crate::own::path;
 
 /// A checkpoint written as a GGUF file.
 fn converted(input: &Path, ty: &str) -> PathBuf {

@@ -14,9 +14,10 @@ use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
-use crate::families::made::{Made, path};
+use crate::families::made::Made;
 use crate::families::odd::{grouped, small};
 use crate::inference::{Run, relative_error};
+use crate::own::path;
 
 const TOKENS: [u32; 13] = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 38];
 

@@ -15,9 +15,10 @@ use fusebox_models::load::Model;
 use fusebox_runtime::device::Weights;
 use fusebox_runtime::weights::open;
 
-use crate::families::made::{Made, path};
+use crate::families::made::Made;
 use crate::families::odd::{experts, grouped, small};
 use crate::inference::{Run, relative_error};
+use crate::own::path;
 
 /// Logits behind a short text, and behind one token more.
 fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {

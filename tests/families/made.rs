@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use fusebox_compiler::graph::Name;
@@ -160,13 +160,6 @@ fn list_of(list: &[Json]) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// A path below the folder of these tests.
-pub(crate) fn path(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("families");
-    fs::create_dir_all(&folder).unwrap();
-    folder.join(name)
 }
 
 /// The sizes as files have them: rows and columns, behind what numbers matrices.

@@ -20,8 +20,9 @@ use fusebox_models::config::{
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::Model;
 
-use crate::families::made::{Made, path};
+use crate::families::made::Made;
 use crate::inference::{Run, relative_error};
+use crate::own::path;
 
 /// Single precision in another order.
 const SAME: f64 = 1e-5;

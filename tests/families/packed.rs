@@ -11,10 +11,11 @@ use fusebox_models::config::{Config, Experts, Family, Grouped, Latent, Pairing, 
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
 
-use crate::families::made::{Made, Tensor, path};
+use crate::families::made::{Made, Tensor};
 use crate::families::odd::{experts, grouped, small};
 use crate::files::packing::{self, Matrix};
 use crate::inference::{Run, relative_error};
+use crate::own::path;
 
 /// Single precision in another order.
 const SAME: f64 = 1e-5;

@@ -9,9 +9,10 @@ use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Config, Family, Formats, Grouped, Pairing, Rope};
 
-use crate::families::made::{Made, path};
+use crate::families::made::Made;
 use crate::families::odd::{experts, grouped, latent, small};
 use crate::inference::Run;
+use crate::own::path;
 
 /// Texts: one token, one more than some tasks take at once, one more than a chunk, and more.
 const LENGTHS: [usize; 4] = [1, 5, 17, 30];

@@ -9,8 +9,9 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use serde_json::{Value as Json, json};
 
-use crate::families::made::{Made, path};
+use crate::families::made::Made;
 use crate::families::odd::{experts, grouped, latent, small};
+use crate::own::path;
 
 /// Why a file is refused, without its path.
 fn refusal(file: &std::path::Path) -> String {

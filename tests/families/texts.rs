@@ -16,9 +16,10 @@ use fusebox_runtime::device::fake::FakeDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
-use crate::families::made::{Made, path};
+use crate::families::made::Made;
 use crate::families::odd::{experts, grouped, latent, small};
 use crate::inference::{Run, relative_error};
+use crate::own::path;
 
 /// Single precision in another order.
 const SAME: f64 = 1e-5;

@@ -7,8 +7,9 @@ use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Win
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
 
-use crate::families::made::{Made, path};
+use crate::families::made::Made;
 use crate::families::odd::{experts, grouped, latent, small};
+use crate::own::path;
 
 /// The sizes read of a folder with these facts changed.
 fn read(made: &Made, model_type: &str, facts: &[(&str, Json)]) -> Config {

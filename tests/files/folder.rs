@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use fusebox_runtime::weights::open;
 use fusebox_runtime::weights::value::{List, Value};
 
+use crate::files::refusal;
 use crate::files::safetensors::{HEADER, file};
-use crate::files::{path, refusal};
+use crate::own::path;
 
 const OTHER: &str = "{\"c\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}";
 

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use fusebox_runtime::weights::{Checkpoint, open};
 
+use crate::own::path;
+
 mod ajc1;
 mod folder;
 pub(crate) mod gguf;
@@ -21,13 +23,6 @@ mod quantize;
 mod quants;
 mod recorded;
 mod safetensors;
-
-/// A path below the folder of these tests.
-fn path(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("files");
-    fs::create_dir_all(&folder).expect("a writable folder");
-    folder.join(name)
-}
 
 fn write(name: &str, bytes: &[u8]) -> PathBuf {
     let path = path(name);

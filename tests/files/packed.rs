@@ -12,7 +12,8 @@ use fusebox_runtime::weights::{Checkpoint, Stored, open};
 use serde_json::{Map, json};
 
 use crate::files::packing::{Matrix, Tensor};
-use crate::files::{path, refusal};
+use crate::files::refusal;
+use crate::own::path;
 
 const SHAPE: [usize; 2] = [16, 128];
 const GROUP: usize = 64;

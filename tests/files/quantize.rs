@@ -14,8 +14,9 @@ use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
 
 use crate::files::gguf::{U32, Writer, pair};
-use crate::files::{is_whole, path, write};
+use crate::files::{is_whole, write};
 use crate::oracles;
+use crate::own::path;
 
 fn story() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")

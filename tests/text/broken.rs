@@ -10,9 +10,11 @@ use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights;
 use serde_json::{Map, Value as Json, json};
 
+use crate::own;
+
 /// A folder of the test's own, with a tensor and these files.
 fn folder(name: &str, files: &[(&str, &str)]) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("text").join(name);
+    let folder = own::path(name);
     fs::create_dir_all(&folder).expect("a writable folder");
     let header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
     let mut weights = (header.len() as u64).to_le_bytes().to_vec();

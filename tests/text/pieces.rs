@@ -3,13 +3,15 @@
 //! In: `tests/fixtures/pieces.json`, which the script beside it recorded of `SentencePiece`. Out: the same tokens and
 //! texts from a file with these pieces, and what its switches change.
 
-use std::fs::{create_dir_all, read_to_string};
+use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{open, store};
 use serde_json::Value as Json;
+
+use crate::own;
 
 fn recorded() -> Json {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pieces.json");
@@ -39,9 +41,7 @@ fn file(name: &str, pairs: &[(&str, Value)]) -> PathBuf {
         all.retain(|(known, _)| known != key);
         all.push((key, value.clone()));
     }
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("text");
-    create_dir_all(&folder).unwrap();
-    let path = folder.join(name);
+    let path = own::path(name);
     let pairs: Vec<Vec<u8>> = all.iter().map(|(key, value)| store::pair(key, value)).collect();
     store::write(&path, &pairs, &[], |_, _| Ok(())).unwrap();
     path
