@@ -11,6 +11,8 @@ use std::arch::x86_64::{
     _mm512_set1_epi8, _mm512_setzero_si512, _mm512_sub_epi32,
 };
 
+use std::ops::Range;
+
 use crate::codegen::cpu::micro::asking::ask_far;
 use crate::codegen::cpu::micro::avx512::fours::{Order, moved, order};
 use crate::codegen::cpu::micro::avx512::lanes::{EIGHT, Group, eights};
@@ -28,25 +30,80 @@ const EIGHTS: usize = IN_LANES.end().div_ceil(EIGHT);
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn product<const S: usize, const B: usize>(job: &ProductView<'_>) {
+    let mut room = Room::<Strip, STRIPS>::new();
+    let slab = room.open();
+    let mut first = 0;
+    if const { are_bytes(Storage::ALL[S]) } {
+        first = job.n_rows / ROWS * ROWS;
+        rows::<S, B, true>(slab, job, 0..first);
+    }
+    rows::<S, B, false>(slab, job, first..job.n_rows);
+}
+
+/// Whether numbers need no more than to be moved up: that takes less time on the way than in advance.
+const fn are_bytes(storage: Storage) -> bool {
+    matches!(storage, Storage::Q8_0 | Storage::Int8)
+}
+
+/// All vectors with some rows. With `L` numbers are read where they lie, of sixteen rows at a time.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn rows<const S: usize, const B: usize, const L: bool>(
+    slab: &mut [Strip; STRIPS],
+    job: &ProductView<'_>,
+    all: Range<usize>,
+) {
     let n_groups = job.k / GROUP;
     let n_eights = job.n_cols.div_ceil(EIGHT);
     assert!(n_eights <= EIGHTS, "a few vectors");
-    let mut room = Room::<Strip, STRIPS>::new();
-    let slab = room.open();
-    for r in (0..job.n_rows).step_by(ROWS) {
-        let n_rows = ROWS.min(job.n_rows - r);
+    for r in all.clone().step_by(ROWS) {
+        let n_rows = ROWS.min(all.end - r);
         let mut sums = [[zero(); ROWS]; EIGHTS];
         for from in (0..n_groups).step_by(FOUR * STRIPS) {
             let n = (n_groups - from).min(FOUR * STRIPS);
-            fill::<S, B>(slab, job, (r, n_rows), (from, n));
+            fill::<S, B, L>(slab, job, (r, n_rows), (from, n));
+            let stored = Stored::new::<S>(job, (r, n_rows), from);
             for (e, (sums, x)) in sums.iter_mut().zip(eights(job.x.tiles(), job.k)).enumerate() {
                 let next = (e == 0).then(|| Next::new(job, (r, n_rows), from));
-                multiply::<S>(sums, slab, &x[from..from + n], next);
+                multiply::<S, L>(sums, slab, stored, &x[from..from + n], next);
             }
         }
         for (e, sums) in sums.iter().enumerate().take(n_eights) {
             put(job, (r, n_rows), EIGHT * e, sums);
         }
+    }
+}
+
+/// Where a group of some rows is stored; for formats whose numbers are whole bytes, the last of a group.
+#[derive(Clone, Copy)]
+struct Stored {
+    start: *const u8,
+    stride: usize,
+}
+
+impl Stored {
+    /// Group `from` of some rows.
+    #[inline(always)]
+    fn new<const S: usize>(job: &ProductView<'_>, (r, n_rows): (usize, usize), from: usize) -> Self {
+        Self { start: job.w.block(r, n_rows).as_ptr(), stride: job.w.stride() }.behind::<S>(from)
+    }
+
+    /// So many groups further on.
+    #[inline(always)]
+    fn behind<const S: usize>(self, n_groups: usize) -> Self {
+        Self { start: self.start.wrapping_add(n_groups * Self::n_bytes::<S>()), ..self }
+    }
+
+    /// The numbers of the first row.
+    #[inline(always)]
+    fn numbers<const S: usize>(self) -> *const u8 {
+        self.start.wrapping_add(Self::n_bytes::<S>() - GROUP)
+    }
+
+    /// Bytes of a group.
+    #[inline(always)]
+    const fn n_bytes<const S: usize>() -> usize {
+        Storage::ALL[S].bytes(GROUP)
     }
 }
 
@@ -77,21 +134,32 @@ impl Next {
 /// Adds the products of a slab with eight vectors.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn multiply<const S: usize>(sums: &mut [V; ROWS], slab: &[Strip; STRIPS], x: &[Group], next: Option<Next>) {
+fn multiply<const S: usize, const L: bool>(
+    sums: &mut [V; ROWS],
+    slab: &[Strip; STRIPS],
+    stored: Stored,
+    x: &[Group],
+    next: Option<Next>,
+) {
     let mut own = *sums;
     for (g, x) in x.iter().enumerate() {
         if let Some(next) = next {
             next.ask(g);
         }
-        add_group::<S>(&mut own, &slab[g / FOUR], g % FOUR, x);
+        add_group::<S, L>(&mut own, (&slab[g / FOUR], g % FOUR), stored.behind::<S>(g), x);
     }
     *sums = own;
 }
 
-/// Adds the products of group `g` of a strip, in assembly: the compiler would have the sums on the stack.
+/// Adds the products of a group, in assembly: the compiler would have the sums on the stack.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn add_group<const S: usize>(sums: &mut [V; ROWS], strip: &Strip, g: usize, x: &Group) {
+fn add_group<const S: usize, const L: bool>(
+    sums: &mut [V; ROWS],
+    (strip, g): (&Strip, usize),
+    stored: Stored,
+    x: &Group,
+) {
     let storage = const { Storage::ALL[S] };
     let mut lines = [_mm512_setzero_si512(); 4];
     for (line, numbers) in lines.iter_mut().zip(&x.numbers) {
@@ -109,20 +177,32 @@ fn add_group<const S: usize>(sums: &mut [V; ROWS], strip: &Strip, g: usize, x: &
     } else if storage.is_halved() {
         (first, second)
     } else {
-        (both, both)
+        (both, _mm512_set1_epi8(-128))
     };
-    let numbers = (&raw const strip.numbers).wrapping_byte_add(8 * place(storage, g, 0));
+    let numbers = if L {
+        stored.numbers::<S>()
+    } else {
+        (&raw const strip.numbers).wrapping_byte_add(8 * place(storage, g, 0)).cast()
+    };
     let factors =
         (&raw const strip.factors).wrapping_byte_add(if storage.is_halved() { 8 * g } else { 4 * g });
-    // SAFETY: what is read lies in the strip, whose rows of numbers are 128 bytes apart, and those of factors 32.
+    // SAFETY: what is read lies in sixteen rows of weights, or in the strip, whose rows of factors are 32 bytes apart.
     // Nothing is written.
     unsafe {
         asm!(
             ".irp row, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+            ".if {is_stored}",
+            "vpxorq zmm24, {other}, qword ptr [{w}]{{1to8}}",
+            "vpxorq zmm25, {other}, qword ptr [{w} + 8]{{1to8}}",
+            "vpxorq zmm26, {other}, qword ptr [{w} + 16]{{1to8}}",
+            "vpxorq zmm27, {other}, qword ptr [{w} + 24]{{1to8}}",
+            "add {w}, {stride}",
+            ".else",
             "vpbroadcastq zmm24, qword ptr [{w} + 128 * \\row]",
             "vpbroadcastq zmm25, qword ptr [{w} + 128 * \\row + 8]",
             "vpbroadcastq zmm26, qword ptr [{w} + 128 * \\row + {half}]",
             "vpbroadcastq zmm27, qword ptr [{w} + 128 * \\row + {half} + 8]",
+            ".endif",
             "vmovdqa64 zmm28, {start}",
             "vmulps zmm30, {scales}, dword ptr [{f} + 32 * \\row]{{1to16}}",
             "vpdpbusd zmm28, zmm24, {a}",
@@ -144,10 +224,12 @@ fn add_group<const S: usize>(sums: &mut [V; ROWS], strip: &Strip, g: usize, x: &
             "vcvtdq2ps zmm28, zmm28",
             "vfmadd231ps zmm\\row, zmm28, zmm30",
             ".endr",
+            is_stored = const L as usize,
             half = const if matches!(order(Storage::ALL[S]), Order::Straight) { 16 } else { 64 },
             is_halved = const Storage::ALL[S].is_halved() as usize,
             has_offsets = const Storage::ALL[S].has_offsets() as usize,
-            w = in(reg) numbers,
+            w = inout(reg) numbers => _,
+            stride = in(reg) stored.stride,
             f = in(reg) factors,
             start = in(zmm_reg) start,
             other = in(zmm_reg) other,
@@ -162,7 +244,7 @@ fn add_group<const S: usize>(sums: &mut [V; ROWS], strip: &Strip, g: usize, x: &
             inout("zmm12") sums[12], inout("zmm13") sums[13], inout("zmm14") sums[14], inout("zmm15") sums[15],
             out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
             out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
-            options(pure, readonly, nostack, preserves_flags),
+            options(pure, readonly, nostack),
         );
     }
 }

@@ -34,10 +34,11 @@ pub(super) struct Strip {
     pub(super) factors: [[[[u8; 4]; FOUR]; 2]; ROWS],
 }
 
-/// Unpacks groups `from..from + n` of rows; behind the last row it comes again.
+/// Unpacks groups `from..from + n` of rows; behind the last row it comes again. With `L` numbers of whole units stay
+/// where they lie.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn fill<const S: usize, const B: usize>(
+pub(super) fn fill<const S: usize, const B: usize, const L: bool>(
     slab: &mut [Strip; STRIPS],
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
@@ -57,7 +58,9 @@ pub(super) fn fill<const S: usize, const B: usize>(
             continue;
         }
         for (at, (strip, unit)) in slab.iter_mut().zip(units).enumerate() {
-            put_numbers(strip, i, four::<S>(unit, 0));
+            if !L {
+                put_numbers(strip, i, four::<S>(unit, 0));
+            }
             put_factors(factors_of_four::<S>(unit, &row, first + at), &mut strip.factors[i][0]);
             if storage.has_offsets() {
                 put_factors(offsets_of_four::<S>(unit), &mut strip.factors[i][1]);
