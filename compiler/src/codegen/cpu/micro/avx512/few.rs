@@ -1,16 +1,15 @@
 //! A few vectors with rows of quantised weights.
 //!
 //! In: rows and vectors that `lanes.rs` has rounded. Out: their products.
-//! Sixteen rows are unpacked (`strips.rs`). Eight elements of one, in every pair of lanes, are then multiplied with
-//! eight vectors at once, each of which has two lanes. Weights are moved up, and sums start from what takes this off
-//! again.
+//! Sixteen rows are unpacked (`strips.rs`), but for numbers that are bytes already. Eight elements of one, in every
+//! pair of lanes, are then multiplied with eight vectors at once, each of which has two lanes. Weights are moved up,
+//! and sums start from what takes this off again.
 
 use std::arch::asm;
 use std::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_castps_si512, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps,
     _mm512_set1_epi8, _mm512_setzero_si512, _mm512_sub_epi32,
 };
-
 use std::ops::Range;
 
 use crate::codegen::cpu::micro::asking::ask_far;
@@ -169,7 +168,8 @@ fn add_group<const S: usize, const L: bool>(
     let by = if storage.has_offsets() { 1 } else { moved(storage) };
     let [first, second] = [taken_off(&lines[..2], by), taken_off(&lines[2..], by)];
     let both = _mm512_add_epi32(first, second);
-    // What products start from; beside it what the second halves start from, or what offsets are multiplied by.
+    // What products start from; beside it what the second halves start from, what offsets are multiplied by, or what
+    // moves bytes up.
     let (start, other) = if storage.has_offsets() {
         let sign = if storage.block().0 == 256 { 1.0 } else { -1.0 };
         let sums = _mm512_mul_ps(_mm512_cvtepi32_ps(both), _mm512_mul_ps(scales, splat(sign)));
@@ -177,7 +177,7 @@ fn add_group<const S: usize, const L: bool>(
     } else if storage.is_halved() {
         (first, second)
     } else {
-        (both, _mm512_set1_epi8(-128))
+        (both, _mm512_set1_epi8(by.cast_signed()))
     };
     let numbers = if L {
         stored.numbers::<S>()
@@ -186,8 +186,8 @@ fn add_group<const S: usize, const L: bool>(
     };
     let factors =
         (&raw const strip.factors).wrapping_byte_add(if storage.is_halved() { 8 * g } else { 4 * g });
-    // SAFETY: what is read lies in sixteen rows of weights, or in the strip, whose rows of factors are 32 bytes apart.
-    // Nothing is written.
+    // SAFETY: what is read lies in the strip, whose rows of factors are 32 bytes apart, and of numbers 128, or with `L`
+    // in sixteen rows of weights, as many as `rows` has then. Nothing is written.
     unsafe {
         asm!(
             ".irp row, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
