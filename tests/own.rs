@@ -15,3 +15,10 @@ pub(crate) fn path(name: &str) -> PathBuf {
     fs::create_dir_all(&folder).expect("a writable folder");
     folder.join(name)
 }
+
+/// A file there.
+pub(crate) fn write(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = path(name);
+    fs::write(&path, bytes).expect("a writable folder");
+    path
+}

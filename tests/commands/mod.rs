@@ -78,7 +78,6 @@ fn without(key: &str, file: &str) -> String {
     let mut bytes = fs::read(model).expect("the default model");
     let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("it has the key");
     bytes[at + key.len() - 1] = b'_';
-    let path = own::path(file);
-    fs::write(&path, bytes).expect("a writable folder");
+    let path = own::write(file, &bytes);
     path.to_str().expect("a plain path").to_owned()
 }

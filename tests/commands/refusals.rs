@@ -92,8 +92,7 @@ fn empty_words_are_sentences() {
     assert!(refused(&["run", "-p", ""]).contains("at least one is needed"));
     assert!(refused(&["logits", "-p", ""]).contains("at least one is needed"));
     assert!(refused(&["run", "--stop", ""]).contains("stop"));
-    let bytes = own::path("bytes.txt");
-    fs::write(&bytes, [0xff, 0xfe, 0x00]).expect("a writable folder");
+    let bytes = own::write("bytes.txt", &[0xff, 0xfe, 0x00]);
     assert!(refused(&["run", "-f", bytes.to_str().expect("a plain path")]).contains("bytes.txt"));
 }
 
@@ -102,8 +101,7 @@ fn a_file_that_is_no_whole_model_is_a_sentence() {
     let model = without("qwen3.block_count", "blockless.gguf");
     assert!(refused(&["run", "-m", &model, "-p", "a"]).contains("block_count"));
     let whole = fs::read(&model).expect("it was written");
-    let path = own::path("half.gguf");
-    fs::write(&path, &whole[..whole.len() / 2]).expect("a writable folder");
+    let path = own::write("half.gguf", &whole[..whole.len() / 2]);
     assert!(refused(&["run", "-m", path.to_str().expect("a plain path"), "-p", "a"]).contains("half.gguf"));
 }
 

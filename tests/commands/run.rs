@@ -50,8 +50,7 @@ fn the_text_is_that_of_the_json() {
 #[test]
 fn tokens_words_and_files_are_the_same_prompt() {
     let words = json(&["run", "-p", "One day", "-n", "8", "--json"]);
-    let path = own::path("prompt.txt");
-    fs::write(&path, "One day").expect("a writable folder");
+    let path = own::write("prompt.txt", b"One day");
     let file = json(&["run", "-f", path.to_str().expect("a plain path"), "-n", "8", "--json"]);
     assert_eq!((&words["tokens"], &words["prompt_tokens"]), (&file["tokens"], &file["prompt_tokens"]));
     let again = json(&["run", "--tokens", "5,6,7", "-n", "8", "--json"]);

@@ -2,22 +2,14 @@
 //!
 //! In: command lines, and graphs written to a folder of the test's own. Out: exit codes, sentences and keys.
 
-use std::path::PathBuf;
-
 use serde_json::Value;
 
 use crate::commands::{fusebox, refused};
 use crate::own;
 
-fn graph_file(name: &str, text: &str) -> PathBuf {
-    let path = own::path(name);
-    std::fs::write(&path, text).expect("a writable folder");
-    path
-}
-
 /// Runs the command on a graph and expects one sentence that ends so.
 fn refuses(name: &str, text: &str, sentence: &str) {
-    let path = graph_file(name, text);
+    let path = own::write(name, text.as_bytes());
     let error = refused(&["story", path.to_str().expect("a plain path")]);
     assert!(error.ends_with(sentence), "{error}");
 }
@@ -42,7 +34,7 @@ fn a_story_as_json_has_what_tools_read() {
 
 #[test]
 fn a_story_as_text_has_five_sections() {
-    let path = graph_file("five.graph", "%0 = input x : f32[d:8]\n%1 = exp %0\noutput y = %1\n");
+    let path = own::write("five.graph", b"%0 = input x : f32[d:8]\n%1 = exp %0\noutput y = %1\n");
     let output = fusebox(&["story", path.to_str().expect("a plain path"), "--kernels"]);
     let text = String::from_utf8(output.stdout).expect("text");
     for head in [

@@ -6,7 +6,8 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Kind, Stored, open};
 
-use crate::files::{refusal, refuses, refuses_every_truncation, write};
+use crate::files::{refusal, refuses, refuses_every_truncation};
+use crate::own::write;
 
 /// The numbers of some types of values.
 pub(crate) const U8: u32 = 0;

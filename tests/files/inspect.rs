@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::files::gguf::{U32, Writer, pair, tensor};
-use crate::files::write;
+use crate::own::write;
 
 fn inspect(path: &Path, more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));

@@ -5,12 +5,11 @@
 //! One file a kind; `inspect.rs` looks at them through the command, `recorded.rs` at files that other
 //! programs wrote.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fusebox_runtime::weights::{Checkpoint, open};
 
-use crate::own::path;
+use crate::own::{path, write};
 
 mod ajc1;
 mod folder;
@@ -23,12 +22,6 @@ mod quantize;
 mod quants;
 mod recorded;
 mod safetensors;
-
-fn write(name: &str, bytes: &[u8]) -> PathBuf {
-    let path = path(name);
-    fs::write(&path, bytes).expect("a writable folder");
-    path
-}
 
 /// Why a path is refused, without the path; the sentence must fit on one line.
 #[track_caller]

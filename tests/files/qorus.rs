@@ -12,8 +12,8 @@ use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Kind, Stored, open};
 
-use crate::files::{refuses, refuses_every_truncation, write};
-use crate::own::path;
+use crate::files::{refuses, refuses_every_truncation};
+use crate::own::{path, write};
 
 /// Version, vocabulary, width, inner width, blocks, heads, key heads, length.
 const NUMBERS: [u32; 8] = [2, 5, 64, 96, 1, 2, 1, 16];

@@ -14,9 +14,9 @@ use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
 
 use crate::files::gguf::{U32, Writer, pair};
-use crate::files::{is_whole, write};
+use crate::files::is_whole;
 use crate::oracles;
-use crate::own::path;
+use crate::own::{path, write};
 
 fn story() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")

@@ -6,7 +6,8 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Kind, Stored, open};
 
-use crate::files::{refuses, refuses_every_truncation, write};
+use crate::files::{refuses, refuses_every_truncation};
+use crate::own::write;
 
 /// Two tensors and a text.
 pub(super) const HEADER: &str = "{\"__metadata__\":{\"format\":\"pt\"},\

@@ -39,9 +39,10 @@ pub(super) fn product<const S: usize, const B: usize>(job: &ProductView<'_>) {
     rows::<S, B, false>(slab, job, first..job.n_rows);
 }
 
-/// Whether numbers need no more than to be moved up: that takes less time on the way than in advance.
+/// Whether numbers are whole bytes, which need no more than to be moved up: on the way that takes less time than in
+/// advance.
 const fn are_bytes(storage: Storage) -> bool {
-    matches!(storage, Storage::Q8_0 | Storage::Int8)
+    moved(storage) == 128
 }
 
 /// All vectors with some rows. With `L` numbers are read where they lie, of sixteen rows at a time.
