@@ -390,6 +390,19 @@ part
     }
 
     #[test]
+    fn how_many_tasks_pick_a_matrix_is_known_as_long_as_it_is_asked_for() {
+        let greatest = KERNEL
+            .replace("  var t0", "  tile tile3 : f32[]\n  var t0")
+            .replace("  for r8\n", "  tile3[] = max r4 of tile1[-r2+r4]\n  for r8\n")
+            .replace("mul(tile1[-r2+r8], ", "mul(tile3[], ");
+        let source = compile(&parse(&greatest).unwrap(), Language::Cuda).unwrap().source;
+        let (head, behind) = source.split_once("+= uint32(64)").unwrap();
+        let n = head.rsplit_once("< ").unwrap().1.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let n = n.split(';').next().unwrap();
+        assert!(n.starts_with("l_") && !behind.contains(&format!("\n{n} = ")), "{n} changes:\n{source}");
+    }
+
+    #[test]
     fn vectors_are_worked_out_where_tiles_take_them() {
         let kernel = parse(KERNEL).unwrap();
         let (part, _) = grouped(&kernel, &kernel.parts[0]).unwrap();

@@ -50,7 +50,8 @@ impl Emitter<'_> {
             emitter.writer.set(&before, next);
         });
         self.barrier();
-        self.ends.insert(group.block, all.value());
+        let all = self.writer.settled(&all);
+        self.ends.insert(group.block, all);
     }
 
     /// Does something for those of a thread's tasks that pick the matrix.

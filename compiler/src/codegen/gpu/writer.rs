@@ -274,6 +274,12 @@ impl Writer {
         self.scope.register(Instruction::new(Operation::Copy(value), variable.value()));
     }
 
+    /// What a variable holds now, for good: the variable itself is somebody else's once it is dropped.
+    pub(super) fn settled(&mut self, variable: &Changing) -> Variable {
+        let value = variable.value();
+        self.result(value.elem_type(), Operation::Copy(value))
+    }
+
     /// What the thread of the plane has whose number differs in one bit.
     pub(super) fn lane(&mut self, value: Variable, mask: u32) -> Variable {
         let rhs = constant(i64::from(mask));
