@@ -1,7 +1,7 @@
 //! `fusebox doctor`: what this machine has, and what is missing.
 //!
-//! In: nothing. Out: the processor, memory, the folder of programs, devices and the default model, as text or as one
-//! JSON object.
+//! In: nothing. Out: the processor, memory, the folder of what is kept, devices and the default model, as text or as
+//! one JSON object.
 
 use std::fs::read_dir;
 use std::path::Path;
@@ -33,9 +33,18 @@ struct Findings {
     n_threads: usize,
     memory: Option<(u64, u64)>,
     cache: Option<String>,
-    /// Programs in it, and their bytes.
-    kept: (usize, u64),
+    kept: Kept,
     model: Result<String, String>,
+}
+
+/// What the folder of the cache holds.
+#[derive(Default)]
+struct Kept {
+    n_programs: usize,
+    /// Kernels that machine code of CUDA is kept of.
+    n_kernels: usize,
+    /// The bytes of both.
+    bytes: u64,
 }
 
 /// Tells what was found.
@@ -48,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         level,
         n_threads: machine::n_threads(),
         memory: machine::memory(),
-        kept: options.cache.as_deref().map_or((0, 0), kept),
+        kept: options.cache.as_deref().map(kept).unwrap_or_default(),
         cache: options.cache,
         model: default_model().map(|path| path.display().to_string()),
     };
@@ -56,20 +65,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// How many programs a folder holds, and their bytes.
-fn kept(folder: &str) -> (usize, u64) {
-    let files = read_dir(Path::new(folder)).into_iter().flatten().flatten();
-    let sizes = files.filter(|file| file.path().extension().is_some_and(|ending| ending == "program"));
-    let sizes = sizes.filter_map(|file| Some(file.metadata().ok()?.len()));
-    sizes.fold((0, 0), |(n, sum), size| (n + 1, sum + size))
+/// What a folder holds.
+fn kept(folder: &str) -> Kept {
+    let mut kept = Kept::default();
+    for file in read_dir(Path::new(folder)).into_iter().flatten().flatten() {
+        let path = file.path();
+        let n = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("program") => &mut kept.n_programs,
+            Some("code") => &mut kept.n_kernels,
+            Some(_) | None => continue,
+        };
+        let Ok(about) = file.metadata() else { continue };
+        *n += 1;
+        kept.bytes += about.len();
+    }
+    kept
 }
 
 impl Findings {
     fn as_text(&self) -> String {
-        let (n_kept, n_bytes) = self.kept;
+        let Kept { n_programs, n_kernels, bytes: n_bytes } = self.kept;
+        let (programs, kernels) = (counted(n_programs, "program"), counted(n_kernels, "CUDA kernel"));
         let cache = self.cache.as_ref().map_or_else(
             || "none: every start compiles anew".to_owned(),
-            |folder| format!("{folder}, {}, {}", counted(n_kept, "program"), bytes(n_bytes as f64)),
+            |folder| format!("{folder}, {programs}, machine code of {kernels}, {}", bytes(n_bytes as f64)),
         );
         let memory = self.memory.map_or_else(
             || "not told by this system".to_owned(),
@@ -103,7 +122,12 @@ impl Findings {
             "level": self.level.name(),
             "threads": self.n_threads,
             "memory": self.memory.map(|(all, free)| json!({ "bytes": all, "free": free })),
-            "cache": { "folder": self.cache, "programs": self.kept.0, "bytes": self.kept.1 },
+            "cache": {
+                "folder": self.cache,
+                "programs": self.kept.n_programs,
+                "cuda_kernels": self.kept.n_kernels,
+                "bytes": self.kept.bytes,
+            },
             "devices": devices,
             "default_model": { "found": self.model.is_ok(), "path": self.model.as_ref().ok() },
         })

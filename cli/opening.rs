@@ -250,7 +250,9 @@ impl Opened {
                 Ok(Box::new(GraphicsDevice::new(Driver::open(interface)?, limit, tell())))
             }
             (Device::Cuda, None) => {
-                Ok(Box::new(CudaDevice::new(Cuda::open(self.numbers == Numbers::Single)?, limit, tell())))
+                let folder = self.options.cache.clone().map(PathBuf::from);
+                let cuda = Cuda::open(self.numbers == Numbers::Single, folder)?;
+                Ok(Box::new(CudaDevice::new(cuda, limit, tell())))
             }
             (Device::Cpu | Device::Vulkan | Device::Metal, None) => {
                 Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?))

@@ -332,6 +332,8 @@ fn as_json(
                 "lowered": counts.n_lowered,
                 "emitted": footprint.n_emitted,
                 "from_cache": counts.n_from_cache,
+                "compiled": footprint.n_compiled,
+                "kept": footprint.n_kept,
             }),
         ),
         (

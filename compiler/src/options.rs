@@ -20,7 +20,7 @@ pub struct Options {
     pub chaos: Option<u64>,
     /// A file that the stories of all compilations are written to, one after another.
     pub story: Option<String>,
-    /// The folder that programs are kept in, if they are.
+    /// The folder that programs and machine code of CUDA are kept in, if they are.
     pub cache: Option<String>,
     /// The name of the level of instructions that code is made for, instead of the processor's best.
     pub level: Option<String>,
@@ -102,7 +102,8 @@ pub const KNOBS: [Knob; 8] = [
     },
     Knob {
         variable: "FUSEBOX_CACHE",
-        sentence: "the folder that programs are kept in, by default `fusebox` among the user's caches; empty for none",
+        sentence: "the folder that programs and machine code of CUDA are kept in, by default `fusebox` among \
+                   the user's caches; empty for none",
         set: |options, text| {
             options.cache = Some(text.to_owned()).filter(|folder| !folder.is_empty());
             Some(())

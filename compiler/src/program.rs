@@ -3,7 +3,7 @@
 //! In: a graph and options. Out: a [`Program`], from the road or from bytes that an earlier one was kept as.
 //! Bytes are believed in nothing: the key must be the one asked for, the sum right, and every kernel and the plan must
 //! verify as if they had just been made; whatever else lies there is no program.
-//! Where programs are kept is not known here. Machine code is never part of one: it is made again from the kernels.
+//! Where programs are kept is not known here. Machine code is never part of one: it is made from the kernels.
 
 use std::fmt;
 
@@ -29,7 +29,8 @@ pub struct Program {
     pub plan: Plan,
 }
 
-/// Stands for a graph, the options it was compiled with, and the compiler.
+/// Stands for all that something was made of: for a program, its graph, the options it was compiled with, and the
+/// compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
@@ -38,7 +39,12 @@ impl Key {
     pub fn of(graph: &Graph, options: &Options) -> Self {
         // Where the story is written to changes nothing, nor does where programs are kept or what code is made of them.
         let options = Options { story: None, cache: None, level: None, ..options.clone() };
-        digest(&format!("{MAKER}\n{options:?}\n{graph}"))
+        Self::of_bytes(format!("{MAKER}\n{options:?}\n{graph}").as_bytes())
+    }
+
+    /// The sum of bytes, for what others make of them.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
     }
 }
 
@@ -78,11 +84,7 @@ impl Program {
 
 /// What stands above a plan: who made it, of what, and the sum of what follows.
 fn head(key: Key, body: &str) -> String {
-    format!("fusebox program, made by {MAKER}\nkey {key}\nsum {}\n", digest(body))
-}
-
-fn digest(text: &str) -> Key {
-    Key(Sha256::digest(text.as_bytes()).into())
+    format!("fusebox program, made by {MAKER}\nkey {key}\nsum {}\n", Key::of_bytes(body.as_bytes()))
 }
 
 #[cfg(test)]

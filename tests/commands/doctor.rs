@@ -2,11 +2,16 @@
 //!
 //! In: nothing. Out: what this machine has, as text and as JSON.
 
-use crate::commands::{json, programs, told};
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::commands::{self, command, programs, told};
+use crate::own;
 
 #[test]
 fn it_tells_what_is_there_and_what_is_missing() {
-    let found = json(&["doctor", "--json"]);
+    let found = commands::json(&["doctor", "--json"]);
     assert!(found["threads"].as_u64().is_some_and(|n| n > 0));
     assert!(found["levels"].as_array().is_some_and(|levels| levels.contains(&"portable".into())));
     let folder = programs();
@@ -23,4 +28,22 @@ fn it_tells_what_is_there_and_what_is_missing() {
     {
         assert!(text.lines().any(|line| line.starts_with(head)), "{head}: {text}");
     }
+}
+
+#[test]
+fn it_counts_what_is_kept_and_nothing_else() {
+    let folder = own::write("1.program", b"12345").parent().expect("it has a name").to_owned();
+    own::write("2.code", b"123");
+    own::write("3.code", b"1");
+    own::write("4.code.5.part", b"12345678");
+    let told = |arguments: &[&str]| {
+        let output = command(&folder, arguments).output().expect("the command runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let found: Value = serde_json::from_str(&told(&["doctor", "--json"])).expect("JSON");
+    let expected = json!({ "folder": folder, "programs": 1, "cuda_kernels": 2, "bytes": 9 });
+    assert_eq!(found["cache"], expected);
+    let text = told(&["doctor"]);
+    assert!(text.contains(", 1 program, machine code of 2 CUDA kernels, 9 B\n"), "{text}");
+    fs::remove_dir_all(&folder).expect("it was made here");
 }

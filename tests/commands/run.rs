@@ -31,7 +31,7 @@ fn json_has_what_tools_read() {
     for key in ["load_ms", "compile_ms", "first_token_ms", "prefill_tok_s", "decode_tok_s"] {
         assert!(told["timing"][key].as_f64().is_some_and(|n| n > 0.0), "{key}: {}", told["timing"]);
     }
-    for key in ["per_step", "per_block", "lowered", "emitted", "from_cache"] {
+    for key in ["per_step", "per_block", "lowered", "emitted", "from_cache", "compiled", "kept"] {
         assert!(told["kernels"][key].is_u64(), "{key}: {}", told["kernels"]);
     }
     for key in ["weights_mapped", "arena", "state"] {

@@ -55,7 +55,7 @@ fn vulkan() -> Option<&'static Mutex<GraphicsDevice>> {
 
 /// The first GPU of NVIDIA; a precise one does without matrix units, which round more.
 fn cuda(is_precise: bool) -> Option<CudaDevice> {
-    let device = Cuda::open(is_precise).map(|cuda| CudaDevice::new(cuda, None, silent()));
+    let device = Cuda::open(is_precise, None).map(|cuda| CudaDevice::new(cuda, None, silent()));
     device.inspect(told).map_err(skipped).ok()
 }
 

@@ -17,6 +17,9 @@ build=(g++ -std=c++20 -O2 -Wall -Wextra -Werror -U_FORTIFY_SOURCE -shared -fPIC 
 "${build[@]}" tests/gpu/played/driver.cpp tests/gpu/played/threads.cpp -o "$folder/lib/libcuda.so"
 "${build[@]}" tests/gpu/played/nvrtc.cpp -o "$folder/lib/libnvrtc.so"
 lib=$(realpath "$folder/lib")
+# Machine code of the played compiler is for nobody else.
+FUSEBOX_CACHE=$(realpath "$folder")/cache
+export FUSEBOX_CACHE
 
 cargo build --quiet --release --locked
 tests=$(cargo test --locked --test all --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
@@ -60,6 +63,21 @@ read -r launches replays waits < <(asked)
 fusebox run -p "Once upon a time" -n 9 --kv-type q8_0
 [ "$(asked)" = "$launches $((replays + 5)) $((waits + 5))" ] || { asked; echo "a token is not one replay and one wait"; exit 1; }
 fusebox bench -p 64 -n 4 --texts 3 -r 1
+
+# A second start asks the compiler for nothing, and for what was damaged once more.
+expect_compiled() {
+  fusebox run -p "Once upon a time" -n 1
+  expect "^compiler: $1 sources" "$2"
+}
+FUSEBOX_CACHE= expect_compiled '[1-9][0-9]*' "machine code is kept nowhere and found there"
+rm -rf "$FUSEBOX_CACHE"
+expect_compiled '[1-9][0-9]*' "machine code is found where none was kept"
+expect_compiled 0 "a second start compiles"
+kept=("$FUSEBOX_CACHE"/*.code)
+truncate -s -1 "${kept[0]}"
+expect_compiled 1 "machine code that was cut off is believed"
+expect_compiled 0 "what was damaged is not replaced"
+
 PLAYED_WITHOUT_GRAPHS=1 fusebox run -p "Once upon a time" -n 4
 expect 'launches one by one' "nothing is said where capture fails"
 PLAYED_VERSION=12080 fusebox run -p "Once upon a time" -n 4 --print-kernels
@@ -69,4 +87,4 @@ if PLAYED_MEMORY=1 fusebox run -p "Once upon a time" -n 4; then
   exit 1
 fi
 expect 'a program needs .* MiB on a played GPU, 1 MiB is free' "nothing is said where memory ends"
-echo "a token is one replay and one wait; the end of memory, no graphs and a newer driver are what they should be"
+echo "a token is one replay and one wait, and a second start compiles nothing; the end of memory, no graphs and a newer driver are what they should be"

@@ -4,6 +4,7 @@
 //! below twice the bar of the processor, and greedy tokens where their margin is wide.
 //! The first adapter for Vulkan and the first GPU of NVIDIA answer; of what is not found, the tests say so.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
@@ -13,18 +14,18 @@ use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
-use fusebox_runtime::device::Device;
 use fusebox_runtime::device::gpu::cuda::{Cuda, CudaDevice};
 use fusebox_runtime::device::gpu::driver::{Driver, Interface};
 use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
 use fusebox_runtime::device::gpu::holdings::silent;
+use fusebox_runtime::device::{Device, Footprint};
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
 use crate::inference::recorded::{MODELS, errors_of, files, json, prompts, prompts_of};
 use crate::inference::{Run, relative_error};
-use crate::oracles;
+use crate::{oracles, own};
 
 /// Twice what the processor may be off.
 const BAR: f64 = 2e-5;
@@ -52,7 +53,7 @@ pub(super) fn kinds() -> Vec<Kind> {
 fn device(kind: Kind, limit: Option<usize>) -> Result<Box<dyn Device>, Error> {
     Ok(match kind {
         Kind::Vulkan => Box::new(GraphicsDevice::new(Driver::open(Interface::Vulkan)?, limit, silent())),
-        Kind::Cuda => Box::new(CudaDevice::new(Cuda::open(true)?, limit, silent())),
+        Kind::Cuda => Box::new(CudaDevice::new(Cuda::open(true, None)?, limit, silent())),
     })
 }
 
@@ -69,13 +70,23 @@ fn limited(
     limit: Option<usize>,
 ) -> Result<Session, Error> {
     let settings = Settings { context: 256, chunk: 64, cache, scored };
+    on(device(kind, limit)?, kind, path, (&settings, None))
+}
+
+/// A session on a device of a kind, with programs kept in a folder, if there is one.
+fn on(
+    device: Box<dyn Device>,
+    kind: Kind,
+    path: &Path,
+    (settings, folder): (&Settings, Option<PathBuf>),
+) -> Result<Session, Error> {
     let target = match kind {
         Kind::Vulkan => "vulkan",
         Kind::Cuda => "cuda-sm90",
     };
     let options = Options::for_target(Target::named(target).unwrap());
     let model = Model::open(path).unwrap_or_else(|error| panic!("{error}"));
-    model.session(device(kind, limit)?, &settings, &options, &mut Cache::default())
+    model.session(device, settings, &options, &mut Cache::new(folder))
 }
 
 #[test]
@@ -138,6 +149,45 @@ fn nothing_larger_than_the_memory_of_a_driver_is_free() {
         assert!(free > 1 << 20 && free < 1 << 50, "{free}");
         assert_eq!(device(kind, Some(1000)).unwrap().free(), Some(1000));
     }
+}
+
+#[test]
+fn a_warm_start_compiles_nothing_and_what_is_damaged_is_compiled_anew() {
+    if !kinds().iter().any(|kind| matches!(kind, Kind::Cuda)) {
+        return;
+    }
+    let folder = own::path("machine-code");
+    // It may be left from an earlier time.
+    let _ = fs::remove_dir_all(&folder);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let settings = Settings { context: 256, chunk: 64, cache: Format::F32, scored: Scored::Last };
+    let start = || {
+        let folder = Some(folder.clone());
+        let device = CudaDevice::new(Cuda::open(true, folder.clone()).unwrap(), None, silent());
+        let mut session = on(Box::new(device), Kind::Cuda, &path, (&settings, folder)).unwrap();
+        let Footprint { n_compiled, n_kept, .. } = session.footprint();
+        (session.feed(&[3, 14, 15]).unwrap().to_vec(), [n_compiled, n_kept])
+    };
+    let (expected, cold) = start();
+    let n = cold[0];
+    assert!(n > 2 && cold[1] == 0, "{cold:?}");
+    let again = |counts: [usize; 2]| {
+        let (found, warm) = start();
+        assert_eq!(warm, counts);
+        assert!(found == expected, "other code than before");
+    };
+    again([0, n]);
+    let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_code = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "code");
+    let files: Vec<PathBuf> = files.filter(is_code).collect();
+    assert_eq!(files.len(), n);
+    let mut bytes = fs::read(&files[0]).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&files[0], &bytes).unwrap();
+    fs::write(&files[1], &fs::read(&files[1]).unwrap()[..middle]).unwrap();
+    again([2, n - 2]);
+    again([0, n]);
 }
 
 #[test]

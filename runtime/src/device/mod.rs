@@ -84,6 +84,10 @@ pub struct Footprint {
     pub returned: usize,
     /// How many kernels code was made for.
     pub n_emitted: usize,
+    /// How many sources the compiler of a GPU has made code of, each once.
+    pub n_compiled: usize,
+    /// How many sources had machine code on disk instead.
+    pub n_kept: usize,
 }
 
 impl Footprint {

@@ -59,10 +59,12 @@ impl Cache {
             self.stories.push(story.to_string());
             files::write(Path::new(path), STORY, self.stories.join("\n").as_bytes())?;
         }
-        if let Some(path) = path {
-            write(&path, &program.to_bytes());
-        }
-        Ok(program)
+        let Some(path) = path else { return Ok(program) };
+        let bytes = program.to_bytes();
+        write(&path, &bytes);
+        // Reading numbers the expressions of a kernel anew, and sources follow these numbers: a program that is used as
+        // later starts will read it has the sources that they will have, and so their machine code is kept now.
+        Ok(Program::from_bytes(&bytes, key).unwrap_or(program))
     }
 }
 

@@ -1,10 +1,10 @@
 //! A GPU of NVIDIA, through its driver.
 //!
 //! In: what `replay.rs` asks for. Out: one graph launch for each replay, and one wait.
-//! CubeCL writes the sources, NVRTC compiles them (`nvrtc.rs`), and the driver does the rest: memory, one stream, and
-//! the graph of a whole replay, captured when a plan is loaded. A graph names addresses that never move; what changes
-//! from replay to replay is copied to where its kernels read it. Grids are as large as any replay may need, because a
-//! workgroup without tasks does nothing.
+//! CubeCL writes the sources, NVRTC compiles them (`nvrtc.rs`), what it made is kept on disk (`kept.rs`), and the
+//! driver does the rest: memory, one stream, and the graph of a whole replay, captured when a plan is loaded. A graph
+//! names addresses that never move; what changes from replay to replay is copied to where its kernels read it. Grids
+//! are as large as any replay may need, because a workgroup without tasks does nothing.
 //! Where capture fails, launches are made one by one, and a note of that is kept.
 //! Tests run all of this on a processor that plays a GPU (`tests/gpu/played.sh`), and never did on one; `docs/gpu.md`
 //! says what to do where one is.
@@ -14,6 +14,7 @@
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::panic::resume_unwind;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
@@ -32,8 +33,10 @@ use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use fusebox_compiler::program::Key;
 use fusebox_compiler::schedule::arena;
 
+use crate::device::gpu::kept::{Kept, MAKER};
 use crate::device::gpu::machine::{Machine, clocked};
 use crate::device::gpu::nvrtc::Nvrtc;
 use crate::device::gpu::replay::Gpu;
@@ -66,6 +69,7 @@ pub struct Cuda {
     stream: Arc<CudaStream>,
     driver_version: c_int,
     nvrtc: Nvrtc,
+    kept: Kept,
     name: String,
     architecture: String,
     n_units: u32,
@@ -85,8 +89,10 @@ pub struct Memory {
 
 /// A function on the device.
 pub struct Function {
-    function: CudaFunction,
+    loaded: CudaFunction,
     shared_bytes: u32,
+    /// Whether its machine code was found on disk.
+    is_kept: bool,
 }
 
 /// A function with an address for each binding, in memory that whoever has this keeps.
@@ -106,7 +112,7 @@ pub fn missing() -> Option<String> {
 /// # Errors
 /// Where something is missing, or the driver refuses.
 pub fn described() -> Result<String, Error> {
-    let cuda = Cuda::open(false)?;
+    let cuda = Cuda::open(false, None)?;
     Ok(format!("{}, {}", cuda.name, cuda.versions()))
 }
 
@@ -132,11 +138,12 @@ fn compiler() -> Result<Nvrtc, String> {
 }
 
 impl Cuda {
-    /// The first GPU; a precise one multiplies in single precision throughout.
+    /// The first GPU; a precise one multiplies in single precision throughout. Machine code is kept in the folder, if
+    /// there is one.
     ///
     /// # Errors
     /// Where something is missing, or the driver refuses.
-    pub fn open(is_precise: bool) -> Result<Self, Error> {
+    pub fn open(is_precise: bool, folder: Option<PathBuf>) -> Result<Self, Error> {
         let nvrtc =
             compiler().map_err(|what| CompilerError::Unsupported { what, target: "cuda".to_owned() })?;
         let context = CudaContext::new(0).map_err(driver)?;
@@ -156,6 +163,7 @@ impl Cuda {
             stream,
             driver_version,
             nvrtc,
+            kept: Kept::new(folder),
             name,
             architecture,
             n_units,
@@ -171,29 +179,52 @@ impl Cuda {
         format!("a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}")
     }
 
-    /// A source for the GPU that is there, with at most so many registers a thread.
-    fn compiled(&self, code: &Code, most_registers: Option<usize>) -> Result<CudaFunction, Error> {
+    /// A source for the GPU that is there, with at most so many registers a thread, and its machine code.
+    fn compiled(&self, code: &Code, most_registers: Option<usize>) -> Result<(CudaFunction, Vec<u8>), Error> {
         let made = self.nvrtc.compiled(&code.source, &self.architecture, most_registers);
         let made = made.map_err(|words| refused_by_driver(&code.kernel.name, &words))?;
-        let module = self.context.load_module(Ptx::from_binary(made));
+        Ok((self.loaded(made.clone())?, made))
+    }
+
+    /// The function of machine code.
+    fn loaded(&self, machine_code: Vec<u8>) -> Result<CudaFunction, Error> {
+        let module = self.context.load_module(Ptx::from_binary(machine_code));
         let module = module.map_err(|fault| refused_by_driver(&self.versions(), &fault))?;
         module.load_function(ENTRY).map_err(driver)
     }
 
-    /// The best that was found for a source.
-    fn function(&self, code: &Code) -> Result<Function, Error> {
-        let mut function = self.compiled(code, None)?;
+    /// The best that the compiler makes of a source, which is kept.
+    fn best(&self, code: &Code, key: Key) -> Result<CudaFunction, Error> {
+        let (mut function, mut machine_code) = self.compiled(code, None)?;
         for most in REGISTERS {
             if function.get_attribute(LOCAL_BYTES).map_err(driver)? == 0 {
                 break;
             }
-            function = self.compiled(code, Some(most))?;
+            (function, machine_code) = self.compiled(code, Some(most))?;
         }
+        self.kept.write(key, &machine_code);
+        Ok(function)
+    }
+
+    /// Stands for all that decides what is best for a source.
+    fn key(&self, code: &Code) -> Key {
+        let (version, options) = (self.nvrtc.version, self.nvrtc.options(&self.architecture));
+        let told = format!("{MAKER}\n{version:?} {options:?} {REGISTERS:?}\n{}", code.source);
+        Key::of_bytes(told.as_bytes())
+    }
+
+    /// The best for a source: what an earlier start has kept, else what the compiler makes.
+    fn function(&self, code: &Code) -> Result<Function, Error> {
+        let key = self.key(code);
+        // What the driver refuses is as good as nothing, too.
+        let kept = self.kept.read(key).and_then(|machine_code| self.loaded(machine_code).ok());
+        let is_kept = kept.is_some();
+        let function = kept.map_or_else(|| self.best(code, key), Ok)?;
         if code.shared_bytes > COMMON_SHARED_BYTES {
             let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(attribute, code.shared_bytes as i32).map_err(driver)?;
         }
-        Ok(Function { function, shared_bytes: code.shared_bytes as u32 })
+        Ok(Function { loaded: function, shared_bytes: code.shared_bytes as u32, is_kept })
     }
 
     fn start(&self, launch: &Launch) -> Result<(), DriverError> {
@@ -201,10 +232,10 @@ impl Cuda {
         for address in &launch.addresses {
             builder.arg(address);
         }
-        // SAFETY: the function was made of a kernel that verifies and takes one address for each of its bindings. At
-        // each lie the bytes of the parameter's largest shape, in memory that is kept along with the launch. The plan
-        // verifies: what a step writes it reads only where that is proven harmless, and steps follow each other on one
-        // stream.
+        // SAFETY: the function was made of a kernel that verifies and takes one address for each of its bindings, now
+        // or by a start that kept it, which is for the owner of the folder to vouch for. At each lie the bytes of the
+        // parameter's largest shape, in memory that is kept along with the launch. The plan verifies: what a step
+        // writes it reads only where that is proven harmless, and steps follow each other on one stream.
         unsafe { builder.launch(launch.config) }.map(|_| ())
     }
 
@@ -310,6 +341,10 @@ impl Machine for Cuda {
         Ok(made.into_iter().collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect())
     }
 
+    fn is_kept(function: &Function) -> bool {
+        function.is_kept
+    }
+
     fn launch(&self, function: &Function, pieces: &[Memory], most_groups: u32) -> Result<Launch, Error> {
         let config = LaunchConfig {
             grid_dim: (most_groups.max(1), 1, 1),
@@ -317,7 +352,7 @@ impl Machine for Cuda {
             shared_mem_bytes: function.shared_bytes,
         };
         let addresses = pieces.iter().map(|piece| piece.address).collect();
-        Ok(Launch { function: function.function.clone(), config, addresses })
+        Ok(Launch { function: function.loaded.clone(), config, addresses })
     }
 
     fn sequence(&mut self, launches: &[Launch], _: usize) -> Result<Option<CudaGraph>, Error> {

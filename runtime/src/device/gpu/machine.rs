@@ -64,6 +64,11 @@ pub trait Machine {
     /// Where the driver refuses.
     fn functions(&self, codes: &[&Code]) -> Result<Vec<Self::Function>, Error>;
 
+    /// Whether a function's machine code was found on disk, so that no compiler was asked.
+    fn is_kept(_: &Self::Function) -> bool {
+        false
+    }
+
     /// Code with a piece for each of its bindings; it is never launched with more workgroups than `most_groups`.
     ///
     /// # Errors

@@ -67,6 +67,18 @@ impl Nvrtc {
         Ok(Self { version: (major, minor), folders })
     }
 
+    /// What it is told of an architecture, whatever the source and the limit of registers.
+    pub(super) fn options(&self, architecture: &str) -> Vec<String> {
+        let mut options = vec![
+            format!("--gpu-architecture={architecture}"),
+            "--std=c++17".to_owned(),
+            // A quotient within two units in the last place needs no call.
+            "--prec-div=false".to_owned(),
+        ];
+        options.extend(self.folders.iter().map(|folder| format!("--include-path={}", folder.display())));
+        options
+    }
+
     /// Machine code for an architecture, with at most so many registers a thread.
     pub(super) fn compiled(
         &self,
@@ -76,14 +88,8 @@ impl Nvrtc {
     ) -> Result<Vec<u8>, String> {
         let source = CString::new(source.replace(BUILT_IN, "")).map_err(|fault| fault.to_string())?;
         let program = Program(result::create_program(&source, None).map_err(said)?);
-        let mut options = vec![
-            format!("--gpu-architecture={architecture}"),
-            "--std=c++17".to_owned(),
-            // A quotient within two units in the last place needs no call.
-            "--prec-div=false".to_owned(),
-        ];
+        let mut options = self.options(architecture);
         options.extend(most_registers.map(|most| format!("--maxrregcount={most}")));
-        options.extend(self.folders.iter().map(|folder| format!("--include-path={}", folder.display())));
         // SAFETY: the program was created above and is destroyed behind this.
         let made = unsafe { result::compile_program(program.0, &options) };
         if let Err(fault) = made {

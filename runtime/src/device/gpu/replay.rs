@@ -137,6 +137,9 @@ impl<M: Machine> Gpu<M> {
         let missing = codes.iter().map(|code| (key(code), code));
         let missing: IndexMap<_, _> = missing.filter(|(key, _)| !self.functions.contains_key(key)).collect();
         let made = self.machine.functions(&missing.values().copied().collect::<Vec<_>>())?;
+        let n_kept = made.iter().filter(|function| M::is_kept(function)).count();
+        self.holdings.footprint.n_kept += n_kept;
+        self.holdings.footprint.n_compiled += made.len() - n_kept;
         self.functions.extend(missing.into_keys().zip(made));
         let number = |code| self.functions.get_index_of(&key(code)).expect("it was compiled");
         Ok(codes.iter().map(number).collect())

@@ -159,4 +159,6 @@ fn a_source_is_compiled_once() {
     assert_eq!(n_compiled.get(), plan.kernels.len());
     device.load(&plan, &weights()).unwrap();
     assert_eq!(n_compiled.get(), plan.kernels.len());
+    let told = device.footprint();
+    assert_eq!((told.n_emitted, told.n_compiled, told.n_kept), (2 * plan.kernels.len(), n_compiled.get(), 0));
 }
