@@ -5,7 +5,10 @@
 //! Before a plan takes anything, it is known whether there is room for all of it: a plan that is refused leaves the
 //! device as it was.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
 
 use fusebox_compiler::codegen::gpu::layout::{arranged, bytes};
 use fusebox_compiler::graph::Name;
@@ -15,6 +18,9 @@ use indexmap::IndexMap;
 use crate::device::gpu::machine::Machine;
 use crate::device::{Footprint, Weights, refused, weight};
 use crate::error::Error;
+
+/// The most threads that arrange weights. Each has one tensor at a time, so that few take memory of this process.
+const ARRANGERS: usize = 4;
 
 /// Is told how many bytes of a program's weights were handed over, and how many there are.
 pub type Tell = Box<dyn FnMut(usize, usize) + Send>;
@@ -152,21 +158,33 @@ impl<T: Clone> Holdings<T> {
     ) -> Result<(), Error> {
         let is_new =
             |slot: &&BufferSlot| slot.place == Place::Weight && !self.weights.contains_key(&slot.name);
-        let slots: Vec<&BufferSlot> = plan.buffers.values().filter(is_new).collect();
+        let mut slots: Vec<&BufferSlot> = plan.buffers.values().filter(is_new).collect();
         let all = slots.iter().map(|slot| slot.bytes).sum();
-        let mut done = 0;
-        for slot in slots {
-            if self.weights.contains_key(&slot.name) {
-                continue;
+        let mut seen = BTreeSet::new();
+        slots.retain(|slot| seen.insert(&slot.name));
+        let n_threads = thread::available_parallelism().map_or(1, usize::from).min(ARRANGERS);
+        let arrange = |slot: &&BufferSlot| Ok::<_, Error>(arranged(slot.format, weight(slot, &**weights)?));
+        thread::scope(|scope| {
+            // Each thread has every so manieth tensor, and waits until it is taken before it goes on with the next.
+            let line = |first| {
+                let (sender, receiver) = sync_channel(0);
+                let mut own = slots.iter().skip(first).step_by(n_threads).map(arrange);
+                // Nobody takes what comes behind an error: then there is nothing left to do.
+                scope.spawn(move || own.try_for_each(|tensor| sender.send(tensor)));
+                receiver
+            };
+            let lines: Vec<Receiver<_>> = (0..n_threads).map(line).collect();
+            let mut done = 0;
+            for (slot, line) in slots.iter().zip(lines.iter().cycle()) {
+                let tensor = line.recv().expect("a thread goes on until all of its tensors are taken")?;
+                let memory = self.filled(machine, &slot.name, &tensor)?;
+                self.weights.insert(slot.name.clone(), memory);
+                self.footprint.weights += bytes(slot.format, slot.shape.max_len());
+                done += slot.bytes;
+                (self.tell)(done, all);
             }
-            let memory =
-                self.filled(machine, &slot.name, &arranged(slot.format, weight(slot, &**weights)?))?;
-            self.weights.insert(slot.name.clone(), memory);
-            self.footprint.weights += bytes(slot.format, slot.shape.max_len());
-            done += slot.bytes;
-            (self.tell)(done, all);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The memory of a weight that was handed over.

@@ -4,9 +4,10 @@
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fusebox_compiler::codegen::gpu::dialect::Language;
+use fusebox_compiler::graph::Name;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
@@ -161,4 +162,48 @@ fn a_source_is_compiled_once() {
     assert_eq!(n_compiled.get(), plan.kernels.len());
     let told = device.footprint();
     assert_eq!((told.n_emitted, told.n_compiled, told.n_kept), (2 * plan.kernels.len(), n_compiled.get(), 0));
+}
+
+/// Tensors of as many blocks of 34 bytes as their names say, up to one that is missing.
+struct Blocks(Vec<u8>, Option<Name>);
+
+impl Weights for Blocks {
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let n_blocks: usize = name.strip_prefix('w')?.parse().ok()?;
+        (self.1.as_deref() != Some(name)).then(|| &self.0[..34 * n_blocks])
+    }
+}
+
+/// What is told while the weights of a plan are handed over, and what goes wrong.
+fn told(plan: &Plan, missing: Option<Name>) -> (Vec<(usize, usize)>, Option<String>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let own = Arc::clone(&told);
+    let tell = Box::new(move |done, all| own.lock().unwrap().push((done, all)));
+    let weights: Arc<dyn Weights> = Arc::new(Blocks(vec![0; 34 * 10], missing));
+    let loaded = Gpu::new(Fake::new(arena::ALIGNMENT), None, tell).load(plan, &weights);
+    let told = told.lock().unwrap().clone();
+    (told, loaded.err().map(|error| error.to_string()))
+}
+
+#[test]
+fn weights_are_handed_over_in_order_until_one_is_missing() {
+    let product = |n: usize| {
+        let (w, y) = (2 * n - 1, 2 * n);
+        format!(
+            "%{w} = weight w{n} : q8_0[r:{n}, d:32]\n%{y} = contract %0 %{w} over [d]\noutput y{n} = %{y}\n"
+        )
+    };
+    let text = format!("%0 = input x : f32[d:32]\n{}", (1..=10).map(product).collect::<Vec<_>>().concat());
+    let options = Options::for_target(Target::named("cuda-sm90").unwrap());
+    let plan = compile(&parse(&text).unwrap(), &options).unwrap().plan;
+    let slots: Vec<_> = plan.buffers.values().filter(|slot| slot.place == Place::Weight).collect();
+    let sum = |n: usize| slots[..n].iter().map(|slot| slot.bytes).sum::<usize>();
+    let expected = |n: usize| (1..=n).map(|n| (sum(n), sum(10))).collect::<Vec<_>>();
+    assert_eq!(told(&plan, None), (expected(10), None));
+    for (n, slot) in slots.iter().enumerate() {
+        let (told, error) = told(&plan, Some(slot.name.clone()));
+        assert_eq!(told, expected(n));
+        let error = error.expect("a weight is missing");
+        assert!(error.contains(&format!("{}: there is no such weight", slot.name)), "{error}");
+    }
 }
