@@ -15,6 +15,10 @@ pub struct Target {
     pub name: &'static str,
     /// Bytes a second from memory, all units together.
     pub bandwidth: f64,
+    /// Bytes a second that units together read from memory that is nearer, what several tasks read counted for each.
+    pub near_bandwidth: f64,
+    /// The same for one unit with one task, which waits for most of what it asks for.
+    pub near_of_unit: f64,
     /// Single-precision operations a second, all units together.
     pub flops: f64,
     /// Seconds from the end of one kernel to the start of the next.
@@ -44,13 +48,16 @@ pub struct Target {
     pub scores_per_step: usize,
     /// Whether products want quantised weights unpacked into a tile first; code for processors does it itself.
     pub unpacks: bool,
-    /// Whether weights that are joined are computed one after another: code for processors has products for that.
+    /// Whether weights that are joined are computed one after another, each by tasks of its own.
     pub keeps_apart: bool,
 }
 
 const CPU: Target = Target {
     name: "cpu",
     bandwidth: 50e9,
+    // The caches of a core have all that its tasks read again.
+    near_bandwidth: f64::INFINITY,
+    near_of_unit: f64::INFINITY,
     // Products cost little, so what is computed again counts: operations are those of generated code.
     flops: 300e9,
     launch: 2e-6,
@@ -74,6 +81,8 @@ const CPU: Target = Target {
 const GPU: Target = Target {
     name: "vulkan",
     bandwidth: 500e9,
+    near_bandwidth: 2.5e12,
+    near_of_unit: 16e9,
     flops: 10e12,
     launch: 4e-6,
     units: 64,
@@ -89,7 +98,7 @@ const GPU: Target = Target {
     queries_per_task: 32,
     scores_per_step: LEAST_POSITIONS,
     unpacks: true,
-    keeps_apart: false,
+    keeps_apart: true,
 };
 
 /// Every target that has a name.
@@ -98,6 +107,8 @@ pub const TARGETS: [Target; 4] = [
     Target {
         name: "cuda-sm90",
         bandwidth: 4.8e12,
+        near_bandwidth: 12e12,
+        near_of_unit: 36e9,
         flops: 60e12,
         launch: 1.5e-6,
         units: 132,

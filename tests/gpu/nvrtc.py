@@ -14,8 +14,9 @@ import sys
 import sysconfig
 import tempfile
 
-# Limits of registers that are tried where some are laid aside.
-LIMITS = [64, 96]
+# Words about workgroups that share a multiprocessor that are tried where registers are laid aside: as in
+# `runtime/src/device/gpu/cuda.rs`.
+GROUPS = [3, 2, 1]
 
 
 def packages():
@@ -41,14 +42,12 @@ def includes():
     return sorted({str(path) for path in headers})
 
 
-def compiled(nvrtc, source, architecture, registers=None):
-    """The machine code of a source, with at most so many registers a thread; or the compiler's words."""
+def compiled(nvrtc, source, architecture):
+    """The machine code of a source, or the compiler's words."""
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
     # The same options as in `runtime/src/device/gpu/nvrtc.rs`.
     options = [f"--gpu-architecture={architecture}", "--std=c++17", "--prec-div=false"]
-    if registers is not None:
-        options.append(f"--maxrregcount={registers}")
     options += [f"-I{path}" for path in includes()]
     array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
@@ -99,9 +98,10 @@ def main():
             n_compiled += 1
             used = usage(cubin)
             # As the device does it.
-            for registers in LIMITS:
+            for n in GROUPS:
                 if used is not None and used[1]:
-                    used = usage(compiled(nvrtc, source, architecture, registers)[0])
+                    other = re.sub(r"__launch_bounds__\(256, \d\)", f"__launch_bounds__(256, {n})", source)
+                    used = usage(compiled(nvrtc, other, architecture)[0])
             if used is None:
                 line = f"{architecture} {name}: compiled"
             else:

@@ -29,6 +29,10 @@ pub struct Measure {
     pub n_tasks: i64,
     /// The bytes and operations of a task of the part whose tasks are longest.
     pub longest: Work,
+    /// The most bytes that a task reads and writes, whether others do so too or not.
+    pub task_bytes: f64,
+    /// The same of all tasks: what several read counts for each of them.
+    pub near_bytes: f64,
     /// The most task memory that a task uses, in bytes.
     pub tile_bytes: usize,
 }
@@ -38,12 +42,15 @@ pub fn measure(kernel: &Kernel) -> Measure {
     let mut touched = untouched(kernel);
     let mut flops = 0.0;
     let mut longest = Work::default();
+    let (mut task_bytes, mut near_bytes) = (0.0_f64, 0.0);
     for part in &kernel.parts {
         let mut count = Count { kernel, part, touched: untouched(kernel), flops: 0.0 };
         let n_tasks: f64 = part.grid.iter().map(|var| n_values(part, *var)).product();
         count.body(&part.body, n_tasks);
-        let bytes: f64 =
-            count.touched.iter().map(|(id, own)| bytes_of(&kernel.params[id], &elements_of(own))).sum();
+        let bytes = count.bytes();
+        let of_task = bytes_of_task(kernel, part);
+        task_bytes = task_bytes.max(of_task);
+        near_bytes += n_tasks * of_task;
         longest.bytes = longest.bytes.max(bytes / n_tasks.max(1.0));
         longest.flops = longest.flops.max(count.flops / n_tasks.max(1.0));
         flops += count.flops;
@@ -66,12 +73,39 @@ pub fn measure(kernel: &Kernel) -> Measure {
         flops,
         n_tasks,
         longest,
+        task_bytes,
+        near_bytes,
         tile_bytes,
     }
 }
 
 fn untouched(kernel: &Kernel) -> Touched {
     kernel.params.ids().map(|_| None).collect()
+}
+
+/// The bytes that the first task of a part reads and writes.
+fn bytes_of_task(kernel: &Kernel, part: &Part) -> f64 {
+    let mut own = part.clone();
+    for var in part.vars.ids() {
+        let is_one = part.grid.contains(&var);
+        own.vars[var].range = match &part.vars[var].range {
+            Range::Whole { .. } if is_one => Range::Whole { len: Sym::from(1i64) },
+            // Blocks of a task that others have blocks between are counted as if they lay side by side.
+            Range::Blocks { block, .. } => {
+                let n = if is_one { 1 } else { n_values(part, var) as i64 };
+                Range::Blocks {
+                    start: Index::default(),
+                    step: *block,
+                    block: *block,
+                    end: Sym::from(n * block),
+                }
+            }
+            other => other.clone(),
+        };
+    }
+    let mut count = Count { kernel, part: &own, touched: untouched(kernel), flops: 0.0 };
+    count.body(&own.body, 1.0);
+    count.bytes()
 }
 
 fn bytes_of(param: &Param, elements: &Sym) -> f64 {
@@ -86,7 +120,7 @@ impl Measure {
 
     /// Seconds on a target: a launch, and the work at the rate of the units that tasks keep busy, but never less than
     /// the longest task takes on one unit. What does not bind is not free either: it takes a share of the time it
-    /// would take alone.
+    /// would take alone. What tasks read again takes its time too, where they have little near them.
     pub fn seconds(&self, target: &Target) -> f64 {
         let units = target.units as i64;
         let tasks = self.n_tasks.max(1);
@@ -96,7 +130,8 @@ impl Measure {
         let hidden = (bytes / target.bandwidth).min(flops / target.flops);
         let together = (target.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy;
         let alone = target.roofline(self.longest) * target.units as f64;
-        target.launch + together.max(alone)
+        let near = (self.near_bytes / target.near_bandwidth).max(self.task_bytes / target.near_of_unit);
+        target.launch + together.max(alone).max(near)
     }
 }
 
@@ -118,6 +153,10 @@ struct Count<'a> {
 }
 
 impl Count<'_> {
+    fn bytes(&self) -> f64 {
+        self.touched.iter().map(|(id, own)| bytes_of(&self.kernel.params[id], &elements_of(own))).sum()
+    }
+
     fn body(&mut self, body: &[Stmt], times: f64) {
         for stmt in body {
             match stmt {
@@ -326,4 +365,32 @@ fn operations(expr: &Expr) -> f64 {
 
 fn tile_bytes(part: &Part) -> usize {
     part.tiles.values().map(|tile| tile.dims.iter().product::<usize>() * 4).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::parse::parse;
+
+    #[test]
+    fn what_each_task_reads_again_is_near_bytes() {
+        let text = r#"kernel "matvec w" matrix-vector
+  read @0 x : f32[d:128]
+  read @1 w : f32[r:64, d:128]
+  write @2 y : f32[r:64]
+part
+  var r0 in blocks of 8 step 8 from 0 to 64
+  var r1 within r0
+  var d2 in 0..128
+  grid r0
+  for r1
+    @2[r1] = sum d2 of mul(@0[d2], @1[r1, d2])
+"#;
+        let found = measure(&parse(text).unwrap());
+        let (x, rows, y) = (4.0 * 128.0, 4.0 * 8.0 * 128.0, 4.0 * 8.0);
+        assert_eq!((found.n_tasks, found.task_bytes), (8, x + rows + y));
+        assert_eq!((found.near_bytes, found.bytes_read), (8.0 * (x + rows + y), x + 8.0 * rows));
+        let slow = Target { near_of_unit: 1.0, ..Target::named("cuda-sm90").unwrap() };
+        assert!(found.seconds(&slow) > found.task_bytes);
+    }
 }

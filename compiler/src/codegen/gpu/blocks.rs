@@ -60,7 +60,7 @@ impl Emitter<'_> {
         let is_none = self.equals(d, zero);
         let inverse = self.writer.select(is_none, zero, inverse);
 
-        let first_word = place(format, n_elements, What::Elements).0 / 4;
+        let first_word = place(format, n_elements, What::Elements) / 4;
         let n_words = constant(format.block_len() as i64 / WORD);
         let start = self.writer.mul(block, n_words);
         let words = self.writer.add(start, constant(first_word as i64));
@@ -77,7 +77,7 @@ impl Emitter<'_> {
             let place = emitter.writer.add(words, number);
             emitter.writer.store_word(list, place, word);
         });
-        let scales = place(format, n_elements, What::Scales).0 / 2;
+        let scales = place(format, n_elements, What::Scales) / 2;
         let scale = self.writer.add(block, constant(scales as i64));
         let bits = self.narrowed(DType::F16, d);
         self.store_half(list, scale, bits);

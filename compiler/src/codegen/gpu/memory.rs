@@ -118,8 +118,13 @@ impl Emitter<'_> {
     /// Where an element of a tile lies in it.
     pub(super) fn interleaved(&mut self, tile: TileId, element: Variable) -> Variable {
         let Some(len) = self.piece_len(tile) else { return self.spread(tile, element) };
-        let row = constant(self.part.tiles[tile].dims.last().map_or(1, |dim| *dim as i64));
-        let (number, along) = (self.writer.div(element, row), self.writer.rem(element, row));
+        let dims = &self.part.tiles[tile].dims;
+        let row = constant(dims.last().map_or(1, |dim| *dim as i64));
+        let (number, along) = if dims.len() == 1 {
+            (constant(0), element)
+        } else {
+            (self.writer.div(element, row), self.writer.rem(element, row))
+        };
         let (piece, i) = (self.writer.div(along, constant(len)), self.writer.rem(along, constant(len)));
         let (quad, rest) = (self.writer.shift_right(i, 2), self.writer.and(i, 3));
         let start = self.writer.mul(number, row);
@@ -166,13 +171,35 @@ impl Emitter<'_> {
     }
 
     pub(super) fn store_tile(&mut self, tile: TileId, element: Variable, value: Variable) {
+        let place = self.interleaved(tile, element);
+        self.store_word_of_tile(tile, (place, 0), value);
+    }
+
+    /// Stores four elements of a tile that lie side by side, from one on that is a multiple of four.
+    pub(super) fn store_four(&mut self, tile: TileId, element: Variable, values: &[Variable]) {
+        let place = self.interleaved(tile, element);
+        let place = self.bounded(tile, place);
+        for (further, value) in values.iter().enumerate() {
+            self.store_word_of_tile(tile, (place, further as i64), *value);
+        }
+    }
+
+    /// A place in a tile, so that a compiler knows that it is none beyond: then it moves words together that lie
+    /// together, since no sum can begin at zero again.
+    pub(super) fn bounded(&mut self, tile: TileId, place: Variable) -> Variable {
+        let len = self.room.len(self.part_number(), tile);
+        self.writer.and(place, (len.next_power_of_two() - 1) as u32)
+    }
+
+    /// Stores a number at a place of a tile, so many words further on.
+    fn store_word_of_tile(&mut self, tile: TileId, (place, further): (Variable, i64), value: Variable) {
         let value = match self.part.tiles[tile].dtype {
             DType::F32 if self.factor(tile).is_some() => self.rounded_factor(value),
             DType::F32 | DType::I32 => value,
             dtype @ (DType::F16 | DType::BF16) => self.rounded(dtype, value),
         };
-        let place = self.interleaved(tile, element);
         let (list, word) = self.tile_word(tile, place);
+        let word = self.writer.add(word, constant(further));
         let value = self.writer.reinterpreted(list.elem_type(), value);
         self.writer.store(list, word, value);
     }

@@ -30,6 +30,7 @@ use crate::kernel::verify::verify;
 use crate::kernel::{Access, Kernel, ParamId};
 use crate::tensor::sym::Symbol;
 
+mod along;
 mod approx;
 mod blocks;
 mod decode;
@@ -51,15 +52,18 @@ mod reduce;
 mod room;
 mod scalar;
 mod share;
+mod staged;
 mod wide;
 mod writer;
 
+use along::fold_along;
 use dialect::{Dialect, Language};
 use emit::{Emitter, Touched};
 use grouped::{Group, grouped};
 use memory::{Array, declared};
 use order::ordered;
 use room::Room;
+use staged::stage;
 use wide::{read_as_vectors, vectors};
 use writer::{I32, U32, Writer, builtin, constant, scalar};
 
@@ -67,6 +71,9 @@ use writer::{I32, U32, Writer, builtin, constant, scalar};
 const STAGE: &str = "codegen::gpu";
 /// Threads of a workgroup.
 pub const THREADS: u32 = 256;
+/// Workgroups that share a multiprocessor of NVIDIA, so that a thread has 64 registers. Without a word about that the
+/// assembler takes as few as it can, and asks for no memory before it needs what came before; or as many as there are.
+const GROUPS_AT_ONCE: u32 = 4;
 /// The name that the entry of every kernel has.
 pub const ENTRY: &str = "kernel";
 
@@ -207,6 +214,8 @@ fn arranged(dialect: Dialect, kernel: &Kernel) -> (Kernel, BTreeMap<usize, Group
             groups.insert(number, group);
         } else {
             part.grid = ordered(part);
+            fold_along(kernel, part);
+            stage(dialect.language, kernel, part);
         }
     }
     (own, groups)
@@ -250,7 +259,8 @@ fn printed(language: Language, definition: KernelDefinition) -> Result<String, E
         Language::Cuda => {
             let mut compiler = CppCompiler::<CudaDialect<CudaWmmaCompiler>>::default();
             let options = CompilationOptions::default();
-            compiler.compile(definition, &options, mode, address).map_err(bug)?.to_string()
+            let source = compiler.compile(definition, &options, mode, address).map_err(bug)?.to_string();
+            source.replace(&format!("__launch_bounds__({THREADS})"), &bounds(GROUPS_AT_ONCE))
         }
         Language::Msl => {
             let options = CompilationOptions::default();
@@ -262,6 +272,15 @@ fn printed(language: Language, definition: KernelDefinition) -> Result<String, E
         }
     };
     Ok(with_sorted_variables(&source))
+}
+
+/// A source in CUDA C++, with another word about workgroups that share a multiprocessor.
+pub fn with_groups(source: &str, n: u32) -> String {
+    source.replace(&bounds(GROUPS_AT_ONCE), &bounds(n))
+}
+
+fn bounds(n: u32) -> String {
+    format!("__launch_bounds__({THREADS}, {n})")
 }
 
 /// CubeCL declares variables in any order: in one order a kernel has one source.

@@ -143,6 +143,11 @@ impl Room {
         self.spots[part][tile]
     }
 
+    /// Words of a tile, with what lies between its rows.
+    pub(super) fn len(&self, part: usize, tile: TileId) -> usize {
+        self.lens[part][tile]
+    }
+
     /// Whether two tiles have memory in common.
     pub(super) fn lie_together(&self, part: usize, one: TileId, other: TileId) -> bool {
         let (spots, lens) = (&self.spots[part], &self.lens[part]);

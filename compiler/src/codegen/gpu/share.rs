@@ -12,11 +12,11 @@ use cubecl_core::ir::Variable;
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::wide::{Wide, wide};
+use crate::codegen::gpu::wide::{Fetched, Wide, wide, wide_fill};
 use crate::codegen::gpu::writer::{Changing, Writes, constant, known};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::verify::types::expr_dtypes;
-use crate::kernel::{Expr, ExprId, Folding, Nest, Place, VarId};
+use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Range, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::sym::Sym;
 
@@ -24,6 +24,10 @@ use crate::tensor::sym::Sym;
 const SHORT: i64 = 16;
 /// So many neighbours read memory together.
 const NEIGHBOURS: i64 = 32;
+/// At most so many words are on their way to a thread: memory is far, and gives much only to who asks for much.
+const MOST_WORDS: i64 = 24;
+/// Elements that a thread asks for at once, where it takes them one by one.
+const SINGLES: i64 = 8;
 
 /// How a fold is done.
 struct Plan<'n> {
@@ -34,12 +38,28 @@ struct Plan<'n> {
     group: u32,
 }
 
+/// How many values variables may have, and how many those have that may have fewer.
+struct Sizes {
+    counts: Vec<Variable>,
+    limits: Vec<(VarId, Variable)>,
+}
+
+/// A piece that memory was asked for: the number of its iteration, and the first value of the innermost variable.
+struct Asked {
+    i: Variable,
+    base: Variable,
+    fetched: Option<Fetched>,
+}
+
 impl Emitter<'_> {
     pub(super) fn nest(&mut self, nest: &Nest) {
         if let Some(format) = nest.blocks(self.kernel) {
             return self.blocks(nest, format);
         }
         let Some(folding) = &nest.fold else {
+            if let Some(wide) = wide_fill(self.kernel, self.part, nest) {
+                return self.filled(nest, &wide);
+            }
             return self.each(nest, |emitter| {
                 let value = emitter.scalar(nest, nest.value);
                 emitter.store(nest.target, &nest.at, value);
@@ -81,11 +101,61 @@ impl Emitter<'_> {
 
     /// Each thread takes every so manieth iteration.
     pub(super) fn each(&mut self, nest: &Nest, act: impl FnOnce(&mut Self)) {
-        let counts: Vec<Variable> = nest.loops.iter().map(|var| self.count(*var)).collect();
-        let n = self.product(&counts);
+        let Sizes { counts, limits } = self.sizes(&nest.loops);
+        self.each_of(nest, &counts, |emitter, _| {
+            let is_there = emitter.are_below(&limits);
+            emitter.where_there(is_there, act);
+        });
+    }
+
+    /// How many values variables have, or may have where a number that is known makes it easier to tell them apart.
+    fn sizes(&mut self, loops: &[VarId]) -> Sizes {
+        let (mut counts, mut limits) = (Vec::new(), Vec::new());
+        for (number, var) in loops.iter().enumerate() {
+            let count = self.count(*var);
+            let block = match &self.part.vars[*var].range {
+                Range::Within { of } => match &self.part.vars[*of].range {
+                    Range::Blocks { block, .. } => Some(constant(*block)),
+                    Range::Whole { .. } | Range::Within { .. } => None,
+                },
+                Range::Whole { .. } | Range::Blocks { .. } => None,
+            };
+            // Nothing is divided by how many values the first has.
+            match block.filter(|_| number > 0 && known(count).is_none()) {
+                Some(block) => {
+                    limits.push((*var, count));
+                    counts.push(block);
+                }
+                None => counts.push(count),
+            }
+        }
+        Sizes { counts, limits }
+    }
+
+    /// Whether all variables have values that they take.
+    fn are_below(&mut self, limits: &[(VarId, Variable)]) -> Option<Variable> {
+        limits.iter().fold(None, |before, (var, count)| {
+            let own = self.writer.sub(self.vars[var], self.start(*var));
+            let is_below = self.writer.below(own, *count);
+            Some(before.map_or(is_below, |before| self.writer.select(before, is_below, before)))
+        })
+    }
+
+    /// The same with so many values of each variable; it is told which one the last has.
+    pub(super) fn each_of(
+        &mut self,
+        nest: &Nest,
+        counts: &[Variable],
+        act: impl FnOnce(&mut Self, Variable),
+    ) {
+        let n = self.product(counts);
         let (unit, threads) = (self.unit, constant(i64::from(THREADS)));
+        let bound = |emitter: &mut Self, i: Variable| {
+            let last = emitter.bind(&nest.loops, counts, i);
+            act(emitter, last);
+        };
         match known(n) {
-            Some(n) if n == THREADS => self.bound(nest, &counts, unit, act),
+            Some(n) if n == THREADS => bound(self, unit),
             Some(few) if few < THREADS => {
                 let is_there = if few == 1 {
                     let first = constant(0);
@@ -93,16 +163,16 @@ impl Emitter<'_> {
                 } else {
                     self.writer.below(unit, n)
                 };
-                self.when(is_there, |emitter| emitter.bound(nest, &counts, unit, act));
+                self.when(is_there, |emitter| bound(emitter, unit));
             }
-            _ => self.counted(unit, n, threads, |emitter, i| emitter.bound(nest, &counts, i, act)),
+            _ => self.counted(unit, n, threads, bound),
         }
     }
 
     /// A group of threads takes an iteration together.
     fn together(&mut self, plan: &Plan<'_>) {
         let nest = plan.nest;
-        let counts: Vec<Variable> = nest.loops.iter().map(|var| self.count(*var)).collect();
+        let Sizes { counts, limits } = self.sizes(&nest.loops);
         let n = self.product(&counts);
         let group = constant(i64::from(plan.group));
         let n_groups = THREADS / plan.group;
@@ -114,22 +184,91 @@ impl Emitter<'_> {
                 Some(n) if n.is_multiple_of(n_groups) => None,
                 _ => Some(emitter.writer.below(i, n)),
             };
+            let is_below = emitter.are_below(&limits);
+            let is_there = match (is_there, is_below) {
+                (Some(a), Some(b)) => Some(emitter.writer.select(a, b, a)),
+                (a, b) => a.or(b),
+            };
             emitter.round(plan, lane, is_there);
         };
-        let [first, step] = [0, i64::from(n_groups)].map(constant);
+        let rounds = self.rounds_at_once(plan);
+        let batch = constant(i64::from(n_groups * rounds));
+        let whole = if rounds > 1 {
+            let n_batches = self.writer.div(n, batch);
+            self.writer.mul(n_batches, batch)
+        } else {
+            constant(0)
+        };
+        if known(whole) != Some(0) {
+            self.counted(constant(0), whole, batch, |emitter, first| {
+                let first = emitter.writer.add(first, own);
+                let further = (0..rounds).map(|round| constant(i64::from(n_groups * round)));
+                let iterations = further.map(|further| emitter.writer.add(first, further)).collect();
+                emitter.batch(plan, lane, (&counts, &limits), iterations);
+            });
+        }
         match known(n) {
-            Some(0) => {}
-            Some(n) if n <= n_groups => round(self, first),
-            _ => self.counted(first, n, step, round),
+            Some(n) if known(whole) == Some(n) => {}
+            Some(n) if n <= n_groups => round(self, constant(0)),
+            _ => self.counted(whole, n, constant(i64::from(n_groups)), round),
+        }
+    }
+
+    /// How many rounds are asked for before the first is folded: several, where each thread has one share of each.
+    fn rounds_at_once(&mut self, plan: &Plan<'_>) -> u32 {
+        let Some(wide) = &plan.wide else { return 1 };
+        let counts = self.counts_of_fold(plan);
+        let n = self.product(&counts);
+        let at_once = at_once(known(n), plan.group, wide);
+        if known(n) != Some(plan.group * at_once) {
+            return 1;
+        }
+        let n_out: i64 =
+            plan.nest.loops.iter().map(|var| self.part.n_values(*var, &Sym::near).max(1)).product();
+        let n_rounds = n_out as u32 / (THREADS / plan.group);
+        let most = (MOST_WORDS / (wide.n_words * i64::from(at_once))) as u32;
+        1 << most.min(n_rounds).max(1).ilog2()
+    }
+
+    /// Iterations of all groups, one in each of several rounds.
+    fn batch(
+        &mut self,
+        plan: &Plan<'_>,
+        lane: Variable,
+        (counts, limits): (&[Variable], &[(VarId, Variable)]),
+        all: Vec<Variable>,
+    ) {
+        let nest = plan.nest;
+        let mut asked = Vec::new();
+        for i in all {
+            self.bind(&nest.loops, counts, i);
+            let is_there = self.are_below(limits);
+            // Who has none takes the first, which is there, and stores nothing.
+            let i = is_there.map_or(i, |is_there| self.writer.select(is_there, i, constant(0)));
+            self.bind(&nest.loops, counts, i);
+            asked.push((i, is_there, self.asked(plan, lane)));
+        }
+        for (i, is_there, pieces) in asked {
+            self.bind(&nest.loops, counts, i);
+            let start = self.identity(plan.folding.fold, self.dtype(nest));
+            let so_far = self.writer.changing(start);
+            let fixed = self.fixed(nest, plan.folding);
+            self.taken(plan, &fixed, &so_far, &pieces);
+            self.finished(plan, lane, &so_far, is_there);
         }
     }
 
     /// One iteration for each group; all threads go through it.
     fn round(&mut self, plan: &Plan<'_>, lane: Variable, is_there: Option<Variable>) {
-        let (nest, folding) = (plan.nest, plan.folding);
-        let start = self.identity(folding.fold, self.dtype(nest));
+        let start = self.identity(plan.folding.fold, self.dtype(plan.nest));
         let so_far = self.writer.changing(start);
         self.where_there(is_there, |emitter| emitter.folded(plan, &so_far, Some(lane)));
+        self.finished(plan, lane, &so_far, is_there);
+    }
+
+    /// Folds what the threads of each group have, and stores it.
+    fn finished(&mut self, plan: &Plan<'_>, lane: Variable, so_far: &Changing, is_there: Option<Variable>) {
+        let (nest, folding) = (plan.nest, plan.folding);
         let value = self.reduced(folding.fold, so_far.value(), plan.group);
         let zero = constant(0);
         let is_first = self.equals(lane, zero);
@@ -158,43 +297,112 @@ impl Emitter<'_> {
     fn folded(&mut self, plan: &Plan<'_>, so_far: &Changing, lane: Option<Variable>) {
         let Plan { nest, folding, wide, group } = plan;
         let fixed = self.fixed(nest, folding);
-        let mut counts: Vec<Variable> = folding.loops.iter().map(|var| self.count(*var)).collect();
-        if let (Some(wide), Some(last)) = (wide, counts.last_mut()) {
+        let counts = self.counts_of_fold(plan);
+        let Some(lane) = lane else {
+            let singles = if wide.is_none() && reads_with(nest, folding) { SINGLES } else { 1 };
+            return self.nested((&folding.loops, &counts), singles, &mut |emitter, last| {
+                let piece = emitter.piece_of(plan, (last, last));
+                emitter.taken(plan, &fixed, so_far, &[piece]);
+            });
+        };
+        let n = self.product(&counts);
+        let at_once = wide.as_ref().map_or(1, |wide| at_once(known(n), *group, wide));
+        self.counted(lane, n, constant(i64::from(group * at_once)), |emitter, first| {
+            let pieces = emitter.asked(plan, first);
+            emitter.taken(plan, &fixed, so_far, &pieces);
+        });
+    }
+
+    /// How many values the variables of a fold have, pieces of the innermost where it reads such.
+    fn counts_of_fold(&mut self, plan: &Plan<'_>) -> Vec<Variable> {
+        let mut counts: Vec<Variable> = plan.folding.loops.iter().map(|var| self.count(*var)).collect();
+        if let (Some(wide), Some(last)) = (&plan.wide, counts.last_mut()) {
             *last = constant(wide.n_pieces);
         }
-        let step = constant(i64::from(*group));
-        let mut act = |emitter: &mut Self, last: Variable| {
-            let of = |id: ExprId| fixed.get(&id).copied();
-            let after = if let Some(wide) = wide {
-                emitter.fold_piece((nest, folding), wide, (last, so_far.value()), &of)
-            } else {
-                let x = emitter.scalar_with(nest, nest.value, &of);
-                emitter.fold(folding.fold, so_far.value(), x)
-            };
-            emitter.writer.set(so_far, after);
-        };
-        match lane {
-            None => self.nested(&folding.loops, &counts, &mut act),
-            Some(lane) => {
-                let n = self.product(&counts);
-                self.counted(lane, n, step, |emitter, i| {
-                    let last = emitter.bind(&folding.loops, &counts, i);
-                    act(emitter, last);
-                });
+        counts
+    }
+
+    /// Asks memory for as many pieces of a thread as may be on their way, from its first iteration on.
+    fn asked(&mut self, plan: &Plan<'_>, first: Variable) -> Vec<Asked> {
+        let counts = self.counts_of_fold(plan);
+        let n = self.product(&counts);
+        let at_once = plan.wide.as_ref().map_or(1, |wide| at_once(known(n), plan.group, wide));
+        let further = (0..at_once).map(|number| constant(i64::from(plan.group * number)));
+        let mut pieces = Vec::new();
+        for further in further {
+            let i = self.writer.add(first, further);
+            let last = self.bind(&plan.folding.loops, &counts, i);
+            pieces.push(self.piece_of(plan, (i, last)));
+        }
+        pieces
+    }
+
+    /// Asks for the piece of an iteration, whose innermost variable has this number.
+    fn piece_of(&mut self, plan: &Plan<'_>, (i, last): (Variable, Variable)) -> Asked {
+        let Some(wide) = &plan.wide else { return Asked { i, base: last, fetched: None } };
+        let base = self.writer.mul(last, constant(wide.len));
+        Asked { i, base, fetched: Some(self.ask(wide, base)) }
+    }
+
+    /// Folds pieces that were asked for.
+    fn taken(
+        &mut self,
+        plan: &Plan<'_>,
+        fixed: &BTreeMap<ExprId, Variable>,
+        so_far: &Changing,
+        pieces: &[Asked],
+    ) {
+        let Plan { nest, folding, wide, .. } = plan;
+        let of = |id: ExprId| fixed.get(&id).copied();
+        for Asked { i, base, fetched } in pieces {
+            if pieces.len() > 1 {
+                let counts = self.counts_of_fold(plan);
+                self.bind(&folding.loops, &counts, *i);
             }
+            let after = if let Some(piece) = wide.as_ref().zip(fetched.as_ref()) {
+                self.fold_piece((nest, folding), piece, (*base, so_far.value()), &of)
+            } else {
+                let x = self.scalar_with(nest, nest.value, &of);
+                self.fold(folding.fold, so_far.value(), x)
+            };
+            self.writer.set(so_far, after);
         }
     }
 
-    /// Loops one inside the other, with the number of the innermost one's iteration.
-    fn nested(&mut self, loops: &[VarId], counts: &[Variable], act: &mut dyn FnMut(&mut Self, Variable)) {
+    /// Loops one inside the other, with the number of the innermost one's iteration, of which so many are done at once.
+    fn nested(
+        &mut self,
+        (loops, counts): (&[VarId], &[Variable]),
+        at_once: i64,
+        act: &mut dyn FnMut(&mut Self, Variable),
+    ) {
         let Some((var, inner)) = loops.split_first() else { return };
         let start = self.start(*var);
-        let [zero, one] = [0, 1].map(constant);
-        self.counted(zero, counts[0], one, |emitter, i| {
+        let mut step = |emitter: &mut Self, i: Variable| {
             let value = emitter.writer.add(start, i);
             emitter.vars.insert(*var, value);
-            if inner.is_empty() { act(emitter, i) } else { emitter.nested(inner, &counts[1..], act) }
-        });
+            if inner.is_empty() {
+                act(emitter, i);
+            } else {
+                emitter.nested((inner, &counts[1..]), at_once, act);
+            }
+        };
+        let (mut first, n) = (constant(0), counts[0]);
+        if inner.is_empty() && at_once > 1 {
+            let some = constant(at_once);
+            let n_times = self.writer.div(n, some);
+            let whole = self.writer.mul(n_times, some);
+            self.counted(first, whole, some, |emitter, i| {
+                for further in 0..at_once {
+                    let i = emitter.writer.add(i, constant(further));
+                    step(emitter, i);
+                }
+            });
+            first = whole;
+        }
+        if known(first) != known(n) || known(n).is_none() {
+            self.counted(first, n, constant(1), step);
+        }
     }
 
     /// The scalars of a fold that are the same for all that is folded.
@@ -223,12 +431,6 @@ impl Emitter<'_> {
             }
         }
         found
-    }
-
-    /// Gives the variables of the outer loops their values and goes on.
-    fn bound(&mut self, nest: &Nest, counts: &[Variable], i: Variable, act: impl FnOnce(&mut Self)) {
-        self.bind(&nest.loops, counts, i);
-        act(self);
     }
 
     /// Gives variables the values of a combination of theirs, by its number; the last runs fastest. Says which number
@@ -260,6 +462,22 @@ impl Emitter<'_> {
         };
         expr_dtypes(&nest.exprs, of_place).expect("a verified nest has types")[nest.value]
     }
+}
+
+/// How many pieces a thread asks for before it needs the first, where a group has so many: a divisor of its share.
+fn at_once(n: Option<u32>, group: u32, wide: &Wide) -> u32 {
+    let Some(n) = n.filter(|n| n.is_multiple_of(group)) else { return 1 };
+    let most = (MOST_WORDS / wide.n_words).max(1) as u32;
+    (1..=most).rev().find(|some| (n / group).is_multiple_of(*some)).unwrap_or(1)
+}
+
+/// Whether a fold reads memory anew with each step of its innermost loop.
+fn reads_with(nest: &Nest, folding: &Folding) -> bool {
+    let Some(last) = folding.loops.last() else { return false };
+    nest.exprs.values().any(|expr| match expr {
+        Expr::Load { from: Place::Param(_), at } => at.iter().any(|at| at.uses_var(|var| var == *last)),
+        _ => false,
+    })
 }
 
 /// Whether a step of a loop is a step in memory of something that the nest reads.

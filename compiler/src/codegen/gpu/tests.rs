@@ -127,3 +127,53 @@ fn only_gpus_have_a_language() {
     assert_eq!(of("cpu"), None);
     assert_eq!(["cuda-sm90", "vulkan", "metal"].map(of), LANGUAGES.map(Some));
 }
+
+/// Eight rows of so many elements and a vector.
+fn rows(format: &str, elements: usize) -> String {
+    format!(
+        r#"kernel "matvec w" matrix-vector
+  read @0 x : f32[d:{elements}]
+  read @1 w : {format}[r:8, d:{elements}]
+  write @2 y : f32[r:8]
+part
+  var r0 in 0..8
+  var d1 in 0..{elements}
+  grid
+  for r0
+    @2[r0] = sum d1 of mul(@0[d1], @1[r0, d1])
+"#
+    )
+}
+
+#[test]
+fn a_thread_asks_for_several_pieces_before_it_needs_one() {
+    for (format, elements, n) in [("q8_0", 4096, 4), ("q4_k", 4096, 2), ("bf16", 4096, 4), ("q8_0", 1024, 2)]
+    {
+        let source = code(&rows(format, elements), Language::Cuda).source;
+        let (_, fold) = source.split_once("__syncthreads").unwrap();
+        let (asked, _) = fold.split_once("= shared_memory_0[").unwrap();
+        assert_eq!(asked.matches("const uint32_4 ").count(), n, "{format} {elements}\n{source}");
+    }
+}
+
+#[test]
+fn tiles_are_filled_with_pieces_of_memory() {
+    let text = r#"kernel "double w" map
+  read @0 w : q8_0[r:32, d:64]
+  write @1 y : f32[r:32, d:64]
+part
+  tile tile0 : f32[32, 64]
+  var r0 in 0..32
+  var d1 in 0..64
+  grid
+  for r0, d1
+    tile0[r0, d1] = @0[r0, d1]
+  for r0, d1
+    @1[r0, d1] = add(tile0[r0, d1], tile0[r0, d1])
+"#;
+    let source = code(text, Language::Cuda).source;
+    assert_eq!(source.matches("const uint32_4 ").count(), 1, "{source}");
+    // What is stored out of order is read one by one.
+    let turned = text.replace("f32[32, 64]\n", "f32[64, 32]\n").replace("tile0[r0, d1]", "tile0[d1, r0]");
+    assert!(!code(&turned, Language::Cuda).source.contains("const uint32_4 "));
+}

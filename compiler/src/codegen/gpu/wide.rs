@@ -1,9 +1,10 @@
 //! Folds that read sixteen bytes of memory at a time.
 //!
 //! In: a nest whose innermost folded loop runs along the elements of buffers it reads. Out: for each piece of that loop
-//! the elements of all such buffers, loaded as vectors and decoded in registers.
-//! Where a quantised element is only multiplied, the scale that a piece shares multiplies the sum of the piece instead
-//! of each element. Buffers are bound a second time for it, as arrays of vectors.
+//! what all such buffers have of it, loaded as vectors; and behind that its elements, decoded in registers.
+//! Where a quantised element is only multiplied, the scale that some elements share multiplies their sum instead of
+//! each of them. Buffers are bound a second time for it, as arrays of vectors.
+//! Tiles are filled in the same way, where their elements lie along those of a buffer.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use cubecl_core::ir::{Arithmetic, Type, Variable};
 
 use crate::codegen::gpu::decode::Spot;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::layout::{What, place};
+use crate::codegen::gpu::layout::What;
 use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
@@ -28,17 +29,33 @@ pub(super) struct Wide {
     pub(super) len: i64,
     /// Pieces of the innermost loop.
     pub(super) n_pieces: i64,
+    /// Words that a piece takes while it is on its way.
+    pub(super) n_words: i64,
     /// The loads that are vectors, with the first element of a piece where the loop's variable is zero.
     loads: BTreeMap<ExprId, (ParamId, Index)>,
     /// The same of tiles.
     tiles: BTreeMap<ExprId, (TileId, Index)>,
 }
 
+/// What memory has given for a piece.
+pub(super) type Fetched = BTreeMap<ExprId, Words>;
+
+/// The words of a piece of one buffer, as they are stored.
+pub(super) struct Words {
+    spot: Spot,
+    vectors: Vec<[Variable; 4]>,
+    high: Vec<Variable>,
+    /// What 32 elements share, where there is such a thing.
+    group: Option<Variable>,
+    /// What a block shares.
+    scales: Vec<Variable>,
+}
+
 /// The elements of a piece in registers.
-pub(super) struct Decoded {
+struct Decoded {
     values: Vec<Variable>,
-    /// What still multiplies each of them.
-    scale: Option<Variable>,
+    /// What still multiplies the elements, and is then taken off them: of equal shares of the piece, in order.
+    scales: Vec<[Option<Variable>; 2]>,
 }
 
 /// The type of a buffer that is read as vectors.
@@ -46,11 +63,11 @@ pub(super) fn vectors() -> Type {
     scalar(U32).with_vector_size(4)
 }
 
-/// The buffers of a kernel that folds read as vectors.
+/// The buffers of a kernel that nests read as vectors.
 pub(super) fn read_as_vectors(kernel: &Kernel) -> Vec<ParamId> {
-    let folds = kernel.parts.iter().flat_map(|part| folds(kernel, part));
+    let all = kernel.parts.iter().flat_map(|part| pieces(kernel, part));
     let mut found: Vec<ParamId> =
-        folds.flat_map(|wide| wide.loads.into_values().map(|(param, _)| param)).collect();
+        all.flat_map(|wide| wide.loads.into_values().map(|(param, _)| param)).collect();
     found.sort();
     found.dedup();
     found
@@ -59,7 +76,7 @@ pub(super) fn read_as_vectors(kernel: &Kernel) -> Vec<ParamId> {
 /// The tiles of a part whose pieces threads read, with the elements of a piece where all agree on that.
 pub(super) fn interleaved(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64> {
     let mut found: BTreeMap<TileId, Option<i64>> = BTreeMap::new();
-    for Wide { len, tiles, .. } in folds(kernel, part) {
+    for Wide { len, tiles, .. } in pieces(kernel, part) {
         for (tile, _) in tiles.into_values() {
             let is_whole = part.tiles[tile].dims.last().is_some_and(|dim| (*dim as i64) % len == 0);
             let own = is_whole.then_some(len);
@@ -71,16 +88,17 @@ pub(super) fn interleaved(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64>
     found.into_iter().filter_map(|(tile, len)| Some((tile, len.filter(|len| *len > 4)?))).collect()
 }
 
-/// The folds of a part that read vectors.
-fn folds(kernel: &Kernel, part: &Part) -> Vec<Wide> {
+/// What the nests of a part read as vectors.
+fn pieces(kernel: &Kernel, part: &Part) -> Vec<Wide> {
     let mut found = Vec::new();
     let mut pending: Vec<&Stmt> = part.body.iter().collect();
     while let Some(stmt) = pending.pop() {
         match stmt {
             Stmt::Loop { body, .. } => pending.extend(body),
-            Stmt::Nest(nest) => {
-                found.extend(nest.fold.as_ref().and_then(|folding| wide(kernel, part, nest, folding)));
-            }
+            Stmt::Nest(nest) => found.extend(match &nest.fold {
+                Some(folding) => wide(kernel, part, nest, folding),
+                None => wide_fill(kernel, part, nest),
+            }),
         }
     }
     found
@@ -90,7 +108,33 @@ fn folds(kernel: &Kernel, part: &Part) -> Vec<Wide> {
 pub(super) fn wide(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Wide> {
     let var = *folding.loops.last()?;
     let Range::Whole { len: n } = &part.vars[var].range else { return None };
-    let n = n.as_const()?;
+    let found = along(kernel, part, nest, (var, n.as_const()?))?;
+    (found.n_pieces > 1).then_some(found)
+}
+
+/// Whether a nest that fills a tile can read vectors, and which.
+pub(super) fn wide_fill(kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Wide> {
+    let var = *nest.loops.last()?;
+    let Place::Tile(_) = nest.target else { return None };
+    let target = first_of_piece(&dims_of(kernel, part, nest.target), &nest.at, var)?;
+    let n = match &part.vars[var].range {
+        Range::Whole { len } => len.as_const()?,
+        Range::Within { of } => match &part.vars[*of].range {
+            Range::Blocks { start, step, block, end } => {
+                let (start, end) = (start.as_const()?, end.as_const()?);
+                let is_whole = start == 0 && step == block && end % block == 0;
+                is_whole.then_some(*block)?
+            }
+            Range::Whole { .. } | Range::Within { .. } => return None,
+        },
+        Range::Blocks { .. } => return None,
+    };
+    let found = along(kernel, part, nest, (var, n))?;
+    (are_whole(part, &target, 4) && found.len % 4 == 0).then_some(Wide { tiles: BTreeMap::new(), ..found })
+}
+
+/// What a nest reads as vectors along a variable of so many values.
+fn along(kernel: &Kernel, part: &Part, nest: &Nest, (var, n): (VarId, i64)) -> Option<Wide> {
     let (mut loads, mut tiles) = (BTreeMap::new(), BTreeMap::new());
     let mut len = 1;
     for (id, expr) in nest.exprs.iter() {
@@ -109,16 +153,26 @@ pub(super) fn wide(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding)
             Place::Param(_) => {}
         }
     }
-    let is_whole = |index: &Index| {
-        index.offset() % len == 0 && index.terms().iter().all(|(_, factor)| factor % len == 0)
-    };
-    loads.retain(|_, (_, first)| is_whole(first));
-    tiles.retain(|_, (_, first)| is_whole(first));
-    let n_pieces = n / len;
-    (!loads.is_empty() && n % len == 0 && n_pieces > 1).then_some(Wide { len, n_pieces, loads, tiles })
+    loads.retain(|_, (_, first)| are_whole(part, first, len));
+    tiles.retain(|_, (_, first)| are_whole(part, first, len));
+    let n_words = loads.values().map(|(param, _)| words_of(kernel.params[*param].format, len)).sum();
+    (!loads.is_empty() && n % len == 0).then_some(Wide { len, n_pieces: n / len, n_words, loads, tiles })
 }
 
-/// How many elements sixteen bytes are, about; a piece of any of them is of one block, with one scale.
+/// Whether an index has multiples of a length only.
+fn are_whole(part: &Part, index: &Index, len: i64) -> bool {
+    let is_block = |atom: &Atom| match atom {
+        Atom::Var(var) => match &part.vars[*var].range {
+            Range::Blocks { start, step, .. } => start.as_const() == Some(0) && step % len == 0,
+            Range::Whole { .. } | Range::Within { .. } => false,
+        },
+        _ => false,
+    };
+    let is_whole = |(atom, factor): &(Atom, i64)| factor % len == 0 || is_block(atom);
+    index.offset() % len == 0 && index.terms().iter().all(is_whole)
+}
+
+/// How many elements sixteen bytes are, about.
 fn natural(format: Format) -> Option<i64> {
     match format {
         Format::F32 | Format::I32 => Some(4),
@@ -127,13 +181,30 @@ fn natural(format: Format) -> Option<i64> {
         | Format::Q4_1
         | Format::Q5_0
         | Format::Q5_1
-        | Format::Q8_0
         | Format::Q4K
         | Format::Q5K
-        | Format::Q6K => Some(16),
-        Format::Int8 { group } => (group % 16 == 0).then_some(16),
+        | Format::Q6K => Some(32),
+        Format::Q8_0 => Some(16),
+        Format::Int8 { group } => (group % 32 == 0).then_some(16),
         Format::Q4Pairs => None,
     }
+}
+
+/// Words of so many elements, with what they share.
+fn words_of(format: Format, len: i64) -> i64 {
+    let shared = match format {
+        Format::F32 | Format::I32 | Format::F16 | Format::BF16 => 0,
+        Format::Q8_0 | Format::Int8 { .. } | Format::Q4_0 | Format::Q4Pairs => 1,
+        Format::Q4_1 | Format::Q5_0 => 2,
+        Format::Q5_1 | Format::Q4K => 3,
+        Format::Q5K | Format::Q6K => 4,
+    };
+    len * 4 / natural(format).unwrap_or(1) + shared
+}
+
+/// Whether something is taken off the elements of a block.
+fn has_offset(format: Format) -> bool {
+    matches!(format, Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K)
 }
 
 /// The sizes that a place is laid out for.
@@ -161,77 +232,256 @@ fn first_of_piece(dims: &[i64], at: &[Index], var: VarId) -> Option<Index> {
 }
 
 impl Emitter<'_> {
+    /// Asks memory for a piece, which begins with a value of its variable.
+    pub(super) fn ask(&mut self, wide: &Wide, base: Variable) -> Fetched {
+        let mut fetched = Fetched::new();
+        for (id, (param, first)) in &wide.loads {
+            let first = self.index(first);
+            let element = self.writer.add(first, base);
+            fetched.insert(*id, self.words((*param, element), wide.len));
+        }
+        fetched
+    }
+
     /// Folds one piece into what is there so far.
     pub(super) fn fold_piece(
         &mut self,
         (nest, folding): (&Nest, &Folding),
-        wide: &Wide,
-        (piece, before): (Variable, Variable),
+        (wide, fetched): (&Wide, &Fetched),
+        (base, before): (Variable, Variable),
         known: &dyn Fn(ExprId) -> Option<Variable>,
     ) -> Variable {
         let var = *folding.loops.last().expect("a fold has loops");
-        let len = constant(wide.len);
-        let base = self.writer.mul(piece, len);
         let mut decoded: BTreeMap<ExprId, Decoded> = BTreeMap::new();
-        for (id, (param, first)) in &wide.loads {
-            let first = self.index(first);
-            let element = self.writer.add(first, base);
+        // What is taken off can wait for one sum only.
+        let has_offset = |words: &Words| has_offset(words.spot.format);
+        let is_lone = fetched.values().filter(|words| has_offset(words)).count() == 1;
+        for (id, words) in fetched {
             let is_factor = folding.fold == Fold::Sum && is_factor(nest, nest.value, *id);
-            decoded.insert(*id, self.piece((*param, element), wide.len as usize, is_factor));
+            let can_wait = is_factor && (is_lone || !has_offset(words));
+            decoded.insert(*id, self.decoded(words, wide.len, can_wait));
         }
         for (id, (tile, first)) in &wide.tiles {
             if self.piece_len(*tile) == Some(wide.len) {
                 let first = self.index(first);
                 let element = self.writer.add(first, base);
                 let values = self.piece_of_tile(*tile, element, wide.len);
-                decoded.insert(*id, Decoded { values, scale: None });
+                decoded.insert(*id, Decoded { values, scales: Vec::new() });
             }
         }
-        let mut sum: Option<Variable> = None;
-        for i in 0..wide.len {
-            let i_number = constant(i);
-            let value = self.writer.add(base, i_number);
-            self.vars.insert(var, value);
-            let of = |id| decoded.get(&id).map(|own| own.values[i as usize]).or_else(|| known(id));
-            let x = self.scalar_with(nest, nest.value, &of);
-            sum = Some(sum.map_or(x, |sum| self.fold(folding.fold, sum, x)));
+        let n_shares = decoded.values().map(|own| own.scales.len()).max().unwrap_or(0).max(1);
+        let one = self.writer.float_number(1.0);
+        let mut after = before;
+        for share in 0..n_shares {
+            let waiting = decoded.iter().filter(|(_, own)| !own.scales.is_empty());
+            let waiting: Vec<(ExprId, [Option<Variable>; 2])> =
+                waiting.map(|(id, own)| (*id, own.scales[share * own.scales.len() / n_shares])).collect();
+            let taken_off = waiting.iter().find_map(|(id, [_, offset])| offset.map(|offset| (*id, offset)));
+            let (mut sum, mut others): (Option<Variable>, Option<Variable>) = (None, None);
+            let len = wide.len as usize / n_shares;
+            for i in share * len..(share + 1) * len {
+                let value = self.writer.add(base, constant(i as i64));
+                self.vars.insert(var, value);
+                let of = |id| decoded.get(&id).map(|own| own.values[i]).or_else(|| known(id));
+                let x = self.scalar_with(nest, nest.value, &of);
+                sum = Some(sum.map_or(x, |sum| self.fold(folding.fold, sum, x)));
+                if let Some((id, _)) = taken_off {
+                    let of = |other| if other == id { Some(one) } else { of(other) };
+                    let x = self.scalar_with(nest, nest.value, &of);
+                    others = Some(others.map_or(x, |sum| self.fold(folding.fold, sum, x)));
+                }
+            }
+            let mut sum = sum.expect("a piece has elements");
+            let scales = |with: Option<ExprId>| {
+                let own = waiting.iter().filter(move |(id, _)| with.is_none_or(|other| *id != other));
+                own.filter_map(|(_, [scale, _])| *scale)
+            };
+            for scale in scales(None) {
+                sum = self.times(sum, scale);
+            }
+            if let Some(((id, offset), others)) = taken_off.zip(others) {
+                let mut others = self.times(others, offset);
+                for scale in scales(Some(id)) {
+                    others = self.times(others, scale);
+                }
+                sum = self.writer.arithmetic(Arithmetic::Sub, sum, others);
+            }
+            after = self.fold(folding.fold, after, sum);
         }
-        let sum = sum.expect("a piece has elements");
-        let scales = decoded.values().filter_map(|own| own.scale);
-        let scaled = scales.fold(sum, |sum, scale| self.times(sum, scale));
-        self.fold(folding.fold, before, scaled)
+        after
+    }
+
+    /// Fills a tile, a piece after another.
+    pub(super) fn filled(&mut self, nest: &Nest, wide: &Wide) {
+        let (Some(&var), Place::Tile(tile)) = (nest.loops.last(), nest.target) else { return };
+        let mut counts: Vec<Variable> = nest.loops.iter().map(|var| self.count(*var)).collect();
+        if let Some(last) = counts.last_mut() {
+            *last = constant(wide.n_pieces);
+        }
+        self.each_of(nest, &counts, |emitter, piece| {
+            let start = emitter.start(var);
+            let further = emitter.writer.mul(piece, constant(wide.len));
+            let base = emitter.writer.add(start, further);
+            let fetched = emitter.ask(wide, base);
+            let decoded: BTreeMap<ExprId, Decoded> =
+                fetched.iter().map(|(id, words)| (*id, emitter.decoded(words, wide.len, false))).collect();
+            for first in (0..wide.len).step_by(4) {
+                let mut four = Vec::new();
+                for i in (first..first + 4).rev() {
+                    let value = emitter.writer.add(base, constant(i));
+                    emitter.vars.insert(var, value);
+                    let of = |id| decoded.get(&id).map(|own| own.values[i as usize]);
+                    four.push(emitter.scalar_with(nest, nest.value, &of));
+                }
+                four.reverse();
+                // The variable has the value of the first.
+                let element = emitter.element(nest.target, &nest.at);
+                emitter.store_four(tile, element, &four);
+            }
+        });
     }
 
     /// The elements of a piece of an interleaved tile from one on.
     fn piece_of_tile(&mut self, tile: TileId, element: Variable, len: i64) -> Vec<Variable> {
         let first = self.interleaved(tile, element);
+        let first = self.bounded(tile, first);
         let stride = self.quad_stride(tile);
         let word = |i: i64| i / 4 * stride + i % 4;
         (0..len).map(|i| self.load_word_of_tile(tile, first, word(i))).collect()
     }
 
-    /// The elements of a piece from one on.
-    fn piece(&mut self, (param, element): (ParamId, Variable), len: usize, is_factor: bool) -> Decoded {
-        let format = self.kernel.params[param].format;
+    /// The words of a piece of a buffer, from an element on.
+    fn words(&mut self, (param, element): (ParamId, Variable), len: i64) -> Words {
+        let (format, n_elements) =
+            (self.kernel.params[param].format, self.kernel.params[param].shape.max_len());
+        let spot = Spot { format, n_elements, list: self.params[param].list };
         let list = self.params[param].vectors.expect("what is read as vectors is bound so");
-        if let Some(dtype) = format.plain() {
-            let per_vector = 16 / dtype.bytes();
-            let size = constant(per_vector as i64);
-            let start = self.writer.div(element, size);
-            let mut values = Vec::new();
-            for number in 0..len / per_vector {
-                let number = constant(number as i64);
-                let at = self.writer.add(start, number);
-                let words = self.vector(list, at);
-                values.extend(words.into_iter().flat_map(|word| self.plain_of_word(dtype, word)));
+        let per_vector = match format.plain() {
+            Some(dtype) => 16 / dtype.bytes() as i64,
+            None => natural(format).expect("what is read as vectors has a natural length"),
+        };
+        let start = self.writer.div(element, constant(per_vector));
+        let vectors = (0..len / per_vector).map(|number| {
+            let at = self.writer.add(start, constant(number));
+            self.vector(list, at)
+        });
+        let vectors = vectors.collect();
+        let (mut high, mut group, mut scales) = (Vec::new(), None, Vec::new());
+        match format {
+            Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
+                let run = self.writer.shift_right(element, 5);
+                high.push(self.word(spot, What::High, run));
             }
-            return Decoded { values, scale: None };
+            Format::Q6K => {
+                let first = self.writer.shift_right(element, 4);
+                for half in 0..2 {
+                    let word = self.writer.add(first, constant(half));
+                    high.push(self.word(spot, What::High, word));
+                }
+            }
+            _ => {}
         }
-        let n_elements = self.kernel.params[param].shape.max_len();
-        let block_len = constant(format.block_len() as i64);
-        let (block, i) = (self.writer.div(element, block_len), self.writer.rem(element, block_len));
-        let spot = Spot { format, n_elements, list: self.params[param].list, block, i };
-        self.quantised(spot, list, is_factor)
+        if let Format::Q4K | Format::Q5K | Format::Q6K = format {
+            group = Some(self.group(spot, element));
+        }
+        if has_offset(format) {
+            scales.extend(self.scale_and_offset(spot, element));
+        } else if format.plain().is_none() {
+            scales.push(self.scale(spot, element));
+        }
+        Words { spot, vectors, high, group, scales }
+    }
+
+    /// The elements that words stand for; scales may wait for a sum.
+    fn decoded(&mut self, words: &Words, len: i64, can_wait: bool) -> Decoded {
+        let format = words.spot.format;
+        if let Some(dtype) = format.plain() {
+            let all = words.vectors.iter().flatten().copied().collect::<Vec<_>>();
+            let values = all.into_iter().flat_map(|word| self.plain_of_word(dtype, word)).collect();
+            return Decoded { values, scales: Vec::new() };
+        }
+        let values = self.quanta(words);
+        let scales: Vec<[Option<Variable>; 2]> = match (format, words.group) {
+            (Format::Q6K, Some(bits)) => {
+                let halves = [bits, self.writer.shift_right(bits, 8)];
+                let numbers = halves.map(|half| self.with_sign(half));
+                numbers.map(|number| [Some(self.times(words.scales[0], number)), None]).to_vec()
+            }
+            (_, Some(bits)) => {
+                let [scale, offset] = self.scales_of_k([words.scales[0], words.scales[1]], bits);
+                vec![[Some(scale), Some(offset)]]
+            }
+            (Format::Q4_1 | Format::Q5_1, None) => {
+                let zero = self.writer.float_number(0.0);
+                let offset = self.writer.arithmetic(Arithmetic::Sub, zero, words.scales[1]);
+                vec![[Some(words.scales[0]), Some(offset)]]
+            }
+            (_, None) => vec![[Some(words.scales[0]), None]],
+        };
+        if can_wait {
+            return Decoded { values, scales };
+        }
+        let share = len as usize / scales.len();
+        let scaled = values.into_iter().enumerate().map(|(i, q)| {
+            let [scale, offset] = scales[i / share];
+            let x = scale.map_or(q, |scale| self.times(scale, q));
+            offset.map_or(x, |offset| self.writer.arithmetic(Arithmetic::Sub, x, offset))
+        });
+        Decoded { values: scaled.collect(), scales: Vec::new() }
+    }
+
+    /// The whole numbers of a piece of a quantised buffer.
+    fn quanta(&mut self, words: &Words) -> Vec<Variable> {
+        let all: Vec<Variable> = words.vectors.iter().flatten().copied().collect();
+        let middle = match words.spot.format {
+            Format::Q8_0 | Format::Int8 { .. } => {
+                let bytes: Vec<Variable> = all.into_iter().flat_map(|word| self.bytes(word)).collect();
+                return bytes.into_iter().map(|byte| self.with_sign(byte)).collect();
+            }
+            Format::Q4_0 => Some(8.0),
+            Format::Q5_0 => Some(16.0),
+            Format::Q6K => Some(32.0),
+            _ => None,
+        };
+        let middle = middle.map(|middle| self.writer.float_number(middle));
+        let mut values = Vec::new();
+        for half in 0..2 {
+            for (number, word) in all.iter().enumerate() {
+                let low = self.writer.shift_right(*word, 4 * half);
+                let low = self.writer.and(low, 0x0f0f_0f0f);
+                let four = match self.high_of(words, half, number as u32) {
+                    Some(high) => self.writer.or(low, high),
+                    None => low,
+                };
+                for byte in self.bytes(four) {
+                    let byte = self.writer.and(byte, 255);
+                    let q = self.writer.cast(F32, byte);
+                    values
+                        .push(middle.map_or(q, |middle| self.writer.arithmetic(Arithmetic::Sub, q, middle)));
+                }
+            }
+        }
+        values
+    }
+
+    /// The higher bits of four elements, each in its byte.
+    fn high_of(&mut self, words: &Words, half: u32, number: u32) -> Option<Variable> {
+        match words.spot.format {
+            Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
+                let four = self.writer.shift_right(words.high[0], 16 * half + 4 * number);
+                let four = self.writer.and(four, 15);
+                // Bit `k` goes to byte `k`.
+                let spread = self.writer.mul(four, constant(0x0020_4081));
+                let spread = self.writer.and(spread, 0x0101_0101);
+                Some(self.writer.shift_left(spread, 4))
+            }
+            Format::Q6K => {
+                let high = self.writer.shift_right(words.high[half as usize], 2 * number);
+                let high = self.writer.and(high, 0x0303_0303);
+                Some(self.writer.shift_left(high, 4))
+            }
+            _ => None,
+        }
     }
 
     /// The numbers that a word of plain elements holds.
@@ -246,163 +496,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Sixteen elements of a block.
-    fn quantised(&mut self, spot: Spot, list: Variable, is_factor: bool) -> Decoded {
-        let format = spot.format;
-        let half = self.writer.shift_right(spot.i, 4);
-        match format {
-            Format::Q8_0 | Format::Int8 { .. } => {
-                let words = self.vector_of(spot, list, What::Elements, half);
-                let bytes = self.bytes(&words);
-                let values = bytes.map(|byte| self.with_sign(byte)).collect();
-                let scale = self.scale(spot);
-                self.scaled(values, scale, is_factor)
-            }
-            Format::Q4_0 | Format::Q5_0 => {
-                let values = self.quanta(spot, list, half);
-                let middle = self.writer.float_number(if format == Format::Q4_0 { 8.0 } else { 16.0 });
-                let centred = values.into_iter();
-                let values = centred.map(|q| self.writer.arithmetic(Arithmetic::Sub, q, middle)).collect();
-                let scale = self.scale(spot);
-                self.scaled(values, scale, is_factor)
-            }
-            Format::Q4_1 | Format::Q5_1 => {
-                let values = self.quanta(spot, list, half);
-                let [d, m] = self.scale_and_offset(spot);
-                let values = values.into_iter().map(|q| {
-                    let product = self.times(d, q);
-                    self.writer.arithmetic(Arithmetic::Add, product, m)
-                });
-                Decoded { values: values.collect(), scale: None }
-            }
-            Format::Q4K | Format::Q5K => self.piece_of_k(spot, list, half),
-            Format::Q6K => self.piece_of_q6_k(spot, list, half, is_factor),
-            Format::F32 | Format::F16 | Format::BF16 | Format::I32 | Format::Q4Pairs => {
-                unreachable!("these have no pieces of sixteen in blocks")
-            }
-        }
-    }
-
-    /// Sixteen elements of four bits of a block of 32, and the fifth where there is one.
-    fn quanta(&mut self, spot: Spot, list: Variable, half: Variable) -> Vec<Variable> {
-        let zero = constant(0);
-        let words = self.vector_of(spot, list, What::Elements, zero);
-        let shift = self.writer.shift_left(half, 2);
-        let words = words.map(|word| self.writer.shift_right_by(word, shift));
-        let fifths = matches!(spot.format, Format::Q5_0 | Format::Q5_1).then(|| {
-            let high = self.word(spot, What::High, zero);
-            self.writer.shift_right_by(high, spot.i)
-        });
-        let mut values = Vec::new();
-        for (i, byte) in self.bytes(&words).enumerate().collect::<Vec<_>>() {
-            let low = self.writer.and(byte, 15);
-            let q = match fifths {
-                Some(fifths) => {
-                    let fifth = self.writer.shift_right(fifths, i as u32);
-                    let fifth = self.writer.and(fifth, 1);
-                    let fifth = self.writer.shift_left(fifth, 4);
-                    self.writer.or(low, fifth)
-                }
-                None => low,
-            };
-            values.push(self.writer.cast(F32, q));
-        }
-        values
-    }
-
-    /// Half of a group of 32 elements of four or five bits.
-    fn piece_of_k(&mut self, spot: Spot, list: Variable, half: Variable) -> Decoded {
-        let group = self.writer.shift_right(half, 1);
-        let side = self.writer.and(half, 1);
-        let pair = self.writer.shift_right(group, 1);
-        let row = self.writer.shift_left(pair, 1);
-        let row = self.writer.add(row, side);
-        let words = self.vector_of(spot, list, What::Elements, row);
-        let odd = self.writer.and(group, 1);
-        let shift = self.writer.shift_left(odd, 2);
-        let low = words.map(|word| self.writer.shift_right_by(word, shift));
-        let high = (spot.format == Format::Q5K).then(|| {
-            let words = self.vector_of(spot, list, What::High, side);
-            words.map(|word| self.writer.shift_right_by(word, group))
-        });
-        let [scale, offset] = self.group_of_k(spot, group);
-        let high: Option<Vec<Variable>> = high.map(|words| self.bytes(&words).collect());
-        let mut values = Vec::new();
-        for (i, byte) in self.bytes(&low).enumerate().collect::<Vec<_>>() {
-            let mut q = self.writer.and(byte, 15);
-            if let Some(high) = &high {
-                let fifth = self.writer.and(high[i], 1);
-                let fifth = self.writer.shift_left(fifth, 4);
-                q = self.writer.or(q, fifth);
-            }
-            let q = self.writer.cast(F32, q);
-            let product = self.times(scale, q);
-            values.push(self.writer.arithmetic(Arithmetic::Sub, product, offset));
-        }
-        Decoded { values, scale: None }
-    }
-
-    /// A group of sixteen elements of six bits.
-    fn piece_of_q6_k(&mut self, spot: Spot, list: Variable, group: Variable, is_factor: bool) -> Decoded {
-        // Each half of a block has four rows of two groups: rows 0 and 1 are low nibbles, rows 2 and 3 high ones.
-        let (half, side) = (self.writer.shift_right(group, 3), self.writer.and(group, 1));
-        let row = self.writer.shift_right(group, 1);
-        let row = self.writer.and(row, 3);
-        let odd = self.writer.and(row, 1);
-        let [four, two] = [2, 1].map(|by| self.writer.shift_left(half, by));
-        let of_low = self.writer.shift_left(odd, 1);
-        let of_low = self.writer.add(of_low, side);
-        let of_low = self.writer.add(four, of_low);
-        let of_high = self.writer.add(two, side);
-        let low = self.vector_of(spot, list, What::Elements, of_low);
-        let high = self.vector_of(spot, list, What::High, of_high);
-        let shift = self.writer.shift_right(row, 1);
-        let shift = self.writer.shift_left(shift, 2);
-        let low = low.map(|word| self.writer.shift_right_by(word, shift));
-        let shift = self.writer.shift_left(row, 1);
-        let high = high.map(|word| self.writer.shift_right_by(word, shift));
-        let high: Vec<Variable> = self.bytes(&high).collect();
-        let middle = self.writer.float_number(32.0);
-        let mut values = Vec::new();
-        for (i, byte) in self.bytes(&low).enumerate().collect::<Vec<_>>() {
-            let (low, high) = (self.writer.and(byte, 15), self.writer.and(high[i], 3));
-            let high = self.writer.shift_left(high, 4);
-            let q = self.writer.or(low, high);
-            let q = self.writer.cast(F32, q);
-            values.push(self.writer.arithmetic(Arithmetic::Sub, q, middle));
-        }
-        let scale = self.byte(spot, What::Groups, group);
-        let (d, scale) = (self.scale(spot), self.with_sign(scale));
-        let scale = self.times(d, scale);
-        self.scaled(values, scale, is_factor)
-    }
-
-    /// Elements that a scale multiplies, now or when they are summed.
-    fn scaled(&mut self, values: Vec<Variable>, scale: Variable, is_factor: bool) -> Decoded {
-        if is_factor {
-            return Decoded { values, scale: Some(scale) };
-        }
-        let values = values.into_iter().map(|q| self.times(scale, q)).collect();
-        Decoded { values, scale: None }
-    }
-
-    /// The bytes of words, each with what stands above it.
-    fn bytes(&mut self, words: &[Variable; 4]) -> std::vec::IntoIter<Variable> {
-        let mut bytes = Vec::new();
-        for word in words {
-            bytes.extend([0, 8, 16, 24].map(|by| self.writer.shift_right(*word, by)));
-        }
-        bytes.into_iter()
-    }
-
-    /// Sixteen bytes of a field of a block.
-    fn vector_of(&mut self, spot: Spot, list: Variable, what: What, number: Variable) -> [Variable; 4] {
-        let (start, bytes) = place(spot.format, spot.n_elements, what);
-        let [first, size] = [start / 16, bytes / 16].map(|number| constant(number as i64));
-        let at = self.writer.mul(spot.block, size);
-        let at = self.writer.add(at, first);
-        let at = self.writer.add(at, number);
-        self.vector(list, at)
+    /// The bytes of a word, each with what stands above it.
+    fn bytes(&mut self, word: Variable) -> [Variable; 4] {
+        [0, 8, 16, 24].map(|by| self.writer.shift_right(word, by))
     }
 
     /// The words of an element of an array of vectors.

@@ -6,8 +6,8 @@
 //! names addresses that never move; what changes from replay to replay is copied to where its kernels read it. Grids
 //! are as large as any replay may need, because a workgroup without tasks does nothing.
 //! Where capture fails, launches are made one by one, and a note of that is kept.
-//! Tests run all of this on a processor that plays a GPU (`tests/gpu/played.sh`), and never did on one; `docs/gpu.md`
-//! says what to do where one is.
+//! Tests run all of this on a processor that plays a GPU (`tests/gpu/played.sh`); `docs/gpu.md` says what was seen on
+//! one, and what to do where one is.
 
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
@@ -31,7 +31,7 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
-use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
+use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS, with_groups};
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
 use fusebox_compiler::program::Key;
 use fusebox_compiler::schedule::arena;
@@ -50,9 +50,9 @@ const SCRATCH_GROUPS_PER_UNIT: u32 = 2;
 const TELLS_TIMES: c_int = 12_080;
 /// How long it takes at most to ask for a launch and an event.
 const MOMENT: Duration = Duration::from_micros(10);
-/// Limits that are tried where the assembler would rather lay a register aside than lose a workgroup: a limit above
-/// what it would take makes it think again.
-const REGISTERS: [usize; 2] = [64, 96];
+/// What the assembler is told of workgroups that share a multiprocessor, in turn, where it would rather lay registers
+/// aside than believe what it was told first.
+const OTHER_GROUPS: [u32; 3] = [3, 2, 1];
 /// What of a thread's memory is no register.
 const LOCAL_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
 /// Shared memory that has to be asked for.
@@ -179,9 +179,9 @@ impl Cuda {
         format!("a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}")
     }
 
-    /// A source for the GPU that is there, with at most so many registers a thread, and its machine code.
-    fn compiled(&self, code: &Code, most_registers: Option<usize>) -> Result<(CudaFunction, Vec<u8>), Error> {
-        let made = self.nvrtc.compiled(&code.source, &self.architecture, most_registers);
+    /// A source for the GPU that is there, and its machine code.
+    fn compiled(&self, code: &Code, source: &str) -> Result<(CudaFunction, Vec<u8>), Error> {
+        let made = self.nvrtc.compiled(source, &self.architecture);
         let made = made.map_err(|words| refused_by_driver(&code.kernel.name, &words))?;
         Ok((self.loaded(made.clone())?, made))
     }
@@ -195,12 +195,12 @@ impl Cuda {
 
     /// The best that the compiler makes of a source, which is kept.
     fn best(&self, code: &Code, key: Key) -> Result<CudaFunction, Error> {
-        let (mut function, mut machine_code) = self.compiled(code, None)?;
-        for most in REGISTERS {
+        let (mut function, mut machine_code) = self.compiled(code, &code.source)?;
+        for n in OTHER_GROUPS {
             if function.get_attribute(LOCAL_BYTES).map_err(driver)? == 0 {
                 break;
             }
-            (function, machine_code) = self.compiled(code, Some(most))?;
+            (function, machine_code) = self.compiled(code, &with_groups(&code.source, n))?;
         }
         self.kept.write(key, &machine_code);
         Ok(function)
@@ -209,7 +209,7 @@ impl Cuda {
     /// Stands for all that decides what is best for a source.
     fn key(&self, code: &Code) -> Key {
         let (version, options) = (self.nvrtc.version, self.nvrtc.options(&self.architecture));
-        let told = format!("{MAKER}\n{version:?} {options:?} {REGISTERS:?}\n{}", code.source);
+        let told = format!("{MAKER}\n{version:?} {options:?} {OTHER_GROUPS:?}\n{}", code.source);
         Key::of_bytes(told.as_bytes())
     }
 

@@ -1,6 +1,6 @@
 //! NVRTC: CUDA C++ becomes machine code.
 //!
-//! In: a source, an architecture and a limit of registers. Out: machine code, or what the compiler says.
+//! In: a source and an architecture. Out: machine code, or what the compiler says.
 //! It is machine code and not PTX, because a driver runs the code of compilers up to its own major version, but refuses
 //! the PTX of any that is newer than itself.
 //! The compiler knows its own types, so `cuda_runtime.h` is left out; the headers that are left are looked for where
@@ -79,17 +79,11 @@ impl Nvrtc {
         options
     }
 
-    /// Machine code for an architecture, with at most so many registers a thread.
-    pub(super) fn compiled(
-        &self,
-        source: &str,
-        architecture: &str,
-        most_registers: Option<usize>,
-    ) -> Result<Vec<u8>, String> {
+    /// Machine code for an architecture.
+    pub(super) fn compiled(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         let source = CString::new(source.replace(BUILT_IN, "")).map_err(|fault| fault.to_string())?;
         let program = Program(result::create_program(&source, None).map_err(said)?);
-        let mut options = self.options(architecture);
-        options.extend(most_registers.map(|most| format!("--maxrregcount={most}")));
+        let options = self.options(architecture);
         // SAFETY: the program was created above and is destroyed behind this.
         let made = unsafe { result::compile_program(program.0, &options) };
         if let Err(fault) = made {
@@ -155,10 +149,10 @@ extern \"C\" __global__ void kernel(__half* x) { x[threadIdx.x] = __float2half(0
             Ok(nvrtc) => nvrtc,
             Err(missing) => return println!("skipped: {missing}"),
         };
-        let code = nvrtc.compiled(SOURCE, "sm_90", Some(64)).unwrap();
+        let code = nvrtc.compiled(SOURCE, "sm_90").unwrap();
         assert!(code.starts_with(b"\x7fELF"), "{:?}", &code[..4]);
-        let words = nvrtc.compiled("__global__ void kernel(", "sm_90", None).unwrap_err();
+        let words = nvrtc.compiled("__global__ void kernel(", "sm_90").unwrap_err();
         assert!(words.contains("error"), "{words}");
-        assert!(nvrtc.compiled(SOURCE, "sm_1", None).is_err());
+        assert!(nvrtc.compiled(SOURCE, "sm_1").is_err());
     }
 }

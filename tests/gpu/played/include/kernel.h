@@ -9,7 +9,7 @@
 #define __shared__
 #define __restrict__ __restrict
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, groups)
 
 constexpr int warpSize = PLANE;
 

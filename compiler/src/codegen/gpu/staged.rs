@@ -1,0 +1,138 @@
+//! Vectors that rows of a weight are multiplied with, in tiles.
+//!
+//! In: a part. Out: a part that computes the same, and reads such a vector from memory once for all rows of a task.
+//! A thread takes sixteen or 32 elements of a row at a time, and of the vector as many: from memory its neighbours
+//! would want bytes that lie far from each other, from a tile that is interleaved they want neighbours.
+
+use std::collections::BTreeMap;
+
+use crate::codegen::gpu::dialect::Language;
+use crate::codegen::gpu::wide::element_of;
+use crate::foundation::entity::List;
+use crate::kernel::index::Index;
+use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, Tile, VarId};
+use crate::tensor::dtype::DType;
+use crate::tensor::quant::Format;
+use crate::tensor::sym::Sym;
+
+/// Puts the vectors of a part's products into tiles, as far as there is room.
+pub(super) fn stage(language: Language, kernel: &Kernel, part: &mut Part) {
+    let used: usize = part.tiles.values().map(|tile| 4 * tile.dims.iter().product::<usize>()).sum();
+    // Others of the same unit want room as well.
+    let mut room = (language.shared_bytes() * 2 / 3).saturating_sub(used);
+    let mut found: BTreeMap<(Place, Vec<Index>), Place> = BTreeMap::new();
+    let mut body = Vec::new();
+    for mut stmt in std::mem::take(&mut part.body) {
+        if let Stmt::Nest(nest) = &mut stmt {
+            for id in vectors(kernel, part, nest) {
+                let Expr::Load { from, at } = nest.exprs[id].clone() else { continue };
+                let Some((along, len)) = places(part, nest) else { continue };
+                let tile = match found.get(&(from, at.clone())) {
+                    Some(tile) => *tile,
+                    None if 4 * len <= room => {
+                        room -= 4 * len;
+                        let tile = Place::Tile(part.tiles.push(Tile { dtype: DType::F32, dims: vec![len] }));
+                        found.insert((from, at.clone()), tile);
+                        body.push(Stmt::Nest(filling(nest, (tile, &along), Expr::Load { from, at })));
+                        tile
+                    }
+                    None => continue,
+                };
+                nest.exprs[id] = Expr::Load { from: tile, at: vec![along] };
+            }
+        }
+        body.push(stmt);
+    }
+    part.body = body;
+}
+
+/// The loads of a nest that are the same for all of its rows, where it multiplies them with those of a weight.
+fn vectors(kernel: &Kernel, part: &Part, nest: &Nest) -> Vec<ExprId> {
+    let Some(folding) = &nest.fold else { return Vec::new() };
+    let uses = |at: &[Index], vars: &[VarId]| at.iter().any(|at| at.uses_var(|var| vars.contains(&var)));
+    let loads = nest.exprs.iter().filter_map(|(id, expr)| match expr {
+        Expr::Load { from: Place::Param(param), at } => Some((id, *param, at)),
+        _ => None,
+    });
+    let loads: Vec<_> = loads.filter(|(_, _, at)| uses(at, &folding.loops)).collect();
+    let is_row = |format: Format, at: &[Index]| format != Format::F32 && uses(at, &nest.loops);
+    let n_rows: i64 = nest.loops.iter().map(|var| part.n_values(*var, &Sym::most)).product();
+    if n_rows < 2 || !loads.iter().any(|(_, param, at)| is_row(kernel.params[*param].format, at)) {
+        return Vec::new();
+    }
+    let is_vector =
+        |param, at: &[Index]| kernel.params[param].format == Format::F32 && !uses(at, &nest.loops);
+    loads.into_iter().filter(|(_, param, at)| is_vector(*param, at)).map(|(id, ..)| id).collect()
+}
+
+/// Where an element of a fold lies in a tile of all of them, and how many there are.
+fn places(part: &Part, nest: &Nest) -> Option<(Index, usize)> {
+    let loops = &nest.fold.as_ref()?.loops;
+    let len = |var: &VarId| match &part.vars[*var].range {
+        Range::Whole { len } => len.as_const(),
+        Range::Blocks { .. } | Range::Within { .. } => None,
+    };
+    let lens = loops.iter().map(len).collect::<Option<Vec<i64>>>()?;
+    let at: Vec<Index> = loops.iter().map(|var| Index::var(*var)).collect();
+    Some((element_of(&lens, &at), lens.iter().product::<i64>() as usize))
+}
+
+/// What puts the elements of a fold into a tile.
+fn filling(nest: &Nest, (target, along): (Place, &Index), load: Expr) -> Nest {
+    let loops = nest.fold.as_ref().map(|folding| folding.loops.clone()).unwrap_or_default();
+    let mut exprs: List<ExprId, Expr> = List::default();
+    let value = exprs.push(load);
+    Nest { target, at: vec![along.clone()], loops, fold: None, exprs, value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::parse::parse;
+
+    /// Two products of rows with the same vector.
+    const KERNEL: &str = r#"kernel "matvec gate up" matrix-vector
+  read @0 x : f32[g:2, e:64]
+  read @1 gate : q8_0[r:8, g:2, e:64]
+  read @2 up : q8_0[r:8, g:2, e:64]
+  write @3 y : f32[r:8]
+part
+  tile tile0 : f32[8]
+  var r0 in 0..8
+  var g1 in 0..2
+  var e2 in 0..64
+  var r3 in 0..8
+  grid
+  for r0
+    tile0[r0] = sum g1, e2 of mul(@0[g1, e2], @1[r0, g1, e2])
+  for r3
+    @3[r3] = sum g1, e2 of mul(@0[g1, e2], @2[r3, g1, e2]) from tile0[r3]
+"#;
+
+    /// The elements of the tiles that are added, and how many nests there are then.
+    fn added(text: &str) -> (Vec<Vec<usize>>, usize) {
+        let kernel = parse(text).unwrap();
+        let mut part = kernel.parts[0].clone();
+        let before = part.tiles.len();
+        stage(Language::Cuda, &kernel, &mut part);
+        let tiles = part.tiles.values().skip(before).map(|tile| tile.dims.clone());
+        (tiles.collect(), part.body.len())
+    }
+
+    #[test]
+    fn rows_that_meet_the_same_vector_share_a_tile_of_it() {
+        assert_eq!(added(KERNEL), (vec![vec![128]], 3));
+    }
+
+    #[test]
+    fn what_differs_from_row_to_row_or_meets_one_row_is_read_where_it_is() {
+        let own = KERNEL.replace("x : f32[g:2, ", "x : f32[r:8, g:2, ").replace("@0[g1", "@0[r0, g1");
+        let own = own.replacen("@0[r0, g1, e2], @2", "@0[r3, g1, e2], @2", 1);
+        let one_row = KERNEL.replace("r:8", "r:1").replace("f32[8]", "f32[1]").replace("0..8", "0..1");
+        let plain = KERNEL.replace("q8_0", "f32");
+        let large = KERNEL.replace(":64]", ":16384]").replace("0..64", "0..16384");
+        for text in [own, one_row, plain, large] {
+            assert_eq!(added(&text), (Vec::new(), 2), "{text}");
+        }
+    }
+}
