@@ -15,10 +15,10 @@ pub struct Target {
     pub name: &'static str,
     /// Bytes a second from memory, all units together.
     pub bandwidth: f64,
-    /// Bytes a second that units together read from memory that is nearer, what several tasks read counted for each.
-    pub near_bandwidth: f64,
+    /// Bytes a second that units together read from memory that is closer, what several tasks read counted for each.
+    pub close_bandwidth: f64,
     /// The same for one unit with one task, which waits for most of what it asks for.
-    pub near_of_unit: f64,
+    pub close_of_unit: f64,
     /// Single-precision operations a second, all units together.
     pub flops: f64,
     /// Seconds from the end of one kernel to the start of the next.
@@ -56,8 +56,8 @@ const CPU: Target = Target {
     name: "cpu",
     bandwidth: 50e9,
     // The caches of a core have all that its tasks read again.
-    near_bandwidth: f64::INFINITY,
-    near_of_unit: f64::INFINITY,
+    close_bandwidth: f64::INFINITY,
+    close_of_unit: f64::INFINITY,
     // Products cost little, so what is computed again counts: operations are those of generated code.
     flops: 300e9,
     launch: 2e-6,
@@ -81,8 +81,8 @@ const CPU: Target = Target {
 const GPU: Target = Target {
     name: "vulkan",
     bandwidth: 500e9,
-    near_bandwidth: 2.5e12,
-    near_of_unit: 16e9,
+    close_bandwidth: 2.5e12,
+    close_of_unit: 16e9,
     flops: 10e12,
     launch: 4e-6,
     units: 64,
@@ -107,8 +107,8 @@ pub const TARGETS: [Target; 4] = [
     Target {
         name: "cuda-sm90",
         bandwidth: 4.8e12,
-        near_bandwidth: 12e12,
-        near_of_unit: 36e9,
+        close_bandwidth: 12e12,
+        close_of_unit: 36e9,
         flops: 60e12,
         launch: 1.5e-6,
         units: 132,

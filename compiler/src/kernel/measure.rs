@@ -32,7 +32,7 @@ pub struct Measure {
     /// The most bytes that a task reads and writes, whether others do so too or not.
     pub task_bytes: f64,
     /// The same of all tasks: what several read counts for each of them.
-    pub near_bytes: f64,
+    pub close_bytes: f64,
     /// The most task memory that a task uses, in bytes.
     pub tile_bytes: usize,
 }
@@ -42,7 +42,7 @@ pub fn measure(kernel: &Kernel) -> Measure {
     let mut touched = untouched(kernel);
     let mut flops = 0.0;
     let mut longest = Work::default();
-    let (mut task_bytes, mut near_bytes) = (0.0_f64, 0.0);
+    let (mut task_bytes, mut close_bytes) = (0.0_f64, 0.0);
     for part in &kernel.parts {
         let mut count = Count { kernel, part, touched: untouched(kernel), flops: 0.0 };
         let n_tasks: f64 = part.grid.iter().map(|var| n_values(part, *var)).product();
@@ -50,7 +50,7 @@ pub fn measure(kernel: &Kernel) -> Measure {
         let bytes = count.bytes();
         let of_task = bytes_of_task(kernel, part);
         task_bytes = task_bytes.max(of_task);
-        near_bytes += n_tasks * of_task;
+        close_bytes += n_tasks * of_task;
         longest.bytes = longest.bytes.max(bytes / n_tasks.max(1.0));
         longest.flops = longest.flops.max(count.flops / n_tasks.max(1.0));
         flops += count.flops;
@@ -74,7 +74,7 @@ pub fn measure(kernel: &Kernel) -> Measure {
         n_tasks,
         longest,
         task_bytes,
-        near_bytes,
+        close_bytes,
         tile_bytes,
     }
 }
@@ -120,7 +120,7 @@ impl Measure {
 
     /// Seconds on a target: a launch, and the work at the rate of the units that tasks keep busy, but never less than
     /// the longest task takes on one unit. What does not bind is not free either: it takes a share of the time it
-    /// would take alone. What tasks read again takes its time too, where they have little near them.
+    /// would take alone. What tasks read again takes its time too, where they have little memory close to them.
     pub fn seconds(&self, target: &Target) -> f64 {
         let units = target.units as i64;
         let tasks = self.n_tasks.max(1);
@@ -130,8 +130,8 @@ impl Measure {
         let hidden = (bytes / target.bandwidth).min(flops / target.flops);
         let together = (target.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy;
         let alone = target.roofline(self.longest) * target.units as f64;
-        let near = (self.near_bytes / target.near_bandwidth).max(self.task_bytes / target.near_of_unit);
-        target.launch + together.max(alone).max(near)
+        let close = (self.close_bytes / target.close_bandwidth).max(self.task_bytes / target.close_of_unit);
+        target.launch + together.max(alone).max(close)
     }
 }
 
@@ -373,7 +373,7 @@ mod tests {
     use crate::kernel::parse::parse;
 
     #[test]
-    fn what_each_task_reads_again_is_near_bytes() {
+    fn what_each_task_reads_again_is_counted_again() {
         let text = r#"kernel "matvec w" matrix-vector
   read @0 x : f32[d:128]
   read @1 w : f32[r:64, d:128]
@@ -389,8 +389,8 @@ part
         let found = measure(&parse(text).unwrap());
         let (x, rows, y) = (4.0 * 128.0, 4.0 * 8.0 * 128.0, 4.0 * 8.0);
         assert_eq!((found.n_tasks, found.task_bytes), (8, x + rows + y));
-        assert_eq!((found.near_bytes, found.bytes_read), (8.0 * (x + rows + y), x + 8.0 * rows));
-        let slow = Target { near_of_unit: 1.0, ..Target::named("cuda-sm90").unwrap() };
+        assert_eq!((found.close_bytes, found.bytes_read), (8.0 * (x + rows + y), x + 8.0 * rows));
+        let slow = Target { close_of_unit: 1.0, ..Target::named("cuda-sm90").unwrap() };
         assert!(found.seconds(&slow) > found.task_bytes);
     }
 }

@@ -67,7 +67,7 @@ impl Nvrtc {
         Ok(Self { version: (major, minor), folders })
     }
 
-    /// What it is told of an architecture, whatever the source and the limit of registers.
+    /// What it is told of an architecture, whatever the source.
     pub(super) fn options(&self, architecture: &str) -> Vec<String> {
         let mut options = vec![
             format!("--gpu-architecture={architecture}"),
