@@ -29,7 +29,7 @@ pub struct Measure {
     pub n_tasks: i64,
     /// The bytes and operations of a task of the part whose tasks are longest.
     pub longest: Work,
-    /// The most bytes that a task reads and writes, whether others do so too or not.
+    /// The most bytes that a task reads and writes, whether others do so too or not, but for what it picks.
     pub task_bytes: f64,
     /// The same of all tasks: what several read counts for each of them.
     pub close_bytes: f64,
@@ -44,7 +44,7 @@ pub fn measure(kernel: &Kernel) -> Measure {
     let mut longest = Work::default();
     let (mut task_bytes, mut close_bytes) = (0.0_f64, 0.0);
     for part in &kernel.parts {
-        let mut count = Count { kernel, part, touched: untouched(kernel), flops: 0.0 };
+        let mut count = Count { kernel, part, touched: untouched(kernel), flops: 0.0, has_picks: true };
         let n_tasks: f64 = part.grid.iter().map(|var| n_values(part, *var)).product();
         count.body(&part.body, n_tasks);
         let bytes = count.bytes();
@@ -83,7 +83,8 @@ fn untouched(kernel: &Kernel) -> Touched {
     kernel.params.ids().map(|_| None).collect()
 }
 
-/// The bytes that the first task of a part reads and writes.
+/// The bytes that the first task of a part reads and writes, but for what it picks: tasks that pick the same may be
+/// done together.
 fn bytes_of_task(kernel: &Kernel, part: &Part) -> f64 {
     let mut own = part.clone();
     for var in part.vars.ids() {
@@ -103,7 +104,7 @@ fn bytes_of_task(kernel: &Kernel, part: &Part) -> f64 {
             other => other.clone(),
         };
     }
-    let mut count = Count { kernel, part: &own, touched: untouched(kernel), flops: 0.0 };
+    let mut count = Count { kernel, part: &own, touched: untouched(kernel), flops: 0.0, has_picks: false };
     count.body(&own.body, 1.0);
     count.bytes()
 }
@@ -150,6 +151,8 @@ struct Count<'a> {
     part: &'a Part,
     touched: Touched,
     flops: f64,
+    /// Whether what a lookup picks counts.
+    has_picks: bool,
 }
 
 impl Count<'_> {
@@ -224,6 +227,9 @@ impl Count<'_> {
             });
         }
         let Place::Param(param) = place else { return };
+        if !self.has_picks && at.iter().any(is_picked) {
+            return;
+        }
         let own: Vec<Interval> = at.iter().map(|index| interval(self.part, index)).collect();
         let before = self.touched[param].take();
         self.touched[param] = joined(before, Some(own));
@@ -243,11 +249,14 @@ fn elements_of(touched: &Option<Vec<Interval>>) -> Sym {
     intervals.iter().fold(Sym::from(1i64), |product, interval| product * &interval.len)
 }
 
+fn is_picked(index: &Index) -> bool {
+    index.any(&mut |atom| matches!(atom, Atom::Lookup { .. }))
+}
+
 /// The positions that an index takes, over all tasks.
 fn interval(part: &Part, index: &Index) -> Interval {
     let (low, high) = index.bounds(&part.vars);
-    let is_lookup = |atom: &Atom| matches!(atom, Atom::Lookup { .. });
-    if index.any(&mut |atom| is_lookup(atom)) {
+    if is_picked(index) {
         let used = part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
         let n: f64 = used.map(|var| n_values(part, var)).product();
         return Interval { first: 0, len: Sym::from((n as i64).clamp(1, high - low + 1)) };
