@@ -202,14 +202,9 @@ impl Count<'_> {
             let bits = loops.iter().enumerate();
             bits.filter(|(_, var)| index.uses_var(|v| v == **var)).map(|(bit, _)| 1 << bit.min(63)).sum()
         };
-        match expr {
-            Expr::Const(_) => 0,
-            Expr::Position(index) => of_index(index),
-            Expr::Load { at, .. } => at.iter().map(of_index).fold(0, |all, own| all | own),
-            Expr::Unary(_, a) | Expr::Cast(_, a) => earlier[a.index()],
-            Expr::Binary(_, a, b) => earlier[a.index()] | earlier[b.index()],
-            Expr::Select(a, b, c) => earlier[a.index()] | earlier[b.index()] | earlier[c.index()],
-        }
+        let own = expr.indices().iter().map(of_index);
+        own.chain(expr.operands().iter().map(|operand| earlier[operand.index()]))
+            .fold(0, |all, own| all | own)
     }
 
     fn runs(&self, loops: &[VarId], mask: u64) -> f64 {

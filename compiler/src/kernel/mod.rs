@@ -28,6 +28,7 @@ pub mod run;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod verify;
+pub(crate) mod walk;
 
 use index::Index;
 

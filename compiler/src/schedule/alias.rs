@@ -133,12 +133,7 @@ fn steps_with(index: &Index, var: VarId, loops: &[VarId]) -> bool {
 }
 
 fn nest_looks_up(nest: &Nest, pair: [Place; 2]) -> bool {
-    let of_expr = |expr: &Expr| match expr {
-        Expr::Position(index) => looks_up(index, pair),
-        Expr::Load { at, .. } => at.iter().any(|index| looks_up(index, pair)),
-        Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => false,
-    };
-    nest.at.iter().any(|index| looks_up(index, pair)) || nest.exprs.values().any(of_expr)
+    nest.indices().any(|index| looks_up(index, pair))
 }
 
 fn start_looks_up(range: &Range, pair: [Place; 2]) -> bool {

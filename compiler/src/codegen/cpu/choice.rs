@@ -229,11 +229,8 @@ fn costs(plan: &Plan<'_>) -> (i64, i64) {
     let is_folded = |index: &Index| index.uses_var(|var| folds.contains(&var));
     let (mut sum, mut repeats) = ((0, 0), List::<ExprId, bool>::default());
     for (id, expr) in plan.nest.exprs.iter() {
-        let is_repeated = match expr {
-            Expr::Load { at, .. } => at.iter().any(is_folded),
-            Expr::Position(index) => is_folded(index),
-            _ => expr.operands().into_iter().any(|operand| repeats[operand]),
-        };
+        let is_repeated = expr.indices().iter().any(is_folded)
+            || expr.operands().into_iter().any(|operand| repeats[operand]);
         repeats.push(is_repeated);
         let (one, four) = match (plan.is_needed[id], plan.moves[id]) {
             (true, true) => costs_of(plan, id),

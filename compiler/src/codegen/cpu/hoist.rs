@@ -6,10 +6,12 @@
 //! Steps that fill one tile piece by piece, and those that read it in between, run again together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice::from_ref;
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::product::{Plan, Rounded, plan};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::walk::nests;
 use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, VarId};
 
 /// Something that a task does.
@@ -46,34 +48,23 @@ struct Effects {
 /// All vectors that the products of a part round, each once.
 pub(super) fn rounded(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Rounded> {
     let mut all: Vec<Rounded> = Vec::new();
-    let mut add = |nest: &Nest| {
-        let rounded = plan(cpu, kernel, part, nest).and_then(|plan| plan.rounded);
-        if let Some(rounded) = rounded.filter(|rounded| !all.contains(rounded)) {
+    for rounded in plans(cpu, kernel, part).filter_map(|plan| plan.rounded) {
+        if !all.contains(&rounded) {
             all.push(rounded);
         }
-    };
-    nests(&part.body, &mut add);
-    all
-}
-
-fn nests(body: &[Stmt], act: &mut dyn FnMut(&Nest)) {
-    for stmt in body {
-        match stmt {
-            Stmt::Nest(nest) => act(nest),
-            Stmt::Loop { body, .. } => nests(body, act),
-        }
     }
+    all
 }
 
 /// Bytes of the room in which the products of a part sort vectors, one product after another.
 pub(super) fn picks_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
-    let mut most = 0;
-    let mut add = |nest: &Nest| {
-        let picks = plan(cpu, kernel, part, nest).and_then(|plan| plan.picks);
-        most = picks.map_or(most, |picks| most.max(picks.bytes()));
-    };
-    nests(&part.body, &mut add);
-    most
+    let picks = plans(cpu, kernel, part).filter_map(|plan| plan.picks);
+    picks.map(|picks| picks.bytes()).max().unwrap_or(0)
+}
+
+/// The products of a part that functions compute.
+fn plans(cpu: &Cpu, kernel: &Kernel, part: &Part) -> impl Iterator<Item = Plan> {
+    nests(&part.body).filter_map(|nest| plan(cpu, kernel, part, nest))
 }
 
 /// The variables of the loops of a statement.
@@ -96,11 +87,13 @@ pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rou
     let mut all = Vec::new();
     let mut valid: BTreeSet<usize> = BTreeSet::new();
     for stmt in &part.body {
-        let mut effects = Effects::of(std::slice::from_ref(stmt), part);
+        let mut effects = Effects::of(from_ref(stmt), part);
         let loops = loops(stmt);
         let mut found = Vec::new();
-        let mut meet = |nest: &Nest| {
-            let Some((plan, slot)) = slot_of(nest).filter(|(_, slot)| !slots[*slot].is_ahead) else { return };
+        for nest in nests(from_ref(stmt)) {
+            let Some((plan, slot)) = slot_of(nest).filter(|(_, slot)| !slots[*slot].is_ahead) else {
+                continue;
+            };
             let rounding = Effects::of_rounding(&plan, slot, part);
             if rounding.vars.is_disjoint(&loops) && rounding.reads.is_disjoint(&effects.writes) {
                 if valid.insert(slot) {
@@ -113,8 +106,7 @@ pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rou
                 // Each round of a loop has others.
                 effects.writes.insert(Memory::Slot(slot));
             }
-        };
-        nests(std::slice::from_ref(stmt), &mut meet);
+        }
         // What was rounded of a tile, or into another's room, is no longer true.
         valid.retain(|slot| {
             let source = match slots[*slot].x.place {
@@ -205,19 +197,12 @@ impl Effects {
             }
             Place::Param(_) => self.is_final = true,
         }
-        nest.at.iter().for_each(|index| self.index(index));
+        nest.indices().for_each(|index| self.index(index));
         let folds = nest.fold.iter().flat_map(|folding| &folding.loops);
         nest.loops.iter().chain(folds).for_each(|var| self.range(*var, part));
         for expr in nest.exprs.values() {
-            match expr {
-                Expr::Load { from, at } => {
-                    self.place(*from);
-                    for index in at {
-                        self.index(index);
-                    }
-                }
-                Expr::Position(index) => self.index(index),
-                Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {}
+            if let Expr::Load { from, .. } = expr {
+                self.place(*from);
             }
         }
     }

@@ -7,7 +7,8 @@
 
 use crate::error::Error;
 use crate::kernel::index::{Atom, Index, Vars};
-use crate::kernel::{Expr, Kernel, Nest, Part, Range, Stmt};
+use crate::kernel::walk::nests;
+use crate::kernel::{Kernel, Nest, Part, Range};
 
 /// The largest sum of the sizes of an index's terms, and of anything else that is counted.
 const LARGEST: i64 = 1 << 60;
@@ -31,7 +32,7 @@ fn of_part(part: &Part) -> i64 {
     };
     let grid = part.grid.iter().map(|var| n_values(&part.vars[*var].range));
     let n_tasks = grid.fold(1, i64::saturating_mul);
-    ranges.max(n_tasks).max(of_body(&part.body, &part.vars))
+    ranges.max(n_tasks).max(of_indices(nests(&part.body).flat_map(Nest::indices), &part.vars))
 }
 
 fn of_range(range: &Range, vars: &Vars) -> i64 {
@@ -45,25 +46,9 @@ fn of_range(range: &Range, vars: &Vars) -> i64 {
     }
 }
 
-fn of_body(body: &[Stmt], vars: &Vars) -> i64 {
-    let sizes = body.iter().map(|stmt| match stmt {
-        Stmt::Nest(nest) => of_nest(nest, vars),
-        Stmt::Loop { body, .. } => of_body(body, vars),
-    });
-    sizes.max().unwrap_or(0)
-}
-
-fn of_nest(nest: &Nest, vars: &Vars) -> i64 {
-    let exprs = nest.exprs.values().map(|expr| match expr {
-        Expr::Position(index) => of_index(index, vars),
-        Expr::Load { at, .. } => of_indices(at, vars),
-        Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => 0,
-    });
-    exprs.max().unwrap_or(0).max(of_indices(&nest.at, vars))
-}
-
-fn of_indices(at: &[Index], vars: &Vars) -> i64 {
-    at.iter().map(|index| of_index(index, vars)).max().unwrap_or(0)
+/// The largest size of some indices.
+fn of_indices<'i>(indices: impl IntoIterator<Item = &'i Index>, vars: &Vars) -> i64 {
+    indices.into_iter().map(|index| of_index(index, vars)).max().unwrap_or(0)
 }
 
 /// The sum of the largest sizes of an index's terms, or that of an index inside it, if larger.

@@ -7,7 +7,8 @@
 //! costs time and nothing else.
 
 use crate::kernel::index::Atom;
-use crate::kernel::{Expr, Kernel, Nest, Param, ParamId, Part, Place, Skeleton, Stmt};
+use crate::kernel::walk::nests;
+use crate::kernel::{Expr, Kernel, Nest, Param, ParamId, Part, Place, Skeleton};
 use crate::tensor::quant::Format;
 
 /// A weight with fewer bytes is not worth asking for.
@@ -30,15 +31,9 @@ impl Stream {
 /// What the tasks of each part read first.
 pub(super) fn streams(kernel: &Kernel) -> Vec<Option<Stream>> {
     let is_fast = kernel.skeleton == Skeleton::MatrixVector;
-    let first = |part: &Part| is_fast.then(|| find(kernel, &part.body)).flatten();
+    let first =
+        |part: &Part| is_fast.then(|| nests(&part.body).find_map(|nest| of_nest(kernel, nest))).flatten();
     kernel.parts.iter().map(first).collect()
-}
-
-fn find(kernel: &Kernel, body: &[Stmt]) -> Option<Stream> {
-    body.iter().find_map(|stmt| match stmt {
-        Stmt::Nest(nest) => of_nest(kernel, nest),
-        Stmt::Loop { body, .. } => find(kernel, body),
-    })
 }
 
 fn of_nest(kernel: &Kernel, nest: &Nest) -> Option<Stream> {

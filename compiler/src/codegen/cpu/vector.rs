@@ -227,11 +227,8 @@ impl Emitter<'_, '_> {
             {
                 ready.starts[id].get_or_insert_with(|| self.index(&flat.still));
             }
-            let is_closed = match expr {
-                Expr::Load { at, .. } => !at.iter().any(is_open),
-                Expr::Position(index) => !is_open(index),
-                _ => expr.operands().into_iter().all(|operand| ready.scalars[operand].is_some()),
-            };
+            let is_closed = !expr.indices().iter().any(is_open)
+                && expr.operands().into_iter().all(|operand| ready.scalars[operand].is_some());
             if is_closed {
                 let value = self.expr(expr, &|id| ready.scalars[id].expect("its operands are ready"));
                 ready.scalars[id] = Some(value);

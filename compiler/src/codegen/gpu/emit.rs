@@ -272,20 +272,10 @@ impl<'a> Emitter<'a> {
 /// The tiles that a nest reads, in its scalars or its indices.
 pub(super) fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
     let mut found = BTreeSet::new();
-    nest.at.iter().for_each(|index| tiles_in(index, &mut found));
+    nest.indices().for_each(|index| tiles_in(index, &mut found));
     for expr in nest.exprs.values() {
-        match expr {
-            Expr::Position(index) => tiles_in(index, &mut found),
-            Expr::Load { from, at } => {
-                found.extend(match from {
-                    Place::Tile(tile) => Some(*tile),
-                    Place::Param(_) => None,
-                });
-                for index in at {
-                    tiles_in(index, &mut found);
-                }
-            }
-            Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {}
+        if let Expr::Load { from: Place::Tile(tile), .. } = expr {
+            found.insert(*tile);
         }
     }
     found

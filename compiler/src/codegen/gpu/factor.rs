@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::codegen::gpu::emit::tiles_read;
 use crate::codegen::gpu::product::{Product, product};
 use crate::graph::op::Fold;
-use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Stmt, TileId};
+use crate::kernel::walk::nests;
+use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, TileId};
 
 /// How the rows of a factor lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,24 +36,20 @@ impl Factor {
 /// The tiles of a part that are factors of products and that nothing else reads but sums of their elements.
 pub(super) fn factors(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, Factor> {
     let (mut found, mut others) = (BTreeMap::new(), BTreeSet::new());
-    let mut pending: Vec<&Stmt> = part.body.iter().collect();
-    while let Some(stmt) = pending.pop() {
-        match stmt {
-            Stmt::Loop { body, .. } => pending.extend(body),
-            Stmt::Nest(nest) => match nest.fold.as_ref().and_then(|fold| product(kernel, part, nest, fold)) {
-                Some(Product { left, right, sum, .. }) => {
-                    for operand in [left, right] {
-                        let own = Factor { row: operand.row, gap: gap(operand.is_turned) };
-                        let agreed = found.entry(operand.tile).or_insert(own);
-                        if *agreed != own {
-                            others.insert(operand.tile);
-                        }
-                    }
-                    others.insert(sum.tile);
-                }
-                None => others.extend(tiles_read(nest).into_iter().filter(|tile| !is_summed(nest, *tile))),
-            },
+    for nest in nests(&part.body) {
+        let product = nest.fold.as_ref().and_then(|fold| product(kernel, part, nest, fold));
+        let Some(Product { left, right, sum, .. }) = product else {
+            others.extend(tiles_read(nest).into_iter().filter(|tile| !is_summed(nest, *tile)));
+            continue;
+        };
+        for operand in [left, right] {
+            let own = Factor { row: operand.row, gap: gap(operand.is_turned) };
+            let agreed = found.entry(operand.tile).or_insert(own);
+            if *agreed != own {
+                others.insert(operand.tile);
+            }
         }
+        others.insert(sum.tile);
     }
     found.retain(|tile, _| !others.contains(tile));
     found

@@ -15,6 +15,7 @@ use crate::codegen::gpu::product::product;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::walk::nests;
 use crate::kernel::{
     Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId,
 };
@@ -87,14 +88,7 @@ pub(super) fn grouped(kernel: &Kernel, part: &Part) -> Option<(Part, Group)> {
 
 /// Drops tiles that nothing reads any more, and what fills them.
 fn drop_unread(part: &mut Part, body: &mut Vec<Stmt>) {
-    let mut read = BTreeSet::new();
-    let mut pending: Vec<&Stmt> = body.iter().collect();
-    while let Some(stmt) = pending.pop() {
-        match stmt {
-            Stmt::Nest(nest) => read.extend(tiles_read(nest)),
-            Stmt::Loop { body, .. } => pending.extend(body),
-        }
-    }
+    let read: BTreeSet<TileId> = nests(body).flat_map(tiles_read).collect();
     let is_read = |place: &Place| !matches!(place, Place::Tile(tile) if !read.contains(tile));
     body.retain(|stmt| stmt.nest().is_none_or(|nest| is_read(&nest.target)));
     let unread: Vec<TileId> = part.tiles.ids().filter(|tile| !read.contains(tile)).collect();
@@ -328,13 +322,9 @@ fn goes_along(nest: &Nest, var: VarId) -> bool {
 
 /// Whether a scalar of a nest depends on a variable.
 fn uses(nest: &Nest, scalar: ExprId, var: VarId) -> bool {
-    let is_var = |index: &Index| index.uses_var(|own| own == var);
-    let own = match &nest.exprs[scalar] {
-        Expr::Position(index) => is_var(index),
-        Expr::Load { at, .. } => at.iter().any(is_var),
-        Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => false,
-    };
-    own || nest.exprs[scalar].operands().into_iter().any(|operand| uses(nest, operand, var))
+    let scalar = &nest.exprs[scalar];
+    let is_own = scalar.indices().iter().any(|index| index.uses_var(|own| own == var));
+    is_own || scalar.operands().into_iter().any(|operand| uses(nest, operand, var))
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 
 use crate::error::Error;
 use crate::kernel::index::{Atom, Index, Vars};
-use crate::kernel::{Expr, Kernel, Nest, Part, Range, Stmt};
+use crate::kernel::walk::nests;
+use crate::kernel::{Kernel, Nest, Part, Range};
 
 const LIMIT: i64 = i32::MAX as i64;
 
@@ -34,28 +35,14 @@ fn of_part(part: &Part) -> i64 {
         Range::Whole { .. } | Range::Within { .. } => 0,
     });
     let n_tasks = part.grid.iter().map(|var| most(&part.vars[*var].range)).fold(1, i64::saturating_mul);
-    starts.fold(ranges.max(n_tasks), i64::max).max(of_body(&part.body, &part.vars))
+    starts
+        .fold(ranges.max(n_tasks), i64::max)
+        .max(of_indices(nests(&part.body).flat_map(Nest::indices), &part.vars))
 }
 
-fn of_body(body: &[Stmt], vars: &Vars) -> i64 {
-    let sizes = body.iter().map(|stmt| match stmt {
-        Stmt::Nest(nest) => of_nest(nest, vars),
-        Stmt::Loop { body, .. } => of_body(body, vars),
-    });
-    sizes.max().unwrap_or(0)
-}
-
-fn of_nest(nest: &Nest, vars: &Vars) -> i64 {
-    let exprs = nest.exprs.values().map(|expr| match expr {
-        Expr::Position(index) => of_index(index, vars),
-        Expr::Load { at, .. } => of_indices(at, vars),
-        Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => 0,
-    });
-    exprs.max().unwrap_or(0).max(of_indices(&nest.at, vars))
-}
-
-fn of_indices(at: &[Index], vars: &Vars) -> i64 {
-    at.iter().map(|index| of_index(index, vars)).max().unwrap_or(0)
+/// The largest size of some indices.
+fn of_indices<'i>(indices: impl IntoIterator<Item = &'i Index>, vars: &Vars) -> i64 {
+    indices.into_iter().map(|index| of_index(index, vars)).max().unwrap_or(0)
 }
 
 /// The largest size of an index, or of one inside it.

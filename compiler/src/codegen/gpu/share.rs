@@ -34,8 +34,14 @@ struct Plan<'n> {
     nest: &'n Nest,
     folding: &'n Folding,
     wide: Option<Wide>,
+    /// How many values the variables of the fold have, pieces of the innermost where it reads such.
+    counts: Vec<Variable>,
+    /// Elements or pieces of an iteration, of all of them.
+    n: Variable,
     /// Threads that take an iteration together.
     group: u32,
+    /// Pieces that a thread asks for before it needs the first.
+    at_once: u32,
 }
 
 /// How many values variables may have, and how many those have that may have fewer.
@@ -84,7 +90,7 @@ impl Emitter<'_> {
     }
 
     /// How a fold is done.
-    fn plan<'n>(&self, nest: &'n Nest, folding: &'n Folding) -> Plan<'n> {
+    fn plan<'n>(&mut self, nest: &'n Nest, folding: &'n Folding) -> Plan<'n> {
         let near = |var: &VarId| self.part.n_values(*var, &Sym::near).max(1);
         let wide = wide(self.kernel, self.part, nest, folding);
         let (last, outer) = folding.loops.split_last().expect("a fold has loops");
@@ -96,7 +102,14 @@ impl Emitter<'_> {
         let wanted = if reads_along(nest, *last) { NEIGHBOURS } else { 1 };
         let most = if n_in * wide.as_ref().map_or(1, |wide| wide.len) < SHORT { 1 } else { n_in };
         let group = idle.max(wanted).min(most).min(threads);
-        Plan { nest, folding, wide, group: 1 << group.max(1).ilog2() }
+        let group = 1 << group.max(1).ilog2();
+        let mut counts: Vec<Variable> = folding.loops.iter().map(|var| self.count(*var)).collect();
+        if let (Some(wide), Some(last)) = (&wide, counts.last_mut()) {
+            *last = constant(wide.n_pieces);
+        }
+        let n = self.product(&counts);
+        let at_once = wide.as_ref().map_or(1, |wide| at_once(known(n), group, wide));
+        Plan { nest, folding, wide, counts, n, group, at_once }
     }
 
     /// Each thread takes every so manieth iteration.
@@ -215,18 +228,15 @@ impl Emitter<'_> {
     }
 
     /// How many rounds are asked for before the first is folded: several, where each thread has one share of each.
-    fn rounds_at_once(&mut self, plan: &Plan<'_>) -> u32 {
-        let Some(wide) = &plan.wide else { return 1 };
-        let counts = self.counts_of_fold(plan);
-        let n = self.product(&counts);
-        let at_once = at_once(known(n), plan.group, wide);
-        if known(n) != Some(plan.group * at_once) {
+    fn rounds_at_once(&self, plan: &Plan<'_>) -> u32 {
+        let Some(wide) = plan.wide.as_ref().filter(|_| known(plan.n) == Some(plan.group * plan.at_once))
+        else {
             return 1;
-        }
+        };
         let n_out: i64 =
             plan.nest.loops.iter().map(|var| self.part.n_values(*var, &Sym::near).max(1)).product();
         let n_rounds = n_out as u32 / (THREADS / plan.group);
-        let most = (MOST_WORDS / (wide.n_words * i64::from(at_once))) as u32;
+        let most = (MOST_WORDS / (wide.n_words * i64::from(plan.at_once))) as u32;
         1 << most.min(n_rounds).max(1).ilog2()
     }
 
@@ -295,43 +305,28 @@ impl Emitter<'_> {
 
     /// Folds elements into a variable: all of them, or those that are a thread's share.
     fn folded(&mut self, plan: &Plan<'_>, so_far: &Changing, lane: Option<Variable>) {
-        let Plan { nest, folding, wide, group } = plan;
+        let Plan { nest, folding, wide, counts, n, group, at_once } = plan;
         let fixed = self.fixed(nest, folding);
-        let counts = self.counts_of_fold(plan);
         let Some(lane) = lane else {
             let singles = if wide.is_none() && reads_with(nest, folding) { SINGLES } else { 1 };
-            return self.nested((&folding.loops, &counts), singles, &mut |emitter, last| {
+            return self.nested((&folding.loops, counts), singles, &mut |emitter, last| {
                 let piece = emitter.piece_of(plan, (last, last));
                 emitter.taken(plan, &fixed, so_far, &[piece]);
             });
         };
-        let n = self.product(&counts);
-        let at_once = wide.as_ref().map_or(1, |wide| at_once(known(n), *group, wide));
-        self.counted(lane, n, constant(i64::from(group * at_once)), |emitter, first| {
+        self.counted(lane, *n, constant(i64::from(group * at_once)), |emitter, first| {
             let pieces = emitter.asked(plan, first);
             emitter.taken(plan, &fixed, so_far, &pieces);
         });
     }
 
-    /// How many values the variables of a fold have, pieces of the innermost where it reads such.
-    fn counts_of_fold(&mut self, plan: &Plan<'_>) -> Vec<Variable> {
-        let mut counts: Vec<Variable> = plan.folding.loops.iter().map(|var| self.count(*var)).collect();
-        if let (Some(wide), Some(last)) = (&plan.wide, counts.last_mut()) {
-            *last = constant(wide.n_pieces);
-        }
-        counts
-    }
-
     /// Asks memory for as many pieces of a thread as may be on their way, from its first iteration on.
     fn asked(&mut self, plan: &Plan<'_>, first: Variable) -> Vec<Asked> {
-        let counts = self.counts_of_fold(plan);
-        let n = self.product(&counts);
-        let at_once = plan.wide.as_ref().map_or(1, |wide| at_once(known(n), plan.group, wide));
-        let further = (0..at_once).map(|number| constant(i64::from(plan.group * number)));
+        let further = (0..plan.at_once).map(|number| constant(i64::from(plan.group * number)));
         let mut pieces = Vec::new();
         for further in further {
             let i = self.writer.add(first, further);
-            let last = self.bind(&plan.folding.loops, &counts, i);
+            let last = self.bind(&plan.folding.loops, &plan.counts, i);
             pieces.push(self.piece_of(plan, (i, last)));
         }
         pieces
@@ -352,12 +347,11 @@ impl Emitter<'_> {
         so_far: &Changing,
         pieces: &[Asked],
     ) {
-        let Plan { nest, folding, wide, .. } = plan;
+        let Plan { nest, folding, wide, counts, .. } = plan;
         let of = |id: ExprId| fixed.get(&id).copied();
         for Asked { i, base, fetched } in pieces {
             if pieces.len() > 1 {
-                let counts = self.counts_of_fold(plan);
-                self.bind(&folding.loops, &counts, *i);
+                self.bind(&folding.loops, counts, *i);
             }
             let after = if let Some(piece) = wide.as_ref().zip(fetched.as_ref()) {
                 self.fold_piece((nest, folding), piece, (*base, so_far.value()), &of)
@@ -410,14 +404,9 @@ impl Emitter<'_> {
         let is_folded = |index: &Index| index.uses_var(|var| folding.loops.contains(&var));
         let mut changes: BTreeSet<ExprId> = BTreeSet::new();
         for (id, expr) in nest.exprs.iter() {
-            let own = match expr {
-                Expr::Position(index) => is_folded(index),
-                Expr::Load { at, .. } => at.iter().any(is_folded),
-                Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {
-                    false
-                }
-            };
-            if own || expr.operands().iter().any(|operand| changes.contains(operand)) {
+            if expr.indices().iter().any(is_folded)
+                || expr.operands().iter().any(|operand| changes.contains(operand))
+            {
                 changes.insert(id);
             }
         }

@@ -16,8 +16,9 @@ use crate::codegen::gpu::layout::What;
 use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::walk::nests;
 use crate::kernel::{
-    Access, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId,
+    Access, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, TileId, VarId,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -89,19 +90,11 @@ pub(super) fn interleaved(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64>
 }
 
 /// What the nests of a part read as vectors.
-fn pieces(kernel: &Kernel, part: &Part) -> Vec<Wide> {
-    let mut found = Vec::new();
-    let mut pending: Vec<&Stmt> = part.body.iter().collect();
-    while let Some(stmt) = pending.pop() {
-        match stmt {
-            Stmt::Loop { body, .. } => pending.extend(body),
-            Stmt::Nest(nest) => found.extend(match &nest.fold {
-                Some(folding) => wide(kernel, part, nest, folding),
-                None => wide_fill(kernel, part, nest),
-            }),
-        }
-    }
-    found
+fn pieces(kernel: &Kernel, part: &Part) -> impl Iterator<Item = Wide> {
+    nests(&part.body).filter_map(|nest| match &nest.fold {
+        Some(folding) => wide(kernel, part, nest, folding),
+        None => wide_fill(kernel, part, nest),
+    })
 }
 
 /// Whether a fold can read vectors, and which.

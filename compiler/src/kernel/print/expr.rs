@@ -130,16 +130,6 @@ fn scalar_text(scalar: Scalar) -> String {
 }
 
 impl Expr {
-    /// The expressions it is computed from, in order.
-    pub(crate) fn operands(&self) -> Vec<ExprId> {
-        match self {
-            Self::Const(_) | Self::Position(_) | Self::Load { .. } => Vec::new(),
-            Self::Unary(_, a) | Self::Cast(_, a) => vec![*a],
-            Self::Binary(_, a, b) => vec![*a, *b],
-            Self::Select(a, b, c) => vec![*a, *b, *c],
-        }
-    }
-
     /// The same with other operands.
     fn with_operands(&self, new: impl Fn(ExprId) -> ExprId) -> Self {
         match self {

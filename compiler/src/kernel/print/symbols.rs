@@ -5,7 +5,8 @@
 //! ranges, with the help of [`all_symbols`].
 
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Expr, Kernel, Nest, Part, Range, Stmt};
+use crate::kernel::walk::nests;
+use crate::kernel::{Kernel, Nest, Part, Range};
 use crate::tensor::sym::Symbol;
 
 /// Every symbol, sorted by name, each name once.
@@ -22,7 +23,7 @@ pub(in crate::kernel) fn all_symbols(kernel: &Kernel) -> Vec<Symbol> {
     let mut symbols: Vec<Symbol> = sizes.flat_map(|(_, size)| size.symbols()).collect();
     for part in &kernel.parts {
         of_ranges(part, &mut symbols);
-        part.body.iter().for_each(|stmt| of_stmt(stmt, &mut symbols));
+        nests(&part.body).flat_map(Nest::indices).for_each(|index| of_index(index, &mut symbols));
     }
     symbols
 }
@@ -36,24 +37,6 @@ fn of_ranges(part: &Part, symbols: &mut Vec<Symbol>) {
                 symbols.extend(end.symbols());
             }
             Range::Within { .. } => {}
-        }
-    }
-}
-
-fn of_stmt(stmt: &Stmt, symbols: &mut Vec<Symbol>) {
-    match stmt {
-        Stmt::Nest(nest) => of_nest(nest, symbols),
-        Stmt::Loop { body, .. } => body.iter().for_each(|stmt| of_stmt(stmt, symbols)),
-    }
-}
-
-fn of_nest(nest: &Nest, symbols: &mut Vec<Symbol>) {
-    nest.at.iter().for_each(|index| of_index(index, symbols));
-    for expr in nest.exprs.values() {
-        match expr {
-            Expr::Position(index) => of_index(index, symbols),
-            Expr::Load { at, .. } => at.iter().for_each(|index| of_index(index, symbols)),
-            Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {}
         }
     }
 }
