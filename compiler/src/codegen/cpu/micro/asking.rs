@@ -4,8 +4,8 @@
 //! to the caches. Asking reads nothing, so any address will do.
 //! Rows that are read one after another are a stream. By itself the processor goes on where a few lines of a page were
 //! asked for, but never into another page: so the first lines of each page are asked for earlier than all others. Those
-//! without AVX-512 are slower by that, and go straight on. A Zen 4 finds plain numbers sooner when it is left alone,
-//! and has blocks sooner when they are asked for as far as the second cache only.
+//! without AVX-512 are slower by that, and go straight on. A Zen 4 finds plain numbers of one row sooner when it is left
+//! alone, and has blocks, and rows side by side, sooner when they are asked for as far as the second cache only.
 
 use std::arch::x86_64::{__cpuid, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ pub(super) fn prepare() {
 pub(super) fn read(piece: &[u8]) -> u64 {
     let mut sum = 0;
     for line in piece.as_chunks::<LINE>().0 {
-        ask_ahead_of_plain(line);
+        ask_alone(line);
         sum ^= u64::from_le_bytes(*line.first_chunk().expect("a line has a word"));
     }
     sum
@@ -57,12 +57,23 @@ pub(super) fn ask_ahead(piece: &[u8]) {
     }
 }
 
-/// The same for plain numbers: whole vectors of them are read in order, where the parts of blocks are not.
+/// The same for plain numbers of one row: whole vectors of them are read in order, where the parts of blocks are not.
 #[inline]
 #[target_feature(enable = "sse")]
-pub(super) fn ask_ahead_of_plain(piece: &[u8]) {
+pub(super) fn ask_alone(piece: &[u8]) {
     if !IS_ZEN_4.load(Ordering::Relaxed) {
         ask_ahead(piece);
+    }
+}
+
+/// The same for one of several rows that are read side by side, a few lines of each at a time.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn ask_beside(piece: &[u8]) {
+    if IS_ZEN_4.load(Ordering::Relaxed) {
+        ask_ahead(piece);
+    } else {
+        ask_straight(piece);
     }
 }
 

@@ -7,8 +7,9 @@
 //! once.
 
 /// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals` (of four) and
-/// `lanes` of vectors `V`, and `ask_ahead`, which asks for what comes behind a piece. Up to two vectors meet short rows
-/// `tall` at a time, and a mixture of so few has `wide` vectors of elements at a time.
+/// `lanes` of vectors `V`; and `ask_ahead`, which asks for what comes behind a piece, and `ask_alone` where no other row
+/// is read beside it. Up to two vectors meet short rows `tall` at a time, and a mixture of so few has `wide` vectors of
+/// elements at a time.
 macro_rules! single_forms {
     ($(#[$attr:meta])* tile $rows:literal by $cols:literal, tall $tall:literal, wide $wide:literal) => {
         /// Elements of a row that are unpacked at a time.
@@ -53,7 +54,7 @@ macro_rules! single_forms {
                 }
                 if asks {
                     for w in ws {
-                        ask_ahead(w);
+                        if R == 1 { ask_alone(w) } else { ask_ahead(w) }
                     }
                 }
                 for i in 0..PIECE {
@@ -300,7 +301,7 @@ macro_rules! single_forms {
             for s in 0..job.n_rows {
                 let v = &rows[s * job.v.stride()..];
                 if c == 0 && at == 0 {
-                    ask_ahead(&v[..n_bytes::<S>(job.n)]);
+                    ask_alone(&v[..n_bytes::<S>(job.n)]);
                 }
                 let v = &v[first..][..n_bytes::<S>(skipped + E * N)];
                 let mut vs = [zero(); E];

@@ -56,6 +56,8 @@ fn wide_f16(x: &[u8; 2 * N]) -> V {
 #[inline(always)]
 fn ask_ahead(_piece: &[u8]) {}
 
+use ask_ahead as ask_alone;
+
 #[inline]
 #[target_feature(enable = "neon")]
 fn wide_bf16(x: &[u8; 2 * N]) -> V {

@@ -48,6 +48,8 @@ fn wide_f16(x: &[u8; 2 * N]) -> V {
 #[inline(always)]
 fn ask_ahead(_piece: &[u8]) {}
 
+use ask_ahead as ask_alone;
+
 #[inline(always)]
 fn wide_bf16(x: &[u8; 2 * N]) -> V {
     let mut v = zero();

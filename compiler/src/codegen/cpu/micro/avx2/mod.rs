@@ -6,7 +6,7 @@
 //! 16-bit numbers with many; the last two share the assembly of `quads.rs`. `fours.rs` and `pairs.rs` know the block
 //! formats, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
 
-use crate::codegen::cpu::micro::asking::ask_straight as ask_ahead;
+use crate::codegen::cpu::micro::asking::{ask_straight as ask_ahead, ask_straight as ask_alone};
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, of_format, widened};

@@ -7,7 +7,7 @@
 use std::slice::from_ref;
 
 use crate::codegen::cpu::micro::MANY;
-use crate::codegen::cpu::micro::asking::{LINE, Share, ask_straight, to_next};
+use crate::codegen::cpu::micro::asking::{LINE, Share, ask_beside, to_next};
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::halves::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack::{PANEL, add_panels};
@@ -132,7 +132,7 @@ fn add_steps(sums: &mut [[V; FEW]; FEW], [a, b, c, d]: [&[[u8; LINE]]; FEW], x: 
     for ((((x, a), b), c), d) in x.iter().zip(a).zip(b).zip(c).zip(d) {
         let x: &[[u8; LINE]; FEW] = x[at..].first_chunk().expect("vectors of one tile");
         for (i, row) in [a, b, c, d].into_iter().enumerate() {
-            ask_straight(row);
+            ask_beside(row);
             let elements = load_bytes(row);
             for j in 0..FEW {
                 own[j][i] = dot_pairs(own[j][i], load_bytes(&x[j]), elements);

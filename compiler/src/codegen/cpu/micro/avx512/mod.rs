@@ -10,7 +10,7 @@
 //! `eights.rs` has rounded, and `tiles.rs` what `halves.rs` has; `amx.rs` is the unit. `vector.rs` is what everything
 //! here is made of.
 
-use crate::codegen::cpu::micro::asking::ask_ahead_of_plain as ask_ahead;
+use crate::codegen::cpu::micro::asking::{ask_ahead, ask_alone};
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, of_format, widened};
