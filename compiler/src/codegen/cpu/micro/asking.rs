@@ -4,8 +4,8 @@
 //! to the caches. Asking reads nothing, so any address will do.
 //! Rows that are read one after another are a stream. By itself the processor goes on where a few lines of a page were
 //! asked for, but never into another page: so the first lines of each page are asked for earlier than all others. Those
-//! without AVX-512 are slower by that, and go straight on. A Zen 4 finds plain numbers of one row sooner when it is left
-//! alone, and has blocks, and rows side by side, sooner when they are asked for as far as the second cache only.
+//! without AVX-512 are slower by that, and go straight on. A Zen 4 finds plain numbers of one row sooner by itself, and
+//! has blocks, and rows side by side, sooner when they are asked for as far as the second cache only.
 
 use std::arch::x86_64::{__cpuid, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::sync::atomic::{AtomicBool, Ordering};

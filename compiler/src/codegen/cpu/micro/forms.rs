@@ -7,8 +7,8 @@
 //! once.
 
 /// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals` (of four) and
-/// `lanes` of vectors `V`; and `ask_ahead`, which asks for what comes behind a piece, and `ask_alone` where no other row
-/// is read beside it. Up to two vectors meet short rows `tall` at a time, and a mixture of so few has `wide` vectors of
+/// `lanes` of vectors `V`; and `ask_ahead`, which asks for what comes behind a piece, with `ask_alone` for one row that
+/// is read by itself. Up to two vectors meet short rows `tall` at a time, and a mixture of so few has `wide` vectors of
 /// elements at a time.
 macro_rules! single_forms {
     ($(#[$attr:meta])* tile $rows:literal by $cols:literal, tall $tall:literal, wide $wide:literal) => {
