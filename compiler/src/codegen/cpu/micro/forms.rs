@@ -6,10 +6,10 @@
 //! Several rows at a time hide how long an addition takes; tiles of rows and columns use what was loaded more than
 //! once.
 
-/// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `fma(a, b, c)`, `add`, `total`, `totals` (of four) and
-/// `lanes` of vectors `V`; and `ask_ahead`, which asks for what comes behind a piece, with `ask_alone` for one row that
-/// is read by itself. Up to two vectors meet short rows `tall` at a time, and a mixture of so few has `wide` vectors of
-/// elements at a time.
+/// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `wide_i8`, `fma(a, b, c)`, `add`, `total`, `totals` (of
+/// four) and `lanes` of vectors `V`; and `ask_ahead`, which asks for what comes behind a piece, with `ask_alone` for
+/// one row that is read by itself. Up to two vectors meet short rows `tall` at a time, and a mixture of so few has
+/// `wide` vectors of elements at a time.
 macro_rules! single_forms {
     ($(#[$attr:meta])* tile $rows:literal by $cols:literal, tall $tall:literal, wide $wide:literal) => {
         /// Elements of a row that are unpacked at a time.
@@ -137,15 +137,10 @@ macro_rules! single_forms {
         #[inline]
         $(#[$attr])*
         fn wide_bytes(block: &[u8; 34], at: usize) -> V {
-            let numbers: &[u8; N] = block[2 + at..].first_chunk().expect("within a block");
-            let mut wide = [0.0; N];
-            for i in 0..N {
-                wide[i] = f32::from(numbers[i].cast_signed());
-            }
             // Widened in all lanes at once, as elements are: alone it takes longer than all that it multiplies.
             let scales = [[block[0], block[1]]; N];
             let scale = wide_f16(scales.as_flattened().first_chunk().expect("as many"));
-            fma(load(bytes_of(&wide).first_chunk().expect("as many")), scale, zero())
+            fma(wide_i8(*block[2 + at..].first_chunk().expect("within a block")), scale, zero())
         }
 
         /// One element of a row.
@@ -235,28 +230,92 @@ macro_rules! single_forms {
             }
         }
 
+        /// Rows of blocks.
         #[inline]
         $(#[$attr])*
-        fn unpacked(job: &ProductView<'_>, storage: Storage) {
+        fn packed<const S: usize>(job: &ProductView<'_>) {
+            match job.n_cols {
+                1 => packed_for::<S, 1>(job),
+                2..=$cols => packed_for::<S, $cols>(job),
+                _ => unpacked::<S>(job),
+            }
+        }
+
+        /// Each row with up to `C` vectors, unpacked in registers. Asks for the rows behind it.
+        #[inline]
+        $(#[$attr])*
+        fn packed_for<const S: usize, const C: usize>(job: &ProductView<'_>) {
+            let storage = const { Storage::ALL[S] };
+            let n_blocks = job.k / 32;
+            let mut x = [job.x.get(0).as_chunks::<128>().0; C];
+            for c in 1..job.n_cols {
+                x[c] = job.x.get(c).as_chunks().0;
+            }
+            for r in 0..job.n_rows {
+                let row = &job.w.row(r);
+                let mut sums = [[zero(); 32 / N]; C];
+                for first in (0..n_blocks).step_by(PIECE) {
+                    let end = n_blocks.min(first + PIECE);
+                    ask_ahead(&row.bytes[storage.bytes(32 * first)..storage.bytes(32 * end)]);
+                    for idx in first..end {
+                        let w = wide_block(&row.unpack(storage, idx));
+                        for c in 0..C {
+                            for (i, x) in x[c][idx].as_chunks().0.iter().enumerate() {
+                                sums[c][i] = fma(w[i], load(x), sums[c][i]);
+                            }
+                        }
+                    }
+                }
+                for c in 0..job.n_cols {
+                    let mut sum = sums[c][0];
+                    for i in 1..32 / N {
+                        sum = add(sum, sums[c][i]);
+                    }
+                    job.out.add(r, c, total(sum));
+                }
+            }
+        }
+
+        /// Rows that are unpacked once for all vectors. Asks for those behind them.
+        #[inline]
+        $(#[$attr])*
+        fn unpacked<const S: usize>(job: &ProductView<'_>) {
+            let storage = const { Storage::ALL[S] };
             let mut room = [[0.0; CHUNK]; $rows];
             for from in (0..job.k).step_by(CHUNK) {
                 let k = CHUNK.min(job.k - from);
                 for r in (0..job.n_rows).step_by($rows) {
                     let n = $rows.min(job.n_rows - r);
                     for i in 0..n {
-                        let blocks = job.w.row(r + i);
-                        let outs = room[i].as_chunks_mut::<32>().0;
-                        for (idx, out) in outs.iter_mut().take(k / 32).enumerate() {
-                            blocks.decode(storage, from / 32 + idx, out);
+                        let row = &job.w.row(r + i);
+                        ask_ahead(&row.bytes[storage.bytes(from)..storage.bytes(from + k)]);
+                        for (idx, out) in (from / 32..).zip(room[i][..k].as_chunks_mut::<32>().0) {
+                            let block = wide_block(&row.unpack(storage, idx));
+                            for (i, out) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+                                *out = lanes(block[i]);
+                            }
                         }
                     }
-                    let mut w = [bytes_of(&room[0]); $rows];
+                    let mut w = [cast_slice(&room[0]); $rows];
                     for i in 1..n {
-                        w[i] = bytes_of(&room[i]);
+                        w[i] = cast_slice(&room[i]);
                     }
                     rows::<0, $rows>(job, w, (r, n), (from, k), false);
                 }
             }
+        }
+
+        /// 32 elements, widened.
+        #[inline]
+        $(#[$attr])*
+        fn wide_block(block: &Unpacked) -> [V; 32 / N] {
+            let numbers: &[u8; 32] = cast_ref(&block.q);
+            let mut out = [splat(block.b); 32 / N];
+            for (i, out) in out.iter_mut().enumerate() {
+                let wide = wide_i8(*numbers[i * N..].first_chunk().expect("within a block"));
+                *out = fma(wide, splat(block.a[i * N / 16]), *out);
+            }
+            out
         }
 
         $(#[$attr])*
@@ -268,16 +327,16 @@ macro_rules! single_forms {
                 Storage::F16 => plain::<1>(&job),
                 Storage::BF16 => plain::<2>(&job),
                 // Each format has code of its own.
-                Storage::Q8_0 => unpacked(&job, Storage::Q8_0),
-                Storage::Q4_0 => unpacked(&job, Storage::Q4_0),
-                Storage::Int8 => unpacked(&job, Storage::Int8),
-                Storage::Q4_1 => unpacked(&job, Storage::Q4_1),
-                Storage::Q5_0 => unpacked(&job, Storage::Q5_0),
-                Storage::Q5_1 => unpacked(&job, Storage::Q5_1),
-                Storage::Q4K => unpacked(&job, Storage::Q4K),
-                Storage::Q5K => unpacked(&job, Storage::Q5K),
-                Storage::Q6K => unpacked(&job, Storage::Q6K),
-                Storage::Q4Pairs => unpacked(&job, Storage::Q4Pairs),
+                Storage::Q8_0 => packed::<{ Storage::Q8_0 as usize }>(&job),
+                Storage::Q4_0 => packed::<{ Storage::Q4_0 as usize }>(&job),
+                Storage::Int8 => packed::<{ Storage::Int8 as usize }>(&job),
+                Storage::Q4_1 => packed::<{ Storage::Q4_1 as usize }>(&job),
+                Storage::Q5_0 => packed::<{ Storage::Q5_0 as usize }>(&job),
+                Storage::Q5_1 => packed::<{ Storage::Q5_1 as usize }>(&job),
+                Storage::Q4K => packed::<{ Storage::Q4K as usize }>(&job),
+                Storage::Q5K => packed::<{ Storage::Q5K as usize }>(&job),
+                Storage::Q6K => packed::<{ Storage::Q6K as usize }>(&job),
+                Storage::Q4Pairs => packed::<{ Storage::Q4Pairs as usize }>(&job),
             }
         }
 

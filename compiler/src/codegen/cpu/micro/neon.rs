@@ -3,16 +3,19 @@
 //! In: addresses of descriptions. Out: as `mod.rs` says. Every processor of this architecture has these instructions.
 
 use std::arch::aarch64::{
-    float32x4_t, int32x4_t, vaddq_f32, vaddvq_f32, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vfmaq_f32,
-    vfmaq_n_f32, vget_high_s8, vget_low_s8, vget_low_s16, vld1_u16, vld1q_f32, vld1q_s8, vld1q_s16,
-    vmlal_high_s16, vmlal_s16, vmovl_s8, vmovl_u16, vreinterpretq_f32_u32, vshlq_n_u32, vst1q_f32,
+    float32x4_t, int32x4_t, vaddq_f32, vaddvq_f32, vcreate_s8, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32,
+    vfmaq_f32, vfmaq_n_f32, vget_high_s8, vget_low_s8, vget_low_s16, vld1_u16, vld1q_f32, vld1q_s8,
+    vld1q_s16, vmlal_high_s16, vmlal_s16, vmovl_s8, vmovl_s16, vmovl_u16, vreinterpretq_f32_u32, vshlq_n_u32,
+    vst1q_f32,
 };
+
+use bytemuck::{cast_ref, cast_slice};
 
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
 use crate::codegen::cpu::micro::rounding::{self, Rounded};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
-use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
+use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
 use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
 
 const N: usize = 4;
@@ -64,6 +67,13 @@ fn wide_bf16(x: &[u8; 2 * N]) -> V {
     // SAFETY: the array is as long as the vector.
     let bits = unsafe { vld1_u16(x.as_ptr().cast()) };
     vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(bits)))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn wide_i8(x: [u8; N]) -> V {
+    let four = vcreate_s8(u32::from_le_bytes(x).into());
+    vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))))
 }
 
 #[inline]

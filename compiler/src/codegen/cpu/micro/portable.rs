@@ -2,11 +2,13 @@
 //!
 //! In: addresses of descriptions. Out: as `mod.rs` says. The compiler makes of the arrays what the processor has.
 
+use bytemuck::{cast_ref, cast_slice};
+
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
 use crate::codegen::cpu::micro::rounding::{self, Rounded};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
-use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
+use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
 use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
 
 const N: usize = 8;
@@ -55,6 +57,15 @@ fn wide_bf16(x: &[u8; 2 * N]) -> V {
     let mut v = zero();
     for (v, x) in v.iter_mut().zip(x.as_chunks::<2>().0) {
         *v = f32::from_bits(u32::from(u16::from_le_bytes(*x)) << 16);
+    }
+    v
+}
+
+#[inline(always)]
+fn wide_i8(x: [u8; N]) -> V {
+    let mut v = zero();
+    for i in 0..N {
+        v[i] = f32::from(x[i].cast_signed());
     }
     v
 }

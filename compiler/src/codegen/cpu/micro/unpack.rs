@@ -1,4 +1,4 @@
-//! Blocks of weights as small whole numbers with scales, 32 at a time, and as single-precision numbers.
+//! Blocks of weights as small whole numbers with scales, 32 at a time.
 //!
 //! In: the bytes of a row and which 32 of its elements. Out: `q`, `a` and `b`, so that an element is `a * q + b`; each
 //! half of the 32 has an `a`. The formulas are those of `tensor::quant::decode`.
@@ -175,7 +175,7 @@ impl Blocks<'_> {
                 let (a, b) = scale_and_offset(block, group);
                 let mut q = k_nibbles(block, 48, group);
                 for i in 0..32 {
-                    q[i] |= ((block[16 + i] >> group) & 1) << 4;
+                    q[i] |= if block[16 + i] & 1 << group == 0 { 0 } else { 16 };
                 }
                 let q = signed(&q, 0);
                 Unpacked { q, a: [a; 2], b }
@@ -186,17 +186,6 @@ impl Blocks<'_> {
                 Unpacked { q: signed(&neighbours(block), 8), a: [single(block, 16); 2], b: 0.0 }
             }
             Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
-        }
-    }
-
-    /// The `idx`-th 32 elements in single precision.
-    #[inline(always)]
-    pub(super) fn decode(&self, storage: Storage, idx: usize, out: &mut [f32; 32]) {
-        let Unpacked { q, a, b } = self.unpack(storage, idx);
-        for half in 0..2 {
-            for i in 16 * half..16 * half + 16 {
-                out[i] = a[half] * f32::from(q[i]) + b;
-            }
         }
     }
 
@@ -220,9 +209,14 @@ impl Blocks<'_> {
 pub(super) fn widened(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let rest = (bits & 0x7fff) << 13;
-    // The exponent is 112 too small, also for the numbers below the normal ones; the product is exact.
-    let finite = (f32::from_bits(rest) * f32::from_bits((112 + 127) << 23)).to_bits();
-    let size = if rest >= 0x0f80_0000 { rest | 0x7f80_0000 } else { finite };
+    // The numbers below the normal ones as what exceeds a power of two: none is below the normal ones here.
+    let least = f32::from_bits(113 << 23);
+    let small = (f32::from_bits(rest + (113 << 23)) - least).to_bits();
+    let size = match rest {
+        0..0x0080_0000 => small,
+        0x0080_0000..0x0f80_0000 => rest + (112 << 23),
+        _ => rest | 0x7f80_0000,
+    };
     f32::from_bits(size | (bits & 0x8000) << 16)
 }
 
@@ -272,19 +266,21 @@ fn neighbours<const N: usize>(block: &[u8; N]) -> [u8; 32] {
 /// With the fifth bits.
 #[inline(always)]
 fn fifth<const N: usize>(low: [u8; 32], block: &[u8; N], at: usize) -> [u8; 32] {
+    let bits = u32::from_le_bytes(*block[at..].first_chunk().expect("four bytes"));
     let mut q = low;
     for i in 0..32 {
-        q[i] |= ((block[at + i / 8] >> (i % 8)) & 1) << 4;
+        q[i] |= ((bits >> i & 1) as u8) << 4;
     }
     q
 }
 
 #[inline(always)]
 fn k_nibbles<const N: usize>(block: &[u8; N], at: usize, group: usize) -> [u8; 32] {
-    let (from, shift) = (at + group / 2 * 32, group % 2 * 4);
+    let from = at + group / 2 * 32;
     let mut q = [0; 32];
     for i in 0..32 {
-        q[i] = (block[from + i] >> shift) & 15;
+        let two = block[from + i];
+        q[i] = if group.is_multiple_of(2) { two & 15 } else { two >> 4 };
     }
     q
 }
@@ -292,13 +288,19 @@ fn k_nibbles<const N: usize>(block: &[u8; N], at: usize, group: usize) -> [u8; 3
 /// What multiplies the elements of a group, and what is then added.
 #[inline(always)]
 fn scale_and_offset<const N: usize>(block: &[u8; N], group: usize) -> (f32, f32) {
-    let s = |idx: usize| block[4 + idx];
-    let (scale, offset) = if group < 4 {
-        (s(group) & 63, s(group + 4) & 63)
-    } else {
-        ((s(group + 4) & 15) | s(group - 4) >> 6 << 4, s(group + 4) >> 4 | s(group) >> 6 << 4)
-    };
-    (half(block, 0) * f32::from(scale), -(half(block, 2) * f32::from(offset)))
+    let own = k_words(block, group / 4).map(|four| f32::from((four >> (group % 4 * 8)) as u8));
+    (half(block, 0) * own[0], -(half(block, 2) * own[1]))
+}
+
+/// The numbers of 6 bits of half a large block: four that multiply, and four that tell what is taken off.
+#[inline(always)]
+pub(super) fn k_words(block: &[u8], half: usize) -> [u32; 2] {
+    let word = |idx: usize| u32::from_le_bytes(*block[4 + 4 * idx..].first_chunk().expect("a whole block"));
+    let two_bits = |word: u32| (word >> 6 & 0x0303_0303) << 4;
+    if half == 0 {
+        return [word(0) & 0x3f3f_3f3f, word(1) & 0x3f3f_3f3f];
+    }
+    [word(2) & 0x0f0f_0f0f | two_bits(word(0)), word(2) >> 4 & 0x0f0f_0f0f | two_bits(word(1))]
 }
 
 #[inline(always)]
@@ -314,4 +316,17 @@ fn q6_k(block: &[u8; 210], group: usize) -> Unpacked {
     let d = half(block, 208);
     let a = [0, 1].map(|k| d * f32::from(block[192 + 2 * group + k].cast_signed()));
     Unpacked { q, a, b: 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_half_is_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            let (exact, own) = (half::f16::from_bits(bits).to_f32(), widened(bits));
+            assert!(own.to_bits() == exact.to_bits() || own.is_nan() && exact.is_nan(), "{bits:#06x}");
+        }
+    }
 }

@@ -455,10 +455,3 @@ unsafe fn weights<'a>(raw: Raw, storage: Storage, group: usize, n_rows: usize, k
     let scales = unsafe { slice::from_raw_parts(raw.scales, n_scales) };
     Weights { storage, group, bytes, row, row_bytes, scales, scales_row }
 }
-
-/// The bytes of numbers.
-#[inline(always)]
-pub(super) fn bytes_of(numbers: &[f32]) -> &[u8] {
-    // SAFETY: every byte of a number is a byte, and the slice ends with the numbers.
-    unsafe { slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers)) }
-}

@@ -16,7 +16,7 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::avx2::vector::{V, load_bytes, load_half, splat, zero};
-use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked, k_words};
 
 /// 32 numbers.
 pub(super) type Group = [__m256i; 2];
@@ -225,15 +225,4 @@ fn k_factors(units: [&[u8]; 2], at: usize, [a, b]: [u32; 2]) -> V {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn splat_half(unit: &[u8], at: usize) -> __m128 {
     _mm_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*piece(&unit[at..], 0))))
-}
-
-/// The numbers of 6 bits of half a large block: four that multiply, and four that tell what is taken off.
-#[inline(always)]
-fn k_words(unit: &[u8], half: usize) -> [u32; 2] {
-    let word = |idx: usize| u32::from_le_bytes(*piece(&unit[4..], idx));
-    let two_bits = |word: u32| (word >> 6 & 0x0303_0303) << 4;
-    if half == 0 {
-        return [word(0) & 0x3f3f_3f3f, word(1) & 0x3f3f_3f3f];
-    }
-    [word(2) & 0x0f0f_0f0f | two_bits(word(0)), word(2) >> 4 & 0x0f0f_0f0f | two_bits(word(1))]
 }

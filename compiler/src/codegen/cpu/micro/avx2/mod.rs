@@ -6,11 +6,13 @@
 //! 16-bit numbers with many; the last two share the assembly of `quads.rs`. `fours.rs` and `pairs.rs` know the block
 //! formats, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
 
+use bytemuck::{cast_ref, cast_slice};
+
 use crate::codegen::cpu::micro::asking::{ask_straight as ask_ahead, ask_straight as ask_alone};
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
-use crate::codegen::cpu::micro::unpack::{Storage, of_format, widened};
-use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
+use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
+use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
 use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table, Whole};
 
 mod bytes;
@@ -24,7 +26,7 @@ mod round;
 mod vector;
 mod words;
 
-use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
+use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, wide_i8, zero};
 
 pub(super) const TABLE: Table = Table {
     single,

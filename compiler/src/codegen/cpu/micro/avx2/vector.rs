@@ -3,12 +3,13 @@
 //! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder but for `mod.rs`.
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _mm_add_ps, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_si128, _mm_storeu_ps,
-    _mm_unpacklo_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_broadcastsi128_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
-    _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permute2x128_si256, _mm256_set_m128i,
-    _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256,
-    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+    __m128i, __m256, __m256i, _mm_add_ps, _mm_cvtsi64_si128, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_si128,
+    _mm_storeu_ps, _mm_unpacklo_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_broadcastsi128_si256,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permute2x128_si256, _mm256_set_m128i, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_unpackhi_epi32,
+    _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
 };
 
 /// Numbers of a vector.
@@ -87,6 +88,12 @@ pub(super) fn wide_f16(x: &[u8; 2 * N]) -> V {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn wide_bf16(x: &[u8; 2 * N]) -> V {
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load_half(x))))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn wide_i8(x: [u8; N]) -> V {
+    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(x))))
 }
 
 #[inline]

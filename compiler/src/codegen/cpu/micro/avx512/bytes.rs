@@ -14,6 +14,8 @@ use std::arch::x86_64::{
 };
 use std::array::from_fn;
 
+use bytemuck::cast_slice;
+
 use crate::codegen::cpu::micro::GROUP;
 use crate::codegen::cpu::micro::asking::ask_far;
 use crate::codegen::cpu::micro::avx512::amx::{Bytes, Tile, twice_each};
@@ -24,7 +26,7 @@ use crate::codegen::cpu::micro::avx512::vector::{
     wide_lower, zero,
 };
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
-use crate::codegen::cpu::micro::view::{ProductView, bytes_of};
+use crate::codegen::cpu::micro::view::ProductView;
 
 /// Rows of a tile, and of both.
 const TILE: usize = 16;
@@ -325,7 +327,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
                     *product = sum * scales[c] * a[0] + sums[c] * b;
                 }
             }
-            *out = add(*out, load(bytes_of(&products).as_array().expect("a line")));
+            *out = add(*out, load(cast_slice(&products).as_array().expect("a line")));
         }
     }
 }
@@ -353,7 +355,7 @@ fn twice<const S: usize, const B: usize>(unit: &[u8], half: usize) -> [__m512i; 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_row(all: &OfRows, i: usize) -> V {
-    let own = load(bytes_of(&all[i / EIGHT]).as_array().expect("a line"));
+    let own = load(cast_slice(&all[i / EIGHT]).as_array().expect("a line"));
     // The compiler makes two shuffles of one that it takes for a permutation of numbers.
     _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(&PLACES[i % EIGHT]), _mm512_castps_si512(own)))
 }

@@ -9,10 +9,12 @@
 use std::arch::x86_64::{_mm512_castsi512_si256, _mm512_extracti64x4_epi64, _mm512_setzero_si512};
 use std::array::from_fn;
 
+use bytemuck::cast_slice;
+
 use crate::codegen::cpu::micro::avx512::round::{largest, rounded};
 use crate::codegen::cpu::micro::avx512::vector::{load_bytes, store_half, transposed};
 use crate::codegen::cpu::micro::rounding::{held, scale_of};
-use crate::codegen::cpu::micro::view::{QuantiseView, bytes_of};
+use crate::codegen::cpu::micro::view::QuantiseView;
 use crate::codegen::cpu::micro::{GROUP, eights_bytes};
 
 /// Vectors side by side.
@@ -85,8 +87,8 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
                         (own_sums[i], own_sums[EIGHT + i]) = (sum, sum);
                     }
                 }
-                scales[idx].copy_from_slice(bytes_of(&own_scales));
-                sums[idx].copy_from_slice(bytes_of(&own_sums));
+                scales[idx].copy_from_slice(cast_slice(&own_scales));
+                sums[idx].copy_from_slice(cast_slice(&own_sums));
             }
             let mut all = [_mm512_setzero_si512(); 2 * EIGHT];
             for (all, row) in all.iter_mut().zip(&rows) {

@@ -10,11 +10,13 @@
 //! `eights.rs` has rounded, and `tiles.rs` what `halves.rs` has; `amx.rs` is the unit. `vector.rs` is what everything
 //! here is made of.
 
+use bytemuck::{cast_ref, cast_slice};
+
 use crate::codegen::cpu::micro::asking::{ask_ahead, ask_alone};
 use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
-use crate::codegen::cpu::micro::unpack::{Storage, of_format, widened};
-use crate::codegen::cpu::micro::view::{self, MixView, ProductView, bytes_of};
+use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
+use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
 use crate::codegen::cpu::micro::{Encode, FEW, Halve, Halves, MANY, Mix, Product, Quantise, Table, Whole};
 
 mod abreast;
@@ -40,7 +42,7 @@ mod vector;
 mod words;
 
 use amx::{Bytes, Unit};
-use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, zero};
+use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, wide_i8, zero};
 
 pub(super) const TABLE: Table = Table {
     single: by_panels,

@@ -6,12 +6,13 @@ use std::arch::asm;
 use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256,
     _mm256_storeu_si256, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512,
-    _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps,
-    _mm512_fmadd_ps, _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_permutexvar_epi32,
-    _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_shuffle_f32x4, _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_i32gather_epi32,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_permutexvar_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2,
+    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -110,6 +111,12 @@ pub(super) fn wide_f16(x: &[u8; 2 * N]) -> V {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn wide_bf16(x: &[u8; 2 * N]) -> V {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load_half(x))))
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn wide_i8(x: [u8; N]) -> V {
+    _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_quarter(&x)))
 }
 
 #[inline]
