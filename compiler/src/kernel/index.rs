@@ -212,6 +212,11 @@ impl Index {
         self.any(&mut |atom| matches!(atom, Atom::Var(var) if test(*var)))
     }
 
+    /// Whether something is looked up for it.
+    pub fn is_picked(&self) -> bool {
+        self.any(&mut |atom| matches!(atom, Atom::Lookup { .. }))
+    }
+
     /// The same index with every variable replaced.
     #[must_use]
     pub fn replaced(&self, with: &impl Fn(VarId) -> Self, vars: &Vars) -> Self {

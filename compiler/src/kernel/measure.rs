@@ -222,7 +222,7 @@ impl Count<'_> {
             });
         }
         let Place::Param(param) = place else { return };
-        if !self.has_picks && at.iter().any(is_picked) {
+        if !self.has_picks && at.iter().any(Index::is_picked) {
             return;
         }
         let own: Vec<Interval> = at.iter().map(|index| interval(self.part, index)).collect();
@@ -244,14 +244,10 @@ fn elements_of(touched: &Option<Vec<Interval>>) -> Sym {
     intervals.iter().fold(Sym::from(1i64), |product, interval| product * &interval.len)
 }
 
-fn is_picked(index: &Index) -> bool {
-    index.any(&mut |atom| matches!(atom, Atom::Lookup { .. }))
-}
-
 /// The positions that an index takes, over all tasks.
 fn interval(part: &Part, index: &Index) -> Interval {
     let (low, high) = index.bounds(&part.vars);
-    if is_picked(index) {
+    if index.is_picked() {
         let used = part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
         let n: f64 = used.map(|var| n_values(part, var)).product();
         return Interval { first: 0, len: Sym::from((n as i64).clamp(1, high - low + 1)) };

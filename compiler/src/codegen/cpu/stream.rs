@@ -6,7 +6,7 @@
 //! Whoever runs tasks asks for memory with this, before it has to wait or to round vectors. It is a guess: a wrong one
 //! costs time and nothing else.
 
-use crate::kernel::index::Atom;
+use crate::kernel::index::Index;
 use crate::kernel::walk::nests;
 use crate::kernel::{Expr, Kernel, Nest, Param, ParamId, Part, Place, Skeleton};
 use crate::tensor::quant::Format;
@@ -39,14 +39,13 @@ pub(super) fn streams(kernel: &Kernel) -> Vec<Option<Stream>> {
 fn of_nest(kernel: &Kernel, nest: &Nest) -> Option<Stream> {
     nest.exprs.values().find_map(|expr| {
         let Expr::Load { from: Place::Param(param), at } = expr else { return None };
-        let is_picked = at.iter().any(|index| index.any(&mut |atom| matches!(atom, Atom::Lookup { .. })));
         let Param { format, shape, .. } = &kernel.params[*param];
         // Scales that lie apart come behind all numbers.
         let n_bytes = match format {
             Format::Int8 { .. } => shape.max_len(),
             _ => format.bytes_for(shape.max_len())?,
         };
-        (!is_picked && n_bytes >= LEAST).then_some(Stream { param: *param, n_bytes })
+        (!at.iter().any(Index::is_picked) && n_bytes >= LEAST).then_some(Stream { param: *param, n_bytes })
     })
 }
 
