@@ -5,7 +5,8 @@
 //! Rows that are read one after another are a stream. By itself the processor goes on where a few lines of a page were
 //! asked for, but never into another page: so the first lines of each page are asked for earlier than all others. Those
 //! without AVX-512 are slower by that, and go straight on. A Zen 4 finds plain numbers of one row sooner by itself, and
-//! has blocks, and rows side by side, sooner when they are asked for as far as the second cache only.
+//! has blocks, and rows side by side, sooner when they are asked for as far as the second cache only. It waits where a
+//! page has to be looked up, but looks up several at once: so a line of each of many pages is asked for together.
 
 use std::arch::x86_64::{__cpuid, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,9 @@ const AHEAD: usize = 8192;
 /// Bytes of a page, and how many of its lines are asked for early.
 const PAGE: usize = 4096;
 const FIRST: usize = 8;
+
+/// Pages that are looked up together.
+const PAGES: usize = 16;
 
 pub(super) const LINE: usize = 64;
 
@@ -51,7 +55,8 @@ pub(super) fn read(piece: &[u8]) -> u64 {
 pub(super) fn ask_ahead(piece: &[u8]) {
     let start = piece.as_ptr().wrapping_add(AHEAD);
     if IS_ZEN_4.load(Ordering::Relaxed) {
-        ask_far(start, piece.len());
+        ask_lines::<_MM_HINT_T1>(start, piece.len());
+        ask_pages(start, piece.len());
     } else {
         ask::<_MM_HINT_T0>(start, piece.len());
     }
@@ -62,7 +67,7 @@ pub(super) fn ask_ahead(piece: &[u8]) {
 #[target_feature(enable = "sse")]
 pub(super) fn ask_alone(piece: &[u8]) {
     if !IS_ZEN_4.load(Ordering::Relaxed) {
-        ask_ahead(piece);
+        ask::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(AHEAD), piece.len());
     }
 }
 
@@ -116,6 +121,19 @@ fn ask<const HINT: i32>(start: *const u8, n_bytes: usize) {
         for line in 0..FIRST {
             // Not as far as the nearest cache, which is small.
             _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(PAGE - from_page + LINE * line).cast());
+        }
+    }
+}
+
+/// Asks for a line of each of the pages behind a piece in which so many pages begin.
+#[inline]
+#[target_feature(enable = "sse")]
+fn ask_pages(start: *const u8, n_bytes: usize) {
+    let from = start.addr() % (PAGES * PAGE);
+    if from < n_bytes {
+        let first = start.wrapping_sub(from);
+        for page in 1..=PAGES {
+            _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(PAGE * page).cast());
         }
     }
 }
