@@ -31,12 +31,12 @@ pub struct Target {
     pub tensors_per_kernel: usize,
     /// Rows of a weight that one task multiplies.
     pub rows_per_task: usize,
-    /// Tokens whose products with a weight one task computes.
-    pub tokens_per_task: usize,
     /// Vectors whose products with the matrices picked for them one task computes; one where code does not sort them.
     pub picks_per_task: usize,
-    /// Rows of a weight that one task multiplies with many tokens, or with one of many vectors that pick among weights.
-    pub rows_of_many: usize,
+    /// Tokens and rows of a weight whose products one task computes where tokens are many, the largest share first.
+    pub shares_of_many: &'static [Share],
+    /// Rows of a weight that one task multiplies with one of many vectors that pick among weights.
+    pub rows_of_picked: usize,
     /// Elements of a row that are unpacked at a time, whole blocks of 32.
     pub unpacked_per_step: i64,
     /// Whether products that unpack a weight, or meet many rows of a state, want both factors in tiles, as matrix units
@@ -66,9 +66,9 @@ const CPU: Target = Target {
     tensors_per_kernel: usize::MAX,
     rows_per_task: 64,
     // Unpacking wants many tokens, and attention whole squares of tiles.
-    tokens_per_task: 256,
+    shares_of_many: &[Share { tokens: 256, rows: 32 }],
+    rows_of_picked: 32,
     picks_per_task: 2048,
-    rows_of_many: 32,
     unpacked_per_step: 256,
     stages: false,
     queries_per_task: 128,
@@ -90,9 +90,9 @@ const GPU: Target = Target {
     // Some drivers bind no more than 32 buffers; a tensor has up to two, and symbols and scratch have one each.
     tensors_per_kernel: 15,
     rows_per_task: 8,
-    tokens_per_task: 16,
+    shares_of_many: &[Share { tokens: 16, rows: 8 }],
+    rows_of_picked: 8,
     picks_per_task: 1,
-    rows_of_many: 8,
     unpacked_per_step: 256,
     stages: false,
     queries_per_task: 32,
@@ -112,9 +112,13 @@ pub const TARGETS: [Target; 4] = [
         flops: 60e12,
         launch: 1.5e-6,
         units: 132,
-        // Two weights at a time, with sums for each, fit into the shared memory of any chip since 2020.
-        tokens_per_task: 64,
-        rows_of_many: 32,
+        shares_of_many: &[
+            Share { tokens: 128, rows: 128 },
+            Share { tokens: 128, rows: 64 },
+            Share { tokens: 64, rows: 64 },
+            Share { tokens: 64, rows: 32 },
+        ],
+        rows_of_picked: 64,
         unpacked_per_step: 64,
         stages: true,
         tile_bytes: 200 << 10,
@@ -128,6 +132,14 @@ impl Target {
     /// The target of this name.
     pub fn named(name: &str) -> Option<Self> {
         TARGETS.into_iter().find(|target| target.name == name)
+    }
+
+    /// The largest share of the products of many tokens that leaves a task for every second unit, or the smallest: what
+    /// a task reads for each product is worth more than some units that wait.
+    pub fn share_of_many(&self, n_tasks: impl Fn(Share) -> i64) -> Share {
+        let is_enough = |share: &Share| 2 * n_tasks(*share) >= self.units as i64;
+        let [.., least] = self.shares_of_many else { unreachable!("a target has shares") };
+        self.shares_of_many.iter().copied().find(is_enough).unwrap_or(*least)
     }
 
     /// Cached positions that attention takes at a time with so many queries.
@@ -150,6 +162,15 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
+}
+
+/// Tokens and rows of a weight whose products one task computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// How many tokens.
+    pub tokens: i64,
+    /// How many rows.
+    pub rows: i64,
 }
 
 /// An amount of work.

@@ -107,7 +107,7 @@ def main():
             else:
                 registers, stack, _, local = used
                 line = f"{architecture} {name}: {registers} registers, {stack} bytes of stack, {local} local"
-                is_strict = architecture in no_spills or "mma_sync" in source
+                is_strict = architecture in no_spills or "mma.sync" in source
                 if is_strict and (stack or local):
                     faults.append(line)
             if not is_quiet:

@@ -42,6 +42,18 @@ std::string read(const std::filesystem::path& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// A source whose words to matrix units are those of kernel.h: the names of the registers are CubeCL's.
+std::string played(std::string source) {
+    const std::string word = "asm volatile(\"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32\"", end = ");";
+    const std::string own =
+        "multiplied({reg_a_0, reg_a_1, reg_a_2, reg_a_3}, {reg_b_0, reg_b_1}, {reg_c_0, reg_c_1, reg_c_2, reg_c_3}, "
+        "{&reg_d_0, &reg_d_1, &reg_d_2, &reg_d_3});";
+    for (std::size_t at; (at = source.find(word)) != std::string::npos;) {
+        source.replace(at, source.find(end, at) + end.size() - at, own);
+    }
+    return source;
+}
+
 // What g++ says of a source, and whether it was content.
 bool compiled(const std::filesystem::path& source, const std::filesystem::path& image, const std::string& options,
               std::string& log) {
@@ -65,7 +77,7 @@ const char* nvrtcGetErrorString(Result) { return "the played compiler refuses"; 
 Result nvrtcCreateProgram(Program** program, const char* source, const char*, int, const char* const*,
                           const char* const*) {
     n_sources++;
-    *program = new Program{std::string("#include \"kernel.h\"\n") + source + "\nPLAY(kernel)\n", "", ""};
+    *program = new Program{"#include \"kernel.h\"\n" + played(source) + "\nPLAY(kernel)\n", "", ""};
     return FINE;
 }
 Result nvrtcDestroyProgram(Program** program) {

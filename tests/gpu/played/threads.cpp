@@ -40,7 +40,7 @@ struct Thread {
 struct Plane {
     Meeting meeting;
     // A thread may be one exchange ahead of others, never two.
-    unsigned bits[2][PLANE];
+    Words words[2][PLANE];
 };
 
 struct Group {
@@ -155,13 +155,13 @@ void prepare(unsigned n_threads) {
 
 void meet_all() { meet(group.all); }
 
-unsigned exchanged(unsigned bits, unsigned mask) {
+const Words* gathered(const Words& own) {
     Thread& thread = group.threads[group.running];
     Plane& plane = group.planes[group.running / PLANE];
-    unsigned* slots = plane.bits[thread.n_exchanges++ % 2];
-    slots[group.running % PLANE] = bits;
+    Words* slots = plane.words[thread.n_exchanges++ % 2];
+    slots[group.running % PLANE] = own;
     meet(plane.meeting);
-    return slots[(group.running ^ mask) % PLANE];
+    return slots;
 }
 
 void fail(const char* what) {

@@ -40,6 +40,8 @@ pub(super) struct Emitter<'a> {
     pub(super) ends: BTreeMap<VarId, Variable>,
     /// The number of the thread in its workgroup.
     pub(super) unit: Variable,
+    /// The fragments of sums that are kept in registers here.
+    pub(super) sums: BTreeMap<TileId, Vec<Variable>>,
     /// Tiles that were read, and written, since all threads last met.
     pub(super) since: Touched,
 }
@@ -161,8 +163,10 @@ impl<'a> Emitter<'a> {
         for stmt in body {
             match stmt {
                 Stmt::Nest(nest) => {
-                    self.wait_for(nest);
-                    self.nest(nest);
+                    if !self.is_emptying(nest) {
+                        self.wait_for(nest);
+                        self.nest(nest);
+                    }
                 }
                 Stmt::Loop { var, body } => self.repeated(*var, body),
             }
@@ -176,12 +180,14 @@ impl<'a> Emitter<'a> {
         if let Range::Blocks { start, .. } = &self.part.vars[var].range {
             tiles_in(start, &mut self.since.read);
         }
+        let kept = self.opened(var, body);
         let step = constant(step);
         self.counted(first, end, step, |emitter, value| {
             emitter.vars.insert(var, value);
             emitter.body(body);
             emitter.meet();
         });
+        self.closed(kept);
     }
 
     /// The first value of a variable, what lies between two, and one past the last.
@@ -253,6 +259,11 @@ impl<'a> Emitter<'a> {
             Place::Tile(tile) => Some(tile),
             Place::Param(_) => None,
         };
+        self.wait_to(read, written);
+    }
+
+    /// All threads meet where they are about to read what was written, or to write what others may still read.
+    pub(super) fn wait_to(&mut self, read: BTreeSet<TileId>, written: Option<TileId>) {
         let Touched { read: before, written: stored } = &self.since;
         let is_stale = |tile: &TileId| stored.contains(tile);
         let is_in_use = |tile: &TileId| before.union(stored).any(|other| self.lie_together(*tile, *other));

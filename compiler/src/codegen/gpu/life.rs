@@ -3,12 +3,14 @@
 //! In: a part. Out: for each tile the nests from the first that touches it to the last, by their numbers in the text.
 //! What is written before a loop and touched in it is needed to the loop's end. What only a loop touches is written
 //! anew in each round, for a verified part writes a tile before it reads it. What some nests read and none writes is
-//! there from the beginning and needed to the end.
+//! there from the beginning and needed to the end. Sums that are kept in registers while a loop goes on need no memory
+//! before it is done.
 
 use std::collections::BTreeSet;
 use std::ops::Range as Numbers;
 
 use crate::codegen::gpu::emit::{tiles_in, tiles_read};
+use crate::codegen::gpu::kept::Kept;
 use crate::foundation::entity::List;
 use crate::kernel::{Part, Place, Range, Stmt, TileId};
 
@@ -16,10 +18,10 @@ use crate::kernel::{Part, Place, Range, Stmt, TileId};
 pub(super) type Lives = List<TileId, Numbers<usize>>;
 
 /// The lives of the tiles of a part.
-pub(super) fn lives(part: &Part) -> Lives {
+pub(super) fn lives(part: &Part, kept: &Kept) -> Lives {
     let mut found = part.tiles.ids().map(|_| 0..0).collect();
     let mut written = BTreeSet::new();
-    let end = walk(part, &part.body, 0, &mut found, &mut written);
+    let end = walk((part, kept), &part.body, 0, &mut found, &mut written);
     for tile in part.tiles.ids().filter(|tile| !written.contains(tile)) {
         let is_read = !found[tile].is_empty();
         found[tile] = 0..if is_read { end } else { 0 };
@@ -29,7 +31,7 @@ pub(super) fn lives(part: &Part) -> Lives {
 
 /// Goes through statements from a number on, to the number behind them.
 fn walk(
-    part: &Part,
+    (part, kept): (&Part, &Kept),
     body: &[Stmt],
     start: usize,
     lives: &mut Lives,
@@ -43,7 +45,10 @@ fn walk(
                     Place::Tile(tile) => Some(tile),
                     Place::Param(_) => None,
                 };
-                for tile in tiles_read(nest).into_iter().chain(written) {
+                let in_registers = written.filter(|tile| kept.contains_key(tile));
+                for tile in
+                    tiles_read(nest).into_iter().chain(written).filter(|tile| in_registers != Some(*tile))
+                {
                     touch(lives, tile, now);
                 }
                 all_written.extend(written);
@@ -58,9 +63,12 @@ fn walk(
                     touch(lives, tile, now);
                 }
                 let first = now + 1;
-                now = walk(part, body, first, lives, all_written);
+                now = walk((part, kept), body, first, lives, all_written);
                 for life in lives.values_mut().filter(|life| life.start < first && first < life.end) {
                     life.end = now;
+                }
+                for (tile, _) in kept.iter().filter(|(_, of)| *of == var) {
+                    touch(lives, *tile, now);
                 }
             }
         }
@@ -107,7 +115,7 @@ part
     #[test]
     fn what_comes_from_before_a_loop_is_needed_to_its_end_and_other_tiles_only_in_a_round() {
         let kernel = parse(KERNEL).unwrap();
-        let lives = lives(&kernel.parts[0]);
+        let lives = lives(&kernel.parts[0], &Kept::new());
         assert_eq!(lives.values().cloned().collect::<Vec<_>>(), [0..6, 2..4, 3..5, 4..6]);
     }
 
@@ -116,7 +124,7 @@ part
         let mut part = parse(KERNEL).unwrap().parts.remove(0);
         let Stmt::Loop { body, .. } = &mut part.body[1] else { panic!("a loop") };
         body.remove(0);
-        let lives = lives(&part);
+        let lives = lives(&part, &Kept::new());
         assert_eq!(lives.values().cloned().collect::<Vec<_>>(), [0..1, 0..5, 2..4, 3..5]);
     }
 }

@@ -1,12 +1,15 @@
 //! Products of tiles through the matrix units of a GPU.
 //!
-//! In: a product that `product.rs` has found. Out: fragments of 16 rows and 16 columns, eight elements deep, which the
-//! threads of a plane load, multiply and store together.
+//! In: a product that `product.rs` has found. Out: fragments of 16 rows and eight columns of sums, eight elements deep,
+//! which the threads of a plane load, multiply and store together. Of four neighbours each has an element of a factor's
+//! row and the fourth behind it, and two sums side by side; the next four are in the next row.
 //! The units take single-precision numbers whose last thirteen bits are zero, so factors are rounded to that when they
 //! are stored; sums are in single precision. `factor.rs` says how factors lie.
 //! A tile holds as many rows as a task may have. Those past the end hold anything, and so do their sums, which nobody
 //! reads. But what is summed over must end with a whole fragment: zeros are put behind it.
 //! What surrounds the product, before and behind it, stays as it is.
+
+use std::collections::BTreeSet;
 
 use cubecl_core::ir::{
     Comparison, CoopMma, ElemType, FloatKind, Instruction, Matrix, MatrixIdent, MatrixLayout, Operation,
@@ -16,10 +19,36 @@ use cubecl_core::ir::{
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::factor::Factor;
-use crate::codegen::gpu::product::{DEPTH, Fragments, Operand, PLANE, Product, SIDE, Start, product};
+use crate::codegen::gpu::product::{
+    COLUMNS, DEPTH, Fragments, Operand, PLANE, Product, ROWS, Start, product,
+};
 use crate::codegen::gpu::room::Spot;
-use crate::codegen::gpu::writer::{U32, Writes, constant};
-use crate::kernel::{Folding, Nest, TileId, VarId};
+use crate::codegen::gpu::writer::{F32, U32, Writes, constant, scalar};
+use crate::kernel::walk::nests;
+use crate::kernel::{Folding, Nest, Place, Stmt, TileId, VarId};
+
+/// Where a thread is in a product.
+struct At {
+    /// The first row and the first column of its plane's fragments.
+    own: [Variable; 2],
+    /// Its row of a fragment of the left factor or of sums, and its column of one of the right.
+    group: Variable,
+    /// Which of the four threads there it is.
+    member: Variable,
+}
+
+/// The words of a thread's share of a fragment of sums, behind the first.
+fn elements_of_sum(product: &Product) -> [i64; 4] {
+    let row = 8 * product.sum.row;
+    [0, 1, row, row + 1]
+}
+
+/// The shape of what the units multiply at once.
+fn shape() -> Matrix {
+    let (m, n, k) = (ROWS as usize, COLUMNS as usize, DEPTH as usize);
+    let storage = StorageType::Scalar(F32);
+    Matrix { ident: MatrixIdent::A, m, n, k, storage, layout: MatrixLayout::ColMajor }
+}
 
 impl Emitter<'_> {
     /// The product that a nest is, where matrix units can do it.
@@ -37,63 +66,157 @@ impl Emitter<'_> {
     /// Multiplies two tiles and adds to a third; all planes go through it.
     pub(super) fn multiplied(&mut self, nest: &Nest, product: &Product) {
         self.prepared(nest, product);
+        self.begin(nest, product);
+        let (depth, _) = self.depth(product);
+        let [left, right] = [&product.left, &product.right].map(|it| self.first_word(it));
+        let kept = self.sums.get(&product.sum.tile).cloned();
+        self.where_busy(product.fragments, |emitter, at| {
+            let [left_row, right_row] = [&product.left, &product.right].map(|it| emitter.stride(it));
+            // From one column to the next, and from one element that is summed over to the next.
+            let (across, along) = if product.right.is_turned { (1, right_row) } else { (right_row, 1) };
+            let rows = emitter.places(left, product, (0, &at), [left_row, 1]);
+            let columns = emitter.places(right, product, (1, &at), [across, along]);
+            let sums = kept.clone().unwrap_or_else(|| emitter.sums_so_far(product, &at));
+            let all_a: Vec<Variable> = rows.iter().map(|_| emitter.fragment(MatrixIdent::A)).collect();
+            let all_b: Vec<Variable> = columns.iter().map(|_| emitter.fragment(MatrixIdent::B)).collect();
+            let [zero, step] = [0, DEPTH].map(constant);
+            emitter.counted(zero, depth, step, |emitter, k| {
+                let further = emitter.writer.mul(k, constant(along));
+                for (a, place) in all_a.iter().zip(&rows) {
+                    let place = emitter.writer.add(*place, k);
+                    emitter.fetch(*a, place, &[0, 8 * left_row, 4, 8 * left_row + 4]);
+                }
+                for (b, place) in all_b.iter().zip(&columns) {
+                    let place = emitter.writer.add(*place, further);
+                    emitter.fetch(*b, place, &[0, 4 * along]);
+                }
+                let pairs = all_a.iter().flat_map(|a| all_b.iter().map(move |b| (*a, *b)));
+                for ((registers_a, registers_b), sum) in pairs.zip(&sums) {
+                    let (matrix, registers_c) = (shape(), *sum);
+                    let operation = CoopMma::ExecuteManual { matrix, registers_a, registers_b, registers_c };
+                    emitter.writer.scope.register(Instruction::new(Operation::CoopMma(operation), *sum));
+                }
+            });
+            if kept.is_none() {
+                emitter.stored(product, &at, &sums);
+            }
+        });
+    }
+
+    /// Whether a nest puts zeros where sums will be stored that are kept in registers until then.
+    pub(super) fn is_emptying(&self, nest: &Nest) -> bool {
+        let kept = self.room.kept(self.part_number());
+        nest.fold.is_none() && matches!(nest.target, Place::Tile(tile) if kept.contains_key(&tile))
+    }
+
+    /// Begins the sums that are kept during a loop.
+    pub(super) fn opened(&mut self, var: VarId, body: &[Stmt]) -> Vec<(Nest, Product)> {
+        let kept = self.room.kept(self.part_number());
+        let is_own = |nest: &&Nest| matches!(nest.target, Place::Tile(tile) if kept.get(&tile) == Some(&var));
+        let own: Vec<Nest> = nests(body).filter(is_own).cloned().collect();
+        let products = own.into_iter().map(|nest| {
+            let product = nest.fold.as_ref().and_then(|folding| self.product_of_tiles(&nest, folding));
+            let product = product.expect("only products keep their sums");
+            let [along, across] = product.fragments.each;
+            let sums = (0..along * across).map(|_| self.empty_sum()).collect();
+            self.sums.insert(product.sum.tile, sums);
+            (nest, product)
+        });
+        products.collect()
+    }
+
+    /// Stores the sums that were kept during a loop.
+    pub(super) fn closed(&mut self, kept: Vec<(Nest, Product)>) {
+        for (nest, product) in kept {
+            self.wait_to(BTreeSet::new(), Some(product.sum.tile));
+            self.begin(&nest, &product);
+            let sums = self.sums.remove(&product.sum.tile).unwrap_or_default();
+            self.where_busy(product.fragments, |emitter, at| emitter.stored(&product, &at, &sums));
+        }
+    }
+
+    /// Gives the variables of a product their first values.
+    fn begin(&mut self, nest: &Nest, product: &Product) {
         for var in nest.loops.iter().chain([&product.inner]) {
             let start = self.start(*var);
             self.vars.insert(*var, start);
         }
-        let (depth, _) = self.depth(product);
-        let [left, right, sum] = [&product.left, &product.right, &product.sum].map(|it| self.first_word(it));
-        let Fragments { columns: n_columns, each, planes } = product.fragments;
-        let plane = self.writer.div(self.unit, constant(i64::from(PLANE)));
-        let is_busy = self.writer.below(plane, constant(planes));
-        let [row, column] = {
-            let columns = constant(n_columns);
-            [self.writer.div(plane, columns), self.writer.rem(plane, columns)]
-        };
-        self.when(is_busy, |emitter| {
-            let [left_row, right_row] = [&product.left, &product.right].map(|it| emitter.stride(it));
-            // From one column of fragments to the next, and from one element that is summed over to the next.
-            let (across, along) = if product.right.is_turned { (1, right_row) } else { (right_row, 1) };
-            let right = emitter.stepped(right, column, SIDE * across);
-            let rows: Vec<Variable> = (0..each)
-                .map(|number| emitter.writer.add(row, constant(number * product.fragments.step())))
-                .collect();
-            let sums: Vec<(Variable, Variable)> = rows
-                .iter()
-                .map(|row| {
-                    let place = emitter.stepped(sum, *row, SIDE * product.sum.row);
-                    let place = emitter.stepped(place, column, SIDE);
-                    let fragment = emitter.fragment(MatrixIdent::Accumulator, MatrixLayout::Undefined);
-                    if product.start.is_some() {
-                        emitter.fetch(fragment, place, product.sum.row);
-                    } else {
-                        let value = emitter.writer.float_number(0.0);
-                        emitter.matrix_operation(CoopMma::Fill { value }, fragment);
-                    }
-                    (fragment, place)
-                })
-                .collect();
-            let a = emitter.fragment(MatrixIdent::A, MatrixLayout::RowMajor);
-            let lies = if product.right.is_turned { MatrixLayout::RowMajor } else { MatrixLayout::ColMajor };
-            let b = emitter.fragment(MatrixIdent::B, lies);
-            let [zero, step] = [0, DEPTH].map(constant);
-            emitter.counted(zero, depth, step, |emitter, k| {
-                let place = emitter.stepped(right, k, along);
-                emitter.fetch(b, place, right_row);
-                for (row, (fragment, _)) in rows.iter().zip(&sums) {
-                    let place = emitter.stepped(left, *row, SIDE * left_row);
-                    let place = emitter.writer.add(place, k);
-                    emitter.fetch(a, place, left_row);
-                    let operation = CoopMma::Execute { mat_a: a, mat_b: b, mat_c: *fragment };
-                    emitter.matrix_operation(operation, *fragment);
-                }
-            });
-            for (mat, offset) in sums {
-                let (stride, layout) = (constant(product.sum.row), MatrixLayout::RowMajor);
-                let shared = emitter.room.shared();
-                emitter.matrix_operation(CoopMma::Store { mat, stride, offset, layout }, shared);
+    }
+
+    /// What planes do that compute any fragments; they are told where.
+    fn where_busy(&mut self, fragments: Fragments, act: impl FnOnce(&mut Self, At)) {
+        let size = constant(i64::from(PLANE));
+        let (plane, lane) = (self.writer.div(self.unit, size), self.writer.rem(self.unit, size));
+        let columns = constant(fragments.planes[1]);
+        let own = [self.writer.div(plane, columns), self.writer.rem(plane, columns)];
+        let at = At { own, group: self.writer.shift_right(lane, 2), member: self.writer.and(lane, 3) };
+        if fragments.n_planes() == i64::from(THREADS / PLANE) {
+            return act(self, at);
+        }
+        let is_busy = self.writer.below(plane, constant(fragments.n_planes()));
+        self.when(is_busy, |emitter| act(emitter, at));
+    }
+
+    /// The places of a thread's first elements of its plane's fragments along an axis, where the next lies a step
+    /// further, and the next thread's so much further.
+    fn places(
+        &mut self,
+        first: Variable,
+        product: &Product,
+        (axis, at): (usize, &At),
+        [step, further]: [i64; 2],
+    ) -> Vec<Variable> {
+        let Fragments { planes, each } = product.fragments;
+        let side = step * [ROWS, COLUMNS][axis];
+        let first = self.stepped(first, at.own[axis], side);
+        let first = self.stepped(first, at.group, step);
+        let first = self.stepped(first, at.member, further);
+        (0..each[axis]).map(|i| self.writer.add(first, constant(i * planes[axis] * side))).collect()
+    }
+
+    /// The places of a thread's first elements of its plane's sums.
+    fn places_of_sums(&mut self, product: &Product, at: &At) -> Vec<Variable> {
+        let Fragments { planes, each } = product.fragments;
+        let first = self.first_word(&product.sum);
+        let column = self.stepped(first, at.own[1], COLUMNS);
+        let rows = self.places(column, product, (0, at), [product.sum.row, 2]);
+        let columns = |row| (0..each[1]).map(move |i| (row, i * planes[1] * COLUMNS));
+        rows.into_iter().flat_map(columns).map(|(row, i)| self.writer.add(row, constant(i))).collect()
+    }
+
+    /// The sums of a plane as they are in memory, or none yet.
+    fn sums_so_far(&mut self, product: &Product, at: &At) -> Vec<Variable> {
+        let places = self.places_of_sums(product, at);
+        let sums = places.into_iter().map(|place| {
+            if product.start.is_none() {
+                return self.empty_sum();
             }
+            let sum = self.fragment(MatrixIdent::Accumulator);
+            self.fetch(sum, place, &elements_of_sum(product));
+            sum
         });
+        sums.collect()
+    }
+
+    /// A fragment of zeros.
+    fn empty_sum(&mut self) -> Variable {
+        let sum = self.fragment(MatrixIdent::Accumulator);
+        let zero = self.writer.float_number(0.0);
+        (0..4).for_each(|i| self.writer.store(sum, constant(i), zero));
+        sum
+    }
+
+    /// Stores the sums of a plane.
+    fn stored(&mut self, product: &Product, at: &At, sums: &[Variable]) {
+        let (places, shared) = (self.places_of_sums(product, at), self.room.shared());
+        for (sum, place) in sums.iter().zip(places) {
+            for (i, further) in elements_of_sum(product).into_iter().enumerate() {
+                let value = self.writer.load(*sum, constant(i as i64));
+                let value = self.writer.reinterpreted(U32, value);
+                let place = self.writer.add(place, constant(further));
+                self.writer.store(shared, place, value);
+            }
+        }
     }
 
     /// Writes what fragments are about to load: what the product adds to, and zeros behind what is summed over.
@@ -175,26 +298,25 @@ impl Emitter<'_> {
         self.writer.add(place, offset)
     }
 
-    fn fragment(&mut self, ident: MatrixIdent, layout: MatrixLayout) -> Variable {
-        let kind = match ident {
-            MatrixIdent::A | MatrixIdent::B => FloatKind::TF32,
-            MatrixIdent::Accumulator => FloatKind::F32,
+    /// A thread's share of a fragment.
+    fn fragment(&mut self, ident: MatrixIdent) -> Variable {
+        let (kind, n) = match ident {
+            MatrixIdent::A => (FloatKind::TF32, 4),
+            MatrixIdent::B => (FloatKind::TF32, 2),
+            MatrixIdent::Accumulator => (FloatKind::F32, 4),
         };
-        let (m, n, k) = (SIDE as usize, SIDE as usize, DEPTH as usize);
-        let storage = StorageType::Scalar(ElemType::Float(kind));
-        *self.writer.scope.create_matrix(Matrix { ident, m, n, k, storage, layout })
+        *self.writer.scope.create_local_array(scalar(ElemType::Float(kind)), n)
     }
 
-    /// Loads a fragment from shared memory.
-    fn fetch(&mut self, fragment: Variable, offset: Variable, stride: i64) {
-        let is_sum = fragment.elem_type() == ElemType::Float(FloatKind::F32);
-        let layout = is_sum.then_some(MatrixLayout::RowMajor);
-        let (value, stride) = (self.room.shared(), constant(stride));
-        self.matrix_operation(CoopMma::Load { value, stride, offset, layout }, fragment);
-    }
-
-    fn matrix_operation(&mut self, operation: CoopMma, out: Variable) {
-        self.writer.scope.register(Instruction::new(Operation::CoopMma(operation), out));
+    /// Loads a thread's share of a fragment from shared memory: words so far behind a place.
+    fn fetch(&mut self, fragment: Variable, place: Variable, further: &[i64]) {
+        let shared = self.room.shared();
+        for (i, further) in further.iter().enumerate() {
+            let place = self.writer.add(place, constant(*further));
+            let word = self.writer.load(shared, place);
+            let value = self.writer.reinterpreted(F32, word);
+            self.writer.store(fragment, constant(i as i64), value);
+        }
     }
 
     /// Where an element of a tile of factors lies: rows have gaps between them.

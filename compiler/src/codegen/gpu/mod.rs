@@ -6,11 +6,11 @@
 //! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
 //! What is computed is what the interpreter computes, with sums in another order.
 //! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over
-//! threads, `blocks.rs` rounds tiles to blocks; `product.rs` finds products of tiles, `matrix.rs` multiplies them, and
-//! `factor.rs` says how their rows lie; `grouped.rs` has tasks done together that pick the same matrix, `listed.rs`
-//! finds them, and `order.rs` puts others in order; `along.rs` puts the loops of folds in order, and `staged.rs`
-//! vectors into tiles; `room.rs` places tiles and `life.rs` says how long; `dialect.rs` says what a GPU has;
-//! `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how blocks lie.
+//! threads, `blocks.rs` rounds tiles to blocks; `product.rs` finds products of tiles, `matrix.rs` multiplies them,
+//! `factor.rs` says how their rows lie, and `kept.rs` which sums stay in registers; `grouped.rs` has tasks done together
+//! that pick the same matrix, `listed.rs` finds them, and `order.rs` puts others in order; `along.rs` puts the loops of
+//! folds in order, and `staged.rs` vectors into tiles; `room.rs` places tiles and `life.rs` says how long; `dialect.rs`
+//! says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how blocks lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,6 +41,7 @@ mod factor;
 mod grouped;
 mod halves;
 mod index;
+mod kept;
 pub mod layout;
 mod life;
 mod limits;
@@ -187,6 +188,7 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         vars: BTreeMap::new(),
         ends: BTreeMap::new(),
         unit,
+        sums: BTreeMap::new(),
         since: Touched::default(),
     };
     emitter.kernel();
@@ -261,7 +263,9 @@ fn printed(language: Language, definition: KernelDefinition) -> Result<String, E
             let mut compiler = CppCompiler::<CudaDialect<CudaWmmaCompiler>>::default();
             let options = CompilationOptions::default();
             let source = compiler.compile(definition, &options, mode, address).map_err(bug)?.to_string();
-            source.replace(&format!("__launch_bounds__({THREADS})"), &bounds(GROUPS_AT_ONCE))
+            let source = source.replace(&format!("__launch_bounds__({THREADS})"), &bounds(GROUPS_AT_ONCE));
+            // It has fragments that nobody sees into; ours are registers.
+            source.replace("#include <mma.h>\n", "")
         }
         Language::Msl => {
             let options = CompilationOptions::default();

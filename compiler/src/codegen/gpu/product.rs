@@ -4,6 +4,8 @@
 //! `sum[i, j] = Σ left[i, k] · right[j, k]`. Several loops may number the rows, and the right factor may lie turned, as
 //! `right[k, j]`. Out: the product, with how planes share its fragments, or nothing.
 
+use std::cmp::Reverse;
+
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::wide::{dims_of, element_of};
 use crate::graph::op::{Binary, Fold};
@@ -11,12 +13,14 @@ use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 
-/// Rows and columns of a fragment.
-pub(super) const SIDE: i64 = 16;
+/// Rows of a fragment of sums.
+pub(super) const ROWS: i64 = 16;
+/// Its columns.
+pub(super) const COLUMNS: i64 = 8;
 /// What is summed over at a time.
 pub(super) const DEPTH: i64 = 8;
 /// Sums of as many fragments are kept in registers.
-const MOST_EACH: i64 = 8;
+const MOST_EACH: i64 = 16;
 /// Threads that share a fragment.
 pub(super) const PLANE: u32 = 32;
 
@@ -56,35 +60,39 @@ pub(super) enum Start {
     Scalar(ExprId),
 }
 
-/// How many columns of fragments there are, and which each plane computes: so many, every one in the same column.
+/// How planes share the fragments of a sum: each computes every so manieth row and column of them, as many as there are
+/// planes along it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fragments {
-    pub(super) columns: i64,
-    pub(super) each: i64,
-    /// Planes that compute any.
-    pub(super) planes: i64,
+    /// Planes along the rows, and along the columns.
+    pub(super) planes: [i64; 2],
+    /// Rows and columns of fragments that a plane computes.
+    pub(super) each: [i64; 2],
 }
 
 impl Fragments {
-    /// The fragments of a sum, if planes can share them so.
+    /// The fragments of a sum, if planes can share them so: between as many planes as can be, and so that each loads as
+    /// few as can be.
     pub(super) fn of(n_rows: i64, n_columns: i64) -> Option<Self> {
-        if n_rows % SIDE != 0 || n_columns % SIDE != 0 {
+        if n_rows % ROWS != 0 || n_columns % COLUMNS != 0 {
             return None;
         }
-        let n_planes = i64::from(THREADS / PLANE);
-        let (rows, columns) = (n_rows / SIDE, n_columns / SIDE);
-        if rows == 0 || columns == 0 || columns > n_planes {
-            return None;
-        }
-        // As many planes to a column as share its rows evenly.
-        let sharing = (1..=n_planes / columns).rev().find(|n| rows % n == 0)?;
-        let each = rows / sharing;
-        (each <= MOST_EACH).then_some(Self { columns, each, planes: sharing * columns })
+        let (rows, columns) = (n_rows / ROWS, n_columns / COLUMNS);
+        let most = i64::from(THREADS / PLANE);
+        let shared = |n: i64| (1..=most).filter(move |planes| n > 0 && n % planes == 0);
+        let all = shared(rows).flat_map(|along| shared(columns).map(move |across| [along, across]));
+        let all = all.filter(|[along, across]| along * across <= most);
+        let all = all.map(|planes| Self { planes, each: [rows / planes[0], columns / planes[1]] });
+        let best = all.min_by_key(|own| {
+            let [along, across] = own.each;
+            (Reverse(own.n_planes()), along * ROWS + across * COLUMNS)
+        })?;
+        (best.each[0] * best.each[1] <= MOST_EACH).then_some(best)
     }
 
-    /// Rows of fragments from one of a plane's to its next.
-    pub(super) fn step(self) -> i64 {
-        self.planes / self.columns
+    /// Planes that compute any.
+    pub(super) fn n_planes(self) -> i64 {
+        self.planes[0] * self.planes[1]
     }
 }
 
@@ -307,23 +315,36 @@ part
 "#;
 
     #[test]
-    fn every_fragment_is_computed_once_and_a_plane_stays_in_its_column() {
+    fn every_fragment_is_computed_once() {
         let mut n_shared = 0;
         for rows in 1..9 {
-            for columns in 1..9 {
-                let Some(fragments) = Fragments::of(rows * SIDE, columns * SIDE) else { continue };
+            for columns in 1..17 {
+                let Some(Fragments { planes, each }) = Fragments::of(rows * ROWS, columns * COLUMNS) else {
+                    continue;
+                };
                 n_shared += 1;
+                let own = |axis: usize, plane: i64| (0..each[axis]).map(move |i| plane + i * planes[axis]);
                 let mut found: Vec<(i64, i64)> = Vec::new();
-                for plane in 0..fragments.planes {
-                    let (row, column) = (plane / fragments.columns, plane % fragments.columns);
-                    found.extend((0..fragments.each).map(|i| (row + i * fragments.step(), column)));
+                for (row, column) in (0..planes[0]).flat_map(|r| (0..planes[1]).map(move |c| (r, c))) {
+                    found.extend(own(0, row).flat_map(|row| own(1, column).map(move |column| (row, column))));
                 }
                 found.sort_unstable();
                 let all: Vec<_> = (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))).collect();
                 assert_eq!(found, all, "{rows} by {columns}");
             }
         }
-        assert!(n_shared == 64 && Fragments::of(8, 16).is_none() && Fragments::of(16, 144).is_none());
+        assert!(n_shared > 100 && Fragments::of(8, 16).is_none() && Fragments::of(16, 12).is_none());
+        // Too many for the planes that can share them.
+        assert!(Fragments::of(11 * ROWS, 13 * COLUMNS).is_none());
+    }
+
+    #[test]
+    fn planes_share_fragments_so_that_each_loads_few() {
+        let of = |rows: i64, columns: i64| Fragments::of(rows, columns).unwrap();
+        assert_eq!(of(128, 64), Fragments { planes: [4, 2], each: [2, 4] });
+        assert_eq!(of(64, 32), Fragments { planes: [4, 2], each: [1, 2] });
+        assert_eq!(of(16, 128), Fragments { planes: [1, 8], each: [1, 2] });
+        assert_eq!(of(128, 128).each, [4, 4]);
     }
 
     #[test]
@@ -333,8 +354,8 @@ part
         assert!(found.len() == 2 && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4 }));
         let source = |dialect: Dialect| compile(&kernel, dialect).unwrap().source;
         let with = Dialect::from(Language::Cuda);
-        assert!(source(with).contains("mma_sync"));
-        assert!(!source(Dialect { has_matrices: false, ..with }).contains("mma_sync"));
+        assert!(source(with).contains("mma.sync"));
+        assert!(!source(Dialect { has_matrices: false, ..with }).contains("mma.sync"));
     }
 
     #[test]
@@ -343,7 +364,7 @@ part
         let found = factors(&kernel, &kernel.parts[0]);
         assert!(found.len() == 2 && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4 }));
         let source = compile(&kernel, Language::Cuda).unwrap().source;
-        assert!(source.contains("mma_sync") && source.contains("fill_fragment"));
+        assert!(source.contains("mma.sync"));
         let turned = SCORES.replace("f32[8, 2, 32]", "f32[2, 8, 32]").replace("tile2[t0, g1", "tile2[g1, t0");
         let kernel = parse(&turned).unwrap();
         assert!(factors(&kernel, &kernel.parts[0]).is_empty());
@@ -355,7 +376,7 @@ part
         let found = factors(&kernel, &kernel.parts[0]);
         let lies: Vec<(i64, i64)> = found.into_values().map(|factor| (factor.row, factor.gap)).collect();
         assert_eq!(lies, [(32, 4), (64, 8)]);
-        assert!(compile(&kernel, Language::Cuda).unwrap().source.contains("mma_sync"));
+        assert!(compile(&kernel, Language::Cuda).unwrap().source.contains("mma.sync"));
         // What is read besides is not rounded.
         let read = MIXTURE.replace("sum s3 of tile0[t0, -s2+s3]", "max s3 of tile0[t0, -s2+s3]");
         let kernel = parse(&read).unwrap();
@@ -374,7 +395,7 @@ part
         for text in [odd_rows, odd_blocks, no_product] {
             let kernel = parse(&text).unwrap();
             assert!(factors(&kernel, &kernel.parts[0]).is_empty(), "{text}");
-            assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma_sync"), "{text}");
+            assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma.sync"), "{text}");
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! In: the tiles of all parts of a kernel. Out: a place for each, in shared memory as long as that lasts, the smallest
 //! first; what is too large lies in a scratch buffer, of which every workgroup has a piece of its own. Where there is
-//! not room for all, those that are never needed at the same time lie over each other; where there is, threads need
-//! not meet between them.
+//! not room for all, or sums are kept in registers, those that are never needed at the same time lie over each other;
+//! else threads need not meet between them.
 //! Shared memory is one array of words, because compilers lay arrays over each other as they see fit and know nothing
 //! of what keeps our threads apart. Parts never run at the same time in one workgroup, so their tiles do lie over each
 //! other. Numbers of half precisions take a word, already rounded.
@@ -17,9 +17,10 @@ use cubecl_core::ir::Variable;
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::dialect::Dialect;
 use crate::codegen::gpu::factor::{Factor, factors};
+use crate::codegen::gpu::kept::{Kept, kept};
 use crate::codegen::gpu::life::{Lives, lives};
 use crate::codegen::gpu::wide::interleaved;
-use crate::codegen::gpu::writer::{F32, U32, Writer, scalar};
+use crate::codegen::gpu::writer::{U32, Writer, scalar};
 use crate::foundation::entity::List;
 use crate::kernel::{Kernel, Part, TileId};
 
@@ -45,11 +46,20 @@ pub(super) struct Room {
     pieces: Vec<BTreeMap<TileId, i64>>,
     /// The tiles that matrix units multiply.
     factors: Vec<BTreeMap<TileId, Factor>>,
+    /// The sums that are kept in registers.
+    kept: Vec<Kept>,
     shared: Option<Variable>,
     /// Words of shared memory: tiles, and behind them what threads exchange.
     n_words: usize,
     exchange: usize,
     scratch_words: usize,
+}
+
+/// Where the tiles of a part lie, and how many words that takes.
+struct Placed {
+    spots: List<TileId, Spot>,
+    n_shared: usize,
+    n_scratch: usize,
 }
 
 impl Room {
@@ -63,6 +73,7 @@ impl Room {
             lens: Vec::new(),
             pieces: kernel.parts.iter().map(|part| interleaved(kernel, part)).collect(),
             factors: kernel.parts.iter().map(factors_of).collect(),
+            kept: Vec::new(),
             shared: None,
             n_words: 0,
             exchange: 0,
@@ -70,8 +81,17 @@ impl Room {
         };
         for (number, part) in kernel.parts.iter().enumerate() {
             room.lens.push(room.lens_of(number, part));
-            let spots = room.placed(number, part, budget);
-            room.spots.push(spots);
+            let mut kept = kept(kernel, part, &room.factors[number]);
+            let mut placed = room.placed(number, part, budget, &kept);
+            if placed.n_scratch > 0 && !kept.is_empty() {
+                // Matrix units multiply only what is near, and they alone keep sums.
+                kept.clear();
+                placed = room.placed(number, part, budget, &kept);
+            }
+            room.n_words = room.n_words.max(placed.n_shared);
+            room.scratch_words = room.scratch_words.max(placed.n_scratch);
+            room.spots.push(placed.spots);
+            room.kept.push(kept);
         }
         room.exchange = room.n_words;
         room.n_words += n_exchanged;
@@ -89,9 +109,10 @@ impl Room {
         part.tiles.ids().map(len).collect()
     }
 
-    fn placed(&mut self, number: usize, part: &Part, budget: usize) -> List<TileId, Spot> {
+    fn placed(&self, number: usize, part: &Part, budget: usize, kept: &Kept) -> Placed {
         let lens = &self.lens[number];
-        let lives = (lens.values().sum::<usize>() > budget).then(|| lives(part));
+        let is_tight = lens.values().sum::<usize>() > budget || !kept.is_empty();
+        let lives = is_tight.then(|| lives(part, kept));
         let meet = |one: TileId, other: TileId| {
             let overlap = |lives: &Lives| {
                 let (one, other) = (&lives[one], &lives[other]);
@@ -101,8 +122,8 @@ impl Room {
         };
         let mut order: Vec<TileId> = part.tiles.ids().collect();
         order.sort_by_key(|tile| (lens[*tile], *tile));
-        let mut spilled = 0;
-        let mut spots: List<TileId, Spot> = part.tiles.ids().map(|_| Spot::Shared(0)).collect();
+        let spots = part.tiles.ids().map(|_| Spot::Shared(0)).collect();
+        let mut placed = Placed { spots, n_shared: 0, n_scratch: 0 };
         // What lies in shared memory so far, by where it starts.
         let mut taken: BTreeSet<(usize, TileId)> = BTreeSet::new();
         for tile in order {
@@ -114,28 +135,20 @@ impl Room {
             }
             let end = start + lens[tile];
             if end <= budget {
-                spots[tile] = Spot::Shared(start);
+                placed.spots[tile] = Spot::Shared(start);
                 taken.insert((start, tile));
-                self.n_words = self.n_words.max(end);
+                placed.n_shared = placed.n_shared.max(end);
             } else {
-                spots[tile] = Spot::Scratch(spilled);
-                spilled += lens[tile];
+                placed.spots[tile] = Spot::Scratch(placed.n_scratch);
+                placed.n_scratch += lens[tile];
             }
         }
-        self.scratch_words = self.scratch_words.max(spilled);
-        spots
+        placed
     }
 
     /// Declares shared memory.
     pub(super) fn declare(&mut self, writer: &mut Writer) {
-        // Matrix units load numbers, not words.
-        let word = if self.has_factors() { F32 } else { U32 };
-        self.shared = Some(*writer.scope.create_shared_array(scalar(word), self.n_words, Some(8 * WORD)));
-    }
-
-    /// Whether there are tiles that matrix units multiply.
-    fn has_factors(&self) -> bool {
-        self.factors.iter().any(|factors| !factors.is_empty())
+        self.shared = Some(*writer.scope.create_shared_array(scalar(U32), self.n_words, Some(8 * WORD)));
     }
 
     /// Where a tile lies.
@@ -168,6 +181,11 @@ impl Room {
     /// How a tile's rows lie, where matrix units multiply it.
     pub(super) fn factor(&self, part: usize, tile: TileId) -> Option<Factor> {
         self.factors[part].get(&tile).copied()
+    }
+
+    /// The sums that a part keeps in registers.
+    pub(super) fn kept(&self, part: usize) -> &Kept {
+        &self.kept[part]
     }
 
     /// Shared memory, as words.

@@ -25,7 +25,7 @@ const SHORT: i64 = 16;
 /// So many neighbours read memory together.
 const NEIGHBOURS: i64 = 32;
 /// At most so many words are on their way to a thread: memory is far, and gives much only to who asks for much.
-const MOST_WORDS: i64 = 24;
+pub(super) const MOST_WORDS: i64 = 24;
 /// Elements that a thread asks for at once, where it takes them one by one.
 const SINGLES: i64 = 8;
 
@@ -45,9 +45,9 @@ struct Plan<'n> {
 }
 
 /// How many values variables may have, and how many those have that may have fewer.
-struct Sizes {
-    counts: Vec<Variable>,
-    limits: Vec<(VarId, Variable)>,
+pub(super) struct Sizes {
+    pub(super) counts: Vec<Variable>,
+    pub(super) limits: Vec<(VarId, Variable)>,
 }
 
 /// A piece that memory was asked for: the number of its iteration, and the first value of the innermost variable.
@@ -115,7 +115,9 @@ impl Emitter<'_> {
     /// Each thread takes every so manieth iteration.
     pub(super) fn each(&mut self, nest: &Nest, act: impl FnOnce(&mut Self)) {
         let Sizes { counts, limits } = self.sizes(&nest.loops);
-        self.each_of(nest, &counts, |emitter, _| {
+        let n = self.product(&counts);
+        self.each_of_so_many(n, 1, |emitter, i| {
+            emitter.bind(&nest.loops, &counts, i);
             let is_there = emitter.are_below(&limits);
             emitter.where_there(is_there, act);
         });
@@ -123,8 +125,17 @@ impl Emitter<'_> {
 
     /// How many values variables have, or may have where a number that is known makes it easier to tell them apart.
     fn sizes(&mut self, loops: &[VarId]) -> Sizes {
+        let Some((first, others)) = loops.split_first() else { return self.sizes_of_all(loops) };
+        // Nothing is divided by how many values the first has.
+        let Sizes { mut counts, limits } = self.sizes_of_all(others);
+        counts.insert(0, self.count(*first));
+        Sizes { counts, limits }
+    }
+
+    /// The same, but for the first variable as well.
+    pub(super) fn sizes_of_all(&mut self, loops: &[VarId]) -> Sizes {
         let (mut counts, mut limits) = (Vec::new(), Vec::new());
-        for (number, var) in loops.iter().enumerate() {
+        for var in loops {
             let count = self.count(*var);
             let block = match &self.part.vars[*var].range {
                 Range::Within { of } => match &self.part.vars[*of].range {
@@ -133,8 +144,7 @@ impl Emitter<'_> {
                 },
                 Range::Whole { .. } | Range::Blocks { .. } => None,
             };
-            // Nothing is divided by how many values the first has.
-            match block.filter(|_| number > 0 && known(count).is_none()) {
+            match block.filter(|_| known(count).is_none()) {
                 Some(block) => {
                     limits.push((*var, count));
                     counts.push(block);
@@ -146,7 +156,7 @@ impl Emitter<'_> {
     }
 
     /// Whether all variables have values that they take.
-    fn are_below(&mut self, limits: &[(VarId, Variable)]) -> Option<Variable> {
+    pub(super) fn are_below(&mut self, limits: &[(VarId, Variable)]) -> Option<Variable> {
         limits.iter().fold(None, |before, (var, count)| {
             let own = self.writer.sub(self.vars[var], self.start(*var));
             let is_below = self.writer.below(own, *count);
@@ -154,21 +164,16 @@ impl Emitter<'_> {
         })
     }
 
-    /// The same with so many values of each variable; it is told which one the last has.
-    pub(super) fn each_of(
+    /// Each thread takes every so manieth of so many numbers, some at once, and is told the first of these.
+    pub(super) fn each_of_so_many(
         &mut self,
-        nest: &Nest,
-        counts: &[Variable],
+        n: Variable,
+        at_once: u32,
         act: impl FnOnce(&mut Self, Variable),
     ) {
-        let n = self.product(counts);
-        let (unit, threads) = (self.unit, constant(i64::from(THREADS)));
-        let bound = |emitter: &mut Self, i: Variable| {
-            let last = emitter.bind(&nest.loops, counts, i);
-            act(emitter, last);
-        };
+        let (unit, threads) = (self.unit, constant(i64::from(THREADS * at_once)));
         match known(n) {
-            Some(n) if n == THREADS => bound(self, unit),
+            Some(n) if n == THREADS * at_once => act(self, unit),
             Some(few) if few < THREADS => {
                 let is_there = if few == 1 {
                     let first = constant(0);
@@ -176,9 +181,9 @@ impl Emitter<'_> {
                 } else {
                     self.writer.below(unit, n)
                 };
-                self.when(is_there, |emitter| bound(emitter, unit));
+                self.when(is_there, |emitter| act(emitter, unit));
             }
-            _ => self.counted(unit, n, threads, bound),
+            _ => self.counted(unit, n, threads, act),
         }
     }
 
@@ -296,7 +301,7 @@ impl Emitter<'_> {
         });
     }
 
-    fn where_there(&mut self, is_there: Option<Variable>, act: impl FnOnce(&mut Self)) {
+    pub(super) fn where_there(&mut self, is_there: Option<Variable>, act: impl FnOnce(&mut Self)) {
         match is_there {
             Some(is_there) => self.when(is_there, act),
             None => act(self),

@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 
 use cubecl_core::ir::{Arithmetic, Type, Variable};
 
+use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::decode::Spot;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::layout::What;
-use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
+use crate::codegen::gpu::share::{MOST_WORDS, Sizes};
+use crate::codegen::gpu::writer::{F32, I32, U32, constant, known, scalar};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::walk::nests;
@@ -304,34 +306,58 @@ impl Emitter<'_> {
         after
     }
 
-    /// Fills a tile, a piece after another.
+    /// Fills a tile, piece by piece; each thread asks for some before it needs the first.
     pub(super) fn filled(&mut self, nest: &Nest, wide: &Wide) {
-        let (Some(&var), Place::Tile(tile)) = (nest.loops.last(), nest.target) else { return };
-        let mut counts: Vec<Variable> = nest.loops.iter().map(|var| self.count(*var)).collect();
+        let Some(&var) = nest.loops.last() else { return };
+        let Sizes { mut counts, limits } = self.sizes_of_all(&nest.loops);
         if let Some(last) = counts.last_mut() {
             *last = constant(wide.n_pieces);
         }
-        self.each_of(nest, &counts, |emitter, piece| {
-            let start = emitter.start(var);
-            let further = emitter.writer.mul(piece, constant(wide.len));
-            let base = emitter.writer.add(start, further);
-            let fetched = emitter.ask(wide, base);
-            let decoded: BTreeMap<ExprId, Decoded> =
-                fetched.iter().map(|(id, words)| (*id, emitter.decoded(words, wide.len, false))).collect();
-            for first in (0..wide.len).step_by(4) {
-                let mut four = Vec::new();
-                for i in (first..first + 4).rev() {
-                    let value = emitter.writer.add(base, constant(i));
-                    emitter.vars.insert(var, value);
-                    let of = |id| decoded.get(&id).map(|own| own.values[i as usize]);
-                    four.push(emitter.scalar_with(nest, nest.value, &of));
-                }
-                four.reverse();
-                // The variable has the value of the first.
-                let element = emitter.element(nest.target, &nest.at);
-                emitter.store_four(tile, element, &four);
+        let n = self.product(&counts);
+        let n_rounds = known(n).filter(|n| n.is_multiple_of(THREADS)).map_or(1, |n| n / THREADS);
+        let most = (MOST_WORDS / wide.n_words.max(1)).max(1) as u32;
+        let at_once = (1..=most).rev().find(|some| n_rounds.is_multiple_of(*some)).unwrap_or(1);
+        let further = (0..at_once).map(|round| constant(i64::from(THREADS * round)));
+        self.each_of_so_many(n, at_once, |emitter, first| {
+            let mut asked = Vec::new();
+            for further in further {
+                let i = emitter.writer.add(first, further);
+                emitter.bind(&nest.loops, &counts, i);
+                let is_there = emitter.are_below(&limits);
+                // Who has none takes the first, which is there, and stores nothing.
+                let i = is_there.map_or(i, |is_there| emitter.writer.select(is_there, i, constant(0)));
+                let piece = emitter.bind(&nest.loops, &counts, i);
+                let further = emitter.writer.mul(piece, constant(wide.len));
+                let base = emitter.writer.add(emitter.start(var), further);
+                asked.push((i, is_there, base, emitter.ask(wide, base)));
+            }
+            for (i, is_there, base, fetched) in asked {
+                emitter.where_there(is_there, |emitter| {
+                    emitter.bind(&nest.loops, &counts, i);
+                    emitter.filled_piece(nest, wide, base, &fetched);
+                });
             }
         });
+    }
+
+    /// Puts a piece into its tile.
+    fn filled_piece(&mut self, nest: &Nest, wide: &Wide, base: Variable, fetched: &Fetched) {
+        let (Some(&var), Place::Tile(tile)) = (nest.loops.last(), nest.target) else { return };
+        let decoded: BTreeMap<ExprId, Decoded> =
+            fetched.iter().map(|(id, words)| (*id, self.decoded(words, wide.len, false))).collect();
+        for first in (0..wide.len).step_by(4) {
+            let mut four = Vec::new();
+            for i in (first..first + 4).rev() {
+                let value = self.writer.add(base, constant(i));
+                self.vars.insert(var, value);
+                let of = |id| decoded.get(&id).map(|own| own.values[i as usize]);
+                four.push(self.scalar_with(nest, nest.value, &of));
+            }
+            four.reverse();
+            // The variable has the value of the first.
+            let element = self.element(nest.target, &nest.at);
+            self.store_four(tile, element, &four);
+        }
     }
 
     /// The elements of a piece of an interleaved tile from one on.

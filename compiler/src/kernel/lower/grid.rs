@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::fuse::cut::{Cut, operands};
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
-use crate::target::Target;
+use crate::target::{Share, Target};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
@@ -159,16 +159,24 @@ fn rows_and_tokens(
     let mut pick_room = (target.picks_per_task as i64 / n_folded).max(1);
     let near = |position: usize| shape.iter().nth(position).map_or(1, |(_, size)| size.near().max(1));
     let is = |set: Axes, position: usize| set >> position & 1 == 1;
-    let n_tokens: i64 = (0..shape.rank()).filter(|p| is(tokens & !rows, *p)).map(near).product();
+    let n_of = |set: Axes| -> i64 { (0..shape.rank()).filter(|p| is(set, *p)).map(near).product() };
+    let n_tokens = n_of(tokens & !rows);
     // Rows that every task has anyway leave less room for others.
     let is_kept = |position: &usize| is(rows, *position) && !is(heaviest.shared, *position);
     let kept: i64 = (0..shape.rank()).filter(is_kept).map(near).product();
     // Tasks with one pick each that code can look up may be done together, all of a matrix.
     let are_alike = are_many && are_stored && !do_meet && n_folded == 1;
     let are_few = n_tokens <= FEW_TOKENS && !are_alike;
-    let rows_per_task = if are_few { target.rows_per_task } else { target.rows_of_many };
-    let mut row_room = (rows_per_task as i64 / kept.max(1)).max(1);
-    let mut token_room = target.tokens_per_task as i64;
+    let share = target.share_of_many(|Share { tokens: t, rows: r }| {
+        n_of(rows & tokens) * ((n_tokens + t - 1) / t) * ((n_of(rows & !tokens) + r - 1) / r)
+    });
+    let rows_per_task = match (are_few, are_alike) {
+        (true, _) => target.rows_per_task as i64,
+        (false, true) => target.rows_of_picked as i64,
+        (false, false) => share.rows,
+    };
+    let mut row_room = (rows_per_task / kept.max(1)).max(1);
+    let mut token_room = share.tokens;
     let mut blocks = vec![None; shape.rank()];
     for position in (0..shape.rank()).rev() {
         if !is(heaviest.shared, position) {

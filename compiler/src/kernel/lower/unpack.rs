@@ -2,7 +2,7 @@
 //!
 //! In: a contraction and the spans of the box. Out: nests that go through the summed axis block by block, and the tile
 //! they add up in. An operand is unpacked where that is cheaper than decoding it again for every use, on targets whose
-//! code does not do it itself.
+//! code does not do it itself, and where matrix units want it in a tile.
 
 use crate::graph::op::{Binary, Fold, Op};
 use crate::graph::{Node, NodeId};
@@ -34,7 +34,7 @@ impl PartBuilder<'_> {
             let shape = &self.node(*arg).ty.shape;
             let n_uses: i64 =
                 spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
-            n_uses * cost > cost + 2
+            n_uses * cost > cost + 2 || self.target.stages && n_uses >= SIDE
         };
         let weight = args.iter().find(|arg| saves(arg))?;
         let shape = &self.node(*weight).ty.shape;
@@ -46,12 +46,12 @@ impl PartBuilder<'_> {
         (len.most() > 1).then(|| (*axis, len.clone()))
     }
 
-    /// The format of the stored tensor that a box of a value is a view of, unless its elements need no decoding; of
-    /// several, the one that needs most.
+    /// The format of the stored tensor that a box of a value is a view of, unless its elements need neither decoding
+    /// nor a tile; of several, the one that needs most.
     fn stored_format(&self, node: NodeId, spans: &[Span]) -> Option<Format> {
         let Node { op, args, .. } = self.node(node);
         match op {
-            Op::Weight { format, .. } => (*format != Format::F32).then_some(*format),
+            Op::Weight { format, .. } => (self.target.stages || *format != Format::F32).then_some(*format),
             _ if self.cut.is_loadable(self.graph, node) => None,
             Op::Concat { axis } => {
                 let formats = self.pieces_within(args, *axis, spans).into_iter();
@@ -88,7 +88,14 @@ impl PartBuilder<'_> {
     /// Whether factors are copied to tiles because matrix units want them there: rows of a state that many others meet.
     pub(super) fn are_staged(&self, args: &[NodeId], at: &At, nest: &NestBuilder) -> bool {
         let len = |var: &VarId| self.part.n_values(*var, &Sym::most).max(1);
-        let is_state = |arg: &NodeId| self.graph.state_of(self.look_through(*arg, at).0).is_some();
+        let is_state = |arg: &NodeId| {
+            let (mut node, at) = self.look_through(*arg, at);
+            // Caches of fewer bits are widened where they are read.
+            while let Node { op: Op::Cast(_), args, .. } = self.node(node) {
+                node = self.look_through(args[0], &at).0;
+            }
+            self.graph.state_of(node).is_some()
+        };
         let fits = |arg: &NodeId| {
             let at = at.restricted(&self.node(*arg).ty.shape);
             let (own, others): (Vec<VarId>, Vec<VarId>) = nest.locals.iter().partition(|var| at.uses(**var));

@@ -19,7 +19,7 @@ use fusebox_compiler::options::toolkits;
 /// What sources name and the compiler does not need.
 const BUILT_IN: &str = "#include <cuda_runtime.h>";
 /// Headers that sources name, and those that these name.
-const HEADERS: [&str; 4] = ["cuda_fp16.h", "cuda_bf16.h", "mma.h", "crt/mma.h"];
+const HEADERS: [&str; 2] = ["cuda_fp16.h", "cuda_bf16.h"];
 /// Where they lie from the folder of the library on: in a toolkit or the wheels of version 13, and in those of 12.
 const BESIDE: [&str; 4] =
     ["../include", "../../cuda_runtime/include", "../../cuda_nvcc/include", "../../cuda_cccl/include"];
@@ -139,7 +139,6 @@ mod tests {
     const SOURCE: &str = "
 #include <cuda_runtime.h>
 #include <cuda_fp16.h>
-#include <mma.h>
 extern \"C\" __global__ void kernel(__half* x) { x[threadIdx.x] = __float2half(0.5f); }
 ";
 

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#define __device__
 #define __global__
 #define __shared__
 #define __restrict__ __restrict
@@ -20,9 +21,34 @@ Number __shfl_xor_sync(int, Number value, unsigned mask) {
     static_assert(sizeof(Number) == sizeof(unsigned));
     unsigned bits;
     __builtin_memcpy(&bits, &value, sizeof bits);
-    bits = exchanged(bits, mask);
+    bits = gathered({{bits}})[(threadIdx.x ^ mask) % PLANE].of[0];
     __builtin_memcpy(&value, &bits, sizeof bits);
     return value;
+}
+
+// What a matrix unit takes for a number: one with more bits than it looks at is none here. What is not rounded may only
+// give what nobody reads.
+inline float factor(unsigned bits) {
+    float number;
+    __builtin_memcpy(&number, &bits, sizeof bits);
+    return bits & 0x1fff ? __builtin_nanf("") : number;
+}
+
+// A matrix unit: 16 by 8 sums of eight products. A thread has, of the left factor, an element of row `lane / 4`, the one
+// eight rows further, and the same four columns further; of the right one, two of column `lane / 4`; of the sums, two
+// neighbours of these two rows.
+inline void multiplied(const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4], float* const (&d)[4]) {
+    const Words* all = gathered({{a[0], a[1], a[2], a[3], b[0], b[1]}});
+    const unsigned lane = threadIdx.x % PLANE;
+    for (unsigned i = 0; i < 4; i++) {
+        const unsigned row = lane / 4, half = i / 2, column = lane % 4 * 2 + i % 2;
+        float sum = c[i];
+        for (unsigned k = 0; k < 8; k++) {
+            const float left = factor(all[row * 4 + k % 4].of[half + k / 4 * 2]);
+            sum += left * factor(all[column * 4 + k % 4].of[4 + k / 4]);
+        }
+        *d[i] = sum;
+    }
 }
 
 template <class A, class B>

@@ -8,6 +8,11 @@ struct Place {
     unsigned x, y, z;
 };
 
+// Registers that threads of a plane show each other at once.
+struct Words {
+    unsigned of[6];
+};
+
 constexpr unsigned PLANE = 32;
 constexpr unsigned MOST_SHARED = 227 << 10;
 
@@ -17,8 +22,8 @@ extern unsigned char dynamic_shared_mem[];
 
 // Waits for all threads of the workgroup.
 void meet_all();
-// Waits for all threads of the plane, and returns the bits of the one whose number differs by `mask`.
-unsigned exchanged(unsigned bits, unsigned mask);
+// Waits for all threads of the plane, and returns what each of them has brought.
+const Words* gathered(const Words& own);
 // Ends the workgroup with what went wrong.
 [[noreturn]] void fail(const char* what);
 }
