@@ -169,6 +169,24 @@ output y = %10
     check(&text, &[("T", tokens)], 2, |bindings| pick(bindings, experts));
 }
 
+/// The same where a vector's picks are added up.
+fn sums_of_experts(tokens: i64, room: i64, picks: i64, experts: i32, [rows, elements]: [i64; 2]) {
+    let text = format!(
+        "\
+symbol T in 1..{room} near {room}
+%0 = input x : f32[t:T, k:{picks}, d:{elements}]
+%1 = input before : f32[t:T, r:{rows}]
+%2 = input picked : i32[t:T, k:{picks}]
+%3 = weight down : f16[x:{experts}, r:{rows}, d:{elements}]
+%4 = gather %3 %2 along x
+%5 = contract %0 %4 over [d, k]
+%6 = add %1 %5
+output y = %6
+"
+    );
+    check(&text, &[("T", tokens)], 1, |bindings| pick(bindings, experts));
+}
+
 /// Numbers beyond the last expert, and below the first, pick the nearest; nobody picks the second.
 fn pick(bindings: &mut Bindings, experts: i32) {
     let Data::Int(picked) = &mut bindings.inputs.get_mut("picked").unwrap().data else { panic!("no picks") };
@@ -183,4 +201,6 @@ fn experts_that_many_pairs_pick_or_few_or_none() {
     // Rows that end in the middle of a task.
     experts(300, 300, 2, 4, [70, 128]);
     experts(5, 64, 3, 8, [64, 96]);
+    sums_of_experts(300, 300, 2, 4, [70, 128]);
+    sums_of_experts(5, 64, 3, 8, [64, 96]);
 }

@@ -5,7 +5,7 @@
 //! makes one of many. The maximum stays: without it the exponential overflows near 88.
 
 use crate::graph::NodeId;
-use crate::graph::op::{Binary, Fold, Op, Scalar, Unary};
+use crate::graph::op::{Binary, Fold, Scalar, Unary};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::lower::fill::FoldNest;
 use crate::kernel::lower::hold::Content;
@@ -168,9 +168,8 @@ impl PartBuilder<'_> {
     }
 
     /// Makes the partial results of several tasks one.
-    pub(super) fn combine(&mut self, partial: &Partial, spans: &[Span]) -> Result<Content, TooLarge> {
+    pub(super) fn combine(&mut self, partial: &Partial, over: Axis, spans: &[Span]) -> Content {
         let node = partial.node;
-        let Op::Attend { over } = self.node(node).op else { return Err(TooLarge) };
         let scores_shape = self.node(self.node(node).args[0]).ty.shape.without(over);
         let row_spans: Vec<Span> = spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
         let (rows, all) = (self.rows(&row_spans), self.rows(spans));
@@ -207,7 +206,7 @@ impl PartBuilder<'_> {
         let mut nest = NestBuilder::new(&all.loops);
         let x = self.read_content(Content::Ratio { sum, weights }, all.element.clone(), &mut nest);
         self.push_nest(nest, Place::Tile(whole), all.element.clone(), x);
-        Ok(Content::Value(whole))
+        Content::Value(whole)
     }
 
     /// The buffers of partial results with their shapes: sums, weights, maxima.

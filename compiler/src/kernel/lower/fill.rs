@@ -31,7 +31,10 @@ impl PartBuilder<'_> {
     /// Fills a box of a value that is computed here.
     pub(super) fn fill(&mut self, node: NodeId, spans: &[Span]) -> Result<Content, TooLarge> {
         if let Some(partial) = self.partial.filter(|partial| partial.node == node) {
-            return self.combine(partial, spans);
+            return Ok(match self.node(node).op {
+                Op::Attend { over } => self.combine(partial, over, spans),
+                _ => self.added_up(partial, spans),
+            });
         }
         let Node { op, ty, .. } = self.node(node);
         match op {
@@ -91,12 +94,24 @@ impl PartBuilder<'_> {
         target: Place,
         element: Vec<Index>,
     ) -> Result<(), TooLarge> {
-        let Node { op, args, .. } = self.node(node);
-        let (fold, axes): (Fold, &[Axis]) = match op {
+        let (fold, axes): (Fold, &[Axis]) = match &self.node(node).op {
             Op::Reduce { fold, axis } => (*fold, std::slice::from_ref(axis)),
             Op::Contract { over } => (Fold::Sum, over),
             _ => return Err(TooLarge),
         };
+        self.fold_along(node, at, (fold, axes), loops, (target, element))
+    }
+
+    /// Folds what a reduction or a contraction does along some of its axes; the others have positions.
+    pub(super) fn fold_along(
+        &mut self,
+        node: NodeId,
+        at: &At,
+        (fold, axes): (Fold, &[Axis]),
+        loops: Vec<VarId>,
+        (target, element): (Place, Vec<Index>),
+    ) -> Result<(), TooLarge> {
+        let Node { op, args, .. } = self.node(node);
         let (inner, at) = self.summed_loops(args[0], axes, at);
         let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
         let mut nest = NestBuilder::new(&locals);

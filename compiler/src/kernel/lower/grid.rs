@@ -237,6 +237,37 @@ fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, mut weight: NodeId) -> P
     }
 }
 
+/// Picks that a contraction adds up over.
+pub(super) struct FoldedPicks {
+    pub(super) axis: Axis,
+    /// How many a vector has.
+    pub(super) n: i64,
+    /// The axes of all picks.
+    pub(super) of: Shape,
+}
+
+/// The picks that a contraction adds up over, where there are many, which are stored, of matrices with rows.
+pub(super) fn folded_picks(graph: &Graph, cut: &Cut, contraction: NodeId) -> Option<FoldedPicks> {
+    let Node { op: Op::Contract { over }, args, ty, .. } = &graph.nodes[contraction] else { return None };
+    let mut weight = args[weight_of(graph, args)];
+    let weight_shape = &graph.nodes[weight].ty.shape;
+    loop {
+        let Node { op, args, .. } = &graph.nodes[weight];
+        match op {
+            Op::Gather { .. } => break,
+            _ if op.is_movement() || matches!(op, Op::Cast(_)) => weight = args[0],
+            _ => return None,
+        }
+    }
+    let picks = graph.nodes[weight].args[1];
+    let of = graph.nodes[picks].ty.shape.clone();
+    let (axis, n) = over.iter().find_map(|axis| Some((*axis, of.size(*axis)?.as_const()?)))?;
+    let are_many = of.len().most() > FEW_PICKS && n > 1;
+    let rows = ty.shape.axes().filter(|axis| !of.has(*axis));
+    let has_rows = rows.filter(|axis| weight_shape.has(*axis)).count() == 1;
+    (are_many && has_rows && is_only_moved(graph, cut, picks)).then_some(FoldedPicks { axis, n, of })
+}
+
 /// Whether a value is a stored one, or one that is only moved.
 fn is_only_moved(graph: &Graph, cut: &Cut, mut node: NodeId) -> bool {
     while !cut.is_loadable(graph, node) {

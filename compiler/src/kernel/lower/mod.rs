@@ -1,7 +1,8 @@
 //! Lowering: the values a kernel stores become loops over tasks and tiles.
 //!
 //! In: a graph, a cut, and the roots that one launch stores. Out: kernels in order, each with the buffers its
-//! parameters are bound to; one, except where attention is split over positions and its parts are combined.
+//! parameters are bound to; one, except where attention is split over positions and its parts are combined, or where
+//! the picks of many vectors are multiplied before they are added up.
 //! Any cut can be lowered, and the result is right for any cut; `grid.rs` and `measure.rs` are about what it costs.
 //! Read `part.rs` next.
 
@@ -25,6 +26,7 @@ pub mod name;
 mod nest;
 pub mod params;
 pub mod part;
+mod picks;
 mod rows;
 mod span;
 mod store;
@@ -36,6 +38,7 @@ use grid::Grid;
 use nest::NestBuilder;
 use params::{Buffer, Params};
 use part::{PartBuilder, Partial, TooLarge};
+use picks::{partial_picks, split_picks};
 use span::Span;
 
 /// A kernel and what its parameters are bound to.
@@ -53,10 +56,15 @@ pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Res
         return Ok(Vec::new());
     }
     let roots = roots.as_slice();
-    let Some(partial) = split_attention(graph, cut, roots, target) else {
+    let (partial, first) = if let Some(partial) = split_attention(graph, cut, roots, target) {
+        let first = partial_attention(graph, cut, &partial, target)?;
+        (partial, first)
+    } else if let Some(partial) = split_picks(graph, cut, roots, target) {
+        let first = partial_picks(graph, cut, &partial, target)?;
+        (partial, first)
+    } else {
         return Ok(vec![whole(graph, cut, roots, target, None)?]);
     };
-    let first = partial_attention(graph, cut, &partial, target)?;
     let second = whole(graph, cut, roots, target, Some(&partial))?;
     Ok(vec![first, second])
 }

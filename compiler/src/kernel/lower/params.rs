@@ -18,14 +18,14 @@ use crate::tensor::shape::Shape;
 pub enum Buffer {
     /// The storage of a node; for any version of a state, its `State` node.
     Node(NodeId),
-    /// Partial results of an attention that several tasks share.
+    /// Partial results of a value that several tasks share.
     Scratch(NodeId, Scratch),
 }
 
-/// The partial results of an attention.
+/// The partial results of an attention, or of a sum over picks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scratch {
-    /// The weighted sum.
+    /// The weighted sum, or the products of each pick.
     Sum,
     /// The sum of the weights.
     Weights,

@@ -40,7 +40,7 @@ pub(super) struct PartBuilder<'a> {
     pub(super) target: &'a Target,
     pub(super) params: &'a mut Params,
     pub(super) part: Part,
-    /// The attention whose partial results this part combines.
+    /// The value whose partial results this part combines.
     pub(super) partial: Option<&'a Partial>,
     /// The boxes that are filled as one.
     pub(super) boxes: &'a Boxes,
