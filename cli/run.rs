@@ -226,8 +226,10 @@ fn list(arguments: &Arguments, target: Target) -> Result<(), String> {
     }
     let mut opened = arguments.which.open(&mut Progress::new(1))?;
     let context = opened.context(arguments.context)?;
-    let [decode, _] = opened.programs(context, scored(&arguments.settings()?), target)?;
-    output::print(&kernels::sources(&decode.plan, &target)?);
+    // Those that go on with a text come first, then those that read one.
+    for program in opened.programs(context, scored(&arguments.settings()?), target)? {
+        output::print(&kernels::sources(&program.plan, &target)?);
+    }
     Ok(())
 }
 
