@@ -117,6 +117,8 @@ pub const TARGETS: [Target; 4] = [
             Share { tokens: 128, rows: 64 },
             Share { tokens: 64, rows: 64 },
             Share { tokens: 64, rows: 32 },
+            Share { tokens: 32, rows: 32 },
+            Share { tokens: 16, rows: 32 },
         ],
         rows_of_picked: 64,
         unpacked_per_step: 64,
@@ -199,6 +201,17 @@ mod tests {
             assert_eq!(Target::named(target.name), Some(target));
         }
         assert_eq!(Target::named("gpu"), None);
+    }
+
+    #[test]
+    fn tasks_have_as_many_products_as_leave_work_for_others() {
+        let target = Target::named("cuda-sm90").unwrap();
+        let of = |tokens: i64, rows: i64| {
+            target.share_of_many(|share| (tokens / share.tokens).max(1) * (rows / share.rows).max(1))
+        };
+        assert_eq!(of(512, 4096), Share { tokens: 128, rows: 128 });
+        assert_eq!(of(512, 1024), Share { tokens: 64, rows: 64 });
+        assert_eq!(of(16, 128), Share { tokens: 16, rows: 32 });
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub mod cpu;
 pub mod gpu;
 #[cfg(any(feature = "cpu", feature = "gpu"))]
 mod polynomials;
+#[cfg(any(feature = "cpu", feature = "gpu"))]
+mod skip;
 
 /// Whether there is a value for every symbol, and each is in its range.
 ///

@@ -26,7 +26,7 @@ use crate::codegen::cpu::memory::{CONSTANT, PROVEN};
 use crate::codegen::cpu::micro::{Table, table};
 use crate::codegen::cpu::product::Rounded;
 use crate::codegen::cpu::scalar::type_of;
-use crate::codegen::cpu::skip::hidden;
+use crate::codegen::skip::hidden;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::verify::types::expr_dtypes;

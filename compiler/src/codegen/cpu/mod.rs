@@ -44,7 +44,6 @@ mod memory;
 mod micro;
 mod product;
 mod scalar;
-mod skip;
 mod stream;
 mod vector;
 mod wide;

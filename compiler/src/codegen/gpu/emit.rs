@@ -5,7 +5,8 @@
 //! manieth, so any number of workgroups does all the work. Within a task they share the iterations of each nest, and
 //! meet before one reads what another has written. Every loop that a barrier stands in takes all threads through
 //! equally often.
-//! `share.rs` gives iterations to threads, `reduce.rs` folds over several of them, `room.rs` places tiles.
+//! `share.rs` gives iterations to threads, `reduce.rs` folds over several of them, `room.rs` places tiles. Rounds that a
+//! mask hides are left out, as `skip.rs` finds them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,8 @@ use crate::codegen::gpu::dialect::Dialect;
 use crate::codegen::gpu::grouped::Group;
 use crate::codegen::gpu::memory::Array;
 use crate::codegen::gpu::room::Room;
-use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant};
+use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant, signed_constant};
+use crate::codegen::skip::hidden;
 use crate::foundation::entity::List;
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
@@ -160,15 +162,17 @@ impl<'a> Emitter<'a> {
     }
 
     fn body(&mut self, body: &'a [Stmt]) {
-        for stmt in body {
+        let mut rest = body;
+        while let Some((stmt, behind)) = rest.split_first() {
+            let n_filled = self.filled(rest);
+            rest = if n_filled > 0 { &rest[n_filled..] } else { behind };
             match stmt {
-                Stmt::Nest(nest) => {
-                    if !self.is_emptying(nest) {
-                        self.wait_for(nest);
-                        self.nest(nest);
-                    }
-                }
                 Stmt::Loop { var, body } => self.repeated(*var, body),
+                Stmt::Nest(nest) if n_filled == 0 && !self.is_emptying(nest) => {
+                    self.wait_for(nest);
+                    self.nest(nest);
+                }
+                Stmt::Nest(_) => {}
             }
         }
     }
@@ -182,12 +186,24 @@ impl<'a> Emitter<'a> {
         }
         let kept = self.opened(var, body);
         let step = constant(step);
+        let hidden = hidden(self.part, body);
         self.counted(first, end, step, |emitter, value| {
             emitter.vars.insert(var, value);
-            emitter.body(body);
-            emitter.meet();
+            emitter.unless(&hidden, body);
         });
         self.closed(kept);
+    }
+
+    /// Runs a body, but where one of some indices is above zero; they are the same for all threads.
+    fn unless(&mut self, hidden: &[Index], body: &'a [Stmt]) {
+        let Some((index, others)) = hidden.split_first() else {
+            self.body(body);
+            return self.meet();
+        };
+        let index = self.index(index);
+        let index = self.writer.signed(index);
+        let is_seen = self.writer.compare(Comparison::LowerEqual, index, signed_constant(0));
+        self.when(is_seen, |emitter| emitter.unless(others, body));
     }
 
     /// The first value of a variable, what lies between two, and one past the last.
@@ -253,7 +269,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// All threads meet where the nest reads what was written, or writes what others may still read.
-    fn wait_for(&mut self, nest: &Nest) {
+    pub(super) fn wait_for(&mut self, nest: &Nest) {
         let read = tiles_read(nest);
         let written = match nest.target {
             Place::Tile(tile) => Some(tile),

@@ -81,3 +81,66 @@ fn loops_of(body: &[Stmt]) -> Vec<VarId> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codegen::gpu::factor::factors;
+    use crate::codegen::gpu::life::lives;
+    use crate::foundation::entity::Id;
+    use crate::kernel::parse::parse;
+
+    const KERNEL: &str = r#"kernel "matmat w" matrix-matrix
+  read @0 x : f32[t:16, d:128]
+  read @1 w : q8_0[r:32, d:128]
+  write @2 y : f32[t:16, r:32]
+part
+  tile tile0 : f32[16, 32]
+  tile tile1 : f32[16, 64]
+  tile tile2 : f32[32, 64]
+  var t0 in 0..16
+  var r1 in 0..32
+  var d2 in blocks of 64 step 64 from 0 to 128
+  var d3 within d2
+  grid
+  for t0, r1
+    tile0[t0, r1] = 0.0
+  loop d2
+    for t0, d3
+      tile1[t0, -d2+d3] = @0[t0, d3]
+    for r1, d3
+      tile2[r1, -d2+d3] = @1[r1, d3]
+    for t0, r1
+      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
+  end
+  for t0, r1
+    @2[t0, r1] = tile0[t0, r1]
+"#;
+
+    fn kept_in(text: &str) -> (Part, Kept) {
+        let kernel = parse(text).unwrap();
+        let part = kernel.parts[0].clone();
+        let kept = kept(&kernel, &part, &factors(&kernel, &part));
+        (part, kept)
+    }
+
+    #[test]
+    fn a_sum_that_is_zero_before_its_loop_is_kept_and_needs_memory_behind_it_only() {
+        let (part, kept) = kept_in(KERNEL);
+        assert_eq!(kept, Kept::from([(TileId::from_index(0), VarId::from_index(2))]));
+        let of = |kept: &Kept| lives(&part, kept).values().cloned().collect::<Vec<_>>();
+        assert_eq!(of(&kept), [5..6, 2..5, 3..5]);
+        assert_eq!(of(&Kept::new()), [0..6, 2..5, 3..5]);
+    }
+
+    #[test]
+    fn a_sum_is_stored_in_every_round_where_something_else_touches_it() {
+        let not_empty = KERNEL.replace("tile0[t0, r1] = 0.0", "tile0[t0, r1] = 1.0");
+        let read = "    for t0, r1\n      @2[t0, r1] = tile0[t0, r1]\n  end";
+        let is_read = KERNEL.replace("  end", read);
+        let no_start = KERNEL.replace(" from tile0[t0, r1]", "");
+        for text in [not_empty, is_read, no_start] {
+            assert!(kept_in(&text).1.is_empty(), "{text}");
+        }
+    }
+}

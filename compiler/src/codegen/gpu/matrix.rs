@@ -23,7 +23,7 @@ use crate::codegen::gpu::product::{
     COLUMNS, DEPTH, Fragments, Operand, PLANE, Product, ROWS, Start, product,
 };
 use crate::codegen::gpu::room::Spot;
-use crate::codegen::gpu::writer::{F32, U32, Writes, constant, scalar};
+use crate::codegen::gpu::writer::{F32, U32, Writes, constant, known, scalar};
 use crate::kernel::walk::nests;
 use crate::kernel::{Folding, Nest, Place, Stmt, TileId, VarId};
 
@@ -70,7 +70,7 @@ impl Emitter<'_> {
         let (depth, _) = self.depth(product);
         let [left, right] = [&product.left, &product.right].map(|it| self.first_word(it));
         let kept = self.sums.get(&product.sum.tile).cloned();
-        self.where_busy(product.fragments, |emitter, at| {
+        self.where_busy(product, |emitter, at| {
             let [left_row, right_row] = [&product.left, &product.right].map(|it| emitter.stride(it));
             // From one column to the next, and from one element that is summed over to the next.
             let (across, along) = if product.right.is_turned { (1, right_row) } else { (right_row, 1) };
@@ -131,7 +131,7 @@ impl Emitter<'_> {
             self.wait_to(BTreeSet::new(), Some(product.sum.tile));
             self.begin(&nest, &product);
             let sums = self.sums.remove(&product.sum.tile).unwrap_or_default();
-            self.where_busy(product.fragments, |emitter, at| emitter.stored(&product, &at, &sums));
+            self.where_busy(&product, |emitter, at| emitter.stored(&product, &at, &sums));
         }
     }
 
@@ -143,18 +143,34 @@ impl Emitter<'_> {
         }
     }
 
-    /// What planes do that compute any fragments; they are told where.
-    fn where_busy(&mut self, fragments: Fragments, act: impl FnOnce(&mut Self, At)) {
+    /// What planes do that compute any fragments of rows that are there; they are told where.
+    fn where_busy(&mut self, product: &Product, act: impl FnOnce(&mut Self, At)) {
         let size = constant(i64::from(PLANE));
         let (plane, lane) = (self.writer.div(self.unit, size), self.writer.rem(self.unit, size));
+        let fragments = product.fragments;
         let columns = constant(fragments.planes[1]);
         let own = [self.writer.div(plane, columns), self.writer.rem(plane, columns)];
         let at = At { own, group: self.writer.shift_right(lane, 2), member: self.writer.and(lane, 3) };
-        if fragments.n_planes() == i64::from(THREADS / PLANE) {
-            return act(self, at);
-        }
-        let is_busy = self.writer.below(plane, constant(fragments.n_planes()));
-        self.when(is_busy, |emitter| act(emitter, at));
+        // Rows lie in order of the last of their variables, which alone may take fewer values than there is room for.
+        let all = fragments.planes[0] * fragments.each[0] * ROWS;
+        let is_short = |emitter: &mut Self| {
+            let n_rows = emitter.n_rows(product)?;
+            let first = emitter.writer.mul(at.own[0], constant(ROWS));
+            (known(n_rows) != Some(all as u32)).then(|| emitter.writer.below(first, n_rows))
+        };
+        let are_there = is_short(self);
+        let is_own = (fragments.n_planes() < i64::from(THREADS / PLANE))
+            .then(|| self.writer.below(plane, constant(fragments.n_planes())));
+        self.where_there(is_own, |emitter| emitter.where_there(are_there, |emitter| act(emitter, at)));
+    }
+
+    /// How many rows of the left factor are there, where those that are not come last.
+    fn n_rows(&mut self, product: &Product) -> Option<Variable> {
+        let (last, others) = product.left.own.split_last()?;
+        let others: Vec<Variable> = others.iter().map(|var| self.count(*var)).collect();
+        let of_one = self.product(&others);
+        let count = self.count(*last);
+        known(of_one).map(|_| self.writer.mul(count, of_one))
     }
 
     /// The places of a thread's first elements of its plane's fragments along an axis, where the next lies a step

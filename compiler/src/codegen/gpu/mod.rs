@@ -5,12 +5,13 @@
 //! CubeCL is used as a compiler only: a kernel becomes one `KernelDefinition`, and its compilers print that as CUDA
 //! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
 //! What is computed is what the interpreter computes, with sums in another order.
-//! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `reduce.rs` folds over
-//! threads, `blocks.rs` rounds tiles to blocks; `product.rs` finds products of tiles, `matrix.rs` multiplies them,
-//! `factor.rs` says how their rows lie, and `kept.rs` which sums stay in registers; `grouped.rs` has tasks done together
-//! that pick the same matrix, `listed.rs` finds them, and `order.rs` puts others in order; `along.rs` puts the loops of
-//! folds in order, and `staged.rs` vectors into tiles; `room.rs` places tiles and `life.rs` says how long; `dialect.rs`
-//! says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves; `layout.rs` says how blocks lie.
+//! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `filling.rs` fills tiles
+//! with them, `reduce.rs` folds over threads, `blocks.rs` rounds tiles to blocks; `product.rs` finds products of tiles,
+//! `matrix.rs` multiplies them, `factor.rs` says how their rows lie, and `kept.rs` which sums stay in registers;
+//! `grouped.rs` has tasks done together that pick the same matrix, `listed.rs` finds them, and `order.rs` puts others in
+//! order; `along.rs` puts the loops of folds in order, and `staged.rs` vectors into tiles; `room.rs` places tiles and
+//! `life.rs` says how long; `dialect.rs` says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves;
+//! `layout.rs` says how blocks lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,6 +39,7 @@ mod decode;
 pub mod dialect;
 mod emit;
 mod factor;
+mod filling;
 mod grouped;
 mod halves;
 mod index;

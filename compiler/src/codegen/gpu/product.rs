@@ -85,7 +85,8 @@ impl Fragments {
         let all = all.map(|planes| Self { planes, each: [rows / planes[0], columns / planes[1]] });
         let best = all.min_by_key(|own| {
             let [along, across] = own.each;
-            (Reverse(own.n_planes()), along * ROWS + across * COLUMNS)
+            // Planes whose rows are all past the end have nothing to do: many planes have few rows each.
+            (Reverse(own.n_planes()), along * ROWS + across * COLUMNS, along)
         })?;
         (best.each[0] * best.each[1] <= MOST_EACH).then_some(best)
     }
@@ -342,9 +343,10 @@ part
     fn planes_share_fragments_so_that_each_loads_few() {
         let of = |rows: i64, columns: i64| Fragments::of(rows, columns).unwrap();
         assert_eq!(of(128, 64), Fragments { planes: [4, 2], each: [2, 4] });
+        assert_eq!(of(64, 64), Fragments { planes: [4, 2], each: [1, 4] });
         assert_eq!(of(64, 32), Fragments { planes: [4, 2], each: [1, 2] });
         assert_eq!(of(16, 128), Fragments { planes: [1, 8], each: [1, 2] });
-        assert_eq!(of(128, 128).each, [4, 4]);
+        assert_eq!(of(128, 128).each, [2, 8]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use cubecl_core::ir::Variable;
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::wide::{Fetched, Wide, wide, wide_fill};
+use crate::codegen::gpu::wide::{Fetched, Wide, wide};
 use crate::codegen::gpu::writer::{Changing, Writes, constant, known};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::verify::types::expr_dtypes;
@@ -63,9 +63,6 @@ impl Emitter<'_> {
             return self.blocks(nest, format);
         }
         let Some(folding) = &nest.fold else {
-            if let Some(wide) = wide_fill(self.kernel, self.part, nest) {
-                return self.filled(nest, &wide);
-            }
             return self.each(nest, |emitter| {
                 let value = emitter.scalar(nest, nest.value);
                 emitter.store(nest.target, &nest.at, value);

@@ -177,3 +177,48 @@ part
     let turned = text.replace("f32[32, 64]\n", "f32[64, 32]\n").replace("tile0[r0, d1]", "tile0[d1, r0]");
     assert!(!code(&turned, Language::Cuda).source.contains("const uint32_4 "));
 }
+
+#[test]
+fn tiles_are_asked_for_together_before_any_of_them_is_filled() {
+    let text = r#"kernel "matmat w" matrix-matrix
+  read @0 x : f32[t:64, d:128]
+  read @1 w : q8_0[r:64, d:128]
+  write @2 y : f32[t:64, r:64]
+part
+  tile tile0 : f32[64, 64]
+  tile tile1 : f32[64, 64]
+  tile tile2 : f32[64, 64]
+  var t0 in 0..64
+  var r1 in 0..64
+  var d2 in blocks of 64 step 64 from 0 to 128
+  var d3 within d2
+  grid
+  for t0, r1
+    tile0[t0, r1] = 0.0
+  loop d2
+    for t0, d3
+      tile1[t0, -d2+d3] = @0[t0, d3]
+    for r1, d3
+      tile2[r1, -d2+d3] = @1[r1, d3]
+    for t0, r1
+      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
+  end
+  for t0, r1
+    @2[t0, r1] = tile0[t0, r1]
+"#;
+    let source = code(text, Language::Cuda).source;
+    let filled = source.find("shared_memory_0[").unwrap();
+    let asked: Vec<usize> = source.match_indices("const uint32_4 ").map(|(at, _)| at).collect();
+    assert!(asked.len() == 5 && asked.iter().all(|at| *at < filled), "{source}");
+    // A tile of another shape takes another number of rounds.
+    let other = text.replace("t:64", "t:40").replace("[64, 64]\n  tile tile2", "[40, 64]\n  tile tile2");
+    let other = other.replace("var t0 in 0..64", "var t0 in 0..40").replacen("[64, 64]", "[40, 64]", 1);
+    let source = code(&other, Language::Wgsl).source;
+    assert!(source.contains("shared_memory_0["), "{source}");
+}
+
+#[test]
+fn rounds_that_a_mask_hides_are_left_out() {
+    let n_hidden = |text: &str| code(text, Language::Cuda).source.matches("<= int32(0)").count();
+    assert_eq!([samples::MASKED, samples::ATTENTION].map(n_hidden), [1, 0]);
+}

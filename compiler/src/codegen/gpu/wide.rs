@@ -4,18 +4,16 @@
 //! what all such buffers have of it, loaded as vectors; and behind that its elements, decoded in registers.
 //! Where a quantised element is only multiplied, the scale that some elements share multiplies their sum instead of
 //! each of them. Buffers are bound a second time for it, as arrays of vectors.
-//! Tiles are filled in the same way, where their elements lie along those of a buffer.
+//! Tiles are filled in the same way, where their elements lie along those of a buffer: `filling.rs`.
 
 use std::collections::BTreeMap;
 
 use cubecl_core::ir::{Arithmetic, Type, Variable};
 
-use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::decode::Spot;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::layout::What;
-use crate::codegen::gpu::share::{MOST_WORDS, Sizes};
-use crate::codegen::gpu::writer::{F32, I32, U32, constant, known, scalar};
+use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::walk::nests;
@@ -306,42 +304,8 @@ impl Emitter<'_> {
         after
     }
 
-    /// Fills a tile, piece by piece; each thread asks for some before it needs the first.
-    pub(super) fn filled(&mut self, nest: &Nest, wide: &Wide) {
-        let Some(&var) = nest.loops.last() else { return };
-        let Sizes { mut counts, limits } = self.sizes_of_all(&nest.loops);
-        if let Some(last) = counts.last_mut() {
-            *last = constant(wide.n_pieces);
-        }
-        let n = self.product(&counts);
-        let n_rounds = known(n).filter(|n| n.is_multiple_of(THREADS)).map_or(1, |n| n / THREADS);
-        let most = (MOST_WORDS / wide.n_words.max(1)).max(1) as u32;
-        let at_once = (1..=most).rev().find(|some| n_rounds.is_multiple_of(*some)).unwrap_or(1);
-        let further = (0..at_once).map(|round| constant(i64::from(THREADS * round)));
-        self.each_of_so_many(n, at_once, |emitter, first| {
-            let mut asked = Vec::new();
-            for further in further {
-                let i = emitter.writer.add(first, further);
-                emitter.bind(&nest.loops, &counts, i);
-                let is_there = emitter.are_below(&limits);
-                // Who has none takes the first, which is there, and stores nothing.
-                let i = is_there.map_or(i, |is_there| emitter.writer.select(is_there, i, constant(0)));
-                let piece = emitter.bind(&nest.loops, &counts, i);
-                let further = emitter.writer.mul(piece, constant(wide.len));
-                let base = emitter.writer.add(emitter.start(var), further);
-                asked.push((i, is_there, base, emitter.ask(wide, base)));
-            }
-            for (i, is_there, base, fetched) in asked {
-                emitter.where_there(is_there, |emitter| {
-                    emitter.bind(&nest.loops, &counts, i);
-                    emitter.filled_piece(nest, wide, base, &fetched);
-                });
-            }
-        });
-    }
-
-    /// Puts a piece into its tile.
-    fn filled_piece(&mut self, nest: &Nest, wide: &Wide, base: Variable, fetched: &Fetched) {
+    /// Puts a piece into the tile that a nest fills.
+    pub(super) fn filled_piece(&mut self, nest: &Nest, wide: &Wide, base: Variable, fetched: &Fetched) {
         let (Some(&var), Place::Tile(tile)) = (nest.loops.last(), nest.target) else { return };
         let decoded: BTreeMap<ExprId, Decoded> =
             fetched.iter().map(|(id, words)| (*id, self.decoded(words, wide.len, false))).collect();

@@ -1,0 +1,138 @@
+//! Tiles that are filled with vectors of memory.
+//!
+//! In: nests one behind the other. Out: for those that fill tiles with elements along buffers, what each thread does:
+//! it asks for its pieces of several tiles before it needs the first, because memory is far.
+
+use cubecl_core::ir::Variable;
+
+use crate::codegen::gpu::THREADS;
+use crate::codegen::gpu::emit::{Emitter, tiles_read};
+use crate::codegen::gpu::share::{MOST_WORDS, Sizes};
+use crate::codegen::gpu::wide::{Fetched, Wide, wide_fill};
+use crate::codegen::gpu::writer::{constant, known};
+use crate::kernel::{Nest, Place, Stmt, VarId};
+
+/// A tile that is being filled.
+struct Filling<'n> {
+    nest: &'n Nest,
+    wide: Wide,
+    /// How many values its variables have, pieces of the last, and those that may have fewer.
+    counts: Vec<Variable>,
+    limits: Vec<(VarId, Variable)>,
+    /// Pieces of all threads.
+    n: Variable,
+    /// Pieces that a thread asks for at once.
+    at_once: u32,
+}
+
+impl Filling<'_> {
+    /// Words that a thread asks for at once.
+    fn n_words(&self) -> i64 {
+        self.wide.n_words * i64::from(self.at_once)
+    }
+
+    /// Whether that is all that a thread does.
+    fn is_one_round(&self) -> bool {
+        known(self.n) == Some(THREADS * self.at_once)
+    }
+}
+
+/// A piece that memory was asked for.
+struct Piece {
+    i: Variable,
+    is_there: Option<Variable>,
+    /// The first value of the last variable.
+    base: Variable,
+    fetched: Fetched,
+}
+
+impl Emitter<'_> {
+    /// Fills the tiles that the first nests of a body fill so, and says how many nests these are.
+    pub(super) fn filled(&mut self, body: &[Stmt]) -> usize {
+        let nests = body.iter().map_while(|stmt| {
+            let nest =
+                stmt.nest().filter(|nest| nest.fold.is_none() && nest.blocks(self.kernel).is_none())?;
+            Some((nest, wide_fill(self.kernel, self.part, nest)?))
+        });
+        let nests: Vec<(&Nest, Wide)> = nests.collect();
+        let n = nests.len();
+        let mut together: Vec<Filling<'_>> = Vec::new();
+        for (nest, wide) in nests {
+            let filling = self.filling(nest, wide);
+            if !goes_with(&together, &filling) {
+                self.filled_together(&together);
+                together.clear();
+            }
+            together.push(filling);
+        }
+        self.filled_together(&together);
+        n
+    }
+
+    fn filling<'n>(&mut self, nest: &'n Nest, wide: Wide) -> Filling<'n> {
+        let Sizes { mut counts, limits } = self.sizes_of_all(&nest.loops);
+        if let Some(last) = counts.last_mut() {
+            *last = constant(wide.n_pieces);
+        }
+        let n = self.product(&counts);
+        let n_rounds = known(n).filter(|n| n.is_multiple_of(THREADS)).map_or(1, |n| n / THREADS);
+        let most = (MOST_WORDS / wide.n_words.max(1)).max(1) as u32;
+        let at_once = (1..=most).rev().find(|some| n_rounds.is_multiple_of(*some)).unwrap_or(1);
+        Filling { nest, wide, counts, limits, n, at_once }
+    }
+
+    /// Fills tiles: one, or several of one round each.
+    fn filled_together(&mut self, fillings: &[Filling<'_>]) {
+        for filling in fillings {
+            self.wait_for(filling.nest);
+        }
+        let Some(first) = fillings.first() else { return };
+        self.each_of_so_many(first.n, first.at_once, |emitter, i| {
+            let asked: Vec<Vec<Piece>> =
+                fillings.iter().map(|filling| emitter.asked_for(filling, i)).collect();
+            for (filling, pieces) in fillings.iter().zip(asked) {
+                emitter.put(filling, pieces);
+            }
+        });
+    }
+
+    /// Asks for a thread's pieces, from its first on.
+    fn asked_for(&mut self, filling: &Filling<'_>, first: Variable) -> Vec<Piece> {
+        let Filling { nest, wide, counts, limits, at_once, .. } = filling;
+        let further: Vec<i64> = (0..*at_once).map(|round| i64::from(THREADS * round)).collect();
+        let pieces = further.into_iter().map(|further| {
+            let i = self.writer.add(first, constant(further));
+            self.bind(&nest.loops, counts, i);
+            let is_there = self.are_below(limits);
+            // Who has none takes the first, which is there, and stores nothing.
+            let i = is_there.map_or(i, |is_there| self.writer.select(is_there, i, constant(0)));
+            let piece = self.bind(&nest.loops, counts, i);
+            let start = nest.loops.last().map_or(constant(0), |var| self.start(*var));
+            let further = self.writer.mul(piece, constant(wide.len));
+            let base = self.writer.add(start, further);
+            Piece { i, is_there, base, fetched: self.ask(wide, base) }
+        });
+        pieces.collect()
+    }
+
+    /// Puts pieces into their tile.
+    fn put(&mut self, filling: &Filling<'_>, pieces: Vec<Piece>) {
+        for Piece { i, is_there, base, fetched } in pieces {
+            self.where_there(is_there, |emitter| {
+                emitter.bind(&filling.nest.loops, &filling.counts, i);
+                emitter.filled_piece(filling.nest, &filling.wide, base, &fetched);
+            });
+        }
+    }
+}
+
+/// Whether a tile may be asked for together with others: all in one round, few words, and nothing read of theirs.
+fn goes_with(others: &[Filling<'_>], filling: &Filling<'_>) -> bool {
+    let all = || others.iter().chain([filling]);
+    let read = tiles_read(filling.nest);
+    let is_written =
+        |other: &Filling<'_>| matches!(other.nest.target, Place::Tile(tile) if read.contains(&tile));
+    all().all(Filling::is_one_round)
+        && all().map(Filling::n_words).sum::<i64>() <= MOST_WORDS
+        && !others.iter().any(is_written)
+}
