@@ -6,10 +6,10 @@
 //! `opening.rs` has the flags that all commands on models share, `example.rs` what examples of families show.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Error, FromArgMatches, Parser, Subcommand};
 
 mod bench;
@@ -108,6 +108,7 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
         ErrorKind::InvalidSubcommand => {
             "; commands are run, logits, bench, story, inspect, quantize and doctor"
         }
+        ErrorKind::UnknownArgument if names_a_file(error) => "; a model is named with -m",
         ErrorKind::UnknownArgument => "; --help lists what there is",
         _ => "",
     };
@@ -120,6 +121,12 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
     }
     let sentence = sentence.replace("number too large to fit in target type", "the number is too large");
     Err(format!("{}{known}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
+}
+
+/// Whether what a command does not know is a file, or a folder.
+fn names_a_file(error: &Error) -> bool {
+    let argument = error.get(ContextKind::InvalidArg);
+    matches!(argument, Some(ContextValue::String(text)) if Path::new(text).exists())
 }
 
 /// The exit code of what was done, or of why it was not.

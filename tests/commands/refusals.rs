@@ -73,6 +73,7 @@ fn senseless_flags_are_sentences() {
         ("bench -o xml", "md, json, csv"),
         ("bench -c 513", "1 to 512"),
         ("inspect -m no-such-file", "no-such-file"),
+        ("inspect assets/story.gguf", "named with -m"),
         ("quantize assets/story.gguf no-such-folder/a.gguf Q2_K", "Q4_K_M"),
         ("quantize assets/story.gguf assets/story.gguf Q4_0", "another file"),
         ("quantize assets/story.gguf docs Q4_0", "folder"),
