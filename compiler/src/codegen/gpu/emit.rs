@@ -5,8 +5,8 @@
 //! manieth, so any number of workgroups does all the work. Within a task they share the iterations of each nest, and
 //! meet before one reads what another has written. Every loop that a barrier stands in takes all threads through
 //! equally often.
-//! `share.rs` gives iterations to threads, `reduce.rs` folds over several of them, `room.rs` places tiles. Rounds that a
-//! mask hides are left out, as `skip.rs` finds them.
+//! `share.rs` gives iterations to threads, `reduce.rs` folds over several of them, `room.rs` places tiles. Rounds that
+//! a mask hides are left out, as `skip.rs` finds them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -153,12 +153,11 @@ impl Emitter<'_> {
         let at = At { own, group: self.writer.shift_right(lane, 2), member: self.writer.and(lane, 3) };
         // Rows lie in order of the last of their variables, which alone may take fewer values than there is room for.
         let all = fragments.planes[0] * fragments.each[0] * ROWS;
-        let is_short = |emitter: &mut Self| {
-            let n_rows = emitter.n_rows(product)?;
-            let first = emitter.writer.mul(at.own[0], constant(ROWS));
-            (known(n_rows) != Some(all as u32)).then(|| emitter.writer.below(first, n_rows))
-        };
-        let are_there = is_short(self);
+        let n_rows = self.n_rows(product).filter(|n_rows| known(*n_rows) != Some(all as u32));
+        let are_there = n_rows.map(|n_rows| {
+            let first = self.writer.mul(at.own[0], constant(ROWS));
+            self.writer.below(first, n_rows)
+        });
         let is_own = (fragments.n_planes() < i64::from(THREADS / PLANE))
             .then(|| self.writer.below(plane, constant(fragments.n_planes())));
         self.where_there(is_own, |emitter| emitter.where_there(are_there, |emitter| act(emitter, at)));

@@ -8,10 +8,10 @@
 //! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `filling.rs` fills tiles
 //! with them, `reduce.rs` folds over threads, `blocks.rs` rounds tiles to blocks; `product.rs` finds products of tiles,
 //! `matrix.rs` multiplies them, `factor.rs` says how their rows lie, and `kept.rs` which sums stay in registers;
-//! `grouped.rs` has tasks done together that pick the same matrix, `listed.rs` finds them, and `order.rs` puts others in
-//! order; `along.rs` puts the loops of folds in order, and `staged.rs` vectors into tiles; `room.rs` places tiles and
-//! `life.rs` says how long; `dialect.rs` says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the leaves;
-//! `layout.rs` says how blocks lie.
+//! `grouped.rs` has tasks done together that pick the same matrix, `listed.rs` finds them, and `order.rs` puts others
+//! in order; `along.rs` puts the loops of folds in order, and `staged.rs` vectors into tiles; `room.rs` places tiles
+//! and `life.rs` says how long; `dialect.rs` says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the
+//! leaves; `layout.rs` says how blocks lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
