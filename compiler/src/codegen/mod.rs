@@ -16,6 +16,8 @@ pub mod cpu;
 pub mod gpu;
 #[cfg(any(feature = "cpu", feature = "gpu"))]
 mod polynomials;
+#[cfg(all(test, any(feature = "cpu", feature = "gpu")))]
+mod samples;
 #[cfg(any(feature = "cpu", feature = "gpu"))]
 mod skip;
 

@@ -5,6 +5,7 @@
 //! Tasks never meet: two tasks write no element in common and read nothing that the kernel writes.
 //! `lower.rs` makes kernels, `verify.rs` proves every access in bounds, `run.rs` interprets them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::define_id;
@@ -220,6 +221,14 @@ impl Stmt {
         match self {
             Self::Nest(nest) => Some(nest),
             Self::Loop { .. } => None,
+        }
+    }
+
+    /// The variables of what it repeats, those of loops inside as well.
+    pub fn loops(&self) -> BTreeSet<VarId> {
+        match self {
+            Self::Nest(_) => BTreeSet::new(),
+            Self::Loop { var, body } => body.iter().flat_map(Self::loops).chain([*var]).collect(),
         }
     }
 }

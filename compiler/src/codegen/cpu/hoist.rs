@@ -67,14 +67,6 @@ fn plans(cpu: &Cpu, kernel: &Kernel, part: &Part) -> impl Iterator<Item = Plan> 
     nests(&part.body).filter_map(|nest| plan(cpu, kernel, part, nest))
 }
 
-/// The variables of the loops of a statement.
-fn loops(stmt: &Stmt) -> BTreeSet<VarId> {
-    match stmt {
-        Stmt::Nest(_) => BTreeSet::new(),
-        Stmt::Loop { var, body } => body.iter().flat_map(loops).chain([*var]).collect(),
-    }
-}
-
 /// The body of a part, step by step.
 pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rounded]) -> Vec<Step<'a>> {
     let slot_of = |nest: &Nest| {
@@ -88,7 +80,7 @@ pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rou
     let mut valid: BTreeSet<usize> = BTreeSet::new();
     for stmt in &part.body {
         let mut effects = Effects::of(from_ref(stmt), part);
-        let loops = loops(stmt);
+        let loops = stmt.loops();
         let mut found = Vec::new();
         for nest in nests(from_ref(stmt)) {
             let Some((plan, slot)) = slot_of(nest).filter(|(_, slot)| !slots[*slot].is_ahead) else {

@@ -102,11 +102,7 @@ impl Emitter<'_> {
         let further: Vec<i64> = (0..*at_once).map(|round| i64::from(THREADS * round)).collect();
         let pieces = further.into_iter().map(|further| {
             let i = self.writer.add(first, constant(further));
-            self.bind(&nest.loops, counts, i);
-            let is_there = self.are_below(limits);
-            // Who has none takes the first, which is there, and stores nothing.
-            let i = is_there.map_or(i, |is_there| self.writer.select(is_there, i, constant(0)));
-            let piece = self.bind(&nest.loops, counts, i);
+            let (i, is_there, piece) = self.bound(&nest.loops, (counts, limits), i);
             let start = nest.loops.last().map_or(constant(0), |var| self.start(*var));
             let further = self.writer.mul(piece, constant(wide.len));
             let base = self.writer.add(start, further);

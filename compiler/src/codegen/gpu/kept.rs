@@ -49,7 +49,7 @@ fn loop_of(part: &Part, body: &[Stmt], sum: &Operand) -> Option<VarId> {
     let is_emptied = before.iter().filter_map(Stmt::nest).any(|nest| empties(nest, sum.tile));
     let is_only_read = nests(behind).all(|nest| nest.target != Place::Tile(sum.tile));
     let n_others = n_touching(&part.body, sum.tile) - n_touching(behind, sum.tile);
-    let loops = loops_of(inner).into_iter().chain([var]).collect::<Vec<_>>();
+    let loops = body[number].loops();
     let stays = !sum.element.uses_var(|own| loops.contains(&own));
     // One nest puts zeros there, and another is the product.
     if is_emptied && is_only_read && n_others == 2 && stays {
@@ -70,52 +70,14 @@ fn n_touching(body: &[Stmt], tile: TileId) -> usize {
     nests(body).filter(touches).count()
 }
 
-/// The loops of a body, those in others as well.
-fn loops_of(body: &[Stmt]) -> Vec<VarId> {
-    let mut found = Vec::new();
-    for stmt in body {
-        if let Stmt::Loop { var, body } = stmt {
-            found.push(*var);
-            found.extend(loops_of(body));
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codegen::gpu::factor::factors;
     use crate::codegen::gpu::life::lives;
+    use crate::codegen::samples::PRODUCT;
     use crate::foundation::entity::Id;
     use crate::kernel::parse::parse;
-
-    const KERNEL: &str = r#"kernel "matmat w" matrix-matrix
-  read @0 x : f32[t:16, d:128]
-  read @1 w : q8_0[r:32, d:128]
-  write @2 y : f32[t:16, r:32]
-part
-  tile tile0 : f32[16, 32]
-  tile tile1 : f32[16, 64]
-  tile tile2 : f32[32, 64]
-  var t0 in 0..16
-  var r1 in 0..32
-  var d2 in blocks of 64 step 64 from 0 to 128
-  var d3 within d2
-  grid
-  for t0, r1
-    tile0[t0, r1] = 0.0
-  loop d2
-    for t0, d3
-      tile1[t0, -d2+d3] = @0[t0, d3]
-    for r1, d3
-      tile2[r1, -d2+d3] = @1[r1, d3]
-    for t0, r1
-      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
-  end
-  for t0, r1
-    @2[t0, r1] = tile0[t0, r1]
-"#;
 
     fn kept_in(text: &str) -> (Part, Kept) {
         let kernel = parse(text).unwrap();
@@ -126,7 +88,7 @@ part
 
     #[test]
     fn a_sum_that_is_zero_before_its_loop_is_kept_and_needs_memory_behind_it_only() {
-        let (part, kept) = kept_in(KERNEL);
+        let (part, kept) = kept_in(PRODUCT);
         assert_eq!(kept, Kept::from([(TileId::from_index(0), VarId::from_index(2))]));
         let of = |kept: &Kept| lives(&part, kept).values().cloned().collect::<Vec<_>>();
         assert_eq!(of(&kept), [5..6, 2..5, 3..5]);
@@ -135,10 +97,10 @@ part
 
     #[test]
     fn a_sum_is_stored_in_every_round_where_something_else_touches_it() {
-        let not_empty = KERNEL.replace("tile0[t0, r1] = 0.0", "tile0[t0, r1] = 1.0");
+        let not_empty = PRODUCT.replace("tile0[t0, r1] = 0.0", "tile0[t0, r1] = 1.0");
         let read = "    for t0, r1\n      @2[t0, r1] = tile0[t0, r1]\n  end";
-        let is_read = KERNEL.replace("  end", read);
-        let no_start = KERNEL.replace(" from tile0[t0, r1]", "");
+        let is_read = PRODUCT.replace("  end", read);
+        let no_start = PRODUCT.replace(" from tile0[t0, r1]", "");
         for text in [not_empty, is_read, no_start] {
             assert!(kept_in(&text).1.is_empty(), "{text}");
         }

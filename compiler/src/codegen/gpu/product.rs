@@ -226,35 +226,8 @@ mod tests {
     use crate::codegen::gpu::compile;
     use crate::codegen::gpu::dialect::{Dialect, Language};
     use crate::codegen::gpu::factor::{Factor, factors};
+    use crate::codegen::samples::PRODUCT;
     use crate::kernel::parse::parse;
-
-    /// Sums of 16 tokens and 32 rows, in blocks of 64 of 128 elements.
-    const KERNEL: &str = r#"kernel "matmat w" matrix-matrix
-  read @0 x : f32[t:16, d:128]
-  read @1 w : q8_0[r:32, d:128]
-  write @2 y : f32[t:16, r:32]
-part
-  tile tile0 : f32[16, 32]
-  tile tile1 : f32[16, 64]
-  tile tile2 : f32[32, 64]
-  var t0 in 0..16
-  var r1 in 0..32
-  var d2 in blocks of 64 step 64 from 0 to 128
-  var d3 within d2
-  grid
-  for t0, r1
-    tile0[t0, r1] = 0.0
-  loop d2
-    for t0, d3
-      tile1[t0, -d2+d3] = @0[t0, d3]
-    for r1, d3
-      tile2[r1, -d2+d3] = @1[r1, d3]
-    for t0, r1
-      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
-  end
-  for t0, r1
-    @2[t0, r1] = tile0[t0, r1]
-"#;
 
     /// Scores of 8 tokens of two heads with 32 positions.
     const SCORES: &str = r#"kernel "scores" attention
@@ -351,7 +324,7 @@ part
 
     #[test]
     fn a_nest_over_tiles_is_a_product_whose_factors_have_their_rows() {
-        let kernel = parse(KERNEL).unwrap();
+        let kernel = parse(PRODUCT).unwrap();
         let found = factors(&kernel, &kernel.parts[0]);
         assert!(found.len() == 2 && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4 }));
         let source = |dialect: Dialect| compile(&kernel, dialect).unwrap().source;
@@ -390,10 +363,10 @@ part
 
     #[test]
     fn what_is_no_product_of_whole_fragments_stays_as_it_is() {
-        let odd_rows = KERNEL.replace("t:16", "t:12").replace("[16, ", "[12, ").replace("0..16", "0..12");
+        let odd_rows = PRODUCT.replace("t:16", "t:12").replace("[16, ", "[12, ").replace("0..16", "0..12");
         let odd_blocks =
-            KERNEL.replace("blocks of 64 step 64", "blocks of 60 step 60").replace("q8_0", "f16");
-        let no_product = KERNEL.replace("mul(tile1", "add(tile1");
+            PRODUCT.replace("blocks of 64 step 64", "blocks of 60 step 60").replace("q8_0", "f16");
+        let no_product = PRODUCT.replace("mul(tile1", "add(tile1");
         for text in [odd_rows, odd_blocks, no_product] {
             let kernel = parse(&text).unwrap();
             assert!(factors(&kernel, &kernel.parts[0]).is_empty(), "{text}");

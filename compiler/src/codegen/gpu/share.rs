@@ -153,7 +153,7 @@ impl Emitter<'_> {
     }
 
     /// Whether all variables have values that they take.
-    pub(super) fn are_below(&mut self, limits: &[(VarId, Variable)]) -> Option<Variable> {
+    fn are_below(&mut self, limits: &[(VarId, Variable)]) -> Option<Variable> {
         limits.iter().fold(None, |before, (var, count)| {
             let own = self.writer.sub(self.vars[var], self.start(*var));
             let is_below = self.writer.below(own, *count);
@@ -253,11 +253,7 @@ impl Emitter<'_> {
         let nest = plan.nest;
         let mut asked = Vec::new();
         for i in all {
-            self.bind(&nest.loops, counts, i);
-            let is_there = self.are_below(limits);
-            // Who has none takes the first, which is there, and stores nothing.
-            let i = is_there.map_or(i, |is_there| self.writer.select(is_there, i, constant(0)));
-            self.bind(&nest.loops, counts, i);
+            let (i, is_there, _) = self.bound(&nest.loops, (counts, limits), i);
             asked.push((i, is_there, self.asked(plan, lane)));
         }
         for (i, is_there, pieces) in asked {
@@ -422,6 +418,21 @@ impl Emitter<'_> {
             }
         }
         found
+    }
+
+    /// Gives variables the values of a combination that may not be there: who has none takes the first, which is, and
+    /// stores nothing. Says which it is, whether the one asked for is there, and which number the last one's value has.
+    pub(super) fn bound(
+        &mut self,
+        loops: &[VarId],
+        (counts, limits): (&[Variable], &[(VarId, Variable)]),
+        i: Variable,
+    ) -> (Variable, Option<Variable>, Variable) {
+        self.bind(loops, counts, i);
+        let is_there = self.are_below(limits);
+        let i = is_there.map_or(i, |is_there| self.writer.select(is_there, i, constant(0)));
+        let last = self.bind(loops, counts, i);
+        (i, is_there, last)
     }
 
     /// Gives variables the values of a combination of theirs, by its number; the last runs fastest. Says which number

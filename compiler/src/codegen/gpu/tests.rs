@@ -1,6 +1,7 @@
 //! What codegen for GPUs makes of small kernels; `tests/differential/gpu.rs` runs many.
 
 use super::*;
+use crate::codegen::samples::{MASKED, PRODUCT};
 use crate::kernel::parse::parse;
 use crate::kernel::samples;
 use crate::target::Target;
@@ -180,45 +181,22 @@ part
 
 #[test]
 fn tiles_are_asked_for_together_before_any_of_them_is_filled() {
-    let text = r#"kernel "matmat w" matrix-matrix
-  read @0 x : f32[t:64, d:128]
-  read @1 w : q8_0[r:64, d:128]
-  write @2 y : f32[t:64, r:64]
-part
-  tile tile0 : f32[64, 64]
-  tile tile1 : f32[64, 64]
-  tile tile2 : f32[64, 64]
-  var t0 in 0..64
-  var r1 in 0..64
-  var d2 in blocks of 64 step 64 from 0 to 128
-  var d3 within d2
-  grid
-  for t0, r1
-    tile0[t0, r1] = 0.0
-  loop d2
-    for t0, d3
-      tile1[t0, -d2+d3] = @0[t0, d3]
-    for r1, d3
-      tile2[r1, -d2+d3] = @1[r1, d3]
-    for t0, r1
-      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
-  end
-  for t0, r1
-    @2[t0, r1] = tile0[t0, r1]
-"#;
-    let source = code(text, Language::Cuda).source;
-    let filled = source.find("shared_memory_0[").unwrap();
-    let asked: Vec<usize> = source.match_indices("const uint32_4 ").map(|(at, _)| at).collect();
-    assert!(asked.len() == 5 && asked.iter().all(|at| *at < filled), "{source}");
-    // A tile of another shape takes another number of rounds.
-    let other = text.replace("t:64", "t:40").replace("[64, 64]\n  tile tile2", "[40, 64]\n  tile tile2");
-    let other = other.replace("var t0 in 0..64", "var t0 in 0..40").replacen("[64, 64]", "[40, 64]", 1);
-    let source = code(&other, Language::Wgsl).source;
-    assert!(source.contains("shared_memory_0["), "{source}");
+    let with_tokens = |n: usize| {
+        let sizes = PRODUCT.replace("r:32", "r:64").replace("0..32", "0..64").replace("[32, 64]", "[64, 64]");
+        let sizes = sizes.replace("t:16", &format!("t:{n}")).replace("0..16", &format!("0..{n}"));
+        let sizes = sizes.replace("[16, 32]", "[16, 64]").replace("[16, 64]", &format!("[{n}, 64]"));
+        let source = code(&sizes, Language::Cuda).source;
+        let filled = source.find("shared_memory_0[").unwrap();
+        let asked: Vec<usize> = source.match_indices("const uint32_4 ").map(|(at, _)| at).collect();
+        (asked.len(), asked.iter().all(|at| *at < filled))
+    };
+    assert_eq!(with_tokens(64), (5, true));
+    // Of twice as many tokens a thread asks for half at a time, and a tile of several rounds is filled by itself.
+    assert_eq!(with_tokens(128), (5, false));
 }
 
 #[test]
 fn rounds_that_a_mask_hides_are_left_out() {
     let n_hidden = |text: &str| code(text, Language::Cuda).source.matches("<= int32(0)").count();
-    assert_eq!([samples::MASKED, samples::ATTENTION].map(n_hidden), [1, 0]);
+    assert_eq!([MASKED, samples::ATTENTION].map(n_hidden), [1, 0]);
 }

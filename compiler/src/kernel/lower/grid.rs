@@ -210,19 +210,11 @@ struct Picks {
     are_stored: bool,
 }
 
-fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, mut weight: NodeId) -> Picks {
+fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, weight: NodeId) -> Picks {
     let shape = &graph.nodes[weight].ty.shape;
-    let mut axes: Vec<Axis> = Vec::new();
-    let mut are_stored = true;
-    while let Node { op, args, .. } = &graph.nodes[weight]
-        && (op.is_movement() || matches!(op, Op::Gather { .. } | Op::Cast(_)))
-    {
-        if let Op::Gather { .. } = op {
-            axes.extend(graph.nodes[args[1]].ty.shape.axes());
-            are_stored &= is_only_moved(graph, cut, args[1]);
-        }
-        weight = args[0];
-    }
+    let all = picked_by(graph, weight);
+    let axes: Vec<Axis> = all.iter().flat_map(|picks| graph.nodes[*picks].ty.shape.axes()).collect();
+    let are_stored = all.iter().all(|picks| is_only_moved(graph, cut, *picks));
     let size = |axis: &Axis| shape.size(*axis).map_or(1, Sym::most).max(1);
     let n_picks: i64 = axes.iter().map(size).product();
     let has_rows = shape.axes().any(|axis| !axes.contains(&axis) && heaviest.axes.contains_key(&axis));
@@ -237,6 +229,20 @@ fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, mut weight: NodeId) -> P
     }
 }
 
+/// What the matrices of a weight are picked by.
+fn picked_by(graph: &Graph, mut weight: NodeId) -> Vec<NodeId> {
+    let mut found = Vec::new();
+    while let Node { op, args, .. } = &graph.nodes[weight]
+        && (op.is_movement() || matches!(op, Op::Gather { .. } | Op::Cast(_)))
+    {
+        if let Op::Gather { .. } = op {
+            found.push(args[1]);
+        }
+        weight = args[0];
+    }
+    found
+}
+
 /// Picks that a contraction adds up over.
 pub(super) struct FoldedPicks {
     pub(super) axis: Axis,
@@ -249,17 +255,9 @@ pub(super) struct FoldedPicks {
 /// The picks that a contraction adds up over, where there are many, which are stored, of matrices with rows.
 pub(super) fn folded_picks(graph: &Graph, cut: &Cut, contraction: NodeId) -> Option<FoldedPicks> {
     let Node { op: Op::Contract { over }, args, ty, .. } = &graph.nodes[contraction] else { return None };
-    let mut weight = args[weight_of(graph, args)];
+    let weight = args[weight_of(graph, args)];
     let weight_shape = &graph.nodes[weight].ty.shape;
-    loop {
-        let Node { op, args, .. } = &graph.nodes[weight];
-        match op {
-            Op::Gather { .. } => break,
-            _ if op.is_movement() || matches!(op, Op::Cast(_)) => weight = args[0],
-            _ => return None,
-        }
-    }
-    let picks = graph.nodes[weight].args[1];
+    let picks = *picked_by(graph, weight).first()?;
     let of = graph.nodes[picks].ty.shape.clone();
     let (axis, n) = over.iter().find_map(|axis| Some((*axis, of.size(*axis)?.as_const()?)))?;
     let are_many = of.len().most() > FEW_PICKS && n > 1;

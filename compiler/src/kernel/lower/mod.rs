@@ -10,7 +10,7 @@ use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::index::Index;
-use crate::kernel::{Access, Kernel, Place, Range, Skeleton};
+use crate::kernel::{Access, Expr, Kernel, ParamId, Place, Range, Skeleton, TileId, VarId};
 use crate::target::{LEAST_POSITIONS, Target};
 use crate::tensor::label::Label;
 use crate::tensor::shape::{Axis, Shape};
@@ -59,8 +59,8 @@ pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Res
     let (partial, first) = if let Some(partial) = split_attention(graph, cut, roots, target) {
         let first = partial_attention(graph, cut, &partial, target)?;
         (partial, first)
-    } else if let Some(partial) = split_picks(graph, cut, roots, target) {
-        let first = partial_picks(graph, cut, &partial, target)?;
+    } else if let Some((partial, picks)) = split_picks(graph, cut, roots, target) {
+        let first = partial_picks((graph, cut, target), &partial, &picks)?;
         (partial, first)
     } else {
         return Ok(vec![whole(graph, cut, roots, target, None)?]);
@@ -190,14 +190,24 @@ fn partial_attention(
     let Node { op: Op::Attend { over }, args, ty, .. } = &graph.nodes[node] else { return Err(TooLarge) };
     let rows = graph.nodes[args[0]].ty.shape.without(*over);
     let all = rows.union(&ty.shape).map_err(|_| TooLarge)?;
+    let build = |builder: &mut PartBuilder<'_>| store_partial(builder, partial, *over, &all);
+    of_partial((graph, cut, target), (node, Skeleton::Attention), build)
+}
+
+/// The kernel of one part that stores partial results of a value.
+fn of_partial(
+    (graph, cut, target): (&Graph, &Cut, &Target),
+    (node, skeleton): (NodeId, Skeleton),
+    build: impl Fn(&mut PartBuilder<'_>) -> Result<(), TooLarge>,
+) -> Result<Bound, TooLarge> {
     let mut params = Params::default();
     let part = built_twice(&mut params, |params, boxes| {
         let mut builder = PartBuilder::new(graph, cut, target, params, None, boxes);
-        store_partial(&mut builder, partial, *over, &all)?;
+        build(&mut builder)?;
         Ok(builder.finish())
     })?;
-    let name = name::name(graph, cut, &[node], Skeleton::Attention, &params.accesses());
-    finish(name, Skeleton::Attention, params, vec![part])
+    let name = name::name(graph, cut, &[node], skeleton, &params.accesses());
+    finish(name, skeleton, params, vec![part])
 }
 
 fn store_partial(
@@ -215,11 +225,24 @@ fn store_partial(
     let scratch = builder.scratch(partial, Access::Write);
     for (tile, (param, shape)) in [running.sum, running.weights, running.most].into_iter().zip(scratch) {
         let own: Vec<Span> = spans.iter().filter(|span| shape.has(span.axis)).cloned().collect();
-        let (loops, at, element) = builder.run_through(&own);
-        let mut nest = NestBuilder::new(&loops);
-        let value = nest.add(super::Expr::Load { from: Place::Tile(tile), at: element });
-        let at = at.with(partial.axis, Index::var(split)).in_order_of(&shape);
-        builder.push_nest(nest, Place::Param(param), at, value);
+        builder.store_part(tile, &own, (partial.axis, split), (param, &shape));
     }
     Ok(())
+}
+
+impl PartBuilder<'_> {
+    /// Stores a tile as one of the partial results of a value, of which a variable numbers an axis.
+    fn store_part(
+        &mut self,
+        tile: TileId,
+        spans: &[Span],
+        (axis, var): (Axis, VarId),
+        (param, shape): (ParamId, &Shape),
+    ) {
+        let (loops, at, element) = self.run_through(spans);
+        let mut nest = NestBuilder::new(&loops);
+        let value = nest.add(Expr::Load { from: Place::Tile(tile), at: element });
+        let at = at.with(axis, Index::var(var)).in_order_of(shape);
+        self.push_nest(nest, Place::Param(param), at, value);
+    }
 }

@@ -12,58 +12,53 @@ use crate::kernel::lower::fill::FoldNest;
 use crate::kernel::lower::grid::{FoldedPicks, Grid, folded_picks};
 use crate::kernel::lower::hold::Content;
 use crate::kernel::lower::nest::NestBuilder;
-use crate::kernel::lower::params::{Params, Scratch};
+use crate::kernel::lower::params::Scratch;
 use crate::kernel::lower::part::{PartBuilder, Partial, TooLarge};
 use crate::kernel::lower::span::Span;
-use crate::kernel::lower::{Bound, built_twice, finish, name};
+use crate::kernel::lower::{Bound, of_partial};
 use crate::kernel::{Access, Expr, ParamId, Place, Range, Skeleton};
 use crate::target::Target;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
-/// The contraction whose picks have results of their own, where code does them together.
-pub(super) fn split_picks(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Option<Partial> {
-    let cone = cut.cone(graph, roots);
-    let mut found = cone.iter().filter_map(|node| Some((*node, folded_picks(graph, cut, *node)?)));
-    let ((node, FoldedPicks { axis, n, .. }), others) = (found.next()?, found.next());
-    (target.stages && others.is_none()).then_some(Partial { node, axis, n_splits: n })
-}
-
-/// The kernel that stores the products of each pick.
-pub(super) fn partial_picks(
+/// The contraction whose picks have results of their own, where code does them together, and the axes of its picks.
+pub(super) fn split_picks(
     graph: &Graph,
     cut: &Cut,
-    partial: &Partial,
+    roots: &[NodeId],
     target: &Target,
+) -> Option<(Partial, Shape)> {
+    let cone = cut.cone(graph, roots);
+    let mut found = cone.iter().filter_map(|node| Some((*node, folded_picks(graph, cut, *node)?)));
+    let ((node, FoldedPicks { axis, n, of }), others) = (found.next()?, found.next());
+    (target.stages && others.is_none()).then_some((Partial { node, axis, n_splits: n }, of))
+}
+
+/// The kernel that stores the products of each pick; picks have these axes.
+pub(super) fn partial_picks(
+    (graph, cut, target): (&Graph, &Cut, &Target),
+    partial: &Partial,
+    picks: &Shape,
 ) -> Result<Bound, TooLarge> {
     let node = partial.node;
     let Node { op: Op::Contract { over }, ty, .. } = &graph.nodes[node] else { return Err(TooLarge) };
-    let FoldedPicks { of, .. } = folded_picks(graph, cut, node).ok_or(TooLarge)?;
     let rows = target.rows_of_picked as i64;
     let block = |size: &Sym| (size.most() > rows).then_some(rows);
-    let cut_of = |axis: Axis, size: &Sym| if of.has(axis) { Some(1) } else { block(size) };
+    let cut_of = |axis: Axis, size: &Sym| if picks.has(axis) { Some(1) } else { block(size) };
     let grid: Grid = ty.shape.iter().map(|(axis, size)| (*axis, cut_of(*axis, size))).collect();
-    let mut params = Params::default();
-    let part = built_twice(&mut params, |params, boxes| {
-        let mut builder = PartBuilder::new(graph, cut, target, params, None, boxes);
+    let others: Vec<Axis> = over.iter().copied().filter(|axis| *axis != partial.axis).collect();
+    of_partial((graph, cut, target), (node, Skeleton::Experts), |builder| {
         let places = builder.open_grid(&ty.shape, &grid, None);
         let pick = builder.task_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });
         let spans: Vec<Span> = ty.shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
         let tile = builder.box_tile(ty.dtype, &spans);
         let (loops, at, element) = builder.run_through(&spans);
         let own = at.with(partial.axis, Index::var(pick));
-        let others: Vec<_> = over.iter().copied().filter(|axis| *axis != partial.axis).collect();
         builder.fold_along(node, &own, (Fold::Sum, &others), loops, (Place::Tile(tile), element))?;
-        let (loops, at, element) = builder.run_through(&spans);
-        let mut nest = NestBuilder::new(&loops);
-        let value = nest.add(Expr::Load { from: Place::Tile(tile), at: element });
         let (param, shape) = builder.products(partial, Access::Write);
-        let at = at.with(partial.axis, Index::var(pick)).in_order_of(&shape);
-        builder.push_nest(nest, Place::Param(param), at, value);
-        Ok(builder.finish())
-    })?;
-    let name = name::name(graph, cut, &[node], Skeleton::Experts, &params.accesses());
-    finish(name, Skeleton::Experts, params, vec![part])
+        builder.store_part(tile, &spans, (partial.axis, pick), (param, &shape));
+        Ok(())
+    })
 }
 
 impl PartBuilder<'_> {

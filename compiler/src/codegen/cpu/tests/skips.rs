@@ -3,8 +3,8 @@
 //! In: kernels as text. Out: how many comparisons hide a round; the numbers of the interpreter.
 
 use super::*;
+use crate::codegen::samples::MASKED;
 use crate::codegen::skip::hidden;
-use crate::kernel::samples::MASKED;
 
 fn n_hidden(text: &str) -> usize {
     let kernel = parse(text).unwrap();

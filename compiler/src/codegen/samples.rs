@@ -1,0 +1,79 @@
+//! Kernels as text, for the tests of several files here.
+//!
+//! Each verifies; tests put other sizes and scalars into it.
+
+/// Attention of four tokens to what came before, two positions at a time.
+pub(super) const MASKED: &str = r#"symbol P in 0..4 near 2
+kernel "attention" attention
+  read @0 q : f32[t:4, s:8]
+  read @1 v : f32[s:8, e:3]
+  write @2 y : f32[t:4, e:3]
+part
+  tile tile0 : f32[2, 3]
+  tile tile1 : f32[2]
+  tile tile2 : f32[2]
+  tile tile3 : f32[2, 2]
+  tile tile4 : f32[2, 2]
+  tile tile5 : f32[2]
+  tile tile6 : f32[2]
+  var t0 in blocks of 2 step 2 from 0 to 4
+  var t1 within t0
+  var e2 in 0..3
+  var s3 in blocks of 2 step 2 from 0 to P+4
+  var s4 within s3
+  var t5 within t0
+  grid t0
+  for t1
+    tile2[-t0+t1] = -3.4028235e38
+  for t1
+    tile1[-t0+t1] = 0.0
+  for t1, e2
+    tile0[-t0+t1, e2] = 0.0
+  loop s3
+    for t1, s4
+      tile3[-t0+t1, -s3+s4] = add(@0[t1, s4], select(le(position(s4), add(position(t1), position(P))), 0.0, -inf))
+    for t1
+      tile5[-t0+t1] = max s4 of tile3[-t0+t1, -s3+s4] from tile2[-t0+t1]
+    for t1
+      tile6[-t0+t1] = exp(sub(tile2[-t0+t1], tile5[-t0+t1]))
+    for t1, s4
+      tile4[-t0+t1, -s3+s4] = exp(sub(tile3[-t0+t1, -s3+s4], tile5[-t0+t1]))
+    for t1
+      tile1[-t0+t1] = sum s4 of tile4[-t0+t1, -s3+s4] from mul(tile1[-t0+t1], tile6[-t0+t1])
+    for t1, e2
+      tile0[-t0+t1, e2] = sum s4 of mul(tile4[-t0+t1, -s3+s4], @1[s4, e2]) from mul(tile0[-t0+t1, e2], tile6[-t0+t1])
+    for t1
+      tile2[-t0+t1] = tile5[-t0+t1]
+  end
+  for t5, e2
+    @2[t5, e2] = div(tile0[-t0+t5, e2], tile1[-t0+t5])
+"#;
+
+/// Sums of 16 tokens and 32 rows, in blocks of 64 of 128 elements.
+#[cfg(feature = "gpu")]
+pub(super) const PRODUCT: &str = r#"kernel "matmat w" matrix-matrix
+  read @0 x : f32[t:16, d:128]
+  read @1 w : q8_0[r:32, d:128]
+  write @2 y : f32[t:16, r:32]
+part
+  tile tile0 : f32[16, 32]
+  tile tile1 : f32[16, 64]
+  tile tile2 : f32[32, 64]
+  var t0 in 0..16
+  var r1 in 0..32
+  var d2 in blocks of 64 step 64 from 0 to 128
+  var d3 within d2
+  grid
+  for t0, r1
+    tile0[t0, r1] = 0.0
+  loop d2
+    for t0, d3
+      tile1[t0, -d2+d3] = @0[t0, d3]
+    for r1, d3
+      tile2[r1, -d2+d3] = @1[r1, d3]
+    for t0, r1
+      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
+  end
+  for t0, r1
+    @2[t0, r1] = tile0[t0, r1]
+"#;
