@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use fusebox_compiler::codegen::source;
+use fusebox_compiler::codegen::{planned, source};
 use fusebox_compiler::error::Error;
 use fusebox_compiler::foundation::amount::{bytes, count, counted};
 use fusebox_compiler::foundation::table::table;
@@ -64,8 +64,8 @@ pub(crate) fn show(
 
 /// What every kernel of a plan is compiled from on a target.
 pub(crate) fn sources(plan: &Plan, target: &Target) -> Result<String, String> {
-    let sources: Result<Vec<String>, Error> =
-        plan.kernels.values().map(|kernel| source(kernel, target)).collect();
+    let all = || planned(plan, target)?.kernels.values().map(|kernel| source(kernel, target)).collect();
+    let sources: Result<Vec<String>, Error> = all();
     Ok(sources.map_err(|error| error.to_string())?.join("\n"))
 }
 

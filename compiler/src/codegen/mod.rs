@@ -7,6 +7,7 @@
 
 use crate::error::{Complaint, Error};
 use crate::kernel::Kernel;
+use crate::schedule::Plan;
 use crate::target::Target;
 use crate::tensor::sym::Symbol;
 
@@ -38,6 +39,19 @@ pub fn check_symbols(symbols: &[Symbol], values: &[i64]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// A plan as a target's devices run it: GPUs store some temporaries as they will be multiplied.
+///
+/// # Errors
+/// As where the plan was made.
+pub fn planned(plan: &Plan, target: &Target) -> Result<Plan, Error> {
+    #[cfg(feature = "gpu")]
+    if let Some(language) = gpu::dialect::Language::of(target) {
+        return gpu::short::shortened(plan, language);
+    }
+    let _ = target;
+    Ok(plan.clone())
 }
 
 /// What a kernel is compiled from on a target: a source for GPUs, for processors its text, since nothing lies between

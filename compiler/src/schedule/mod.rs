@@ -204,6 +204,29 @@ impl Plan {
         all
     }
 
+    /// The sequence that it is a plan of.
+    pub fn sequence(&self) -> Sequence {
+        let value = |slot: &BufferSlot| {
+            let BufferSlot { name, format, shape, place, .. } = slot.clone();
+            let home = match place {
+                Place::Input => Home::Input,
+                Place::Weight => Home::Weight,
+                Place::State => Home::State,
+                Place::Constant(words) => Home::Constant(words),
+                Place::Output => Home::Output,
+                Place::Arena { .. } => Home::Temporary,
+            };
+            Value { name, format, shape, home }
+        };
+        let launch = |step: &Step| {
+            let Step { kernel, args, instance, n_ops, barriers } = step.clone();
+            let args = args.into_iter().map(|buffer| ValueId::from_index(buffer.index())).collect();
+            Launch { kernel, args, instance, n_ops, barriers }
+        };
+        let (values, launches) = (self.buffers.values().map(value), self.steps.iter().map(launch));
+        Sequence { kernels: self.kernels.clone(), values: values.collect(), launches: launches.collect() }
+    }
+
     /// The buffers of a step with the parameters they are bound to.
     pub fn bound(&self, step: &Step) -> impl Iterator<Item = (ParamId, Access, BufferId)> {
         bound(&self.kernels, step)

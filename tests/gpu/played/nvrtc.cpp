@@ -44,12 +44,21 @@ std::string read(const std::filesystem::path& path) {
 
 // A source whose words to matrix units are those of kernel.h: the names of the registers are CubeCL's.
 std::string played(std::string source) {
-    const std::string word = "asm volatile(\"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32\"", end = ");";
-    const std::string own =
-        "multiplied({reg_a_0, reg_a_1, reg_a_2, reg_a_3}, {reg_b_0, reg_b_1}, {reg_c_0, reg_c_1, reg_c_2, reg_c_3}, "
+    const std::string end = ");";
+    const std::string registers =
+        "({reg_a_0, reg_a_1, reg_a_2, reg_a_3}, {reg_b_0, reg_b_1}, {reg_c_0, reg_c_1, reg_c_2, reg_c_3}, "
         "{&reg_d_0, &reg_d_1, &reg_d_2, &reg_d_3});";
-    for (std::size_t at; (at = source.find(word)) != std::string::npos;) {
-        source.replace(at, source.find(end, at) + end.size() - at, own);
+    const std::pair<std::string, std::string> words[] = {
+        {"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "multiplied<Single>" + registers},
+        {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "multiplied<Pair>" + registers},
+        {"ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16", "loaded({&reg_0, &reg_1, &reg_2, &reg_3}, row_addr);"},
+        {"ldmatrix.sync.aligned.m8n8.x2.shared::cta.b16", "loaded({&reg_0, &reg_1}, row_addr);"},
+    };
+    for (const auto& [instruction, own] : words) {
+        const std::string word = "asm volatile(\"" + instruction + "\"";
+        for (std::size_t at; (at = source.find(word)) != std::string::npos;) {
+            source.replace(at, source.find(end, at) + end.size() - at, own);
+        }
     }
     return source;
 }

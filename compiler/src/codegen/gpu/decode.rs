@@ -42,7 +42,8 @@ impl Emitter<'_> {
             }
             Format::Q4K | Format::Q5K => {
                 let scales = self.scale_and_offset(spot, element);
-                let bits = self.group(spot, element);
+                let word = self.group_word(spot, element);
+                let bits = self.group_in(word, element);
                 let [scale, offset] = self.scales_of_k(scales, bits);
                 let q = self.quantum(spot, element);
                 let product = self.times(scale, q);
@@ -124,11 +125,17 @@ impl Emitter<'_> {
         self.writer.cast(F32, q)
     }
 
-    /// What 32 elements share of a block, as sixteen bits.
-    pub(super) fn group(&mut self, spot: Spot, element: Variable) -> Variable {
+    /// The word with what 32 elements share of a block.
+    pub(super) fn group_word(&mut self, spot: Spot, element: Variable) -> Variable {
         let start = place(spot.format, spot.n_elements, What::Groups);
         let run = self.writer.shift_right(element, 5);
-        self.half_of_words(spot.list, start / 4, run)
+        self.word_of_half(spot.list, start / 4, run)
+    }
+
+    /// What 32 elements share of a block, as sixteen bits of a word.
+    pub(super) fn group_in(&mut self, word: Variable, element: Variable) -> Variable {
+        let run = self.writer.shift_right(element, 5);
+        self.half_of_word(word, run)
     }
 
     /// What multiplies 32 elements, and what is then taken off.
@@ -139,24 +146,45 @@ impl Emitter<'_> {
     }
 
     /// The one scale of an element's block.
-    pub(super) fn scale(&mut self, spot: Spot, element: Variable) -> Variable {
-        let Spot { format, n_elements, list } = spot;
-        let block = self.block_of(spot, element);
-        if let Format::Int8 { .. } | Format::Q4Pairs = format {
-            let word = self.word(spot, What::Scales, block);
-            return self.writer.reinterpreted(F32, word);
-        }
-        let start = place(format, n_elements, What::Scales);
-        let bits = self.half_of_words(list, start / 4, block);
-        self.widened(DType::F16, bits)
+    fn scale(&mut self, spot: Spot, element: Variable) -> Variable {
+        let word = self.scale_word(spot, element);
+        self.scales_in(spot, word, element)[0]
     }
 
     /// The scale and the offset of an element's block.
-    pub(super) fn scale_and_offset(&mut self, spot: Spot, element: Variable) -> [Variable; 2] {
+    fn scale_and_offset(&mut self, spot: Spot, element: Variable) -> [Variable; 2] {
+        let word = self.scale_word(spot, element);
+        let both = self.scales_in(spot, word, element);
+        [both[0], both[1]]
+    }
+
+    /// The word with the scale of an element's block, and its offset.
+    pub(super) fn scale_word(&mut self, spot: Spot, element: Variable) -> Variable {
+        let Spot { format, n_elements, list } = spot;
         let block = self.block_of(spot, element);
-        let both = self.word(spot, What::Scales, block);
-        let (low, high) = (self.writer.and(both, 0xffff), self.writer.shift_right(both, 16));
-        [low, high].map(|bits| self.widened(DType::F16, bits))
+        match format {
+            Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Q6K => {
+                let start = place(format, n_elements, What::Scales);
+                self.word_of_half(list, start / 4, block)
+            }
+            _ => self.word(spot, What::Scales, block),
+        }
+    }
+
+    /// The scale, and the offset if there is one, in a word.
+    pub(super) fn scales_in(&mut self, spot: Spot, word: Variable, element: Variable) -> Vec<Variable> {
+        match spot.format {
+            Format::Int8 { .. } | Format::Q4Pairs => vec![self.writer.reinterpreted(F32, word)],
+            Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Q6K => {
+                let block = self.block_of(spot, element);
+                let bits = self.half_of_word(word, block);
+                vec![self.widened(DType::F16, bits)]
+            }
+            _ => {
+                let both = [self.writer.and(word, 0xffff), self.writer.shift_right(word, 16)];
+                both.map(|bits| self.widened(DType::F16, bits)).to_vec()
+            }
+        }
     }
 
     fn block_of(&mut self, spot: Spot, element: Variable) -> Variable {

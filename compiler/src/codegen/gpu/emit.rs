@@ -161,7 +161,7 @@ impl<'a> Emitter<'a> {
         self.when(is_there, |emitter| emitter.position(inner, &positions[1..], body));
     }
 
-    fn body(&mut self, body: &'a [Stmt]) {
+    pub(super) fn body(&mut self, body: &'a [Stmt]) {
         let mut rest = body;
         while let Some((stmt, behind)) = rest.split_first() {
             let n_filled = self.filled(rest);
@@ -187,9 +187,15 @@ impl<'a> Emitter<'a> {
         let kept = self.opened(var, body);
         let step = constant(step);
         let hidden = hidden(self.part, body);
+        let is_ahead = !kept.is_empty() && hidden.is_empty();
+        let ahead = if is_ahead { self.begun_ahead((var, first), body) } else { None };
         self.counted(first, end, step, |emitter, value| {
             emitter.vars.insert(var, value);
-            emitter.unless(&hidden, body);
+            let Some(ahead) = &ahead else { return emitter.unless(&hidden, body) };
+            let next = emitter.writer.add(value, step);
+            let is_there = emitter.writer.below(next, end);
+            let next = emitter.writer.select(is_there, next, value);
+            emitter.round_ahead(var, [value, next], ahead);
         });
         self.closed(kept);
     }
@@ -256,7 +262,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// All threads meet where something was touched since they last did.
-    fn meet(&mut self) {
+    pub(super) fn meet(&mut self) {
         if !self.since.read.is_empty() || !self.since.written.is_empty() {
             self.barrier();
         }

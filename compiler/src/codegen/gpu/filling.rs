@@ -13,8 +13,8 @@ use crate::codegen::gpu::writer::{constant, known};
 use crate::kernel::{Nest, Place, Stmt, VarId};
 
 /// A tile that is being filled.
-struct Filling<'n> {
-    nest: &'n Nest,
+pub(super) struct Filling<'n> {
+    pub(super) nest: &'n Nest,
     wide: Wide,
     /// How many values its variables have, pieces of the last, and those that may have fewer.
     counts: Vec<Variable>,
@@ -27,39 +27,32 @@ struct Filling<'n> {
 
 impl Filling<'_> {
     /// Words that a thread asks for at once.
-    fn n_words(&self) -> i64 {
+    pub(super) fn n_words(&self) -> i64 {
         self.wide.n_words * i64::from(self.at_once)
     }
 
     /// Whether that is all that a thread does.
-    fn is_one_round(&self) -> bool {
+    pub(super) fn is_one_round(&self) -> bool {
         known(self.n) == Some(THREADS * self.at_once)
     }
 }
 
-/// A piece that memory was asked for.
-struct Piece {
+/// Where a piece is.
+struct PieceAt {
     i: Variable,
     is_there: Option<Variable>,
     /// The first value of the last variable.
     base: Variable,
-    fetched: Fetched,
 }
 
 impl Emitter<'_> {
     /// Fills the tiles that the first nests of a body fill so, and says how many nests these are.
     pub(super) fn filled(&mut self, body: &[Stmt]) -> usize {
-        let nests = body.iter().map_while(|stmt| {
-            let nest =
-                stmt.nest().filter(|nest| nest.fold.is_none() && nest.blocks(self.kernel).is_none())?;
-            Some((nest, wide_fill(self.kernel, self.part, nest)?))
-        });
-        let nests: Vec<(&Nest, Wide)> = nests.collect();
-        let n = nests.len();
+        let fillings = self.fillings(body);
+        let n = fillings.len();
         let mut together: Vec<Filling<'_>> = Vec::new();
-        for (nest, wide) in nests {
-            let filling = self.filling(nest, wide);
-            if !goes_with(&together, &filling) {
+        for filling in fillings {
+            if !self.goes_with(&together, &filling) {
                 self.filled_together(&together);
                 together.clear();
             }
@@ -67,6 +60,33 @@ impl Emitter<'_> {
         }
         self.filled_together(&together);
         n
+    }
+
+    /// The first nests of a body, as far as they fill tiles with vectors.
+    pub(super) fn fillings<'n>(&mut self, body: &'n [Stmt]) -> Vec<Filling<'n>> {
+        let wide = |stmt: &'n Stmt| {
+            let nest = stmt.nest()?;
+            Some((nest, wide_fill(self.kernel, self.part, nest)?))
+        };
+        let nests: Vec<(&Nest, Wide)> = body.iter().map_while(wide).collect();
+        nests.into_iter().map(|(nest, wide)| self.filling(nest, wide)).collect()
+    }
+
+    /// Whether a tile may be asked for together with others: all in one round, few words, nothing read of theirs, and
+    /// nothing put where they still read.
+    fn goes_with(&self, others: &[Filling<'_>], filling: &Filling<'_>) -> bool {
+        let all = || others.iter().chain([filling]);
+        let own = filling.nest;
+        let is_apart = |other: &Filling<'_>| {
+            let meets = |nest: &Nest, read: &Nest| {
+                let Place::Tile(tile) = nest.target else { return false };
+                tiles_read(read).into_iter().any(|other| self.lie_together(tile, other))
+            };
+            !meets(other.nest, own) && !meets(own, other.nest)
+        };
+        all().all(Filling::is_one_round)
+            && all().map(Filling::n_words).sum::<i64>() <= MOST_WORDS
+            && others.iter().all(is_apart)
     }
 
     fn filling<'n>(&mut self, nest: &'n Nest, wide: Wide) -> Filling<'n> {
@@ -88,47 +108,42 @@ impl Emitter<'_> {
         }
         let Some(first) = fillings.first() else { return };
         self.each_of_so_many(first.n, first.at_once, |emitter, i| {
-            let asked: Vec<Vec<Piece>> =
+            let asked: Vec<Vec<Fetched>> =
                 fillings.iter().map(|filling| emitter.asked_for(filling, i)).collect();
             for (filling, pieces) in fillings.iter().zip(asked) {
-                emitter.put(filling, pieces);
+                emitter.put(filling, i, &pieces);
             }
         });
     }
 
+    /// Where a thread's pieces are, from its first on.
+    fn piece_at(&mut self, filling: &Filling<'_>, first: Variable, number: usize) -> PieceAt {
+        let Filling { nest, wide, counts, limits, .. } = filling;
+        let i = self.writer.add(first, constant(i64::from(THREADS) * number as i64));
+        let (i, is_there, piece) = self.bound(&nest.loops, (counts, limits), i);
+        let start = nest.loops.last().map_or(constant(0), |var| self.start(*var));
+        let further = self.writer.mul(piece, constant(wide.len));
+        PieceAt { i, is_there, base: self.writer.add(start, further) }
+    }
+
     /// Asks for a thread's pieces, from its first on.
-    fn asked_for(&mut self, filling: &Filling<'_>, first: Variable) -> Vec<Piece> {
-        let Filling { nest, wide, counts, limits, at_once, .. } = filling;
-        let further: Vec<i64> = (0..*at_once).map(|round| i64::from(THREADS * round)).collect();
-        let pieces = further.into_iter().map(|further| {
-            let i = self.writer.add(first, constant(further));
-            let (i, is_there, piece) = self.bound(&nest.loops, (counts, limits), i);
-            let start = nest.loops.last().map_or(constant(0), |var| self.start(*var));
-            let further = self.writer.mul(piece, constant(wide.len));
-            let base = self.writer.add(start, further);
-            Piece { i, is_there, base, fetched: self.ask(wide, base) }
+    pub(super) fn asked_for(&mut self, filling: &Filling<'_>, first: Variable) -> Vec<Fetched> {
+        let numbers = 0..filling.at_once as usize;
+        let pieces = numbers.map(|number| {
+            let PieceAt { base, .. } = self.piece_at(filling, first, number);
+            self.ask(&filling.wide, base)
         });
         pieces.collect()
     }
 
-    /// Puts pieces into their tile.
-    fn put(&mut self, filling: &Filling<'_>, pieces: Vec<Piece>) {
-        for Piece { i, is_there, base, fetched } in pieces {
+    /// Puts a thread's pieces into their tile, from its first on.
+    pub(super) fn put(&mut self, filling: &Filling<'_>, first: Variable, pieces: &[Fetched]) {
+        for (number, fetched) in pieces.iter().enumerate() {
+            let PieceAt { i, is_there, base } = self.piece_at(filling, first, number);
             self.where_there(is_there, |emitter| {
                 emitter.bind(&filling.nest.loops, &filling.counts, i);
-                emitter.filled_piece(filling.nest, &filling.wide, base, &fetched);
+                emitter.filled_piece(filling.nest, &filling.wide, base, fetched);
             });
         }
     }
-}
-
-/// Whether a tile may be asked for together with others: all in one round, few words, and nothing read of theirs.
-fn goes_with(others: &[Filling<'_>], filling: &Filling<'_>) -> bool {
-    let all = || others.iter().chain([filling]);
-    let read = tiles_read(filling.nest);
-    let is_written =
-        |other: &Filling<'_>| matches!(other.nest.target, Place::Tile(tile) if read.contains(&tile));
-    all().all(Filling::is_one_round)
-        && all().map(Filling::n_words).sum::<i64>() <= MOST_WORDS
-        && !others.iter().any(is_written)
 }

@@ -375,7 +375,10 @@ part
         assert_eq!((part.grid.len(), group.picking.len(), group.most), (2, 2, 128));
         let source = |dialect| compile(&kernel, dialect).unwrap().source;
         let cuda = Dialect::from(Language::Cuda);
-        assert_eq!(source(cuda).matches("__mma_m16n8k8_float_float_float(reinterpret_cast").count(), 4);
+        assert_eq!(
+            source(cuda).matches("__mma_m16n8k16___nv_bfloat16___nv_bfloat16_float(reinterpret_cast").count(),
+            4
+        );
         assert!(!source(Dialect { has_matrices: false, ..cuda }).contains("mma.sync"));
     }
 

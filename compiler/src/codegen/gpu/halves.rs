@@ -22,6 +22,17 @@ impl Emitter<'_> {
         self.widened(dtype, bits)
     }
 
+    /// Two numbers rounded to bfloat16, in the halves of a word, the lower one first.
+    pub(super) fn pair(&mut self, low: Variable, high: Variable) -> Variable {
+        let [low, high] = [low, high].map(|x| {
+            let half = self.writer.cast(elem_of(DType::BF16), x);
+            let short = self.writer.reinterpreted(ElemType::UInt(UIntKind::U16), half);
+            self.writer.cast(U32, short)
+        });
+        let high = self.writer.shift_left(high, 16);
+        self.writer.or(low, high)
+    }
+
     /// The number that sixteen bits stand for.
     pub(super) fn widened(&mut self, dtype: DType, bits: Variable) -> Variable {
         if dtype == DType::BF16 {

@@ -1,10 +1,10 @@
 //! Products of tiles through the matrix units of a GPU.
 //!
-//! In: a product that `product.rs` has found. Out: fragments of 16 rows and eight columns of sums, eight elements deep,
-//! which the threads of a plane load, multiply and store together. Of four neighbours each has an element of a factor's
+//! In: a product that `product.rs` has found. Out: fragments of 16 rows and eight columns of sums, eight words deep,
+//! which the threads of a plane load, multiply and store together. Of four neighbours each has a word of a factor's
 //! row and the fourth behind it, and two sums side by side; the next four are in the next row.
-//! The units take single-precision numbers whose last thirteen bits are zero, so factors are rounded to that when they
-//! are stored; sums are in single precision. `factor.rs` says how factors lie.
+//! A word is two bfloat16 numbers, or one in single precision whose last thirteen bits are zero: factors are rounded to
+//! that when they are stored; sums are in single precision. `factor.rs` says which, and how factors lie.
 //! A tile holds as many rows as a task may have. Those past the end hold anything, and so do their sums, which nobody
 //! reads. But what is summed over must end with a whole fragment: zeros are put behind it.
 //! What surrounds the product, before and behind it, stays as it is.
@@ -23,7 +23,7 @@ use crate::codegen::gpu::product::{
     COLUMNS, DEPTH, Fragments, Operand, PLANE, Product, ROWS, Start, product,
 };
 use crate::codegen::gpu::room::Spot;
-use crate::codegen::gpu::writer::{F32, U32, Writes, constant, known, scalar};
+use crate::codegen::gpu::writer::{F32, U32, Writer, Writes, constant, known, scalar};
 use crate::kernel::walk::nests;
 use crate::kernel::{Folding, Nest, Place, Stmt, TileId, VarId};
 
@@ -31,11 +31,26 @@ use crate::kernel::{Folding, Nest, Place, Stmt, TileId, VarId};
 struct At {
     /// The first row and the first column of its plane's fragments.
     own: [Variable; 2],
-    /// Its row of a fragment of the left factor or of sums, and its column of one of the right.
-    group: Variable,
-    /// Which of the four threads there it is.
-    member: Variable,
+    /// Its number in its plane.
+    lane: Variable,
 }
+
+impl At {
+    /// Its row of a fragment of the left factor or of sums, and its column of one of the right; and which of the four
+    /// threads there it is.
+    fn of_four(&self, writer: &mut Writer) -> [Variable; 2] {
+        [writer.shift_right(self.lane, 2), writer.and(self.lane, 3)]
+    }
+
+    /// The row of a fragment of so many that the thread tells the units of, and which half of it.
+    fn of_rows(&self, writer: &mut Writer, n_rows: i64) -> [Variable; 2] {
+        let half = writer.div(self.lane, constant(n_rows));
+        [writer.and(self.lane, n_rows as u32 - 1), writer.and(half, 1)]
+    }
+}
+
+/// Words of half a row of a fragment of a factor.
+const HALF: i64 = DEPTH / 2;
 
 /// The words of a thread's share of a fragment of sums, behind the first.
 fn elements_of_sum(product: &Product) -> [i64; 4] {
@@ -43,11 +58,16 @@ fn elements_of_sum(product: &Product) -> [i64; 4] {
     [0, 1, row, row + 1]
 }
 
-/// The shape of what the units multiply at once.
-fn shape() -> Matrix {
-    let (m, n, k) = (ROWS as usize, COLUMNS as usize, DEPTH as usize);
-    let storage = StorageType::Scalar(F32);
+/// The shape of what the units multiply at once, where words have so many elements.
+fn shape(per_word: i64) -> Matrix {
+    let (m, n, k) = (ROWS as usize, COLUMNS as usize, (per_word * DEPTH) as usize);
+    let storage = StorageType::Scalar(ElemType::Float(kind_of(per_word)));
     Matrix { ident: MatrixIdent::A, m, n, k, storage, layout: MatrixLayout::ColMajor }
+}
+
+/// What factors are whose words have so many elements.
+fn kind_of(per_word: i64) -> FloatKind {
+    if per_word == 2 { FloatKind::BF16 } else { FloatKind::TF32 }
 }
 
 impl Emitter<'_> {
@@ -68,33 +88,58 @@ impl Emitter<'_> {
         self.prepared(nest, product);
         self.begin(nest, product);
         let (depth, _) = self.depth(product);
+        let per_word = self.factor(product.left.tile).map_or(1, |factor| factor.per_word);
+        let depth = self.writer.div(depth, constant(per_word));
         let [left, right] = [&product.left, &product.right].map(|it| self.first_word(it));
         let kept = self.sums.get(&product.sum.tile).cloned();
         self.where_busy(product, |emitter, at| {
             let [left_row, right_row] = [&product.left, &product.right].map(|it| emitter.stride(it));
-            // From one column to the next, and from one element that is summed over to the next.
-            let (across, along) = if product.right.is_turned { (1, right_row) } else { (right_row, 1) };
-            let rows = emitter.places(left, product, (0, &at), [left_row, 1]);
-            let columns = emitter.places(right, product, (1, &at), [across, along]);
             let sums = kept.clone().unwrap_or_else(|| emitter.sums_so_far(product, &at));
-            let all_a: Vec<Variable> = rows.iter().map(|_| emitter.fragment(MatrixIdent::A)).collect();
-            let all_b: Vec<Variable> = columns.iter().map(|_| emitter.fragment(MatrixIdent::B)).collect();
+            // From one column to the next, and from one word that is summed over to the next.
+            let (across, along) = if product.right.is_turned { (1, right_row) } else { (right_row, 1) };
+            let is_whole = per_word > 1;
+            let (of_rows, of_columns, next) = if is_whole {
+                (at.of_rows(&mut emitter.writer, ROWS), at.of_rows(&mut emitter.writer, COLUMNS), HALF)
+            } else {
+                let of_four = at.of_four(&mut emitter.writer);
+                (of_four, of_four, 1)
+            };
+            let rows = emitter.places(left, product, (0, at.own), (of_rows, [left_row, next]));
+            let columns = emitter.places(right, product, (1, at.own), (of_columns, [across, next * along]));
+            let all_a: Vec<Variable> = rows.iter().map(|_| emitter.words_of(per_word, 4)).collect();
+            let all_b: Vec<Variable> = columns.iter().map(|_| emitter.words_of(per_word, 2)).collect();
             let [zero, step] = [0, DEPTH].map(constant);
             emitter.counted(zero, depth, step, |emitter, k| {
                 let further = emitter.writer.mul(k, constant(along));
                 for (a, place) in all_a.iter().zip(&rows) {
                     let place = emitter.writer.add(*place, k);
-                    emitter.fetch(*a, place, &[0, 8 * left_row, 4, 8 * left_row + 4]);
+                    if is_whole {
+                        emitter.fetch_whole(*a, place, 4);
+                    } else {
+                        emitter.fetch(*a, place, &[0, 8 * left_row, HALF, 8 * left_row + HALF]);
+                    }
                 }
-                for (b, place) in all_b.iter().zip(&columns) {
+                let fetch_column = |emitter: &mut Self, number: usize| {
+                    let Some((b, place)) = all_b.get(number).zip(columns.get(number)) else { return };
                     let place = emitter.writer.add(*place, further);
-                    emitter.fetch(*b, place, &[0, 4 * along]);
-                }
-                let pairs = all_a.iter().flat_map(|a| all_b.iter().map(move |b| (*a, *b)));
-                for ((registers_a, registers_b), sum) in pairs.zip(&sums) {
-                    let (matrix, registers_c) = (shape(), *sum);
-                    let operation = CoopMma::ExecuteManual { matrix, registers_a, registers_b, registers_c };
-                    emitter.writer.scope.register(Instruction::new(Operation::CoopMma(operation), *sum));
+                    if is_whole {
+                        emitter.fetch_whole(*b, place, 2);
+                    } else {
+                        emitter.fetch(*b, place, &[0, HALF * along]);
+                    }
+                };
+                // One column is on its way while another is multiplied: more would take registers.
+                fetch_column(emitter, 0);
+                for (number, registers_b) in all_b.iter().enumerate() {
+                    fetch_column(emitter, number + 1);
+                    for (registers_a, sums) in all_a.iter().zip(sums.chunks(all_b.len())) {
+                        let (matrix, registers_c) = (shape(per_word), sums[number]);
+                        let (registers_a, registers_b) = (*registers_a, *registers_b);
+                        let operation =
+                            CoopMma::ExecuteManual { matrix, registers_a, registers_b, registers_c };
+                        let operation = Operation::CoopMma(operation);
+                        emitter.writer.scope.register(Instruction::new(operation, registers_c));
+                    }
                 }
             });
             if kept.is_none() {
@@ -150,7 +195,7 @@ impl Emitter<'_> {
         let fragments = product.fragments;
         let columns = constant(fragments.planes[1]);
         let own = [self.writer.div(plane, columns), self.writer.rem(plane, columns)];
-        let at = At { own, group: self.writer.shift_right(lane, 2), member: self.writer.and(lane, 3) };
+        let at = At { own, lane };
         // Rows lie in order of the last of their variables, which alone may take fewer values than there is room for.
         let all = fragments.planes[0] * fragments.each[0] * ROWS;
         let n_rows = self.n_rows(product).filter(|n_rows| known(*n_rows) != Some(all as u32));
@@ -172,20 +217,20 @@ impl Emitter<'_> {
         known(of_one).map(|_| self.writer.mul(count, of_one))
     }
 
-    /// The places of a thread's first elements of its plane's fragments along an axis, where the next lies a step
-    /// further, and the next thread's so much further.
+    /// The places of a thread's first words of its plane's fragments along an axis: the thread is in a row of them, and
+    /// somewhere along it, and so many words lie between rows, and from there to the next.
     fn places(
         &mut self,
         first: Variable,
         product: &Product,
-        (axis, at): (usize, &At),
-        [step, further]: [i64; 2],
+        (axis, own): (usize, [Variable; 2]),
+        (within, steps): ([Variable; 2], [i64; 2]),
     ) -> Vec<Variable> {
         let Fragments { planes, each } = product.fragments;
-        let side = step * [ROWS, COLUMNS][axis];
-        let first = self.stepped(first, at.own[axis], side);
-        let first = self.stepped(first, at.group, step);
-        let first = self.stepped(first, at.member, further);
+        let side = steps[0] * [ROWS, COLUMNS][axis];
+        let first = self.stepped(first, own[axis], side);
+        let first =
+            within.into_iter().zip(steps).fold(first, |place, (n, step)| self.stepped(place, n, step));
         (0..each[axis]).map(|i| self.writer.add(first, constant(i * planes[axis] * side))).collect()
     }
 
@@ -194,7 +239,8 @@ impl Emitter<'_> {
         let Fragments { planes, each } = product.fragments;
         let first = self.first_word(&product.sum);
         let column = self.stepped(first, at.own[1], COLUMNS);
-        let rows = self.places(column, product, (0, at), [product.sum.row, 2]);
+        let of_four = at.of_four(&mut self.writer);
+        let rows = self.places(column, product, (0, at.own), (of_four, [product.sum.row, 2]));
         let columns = |row| (0..each[1]).map(move |i| (row, i * planes[1] * COLUMNS));
         rows.into_iter().flat_map(columns).map(|(row, i)| self.writer.add(row, constant(i))).collect()
     }
@@ -206,7 +252,7 @@ impl Emitter<'_> {
             if product.start.is_none() {
                 return self.empty_sum();
             }
-            let sum = self.fragment(MatrixIdent::Accumulator);
+            let sum = self.sum();
             self.fetch(sum, place, &elements_of_sum(product));
             sum
         });
@@ -215,7 +261,7 @@ impl Emitter<'_> {
 
     /// A fragment of zeros.
     fn empty_sum(&mut self) -> Variable {
-        let sum = self.fragment(MatrixIdent::Accumulator);
+        let sum = self.sum();
         let zero = self.writer.float_number(0.0);
         (0..4).for_each(|i| self.writer.store(sum, constant(i), zero));
         sum
@@ -313,14 +359,15 @@ impl Emitter<'_> {
         self.writer.add(place, offset)
     }
 
-    /// A thread's share of a fragment.
-    fn fragment(&mut self, ident: MatrixIdent) -> Variable {
-        let (kind, n) = match ident {
-            MatrixIdent::A => (FloatKind::TF32, 4),
-            MatrixIdent::B => (FloatKind::TF32, 2),
-            MatrixIdent::Accumulator => (FloatKind::F32, 4),
-        };
-        *self.writer.scope.create_local_array(scalar(ElemType::Float(kind)), n)
+    /// A thread's share of a fragment of sums.
+    fn sum(&mut self) -> Variable {
+        *self.writer.scope.create_local_array(scalar(F32), 4)
+    }
+
+    /// A thread's share of a fragment of a factor: so many words of so many elements.
+    fn words_of(&mut self, per_word: i64, n: usize) -> Variable {
+        let word = scalar(ElemType::Float(kind_of(per_word))).with_vector_size(per_word as usize);
+        *self.writer.scope.create_local_array(word, n)
     }
 
     /// Loads a thread's share of a fragment from shared memory: words so far behind a place.
@@ -329,16 +376,23 @@ impl Emitter<'_> {
         for (i, further) in further.iter().enumerate() {
             let place = self.writer.add(place, constant(*further));
             let word = self.writer.load(shared, place);
-            let value = self.writer.reinterpreted(F32, word);
-            self.writer.store(fragment, constant(i as i64), value);
+            self.writer.store_reinterpreted(fragment, constant(i as i64), word);
         }
     }
 
-    /// Where an element of a tile of factors lies: rows have gaps between them.
+    /// Loads a fragment, or half as many rows of one, from shared memory: each thread tells where half a row begins.
+    fn fetch_whole(&mut self, fragment: Variable, offset: Variable, n_words: usize) {
+        let (buffer, vector_size, factor) = (self.room.shared(), None, n_words);
+        let operation = CoopMma::LoadMatrix { buffer, offset, vector_size, factor, transpose: false };
+        self.writer.scope.register(Instruction::new(Operation::CoopMma(operation), fragment));
+    }
+
+    /// The word where an element of a tile of factors lies: rows have gaps between them.
     pub(super) fn spread(&mut self, tile: TileId, element: Variable) -> Variable {
         let Some(factor) = self.factor(tile) else { return element };
         let number = self.writer.div(element, constant(factor.row));
-        self.stepped(element, number, factor.gap)
+        let word = self.writer.div(element, constant(factor.per_word));
+        self.stepped(word, number, factor.gap)
     }
 
     /// A number as matrix units take it: the nearest whose last thirteen bits are zero. What is no number stays as it

@@ -80,10 +80,20 @@ impl Emitter<'_> {
 
     /// Sixteen bits of an array of words, by their number behind a first word.
     pub(super) fn half_of_words(&mut self, list: Variable, first: usize, number: Variable) -> Variable {
+        let word = self.word_of_half(list, first, number);
+        self.half_of_word(word, number)
+    }
+
+    /// The word that such sixteen bits are half of.
+    pub(super) fn word_of_half(&mut self, list: Variable, first: usize, number: Variable) -> Variable {
         let word = self.writer.shift_right(number, 1);
         let first = constant(first as i64);
         let word = self.writer.add(word, first);
-        let word = self.writer.load(list, word);
+        self.writer.load(list, word)
+    }
+
+    /// The half of a word that a number has, the lower one if it is even.
+    pub(super) fn half_of_word(&mut self, word: Variable, number: Variable) -> Variable {
         let odd = self.writer.and(number, 1);
         let shift = self.writer.shift_left(odd, 4);
         let shifted = self.writer.shift_right_by(word, shift);
@@ -91,8 +101,14 @@ impl Emitter<'_> {
     }
 
     fn load_tile(&mut self, tile: TileId, element: Variable) -> Variable {
-        let element = self.interleaved(tile, element);
-        self.load_word_of_tile(tile, element, 0)
+        let place = self.interleaved(tile, element);
+        let value = self.load_word_of_tile(tile, place, 0);
+        if !self.is_in_pairs(tile) {
+            return value;
+        }
+        let word = self.writer.reinterpreted(U32, value);
+        let bits = self.half_of_word(word, element);
+        self.widened(DType::BF16, bits)
     }
 
     /// The number at a place of a tile, so many words further on.
@@ -172,16 +188,36 @@ impl Emitter<'_> {
 
     pub(super) fn store_tile(&mut self, tile: TileId, element: Variable, value: Variable) {
         let place = self.interleaved(tile, element);
-        self.store_word_of_tile(tile, (place, 0), value);
+        let word = self.as_element(tile, value);
+        self.store_word_of_tile(tile, (place, 0), word);
     }
 
-    /// Stores four elements of a tile that lie side by side, from one on that is a multiple of four.
-    pub(super) fn store_four(&mut self, tile: TileId, element: Variable, values: &[Variable]) {
+    /// Stores four or eight elements of a tile that lie side by side, from one on that is a multiple of as many.
+    pub(super) fn store_run(&mut self, tile: TileId, element: Variable, values: &[Variable]) {
+        let words: Vec<Variable> = if self.is_in_pairs(tile) {
+            values.chunks_exact(2).map(|two| self.pair(two[0], two[1])).collect()
+        } else {
+            values.iter().map(|value| self.as_element(tile, *value)).collect()
+        };
+        self.store_words(tile, element, &words);
+    }
+
+    /// Stores words of a tile that lie side by side, from an element on; they are two or four, or four more behind.
+    pub(super) fn store_words(&mut self, tile: TileId, element: Variable, words: &[Variable]) {
         let place = self.interleaved(tile, element);
         let place = self.bounded(tile, place);
-        for (further, value) in values.iter().enumerate() {
-            self.store_word_of_tile(tile, (place, further as i64), *value);
+        // Rows begin at multiples of four words.
+        let place = self.writer.and(place, !(words.len().min(4) as u32 - 1));
+        for (further, word) in words.iter().enumerate() {
+            let further = further as i64;
+            let further = further / 4 * self.quad_stride(tile) + further % 4;
+            self.store_word_of_tile(tile, (place, further), *word);
         }
+    }
+
+    /// Whether two elements of a tile share a word.
+    pub(super) fn is_in_pairs(&self, tile: TileId) -> bool {
+        self.factor(tile).is_some_and(|factor| factor.per_word == 2)
     }
 
     /// A place in a tile, so that a compiler knows that it is none beyond: then it moves words together that lie
@@ -191,17 +227,21 @@ impl Emitter<'_> {
         self.writer.and(place, (len.next_power_of_two() - 1) as u32)
     }
 
-    /// Stores a number at a place of a tile, so many words further on.
-    fn store_word_of_tile(&mut self, tile: TileId, (place, further): (Variable, i64), value: Variable) {
-        let value = match self.part.tiles[tile].dtype {
+    /// A number as an element of a tile is that has a word.
+    fn as_element(&mut self, tile: TileId, value: Variable) -> Variable {
+        match self.part.tiles[tile].dtype {
             DType::F32 if self.factor(tile).is_some() => self.rounded_factor(value),
             DType::F32 | DType::I32 => value,
             dtype @ (DType::F16 | DType::BF16) => self.rounded(dtype, value),
-        };
-        let (list, word) = self.tile_word(tile, place);
-        let word = self.writer.add(word, constant(further));
-        let value = self.writer.reinterpreted(list.elem_type(), value);
-        self.writer.store(list, word, value);
+        }
+    }
+
+    /// Stores a word at a place of a tile, so many words further on.
+    fn store_word_of_tile(&mut self, tile: TileId, (place, further): (Variable, i64), word: Variable) {
+        let (list, at) = self.tile_word(tile, place);
+        let at = self.writer.add(at, constant(further));
+        let word = self.writer.reinterpreted(list.elem_type(), word);
+        self.writer.store(list, at, word);
     }
 
     /// The words that a tile lies among, and which of them a place in it is.

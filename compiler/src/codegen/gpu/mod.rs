@@ -6,12 +6,13 @@
 //! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
 //! What is computed is what the interpreter computes, with sums in another order.
 //! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `filling.rs` fills tiles
-//! with them, `reduce.rs` folds over threads, `blocks.rs` rounds tiles to blocks; `product.rs` finds products of tiles,
-//! `matrix.rs` multiplies them, `factor.rs` says how their rows lie, and `kept.rs` which sums stay in registers;
-//! `grouped.rs` has tasks done together that pick the same matrix, `listed.rs` finds them, and `order.rs` puts others
-//! in order; `along.rs` puts the loops of folds in order, and `staged.rs` vectors into tiles; `room.rs` places tiles
-//! and `life.rs` says how long; `dialect.rs` says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs` are the
-//! leaves; `layout.rs` says how blocks lie.
+//! with them, `ahead.rs` asks for them a round ahead, `reduce.rs` folds over threads, `blocks.rs` rounds tiles to
+//! blocks; `product.rs` finds products of tiles, `matrix.rs` multiplies them, `factor.rs` says how exact they are and
+//! how their rows lie, `kept.rs` which sums stay in registers, and `short.rs` which temporaries are as exact as
+//! factors; `grouped.rs` has tasks done together that pick the same matrix, `listed.rs` finds them, and `order.rs`
+//! puts others in order; `along.rs` puts the loops of folds in order, and `staged.rs` vectors into tiles; `room.rs`
+//! places tiles and `life.rs` says how long; `dialect.rs` says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs`
+//! are the leaves; `layout.rs` says how blocks lie.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,6 +33,7 @@ use crate::kernel::verify::verify;
 use crate::kernel::{Access, Kernel, ParamId};
 use crate::tensor::sym::Symbol;
 
+mod ahead;
 mod along;
 mod approx;
 mod blocks;
@@ -56,6 +58,7 @@ mod reduce;
 mod room;
 mod scalar;
 mod share;
+pub mod short;
 mod staged;
 mod wide;
 mod writer;
@@ -175,7 +178,12 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         let value = writer.load(list, number);
         values.insert(*symbol, writer.unsigned(value));
     }
-    let unit = builtin(Builtin::UnitPos);
+    let mut unit = builtin(Builtin::UnitPos);
+    if room.has_factors() {
+        // Compilers do not know how many threads there are, and take the bits of its number for those of a round. Who
+        // knows it asks for more at once, for which kernels of few tokens have no registers.
+        unit = writer.and(unit, THREADS - 1);
+    }
     let Some(part) = own.parts.first() else { return Err(bug("a kernel without parts")) };
     let mut emitter = Emitter {
         writer,
@@ -278,7 +286,7 @@ fn printed(language: Language, definition: KernelDefinition) -> Result<String, E
             WgslCompiler::default().compile(definition, &options, mode, address).map_err(bug)?.to_string()
         }
     };
-    Ok(with_sorted_variables(&source))
+    Ok(in_one_order(&source))
 }
 
 /// A source in CUDA C++, with another word about workgroups that share a multiprocessor.
@@ -290,15 +298,26 @@ fn bounds(n: u32) -> String {
     format!("__launch_bounds__({THREADS}, {n})")
 }
 
-/// CubeCL declares variables in any order: in one order a kernel has one source.
-fn with_sorted_variables(source: &str) -> String {
+/// CubeCL declares variables and types in any order: in one order a kernel has one source.
+fn in_one_order(source: &str) -> String {
     let is_declaration = |line: &str| {
         let words = line.strip_suffix(';').map(|line| line.split(' ').collect::<Vec<_>>());
         matches!(words.as_deref(), Some([_, name] | ["var", name, _]) if name.starts_with("l_mut_"))
     };
     let mut lines: Vec<&str> = source.lines().collect();
     lines.chunk_by_mut(|a, b| is_declaration(a) && is_declaration(b)).for_each(<[&str]>::sort_unstable);
-    lines.join("\n")
+    let is_type = |line: &str| line.starts_with("struct __align__(");
+    let Some(first) = lines.iter().position(|line| is_type(line)) else { return lines.join("\n") };
+    let n = lines[first..]
+        .split_inclusive(|line| *line == "};")
+        .take_while(|own| is_type(own[0]))
+        .map(<[_]>::len)
+        .sum::<usize>();
+    let (head, rest) = lines.split_at(first);
+    let (types, behind) = rest.split_at(n);
+    let mut types: Vec<&[&str]> = types.split_inclusive(|line| *line == "};").collect();
+    types.sort_unstable();
+    [head, &types.concat(), behind].concat().join("\n")
 }
 
 /// What CubeCL refuses of a verified kernel is our fault.

@@ -19,6 +19,8 @@ pub(super) const ROWS: i64 = 16;
 pub(super) const COLUMNS: i64 = 8;
 /// What is summed over at a time.
 pub(super) const DEPTH: i64 = 8;
+/// The same where elements are pairs.
+const PAIRS: i64 = 2 * DEPTH;
 /// Sums of as many fragments are kept in registers.
 const MOST_EACH: i64 = 16;
 /// Threads that share a fragment.
@@ -35,7 +37,16 @@ pub(super) struct Product {
     pub(super) inner: VarId,
     /// Whether what is summed over may end in the middle of a fragment.
     pub(super) is_ragged: bool,
+    /// Whether fragments may have pairs of elements, twice as many.
+    pub(super) may_pair: bool,
     pub(super) fragments: Fragments,
+}
+
+impl Product {
+    /// The tiles that are multiplied.
+    pub(super) fn factors(&self) -> [TileId; 2] {
+        [self.left.tile, self.right.tile]
+    }
 }
 
 /// A tile that a product reads or adds to.
@@ -102,7 +113,7 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
     let [inner] = folding.loops[..] else { return None };
     let Place::Tile(sum) = nest.target else { return None };
     let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { return None };
-    let depth = depth(part, inner)?;
+    let depth = depth(part, inner, DEPTH)?;
     if folding.fold != Fold::Sum {
         return None;
     }
@@ -146,7 +157,9 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
     let is_possible = is_sum && is_apart && is_single && !left.is_turned;
     let fragments = Fragments::of(n_rows, n_columns)?;
     let is_ragged = depth == Depth::Ragged;
-    is_possible.then_some(Product { left, right, sum, start, inner, is_ragged, fragments })
+    let is_even = [&left, &right].into_iter().all(|operand| !operand.is_turned && operand.row % PAIRS == 0);
+    let may_pair = is_even && self::depth(part, inner, PAIRS) == Some(Depth::Whole);
+    is_possible.then_some(Product { left, right, sum, start, inner, is_ragged, may_pair, fragments })
 }
 
 /// Elements from one row to the next, where variables number the rows, the fastest first, and nothing lies between.
@@ -198,14 +211,14 @@ fn most(part: &Part, var: VarId) -> Option<i64> {
 /// What is known of the end of what is summed over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// It always is a multiple of a fragment's depth.
+    /// It always is a multiple of a number.
     Whole,
-    /// It may end anywhere in a tile that has room for whole fragments.
+    /// It may end anywhere in a tile whose room is such a multiple.
     Ragged,
 }
 
-fn depth(part: &Part, inner: VarId) -> Option<Depth> {
-    let is_whole = |len: i64| len % DEPTH == 0;
+fn depth(part: &Part, inner: VarId, of: i64) -> Option<Depth> {
+    let is_whole = |len: i64| len % of == 0;
     match &part.vars[inner].range {
         Range::Whole { len } => len.as_const().filter(|len| is_whole(*len)).map(|_| Depth::Whole),
         Range::Within { of } => match &part.vars[*of].range {
@@ -326,7 +339,10 @@ part
     fn a_nest_over_tiles_is_a_product_whose_factors_have_their_rows() {
         let kernel = parse(PRODUCT).unwrap();
         let found = factors(&kernel, &kernel.parts[0]);
-        assert!(found.len() == 2 && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4 }));
+        assert!(
+            found.len() == 2
+                && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4, per_word: 2 })
+        );
         let source = |dialect: Dialect| compile(&kernel, dialect).unwrap().source;
         let with = Dialect::from(Language::Cuda);
         assert!(source(with).contains("mma.sync"));
@@ -337,7 +353,10 @@ part
     fn rows_of_several_loops_are_a_product_where_they_follow_each_other() {
         let kernel = parse(SCORES).unwrap();
         let found = factors(&kernel, &kernel.parts[0]);
-        assert!(found.len() == 2 && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4 }));
+        assert!(
+            found.len() == 2
+                && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4, per_word: 1 })
+        );
         let source = compile(&kernel, Language::Cuda).unwrap().source;
         assert!(source.contains("mma.sync"));
         let turned = SCORES.replace("f32[8, 2, 32]", "f32[2, 8, 32]").replace("tile2[t0, g1", "tile2[g1, t0");

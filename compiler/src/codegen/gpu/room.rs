@@ -183,6 +183,11 @@ impl Room {
         self.factors[part].get(&tile).copied()
     }
 
+    /// Whether matrix units multiply anything in the kernel.
+    pub(super) fn has_factors(&self) -> bool {
+        self.factors.iter().any(|own| !own.is_empty())
+    }
+
     /// The sums that a part keeps in registers.
     pub(super) fn kept(&self, part: usize) -> &Kept {
         &self.kept[part]

@@ -180,6 +180,12 @@ impl Emitter<'_> {
                 };
                 self.when(is_there, |emitter| act(emitter, unit));
             }
+            Some(all) if self.room.has_factors() && all.is_multiple_of(THREADS * at_once) => {
+                self.counted(constant(0), n, threads, |emitter, round| {
+                    let i = emitter.writer.add(round, unit);
+                    act(emitter, i);
+                });
+            }
             _ => self.counted(unit, n, threads, act),
         }
     }

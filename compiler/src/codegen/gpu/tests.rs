@@ -158,6 +158,14 @@ fn a_thread_asks_for_several_pieces_before_it_needs_one() {
 }
 
 #[test]
+fn a_kernel_has_one_source() {
+    // CubeCL keeps types in sets, whose order is another each time.
+    let first = code(PRODUCT, Language::Cuda).source;
+    assert!(first.matches("struct __align__(").count() > 1, "{first}");
+    assert!((0..16).all(|_| code(PRODUCT, Language::Cuda).source == first));
+}
+
+#[test]
 fn tiles_are_filled_with_pieces_of_memory() {
     let text = r#"kernel "double w" map
   read @0 w : q8_0[r:32, d:64]
@@ -186,13 +194,49 @@ fn tiles_are_asked_for_together_before_any_of_them_is_filled() {
         let sizes = sizes.replace("t:16", &format!("t:{n}")).replace("0..16", &format!("0..{n}"));
         let sizes = sizes.replace("[16, 32]", "[16, 64]").replace("[16, 64]", &format!("[{n}, 64]"));
         let source = code(&sizes, Language::Cuda).source;
-        let filled = source.find("shared_memory_0[").unwrap();
-        let asked: Vec<usize> = source.match_indices("const uint32_4 ").map(|(at, _)| at).collect();
-        (asked.len(), asked.iter().all(|at| *at < filled))
+        let (before, behind) = source.split_once("shared_memory_0[").unwrap();
+        [before, behind].map(|part| part.matches("const uint32_4 ").count())
     };
-    assert_eq!(with_tokens(64), (5, true));
+    // And those of the next round once more.
+    assert_eq!(with_tokens(64), [5, 5]);
     // Of twice as many tokens a thread asks for half at a time, and a tile of several rounds is filled by itself.
-    assert_eq!(with_tokens(128), (5, false));
+    assert_eq!(with_tokens(128), [4, 1]);
+}
+
+/// A source before the loop over what is summed over, in it before its products, and from there on.
+fn around_products(source: &str) -> [&str; 3] {
+    let (head, behind) = source
+        .split_once("\n__mma_m16n8k16___nv_bfloat16___nv_bfloat16_float(reinterpret_cast")
+        .unwrap_or_else(|| panic!("{source}"));
+    let (before, within) = head.rsplit_once("+= uint32(64)) {").unwrap_or_else(|| panic!("{source}"));
+    [before, within, behind]
+}
+
+#[test]
+fn the_next_round_is_asked_for_before_the_products_of_this_one() {
+    let n_asked = |text: &str| {
+        let source = code(text, Language::Cuda).source;
+        around_products(&source).map(|part| part.matches("const uint32_4 ").count())
+    };
+    let more = PRODUCT.replace("r:32", "r:64").replace("0..32", "0..64").replace("[32, 64]", "[64, 64]");
+    assert_eq!(n_asked(&more.replace("[16, 32]", "[16, 64]")), [2, 2, 0]);
+    // A tile that not all threads fill in one round is asked for when it is filled.
+    assert_eq!(n_asked(PRODUCT), [0, 2, 0]);
+}
+
+#[test]
+fn a_tile_is_not_filled_where_another_that_is_asked_for_with_it_still_reads() {
+    // The left factor is made of a tile that nothing reads behind it, and the right one takes its place.
+    let sizes =
+        |text: &str| text.replace("r:32", "r:64").replace("0..32", "0..64").replace("[32, 64]", "[64, 64]");
+    let scale = "  loop d2\n    for t0, d3\n      tile3[t0, -d2+d3] = exp(@0[t0, d3])\n";
+    let text = sizes(PRODUCT).replace("[16, 32]", "[16, 64]").replace("  loop d2\n", scale);
+    let text = text.replace("= @0[t0, d3]\n", "= mul(@0[t0, d3], tile3[t0, -d2+d3])\n");
+    let text = text.replace("  var t0", "  tile tile3 : f32[16, 64]\n  var t0");
+    let source = code(&text, Language::Cuda).source;
+    let [_, within, _] = around_products(&source);
+    let n_asked = within.split("__syncthreads()").map(|part| part.matches("const uint32_4 ").count());
+    assert_eq!(n_asked.collect::<Vec<_>>(), [1, 1, 1, 0], "{source}");
 }
 
 #[test]

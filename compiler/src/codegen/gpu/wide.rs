@@ -46,10 +46,18 @@ pub(super) struct Words {
     spot: Spot,
     vectors: Vec<[Variable; 4]>,
     high: Vec<Variable>,
-    /// What 32 elements share, where there is such a thing.
+    /// The word with what 32 elements share, where there is such a thing.
     group: Option<Variable>,
-    /// What a block shares.
-    scales: Vec<Variable>,
+    /// The word with what a block shares.
+    scales: Option<Variable>,
+}
+
+impl Words {
+    /// All of them, in order.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Variable> {
+        let Self { vectors, high, group, scales, .. } = self;
+        vectors.iter_mut().flatten().chain(high).chain(group).chain(scales)
+    }
 }
 
 /// The elements of a piece in registers.
@@ -105,10 +113,10 @@ pub(super) fn wide(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding)
     (found.n_pieces > 1).then_some(found)
 }
 
-/// Whether a nest that fills a tile can read vectors, and which.
+/// Whether a nest that fills a tile, without a fold, can read vectors, and which.
 pub(super) fn wide_fill(kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Wide> {
     let var = *nest.loops.last()?;
-    let Place::Tile(_) = nest.target else { return None };
+    let (Place::Tile(_), None) = (nest.target, &nest.fold) else { return None };
     let target = first_of_piece(&dims_of(kernel, part, nest.target), &nest.at, var)?;
     let n = match &part.vars[var].range {
         Range::Whole { len } => len.as_const()?,
@@ -228,12 +236,17 @@ impl Emitter<'_> {
     /// Asks memory for a piece, which begins with a value of its variable.
     pub(super) fn ask(&mut self, wide: &Wide, base: Variable) -> Fetched {
         let mut fetched = Fetched::new();
-        for (id, (param, first)) in &wide.loads {
-            let first = self.index(first);
-            let element = self.writer.add(first, base);
+        for (id, (param, _)) in &wide.loads {
+            let element = self.element_of_piece(wide, *id, base);
             fetched.insert(*id, self.words((*param, element), wide.len));
         }
         fetched
+    }
+
+    /// The first element of what a load has of a piece.
+    fn element_of_piece(&mut self, wide: &Wide, load: ExprId, base: Variable) -> Variable {
+        let first = self.index(&wide.loads[&load].1);
+        self.writer.add(first, base)
     }
 
     /// Folds one piece into what is there so far.
@@ -252,7 +265,8 @@ impl Emitter<'_> {
         for (id, words) in fetched {
             let is_factor = folding.fold == Fold::Sum && is_factor(nest, nest.value, *id);
             let can_wait = is_factor && (is_lone || !has_offset(words));
-            decoded.insert(*id, self.decoded(words, wide.len, can_wait));
+            let element = self.element_of_piece(wide, *id, base);
+            decoded.insert(*id, self.decoded((words, element), wide.len, can_wait));
         }
         for (id, (tile, first)) in &wide.tiles {
             if self.piece_len(*tile) == Some(wide.len) {
@@ -307,21 +321,48 @@ impl Emitter<'_> {
     /// Puts a piece into the tile that a nest fills.
     pub(super) fn filled_piece(&mut self, nest: &Nest, wide: &Wide, base: Variable, fetched: &Fetched) {
         let (Some(&var), Place::Tile(tile)) = (nest.loops.last(), nest.target) else { return };
-        let decoded: BTreeMap<ExprId, Decoded> =
-            fetched.iter().map(|(id, words)| (*id, self.decoded(words, wide.len, false))).collect();
-        for first in (0..wide.len).step_by(4) {
-            let mut four = Vec::new();
-            for i in (first..first + 4).rev() {
+        let run = if self.are_runs(nest, wide, 8) { 8 } else { 4 };
+        if let Some(words) = self.copied(nest, tile, fetched) {
+            for (number, words) in words.chunks(run as usize / 2).enumerate() {
+                let value = self.writer.add(base, constant(number as i64 * run));
+                self.vars.insert(var, value);
+                let element = self.element(nest.target, &nest.at);
+                self.store_words(tile, element, words);
+            }
+            return;
+        }
+        let decoded = fetched.iter().map(|(id, words)| {
+            let element = self.element_of_piece(wide, *id, base);
+            (*id, self.decoded((words, element), wide.len, false))
+        });
+        let decoded: BTreeMap<ExprId, Decoded> = decoded.collect();
+        for first in (0..wide.len).step_by(run as usize) {
+            let mut values = Vec::new();
+            for i in (first..first + run).rev() {
                 let value = self.writer.add(base, constant(i));
                 self.vars.insert(var, value);
                 let of = |id| decoded.get(&id).map(|own| own.values[i as usize]);
-                four.push(self.scalar_with(nest, nest.value, &of));
+                values.push(self.scalar_with(nest, nest.value, &of));
             }
-            four.reverse();
+            values.reverse();
             // The variable has the value of the first.
             let element = self.element(nest.target, &nest.at);
-            self.store_four(tile, element, &four);
+            self.store_run(tile, element, &values);
         }
+    }
+
+    /// Whether pieces are runs of so many elements, which all begin at multiples of that.
+    fn are_runs(&self, nest: &Nest, wide: &Wide, n: i64) -> bool {
+        let dims = dims_of(self.kernel, self.part, nest.target);
+        let first = nest.loops.last().and_then(|var| first_of_piece(&dims, &nest.at, *var));
+        wide.len % n == 0 && first.is_some_and(|first| are_whole(self.part, &first, n))
+    }
+
+    /// The words that a nest copies as they are: pairs from memory into a tile of pairs.
+    fn copied(&self, nest: &Nest, tile: TileId, fetched: &Fetched) -> Option<Vec<Variable>> {
+        let Expr::Cast(DType::F32, load) = nest.exprs[nest.value] else { return None };
+        let words = fetched.get(&load).filter(|words| words.spot.format == Format::BF16)?;
+        self.is_in_pairs(tile).then(|| words.vectors.iter().flatten().copied().collect())
     }
 
     /// The elements of a piece of an interleaved tile from one on.
@@ -349,7 +390,7 @@ impl Emitter<'_> {
             self.vector(list, at)
         });
         let vectors = vectors.collect();
-        let (mut high, mut group, mut scales) = (Vec::new(), None, Vec::new());
+        let (mut high, mut group) = (Vec::new(), None);
         match format {
             Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
                 let run = self.writer.shift_right(element, 5);
@@ -365,18 +406,14 @@ impl Emitter<'_> {
             _ => {}
         }
         if let Format::Q4K | Format::Q5K | Format::Q6K = format {
-            group = Some(self.group(spot, element));
+            group = Some(self.group_word(spot, element));
         }
-        if has_offset(format) {
-            scales.extend(self.scale_and_offset(spot, element));
-        } else if format.plain().is_none() {
-            scales.push(self.scale(spot, element));
-        }
+        let scales = format.plain().is_none().then(|| self.scale_word(spot, element));
         Words { spot, vectors, high, group, scales }
     }
 
     /// The elements that words stand for; scales may wait for a sum.
-    fn decoded(&mut self, words: &Words, len: i64, can_wait: bool) -> Decoded {
+    fn decoded(&mut self, (words, element): (&Words, Variable), len: i64, can_wait: bool) -> Decoded {
         let format = words.spot.format;
         if let Some(dtype) = format.plain() {
             let all = words.vectors.iter().flatten().copied().collect::<Vec<_>>();
@@ -384,22 +421,24 @@ impl Emitter<'_> {
             return Decoded { values, scales: Vec::new() };
         }
         let values = self.quanta(words);
-        let scales: Vec<[Option<Variable>; 2]> = match (format, words.group) {
+        let of_block = words.scales.map_or(Vec::new(), |word| self.scales_in(words.spot, word, element));
+        let group = words.group.map(|word| self.group_in(word, element));
+        let scales: Vec<[Option<Variable>; 2]> = match (format, group) {
             (Format::Q6K, Some(bits)) => {
                 let halves = [bits, self.writer.shift_right(bits, 8)];
                 let numbers = halves.map(|half| self.with_sign(half));
-                numbers.map(|number| [Some(self.times(words.scales[0], number)), None]).to_vec()
+                numbers.map(|number| [Some(self.times(of_block[0], number)), None]).to_vec()
             }
             (_, Some(bits)) => {
-                let [scale, offset] = self.scales_of_k([words.scales[0], words.scales[1]], bits);
+                let [scale, offset] = self.scales_of_k([of_block[0], of_block[1]], bits);
                 vec![[Some(scale), Some(offset)]]
             }
             (Format::Q4_1 | Format::Q5_1, None) => {
                 let zero = self.writer.float_number(0.0);
-                let offset = self.writer.arithmetic(Arithmetic::Sub, zero, words.scales[1]);
-                vec![[Some(words.scales[0]), Some(offset)]]
+                let offset = self.writer.arithmetic(Arithmetic::Sub, zero, of_block[1]);
+                vec![[Some(of_block[0]), Some(offset)]]
             }
-            (_, None) => vec![[Some(words.scales[0]), None]],
+            (_, None) => vec![[Some(of_block[0]), None]],
         };
         if can_wait {
             return Decoded { values, scales };

@@ -243,6 +243,12 @@ impl Writer {
         self.scope.register(Instruction::new(Operator::UncheckedIndexAssign(assign), list));
     }
 
+    /// Stores bits to element `index` of an array, which is there and has as many.
+    pub(super) fn store_reinterpreted(&mut self, list: Variable, index: Variable, input: Variable) {
+        let value = self.result_of(list.ty, Operator::Reinterpret(UnaryOperator { input }));
+        self.store(list, index, value);
+    }
+
     /// Replaces a word of an array that several threads write to.
     pub(super) fn store_word(&mut self, list: Variable, index: Variable, input: Variable) {
         let place = *self.scope.create_local(list.ty);

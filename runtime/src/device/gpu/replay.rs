@@ -14,6 +14,7 @@ use std::time::Duration;
 use fusebox_compiler::codegen::check_symbols;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
 use fusebox_compiler::codegen::gpu::layout::param_bytes;
+use fusebox_compiler::codegen::gpu::short::shortened;
 use fusebox_compiler::codegen::gpu::{Binding, Code, compile};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::entity::List;
@@ -234,6 +235,7 @@ impl<M: Machine> Device for Gpu<M> {
             return Err(CompilerError::Bug { stage: "load", complaints }.into());
         }
         let dialect = self.machine.dialect();
+        let plan = &shortened(plan, dialect)?;
         let codes = plan.kernels.values().map(|kernel| compile(kernel, dialect));
         let codes = codes.collect::<Result<Vec<Code>, CompilerError>>()?;
         let functions = self.compiled(&codes)?;

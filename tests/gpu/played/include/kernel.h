@@ -28,26 +28,58 @@ Number __shfl_xor_sync(int, Number value, unsigned mask) {
 
 // What a matrix unit takes for a number: one with more bits than it looks at is none here. What is not rounded may only
 // give what nobody reads.
-inline float factor(unsigned bits) {
-    float number;
-    __builtin_memcpy(&number, &bits, sizeof bits);
-    return bits & 0x1fff ? __builtin_nanf("") : number;
-}
+struct Single {
+    static constexpr unsigned N = 1;
+    static float number(unsigned bits, unsigned) {
+        float number;
+        __builtin_memcpy(&number, &bits, sizeof bits);
+        return bits & 0x1fff ? __builtin_nanf("") : number;
+    }
+};
 
-// A matrix unit: 16 by 8 sums of eight products. A thread has, of the left factor, an element of row `lane / 4`, the one
-// eight rows further, and the same four columns further; of the right one, two of column `lane / 4`; of the sums, two
-// neighbours of these two rows.
-inline void multiplied(const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4], float* const (&d)[4]) {
+// Two bfloat16 numbers, the first in the lower half.
+struct Pair {
+    static constexpr unsigned N = 2;
+    static float number(unsigned bits, unsigned i) {
+        bits = i ? bits & 0xffff0000 : bits << 16;
+        float number;
+        __builtin_memcpy(&number, &bits, sizeof bits);
+        return number;
+    }
+};
+
+// A matrix unit: 16 by 8 sums of the products of eight words. A thread has, of the left factor, a word of row
+// `lane / 4`, the one eight rows further, and the same four words further; of the right one, two of column `lane / 4`;
+// of the sums, two neighbours of these two rows.
+template <class Word>
+void multiplied(const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4], float* const (&d)[4]) {
     const Words* all = gathered({{a[0], a[1], a[2], a[3], b[0], b[1]}});
     const unsigned lane = threadIdx.x % PLANE;
     for (unsigned i = 0; i < 4; i++) {
         const unsigned row = lane / 4, half = i / 2, column = lane % 4 * 2 + i % 2;
         float sum = c[i];
         for (unsigned k = 0; k < 8; k++) {
-            const float left = factor(all[row * 4 + k % 4].of[half + k / 4 * 2]);
-            sum += left * factor(all[column * 4 + k % 4].of[4 + k / 4]);
+            const unsigned left = all[row * 4 + k % 4].of[half + k / 4 * 2], right = all[column * 4 + k % 4].of[4 + k / 4];
+            for (unsigned n = 0; n < Word::N; n++) sum += Word::number(left, n) * Word::number(right, n);
         }
         *d[i] = sum;
+    }
+}
+
+inline unsigned long __cvta_generic_to_shared(const void* at) { return reinterpret_cast<unsigned long>(at); }
+
+// Up to four squares of eight rows of four words each: threads tell where rows are, eight for the first square, and so
+// on. A thread gets word `lane % 4` of row `lane / 4` of each.
+template <unsigned N>
+void loaded(unsigned* const (&to)[N], const void* row) {
+    const unsigned long own = reinterpret_cast<unsigned long>(row);
+    const Words* all = gathered({{unsigned(own), unsigned(own >> 32)}});
+    const unsigned lane = threadIdx.x % PLANE;
+    for (unsigned i = 0; i < N; i++) {
+        const Words& teller = all[i * 8 + lane / 4];
+        const unsigned long at = teller.of[0] | static_cast<unsigned long>(teller.of[1]) << 32;
+        if (at % 16) fail("a row of a matrix begins at no multiple of 16 bytes");
+        *to[i] = reinterpret_cast<const unsigned*>(at)[lane % 4];
     }
 }
 
