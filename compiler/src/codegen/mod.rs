@@ -5,6 +5,8 @@
 //! here chooses what to fuse or how to tile: a kernel says that already.
 //! `cpu/` makes code for the processor it runs on, `gpu/` sources for GPUs on any machine.
 
+use std::borrow::Cow;
+
 use crate::error::{Complaint, Error};
 use crate::kernel::Kernel;
 use crate::schedule::Plan;
@@ -45,13 +47,13 @@ pub fn check_symbols(symbols: &[Symbol], values: &[i64]) -> Result<(), Error> {
 ///
 /// # Errors
 /// As where the plan was made.
-pub fn planned(plan: &Plan, target: &Target) -> Result<Plan, Error> {
+pub fn planned<'p>(plan: &'p Plan, target: &Target) -> Result<Cow<'p, Plan>, Error> {
     #[cfg(feature = "gpu")]
     if let Some(language) = gpu::dialect::Language::of(target) {
         return gpu::short::shortened(plan, language);
     }
     let _ = target;
-    Ok(plan.clone())
+    Ok(Cow::Borrowed(plan))
 }
 
 /// What a kernel is compiled from on a target: a source for GPUs, for processors its text, since nothing lies between

@@ -2,7 +2,7 @@
 //!
 //! In: a loop that fills tiles with vectors of memory and multiplies them. Out: the same loop, where each thread asks
 //! for its pieces of the next round before the products of this one, and has them in registers meanwhile.
-//! The last round asks once more for its own, which costs less than to ask whether it is the last.
+//! The last round asks once more for its own, so that all rounds are alike.
 
 use std::collections::BTreeSet;
 

@@ -24,7 +24,7 @@ pub(super) fn fold_along(kernel: &Kernel, part: &mut Part) {
 }
 
 /// Does something with every nest.
-fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
+pub(super) fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
     for stmt in body {
         match stmt {
             Stmt::Nest(nest) => act(nest),

@@ -21,6 +21,11 @@ pub(super) struct Spot {
     pub(super) list: Variable,
 }
 
+/// Whether all that a block shares is one scale, half of a word.
+fn is_half_scaled(format: Format) -> bool {
+    matches!(format, Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Q6K)
+}
+
 impl Emitter<'_> {
     /// One element of a quantised tensor.
     pub(super) fn decode(&mut self, param: &Param, list: Variable, element: Variable) -> Variable {
@@ -162,20 +167,18 @@ impl Emitter<'_> {
     pub(super) fn scale_word(&mut self, spot: Spot, element: Variable) -> Variable {
         let Spot { format, n_elements, list } = spot;
         let block = self.block_of(spot, element);
-        match format {
-            Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Q6K => {
-                let start = place(format, n_elements, What::Scales);
-                self.word_of_half(list, start / 4, block)
-            }
-            _ => self.word(spot, What::Scales, block),
+        if !is_half_scaled(format) {
+            return self.word(spot, What::Scales, block);
         }
+        let start = place(format, n_elements, What::Scales);
+        self.word_of_half(list, start / 4, block)
     }
 
     /// The scale, and the offset if there is one, in a word.
     pub(super) fn scales_in(&mut self, spot: Spot, word: Variable, element: Variable) -> Vec<Variable> {
         match spot.format {
             Format::Int8 { .. } | Format::Q4Pairs => vec![self.writer.reinterpreted(F32, word)],
-            Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Q6K => {
+            format if is_half_scaled(format) => {
                 let block = self.block_of(spot, element);
                 let bits = self.half_of_word(word, block);
                 vec![self.widened(DType::F16, bits)]

@@ -4,8 +4,10 @@
 //! such numbers. What is rounded each time it is read is rounded once, where it is stored, so no result changes, and
 //! half as many bytes are written and read.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use crate::codegen::gpu::along::each_nest;
 use crate::codegen::gpu::arranged;
 use crate::codegen::gpu::dialect::Dialect;
 use crate::codegen::gpu::factor::factors;
@@ -13,21 +15,21 @@ use crate::codegen::gpu::wide::wide_fill;
 use crate::error::Error;
 use crate::foundation::entity::Id;
 use crate::kernel::walk::nests;
-use crate::kernel::{Access, Expr, Kernel, Nest, ParamId, Part, Place, Stmt};
+use crate::kernel::{Access, Expr, Kernel, ParamId, Place};
 use crate::schedule::{self, BufferId, KernelId, Plan, ValueId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
-/// A plan with temporaries as they will be multiplied.
+/// A plan with temporaries as they will be multiplied; the same where none is.
 ///
 /// # Errors
 /// As where it was made.
-pub fn shortened(plan: &Plan, dialect: impl Into<Dialect>) -> Result<Plan, Error> {
+pub fn shortened(plan: &Plan, dialect: impl Into<Dialect>) -> Result<Cow<'_, Plan>, Error> {
     let dialect: Dialect = dialect.into();
-    if !dialect.has_matrices {
-        return Ok(plan.clone());
+    let (params, buffers) = if dialect.has_matrices { short(plan, dialect) } else { Default::default() };
+    if buffers.is_empty() {
+        return Ok(Cow::Borrowed(plan));
     }
-    let (params, buffers) = short(plan, dialect);
     let mut sequence = plan.sequence();
     for (kernel, param) in params {
         shorten(&mut sequence.kernels[kernel], param);
@@ -35,7 +37,7 @@ pub fn shortened(plan: &Plan, dialect: impl Into<Dialect>) -> Result<Plan, Error
     for buffer in buffers {
         sequence.values[ValueId::from_index(buffer.index())].format = Format::BF16;
     }
-    schedule::plan(sequence)
+    schedule::plan(sequence).map(Cow::Owned)
 }
 
 /// The parameters and the buffers that may be short, because each is bound to such in every step.
@@ -65,33 +67,37 @@ fn short(plan: &Plan, dialect: Dialect) -> (BTreeSet<(KernelId, ParamId)>, BTree
 /// The parameters that a kernel could as well read, or write, as bfloat16 numbers.
 fn able_params(dialect: Dialect, kernel: &Kernel) -> Vec<ParamId> {
     let (own, _) = arranged(dialect, kernel);
+    let (copied, read) = copied_and_read(&own);
     let able = kernel.params.iter().filter(|(id, param)| {
         param.format == Format::F32
             && match param.access {
-                Access::Read => is_copied(&own, *id),
+                Access::Read => copied.contains(id) && !read.contains(id),
                 Access::Write => is_stored(kernel, *id),
             }
     });
     able.map(|(id, _)| id).collect()
 }
 
-/// Whether a kernel does nothing with a parameter but to copy it into pairs.
-fn is_copied(kernel: &Kernel, param: ParamId) -> bool {
-    let is_copy = |part: &Part, nest: &Nest| {
-        let Place::Tile(tile) = nest.target else { return false };
-        let in_pairs = factors(kernel, part).get(&tile).is_some_and(|factor| factor.per_word == 2);
-        let is_load =
-            matches!(nest.exprs[nest.value], Expr::Load { from: Place::Param(own), .. } if own == param);
-        in_pairs && is_load && wide_fill(kernel, part, nest).is_some()
-    };
-    let all = kernel.parts.iter().flat_map(|part| nests(&part.body).map(move |nest| (part, nest)));
-    all.into_iter().filter(|(_, nest)| loads(nest, param)).all(|(part, nest)| is_copy(part, nest))
-}
-
-fn loads(nest: &Nest, param: ParamId) -> bool {
-    nest.exprs
-        .values()
-        .any(|expr| matches!(expr, Expr::Load { from: Place::Param(own), .. } if *own == param))
+/// The parameters that nests of a kernel copy into pairs, and those that nests read otherwise.
+fn copied_and_read(kernel: &Kernel) -> (BTreeSet<ParamId>, BTreeSet<ParamId>) {
+    let (mut copied, mut read) = (BTreeSet::new(), BTreeSet::new());
+    for part in &kernel.parts {
+        let factors = factors(kernel, part);
+        for nest in nests(&part.body) {
+            let is_pairs = |tile| factors.get(&tile).is_some_and(|factor| factor.per_word == 2);
+            let fills_pairs = matches!(nest.target, Place::Tile(tile) if is_pairs(tile));
+            let copies = fills_pairs && wide_fill(kernel, part, nest).is_some();
+            for (id, expr) in nest.exprs.iter() {
+                let Expr::Load { from: Place::Param(param), .. } = expr else { continue };
+                if copies && id == nest.value {
+                    copied.insert(*param)
+                } else {
+                    read.insert(*param)
+                };
+            }
+        }
+    }
+    (copied, read)
 }
 
 /// Whether a kernel stores a parameter as it is computed, and not as sums.
@@ -114,15 +120,6 @@ fn shorten(kernel: &mut Kernel, param: ParamId) {
                 nest.value = nest.exprs.push(Expr::Cast(DType::BF16, nest.value));
             }
         });
-    }
-}
-
-fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
-    for stmt in body {
-        match stmt {
-            Stmt::Nest(nest) => act(nest),
-            Stmt::Loop { body, .. } => each_nest(body, act),
-        }
     }
 }
 
@@ -154,7 +151,7 @@ output y = %5
     fn plans(text: &str) -> (Plan, Plan, Vec<Format>) {
         let options = Options::for_target(Target::named("cuda-sm90").unwrap());
         let plan = compile(&parse(text).unwrap(), &options).unwrap().plan;
-        let short = shortened(&plan, Language::Cuda).unwrap();
+        let short = shortened(&plan, Language::Cuda).unwrap().into_owned();
         assert!(verify(&short).is_empty());
         let temporaries =
             short.buffers.values().filter(|slot| matches!(slot.place, schedule::Place::Arena { .. }));
@@ -189,6 +186,6 @@ output y = %5
             assert_eq!(short, plan);
         }
         let (plan, ..) = plans(GRAPH);
-        assert_eq!(shortened(&plan, single).unwrap(), plan);
+        assert_eq!(*shortened(&plan, single).unwrap(), plan);
     }
 }

@@ -187,12 +187,17 @@ part
     assert!(!code(&turned, Language::Cuda).source.contains("const uint32_4 "));
 }
 
+/// The product with 64 rows: a round of all threads fills either factor.
+fn more_rows() -> String {
+    let rows = PRODUCT.replace("r:32", "r:64").replace("0..32", "0..64").replace("[32, 64]", "[64, 64]");
+    rows.replace("[16, 32]", "[16, 64]")
+}
+
 #[test]
 fn tiles_are_asked_for_together_before_any_of_them_is_filled() {
     let with_tokens = |n: usize| {
-        let sizes = PRODUCT.replace("r:32", "r:64").replace("0..32", "0..64").replace("[32, 64]", "[64, 64]");
-        let sizes = sizes.replace("t:16", &format!("t:{n}")).replace("0..16", &format!("0..{n}"));
-        let sizes = sizes.replace("[16, 32]", "[16, 64]").replace("[16, 64]", &format!("[{n}, 64]"));
+        let sizes = more_rows().replace("t:16", &format!("t:{n}")).replace("0..16", &format!("0..{n}"));
+        let sizes = sizes.replace("[16, 64]", &format!("[{n}, 64]"));
         let source = code(&sizes, Language::Cuda).source;
         let (before, behind) = source.split_once("shared_memory_0[").unwrap();
         [before, behind].map(|part| part.matches("const uint32_4 ").count())
@@ -218,8 +223,7 @@ fn the_next_round_is_asked_for_before_the_products_of_this_one() {
         let source = code(text, Language::Cuda).source;
         around_products(&source).map(|part| part.matches("const uint32_4 ").count())
     };
-    let more = PRODUCT.replace("r:32", "r:64").replace("0..32", "0..64").replace("[32, 64]", "[64, 64]");
-    assert_eq!(n_asked(&more.replace("[16, 32]", "[16, 64]")), [2, 2, 0]);
+    assert_eq!(n_asked(&more_rows()), [2, 2, 0]);
     // A tile that not all threads fill in one round is asked for when it is filled.
     assert_eq!(n_asked(PRODUCT), [0, 2, 0]);
 }
@@ -227,10 +231,8 @@ fn the_next_round_is_asked_for_before_the_products_of_this_one() {
 #[test]
 fn a_tile_is_not_filled_where_another_that_is_asked_for_with_it_still_reads() {
     // The left factor is made of a tile that nothing reads behind it, and the right one takes its place.
-    let sizes =
-        |text: &str| text.replace("r:32", "r:64").replace("0..32", "0..64").replace("[32, 64]", "[64, 64]");
     let scale = "  loop d2\n    for t0, d3\n      tile3[t0, -d2+d3] = exp(@0[t0, d3])\n";
-    let text = sizes(PRODUCT).replace("[16, 32]", "[16, 64]").replace("  loop d2\n", scale);
+    let text = more_rows().replace("  loop d2\n", scale);
     let text = text.replace("= @0[t0, d3]\n", "= mul(@0[t0, d3], tile3[t0, -d2+d3])\n");
     let text = text.replace("  var t0", "  tile tile3 : f32[16, 64]\n  var t0");
     let source = code(&text, Language::Cuda).source;

@@ -235,7 +235,7 @@ impl<M: Machine> Device for Gpu<M> {
             return Err(CompilerError::Bug { stage: "load", complaints }.into());
         }
         let dialect = self.machine.dialect();
-        let plan = &shortened(plan, dialect)?;
+        let plan = &*shortened(plan, dialect)?;
         let codes = plan.kernels.values().map(|kernel| compile(kernel, dialect));
         let codes = codes.collect::<Result<Vec<Code>, CompilerError>>()?;
         let functions = self.compiled(&codes)?;
