@@ -15,7 +15,7 @@ use crate::tensor::quant::Format;
 
 /// A tensor in blocks, and where it lies.
 #[derive(Clone, Copy)]
-pub(super) struct Spot {
+pub(super) struct Packed {
     pub(super) format: Format,
     pub(super) n_elements: usize,
     pub(super) list: Variable,
@@ -29,43 +29,43 @@ fn is_half_scaled(format: Format) -> bool {
 impl Emitter<'_> {
     /// One element of a quantised tensor.
     pub(super) fn decode(&mut self, param: &Param, list: Variable, element: Variable) -> Variable {
-        let spot = Spot { format: param.format, n_elements: param.shape.max_len(), list };
-        match spot.format {
-            Format::Q4_0 => self.centred(spot, element, 8.0),
-            Format::Q5_0 => self.centred(spot, element, 16.0),
+        let packed = Packed { format: param.format, n_elements: param.shape.max_len(), list };
+        match packed.format {
+            Format::Q4_0 => self.centred(packed, element, 8.0),
+            Format::Q5_0 => self.centred(packed, element, 16.0),
             Format::Q4_1 | Format::Q5_1 => {
-                let [d, m] = self.scale_and_offset(spot, element);
-                let q = self.quantum(spot, element);
+                let [d, m] = self.scale_and_offset(packed, element);
+                let q = self.quantum(packed, element);
                 let product = self.times(d, q);
                 self.writer.arithmetic(Arithmetic::Add, product, m)
             }
             Format::Q8_0 | Format::Int8 { .. } => {
-                let d = self.scale(spot, element);
-                let q = self.byte(spot, What::Elements, element);
+                let d = self.scale(packed, element);
+                let q = self.byte(packed, What::Elements, element);
                 let q = self.with_sign(q);
                 self.times(d, q)
             }
             Format::Q4K | Format::Q5K => {
-                let scales = self.scale_and_offset(spot, element);
-                let word = self.group_word(spot, element);
+                let scales = self.scale_and_offset(packed, element);
+                let word = self.group_word(packed, element);
                 let bits = self.group_in(word, element);
                 let [scale, offset] = self.scales_of_k(scales, bits);
-                let q = self.quantum(spot, element);
+                let q = self.quantum(packed, element);
                 let product = self.times(scale, q);
                 self.writer.arithmetic(Arithmetic::Sub, product, offset)
             }
             Format::Q6K => {
-                let d = self.scale(spot, element);
+                let d = self.scale(packed, element);
                 let sixteenth = self.writer.shift_right(element, 4);
-                let scale = self.byte(spot, What::Groups, sixteenth);
+                let scale = self.byte(packed, What::Groups, sixteenth);
                 let scale = self.with_sign(scale);
                 let scale = self.times(d, scale);
-                let q = self.quantum(spot, element);
+                let q = self.quantum(packed, element);
                 let middle = self.writer.float_number(32.0);
                 let q = self.writer.arithmetic(Arithmetic::Sub, q, middle);
                 self.times(scale, q)
             }
-            Format::Q4Pairs => self.q4_pairs(spot, element),
+            Format::Q4Pairs => self.q4_pairs(packed, element),
             Format::F32 | Format::F16 | Format::BF16 | Format::I32 => {
                 unreachable!("plain elements are loaded as they are")
             }
@@ -73,19 +73,19 @@ impl Emitter<'_> {
     }
 
     /// `d * (q - middle)`
-    fn centred(&mut self, spot: Spot, element: Variable, middle: f32) -> Variable {
-        let d = self.scale(spot, element);
-        let q = self.quantum(spot, element);
+    fn centred(&mut self, packed: Packed, element: Variable, middle: f32) -> Variable {
+        let d = self.scale(packed, element);
+        let q = self.quantum(packed, element);
         let middle = self.writer.float_number(middle);
         let q = self.writer.arithmetic(Arithmetic::Sub, q, middle);
         self.times(d, q)
     }
 
     /// `d * (q - 8)`, where two neighbours share a byte.
-    fn q4_pairs(&mut self, spot: Spot, element: Variable) -> Variable {
-        let d = self.scale(spot, element);
+    fn q4_pairs(&mut self, packed: Packed, element: Variable) -> Variable {
+        let d = self.scale(packed, element);
         let (byte, is_high) = (self.writer.shift_right(element, 1), self.writer.and(element, 1));
-        let byte = self.byte(spot, What::Elements, byte);
+        let byte = self.byte(packed, What::Elements, byte);
         let shift = self.writer.shift_left(is_high, 2);
         let q = self.some_bits(byte, shift, 15);
         let q = self.writer.cast(F32, q);
@@ -95,24 +95,24 @@ impl Emitter<'_> {
     }
 
     /// The four to six bits of an element, of 32 that lie in sixteen bytes.
-    fn quantum(&mut self, spot: Spot, element: Variable) -> Variable {
+    fn quantum(&mut self, packed: Packed, element: Variable) -> Variable {
         let (run, column) = (self.writer.shift_right(element, 5), self.writer.and(element, 15));
         let byte = self.writer.shift_left(run, 4);
         let byte = self.writer.add(byte, column);
-        let byte = self.byte(spot, What::Elements, byte);
+        let byte = self.byte(packed, What::Elements, byte);
         let half = self.writer.shift_right(element, 4);
         let half = self.writer.and(half, 1);
         let shift = self.writer.shift_left(half, 2);
         let low = self.some_bits(byte, shift, 15);
-        let high = match spot.format {
+        let high = match packed.format {
             Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
-                let word = self.word(spot, What::High, run);
+                let word = self.word(packed, What::High, run);
                 let i = self.writer.and(element, 31);
                 Some(self.some_bits(word, i, 1))
             }
             Format::Q6K => {
                 let word = self.writer.shift_right(element, 4);
-                let word = self.word(spot, What::High, word);
+                let word = self.word(packed, What::High, word);
                 let (quad, k) = (self.writer.shift_right(column, 2), self.writer.and(column, 3));
                 let (two, eight) = (self.writer.shift_left(quad, 1), self.writer.shift_left(k, 3));
                 let shift = self.writer.add(two, eight);
@@ -131,10 +131,10 @@ impl Emitter<'_> {
     }
 
     /// The word with what 32 elements share of a block.
-    pub(super) fn group_word(&mut self, spot: Spot, element: Variable) -> Variable {
-        let start = place(spot.format, spot.n_elements, What::Groups);
+    pub(super) fn group_word(&mut self, packed: Packed, element: Variable) -> Variable {
+        let start = place(packed.format, packed.n_elements, What::Groups);
         let run = self.writer.shift_right(element, 5);
-        self.word_of_half(spot.list, start / 4, run)
+        self.word_of_half(packed.list, start / 4, run)
     }
 
     /// What 32 elements share of a block, as sixteen bits of a word.
@@ -151,35 +151,35 @@ impl Emitter<'_> {
     }
 
     /// The one scale of an element's block.
-    fn scale(&mut self, spot: Spot, element: Variable) -> Variable {
-        let word = self.scale_word(spot, element);
-        self.scales_in(spot, word, element)[0]
+    fn scale(&mut self, packed: Packed, element: Variable) -> Variable {
+        let word = self.scale_word(packed, element);
+        self.scales_in(packed, word, element)[0]
     }
 
     /// The scale and the offset of an element's block.
-    fn scale_and_offset(&mut self, spot: Spot, element: Variable) -> [Variable; 2] {
-        let word = self.scale_word(spot, element);
-        let both = self.scales_in(spot, word, element);
+    fn scale_and_offset(&mut self, packed: Packed, element: Variable) -> [Variable; 2] {
+        let word = self.scale_word(packed, element);
+        let both = self.scales_in(packed, word, element);
         [both[0], both[1]]
     }
 
     /// The word with the scale of an element's block, and its offset.
-    pub(super) fn scale_word(&mut self, spot: Spot, element: Variable) -> Variable {
-        let Spot { format, n_elements, list } = spot;
-        let block = self.block_of(spot, element);
+    pub(super) fn scale_word(&mut self, packed: Packed, element: Variable) -> Variable {
+        let Packed { format, n_elements, list } = packed;
+        let block = self.block_of(packed, element);
         if !is_half_scaled(format) {
-            return self.word(spot, What::Scales, block);
+            return self.word(packed, What::Scales, block);
         }
         let start = place(format, n_elements, What::Scales);
         self.word_of_half(list, start / 4, block)
     }
 
     /// The scale, and the offset if there is one, in a word.
-    pub(super) fn scales_in(&mut self, spot: Spot, word: Variable, element: Variable) -> Vec<Variable> {
-        match spot.format {
+    pub(super) fn scales_in(&mut self, packed: Packed, word: Variable, element: Variable) -> Vec<Variable> {
+        match packed.format {
             Format::Int8 { .. } | Format::Q4Pairs => vec![self.writer.reinterpreted(F32, word)],
             format if is_half_scaled(format) => {
-                let block = self.block_of(spot, element);
+                let block = self.block_of(packed, element);
                 let bits = self.half_of_word(word, block);
                 vec![self.widened(DType::F16, bits)]
             }
@@ -190,22 +190,22 @@ impl Emitter<'_> {
         }
     }
 
-    fn block_of(&mut self, spot: Spot, element: Variable) -> Variable {
-        let len = constant(spot.format.block_len() as i64);
+    fn block_of(&mut self, packed: Packed, element: Variable) -> Variable {
+        let len = constant(packed.format.block_len() as i64);
         self.writer.div(element, len)
     }
 
     /// A word of a field, by its number in the field of all blocks.
-    pub(super) fn word(&mut self, spot: Spot, what: What, number: Variable) -> Variable {
-        let start = place(spot.format, spot.n_elements, what);
+    pub(super) fn word(&mut self, packed: Packed, what: What, number: Variable) -> Variable {
+        let start = place(packed.format, packed.n_elements, what);
         let word = self.writer.add(number, constant((start / 4) as i64));
-        self.writer.load(spot.list, word)
+        self.writer.load(packed.list, word)
     }
 
     /// A byte of a field, by its number in the field of all blocks.
-    fn byte(&mut self, spot: Spot, what: What, number: Variable) -> Variable {
+    fn byte(&mut self, packed: Packed, what: What, number: Variable) -> Variable {
         let word = self.writer.shift_right(number, 2);
-        let word = self.word(spot, what, word);
+        let word = self.word(packed, what, word);
         let place = self.writer.and(number, 3);
         let shift = self.writer.shift_left(place, 3);
         self.some_bits(word, shift, 255)

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use cubecl_core::ir::{Arithmetic, Type, Variable};
 
-use crate::codegen::gpu::decode::Spot;
+use crate::codegen::gpu::decode::Packed;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::layout::What;
 use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
@@ -43,7 +43,7 @@ pub(super) type Fetched = BTreeMap<ExprId, Words>;
 
 /// The words of a piece of one buffer, as they are stored.
 pub(super) struct Words {
-    spot: Spot,
+    packed: Packed,
     vectors: Vec<[Variable; 4]>,
     high: Vec<Variable>,
     /// The word with what 32 elements share, where there is such a thing.
@@ -260,7 +260,7 @@ impl Emitter<'_> {
         let var = *folding.loops.last().expect("a fold has loops");
         let mut decoded: BTreeMap<ExprId, Decoded> = BTreeMap::new();
         // What is taken off can wait for one sum only.
-        let has_offset = |words: &Words| has_offset(words.spot.format);
+        let has_offset = |words: &Words| has_offset(words.packed.format);
         let is_lone = fetched.values().filter(|words| has_offset(words)).count() == 1;
         for (id, words) in fetched {
             let is_factor = folding.fold == Fold::Sum && is_factor(nest, nest.value, *id);
@@ -361,7 +361,7 @@ impl Emitter<'_> {
     /// The words that a nest copies as they are: pairs from memory into a tile of pairs.
     fn copied(&self, nest: &Nest, tile: TileId, fetched: &Fetched) -> Option<Vec<Variable>> {
         let Expr::Cast(DType::F32, load) = nest.exprs[nest.value] else { return None };
-        let words = fetched.get(&load).filter(|words| words.spot.format == Format::BF16)?;
+        let words = fetched.get(&load).filter(|words| words.packed.format == Format::BF16)?;
         self.is_in_pairs(tile).then(|| words.vectors.iter().flatten().copied().collect())
     }
 
@@ -378,7 +378,7 @@ impl Emitter<'_> {
     fn words(&mut self, (param, element): (ParamId, Variable), len: i64) -> Words {
         let (format, n_elements) =
             (self.kernel.params[param].format, self.kernel.params[param].shape.max_len());
-        let spot = Spot { format, n_elements, list: self.params[param].list };
+        let packed = Packed { format, n_elements, list: self.params[param].list };
         let list = self.params[param].vectors.expect("what is read as vectors is bound so");
         let per_vector = match format.plain() {
             Some(dtype) => 16 / dtype.bytes() as i64,
@@ -394,34 +394,34 @@ impl Emitter<'_> {
         match format {
             Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
                 let run = self.writer.shift_right(element, 5);
-                high.push(self.word(spot, What::High, run));
+                high.push(self.word(packed, What::High, run));
             }
             Format::Q6K => {
                 let first = self.writer.shift_right(element, 4);
                 for half in 0..2 {
                     let word = self.writer.add(first, constant(half));
-                    high.push(self.word(spot, What::High, word));
+                    high.push(self.word(packed, What::High, word));
                 }
             }
             _ => {}
         }
         if let Format::Q4K | Format::Q5K | Format::Q6K = format {
-            group = Some(self.group_word(spot, element));
+            group = Some(self.group_word(packed, element));
         }
-        let scales = format.plain().is_none().then(|| self.scale_word(spot, element));
-        Words { spot, vectors, high, group, scales }
+        let scales = format.plain().is_none().then(|| self.scale_word(packed, element));
+        Words { packed, vectors, high, group, scales }
     }
 
     /// The elements that words stand for; scales may wait for a sum.
     fn decoded(&mut self, (words, element): (&Words, Variable), len: i64, can_wait: bool) -> Decoded {
-        let format = words.spot.format;
+        let format = words.packed.format;
         if let Some(dtype) = format.plain() {
             let all = words.vectors.iter().flatten().copied().collect::<Vec<_>>();
             let values = all.into_iter().flat_map(|word| self.plain_of_word(dtype, word)).collect();
             return Decoded { values, scales: Vec::new() };
         }
         let values = self.quanta(words);
-        let of_block = words.scales.map_or(Vec::new(), |word| self.scales_in(words.spot, word, element));
+        let of_block = words.scales.map_or(Vec::new(), |word| self.scales_in(words.packed, word, element));
         let group = words.group.map(|word| self.group_in(word, element));
         let scales: Vec<[Option<Variable>; 2]> = match (format, group) {
             (Format::Q6K, Some(bits)) => {
@@ -455,7 +455,7 @@ impl Emitter<'_> {
     /// The whole numbers of a piece of a quantised buffer.
     fn quanta(&mut self, words: &Words) -> Vec<Variable> {
         let all: Vec<Variable> = words.vectors.iter().flatten().copied().collect();
-        let middle = match words.spot.format {
+        let middle = match words.packed.format {
             Format::Q8_0 | Format::Int8 { .. } => {
                 let bytes: Vec<Variable> = all.into_iter().flat_map(|word| self.bytes(word)).collect();
                 return bytes.into_iter().map(|byte| self.with_sign(byte)).collect();
@@ -488,7 +488,7 @@ impl Emitter<'_> {
 
     /// The higher bits of four elements, each in its byte.
     fn high_of(&mut self, words: &Words, half: u32, number: u32) -> Option<Variable> {
-        match words.spot.format {
+        match words.packed.format {
             Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
                 let four = self.writer.shift_right(words.high[0], 16 * half + 4 * number);
                 let four = self.writer.and(four, 15);
