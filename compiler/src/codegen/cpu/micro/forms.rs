@@ -456,6 +456,7 @@ macro_rules! row_forms {
             quantise,
             mix,
             encode,
+            large_group: GROUP,
             sixteens: None,
             lanes: None,
             eights: None,

@@ -42,6 +42,9 @@ use unpack::Storage;
 /// Elements that share a scale in vectors of whole numbers.
 pub(super) const GROUP: usize = 32;
 
+/// Elements of a large block.
+const LARGE: usize = 256;
+
 /// Vectors from which on it pays to unpack weights for bfloat16 numbers and words.
 const MANY: usize = 16;
 
@@ -214,6 +217,8 @@ pub(super) struct Table {
     pub(super) quantise: unsafe extern "C" fn(*const Quantise),
     pub(super) mix: unsafe extern "C" fn(*const Mix),
     pub(super) encode: unsafe extern "C" fn(*const Encode),
+    /// Elements of a vector of bytes that share a scale where rows are large blocks.
+    pub(super) large_group: usize,
     /// The functions for one vector at a time, if there are any.
     pub(super) sixteens: Option<Whole>,
     /// The functions for eight vectors side by side, if there are any.
@@ -305,13 +310,12 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
     let storage = Storage::of(format)?;
     let halves = table(level).halves.filter(|halves| n_cols >= halves.least);
     let n_parts = halves.and_then(|halves| (halves.n_parts)(storage));
-    let group = group_of(format);
     let is_few = n_cols >= FEW && table(level).eights.is_some() && has_eights(storage);
     let bytes = match n_cols {
         n if n < *IN_LANES.start() && table(level).sixteens.is_some() => Rounding::Sixteens,
-        _ if is_few => Rounding::Eights { group },
+        _ if is_few => Rounding::Eights { group: group_of(format) },
         n if IN_LANES.contains(&n) && table(level).lanes.is_some() => Rounding::Lanes,
-        _ => Rounding::Bytes { group },
+        _ => in_rows(level, format),
     };
     let has_words = n_cols >= MANY && table(level).words.is_some();
     let whole = match storage {
@@ -325,7 +329,13 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
 /// The same of vectors that lie apart, of which so many meet a matrix: none shares a register with its neighbours.
 pub(super) fn rounding_apart(level: Level, format: Format, n_beside: i64) -> Option<Rounding> {
     let one = rounding(level, format, 1)?;
-    Some(if n_beside < MANY_APART { one } else { Rounding::Bytes { group: group_of(format) } })
+    Some(if n_beside < MANY_APART { one } else { in_rows(level, format) })
+}
+
+/// How vectors are rounded to bytes, each a row.
+fn in_rows(level: Level, format: Format) -> Rounding {
+    let is_large = format.block_len() == LARGE;
+    Rounding::Bytes { group: if is_large { table(level).large_group } else { group_of(format) } }
 }
 
 /// Elements of a vector that share a scale where it is rounded to bytes.

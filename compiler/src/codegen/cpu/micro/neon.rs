@@ -16,7 +16,7 @@ use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
 use crate::codegen::cpu::micro::rounding::{self, Rounded};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
-use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::{Encode, GROUP, Mix, Product, Quantise, Table};
 
 const N: usize = 4;
 

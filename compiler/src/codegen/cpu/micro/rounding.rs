@@ -1,17 +1,21 @@
 //! Vectors rounded to 8 bits a number, and how they lie.
 //!
 //! In: vectors in single precision. Out: numbers from -127 to 127 with a scale for each group, each vector a row.
-//! Each number goes to the nearest. Of 32 with a scale of their own, four neighbours may be twice as large: those with
-//! the largest of all, so one large number does not make all others coarse. Larger groups are rounded as qwen3.c does
-//! it. A group with an infinite number or one that is none has such a scale too.
+//! Each number goes to the nearest. Of each 32 four neighbours may be twice as large: those with the largest of all, so
+//! one large number does not make all others coarse. Groups that qwen3.c chose are rounded as it does it. A group with
+//! an infinite number or one that is none has such a scale too.
 //! A row has five pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the scale,
 //! and what `Tail` says; and lines.
 //! Numbers have 16 bits each, those of a group in the order in which the level has weights. With dot products of bytes
-//! they are bytes of up to 127, and all else that such a level wants is in the tails. With AVX2 the last two pieces
-//! have for each group what its numbers exceed 127 by, and a line: those of up to 127 as bytes, and the tail.
+//! they are bytes of up to 127, sums are whole numbers of 16 bits, and all else that such a level wants is in the
+//! tails. With AVX2 the last two pieces have for each group what its numbers exceed 127 by, and a line: those of up to
+//! 127 as bytes, and the tail.
 //! Everything is inlined into the functions of a level.
 
+use bytemuck::cast;
+
 use crate::codegen::cpu::micro::view::QuantiseView;
+use crate::codegen::cpu::micro::{GROUP, LARGE};
 
 /// Added to a number of a small size, it leaves the nearest whole number in the lowest bits.
 pub(super) const SHIFT: f32 = 12_582_912.0;
@@ -67,6 +71,7 @@ impl<'a> Rounded<'a> {
         Groups {
             numbers: &self.wide.as_chunks().0.as_chunks().0[from..from + n],
             tails: &self.tails.as_chunks().0.as_chunks().0[from..from + n],
+            sums: self.sums.as_chunks().0[from..from + n].as_chunks().0,
         }
     }
 
@@ -103,9 +108,16 @@ pub(super) struct Lines<'a> {
 pub(super) struct Groups<'a> {
     numbers: &'a [[[u8; 4]; 8]],
     tails: &'a [[[u8; 4]; 8]],
+    /// The sums of each two, of 16 bits.
+    sums: &'a [[[u8; 2]; 2]],
 }
 
 impl<'a> Groups<'a> {
+    #[inline(always)]
+    pub(super) fn two_sums(&self, at: usize) -> [u8; 4] {
+        cast(self.sums[at])
+    }
+
     #[inline(always)]
     pub(super) fn at(&self, g: usize) -> Column<'a> {
         Column { numbers: &self.numbers[g], tail: &self.tails[g] }
@@ -160,6 +172,14 @@ pub(super) struct Group {
     pub(super) halves: [i32; 2],
 }
 
+/// Where four groups of a row belong.
+pub(super) struct Four<'a> {
+    pub(super) numbers: &'a mut [[u8; 32]; 4],
+    pub(super) tails: &'a mut [[u8; 32]; 4],
+    /// Of 16 bits.
+    pub(super) sums: &'a mut [u8; 8],
+}
+
 /// A row that is being filled.
 pub(super) struct Row<'a> {
     wide: &'a mut [u8],
@@ -201,24 +221,26 @@ impl<'a> Row<'a> {
         let place = (32 * large as u32).to_le_bytes();
         let tail = [[0; 4], self.scales[idx], excess[large], place, [0; 4], [0; 4], self.sums[idx], [0; 4]];
         let line: &mut [[u8; 32]; 2] = &mut self.bytes.as_chunks_mut().0.as_chunks_mut().0[idx];
-        *line = [numbers, bytemuck::cast(tail)];
+        *line = [numbers, cast(tail)];
     }
 
-    /// Where the numbers and the tails of the `at`-th four groups belong.
+    /// Where those of each four groups belong, one after another.
     #[inline(always)]
-    pub(super) fn four(&mut self, at: usize) -> (&mut [[u8; 32]; 4], &mut [[u8; 32]; 4]) {
-        let tails = self.tails.as_flattened_mut().as_flattened_mut();
-        (
-            &mut self.wide.as_chunks_mut().0.as_chunks_mut().0[at],
-            &mut tails.as_chunks_mut().0.as_chunks_mut().0[at],
-        )
+    pub(super) fn fours(&mut self) -> impl Iterator<Item = Four<'_>> {
+        let numbers = self.wide.as_chunks_mut().0.as_chunks_mut().0;
+        let tails = self.tails.as_flattened_mut().as_flattened_mut().as_chunks_mut().0.as_chunks_mut().0;
+        let sums = self.sums.as_flattened_mut().as_chunks_mut().0;
+        let all = numbers.iter_mut().zip(tails).zip(sums);
+        all.map(|((numbers, tails), sums)| Four { numbers, tails, sums })
     }
 
     /// Stores the `idx`-th 32 numbers as bytes, with their scale, and which four may be large.
     #[inline(always)]
     pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32, large: usize) {
         let [first, second] = group.halves.map(|half| -128 * half);
-        let sum = (group.halves[0] + group.halves[1]) as f32 * scale;
+        let sum = group.halves[0] + group.halves[1];
+        self.sums.as_flattened_mut().as_chunks_mut().0[idx] = (sum as i16).to_le_bytes();
+        let sum = sum as f32 * scale;
         self.tails[idx] = [
             (first + second).to_le_bytes(),
             scale.to_le_bytes(),
@@ -233,12 +255,13 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What the scale of a group must hold of 32 numbers: the largest of all, or, where they have a scale of their own,
-/// half of it and the largest of those that are not near it. Sizes are bits, in the order of sizes without a sign; what
-/// is no number is largest.
+/// What the scale of so many numbers must hold of 32 of them: half of the largest, and the largest of those that are
+/// not near it, but all of the largest where qwen3.c chose how many. Sizes are bits, in the order of sizes without a
+/// sign; what is no number is largest.
 #[inline(always)]
-pub(super) fn held(is_alone: bool, largest: u32, others: u32) -> u32 {
-    if is_alone { (0.5 * f32::from_bits(largest)).to_bits().max(others) } else { largest }
+pub(super) fn held(group: usize, largest: u32, others: u32) -> u32 {
+    let is_own = matches!(group, GROUP | LARGE);
+    if is_own { (0.5 * f32::from_bits(largest)).to_bits().max(others) } else { largest }
 }
 
 /// The scale of a group that must hold this size, and what its numbers are multiplied by.
@@ -254,14 +277,13 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
     for (c, row) in job.out.chunks_exact_mut(row_bytes(k)).enumerate().take(job.n_cols) {
         let x = &job.x[c * job.x_col..][..4 * k];
         let mut row = Row::new(row, k);
-        let is_alone = job.group == 32;
         for first in (0..k).step_by(job.group) {
             let n = job.group.min(k - first);
             let x = x[4 * first..][..4 * n].as_chunks::<128>().0;
             let mut most = 0;
             for x in x {
                 let (size, others) = largest(x);
-                most = held(is_alone, size, others).max(most);
+                most = held(job.group, size, others).max(most);
             }
             let (scale, by) = scale_of(f32::from_bits(most));
             for (i, x) in x.iter().enumerate() {

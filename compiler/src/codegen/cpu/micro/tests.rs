@@ -86,7 +86,8 @@ struct Sizes {
     k: usize,
 }
 
-/// The step that a group is rounded by: of 32 alone, the four neighbours with the largest may be twice as large.
+/// The step that a group is rounded by: of each 32, the four neighbours with the largest may be twice as large, but not
+/// where qwen3.c chose the group.
 fn step_of(group: &[f32]) -> f64 {
     let largest = |numbers: &[f32]| numbers.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
     let of_some = |some: &[f32]| {
@@ -95,7 +96,8 @@ fn step_of(group: &[f32]) -> f64 {
         let n = fours.len();
         if n < 2 { fours[0] } else { fours[n - 2].max(fours[n - 1] / 2.0) }
     };
-    let most = if group.len() > 32 { largest(group) } else { of_some(group) };
+    let is_own = matches!(group.len(), GROUP | LARGE);
+    let most = if is_own { group.chunks(GROUP).map(of_some).fold(0.0, f32::max) } else { largest(group) };
     f64::from(most) / 127.0
 }
 
@@ -182,7 +184,10 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
         match rounding {
             Some(Rounding::Sixteens) => x.chunks(256).flat_map(steps_of_sixteens).collect(),
             Some(Rounding::Lanes) => x.chunks(32).flat_map(steps_of_lanes).collect(),
-            _ => x.chunks(group).flat_map(|group| repeat_n(step_of(group), group.len())).collect(),
+            Some(Rounding::Bytes { group } | Rounding::Eights { group }) => {
+                x.chunks(group).flat_map(|group| repeat_n(step_of(group), group.len())).collect()
+            }
+            None | Some(Rounding::Words | Rounding::Halves { .. }) => vec![0.0; x.len()],
         }
     };
     let steps: Vec<Vec<f64>> = x.chunks(k + 3).map(|x| steps(&x[..k])).collect();
@@ -243,8 +248,7 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
                         if sizes.k * n_cols * n_rows > 400_000 {
                             continue;
                         }
-                        let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
-                        let bytes = (block > 1).then_some(Rounding::Bytes { group });
+                        let bytes = (block > 1).then(|| in_rows(level, format));
                         let one_by_one = rounding(level, format, 1);
                         // A program for many vectors gets few of them, too.
                         let of_many = rounding(level, format, 64);
@@ -259,10 +263,11 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
     }
 }
 
-/// What a row gives with vectors that are rounded as so many want it.
+/// What a row gives with vectors that are rounded as so many want it, and in rows if they are many.
 fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) -> Vec<f32> {
     let k = x.len() / n_cols;
-    let rounding = rounding(level, format, n_cols).unwrap();
+    let is_many = n_cols > *IN_LANES.end();
+    let rounding = if is_many { in_rows(level, format) } else { rounding(level, format, n_cols).unwrap() };
     let mut rounded = vec![0_u8; rounded_bytes(rounding, n_cols, k)];
     // SAFETY: the vectors are there, and the room for them.
     unsafe { round(level, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (n_cols, k)) };
@@ -302,7 +307,7 @@ fn no_sum_of_the_largest_numbers_overflows() {
         (Format::Q6K, [&[0; 192][..], &[0x80; 16], &[0, 60]].concat()),
     ] {
         let exact: f32 = format.decode_all(&block, 256).unwrap().iter().sum();
-        for (level, n_cols) in levels().flat_map(|level| [(level, 1), (level, 3)]) {
+        for (level, n_cols) in levels().flat_map(|level| [1, 3, 17].map(|n_cols| (level, n_cols))) {
             for actual in of_a_row(level, format, &block, &vec![1.0; 256 * n_cols], n_cols) {
                 assert!((actual - exact).abs() <= 1e-5 * exact.abs(), "{format} {level} {actual} {exact}");
             }
@@ -315,7 +320,7 @@ fn numbers_that_are_infinite_or_none_are_not_lost() {
     let (mut noise, k) = (Noise(23), 768);
     for format in FORMATS.into_iter().filter(|format| format.block_len() > 1) {
         let w = weight(format, k, &mut noise);
-        for (level, n_cols) in levels().flat_map(|level| [(level, 1), (level, 3)]) {
+        for (level, n_cols) in levels().flat_map(|level| [1, 3, 17].map(|n_cols| (level, n_cols))) {
             for large in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
                 let mut x: Vec<f32> = (0..k * n_cols).map(|_| noise.float()).collect();
                 x[noise.next() as usize % k] = large;

@@ -4,6 +4,7 @@
 //! half of the 32 has an `a`. The formulas are those of `tensor::quant::decode`.
 //! Everything is inlined into the functions of a level, which the compiler then vectorises with its instructions.
 
+use crate::codegen::cpu::micro::LARGE;
 use crate::tensor::quant::Format;
 
 /// A format that there are products for, without its parameters.
@@ -84,6 +85,21 @@ impl Storage {
         }
     }
 
+    /// Whether a block has 256 elements.
+    pub(super) const fn is_large(self) -> bool {
+        self.block().0 == LARGE
+    }
+
+    /// Groups of 32 that are taken together: four small blocks, or a large one.
+    pub(super) const fn unit_groups(self) -> usize {
+        if self.is_large() { 8 } else { 4 }
+    }
+
+    /// Bytes of so many groups.
+    pub(super) const fn unit_bytes(self) -> usize {
+        self.bytes(32 * self.unit_groups())
+    }
+
     /// Whether the halves of 32 elements have a factor each.
     pub(super) const fn is_halved(self) -> bool {
         matches!(self, Self::Q6K)
@@ -102,7 +118,7 @@ macro_rules! of_format {
         match $job.w.storage {
             $(Storage::$format => {
                 const S: usize = Storage::$format as usize;
-                const B: usize = fours::unit_bytes(Storage::$format);
+                const B: usize = Storage::$format.unit_bytes();
                 $done
             })+
             _ => unreachable!("no table has this format here"),

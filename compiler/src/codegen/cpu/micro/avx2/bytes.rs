@@ -11,9 +11,7 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::asking::ask_straight_of;
-use crate::codegen::cpu::micro::avx2::fours::{
-    factor_and_offset, moved, pair_factors, pair_offsets, unit_groups,
-};
+use crate::codegen::cpu::micro::avx2::fours::{factor_and_offset, moved, pair_factors, pair_offsets};
 use crate::codegen::cpu::micro::avx2::pairs::{Pair, pair};
 use crate::codegen::cpu::micro::avx2::vector::{
     V, add, fma, four_sums, load_four_twice, load_twice, row_totals, splat, zero,
@@ -49,7 +47,7 @@ fn some<const S: usize, const B: usize, const P: usize, const C: usize>(
     c: usize,
 ) {
     let storage = const { Storage::ALL[S] };
-    let (n_groups, n_halves) = const { (unit_groups(Storage::ALL[S]), unit_groups(Storage::ALL[S]) / 4) };
+    let (n_groups, n_halves) = const { (Storage::ALL[S].unit_groups(), Storage::ALL[S].unit_groups() / 4) };
     let n = (2 * P).min(job.n_rows - r);
     let mut rows = [[job.w.row(r); 2]; P];
     for i in 1..2 * P {

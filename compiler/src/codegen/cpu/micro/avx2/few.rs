@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::asking::ask_straight;
-use crate::codegen::cpu::micro::avx2::fours::{Group, factor_and_offset, factors, four, small, unit_groups};
+use crate::codegen::cpu::micro::avx2::fours::{Group, factor_and_offset, factors, four, small};
 use crate::codegen::cpu::micro::avx2::vector::{
     V, fma, four_sums, load_bytes, load_four_twice, splat, totals, zero,
 };
@@ -57,7 +57,7 @@ impl<'a> Fours<'a> {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r: usize, c: usize) -> usize {
-    let n_groups = const { unit_groups(Storage::ALL[S]) };
+    let n_groups = const { Storage::ALL[S].unit_groups() };
     let (n, done) = (ROWS.min(job.n_rows - r), job.k / 32 / n_groups * n_groups);
     let mut x = [Rounded::new(job.x.get(c), job.k); C];
     for j in 1..C {
@@ -89,7 +89,7 @@ fn some<const S: usize, const B: usize, const C: usize>(job: &ProductView<'_>, r
 #[target_feature(enable = "avx2,fma,f16c")]
 fn units<const S: usize, const B: usize, const C: usize>(row: &Blocks<'_>, x: [Fours<'_>; C]) -> [V; C] {
     let units = row.bytes.as_chunks::<B>().0;
-    let n_halves = const { unit_groups(Storage::ALL[S]) / 4 };
+    let n_halves = const { Storage::ALL[S].unit_groups() / 4 };
     let mut sums = [zero(); C];
     for (i, unit) in units.iter().enumerate() {
         ask_straight(unit);

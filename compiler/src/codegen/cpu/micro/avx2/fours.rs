@@ -21,16 +21,6 @@ use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked, k_words};
 /// 32 numbers.
 pub(super) type Group = [__m256i; 2];
 
-/// Groups of 32 that are taken together: four small blocks, or a large one.
-pub(super) const fn unit_groups(storage: Storage) -> usize {
-    if storage.block().0 == 256 { 8 } else { 4 }
-}
-
-/// Bytes of so many groups.
-pub(super) const fn unit_bytes(storage: Storage) -> usize {
-    storage.bytes(32 * unit_groups(storage))
-}
-
 /// How far numbers are too large.
 pub(super) const fn moved(storage: Storage) -> u8 {
     match storage {

@@ -13,7 +13,7 @@ use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
-use crate::codegen::cpu::micro::{Encode, Mix, Product, Quantise, Table, Whole};
+use crate::codegen::cpu::micro::{Encode, GROUP, Mix, Product, Quantise, Table, Whole};
 
 mod bytes;
 mod few;
@@ -34,6 +34,7 @@ pub(super) const TABLE: Table = Table {
     quantise,
     mix,
     encode,
+    large_group: GROUP,
     sixteens: None,
     lanes: None,
     eights: None,

@@ -9,9 +9,7 @@ use std::arch::x86_64::{__m256i, _mm256_castps_si256, _mm256_setzero_si256};
 use bytemuck::{Pod, Zeroable};
 
 use crate::codegen::cpu::micro::asking::ask_for;
-use crate::codegen::cpu::micro::avx2::fours::{
-    factor_and_offset, four, pair_factors, pair_offsets, small, unit_bytes, unit_groups,
-};
+use crate::codegen::cpu::micro::avx2::fours::{factor_and_offset, four, pair_factors, pair_offsets, small};
 use crate::codegen::cpu::micro::avx2::pairs::{byte_bits, pair};
 use crate::codegen::cpu::micro::avx2::vector::{columns, store_bytes, transposed};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
@@ -49,7 +47,7 @@ pub(super) fn pack<const S: usize>(
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
 ) {
-    let (unit, n_bytes) = const { (unit_groups(Storage::ALL[S]), unit_bytes(Storage::ALL[S])) };
+    let (unit, n_bytes) = const { (Storage::ALL[S].unit_groups(), Storage::ALL[S].unit_bytes()) };
     for p in 0..n_rows.div_ceil(PANEL) {
         let mut rows = [job.w.row(r + p * PANEL); PANEL];
         for (i, row) in rows.iter_mut().enumerate() {

@@ -29,7 +29,7 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
             let mut most = 0;
             for x in x {
                 let (size, others) = largest(x);
-                most = held(n == 1, size, others).max(most);
+                most = held(job.group, size, others).max(most);
             }
             let (scale, by) = scale_of(f32::from_bits(most));
             for (i, x) in x.iter().enumerate() {

@@ -1,30 +1,59 @@
 //! Four groups of a vector rounded at once.
 //!
-//! In: 128 numbers. Out: what `rounding.rs` asks for of groups with a scale of their own, bit for bit. What a group has
-//! one of is computed in a lane for each of the four, so that none waits for the others.
+//! In: 128 numbers, or twice as many. Out: what `rounding.rs` asks for, bit for bit. What a group has one of is
+//! computed in a lane for each of the four, so that none waits for the others.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _CMP_GT_OQ, _mm_add_epi32, _mm_castps_si128, _mm_castsi128_ps,
-    _mm_cmp_ps_mask, _mm_cvtepi32_ps, _mm_div_ps, _mm_maskz_div_ps, _mm_max_epu32, _mm_mul_ps,
-    _mm_set1_epi32, _mm_set1_ps, _mm_setr_epi32, _mm_setzero_ps, _mm_setzero_si128, _mm_slli_epi32,
-    _mm_sub_epi32, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
-    _mm256_add_epi32, _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_set_m128i,
-    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_sub_epi32, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
-    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm512_castsi512_si128, _mm512_cmpeq_epi32_mask,
-    _mm512_cmpneq_epi32_mask, _mm512_maskz_mov_epi32, _mm512_max_epu32, _mm512_setr_epi32,
-    _mm512_setzero_si512, _mm512_shuffle_i64x2, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm_cmp_ps_mask, _mm_cvtepi32_ps, _mm_cvtsi128_si64, _mm_div_ps, _mm_maskz_div_ps, _mm_max_epu32,
+    _mm_mul_ps, _mm_packs_epi32, _mm_set1_epi32, _mm_set1_ps, _mm_setr_epi32, _mm_setzero_ps,
+    _mm_setzero_si128, _mm_shuffle_epi32, _mm_slli_epi32, _mm_sub_epi32, _mm_unpackhi_epi32,
+    _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_add_epi32, _mm256_castsi256_si128,
+    _mm256_extracti128_si256, _mm256_set_m128i, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_sub_epi32,
+    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+    _mm512_castsi512_si128, _mm512_cmpeq_epi32_mask, _mm512_cmpneq_epi32_mask, _mm512_maskz_mov_epi32,
+    _mm512_max_epu32, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_i64x2, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use crate::codegen::cpu::micro::avx512::round::{Parts, parts, sizes};
 use crate::codegen::cpu::micro::avx512::vector::{lanes_of_quarter, splat, store_half};
+use crate::codegen::cpu::micro::rounding::Four;
 
+/// Rounds four groups, or twice as many that share a scale.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn round((numbers, tails): (&mut [[u8; 32]; 4], &mut [[u8; 32]; 4]), x: &[[u8; 128]; 4]) {
+pub(super) fn round<const F: usize>(out: [Four<'_>; F], x: &[[[u8; 128]; 4]; F]) {
+    const { assert!(F == 1 || F == 2) };
+    let (mut most, mut large) = ([_mm_setzero_si128(); F], [_mm_setzero_si128(); F]);
+    for i in 0..F {
+        (most[i], large[i]) = held(&x[i]);
+    }
+    if F == 2 {
+        let all = _mm_max_epu32(most[0], most[F - 1]);
+        let all = _mm_max_epu32(all, _mm_shuffle_epi32::<0b10_11_00_01>(all));
+        most = [_mm_max_epu32(all, _mm_shuffle_epi32::<0b01_00_11_10>(all)); F];
+    }
+    for (i, out) in out.into_iter().enumerate() {
+        put(out, &x[i], (most[i], large[i]));
+    }
+}
+
+/// What the scale of each group must hold, as `rounding::held` says, and which four of its numbers are largest.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn held(x: &[[u8; 128]; 4]) -> (__m128i, __m128i) {
     let (most, large, others) = largest(x);
     let most = _mm_mul_ps(_mm_set1_ps(0.5), _mm_castsi128_ps(most));
-    let most = _mm_castsi128_ps(_mm_max_epu32(_mm_castps_si128(most), others));
+    (_mm_max_epu32(_mm_castps_si128(most), others), large)
+}
+
+/// Rounds groups whose scales must hold so much, and whose largest numbers are in these four.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn put(out: Four<'_>, x: &[[u8; 128]; 4], (most, large): (__m128i, __m128i)) {
+    let Four { numbers, tails, sums: own_sums } = out;
+    let most = _mm_castsi128_ps(most);
     let scales = _mm_div_ps(most, _mm_set1_ps(127.0));
     let are_scales = _mm_cmp_ps_mask::<_CMP_GT_OQ>(scales, _mm_setzero_ps());
     let by = lanes_of_quarter(_mm_castps_si128(_mm_maskz_div_ps(are_scales, _mm_set1_ps(1.0), scales)));
@@ -43,6 +72,7 @@ pub(super) fn round((numbers, tails): (&mut [[u8; 32]; 4], &mut [[u8; 32]; 4]), 
     let moved = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<7>(sums));
     let (first, second) = (_mm256_castsi256_si128(moved), _mm256_extracti128_si256::<1>(moved));
     let both = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+    *own_sums = _mm_cvtsi128_si64(_mm_packs_epi32(both, both)).to_le_bytes();
     let sums = _mm_castps_si128(_mm_mul_ps(_mm_cvtepi32_ps(both), scales));
     let scales = _mm_castps_si128(scales);
     let beyond = _mm_setr_epi32(beyond[0], beyond[1], beyond[2], beyond[3]);

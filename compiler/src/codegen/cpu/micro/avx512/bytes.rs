@@ -20,7 +20,7 @@ use crate::codegen::cpu::micro::GROUP;
 use crate::codegen::cpu::micro::asking::ask_far;
 use crate::codegen::cpu::micro::avx512::amx::{Bytes, Tile, twice_each};
 use crate::codegen::cpu::micro::avx512::eights::{EIGHT, Eight, FOUR};
-use crate::codegen::cpu::micro::avx512::fours::{Order, four, k_factors, moved, order, unit_groups};
+use crate::codegen::cpu::micro::avx512::fours::{Order, four, k_factors, moved, order};
 use crate::codegen::cpu::micro::avx512::vector::{
     N, Places, V, add, fma, gathered, lanes, load, load_bytes, load_half, splat, store, store_bytes, turned,
     wide_lower, zero,
@@ -112,7 +112,7 @@ fn row_of(half: usize, lane: usize) -> usize {
 
 impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
     /// Fours of groups of a unit.
-    const FOURS: usize = unit_groups(Storage::ALL[S]) / FOUR;
+    const FOURS: usize = Storage::ALL[S].unit_groups() / FOUR;
 
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -206,7 +206,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn prepare(&self, idx: usize, numbers: &mut Numbers) {
-        let piece = const { ROWS * B / unit_groups(Storage::ALL[S]) };
+        let piece = const { ROWS * B / Storage::ALL[S].unit_groups() };
         ask_far(self.bytes.as_ptr().wrapping_add(ROWS * self.stride + idx * piece), piece);
         self.copy(idx + 1, numbers);
     }

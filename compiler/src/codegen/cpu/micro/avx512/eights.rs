@@ -111,7 +111,7 @@ fn scale_of_group(x: &[[u8; 128]]) -> (f32, f32) {
     let mut most = 0;
     for own in x {
         let (_, size, others) = largest(own);
-        most = held(x.len() == 1, size, others).max(most);
+        most = held(32 * x.len(), size, others).max(most);
     }
     scale_of(f32::from_bits(most))
 }

@@ -172,7 +172,7 @@ fn add_group<const S: usize, const L: bool>(
     // What products start from; beside it what the second halves start from, what offsets are multiplied by, or what
     // moves bytes up.
     let (start, other) = if storage.has_offsets() {
-        let sign = if storage.block().0 == 256 { 1.0 } else { -1.0 };
+        let sign = if storage.is_large() { 1.0 } else { -1.0 };
         let sums = _mm512_mul_ps(_mm512_cvtepi32_ps(both), _mm512_mul_ps(scales, splat(sign)));
         (_mm512_setzero_si512(), _mm512_castps_si512(sums))
     } else if storage.is_halved() {

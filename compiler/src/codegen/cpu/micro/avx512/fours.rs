@@ -5,17 +5,18 @@
 //! The formulas are those of `unpack.rs`, one instruction at a time.
 
 use std::arch::x86_64::{
-    __m128, __m128i, __m512i, _mm_and_si128, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_or_si128,
-    _mm_set1_ps, _mm_setr_epi32, _mm_setr_ps, _mm_setzero_ps, _mm_setzero_si128, _mm_shuffle_epi32,
-    _mm_srli_epi32, _mm_srlv_epi32, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_castps_pd,
-    _mm256_castps128_ps256, _mm256_castsi128_si256, _mm256_insertf128_ps, _mm256_inserti128_si256,
-    _mm256_mask_blend_epi16, _mm256_set1_epi16, _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i64x4,
-    _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps256_ps512, _mm512_castsi256_si512,
-    _mm512_castsi512_si128, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
-    _mm512_insertf64x4, _mm512_inserti64x4, _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_permutex2var_epi16,
-    _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_sllv_epi16,
-    _mm512_srli_epi16, _mm512_srlv_epi16, _mm512_ternarylogic_epi64, _mm512_unpackhi_epi8,
-    _mm512_unpacklo_epi8, _mm512_xor_si512,
+    __m128, __m128i, __m512i, _mm_and_si128, _mm_castsi128_ps, _mm_cvtepu8_epi16, _mm_cvtph_ps,
+    _mm_cvtsi64_si128, _mm_or_si128, _mm_set1_ps, _mm_setr_epi32, _mm_setr_ps, _mm_setzero_ps,
+    _mm_setzero_si128, _mm_shuffle_epi32, _mm_shuffle_ps, _mm_srli_epi32, _mm_srli_si128, _mm_srlv_epi32,
+    _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_broadcastss_ps, _mm256_castps_pd, _mm256_castps128_ps256,
+    _mm256_castsi128_si256, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_insertf128_ps,
+    _mm256_inserti128_si256, _mm256_mask_blend_epi16, _mm256_mul_ps, _mm256_set1_epi16, _mm512_add_epi8,
+    _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps256_ps512,
+    _mm512_castsi256_si512, _mm512_castsi512_si128, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
+    _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_insertf64x4, _mm512_inserti64x4, _mm512_mask_add_epi8,
+    _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64,
+    _mm512_setzero_si512, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srlv_epi16, _mm512_ternarylogic_epi64,
+    _mm512_unpackhi_epi8, _mm512_unpacklo_epi8, _mm512_xor_si512,
 };
 
 use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
@@ -46,16 +47,6 @@ pub(super) const fn moved(storage: Storage) -> u8 {
         Storage::Q4_0 | Storage::Q4Pairs => 8,
         _ => 0,
     }
-}
-
-/// Groups of 32 that are taken together: four small blocks, or a large one.
-pub(super) const fn unit_groups(storage: Storage) -> usize {
-    if storage.block().0 == 256 { 8 } else { 4 }
-}
-
-/// Bytes of so many groups.
-pub(super) const fn unit_bytes(storage: Storage) -> usize {
-    storage.bytes(32 * unit_groups(storage))
 }
 
 /// 128 elements of a unit: all of four small blocks, or a half of a large one.
@@ -397,6 +388,23 @@ pub(super) fn k_factors<const S: usize>(unit: &[u8]) -> V {
         }
         _ => unreachable!("a block of 32 has one factor"),
     }
+}
+
+/// The same of a block with offsets, which are whole steps: what multiplies each eighth, the steps of each two eighths
+/// in a lane, and the size of a step.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn k_steps(unit: &[u8]) -> V {
+    let head = load_quarter(unit[..16].as_array().expect("16 bytes"));
+    let six = six_bits(head);
+    let d = _mm_cvtph_ps(head);
+    let scales = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(six));
+    let scales = _mm256_mul_ps(scales, _mm256_broadcastss_ps(d));
+    let steps = _mm_cvtepu8_epi16(_mm_srli_si128::<8>(six));
+    let step = _mm_shuffle_ps::<0b01_01_01_01>(d, d);
+    let rest = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(_mm_castsi128_ps(steps)), step);
+    let (scales, rest) = (_mm512_castps_pd(_mm512_castps256_ps512(scales)), _mm256_castps_pd(rest));
+    _mm512_castpd_ps(_mm512_insertf64x4::<1>(scales, rest))
 }
 
 /// Bits of four bytes.

@@ -17,7 +17,9 @@ use crate::codegen::cpu::micro::encode::blocks;
 use crate::codegen::cpu::micro::forms::single_forms;
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
-use crate::codegen::cpu::micro::{Encode, FEW, Halve, Halves, MANY, Mix, Product, Quantise, Table, Whole};
+use crate::codegen::cpu::micro::{
+    Encode, FEW, Halve, Halves, LARGE, MANY, Mix, Product, Quantise, Table, Whole,
+};
 
 mod abreast;
 mod amx;
@@ -50,6 +52,7 @@ pub(super) const TABLE: Table = Table {
     quantise,
     mix: mix_by_panels,
     encode,
+    large_group: LARGE,
     sixteens: Some(Whole { quantise: sixteens, product: by_sixteens }),
     lanes: Some(Whole { quantise: lanes_of, product: by_lanes }),
     eights: None,

@@ -21,7 +21,7 @@ use std::slice::from_ref;
 
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, alternate, factors, factors_of_units, four, moved, offsets_of_units, order, six_bits, unit_groups,
+    Order, alternate, factors, factors_of_units, four, moved, offsets_of_units, order, six_bits,
 };
 use crate::codegen::cpu::micro::avx512::sixteens::Sixteens;
 use crate::codegen::cpu::micro::avx512::vector::{
@@ -46,7 +46,7 @@ pub(super) fn one<const S: usize, const B: usize>(job: &ProductView<'_>) {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn column<const S: usize, const B: usize>(job: &ProductView<'_>, c: usize) {
     let storage = const { Storage::ALL[S] };
-    let n_groups = const { unit_groups(Storage::ALL[S]) };
+    let n_groups = const { Storage::ALL[S].unit_groups() };
     let done = job.k / 32 / n_groups * n_groups;
     let x = &Sixteens::new(job.x.get(c), job.k);
     for r in (0..job.n_rows).step_by(ROWS) {

@@ -1,4 +1,4 @@
-//! Rows of quantised weights, unpacked for `many.rs`.
+//! Rows of quantised weights, unpacked for `many.rs` and `panels.rs`.
 //!
 //! In: up to 32 rows and which groups of theirs. Out: a slab: panels of sixteen rows, four elements of each side by
 //! side, moved up by 128 where the format has no offset, with the factors and offsets of each 32 elements.
@@ -14,8 +14,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::codegen::cpu::micro::asking::{LINE, Share, ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, are_nibbles, both, factors, four, heads, k_factors, low_and_high, order, raised, unit_bytes,
-    unit_groups,
+    Order, are_nibbles, both, factors, four, heads, k_factors, k_steps, low_and_high, order, raised,
 };
 use crate::codegen::cpu::micro::avx512::vector::{V, lanes, store_bytes, transposed, wide_lower};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
@@ -39,23 +38,25 @@ pub(super) struct Group {
 #[repr(C)]
 pub(super) struct Panel {
     pub(super) numbers: [[u8; 64]; 8],
-    /// What multiplies each row, or the first half of each; what multiplies the second half, or what is added.
+    /// What multiplies each row, or the first half of each; what multiplies the second half, or what is added. Offsets
+    /// of large blocks may be steps instead: each of the first four groups has those of two, and the fifth their size.
     pub(super) factors: [[u8; 64]; 2],
 }
 
-/// Unpacks groups `from..from + n` of rows `r..r + n_rows`, of which a unit has `B` bytes. A panel that is not full has
-/// its last row several times. What follows the first `n_asked` panels is asked for with them: memory takes as long.
+/// Unpacks groups `from..from + n` of rows `r..r + n_rows`, of which a unit has `B` bytes; offsets of large blocks
+/// perhaps as `STEPS`. A panel that is not full has its last row several times. What follows the first `n_asked` panels
+/// is asked for with them: memory takes as long.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn pack<const S: usize, const B: usize>(
+pub(super) fn pack<const S: usize, const B: usize, const STEPS: bool>(
     slab: &mut [Group],
     job: &ProductView<'_>,
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
     n_asked: usize,
 ) {
-    const { assert!(B == unit_bytes(Storage::ALL[S])) };
-    let unit = const { unit_groups(Storage::ALL[S]) };
+    const { assert!(B == Storage::ALL[S].unit_bytes()) };
+    let unit = const { Storage::ALL[S].unit_groups() };
     let ahead = ahead::<B>(job, unit, (from, n));
     for p in 0..n_rows.div_ceil(PANEL) {
         let place = |i: usize| r + (p * PANEL + i).min(n_rows - 1);
@@ -78,8 +79,8 @@ pub(super) fn pack<const S: usize, const B: usize>(
                 numbers::<S, B>(groups, p, &units, half);
             }
             let groups = &mut slab[unit * at..][..unit];
-            if unit == 8 {
-                large_factors::<S, B>(groups, p, &units);
+            if const { Storage::ALL[S].is_large() } {
+                large_factors::<S, B, STEPS>(groups, p, &units);
             } else {
                 small_factors::<S, B>(groups, p, &units, |i| (job.w.row(place(i)), from / unit + at));
             }
@@ -108,7 +109,7 @@ impl Next {
         (from, n): (usize, usize),
         columns: (usize, usize),
     ) -> Self {
-        let unit = const { unit_groups(Storage::ALL[S]) };
+        let unit = const { Storage::ALL[S].unit_groups() };
         let stride = job.w.stride();
         let offset = from / unit * B + ahead::<B>(job, unit, (from, n)) + PANEL * stride;
         let start = job.w.row(r).bytes.as_ptr().wrapping_add(offset);
@@ -119,7 +120,7 @@ impl Next {
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     pub(super) fn ask<const S: usize, const B: usize>(&self, g: usize) {
-        let unit = const { unit_groups(Storage::ALL[S]) };
+        let unit = const { Storage::ALL[S].unit_groups() };
         let line = LINE * (g % unit);
         if line < B {
             self.0.ask(g / unit * B + line);
@@ -217,7 +218,7 @@ fn nibbles<const S: usize, const B: usize>(
     units: &[&[u8; B]; PANEL],
     half: usize,
 ) {
-    let is_large = const { unit_groups(Storage::ALL[S]) == 8 };
+    let is_large = const { Storage::ALL[S].is_large() };
     let mut rows = [_mm512_setzero_si512(); PANEL];
     for (row, unit) in rows.iter_mut().zip(units) {
         *row = both::<S>(*unit, half);
@@ -251,14 +252,19 @@ fn one_group<'a, const S: usize>(panel: &mut Panel, row: impl Fn(usize) -> Block
 /// What belongs to eight groups that are one block, in a frame of its own as well.
 #[inline(never)]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn large_factors<const S: usize, const B: usize>(groups: &mut [Group], p: usize, units: &[&[u8; B]; PANEL]) {
+fn large_factors<const S: usize, const B: usize, const STEPS: bool>(
+    groups: &mut [Group],
+    p: usize,
+    units: &[&[u8; B]; PANEL],
+) {
+    let has_offsets = const { Storage::ALL[S].has_offsets() };
     let mut factors = [_mm512_setzero_si512(); PANEL];
     for (factors, unit) in factors.iter_mut().zip(units) {
-        *factors = _mm512_castps_si512(k_factors::<S>(*unit));
+        let own = if STEPS && has_offsets { k_steps(*unit) } else { k_factors::<S>(*unit) };
+        *factors = _mm512_castps_si512(own);
     }
     for (i, column) in transposed(&factors).into_iter().enumerate() {
-        let (group, which) =
-            if const { Storage::ALL[S].has_offsets() } { (i % 8, i / 8) } else { (i / 2, i % 2) };
+        let (group, which) = if has_offsets { (i % 8, i / 8) } else { (i / 2, i % 2) };
         store_bytes(column, &mut groups[group].panels[p].factors[which]);
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn unpack<const S: usize, const B: usize, const N: usize>(
     // What goes through the slab at a time stays close.
     for first in (0..n).step_by(slab.len()) {
         let n = slab.len().min(n - first);
-        pack::<S, B>(slab, job, rows, (from + first, n), 2);
+        pack::<S, B, false>(slab, job, rows, (from + first, n), 2);
         for (group, tiles) in slab[..n].iter().zip(&mut parts[0].steps[first..]) {
             for (panel, tile) in group.panels.iter().zip(tiles).take(rows.1.div_ceil(PANEL)) {
                 widen::<S>(panel, tile);
@@ -75,7 +75,7 @@ fn widen<const S: usize>(panel: &Panel, tile: &mut Tile) {
         let mut offsets = _mm512_mul_ps(factors, splat(-moved));
         if storage.has_offsets() {
             let own = load(&panel.factors[1]);
-            let sign = if storage.block().0 == 256 { -1.0 } else { 1.0 };
+            let sign = if storage.is_large() { -1.0 } else { 1.0 };
             offsets = fma(own, splat(sign), offsets);
         }
         let fours = load_bytes(numbers);

@@ -1,7 +1,7 @@
 //! Vectors rounded to 8 bits a number.
 //!
-//! In: vectors in single precision. Out: rows as `rounding.rs` has them, bit for bit. Groups with a scale of their own
-//! go four at a time (`abreast.rs`).
+//! In: vectors in single precision. Out: rows as `rounding.rs` has them, bit for bit. Groups go four at a time
+//! (`abreast.rs`), but for those that qwen3.c chose.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm256_add_epi32, _mm256_castsi128_si256, _mm256_dpbusd_epi32,
@@ -11,6 +11,7 @@ use std::arch::x86_64::{
     _mm512_max_epi32, _mm512_max_epu32, _mm512_min_epi32, _mm512_mul_ps, _mm512_reduce_max_epu32,
     _mm512_set1_epi32, _mm512_shuffle_epi32, _mm512_sub_epi32,
 };
+use std::array;
 
 use crate::codegen::cpu::micro::avx512::abreast;
 use crate::codegen::cpu::micro::avx512::vector::{V, load, splat, store_half};
@@ -25,22 +26,44 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
         let x = job.x[c * job.x_col..][..4 * k].as_chunks::<128>().0;
         let mut row = Row::new(row, k);
         let n = job.group / 32;
-        let fours = if n == 1 { x.as_chunks().0 } else { &[] };
-        for (at, x) in fours.iter().enumerate() {
-            abreast::round(row.four(at), x);
-        }
-        for (idx, x) in x.chunks(n).enumerate().skip(4 * fours.len()) {
+        let n_done = by_fours(&mut row, x, n);
+        for (idx, x) in x.chunks(n).enumerate().skip(n_done) {
             let (mut most, mut large) = (0, 0);
             for x in x {
                 let (size, others);
                 (large, size, others) = largest(x);
-                most = held(n == 1, size, others).max(most);
+                most = held(job.group, size, others).max(most);
             }
             let (scale, by) = scale_of(f32::from_bits(most));
             for (i, x) in x.iter().enumerate() {
                 row.put(idx * n + i, rounded(x, by), scale, large);
             }
         }
+    }
+}
+
+/// Rounds the groups that can go four at a time, if `n` of 32 numbers share a scale; gives how many scales that were.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn by_fours(row: &mut Row<'_>, x: &[[u8; 128]], n: usize) -> usize {
+    let (fours, _) = x.as_chunks();
+    let mut places = row.fours();
+    match n {
+        1 => {
+            for (place, x) in places.zip(fours) {
+                abreast::round([place], array::from_ref(x));
+            }
+            4 * fours.len()
+        }
+        8 => {
+            let (eights, _) = fours.as_chunks();
+            for x in eights {
+                let mut place = || places.next().expect("a place for each four");
+                abreast::round([place(), place()], x);
+            }
+            eights.len()
+        }
+        _ => 0,
     }
 }
 

@@ -76,6 +76,14 @@ pub(super) fn add_products<const S: usize>(sums: &mut [V; 12], group: &Group, x:
             ),
             "vmovaps zmm16, [{w} + {factors}]",
             "vmovaps zmm17, [{w} + {panel} + {factors}]",
+            ".if {is_large}",
+            each!(
+                "vcvtdq2ps zmm2" c ", zmm2" c "\n"
+                "vcvtdq2ps zmm1" c ", zmm1" c "\n"
+                "vfmadd231ps {u" c "}, zmm2" c ", zmm16\n"
+                "vfmadd231ps {v" c "}, zmm1" c ", zmm17\n"
+            ),
+            ".else",
             each!(
                 "vbroadcastss zmm18, dword ptr [{x" c "} + {tail} + 4 * {scale_at}]\n"
                 "vcvtdq2ps zmm2" c ", zmm2" c "\n"
@@ -85,6 +93,8 @@ pub(super) fn add_products<const S: usize>(sums: &mut [V; 12], group: &Group, x:
                 "vfmadd231ps {u" c "}, zmm2" c ", zmm19\n"
                 "vfmadd231ps {v" c "}, zmm1" c ", zmm18\n"
             ),
+            ".endif",
+            is_large = const Storage::ALL[S].is_large() as usize,
             panel = const size_of::<Panel>(),
             factors = const offset_of!(Panel, factors),
             start = const if Storage::ALL[S].has_offsets() { Tail::Zero as usize } else { Tail::Start as usize },

@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::codegen::cpu::micro::GROUP;
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, factors_of_four, four, k_factors, moved, offsets_of_four, order, unit_bytes, unit_groups,
+    Order, factors_of_four, four, k_factors, moved, offsets_of_four, order,
 };
 use crate::codegen::cpu::micro::avx512::vector::{store_bytes, store_quarter};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked};
@@ -44,9 +44,9 @@ pub(super) fn fill<const S: usize, const B: usize, const L: bool>(
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
 ) {
-    const { assert!(B == unit_bytes(Storage::ALL[S])) };
+    const { assert!(B == Storage::ALL[S].unit_bytes()) };
     let storage = const { Storage::ALL[S] };
-    let n_groups = const { unit_groups(Storage::ALL[S]) };
+    let n_groups = const { Storage::ALL[S].unit_groups() };
     for i in 0..ROWS {
         let row = job.w.row(r + i.min(n_rows - 1));
         let (first, n_units) = (from / n_groups, n / n_groups);
