@@ -101,7 +101,7 @@ pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS:
     const { assert!(T == TAIL || T == 4 && BITS == 16 && !HAS_OFFSETS) };
     let numbers = x.map(|x| x.numbers.as_ptr());
     let tail = x[0].tail.as_ptr().addr().wrapping_sub(numbers[0].addr());
-    debug_assert!(
+    assert!(
         x.iter().zip(numbers).all(|(x, numbers)| numbers.addr().wrapping_add(tail) == x.tail.as_ptr().addr()),
         "rows of one length lie alike"
     );
