@@ -373,6 +373,18 @@ fn templates_have_what_those_of_real_models_use() {
             "{{ {'é': [1, 2.0, none, true], '<': '&'} | tojson }}",
             "{\"é\": [1, 2.0, null, true], \"<\": \"&\"}",
         ),
+        (
+            "{{ {'é': [1]} | tojson(indent=4) }}{{ {'é': 1} | tojson(ensure_ascii=true) }}",
+            "{\n    \"é\": [\n        1\n    ]\n}{\"\\u00e9\": 1}",
+        ),
+        (
+            "{{ {'b': [1, 2], 'a': 3} | tojson(ensure_ascii=false, separators=(',', ':'), sort_keys=true) }}",
+            "{\"a\":3,\"b\":[1,2]}",
+        ),
+        (
+            "{{ [{'a': 1}, {'a': 2}] | map(attribute='a') | join(d='-') }}{{ 'x\ny' | indent(width=1) }}",
+            "1-2x\n y",
+        ),
         ("{{ tools is none }}{{ strftime_now is defined }}{{ nothing is defined }}", "TrueFalseFalse"),
         (
             "{{ 'abcd'[1:3] }}{{ [1, 2, 3][::-1] }}{{ [1, 2][5:] }}{{ messages[1:] | length }}",
@@ -389,6 +401,25 @@ fn templates_have_what_those_of_real_models_use() {
         rendered("{{ raise_exception('roles must alternate') }}"),
         Err("chat template: invalid operation: roles must alternate (in chat:1)".to_owned())
     );
+}
+
+#[test]
+fn a_template_that_fails_is_named_by_its_place() {
+    let config = json!({"chat_template": "{{ 1 | nothing }}"}).to_string();
+    let named = |files: &[(&str, &str)], name: &str| {
+        let checkpoint = weights::open(&folder(name, files)).unwrap();
+        let chat = Chat::open(&checkpoint).unwrap().unwrap();
+        chat.render(&[], true, &Map::new()).unwrap_err().to_string()
+    };
+    let error = named(&[("tokenizer_config.json", &config)], "template-of-config");
+    assert!(error.ends_with("(in tokenizer_config.json:1)"), "{error}");
+    let both = [("tokenizer_config.json", config.as_str()), ("chat_template.jinja", "\n{{ 1 | nothing }}")];
+    let error = named(&both, "template-of-its-own");
+    assert!(error.ends_with("(in chat_template.jinja:2)"), "{error}");
+    let gguf = Gguf::new().value("tokenizer.chat_template", "{{ 1 | nothing }}").write("template");
+    let chat = Chat::open(&weights::open(&gguf).unwrap()).unwrap().unwrap();
+    let error = chat.render(&[], true, &Map::new()).unwrap_err().to_string();
+    assert!(error.ends_with("(in tokenizer.chat_template:1)"), "{error}");
 }
 
 #[test]
@@ -432,6 +463,7 @@ fn hostile_templates_are_sentences() {
         "{% set ns = namespace(l=[1]) %}{% for i in range(90000) %}{% set ns.l = ns.l | reverse | chain([1]) %}\
          {% endfor %}"
             .to_owned(),
+        "{{ ('x\n' * 4000000) | indent(width=8000000) }}".to_owned(),
         "{% for i in range(90000) %}{{ debug() }}{% endfor %}".to_owned(),
         // What no filter here can count: it takes too long, or too many steps where the processor is fast enough.
         "{% set x = 'é' * 4000000 %}{% for i in range(90000) %}{% for n in range(4) %}{% for c in x %}\

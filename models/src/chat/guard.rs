@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use indexmap::IndexMap;
 use minijinja::functions::dict;
 use minijinja::machinery::{Instruction, Instructions};
-use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
@@ -103,7 +103,8 @@ pub(super) fn add_to(
 ) {
     for (name, own) in filters {
         let (work, name) = (work.clone(), name.clone());
-        environment.add_filter(own.clone(), move |state: &mut State, mut values: Rest<Value>| {
+        environment.add_filter(own.clone(), move |state: &mut State, values: Rest<ValueOrKwargs>| {
+            let mut values = values.into_values();
             work.charge_call(&name, &values)?;
             // What is applied to each element counts, too.
             if name == EACH
@@ -231,7 +232,11 @@ impl Work {
                 let between = nth(0)?.min(nth(1)?);
                 self.add(n.saturating_mul(between))
             }
-            "indent" => self.add(nth(0)?.saturating_mul(number(values.get(1)))),
+            "indent" => {
+                let named = values.last().and_then(|named| named.get_attr("width").ok());
+                let width = number(values.get(1)).max(number(named.as_ref()));
+                self.add(nth(0)?.saturating_mul(width))
+            }
             "format" | "center" | "batch" | "slice" => Err(failure(UNSUPPORTED)),
             _ => Ok(()),
         }

@@ -20,7 +20,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::chat::clock;
 use crate::chat::guard::{self, Work};
-use crate::chat::values::{Writer, object_value};
+use crate::chat::values::{Style, Writer, object_value};
 use crate::error::Error;
 
 /// The deepest nesting of calls and loops.
@@ -37,19 +37,18 @@ const STACK_BYTES: usize = MAX_SOURCE_BYTES << 11;
 /// The most characters of a complaint that are shown: it may quote the template.
 const MAX_COMPLAINT: usize = 240;
 
-/// The one template of an environment.
-const NAME: &str = "chat";
-
 /// A template that was read.
 #[derive(Clone, Debug)]
 pub(super) struct Jinja {
+    /// Where it stands, for sentences.
+    name: Arc<str>,
     source: Arc<str>,
     environment: Environment<'static>,
 }
 
 impl Jinja {
-    /// Reads a template.
-    pub(super) fn new(source: &str) -> Result<Self, Error> {
+    /// Reads a template that stands under this name.
+    pub(super) fn new(name: &str, source: &str) -> Result<Self, Error> {
         if source.len() > MAX_SOURCE_BYTES {
             let what = format!("expected at most {MAX_SOURCE_BYTES} bytes, found {}", source.len());
             return Err(Error::Template { what });
@@ -61,7 +60,7 @@ impl Jinja {
         environment.set_recursion_limit(MAX_DEPTH);
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise_exception);
-        let own = Self { source: source.into(), environment };
+        let own = Self { name: name.into(), source: source.into(), environment };
         own.clone().bounded(|own, _| own.steps().map(|_| ()))?;
         Ok(own)
     }
@@ -101,8 +100,8 @@ impl Jinja {
 
     /// The compiled template.
     fn steps(&self) -> Result<Instructions<'_>, Failure> {
-        let template = parse(&self.source, NAME, self.environment.syntax().clone())?;
-        let mut generator = CodeGenerator::new(NAME, &self.source);
+        let template = parse(&self.source, &self.name, self.environment.syntax().clone())?;
+        let mut generator = CodeGenerator::new(&self.name, &self.source);
         generator.compile_stmt(&template);
         let (steps, blocks) = generator.finish();
         if blocks.is_empty() {
@@ -124,14 +123,28 @@ impl Jinja {
     }
 }
 
-/// JSON as Transformers writes it: nothing is escaped for HTML, and the order is kept.
+/// JSON as Transformers writes it: nothing is escaped for HTML, and the order is kept unless another is asked for.
 #[expect(clippy::needless_pass_by_value, reason = "a filter gets its named arguments by value")]
-fn to_json(value: &Value, indent: Option<usize>, arguments: Kwargs) -> Result<String, Failure> {
-    let indent = match indent {
-        Some(indent) => Some(indent),
-        None => arguments.get::<Option<usize>>("indent")?,
+fn to_json(
+    value: &Value,
+    is_ascii: Option<Value>,
+    indent: Option<usize>,
+    separators: Option<Value>,
+    named: Kwargs,
+) -> Result<String, Failure> {
+    let is_set = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let indent = indent.or(named.get("indent")?).map(|indent| indent.min(16));
+    let separators = match separators.or(named.get("separators")?) {
+        Some(both) => both.try_iter()?.map(|text| text.to_string()).collect(),
+        None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned).to_vec(),
     };
-    Writer::new(indent.map(|indent| indent.min(16)), MAX_JSON_BYTES).write(value)
+    let separators = separators.try_into().map_err(|_| {
+        Failure::new(ErrorKind::InvalidOperation, "JSON has two separators: of values, and behind a key")
+    })?;
+    let is_ascii = is_set(is_ascii.or(named.get("ensure_ascii")?));
+    let is_sorted = is_set(named.get("sort_keys")?);
+    named.assert_all_used()?;
+    Writer::new(Style { indent, separators, is_ascii, is_sorted }, MAX_JSON_BYTES).write(value)
 }
 
 /// What a template calls where it does not want the messages.

@@ -21,12 +21,18 @@ mod jinja;
 mod pieces;
 mod values;
 
+/// The file of a template, and the one that may have it besides.
+const FILE: &str = "chat_template.jinja";
+const CONFIG: &str = "tokenizer_config.json";
 /// The longest template that is read.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 /// The template that Transformers takes of several.
 const DEFAULT: &str = "default";
 /// The tokens that templates know by name.
 const TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+/// The name of a file and the template in it.
+type Found = (&'static str, String);
 
 /// The chat template of a model.
 #[derive(Debug)]
@@ -88,7 +94,11 @@ impl Chat {
     /// # Errors
     /// [`Error::Template`] where it is none.
     pub fn from_source(source: &str, constants: Map<String, Json>) -> Result<Self, Error> {
-        Ok(Self { form: Form::Jinja(Box::new(Jinja::new(source)?)), constants })
+        Self::named("chat", source, constants)
+    }
+
+    fn named(name: &str, source: &str, constants: Map<String, Json>) -> Result<Self, Error> {
+        Ok(Self { form: Form::Jinja(Box::new(Jinja::new(name, source)?)), constants })
     }
 
     /// Tells templates that ask for it what time it is, in seconds since 1970; without it, they cannot ask.
@@ -133,7 +143,7 @@ impl Chat {
             FileError::input(beside::weights(checkpoint), Place::Key(KEY.to_owned()), what)
         })?;
         let Some(Value::List(List::Texts(tokens))) = metadata.get("tokenizer.ggml.tokens") else {
-            return Self::from_source(source, Map::new()).map(Some);
+            return Self::named(KEY, source, Map::new()).map(Some);
         };
         let keys = ["bos", "eos", "unknown", "padding"].map(|name| format!("tokenizer.ggml.{name}_token_id"));
         let constant = |(name, key): (&str, String)| {
@@ -142,43 +152,39 @@ impl Chat {
             Some((name.to_owned(), Json::String(text.clone())))
         };
         let constants = TOKENS.into_iter().zip(keys).filter_map(constant).collect();
-        Self::from_source(source, constants).map(Some)
+        Self::named(KEY, source, constants).map(Some)
     }
 
     fn from_folder(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
-        let (source, rest) = Self::in_folder(checkpoint)?;
-        let Some(source) = source else { return Ok(None) };
+        let (found, rest) = Self::in_folder(checkpoint)?;
+        let Some((name, source)) = found else { return Ok(None) };
         let text = |name: &str| {
             let token = rest.get(name)?;
             let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
             Some((name.to_owned(), Json::String(text.to_owned())))
         };
         let constants = TOKENS.into_iter().filter_map(text).collect();
-        Self::from_source(&source, constants).map(Some)
+        Self::named(name, &source, constants).map(Some)
     }
 
     /// The text of the template beside a checkpoint, where there is one; that of qwen3.c is said in Jinja.
     pub(crate) fn source(checkpoint: &Checkpoint) -> Result<Option<String>, FileError> {
         match checkpoint.kind() {
-            Kind::Safetensors => Self::in_folder(checkpoint).map(|(source, _)| source),
+            Kind::Safetensors => Ok(Self::in_folder(checkpoint)?.0.map(|(_, source)| source)),
             Kind::Ajc1 => Ok(Pieces::open(checkpoint)?.map(|pieces| pieces.source())),
             Kind::Gguf { .. } | Kind::Qorus => Ok(None),
         }
     }
 
-    /// The text of the template, and what else `tokenizer_config.json` says.
-    fn in_folder(checkpoint: &Checkpoint) -> Result<(Option<String>, Map<String, Json>), FileError> {
-        let path = beside::in_folder(checkpoint, "tokenizer_config.json");
-        let config: Config = beside::config(&path)?.unwrap_or_default();
-        let file = beside::text(&beside::in_folder(checkpoint, "chat_template.jinja"), MAX_TEMPLATE_BYTES)?;
-        let named = |templates: Vec<Named>| {
-            let mut templates = templates.into_iter();
-            templates.find(|template| template.name == DEFAULT).map(|template| template.template)
-        };
-        let source = file.or_else(|| match config.chat_template? {
+    /// The template with its file, and what else `tokenizer_config.json` says.
+    fn in_folder(checkpoint: &Checkpoint) -> Result<(Option<Found>, Map<String, Json>), FileError> {
+        let config: Config = beside::config(&beside::in_folder(checkpoint, CONFIG))?.unwrap_or_default();
+        let file = beside::text(&beside::in_folder(checkpoint, FILE), MAX_TEMPLATE_BYTES)?;
+        let own = config.chat_template.and_then(|templates| match templates {
             Templates::One(source) => Some(source),
-            Templates::Named(templates) => named(templates),
+            Templates::Named(all) => all.into_iter().find(|own| own.name == DEFAULT).map(|own| own.template),
         });
-        Ok((source, config.rest))
+        let found = file.map(|source| (FILE, source)).or(own.map(|source| (CONFIG, source)));
+        Ok((found, config.rest))
     }
 }

@@ -50,17 +50,29 @@ impl Object for Ordered {
     }
 }
 
+/// How JSON is written.
+pub(super) struct Style {
+    /// Spaces before a value for each object or list around it; without it, all stands on one line.
+    pub(super) indent: Option<usize>,
+    /// What stands between values, and behind a key.
+    pub(super) separators: [String; 2],
+    /// Whether all other characters are written by their numbers.
+    pub(super) is_ascii: bool,
+    /// Whether keys come in their order instead of that of the object.
+    pub(super) is_sorted: bool,
+}
+
 /// Writes JSON as Python does, at most so many bytes.
 pub(super) struct Writer {
     out: String,
-    indent: Option<usize>,
+    style: Style,
     max_bytes: usize,
 }
 
 impl Writer {
     /// Nothing yet.
-    pub(super) fn new(indent: Option<usize>, max_bytes: usize) -> Self {
-        Self { out: String::new(), indent, max_bytes }
+    pub(super) fn new(style: Style, max_bytes: usize) -> Self {
+        Self { out: String::new(), style, max_bytes }
     }
 
     /// The text of a value.
@@ -83,9 +95,13 @@ impl Writer {
                 self.add_all('[', ']', value.try_iter()?, depth, |own, item| own.add(&item, depth + 1))?;
             }
             ValueKind::Map => {
-                self.add_all('{', '}', value.try_iter()?, depth, |own, key| {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.style.is_sorted {
+                    keys.sort();
+                }
+                self.add_all('{', '}', keys.into_iter(), depth, |own, key| {
                     own.add_text(key.as_str().unwrap_or(&key.to_string()));
-                    own.out += ": ";
+                    own.out += &own.style.separators[1];
                     own.add(&value.get_item(&key)?, depth + 1)
                 })?;
             }
@@ -108,7 +124,7 @@ impl Writer {
         let mut is_empty = true;
         for item in items {
             if !is_empty {
-                self.out += if self.indent.is_some() { "," } else { ", " };
+                self.out += &self.style.separators[0];
             }
             is_empty = false;
             self.add_line(depth + 1);
@@ -122,7 +138,7 @@ impl Writer {
     }
 
     fn add_line(&mut self, depth: usize) {
-        if let Some(indent) = self.indent {
+        if let Some(indent) = self.style.indent {
             self.out.push('\n');
             self.out.extend(std::iter::repeat_n(' ', indent * depth));
         }
@@ -139,7 +155,11 @@ impl Writer {
                 '\t' => self.out += "\\t",
                 '\u{8}' => self.out += "\\b",
                 '\u{c}' => self.out += "\\f",
-                c if c < ' ' => write!(self.out, "\\u{:04x}", u32::from(c)).expect("a text takes every text"),
+                c if c < ' ' || self.style.is_ascii && c > '~' => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        write!(self.out, "\\u{unit:04x}").expect("a text takes every text");
+                    }
+                }
                 c => self.out.push(c),
             }
         }
@@ -170,17 +190,27 @@ fn float(x: f64) -> String {
 mod tests {
     use super::*;
 
-    fn written(json: &str, indent: Option<usize>) -> String {
+    fn plain() -> Style {
+        let separators = [", ", ": "].map(str::to_owned);
+        Style { indent: None, separators, is_ascii: false, is_sorted: false }
+    }
+
+    fn written(json: &str, style: Style) -> String {
         let json: Json = serde_json::from_str(json).unwrap();
-        Writer::new(indent, 1000).write(&value(&json)).unwrap()
+        Writer::new(style, 1000).write(&value(&json)).unwrap()
     }
 
     #[test]
     fn json_is_written_as_python_does() {
         let json = "{\"b\":[1,2.0,true,null,{}],\"a\":\"<é'\\\"\\n\\u0001>\",\"c\":-0.5}";
         let expected = "{\"b\": [1, 2.0, true, null, {}], \"a\": \"<é'\\\"\\n\\u0001>\", \"c\": -0.5}";
-        assert_eq!(written(json, None), expected);
-        assert_eq!(written("{\"a\":[1,[]]}", Some(2)), "{\n  \"a\": [\n    1,\n    []\n  ]\n}");
+        assert_eq!(written(json, plain()), expected);
+        let separators = [",", ": "].map(str::to_owned);
+        let lines = Style { indent: Some(2), separators, ..plain() };
+        assert_eq!(written("{\"a\":[1,[]]}", lines), "{\n  \"a\": [\n    1,\n    []\n  ]\n}");
+        let numbered = Style { is_ascii: true, is_sorted: true, ..plain() };
+        let expected = "{\"a\": 2, \"\\u00e9\\ud83d\\ude00\\u007f\": 1}";
+        assert_eq!(written("{\"é😀\\u007f\":1,\"a\":2}", numbered), expected);
     }
 
     #[test]
@@ -192,8 +222,8 @@ mod tests {
     #[test]
     fn too_much_json_is_an_error() {
         let deep = "[".repeat(100) + &"]".repeat(100);
-        assert!(Writer::new(None, 1000).write(&value(&serde_json::from_str(&deep).unwrap())).is_err());
+        assert!(Writer::new(plain(), 1000).write(&value(&serde_json::from_str(&deep).unwrap())).is_err());
         let long = Json::from(vec!["x".repeat(600); 3]);
-        assert!(Writer::new(None, 1000).write(&value(&long)).is_err());
+        assert!(Writer::new(plain(), 1000).write(&value(&long)).is_err());
     }
 }
