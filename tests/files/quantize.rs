@@ -63,6 +63,13 @@ fn every_type_is_read_back_with_all_it_says() {
 }
 
 #[test]
+fn numbers_that_were_rounded_lose_again_only_where_they_are_rounded_again() {
+    let twice = |ty| written(&story(), ty, "twice.gguf").1.n_twice;
+    assert_eq!(twice("F32"), 0);
+    assert!(twice("F16") > 0 && twice("Q4_0") > 0);
+}
+
+#[test]
 fn pairs_of_every_type_are_read_back() {
     let pairs = [
         ("a", Value::Bool(true)),

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::store::Entry;
 use fusebox_runtime::weights::{Checkpoint, Stored};
 
@@ -139,9 +140,10 @@ impl Piece {
         (elements.len() == range.len()).then_some(elements)
     }
 
-    /// Whether it was quantised before and is now quantised again.
+    /// Whether it was quantised before and now loses again, which single precision does not.
     pub(super) fn is_twice(&self) -> bool {
         let Origin::Stored(_, Stored::As(format)) = self.origin else { return false };
-        format.plain().is_none() && self.entry.stored != Stored::As(format)
+        let is_kept = [Stored::As(format), Stored::As(Format::F32)].contains(&self.entry.stored);
+        format.plain().is_none() && !is_kept
     }
 }
