@@ -6,15 +6,13 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use fusebox_runtime::error::{Error, Place, printable};
+use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::files;
 use fusebox_runtime::weights::Checkpoint;
 use serde::Deserialize;
 
 /// The longest configuration that is read.
 pub(crate) const MAX_CONFIG_BYTES: usize = 16 << 20;
-/// The most characters of a complaint about JSON that are shown: it may quote the file.
-const MAX_COMPLAINT: usize = 160;
 
 /// The first file of a checkpoint.
 pub(crate) fn weights(checkpoint: &Checkpoint) -> &Path {
@@ -70,8 +68,6 @@ pub(crate) fn config<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option
 
 /// Bytes of a file as JSON.
 pub(crate) fn parse<'de, T: Deserialize<'de>>(path: &Path, bytes: &'de [u8]) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        let complaint = printable(&error.to_string(), MAX_COMPLAINT);
-        Error::input(path, Place::Whole, format!("expected JSON of another form, found: {complaint}"))
-    })
+    let json = serde_json::from_slice(bytes);
+    json.map_err(|error| Error::input(path, Place::Whole, files::fault_of_json(&error)))
 }

@@ -16,7 +16,7 @@ use crate::naming::keys::{Key, VOCAB, default};
 use crate::naming::tensors::{joined, names};
 
 /// The file that says what the weights beside it are.
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 /// The largest count that any model could have.
 const MOST: u64 = 1 << 24;
 

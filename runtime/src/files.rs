@@ -8,7 +8,13 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process;
 
-use crate::error::{Error, Place};
+use serde_json::Error as JsonError;
+use serde_json::error::Category;
+
+use crate::error::{Error, Place, printable};
+
+/// The most characters of a complaint about JSON that are shown: it may quote the file.
+const MAX_COMPLAINT: usize = 160;
 
 /// All bytes of a file that has no more than so many.
 ///
@@ -37,6 +43,17 @@ pub fn text(path: &Path, max_bytes: usize) -> Result<String, Error> {
         let at = error.utf8_error().valid_up_to() as u64;
         Error::input(path, Place::Byte(at), "expected a text in UTF-8, found other bytes")
     })
+}
+
+/// What is wrong with bytes that should be JSON.
+pub fn fault_of_json(error: &JsonError) -> String {
+    let complaint = printable(&error.to_string(), MAX_COMPLAINT);
+    match error.classify() {
+        Category::Data => format!("expected JSON of another form: {complaint}"),
+        Category::Io | Category::Syntax | Category::Eof => {
+            format!("expected JSON, which this is not: {complaint}")
+        }
+    }
 }
 
 /// Writes a file. One that is there already is replaced only where it begins as all of its kind do: so it is an older

@@ -87,7 +87,7 @@ fn an_index_that_lies_is_refused() {
     assert_eq!(refusal(&sharded("swapped", &swapped)), sentence);
     let twice = format!("{GOOD},\"a\":\"2.safetensors\"");
     let sentence = refusal(&sharded("twice", &twice));
-    assert!(sentence.ends_with("expected JSON, found: `a` comes twice"), "{sentence}");
+    assert!(sentence.ends_with("expected JSON of another form: `a` comes twice"), "{sentence}");
     let gone = refusal(&sharded("gone", "\"a\":\"3.safetensors\""));
     assert!(gone.starts_with("No such file"), "{gone}");
 }
@@ -104,10 +104,11 @@ fn a_bad_configuration_is_refused() {
     let with = |config: String| {
         folder("config", &[("model.safetensors", file(HEADER, 20)), ("config.json", config.into_bytes())])
     };
-    assert_eq!(refusal(&with("{\"a\": }".to_owned())), "byte 6: expected JSON, found: expected value");
+    let sentence = "byte 6: expected JSON, which this is not: expected value";
+    assert_eq!(refusal(&with("{\"a\": }".to_owned())), sentence);
     assert_eq!(refusal(&with(" ".repeat((1 << 20) + 1))), "expected at most 1048576 bytes, found 1048577");
     let deep = refusal(&with(format!("{{\"a\":{}", "[".repeat(9000))));
-    assert!(deep.ends_with("expected JSON, found: recursion limit exceeded"), "{deep}");
+    assert!(deep.ends_with("expected JSON, which this is not: recursion limit exceeded"), "{deep}");
     let long = refusal(&with(format!("{{\"{}\": {{\"a\": 1}}}}", "k".repeat(255))));
     assert!(long.ends_with("expected at most 256 bytes, found 257"), "{long}");
 }

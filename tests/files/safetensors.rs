@@ -76,22 +76,23 @@ fn absurd_lengths_of_the_header_are_refused() {
 
 #[test]
 fn bad_headers_are_refused() {
-    refuses_header("json", "{\"a\": nil}", "byte 15: expected JSON, found: expected ident");
-    refuses_header("unended", "{", "byte 8: expected JSON, found: EOF while parsing an object");
-    refuses_header("twice", "{\"a\":1,\"a\":1}", "byte 17: expected JSON, found: `a` comes twice");
+    refuses_header("json", "{\"a\": nil}", "byte 15: expected JSON, which this is not: expected ident");
+    let sentence = "byte 8: expected JSON, which this is not: EOF while parsing an object";
+    refuses_header("unended", "{", sentence);
+    refuses_header("twice", "{\"a\":1,\"a\":1}", "byte 17: expected JSON of another form: `a` comes twice");
     let deep = format!("{}{}", "[".repeat(9000), "]".repeat(9000));
     let sentence = "tensor `a`: expected an object, found another value";
     refuses_header("deep", &format!("{{\"a\":{deep}}}"), sentence);
     refuses_header("list", "{\"a\":[\"F32\",[5],[0,20]]}", sentence);
-    let sentence = "tensor `a`: expected dtype, shape and data_offsets, found: \
+    let sentence = "tensor `a`: expected JSON of another form: \
                     invalid type: sequence, expected a string";
     refuses_header("deeper", &format!("{{\"a\":{{\"dtype\":{deep}}}}}"), sentence);
-    let sentence = "key `__metadata__`: expected an object of texts, found: \
+    let sentence = "key `__metadata__`: expected JSON of another form: \
                     invalid type: integer `1`, expected a string";
     refuses_header("metadata", "{\"__metadata__\":{\"k\":1}}", sentence);
-    let sentence = "tensor `a`: expected dtype, shape and data_offsets, found: missing field `data_offsets`";
+    let sentence = "tensor `a`: expected JSON of another form: missing field `data_offsets`";
     refuses_header("field", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", sentence);
-    let sentence = "tensor `a`: expected dtype, shape and data_offsets, found: \
+    let sentence = "tensor `a`: expected JSON of another form: \
                     invalid value: integer `-1`, expected u64";
     refuses_header("negative", &one("F32", "[-1]", "[0,4]"), sentence);
 }

@@ -180,7 +180,7 @@ fn truncated_tokenizers_are_sentences() {
     let text = tokenizer().to_string();
     for n in (0..text.len()).step_by(7) {
         let path = folder("truncated", &[("tokenizer.json", &text[..n])]);
-        assert!(refusal(&path).starts_with("expected JSON of another form"), "{n}");
+        assert!(refusal(&path).starts_with("expected JSON, which this is not: "), "{n}");
     }
 }
 
@@ -288,6 +288,41 @@ fn every_token_that_a_file_names_ends_answers() {
     assert_eq!(open(&folder("all-ends", &files)).ends(), [0, 1, 2, 3]);
     let one = [("tokenizer.json", files[0].1), ("generation_config.json", "{\"eos_token_id\":1}")];
     assert_eq!(open(&folder("one-end", &one)).ends(), [1, 3]);
+}
+
+#[test]
+fn an_end_that_is_no_token_is_a_sentence_of_its_file() {
+    let tokenizer = tokenizer().to_string();
+    let refused = |file: &str, end: Json| {
+        let files = [
+            ("tokenizer.json", tokenizer.as_str()),
+            ("generation_config.json", "{}"),
+            ("config.json", "{}"),
+            (file, &json!({"eos_token_id": end}).to_string()),
+        ];
+        let error = Tokenizer::open(&weights::open(&folder("odd-ends", &files)).unwrap()).err().unwrap();
+        error.to_string().rsplit_once('/').unwrap().1.to_owned()
+    };
+    let expected = "the number of a token, or a list of them";
+    for (end, shown) in [
+        (json!("x"), "x"),
+        (json!(-1), "-1"),
+        (json!(1.5), "1.5"),
+        (json!(true), "true"),
+        (json!(["a"]), "[1 string]"),
+        (json!(1u64 << 63), "9223372036854775808"),
+    ] {
+        let sentence = format!("config.json: key `eos_token_id`: expected {expected}, found {shown}");
+        assert_eq!(refused("config.json", end.clone()), sentence);
+        let found = refused("generation_config.json", end);
+        assert!(
+            found.starts_with(&format!("generation_config.json: expected JSON of another form: {expected}"))
+        );
+    }
+    for file in ["config.json", "generation_config.json"] {
+        let sentence = "key `eos_token_id`: expected ids below 4, the number of tokens, found 4";
+        assert_eq!(refused(file, json!([3, 4])), format!("{file}: {sentence}"));
+    }
 }
 
 #[test]

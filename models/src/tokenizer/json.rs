@@ -1,6 +1,6 @@
 //! The `tokenizer.json` beside safetensors, with the configurations that complete it.
 //!
-//! In: `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` of the folder. Out: its [`Parts`].
+//! In: `tokenizer.json`, its two configurations and that of the model, all of the folder. Out: its [`Parts`].
 //! Only byte-pair encoding is read, and of the other parts only kinds that are known to be safe on any text: a file
 //! names the code that runs, so what is not on a list here is refused.
 
@@ -16,12 +16,15 @@ use serde_json::value::RawValue;
 use tokenizers::AddedToken;
 
 use crate::beside;
+use crate::facts::CONFIG as MODEL_CONFIG;
 use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts, Rules};
 use crate::tokenizer::spelling::Spelling;
 
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 const GENERATION: &str = "generation_config.json";
+/// The key of the tokens that end an answer.
+const ENDS: &str = "eos_token_id";
 /// The longest vocabulary that is read.
 const MAX_BYTES: usize = 256 << 20;
 
@@ -130,8 +133,14 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     let generation: Generation =
         beside::config(&beside::in_folder(checkpoint, GENERATION))?.unwrap_or_default();
     let mut parts = parts(path, &bytes, &config)?;
-    parts.ends.extend(generation.eos_token_id.map_or(Vec::new(), Ids::into_vec));
-    parts.ends.extend(config_ends(checkpoint));
+    let own = generation.eos_token_id.map_or(Vec::new(), Ids::into_vec);
+    for (file, ids) in [(GENERATION, own), (MODEL_CONFIG, model_ends(checkpoint)?)] {
+        if let Some(id) = ids.iter().find(|id| **id as usize >= parts.tokens.len()) {
+            let what = format!("expected ids below {}, the number of tokens, found {id}", parts.tokens.len());
+            return Err(refused_end(checkpoint, file, what));
+        }
+        parts.ends.extend(ids);
+    }
     Ok(parts)
 }
 
@@ -251,7 +260,7 @@ fn component<T: for<'de> Deserialize<'de>>(
     }
     let part = serde_json::from_value(json);
     part.map(Some).map_err(|error| {
-        let what = format!("expected a part of another form, found: {}", quoted(&error.to_string()));
+        let what = format!("expected a part of another form: {}", quoted(&error.to_string()));
         Error::input(path, Place::Key(key.to_owned()), what)
     })
 }
@@ -353,14 +362,24 @@ fn surroundings(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<u32>)
     Ok((prefix, suffix))
 }
 
-/// The ends that `config.json` names.
-fn config_ends(checkpoint: &Checkpoint) -> Vec<u32> {
-    let ids = match checkpoint.metadata().get("eos_token_id") {
-        Some(Value::List(List::Unsigned(ids))) => ids.clone(),
-        Some(value) => value.to_u64().into_iter().collect(),
-        None => Vec::new(),
+/// The ends that the configuration of the model names.
+fn model_ends(checkpoint: &Checkpoint) -> Result<Vec<u32>, Error> {
+    let Some(value) = checkpoint.metadata().get(ENDS) else { return Ok(Vec::new()) };
+    let ids = if let Value::List(List::Unsigned(ids)) = value {
+        Some(ids.clone())
+    } else {
+        value.to_u64().map(|id| vec![id])
     };
-    ids.into_iter().filter_map(|id| u32::try_from(id).ok()).collect()
+    let ids = ids.and_then(|ids| ids.into_iter().map(|id| u32::try_from(id).ok()).collect());
+    ids.ok_or_else(|| {
+        let what = format!("expected the number of a token, or a list of them, found {value}");
+        refused_end(checkpoint, MODEL_CONFIG, what)
+    })
+}
+
+/// The error that an end is no token.
+fn refused_end(checkpoint: &Checkpoint, file: &str, what: String) -> Error {
+    Error::input(&beside::in_folder(checkpoint, file), Place::Key(ENDS.to_owned()), what)
 }
 
 impl Merge {

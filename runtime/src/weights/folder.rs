@@ -127,8 +127,7 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path, max_bytes: usize) -> Res
         let what = format!("expected at most {max_bytes} bytes, found {}", bytes.len());
         return Err(Error::input(path, Place::Whole, what));
     }
-    json::parse(bytes)
-        .map_err(|(at, what)| Error::input(path, Place::Byte(at), format!("expected JSON, found: {what}")))
+    json::parse(bytes).map_err(|(at, what)| Error::input(path, Place::Byte(at), what))
 }
 
 /// Adds a value under its key, and the values of an object under `key.name`; what is null is not there.

@@ -9,10 +9,8 @@ use std::marker::PhantomData;
 use indexmap::IndexMap;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
-use crate::error::{printable, quoted};
-
-/// The most characters of a complaint about JSON that are shown: it may quote the file.
-const MAX_COMPLAINT: usize = 160;
+use crate::error::quoted;
+use crate::files;
 
 /// An object in its own order.
 pub(super) struct Entries<V>(pub(super) IndexMap<String, V>);
@@ -45,12 +43,12 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
     }
 }
 
-/// Reads a text; where that fails, the byte it fails at and what was found there.
+/// Reads a text; where that fails, the byte it fails at and what is wrong there.
 pub(super) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, (u64, String)> {
     serde_json::from_slice(bytes).map_err(|error| {
-        let complaint = error.to_string();
-        let complaint = complaint.rsplit_once(" at line ").map_or(complaint.as_str(), |(what, _)| what);
-        (offset(bytes, error.line(), error.column()) as u64, printable(complaint, MAX_COMPLAINT))
+        let fault = files::fault_of_json(&error);
+        let fault = fault.rsplit_once(" at line ").map_or(fault.as_str(), |(what, _)| what);
+        (offset(bytes, error.line(), error.column()) as u64, fault.to_owned())
     })
 }
 
@@ -73,12 +71,15 @@ mod tests {
     fn order_is_kept_and_names_differ() {
         let entries: Entries<u32> = parse(b"{\"b\": 1, \"a\": 2}").ok().unwrap();
         assert_eq!(entries.0.keys().collect::<Vec<_>>(), ["b", "a"]);
-        assert_eq!(complaint("{\"b\": 1, \"b\": 2}").1, "`b` comes twice");
+        assert_eq!(complaint("{\"b\": 1, \"b\": 2}").1, "expected JSON of another form: `b` comes twice");
     }
 
     #[test]
     fn complaints_have_a_byte_and_fit_on_a_line() {
-        assert_eq!(complaint("{\n\"b\": x}"), (7, "expected value".to_owned()));
+        assert_eq!(
+            complaint("{\n\"b\": x}"),
+            (7, "expected JSON, which this is not: expected value".to_owned())
+        );
         let (_, long) = complaint(&format!("{{\"b\": \"{}\"}}", "\\n".repeat(500)));
         assert!(!long.contains('\n') && long.chars().count() < 400, "{long}");
     }

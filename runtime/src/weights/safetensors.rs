@@ -45,9 +45,8 @@ pub(super) fn read(path: &Path, bytes: &[u8], file_idx: usize) -> Result<Content
         return Err(reader.refuse(0, format!("a header of at most {MAX_HEADER_BYTES} bytes"), n_bytes));
     }
     let header_at = reader.at() as u64;
-    let Entries::<&RawValue>(header) = json::parse(reader.take(n_bytes)?).map_err(|(at, what)| {
-        Error::input(path, Place::Byte(header_at + at), format!("expected JSON, found: {what}"))
-    })?;
+    let Entries::<&RawValue>(header) = json::parse(reader.take(n_bytes)?)
+        .map_err(|(at, what)| Error::input(path, Place::Byte(header_at + at), what))?;
     let data_start = reader.at();
     let mut contents =
         Contents { kind: Kind::Safetensors, metadata: IndexMap::new(), tensors: IndexMap::new() };
@@ -65,13 +64,8 @@ pub(super) fn read(path: &Path, bytes: &[u8], file_idx: usize) -> Result<Content
 }
 
 fn metadata(path: &Path, json: &RawValue) -> Result<IndexMap<String, Value>, Error> {
-    let Entries::<String>(texts) = json::parse(json.get().as_bytes()).map_err(|(_, what)| {
-        Error::input(
-            path,
-            Place::Key(METADATA.to_owned()),
-            format!("expected an object of texts, found: {what}"),
-        )
-    })?;
+    let Entries::<String>(texts) = json::parse(json.get().as_bytes())
+        .map_err(|(_, what)| Error::input(path, Place::Key(METADATA.to_owned()), what))?;
     Ok(texts.into_iter().map(|(key, text)| (key, Value::Text(text))).collect())
 }
 
@@ -81,8 +75,8 @@ fn tensor(json: &RawValue, data: Range<usize>, file_idx: usize) -> Result<Tensor
     if !json.get().starts_with('{') {
         return Err("expected an object, found another value".to_owned());
     }
-    let Entry { dtype, shape, data_offsets: [start, end] } = json::parse(json.get().as_bytes())
-        .map_err(|(_, what)| format!("expected dtype, shape and data_offsets, found: {what}"))?;
+    let Entry { dtype, shape, data_offsets: [start, end] } =
+        json::parse(json.get().as_bytes()).map_err(|(_, what)| what)?;
     let (stored, element_bytes) =
         stored(&dtype).ok_or_else(|| format!("expected a known dtype, found {}", quoted(&dtype)))?;
     if shape.len() > MAX_DIMS {
