@@ -93,6 +93,41 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// Refuses two of these objects of which one says something of a fact that the other does not say; what stands
+    /// beside them is said by both.
+    pub fn agree(self, objects: Key, keys: &[Key]) -> Result<(), Error> {
+        let metadata = self.checkpoint.metadata();
+        let names = |key: Key| key.names(self.kind(), self.architecture());
+        let is_in = |name: &str, object: &str| name.starts_with(&format!("{object}."));
+        let is_there = |object: &String| metadata.keys().any(|key| is_in(key, object));
+        let objects: Vec<String> = names(objects).into_iter().filter(is_there).collect();
+        let [first, second] = &objects[..] else { return Ok(()) };
+        let differs = |key: &&Key| {
+            let names = names(**key);
+            let without = |other: &str| {
+                let mut names = names.iter().filter(|name| !is_in(name, other));
+                names.find_map(|name| metadata.get(name))
+            };
+            let (a, b) = (without(second), without(first));
+            a.is_some() != b.is_some() || a.zip(b).is_some_and(|(a, b)| !is_same(a, b))
+        };
+        let Some(key) = keys.iter().find(differs) else { return Ok(()) };
+        let names = names(*key);
+        let word = names.first().and_then(|name| name.rsplit('.').next()).unwrap_or_default();
+        let what = format!("expected the same as in `{second}`, found another `{word}`");
+        Err(Error::input(&self.path(), Place::Key(first.clone()), what))
+    }
+
+    /// Refuses a fact of which two names say different things.
+    pub fn once(self, key: Key) -> Result<(), Error> {
+        let names = key.names(self.kind(), self.architecture());
+        let mut said = names.iter().filter_map(|name| self.checkpoint.metadata().get_key_value(name));
+        let Some((first, expected)) = said.next() else { return Ok(()) };
+        let Some((name, found)) = said.find(|(_, value)| !is_same(value, expected)) else { return Ok(()) };
+        let what = format!("expected {expected} as under `{first}`, found {found}");
+        Err(Error::input(&self.path(), Place::Key(name.clone()), what))
+    }
+
     /// A word, where the file has one.
     pub fn word(self, key: Key) -> Result<Option<&'a str>, Error> {
         self.like(key, "a word", Value::as_text)
@@ -219,6 +254,11 @@ impl<'a> Facts<'a> {
         let is_folder = self.kind() == Kind::Safetensors;
         found.or_else(|| default(self.architecture(), &names).filter(|_| is_folder))
     }
+}
+
+/// Whether values are the same, numbers whatever their width.
+fn is_same(a: &Value, b: &Value) -> bool {
+    a == b || a.to_f64().zip(b.to_f64()).is_some_and(|(a, b)| a == b)
 }
 
 /// The number that all of a list are.

@@ -198,6 +198,12 @@ fn senseless_facts_of_a_folder_are_sentences() {
             "`rope_parameters.full_attention`: expected a value that all blocks have, found an object",
         ),
         ("is_causal", json!(false), "expected true, found false"),
+        ("rope_parameters", json!({"type": "longrope"}), "llama3 or yarn, found `longrope`"),
+        (
+            "rope_scaling",
+            json!({"type": "yarn", "factor": 4.0, "beta_fast": 1, "beta_slow": 32}),
+            "`rope_scaling.beta_fast`: expected at least the slow 32, found 1",
+        ),
         ("rope_scaling", json!("yarn"), "expected an object, found yarn"),
     ] {
         let (mut made, file) = (made.clone(), path("refused"));
@@ -207,6 +213,40 @@ fn senseless_facts_of_a_folder_are_sentences() {
         assert!(error.contains("config.json: key `") || key == "model_type", "{error}");
         assert!(error.contains(expected) && error.lines().count() == 1, "{error}");
     }
+}
+
+#[test]
+fn what_a_folder_says_twice_it_says_alike() {
+    let own = small(Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32);
+    let file = path("twice");
+    let opened = |facts: Json| {
+        let mut made = good(&own);
+        made.facts.extend(facts.as_object().unwrap().clone());
+        made.folder(&file, "qwen3");
+        Model::open(&file).map(|model| model.config.rope.scaling).map_err(|error| error.to_string())
+    };
+    let refused = |facts: Json, expected: &str| {
+        let error = opened(facts).expect_err(expected);
+        assert_eq!(error, format!("{}: key {expected}", file.join("config.json").display()));
+    };
+    let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12});
+    let same = json!({
+        "rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 12, "rope_theta": own.rope.theta,
+    });
+    let both = opened(json!({"rope_scaling": yarn, "rope_parameters": same}));
+    assert_eq!(both, opened(json!({"rope_scaling": yarn})));
+    let beside = "`rope_scaling`: expected the same as in `rope_parameters`, found another";
+    for (key, value) in [("beta_fast", json!(8)), ("factor", json!(2.0)), ("rope_type", json!("linear"))] {
+        let mut other = same.clone();
+        other[key] = value;
+        refused(json!({"rope_scaling": yarn, "rope_parameters": other}), &format!("{beside} `{key}`"));
+    }
+    assert_eq!(opened(json!({"rope_scaling": yarn, "original_max_position_embeddings": 12})), both);
+    refused(
+        json!({"rope_scaling": yarn, "original_max_position_embeddings": 24}),
+        "`original_max_position_embeddings`: expected 12 as under \
+         `rope_scaling.original_max_position_embeddings`, found 24",
+    );
 }
 
 /// The sentence about a tensor after one change.

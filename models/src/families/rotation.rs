@@ -11,12 +11,28 @@ use crate::config::{Pairing, Rope, Scaling};
 use crate::facts::Facts;
 use crate::layers::rope::yarn_scale;
 use crate::naming::keys::{
-    BETA_FAST, BETA_SLOW, CONTEXT, HIGH, LOW, MAGNITUDE, MSCALE, MSCALE_ALL, ORIGINAL, SCALING,
-    SCALING_ITSELF, STRETCH, THETA, TRUNCATE,
+    BETA_FAST, BETA_SLOW, CONTEXT, HIGH, Key, LOW, MAGNITUDE, MSCALE, MSCALE_ALL, ORIGINAL, SCALING,
+    SCALING_ITSELF, STRETCH, THETA, TRUNCATE, TURNED_PART,
 };
 
 /// The tensor with a factor for each pair.
 const FACTORS: &str = "rope_freqs";
+/// What an object tells of positions.
+const TOLD: [Key; 13] = [
+    SCALING,
+    THETA,
+    TURNED_PART,
+    STRETCH,
+    ORIGINAL,
+    LOW,
+    HIGH,
+    BETA_FAST,
+    BETA_SLOW,
+    TRUNCATE,
+    MAGNITUDE,
+    MSCALE,
+    MSCALE_ALL,
+];
 /// GGUF holds so much of YaRN's strength.
 pub(crate) const GGUF_STRENGTH: f64 = 0.1;
 
@@ -32,6 +48,7 @@ pub(super) fn rope(facts: Facts<'_>, pairing: Pairing, n_dims: usize) -> Result<
 
 fn scaling(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
     facts.object_of_values(SCALING_ITSELF)?;
+    facts.agree(SCALING_ITSELF, &TOLD)?;
     let kind = match facts.word(SCALING)? {
         Some(kind) => kind,
         // GGUF without the word means what was there first.
@@ -82,6 +99,7 @@ fn linear(facts: Facts<'_>, n_dims: usize) -> Result<Scaling, Error> {
 }
 
 fn llama3(facts: Facts<'_>) -> Result<Scaling, Error> {
+    facts.once(ORIGINAL)?;
     let (factor, original) = (facts.number(STRETCH)?, facts.number(ORIGINAL)?);
     let (low, high) = (facts.number(LOW)?, facts.number(HIGH)?);
     if low >= high {
@@ -99,6 +117,13 @@ fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
     if facts.flag(TRUNCATE)? == Some(false) {
         return Err(facts.refused(TRUNCATE, "expected true, found false".to_owned()));
     }
+    let beta_fast = facts.number_if(BETA_FAST)?.unwrap_or(32.0);
+    let beta_slow = facts.number_if(BETA_SLOW)?.unwrap_or(1.0);
+    if beta_fast < beta_slow {
+        let what = format!("expected at least the slow {beta_slow}, found {beta_fast}");
+        return Err(facts.refused(BETA_FAST, what));
+    }
+    facts.once(ORIGINAL)?;
     let original = match facts.number_if(ORIGINAL)? {
         Some(original) => original,
         None => facts.count(CONTEXT)? as f64,
@@ -120,8 +145,8 @@ fn yarn(facts: Facts<'_>) -> Result<Scaling, Error> {
     };
     Ok(Scaling::Yarn {
         factor,
-        beta_fast: facts.number_if(BETA_FAST)?.unwrap_or(32.0),
-        beta_slow: facts.number_if(BETA_SLOW)?.unwrap_or(1.0),
+        beta_fast,
+        beta_slow,
         original,
         magnitude,
         sharpening: all.map_or(1.0, |all| yarn_scale(factor, all)),

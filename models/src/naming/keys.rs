@@ -126,9 +126,11 @@ pub const THETA: Key =
     key("rope.freq_base", &["rope_scaling.rope_theta", "rope_parameters.rope_theta", "rope_theta"])
         .qorus("rope_freq_base");
 /// How positions are stretched to longer texts.
-pub const SCALING: Key =
-    key("rope.scaling.type", &["rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"]);
-/// The object with all that.
+pub const SCALING: Key = key(
+    "rope.scaling.type",
+    &["rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type", "rope_parameters.type"],
+);
+/// The object with all that; where there are two, they say the same.
 pub const SCALING_ITSELF: Key = config(&["rope_scaling", "rope_parameters"]);
 /// How much longer.
 pub const STRETCH: Key =
