@@ -251,8 +251,9 @@ impl<'a> Facts<'a> {
     fn value(self, key: Key) -> Option<&'a Value> {
         let names = key.names(self.checkpoint.kind(), self.architecture());
         let found = names.iter().find_map(|name| self.checkpoint.metadata().get(name));
+        let is_unsaid = || !names.iter().any(|name| self.checkpoint.is_null(name));
         let is_folder = self.kind() == Kind::Safetensors;
-        found.or_else(|| default(self.architecture(), &names).filter(|_| is_folder))
+        found.or_else(|| default(self.architecture(), &names).filter(|_| is_folder && is_unsaid()))
     }
 }
 

@@ -17,12 +17,13 @@ use fusebox_runtime::device::{Device, Weights};
 use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::{Session, TOKENS};
-use fusebox_runtime::weights::{Checkpoint, open};
+use fusebox_runtime::weights::{Checkpoint, Kind, open};
 
+use crate::beside;
 use crate::binding::{Bound, bind};
 use crate::blocks::{part, together};
 use crate::config::{Config, Formats};
-use crate::facts::Facts;
+use crate::facts::{CONFIG, Facts};
 use crate::families::{architectures, read};
 use crate::layers::embed::{Entry, Scored};
 
@@ -69,7 +70,7 @@ impl Model {
 
     fn with_ends(path: &Path, entry: Entry, needs_head: bool) -> Result<Self, Error> {
         let checkpoint = open(path)?;
-        let architecture = checkpoint.architecture().unwrap_or("none");
+        let architecture = checkpoint.architecture().ok_or_else(|| nameless(path, &checkpoint))?;
         let facts = Facts::of(&checkpoint);
         let mut config = read(architecture, facts)?.ok_or_else(|| Error::Unsupported {
             path: path.to_owned(),
@@ -202,4 +203,24 @@ impl Model {
         let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
         Session::new(device, programs, together, &weights, settings.context, self.config.vocab)
     }
+}
+
+/// The error that a checkpoint does not say what model it holds.
+fn nameless(path: &Path, checkpoint: &Checkpoint) -> Error {
+    let config = beside::in_folder(checkpoint, CONFIG);
+    let (file, key) = match checkpoint.kind() {
+        Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => (path, "general.architecture"),
+        Kind::Safetensors if !path.is_dir() => {
+            let what = "safetensors alone can only be inspected, expected their folder with its config.json";
+            return Error::input(path, Place::Whole, what);
+        }
+        Kind::Safetensors if !config.is_file() => {
+            let what = "expected a file that says what the weights beside it are, found none";
+            return Error::input(&config, Place::Whole, what);
+        }
+        Kind::Safetensors => (config.as_path(), "model_type"),
+    };
+    let found = checkpoint.metadata().get(key).map_or("none".to_owned(), ToString::to_string);
+    let what = format!("expected the name of an architecture, found {found}");
+    Error::input(file, Place::Key(key.to_owned()), what)
 }

@@ -27,7 +27,7 @@ use crate::files::gguf::{BOOL, F32, LIST, TEXT, U32, Writer, pair, tensor, text}
 pub(crate) struct Made {
     pub(crate) config: Config,
     pub(crate) tensors: BTreeMap<String, Tensor>,
-    /// What the file says besides, or instead.
+    /// What the file says besides, or instead; null is what it does not say.
     pub(crate) facts: Map<String, Json>,
 }
 
@@ -134,6 +134,7 @@ impl Made {
         let mut facts = published_facts(&self.config);
         facts.insert("model_type".to_owned(), json!(model_type));
         facts.extend(self.facts.clone());
+        facts.retain(|key, _| self.facts.get(key) != Some(&Json::Null));
         let (mut header, mut data) = (Map::new(), Vec::new());
         for (name, own) in pieces {
             let offsets = [data.len(), data.len() + own.bytes.len()];

@@ -216,6 +216,28 @@ fn senseless_facts_of_a_folder_are_sentences() {
 }
 
 #[test]
+fn a_model_without_a_name_is_a_sentence() {
+    let (mut made, folder) = (dense(), path("nameless"));
+    let refused = |file: &std::path::Path, sentence: &str| {
+        let error = Model::open(file).expect_err(sentence).to_string();
+        assert_eq!(error, format!("{}{sentence}", folder.display()));
+    };
+    let key = "/config.json: key `model_type`: expected the name of an architecture, found";
+    for (name, shown) in [(Json::Null, "none"), (json!(7), "7")] {
+        made.facts.insert("model_type".to_owned(), name);
+        made.folder(&folder, "llama");
+        refused(&folder, &format!("{key} {shown}"));
+    }
+    std::fs::remove_file(folder.join("config.json")).unwrap();
+    refused(&folder, "/config.json: expected a file that says what the weights beside it are, found none");
+    let alone = "safetensors alone can only be inspected, expected their folder with its config.json";
+    refused(&folder.join("model.safetensors"), &format!("/model.safetensors: {alone}"));
+    // With its configuration beside it, it is all of the folder.
+    dense().folder(&folder, "llama");
+    assert!(Model::open(&folder.join("model.safetensors")).is_ok());
+}
+
+#[test]
 fn what_a_folder_says_twice_it_says_alike() {
     let own = small(Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32);
     let file = path("twice");
@@ -247,6 +269,21 @@ fn what_a_folder_says_twice_it_says_alike() {
         "`original_max_position_embeddings`: expected 12 as under \
          `rope_scaling.original_max_position_embeddings`, found 24",
     );
+}
+
+#[test]
+fn latents_of_glm_whose_positions_turn_in_part_are_a_sentence() {
+    let (mut made, file) = (sparse(), path("turned-in-part"));
+    for (model_type, part, is_fine) in
+        [("glm4_moe_lite", 1.0, true), ("glm4_moe_lite", 0.5, false), ("deepseek_v3", 0.5, true)]
+    {
+        made.facts.insert("partial_rotary_factor".to_owned(), json!(part));
+        made.folder(&file, model_type);
+        let error = Model::open(&file).err().map(|error| error.to_string());
+        let sentence = "config.json: key `partial_rotary_factor`: expected 1, found 0.5";
+        let is_said = error.as_ref().is_some_and(|error| error.ends_with(sentence));
+        assert!(if is_fine { error.is_none() } else { is_said }, "{model_type}: {error:?}");
+    }
 }
 
 /// The sentence about a tensor after one change.

@@ -7,7 +7,7 @@ use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Win
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
 
-use crate::families::made::Made;
+use crate::families::made::{Made, Tensor};
 use crate::families::odd::{experts, grouped, latent, small};
 use crate::own::path;
 
@@ -65,9 +65,32 @@ fn a_window_counts_where_the_family_has_one() {
         None
     );
     let made = Made::new(&Config { experts: Some(experts(4, 2)), ..normed() });
-    let used = [("use_sliding_window", json!(true)), ("max_window_layers", json!(1))];
+    let used = [
+        ("use_sliding_window", json!(true)),
+        ("max_window_layers", json!(1)),
+        ("sliding_window", Json::Null),
+    ];
     assert_eq!(window(&made, "qwen3_moe", &used), of_all(4096));
     assert_eq!(window(&Made::new(&normed()), "qwen3", &used), Some(Window { size: 4096, full: [0].into() }));
+    // Null says that there is none.
+    let other = ("use_sliding_window", json!(false));
+    assert_eq!(window(&dense(), "mistral", &[other, ("sliding_window", Json::Null)]), of_all(4096));
+    assert_eq!(window(&dense(), "mistral", &[]), None);
+    assert_eq!(window(&Made::new(&normed()), "qwen3", &used[..2]), None);
+}
+
+#[test]
+fn heads_are_as_wide_as_transformers_has_it() {
+    let made = |head| {
+        let heads = Grouped { qk_norm: true, ..grouped(4, 2, head) };
+        Made::new(&small(Family::Qwen3(heads), Format::F32))
+    };
+    for (head, model_type) in [(128, "qwen3"), (16, "qwen3_moe")] {
+        let Family::Qwen3(heads) = read(&made(head), model_type, &[("head_dim", Json::Null)]).family else {
+            panic!("another family")
+        };
+        assert_eq!(heads.head, head, "{model_type}");
+    }
 }
 
 #[test]
@@ -83,4 +106,49 @@ fn experts_are_weighed_as_their_family_has_it() {
     let glm = read(&sigmoid, "glm4_moe_lite", &unsaid);
     assert_eq!(glm.eps.to_bits(), 1e-5f32.to_bits());
     assert_eq!(glm.experts.unwrap().scale.to_bits(), 1.8f32.to_bits());
+}
+
+#[test]
+fn a_router_is_read_by_its_family_whatever_its_blocks_store() {
+    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    // Without a bias, and without experts in the last block.
+    let made = Made::new(&Config { experts: Some(experts(8, 2)), dense: [1].into(), ..own });
+    let gate = |model_type, word| read(&made, model_type, &[("scoring_func", word)]).experts.unwrap().gate;
+    for (model_type, usual) in [
+        ("deepseek_v2", Gate::Softmax),
+        ("deepseek_v3", Gate::Sigmoid),
+        ("glm4_moe_lite", Gate::Sigmoid),
+        ("youtu", Gate::Sigmoid),
+    ] {
+        assert_eq!(gate(model_type, Json::Null), usual, "{model_type}");
+        assert_eq!(gate(model_type, json!("softmax")), Gate::Softmax, "{model_type}");
+    }
+}
+
+#[test]
+fn experts_of_every_token_are_as_many_as_transformers_has_them() {
+    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let made = |n_shared| {
+        let experts = Experts { n_shared, ..experts(8, 2) };
+        Made::new(&Config { experts: Some(experts), ..own.clone() })
+    };
+    for (n_shared, model_type) in [(2, "deepseek_v2"), (1, "deepseek_v3"), (1, "glm4_moe_lite")] {
+        let config = read(&made(n_shared), model_type, &[("n_shared_experts", Json::Null)]);
+        assert_eq!(config.experts.unwrap().n_shared, n_shared, "{model_type}");
+    }
+    // None of them may be stored as tensors of no rows.
+    let mut none = made(0);
+    let up = Tensor { shape: vec![0, 64], format: Format::F32, bytes: Vec::new() };
+    none.tensors.insert("blk.0.ffn_up_shexp".to_owned(), up);
+    assert_eq!(read(&none, "deepseek_v2", &[]).experts.unwrap().n_shared, 0);
+}
+
+#[test]
+fn biases_are_seen_in_any_block() {
+    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let experts = Some(Experts { n_shared: 1, ..experts(8, 2) });
+    let biased = ["ffn_gate", "ffn_up", "ffn_down", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+    let biased = biased.map(str::to_owned).into();
+    let made = Made::new(&Config { experts, dense: [0].into(), biased, ..own });
+    assert_eq!(read(&made, "deepseek_v2", &[]).biased, made.config.biased);
 }

@@ -54,7 +54,10 @@ fn one_file_comes_with_its_configuration() {
     assert_eq!(metadata["ids"], Value::List(List::Unsigned(vec![1, 2])));
     assert_eq!(metadata["mixed"], Value::Text("[1,\"a\"]".to_owned()));
     assert_eq!((&metadata["min"], &metadata["tied"]), (&Value::Signed(-1), &Value::Bool(true)));
-    assert!(!metadata.contains_key("no"));
+    assert!(!metadata.contains_key("no") && checkpoint.is_null("no") && !checkpoint.is_null("none"));
+    // The file stands for its folder.
+    let file = open(&folder.join("model.safetensors")).unwrap();
+    assert_eq!((file.architecture(), file.tensors()), (Some("qwen3"), checkpoint.tensors()));
 }
 
 #[test]
@@ -70,6 +73,16 @@ fn shards_are_one_checkpoint() {
 fn a_folder_without_weights_is_refused() {
     let sentence = "expected model.safetensors or model.safetensors.index.json in the folder, found neither";
     assert_eq!(refusal(&folder("bare", &[("config.json", b"{}".to_vec())])), sentence);
+}
+
+#[cfg(unix)]
+#[test]
+fn weights_that_cannot_be_looked_at_are_not_missing() {
+    let folder = folder("looped", &[]);
+    let file = folder.join("model.safetensors");
+    std::os::unix::fs::symlink(&file, &file).expect("a link");
+    let sentence = refusal(&folder);
+    assert!(!sentence.contains("found neither") && sentence.contains("symbolic links"), "{sentence}");
 }
 
 #[test]

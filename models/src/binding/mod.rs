@@ -238,12 +238,12 @@ impl<'a> Search<'a> {
         let kin = self.wanted.keys().flat_map(|name| kin(name)).flat_map(|name| names(kind, &name));
         let mut known: BTreeSet<String> = kin.collect();
         known.extend(found.values().flat_map(|(source, _)| source.tensors()).cloned());
-        let is_unasked = |own: &&String| {
+        let is_unasked = |(own, info): &(&String, &TensorInfo)| {
             let is_of_block = block_of(own).is_some_and(|block| blocks.contains(block));
-            is_of_block && !known.contains(*own) && !is_needless(own)
+            is_of_block && !known.contains(*own) && !is_needless(own) && info.n_elements() > 0
         };
-        match self.checkpoint.tensors().keys().find(is_unasked) {
-            Some(own) => Err(self.refused(
+        match self.checkpoint.tensors().iter().find(is_unasked) {
+            Some((own, _)) => Err(self.refused(
                 own,
                 "expected no such tensor by what the model says of itself, found one".to_owned(),
             )),

@@ -22,10 +22,9 @@ use crate::layers::norm::norm;
 use crate::layers::rope::yarn_scale;
 use crate::layers::scope::Scope;
 use crate::naming::keys::{
-    GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, RENORM, SELECTION, TURNED, VALUE,
-    VALUE_MLA,
+    GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, RENORM, SELECTION, TURNED, TURNED_PART,
+    VALUE, VALUE_MLA,
 };
-use crate::naming::tensors::BIAS;
 
 /// How many tokens GLM-4.7-Flash has.
 const GLM_VOCAB: usize = 154_880;
@@ -62,6 +61,11 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
 fn latent_sizes(facts: Facts<'_>) -> Result<Latent, Error> {
     let (n_heads, kv_lora, rope) = (facts.count(HEADS)?, facts.count(KV_LORA)?, facts.count(TURNED)?);
     sizes::turned(facts, TURNED, rope)?;
+    // Others do not know the word.
+    let part = facts.number_if(TURNED_PART)?.filter(|part| *part != 1.0);
+    if let Some(part) = part.filter(|_| facts.architecture() == "glm4_moe_lite") {
+        return Err(facts.refused(TURNED_PART, format!("expected 1, found {part}")));
+    }
     let value = if let Some(value) = facts.count_if(VALUE_MLA)? { value } else { facts.count(VALUE)? };
     let nope = match (facts.count_if(NOPE)?, facts.count_if(KEY_MLA)?) {
         (Some(nope), _) => nope,
@@ -81,19 +85,20 @@ fn latent_sizes(facts: Facts<'_>) -> Result<Latent, Error> {
 
 /// How a router's outputs become weights.
 fn gate(facts: Facts<'_>, backbone: &Config) -> Result<Gate, Error> {
-    let is_folder = facts.kind() == Kind::Safetensors;
-    if is_folder && let Some(word) = facts.word(GATE)? {
-        return match word {
-            "softmax" => Ok(Gate::Softmax),
-            "sigmoid" => Ok(Gate::Sigmoid),
-            _ => Err(facts.refused(GATE, format!("expected softmax or sigmoid, found {}", quoted(word)))),
+    if facts.kind() == Kind::Safetensors {
+        return match facts.word(GATE)? {
+            None if facts.architecture() == "deepseek_v2" => Ok(Gate::Softmax),
+            None | Some("sigmoid") => Ok(Gate::Sigmoid),
+            Some("softmax") => Ok(Gate::Softmax),
+            Some(word) => {
+                Err(facts.refused(GATE, format!("expected softmax or sigmoid, found {}", quoted(word))))
+            }
         };
     }
-    // Early GGUF files of GLM-4.7-Flash do not say; a bias for the selection came with the sigmoid.
+    // Early GGUF files of GLM-4.7-Flash do not say.
     let is_glm = [47, 48].contains(&backbone.n_layers) && backbone.vocab == GLM_VOCAB;
-    let is_biased = facts.has(&format!("blk.{}.exp_probs_b{BIAS}", backbone.n_layers - 1));
     match facts.size_if(GATE)?.unwrap_or(0) {
-        0 if is_glm || is_folder && is_biased => Ok(Gate::Sigmoid),
+        0 if is_glm => Ok(Gate::Sigmoid),
         0 | 1 => Ok(Gate::Softmax),
         2 => Ok(Gate::Sigmoid),
         3 => Ok(Gate::SoftmaxOfSelected),

@@ -27,10 +27,11 @@ pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<C
         return Err(facts.refused(ACTIVATION, format!("expected silu, found {}", quoted(word))));
     }
     refuse_other_attention(facts)?;
+    let n_layers = n_layers(facts)?;
     Ok(Config {
         family,
         hidden: facts.count(HIDDEN)?,
-        n_layers: n_layers(facts)?,
+        n_layers,
         vocab: facts.vocab()?,
         context: facts.count(CONTEXT)?,
         eps: eps(facts)? as f32,
@@ -39,7 +40,7 @@ pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<C
         experts: None,
         dense: BTreeSet::new(),
         tied: is_tied(facts)?,
-        biased: biased(facts),
+        biased: biased(facts, n_layers),
         formats: Formats::Uniform(Format::F32),
         cache: Format::F32,
     })
@@ -93,9 +94,11 @@ pub(super) fn n_layers(facts: Facts<'_>) -> Result<usize, Error> {
     Ok(n_layers)
 }
 
-/// The matrices of a block that have a bias.
-fn biased(facts: Facts<'_>) -> BTreeSet<String> {
-    parts().filter(|part| facts.has(&format!("blk.0.{part}{BIAS}"))).map(str::to_owned).collect()
+/// The matrices of blocks that have a bias; a block need not have all of them.
+fn biased(facts: Facts<'_>, n_layers: usize) -> BTreeSet<String> {
+    let has = |name: String| facts.has(&name) && facts.has(&format!("{name}{BIAS}"));
+    let is_biased = |part: &&str| (0..n_layers).any(|layer| has(format!("blk.{layer}.{part}")));
+    parts().filter(is_biased).map(str::to_owned).collect()
 }
 
 /// The sizes of grouped attention.
@@ -145,11 +148,15 @@ fn divides(facts: Facts<'_>, key: Key, n: usize, of: usize, what: &str) -> Resul
     Err(facts.refused(key, format!("expected a divisor of the {of} {what}, found {n}")))
 }
 
-/// How far back tokens see. A file may have a window and not use it; `is_used` is what holds where it does not say.
+/// How far back tokens see. A file may have a window and not use it, unless its family always does.
 /// `from` is the first block that has one, where a file may say another.
-pub(super) fn window(facts: Facts<'_>, is_used: bool, from: Option<usize>) -> Result<Option<Window>, Error> {
+pub(super) fn window(
+    facts: Facts<'_>,
+    is_always: bool,
+    from: Option<usize>,
+) -> Result<Option<Window>, Error> {
     let full = without_window(facts)?;
-    if !facts.flag(WINDOW_USED)?.unwrap_or(is_used || full.is_some()) {
+    if !is_always && !facts.flag(WINDOW_USED)?.unwrap_or(full.is_some()) {
         return Ok(None);
     }
     let Some(size) = facts.count_or_none(WINDOW)? else { return Ok(None) };

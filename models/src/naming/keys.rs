@@ -188,13 +188,19 @@ pub const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
 /// What the weights are multiplied by in the end.
 pub const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
 
-/// What `config.json` of an architecture means where it does not have a name; all others have one meaning everywhere.
-static DEFAULTS: [(&str, &str, Value); 8] = [
+/// What `config.json` of an architecture means where it does not have a name, not even with null; all others have one
+/// meaning everywhere.
+static DEFAULTS: [(&str, &str, Value); 13] = [
+    ("mistral", "sliding_window", Value::Unsigned(4096)),
     ("qwen2", "sliding_window", Value::Unsigned(4096)),
     ("qwen3", "sliding_window", Value::Unsigned(4096)),
     ("qwen3_moe", "sliding_window", Value::Unsigned(4096)),
+    ("qwen3", "head_dim", Value::Unsigned(128)),
     ("glm4_moe_lite", "rms_norm_eps", Value::Float(1e-5)),
     ("glm4_moe_lite", "routed_scaling_factor", Value::Float(1.8)),
+    ("glm4_moe_lite", "n_shared_experts", Value::Unsigned(1)),
+    ("deepseek_v2", "n_shared_experts", Value::Unsigned(2)),
+    ("deepseek_v3", "n_shared_experts", Value::Unsigned(1)),
     ("deepseek_v3", "routed_scaling_factor", Value::Float(2.5)),
     ("deepseek_v3", "n_group", Value::Unsigned(8)),
     ("deepseek_v3", "topk_group", Value::Unsigned(4)),

@@ -5,6 +5,8 @@
 //! An index can only name files of the folder itself, and no tensor may come from two of them.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use indexmap::IndexMap;
@@ -35,11 +37,19 @@ struct Index {
     weight_map: Entries<String>,
 }
 
+/// What a configuration says, by joined names.
+#[derive(Default)]
+struct Config {
+    values: IndexMap<String, Value>,
+    /// The names that stand there for nothing.
+    nulls: BTreeSet<String>,
+}
+
 /// Opens all weight files of a folder.
 pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
-    let index = if folder.join(INDEX).is_file() {
+    let index = if is_file(&folder.join(INDEX))? {
         read_index(&folder.join(INDEX))?
-    } else if folder.join(SINGLE).is_file() {
+    } else if is_file(&folder.join(SINGLE))? {
         IndexMap::new()
     } else {
         let what = format!("expected {SINGLE} or {INDEX} in the folder, found neither");
@@ -47,15 +57,31 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
     };
     let shards: BTreeSet<&str> = index.values().map(String::as_str).collect();
     let names = if index.is_empty() { vec![SINGLE] } else { shards.into_iter().collect() };
-    let metadata = read_config(&folder.join(CONFIG))?;
-    let contents = Contents { kind: Kind::Safetensors, metadata, tensors: IndexMap::new() };
-    let mut checkpoint = Checkpoint { contents, files: Vec::new(), packed: Vec::new() };
+    let Config { values, nulls } = read_config(&folder.join(CONFIG))?;
+    let contents = Contents { kind: Kind::Safetensors, metadata: values, tensors: IndexMap::new() };
+    let mut checkpoint = Checkpoint { contents, nulls, files: Vec::new(), packed: Vec::new() };
     for name in names {
         add_shard(&mut checkpoint, folder.join(name))?;
     }
     check_index(&checkpoint, &folder.join(INDEX), &index)?;
     packed::unpack(folder, &mut checkpoint)?;
     Ok(checkpoint)
+}
+
+/// The folder of a file that is all of its weights.
+pub(super) fn around(path: &Path) -> Result<Option<&Path>, Error> {
+    let Some(folder) = path.parent().filter(|_| path.ends_with(SINGLE)) else { return Ok(None) };
+    let is_whole = is_file(&folder.join(CONFIG))? && !is_file(&folder.join(INDEX))?;
+    Ok(is_whole.then_some(folder))
+}
+
+/// Whether a file is there; one that cannot be looked at may be.
+fn is_file(path: &Path) -> Result<bool, Error> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(found.is_file()),
+        Err(source) if source.kind() == ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::Io { path: path.to_owned(), source }),
+    }
 }
 
 fn add_shard(checkpoint: &mut Checkpoint, path: PathBuf) -> Result<(), Error> {
@@ -106,18 +132,18 @@ fn check_index(checkpoint: &Checkpoint, path: &Path, index: &IndexMap<String, St
 }
 
 /// The configuration, if there is one.
-fn read_config(path: &Path) -> Result<IndexMap<String, Value>, Error> {
-    let mut metadata = IndexMap::new();
-    if path.is_file() {
-        let Entries::<Json>(config) = read_json(path, MAX_CONFIG_BYTES)?;
-        for (key, json) in config {
-            add_flat(&mut metadata, key, json).map_err(|key| {
+fn read_config(path: &Path) -> Result<Config, Error> {
+    let mut config = Config::default();
+    if is_file(path)? {
+        let Entries::<Json>(entries) = read_json(path, MAX_CONFIG_BYTES)?;
+        for (key, json) in entries {
+            config.add(key, json).map_err(|key| {
                 let what = format!("expected at most {MAX_KEY_BYTES} bytes, found {}", key.len());
                 Error::input(path, Place::Key(key), what)
             })?;
         }
     }
-    Ok(metadata)
+    Ok(config)
 }
 
 fn read_json<T: for<'de> Deserialize<'de>>(path: &Path, max_bytes: usize) -> Result<T, Error> {
@@ -130,20 +156,24 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path, max_bytes: usize) -> Res
     json::parse(bytes).map_err(|(at, what)| Error::input(path, Place::Byte(at), what))
 }
 
-/// Adds a value under its key, and the values of an object under `key.name`; what is null is not there.
-fn add_flat(metadata: &mut IndexMap<String, Value>, key: String, json: Json) -> Result<(), String> {
-    // The keys of an object repeat its own, so without a limit few bytes could become very many.
-    if key.len() > MAX_KEY_BYTES {
-        return Err(key);
-    }
-    if let Json::Object(object) = json {
-        for (name, json) in object {
-            add_flat(metadata, format!("{key}.{name}"), json)?;
+impl Config {
+    /// Adds a value under its key, and the values of an object under `key.name`.
+    fn add(&mut self, key: String, json: Json) -> Result<(), String> {
+        // The keys of an object repeat its own, so without a limit few bytes could become very many.
+        if key.len() > MAX_KEY_BYTES {
+            return Err(key);
         }
-    } else if let Some(value) = value(json) {
-        metadata.insert(key, value);
+        if let Json::Object(object) = json {
+            for (name, json) in object {
+                self.add(format!("{key}.{name}"), json)?;
+            }
+        } else if let Some(value) = value(json) {
+            self.values.insert(key, value);
+        } else {
+            self.nulls.insert(key);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn value(json: Json) -> Option<Value> {

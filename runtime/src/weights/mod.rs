@@ -9,6 +9,7 @@
 //! `safetensors.rs` with `folder.rs` and `packed.rs`, `ajc1.rs`, `qorus.rs`; all read through `reader.rs`. GGUF files
 //! are written by `store.rs`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,8 @@ pub mod value;
 #[derive(Debug)]
 pub struct Checkpoint {
     contents: Contents,
+    /// Keys that stand in a configuration for nothing.
+    nulls: BTreeSet<String>,
     files: Vec<(PathBuf, Mapping)>,
     /// Tensors whose bytes are made of others'.
     packed: Vec<Packed>,
@@ -101,7 +104,13 @@ pub fn open(path: &Path) -> Result<Checkpoint, Error> {
     }
     let mapping = Mapping::open(path)?;
     let contents = contents(path, mapping.bytes())?;
-    Ok(Checkpoint { contents, files: vec![(path.to_owned(), mapping)], packed: Vec::new() })
+    if contents.kind == Kind::Safetensors
+        && let Some(folder) = folder::around(path)?
+    {
+        return folder::open(folder);
+    }
+    let files = vec![(path.to_owned(), mapping)];
+    Ok(Checkpoint { contents, nulls: BTreeSet::new(), files, packed: Vec::new() })
 }
 
 fn contents(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
@@ -140,6 +149,11 @@ impl Checkpoint {
     /// What the file says of the model, in its own order and with its own keys.
     pub fn metadata(&self) -> &IndexMap<String, Value> {
         &self.contents.metadata
+    }
+
+    /// Whether the file says of a key that there is none of it, which is more than to say nothing.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.nulls.contains(key)
     }
 
     /// Every tensor by its name, in the file's order.
