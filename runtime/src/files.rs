@@ -16,6 +16,9 @@ use crate::error::{Error, Place, printable};
 /// The most characters of a complaint about JSON that are shown: it may quote the file.
 const MAX_COMPLAINT: usize = 160;
 
+/// The largest file that is kept for later starts; programs and machine code have a small part of that.
+const MAX_KEPT_BYTES: u64 = 64 << 20;
+
 /// All bytes of a file that has no more than so many.
 ///
 /// # Errors
@@ -54,6 +57,13 @@ pub fn fault_of_json(error: &JsonError) -> String {
             format!("expected JSON, which this is not: {complaint}")
         }
     }
+}
+
+/// All bytes of a file that was kept for later starts, or nothing where no such file is there: anybody may have put
+/// there what never ends, or never begins.
+pub fn kept(path: &Path) -> Option<Vec<u8>> {
+    let about = fs::metadata(path).ok()?;
+    if about.is_file() && about.len() <= MAX_KEPT_BYTES { fs::read(path).ok() } else { None }
 }
 
 /// Writes a file. One that is there already is replaced only where it begins as all of its kind do: so it is an older
@@ -127,9 +137,21 @@ mod tests {
     }
 
     #[test]
+    fn only_a_file_of_a_size_that_programs_have_was_kept() {
+        let path = std::env::temp_dir().join(format!("fusebox-files-kept-{}", process::id()));
+        fs::write(&path, "a program").unwrap();
+        assert_eq!(kept(&path).as_deref(), Some(&b"a program"[..]));
+        File::options().write(true).open(&path).unwrap().set_len(MAX_KEPT_BYTES + 1).unwrap();
+        assert_eq!(kept(&path), None);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(kept(&path), None);
+    }
+
+    #[test]
     fn a_file_without_an_end_is_a_sentence() {
         let endless = Path::new("/dev/zero");
         if endless.exists() {
+            assert_eq!(kept(endless), None);
             let sentence = "/dev/zero: expected at most 100 bytes, found more";
             assert_eq!(read(endless, 100).unwrap_err().to_string(), sentence);
         }

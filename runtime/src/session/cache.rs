@@ -69,7 +69,7 @@ impl Cache {
 }
 
 fn read(path: &Path, key: Key) -> Option<Program> {
-    Program::from_bytes(&fs::read(path).ok()?, key)
+    Program::from_bytes(&files::kept(path)?, key)
 }
 
 /// Keeps a program, in a folder that may have to be made.

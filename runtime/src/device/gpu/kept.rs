@@ -28,7 +28,7 @@ impl Kept {
 
     /// The machine code of this key.
     pub(super) fn read(&self, key: Key) -> Option<Vec<u8>> {
-        let bytes = fs::read(self.path(key)?).ok()?;
+        let bytes = files::kept(&self.path(key)?)?;
         // Every head is as long as any other.
         let (found, code) = bytes.split_at_checked(head(key, &[]).len())?;
         (found == head(key, code).as_bytes()).then(|| code.to_vec())

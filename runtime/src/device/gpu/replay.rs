@@ -87,9 +87,9 @@ impl Layout {
 }
 
 impl<M: Machine> Gpu<M> {
-    /// A device that holds at most so many bytes, or as many as it has, and tells how far weights were handed over.
+    /// A device that holds at most so many bytes, and no more than it has, and tells how far weights were handed over.
     pub fn new(machine: M, limit: Option<usize>, tell: Tell) -> Self {
-        let limit = limit.or_else(|| machine.size());
+        let limit = limit.into_iter().chain(machine.size()).min();
         let holdings = Holdings::new(limit, tell);
         Self { programs: List::default(), functions: IndexMap::new(), holdings, machine }
     }

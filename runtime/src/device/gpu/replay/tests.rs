@@ -26,6 +26,9 @@ const GRAPH: &str = "
 output y = %4
 ";
 
+/// All bytes of its memory, as far as it says.
+const SIZE: usize = 1 << 30;
+
 /// A machine whose memory may start at multiples of this, and how many sources it has compiled.
 struct Fake(usize, Rc<Cell<usize>>);
 
@@ -63,7 +66,7 @@ impl Machine for Fake {
     }
 
     fn size(&self) -> Option<usize> {
-        None
+        Some(SIZE)
     }
 
     fn free(&self) -> Option<usize> {
@@ -147,6 +150,14 @@ fn a_program_keeps_the_memory_of_its_launches() {
         let program = device.load(&plan(), &weights()).unwrap();
         device.replay(program, &[]).unwrap();
         device.profile(program, &[]).unwrap();
+    }
+}
+
+#[test]
+fn no_more_is_free_than_there_is() {
+    for (limit, free) in [(None, SIZE), (Some(5), 5), (Some(usize::MAX), SIZE)] {
+        let device = Gpu::new(Fake::new(arena::ALIGNMENT), limit, silent());
+        assert_eq!(device.free(), Some(free));
     }
 }
 
