@@ -4,6 +4,7 @@
 //! [`KNOBS`] is the list that documents and checks go by. Environment variables are read here and nowhere else.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use crate::target::{TARGETS, Target};
 
@@ -62,7 +63,8 @@ pub struct Knob {
     pub variable: &'static str,
     /// What it does, in one sentence.
     pub sentence: &'static str,
-    set: fn(&mut Options, &str) -> Option<()>,
+    /// Sets it, or says what would be accepted.
+    set: fn(&mut Options, &str) -> Result<(), String>,
 }
 
 /// Every knob.
@@ -70,34 +72,39 @@ pub const KNOBS: [Knob; 8] = [
     Knob {
         variable: "FUSEBOX_TARGET",
         sentence: "the device that kernels are for, by name",
-        set: |options, text| Target::named(text).map(|target| options.target = target),
+        set: |options, text| {
+            let names = || format!("one of {}", TARGETS.map(|target| target.name).join(", "));
+            options.target = Target::named(text).ok_or_else(names)?;
+            Ok(())
+        },
     },
     Knob {
         variable: "FUSEBOX_MAX_NODES",
         sentence: "e-nodes at which the rewriting of a block stops",
-        set: |options, text| text.parse().ok().map(|n| options.limits.nodes = n),
+        set: |options, text| number(text).map(|n| options.limits.nodes = n),
     },
     Knob {
         variable: "FUSEBOX_MAX_ROUNDS",
         sentence: "rounds at which the rewriting of a block stops",
-        set: |options, text| text.parse().ok().map(|n| options.limits.rounds = n),
+        set: |options, text| number(text).map(|n| options.limits.rounds = n),
     },
     Knob {
         variable: "FUSEBOX_FUEL",
         sentence: "rewrites, and merges, after which a block is left as it is",
-        set: |options, text| text.parse().ok().map(|n| options.fuel = Some(n)),
+        set: |options, text| number(text).map(|n| options.fuel = Some(n)),
     },
     Knob {
         variable: "FUSEBOX_CHAOS",
         sentence: "a seed to choose by among what is right, instead of by cost",
-        set: |options, text| text.parse().ok().map(|seed| options.chaos = Some(seed)),
+        set: |options, text| number(text).map(|seed| options.chaos = Some(seed)),
     },
     Knob {
         variable: "FUSEBOX_STORY",
-        sentence: "a file for the stories of all compilations of a run; one that is no story is not overwritten",
+        sentence: "a file for the stories of all compilations of a run; one that is no story is not \
+                   overwritten; empty for none",
         set: |options, text| {
-            options.story = Some(text.to_owned());
-            Some(())
+            options.story = unless_empty(text);
+            Ok(())
         },
     },
     Knob {
@@ -105,8 +112,8 @@ pub const KNOBS: [Knob; 8] = [
         sentence: "the folder that programs and machine code of CUDA are kept in, by default `fusebox` among \
                    the user's caches; empty for none",
         set: |options, text| {
-            options.cache = Some(text.to_owned()).filter(|folder| !folder.is_empty());
-            Some(())
+            options.cache = unless_empty(text);
+            Ok(())
         },
     },
     Knob {
@@ -114,10 +121,18 @@ pub const KNOBS: [Knob; 8] = [
         sentence: "the level of instructions that code is made for: amx, avx512-bf16, avx512, avx2, neon or portable",
         set: |options, text| {
             options.level = Some(text.to_owned());
-            Some(())
+            Ok(())
         },
     },
 ];
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "a whole number of at least 0".to_owned())
+}
+
+fn unless_empty(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|text| !text.is_empty())
+}
 
 impl Options {
     /// The defaults, changed by the environment.
@@ -148,7 +163,7 @@ impl Options {
     pub fn set(&mut self, variable: &str, text: &str) -> Result<(), String> {
         let knob = KNOBS.iter().find(|knob| knob.variable == variable);
         let knob = knob.ok_or_else(|| format!("there is no knob {variable}"))?;
-        (knob.set)(self, text).ok_or_else(|| format!("{variable} is `{text}`, but it is {}", knob.sentence))
+        (knob.set)(self, text).map_err(|accepted| format!("{variable} is `{text}`, expected {accepted}"))
     }
 
     /// The defaults for a target.
@@ -186,12 +201,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_cache_is_none() {
+    fn an_empty_path_is_none() {
         let mut options = Options::default();
-        options.set("FUSEBOX_CACHE", "kept").unwrap();
-        assert_eq!(options.cache.as_deref(), Some("kept"));
-        options.set("FUSEBOX_CACHE", "").unwrap();
-        assert_eq!(options.cache, None);
+        for (path, expected) in [("kept", Some("kept")), ("", None)] {
+            options.set("FUSEBOX_CACHE", path).unwrap();
+            options.set("FUSEBOX_STORY", path).unwrap();
+            assert_eq!([options.cache.as_deref(), options.story.as_deref()], [expected; 2]);
+        }
     }
 
     #[test]
@@ -201,10 +217,9 @@ mod tests {
         options.set("FUSEBOX_FUEL", "3").unwrap();
         assert_eq!((options.target.name, options.fuel), ("cuda-sm90", Some(3)));
         let refused = options.set("FUSEBOX_MAX_NODES", "many").unwrap_err();
-        assert_eq!(
-            refused,
-            "FUSEBOX_MAX_NODES is `many`, but it is e-nodes at which the rewriting of a block stops"
-        );
+        assert_eq!(refused, "FUSEBOX_MAX_NODES is `many`, expected a whole number of at least 0");
+        let refused = options.set("FUSEBOX_TARGET", "abacus").unwrap_err();
+        assert_eq!(refused, "FUSEBOX_TARGET is `abacus`, expected one of cpu, cuda-sm90, vulkan, metal");
         assert!(options.set("FUSEBOX_SPEED", "9").is_err());
     }
 }

@@ -165,7 +165,7 @@ impl BlockStory {
         for (index, kernel) in self.kernels.iter().enumerate() {
             kernel.write(f, index + 1)?;
         }
-        Ok(())
+        writeln!(f)
     }
 
     fn write_improved(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

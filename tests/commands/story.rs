@@ -42,7 +42,7 @@ fn a_story_as_text_has_five_sections() {
         "## 2. improved",
         "## 3. regions",
         "## 4. kernels",
-        "## 5. plan",
+        "\n\n## 5. plan",
         "kernel \"map exp\"",
     ] {
         assert!(text.contains(head), "{head} is not in\n{text}");
