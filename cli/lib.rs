@@ -6,7 +6,8 @@
 //! `opening.rs` has the flags that all commands on models share, `example.rs` what examples of families show.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::io::{Write, stdout};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -19,6 +20,7 @@ mod doctor;
 mod example;
 mod inspect;
 mod kernels;
+mod limits;
 mod logits;
 mod machine;
 mod npy;
@@ -57,6 +59,7 @@ enum Command {
 
 /// `fusebox`: does what the command line asks for.
 pub fn main() -> ExitCode {
+    limits::are_errors();
     let done = Cli::try_parse().map_err(|error| refused(&error)).map(|Cli { command }| match command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Logits(arguments) => logits::run(&arguments),
@@ -82,6 +85,7 @@ pub fn example(block: &str) -> ExitCode {
 
 /// `fusebox run`, without the word `run`.
 pub fn run() -> ExitCode {
+    limits::are_errors();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let command = run::Arguments::augment_args(clap::Command::new("fusebox"));
     let arguments = command
@@ -99,16 +103,22 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
     ];
     if is_help.contains(&error.kind()) {
-        let is_asked = !error.use_stderr();
-        // A reader that closes the pipe early has read enough.
-        let _ = error.print();
-        return Ok(if is_asked { ExitCode::SUCCESS } else { ExitCode::from(2) });
+        let printed = error.print().and_then(|()| stdout().flush());
+        if error.use_stderr() {
+            return Ok(ExitCode::from(2));
+        }
+        // Nothing follows that could be left out.
+        let _ = output::said(printed);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return Err(format!("expected a text in UTF-8, found {}", not_utf8()));
     }
     let known = match error.kind() {
         ErrorKind::InvalidSubcommand => {
             "; commands are run, logits, bench, story, inspect, quantize and doctor"
         }
-        ErrorKind::UnknownArgument if names_a_file(error) => "; a model is named with -m",
+        ErrorKind::UnknownArgument if may_name_a_model(error) => "; a model is named with -m",
         ErrorKind::UnknownArgument => "; --help lists what there is",
         _ => "",
     };
@@ -123,10 +133,19 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
     Err(format!("{}{known}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
 }
 
-/// Whether what a command does not know is a file, or a folder.
-fn names_a_file(error: &Error) -> bool {
+/// Whether what a command does not know is no flag, where the command takes a model by a flag.
+fn may_name_a_model(error: &Error) -> bool {
+    let command = std::env::args_os().nth(1).unwrap_or_default();
+    let has_flag = ["story", "quantize", "doctor"].iter().all(|other| command != *other);
     let argument = error.get(ContextKind::InvalidArg);
-    matches!(argument, Some(ContextValue::String(text)) if Path::new(text).exists())
+    has_flag && matches!(argument, Some(ContextValue::String(text)) if !text.starts_with('-'))
+}
+
+/// The arguments that are not UTF-8, by their places; the parser does not say which one it is about.
+fn not_utf8() -> String {
+    let arguments = std::env::args_os().enumerate().filter(|(_, argument)| argument.to_str().is_none());
+    let each = arguments.map(|(place, argument)| format!("`{}` as argument {place}", argument.display()));
+    each.collect::<Vec<_>>().join(" and ")
 }
 
 /// The exit code of what was done, or of why it was not.

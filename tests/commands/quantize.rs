@@ -3,8 +3,9 @@
 //! In: the default model. Out: a file that runs, and numbers that fit it.
 
 use std::fs;
+use std::process::Command;
 
-use crate::commands::{json, told};
+use crate::commands::{json, sentence, told};
 use crate::own;
 
 #[test]
@@ -19,4 +20,16 @@ fn a_model_is_written_and_runs() {
     assert!(!told(&["run", "-m", path, "-p", "Once upon a time", "-n", "8"]).is_empty());
     let text = told(&["quantize", path, path.replace("q4_0", "f16").as_str(), "F16"]);
     assert!(text.contains("bits per weight") && text.contains("lost twice"), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_may_not_grow_is_a_sentence_and_leaves_nothing() {
+    let path = own::path("large.gguf");
+    let line = "ulimit -f 100; exec \"$0\" quantize assets/story.gguf \"$1\" F32";
+    let mut command = Command::new("sh");
+    command.args(["-c", line, env!("CARGO_BIN_EXE_fusebox")]).arg(&path);
+    let sentence = sentence(&command.output().expect("it runs"), &["quantize"]);
+    assert!(sentence.contains("large.gguf: "), "{sentence}");
+    assert_eq!(fs::read_dir(path.parent().expect("it has a folder")).expect("a folder").count(), 0);
 }
