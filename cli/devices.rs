@@ -33,22 +33,24 @@ impl Device {
         }
     }
 
-    /// The device of this name, if models can run on it here; `auto` is the processor, as no GPU was
-    /// measured yet.
+    /// The device of this name, if models can run on it here; `auto` is the processor: a GPU is used where it is asked
+    /// for.
     pub(crate) fn named(name: &str) -> Result<Self, String> {
         if name == "auto" {
             return Ok(Self::Cpu);
         }
-        let device = Self::ALL.into_iter().find(|device| device.name() == name);
-        let there = || {
-            let there = Self::ALL.into_iter().filter(|device| device.missing().is_none()).map(Self::name);
-            format!("auto, {}", there.collect::<Vec<_>>().join(", "))
+        let names = |devices: &mut dyn Iterator<Item = Self>| {
+            ["auto"].into_iter().chain(devices.map(Self::name)).collect::<Vec<_>>().join(", ")
         };
-        let device = device.ok_or_else(|| format!("--device is `{name}`; {} is possible", there()))?;
-        match device.missing() {
-            None => Ok(device),
-            Some(missing) => Err(format!("--device is `{name}`, but {missing}; {} is possible", there())),
-        }
+        let mut all = Self::ALL.into_iter();
+        let device = all.clone().find(|device| device.name() == name);
+        // Nothing is opened for a name that no device has.
+        let device =
+            device.ok_or_else(|| format!("--device is `{name}`, expected one of {}", names(&mut all)))?;
+        device.missing().map_or(Ok(device), |missing| {
+            let there = names(&mut all.filter(|device| device.missing().is_none()));
+            Err(format!("--device is `{name}`, but {missing}; what is there: {there}"))
+        })
     }
 
     /// The graphics interface that it is driven by.
@@ -73,28 +75,26 @@ impl Device {
     /// What is missing to run models on it.
     pub(crate) fn missing(self) -> Option<String> {
         match self {
-            Self::Cpu => None,
+            // A GPU is opened only to tell what it is.
             Self::Cuda => cuda::missing(),
-            Self::Vulkan | Self::Metal => {
-                let interface = self.interface()?;
-                found(interface).is_empty().then(|| format!("no adapter for {interface} was found"))
-            }
+            Self::Cpu | Self::Vulkan | Self::Metal => self.adapters().err(),
         }
     }
 
-    /// What it is, where it is ready.
-    pub(crate) fn describe(self) -> String {
-        if self == Self::Cuda {
-            let found = cuda::described();
-            return found
-                .map_or_else(|fault| format!("not ready: {fault}"), |found| format!("ready: {found}"));
+    /// What it runs on, hardware first, or what is missing; the processor needs nothing.
+    pub(crate) fn adapters(self) -> Result<Vec<Found>, String> {
+        match (self, self.interface()) {
+            (Self::Cuda, _) => {
+                cuda::missing().map_or(Ok(()), Err)?;
+                let name = cuda::described().map_err(|fault| fault.to_string())?;
+                Ok(vec![Found { name, is_software: false }])
+            }
+            (Self::Cpu | Self::Vulkan | Self::Metal, None) => Ok(Vec::new()),
+            (Self::Cpu | Self::Vulkan | Self::Metal, Some(interface)) => {
+                let found = Some(found(interface)).filter(|found| !found.is_empty());
+                found.ok_or_else(|| format!("no adapter for {interface} was found"))
+            }
         }
-        let adapters = self.interface().map(found).unwrap_or_default();
-        let name = |it: &Found| {
-            if it.is_software { format!("{}, in software", it.name) } else { it.name.clone() }
-        };
-        let names: Vec<String> = adapters.iter().map(name).collect();
-        if names.is_empty() { "ready".to_owned() } else { format!("ready: {}", names.join("; ")) }
     }
 }
 
@@ -107,13 +107,13 @@ mod tests {
         assert_eq!(Device::named("auto"), Ok(Device::Cpu));
         assert_eq!(Device::named("cpu"), Ok(Device::Cpu));
         let sentence = Device::named("abacus").unwrap_err();
-        assert!(sentence.starts_with("--device is `abacus`; auto, cpu"), "{sentence}");
+        assert_eq!(sentence, "--device is `abacus`, expected one of auto, cpu, cuda, vulkan, metal");
         for device in Device::ALL {
             match device.missing() {
                 None => assert_eq!(Device::named(device.name()), Ok(device)),
                 Some(missing) => {
                     let sentence = Device::named(device.name()).unwrap_err();
-                    assert!(sentence.contains(&missing) && sentence.contains("; auto, cpu"), "{sentence}");
+                    assert!(sentence.contains(&missing) && sentence.contains(": auto, cpu"), "{sentence}");
                 }
             }
         }

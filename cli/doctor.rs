@@ -3,18 +3,21 @@
 //! In: nothing. Out: the processor, memory, the folder of what is kept, devices and the default model, as text or as
 //! one JSON object.
 
-use std::fs::read_dir;
+use std::fs::{create_dir_all, read_dir, remove_file, write};
+use std::io;
 use std::path::Path;
 
 use clap::Args;
 use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::foundation::table::table;
+use fusebox_runtime::device::gpu::driver::Found;
+use fusebox_runtime::files::part_of;
 use serde_json::{Value, json};
 
 use crate::devices::Device;
 use crate::machine;
-use crate::opening::{default_model, environment};
+use crate::opening::{default_model, environment, levels};
 use crate::output::print;
 
 /// How to tell.
@@ -35,6 +38,7 @@ struct Findings {
     cache: Option<String>,
     kept: Kept,
     model: Result<String, String>,
+    devices: [(Device, Result<Vec<Found>, String>); 4],
 }
 
 /// What the folder of the cache holds.
@@ -45,21 +49,23 @@ struct Kept {
     n_kernels: usize,
     /// The bytes of both.
     bytes: u64,
+    /// Why nothing can be added.
+    fault: Option<String>,
 }
 
 /// Tells what was found.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let (options, level) = environment()?;
-    let supported = Level::ALL.into_iter().filter(|level| level.is_supported());
     let findings = Findings {
         processor: machine::processor(),
-        levels: supported.map(Level::name).collect(),
+        levels: levels().map(Level::name).collect(),
         level,
         n_threads: machine::n_threads(),
         memory: machine::memory(),
         kept: options.cache.as_deref().map(kept).unwrap_or_default(),
         cache: options.cache,
         model: default_model().map(|path| path.display().to_string()),
+        devices: Device::ALL.map(|device| (device, device.adapters())),
     };
     print(&if arguments.json { format!("{:#}\n", findings.as_json()) } else { findings.as_text() });
     Ok(())
@@ -67,7 +73,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 
 /// What a folder holds.
 fn kept(folder: &str) -> Kept {
-    let mut kept = Kept::default();
+    let fault = written(Path::new(folder)).err().map(|fault| fault.to_string());
+    let mut kept = Kept { fault, ..Kept::default() };
     for file in read_dir(Path::new(folder)).into_iter().flatten().flatten() {
         let path = file.path();
         let n = match path.extension().and_then(|ending| ending.to_str()) {
@@ -82,13 +89,27 @@ fn kept(folder: &str) -> Kept {
     kept
 }
 
+/// Writes a file into a folder as what is kept there is, and takes it away again.
+fn written(folder: &Path) -> io::Result<()> {
+    let part = part_of(&folder.join("doctor"));
+    if !folder.exists() {
+        create_dir_all(folder)?;
+    }
+    write(&part, "a program").and_then(|()| remove_file(&part))
+}
+
 impl Findings {
     fn as_text(&self) -> String {
-        let Kept { n_programs, n_kernels, bytes: n_bytes } = self.kept;
-        let (programs, kernels) = (counted(n_programs, "program"), counted(n_kernels, "CUDA kernel"));
+        let Kept { n_programs, n_kernels, bytes: n_bytes, fault } = &self.kept;
+        let (programs, kernels) = (counted(*n_programs, "program"), counted(*n_kernels, "CUDA kernel"));
+        let fault =
+            fault.as_ref().map_or_else(String::new, |fault| format!("; cannot be written to: {fault}"));
         let cache = self.cache.as_ref().map_or_else(
             || "none: every start compiles anew".to_owned(),
-            |folder| format!("{folder}, {programs}, machine code of {kernels}, {}", bytes(n_bytes as f64)),
+            |folder| {
+                let n_bytes = bytes(*n_bytes as f64);
+                format!("{folder}, {programs}, machine code of {kernels}, {n_bytes}{fault}")
+            },
         );
         let memory = self.memory.map_or_else(
             || "not told by this system".to_owned(),
@@ -103,8 +124,8 @@ impl Findings {
             ["programs".to_owned(), cache],
             ["default model".to_owned(), model],
         ];
-        let devices = Device::ALL.map(|device| {
-            let state = device.missing().unwrap_or_else(|| device.describe());
+        let devices = self.devices.iter().map(|(device, adapters)| {
+            let state = adapters.as_ref().map_or_else(Clone::clone, |adapters| ready(adapters));
             [format!("device {}", device.name()), state]
         });
         let rows: Vec<Vec<String>> = rows.into_iter().chain(devices).map(Vec::from).collect();
@@ -112,9 +133,14 @@ impl Findings {
     }
 
     fn as_json(&self) -> Value {
-        let devices = Device::ALL.map(|device| {
-            let missing = device.missing();
-            json!({ "name": device.name(), "ready": missing.is_none(), "missing": missing })
+        let devices = self.devices.iter().map(|(device, adapters)| {
+            let adapter = |found: &Found| json!({ "name": found.name, "software": found.is_software });
+            json!({
+                "name": device.name(),
+                "ready": adapters.is_ok(),
+                "missing": adapters.as_ref().err(),
+                "adapters": adapters.iter().flatten().map(adapter).collect::<Vec<_>>(),
+            })
         });
         json!({
             "processor": self.processor,
@@ -127,9 +153,18 @@ impl Findings {
                 "programs": self.kept.n_programs,
                 "cuda_kernels": self.kept.n_kernels,
                 "bytes": self.kept.bytes,
+                "fault": self.kept.fault,
             },
-            "devices": devices,
+            "devices": devices.collect::<Vec<_>>(),
             "default_model": { "found": self.model.is_ok(), "path": self.model.as_ref().ok() },
         })
     }
+}
+
+/// That a device is there, and what it runs on.
+fn ready(adapters: &[Found]) -> String {
+    let name =
+        |it: &Found| if it.is_software { format!("{}, in software", it.name) } else { it.name.clone() };
+    let names: Vec<String> = adapters.iter().map(name).collect();
+    if names.is_empty() { "ready".to_owned() } else { format!("ready: {}", names.join("; ")) }
 }

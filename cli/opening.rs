@@ -11,7 +11,7 @@ use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::program::Program;
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
@@ -93,7 +93,7 @@ pub(crate) struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Context {
     least: usize,
-    most: usize,
+    pub(crate) most: usize,
 }
 
 impl Context {
@@ -127,6 +127,9 @@ impl Which {
     /// Opens the model.
     pub(crate) fn open(&self, progress: &mut Progress) -> Result<Opened, String> {
         let device = Device::named(&self.device)?;
+        if device == Device::Cpu && self.gpu_memory.is_some() {
+            return Err("--gpu-memory needs a GPU: --device cuda, vulkan or metal".to_owned());
+        }
         let (mut options, level) = environment()?;
         if let Some(target) = device.target() {
             options = Options { target, ..options }.with_env()?;
@@ -225,9 +228,9 @@ impl Opened {
         Settings { context, chunk: context.clamp(2, most), cache: self.kv_type, scored }
     }
 
-    /// The device that programs are compiled for.
+    /// The device that programs run on, whichever it is that the environment has them made for.
     pub(crate) fn target(&self) -> Target {
-        self.options.target
+        self.device.target().unwrap_or(TARGETS[0])
     }
 
     /// The programs of a session on another device.
@@ -280,9 +283,17 @@ pub(crate) fn environment() -> Result<(Options, Level), String> {
     let options = Options::from_env()?;
     let level = match &options.level {
         None => Level::host(),
-        Some(name) => Level::named(name).map_err(|error| format!("FUSEBOX_LEVEL: {error}"))?,
+        Some(name) => Level::named(name).map_err(|_| {
+            let there = levels().map(Level::name).collect::<Vec<_>>().join(", ");
+            format!("FUSEBOX_LEVEL is `{name}`, expected what this processor has, one of {there}")
+        })?,
     };
     Ok((options, level))
+}
+
+/// The levels of instructions that this processor has.
+pub(crate) fn levels() -> impl Iterator<Item = Level> {
+    Level::ALL.into_iter().filter(|level| level.is_supported())
 }
 
 /// How many threads to run on.
@@ -296,7 +307,8 @@ pub(crate) fn n_threads(asked: Option<usize>) -> Result<usize, String> {
 
 /// The path of the model to open.
 pub(crate) fn model_path(asked: Option<&Path>) -> Result<PathBuf, String> {
-    asked.map_or_else(default_model, |path| Ok(path.to_owned()))
+    let missing = |fault| format!("the default model {fault}; name a model with -m");
+    asked.map_or_else(|| default_model().map_err(missing), |path| Ok(path.to_owned()))
 }
 
 /// The default model: beside the program, where an installation puts what programs come with, or in the folder that
@@ -313,7 +325,7 @@ pub(crate) fn default_model() -> Result<PathBuf, String> {
     let found = places.iter().map(|folder| folder.join(DEFAULT_MODEL)).find(|path| path.is_file());
     found.ok_or_else(|| {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        format!("the default model {DEFAULT_MODEL} is in none of {}; name a model with -m", places.join(", "))
+        format!("{DEFAULT_MODEL} is in none of {}", places.join(", "))
     })
 }
 

@@ -41,9 +41,23 @@ fn it_counts_what_is_kept_and_nothing_else() {
         String::from_utf8(output.stdout).expect("text")
     };
     let found: Value = serde_json::from_str(&told(&["doctor", "--json"])).expect("JSON");
-    let expected = json!({ "folder": folder, "programs": 1, "cuda_kernels": 2, "bytes": 9 });
+    let expected = json!({ "folder": folder, "programs": 1, "cuda_kernels": 2, "bytes": 9, "fault": null });
     assert_eq!(found["cache"], expected);
     let text = told(&["doctor"]);
     assert!(text.contains(", 1 program, machine code of 2 CUDA kernels, 9 B\n"), "{text}");
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 4, "it leaves nothing behind");
     fs::remove_dir_all(&folder).expect("it was made here");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_told_with_the_reason() {
+    let file = own::write("no-folder", b"a text");
+    let told = |arguments: &[&str]| {
+        let output = command(&file, arguments).output().expect("the command runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let found: Value = serde_json::from_str(&told(&["doctor", "--json"])).expect("JSON");
+    let fault = found["cache"]["fault"].as_str().expect("a reason");
+    let text = told(&["doctor"]);
+    assert!(text.contains(&format!("; cannot be written to: {fault}\n")), "{text}");
 }

@@ -2,7 +2,9 @@
 //!
 //! In: the default model. Out: a table whose rows add up, the plan, and kernels as text. No time is looked at.
 
-use crate::commands::{json, told};
+use std::path::Path;
+
+use crate::commands::{command, json, told};
 
 #[test]
 fn a_table_has_a_row_for_each_kernel_and_few_of_them_a_block() {
@@ -35,4 +37,8 @@ fn the_plan_and_the_kernels_are_text() {
     assert!(plan.contains("plan: ") && plan.contains("offset"), "{plan}");
     let source = told(&["run", "-n", "1", "--print-kernels=source"]);
     assert!(source.contains("kernel \""), "{source}");
+    let mut command = command(Path::new(""), &["run", "-n", "1", "--print-kernels=source"]);
+    let output = command.env("FUSEBOX_TARGET", "cuda-sm90").output().expect("the command runs");
+    let source = String::from_utf8(output.stdout).expect("text");
+    assert!(source.contains("kernel \"") && !source.contains("__global__"), "what ran: {source}");
 }
