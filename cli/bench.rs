@@ -16,6 +16,7 @@ use fusebox_compiler::foundation::hash::stable_hash;
 use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::schedule::Plan;
 use fusebox_models::layers::embed::Scored;
+use fusebox_models::sample::{self, Sampler};
 use fusebox_runtime::session::Session;
 use serde_json::json;
 
@@ -145,11 +146,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut opened = arguments.which.open(&mut Progress::new(1))?;
     let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
     opened.is_quiet = arguments.output != Form::Md;
+    let context = opened.context(arguments.context)?;
     let most = arguments.context.unwrap_or(opened.model.config.context);
-    if needed > most {
-        return Err(format!("the longest test has {needed} tokens; at most {most} are possible"));
-    }
-    let context = opened.context(arguments.context)?.at_least(needed);
+    opened.room(most).check("the longest test has", needed)?;
+    let context = context.at_least(needed);
     let mut all = Vec::new();
     for n_threads in threads {
         all.extend(measure(&mut opened, &tests, n_threads, context, arguments.repeats)?);
@@ -229,6 +229,8 @@ fn once(session: &mut Session, test: Test) -> Result<Repeat, String> {
     }
     let tokens = made_up(session, depth..depth + n_tokens);
     let n_at_once = if kind == Kind::Prefill { tokens.len() } else { 1 };
+    let mut sampler =
+        Sampler::new(sample::Settings::default(), session.n_vocab()).map_err(|error| error.to_string())?;
     let (mut seconds, mut likeliest) = (0.0, Vec::new());
     let mut each = vec![None; session.n_texts()];
     for tokens in tokens.chunks(n_at_once) {
@@ -239,15 +241,13 @@ fn once(session: &mut Session, test: Test) -> Result<Repeat, String> {
             Kind::Decode => session.feed_each(&each).map_err(|error| error.to_string())?,
         }
         seconds += start.elapsed().as_secs_f64();
-        likeliest.push(session.best().map_or_else(|| largest(session.logits()), |ids| ids[0] as usize));
+        let token = match session.best() {
+            Some(ids) => sampler.next_of(ids, session.logits()),
+            None => sampler.next(session.logits(), &[]),
+        };
+        likeliest.push(token.map_err(|error| error.to_string())? as usize);
     }
     Ok(Repeat { seconds: seconds.max(1e-9), hash: stable_hash(&likeliest) })
-}
-
-/// Where the largest number stands first.
-fn largest(numbers: &[f32]) -> usize {
-    let by_number = |a: &usize, b: &usize| numbers[*a].total_cmp(&numbers[*b]).then(b.cmp(a));
-    (0..numbers.len()).max_by(by_number).unwrap_or(0)
 }
 
 /// Tokens of no meaning for some positions.
@@ -297,7 +297,7 @@ fn as_table(all: &[Measured]) -> String {
             test.n_texts.to_string(),
             n_threads.to_string(),
             format!("{mean:.1}"),
-            format!("{deviation:.1}"),
+            if repeats.len() > 1 { format!("{deviation:.1}") } else { "-".to_owned() },
             format!("{:.1}", 1e3 * seconds),
             format!("{:.1}", moved / 1e9),
             percent(moved, *bandwidth),
@@ -322,7 +322,7 @@ fn as_json(all: &[Measured]) -> String {
             "texts": test.n_texts,
             "threads": n_threads,
             "tok_s": each(&|own| measured.rate(own)),
-            "ms": each(&|own| 1e3 * own.seconds),
+            "ms": each(&|own| machine::milliseconds(own.seconds)),
             "gb_s": each(&|own| measured.moved(own) / 1e9),
             "share": bandwidth.map(|most| each(&|own| machine::share(measured.moved(own), most))),
             "bandwidth_gb_s": bandwidth.map(|most| most / 1e9),
@@ -333,18 +333,21 @@ fn as_json(all: &[Measured]) -> String {
 }
 
 fn as_csv(all: &[Measured]) -> String {
-    let mut text = "test,tokens,depth,texts,threads,repeat,tok_s,ms,gb_s,share,hash\n".to_owned();
+    let mut text =
+        "test,tokens,depth,texts,threads,repeat,tok_s,ms,gb_s,share,bandwidth_gb_s,hash\n".to_owned();
     for measured in all {
         let Measured { test: Test { kind, n_tokens, depth, n_texts }, n_threads, bandwidth, repeats, .. } =
             measured;
         for (repeat, own) in repeats.iter().enumerate() {
-            let (rate, ms, moved) = (measured.rate(own), 1e3 * own.seconds, measured.moved(own));
+            let (rate, ms, moved) =
+                (measured.rate(own), machine::milliseconds(own.seconds), measured.moved(own));
             let rest = format!("{n_threads},{repeat},{rate},{ms}");
             let share = bandwidth.map_or_else(String::new, |most| machine::share(moved, most).to_string());
-            let gb_s = moved / 1e9;
+            let (gb_s, most) =
+                (moved / 1e9, bandwidth.map_or_else(String::new, |most| (most / 1e9).to_string()));
             let _ = writeln!(
                 text,
-                "{},{n_tokens},{depth},{n_texts},{rest},{gb_s},{share},{:016x}",
+                "{},{n_tokens},{depth},{n_texts},{rest},{gb_s},{share},{most},{:016x}",
                 kind.name(),
                 own.hash
             );

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use fusebox_compiler::foundation::amount::counted;
+use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::foundation::table::table;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
@@ -67,7 +67,7 @@ fn totals(checkpoint: &Checkpoint) -> Vec<Total> {
 fn as_text(checkpoint: &Checkpoint) -> String {
     let mut text = format!("kind          {}\n", checkpoint.kind());
     for (path, n_bytes) in checkpoint.files() {
-        let _ = writeln!(text, "file          {}, {}", path.display(), counted(n_bytes, "byte"));
+        let _ = writeln!(text, "file          {}, {}", path.display(), bytes(n_bytes as f64));
     }
     let architecture = checkpoint.architecture().map_or("not named".to_owned(), plain);
     let _ = writeln!(text, "architecture  {architecture}");
@@ -76,7 +76,7 @@ fn as_text(checkpoint: &Checkpoint) -> String {
     let rows = checkpoint.tensors().iter().map(|(name, tensor)| tensor_row(name, tensor));
     section(&mut text, &format!("tensors ({})", checkpoint.tensors().len()), &rows.collect::<Vec<_>>());
     let rows = totals(checkpoint).into_iter().map(|Total { format, n_tensors, n_bytes }| {
-        [format, counted(n_tensors, "tensor"), counted(n_bytes, "byte")]
+        [format, counted(n_tensors, "tensor"), bytes(n_bytes as f64)]
     });
     section(&mut text, "by format", &rows.collect::<Vec<_>>());
     text
@@ -87,7 +87,7 @@ fn tensor_row(name: &str, tensor: &TensorInfo) -> [String; 4] {
         Stored::As(format) => format.to_string(),
         Stored::Other(name) => format!("{name} (not supported)"),
     };
-    [plain(name), format!("{:?}", tensor.shape), format, tensor.n_bytes().to_string()]
+    [plain(name), format!("{:?}", tensor.shape), format, bytes(tensor.n_bytes() as f64)]
 }
 
 /// A name of the file as a terminal may show it.

@@ -28,6 +28,7 @@ mod opening;
 mod output;
 mod progress;
 mod quantize;
+mod room;
 mod run;
 mod story;
 

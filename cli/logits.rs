@@ -5,10 +5,12 @@
 
 use std::mem;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
 use fusebox_compiler::foundation::table::table;
 use fusebox_models::layers::embed::Scored;
+use fusebox_models::sample::{self, Sampler};
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::files;
 
@@ -26,7 +28,13 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     which: Which,
     /// The text by the numbers of its tokens.
-    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        value_parser = u32::from_str,
+        allow_hyphen_values = true
+    )]
     tokens: Option<Vec<u32>>,
     /// The text.
     #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
@@ -54,19 +62,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut progress = Progress::new(2);
     let mut opened = arguments.which.open(&mut progress)?;
     let tokenizer = Tokenizer::open(opened.model.checkpoint());
+    let (room, what_has) = (opened.room(opened.model.config.context), "the text has");
     let tokens = if let Some(tokens) = &arguments.tokens {
+        room.check(what_has, tokens.len())?;
         tokens.clone()
     } else {
         let tokenizer = tokenizer.as_ref().map_err(ToString::to_string)?;
         let text = arguments.prompt.as_deref().unwrap_or_default();
-        tokenizer.encode(text, true).map_err(|error| error.to_string())?
+        room.tokens(what_has, (tokenizer, text, true))?
     };
     if tokens.is_empty() {
         return Err("the text has no tokens; at least one is needed".to_owned());
-    }
-    let most = opened.model.config.context;
-    if tokens.len() > most {
-        return Err(format!("the text has {} tokens; this model takes at most {most}", tokens.len()));
     }
     progress.begin("compiling");
     let scored = if arguments.all { Scored::All } else { Scored::Last };
@@ -80,7 +86,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     // What a file refuses is not printed either, so its numbers are kept until it is written.
     let is_file = arguments.output.is_some();
     let mut rows = Vec::new();
+    let mut sampler =
+        Sampler::new(sample::Settings::default(), n_vocab).map_err(|error| error.to_string())?;
+    let mut fault = None;
     let mut each = |row: &[f32]| {
+        // What no token can be chosen by is no answer here either.
+        fault = fault.take().or_else(|| sampler.next(row, &[]).err());
+        if fault.is_some() {
+            return;
+        }
         if is_file {
             rows.extend_from_slice(row);
         } else if arguments.json {
@@ -94,6 +108,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         session.score(&tokens, &mut each).map_err(|error| error.to_string())?;
     } else {
         each(session.feed(&tokens).map_err(|error| error.to_string())?);
+    }
+    if let Some(fault) = fault {
+        return Err(fault.to_string());
     }
     if let Some(path) = &arguments.output {
         let written = files::write(path, npy::MAGIC, &npy::array(&shape, &rows));
@@ -151,7 +168,7 @@ mod tests {
     #[test]
     fn numbers_in_json_read_back_the_same() {
         let mut told = Told { shape: &[2, 2], is_begun: false };
-        let text = [&told.next(&[0.1, -3e-20]), &told.next(&[f32::NAN, 2.0]), Told::END].concat();
+        let text = [&told.next(&[0.1, -3e-20]), &told.next(&[f32::NEG_INFINITY, 2.0]), Told::END].concat();
         let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(told["shape"], serde_json::json!([2, 2]));
         assert_eq!(told["logits"][0].as_f64().map(|x| x as f32), Some(0.1));

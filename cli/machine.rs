@@ -25,6 +25,11 @@ pub(crate) fn n_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Seconds as milliseconds, to the nanosecond: clocks tell no more.
+pub(crate) fn milliseconds(seconds: f64) -> f64 {
+    (1e9 * seconds).round() / 1e6
+}
+
 /// The name of the processor.
 pub(crate) fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -100,6 +105,11 @@ fn reads(n_bytes: usize, begin: &Barrier) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_no_digits_that_no_clock_tells() {
+        assert_eq!(milliseconds(0.000_715_132).to_string(), "0.715132");
+    }
 
     #[test]
     fn amounts_are_read_from_lists() {

@@ -28,6 +28,7 @@ use crate::devices::Device;
 use crate::machine;
 use crate::output::note;
 use crate::progress::{Progress, handing_over};
+use crate::room::Room;
 
 /// The file of the default model.
 const DEFAULT_MODEL: &str = "story.gguf";
@@ -160,6 +161,11 @@ impl Opened {
             Some(asked) if (1..=most).contains(&asked) => Ok(Context::of(asked)),
             Some(asked) => Err(format!("--context is {asked}; this model has 1 to {most}")),
         }
+    }
+
+    /// How many tokens a text may have in a context of so many.
+    pub(crate) fn room(&self, context: usize) -> Room {
+        Room { context, most: self.model.config.context }
     }
 
     /// A session at the start of a text, which may be as long as there is memory for.

@@ -6,23 +6,27 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::target::Target;
 use fusebox_models::chat::Chat;
+use fusebox_models::error::Error;
 use fusebox_models::generate::{Answer, Generator, Settings};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample::{self, Sampler};
-use fusebox_models::stop::Stop;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::files;
 use serde_json::{Map, Value, json};
 
 use crate::kernels::{self, View};
+use crate::machine::milliseconds;
 use crate::opening::{Opened, Which, n_threads};
 use crate::progress::Progress;
+use crate::room::Room;
 use crate::story::target;
 use crate::{conversation, machine, output};
 
@@ -49,6 +53,7 @@ pub(crate) struct Arguments {
         long,
         value_name = "IDS",
         value_delimiter = ',',
+        value_parser = u32::from_str,
         conflicts_with = "chat",
         allow_hyphen_values = true
     )]
@@ -68,7 +73,12 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     sampling: Sampling,
     /// A text that ends the answer; may be given several times.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        value_parser = NonEmptyStringValueParser::new(),
+        allow_hyphen_values = true
+    )]
     stop: Vec<String>,
     /// Go on behind tokens that end an answer.
     #[arg(long)]
@@ -89,23 +99,44 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 struct Sampling {
     /// How bold the choice is; 0 always takes the likeliest token.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    #[arg(long, value_name = "X", default_value = "0", value_parser = |text: &str| {
+        taken(text, |temperature| sample::Settings { temperature, ..sample::Settings::default() })
+    })]
     temp: f32,
     /// Choose among so many of the likeliest; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 0)]
     top_k: usize,
     /// Choose among the likeliest that have this probability together.
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value = "1", value_parser = |text: &str| {
+        taken(text, |top_p| sample::Settings { top_p, ..sample::Settings::default() })
+    })]
     top_p: f32,
     /// Choose among those that are at least this part as likely as the likeliest.
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value = "0", value_parser = |text: &str| {
+        taken(text, |min_p| sample::Settings { min_p, ..sample::Settings::default() })
+    })]
     min_p: f32,
     /// Divide the scores of the last 64 tokens by this.
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value = "1", value_parser = |text: &str| {
+        taken(text, |repeat_penalty| sample::Settings { repeat_penalty, ..sample::Settings::default() })
+    })]
     repeat_penalty: f32,
     /// What the choices follow from.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+}
+
+/// A number, if it is one that tokens are chosen by.
+fn taken(text: &str, settings: fn(f32) -> sample::Settings) -> Result<f32, String> {
+    let number = text.parse().unwrap_or(f32::NAN);
+    match Sampler::new(settings(number), 0) {
+        Ok(_) => Ok(number),
+        Err(Error::Setting { expected, .. }) if number == f32::INFINITY => {
+            Err(format!("expected {expected}, no larger than {:e}", f32::MAX))
+        }
+        Err(Error::Setting { expected, .. }) => Err(format!("expected {expected}")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// What a model is asked to go on with.
@@ -124,7 +155,7 @@ struct Times {
 }
 
 impl Arguments {
-    fn settings(&self) -> Result<Settings, String> {
+    fn settings(&self) -> Settings {
         let Sampling { temp, top_k, top_p, min_p, repeat_penalty, seed } = self.sampling;
         let sampling = sample::Settings {
             temperature: temp,
@@ -135,11 +166,8 @@ impl Arguments {
             seed,
             ..sample::Settings::default()
         };
-        // What makes no sense is refused before a model is opened.
-        Sampler::new(sampling.clone(), 0).map_err(|error| error.to_string())?;
-        Stop::new(self.stop.clone()).map_err(|error| error.to_string())?;
         let (stops, ignores_ends) = (self.stop.clone(), self.ignore_eos);
-        Ok(Settings { most_tokens: self.n, stops, ignores_ends, sampling })
+        Settings { most_tokens: self.n, stops, ignores_ends, sampling }
     }
 
     fn prompt(&self) -> Result<Prompt, String> {
@@ -169,7 +197,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(name) = &arguments.target {
         return list(arguments, target(name)?);
     }
-    let (settings, prompt) = (arguments.settings()?, arguments.prompt()?);
+    let (settings, prompt) = (arguments.settings(), arguments.prompt()?);
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(3);
     let start = Instant::now();
@@ -183,7 +211,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         Err(error) => return Err(error.to_string()),
     };
     let chat = if arguments.chat { Some(chat(&opened)?) } else { None };
-    let tokens = tokens(&prompt, tokenizer.as_ref(), chat.as_ref())?;
+    let tokens = tokens(&prompt, tokenizer.as_ref(), chat.as_ref(), opened.room(context.most))?;
     if tokens.as_ref().is_some_and(Vec::is_empty) {
         return Err("the prompt has no tokens; at least one is needed".to_owned());
     }
@@ -208,7 +236,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
                 arguments.which.is_default() && matches!(&prompt, Prompt::Text(text) if text == STORY);
             speak(&mut generator, &tokens, if is_story { STORY } else { "" }, &times)?;
         }
-        (None, Some(tokenizer), Some(chat)) => conversation::hold(&mut generator, tokenizer, chat)?,
+        (None, Some(tokenizer), Some(chat)) => {
+            let room = opened.room(generator.session().context());
+            conversation::hold(&mut generator, tokenizer, chat, room)?;
+        }
         (None, ..) => {}
     }
     if let Some(view) = arguments.print_kernels {
@@ -227,7 +258,7 @@ fn list(arguments: &Arguments, target: Target) -> Result<(), String> {
     let mut opened = arguments.which.open(&mut Progress::new(1))?;
     let context = opened.context(arguments.context)?;
     // Those that go on with a text come first, then those that read one.
-    for program in opened.programs(context, scored(&arguments.settings()?), target)? {
+    for program in opened.programs(context, scored(&arguments.settings()), target)? {
         output::print(&kernels::sources(&program.plan, &target)?);
     }
     Ok(())
@@ -252,14 +283,14 @@ fn tokens(
     prompt: &Prompt,
     tokenizer: Option<&Tokenizer>,
     chat: Option<&Chat>,
+    room: Room,
 ) -> Result<Option<Vec<u32>>, String> {
+    let what_has = "the prompt has";
     match (prompt, tokenizer, chat) {
-        (Prompt::Tokens(tokens), ..) => Ok(Some(tokens.clone())),
-        (Prompt::Text(text), Some(tokenizer), _) => {
-            tokenizer.encode(text, true).map(Some).map_err(|error| error.to_string())
-        }
+        (Prompt::Tokens(tokens), ..) => room.check(what_has, tokens.len()).map(|()| Some(tokens.clone())),
+        (Prompt::Text(text), Some(tokenizer), _) => room.tokens(what_has, (tokenizer, text, true)).map(Some),
         (Prompt::Message(text), Some(tokenizer), Some(chat)) => {
-            conversation::tokens(&[conversation::message("user", text)], tokenizer, chat).map(Some)
+            conversation::tokens(&[conversation::message("user", text)], tokenizer, chat, room).map(Some)
         }
         (Prompt::Text(_) | Prompt::Message(_) | Prompt::Conversation, ..) => Ok(None),
     }
@@ -273,8 +304,11 @@ fn speak(generator: &mut Generator<'_>, tokens: &[u32], before: &str, times: &Ti
         None => output::say(piece),
     });
     let answer = answer.map_err(|error| error.to_string())?;
-    if !answer.text.is_empty() && !answer.text.ends_with('\n') {
-        output::print("\n");
+    // An answer without a word has not handed on what stands before it.
+    let before = before.unwrap_or_default();
+    let is_open = |text: &str| !text.is_empty() && !text.ends_with('\n');
+    if is_open(before) || is_open(&answer.text) {
+        output::print(&format!("{before}\n"));
     }
     output::note(&summary(&answer, times));
     Ok(())
@@ -298,7 +332,7 @@ fn summary(answer: &Answer, times: &Times) -> String {
 }
 
 fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+    milliseconds(time.as_secs_f64())
 }
 
 fn as_json(

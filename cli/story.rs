@@ -3,9 +3,10 @@
 //! In: a `.graph` file, or the name of a built-in block, and a target. Out: the story as text, or as one JSON object.
 //! Unknown names are answered with the names there are.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use fusebox_compiler::error::Error;
 use fusebox_compiler::graph::{Graph, parse};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::{Compiled, compile};
@@ -14,10 +15,11 @@ use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 use fusebox_runtime::files;
-use fusebox_runtime::session::cache::STORY;
+use fusebox_runtime::session::cache::tell;
 use serde_json::{Map, Value, json};
 
 use crate::kernels::sources;
+use crate::machine::milliseconds;
 use crate::output;
 
 /// The most tokens a replay may take.
@@ -33,17 +35,17 @@ const MAX_GRAPH_BYTES: usize = 64 << 20;
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// A graph as text.
-    #[arg(required_unless_present = "block", conflicts_with = "block")]
+    #[arg(conflicts_with_all = ["block", "tokens", "layers"])]
     file: Option<PathBuf>,
     /// A built-in block: qwen3-0.6b, qwen3-8b, qwen3-30b-a3b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b, deepseek-v2-lite,
     /// glm-4.7-flash.
     #[arg(long, value_name = "NAME")]
     block: Option<String>,
     /// Tokens a replay: 1 is decoding, more is prefill.
-    #[arg(long, value_name = "T", default_value_t = 1, requires = "block")]
+    #[arg(long, value_name = "T", default_value_t = 1)]
     tokens: usize,
     /// The whole model with this many layers, from token to logits, instead of one block.
-    #[arg(long, value_name = "N", requires = "block")]
+    #[arg(long, value_name = "N")]
     layers: Option<usize>,
     /// The device: cpu, cuda-sm90, vulkan, metal.
     #[arg(long, value_name = "NAME")]
@@ -73,10 +75,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         options.target = target(name)?;
     }
     let graph = graph(arguments)?;
-    let compiled = compile(&graph, &options).map_err(|error| error.to_string())?;
+    let compiled = compile(&graph, &options).map_err(|error| sentence(&error))?;
     if let Some(path) = &options.story {
-        let written = files::write(Path::new(path), STORY, compiled.to_string().as_bytes());
-        written.map_err(|error| error.to_string())?;
+        tell(path, &compiled.to_string()).map_err(|error| error.to_string())?;
     }
     let text = match arguments.print_kernels {
         Some(View::Source) => sources(&compiled.plan, &options.target)?,
@@ -103,7 +104,7 @@ fn graph(arguments: &Arguments) -> Result<Graph, String> {
         let text = files::text(path, MAX_GRAPH_BYTES).map_err(|error| error.to_string())?;
         return parse::parse(&text).map_err(|error| format!("{}: {error}", path.display()));
     }
-    let name = arguments.block.as_deref().unwrap_or_default();
+    let name = arguments.block.as_deref().ok_or("a graph is needed: a FILE, or --block NAME")?;
     let config = blocks::named(name)
         .ok_or_else(|| format!("there is no block `{name}`; there are {}", blocks::NAMES.join(", ")))?;
     let tokens = arguments.tokens;
@@ -117,6 +118,11 @@ fn graph(arguments: &Arguments) -> Result<Graph, String> {
         Some(n) => return Err(format!("--layers is {n}; 1 to {MAX_LAYERS} is possible")),
     };
     graph.map_err(|error| error.to_string())
+}
+
+/// All faults of a graph in one line.
+fn sentence(error: &Error) -> String {
+    error.to_string().replace('\n', "; ")
 }
 
 fn as_text(compiled: &Compiled, with_kernels: bool) -> String {
@@ -149,15 +155,18 @@ fn as_json(story: &Story) -> Value {
         let before = fired.get(rule).and_then(Value::as_u64).unwrap_or(0);
         fired.insert(rule.clone(), json!(before + *n as u64));
     }
-    let stage_ms: Map<String, Value> =
-        story.stage_ms.iter().map(|(stage, ms)| ((*stage).to_owned(), json!(ms))).collect();
+    let stage_ms: Map<String, Value> = story
+        .stage_ms
+        .iter()
+        .map(|(stage, ms)| ((*stage).to_owned(), json!(milliseconds(ms / 1e3))))
+        .collect();
     json!({
         "target": story.target,
         "kernels": story.steps.len(),
         "barriers": barriers(story),
-        "bytes_read": bytes_read,
-        "bytes_written": bytes_written,
-        "flops": flops,
+        "bytes_read": bytes_read.round() as u64,
+        "bytes_written": bytes_written.round() as u64,
+        "flops": flops.round() as u64,
         "arena_bytes": story.arena_bytes,
         "stage_ms": stage_ms,
         "egraph": egraph,
@@ -194,9 +203,9 @@ fn kernel(kernel: &KernelStory) -> Value {
         "operations": kernel.n_ops,
         "parts": kernel.n_parts,
         "tasks": kernel.n_tasks,
-        "bytes_read": kernel.bytes_read,
-        "bytes_written": kernel.bytes_written,
-        "flops": kernel.flops,
+        "bytes_read": kernel.bytes_read.round() as u64,
+        "bytes_written": kernel.bytes_written.round() as u64,
+        "flops": kernel.flops.round() as u64,
         "tile_bytes": kernel.tile_bytes,
         "estimate_us": kernel.microseconds,
         "traffic": kernel.traffic,

@@ -52,6 +52,14 @@ pub enum Error {
         /// Bytes that are there, where that is known.
         free: Option<usize>,
     },
+    /// The environment names a file that cannot be used.
+    #[error("{variable}: {fault}")]
+    Variable {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with the file.
+        fault: Box<Error>,
+    },
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {

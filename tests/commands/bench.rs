@@ -51,11 +51,14 @@ fn a_table_and_values_have_the_same_rows() {
     let values = told(&[&SMALL[..], &["-t", "1", "-o", "csv"]].concat());
     assert!(
         values.starts_with(
-            "test,tokens,depth,texts,threads,repeat,tok_s,ms,gb_s,share,hash\nprefill,8,0,1,1,0,"
+            "test,tokens,depth,texts,threads,repeat,tok_s,ms,gb_s,share,bandwidth_gb_s,hash\nprefill,8,0,1,1,0,"
         ),
         "{values}"
     );
     assert_eq!(values.lines().count(), 5);
+    let once = told(&["bench", "-p", "8", "-n", "0", "-r", "1"]);
+    let deviation = once.lines().nth(2).and_then(|row| row.split('|').nth(7)).map(str::trim);
+    assert_eq!(deviation, Some("-"), "{once}");
 }
 
 #[test]

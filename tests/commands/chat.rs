@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::commands::{command, json, programs, refused, without};
+use crate::commands::{command, json, programs, refused, sentence, without};
 
 #[test]
 fn a_message_is_not_a_text_to_go_on_with() {
@@ -27,6 +27,40 @@ fn lines_are_answered_one_after_another() {
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.lines().count() >= 2, "{text}");
+}
+
+#[test]
+fn a_line_that_cannot_be_answered_does_not_end_the_conversation() {
+    let mut command = command(&programs(), &["run", "--chat", "-n", "8"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command runs");
+    let mut lines = child.stdin.take().expect("it reads");
+    let long = "a ".repeat(1000);
+    lines.write_all(format!("{long}\n").as_bytes()).expect("it reads");
+    lines.write_all(b"\xff\nTell me a story.\n").expect("it reads");
+    drop(lines);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!output.stdout.is_empty());
+    let error = String::from_utf8(output.stderr).expect("text");
+    let sentences: Vec<&str> = error.lines().collect();
+    assert!(sentences[0].ends_with("the context holds 512; the model takes no more"), "{error}");
+    assert!(sentences[1].contains("expected a text in UTF-8"), "{error}");
+    assert_eq!(sentences[2..], ["fusebox: 2 messages without an answer"], "{error}");
+}
+
+#[test]
+fn a_full_context_is_told_with_what_may_be_done() {
+    for (context, remedy) in [("128", "-c takes up to 512"), ("512", "the model takes no more")] {
+        let arguments = ["run", "--chat", "-n", "1000", "--ignore-eos", "-c", context];
+        let mut command = command(&programs(), &arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command runs");
+        child.stdin.take().expect("it reads").write_all(b"Tell me a story.\n").expect("it reads");
+        let output = child.wait_with_output().expect("it ends");
+        let sentence = sentence(&output, &arguments);
+        assert_eq!(sentence, format!("the context is full; {remedy}"));
+    }
 }
 
 #[test]

@@ -2,17 +2,25 @@
 //!
 //! In: flags that make no sense. Out: exit code 2, nothing on standard output, and the words to look for.
 
+#[cfg(unix)]
+use std::ffi::OsStr;
 use std::fs;
+#[cfg(unix)]
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::commands::{command, json, programs, refused, without};
+use fusebox_runtime::weights::open;
+use serde_json::json;
+
+use crate::commands::{self, command, programs, refused, sentence, without};
 use crate::own;
 
 #[test]
 fn a_device_that_is_not_there_is_a_sentence_that_says_what_is() {
-    let found = json(&["doctor", "--json"]);
+    let found = commands::json(&["doctor", "--json"]);
     for device in found["devices"].as_array().expect("a list") {
         let Some(missing) = device["missing"].as_str() else { continue };
+        assert_eq!(device["adapters"], json!([]));
         let name = device["name"].as_str().expect("a name");
         let sentence = refused(&["run", "--device", name]);
         assert!(sentence.contains(missing) && sentence.contains("auto, cpu"), "{sentence}");
@@ -32,7 +40,8 @@ fn senseless_flags_are_sentences() {
         ("bench -r -1", "--repeats"),
         ("run --seed -1", "--seed"),
         ("run --tokens 1,99999", "no token 99999"),
-        ("run --tokens -1", "-1"),
+        ("run --tokens -1", "'-1' for '--tokens <IDS>': expected a whole number of at least 0"),
+        ("logits --tokens 1,-1", "expected a whole number of at least 0"),
         ("run --tokens 4294967296", "4294967296"),
         ("run --tokens 1,,2", "--tokens"),
         ("run --tokens ", "expected a whole number"),
@@ -40,14 +49,17 @@ fn senseless_flags_are_sentences() {
         ("bench -t ", "expected a whole number"),
         ("bench -d ", "expected a whole number"),
         ("run --temp nan", "at least 0"),
-        ("run --temp -1", "at least 0"),
+        ("run --temp -1", "'-1' for '--temp <X>': expected a number of at least 0"),
         ("run --temp inf", "at least 0"),
         ("run --top-p 0", "above 0"),
+        ("run --top-p 2", "'--top-p <P>': expected"),
         ("run --min-p 1", "below 1"),
         ("run --repeat-penalty 0", "above 0"),
+        ("run --repeat-penalty 1e308", "'1e308' for"),
         ("run --kv-type f64", "f32, f16, q8_0"),
         ("run --print-kernels=all", "table, plan, source"),
-        ("run --device abacus", "auto, cpu"),
+        ("run --device abacus", "expected one of auto, cpu"),
+        ("run --gpu-memory 5", "--device cuda, vulkan or metal"),
         ("run --target cuda-sm90", "--print-kernels"),
         ("run --target abacus --print-kernels=source", "cuda-sm90, vulkan, metal"),
         ("run --target vulkan --print-kernels=plan", "--print-kernels=source"),
@@ -56,6 +68,10 @@ fn senseless_flags_are_sentences() {
         ("run -f no-such-file", "no-such-file"),
         ("run -f /dev/zero", "expected at most"),
         ("story /dev/zero", "expected at most"),
+        ("story", "a FILE, or --block NAME"),
+        ("story --tokens 5", "a FILE, or --block NAME"),
+        ("story --tokens 5 a.graph", "'--tokens <T>' cannot be used with"),
+        ("story --layers 2 a.graph", "'--layers <N>' cannot be used with"),
         ("logits --tokens 1 -o Cargo.toml", "another file there"),
         ("run -m no-such-file -p a", "no-such-file"),
         ("run -m assets/story.gguf", "a prompt is needed"),
@@ -66,14 +82,18 @@ fn senseless_flags_are_sentences() {
         ("logits --tokens 1 -o no-such-folder/a.npy", "no-such-folder"),
         ("logits -m Cargo.toml --tokens 1", "expected GGUF"),
         ("bench -p 0 -n 0", "at least one token"),
-        ("bench -d 5000", "at most 512"),
-        ("bench -d 18446744073709551615", "at most 512"),
+        ("bench -d 5000", "the context holds 512; the model takes no more"),
+        ("bench -p 2 -n 0 -c 1", "has 2 tokens, the context holds 1; -c takes up to 512"),
+        ("bench -p 1 -n 0 -c 0", "--context is 0; this model has 1 to 512"),
+        ("bench -d 18446744073709551615", "the context holds 512"),
         ("bench -r 0", "1 to 1000"),
         ("bench -t 1,0", "1 to 256"),
         ("bench -o xml", "md, json, csv"),
         ("bench -c 513", "1 to 512"),
         ("inspect -m no-such-file", "no-such-file"),
         ("inspect assets/story.gguf", "named with -m"),
+        ("inspect no-such-file", "named with -m"),
+        ("quantize a b F16 Cargo.toml", "--help"),
         ("quantize assets/story.gguf no-such-folder/a.gguf Q2_K", "Q4_K_M"),
         ("quantize assets/story.gguf assets/story.gguf Q4_0", "another file"),
         ("quantize assets/story.gguf docs Q4_0", "folder"),
@@ -110,10 +130,64 @@ fn a_file_that_is_no_whole_model_is_a_sentence() {
 fn an_answer_that_cannot_be_written_is_a_sentence() {
     let full = Path::new("/dev/full");
     if full.exists() {
-        let mut command = command(&programs(), &["inspect", "-m", "assets/story.gguf"]);
-        let output = command.stdout(fs::File::create(full).expect("a device")).output().expect("it runs");
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.starts_with("fusebox: standard output cannot be written to: "), "{error}");
+        for arguments in [&["inspect", "-m", "assets/story.gguf"][..], &["--help"], &["--version"]] {
+            let mut command = command(&programs(), arguments);
+            let output = command.stdout(fs::File::create(full).expect("a device")).output().expect("it runs");
+            let sentence = sentence(&output, arguments);
+            assert!(sentence.starts_with("standard output cannot be written to: "), "{sentence}");
+        }
+    }
+}
+
+#[test]
+fn a_name_of_two_lines_is_told_in_one() {
+    let sentence = refused(&["inspect", "-m", "no\nsuch\u{1b}file"]);
+    assert!(sentence.starts_with("no\\nsuch\\u{1b}file: "), "{sentence}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_argument_that_is_no_text_is_told_by_its_place() {
+    let mut command = command(&programs(), &["run", "-p"]);
+    let output = command.arg(OsStr::from_bytes(b"a\xff")).output().expect("it runs");
+    assert_eq!(sentence(&output, &[]), "expected a text in UTF-8, found `a\u{fffd}` as argument 3");
+}
+
+#[test]
+fn the_environment_is_refused_with_what_would_be_accepted() {
+    for (variable, value, expected) in [
+        ("FUSEBOX_TARGET", "abacus", "FUSEBOX_TARGET is `abacus`, expected one of cpu, cuda-sm90"),
+        ("FUSEBOX_FUEL", "much", "FUSEBOX_FUEL is `much`, expected a whole number of at least 0"),
+        ("FUSEBOX_LEVEL", "mmx", "FUSEBOX_LEVEL is `mmx`, expected what this processor has, one of "),
+        ("FUSEBOX_STORY", "no-such-folder/a.txt", "FUSEBOX_STORY: no-such-folder/a.txt: "),
+        ("FUSEBOX_STORY", "Cargo.toml", "FUSEBOX_STORY: Cargo.toml: expected the name of a new file"),
+    ] {
+        for arguments in [&["run", "-n", "1"][..], &["story", "--block", "qwen3-0.6b"]] {
+            if variable == "FUSEBOX_LEVEL" && arguments[0] == "story" {
+                continue;
+            }
+            let mut command = command(Path::new(""), arguments);
+            let output = command.env(variable, value).output().expect("it runs");
+            let sentence = sentence(&output, arguments);
+            assert!(sentence.starts_with(expected), "{arguments:?}: {sentence}");
+        }
+    }
+}
+
+#[test]
+fn scores_that_are_no_numbers_are_no_answer_of_any_command() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let (model, name) = (open(&path).expect("the default model"), "output_norm.weight");
+    let mut bytes = fs::read(&path).expect("the default model");
+    let weight = model.bytes(name).expect("it has a norm");
+    let at = bytes.windows(weight.len()).position(|window| window == weight).expect("it is in the file");
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let path = own::write("nan.gguf", &bytes);
+    let path = path.to_str().expect("a plain path");
+    for rest in
+        ["run --tokens 5", "logits --tokens 5,6", "logits --tokens 5,6 --all --json", "bench -p 2 -n 2"]
+    {
+        let sentence = refused(&rest.split(' ').chain(["-m", path]).collect::<Vec<_>>());
+        assert_eq!(sentence, "logits: expected finite numbers, found NaN for token 0", "{rest}");
     }
 }

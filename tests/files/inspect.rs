@@ -38,14 +38,14 @@ fn text_has_the_metadata_the_tensors_and_the_totals() {
   tokens                [9 strings]
 
 tensors (3)
-  norm   [3]      f32                   12
-  proj   [2, 32]  q8_0                  68
-  odd\\n  [256]    q2_k (not supported)  84
+  norm   [3]      f32                   12 B
+  proj   [2, 32]  q8_0                  68 B
+  odd\\n  [256]    q2_k (not supported)  84 B
 
 by format
-  f32   1 tensor  12 bytes
-  q8_0  1 tensor  68 bytes
-  q2_k  1 tensor  84 bytes
+  f32   1 tensor  12 B
+  q8_0  1 tensor  68 B
+  q2_k  1 tensor  84 B
 ";
     assert_eq!(rest, expected);
 }

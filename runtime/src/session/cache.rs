@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::files;
 
 /// How every story begins, by which one is told from other files.
-pub const STORY: &[u8] = b"# ";
+const STORY: &[u8] = b"# ";
 
 /// A folder of programs, or none.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ impl Cache {
         self.counts.n_lowered += program.plan.kernels.len();
         if let Some(path) = &options.story {
             self.stories.push(story.to_string());
-            files::write(Path::new(path), STORY, self.stories.join("\n").as_bytes())?;
+            tell(path, &self.stories.join("\n"))?;
         }
         let Some(path) = path else { return Ok(program) };
         let bytes = program.to_bytes();
@@ -66,6 +66,15 @@ impl Cache {
         // later starts will read it has the sources that they will have, and so their machine code is kept now.
         Ok(Program::from_bytes(&bytes, key).unwrap_or(program))
     }
+}
+
+/// Writes stories to the file that `FUSEBOX_STORY` names.
+///
+/// # Errors
+/// Where that file cannot be written, or is none of stories.
+pub fn tell(path: &str, stories: &str) -> Result<(), Error> {
+    let written = files::write(Path::new(path), STORY, stories.as_bytes());
+    written.map_err(|fault| Error::Variable { variable: "FUSEBOX_STORY", fault: Box::new(fault) })
 }
 
 fn read(path: &Path, key: Key) -> Option<Program> {
