@@ -8,6 +8,8 @@
 //! `memory.rs` memory, just before and after each row, for others use it as well; `work.rs` counts what a kernel does.
 
 use std::env;
+use std::io::{Write, stdout};
+use std::process::exit;
 use std::slice;
 use std::time::{Duration, Instant};
 
@@ -61,7 +63,6 @@ pub(crate) struct Subject<'a> {
 
 impl Machine {
     /// Measures the machine; a word of the command line chooses rows.
-    #[expect(clippy::print_stdout, reason = "a table for people")]
     pub(crate) fn measured() -> Self {
         let only = env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
         let mut levels: Vec<Level> = vec![Level::host(), Level::Avx512, Level::Avx2];
@@ -70,13 +71,13 @@ impl Machine {
         let levels: Vec<_> = levels.into_iter().map(|level| (level, peaks(level))).collect();
         let (memory, cache) = (Memory::of(FOOTPRINT), Memory::of(CACHED).bandwidth());
         let [now, cached] = [memory.bandwidth(), cache].map(|rate| rate / 1e9);
-        println!("one thread reads {now:.1} GB/s from memory, {cached:.0} from its cache");
+        say(&format!("one thread reads {now:.1} GB/s from memory, {cached:.0} from its cache"));
         for (level, peaks) in &levels {
             if let Some(Peaks { single, f16, bf16, blocks }) = peaks {
                 let [single, f16, bf16, blocks] = [single, f16, bf16, blocks].map(|peak| peak / 1e9);
-                println!(
+                say(&format!(
                     "{level}: {single:.0} GMAC/s with f32, {f16:.0} f16, {bf16:.0} bf16, {blocks:.0} blocks"
-                );
+                ));
             }
         }
         Self { only, memory, cache, levels }
@@ -120,7 +121,13 @@ struct Rates {
     peaks: Option<Peaks>,
 }
 
-#[expect(clippy::print_stdout, reason = "a table for people")]
+/// Prints a line; whoever closes the pipe has read enough.
+fn say(line: &str) {
+    if writeln!(stdout(), "{line}").is_err() {
+        exit(0);
+    }
+}
+
 fn print(form: &str, name: &str, work: &Work, rates: &Rates, seconds: f64) {
     let [memory, cache] = [work.memory / rates.memory, work.cache / rates.cache];
     let multiplying = rates.peaks.map(|peaks| work.seconds(&peaks));
@@ -130,7 +137,7 @@ fn print(form: &str, name: &str, work: &Work, rates: &Rates, seconds: f64) {
     let bounds = [(memory, "memory"), (cache, "cache"), (arithmetic, "arithmetic")];
     let (least, what) = bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("three of them");
     let share = |least: f64| format!("{:3.0} %", 100.0 * least / seconds);
-    println!(
+    say(&format!(
         "{form} {:9.1} us {:6.1} GB/s {} {:6.1} {unit:6} {}  {what:10} {}  {name}",
         1e6 * seconds,
         n_bytes / seconds / 1e9,
@@ -138,7 +145,7 @@ fn print(form: &str, name: &str, work: &Work, rates: &Rates, seconds: f64) {
         n / seconds / 1e9,
         multiplying.map_or("    -".to_owned(), share),
         share(least),
-    );
+    ));
 }
 
 /// The best of some times, but for one in a hundred: clocks of shared machines make mistakes.
