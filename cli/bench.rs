@@ -342,9 +342,11 @@ fn as_csv(all: &[Measured]) -> String {
             let (rate, ms, moved) =
                 (measured.rate(own), machine::milliseconds(own.seconds), measured.moved(own));
             let rest = format!("{n_threads},{repeat},{rate},{ms}");
-            let share = bandwidth.map_or_else(String::new, |most| machine::share(moved, most).to_string());
-            let (gb_s, most) =
-                (moved / 1e9, bandwidth.map_or_else(String::new, |most| (most / 1e9).to_string()));
+            let of_most = |number: &dyn Fn(f64) -> f64| {
+                bandwidth.map_or_else(String::new, |most| number(most).to_string())
+            };
+            let share = of_most(&|most| machine::share(moved, most));
+            let (gb_s, most) = (moved / 1e9, of_most(&|most| most / 1e9));
             let _ = writeln!(
                 text,
                 "{},{n_tokens},{depth},{n_texts},{rest},{gb_s},{share},{most},{:016x}",

@@ -3,7 +3,7 @@
 //! In: nothing. Out: the processor, memory, the folder of what is kept, devices and the default model, as text or as
 //! one JSON object.
 
-use std::fs::{create_dir_all, read_dir, remove_file, write};
+use std::fs::{read_dir, remove_file};
 use std::io;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::foundation::table::table;
 use fusebox_runtime::device::gpu::driver::Found;
-use fusebox_runtime::files::part_of;
+use fusebox_runtime::files;
 use serde_json::{Value, json};
 
 use crate::devices::Device;
@@ -91,11 +91,8 @@ fn kept(folder: &str) -> Kept {
 
 /// Writes a file into a folder as what is kept there is, and takes it away again.
 fn written(folder: &Path) -> io::Result<()> {
-    let part = part_of(&folder.join("doctor"));
-    if !folder.exists() {
-        create_dir_all(folder)?;
-    }
-    write(&part, "a program").and_then(|()| remove_file(&part))
+    let own = files::part_of(&folder.join("doctor"));
+    files::keep(&own, b"a program").and_then(|()| remove_file(&own))
 }
 
 impl Findings {

@@ -11,7 +11,7 @@ use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::program::Program;
-use fusebox_compiler::target::{TARGETS, Target};
+use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
@@ -236,7 +236,7 @@ impl Opened {
 
     /// The device that programs run on, whichever it is that the environment has them made for.
     pub(crate) fn target(&self) -> Target {
-        self.device.target().unwrap_or(TARGETS[0])
+        self.device.target().unwrap_or(Options::default().target)
     }
 
     /// The programs of a session on another device.

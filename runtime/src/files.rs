@@ -66,6 +66,17 @@ pub fn kept(path: &Path) -> Option<Vec<u8>> {
     if about.is_file() && about.len() <= MAX_KEPT_BYTES { fs::read(path).ok() } else { None }
 }
 
+/// Keeps a file for later starts, in a folder that may have to be made.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        fs::create_dir_all(folder)?;
+    }
+    put(path, bytes)
+}
+
 /// Writes a file. One that is there already is replaced only where it begins as all of its kind do: so it is an older
 /// result, and no model or text that somebody named by mistake.
 ///

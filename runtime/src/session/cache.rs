@@ -4,7 +4,6 @@
 //! kept. A file that is cut off, of another compiler or not what it says is as good as none, and is replaced.
 //! A folder that cannot be written changes nothing but the time the next start takes.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::graph::Graph;
@@ -61,7 +60,8 @@ impl Cache {
         }
         let Some(path) = path else { return Ok(program) };
         let bytes = program.to_bytes();
-        write(&path, &bytes);
+        // Failing is no loss.
+        let _ = files::keep(&path, &bytes);
         // Reading numbers the expressions of a kernel anew, and sources follow these numbers: a program that is used as
         // later starts will read it has the sources that they will have, and so their machine code is kept now.
         Ok(Program::from_bytes(&bytes, key).unwrap_or(program))
@@ -79,11 +79,4 @@ pub fn tell(path: &str, stories: &str) -> Result<(), Error> {
 
 fn read(path: &Path, key: Key) -> Option<Program> {
     Program::from_bytes(&files::kept(path)?, key)
-}
-
-/// Keeps a program, in a folder that may have to be made.
-fn write(path: &Path, bytes: &[u8]) {
-    let Some(folder) = path.parent() else { return };
-    // Failing is no loss.
-    let _ = fs::create_dir_all(folder).and_then(|()| files::put(path, bytes));
 }

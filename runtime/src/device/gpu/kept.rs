@@ -5,7 +5,6 @@
 //! A folder that cannot be written changes nothing but the time the next start takes.
 //! A sum finds damage and no forgery: whoever may write into the folder says what a GPU runs.
 
-use std::fs;
 use std::path::PathBuf;
 
 use fusebox_compiler::program::Key;
@@ -36,10 +35,10 @@ impl Kept {
 
     /// Keeps machine code.
     pub(super) fn write(&self, key: Key, code: &[u8]) {
-        let (Some(folder), Some(path)) = (&self.folder, self.path(key)) else { return };
+        let Some(path) = self.path(key) else { return };
         let bytes = [head(key, code).as_bytes(), code].concat();
         // Failing is no loss.
-        let _ = fs::create_dir_all(folder).and_then(|()| files::put(&path, &bytes));
+        let _ = files::keep(&path, &bytes);
     }
 
     fn path(&self, key: Key) -> Option<PathBuf> {
@@ -56,6 +55,8 @@ fn head(key: Key, code: &[u8]) -> String {
 mod tests {
     use std::env::temp_dir;
     use std::process;
+
+    use std::fs;
 
     use super::*;
 
