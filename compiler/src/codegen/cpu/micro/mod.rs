@@ -423,14 +423,14 @@ fn halved_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
 }
 
 /// Bytes of the pieces of a vector of 8-bit numbers with a scale for each sixteen: the numbers twice, two scales and a
-/// sum for each 32, and what large blocks want for each 256.
+/// sum for each 32, and what large blocks want, for four of them at a time.
 fn sixteens_pieces(k: usize) -> [usize; 6] {
     let ends = |n: usize| n.next_multiple_of(64);
-    [ends(k), k / 128 * 128, ends(k / 8), ends(k / 8), ends(k / 8), k / 256 * LARGE_BYTES]
+    [ends(k), k / 128 * 128, ends(k / 8), ends(k / 8), ends(k / 8), (k / 256).div_ceil(4) * LARGE_BYTES]
 }
 
-/// Bytes that large blocks want for each 256 elements of such a vector.
-const LARGE_BYTES: usize = 512;
+/// Bytes that four large blocks want of such a vector.
+const LARGE_BYTES: usize = 2368;
 
 /// Bytes of such vectors.
 fn sixteens_bytes(n_cols: usize, k: usize) -> usize {

@@ -5,19 +5,21 @@
 //! The formulas are those of `unpack.rs`, one instruction at a time.
 
 use std::arch::x86_64::{
-    __m128, __m128i, __m512i, _mm_and_si128, _mm_castsi128_ps, _mm_cvtepu8_epi16, _mm_cvtph_ps,
-    _mm_cvtsi64_si128, _mm_or_si128, _mm_set1_ps, _mm_setr_epi32, _mm_setr_ps, _mm_setzero_ps,
-    _mm_setzero_si128, _mm_shuffle_epi32, _mm_shuffle_ps, _mm_srli_epi32, _mm_srli_si128, _mm_srlv_epi32,
+    __m128, __m128i, __m512i, _mm_castsi128_ps, _mm_cvtepu8_epi16, _mm_cvtph_ps, _mm_cvtsi64_si128,
+    _mm_set1_ps, _mm_setr_ps, _mm_setzero_ps, _mm_setzero_si128, _mm_shuffle_ps, _mm_srli_si128,
     _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_broadcastss_ps, _mm256_castps_pd, _mm256_castps128_ps256,
     _mm256_castsi128_si256, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_insertf128_ps,
     _mm256_inserti128_si256, _mm256_mask_blend_epi16, _mm256_mul_ps, _mm256_set1_epi16, _mm512_add_epi8,
-    _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps256_ps512,
-    _mm512_castsi256_si512, _mm512_castsi512_si128, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
-    _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_insertf64x4, _mm512_inserti64x4, _mm512_mask_add_epi8,
-    _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64,
-    _mm512_setzero_si512, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srlv_epi16, _mm512_ternarylogic_epi64,
-    _mm512_unpackhi_epi8, _mm512_unpacklo_epi8, _mm512_xor_si512,
+    _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_broadcast_i64x4, _mm512_castpd_ps, _mm512_castps_pd,
+    _mm512_castps256_ps512, _mm512_castsi256_si512, _mm512_castsi512_si128, _mm512_cvtepi8_epi32,
+    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_insertf64x4, _mm512_inserti64x4,
+    _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_rolv_epi64,
+    _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_epi32, _mm512_sllv_epi16,
+    _mm512_srli_epi16, _mm512_srli_epi32, _mm512_srlv_epi16, _mm512_srlv_epi32, _mm512_ternarylogic_epi64,
+    _mm512_unpackhi_epi8, _mm512_unpacklo_epi8, _mm512_xor_si512, _mm512_zextsi128_si512,
 };
+
+use bytemuck::cast;
 
 use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
@@ -414,14 +416,23 @@ const FOUR_BITS: i32 = 0x0f0f_0f0f;
 /// Eight scales and eight offsets from the first bytes of a block.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn six_bits(words: __m128i) -> __m128i {
+fn six_bits(words: __m128i) -> __m128i {
+    _mm512_castsi512_si128(six_bits_of_four(_mm512_zextsi128_si512(words)))
+}
+
+/// The same of four blocks.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn six_bits_of_four(words: __m512i) -> __m512i {
     // Behind the two halves lie three words. Six bits of each byte of the first are four scales, of the second four
     // offsets. The other scales and offsets have four bits in the third, and the two above those of the first ones.
-    let low = _mm_srlv_epi32(_mm_shuffle_epi32::<0b11_10_11_01>(words), _mm_setr_epi32(0, 0, 0, 4));
-    let low = _mm_and_si128(low, _mm_setr_epi32(SIX_BITS, FOUR_BITS, SIX_BITS, FOUR_BITS));
-    let high = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(words));
-    let high = _mm_and_si128(high, _mm_setr_epi32(0, SIX_BITS ^ FOUR_BITS, 0, SIX_BITS ^ FOUR_BITS));
-    _mm_or_si128(low, high)
+    let in_all = |words: [i32; 4]| _mm512_broadcast_i32x4(cast(words));
+    let low = _mm512_shuffle_epi32::<0b11_10_11_01>(words);
+    let low = _mm512_srlv_epi32(low, in_all([0, 0, 0, 4]));
+    let low = _mm512_and_si512(low, in_all([SIX_BITS, FOUR_BITS, SIX_BITS, FOUR_BITS]));
+    let high = _mm512_srli_epi32::<2>(_mm512_shuffle_epi32::<0b10_10_01_01>(words));
+    let high = _mm512_and_si512(high, in_all([0, SIX_BITS ^ FOUR_BITS, 0, SIX_BITS ^ FOUR_BITS]));
+    _mm512_or_si512(low, high)
 }
 
 #[inline]

@@ -7,23 +7,26 @@
 //! large ones as whole numbers of 16 bits, which takes fewer instructions.
 
 use std::arch::x86_64::{
-    __m128, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_fmadd_ps, _mm_movehdup_ps, _mm_mul_ps,
-    _mm_set1_ps, _mm_setzero_ps, _mm256_broadcastss_ps, _mm256_castps128_ps256, _mm256_cvtepi8_epi16,
-    _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_insertf128_ps, _mm256_madd_epi16, _mm256_setzero_ps,
-    _mm512_broadcast_i32x4, _mm512_broadcastss_ps, _mm512_castps256_ps512, _mm512_castsi256_si512,
-    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_extracti64x4_epi64, _mm512_madd_epi16,
-    _mm512_maddubs_epi16, _mm512_mul_ps, _mm512_mullo_epi16, _mm512_permutex2var_ps,
-    _mm512_permutexvar_epi16, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_sub_ps,
-    _mm512_zextps128_ps512, _mm512_zextps256_ps512,
+    __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_fmadd_ps, _mm_mul_ps,
+    _mm_set1_ps, _mm_setzero_ps, _mm_setzero_si128, _mm256_castps128_ps256, _mm256_castsi256_ps,
+    _mm256_cvtph_ps, _mm256_insertf128_ps, _mm256_mul_ps, _mm256_set_m128i, _mm512_broadcast_i32x4,
+    _mm512_broadcastss_ps, _mm512_castps256_ps512, _mm512_castsi256_si512, _mm512_castsi512_si128,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_inserti64x4, _mm512_madd_epi16, _mm512_mul_ps,
+    _mm512_mulhi_epi16, _mm512_mullo_epi16, _mm512_packs_epi32, _mm512_permutex2var_ps,
+    _mm512_permutexvar_epi16, _mm512_permutexvar_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8,
+    _mm512_sub_ps, _mm512_unpackhi_epi8, _mm512_unpackhi_epi16, _mm512_unpacklo_epi8, _mm512_unpacklo_epi16,
+    _mm512_zextps128_ps512,
 };
 use std::ops::Range;
 use std::slice::from_ref;
 
+use bytemuck::cast_ref;
+
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, alternate, factors, factors_of_units, four, moved, offsets_of_units, order, six_bits,
+    Order, alternate, factors, factors_of_units, four, moved, offsets_of_units, order, six_bits_of_four,
 };
-use crate::codegen::cpu::micro::avx512::sixteens::Sixteens;
+use crate::codegen::cpu::micro::avx512::sixteens::{Large, Sixteens};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, add, add_dot, chosen, fma, load, load_bytes, load_half, load_quarter, splat, totals, zero,
 };
@@ -147,33 +150,55 @@ fn add_units<const S: usize, const B: usize, const N: usize>(
     if const { Storage::ALL[S].has_offsets() } { offsets_of_units::<S, B, N>(units) } else { own }
 }
 
-/// A row of large blocks of four or five bits.
+/// A row of large blocks of four or five bits, four units at a time, which share what is done to scales.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn large<const S: usize, const B: usize>(row: &Blocks<'_>, x: &Sixteens<'_>) -> V {
-    let units = row.bytes.as_chunks::<B>().0;
-    let (mut sums, mut others) = (zero(), _mm256_setzero_ps());
-    for (unit, x) in units.iter().zip(&x.larges[..units.len()]) {
-        ask_ahead(unit);
-        let head = load_quarter(unit.first_chunk().expect("16 bytes"));
-        // Twice the scale of each group, then twice its offset, as 16 bits.
-        let own = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(six_bits(head)), load_bytes(&TWICE));
-        let own = _mm512_mullo_epi16(own, load_bytes(&x.steps));
-        let mut dots = _mm512_setzero_si512();
-        for half in 0..2 {
-            for (i, w) in alternate::<S>(unit, half).into_iter().enumerate() {
-                let pairs = _mm512_maddubs_epi16(w, load_bytes(&x.numbers[2 * half + i]));
-                let places = load_bytes(&ALTERNATE[2 * half + i]);
-                dots = add_dot(dots, pairs, _mm512_permutexvar_epi16(places, own));
-            }
-        }
-        let offsets = _mm256_madd_epi16(_mm512_extracti64x4_epi64::<1>(own), load_half(&x.sums));
-        let units = _mm_mul_ps(_mm_cvtph_ps(head), _mm_set1_ps(f32::from_le_bytes(x.unit)));
-        sums = fma(_mm512_cvtepi32_ps(dots), _mm512_broadcastss_ps(units), sums);
-        let least = _mm256_broadcastss_ps(_mm_movehdup_ps(units));
-        others = _mm256_fmadd_ps(_mm256_cvtepi32_ps(offsets), least, others);
+    let (fours, rest) = row.bytes.as_chunks::<B>().0.as_chunks::<4>();
+    let mut sums = [zero(); 2];
+    for (units, x) in fours.iter().zip(&x.larges[..fours.len()]) {
+        add_larges::<S, B>(units, x, &mut sums);
     }
-    _mm512_sub_ps(sums, _mm512_zextps256_ps512(others))
+    if !rest.is_empty() {
+        add_larges::<S, B>(rest, &x.larges[fours.len()], &mut sums);
+    }
+    _mm512_sub_ps(sums[0], sums[1])
+}
+
+/// Adds the products of up to four units, and their offsets times the sums of the vector.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn add_larges<const S: usize, const B: usize>(units: &[[u8; B]], x: &Large, [sums, others]: &mut [V; 2]) {
+    let mut heads = [_mm_setzero_si128(); 4];
+    for (head, unit) in heads.iter_mut().zip(units) {
+        *head = load_quarter(unit.first_chunk().expect("16 bytes"));
+    }
+    let [low, high] = [_mm256_set_m128i(heads[1], heads[0]), _mm256_set_m128i(heads[3], heads[2])];
+    let heads = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+    let firsts = _mm512_castsi512_si128(_mm512_permutexvar_epi32(load_bytes(&HEADS), heads));
+    let own = _mm256_mul_ps(_mm256_cvtph_ps(firsts), _mm256_castsi256_ps(load_half(cast_ref(&x.units))));
+    let own = _mm512_castps256_ps512(own);
+
+    let (six, nothing) = (six_bits_of_four(heads), _mm512_setzero_si512());
+    let steps = [load_bytes(&x.even_steps), load_bytes(&x.odd_steps)];
+    let offsets = _mm512_unpackhi_epi8(six, nothing);
+    let offsets = [_mm512_mullo_epi16(offsets, steps[0]), _mm512_mullo_epi16(offsets, steps[1])];
+    let total = _mm512_madd_epi16(offsets[0], load_bytes(&x.even_sums));
+    let total = add_dot(total, offsets[1], load_bytes(&x.odd_sums));
+    *others = fma(_mm512_cvtepi32_ps(total), chosen(own, &LEAST), *others);
+
+    let scales = _mm512_unpacklo_epi8(six, nothing);
+    let [even, odd] = [_mm512_mullo_epi16(scales, steps[0]), _mm512_mullo_epi16(scales, steps[1])];
+    let scales = [_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)];
+    for (i, (unit, x)) in units.iter().zip(&x.blocks).enumerate() {
+        ask_ahead(unit);
+        let mut dots = nothing;
+        for (half, x) in x.numbers.as_chunks::<2>().0.iter().enumerate() {
+            let scales = _mm512_permutexvar_epi16(load_bytes(&GROUPS[i]), scales[half]);
+            dots = add_dot(dots, packed(alternate::<S>(unit, half), x), scales);
+        }
+        *sums = fma(_mm512_cvtepi32_ps(dots), chosen(own, &OWN[i]), *sums);
+    }
 }
 
 /// A row of large blocks of six bits.
@@ -182,26 +207,33 @@ fn large<const S: usize, const B: usize>(row: &Blocks<'_>, x: &Sixteens<'_>) -> 
 fn sixes<const B: usize>(row: &Blocks<'_>, x: &Sixteens<'_>) -> V {
     let units = row.bytes.as_chunks::<B>().0;
     let numbers = pieces::<256>(x.numbers, units.len());
+    let blocks = x.larges.iter().flat_map(|large| large.blocks.iter().zip(&large.units));
     let mut sums = zero();
-    for ((unit, x), numbers) in units.iter().zip(&x.larges[..units.len()]).zip(numbers) {
+    for ((unit, numbers), (block, [own, _])) in units.iter().zip(numbers).zip(blocks) {
         ask_ahead(unit);
         let unit: &[u8; 210] = unit.as_array().expect("a block");
-        let own = _mm256_cvtepi8_epi16(load_quarter(unit[192..208].as_array().expect("16 bytes")));
-        let own = _mm512_permutexvar_epi16(load_bytes(&PAIRS), _mm512_castsi256_si512(own));
-        let own = _mm512_mullo_epi16(own, load_bytes(&x.steps_of_eights));
-        let mut dots = _mm512_madd_epi16(own, load_bytes(&x.moved));
-        for half in 0..2 {
-            for (w, i) in four::<{ Storage::Q6K as usize }>(unit, half).into_iter().zip(2 * half..) {
-                let pairs = _mm512_maddubs_epi16(w, load_bytes(&numbers.as_chunks().0[i]));
-                let places = load_bytes(&STRAIGHT[i]);
-                dots = add_dot(dots, pairs, _mm512_permutexvar_epi16(places, own));
-            }
+        let scales = _mm512_broadcast_i32x4(load_quarter(unit[192..208].as_array().expect("16 bytes")));
+        let mut dots = _mm512_setzero_si512();
+        for (half, x) in numbers.as_chunks::<64>().0.as_chunks::<2>().0.iter().enumerate() {
+            let scales = _mm512_shuffle_epi8(scales, load_bytes(&SIXTEENS[half]));
+            let scales = _mm512_mulhi_epi16(scales, load_bytes(&block.steps[half]));
+            dots = add_dot(dots, scales, load_bytes(&block.moved[half]));
+            dots = add_dot(dots, packed(four::<{ Storage::Q6K as usize }>(unit, half), x), scales);
         }
         let d = _mm_cvtph_ps(_mm_cvtsi32_si128(u16::from_le_bytes([unit[208], unit[209]]).into()));
-        let d = _mm_mul_ps(d, _mm_set1_ps(f32::from_le_bytes(x.unit)));
+        let d = _mm_mul_ps(d, _mm_set1_ps(f32::from_le_bytes(*own)));
         sums = fma(_mm512_cvtepi32_ps(dots), _mm512_broadcastss_ps(d), sums);
     }
     sums
+}
+
+/// What each four of 128 numbers give, as 16 bits: of each sixteen of the first 64 and then of the others.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn packed(w: [__m512i; 2], x: &[[u8; 64]; 2]) -> __m512i {
+    let first = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[0], load_bytes(&x[0]));
+    let second = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[1], load_bytes(&x[1]));
+    _mm512_packs_epi32(first, second)
 }
 
 /// What belongs to each of so many units: slices of one length, so that it is checked once.
@@ -212,49 +244,55 @@ pub(super) fn pieces<const L: usize>(of: &[u8], n: usize) -> &[[u8; L]] {
 
 /// Where the factors of four groups of four lanes lie, those of odd eights in a second vector: of groups from the
 /// `4 * i`-th on.
-const FOURS: [[u8; 64]; 4] = [places(0, 4, 16), places(4, 4, 16), places(8, 4, 16), places(12, 4, 16)];
+const FOURS: [[u8; 64]; 4] =
+    [places(0, 4, 1, 16), places(4, 4, 1, 16), places(8, 4, 1, 16), places(12, 4, 1, 16)];
 
 /// Where the factors of two groups of eight lanes lie, from the `2 * i`-th on.
-const TWOS: [[u8; 64]; 2] = [places(0, 8, 4), places(2, 8, 4)];
+const TWOS: [[u8; 64]; 2] = [places(0, 8, 1, 4), places(2, 8, 1, 4)];
 
-/// Places for groups of so many lanes, from a place on; those of odd eights lie further on.
-const fn places(first: usize, n_lanes: usize, to_odd: usize) -> [u8; 64] {
+/// Where the factors of four large blocks lie, two each: in the first word of each quarter. Then where the second one
+/// of each lies for a quarter, and the first one of the `i`-th for all.
+const HEADS: [u8; 64] = places(0, 1, 4, 0);
+const LEAST: [u8; 64] = places(1, 4, 2, 0);
+const OWN: [[u8; 64]; 4] =
+    [places(0, 16, 0, 0), places(2, 16, 0, 0), places(4, 16, 0, 0), places(6, 16, 0, 0)];
+
+/// Places for groups of so many lanes, from one on and so far apart; those of odd eights lie further on.
+const fn places(first: usize, n_lanes: usize, step: usize, to_odd: usize) -> [u8; 64] {
     let mut out = [0; 64];
     let mut lane = 0;
     while lane < 16 {
-        out[4 * lane] = (first + lane / n_lanes + lane / 2 % 2 * to_odd) as u8;
+        out[4 * lane] = (first + lane / n_lanes * step + lane / 2 % 2 * to_odd) as u8;
         lane += 1;
     }
     out
 }
 
-/// Where the factors of pairs of neighbours of two groups lie, where a group has two factors or four.
-const ALTERNATE: [[u8; 64]; 4] = [pairs([0, 2], 2), pairs([1, 3], 2), pairs([4, 6], 2), pairs([5, 7], 2)];
-const STRAIGHT: [[u8; 64]; 4] = [pairs([0, 1], 4), pairs([2, 3], 4), pairs([4, 5], 4), pairs([6, 7], 4)];
+/// Where the factors of half of the `i`-th of four large blocks lie, as words: two for each group, of even and of odd
+/// eights, in the order of [`packed`].
+const GROUPS: [[u8; 64]; 4] = [groups(0), groups(1), groups(2), groups(3)];
 
-const fn pairs(groups: [usize; 2], n_factors: usize) -> [u8; 64] {
+const fn groups(block: usize) -> [u8; 64] {
     let mut out = [0; 64];
-    let mut pair = 0;
-    while pair < 32 {
-        out[2 * pair] = (groups[pair / 16] * n_factors + pair / 4 % n_factors) as u8;
-        pair += 1;
+    let mut word = 0;
+    while word < 32 {
+        out[2 * word] = (8 * block + word / 16 * 4 + word % 8 / 2) as u8;
+        word += 1;
     }
     out
 }
 
-/// Sixteen words twice each.
-const PAIRS: [u8; 64] = twice(0);
+/// Where the factors of each half of a large block lie, one for sixteen elements, in the same order: they become the
+/// upper bytes of words.
+const SIXTEENS: [[u8; 64]; 2] = [sixteens(0), sixteens(1)];
 
-/// Four bytes in each quarter, twice each, as words: what has the highest bit becomes zero.
-const TWICE: [u8; 64] = twice(0x80);
-
-/// 32 words that tell places, each place twice; `upper` is the upper half of each.
-const fn twice(upper: u8) -> [u8; 64] {
-    let mut out = [upper; 64];
-    let mut i = 0;
-    while i < 32 {
-        out[2 * i] = (i / 2) as u8;
-        i += 1;
+const fn sixteens(half: usize) -> [u8; 64] {
+    // What has the highest bit becomes zero.
+    let mut out = [0x80; 64];
+    let mut word = 0;
+    while word < 32 {
+        out[2 * word + 1] = (8 * half + word / 8 + word % 8 / 4 * 4) as u8;
+        word += 1;
     }
     out
 }

@@ -5,7 +5,7 @@
 //! product has one scale, whether it adds up neighbours or what lies sixteen apart. Scales are whole steps of a unit,
 //! which belongs to eight groups, so that products with large blocks are scaled as whole numbers.
 //! A row has six pieces: the numbers; of each four groups the first halves, then the second halves; for each group the
-//! scale of even eights, that of odd ones, and the sum times the scales; and a [`Large`] for each eight groups.
+//! scale of even eights, that of odd ones, and the sum times the scales; and a [`Large`] for each 32 groups.
 //! Eight groups with an infinite number or one that is none have such scales, too.
 
 use std::arch::x86_64::{
@@ -32,23 +32,32 @@ const LEAST: f32 = 1e-34;
 /// Upwards, without a sign of what is lost.
 const UP: i32 = 0b1010;
 
-/// Eight groups for products with large blocks, in lines of 16-bit numbers but for their own.
+/// Four times eight groups for products with four large blocks, in lines of 16-bit numbers but for their own.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Large {
+    pub(super) blocks: [Block; 4],
+    /// Of each group how many units the scale of its even eights is, and that of its odd ones.
+    pub(super) even_steps: [u8; 64],
+    pub(super) odd_steps: [u8; 64],
+    /// The sums of what has these scales.
+    pub(super) even_sums: [u8; 64],
+    pub(super) odd_sums: [u8; 64],
+    /// The units, each twice, in single precision.
+    pub(super) units: [[[u8; 4]; 2]; 4],
+    rest: [u8; 32],
+}
+
+/// Eight groups in the order in which products are packed: sixteen numbers of the first 64, sixteen of the second.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Block {
     /// The numbers again: groups 0 and 2, 1 and 3, 4 and 6, 5 and 7.
     pub(super) numbers: [[u8; 64]; 4],
-    /// Of each group how many units the two scales are; and once more.
-    pub(super) steps: [u8; 64],
-    /// The sums of what has these scales.
-    pub(super) sums: [u8; 32],
-    /// The unit, in single precision.
-    pub(super) unit: [u8; 4],
-    rest: [u8; 28],
-    /// Of each eight how many units its scale is.
-    pub(super) steps_of_eights: [u8; 64],
-    /// -32 times the sum of each eight.
-    pub(super) moved: [u8; 64],
+    /// How many 256ths of a unit the scale of each four is.
+    pub(super) steps: [[u8; 64]; 2],
+    /// -32 times the sum of each eight, in the place of its first four.
+    pub(super) moved: [[u8; 64]; 2],
 }
 
 const _: () = assert!(size_of::<Large>() == LARGE_BYTES);
@@ -114,6 +123,10 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
     for (c, row) in job.out.chunks_exact_mut(sixteens_bytes(1, k)).enumerate().take(job.n_cols) {
         let x = job.x[c * job.x_col..][..4 * k].as_chunks::<128>().0;
         let mut row = Row::new(row, k);
+        for large in &mut *row.larges {
+            // Those of blocks that are not there as well.
+            large.units = Zeroable::zeroed();
+        }
         for (at, groups) in x.chunks(8).enumerate() {
             round_eight(&mut row, at, groups);
         }
@@ -131,8 +144,8 @@ fn round_eight(row: &mut Row<'_>, at: usize, groups: &[[u8; 128]]) {
     }
     let most = f32::from_bits(_mm512_reduce_max_epu32(all));
     let (unit, by) = if most < LEAST { (0.0, 0.0) } else { (most / (127.0 * STEPS), STEPS / most) };
-    if let Some(large) = row.larges.get_mut(at) {
-        large.unit = unit.to_le_bytes();
+    if let Some(large) = row.larges.get_mut(at / 4) {
+        large.units[at % 4] = [unit.to_le_bytes(); 2];
     }
     for (i, (largest, x)) in largest.iter().zip(groups).enumerate() {
         let steps = _mm512_roundscale_ps::<UP>(_mm512_mul_ps(_mm512_castsi512_ps(*largest), splat(by)));
@@ -151,14 +164,21 @@ fn round_eight(row: &mut Row<'_>, at: usize, groups: &[[u8; 128]]) {
         row.even[idx] = even_scale.to_le_bytes();
         row.odd[idx] = odd_scale.to_le_bytes();
         row.sums[idx] = (f32::from(even_sum) * even_scale + f32::from(odd_sum) * odd_scale).to_le_bytes();
-        if let Some(large) = row.larges.get_mut(at) {
+        if let Some(large) = row.larges.get_mut(at / 4) {
             let [even, odd] = even_and_odd(steps).map(|steps| steps as i16);
-            large.numbers[i / 4 * 2 + i % 2].as_chunks_mut().0[i / 2 % 2] = cast::<_, [u8; 32]>(halves);
-            large.steps.as_chunks_mut::<4>().0[i] = cast([even, odd]);
-            large.steps.as_chunks_mut::<4>().0[8 + i] = cast([even, odd]);
-            large.sums.as_chunks_mut::<4>().0[i] = cast([even_sum, odd_sum]);
-            large.steps_of_eights.as_chunks_mut::<8>().0[i] = cast([even, odd, even, odd]);
-            large.moved.as_chunks_mut::<8>().0[i] = cast(moved);
+            let place = 8 * (at % 4) + i;
+            large.even_steps.as_chunks_mut().0[place] = even.to_le_bytes();
+            large.odd_steps.as_chunks_mut().0[place] = odd.to_le_bytes();
+            large.even_sums.as_chunks_mut().0[place] = even_sum.to_le_bytes();
+            large.odd_sums.as_chunks_mut().0[place] = odd_sum.to_le_bytes();
+            let block = &mut large.blocks[at % 4];
+            block.numbers[i / 4 * 2 + i % 2].as_chunks_mut().0[i / 2 % 2] = cast::<_, [u8; 32]>(halves);
+            let [even, odd] = [even, odd].map(|steps| steps << 8);
+            for (half, [first, second]) in moved.as_chunks().0.iter().enumerate() {
+                let place = 4 * (i % 2) + 2 * half + i / 2 % 2;
+                block.steps[i / 4].as_chunks_mut::<8>().0[place] = cast([even, even, odd, odd]);
+                block.moved[i / 4].as_chunks_mut::<8>().0[place] = cast([*first, 0, *second, 0]);
+            }
         }
     }
 }
