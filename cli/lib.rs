@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Error, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand};
 
 mod bench;
 mod conversation;
@@ -117,11 +117,13 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
     }
     let known = match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            "; commands are run, logits, bench, story, inspect, quantize and doctor"
+            let command = Cli::command();
+            let names = command.get_subcommands().map(clap::Command::get_name);
+            format!("; commands are {}", names.collect::<Vec<_>>().join(", "))
         }
-        ErrorKind::UnknownArgument if may_name_a_model(error) => "; a model is named with -m",
-        ErrorKind::UnknownArgument => "; --help lists what there is",
-        _ => "",
+        ErrorKind::UnknownArgument if may_name_a_model(error) => "; a model is named with -m".to_owned(),
+        ErrorKind::UnknownArgument => "; --help lists what there is".to_owned(),
+        _ => String::new(),
     };
     let text = error.to_string();
     let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
@@ -136,8 +138,11 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
 
 /// Whether what a command does not know is no flag, where the command takes a model by a flag.
 fn may_name_a_model(error: &Error) -> bool {
-    let command = std::env::args_os().nth(1).unwrap_or_default();
-    let has_flag = ["story", "quantize", "doctor"].iter().all(|other| command != *other);
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    // An example has no commands and takes a model.
+    let takes_model =
+        |command: &clap::Command| command.get_arguments().any(|flag| flag.get_short() == Some('m'));
+    let has_flag = Cli::command().find_subcommand(first).is_none_or(takes_model);
     let argument = error.get(ContextKind::InvalidArg);
     has_flag && matches!(argument, Some(ContextValue::String(text)) if !text.starts_with('-'))
 }

@@ -89,14 +89,7 @@ impl Sampler {
             let expected = format!("{}, one for each token", self.has_come.len().max(1));
             return Err(Error::Logits { expected, found: logits.len().to_string() });
         }
-        if let Some(id) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
-            let found = format!("{} for token {id}", logits[id]);
-            return Err(Error::Logits { expected: "finite numbers".to_owned(), found });
-        }
-        if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
-            let expected = "finite numbers".to_owned();
-            return Err(Error::Logits { expected, found: "negative infinity for every token".to_owned() });
-        }
+        check_logits(logits)?;
         self.candidates.clear();
         self.candidates.extend((0..).zip(logits.iter().copied()));
         self.penalise(before);
@@ -215,6 +208,21 @@ impl Sampler {
         }
         likeliest(&self.candidates)
     }
+}
+
+/// Refuses logits that no token can be chosen by.
+///
+/// # Errors
+/// [`Error::Logits`] where one is no number or infinitely large, or none is finite.
+pub fn check_logits(logits: &[f32]) -> Result<(), Error> {
+    let refused = |found: String| Err(Error::Logits { expected: "finite numbers".to_owned(), found });
+    if let Some(id) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+        return refused(format!("{} for token {id}", logits[id]));
+    }
+    if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+        return refused("negative infinity for every token".to_owned());
+    }
+    Ok(())
 }
 
 /// The token with the largest number, and the lowest of equal ones.
