@@ -5,7 +5,7 @@
 //! [`Index::bounds`] is the proof that an access stays inside; it may be wider than the truth, never narrower.
 
 use crate::foundation::entity::List;
-use crate::kernel::{Place, Range, Var, VarId};
+use crate::kernel::{Blocks, Place, Range, Var, VarId};
 use crate::tensor::sym::{Sym, Symbol};
 
 /// A sum of atoms with whole factors.
@@ -168,10 +168,7 @@ impl Index {
             }
             let end = match &vars[*var].range {
                 Range::Whole { len: end } | Range::Blocks { end, .. } => Some(end),
-                Range::Within { of } => match &vars[*of].range {
-                    Range::Blocks { end, .. } => Some(end),
-                    Range::Whole { .. } | Range::Within { .. } => None,
-                },
+                Range::Within { of } => vars[*of].range.blocks().map(|blocks| blocks.end),
             };
             let last = end.map_or(Self::var(*var), |end| Self::sym(end).minus(&Self::constant(1)));
             last.times(*factor)
@@ -265,7 +262,7 @@ impl Index {
         for (atom, factor) in &self.terms {
             let Atom::Var(var) = atom else { continue };
             let Range::Within { of } = &vars[*var].range else { continue };
-            let Range::Blocks { block, .. } = &vars[*of].range else { continue };
+            let Some(Blocks { block, .. }) = vars[*of].range.blocks() else { continue };
             found = true;
             rest = rest.minus(&Self::var(*var).minus(&Self::var(*of)).times(*factor));
             let reach = factor.saturating_mul(block - 1);
@@ -313,10 +310,9 @@ impl Atom {
                     let first = start.as_const().filter(|first| (0..=last).contains(first));
                     (0, first.map_or(last, |first| first + (last - first) / step.max(&1) * step))
                 }
-                Range::Within { of } => match &vars[*of].range {
-                    Range::Blocks { end, .. } => (0, (end.most() - 1).max(0)),
-                    Range::Whole { .. } | Range::Within { .. } => (0, 0),
-                },
+                Range::Within { of } => {
+                    (0, vars[*of].range.blocks().map_or(0, |blocks| (blocks.end.most() - 1).max(0)))
+                }
             },
             Self::Symbols(symbols) => {
                 let product = symbols.iter().fold(Sym::from(1i64), |product, symbol| product * *symbol);

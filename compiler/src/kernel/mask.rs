@@ -67,8 +67,8 @@ fn end_of(var: VarId, is_last: bool, vars: &Vars) -> Index {
     match &vars[var].range {
         Range::Whole { len } if is_last => Index::sym(len).minus(&Index::constant(1)),
         Range::Whole { .. } => Index::default(),
-        Range::Within { of } => match &vars[*of].range {
-            Range::Blocks { block, .. } if is_last => Index::var(*of).plus(&Index::constant(block - 1)),
+        Range::Within { of } => match vars[*of].range.blocks() {
+            Some(blocks) if is_last => Index::var(*of).plus(&Index::constant(blocks.block - 1)),
             _ => Index::var(*of),
         },
         Range::Blocks { .. } => Index::var(var),

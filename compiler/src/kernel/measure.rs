@@ -330,11 +330,9 @@ fn n_values(part: &Part, var: VarId) -> f64 {
     match &part.vars[var].range {
         Range::Whole { len } => len.near().max(0) as f64,
         Range::Blocks { step, .. } => ((len(var) + step - 1) / step) as f64,
-        Range::Within { of } => match &part.vars[*of].range {
+        Range::Within { of } => match part.vars[*of].range.blocks() {
             // Blocks that several tasks share are counted once over all of them.
-            Range::Blocks { step, block, .. } if step == block => {
-                len(*of) as f64 / n_values(part, *of).max(1.0)
-            }
+            Some(blocks) if blocks.step == blocks.block => len(*of) as f64 / n_values(part, *of).max(1.0),
             _ => part.n_values(var, &Sym::near) as f64,
         },
     }

@@ -192,6 +192,40 @@ pub enum Range {
     },
 }
 
+impl Range {
+    /// The blocks whose starts these are.
+    pub fn blocks(&self) -> Option<Blocks<'_>> {
+        match self {
+            Self::Blocks { start, step, block, end } => {
+                Some(Blocks { start, step: *step, block: *block, end })
+            }
+            Self::Whole { .. } | Self::Within { .. } => None,
+        }
+    }
+}
+
+/// What [`Range::Blocks`] holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a> {
+    /// The first start.
+    pub start: &'a Index,
+    /// From one start to the next.
+    pub step: i64,
+    /// Positions in a block.
+    pub block: i64,
+    /// One past the last position.
+    pub end: &'a Sym,
+}
+
+impl Blocks<'_> {
+    /// How many positions every block has, where none is shorter, whatever symbols are.
+    pub fn whole(self) -> Option<i64> {
+        let (start, end) = (self.start.as_const()?, self.end.as_const()?);
+        let are_whole = end >= start && self.step == self.block && (end - start) % self.block == 0;
+        are_whole.then_some(self.block)
+    }
+}
+
 /// Task-local memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tile {
@@ -313,10 +347,9 @@ impl Part {
         match &self.vars[var].range {
             Range::Whole { len } => of(len).max(0),
             Range::Blocks { step, end, .. } => (of(end).max(0) + step - 1) / step,
-            Range::Within { of: base } => match &self.vars[*base].range {
-                Range::Blocks { block, end, .. } => of(end).clamp(0, *block),
-                Range::Whole { .. } | Range::Within { .. } => 0,
-            },
+            Range::Within { of: base } => {
+                self.vars[*base].range.blocks().map_or(0, |blocks| of(blocks.end).clamp(0, blocks.block))
+            }
         }
     }
 }

@@ -111,10 +111,7 @@ impl<'a> Emitter<'a, '_> {
         let vars = &self.part.vars;
         match &vars[var].range {
             Range::Whole { len } => Some(len.near()),
-            Range::Within { of } => match &vars[*of].range {
-                Range::Blocks { block, .. } => Some(*block),
-                Range::Whole { .. } | Range::Within { .. } => None,
-            },
+            Range::Within { of } => vars[*of].range.blocks().map(|blocks| blocks.block),
             Range::Blocks { .. } => None,
         }
     }

@@ -379,11 +379,10 @@ impl Emitter<'_, '_> {
             Range::Whole { len } => (self.whole(0), 1, self.sym(len)),
             Range::Blocks { start, step, end, .. } => (self.index(start), *step, self.sym(end)),
             Range::Within { of } => {
-                let Range::Blocks { block, end, .. } = &part.vars[*of].range else {
-                    unreachable!("a variable runs within one of blocks")
-                };
+                let blocks = part.vars[*of].range.blocks().expect("a variable runs within one of blocks");
                 let base = self.index(&Index::var(*of));
-                let (last, end) = (self.builder.ins().iadd_imm_s(base, *block), self.sym(end));
+                let last = self.builder.ins().iadd_imm_s(base, blocks.block);
+                let end = self.sym(blocks.end);
                 (base, 1, self.builder.ins().smin(last, end))
             }
         }

@@ -101,13 +101,10 @@ impl Lane<'_> {
     pub(super) fn length_divisor(&self) -> i64 {
         match &self.vars[self.var].range {
             Range::Whole { len } => self.divisor(&Index::sym(len)),
-            Range::Within { of } => match &self.vars[*of].range {
-                Range::Blocks { block, end, .. } => {
-                    let rest = gcd(self.divisor(&Index::sym(end)), self.first_divisor());
-                    gcd(rest, *block)
-                }
-                Range::Whole { .. } | Range::Within { .. } => 1,
-            },
+            Range::Within { of } => self.vars[*of].range.blocks().map_or(1, |blocks| {
+                let rest = gcd(self.divisor(&Index::sym(blocks.end)), self.first_divisor());
+                gcd(rest, blocks.block)
+            }),
             Range::Blocks { .. } => 1,
         }
     }

@@ -208,10 +208,7 @@ impl<'a> Finder<'a> {
         match &self.part.vars[var].range {
             Range::Whole { len } => Some(len.most().max(1)),
             Range::Blocks { .. } => None,
-            Range::Within { of } => match &self.part.vars[*of].range {
-                Range::Blocks { block, .. } => Some(*block),
-                Range::Whole { .. } | Range::Within { .. } => None,
-            },
+            Range::Within { of } => self.part.vars[*of].range.blocks().map(|blocks| blocks.block),
         }
     }
 
@@ -220,14 +217,7 @@ impl<'a> Finder<'a> {
         match &self.part.vars[var].range {
             Range::Whole { len } => len.as_const(),
             Range::Blocks { .. } => None,
-            Range::Within { of } => match &self.part.vars[*of].range {
-                Range::Blocks { start, step, block, end } => {
-                    let (start, end) = (start.as_const()?, end.as_const()?);
-                    let are_whole = end >= start && step == block && (end - start) % block == 0;
-                    are_whole.then_some(*block)
-                }
-                Range::Whole { .. } | Range::Within { .. } => None,
-            },
+            Range::Within { of } => self.part.vars[*of].range.blocks()?.whole(),
         }
     }
 

@@ -20,7 +20,7 @@ use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant, signed_cons
 use crate::codegen::skip::hidden;
 use crate::foundation::entity::List;
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
+use crate::kernel::{Blocks, Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::sym::{Sym, Symbol};
 
 /// A kernel, as far as it has been emitted.
@@ -245,10 +245,9 @@ impl<'a> Emitter<'a> {
             Range::Within { of } => *of,
             Range::Blocks { .. } => unreachable!("a nest takes whole axes and positions within a block"),
         };
-        let Range::Blocks { start, step, block, end } = &part.vars[of].range else {
-            unreachable!("a variable runs within one of blocks")
-        };
-        let whole = constant(*block);
+        let blocks = part.vars[of].range.blocks();
+        let Blocks { start, step, block, end } = blocks.expect("a variable runs within one of blocks");
+        let whole = constant(block);
         if let (Some(start), Some(end), None) = (start.as_const(), end.as_const(), self.ends.get(&of))
             && block <= step
             && (end - start) % step == 0

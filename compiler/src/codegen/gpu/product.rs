@@ -10,7 +10,7 @@ use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::wide::{dims_of, element_of};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, TileId, VarId};
+use crate::kernel::{Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 
 /// Rows of a fragment of sums.
@@ -200,10 +200,7 @@ fn factor(index: &Index, var: VarId) -> Option<i64> {
 fn most(part: &Part, var: VarId) -> Option<i64> {
     match &part.vars[var].range {
         Range::Whole { len } => len.as_const(),
-        Range::Within { of } => match &part.vars[*of].range {
-            Range::Blocks { block, .. } => Some(*block),
-            Range::Whole { .. } | Range::Within { .. } => None,
-        },
+        Range::Within { of } => part.vars[*of].range.blocks().map(|blocks| blocks.block),
         Range::Blocks { .. } => None,
     }
 }
@@ -221,14 +218,12 @@ fn depth(part: &Part, inner: VarId, of: i64) -> Option<Depth> {
     let is_whole = |len: i64| len % of == 0;
     match &part.vars[inner].range {
         Range::Whole { len } => len.as_const().filter(|len| is_whole(*len)).map(|_| Depth::Whole),
-        Range::Within { of } => match &part.vars[*of].range {
-            Range::Blocks { start, step, block, end } => {
-                let len = start.as_const().zip(end.as_const()).map(|(start, end)| end - start);
-                let ends_whole = step == block && len.is_some_and(is_whole);
-                is_whole(*block).then_some(if ends_whole { Depth::Whole } else { Depth::Ragged })
-            }
-            Range::Whole { .. } | Range::Within { .. } => None,
-        },
+        Range::Within { of } => {
+            let Blocks { start, step, block, end } = part.vars[*of].range.blocks()?;
+            let len = start.as_const().zip(end.as_const()).map(|(start, end)| end - start);
+            let ends_whole = step == block && len.is_some_and(is_whole);
+            is_whole(block).then_some(if ends_whole { Depth::Whole } else { Depth::Ragged })
+        }
         Range::Blocks { .. } => None,
     }
 }

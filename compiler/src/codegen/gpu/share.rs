@@ -135,10 +135,9 @@ impl Emitter<'_> {
         for var in loops {
             let count = self.count(*var);
             let block = match &self.part.vars[*var].range {
-                Range::Within { of } => match &self.part.vars[*of].range {
-                    Range::Blocks { block, .. } => Some(constant(*block)),
-                    Range::Whole { .. } | Range::Within { .. } => None,
-                },
+                Range::Within { of } => {
+                    self.part.vars[*of].range.blocks().map(|blocks| constant(blocks.block))
+                }
                 Range::Whole { .. } | Range::Blocks { .. } => None,
             };
             match block.filter(|_| known(count).is_none()) {

@@ -120,14 +120,7 @@ pub(super) fn wide_fill(kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Wid
     let target = first_of_piece(&dims_of(kernel, part, nest.target), &nest.at, var)?;
     let n = match &part.vars[var].range {
         Range::Whole { len } => len.as_const()?,
-        Range::Within { of } => match &part.vars[*of].range {
-            Range::Blocks { start, step, block, end } => {
-                let (start, end) = (start.as_const()?, end.as_const()?);
-                let is_whole = start == 0 && step == block && end % block == 0;
-                is_whole.then_some(*block)?
-            }
-            Range::Whole { .. } | Range::Within { .. } => return None,
-        },
+        Range::Within { of } => part.vars[*of].range.blocks()?.whole()?,
         Range::Blocks { .. } => return None,
     };
     let found = along(kernel, part, nest, (var, n))?;

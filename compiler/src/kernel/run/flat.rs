@@ -10,7 +10,7 @@ use crate::graph::op::{Binary, Fold, Unary};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::run::fault::Fault;
 use crate::kernel::verify::types::expr_dtypes;
-use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, VarId};
+use crate::kernel::{Blocks, Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
@@ -115,11 +115,9 @@ impl Flattener<'_> {
             Range::Blocks { start, step, end, .. } => {
                 FlatRange::Blocks { start: self.index(start)?, step: *step, end: self.sym(end)? }
             }
-            Range::Within { of } => match &self.part.vars[*of].range {
-                Range::Blocks { block, end, .. } => {
-                    FlatRange::Within { of: *of, block: *block, end: self.sym(end)? }
-                }
-                Range::Whole { .. } | Range::Within { .. } => FlatRange::Whole { len: 0 },
+            Range::Within { of } => match self.part.vars[*of].range.blocks() {
+                Some(Blocks { block, end, .. }) => FlatRange::Within { of: *of, block, end: self.sym(end)? },
+                None => FlatRange::Whole { len: 0 },
             },
         })
     }

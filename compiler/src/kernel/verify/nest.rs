@@ -11,7 +11,7 @@ use crate::kernel::index::Index;
 use crate::kernel::print::{access_text, place_text};
 use crate::kernel::verify::Checker;
 use crate::kernel::verify::types::expr_dtypes;
-use crate::kernel::{Access, Expr, ExprId, Folding, Nest, Place, Range, VarId};
+use crate::kernel::{Access, Blocks, Expr, ExprId, Folding, Nest, Place, Range, VarId};
 use crate::tensor::dtype::DType;
 
 impl Checker<'_> {
@@ -97,14 +97,14 @@ impl Checker<'_> {
         let vars = &self.part.vars;
         let (first, is_whole) = match &vars[*var].range {
             Range::Whole { len } => (Index::default(), len.as_const().is_some_and(|len| len % block == 0)),
-            Range::Within { of } => match &vars[*of].range {
-                Range::Blocks { start, step, block: len, end } => {
-                    let ends = [Some(*step), Some(*len), end.as_const(), start.as_const()];
-                    let divides = |number: &Option<i64>| number.is_some_and(|number| number % block == 0);
-                    (Index::var(*of), ends.iter().all(divides))
-                }
-                Range::Whole { .. } | Range::Within { .. } => return false,
-            },
+            Range::Within { of } => {
+                let Some(Blocks { start, step, block: len, end }) = vars[*of].range.blocks() else {
+                    return false;
+                };
+                let ends = [Some(step), Some(len), end.as_const(), start.as_const()];
+                let divides = |number: &Option<i64>| number.is_some_and(|number| number % block == 0);
+                (Index::var(*of), ends.iter().all(divides))
+            }
             Range::Blocks { .. } => return false,
         };
         let runs = |at: &[Index]| {
