@@ -112,8 +112,7 @@ impl Count<'_> {
                 Stmt::Loop { var, body } => self.body(part, body, times * n_values(var), products),
                 Stmt::Nest(nest) => {
                     if let Some(kind) = self.kind(nest) {
-                        let folds = nest.fold.iter().flat_map(|folding| &folding.loops);
-                        let n: f64 = nest.loops.iter().chain(folds).map(n_values).product();
+                        let n: f64 = nest.loops.iter().chain(nest.folds()).map(n_values).product();
                         if times * n > 0.0 {
                             products.push((kind, times * self.shown * n));
                         }

@@ -44,8 +44,7 @@ pub(super) fn hidden(part: &Part, body: &[Stmt]) -> Vec<Index> {
     }
     let mut found = Vec::new();
     for (number, nest) in nests.iter().enumerate() {
-        let folds = nest.fold.as_ref().map_or(&[][..], |folding| &folding.loops);
-        let loops = [&nest.loops[..], folds].concat();
+        let loops = [&nest.loops, nest.folds()].concat();
         for expr in nest.exprs.values() {
             let Expr::Select(test, ..) = expr else { continue };
             let hidden = above_zero_where_false(&nest.exprs, *test);

@@ -170,8 +170,7 @@ impl Count<'_> {
     }
 
     fn nest(&mut self, nest: &Nest, times: f64) {
-        let inner: &[VarId] = nest.fold.as_ref().map_or(&[], |fold| &fold.loops);
-        let loops: Vec<VarId> = nest.loops.iter().chain(inner).copied().collect();
+        let loops = [&nest.loops, nest.folds()].concat();
         // An expression runs as often as the loops it depends on.
         let mut depends: Vec<u64> = Vec::with_capacity(nest.exprs.len());
         for expr in nest.exprs.values() {

@@ -1,12 +1,14 @@
 //! What statements, nests and scalars hold.
 //!
-//! In: a piece of a kernel. Out: the nests, the indices or the operands in it, in the order of the text.
+//! In: a piece of a kernel. Out: the nests, the loops, the indices, the reads or the operands in it, in the order of the
+//! text.
 //! Who only looks at all of them need not know how they lie.
 
 use std::slice::from_ref;
 
+use crate::foundation::entity::List;
 use crate::kernel::index::Index;
-use crate::kernel::{Expr, ExprId, Nest, Stmt};
+use crate::kernel::{Expr, ExprId, Nest, ParamId, Place, Stmt, VarId};
 
 /// The nests of a body, those of its loops as well.
 pub(crate) fn nests(body: &[Stmt]) -> impl Iterator<Item = &Nest> {
@@ -21,7 +23,46 @@ pub(crate) fn nests(body: &[Stmt]) -> impl Iterator<Item = &Nest> {
     })
 }
 
+/// Which scalars some of them are computed from, themselves included; one that is known needs no other.
+pub(crate) fn needed(
+    exprs: &List<ExprId, Expr>,
+    roots: &[ExprId],
+    is_known: impl Fn(ExprId) -> bool,
+) -> List<ExprId, bool> {
+    let mut is_needed: List<ExprId, bool> = exprs.ids().map(|id| roots.contains(&id)).collect();
+    for id in exprs.ids().rev() {
+        if is_needed[id] && !is_known(id) {
+            exprs[id].operands().into_iter().for_each(|operand| is_needed[operand] = true);
+        }
+    }
+    is_needed
+}
+
 impl Nest {
+    /// The loops that it folds, outermost first.
+    pub fn folds(&self) -> &[VarId] {
+        self.fold.as_ref().map_or(&[], |folding| &folding.loops)
+    }
+
+    /// What its fold starts from, where it does not start from nothing.
+    pub(crate) fn init(&self) -> Option<ExprId> {
+        self.fold.as_ref()?.init
+    }
+
+    /// What it reads from memory.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = (ExprId, ParamId, &[Index])> {
+        self.exprs.iter().filter_map(|(id, expr)| match expr {
+            Expr::Load { from: Place::Param(param), at } => Some((id, *param, &at[..])),
+            Expr::Load { from: Place::Tile(_), .. }
+            | Expr::Const(_)
+            | Expr::Position(_)
+            | Expr::Unary(..)
+            | Expr::Binary(..)
+            | Expr::Select(..)
+            | Expr::Cast(..) => None,
+        })
+    }
+
     /// Every index: where it stores, and those of its scalars.
     pub(crate) fn indices(&self) -> impl Iterator<Item = &Index> {
         self.at.iter().chain(self.exprs.values().flat_map(Expr::indices))

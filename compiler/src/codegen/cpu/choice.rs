@@ -10,6 +10,7 @@ use crate::codegen::cpu::lanes::{LANES, Lane, Stride};
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Unary};
 use crate::kernel::index::Index;
+use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Nest, Place, Range, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -98,7 +99,7 @@ impl<'a> Emitter<'a, '_> {
     where
         'a: 'n,
     {
-        let folds = nest.fold.as_ref().map_or(&[][..], |folding| &folding.loops);
+        let folds = nest.folds();
         let outer = if folds.is_empty() { Form::Map } else { Form::Across };
         let along = folds.iter().rev().map(|var| (*var, Form::Along));
         let candidates = along.chain(nest.loops.iter().rev().map(|var| (*var, outer)));
@@ -124,7 +125,8 @@ impl<'a> Emitter<'a, '_> {
         let usual = self.usual(var).filter(|usual| *usual >= LANES)?;
         let folding = nest.fold.as_ref();
         let around = if form == Form::Along { &folding?.loops } else { &nest.loops };
-        let init = folding.and_then(|folding| folding.init).filter(|_| form != Form::Along);
+        let init = nest.init().filter(|_| form != Form::Along);
+        let roots: Vec<ExprId> = [nest.value].into_iter().chain(init).collect();
         let mut plan = Plan {
             nest,
             form,
@@ -133,7 +135,7 @@ impl<'a> Emitter<'a, '_> {
             cost: 0,
             dtype: self.dtype(nest),
             others: around.iter().copied().filter(|other| *other != var).collect(),
-            is_needed: needed(nest, init),
+            is_needed: needed(&nest.exprs, &roots, |_| false),
             moves: List::default(),
             flats: List::default(),
             target: None,
@@ -208,21 +210,9 @@ impl<'a> Emitter<'a, '_> {
     }
 }
 
-/// Which expressions the value of a nest needs, and what its fold starts from.
-pub(super) fn needed(nest: &Nest, init: Option<ExprId>) -> List<ExprId, bool> {
-    let is_root = |id: ExprId| id == nest.value || Some(id) == init;
-    let mut is_needed: List<ExprId, bool> = nest.exprs.ids().map(is_root).collect();
-    for id in nest.exprs.ids().rev() {
-        if is_needed[id] {
-            nest.exprs[id].operands().into_iter().for_each(|operand| is_needed[operand] = true);
-        }
-    }
-    is_needed
-}
-
 /// What a round costs alone, and four of them in lanes.
 fn costs(plan: &Plan<'_>) -> (i64, i64) {
-    let folds = plan.nest.fold.as_ref().map_or(&[][..], |folding| &folding.loops);
+    let folds = plan.nest.folds();
     let is_folded = |index: &Index| index.uses_var(|var| folds.contains(&var));
     let (mut sum, mut repeats) = ((0, 0), List::<ExprId, bool>::default());
     for (id, expr) in plan.nest.exprs.iter() {

@@ -190,8 +190,7 @@ impl Effects {
             Place::Param(_) => self.is_final = true,
         }
         nest.indices().for_each(|index| self.index(index));
-        let folds = nest.fold.iter().flat_map(|folding| &folding.loops);
-        nest.loops.iter().chain(folds).for_each(|var| self.range(*var, part));
+        nest.loops.iter().chain(nest.folds()).for_each(|var| self.range(*var, part));
         for expr in nest.exprs.values() {
             if let Expr::Load { from, .. } = expr {
                 self.place(*from);

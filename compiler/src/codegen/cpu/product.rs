@@ -381,11 +381,10 @@ impl<'a> Finder<'a> {
 
 /// Whether the range of a loop is known before the loops around a call are.
 pub(super) fn is_simple(part: &Part, nest: &Nest, var: VarId) -> bool {
-    let is_folded = |own: &VarId| nest.fold.as_ref().is_some_and(|folding| folding.loops.contains(own));
     match &part.vars[var].range {
         Range::Whole { .. } => true,
         Range::Blocks { .. } => false,
-        Range::Within { of } => !nest.loops.contains(of) && !is_folded(of),
+        Range::Within { of } => !nest.loops.contains(of) && !nest.folds().contains(of),
     }
 }
 

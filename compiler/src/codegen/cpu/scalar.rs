@@ -16,6 +16,7 @@ use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::math::Function;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
+use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Nest};
 use crate::tensor::dtype::DType;
 
@@ -27,12 +28,7 @@ pub(super) fn type_of(dtype: DType) -> Type {
 impl Emitter<'_, '_> {
     /// The value of one expression of a nest.
     pub(super) fn scalar(&mut self, nest: &Nest, root: ExprId) -> Value {
-        let mut is_needed: List<ExprId, bool> = nest.exprs.ids().map(|id| id == root).collect();
-        for id in nest.exprs.ids().rev().filter(|id| *id <= root) {
-            if is_needed[id] {
-                nest.exprs[id].operands().into_iter().for_each(|operand| is_needed[operand] = true);
-            }
-        }
+        let is_needed = needed(&nest.exprs, &[root], |_| false);
         let mut values: List<ExprId, Option<Value>> = List::default();
         for (id, expr) in nest.exprs.iter() {
             let value = is_needed[id]

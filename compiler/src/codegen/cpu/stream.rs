@@ -8,7 +8,7 @@
 
 use crate::kernel::index::Index;
 use crate::kernel::walk::nests;
-use crate::kernel::{Expr, Kernel, Nest, Param, ParamId, Part, Place, Skeleton};
+use crate::kernel::{Kernel, Nest, Param, ParamId, Part, Skeleton};
 use crate::tensor::quant::Format;
 
 /// A weight with fewer bytes is not worth asking for.
@@ -37,15 +37,14 @@ pub(super) fn streams(kernel: &Kernel) -> Vec<Option<Stream>> {
 }
 
 fn of_nest(kernel: &Kernel, nest: &Nest) -> Option<Stream> {
-    nest.exprs.values().find_map(|expr| {
-        let Expr::Load { from: Place::Param(param), at } = expr else { return None };
-        let Param { format, shape, .. } = &kernel.params[*param];
+    nest.reads().find_map(|(_, param, at)| {
+        let Param { format, shape, .. } = &kernel.params[param];
         // Scales that lie apart come behind all numbers.
         let n_bytes = match format {
             Format::Int8 { .. } => shape.max_len(),
             _ => format.bytes_for(shape.max_len())?,
         };
-        (!at.iter().any(Index::is_picked) && n_bytes >= LEAST).then_some(Stream { param: *param, n_bytes })
+        (!at.iter().any(Index::is_picked) && n_bytes >= LEAST).then_some(Stream { param, n_bytes })
     })
 }
 

@@ -19,6 +19,7 @@ use crate::codegen::cpu::memory::CONSTANT;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::Index;
+use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Folding, Nest, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -59,8 +60,7 @@ impl Emitter<'_, '_> {
         }
         let empty = || nest.exprs.ids().map(|_| None).collect();
         let mut ready = Ready { scalars: empty(), starts: empty(), target: None };
-        let folds = nest.fold.as_ref().map_or(&[][..], |folding| &folding.loops);
-        let open = [&nest.loops[..], folds].concat();
+        let open = [&nest.loops, nest.folds()].concat();
         self.prepare(&plan, &mut ready, &open);
         match (&nest.fold, plan.form) {
             (Some(folding), Form::Along) => self.along(&plan, folding, &ready),
@@ -248,12 +248,7 @@ impl Emitter<'_, '_> {
         width: Width,
     ) -> Vec<Vec<Value>> {
         let exprs = &plan.nest.exprs;
-        let mut is_needed: List<ExprId, bool> = exprs.ids().map(|id| roots.contains(&id)).collect();
-        for id in exprs.ids().rev() {
-            if is_needed[id] && ready.scalars[id].is_none() {
-                exprs[id].operands().into_iter().for_each(|operand| is_needed[operand] = true);
-            }
-        }
+        let is_needed = needed(exprs, roots, |id| ready.scalars[id].is_some());
         let mut values: List<ExprId, Vec<Value>> = List::default();
         for (id, expr) in exprs.iter() {
             let lanes = match (expr, ready.scalars[id]) {

@@ -6,7 +6,7 @@
 
 use crate::codegen::gpu::wide::{dims_of, element_of};
 use crate::kernel::index::Atom;
-use crate::kernel::{Expr, Kernel, Nest, Part, Place, Stmt, VarId};
+use crate::kernel::{Kernel, Nest, Part, Place, Stmt, VarId};
 
 /// Puts the loops of every fold in order, the one that takes the smallest steps in memory last.
 pub(super) fn fold_along(kernel: &Kernel, part: &mut Part) {
@@ -35,9 +35,8 @@ pub(super) fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
 
 /// The smallest step in memory of what a nest reads there, with each step of a variable.
 fn step(kernel: &Kernel, part: &Part, nest: &Nest, var: VarId) -> i64 {
-    let steps = nest.exprs.values().filter_map(|expr| {
-        let Expr::Load { from: from @ Place::Param(_), at } = expr else { return None };
-        let element = element_of(&dims_of(kernel, part, *from), at);
+    let steps = nest.reads().filter_map(|(_, param, at)| {
+        let element = element_of(&dims_of(kernel, part, Place::Param(param)), at);
         element.terms().iter().find(|(atom, _)| *atom == Atom::Var(var)).map(|(_, factor)| factor.abs())
     });
     steps.min().unwrap_or(i64::MAX)

@@ -94,11 +94,7 @@ fn in_pairs(kernel: &Kernel, part: &Part, products: &[Product]) -> BTreeSet<Tile
 
 /// Whether a nest reads weights that bfloat16 numbers hold about as well as they are: those, and quantised ones.
 fn has_few_bits(kernel: &Kernel, nest: &Nest) -> bool {
-    let formats = nest.exprs.values().filter_map(|expr| match expr {
-        Expr::Load { from: Place::Param(param), .. } => Some(kernel.params[*param].format),
-        _ => None,
-    });
-    formats.into_iter().any(|format| matches!(format.plain(), None | Some(DType::BF16)))
+    nest.reads().any(|(_, param, _)| matches!(kernel.params[param].format.plain(), None | Some(DType::BF16)))
 }
 
 /// Words between the rows of a factor. Neighbours want different banks of memory, of which there are 32: eight rows at

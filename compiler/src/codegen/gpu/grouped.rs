@@ -15,7 +15,7 @@ use crate::codegen::gpu::product::product;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::walk::nests;
+use crate::kernel::walk::{needed, nests};
 use crate::kernel::{
     Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId,
 };
@@ -275,14 +275,9 @@ fn product_of_picked(nest: &Nest) -> Option<(&Atom, ExprId, ExprId)> {
 
 /// The same scalars, but for those that one of them does not need, which are numbers.
 fn only(exprs: &List<ExprId, Expr>, root: ExprId) -> List<ExprId, Expr> {
-    let mut needed = BTreeSet::from([root]);
-    for id in exprs.ids().rev() {
-        if needed.contains(&id) {
-            needed.extend(exprs[id].operands());
-        }
-    }
+    let is_needed = needed(exprs, &[root], |_| false);
     let nothing = Expr::Const(Scalar::float(0.0));
-    exprs.iter().map(|(id, expr)| if needed.contains(&id) { expr } else { &nothing }.clone()).collect()
+    exprs.iter().map(|(id, expr)| if is_needed[id] { expr } else { &nothing }.clone()).collect()
 }
 
 /// A scalar at other positions; places may have an index more, which comes first.
@@ -317,7 +312,7 @@ fn added(part: &mut Part, name: &str, range: Range) -> VarId {
 
 /// Whether a variable is one of a nest's loops.
 fn goes_along(nest: &Nest, var: VarId) -> bool {
-    nest.loops.contains(&var) || nest.fold.as_ref().is_some_and(|folding| folding.loops.contains(&var))
+    nest.loops.contains(&var) || nest.folds().contains(&var)
 }
 
 /// Whether a scalar of a nest depends on a variable.

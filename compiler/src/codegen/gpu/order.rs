@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Expr, Nest, Part, Place, Range, Stmt, VarId};
+use crate::kernel::{Nest, Part, Range, Stmt, VarId};
 use crate::tensor::sym::Sym;
 
 /// At most so many tasks of the same rows are few: most matrices have one at most.
@@ -34,8 +34,7 @@ pub(super) fn ordered(part: &Part) -> Vec<VarId> {
 /// What says which rows a nest folds of matrices that are looked up.
 fn rows_of_picked(part: &Part, nest: &Nest) -> BTreeSet<VarId> {
     let mut found = BTreeSet::new();
-    for expr in nest.exprs.values().filter(|_| nest.fold.is_some()) {
-        let Expr::Load { from: Place::Param(_), at } = expr else { continue };
+    for (_, _, at) in nest.reads().filter(|_| nest.fold.is_some()) {
         let atoms = || at.iter().flat_map(Index::terms).map(|(atom, _)| atom);
         let is_pick = |atom: &&Atom| matches!(atom, Atom::Lookup { .. });
         if !atoms().any(|atom| is_pick(&atom)) {

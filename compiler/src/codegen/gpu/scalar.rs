@@ -9,6 +9,7 @@ use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::writer::{F32, I32, signed_constant};
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
+use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Nest};
 use crate::tensor::dtype::DType;
 
@@ -26,13 +27,8 @@ impl Emitter<'_> {
         known: &dyn Fn(ExprId) -> Option<Variable>,
     ) -> Variable {
         let mut values: List<ExprId, Option<Variable>> = nest.exprs.ids().map(known).collect();
-        let mut is_needed: List<ExprId, bool> = nest.exprs.ids().map(|id| id == root).collect();
-        for id in nest.exprs.ids().rev().filter(|id| *id <= root) {
-            if is_needed[id] && values[id].is_none() {
-                nest.exprs[id].operands().into_iter().for_each(|operand| is_needed[operand] = true);
-            }
-        }
-        for (id, expr) in nest.exprs.iter().filter(|(id, _)| *id <= root) {
+        let is_needed = needed(&nest.exprs, &[root], |id| values[id].is_some());
+        for (id, expr) in nest.exprs.iter() {
             if is_needed[id] && values[id].is_none() {
                 let of = |id| values[id].expect("operands come first and are needed");
                 let value = self.expr(expr, &of);

@@ -481,19 +481,11 @@ fn at_once(n: Option<u32>, group: u32, wide: &Wide) -> u32 {
 /// Whether a fold reads memory anew with each step of its innermost loop.
 fn reads_with(nest: &Nest, folding: &Folding) -> bool {
     let Some(last) = folding.loops.last() else { return false };
-    nest.exprs.values().any(|expr| match expr {
-        Expr::Load { from: Place::Param(_), at } => at.iter().any(|at| at.uses_var(|var| var == *last)),
-        _ => false,
-    })
+    nest.reads().any(|(_, _, at)| at.iter().any(|at| at.uses_var(|var| var == *last)))
 }
 
 /// Whether a step of a loop is a step in memory of something that the nest reads.
 fn reads_along(nest: &Nest, var: VarId) -> bool {
     let is_var = |(atom, factor): &(Atom, i64)| *atom == Atom::Var(var) && *factor == 1;
-    nest.exprs.values().any(|expr| match expr {
-        Expr::Load { from: Place::Param(_), at } => {
-            at.last().is_some_and(|index: &Index| index.terms().iter().any(is_var))
-        }
-        _ => false,
-    })
+    nest.reads().any(|(_, _, at)| at.last().is_some_and(|index| index.terms().iter().any(is_var)))
 }

@@ -87,12 +87,11 @@ fn copied_and_read(kernel: &Kernel) -> (BTreeSet<ParamId>, BTreeSet<ParamId>) {
             let is_pairs = |tile| factors.get(&tile).is_some_and(|factor| factor.per_word == 2);
             let fills_pairs = matches!(nest.target, Place::Tile(tile) if is_pairs(tile));
             let copies = fills_pairs && wide_fill(kernel, part, nest).is_some();
-            for (id, expr) in nest.exprs.iter() {
-                let Expr::Load { from: Place::Param(param), .. } = expr else { continue };
+            for (id, param, _) in nest.reads() {
                 if copies && id == nest.value {
-                    copied.insert(*param)
+                    copied.insert(param)
                 } else {
-                    read.insert(*param)
+                    read.insert(param)
                 };
             }
         }

@@ -50,11 +50,7 @@ pub(super) fn stage(language: Language, kernel: &Kernel, part: &mut Part) {
 fn vectors(kernel: &Kernel, part: &Part, nest: &Nest) -> Vec<ExprId> {
     let Some(folding) = &nest.fold else { return Vec::new() };
     let uses = |at: &[Index], vars: &[VarId]| at.iter().any(|at| at.uses_var(|var| vars.contains(&var)));
-    let loads = nest.exprs.iter().filter_map(|(id, expr)| match expr {
-        Expr::Load { from: Place::Param(param), at } => Some((id, *param, at)),
-        _ => None,
-    });
-    let loads: Vec<_> = loads.filter(|(_, _, at)| uses(at, &folding.loops)).collect();
+    let loads: Vec<_> = nest.reads().filter(|(_, _, at)| uses(at, &folding.loops)).collect();
     let is_row = |format: Format, at: &[Index]| format != Format::F32 && uses(at, &nest.loops);
     let n_rows: i64 = nest.loops.iter().map(|var| part.n_values(*var, &Sym::most)).product();
     if n_rows < 2 || !loads.iter().any(|(_, param, at)| is_row(kernel.params[*param].format, at)) {
@@ -79,7 +75,7 @@ fn places(part: &Part, nest: &Nest) -> Option<(Index, usize)> {
 
 /// What puts the elements of a fold into a tile.
 fn filling(nest: &Nest, (target, along): (Place, &Index), load: Expr) -> Nest {
-    let loops = nest.fold.as_ref().map(|folding| folding.loops.clone()).unwrap_or_default();
+    let loops = nest.folds().to_vec();
     let mut exprs: List<ExprId, Expr> = List::default();
     let value = exprs.push(load);
     Nest { target, at: vec![along.clone()], loops, fold: None, exprs, value }

@@ -29,7 +29,7 @@ pub(super) fn scalars(nest: &Nest, vars: &Vars) -> Scalars {
     let (exprs, new_ids) = joined(&nest.exprs);
     let new_id = |id: ExprId| new_ids.get(id).copied().unwrap_or(id);
     let value = new_id(nest.value);
-    let init = nest.fold.as_ref().and_then(|folding| folding.init).map(new_id);
+    let init = nest.init().map(new_id);
     let is_named = named(&exprs, &[Some(value), init]);
     let mut writer = Writer { exprs: &exprs, vars, is_named, numbers: BTreeMap::new(), lets: Vec::new() };
     let past_all = ExprId::from_index(exprs.len());

@@ -10,6 +10,7 @@ use crate::graph::op::{Binary, Fold, Unary};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::run::fault::Fault;
 use crate::kernel::verify::types::expr_dtypes;
+use crate::kernel::walk::needed;
 use crate::kernel::{Blocks, Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
@@ -155,12 +156,7 @@ impl Flattener<'_> {
 
     /// What `root` is computed from, in order, and `root` itself.
     fn steps(&self, nest: &Nest, dtypes: &List<ExprId, DType>, root: ExprId) -> Result<Vec<Step>, Fault> {
-        let mut is_needed: List<ExprId, bool> = nest.exprs.ids().map(|id| id == root).collect();
-        for id in nest.exprs.ids().rev().filter(|id| *id <= root) {
-            if is_needed[id] {
-                nest.exprs[id].operands().into_iter().for_each(|operand| is_needed[operand] = true);
-            }
-        }
+        let is_needed = needed(&nest.exprs, &[root], |_| false);
         let needed = nest.exprs.iter().filter(|(id, _)| is_needed[*id]);
         needed.map(|(to, expr)| Ok(Step { to, expr: self.expr(expr, dtypes)? })).collect()
     }

@@ -61,9 +61,8 @@ impl Checker<'_> {
                 self.complain(format!("{id} refers to {operand}, which must come earlier"));
             }
         }
-        let init = nest.fold.as_ref().and_then(|folding| folding.init);
         for root in
-            [Some(nest.value), init].into_iter().flatten().filter(|root| root.index() >= nest.exprs.len())
+            [nest.value].into_iter().chain(nest.init()).filter(|root| root.index() >= nest.exprs.len())
         {
             self.complain(format!("there is no {root}"));
         }
@@ -134,8 +133,7 @@ impl Checker<'_> {
 
     /// Checks every expression that is not only what the fold starts from.
     fn scalars(&mut self, nest: &Nest) {
-        let init = nest.fold.as_ref().and_then(|folding| folding.init);
-        let starts = init.map(|init| reached(&nest.exprs, init)).unwrap_or_default();
+        let starts = nest.init().map(|init| reached(&nest.exprs, init)).unwrap_or_default();
         let values = reached(&nest.exprs, nest.value);
         for (id, expr) in nest.exprs.iter() {
             // What only the start uses has been checked by `starts`, and there it may read the target.

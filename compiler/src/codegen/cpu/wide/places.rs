@@ -4,13 +4,13 @@
 //! another way than a function of rows can go.
 //! What lies a constant apart shares an address. Nothing is emitted here.
 
-use crate::codegen::cpu::choice::needed;
 use crate::codegen::cpu::lanes::Lane;
 use crate::codegen::cpu::product::{Stored, step_of, stored};
 use crate::codegen::cpu::wide::evex::ADDRESSES;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::verify::types::expr_dtypes;
+use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, VarId};
 use crate::tensor::dtype::DType;
 
@@ -78,8 +78,8 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn new(kernel: &Kernel, part: &Part, nest: &Nest, loops: Loops<'_>) -> Option<Self> {
         let of_place = |place| stored(kernel, part, place, &[]).format.dtype();
-        let init = nest.fold.as_ref().and_then(|folding| folding.init);
-        let is_needed = needed(nest, init);
+        let roots: Vec<ExprId> = [nest.value].into_iter().chain(nest.init()).collect();
+        let is_needed = needed(&nest.exprs, &roots, |_| false);
         let (mut addresses, mut positions) = (Addresses::default(), List::default());
         let (mut extents, mut loads) = (List::<ExprId, Extent>::default(), List::default());
         for (id, expr) in nest.exprs.iter() {
@@ -136,10 +136,9 @@ impl Places {
 
     /// Whether something that is the same in all rounds is asked for by what is not.
     fn is_asked_for(&self, nest: &Nest, id: ExprId) -> bool {
-        let init = nest.fold.as_ref().and_then(|folding| folding.init);
         let mut users = nest.exprs.iter().filter(|(user, _)| self.is_needed[*user]);
         id == nest.value
-            || init == Some(id)
+            || nest.init() == Some(id)
             || users.any(|(user, expr)| {
                 self.extents[user] > Extent::Nowhere && expr.operands().into_iter().any(|of| of == id)
             })
