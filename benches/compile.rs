@@ -6,7 +6,7 @@
 use divan::{Bencher, black_box};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::CPU;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 
@@ -17,7 +17,7 @@ fn main() {
 }
 
 fn options() -> Options {
-    Options::for_target(Target::named("cpu").expect("a named target"))
+    Options::for_target(CPU)
 }
 
 /// A shape that the other benches run.

@@ -8,7 +8,7 @@ use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::schedule::Place;
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::CPU;
 
 mod roofline;
 mod shapes;
@@ -19,7 +19,7 @@ fn main() {
     let machine = Machine::measured();
     for shape in shapes::NAMES {
         let graph = shapes::named(shape).expect("a graph that reads");
-        let target = Target::named("cpu").expect("a named target");
+        let target = CPU;
         let plan = compile(&graph, &Options::for_target(target)).expect("a shape that compiles").plan;
         for (number, step) in plan.steps.iter().enumerate() {
             let kernel = &plan.kernels[step.kernel];

@@ -143,9 +143,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if threads.is_empty() {
         threads.push(n_threads(None)?);
     }
-    let mut opened = arguments.which.open(&mut Progress::new(1))?;
+    let is_quiet = arguments.output != Form::Md;
+    let mut opened = arguments.which.open(&mut Progress::new(1), is_quiet)?;
     let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
-    opened.is_quiet = arguments.output != Form::Md;
     let context = opened.context(arguments.context)?;
     let most = arguments.context.unwrap_or(opened.model.config.context);
     opened.room(most).check("the longest test has", needed)?;

@@ -2,7 +2,7 @@
 //!
 //! In: a name. Out: the device to run on, or a sentence that says what is missing and what there is instead.
 
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::{CUDA_SM90, METAL, Target, VULKAN};
 use fusebox_runtime::device::gpu::cuda;
 use fusebox_runtime::device::gpu::driver::{Found, Interface, found};
 
@@ -53,22 +53,13 @@ impl Device {
         })
     }
 
-    /// The graphics interface that it is driven by.
-    pub(crate) fn interface(self) -> Option<Interface> {
-        match self {
-            Self::Cpu | Self::Cuda => None,
-            Self::Vulkan => Some(Interface::Vulkan),
-            Self::Metal => Some(Interface::Metal),
-        }
-    }
-
     /// The target that programs for it are compiled for; the processor's is chosen by its instructions.
     pub(crate) fn target(self) -> Option<Target> {
         match self {
             Self::Cpu => None,
-            Self::Cuda => Target::named("cuda-sm90"),
-            Self::Vulkan => Target::named("vulkan"),
-            Self::Metal => Target::named("metal"),
+            Self::Cuda => Some(CUDA_SM90),
+            Self::Vulkan => Some(VULKAN),
+            Self::Metal => Some(METAL),
         }
     }
 
@@ -83,17 +74,19 @@ impl Device {
 
     /// What it runs on, hardware first, or what is missing; the processor needs nothing.
     pub(crate) fn adapters(self) -> Result<Vec<Found>, String> {
-        match (self, self.interface()) {
-            (Self::Cuda, _) => {
+        let graphics = |interface| {
+            let found = Some(found(interface)).filter(|found| !found.is_empty());
+            found.ok_or_else(|| format!("no adapter for {interface} was found"))
+        };
+        match self {
+            Self::Cpu => Ok(Vec::new()),
+            Self::Cuda => {
                 cuda::missing().map_or(Ok(()), Err)?;
                 let name = cuda::described().map_err(|fault| fault.to_string())?;
                 Ok(vec![Found { name, is_software: false }])
             }
-            (Self::Cpu | Self::Vulkan | Self::Metal, None) => Ok(Vec::new()),
-            (Self::Cpu | Self::Vulkan | Self::Metal, Some(interface)) => {
-                let found = Some(found(interface)).filter(|found| !found.is_empty());
-                found.ok_or_else(|| format!("no adapter for {interface} was found"))
-            }
+            Self::Vulkan => graphics(Interface::Vulkan),
+            Self::Metal => graphics(Interface::Metal),
         }
     }
 }

@@ -61,16 +61,18 @@ enum Command {
 /// `fusebox`: does what the command line asks for.
 pub fn main() -> ExitCode {
     limits::are_errors();
-    let done = Cli::try_parse().map_err(|error| refused(&error)).map(|Cli { command }| match command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Logits(arguments) => logits::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Story(arguments) => story::run(&arguments),
-        Command::Inspect(arguments) => inspect::run(&arguments),
-        Command::Quantize(arguments) => quantize::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments),
-    });
-    ended(done)
+    ended(match Cli::try_parse() {
+        Ok(Cli { command }) => succeeded(match command {
+            Command::Run(arguments) => run::run(&arguments),
+            Command::Logits(arguments) => logits::run(&arguments),
+            Command::Bench(arguments) => bench::run(&arguments),
+            Command::Story(arguments) => story::run(&arguments),
+            Command::Inspect(arguments) => inspect::run(&arguments),
+            Command::Quantize(arguments) => quantize::run(&arguments),
+            Command::Doctor(arguments) => doctor::run(&arguments),
+        }),
+        Err(error) => refused(&error),
+    })
 }
 
 /// An example of a family: `fusebox run` where there are arguments, else what a block of this name becomes.
@@ -81,7 +83,7 @@ pub fn example(block: &str) -> ExitCode {
     }
     let path = arguments.first().map(PathBuf::from).unwrap_or_default();
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    ended(Ok(example::show(block, &name)))
+    ended(succeeded(example::show(block, &name)))
 }
 
 /// `fusebox run`, without the word `run`.
@@ -91,9 +93,11 @@ pub fn run() -> ExitCode {
     let command = run::Arguments::augment_args(clap::Command::new("fusebox"));
     let arguments = command
         .try_get_matches_from(arguments)
-        .and_then(|matches| run::Arguments::from_arg_matches(&matches))
-        .map_err(|error| refused(&error));
-    ended(arguments.map(|arguments| run::run(&arguments)))
+        .and_then(|matches| run::Arguments::from_arg_matches(&matches));
+    ended(match arguments {
+        Ok(arguments) => succeeded(run::run(&arguments)),
+        Err(error) => refused(&error),
+    })
 }
 
 /// What a command line that cannot be read comes to: the exit code of a question for help, or a sentence.
@@ -154,13 +158,14 @@ fn not_utf8() -> String {
     each.collect::<Vec<_>>().join(" and ")
 }
 
-/// The exit code of what was done, or of why it was not.
-fn ended(done: Result<Result<(), String>, Result<ExitCode, String>>) -> ExitCode {
-    let sentence = match done {
-        Ok(Ok(())) => return ExitCode::SUCCESS,
-        Err(Ok(code)) => return code,
-        Ok(Err(sentence)) | Err(Err(sentence)) => sentence,
-    };
-    output::complain(&sentence);
-    ExitCode::from(2)
+fn succeeded(done: Result<(), String>) -> Result<ExitCode, String> {
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// The exit code of what was done; says why it was not.
+fn ended(done: Result<ExitCode, String>) -> ExitCode {
+    done.unwrap_or_else(|sentence| {
+        output::complain(&sentence);
+        ExitCode::from(2)
+    })
 }

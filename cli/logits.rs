@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use fusebox_compiler::foundation::table::table;
+use fusebox_models::error::Error;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample;
 use fusebox_models::tokenizer::Tokenizer;
@@ -16,6 +17,7 @@ use fusebox_runtime::files;
 
 use crate::opening::{Which, n_threads};
 use crate::progress::Progress;
+use crate::room::Room;
 use crate::{npy, output};
 
 /// How many tokens a table has.
@@ -60,20 +62,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(2);
-    let mut opened = arguments.which.open(&mut progress)?;
+    let mut opened = arguments.which.open(&mut progress, arguments.json)?;
     let tokenizer = Tokenizer::open(opened.model.checkpoint());
-    let (room, what_has) = (opened.room(opened.model.config.context), "the text has");
-    let tokens = if let Some(tokens) = &arguments.tokens {
-        room.check(what_has, tokens.len())?;
-        tokens.clone()
-    } else {
-        let tokenizer = tokenizer.as_ref().map_err(ToString::to_string)?;
-        let text = arguments.prompt.as_deref().unwrap_or_default();
-        room.tokens(what_has, (tokenizer, text, true))?
-    };
-    if tokens.is_empty() {
-        return Err("the text has no tokens; at least one is needed".to_owned());
-    }
+    let tokens = tokens(arguments, tokenizer.as_ref(), opened.room(opened.model.config.context))?;
     progress.begin("compiling");
     let scored = if arguments.all { Scored::All } else { Scored::Last };
     // Texts of any usual length share a program.
@@ -121,6 +112,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         output::print(&likeliest(&rows, tokenizer.ok().as_ref()));
     }
     Ok(())
+}
+
+/// The text as tokens.
+fn tokens(
+    arguments: &Arguments,
+    tokenizer: Result<&Tokenizer, &Error>,
+    room: Room,
+) -> Result<Vec<u32>, String> {
+    let what_has = "the text has";
+    let tokens = if let Some(tokens) = &arguments.tokens {
+        room.check(what_has, tokens.len())?;
+        tokens.clone()
+    } else {
+        let text = arguments.prompt.as_deref().unwrap_or_default();
+        room.tokens(what_has, (tokenizer.map_err(ToString::to_string)?, text, true))?
+    };
+    if tokens.is_empty() {
+        return Err("the text has no tokens; at least one is needed".to_owned());
+    }
+    Ok(tokens)
 }
 
 /// An object with the sizes, and the numbers in row-major order, each as short as it reads back the same. It is told

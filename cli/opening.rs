@@ -17,7 +17,7 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::gpu::cuda::{Cuda, CudaDevice};
-use fusebox_runtime::device::gpu::driver::Driver;
+use fusebox_runtime::device::gpu::driver::{Driver, Interface};
 use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
 use fusebox_runtime::device::{self as runtime, Footprint};
 use fusebox_runtime::error::Error;
@@ -87,7 +87,7 @@ pub(crate) struct Opened {
     /// The most bytes that a GPU may hold.
     gpu_memory: Option<usize>,
     /// Whether nothing is told on the way.
-    pub(crate) is_quiet: bool,
+    is_quiet: bool,
 }
 
 /// How long a text may be: as long as there is memory for, within these.
@@ -125,8 +125,8 @@ impl Which {
         self.model.is_none()
     }
 
-    /// Opens the model.
-    pub(crate) fn open(&self, progress: &mut Progress) -> Result<Opened, String> {
+    /// Opens the model; a quiet one tells nothing on the way.
+    pub(crate) fn open(&self, progress: &mut Progress, is_quiet: bool) -> Result<Opened, String> {
         let device = Device::named(&self.device)?;
         if device == Device::Cpu && self.gpu_memory.is_some() {
             return Err("--gpu-memory needs a GPU: --device cuda, vulkan or metal".to_owned());
@@ -147,7 +147,6 @@ impl Which {
         };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
         let gpu_memory = self.gpu_memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20));
-        let is_quiet = false;
         Ok(Opened { model, device, cache, options, level, numbers, kv_type, gpu_memory, is_quiet })
     }
 }
@@ -254,18 +253,18 @@ impl Opened {
     fn started(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
         let tell = || handing_over(self.is_quiet);
         let limit = self.gpu_memory;
-        match (self.device, self.device.interface()) {
-            (_, Some(interface)) => {
-                Ok(Box::new(GraphicsDevice::new(Driver::open(interface)?, limit, tell())))
-            }
-            (Device::Cuda, None) => {
+        let graphics = |interface| -> Result<Box<dyn runtime::Device>, Error> {
+            Ok(Box::new(GraphicsDevice::new(Driver::open(interface)?, limit, tell())))
+        };
+        match self.device {
+            Device::Cpu => Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?)),
+            Device::Cuda => {
                 let folder = self.options.cache.clone().map(PathBuf::from);
                 let cuda = Cuda::open(self.numbers == Numbers::Single, folder)?;
                 Ok(Box::new(CudaDevice::new(cuda, limit, tell())))
             }
-            (Device::Cpu | Device::Vulkan | Device::Metal, None) => {
-                Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?))
-            }
+            Device::Vulkan => graphics(Interface::Vulkan),
+            Device::Metal => graphics(Interface::Metal),
         }
     }
 }

@@ -201,8 +201,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(3);
     let start = Instant::now();
-    let mut opened = arguments.which.open(&mut progress)?;
-    opened.is_quiet = arguments.json;
+    let mut opened = arguments.which.open(&mut progress, arguments.json)?;
     let context = opened.context(arguments.context)?;
     let tokenizer = match Tokenizer::open(opened.model.checkpoint()) {
         Ok(tokenizer) => Some(tokenizer),
@@ -255,7 +254,7 @@ fn list(arguments: &Arguments, target: Target) -> Result<(), String> {
     if arguments.print_kernels != Some(View::Source) {
         return Err("--target shows sources: --print-kernels=source".to_owned());
     }
-    let mut opened = arguments.which.open(&mut Progress::new(1))?;
+    let mut opened = arguments.which.open(&mut Progress::new(1), arguments.json)?;
     let context = opened.context(arguments.context)?;
     // Those that go on with a text come first, then those that read one.
     for program in opened.programs(context, scored(&arguments.settings()), target)? {

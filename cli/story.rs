@@ -10,7 +10,7 @@ use fusebox_compiler::error::Error;
 use fusebox_compiler::graph::{Graph, parse};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::{Compiled, compile};
-use fusebox_compiler::story::{KernelStory, Story};
+use fusebox_compiler::story::{BlockStory, KernelStory, Story};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
@@ -183,7 +183,7 @@ fn barriers(story: &Story) -> Vec<Value> {
         .collect()
 }
 
-fn block(block: &fusebox_compiler::story::BlockStory) -> Value {
+fn block(block: &BlockStory) -> Value {
     json!({
         "name": block.name,
         "uses": block.n_uses,

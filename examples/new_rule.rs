@@ -12,7 +12,7 @@ use fusebox_compiler::rewrite::language::{EGraph, ENode, Kind};
 use fusebox_compiler::rewrite::rules::Rule;
 use fusebox_compiler::rewrite::term::{Term, binary};
 use fusebox_compiler::rewrite::{Settings, improve_with};
-use fusebox_compiler::target::TARGETS;
+use fusebox_compiler::target::CPU;
 use fusebox_compiler::tensor::dtype::DType;
 
 /// What: `exp(a)·exp(b)` becomes `exp(a + b)`.
@@ -40,7 +40,7 @@ fn main() -> Result<(), fusebox_compiler::error::Error> {
     let d = g.dim("d", 8);
     let (a, b) = (g.input("a", DType::F32, &[&d]), g.input("b", DType::F32, &[&d]));
     let graph = g.finish(&[("y", &(a.exp() * b.exp()))])?;
-    let settings = Settings::new(TARGETS[0]);
+    let settings = Settings::new(CPU);
 
     let (better, report) = improve_with(&graph, &[EXP_JOIN], &settings);
     println!("{better}\nfired: {:?}", report.fired);

@@ -6,7 +6,7 @@ use fusebox_compiler::codegen::source;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::{CUDA_SM90, Target};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 
@@ -55,7 +55,7 @@ fn a_processor_has_the_text_of_the_kernel() {
 
 #[test]
 fn experts_that_many_tokens_pick_are_products_of_tiles_in_cuda() {
-    let target = Target::named("cuda-sm90").expect("a named target");
+    let target = CUDA_SM90;
     for name in ["qwen3-30b-a3b", "deepseek-v2-lite", "glm-4.7-flash"] {
         // Eight tokens pick as many experts as there are, or fewer.
         for (tokens, expected) in [(8, false), (512, true)] {

@@ -12,7 +12,7 @@ use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::{CPU, Target};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
@@ -125,11 +125,11 @@ fn as_in_files(name: &str) -> Vec<Config> {
 }
 
 #[test]
-fn a_dense_block_is_five_kernels_and_one_with_latents_and_experts_at_most_ten() {
+fn a_dense_block_is_at_most_five_kernels_and_one_with_latents_and_experts_at_most_ten() {
     for name in blocks::NAMES {
         for config in as_in_files(name) {
             let graph = blocks::block(&config, &Sym::from(1)).expect("a block that fits together");
-            let options = Options::for_target(Target::named("cpu").expect("a named target"));
+            let options = Options::for_target(CPU);
             let story = compile(&graph, &options).expect("a block that compiles").story;
             let most = if config.experts.is_none() { 5 } else { 10 };
             let names: Vec<&str> = story.launches().map(|kernel| &*kernel.name).collect();
@@ -191,7 +191,7 @@ fn one_token_reads_the_experts_it_uses_and_no_others() {
         for config in as_in_files(name) {
             let Some(experts) = &config.experts else { continue };
             let graph = blocks::block(&config, &Sym::from(1)).expect("a block that fits together");
-            let options = Options::for_target(Target::named("cpu").expect("a named target"));
+            let options = Options::for_target(CPU);
             let story = compile(&graph, &options).expect("a block that compiles").story;
             let (read, ..) = story.totals();
             let [others, all, states] = stored_bytes(&graph);

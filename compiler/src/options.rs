@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::target::{TARGETS, Target};
+use crate::target::{CPU, TARGETS, Target};
 
 /// How a graph is compiled.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            target: TARGETS[0],
+            target: CPU,
             limits: Limits::default(),
             fuel: None,
             chaos: None,

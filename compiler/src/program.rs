@@ -91,7 +91,7 @@ fn head(key: Key, body: &str) -> String {
 mod tests {
     use super::*;
     use crate::graph::build::Builder;
-    use crate::target::Target;
+    use crate::target::VULKAN;
     use crate::tensor::dtype::DType;
 
     fn graph(factor: f32) -> Graph {
@@ -112,7 +112,7 @@ mod tests {
         let options = Options::default();
         assert_eq!(key(2.0, &options), key(2.0, &options));
         assert_ne!(key(2.0, &options), key(3.0, &options));
-        let other = Options::for_target(Target::named("vulkan").unwrap());
+        let other = Options::for_target(VULKAN);
         assert_ne!(key(2.0, &options), key(2.0, &other));
         let text = Some("some".to_owned());
         let told = Options { story: text.clone(), cache: text.clone(), level: text, ..options.clone() };

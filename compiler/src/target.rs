@@ -52,7 +52,8 @@ pub struct Target {
     pub keeps_apart: bool,
 }
 
-const CPU: Target = Target {
+/// A processor.
+pub const CPU: Target = Target {
     name: "cpu",
     bandwidth: 50e9,
     // The caches of a core have all that its tasks read again.
@@ -78,7 +79,8 @@ const CPU: Target = Target {
     keeps_apart: true,
 };
 
-const GPU: Target = Target {
+/// A GPU that Vulkan drives; the others differ from it.
+pub const VULKAN: Target = Target {
     name: "vulkan",
     bandwidth: 500e9,
     close_bandwidth: 2.5e12,
@@ -101,34 +103,35 @@ const GPU: Target = Target {
     keeps_apart: true,
 };
 
+/// A GPU that CUDA drives, of the ninth generation.
+pub const CUDA_SM90: Target = Target {
+    name: "cuda-sm90",
+    bandwidth: 4.8e12,
+    close_bandwidth: 12e12,
+    close_of_unit: 36e9,
+    flops: 60e12,
+    launch: 1.5e-6,
+    units: 132,
+    shares_of_many: &[
+        Share { tokens: 128, rows: 128 },
+        Share { tokens: 128, rows: 64 },
+        Share { tokens: 64, rows: 64 },
+        Share { tokens: 64, rows: 32 },
+        Share { tokens: 32, rows: 32 },
+        Share { tokens: 16, rows: 32 },
+    ],
+    rows_of_picked: 64,
+    unpacked_per_step: 64,
+    stages: true,
+    tile_bytes: 200 << 10,
+    ..VULKAN
+};
+
+/// A GPU that Metal drives.
+pub const METAL: Target = Target { name: "metal", bandwidth: 400e9, launch: 3e-6, units: 40, ..VULKAN };
+
 /// Every target that has a name.
-pub const TARGETS: [Target; 4] = [
-    CPU,
-    Target {
-        name: "cuda-sm90",
-        bandwidth: 4.8e12,
-        close_bandwidth: 12e12,
-        close_of_unit: 36e9,
-        flops: 60e12,
-        launch: 1.5e-6,
-        units: 132,
-        shares_of_many: &[
-            Share { tokens: 128, rows: 128 },
-            Share { tokens: 128, rows: 64 },
-            Share { tokens: 64, rows: 64 },
-            Share { tokens: 64, rows: 32 },
-            Share { tokens: 32, rows: 32 },
-            Share { tokens: 16, rows: 32 },
-        ],
-        rows_of_picked: 64,
-        unpacked_per_step: 64,
-        stages: true,
-        tile_bytes: 200 << 10,
-        ..GPU
-    },
-    GPU,
-    Target { name: "metal", bandwidth: 400e9, launch: 3e-6, units: 40, ..GPU },
-];
+pub const TARGETS: [Target; 4] = [CPU, CUDA_SM90, VULKAN, METAL];
 
 impl Target {
     /// The target of this name.
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn tasks_have_as_many_products_as_leave_work_for_others() {
-        let target = Target::named("cuda-sm90").unwrap();
+        let target = CUDA_SM90;
         let of = |tokens: i64, rows: i64| {
             target.share_of_many(|share| (tokens / share.tokens).max(1) * (rows / share.rows).max(1))
         };
@@ -216,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_slower_of_bytes_and_operations_counts() {
-        let target = Target::named("cpu").unwrap();
+        let target = CPU;
         assert_eq!(target.roofline(Work { bytes: 50e9, flops: 1.0 }), 1.0);
         assert_eq!(target.roofline(Work { bytes: 1.0, flops: 600e9 }), 2.0);
     }

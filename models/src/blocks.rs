@@ -55,16 +55,11 @@ pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
 
 /// A whole step with so many blocks: `tokens` `[t]` become `logits` `[v]` of the token after the last.
 pub fn model(config: &Config, tokens: &Sym, n_layers: usize) -> Result<Graph, Error> {
-    scored_model(config, tokens, n_layers, Scored::Last)
+    part(config, tokens, n_layers, Entry::Tokens, Scored::Last)
 }
 
-/// As [`model`]; where all tokens are scored, `logits` are `[t, v]`.
-pub fn scored_model(config: &Config, tokens: &Sym, n_layers: usize, scored: Scored) -> Result<Graph, Error> {
-    part(config, tokens, n_layers, Entry::Tokens, scored)
-}
-
-/// As [`scored_model`], from vectors or to vectors where that is asked for: `x` `[t, d]`, `hidden` `[t, d]`.
-/// Where only the best are asked for, `logits` and `ids` are `[k]`.
+/// As [`model`], from vectors or to vectors where that is asked for: `x` `[t, d]`, `hidden` `[t, d]`.
+/// Where all tokens are scored, `logits` are `[t, v]`; where only the best are asked for, `logits` and `ids` are `[k]`.
 pub fn part(
     config: &Config,
     tokens: &Sym,

@@ -7,7 +7,7 @@ use fusebox_compiler::graph::Graph;
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{evaluate, random};
 use fusebox_compiler::rewrite::{Choice, Settings, improve};
-use fusebox_compiler::target::{TARGETS, Target};
+use fusebox_compiler::target::{CPU, TARGETS};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 
@@ -55,7 +55,7 @@ fn a_block_as_written_is_fused_right() {
     for name in blocks::NAMES {
         let graph = shrunk(name, 2);
         let bindings = random::bindings(&graph, 11, &[]);
-        let target = Target::named("cpu").unwrap();
+        let target = CPU;
         check(&graph, &bindings, &target, Steering::default())
             .unwrap_or_else(|what| panic!("{name}: {what}"));
     }

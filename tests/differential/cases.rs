@@ -14,7 +14,7 @@ use fusebox_compiler::kernel::price::LoweredPrice;
 use fusebox_compiler::kernel::{Expr, Kernel, Nest, Stmt};
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{evaluate, evaluate_all, random};
-use fusebox_compiler::target::{TARGETS, Target};
+use fusebox_compiler::target::{CPU, TARGETS};
 use fusebox_compiler::tensor::label::Label;
 
 use super::bounds::of_kernels;
@@ -526,7 +526,7 @@ fn a_kernel_that_is_wrong_is_noticed() {
 output y = %2
 ";
     let graph = parse(text).unwrap();
-    let target = Target::named("cpu").unwrap();
+    let target = CPU;
     let bindings = random::bindings(&graph, 3, &[]);
     let values = evaluate_all(&graph, &bindings).unwrap();
     let partition = partition(&graph, &mut LoweredPrice::new(&graph, &target), Steering::default());

@@ -13,11 +13,11 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_compiler::tensor::value::{Data, Value};
-use fusebox_models::blocks::{named, scored_model};
+use fusebox_models::blocks::{named, part};
 use fusebox_models::config::{
     Config, Experts, Family, Formats, Gate, Grouped, Groups, Latent, Pairing, Rope, Scaling, Window,
 };
-use fusebox_models::layers::embed::Scored;
+use fusebox_models::layers::embed::{Entry, Scored};
 use fusebox_models::load::Model;
 
 use crate::families::made::Made;
@@ -72,7 +72,8 @@ pub(crate) fn experts(n: usize, n_used: usize) -> Experts {
 
 /// The logits behind every token, as the graph says.
 fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let graph = scored_model(config, &Sym::from(tokens.len() as i64), config.n_layers, Scored::All).unwrap();
+    let graph =
+        part(config, &Sym::from(tokens.len() as i64), config.n_layers, Entry::Tokens, Scored::All).unwrap();
     let mut bindings = made.bindings();
     bindings.symbols.insert(Label::new("P").unwrap(), 0);
     for node in graph.nodes.values() {

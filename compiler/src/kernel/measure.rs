@@ -368,6 +368,7 @@ fn tile_bytes(part: &Part) -> usize {
 mod tests {
     use super::*;
     use crate::kernel::parse::parse;
+    use crate::target::CUDA_SM90;
 
     #[test]
     fn what_each_task_reads_again_is_counted_again() {
@@ -387,7 +388,7 @@ part
         let (x, rows, y) = (4.0 * 128.0, 4.0 * 8.0 * 128.0, 4.0 * 8.0);
         assert_eq!((found.n_tasks, found.task_bytes), (8, x + rows + y));
         assert_eq!((found.close_bytes, found.bytes_read), (8.0 * (x + rows + y), x + 8.0 * rows));
-        let slow = Target { close_of_unit: 1.0, ..Target::named("cuda-sm90").unwrap() };
+        let slow = Target { close_of_unit: 1.0, ..CUDA_SM90 };
         assert!(found.seconds(&slow) > found.task_bytes);
     }
 }

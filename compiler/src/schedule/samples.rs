@@ -16,13 +16,13 @@ use crate::kernel::lower::lower;
 use crate::kernel::lower::params::Buffer;
 use crate::kernel::{Access, Param};
 use crate::schedule::{Home, Launch, Sequence, Value, ValueId};
-use crate::target::Target;
+use crate::target::CPU;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
 /// The launches of a graph under a cut.
 pub(super) fn sequence(graph: &Graph, cut: &Cut) -> Sequence {
-    let target = Target::named("cpu").unwrap();
+    let target = CPU;
     let mut sequence = Sequence::default();
     let mut known: BTreeMap<Buffer, ValueId> = BTreeMap::new();
     for roots in Dependences::of(graph, cut).groups(graph).unwrap() {

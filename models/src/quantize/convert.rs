@@ -18,12 +18,11 @@ use fusebox_runtime::weights::{Checkpoint, Stored};
 
 use crate::binding::find;
 use crate::binding::source::Source;
-use crate::blocks::scored_model;
+use crate::blocks::model;
 use crate::chat::Chat;
 use crate::config::{Config, Family, Formats, Pairing, Rope, Scaling};
 use crate::facts::Facts;
 use crate::families::{architectures, read};
-use crate::layers::embed::Scored;
 use crate::layers::rope::speeds;
 use crate::naming::tensors::BIAS;
 use crate::quantize::choice::{self, Model};
@@ -89,7 +88,7 @@ fn choose(pieces: &mut [Piece], ty: Type, config: &Config) {
 
 /// All tensors of the new file.
 fn pieces(checkpoint: &Checkpoint, input: &Path, config: &Config, gguf: &str) -> Result<Vec<Piece>, Error> {
-    let graph = scored_model(config, &Sym::from(1), config.n_layers, Scored::Last)?;
+    let graph = model(config, &Sym::from(1), config.n_layers)?;
     let mut found = find(input, checkpoint, &graph)?;
     let mut pieces: Vec<Piece> = factors(config).into_iter().collect();
     for node in graph.nodes.values() {

@@ -12,7 +12,7 @@ use fusebox_compiler::kernel::{Access, Kernel, Param};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::reference::{Bindings, random};
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::{CUDA_SM90, Target};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::value::Data;
@@ -36,7 +36,7 @@ thread_local! {
 
 /// Runs a graph whose products are so many; inputs may be changed before.
 fn check(text: &str, symbols: &[(&str, i64)], n_products: usize, change: impl FnOnce(&mut Bindings)) {
-    let target = Target::named("cuda-sm90").unwrap();
+    let target = CUDA_SM90;
     let graph = parse(text).unwrap();
     let plan = compile(&graph, &Options::for_target(target)).unwrap().plan;
     let n_found: usize = plan.kernels.values().map(|kernel| n_products_of(kernel, &target)).sum();

@@ -132,7 +132,7 @@ mod tests {
     use crate::reference::random;
     use crate::schedule::run::run;
     use crate::schedule::verify::verify;
-    use crate::target::Target;
+    use crate::target::CUDA_SM90;
     use crate::tensor::value::Data;
 
     /// Two products one behind the other.
@@ -148,7 +148,7 @@ output y = %5
 
     /// A plan and the same with what is short, and the formats of its temporaries.
     fn plans(text: &str) -> (Plan, Plan, Vec<Format>) {
-        let options = Options::for_target(Target::named("cuda-sm90").unwrap());
+        let options = Options::for_target(CUDA_SM90);
         let plan = compile(&parse(text).unwrap(), &options).unwrap().plan;
         let short = shortened(&plan, Language::Cuda).unwrap().into_owned();
         assert!(verify(&short).is_empty());

@@ -6,7 +6,7 @@
 use crate::graph::verify::verify;
 use crate::graph::{Graph, NodeId};
 use crate::reference::{compare, evaluate, random};
-use crate::target::Target;
+use crate::target::{CPU, Target};
 
 mod forms;
 mod meaning;
@@ -14,7 +14,7 @@ mod parts;
 
 /// The target of most tests.
 pub(crate) fn cpu() -> Target {
-    Target::named("cpu").unwrap()
+    CPU
 }
 
 /// Whether two graphs give the same numbers, up to rounding; otherwise what differs.

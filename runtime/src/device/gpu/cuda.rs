@@ -12,7 +12,6 @@
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::ptr;
@@ -32,12 +31,12 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS, with_groups};
-use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::program::Key;
 use fusebox_compiler::schedule::arena;
 
 use crate::device::gpu::kept::{Kept, MAKER};
-use crate::device::gpu::machine::{Machine, clocked};
+use crate::device::gpu::machine::{Machine, clocked, refused_by_driver};
 use crate::device::gpu::nvrtc::Nvrtc;
 use crate::device::gpu::replay::Gpu;
 use crate::error::Error;
@@ -420,9 +419,4 @@ impl Machine for Cuda {
 /// What the driver says went wrong.
 fn driver(fault: DriverError) -> Error {
     refused_by_driver("the NVIDIA driver", &fault)
-}
-
-fn refused_by_driver(place: &str, fault: &dyn fmt::Display) -> Error {
-    let complaints = vec![Complaint::new(place, fault.to_string())];
-    CompilerError::Bug { stage: "device::gpu", complaints }.into()
 }

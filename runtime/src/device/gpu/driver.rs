@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
-use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use fusebox_compiler::error::Error as CompilerError;
 use wgpu::{
     Adapter, Backends, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
     BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBinding,
@@ -27,6 +27,7 @@ use wgpu::{
 
 #[cfg(not(target_vendor = "apple"))]
 use crate::device::gpu::heaps;
+use crate::device::gpu::machine::refused_by_driver;
 use crate::error::Error;
 
 /// The most neighbours that code makes use of.
@@ -377,12 +378,6 @@ fn storage(binding: u32) -> BindGroupLayoutEntry {
         min_binding_size: None,
     };
     BindGroupLayoutEntry { binding, visibility: ShaderStages::COMPUTE, ty, count: None }
-}
-
-/// What a driver refuses of what was proven right is our fault, or its own.
-fn refused_by_driver(place: &str, fault: &dyn fmt::Display) -> Error {
-    let complaints = vec![Complaint::new(place, fault.to_string())];
-    CompilerError::Bug { stage: "device::gpu", complaints }.into()
 }
 
 fn unsupported(what: String) -> Error {

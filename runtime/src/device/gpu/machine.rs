@@ -4,10 +4,12 @@
 //! for. Which memory, and how much of it, is `replay.rs`'s to decide.
 //! There is one line of work: whatever is asked for sees all that was asked for before.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use fusebox_compiler::codegen::gpu::Code;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
+use fusebox_compiler::error::{Complaint, Error as CompilerError};
 
 use crate::error::Error;
 
@@ -132,4 +134,10 @@ pub(super) fn clocked<M: Machine + ?Sized>(
         Ok(start.elapsed())
     };
     launches.iter().zip(n_groups).map(time).collect()
+}
+
+/// What a driver refuses of what was proven right is our fault, or its own.
+pub(super) fn refused_by_driver(place: &str, fault: &dyn fmt::Display) -> Error {
+    let complaints = vec![Complaint::new(place, fault.to_string())];
+    CompilerError::Bug { stage: "device::gpu", complaints }.into()
 }

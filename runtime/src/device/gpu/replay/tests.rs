@@ -11,7 +11,7 @@ use fusebox_compiler::graph::Name;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::CUDA_SM90;
 
 use super::*;
 use crate::device::gpu::holdings::silent;
@@ -135,7 +135,7 @@ fn weights() -> Arc<dyn Weights> {
 }
 
 fn plan() -> Plan {
-    let options = Options::for_target(Target::named("cuda-sm90").unwrap());
+    let options = Options::for_target(CUDA_SM90);
     let plan = compile(&parse(GRAPH).unwrap(), &options).unwrap().plan;
     let has = |wanted: fn(&Place) -> bool| plan.buffers.values().any(|slot| wanted(&slot.place));
     assert!(has(|place| matches!(place, Place::Arena { .. })), "{plan}");
@@ -205,7 +205,7 @@ fn weights_are_handed_over_in_order_until_one_is_missing() {
         )
     };
     let text = format!("%0 = input x : f32[d:32]\n{}", (1..=10).map(product).collect::<Vec<_>>().concat());
-    let options = Options::for_target(Target::named("cuda-sm90").unwrap());
+    let options = Options::for_target(CUDA_SM90);
     let plan = compile(&parse(&text).unwrap(), &options).unwrap().plan;
     let slots: Vec<_> = plan.buffers.values().filter(|slot| slot.place == Place::Weight).collect();
     let sum = |n: usize| slots[..n].iter().map(|slot| slot.bytes).sum::<usize>();
