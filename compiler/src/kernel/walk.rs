@@ -50,7 +50,7 @@ impl Nest {
     }
 
     /// What it reads from memory.
-    pub(crate) fn reads(&self) -> impl Iterator<Item = (ExprId, ParamId, &[Index])> {
+    pub fn reads(&self) -> impl Iterator<Item = (ExprId, ParamId, &[Index])> {
         self.exprs.iter().filter_map(|(id, expr)| match expr {
             Expr::Load { from: Place::Param(param), at } => Some((id, *param, &at[..])),
             Expr::Load { from: Place::Tile(_), .. }
