@@ -157,7 +157,7 @@ impl<P: Price> Merge<'_, P> {
             let [reader] = self.readers[node].as_slice() else { continue };
             let (own, next) = (&self.graph.nodes[node], &self.graph.nodes[*reader]);
             let pays =
-                is_elementwise(&own.op) && is_elementwise(&next.op) && own.ty.shape.same_axes(&next.ty.shape);
+                own.op.is_elementwise() && next.op.is_elementwise() && own.ty.shape.same_axes(&next.ty.shape);
             if pays && !self.is_protected(node) && self.has_fuel() {
                 self.dissolve_if_legal(node);
             }
@@ -170,7 +170,7 @@ impl<P: Price> Merge<'_, P> {
             let mut pending = vec![attend.args[0]];
             while let Some(node) = pending.pop() {
                 let Node { op, args, .. } = &self.graph.nodes[node];
-                let is_score = is_elementwise(op) || op.is_movement() || matches!(op, Op::Contract { .. });
+                let is_score = op.is_elementwise() || op.is_movement() || matches!(op, Op::Contract { .. });
                 let is_shared = self.readers[node].iter().any(|reader| *reader != self.readers[node][0]);
                 if !is_score || is_shared || self.is_protected(node) || !self.has_fuel() {
                     continue;
@@ -371,11 +371,6 @@ impl<P: Price> Merge<'_, P> {
         let barriers = cut.nodes().map(|node| (node, reasons[node])).collect();
         Partition { cut, regions, barriers, n_merges }
     }
-}
-
-/// Whether every element of the result comes from one element of each argument.
-fn is_elementwise(op: &Op) -> bool {
-    matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_))
 }
 
 #[cfg(test)]

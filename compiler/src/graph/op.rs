@@ -325,6 +325,11 @@ impl Op {
         )
     }
 
+    /// Whether every element of the result comes from one element of each argument.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(self, Self::Unary(_) | Self::Binary(_) | Self::Select | Self::Cast(_))
+    }
+
     /// Whether it makes one element of many.
     pub fn is_fold(&self) -> bool {
         matches!(self, Self::Reduce { .. } | Self::Contract { .. } | Self::Attend { .. } | Self::TopK { .. })

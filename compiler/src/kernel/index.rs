@@ -6,7 +6,7 @@
 
 use crate::foundation::entity::List;
 use crate::kernel::{Blocks, Place, Range, Var, VarId};
-use crate::tensor::sym::{Sym, Symbol};
+use crate::tensor::sym::{Sym, Symbol, merged};
 
 /// A sum of atoms with whole factors.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -271,17 +271,8 @@ impl Index {
         found.then_some((rest, span))
     }
 
-    fn collect(mut terms: Vec<(Atom, i64)>, constant: i64) -> Self {
-        terms.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut merged: Vec<(Atom, i64)> = Vec::with_capacity(terms.len());
-        for (atom, factor) in terms {
-            match merged.last_mut() {
-                Some(last) if last.0 == atom => last.1 += factor,
-                _ => merged.push((atom, factor)),
-            }
-        }
-        merged.retain(|(_, factor)| *factor != 0);
-        Self { terms: merged, constant }.rejoined()
+    fn collect(terms: Vec<(Atom, i64)>, constant: i64) -> Self {
+        Self { terms: merged(terms), constant }.rejoined()
     }
 
     /// `a·f·(x / a) + f·(x % a)` becomes `f·x`.

@@ -1,7 +1,7 @@
 //! What statements, nests and scalars hold.
 //!
-//! In: a piece of a kernel. Out: the nests, the loops, the indices, the reads or the operands in it, in the order of the
-//! text.
+//! In: a piece of a kernel. Out: the nests, the loops, the indices, the reads or the operands in it, in the order of
+//! the text.
 //! Who only looks at all of them need not know how they lie.
 
 use std::slice::from_ref;

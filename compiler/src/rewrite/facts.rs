@@ -178,9 +178,7 @@ fn read(op: &Op, args: &[&Facts], ty: &Type, len: f64) -> f64 {
             let rows = args[0].ty.shape.size(*axis).map_or(1.0, |n| n.near() as f64);
             args[0].read * share(args[1].len, rows)
         }
-        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) => {
-            own.min(args.iter().map(|arg| arg.read).sum())
-        }
+        _ if op.is_elementwise() => own.min(args.iter().map(|arg| arg.read).sum()),
         _ if op.is_movement() => args.iter().map(|arg| arg.read).sum(),
         _ => own,
     }
@@ -206,8 +204,7 @@ fn awaits(op: &Op, args: &[&Facts]) -> Vec<Axis> {
         Op::Rename { from, to } => renamed(&args[0].awaits, &[*from], &[*to]),
         Op::Split { axis, into } => renamed(&args[0].awaits, &[*axis], &into.axes().collect::<Vec<_>>()),
         Op::Merge { axes, into } => renamed(&args[0].awaits, axes, &[*into]),
-        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) => all(),
-        _ if op.is_movement() => all(),
+        _ if op.is_elementwise() || op.is_movement() => all(),
         _ => Vec::new(),
     }
 }

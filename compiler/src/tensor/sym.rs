@@ -129,18 +129,23 @@ impl Sym {
         (low, high)
     }
 
-    fn collect(mut terms: Vec<(Product, i64)>, constant: i64) -> Self {
-        terms.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut merged: Vec<(Product, i64)> = Vec::with_capacity(terms.len());
-        for (product, factor) in terms {
-            match merged.last_mut() {
-                Some(last) if last.0 == product => last.1 += factor,
-                _ => merged.push((product, factor)),
-            }
-        }
-        merged.retain(|(_, factor)| *factor != 0);
-        Self { terms: merged, constant }
+    fn collect(terms: Vec<(Product, i64)>, constant: i64) -> Self {
+        Self { terms: merged(terms), constant }
     }
+}
+
+/// The terms of a sum in order, each once with all of its factors, and none that is zero.
+pub(crate) fn merged<T: Ord>(mut terms: Vec<(T, i64)>) -> Vec<(T, i64)> {
+    terms.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut merged: Vec<(T, i64)> = Vec::with_capacity(terms.len());
+    for (term, factor) in terms {
+        match merged.last_mut() {
+            Some(last) if last.0 == term => last.1 += factor,
+            _ => merged.push((term, factor)),
+        }
+    }
+    merged.retain(|(_, factor)| *factor != 0);
+    merged
 }
 
 impl From<i64> for Sym {

@@ -45,13 +45,28 @@ pub fn state_of(state: &str, text: usize) -> String {
     format!("{state}.{text}")
 }
 
-/// Texts in progress.
-pub struct Session {
-    device: Box<dyn Device>,
-    /// Takes one token.
+/// What takes tokens of the text at hand.
+struct Shapes {
+    /// Takes one.
     decode: Shape,
     /// Takes several.
     prefill: Shape,
+}
+
+impl Shapes {
+    fn of(&self, n_tokens: usize) -> &Shape {
+        if n_tokens == 1 { &self.decode } else { &self.prefill }
+    }
+
+    fn of_mut(&mut self, n_tokens: usize) -> &mut Shape {
+        if n_tokens == 1 { &mut self.decode } else { &mut self.prefill }
+    }
+}
+
+/// Texts in progress.
+pub struct Session {
+    device: Box<dyn Device>,
+    shapes: Shapes,
     /// Takes one token of each text.
     together: Option<Shape>,
     texts: Vec<Text>,
@@ -104,7 +119,8 @@ impl Session {
         let decode = loaded(decode.plan, n_texts)?;
         let text = Text { position: 0, output: decode.program(0), rows: 0..1 };
         let texts = vec![text; n_texts.unwrap_or(1)];
-        Ok(Self { device, decode, prefill, together, texts, text: 0, context, n_vocab, width, outputs })
+        let shapes = Shapes { decode, prefill };
+        Ok(Self { device, shapes, together, texts, text: 0, context, n_vocab, width, outputs })
     }
 
     /// How many texts there are.
@@ -142,20 +158,20 @@ impl Session {
 
     /// The plan that takes one token, and the one that takes several.
     pub fn plans(&self) -> [&Plan; 2] {
-        [&self.decode.plan, &self.prefill.plan]
+        [&self.shapes.decode.plan, &self.shapes.prefill.plan]
     }
 
     /// The plan that takes one token of each text; with one text, the plan that takes one token.
     pub fn plan_of_each(&self) -> &Plan {
-        &self.together.as_ref().unwrap_or(&self.decode).plan
+        &self.together.as_ref().unwrap_or(&self.shapes.decode).plan
     }
 
     /// The replays that so many tokens at once become: the plan of each, and how many tokens it takes.
     pub fn pieces(&self, n_tokens: usize) -> impl Iterator<Item = (&Plan, usize)> {
-        let most = self.prefill.most_tokens;
+        let most = self.shapes.prefill.most_tokens;
         (0..n_tokens).step_by(most).map(move |first| {
             let n = most.min(n_tokens - first);
-            (&self.shape(n).plan, n)
+            (&self.shapes.of(n).plan, n)
         })
     }
 
@@ -194,7 +210,7 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`], and where the numbers are no whole vectors.
     pub fn score_vectors(&mut self, vectors: &[f32], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        let width = self.decode.row_bytes / size_of::<f32>();
+        let width = self.shapes.decode.row_bytes / size_of::<f32>();
         if !vectors.len().is_multiple_of(width) {
             let what = format!("expected whole vectors of {width} numbers, found {}", vectors.len());
             return Err(refused("vectors", what));
@@ -239,13 +255,12 @@ impl Session {
 
     /// Replays the programs over the rows of an input.
     fn append(&mut self, rows: &[u8], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        let (mut left, row_bytes) = (rows, self.decode.row_bytes);
+        let (mut left, row_bytes) = (rows, self.shapes.decode.row_bytes);
         while !left.is_empty() {
-            let n_now = (left.len() / row_bytes).min(self.prefill.most_tokens);
+            let n_now = (left.len() / row_bytes).min(self.shapes.prefill.most_tokens);
             let (now, later) = left.split_at(n_now * row_bytes);
             let program = self.enter(now, n_now);
-            let shape = if n_now == 1 { &self.decode } else { &self.prefill };
-            self.device.replay(program, &shape.symbols)?;
+            self.device.replay(program, &self.shapes.of(n_now).symbols)?;
             self.pass(program, n_now);
             self.rows().chunks_exact(self.width).for_each(&mut *each);
             left = later;
@@ -259,13 +274,12 @@ impl Session {
     /// As [`Session::feed`], and where the tokens are too many for a replay.
     pub fn profile(&mut self, tokens: &[u32]) -> Result<Vec<Duration>, Error> {
         self.check_tokens(tokens)?;
-        let (n, most) = (tokens.len(), self.prefill.most_tokens);
+        let (n, most) = (tokens.len(), self.shapes.prefill.most_tokens);
         if n > most {
             return Err(refused("tokens", format!("a replay takes {most} at most, found {n}")));
         }
         let program = self.enter(bytemuck::cast_slice(tokens), n);
-        let shape = if n == 1 { &self.decode } else { &self.prefill };
-        let times = self.device.profile(program, &shape.symbols)?;
+        let times = self.device.profile(program, &self.shapes.of(n).symbols)?;
         self.pass(program, n);
         Ok(times)
     }
@@ -296,13 +310,13 @@ impl Session {
     }
 
     fn check(&self, format: Format, what: &str, n: usize) -> Result<(), Error> {
-        self.decode.check(format, what, n, (self.position(), self.context))
+        self.shapes.decode.check(format, what, n, (self.position(), self.context))
     }
 
     /// Tells a program what it starts from, and where that stands.
     fn enter(&mut self, rows: &[u8], n: usize) -> ProgramId {
         let position = self.position();
-        let shape = if n == 1 { &mut self.decode } else { &mut self.prefill };
+        let shape = self.shapes.of_mut(n);
         shape.stand([position], n);
         let program = shape.program(self.text);
         self.device.input(program, 0)[..rows.len()].copy_from_slice(rows);
@@ -314,10 +328,6 @@ impl Session {
         let is_each = self.device.output(program, self.outputs.0).len() > self.width * size_of::<f32>();
         let position = self.position() + n;
         self.texts[self.text] = Text { position, output: program, rows: 0..if is_each { n } else { 1 } };
-    }
-
-    fn shape(&self, n_tokens: usize) -> &Shape {
-        if n_tokens == 1 { &self.decode } else { &self.prefill }
     }
 
     /// All rows that the text's last replay gave.
