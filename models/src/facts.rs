@@ -14,6 +14,7 @@ use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo};
 use crate::beside;
 use crate::naming::keys::{Key, VOCAB, default};
 use crate::naming::tensors::{joined, names};
+use crate::naming::tokenizer::TOKENS;
 
 /// The file that says what the weights beside it are.
 pub(crate) const CONFIG: &str = "config.json";
@@ -173,7 +174,7 @@ impl<'a> Facts<'a> {
         if let Some(count) = self.count_if(VOCAB)? {
             return Ok(count);
         }
-        let tokens = self.checkpoint.metadata().get("tokenizer.ggml.tokens").and_then(Value::as_list);
+        let tokens = self.checkpoint.metadata().get(TOKENS).and_then(Value::as_list);
         match tokens.map(List::len) {
             Some(n_tokens) if (1..=MOST).contains(&(n_tokens as u64)) => Ok(n_tokens),
             Some(_) | None => self.count(VOCAB),

@@ -14,6 +14,7 @@ use crate::beside;
 use crate::chat::jinja::Jinja;
 use crate::chat::pieces::Pieces;
 use crate::error::Error;
+use crate::naming::tokenizer as names;
 
 mod clock;
 mod guard;
@@ -135,24 +136,23 @@ impl Chat {
     }
 
     fn from_gguf(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
-        const KEY: &str = "tokenizer.chat_template";
         let metadata = checkpoint.metadata();
-        let Some(value) = metadata.get(KEY) else { return Ok(None) };
+        let Some(value) = metadata.get(names::CHAT_TEMPLATE) else { return Ok(None) };
         let source = value.as_text().ok_or_else(|| {
             let what = format!("expected a text, found {value}");
-            FileError::input(beside::weights(checkpoint), Place::Key(KEY.to_owned()), what)
+            FileError::input(beside::weights(checkpoint), Place::Key(names::CHAT_TEMPLATE.to_owned()), what)
         })?;
-        let Some(Value::List(List::Texts(tokens))) = metadata.get("tokenizer.ggml.tokens") else {
-            return Self::named(KEY, source, Map::new()).map(Some);
+        let Some(Value::List(List::Texts(tokens))) = metadata.get(names::TOKENS) else {
+            return Self::named(names::CHAT_TEMPLATE, source, Map::new()).map(Some);
         };
-        let keys = ["bos", "eos", "unknown", "padding"].map(|name| format!("tokenizer.ggml.{name}_token_id"));
-        let constant = |(name, key): (&str, String)| {
-            let id = metadata.get(&key)?.to_u64()?;
+        let constant = |(name, key): (&str, &str)| {
+            let id = metadata.get(key)?.to_u64()?;
             let text = tokens.get(usize::try_from(id).ok()?)?;
             Some((name.to_owned(), Json::String(text.clone())))
         };
+        let keys = [names::BOS, names::EOS, names::UNKNOWN, names::PADDING];
         let constants = TOKENS.into_iter().zip(keys).filter_map(constant).collect();
-        Self::named(KEY, source, constants).map(Some)
+        Self::named(names::CHAT_TEMPLATE, source, constants).map(Some)
     }
 
     fn from_folder(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {

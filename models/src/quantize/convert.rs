@@ -25,6 +25,7 @@ use crate::facts::Facts;
 use crate::families::{architectures, read};
 use crate::layers::rope::speeds;
 use crate::naming::tensors::BIAS;
+use crate::naming::tokenizer::CHAT_TEMPLATE;
 use crate::quantize::choice::{self, Model};
 use crate::quantize::draft::{Draft, own_pairs};
 use crate::quantize::metadata;
@@ -64,8 +65,7 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
     choose(&mut pieces, ty, &config);
     let name = input.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let pairs = metadata::pairs(facts, &config, gguf, &name)?.into_iter();
-    let template =
-        Chat::source(checkpoint)?.map(|text| ("tokenizer.chat_template".to_owned(), Value::Text(text)));
+    let template = Chat::source(checkpoint)?.map(|text| (CHAT_TEMPLATE.to_owned(), Value::Text(text)));
     let pairs = pairs.chain(export::pairs(checkpoint, config.vocab)?).chain(template);
     let pairs = pairs.map(|(key, value)| pair(&key, &value)).chain(own_pairs(ty).map(|(_, pair)| pair));
     Ok(Draft { pairs: pairs.collect(), pieces })

@@ -5,22 +5,16 @@
 //! characters becomes pieces with scores: the earlier a merge, the higher the score of what it makes.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::value::{List, Value};
 
+use crate::naming::tokenizer::{self as names, kind};
 use crate::tokenizer::parts::Parts;
 use crate::tokenizer::spelling::{Spelling, hexadecimal};
 use crate::tokenizer::{pre, read};
-
-/// The numbers of types of tokens.
-const NORMAL: i64 = 1;
-const UNKNOWN: i64 = 2;
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
-const UNUSED: i64 = 5;
-const BYTE: i64 = 6;
 
 /// The score of a token that no merge makes.
 const UNMADE: f64 = -1e6;
@@ -33,33 +27,33 @@ pub(crate) fn pairs(checkpoint: &Checkpoint, n_tokens: usize) -> Result<Vec<(Str
     // A model may have more rows than tokens; names for the rest must differ.
     for id in tokens.len()..n_tokens {
         tokens.push(format!("[PAD{id}]"));
-        types.push(UNUSED);
+        types.push(kind::UNUSED);
     }
     let mut pairs = Vec::new();
-    let mut put = |key: &str, value: Value| pairs.push((format!("tokenizer.ggml.{key}"), value));
+    let mut put = |key: &str, value: Value| pairs.push((key.to_owned(), value));
     match parts.spelling {
         Spelling::Letters => {
-            put("model", Value::Text("gpt2".to_owned()));
-            put("pre", Value::Text(division(&parts)?.to_owned()));
+            put(names::MODEL, Value::Text(names::LETTERS.to_owned()));
+            put(names::PRE, Value::Text(division(&parts)?.to_owned()));
             let merges = parts.merges.iter().map(|(a, b)| format!("{a} {b}"));
-            put("merges", Value::List(List::Texts(merges.collect())));
+            put(names::MERGES, Value::List(List::Texts(merges.collect())));
         }
         Spelling::Pieces => {
-            put("model", Value::Text("llama".to_owned()));
-            put("scores", Value::List(List::Floats(scores(&parts, tokens.len()))));
-            put("add_space_prefix", Value::Bool(parts.rules.drops_space));
+            put(names::MODEL, Value::Text(names::PIECES.to_owned()));
+            put(names::SCORES, Value::List(List::Floats(scores(&parts, tokens.len()))));
+            put(names::ADD_SPACE, Value::Bool(parts.rules.drops_space));
         }
     }
-    put("tokens", Value::List(List::Texts(tokens)));
-    put("token_type", Value::List(List::Signed(types)));
+    put(names::TOKENS, Value::List(List::Texts(tokens)));
+    put(names::TYPES, Value::List(List::Signed(types.into_iter().map(u64::cast_signed).collect())));
     let named = checkpoint.metadata().get("bos_token_id").and_then(Value::to_u64);
     if let Some(bos) = parts.prefix.first().map(|bos| u64::from(*bos)).or(named) {
-        put("bos_token_id", Value::Unsigned(bos));
+        put(names::BOS, Value::Unsigned(bos));
     }
-    put("add_bos_token", Value::Bool(!parts.prefix.is_empty()));
-    put("add_eos_token", Value::Bool(!parts.suffix.is_empty()));
+    put(names::ADD_BOS, Value::Bool(!parts.prefix.is_empty()));
+    put(names::ADD_EOS, Value::Bool(!parts.suffix.is_empty()));
     // A file has a name for three of the tokens that end an answer; special ones are known by their texts besides.
-    for (key, id) in ["eos_token_id", "eot_token_id", "eom_token_id"].iter().zip(ends(&parts)) {
+    for (key, id) in iter::once(names::EOS).chain(names::ENDS).zip(ends(&parts)) {
         put(key, Value::Unsigned(u64::from(id)));
     }
     Ok(pairs)
@@ -76,18 +70,18 @@ fn ends(parts: &Parts) -> Vec<u32> {
     ends
 }
 
-fn types(parts: &Parts) -> Vec<i64> {
+fn types(parts: &Parts) -> Vec<u64> {
     let is_bytes = parts.spelling == Spelling::Pieces;
     let plain = |text: &String| match hexadecimal(text) {
-        Some(_) if is_bytes => BYTE,
-        _ if text.is_empty() => UNUSED,
-        _ => NORMAL,
+        Some(_) if is_bytes => kind::BYTE,
+        _ if text.is_empty() => kind::UNUSED,
+        _ => kind::NORMAL,
     };
-    let mut types: Vec<i64> = parts.tokens.iter().map(plain).collect();
+    let mut types: Vec<u64> = parts.tokens.iter().map(plain).collect();
     for (id, token) in &parts.added {
         let is_unknown = parts.rules.unknown.as_ref().is_some_and(|(text, _)| *text == token.content);
-        let special = if is_unknown { UNKNOWN } else { CONTROL };
-        types[*id as usize] = if token.special { special } else { USER_DEFINED };
+        let special = if is_unknown { kind::UNKNOWN } else { kind::CONTROL };
+        types[*id as usize] = if token.special { special } else { kind::USER_DEFINED };
     }
     types
 }

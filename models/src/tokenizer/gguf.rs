@@ -11,29 +11,13 @@ use fusebox_runtime::weights::value::{List, Value};
 use tokenizers::AddedToken;
 
 use crate::beside;
+use crate::naming::tokenizer::{
+    ADD_BOS, ADD_EOS, ADD_SPACE, BOS, ENDS, EOS, LETTERS, MERGES, MODEL, PIECES, PRE, SCORES, TOKENS, TYPES,
+    UNKNOWN, kind,
+};
 use crate::tokenizer::parts::{Keys, Parts, Rules};
 use crate::tokenizer::pre;
 use crate::tokenizer::spelling::Spelling;
-
-const MODEL: &str = "tokenizer.ggml.model";
-const PRE: &str = "tokenizer.ggml.pre";
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const TYPES: &str = "tokenizer.ggml.token_type";
-const MERGES: &str = "tokenizer.ggml.merges";
-const SCORES: &str = "tokenizer.ggml.scores";
-const BOS: &str = "tokenizer.ggml.bos_token_id";
-const EOS: &str = "tokenizer.ggml.eos_token_id";
-const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
-const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
-const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
-const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
-/// Each names a token that ends an answer, besides the one at the end of a text.
-const ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
-
-const CONTROL: u64 = 3;
-const USER_DEFINED: u64 = 4;
-const UNUSED: u64 = 5;
-const LAST_TYPE: u64 = 6;
 
 /// The tokens that are found before all others, and those that no text has.
 type Marked = (Vec<(u32, AddedToken)>, Vec<u32>);
@@ -42,11 +26,11 @@ type Marked = (Vec<(u32, AddedToken)>, Vec<u32>);
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     let file = File(checkpoint);
     match file.text(MODEL)?.ok_or_else(|| file.refuse(MODEL, "expected a text, found nothing"))? {
-        "gpt2" => by_merges(&file),
-        "llama" => by_scores(&file),
+        LETTERS => by_merges(&file),
+        PIECES => by_scores(&file),
         other => {
-            let what =
-                format!("the tokenizer {} is not supported, expected `gpt2` or `llama`", quoted(other));
+            let found = quoted(other);
+            let what = format!("the tokenizer {found} is not supported, expected `{LETTERS}` or `{PIECES}`");
             Err(file.unsupported(MODEL, what))
         }
     }
@@ -206,16 +190,16 @@ impl<'a> File<'a> {
         let types = types.filter(|types| types.len() == tokens.len());
         let expected = || format!("expected {} types, one for each token, found {value}", tokens.len());
         let types = types.ok_or_else(|| self.refuse(TYPES, expected()))?;
-        for (id, (kind, text)) in types.into_iter().zip(tokens).enumerate() {
-            match kind {
-                CONTROL | USER_DEFINED if !text.is_empty() => {
-                    let token = AddedToken::from(text.as_str(), kind == CONTROL).normalized(false);
+        for (id, (ty, text)) in types.into_iter().zip(tokens).enumerate() {
+            match ty {
+                kind::CONTROL | kind::USER_DEFINED if !text.is_empty() => {
+                    let token = AddedToken::from(text.as_str(), ty == kind::CONTROL).normalized(false);
                     added.push((id as u32, token));
                 }
-                UNUSED => unused.push(id as u32),
-                0..=LAST_TYPE => {}
+                kind::UNUSED => unused.push(id as u32),
+                0..=kind::BYTE => {}
                 _ => {
-                    let what = format!("expected types up to {LAST_TYPE}, token {id} has {kind}");
+                    let what = format!("expected types up to {}, token {id} has {ty}", kind::BYTE);
                     return Err(self.refuse(TYPES, what));
                 }
             }

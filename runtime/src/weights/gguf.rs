@@ -111,6 +111,23 @@ fn metadata(reader: &mut Reader, n_pairs: usize) -> Result<IndexMap<String, Valu
     Ok(metadata)
 }
 
+/// The numbers of the types of values.
+pub(super) mod types {
+    pub(crate) const U8: u32 = 0;
+    pub(crate) const I8: u32 = 1;
+    pub(crate) const U16: u32 = 2;
+    pub(crate) const I16: u32 = 3;
+    pub(crate) const U32: u32 = 4;
+    pub(crate) const I32: u32 = 5;
+    pub(crate) const F32: u32 = 6;
+    pub(crate) const BOOL: u32 = 7;
+    pub(crate) const TEXT: u32 = 8;
+    pub(crate) const LIST: u32 = 9;
+    pub(crate) const U64: u32 = 10;
+    pub(crate) const I64: u32 = 11;
+    pub(crate) const F64: u32 = 12;
+}
+
 /// The type of a value.
 #[derive(Clone, Copy)]
 enum Type {
@@ -127,19 +144,19 @@ impl Type {
         let at = reader.at();
         let number = reader.u32()?;
         match number {
-            0 => Ok(Self::Unsigned { n_bytes: 1 }),
-            1 => Ok(Self::Signed { n_bytes: 1 }),
-            2 => Ok(Self::Unsigned { n_bytes: 2 }),
-            3 => Ok(Self::Signed { n_bytes: 2 }),
-            4 => Ok(Self::Unsigned { n_bytes: 4 }),
-            5 => Ok(Self::Signed { n_bytes: 4 }),
-            6 => Ok(Self::Float { n_bytes: 4 }),
-            7 => Ok(Self::Bool),
-            8 => Ok(Self::Text),
-            9 => Ok(Self::List),
-            10 => Ok(Self::Unsigned { n_bytes: 8 }),
-            11 => Ok(Self::Signed { n_bytes: 8 }),
-            12 => Ok(Self::Float { n_bytes: 8 }),
+            types::U8 => Ok(Self::Unsigned { n_bytes: 1 }),
+            types::I8 => Ok(Self::Signed { n_bytes: 1 }),
+            types::U16 => Ok(Self::Unsigned { n_bytes: 2 }),
+            types::I16 => Ok(Self::Signed { n_bytes: 2 }),
+            types::U32 => Ok(Self::Unsigned { n_bytes: 4 }),
+            types::I32 => Ok(Self::Signed { n_bytes: 4 }),
+            types::F32 => Ok(Self::Float { n_bytes: 4 }),
+            types::BOOL => Ok(Self::Bool),
+            types::TEXT => Ok(Self::Text),
+            types::LIST => Ok(Self::List),
+            types::U64 => Ok(Self::Unsigned { n_bytes: 8 }),
+            types::I64 => Ok(Self::Signed { n_bytes: 8 }),
+            types::F64 => Ok(Self::Float { n_bytes: 8 }),
             _ => Err(reader.refuse(at, "the type of a value, 0 to 12", number)),
         }
     }

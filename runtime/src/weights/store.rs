@@ -11,21 +11,11 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Place};
 use crate::files;
+use crate::weights::gguf::types;
 use crate::weights::value::{List, Value};
 use crate::weights::{Stored, ggml, gguf};
 
 const VERSION: u32 = 3;
-
-/// The numbers of the types of values.
-const U32: u32 = 4;
-const I32: u32 = 5;
-const F32: u32 = 6;
-const BOOL: u32 = 7;
-const TEXT: u32 = 8;
-const LIST: u32 = 9;
-const U64: u32 = 10;
-const I64: u32 = 11;
-const F64: u32 = 12;
 
 /// A tensor that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +50,7 @@ pub fn pair(key: &str, value: &Value) -> Vec<u8> {
         Value::Float(x) => List::Floats(vec![*x]),
         Value::Text(text) => List::Texts(vec![text.clone()]),
         Value::List(list) => {
-            bytes.extend(LIST.to_le_bytes());
+            bytes.extend(types::LIST.to_le_bytes());
             put_values(&mut bytes, list, true);
             return bytes;
         }
@@ -201,7 +191,7 @@ fn put_values(bytes: &mut Vec<u8>, list: &List, is_counted: bool) {
         List::Signed(values) => {
             bytes.extend(values.iter().flat_map(|n| n.to_le_bytes().into_iter().take(n_bytes)));
         }
-        List::Floats(values) if kind == F32 => {
+        List::Floats(values) if kind == types::F32 => {
             bytes.extend(values.iter().flat_map(|x| (*x as f32).to_le_bytes()));
         }
         List::Floats(values) => bytes.extend(values.iter().flat_map(|x| x.to_le_bytes())),
@@ -214,14 +204,14 @@ fn put_values(bytes: &mut Vec<u8>, list: &List, is_counted: bool) {
 fn kind(list: &List) -> (u32, usize) {
     let is_single = |x: &f64| f64::from(*x as f32) == *x || !x.is_finite();
     match list {
-        List::Bools(_) => (BOOL, 1),
-        List::Unsigned(values) if values.iter().all(|n| u32::try_from(*n).is_ok()) => (U32, 4),
-        List::Unsigned(_) => (U64, 8),
-        List::Signed(values) if values.iter().all(|n| i32::try_from(*n).is_ok()) => (I32, 4),
-        List::Signed(_) => (I64, 8),
-        List::Floats(values) if values.iter().all(is_single) => (F32, 4),
-        List::Floats(_) => (F64, 8),
-        List::Texts(_) => (TEXT, 0),
-        List::Lists(_) => (LIST, 0),
+        List::Bools(_) => (types::BOOL, 1),
+        List::Unsigned(values) if values.iter().all(|n| u32::try_from(*n).is_ok()) => (types::U32, 4),
+        List::Unsigned(_) => (types::U64, 8),
+        List::Signed(values) if values.iter().all(|n| i32::try_from(*n).is_ok()) => (types::I32, 4),
+        List::Signed(_) => (types::I64, 8),
+        List::Floats(values) if values.iter().all(is_single) => (types::F32, 4),
+        List::Floats(_) => (types::F64, 8),
+        List::Texts(_) => (types::TEXT, 0),
+        List::Lists(_) => (types::LIST, 0),
     }
 }

@@ -1,0 +1,35 @@
+//! What GGUF files call the parts of a tokenizer.
+//!
+//! In: nothing. Out: keys, and the numbers of kinds of tokens, for who reads them and who writes them.
+
+pub(crate) const MODEL: &str = "tokenizer.ggml.model";
+pub(crate) const PRE: &str = "tokenizer.ggml.pre";
+pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(crate) const TYPES: &str = "tokenizer.ggml.token_type";
+pub(crate) const MERGES: &str = "tokenizer.ggml.merges";
+pub(crate) const SCORES: &str = "tokenizer.ggml.scores";
+pub(crate) const BOS: &str = "tokenizer.ggml.bos_token_id";
+pub(crate) const EOS: &str = "tokenizer.ggml.eos_token_id";
+pub(crate) const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+pub(crate) const PADDING: &str = "tokenizer.ggml.padding_token_id";
+pub(crate) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+pub(crate) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+pub(crate) const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
+pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
+/// Each names a token that ends an answer, besides the one at the end of a text.
+pub(crate) const ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+
+/// Values of [`MODEL`]: byte-pair encoding over bytes, and pieces with scores.
+pub(crate) const LETTERS: &str = "gpt2";
+pub(crate) const PIECES: &str = "llama";
+
+/// What [`TYPES`] has for each token.
+pub(crate) mod kind {
+    pub(crate) const NORMAL: u64 = 1;
+    pub(crate) const UNKNOWN: u64 = 2;
+    pub(crate) const CONTROL: u64 = 3;
+    pub(crate) const USER_DEFINED: u64 = 4;
+    pub(crate) const UNUSED: u64 = 5;
+    pub(crate) const BYTE: u64 = 6;
+}
