@@ -263,6 +263,15 @@ fn a_small_gguf_tokenizer_works_and_adds_its_first_token() {
     assert_eq!(tokenizer.encode("ab<|eot_id|>", true).unwrap(), [1, 2, 3]);
     assert_eq!(tokenizer.encode("ab<|eot_id|>", false).unwrap(), [2, 3]);
     assert_eq!(tokenizer.ends(), [3]);
+
+    // What ends answers is known by its text, though the file takes it for a part of words.
+    let odd = gguf()
+        .texts("tokenizer.ggml.tokens", &["a", "b", "ab", "<|eot_id|>", "<unk>"])
+        .numbers("tokenizer.ggml.token_type", &[1, 1, 1, 1, 2])
+        .texts("tokenizer.ggml.merges", &["a b"]);
+    let tokenizer = Tokenizer::open(&weights::open(&odd.write("odd")).unwrap()).unwrap();
+    assert_eq!(tokenizer.encode("ab<unk><|eot_id|>", false).unwrap(), [2, 4, 3]);
+    assert_eq!(tokenizer.ends(), [3]);
 }
 
 #[test]
@@ -428,6 +437,14 @@ fn templates_have_what_those_of_real_models_use() {
         ("{{ ['a', 'b'] | map('upper') | join('-') }}{{ [1, 2, 3] | select('odd') | list }}", "A-B[1, 3]"),
         ("{{ dict({'a': 1}, b=2) | items | list | length }}{{ 'a' in {'a': 1}.keys() }}", "2True"),
         ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('<a>') }}", "[<a>]"),
+        (
+            "{% if tools is iterable and tools | length %}T{% endif %}{{ [] is iterable }}{{ nothing is iterable }}",
+            "TrueTrue",
+        ),
+        ("{{ messages[0].tool_calls | length }}{{ nothing | count }}{{ 'ab' | length }}", "002"),
+        ("{{ 'a' is sequence }}{{ {} is sequence }}{{ 1 is sequence }}", "TrueTrueFalse"),
+        ("{% generation %}{{ 1 }}{%- endgeneration -%}  !{{ '{% generation' }}", "1!{% generation"),
+        ("a\r\nb{% if true %}\r\nc{% endif %}", "a\nbc"),
     ];
     for (source, expected) in cases {
         assert_eq!(rendered(source).as_deref(), Ok(expected), "{source}");

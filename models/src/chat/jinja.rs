@@ -14,8 +14,8 @@ use std::time::Duration;
 use fusebox_runtime::error::printable;
 use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
-use minijinja::{AutoEscape, Environment, Error as Failure, ErrorKind};
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error as Failure, ErrorKind, filters};
 use serde_json::{Map, Value as Json};
 
 use crate::chat::clock;
@@ -59,8 +59,12 @@ impl Jinja {
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_recursion_limit(MAX_DEPTH);
         environment.add_filter("tojson", to_json);
+        environment.add_filter("length", length);
+        environment.add_filter("count", length);
+        environment.add_test("iterable", is_iterable);
+        environment.add_test("sequence", is_sequence);
         environment.add_function("raise_exception", raise_exception);
-        let own = Self { name: name.into(), source: source.into(), environment };
+        let own = Self { name: name.into(), source: as_jinja(source).into(), environment };
         own.clone().bounded(|own, _| own.steps().map(|_| ()))?;
         Ok(own)
     }
@@ -121,6 +125,40 @@ impl Jinja {
         eval(&environment, &steps, arguments, &blocks, &mut out, AutoEscape::None)?;
         Ok(text)
     }
+}
+
+/// A template without what only Transformers knows: a mark around answers, which makes no text. Ends of lines are those
+/// that Jinja makes of all.
+fn as_jinja(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let (mut plain, mut rest) = (String::with_capacity(source.len()), &source[..]);
+    while let Some(start) = rest.find("{%") {
+        let end = rest[start..].find("%}").map_or(rest.len(), |end| start + end + 2);
+        let tag = &rest[start..end];
+        plain.push_str(&rest[..start]);
+        plain.push_str(&match tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace()) {
+            "generation" => tag.replace("generation", "with"),
+            "endgeneration" => tag.replace("endgeneration", "endwith"),
+            _ => tag.to_owned(),
+        });
+        rest = &rest[end..];
+    }
+    plain + rest
+}
+
+/// As in Jinja, where what is not there has no elements.
+fn length(value: &Value) -> Result<usize, Failure> {
+    if value.is_undefined() { Ok(0) } else { filters::length(value) }
+}
+
+/// As in Python, where nothing at all cannot be gone through.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// As in Python, where texts and objects have a length and items, too.
+fn is_sequence(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::String | ValueKind::Bytes | ValueKind::Seq | ValueKind::Map)
 }
 
 /// JSON as Transformers writes it: nothing is escaped for HTML, and the order is kept unless another is asked for.

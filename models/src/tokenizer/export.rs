@@ -10,10 +10,11 @@ use std::iter;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::value::{List, Value};
+use serde_json::{Value as Json, json};
 
 use crate::naming::tokenizer::{self as names, kind};
 use crate::tokenizer::parts::Parts;
-use crate::tokenizer::spelling::{Spelling, hexadecimal};
+use crate::tokenizer::spelling::{SPACE, Spelling, hexadecimal};
 use crate::tokenizer::{pre, read};
 
 /// The score of a token that no merge makes.
@@ -41,7 +42,7 @@ pub(crate) fn pairs(checkpoint: &Checkpoint, n_tokens: usize) -> Result<Vec<(Str
         Spelling::Pieces => {
             put(names::MODEL, Value::Text(names::PIECES.to_owned()));
             put(names::SCORES, Value::List(List::Floats(scores(&parts, tokens.len()))));
-            put(names::ADD_SPACE, Value::Bool(parts.rules.drops_space));
+            put(names::ADD_SPACE, Value::Bool(adds_space(&parts)?));
         }
     }
     put(names::TOKENS, Value::List(List::Texts(tokens)));
@@ -86,14 +87,44 @@ fn types(parts: &Parts) -> Vec<u64> {
     types
 }
 
+/// Whether a space is put before a text of pieces.
+fn adds_space(parts: &Parts) -> Result<bool, Error> {
+    if parts.scores.is_some() {
+        return Ok(parts.rules.drops_space);
+    }
+    let found = [json!(parts.normalizer), json!(parts.pre)].iter().map(space_of).collect::<Option<Vec<_>>>();
+    let found = found.filter(|_| parts.rules.byte_fallback);
+    let found = found.ok_or_else(|| unsupported(parts, "normalizer", "it prepares texts"))?;
+    Ok(found.contains(&true))
+}
+
+/// Whether a step puts a space before a text, where it does nothing else but to write spaces as pieces have them.
+fn space_of(step: &Json) -> Option<bool> {
+    let is_space = |text: &Json| *text == SPACE.to_string();
+    match step["type"].as_str() {
+        None => Some(false),
+        Some("Sequence") => {
+            let steps = [&step["normalizers"], &step["pretokenizers"]].into_iter().filter_map(Json::as_array);
+            Some(steps.flatten().map(space_of).collect::<Option<Vec<_>>>()?.contains(&true))
+        }
+        Some("Prepend") => is_space(&step["prepend"]).then_some(true),
+        Some("Replace") => {
+            (step["pattern"] == json!({"String": " "}) && is_space(&step["content"])).then_some(false)
+        }
+        Some("Metaspace") => is_space(&step["replacement"]).then(|| step["prepend_scheme"] != "never"),
+        Some(_) => None,
+    }
+}
+
 /// The name of how words are divided.
 fn division(parts: &Parts) -> Result<&'static str, Error> {
-    let name = pre::name_of(parts.pre.as_ref(), parts.normalizer.is_some(), parts.rules.ignore_merges);
-    name.ok_or_else(|| Error::Unsupported {
-        path: parts.path.clone(),
-        place: Place::Key("pre_tokenizer".to_owned()),
-        what: "it divides words in a way that GGUF has no name for".to_owned(),
-    })
+    let name = pre::name_of(parts.pre.as_ref(), parts.normalizer.as_ref(), parts.rules.ignore_merges);
+    name.ok_or_else(|| unsupported(parts, "pre_tokenizer", "it divides words"))
+}
+
+fn unsupported(parts: &Parts, key: &str, does: &str) -> Error {
+    let what = format!("{does} in a way that GGUF has no name for");
+    Error::Unsupported { path: parts.path.clone(), place: Place::Key(key.to_owned()), what }
 }
 
 fn scores(parts: &Parts, n_tokens: usize) -> Vec<f64> {

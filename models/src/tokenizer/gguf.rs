@@ -15,7 +15,7 @@ use crate::naming::tokenizer::{
     ADD_BOS, ADD_EOS, ADD_SPACE, BOS, ENDS, EOS, LETTERS, MERGES, MODEL, PIECES, PRE, SCORES, TOKENS, TYPES,
     UNKNOWN, kind,
 };
-use crate::tokenizer::parts::{Keys, Parts, Rules};
+use crate::tokenizer::parts::{Keys, Parts, Rules, names_an_end};
 use crate::tokenizer::pre;
 use crate::tokenizer::spelling::Spelling;
 
@@ -191,9 +191,11 @@ impl<'a> File<'a> {
         let expected = || format!("expected {} types, one for each token, found {value}", tokens.len());
         let types = types.ok_or_else(|| self.refuse(TYPES, expected()))?;
         for (id, (ty, text)) in types.into_iter().zip(tokens).enumerate() {
+            // Some files have what ends an answer among the tokens of words; llama.cpp knows it by its text, too.
+            let ty = if ty <= kind::BYTE && names_an_end(text) { kind::CONTROL } else { ty };
             match ty {
-                kind::CONTROL | kind::USER_DEFINED if !text.is_empty() => {
-                    let token = AddedToken::from(text.as_str(), ty == kind::CONTROL).normalized(false);
+                kind::UNKNOWN | kind::CONTROL | kind::USER_DEFINED if !text.is_empty() => {
+                    let token = AddedToken::from(text.as_str(), ty != kind::USER_DEFINED).normalized(false);
                     added.push((id as u32, token));
                 }
                 kind::UNUSED => unused.push(id as u32),

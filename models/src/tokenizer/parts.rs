@@ -38,6 +38,11 @@ const ENDS: [&str; 11] = [
     "<EOT>",
 ];
 
+/// Whether a token of this text ends an answer, if it is special.
+pub(super) fn names_an_end(text: &str) -> bool {
+    ENDS.contains(&text)
+}
+
 /// A tokenizer as its file has it.
 pub(super) struct Parts {
     pub(super) path: PathBuf,
@@ -137,7 +142,7 @@ impl Parts {
 
     /// Adds the special tokens whose names say that they end an answer.
     fn add_ends(&mut self) {
-        let is_end = |token: &AddedToken| token.special && ENDS.contains(&token.content.as_str());
+        let is_end = |token: &AddedToken| token.special && names_an_end(&token.content);
         self.ends.extend(self.added.iter().filter(|(_, token)| is_end(token)).map(|(id, _)| id));
     }
 

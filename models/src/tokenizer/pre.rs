@@ -98,7 +98,7 @@ const DEEPSEEK_V3: [&str; 3] = [
 ];
 
 /// The names with what they stand for.
-const NAMES: [(&str, Pre); 32] = [
+const NAMES: [(&str, Pre); 35] = [
     ("default", plain(&DEFAULT)),
     ("gpt-2", plain(&GPT2)),
     ("phi-2", plain(&GPT2)),
@@ -120,6 +120,9 @@ const NAMES: [(&str, Pre); 32] = [
     ("llama-bpe", whole(&LLAMA3, true)),
     ("llama3", whole(&LLAMA3, true)),
     ("llama-v3", whole(&LLAMA3, true)),
+    ("falcon3", whole(&LLAMA3, true)),
+    ("pixtral", whole(&LLAMA3, true)),
+    ("midm-2.0", whole(&LLAMA3, true)),
     ("smaug-bpe", plain(&LLAMA3)),
     ("dbrx", plain(&LLAMA3)),
     ("glm4", plain(&LLAMA3)),
@@ -151,29 +154,52 @@ pub(super) fn named(name: &str) -> Option<Pre> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, pre)| *pre)
 }
 
-/// The name of a division into words: by these steps, of a text that is composed first, with these merges.
+/// The name of a division into words: by these steps, of a text that was prepared so, with these merges.
 pub(super) fn name_of(
     steps: Option<&PreTokenizerWrapper>,
-    is_composed: bool,
+    normalizer: Option<&NormalizerWrapper>,
     ignore_merges: bool,
 ) -> Option<&'static str> {
-    let found = patterns(&serde_json::to_value(steps?).ok()?);
+    let found = patterns(&serde_json::to_value(steps?).ok()?)?;
+    let is_composed = is_composed(&serde_json::to_value(normalizer).ok()?)?;
     let is_same = |pre: &Pre| {
         pre.patterns == found && (pre.is_composed, pre.ignore_merges) == (is_composed, ignore_merges)
     };
     NAMES.iter().find(|(_, pre)| is_same(pre)).map(|(name, _)| *name)
 }
 
-/// The patterns of the steps of a pre-tokenizer, in order.
-fn patterns(json: &Json) -> Vec<String> {
-    if let Some(pattern) = json.pointer("/pattern/Regex").and_then(Json::as_str) {
-        return vec![pattern.to_owned()];
+/// The patterns of the steps of a pre-tokenizer, in order; nothing where a step does more than a pattern says.
+fn patterns(json: &Json) -> Option<Vec<String>> {
+    match json["type"].as_str()? {
+        "Sequence" => {
+            let steps = json["pretokenizers"].as_array()?.iter().map(patterns);
+            Some(steps.collect::<Option<Vec<_>>>()?.concat())
+        }
+        "Split" if json["behavior"] == "Isolated" && json["invert"] == false => {
+            let pattern = json.pointer("/pattern/Regex")?.as_str()?;
+            // Some files have these characters themselves.
+            Some(vec![pattern.replace('\r', r"\r").replace('\n', r"\n")])
+        }
+        "Digits" if json["individual_digits"] == true => Some(vec![r"\p{N}".to_owned()]),
+        "ByteLevel" if json["add_prefix_space"] == false => {
+            let is_divided = json["use_regex"] == true;
+            Some(if is_divided { GPT2.map(str::to_owned).to_vec() } else { Vec::new() })
+        }
+        _ => None,
     }
-    if json["type"] == "ByteLevel" && json["use_regex"] == true {
-        return GPT2.map(str::to_owned).to_vec();
+}
+
+/// Whether a text is composed first, where nothing else is done to it.
+fn is_composed(normalizer: &Json) -> Option<bool> {
+    match normalizer["type"].as_str() {
+        None => Some(false),
+        Some("NFC") => Some(true),
+        Some("Sequence") => {
+            let steps = normalizer["normalizers"].as_array()?.iter().map(is_composed);
+            Some(steps.collect::<Option<Vec<_>>>()?.contains(&true))
+        }
+        Some(_) => None,
     }
-    let steps = json.get("pretokenizers").and_then(Json::as_array);
-    steps.into_iter().flatten().flat_map(patterns).collect()
 }
 
 /// All names.
@@ -241,10 +267,40 @@ mod tests {
     #[test]
     fn every_division_is_found_again_by_its_steps() {
         for (name, pre) in NAMES {
-            let found = name_of(Some(&pre.words()), pre.is_composed, pre.ignore_merges).unwrap();
+            let found = name_of(Some(&pre.words()), pre.normalizer().as_ref(), pre.ignore_merges).unwrap();
             assert_eq!(named(found).unwrap().patterns, pre.patterns, "{name}");
         }
-        assert_eq!(name_of(None, false, false), None);
+        assert_eq!(name_of(None, None, false), None);
+    }
+
+    #[test]
+    fn a_division_with_a_step_that_no_name_stands_for_has_no_name() {
+        let name = |steps: &str, normalizer: &str| {
+            let steps: PreTokenizerWrapper = serde_json::from_str(steps).unwrap();
+            let normalizer: Option<NormalizerWrapper> = serde_json::from_str(normalizer).unwrap();
+            name_of(Some(&steps), normalizer.as_ref(), false)
+        };
+        let bytes =
+            r#"{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}"#;
+        let composed = r#"{"type": "NFC"}"#;
+        assert_eq!(name(bytes, "null"), Some("gpt-2"));
+        assert_eq!(name(bytes, r#"{"type": "Sequence", "normalizers": []}"#), Some("gpt-2"));
+        assert_eq!(name(bytes, composed), None);
+        assert_eq!(name(bytes, r#"{"type": "Lowercase"}"#), None);
+        assert_eq!(name(&bytes.replace("prefix_space\": false", "prefix_space\": true"), "null"), None);
+        let digits = format!(
+            r#"{{"type": "Sequence", "pretokenizers": [{{"type": "Digits", "individual_digits": true}}, {bytes}]}}"#
+        );
+        assert_eq!(name(&digits, "null"), Some("starcoder"));
+        let split = |pattern: &str, behavior: &str| {
+            format!(r#"{{"type": "Split", "pattern": {pattern}, "behavior": "{behavior}", "invert": false}}"#)
+        };
+        // With the ends of lines themselves in it.
+        let pattern = Json::from(QWEN2[0].replace(r"\r", "\r").replace(r"\n", "\n"));
+        let pattern = format!(r#"{{"Regex": {pattern}}}"#);
+        assert_eq!(name(&split(&pattern, "Isolated"), composed), Some("qwen2"));
+        assert_eq!(name(&split(&pattern, "Removed"), composed), None);
+        assert_eq!(name(&split(r#"{"String": " "}"#, "Isolated"), "null"), None);
     }
 
     #[test]
