@@ -92,10 +92,14 @@ fn adds_space(parts: &Parts) -> Result<bool, Error> {
     if parts.scores.is_some() {
         return Ok(parts.rules.drops_space);
     }
-    let found = [json!(parts.normalizer), json!(parts.pre)].iter().map(space_of).collect::<Option<Vec<_>>>();
-    let found = found.filter(|_| parts.rules.byte_fallback);
-    let found = found.ok_or_else(|| unsupported(parts, "normalizer", "it prepares texts"))?;
-    Ok(found.contains(&true))
+    if !parts.rules.byte_fallback {
+        return Err(unsupported(parts, "model.byte_fallback", "it takes characters that are no token"));
+    }
+    let steps = [("normalizer", json!(parts.normalizer)), ("pre_tokenizer", json!(parts.pre))];
+    let found = steps
+        .iter()
+        .map(|(key, step)| space_of(step).ok_or_else(|| unsupported(parts, key, "it prepares texts")));
+    Ok(found.collect::<Result<Vec<_>, _>>()?.contains(&true))
 }
 
 /// Whether a step puts a space before a text, where it does nothing else but to write spaces as pieces have them.
@@ -134,4 +138,25 @@ fn scores(parts: &Parts, n_tokens: usize) -> Vec<f64> {
     }
     let score = |id: usize| parts.tokens.get(id).and_then(|text| made.get(text)).copied();
     (0..n_tokens).map(|id| score(id).unwrap_or(UNMADE)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_space_is_put_before_texts_where_a_step_does_so_and_other_steps_are_not_known() {
+        let prepend = json!({"type": "Prepend", "prepend": "▁"});
+        let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+        let metaspace =
+            |scheme: &str| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme});
+        let both = |steps: &[&Json]| json!({"type": "Sequence", "normalizers": steps});
+        assert_eq!(space_of(&Json::Null), Some(false));
+        assert_eq!(space_of(&both(&[&prepend, &replace])), Some(true));
+        assert_eq!(space_of(&both(&[&replace])), Some(false));
+        assert_eq!(space_of(&metaspace("first")), Some(true));
+        assert_eq!(space_of(&metaspace("never")), Some(false));
+        assert_eq!(space_of(&both(&[&prepend, &json!({"type": "NFKC"})])), None);
+        assert_eq!(space_of(&json!({"type": "Prepend", "prepend": "_"})), None);
+    }
 }

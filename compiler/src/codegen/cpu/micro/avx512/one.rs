@@ -175,18 +175,21 @@ fn add_larges<const S: usize, const B: usize>(units: &[[u8; B]], x: &Large, [sum
     }
     let [low, high] = [_mm256_set_m128i(heads[1], heads[0]), _mm256_set_m128i(heads[3], heads[2])];
     let heads = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+    // Of each block what multiplies its scales, and what multiplies its offsets, times the vector's unit.
     let firsts = _mm512_castsi512_si128(_mm512_permutexvar_epi32(load_bytes(&HEADS), heads));
     let own = _mm256_mul_ps(_mm256_cvtph_ps(firsts), _mm256_castsi256_ps(load_half(cast_ref(&x.units))));
     let own = _mm512_castps256_ps512(own);
 
     let (six, nothing) = (six_bits_of_four(heads), _mm512_setzero_si512());
     let steps = [load_bytes(&x.even_steps), load_bytes(&x.odd_steps)];
+    // Offsets meet the sums of even eights and of odd ones.
     let offsets = _mm512_unpackhi_epi8(six, nothing);
     let offsets = [_mm512_mullo_epi16(offsets, steps[0]), _mm512_mullo_epi16(offsets, steps[1])];
     let total = _mm512_madd_epi16(offsets[0], load_bytes(&x.even_sums));
     let total = add_dot(total, offsets[1], load_bytes(&x.odd_sums));
     *others = fma(_mm512_cvtepi32_ps(total), chosen(own, &LEAST), *others);
 
+    // Scales become two for each group, of even eights and of odd ones.
     let scales = _mm512_unpacklo_epi8(six, nothing);
     let [even, odd] = [_mm512_mullo_epi16(scales, steps[0]), _mm512_mullo_epi16(scales, steps[1])];
     let scales = [_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)];
