@@ -13,7 +13,7 @@ use indexmap::IndexMap;
 
 use crate::foundation::entity::List;
 use crate::fuse::cut::{Cut, has_storage, operands};
-use crate::graph::op::Op;
+use crate::graph::op::{Op, Role};
 use crate::graph::{Graph, Node, NodeId};
 
 /// The same graph with the copies that cutting needs.
@@ -92,12 +92,13 @@ fn late_readers(graph: &Graph) -> Vec<(NodeId, NodeId)> {
 /// The versions of states that a value shows without being stored itself.
 fn versions(graph: &Graph, cut: &Cut, node: NodeId) -> Vec<NodeId> {
     let Node { op, args, .. } = &graph.nodes[node];
-    match op {
-        Op::State { .. } | Op::Write { .. } => vec![node],
-        _ if op.is_movement() && !cut.has(node) => {
-            args.iter().flat_map(|arg| versions(graph, cut, *arg)).collect()
+    match op.role() {
+        Role::Leaf if matches!(op, Op::State { .. }) => vec![node],
+        Role::Write => vec![node],
+        Role::Movement if !cut.has(node) => args.iter().flat_map(|arg| versions(graph, cut, *arg)).collect(),
+        Role::Leaf | Role::Movement | Role::Elementwise | Role::Fold | Role::Gather | Role::Barrier => {
+            Vec::new()
         }
-        _ => Vec::new(),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::fuse::barrier::Barrier;
 use crate::fuse::cut::Cut;
 use crate::fuse::group::{Dependences, Groups, is_weighty};
 use crate::fuse::price::Price;
-use crate::graph::op::Op;
+use crate::graph::op::{Op, Role};
 use crate::graph::{Graph, Node, NodeId};
 
 /// Passes over the graph before merging gives up on finding a fixed point.
@@ -321,10 +321,15 @@ impl<P: Price> Merge<'_, P> {
 
     /// The phase in which all readers may take up a value.
     fn needed_phase(&self, node: NodeId) -> Phase {
-        let of_use = |user: &NodeId| match self.graph.nodes[*user].op {
-            Op::Reduce { .. } => Phase::Rows,
-            Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. } | Op::Gather { .. } => Phase::Prologues,
-            _ => Phase::Epilogues,
+        let of_use = |user: &NodeId| {
+            let op = &self.graph.nodes[*user].op;
+            match op.role() {
+                Role::Fold if matches!(op, Op::Reduce { .. }) => Phase::Rows,
+                Role::Fold | Role::Gather => Phase::Prologues,
+                Role::Leaf | Role::Elementwise | Role::Movement | Role::Write | Role::Barrier => {
+                    Phase::Epilogues
+                }
+            }
         };
         let least = if self.goes_into(node).len() > 1 { Phase::Shared } else { Phase::Epilogues };
         self.uses(node).iter().map(of_use).fold(least, Phase::max)

@@ -281,6 +281,25 @@ impl Binary {
     }
 }
 
+/// What operations do with elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Has elements of its own, and no arguments.
+    Leaf,
+    /// Makes every element of one element of each argument.
+    Elementwise,
+    /// Only renames, cuts or repeats positions.
+    Movement,
+    /// Makes one element of many.
+    Fold,
+    /// Picks rows by numbers.
+    Gather,
+    /// Makes a later version of a state.
+    Write,
+    /// Stores what it has as it is.
+    Barrier,
+}
+
 impl Op {
     /// The name in text forms; for families such as `unary`, the function's.
     pub fn name(&self) -> &'static str {
@@ -312,32 +331,50 @@ impl Op {
         }
     }
 
-    /// Whether it only renames, cuts or repeats positions: index arithmetic in any kernel.
-    pub fn is_movement(&self) -> bool {
-        matches!(
-            self,
+    /// What it does with elements.
+    pub fn role(&self) -> Role {
+        match self {
+            Self::Input { .. }
+            | Self::Weight { .. }
+            | Self::State { .. }
+            | Self::Const(_)
+            | Self::Table { .. }
+            | Self::Iota { .. }
+            | Self::Symbolic(_) => Role::Leaf,
+            Self::Unary(_) | Self::Binary(_) | Self::Select | Self::Cast(_) => Role::Elementwise,
             Self::Split { .. }
-                | Self::Merge { .. }
-                | Self::Rename { .. }
-                | Self::Expand { .. }
-                | Self::Slice { .. }
-                | Self::Concat { .. }
-        )
+            | Self::Merge { .. }
+            | Self::Rename { .. }
+            | Self::Expand { .. }
+            | Self::Slice { .. }
+            | Self::Concat { .. } => Role::Movement,
+            Self::Reduce { .. } | Self::Contract { .. } | Self::TopK { .. } | Self::Attend { .. } => {
+                Role::Fold
+            }
+            Self::Gather { .. } => Role::Gather,
+            Self::Write { .. } => Role::Write,
+            Self::Barrier => Role::Barrier,
+        }
+    }
+
+    /// Whether it is index arithmetic in any kernel.
+    pub fn is_movement(&self) -> bool {
+        self.role() == Role::Movement
     }
 
     /// Whether every element of the result comes from one element of each argument.
     pub fn is_elementwise(&self) -> bool {
-        matches!(self, Self::Unary(_) | Self::Binary(_) | Self::Select | Self::Cast(_))
+        self.role() == Role::Elementwise
     }
 
     /// Whether it makes one element of many.
     pub fn is_fold(&self) -> bool {
-        matches!(self, Self::Reduce { .. } | Self::Contract { .. } | Self::Attend { .. } | Self::TopK { .. })
+        self.role() == Role::Fold
     }
 
     /// Whether it has no arguments.
     pub fn is_leaf(&self) -> bool {
-        self.n_args() == Some(0)
+        self.role() == Role::Leaf
     }
 
     /// How many arguments it takes; nothing where any number will do.

@@ -8,7 +8,7 @@
 use egg::{Analysis, DidMerge, Id};
 
 use crate::graph::infer::infer;
-use crate::graph::op::{Binary, Op, Scalar};
+use crate::graph::op::{Binary, Op, Role, Scalar};
 use crate::rewrite::language::{EGraph, ENode};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Type};
@@ -127,10 +127,10 @@ fn constant(op: &Op, args: &[&Facts]) -> Option<Scalar> {
             let first = args.first()?.constant?;
             args.iter().all(|part| part.constant == Some(first)).then_some(first)
         }
-        Op::Barrier => None,
-        _ if op.is_movement() => args[0].constant,
-        Op::Gather { .. } => args[0].constant,
-        _ => None,
+        _ => match op.role() {
+            Role::Movement | Role::Gather => args[0].constant,
+            Role::Leaf | Role::Elementwise | Role::Fold | Role::Write | Role::Barrier => None,
+        },
     }
 }
 
@@ -161,9 +161,10 @@ fn bounds(op: &Op, args: &[&Facts]) -> Option<(Sym, Sym)> {
         }
         Op::Binary(Binary::Lt | Binary::Le | Binary::Eq) => Some((Sym::from(0i64), Sym::from(1i64))),
         Op::Concat { .. } => None,
-        _ if op.is_movement() => of(0),
-        Op::Gather { .. } => of(0),
-        _ => None,
+        _ => match op.role() {
+            Role::Movement | Role::Gather => of(0),
+            Role::Leaf | Role::Elementwise | Role::Fold | Role::Write | Role::Barrier => None,
+        },
     }
 }
 
@@ -178,9 +179,11 @@ fn read(op: &Op, args: &[&Facts], ty: &Type, len: f64) -> f64 {
             let rows = args[0].ty.shape.size(*axis).map_or(1.0, |n| n.near() as f64);
             args[0].read * share(args[1].len, rows)
         }
-        _ if op.is_elementwise() => own.min(args.iter().map(|arg| arg.read).sum()),
-        _ if op.is_movement() => args.iter().map(|arg| arg.read).sum(),
-        _ => own,
+        _ => match op.role() {
+            Role::Elementwise => own.min(args.iter().map(|arg| arg.read).sum()),
+            Role::Movement => args.iter().map(|arg| arg.read).sum(),
+            Role::Leaf | Role::Fold | Role::Gather | Role::Write | Role::Barrier => own,
+        },
     }
 }
 
@@ -190,10 +193,11 @@ fn share(part: f64, whole: f64) -> f64 {
 }
 
 fn is_weight(op: &Op, args: &[&Facts]) -> bool {
-    match op {
-        Op::Weight { .. } => true,
-        Op::Gather { .. } => args[0].is_weight,
-        _ => op.is_movement() && args.iter().all(|arg| arg.is_weight),
+    match op.role() {
+        Role::Leaf => matches!(op, Op::Weight { .. }),
+        Role::Gather => args[0].is_weight,
+        Role::Movement => args.iter().all(|arg| arg.is_weight),
+        Role::Elementwise | Role::Fold | Role::Write | Role::Barrier => false,
     }
 }
 
@@ -204,8 +208,10 @@ fn awaits(op: &Op, args: &[&Facts]) -> Vec<Axis> {
         Op::Rename { from, to } => renamed(&args[0].awaits, &[*from], &[*to]),
         Op::Split { axis, into } => renamed(&args[0].awaits, &[*axis], &into.axes().collect::<Vec<_>>()),
         Op::Merge { axes, into } => renamed(&args[0].awaits, axes, &[*into]),
-        _ if op.is_elementwise() || op.is_movement() => all(),
-        _ => Vec::new(),
+        _ => match op.role() {
+            Role::Elementwise | Role::Movement => all(),
+            Role::Leaf | Role::Fold | Role::Gather | Role::Write | Role::Barrier => Vec::new(),
+        },
     }
 }
 
