@@ -13,6 +13,7 @@ use fusebox_runtime::weights::value::{List, Value};
 use serde_json::{Value as Json, json};
 
 use crate::naming::tokenizer::{self as names, kind};
+use crate::tokenizer::json::steps;
 use crate::tokenizer::parts::Parts;
 use crate::tokenizer::spelling::{SPACE, Spelling, hexadecimal};
 use crate::tokenizer::{pre, read};
@@ -95,29 +96,26 @@ fn adds_space(parts: &Parts) -> Result<bool, Error> {
     if !parts.rules.byte_fallback {
         return Err(unsupported(parts, "model.byte_fallback", "it takes characters that are no token"));
     }
-    let steps = [("normalizer", json!(parts.normalizer)), ("pre_tokenizer", json!(parts.pre))];
-    let found = steps
+    let prepared = [("normalizer", json!(parts.normalizer)), ("pre_tokenizer", json!(parts.pre))];
+    let found = prepared
         .iter()
-        .map(|(key, step)| space_of(step).ok_or_else(|| unsupported(parts, key, "it prepares texts")));
+        .map(|(key, part)| space_of(part).ok_or_else(|| unsupported(parts, key, "it prepares texts")));
     Ok(found.collect::<Result<Vec<_>, _>>()?.contains(&true))
 }
 
-/// Whether a step puts a space before a text, where it does nothing else but to write spaces as pieces have them.
-fn space_of(step: &Json) -> Option<bool> {
+/// Whether a part puts a space before a text, where it does nothing else but to write spaces as pieces have them.
+fn space_of(part: &Json) -> Option<bool> {
     let is_space = |text: &Json| *text == SPACE.to_string();
-    match step["type"].as_str() {
-        None => Some(false),
-        Some("Sequence") => {
-            let steps = [&step["normalizers"], &step["pretokenizers"]].into_iter().filter_map(Json::as_array);
-            Some(steps.flatten().map(space_of).collect::<Option<Vec<_>>>()?.contains(&true))
-        }
+    let of_step = |step: &Json| match step["type"].as_str() {
+        None | Some("Sequence") => Some(false),
         Some("Prepend") => is_space(&step["prepend"]).then_some(true),
         Some("Replace") => {
             (step["pattern"] == json!({"String": " "}) && is_space(&step["content"])).then_some(false)
         }
         Some("Metaspace") => is_space(&step["replacement"]).then(|| step["prepend_scheme"] != "never"),
         Some(_) => None,
-    }
+    };
+    Some(steps(part).into_iter().map(of_step).collect::<Option<Vec<_>>>()?.contains(&true))
 }
 
 /// The name of how words are divided.

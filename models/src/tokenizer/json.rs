@@ -271,7 +271,7 @@ fn kinds(json: &Json) -> Vec<&str> {
 }
 
 /// A part and those inside of it.
-fn steps(json: &Json) -> Vec<&Json> {
+pub(super) fn steps(json: &Json) -> Vec<&Json> {
     let inner = ["normalizers", "pretokenizers", "decoders", "processors"];
     let inner = inner.iter().filter_map(|key| json.get(key)?.as_array()).flatten();
     std::iter::once(json).chain(inner.flat_map(steps)).collect()

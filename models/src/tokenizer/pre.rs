@@ -13,6 +13,8 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
+use crate::tokenizer::json::steps;
+
 /// What the name of a pre-tokenizer stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pre {
@@ -170,36 +172,31 @@ pub(super) fn name_of(
 
 /// The patterns of the steps of a pre-tokenizer, in order; nothing where a step does more than a pattern says.
 fn patterns(json: &Json) -> Option<Vec<String>> {
-    match json["type"].as_str()? {
-        "Sequence" => {
-            let steps = json["pretokenizers"].as_array()?.iter().map(patterns);
-            Some(steps.collect::<Option<Vec<_>>>()?.concat())
-        }
-        "Split" if json["behavior"] == "Isolated" && json["invert"] == false => {
-            let pattern = json.pointer("/pattern/Regex")?.as_str()?;
+    let of_step = |step: &Json| match step["type"].as_str()? {
+        "Sequence" => Some(Vec::new()),
+        "Split" if step["behavior"] == "Isolated" && step["invert"] == false => {
+            let pattern = step.pointer("/pattern/Regex")?.as_str()?;
             // Some files have these characters themselves.
             Some(vec![pattern.replace('\r', r"\r").replace('\n', r"\n")])
         }
-        "Digits" if json["individual_digits"] == true => Some(vec![r"\p{N}".to_owned()]),
-        "ByteLevel" if json["add_prefix_space"] == false => {
-            let is_divided = json["use_regex"] == true;
+        "Digits" if step["individual_digits"] == true => Some(vec![r"\p{N}".to_owned()]),
+        "ByteLevel" if step["add_prefix_space"] == false => {
+            let is_divided = step["use_regex"] == true;
             Some(if is_divided { GPT2.map(str::to_owned).to_vec() } else { Vec::new() })
         }
         _ => None,
-    }
+    };
+    Some(steps(json).into_iter().map(of_step).collect::<Option<Vec<_>>>()?.concat())
 }
 
 /// Whether a text is composed first, where nothing else is done to it.
 fn is_composed(normalizer: &Json) -> Option<bool> {
-    match normalizer["type"].as_str() {
-        None => Some(false),
+    let composes = |step: &Json| match step["type"].as_str() {
+        None | Some("Sequence") => Some(false),
         Some("NFC") => Some(true),
-        Some("Sequence") => {
-            let steps = normalizer["normalizers"].as_array()?.iter().map(is_composed);
-            Some(steps.collect::<Option<Vec<_>>>()?.contains(&true))
-        }
         Some(_) => None,
-    }
+    };
+    Some(steps(normalizer).into_iter().map(composes).collect::<Option<Vec<_>>>()?.contains(&true))
 }
 
 /// All names.
