@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release --example deepseek`: it shows what a block becomes. With `-- --model PATH -p TEXT`
 //! it runs a model of your own, and takes what `fusebox run` takes. Nothing is downloaded.
-//! The model itself is a page of plain mathematics: `models/src/families/deepseek.rs`.
+//! A block is a page of mathematics: `models/src/layers/block.rs`. Its sizes: `models/src/families/deepseek.rs`.
 
 use std::process::ExitCode;
 

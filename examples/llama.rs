@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release --example llama`: it shows what a block becomes. With `-- --model PATH -p TEXT`
 //! it runs a model of your own, and takes what `fusebox run` takes. Nothing is downloaded.
-//! The model itself is a page of plain mathematics: `models/src/families/llama.rs`.
+//! A block is a page of mathematics: `models/src/layers/block.rs`. Its sizes: `models/src/families/llama.rs`.
 
 use std::process::ExitCode;
 

@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release --example moe`: it shows what a block becomes. With `-- --model PATH -p TEXT`
 //! it runs a model of your own, and takes what `fusebox run` takes. Nothing is downloaded.
-//! The model itself is a page of plain mathematics: `models/src/families/qwen3.rs`.
+//! A block is a page of mathematics: `models/src/layers/block.rs`. Its sizes: `models/src/families/qwen3.rs`.
 
 use std::process::ExitCode;
 

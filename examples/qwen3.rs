@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release --example qwen3`. It takes what `fusebox run` takes: `-- -m PATH -p TEXT` for a model
 //! and a prompt of your own, `-- --print-kernels` for what runs for every token.
-//! The model itself is a page of plain mathematics: `models/src/families/qwen3.rs`.
+//! A block is a page of mathematics: `models/src/layers/block.rs`. Its sizes: `models/src/families/qwen3.rs`.
 
 use std::process::ExitCode;
 

@@ -16,7 +16,7 @@ use fusebox_compiler::target::{CPU, Target};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
-use fusebox_models::config::{Config, Family, Formats, Grouped, Latent, Window};
+use fusebox_models::config::{Attention, Config, Formats, Grouped, Latent, Window};
 
 use crate::road::check;
 
@@ -115,9 +115,11 @@ fn mixed(config: &Config) -> Config {
 fn as_in_files(name: &str) -> Vec<Config> {
     let config = blocks::named(name).expect("a named block");
     let mut all = vec![mixed(&config)];
-    if let Family::DeepSeek(sizes) = &config.family {
-        let joint =
-            Config { family: Family::DeepSeek(Latent { is_joint: true, ..sizes.clone() }), ..config.clone() };
+    if let Attention::Latent(sizes) = &config.attention {
+        let joint = Config {
+            attention: Attention::Latent(Latent { is_joint: true, ..sizes.clone() }),
+            ..config.clone()
+        };
         all.extend([mixed(&joint), joint]);
     }
     all.push(config);
@@ -141,10 +143,10 @@ fn a_dense_block_is_at_most_five_kernels_and_one_with_latents_and_experts_at_mos
 #[test]
 fn one_token_reads_what_lies_in_its_window_and_nothing_before() {
     let mistral = blocks::named("mistral-7b").expect("a named block");
-    let Family::Llama(heads) = &mistral.family else { panic!("a family of its own") };
+    let Attention::Grouped(heads) = &mistral.attention else { panic!("latents") };
     let block = |window: Option<Window>| {
-        let family = Family::Llama(Grouped { window, ..heads.clone() });
-        blocks::block(&Config { family, ..mistral.clone() }, &Sym::from(1))
+        let attention = Attention::Grouped(Grouped { window, ..heads.clone() });
+        blocks::block(&Config { attention, ..mistral.clone() }, &Sym::from(1))
             .expect("a block that fits together")
     };
     let of_position = stored_bytes(&block(None))[2] / mistral.context as f64;

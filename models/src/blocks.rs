@@ -3,7 +3,7 @@
 //! In: a name from [`NAMES`], or any config, and how many tokens a replay takes. Out: a graph, or
 //! all that does not fit.
 //! The number of tokens may be a symbol. Nothing depends on anything but the arguments.
-//! How the graphs are made is in `families/`.
+//! How a block is built is in `layers/block.rs`.
 
 use fusebox_compiler::error::Error;
 use fusebox_compiler::graph::Graph;
@@ -12,7 +12,8 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::sym::Sym;
 
 use crate::config::Config;
-use crate::families::{self, deepseek, llama, qwen2, qwen3};
+use crate::families::{deepseek, llama, qwen2, qwen3};
+use crate::layers::block::{self, step};
 use crate::layers::embed::{Entry, Scored};
 use crate::layers::scope::Scope;
 
@@ -49,7 +50,7 @@ pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
     let x = m.g.input("x", DType::F32, &[&m.t, &m.d]);
     // The first of the blocks that most are like.
     let layer = (0..config.n_layers).find(|layer| !config.dense.contains(layer)).unwrap_or(0);
-    let y = families::block(&m, layer, &x);
+    let y = block::block(&m, layer, &x);
     m.g.finish(&[("y", &y)])
 }
 
@@ -87,7 +88,7 @@ pub fn together(
 }
 
 fn whole(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Result<Graph, Error> {
-    let results = families::step(m, n_layers, from, scored);
+    let results = step(m, n_layers, from, scored);
     let results: Vec<(&str, &Tensor)> = results.iter().map(|(name, result)| (*name, result)).collect();
     m.g.finish(&results)
 }

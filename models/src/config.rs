@@ -11,8 +11,8 @@ use fusebox_compiler::tensor::quant::Format;
 /// Everything a graph depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How a block is built, with the sizes of its attention.
-    pub family: Family,
+    /// How tokens look back at earlier ones.
+    pub attention: Attention,
     /// The width of the residual stream.
     pub hidden: usize,
     /// How many blocks.
@@ -60,15 +60,13 @@ impl Formats {
     }
 }
 
-/// The ways to build a block.
+/// How tokens look back at earlier ones.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Family {
-    /// Llama, and all that differ from it in sizes and switches only: Mistral, Qwen2.
-    Llama(Grouped),
-    /// Qwen3, dense or with experts.
-    Qwen3(Grouped),
+pub enum Attention {
+    /// Llama, Mistral, Qwen2 and Qwen3.
+    Grouped(Grouped),
     /// `DeepSeek` V2 and those after its pattern, such as GLM-4.7-Flash.
-    DeepSeek(Latent),
+    Latent(Latent),
 }
 
 /// Attention whose query heads share key heads in groups.
@@ -237,9 +235,9 @@ impl Config {
 
     /// Elements of a row of what is cached.
     pub fn cached_row(&self) -> usize {
-        match &self.family {
-            Family::Llama(grouped) | Family::Qwen3(grouped) => grouped.head,
-            Family::DeepSeek(latent) => latent.kv_lora + latent.rope,
+        match &self.attention {
+            Attention::Grouped(grouped) => grouped.head,
+            Attention::Latent(latent) => latent.kv_lora + latent.rope,
         }
     }
 
@@ -247,7 +245,7 @@ impl Config {
     #[must_use]
     pub fn shrunk(&self) -> Self {
         Self {
-            family: self.family.shrunk(),
+            attention: self.attention.shrunk(),
             hidden: 64,
             n_layers: 2,
             vocab: 64,
@@ -278,21 +276,18 @@ impl Grouped {
     }
 }
 
-impl Family {
+impl Attention {
     fn shrunk(&self) -> Self {
-        let window = |own: &Grouped| own.window.clone().map(|window| Window { size: 5, ..window });
-        let grouped = |own: &Grouped| Grouped {
-            n_heads: 4,
-            n_kv: 2,
-            head: 32,
-            turned: own.turned * 32 / own.head,
-            window: window(own),
-            ..own.clone()
-        };
         match self {
-            Self::Llama(own) => Self::Llama(grouped(own)),
-            Self::Qwen3(own) => Self::Qwen3(grouped(own)),
-            Self::DeepSeek(own) => Self::DeepSeek(Latent {
+            Self::Grouped(own) => Self::Grouped(Grouped {
+                n_heads: 4,
+                n_kv: 2,
+                head: 32,
+                turned: own.turned * 32 / own.head,
+                window: own.window.clone().map(|window| Window { size: 5, ..window }),
+                ..own.clone()
+            }),
+            Self::Latent(own) => Self::Latent(Latent {
                 n_heads: 2,
                 q_lora: own.q_lora.map(|_| 96),
                 kv_lora: 32,

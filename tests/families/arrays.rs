@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Family, Grouped, Pairing, Rope};
+use fusebox_models::config::{Attention, Config, Grouped, Pairing, Rope};
 
 use crate::families::made::{Made, Tensor};
 use crate::families::odd::{grouped, small};
@@ -34,14 +34,14 @@ pub(crate) fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
 /// A model of qwen3.c.
 pub(crate) fn of_qwen3_c(tied: bool) -> Made {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
-    let own = small(Family::Qwen3(heads), Format::Int8 { group: GROUP });
+    let own = small(Attention::Grouped(heads), Format::Int8 { group: GROUP });
     let rope = Rope { theta: 1e6, ..own.rope.clone() };
     Made::new(&Config { eps: 1e-6, rope, tied, ..own })
 }
 
 /// A model of Qorus: its tables are plain.
 pub(crate) fn of_qorus() -> Made {
-    let own = small(Family::Llama(grouped(2, 1, 32)), Format::Q4Pairs);
+    let own = small(Attention::Grouped(grouped(2, 1, 32)), Format::Q4Pairs);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
     let mut made = Made::new(&Config { rope, tied: false, ..own });
     for name in ["token_embd", "output"] {
@@ -65,7 +65,7 @@ pub(crate) fn dequantised(made: &Made) -> Made {
 }
 
 fn heads(made: &Made) -> &Grouped {
-    let (Family::Llama(heads) | Family::Qwen3(heads)) = &made.config.family else { panic!("no latents") };
+    let Attention::Grouped(heads) = &made.config.attention else { panic!("no latents") };
     heads
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat;
-use fusebox_models::config::{Config, Family, Grouped, Pairing, Rope, Scaling, Window};
+use fusebox_models::config::{Attention, Config, Grouped, Pairing, Rope, Scaling, Window};
 use fusebox_models::load::Model;
 use fusebox_models::quantize::quantize;
 use fusebox_models::quantize::types::Type;
@@ -62,21 +62,22 @@ fn same_tokens(a: &Path, b: &Path, text: &str) {
 #[test]
 fn blocks_with_and_without_a_window_stay_so() {
     let window = |full: &[usize]| Some(Window { size: 5, full: full.iter().copied().collect() });
-    let dense = |full| Family::Llama(Grouped { window: window(full), ..grouped(4, 2, 16) });
-    let normed = |full| Family::Qwen3(Grouped { window: window(full), qk_norm: true, ..grouped(4, 2, 16) });
-    for (name, family) in [
+    let dense = |full| Attention::Grouped(Grouped { window: window(full), ..grouped(4, 2, 16) });
+    let normed =
+        |full| Attention::Grouped(Grouped { window: window(full), qk_norm: true, ..grouped(4, 2, 16) });
+    for (name, attention) in [
         ("mistral", dense(&[1, 2])),
         ("mistral", dense(&[])),
         ("qwen2", dense(&[0])),
         ("qwen3", normed(&[0, 3])),
         ("qwen3", normed(&[])),
     ] {
-        let made = Made::new(&Config { n_layers: 4, ..small(family, Format::BF16) });
+        let made = Made::new(&Config { n_layers: 4, ..small(attention, Format::BF16) });
         let folder = path(&format!("converted-{name}"));
         made.folder(&folder, name);
         add_tokenizer(&folder);
         let file = converted(&folder, "BF16");
-        assert_eq!(Model::open(&file).unwrap().config.family, made.config.family, "{name}");
+        assert_eq!(Model::open(&file).unwrap().config.attention, made.config.attention, "{name}");
         same(&folder, &file);
         // And once more, from one GGUF file to another.
         same(&folder, &converted(&file, "F32"));
@@ -85,7 +86,7 @@ fn blocks_with_and_without_a_window_stay_so() {
 
 #[test]
 fn stretched_positions_stay_so() {
-    let family = || Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) });
+    let attention = || Attention::Grouped(Grouped { qk_norm: true, ..grouped(4, 2, 16) });
     let yarn = |more: Value| {
         let mut scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16});
         scaling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -98,7 +99,7 @@ fn stretched_positions_stay_so() {
         yarn(json!({"mscale": 0.5, "mscale_all_dim": 0.25})),
         yarn(json!({"mscale": 0.5, "mscale_all_dim": 0.5})),
     ] {
-        let (mut made, folder) = (Made::new(&small(family(), Format::F32)), path("converted-stretched"));
+        let (mut made, folder) = (Made::new(&small(attention(), Format::F32)), path("converted-stretched"));
         made.facts.insert("rope_scaling".to_owned(), scaling.clone());
         made.folder(&folder, "qwen3");
         add_tokenizer(&folder);
@@ -114,7 +115,7 @@ fn stretched_positions_stay_so() {
 
 #[test]
 fn stretched_positions_of_latents_stay_so() {
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
     let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 24.0 };
     let (made, folder) =
@@ -127,13 +128,13 @@ fn stretched_positions_of_latents_stay_so() {
 #[test]
 fn heads_that_are_turned_in_part_stay_so() {
     for (model_type, pairs) in [("llama", Pairing::Neighbours), ("qwen2", Pairing::Halves)] {
-        let own = small(Family::Llama(Grouped { turned: 8, ..grouped(4, 2, 16) }), Format::F32);
+        let own = small(Attention::Grouped(Grouped { turned: 8, ..grouped(4, 2, 16) }), Format::F32);
         let (made, folder) = (Made::new(&own), path(&format!("converted-part-{model_type}")));
         made.folder(&folder, model_type);
         add_tokenizer(&folder);
         let file = converted(&folder, "F32");
         let config = Model::open(&file).unwrap().config;
-        assert_eq!((&config.family, config.rope.pairing), (&own.family, pairs));
+        assert_eq!((&config.attention, config.rope.pairing), (&own.attention, pairs));
         same(&folder, &file);
     }
 }
@@ -141,13 +142,13 @@ fn heads_that_are_turned_in_part_stay_so() {
 #[test]
 fn a_file_says_which_blocks_have_a_window_in_several_ways() {
     let heads = Grouped { window: Some(Window { size: 5, full: [2].into() }), ..grouped(4, 2, 16) };
-    let mut made = Made::new(&Config { n_layers: 4, ..small(Family::Llama(heads), Format::F32) });
+    let mut made = Made::new(&Config { n_layers: 4, ..small(Attention::Grouped(heads), Format::F32) });
     let file = path("pattern.gguf");
     let mut full = |pattern: Value| {
         made.facts.insert("attention.sliding_window_pattern".to_owned(), pattern);
         made.gguf(&file, "llama");
         Model::open(&file).map(|model| {
-            let Family::Llama(heads) = model.config.family else { panic!("no llama") };
+            let Attention::Grouped(heads) = model.config.attention else { panic!("no llama") };
             heads.window.unwrap().full.into_iter().collect::<Vec<_>>()
         })
     };

@@ -7,7 +7,7 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Family};
+use fusebox_models::config::{Attention, Config};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
@@ -22,7 +22,7 @@ use crate::own::path;
 const TOKENS: [u32; 13] = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 38];
 
 fn made() -> Made {
-    let own = small(Family::Llama(grouped(4, 2, 16)), Format::F32);
+    let own = small(Attention::Grouped(grouped(4, 2, 16)), Format::F32);
     Made::new(&Config { tied: false, ..own })
 }
 

@@ -10,7 +10,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::binding::bind;
 use fusebox_models::blocks::model;
-use fusebox_models::config::{Config, Experts, Family, Grouped};
+use fusebox_models::config::{Attention, Config, Experts, Grouped};
 use fusebox_models::load::Model;
 use fusebox_runtime::device::Weights;
 use fusebox_runtime::weights::open;
@@ -34,7 +34,7 @@ fn blocks(parts: &[&str], block: usize) -> Vec<String> {
 /// A model with all the projections that may be joined, and biases, split and joined.
 fn split_and_joined(format: Format) -> (Made, Made) {
     let all = ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"];
-    let config = small(Family::Llama(grouped(4, 2, 32)), format);
+    let config = small(Attention::Grouped(grouped(4, 2, 32)), format);
     let split = Made::new(&Config { biased: all.map(str::to_owned).into(), ..config });
     let mut joined = split.clone();
     for block in 0..2 {
@@ -83,7 +83,7 @@ fn joined_projections_are_not_copied() {
 #[test]
 fn experts_apart_are_experts_together() {
     let heads = Grouped { qk_norm: true, ..grouped(2, 1, 32) };
-    let own = small(Family::Qwen3(heads), Format::F32);
+    let own = small(Attention::Grouped(heads), Format::F32);
     let whole = Made::new(&Config { experts: Some(experts(6, 2)), ..own.clone() });
     let (together, apart) = (path("experts.gguf"), path("experts-apart"));
     whole.gguf(&together, "qwen3moe");

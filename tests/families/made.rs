@@ -15,7 +15,7 @@ use fusebox_compiler::reference::{Bindings, Stored};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks::model;
-use fusebox_models::config::{Config, Experts, Family, Gate, Pairing, Scaling, Window};
+use fusebox_models::config::{Attention, Config, Experts, Gate, Pairing, Scaling, Window};
 use fusebox_models::naming::tensors::{BIAS, expert, names};
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
@@ -201,18 +201,18 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
         "context_length": config.context, "feed_forward_length": config.ff, "rope.freq_base": config.rope.theta,
         "attention.layer_norm_rms_epsilon": config.eps,
     }));
-    facts.extend(object(match &config.family {
-        Family::Llama(own) | Family::Qwen3(own) => json!({
+    facts.extend(object(match &config.attention {
+        Attention::Grouped(own) => json!({
             "attention.head_count": own.n_heads, "attention.head_count_kv": own.n_kv,
             "attention.key_length": own.head, "rope.dimension_count": own.turned,
             "attention.sliding_window": own.window.as_ref().map(|window| window.size),
         }),
-        Family::DeepSeek(own) if own.is_joint => json!({
+        Attention::Latent(own) if own.is_joint => json!({
             "attention.head_count": own.n_heads, "attention.q_lora_rank": own.q_lora,
             "attention.kv_lora_rank": own.kv_lora, "attention.key_length": own.nope + own.rope,
             "attention.value_length": own.value, "rope.dimension_count": own.rope,
         }),
-        Family::DeepSeek(own) => json!({
+        Attention::Latent(own) => json!({
             "attention.head_count": own.n_heads, "attention.q_lora_rank": own.q_lora.unwrap_or(0),
             "attention.kv_lora_rank": own.kv_lora, "attention.key_length": own.kv_lora + own.rope,
             "attention.value_length": own.kv_lora, "attention.key_length_mla": own.nope + own.rope,
@@ -252,14 +252,14 @@ fn published_facts(config: &Config) -> Map<String, Json> {
         "hidden_act": "silu", "rope_scaling": scaling,
         "rope_interleave": config.rope.pairing == Pairing::Neighbours,
     }));
-    facts.extend(object(match &config.family {
-        Family::Llama(own) | Family::Qwen3(own) => json!({
+    facts.extend(object(match &config.attention {
+        Attention::Grouped(own) => json!({
             "num_attention_heads": own.n_heads, "num_key_value_heads": own.n_kv, "head_dim": own.head,
             "partial_rotary_factor": own.turned as f64 / own.head as f64,
             "sliding_window": own.window.as_ref().map(|window| window.size), "use_sliding_window": own.window.is_some(),
             "layer_types": own.window.as_ref().map(|window| layer_types(config, window)),
         }),
-        Family::DeepSeek(own) => json!({
+        Attention::Latent(own) => json!({
             "num_attention_heads": own.n_heads, "q_lora_rank": own.q_lora, "kv_lora_rank": own.kv_lora,
             "qk_nope_head_dim": own.nope, "qk_rope_head_dim": own.rope, "v_head_dim": own.value,
         }),

@@ -15,7 +15,7 @@ use fusebox_compiler::tensor::sym::Sym;
 use fusebox_compiler::tensor::value::{Data, Value};
 use fusebox_models::blocks::{named, part};
 use fusebox_models::config::{
-    Config, Experts, Family, Formats, Gate, Grouped, Groups, Latent, Pairing, Rope, Scaling, Window,
+    Attention, Config, Experts, Formats, Gate, Grouped, Groups, Latent, Pairing, Rope, Scaling, Window,
 };
 use fusebox_models::layers::embed::{Entry, Scored};
 use fusebox_models::load::Model;
@@ -29,10 +29,10 @@ const SAME: f64 = 1e-5;
 /// How many tokens are fed at once, and how many one by one after them.
 const N_TOKENS: [usize; 2] = [21, 4];
 
-/// A small model of a family.
-pub(crate) fn small(family: Family, format: Format) -> Config {
+/// A small model with this attention.
+pub(crate) fn small(attention: Attention, format: Format) -> Config {
     Config {
-        family,
+        attention,
         hidden: 64,
         n_layers: 2,
         vocab: 50,
@@ -129,7 +129,7 @@ fn in_folder(name: &str, model_type: &str, config: &Config) {
 
 #[test]
 fn five_query_heads_share_one_of_width_40() {
-    let own = small(Family::Llama(grouped(5, 1, 40)), Format::F32);
+    let own = small(Attention::Grouped(grouped(5, 1, 40)), Format::F32);
     let config = Config { hidden: 72, ff: 100, tied: false, ..own };
     let neighbours = Rope { pairing: Pairing::Neighbours, ..config.rope.clone() };
     in_gguf("head-40", "llama", &Config { rope: neighbours, ..config.clone() });
@@ -139,7 +139,7 @@ fn five_query_heads_share_one_of_width_40() {
 #[test]
 fn seven_query_heads_share_each_of_width_48_with_biases() {
     for format in [Format::F32, Format::Q8_0] {
-        let own = small(Family::Llama(grouped(14, 2, 48)), format);
+        let own = small(Attention::Grouped(grouped(14, 2, 48)), format);
         let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
         in_gguf(&format!("head-48-{format}"), "qwen2", &Config { hidden: 96, ff: 160, biased, ..own });
     }
@@ -149,11 +149,11 @@ fn seven_query_heads_share_each_of_width_48_with_biases() {
 fn windows_may_be_shorter_than_tiles_and_chunks() {
     for size in [1, 3, 18] {
         let heads = Grouped { window: Some(Window { size, full: BTreeSet::new() }), ..grouped(4, 2, 24) };
-        in_folder(&format!("window-{size}"), "mistral", &small(Family::Llama(heads), Format::BF16));
+        in_folder(&format!("window-{size}"), "mistral", &small(Attention::Grouped(heads), Format::BF16));
     }
     for (name, full) in [("window-later", [0].into()), ("window-first-and-last", [1, 2].into())] {
         let heads = Grouped { window: Some(Window { size: 5, full }), qk_norm: true, ..grouped(4, 2, 24) };
-        let own = small(Family::Qwen3(heads), Format::F16);
+        let own = small(Attention::Grouped(heads), Format::F16);
         in_folder(name, "qwen3", &Config { n_layers: 4, ..own });
     }
 }
@@ -161,18 +161,18 @@ fn windows_may_be_shorter_than_tiles_and_chunks() {
 #[test]
 fn a_part_of_each_head_may_be_turned() {
     let heads = Grouped { turned: 8, ..grouped(4, 2, 24) };
-    let config = small(Family::Llama(heads), Format::F32);
+    let config = small(Attention::Grouped(heads), Format::F32);
     let neighbours = Rope { pairing: Pairing::Neighbours, ..config.rope.clone() };
     in_gguf("part-turned", "llama", &Config { rope: neighbours, ..config.clone() });
     in_gguf("part-turned-halves", "qwen2", &config);
     let heads = Grouped { turned: 12, qk_norm: true, ..grouped(4, 2, 16) };
-    in_folder("part-turned", "qwen3", &small(Family::Qwen3(heads), Format::F32));
+    in_folder("part-turned", "qwen3", &small(Attention::Grouped(heads), Format::F32));
 }
 
 #[test]
 fn experts_may_be_of_any_number() {
     let heads = Grouped { qk_norm: true, ..grouped(3, 3, 16) };
-    let own = small(Family::Qwen3(heads), Format::F32);
+    let own = small(Attention::Grouped(heads), Format::F32);
     let config = Config { hidden: 40, experts: Some(experts(7, 3)), tied: false, ..own };
     in_gguf("experts-7", "qwen3moe", &config);
     in_folder("experts-7", "qwen3_moe", &config);
@@ -183,7 +183,7 @@ fn several_blocks_may_be_dense_before_experts_in_groups() {
     let groups = Some(Groups { n: 4, n_used: 2, n_best: 2 });
     let sparse =
         Experts { n_shared: 1, gate: Gate::Sigmoid, is_biased: true, scale: 1.8, groups, ..experts(12, 4) };
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
     let config = Config { n_layers: 4, dense: [0, 1, 2].into(), experts: Some(sparse), rope, ..own };
     in_gguf("dense-3", "deepseek2", &config);
@@ -193,7 +193,7 @@ fn several_blocks_may_be_dense_before_experts_in_groups() {
 #[test]
 fn dense_blocks_and_those_with_experts_may_take_turns() {
     let heads = Grouped { qk_norm: true, ..grouped(2, 1, 16) };
-    let own = small(Family::Qwen3(heads), Format::F32);
+    let own = small(Attention::Grouped(heads), Format::F32);
     let config = Config { n_layers: 4, dense: [0, 2].into(), experts: Some(experts(4, 2)), ..own };
     in_gguf("turns", "qwen3moe", &config);
     in_folder("turns", "qwen3_moe", &config);
@@ -205,7 +205,7 @@ fn every_gate_weighs_as_its_formula_says() {
         let groups = Some(Groups { n: 2, n_used: 1, n_best: if gate == Gate::Softmax { 1 } else { 2 } });
         let sparse = Experts { gate, groups, renorm: gate == Gate::Sigmoid, scale: 2.5, ..experts(6, 2) };
         let sizes = Latent { q_lora: None, ..latent(false) };
-        let own = small(Family::DeepSeek(sizes), Format::F32);
+        let own = small(Attention::Latent(sizes), Format::F32);
         let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
         let config = Config { n_layers: 1, experts: Some(sparse), rope, tied: false, ..own };
         in_gguf(&format!("gate-{gate:?}"), "deepseek2", &config);
@@ -215,11 +215,11 @@ fn every_gate_weighs_as_its_formula_says() {
 #[test]
 fn all_blocks_of_latent_attention_may_be_dense() {
     let sizes = Latent { q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, ..latent(false) };
-    let own = small(Family::DeepSeek(sizes.clone()), Format::Q8_0);
+    let own = small(Attention::Latent(sizes.clone()), Format::Q8_0);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
-    let config = Config { family: Family::DeepSeek(sizes.clone()), rope, ..own };
+    let config = Config { attention: Attention::Latent(sizes.clone()), rope, ..own };
     in_gguf("youtu", "deepseek2", &config);
     // What makes keys and values in one matrix, as older files have it.
     let joint = Latent { is_joint: true, ..sizes };
-    in_gguf("youtu-joint", "deepseek2", &Config { family: Family::DeepSeek(joint), ..config });
+    in_gguf("youtu-joint", "deepseek2", &Config { attention: Attention::Latent(joint), ..config });
 }

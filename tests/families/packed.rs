@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Experts, Family, Grouped, Latent, Pairing, Rope};
+use fusebox_models::config::{Attention, Config, Experts, Grouped, Latent, Pairing, Rope};
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
 
@@ -113,7 +113,7 @@ impl Packing {
 
 /// A Llama with the numbers that it has once it is packed this way, and packed.
 pub(crate) fn packed_llama(name: &str) -> [PathBuf; 2] {
-    let made = Made::new(&sizes(small(Family::Llama(grouped(4, 2, 32)), Format::F32)));
+    let made = Made::new(&sizes(small(Attention::Grouped(grouped(4, 2, 32)), Format::F32)));
     named(name).written(&made, "llama", "pair").0
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn packed_latents(name: &str) -> [PathBuf; 2] {
 fn latents() -> Made {
     let own =
         Latent { n_heads: 2, q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, is_joint: true };
-    let own = sizes(small(Family::DeepSeek(own), Format::F32));
+    let own = sizes(small(Attention::Latent(own), Format::F32));
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
     Made::new(&Config { rope, ..own })
 }
@@ -153,11 +153,11 @@ fn sizes(config: Config) -> Config {
 
 #[test]
 fn packed_models_answer_as_their_numbers_do() {
-    let llama = Made::new(&sizes(small(Family::Llama(grouped(4, 2, 32)), Format::F32)));
+    let llama = Made::new(&sizes(small(Attention::Grouped(grouped(4, 2, 32)), Format::F32)));
     let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
     let qwen2 = Made::new(&Config { biased, ..llama.config.clone() });
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
-    let qwen3 = Made::new(&sizes(small(Family::Qwen3(heads), Format::F32)));
+    let qwen3 = Made::new(&sizes(small(Attention::Grouped(heads), Format::F32)));
     for packing in packings() {
         packing.check(&llama, "llama");
     }
@@ -170,7 +170,7 @@ fn packed_models_answer_as_their_numbers_do() {
 #[test]
 fn packed_experts_are_brought_together() {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
-    let own = sizes(small(Family::Qwen3(heads), Format::F32));
+    let own = sizes(small(Attention::Grouped(heads), Format::F32));
     let sparse = Experts { ff: 64, ..experts(4, 2) };
     let made = Made::new(&Config { experts: Some(sparse), ..own });
     for name in ["gptq-64", "awq-32"] {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Family, Formats, Grouped, Pairing, Rope};
+use fusebox_models::config::{Attention, Config, Formats, Grouped, Pairing, Rope};
 
 use crate::families::made::Made;
 use crate::families::odd::{experts, grouped, latent, small};
@@ -41,7 +41,7 @@ fn check(name: &str, published: &Made, [model_type, architecture]: [&str; 2]) {
         let widened = tensor.bytes.as_chunks().0.iter().flat_map(|[a, b]| [0, 0, *a, *b]);
         (tensor.bytes, tensor.format) = (widened.collect(), Format::F32);
     }
-    if let Family::Llama(heads) = &published.config.family
+    if let Attention::Grouped(heads) = &published.config.attention
         && architecture == "llama"
     {
         turn_neighbours(&mut other, heads);
@@ -80,22 +80,22 @@ fn check_each(name: &str, config: &Config, kinds: [&str; 2]) {
 
 #[test]
 fn models_of_grouped_attention_are_the_same_from_both() {
-    let own = small(Family::Llama(grouped(4, 2, 16)), Format::F32);
+    let own = small(Attention::Grouped(grouped(4, 2, 16)), Format::F32);
     check_each("llama", &own, ["llama", "llama"]);
     let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
     check_each("llama-biased", &Config { biased, tied: false, ..own.clone() }, ["llama", "llama"]);
     let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
     check_each("qwen2", &Config { biased, ..own }, ["qwen2", "qwen2"]);
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
-    check_each("qwen3", &small(Family::Qwen3(heads), Format::F32), ["qwen3", "qwen3"]);
+    check_each("qwen3", &small(Attention::Grouped(heads), Format::F32), ["qwen3", "qwen3"]);
 }
 
 #[test]
 fn models_of_experts_and_latents_are_the_same_from_both() {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 16) };
-    let own = small(Family::Qwen3(heads), Format::F32);
+    let own = small(Attention::Grouped(heads), Format::F32);
     check_each("qwen3moe", &Config { experts: Some(experts(6, 2)), ..own }, ["qwen3_moe", "qwen3moe"]);
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
     check_each("deepseek", &Config { rope, ..own }, ["deepseek_v2", "deepseek2"]);
 }

@@ -4,7 +4,7 @@
 //! In: a good small file of each kind, with one fact or one tensor changed. Out: the sentence.
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Pairing, Rope, Scaling};
+use fusebox_models::config::{Attention, Config, Experts, Gate, Grouped, Groups, Pairing, Rope, Scaling};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use serde_json::{Value as Json, json};
@@ -26,13 +26,13 @@ fn good(config: &Config) -> Made {
 }
 
 fn dense() -> Made {
-    good(&small(Family::Llama(grouped(4, 2, 16)), Format::F32))
+    good(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32))
 }
 
 fn sparse() -> Made {
     let groups = Some(Groups { n: 2, n_used: 1, n_best: 2 });
     let experts = Experts { gate: Gate::Sigmoid, is_biased: true, groups, ..experts(8, 2) };
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
     good(&Config { dense: [0].into(), experts: Some(experts), rope, ..own })
 }
@@ -153,7 +153,7 @@ fn a_factor_alone_stretches_all_pairs_of_gguf_files() {
 
 #[test]
 fn positions_that_are_stretched_by_parts_were_as_many_as_the_context_unless_it_is_said() {
-    let own = small(Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32);
+    let own = small(Attention::Grouped(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32);
     let (mut made, file) = (good(&own), path("stretched"));
     for (more, expected) in [(json!({}), 48.0), (json!({"original_max_position_embeddings": 12}), 12.0)] {
         let mut scaling = json!({"type": "yarn", "factor": 4.0});
@@ -170,7 +170,7 @@ fn positions_that_are_stretched_by_parts_were_as_many_as_the_context_unless_it_i
 #[test]
 fn senseless_facts_of_a_folder_are_sentences() {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 16) };
-    let own = small(Family::Qwen3(heads), Format::F32);
+    let own = small(Attention::Grouped(heads), Format::F32);
     let made = good(&Config { experts: Some(experts(4, 2)), ..own });
     for (key, value, expected) in [
         ("hidden_act", json!("gelu"), "expected silu, found `gelu`"),
@@ -239,7 +239,7 @@ fn a_model_without_a_name_is_a_sentence() {
 
 #[test]
 fn what_a_folder_says_twice_it_says_alike() {
-    let own = small(Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32);
+    let own = small(Attention::Grouped(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32);
     let file = path("twice");
     let opened = |facts: Json| {
         let mut made = good(&own);
@@ -338,7 +338,7 @@ fn tensors_that_do_not_fit_are_sentences() {
 #[test]
 fn more_experts_than_the_model_says_are_a_sentence() {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 16) };
-    let own = small(Family::Qwen3(heads), Format::F32);
+    let own = small(Attention::Grouped(heads), Format::F32);
     let mut made = good(&Config { experts: Some(experts(4, 2)), ..own });
     made.facts.insert("num_experts".to_owned(), json!(3));
     for block in 0..2 {
@@ -355,7 +355,7 @@ fn more_experts_than_the_model_says_are_a_sentence() {
 #[test]
 fn experts_that_are_not_alike_are_a_sentence() {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 16) };
-    let own = small(Family::Qwen3(heads), Format::F32);
+    let own = small(Attention::Grouped(heads), Format::F32);
     let mut made = good(&Config { experts: Some(experts(4, 2)), ..own });
     made.config.experts = Some(experts(5, 2));
     made.facts.insert("num_experts".to_owned(), json!(5));

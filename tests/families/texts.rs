@@ -7,7 +7,7 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Family, Grouped, Window};
+use fusebox_models::config::{Attention, Config, Grouped, Window};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::Device;
@@ -32,7 +32,10 @@ fn processor() -> Box<dyn Device> {
 
 fn session(made: &Made, name: &str, n_texts: usize, device: Box<dyn Device>) -> Session {
     let file = path(&format!("{name}-{n_texts}.gguf"));
-    made.gguf(&file, if matches!(made.config.family, Family::DeepSeek(_)) { "deepseek2" } else { "llama" });
+    made.gguf(
+        &file,
+        if matches!(made.config.attention, Attention::Latent(_)) { "deepseek2" } else { "llama" },
+    );
     let settings =
         Settings { context: 20, chunk: 8, scored: Scored::Last, ..Run::new(Numbers::Single).settings };
     let model = Model::open(&file).unwrap();
@@ -89,18 +92,18 @@ fn check(name: &str, config: &Config) {
 #[test]
 fn texts_with_windows_know_nothing_of_each_other() {
     let window = Some(Window { size: 5, full: [1].into() });
-    check("texts-window", &small(Family::Llama(Grouped { window, ..grouped(4, 2, 16) }), Format::F32));
+    check("texts-window", &small(Attention::Grouped(Grouped { window, ..grouped(4, 2, 16) }), Format::F32));
 }
 
 #[test]
 fn texts_of_latents_and_experts_know_nothing_of_each_other() {
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     check("texts-latents", &Config { experts: Some(experts(4, 2)), dense: [0].into(), ..own });
 }
 
 #[test]
 fn a_text_that_is_not_there_and_tokens_for_others_are_refused() {
-    let made = Made::new(&small(Family::Llama(grouped(4, 2, 16)), Format::F32));
+    let made = Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32));
     let mut session = session(&made, "texts-refused", 3, processor());
     let complaint = |result: Result<(), _>| -> String {
         let error: fusebox_runtime::error::Error = result.unwrap_err();
@@ -122,7 +125,7 @@ fn a_text_that_is_not_there_and_tokens_for_others_are_refused() {
 
 #[test]
 fn the_best_scores_of_several_texts_are_refused() {
-    let made = Made::new(&small(Family::Llama(grouped(4, 2, 16)), Format::F32));
+    let made = Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32));
     let file = path("texts-best.gguf");
     made.gguf(&file, "llama");
     let base = Run::new(Numbers::Single).settings;

@@ -3,7 +3,7 @@
 //! In: small models with random weights, one fact changed or left out. Out: what Transformers makes of it.
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Experts, Family, Gate, Grouped, Groups, Window};
+use fusebox_models::config::{Attention, Config, Experts, Gate, Grouped, Groups, Window};
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
 
@@ -20,16 +20,16 @@ fn read(made: &Made, model_type: &str, facts: &[(&str, Json)]) -> Config {
 }
 
 fn dense() -> Made {
-    Made::new(&small(Family::Llama(grouped(4, 2, 16)), Format::F32))
+    Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32))
 }
 
 fn normed() -> Config {
-    small(Family::Qwen3(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32)
+    small(Attention::Grouped(Grouped { qk_norm: true, ..grouped(4, 2, 16) }), Format::F32)
 }
 
 fn sparse(gate: Gate, groups: Option<Groups>) -> Made {
     let experts = Experts { gate, is_biased: gate == Gate::Sigmoid, groups, ..experts(8, 2) };
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     Made::new(&Config { experts: Some(experts), ..own })
 }
 
@@ -54,11 +54,12 @@ fn positions_turn_as_fast_as_transformers_has_it() {
 
 #[test]
 fn a_window_counts_where_the_family_has_one() {
-    let window =
-        |made: &Made, model_type: &str, facts: &[(&str, Json)]| match read(made, model_type, facts).family {
-            Family::Llama(heads) | Family::Qwen3(heads) => heads.window,
-            Family::DeepSeek(_) => panic!("latent"),
-        };
+    let window = |made: &Made, model_type: &str, facts: &[(&str, Json)]| match read(made, model_type, facts)
+        .attention
+    {
+        Attention::Grouped(heads) => heads.window,
+        Attention::Latent(_) => panic!("latent"),
+    };
     let of_all = |size| Some(Window { size, full: [].into() });
     assert_eq!(
         window(&dense(), "llama", &[("sliding_window", json!(8)), ("use_sliding_window", Json::Null)]),
@@ -83,11 +84,12 @@ fn a_window_counts_where_the_family_has_one() {
 fn heads_are_as_wide_as_transformers_has_it() {
     let made = |head| {
         let heads = Grouped { qk_norm: true, ..grouped(4, 2, head) };
-        Made::new(&small(Family::Qwen3(heads), Format::F32))
+        Made::new(&small(Attention::Grouped(heads), Format::F32))
     };
     for (head, model_type) in [(128, "qwen3"), (16, "qwen3_moe")] {
-        let Family::Qwen3(heads) = read(&made(head), model_type, &[("head_dim", Json::Null)]).family else {
-            panic!("another family")
+        let Attention::Grouped(heads) = read(&made(head), model_type, &[("head_dim", Json::Null)]).attention
+        else {
+            panic!("latents")
         };
         assert_eq!(heads.head, head, "{model_type}");
     }
@@ -110,7 +112,7 @@ fn experts_are_weighed_as_their_family_has_it() {
 
 #[test]
 fn a_router_is_read_by_its_family_whatever_its_blocks_store() {
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     // Without a bias, and without experts in the last block.
     let made = Made::new(&Config { experts: Some(experts(8, 2)), dense: [1].into(), ..own });
     let gate = |model_type, word| read(&made, model_type, &[("scoring_func", word)]).experts.unwrap().gate;
@@ -127,7 +129,7 @@ fn a_router_is_read_by_its_family_whatever_its_blocks_store() {
 
 #[test]
 fn experts_of_every_token_are_as_many_as_transformers_has_them() {
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     let made = |n_shared| {
         let experts = Experts { n_shared, ..experts(8, 2) };
         Made::new(&Config { experts: Some(experts), ..own.clone() })
@@ -145,7 +147,7 @@ fn experts_of_every_token_are_as_many_as_transformers_has_them() {
 
 #[test]
 fn biases_are_seen_in_any_block() {
-    let own = small(Family::DeepSeek(latent(false)), Format::F32);
+    let own = small(Attention::Latent(latent(false)), Format::F32);
     let experts = Some(Experts { n_shared: 1, ..experts(8, 2) });
     let biased = ["ffn_gate", "ffn_up", "ffn_down", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
     let biased = biased.map(str::to_owned).into();

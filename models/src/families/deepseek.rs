@@ -1,26 +1,20 @@
 //! `DeepSeek` V2 and V3, GLM-4.7-Flash and Youtu-LLM: latent attention, dense blocks first, experts in all others.
 //!
-//! In: the residual stream `[t, d]`. Out: the same, one block later.
+//! In: what a file says of its model. Out: its sizes.
 //! They differ in sizes, in whether queries pass a latent too, and in how experts are chosen and weighed.
 //! Read next: `layers/latent.rs` and `layers/experts.rs`.
 
 use std::collections::BTreeSet;
 
-use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Config, Experts, Family, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling};
+use crate::config::{Attention, Config, Experts, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling};
 use crate::facts::Facts;
 use crate::families::rotation::rope;
 use crate::families::sizes::{self, backbone};
-use crate::layers::experts::experts;
-use crate::layers::latent::latent;
-use crate::layers::mlp::mlp;
-use crate::layers::norm::norm;
 use crate::layers::rope::yarn_scale;
-use crate::layers::scope::Scope;
 use crate::naming::keys::{
     GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, RENORM, SELECTION, TURNED, TURNED_PART,
     VALUE, VALUE_MLA,
@@ -28,16 +22,6 @@ use crate::naming::keys::{
 
 /// How many tokens GLM-4.7-Flash has.
 const GLM_VOCAB: usize = 154_880;
-
-/// One block.
-pub fn block(m: &Scope, sizes: &Latent, layer: usize, x: &Tensor) -> Tensor {
-    let x = x + latent(m, sizes, &norm(m, "attn_norm", x, &m.d));
-    let h = norm(m, "ffn_norm", &x, &m.d);
-    match m.config.experts_of(layer) {
-        Some(sizes) => x + experts(m, sizes, &h),
-        None => x + mlp(m, "", m.config.ff, &h),
-    }
-}
 
 /// The sizes of the model in a file.
 ///
@@ -47,7 +31,7 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let sizes = latent_sizes(facts)?;
     let pairing = if facts.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Neighbours };
     let rope = rope(facts, pairing, sizes.rope)?;
-    let backbone = backbone(facts, Family::DeepSeek(sizes), rope)?;
+    let backbone = backbone(facts, Attention::Latent(sizes), rope)?;
     let gate = gate(facts, &backbone)?;
     // A sigmoid came with weights that add up to one; GGUF says so where they do.
     let by_default = gate == Gate::Sigmoid && facts.kind() == Kind::Safetensors;
@@ -132,7 +116,7 @@ fn groups(facts: Facts<'_>, experts: &Experts) -> Result<Option<Groups>, Error> 
 /// DeepSeek-V2-Lite.
 pub fn deepseek_v2_lite() -> Config {
     Config {
-        family: Family::DeepSeek(Latent {
+        attention: Attention::Latent(Latent {
             n_heads: 16,
             q_lora: None,
             kv_lora: 512,
@@ -182,7 +166,7 @@ pub fn deepseek_v2_lite() -> Config {
 /// GLM-4.7-Flash.
 pub fn glm_4_7_flash() -> Config {
     Config {
-        family: Family::DeepSeek(Latent {
+        attention: Attention::Latent(Latent {
             n_heads: 20,
             q_lora: Some(768),
             kv_lora: 512,
@@ -218,12 +202,13 @@ mod tests {
 
     use super::*;
     use crate::layers::latent::scale;
+    use crate::layers::scope::Scope;
 
     #[test]
     fn scores_are_scaled_by_the_whole_key_and_sharpened_by_yarn() {
         let check = |config: &Config, expected: f64| {
             let m = Scope::new(config, &Sym::from(1));
-            let Family::DeepSeek(sizes) = &config.family else { panic!("not latent") };
+            let Attention::Latent(sizes) = &config.attention else { panic!("not latent") };
             assert!((scale(&m, sizes) - expected).abs() < 1e-6);
         };
         check(&deepseek_v2_lite(), 0.114_721);

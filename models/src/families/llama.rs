@@ -1,32 +1,20 @@
-//! Llama: grouped attention and a dense network, each behind a norm and added to the residual stream.
+//! Llama: grouped attention and a dense network.
 //!
-//! In: the residual stream `[t, d]`. Out: the same, one block later.
+//! In: what a file says of its model. Out: its sizes.
 //! Heads are paired by halves, as in the published weights; GGUF files hold them reordered to neighbours.
 //! Mistral is the same with a window; it goes by the name of Llama in GGUF.
-//! Read next: `qwen3.rs`, which adds norms and experts.
+//! Read next: `qwen3.rs`, which adds norms of heads, and experts.
 
 use std::collections::BTreeSet;
 
-use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Config, Family, Formats, Grouped, Pairing, Rope, Scaling, Window};
+use crate::config::{Attention, Config, Formats, Grouped, Pairing, Rope, Scaling, Window};
 use crate::facts::Facts;
 use crate::families::rotation::rope;
 use crate::families::sizes::{self, backbone, window};
-use crate::layers::attention::grouped;
-use crate::layers::mlp::mlp;
-use crate::layers::norm::norm;
-use crate::layers::scope::Scope;
-
-/// One block.
-pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
-    let x = x + grouped(m, heads, layer, &norm(m, "attn_norm", x, &m.d));
-    let h = norm(m, "ffn_norm", &x, &m.d);
-    x + mlp(m, "", m.config.ff, &h)
-}
 
 /// The sizes of the model in a file.
 ///
@@ -42,13 +30,13 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
         Kind::Safetensors | Kind::Ajc1 => Pairing::Halves,
     };
     let rope = rope(facts, pairing, heads.turned)?;
-    backbone(facts, Family::Llama(heads), rope)
+    backbone(facts, Attention::Grouped(heads), rope)
 }
 
 /// Llama-3.2-1B.
 pub fn llama_3_2_1b() -> Config {
     Config {
-        family: Family::Llama(Grouped::new(32, 8, 64)),
+        attention: Attention::Grouped(Grouped::new(32, 8, 64)),
         hidden: 2048,
         n_layers: 16,
         vocab: 128_256,
@@ -73,7 +61,7 @@ pub fn llama_3_2_1b() -> Config {
 pub fn mistral_7b() -> Config {
     let window = Some(Window { size: 4096, full: BTreeSet::new() });
     Config {
-        family: Family::Llama(Grouped { window, ..Grouped::new(32, 8, 128) }),
+        attention: Attention::Grouped(Grouped { window, ..Grouped::new(32, 8, 128) }),
         hidden: 4096,
         n_layers: 32,
         vocab: 32_000,

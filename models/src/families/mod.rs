@@ -1,16 +1,13 @@
-//! The models: each file holds the sizes of one family's members and how its block is built.
+//! The models: each file reads the sizes of one family's members, and holds those of well-known ones.
 //!
-//! In: a scope and the residual stream `[t, d]`. Out: the residual stream behind one block, or logits `[v]` behind all.
-//! A block is everything between two points of the residual stream, so any two of a model could be swapped.
-//! To add a family: a file here, a case of [`Family`], and its names in `blocks.rs`.
+//! In: what a file says of its model. Out: a [`Config`], from which `layers/block.rs` builds every block.
+//! To add a family: a file here, with its architectures in [`READERS`]; the names of its well-known members
+//! go to `blocks.rs`.
 
-use fusebox_compiler::graph::build::Tensor;
 use fusebox_runtime::error::Error;
 
-use crate::config::{Config, Family};
+use crate::config::Config;
 use crate::facts::Facts;
-use crate::layers::embed::{Entry, Scored, entry, head};
-use crate::layers::scope::Scope;
 
 pub mod deepseek;
 pub mod llama;
@@ -50,19 +47,4 @@ pub fn architectures() -> String {
 pub fn read(architecture: &str, facts: Facts<'_>) -> Result<Option<Config>, Error> {
     let reader = READERS.iter().find(|(name, _)| *name == architecture);
     reader.map(|(_, read)| read(facts)).transpose()
-}
-
-/// One block, with its weights and states named `blk.N.*`.
-pub fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
-    m.g.block(&format!("blk.{layer}"), |_| match &m.config.family {
-        Family::Llama(heads) => llama::block(m, heads, layer, x),
-        Family::Qwen3(heads) => qwen3::block(m, heads, layer, x),
-        Family::DeepSeek(sizes) => deepseek::block(m, sizes, layer, x),
-    })
-}
-
-/// The whole step, from what it starts from to what is asked for.
-pub fn step(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Vec<(&'static str, Tensor)> {
-    let x = (0..n_layers).fold(entry(m, from), |x, layer| block(m, layer, &x));
-    head(m, &x, scored)
 }

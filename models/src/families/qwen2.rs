@@ -1,12 +1,12 @@
-//! Qwen2 and Qwen2.5: the block of Llama, with biases on queries, keys and values.
+//! Qwen2 and Qwen2.5: as Llama, with biases on queries, keys and values.
 //!
-//! In: the residual stream `[t, d]`. Out: the same, one block later.
+//! In: what a file says of its model. Out: its sizes.
 //! Some members could look back through a window in their later blocks; none that was published uses it.
-//! Read next: `llama.rs`, which has the block.
+//! Read next: `llama.rs`.
 
 use fusebox_runtime::error::Error;
 
-use crate::config::{Config, Family, Grouped, Pairing, Rope, Scaling};
+use crate::config::{Attention, Config, Grouped, Pairing, Rope, Scaling};
 use crate::facts::Facts;
 use crate::families::llama::llama_3_2_1b;
 use crate::families::rotation::rope;
@@ -23,13 +23,13 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let window = window(facts, false, Some(WINDOW_FROM))?;
     let heads = Grouped { window, ..sizes::grouped(facts, false)? };
     let rope = rope(facts, Pairing::Halves, heads.turned)?;
-    backbone(facts, Family::Llama(heads), rope)
+    backbone(facts, Attention::Grouped(heads), rope)
 }
 
 /// Qwen2.5-0.5B.
 pub fn qwen2_5_0_5b() -> Config {
     Config {
-        family: Family::Llama(Grouped::new(14, 2, 64)),
+        attention: Attention::Grouped(Grouped::new(14, 2, 64)),
         hidden: 896,
         n_layers: 24,
         vocab: 151_936,

@@ -1,37 +1,21 @@
 //! Qwen3: grouped attention with normed queries and keys, then a dense network or experts.
 //!
-//! In: the residual stream `[t, d]`. Out: the same, one block later.
+//! In: what a file says of its model. Out: its sizes.
 //! The dense and the sparse models differ in nothing but the second half of a block.
 //! Read next: `deepseek.rs`, which caches latents instead of keys and values.
 
 use std::collections::BTreeSet;
 
-use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Config, Experts, Family, Formats, Gate, Grouped, Pairing, Rope, Scaling};
+use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Pairing, Rope, Scaling};
 use crate::facts::Facts;
 use crate::families::qwen2::WINDOW_FROM;
 use crate::families::rotation::rope;
 use crate::families::sizes::{self, backbone, experts as experts_of, window};
-use crate::layers::attention::grouped;
-use crate::layers::experts::experts;
-use crate::layers::mlp::mlp;
-use crate::layers::norm::norm;
-use crate::layers::scope::Scope;
 use crate::naming::keys::RENORM;
-
-/// One block.
-pub fn block(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
-    let x = x + grouped(m, heads, layer, &norm(m, "attn_norm", x, &m.d));
-    let h = norm(m, "ffn_norm", &x, &m.d);
-    match m.config.experts_of(layer) {
-        Some(sizes) => x + experts(m, sizes, &h),
-        None => x + mlp(m, "", m.config.ff, &h),
-    }
-}
 
 /// The sizes of the model in a file.
 ///
@@ -46,14 +30,14 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
     // GGUF does not say that weights add up to one: they always do.
     let renorm = facts.flag(RENORM)?.unwrap_or(matches!(facts.kind(), Kind::Gguf { .. }));
     let (experts, dense) = experts_of(facts, Gate::Softmax, renorm)?.unzip();
-    let backbone = backbone(facts, Family::Qwen3(heads), rope)?;
+    let backbone = backbone(facts, Attention::Grouped(heads), rope)?;
     Ok(Config { experts, dense: dense.unwrap_or_default(), ..backbone })
 }
 
 /// Qwen3-0.6B.
 pub fn qwen3_0_6b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { qk_norm: true, ..Grouped::new(16, 8, 128) }),
+        attention: Attention::Grouped(Grouped { qk_norm: true, ..Grouped::new(16, 8, 128) }),
         hidden: 1024,
         n_layers: 28,
         vocab: 151_936,
@@ -73,7 +57,7 @@ pub fn qwen3_0_6b() -> Config {
 /// Qwen3-8B.
 pub fn qwen3_8b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { qk_norm: true, ..Grouped::new(32, 8, 128) }),
+        attention: Attention::Grouped(Grouped { qk_norm: true, ..Grouped::new(32, 8, 128) }),
         hidden: 4096,
         n_layers: 36,
         ff: 12_288,
@@ -85,7 +69,7 @@ pub fn qwen3_8b() -> Config {
 /// Qwen3-30B-A3B: every block has experts.
 pub fn qwen3_30b_a3b() -> Config {
     Config {
-        family: Family::Qwen3(Grouped { qk_norm: true, ..Grouped::new(32, 4, 128) }),
+        attention: Attention::Grouped(Grouped { qk_norm: true, ..Grouped::new(32, 4, 128) }),
         hidden: 2048,
         n_layers: 48,
         ff: 6144,

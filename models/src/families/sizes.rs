@@ -9,7 +9,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Config, Experts, Family, Formats, Gate, Grouped, Groups, Rope, Window};
+use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Groups, Rope, Window};
 use crate::facts::Facts;
 use crate::naming::keys::{
     ACTIVATION, CAUSAL, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF,
@@ -21,15 +21,15 @@ use crate::naming::tensors::{BIAS, parts};
 /// The widest head; the speeds of its pairs are a table in the graph.
 const WIDEST_HEAD: usize = 1 << 12;
 
-/// A model of this family and rotation without experts, all other sizes as the file has them.
-pub(super) fn backbone(facts: Facts<'_>, family: Family, rope: Rope) -> Result<Config, Error> {
+/// A model of this attention and rotation without experts, all other sizes as the file has them.
+pub(super) fn backbone(facts: Facts<'_>, attention: Attention, rope: Rope) -> Result<Config, Error> {
     if let Some(word) = facts.word(ACTIVATION)?.filter(|word| !["silu", "swish"].contains(word)) {
         return Err(facts.refused(ACTIVATION, format!("expected silu, found {}", quoted(word))));
     }
     refuse_other_attention(facts)?;
     let n_layers = n_layers(facts)?;
     Ok(Config {
-        family,
+        attention,
         hidden: facts.count(HIDDEN)?,
         n_layers,
         vocab: facts.vocab()?,

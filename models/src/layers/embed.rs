@@ -3,7 +3,7 @@
 //! In: token numbers `[t]`, later the residual stream `[t, d]`. Out: the residual stream, later logits `[v]` or some of
 //! the best. Most replays score their last token only. With tied weights both ends use the same table. A model may also
 //! be run without an end: from vectors, or to vectors.
-//! What lies between the two is in `families/`.
+//! What lies between the two is in `block.rs`.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;

@@ -14,6 +14,7 @@
 
 pub mod attention;
 pub mod best;
+pub mod block;
 pub mod cache;
 pub mod embed;
 pub mod experts;

@@ -2,7 +2,7 @@
 //!
 //! In: activations and the axis a vector runs along. Out: activations of the same axes.
 //! The mean is not subtracted and there is no bias.
-//! Every block starts both its halves with one; see `families/`.
+//! Every block starts both its halves with one; see `block.rs`.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 

@@ -20,7 +20,7 @@ use crate::binding::find;
 use crate::binding::source::Source;
 use crate::blocks::model;
 use crate::chat::Chat;
-use crate::config::{Config, Family, Formats, Pairing, Rope, Scaling};
+use crate::config::{Attention, Config, Formats, Pairing, Rope, Scaling};
 use crate::facts::Facts;
 use crate::families::{architectures, read};
 use crate::layers::rope::speeds;
@@ -56,7 +56,7 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
     let (Some(gguf), Some(config)) = (gguf, read(own, facts)?) else {
         return Err(unsupported(format!("the architecture is {own}; known are {}", architectures())));
     };
-    if matches!(config.family, Family::DeepSeek(_)) && config.rope.pairing == Pairing::Halves {
+    if matches!(config.attention, Attention::Latent(_)) && config.rope.pairing == Pairing::Halves {
         return Err(unsupported("its heads are turned by halves, which GGUF has no name for".to_owned()));
     }
     // A matrix may have any format but that of the tensors that are kept in single precision.
@@ -131,11 +131,13 @@ fn merged(name: &str, sizes: &[usize]) -> Vec<usize> {
 fn order(config: &Config, gguf: &str, name: &str) -> Order {
     let part = name.strip_suffix(BIAS).unwrap_or(name);
     let is_turned = part.ends_with(".attn_q") || part.ends_with(".attn_k");
-    match &config.family {
-        Family::Llama(heads) if gguf == "llama" && is_turned && config.rope.pairing == Pairing::Halves => {
+    match &config.attention {
+        Attention::Grouped(heads)
+            if gguf == "llama" && is_turned && config.rope.pairing == Pairing::Halves =>
+        {
             Order::Neighbours { head: heads.head, turned: heads.turned }
         }
-        Family::Llama(_) | Family::Qwen3(_) | Family::DeepSeek(_) => Order::Same,
+        Attention::Grouped(_) | Attention::Latent(_) => Order::Same,
     }
 }
 
@@ -143,8 +145,8 @@ fn order(config: &Config, gguf: &str, name: &str) -> Order {
 fn parted(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(String, Vec<usize>, Order)>> {
     let (block, part) = name.rsplit_once('.')?;
     let full = |own: &str| format!("{block}.{own}");
-    match (&config.family, part, sizes) {
-        (Family::DeepSeek(own), "attn_kv_b", &[n, head, width]) => {
+    match (&config.attention, part, sizes) {
+        (Attention::Latent(own), "attn_kv_b", &[n, head, width]) => {
             let of_values = Order::Part { head, first: own.nope, len: own.value };
             Some(vec![
                 (full("attn_k_b"), vec![n, width, own.nope], Order::Columns { head, len: own.nope }),
@@ -167,9 +169,9 @@ fn factors(config: &Config) -> Option<Piece> {
     if matches!(rope.scaling, Scaling::None | Scaling::Yarn { .. }) || rope.scaling.linear().is_some() {
         return None;
     }
-    let n_dims = match &config.family {
-        Family::Llama(heads) | Family::Qwen3(heads) => heads.turned,
-        Family::DeepSeek(sizes) => sizes.rope,
+    let n_dims = match &config.attention {
+        Attention::Grouped(heads) => heads.turned,
+        Attention::Latent(sizes) => sizes.rope,
     };
     let plain = speeds(&Rope { scaling: Scaling::None, ..rope.clone() }, n_dims);
     let factors: Vec<f32> =

@@ -7,7 +7,7 @@
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::value::{List, Value};
 
-use crate::config::{Config, Experts, Family, Gate, Grouped, Latent, Scaling};
+use crate::config::{Attention, Config, Experts, Gate, Grouped, Latent, Scaling};
 use crate::facts::Facts;
 use crate::families::rotation::{GGUF_STRENGTH, gguf_magnitude};
 use crate::naming::keys::MSCALE_ALL;
@@ -49,9 +49,9 @@ pub(super) fn pairs(
     to.count("vocab_size", config.vocab);
     to.number("attention.layer_norm_rms_epsilon", f64::from(config.eps));
     to.number("rope.freq_base", config.rope.theta);
-    match &config.family {
-        Family::Llama(heads) | Family::Qwen3(heads) => grouped(&mut to, heads, config.n_layers),
-        Family::DeepSeek(sizes) => latent(&mut to, sizes),
+    match &config.attention {
+        Attention::Grouped(heads) => grouped(&mut to, heads, config.n_layers),
+        Attention::Latent(sizes) => latent(&mut to, sizes),
     }
     if let Some(sizes) = &config.experts {
         experts(&mut to, sizes);

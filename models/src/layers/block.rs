@@ -1,0 +1,39 @@
+//! A block, and all blocks between the two ends of a model.
+//!
+//! In: a scope and the residual stream `[t, d]`. Out: the residual stream behind one block, or what is asked for behind
+//! all.
+//! Attention and a feed-forward network each read the stream through a norm, and add to it.
+//! Models differ in the attention they have, in which blocks have experts, and in sizes; `families/` has those.
+
+use fusebox_compiler::graph::build::Tensor;
+
+use crate::config::Attention;
+use crate::layers::attention::grouped;
+use crate::layers::embed::{Entry, Scored, entry, head};
+use crate::layers::experts::experts;
+use crate::layers::latent::latent;
+use crate::layers::mlp::mlp;
+use crate::layers::norm::norm;
+use crate::layers::scope::Scope;
+
+/// One block, with its weights and states named `blk.N.*`.
+pub fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
+    m.g.block(&format!("blk.{layer}"), |_| {
+        let h = norm(m, "attn_norm", x, &m.d);
+        let x = x + match &m.config.attention {
+            Attention::Grouped(heads) => grouped(m, heads, layer, &h),
+            Attention::Latent(sizes) => latent(m, sizes, &h),
+        };
+        let h = norm(m, "ffn_norm", &x, &m.d);
+        &x + match m.config.experts_of(layer) {
+            Some(sizes) => experts(m, sizes, &h),
+            None => mlp(m, "", m.config.ff, &h),
+        }
+    })
+}
+
+/// The whole step, from what it starts from to what is asked for.
+pub fn step(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Vec<(&'static str, Tensor)> {
+    let x = (0..n_layers).fold(entry(m, from), |x, layer| block(m, layer, &x));
+    head(m, &x, scored)
+}
