@@ -1,8 +1,8 @@
-//! What runs for every token, with what each launch costs on this machine.
+//! What runs for every token, or for a prompt, with what each launch costs on this machine.
 //!
-//! In: a session in the middle of a text. Out: a table of its launches with measured times, its plan, or its kernels as
-//! text. Equal kernels of equal layers are one row; a share of 100 % is what memory gives at best, measured here: that
-//! of the processor, so kernels on a GPU have none.
+//! In: a session in the middle of a text. Out: a table of its launches with measured times and what each fuses, its
+//! plan, or its kernels as text. Equal kernels of equal layers are one row; a share of 100 % is what memory gives at
+//! best, measured here: that of the processor, so kernels on a GPU have none.
 //! What lies in the caches of the processor may be faster than memory.
 
 use std::collections::BTreeMap;
@@ -13,27 +13,40 @@ use fusebox_compiler::codegen::{planned, source};
 use fusebox_compiler::error::Error;
 use fusebox_compiler::foundation::amount::{bytes, count, counted};
 use fusebox_compiler::foundation::table::table;
-use fusebox_compiler::kernel::Param;
-use fusebox_compiler::kernel::measure::measure;
+use fusebox_compiler::kernel::measure::{Measure, measure_at};
 use fusebox_compiler::schedule::{KernelId, Plan, Step};
-use fusebox_compiler::target::Target;
+use fusebox_compiler::target::{Target, Work};
 use fusebox_compiler::tensor::sym::Symbol;
 use fusebox_runtime::session::{POSITION, Session, TOKENS};
 
 use crate::machine;
 
-/// How many times each launch is measured.
-const N_TIMES: usize = 9;
+/// How many times each launch is measured: of a token, and of a prompt.
+const N_TIMES: [usize; 2] = [9, 3];
 
 /// A view of what runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum View {
-    /// Launches with their times.
+    /// Launches for a token, with their times.
     Table,
-    /// Launches with their buffers, and the arena.
+    /// The same for a prompt: the text so far, or as much of it as one replay takes.
+    Prompt,
+    /// Launches for a token with their buffers, and the arena.
     Plan,
     /// What every kernel is compiled from.
     Source,
+}
+
+/// Launches that were measured.
+struct Measured<'p> {
+    plan: &'p Plan,
+    /// The median of each.
+    times: Vec<Duration>,
+    /// Where the first token stood, and how many there were.
+    position: usize,
+    n_tokens: usize,
+    /// Bytes a second of memory, where they mean something.
+    bandwidth: Option<f64>,
 }
 
 /// Launches of one kernel.
@@ -44,22 +57,28 @@ struct Row<'p> {
     time: Duration,
 }
 
-/// Shows what runs for a token that follows a text.
+/// Shows what runs for a token that follows a text, or for a text.
 pub(crate) fn show(
     mut session: Session,
     taken: &[u32],
     n_threads: usize,
     (view, target): (View, Target),
 ) -> Result<String, String> {
-    match view {
-        View::Table => {
-            let (times, position) = times(&mut session, taken)?;
-            let [plan, _] = session.plans();
-            Ok(as_table(plan, &times, position, (n_threads, &target)))
-        }
-        View::Plan => Ok(session.plans()[0].to_string()),
-        View::Source => sources(session.plans()[0], &target),
-    }
+    let tokens = match view {
+        View::Plan => return Ok(session.plans()[0].to_string()),
+        View::Source => return sources(session.plans()[0], &target),
+        View::Table => taken.last().map_or(&[0][..], std::slice::from_ref),
+        View::Prompt => &taken[..session.pieces(taken.len()).next().map_or(0, |(_, n)| n)],
+    };
+    let (position, n_times) = match view {
+        // A token needs a place.
+        View::Table => (session.position().min(session.context() - 1), N_TIMES[0]),
+        _ => (0, N_TIMES[1]),
+    };
+    let times = times(&mut session, tokens, position, n_times)?;
+    let (plan, n_tokens) = session.pieces(tokens.len()).next().ok_or("there is no text to read")?;
+    let bandwidth = machine::bandwidth(n_threads, &target);
+    Ok(Measured { plan, times, position, n_tokens, bandwidth }.told(n_threads))
 }
 
 /// What every kernel of a plan is compiled from on a target.
@@ -73,23 +92,21 @@ pub(crate) fn sources(plan: &Plan, target: &Target) -> Result<String, String> {
 pub(crate) fn bytes_of_replay(plan: &Plan, position: usize, n_tokens: usize) -> f64 {
     let mut of_kernel: BTreeMap<KernelId, f64> = BTreeMap::new();
     let mut of_step = |step: &Step| {
-        *of_kernel.entry(step.kernel).or_insert_with(|| bytes_of_launch(plan, step, position, n_tokens))
+        let bytes = || measured(plan, step, position, n_tokens).work().bytes;
+        *of_kernel.entry(step.kernel).or_insert_with(bytes)
     };
     plan.steps.iter().map(&mut of_step).sum()
 }
 
-fn bytes_of_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> f64 {
+/// What a launch does with so many tokens from a position on.
+fn measured(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measure {
     // Whichever of several texts a position is of.
     let value = |symbol: Symbol| match symbol.name.as_str() {
         TOKENS => n_tokens as i64,
         name if name.starts_with(POSITION) => position as i64,
         _ => symbol.near,
     };
-    let kernel = &plan.kernels[step.kernel];
-    let elements = measure(kernel).elements;
-    let bytes =
-        |(id, param): (_, &Param)| elements[id].evaluate(value) as f64 * param.format.bytes_per_element();
-    kernel.params.iter().map(bytes).sum()
+    measure_at(&plan.kernels[step.kernel], &value)
 }
 
 /// How many launches the block has that is used most often.
@@ -106,15 +123,17 @@ pub(crate) fn per_block(plan: &Plan) -> usize {
     most.map_or(0, |(kernels, _)| kernels.len())
 }
 
-/// The median time of every launch, and the position that the token stood at.
-fn times(session: &mut Session, taken: &[u32]) -> Result<(Vec<Duration>, usize), String> {
-    let token = taken.last().copied().unwrap_or(0);
-    // A token needs a place.
-    let position = session.position().min(session.context() - 1);
+/// The median time of every launch for tokens from a position on.
+fn times(
+    session: &mut Session,
+    tokens: &[u32],
+    position: usize,
+    n_times: usize,
+) -> Result<Vec<Duration>, String> {
     let mut all: Vec<Vec<Duration>> = Vec::new();
-    for _ in 0..=N_TIMES {
+    for _ in 0..=n_times {
         session.truncate(position);
-        all.push(session.profile(&[token]).map_err(|error| error.to_string())?);
+        all.push(session.profile(tokens).map_err(|error| error.to_string())?);
     }
     session.truncate(position);
     let median = |step: usize| {
@@ -123,7 +142,7 @@ fn times(session: &mut Session, taken: &[u32]) -> Result<(Vec<Duration>, usize),
         own.sort();
         own[own.len() / 2]
     };
-    Ok(((0..all[0].len()).map(median).collect(), position))
+    Ok((0..all[0].len()).map(median).collect())
 }
 
 /// Equal kernels together, in the order of their first launch.
@@ -141,81 +160,59 @@ fn rows<'p>(plan: &'p Plan, times: &[Duration]) -> Vec<Row<'p>> {
     rows
 }
 
-fn as_table(
-    plan: &Plan,
-    times: &[Duration],
-    position: usize,
-    (n_threads, target): (usize, &Target),
-) -> String {
-    let bandwidth = machine::bandwidth(n_threads, target);
-    let heads = [
-        "step",
-        "times",
-        "kernel",
-        "skeleton",
-        "ops",
-        "bytes",
-        "flops",
-        "us",
-        "GB/s",
-        "share",
-        "barrier after it",
-    ];
-    let mut lines = vec![heads.map(str::to_owned).to_vec()];
-    let (mut all_bytes, mut all_flops, mut all_ops) = (0.0, 0.0, 0);
-    for Row { first, n_launches, step, time } in rows(plan, times) {
-        let kernel = &plan.kernels[step.kernel];
-        let measure = measure(kernel);
-        let (moved, n) = (bytes_of_launch(plan, step, position, 1), n_launches as f64);
-        all_bytes += moved * n;
-        all_flops += measure.flops * n;
-        all_ops += step.n_ops * n_launches;
-        let reasons: Vec<&str> = step.barriers.iter().map(|barrier| barrier.name()).collect();
-        let [us, rate, share] = speed(moved, time.as_secs_f64() / n, bandwidth);
-        lines.push(vec![
-            first.to_string(),
-            format!("×{n_launches}"),
-            kernel.name.clone(),
-            kernel.skeleton.to_string(),
-            step.n_ops.to_string(),
-            bytes(moved),
-            count(measure.flops),
-            us,
-            rate,
-            share,
-            reasons.join(", "),
-        ]);
+impl Measured<'_> {
+    /// The table, what each row fuses, and a line about all of it.
+    fn told(&self, n_threads: usize) -> String {
+        let heads = "step,times,kernel,skeleton,ops,bytes,flops,us,GB/s,share,Gflop/s,barrier after it";
+        let mut lines: Vec<Vec<String>> = vec![heads.split(',').map(str::to_owned).collect()];
+        let mut fused = vec![["step", "fuses"].map(str::to_owned)];
+        let (mut all_ops, mut all) = (0, Work::default());
+        for Row { first, n_launches, step, time } in rows(self.plan, &self.times) {
+            let kernel = &self.plan.kernels[step.kernel];
+            let work = measured(self.plan, step, self.position, self.n_tokens).work();
+            all_ops += step.fused.n_ops() * n_launches;
+            all = all + Work { bytes: work.bytes * n_launches as f64, flops: work.flops * n_launches as f64 };
+            let reasons: Vec<&str> = step.barriers.iter().map(|barrier| barrier.name()).collect();
+            let times = format!("×{n_launches}");
+            let what = [first.to_string(), times, kernel.name.clone(), kernel.skeleton.to_string()];
+            let seconds = time.as_secs_f64() / n_launches as f64;
+            lines.push(self.line(what, step.fused.n_ops(), work, seconds, &reasons.join(", ")));
+            fused.push([first.to_string(), step.fused.to_string()]);
+        }
+        let what = ["all".to_owned(), format!("×{}", self.plan.steps.len()), String::new(), String::new()];
+        let seconds = self.times.iter().sum::<Duration>().as_secs_f64();
+        lines.push(self.line(what, all_ops, all, seconds, ""));
+        let memory = self.bandwidth.map_or_else(String::new, |bandwidth| {
+            format!(" memory gives {:.1} GB/s to {};", bandwidth / 1e9, counted(n_threads, "thread"))
+        });
+        let place = match self.n_tokens {
+            1 => format!("token {}", self.position),
+            n => format!("{n} tokens"),
+        };
+        format!(
+            "{}{} a block, {} a replay;{memory} {place}\n\n{}",
+            table("rrllrrrrrrrl", "  ", &lines),
+            counted(per_block(self.plan), "kernel"),
+            self.plan.steps.len(),
+            table("rl", "  ", &fused),
+        )
     }
-    let [us, rate, share] = speed(all_bytes, times.iter().sum::<Duration>().as_secs_f64(), bandwidth);
-    lines.push(vec![
-        "all".to_owned(),
-        format!("×{}", plan.steps.len()),
-        String::new(),
-        String::new(),
-        all_ops.to_string(),
-        bytes(all_bytes),
-        count(all_flops),
-        us,
-        rate,
-        share,
-        String::new(),
-    ]);
-    let threads = counted(n_threads, "thread");
-    let memory = bandwidth.map_or_else(String::new, |bandwidth| {
-        format!(" memory gives {:.1} GB/s to {threads};", bandwidth / 1e9)
-    });
-    format!(
-        "{}{} a block, {} a token;{memory} token {position}\n",
-        table("rrllrrrrrrl", "  ", &lines),
-        counted(per_block(plan), "kernel"),
-        plan.steps.len(),
-    )
-}
 
-/// Microseconds, bytes a second, and their share of the most that memory gives, where that is known.
-fn speed(moved: f64, seconds: f64, bandwidth: Option<f64>) -> [String; 3] {
-    let rate = moved / seconds.max(1e-9);
-    [format!("{:.1}", seconds * 1e6), format!("{:.1}", rate / 1e9), percent(rate, bandwidth)]
+    /// A row: what it is, what it does, and how fast.
+    fn line(&self, what: [String; 4], n_ops: usize, work: Work, seconds: f64, reasons: &str) -> Vec<String> {
+        let rate = |n: f64| n / seconds.max(1e-9);
+        let numbers = [
+            n_ops.to_string(),
+            bytes(work.bytes),
+            count(work.flops),
+            format!("{:.1}", seconds * 1e6),
+            format!("{:.1}", rate(work.bytes) / 1e9),
+            percent(rate(work.bytes), self.bandwidth),
+            format!("{:.1}", rate(work.flops) / 1e9),
+            reasons.to_owned(),
+        ];
+        what.into_iter().chain(numbers).collect()
+    }
 }
 
 /// A share of the most that memory gives, where that is known.

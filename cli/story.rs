@@ -201,6 +201,7 @@ fn kernel(kernel: &KernelStory) -> Value {
         "name": kernel.name,
         "skeleton": kernel.skeleton,
         "operations": kernel.n_ops,
+        "fuses": kernel.fuses,
         "parts": kernel.n_parts,
         "tasks": kernel.n_tasks,
         "bytes_read": kernel.bytes_read.round() as u64,

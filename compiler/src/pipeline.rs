@@ -17,7 +17,7 @@ use crate::graph::narrow::narrow;
 use crate::kernel::lower::{Bound, lower};
 use crate::kernel::price::LoweredPrice;
 use crate::options::Options;
-use crate::recount::{block_story, n_fused, with_steps};
+use crate::recount::{block_story, with_steps};
 use crate::rewrite::{Choice, Report, Settings, improve};
 use crate::schedule::assemble::{Unit, UnitLaunch, assemble};
 use crate::schedule::{Plan, plan};
@@ -163,10 +163,10 @@ fn unit(graph: Graph, regions: &Partition, kernels: Vec<Vec<Bound>>) -> Unit {
     let mut launches = Vec::new();
     for (roots, kernels) in regions.regions.iter().zip(kernels) {
         let last = kernels.len().saturating_sub(1);
-        let n_ops = n_fused(&graph, regions, roots);
+        let fused = regions.fused(&graph, roots);
         let launch = |(index, bound)| {
-            let barriers = regions.reasons(roots, index == last);
-            UnitLaunch { bound, n_ops, barriers }
+            let barriers = regions.barriers(roots, index == last);
+            UnitLaunch { bound, fused: fused.clone(), barriers }
         };
         launches.extend(kernels.into_iter().enumerate().map(launch));
     }

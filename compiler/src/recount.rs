@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 
 use crate::foundation::entity::Id;
 use crate::fuse::barrier::Barrier;
+use crate::fuse::fused::Fused;
 use crate::fuse::merge::Partition;
 use crate::graph::divide::Template;
 use crate::graph::print::node_line;
@@ -56,8 +57,8 @@ pub(crate) fn block_story(
         regions: regions.regions.iter().map(|roots| region_story(better, regions, roots)).collect(),
         kernels: launches
             .map(|(roots, kernel, is_last)| {
-                let n_ops = n_fused(better, regions, roots);
-                kernel_story(kernel, n_ops, &regions.reasons(roots, is_last), target)
+                let fused = regions.fused(better, roots);
+                kernel_story(kernel, &fused, &regions.barriers(roots, is_last), target)
             })
             .collect(),
     }
@@ -107,15 +108,35 @@ fn region_story(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> RegionS
         let reason = regions.reason(*root).map(|reason| reason.to_string()).unwrap_or_default();
         (node_line(graph, *root), reason)
     });
-    RegionStory { n_ops: n_fused(graph, regions, roots), stores: stores.collect() }
+    let computed = regions.computed(graph, roots);
+    let fused = Fused::of(graph, &computed);
+    let merged = regions.merges.iter().filter(|merge| computed.contains(&merge.values[0])).map(|merge| {
+        let values: Vec<String> = merge.values.iter().map(ToString::to_string).collect();
+        format!("without {} in memory: {}", values.join(" and "), merge.prices)
+    });
+    // The last of the moves that led to it.
+    let join = regions.joins.iter().rfind(|join| join.values == roots);
+    let joined = join.map(|join| format!("in one launch: {}", join.prices));
+    RegionStory {
+        n_ops: fused.n_ops(),
+        fuses: fused.to_string(),
+        computes: ranges(&computed),
+        pays: merged.chain(joined).collect(),
+        stores: stores.collect(),
+    }
 }
 
-/// How many operations a region computes.
-pub(crate) fn n_fused(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> usize {
-    regions.cut.cone(graph, roots).iter().filter(|node| !graph.nodes[**node].op.is_leaf()).count()
+/// Values in order, those that follow each other by the first and the last.
+fn ranges(values: &[NodeId]) -> String {
+    let runs = values.chunk_by(|a, b| a.index() + 1 == b.index());
+    let runs = runs.map(|run| match run {
+        [first, .., last] => format!("{first}..={last}"),
+        _ => run[0].to_string(),
+    });
+    runs.collect::<Vec<_>>().join(", ")
 }
 
-fn kernel_story(kernel: &Kernel, n_ops: usize, barriers: &[Barrier], target: &Target) -> KernelStory {
+fn kernel_story(kernel: &Kernel, fused: &Fused, barriers: &[Barrier], target: &Target) -> KernelStory {
     let measure = measure(kernel);
     let traffic = kernel.params.iter().map(|(id, param)| {
         let verb = if param.access == Access::Read { "reads" } else { "writes" };
@@ -124,7 +145,8 @@ fn kernel_story(kernel: &Kernel, n_ops: usize, barriers: &[Barrier], target: &Ta
     KernelStory {
         name: kernel.name.clone(),
         skeleton: kernel.skeleton.to_string(),
-        n_ops,
+        n_ops: fused.n_ops(),
+        fuses: fused.to_string(),
         n_parts: kernel.parts.len(),
         n_tasks: measure.n_tasks,
         bytes_read: measure.bytes_read,

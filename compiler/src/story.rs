@@ -70,8 +70,14 @@ pub struct EGraphStory {
 /// One region.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RegionStory {
-    /// Operations computed.
+    /// How many operations it fuses.
     pub n_ops: usize,
+    /// Which, by kind.
+    pub fuses: String,
+    /// The values that they make, by their numbers.
+    pub computes: String,
+    /// What was priced and paid: values that stay out of memory, launches that were made one.
+    pub pays: Vec<String>,
     /// What is stored, each with the reason why.
     pub stores: Vec<(String, String)>,
 }
@@ -83,8 +89,10 @@ pub struct KernelStory {
     pub name: String,
     /// The pattern it follows.
     pub skeleton: String,
-    /// Operations it fuses.
+    /// How many operations it fuses.
     pub n_ops: usize,
+    /// Which, by kind.
+    pub fuses: String,
     /// Independent grids.
     pub n_parts: usize,
     /// Independent tasks.
@@ -156,7 +164,11 @@ impl BlockStory {
         self.write_improved(f)?;
         writeln!(f, "## 3. regions")?;
         for (index, region) in self.regions.iter().enumerate() {
-            writeln!(f, "{}. {}", index + 1, counted(region.n_ops, "operation"))?;
+            writeln!(f, "{}. {}: {}", index + 1, counted(region.n_ops, "operation"), region.fuses)?;
+            writeln!(f, "   computes {}", region.computes)?;
+            for line in &region.pays {
+                writeln!(f, "     {line}")?;
+            }
             for (value, reason) in &region.stores {
                 writeln!(f, "   stores {value}\n     because: {reason}")?;
             }

@@ -1,6 +1,7 @@
 //! Why a value is written to memory.
 //!
-//! Every stored value has one reason. Stories and tables print it; nothing is decided by it afterwards.
+//! Every stored value has one reason, and where prices decided it has both. Stories and tables print them; nothing is
+//! decided by them afterwards.
 
 use std::fmt;
 
@@ -25,6 +26,30 @@ pub enum Barrier {
     NotTried,
     /// Tasks share the positions of an attention, and their parts are combined by the next kernel.
     Split,
+}
+
+/// The estimated seconds of the launches around a move, without it and with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// As they were.
+    pub without: f64,
+    /// As they would be.
+    pub with: f64,
+}
+
+/// Why a value is stored: what stands against computing it where it is read, and what that would cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reason {
+    /// What stands against it.
+    pub barrier: Barrier,
+    /// What it costs, where that was asked.
+    pub prices: Option<Prices>,
+}
+
+impl From<Barrier> for Reason {
+    fn from(barrier: Barrier) -> Self {
+        Self { barrier, prices: None }
+    }
 }
 
 impl Barrier {
@@ -59,6 +84,22 @@ impl Barrier {
     /// The reason with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|barrier| barrier.name() == name)
+    }
+}
+
+impl fmt::Display for Prices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} us instead of {:.1} us", self.with * 1e6, self.without * 1e6)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.barrier)?;
+        match self.prices {
+            Some(prices) => write!(f, "; computed where it is read, {prices}"),
+            None => Ok(()),
+        }
     }
 }
 

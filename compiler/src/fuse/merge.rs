@@ -11,8 +11,9 @@ use std::rc::Rc;
 
 use crate::foundation::entity::List;
 use crate::foundation::random::Random;
-use crate::fuse::barrier::Barrier;
+use crate::fuse::barrier::{Barrier, Prices, Reason};
 use crate::fuse::cut::Cut;
+use crate::fuse::fused::Fused;
 use crate::fuse::group::{Dependences, Groups, is_weighty};
 use crate::fuse::price::Price;
 use crate::graph::op::{Op, Role};
@@ -44,26 +45,49 @@ pub struct Partition {
     /// The launches in order, each with the values it stores.
     pub regions: Groups,
     /// For each stored value, why it is.
-    pub barriers: Vec<(NodeId, Barrier)>,
-    /// How many values were kept out of memory.
-    pub n_merges: usize,
+    pub reasons: Vec<(NodeId, Reason)>,
+    /// The values that are not, where prices decided it.
+    pub merges: Vec<Move>,
+    /// The values whose launches were made one.
+    pub joins: Vec<Move>,
+}
+
+/// A move that pays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Move {
+    /// The values that it is about.
+    pub values: Vec<NodeId>,
+    /// What is saved by it.
+    pub prices: Prices,
 }
 
 impl Partition {
     /// Why a value is stored; nothing for one that is not.
-    pub fn reason(&self, node: NodeId) -> Option<Barrier> {
-        self.barriers.iter().find(|(stored, _)| *stored == node).map(|(_, reason)| *reason)
+    pub fn reason(&self, node: NodeId) -> Option<Reason> {
+        self.reasons.iter().find(|(stored, _)| *stored == node).map(|(_, reason)| *reason)
     }
 
     /// Why the results of the kernels of a region are stored: of the last, its roots'; before it, partial results.
-    pub fn reasons(&self, roots: &[NodeId], is_last: bool) -> Vec<Barrier> {
+    pub fn barriers(&self, roots: &[NodeId], is_last: bool) -> Vec<Barrier> {
         if !is_last {
             return vec![Barrier::Split];
         }
-        let mut reasons: Vec<Barrier> = roots.iter().filter_map(|root| self.reason(*root)).collect();
-        reasons.sort();
-        reasons.dedup();
-        reasons
+        let of_root = |root: &NodeId| self.reason(*root).map(|reason| reason.barrier);
+        let mut barriers: Vec<Barrier> = roots.iter().filter_map(of_root).collect();
+        barriers.sort();
+        barriers.dedup();
+        barriers
+    }
+
+    /// What a region computes, leaves apart.
+    pub fn computed(&self, graph: &Graph, roots: &[NodeId]) -> Vec<NodeId> {
+        let cone = self.cut.cone(graph, roots);
+        cone.into_iter().filter(|node| !graph.nodes[*node].op.is_leaf()).collect()
+    }
+
+    /// The operations that a region fuses.
+    pub fn fused(&self, graph: &Graph, roots: &[NodeId]) -> Fused {
+        Fused::of(graph, &self.computed(graph, roots))
     }
 }
 
@@ -77,8 +101,9 @@ pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> P
         cut: Cut::everywhere(graph),
         launches: Rc::default(),
         readers: graph.readers(),
-        reasons: graph.nodes.ids().map(|_| Barrier::NotTried).collect(),
+        reasons: graph.nodes.ids().map(|_| Barrier::NotTried.into()).collect(),
         n_merges: 0,
+        merges: Vec::new(),
     };
     merge.protect();
     merge.dissolve_scores();
@@ -123,8 +148,9 @@ struct Merge<'a, P> {
     /// The launches of the cut, from the first pass on.
     launches: Rc<Launches>,
     readers: List<NodeId, Vec<NodeId>>,
-    reasons: List<NodeId, Barrier>,
+    reasons: List<NodeId, Reason>,
     n_merges: usize,
+    merges: Vec<Move>,
 }
 
 impl<P: Price> Merge<'_, P> {
@@ -132,13 +158,13 @@ impl<P: Price> Merge<'_, P> {
     fn protect(&mut self) {
         for (id, node) in self.graph.nodes.iter() {
             match node.op {
-                Op::Write { .. } => self.reasons[id] = Barrier::StateWrite,
-                Op::Barrier => self.reasons[id] = Barrier::Asked,
+                Op::Write { .. } => self.reasons[id] = Barrier::StateWrite.into(),
+                Op::Barrier => self.reasons[id] = Barrier::Asked.into(),
                 _ => {}
             }
         }
         for (_, output) in &self.graph.outputs {
-            self.reasons[*output] = Barrier::Output;
+            self.reasons[*output] = Barrier::Output.into();
         }
     }
 
@@ -195,8 +221,8 @@ impl<P: Price> Merge<'_, P> {
                 self.cut = cut;
                 self.n_merges += 1;
             }
-            Ok(_) => self.reasons[node] = Barrier::TargetLimit,
-            Err(reason) => self.reasons[node] = reason,
+            Ok(_) => self.reasons[node] = Barrier::TargetLimit.into(),
+            Err(barrier) => self.reasons[node] = barrier.into(),
         }
     }
 
@@ -240,9 +266,10 @@ impl<P: Price> Merge<'_, P> {
                 continue;
             }
             match self.try_dissolve(node) {
-                Ok((cut, launches)) => {
+                Ok((cut, launches, merge)) => {
                     (self.cut, self.launches) = (cut, launches);
                     self.n_merges += 1;
+                    self.merges.push(merge);
                     changed = true;
                 }
                 Err(reason) => self.reasons[node] = reason,
@@ -252,31 +279,36 @@ impl<P: Price> Merge<'_, P> {
     }
 
     /// Dissolves a value; where that alone is not legal, together with the values that go the same way.
-    fn try_dissolve(&mut self, node: NodeId) -> Result<(Cut, Rc<Launches>), Barrier> {
+    fn try_dissolve(&mut self, node: NodeId) -> Result<(Cut, Rc<Launches>, Move), Reason> {
         let mut gone = vec![node];
         let mut cut = self.cut.clone();
         cut.dissolve(node);
         let launches = match self.launches_without(node, &cut) {
             Ok(launches) => launches,
-            Err(reason) => {
+            Err(barrier) => {
                 gone.extend(self.siblings(node));
                 if gone.len() == 1 {
-                    return Err(reason);
+                    return Err(barrier.into());
                 }
                 for sibling in &gone {
                     cut.dissolve(*sibling);
                 }
-                self.launches_of(&cut).map_err(|_| reason)?
+                self.launches_of(&cut).map_err(|_| barrier)?
             }
         };
         let near = self.near(&gone);
-        let before = self.seconds(&self.cut.clone(), &self.launches.clone(), &near).unwrap_or(f64::INFINITY);
-        let after = self.seconds(&cut, &launches, &near).ok_or(Barrier::TargetLimit)?;
+        let without = self.seconds(&self.cut.clone(), &self.launches.clone(), &near).unwrap_or(f64::INFINITY);
+        let with = self.seconds(&cut, &launches, &near).ok_or(Barrier::TargetLimit)?;
+        let prices = Prices { without, with };
         let accepted = match &mut self.random {
             Some(random) => random.below(3) > 0,
-            None => before - after > LEAST_GAIN,
+            None => without - with > LEAST_GAIN,
         };
-        if accepted { Ok((cut, launches)) } else { Err(self.why_not(node)) }
+        if accepted {
+            Ok((cut, launches, Move { values: gone, prices }))
+        } else {
+            Err(Reason { barrier: self.why_not(node), prices: Some(prices) })
+        }
     }
 
     /// Other values of the same launch that go into the same stored values.
@@ -353,13 +385,14 @@ impl<P: Price> Merge<'_, P> {
     }
 
     fn finish(self) -> Partition {
-        let Self { graph, price, cut, reasons, n_merges, steering, .. } = self;
+        let Self { graph, price, cut, reasons, merges, steering, .. } = self;
         let dependences = Dependences::of(graph, &cut);
         let groups = dependences.groups(graph).unwrap_or_default();
         let attends = |roots: &[NodeId]| {
             cut.cone(graph, roots).iter().any(|node| matches!(graph.nodes[*node].op, Op::Attend { .. }))
         };
         let widen = steering.fuel.is_none();
+        let mut joins = Vec::new();
         let regions = dependences.widened(graph, &groups, |a, b| {
             if !widen || a.len() + b.len() > MAX_ROOTS || attends(a) || attends(b) {
                 return false;
@@ -369,12 +402,17 @@ impl<P: Price> Merge<'_, P> {
             if cut.cone(graph, &both).len() > MAX_COMPUTED {
                 return false;
             }
-            let apart = price.seconds(&cut, a).zip(price.seconds(&cut, b));
-            let together = price.seconds(&cut, &both);
-            apart.zip(together).is_some_and(|((a, b), both)| both < a + b)
+            let (a, b) = (price.seconds(&cut, a), price.seconds(&cut, b));
+            let (Some(a), Some(b), Some(with)) = (a, b, price.seconds(&cut, &both)) else { return false };
+            let prices = Prices { without: a + b, with };
+            let pays = prices.with < prices.without;
+            if pays {
+                joins.push(Move { values: both, prices });
+            }
+            pays
         });
-        let barriers = cut.nodes().map(|node| (node, reasons[node])).collect();
-        Partition { cut, regions, barriers, n_merges }
+        let reasons = cut.nodes().map(|node| (node, reasons[node])).collect();
+        Partition { cut, regions, reasons, merges, joins }
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod barrier;
 pub mod cut;
+pub mod fused;
 pub mod group;
 pub mod hazard;
 pub mod merge;

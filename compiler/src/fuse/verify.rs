@@ -72,7 +72,7 @@ output y = %3
         let ids: Vec<NodeId> = graph.nodes.ids().collect();
         let regions = regions.iter().map(|roots| roots.iter().map(|root| ids[*root]).collect()).collect();
         let cut = Cut::everywhere(&graph);
-        (graph, Partition { cut, regions, barriers: Vec::new(), n_merges: 0 })
+        (graph, Partition { cut, regions, reasons: Vec::new(), merges: Vec::new(), joins: Vec::new() })
     }
 
     fn complaints(regions: &[&[usize]]) -> Vec<String> {

@@ -9,7 +9,7 @@ use crate::graph::op::{Binary, Unary};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Access, Expr, Kernel, Nest, Param, ParamId, Part, Place, Range, Stmt, VarId};
 use crate::target::{Target, Work};
-use crate::tensor::sym::Sym;
+use crate::tensor::sym::{Sym, Symbol};
 
 /// The share of the lesser of two times, moving bytes and doing operations, that is not hidden behind the greater.
 const HIDDEN_SHARE: f64 = 0.2;
@@ -39,16 +39,22 @@ pub struct Measure {
 
 /// Counts a kernel with every symbol near its usual value.
 pub fn measure(kernel: &Kernel) -> Measure {
+    measure_at(kernel, &|symbol| symbol.near)
+}
+
+/// Counts a kernel with every symbol at the value that `at` gives it.
+pub fn measure_at(kernel: &Kernel, at: Values<'_>) -> Measure {
     let mut touched = untouched(kernel);
     let mut flops = 0.0;
     let mut longest = Work::default();
     let (mut task_bytes, mut close_bytes) = (0.0_f64, 0.0);
     for part in &kernel.parts {
-        let mut count = Count { kernel, part, touched: untouched(kernel), flops: 0.0, has_picks: true };
-        let n_tasks: f64 = part.grid.iter().map(|var| n_values(part, *var)).product();
+        let ranges = Ranges { part, at };
+        let mut count = Count { kernel, ranges, touched: untouched(kernel), flops: 0.0, has_picks: true };
+        let n_tasks: f64 = part.grid.iter().map(|var| ranges.n_values(*var)).product();
         count.body(&part.body, n_tasks);
         let bytes = count.bytes();
-        let of_task = bytes_of_task(kernel, part);
+        let of_task = bytes_of_task(kernel, ranges);
         task_bytes = task_bytes.max(of_task);
         close_bytes += n_tasks * of_task;
         longest.bytes = longest.bytes.max(bytes / n_tasks.max(1.0));
@@ -56,16 +62,16 @@ pub fn measure(kernel: &Kernel) -> Measure {
         flops += count.flops;
         for (id, own) in count.touched.into_entries() {
             let before = std::mem::take(&mut touched[id]);
-            touched[id] = joined(before, own);
+            touched[id] = joined(before, own, at);
         }
     }
     let elements: List<ParamId, Sym> = touched.values().map(elements_of).collect();
     let bytes = |access: Access| -> f64 {
         let own = kernel.params.iter().filter(|(_, param)| param.access == access);
-        own.map(|(id, param)| bytes_of(param, &elements[id])).sum()
+        own.map(|(id, param)| bytes_of(param, elements[id].evaluate(at))).sum()
     };
     let tile_bytes = kernel.parts.iter().map(tile_bytes).max().unwrap_or(0);
-    let n_tasks = kernel.parts.iter().map(|part| part.n_tasks(&Sym::near)).sum();
+    let n_tasks = kernel.parts.iter().map(|part| part.n_tasks(&|sym| sym.evaluate(at))).sum();
     Measure {
         bytes_read: bytes(Access::Read),
         bytes_written: bytes(Access::Write),
@@ -85,7 +91,8 @@ fn untouched(kernel: &Kernel) -> Touched {
 
 /// The bytes that the first task of a part reads and writes, but for what it picks: tasks that pick the same may be
 /// done together.
-fn bytes_of_task(kernel: &Kernel, part: &Part) -> f64 {
+fn bytes_of_task(kernel: &Kernel, ranges: Ranges<'_>) -> f64 {
+    let part = ranges.part;
     let mut own = part.clone();
     for var in part.vars.ids() {
         let is_one = part.grid.contains(&var);
@@ -93,7 +100,7 @@ fn bytes_of_task(kernel: &Kernel, part: &Part) -> f64 {
             Range::Whole { .. } if is_one => Range::Whole { len: Sym::from(1i64) },
             // Blocks of a task that others have blocks between are counted as if they lay side by side.
             Range::Blocks { block, .. } => {
-                let n = if is_one { 1 } else { n_values(part, var) as i64 };
+                let n = if is_one { 1 } else { ranges.n_values(var) as i64 };
                 Range::Blocks {
                     start: Index::default(),
                     step: *block,
@@ -104,13 +111,14 @@ fn bytes_of_task(kernel: &Kernel, part: &Part) -> f64 {
             other => other.clone(),
         };
     }
-    let mut count = Count { kernel, part: &own, touched: untouched(kernel), flops: 0.0, has_picks: false };
+    let ranges = Ranges { part: &own, ..ranges };
+    let mut count = Count { kernel, ranges, touched: untouched(kernel), flops: 0.0, has_picks: false };
     count.body(&own.body, 1.0);
     count.bytes()
 }
 
-fn bytes_of(param: &Param, elements: &Sym) -> f64 {
-    elements.near() as f64 * param.format.bytes_per_element()
+fn bytes_of(param: &Param, n_elements: i64) -> f64 {
+    n_elements as f64 * param.format.bytes_per_element()
 }
 
 impl Measure {
@@ -136,6 +144,9 @@ impl Measure {
     }
 }
 
+/// The value of every symbol.
+pub type Values<'a> = &'a dyn Fn(Symbol) -> i64;
+
 /// A run of positions of one axis: its first, and how many.
 #[derive(Clone, Debug)]
 struct Interval {
@@ -148,7 +159,7 @@ type Touched = List<ParamId, Option<Vec<Interval>>>;
 
 struct Count<'a> {
     kernel: &'a Kernel,
-    part: &'a Part,
+    ranges: Ranges<'a>,
     touched: Touched,
     flops: f64,
     /// Whether what a lookup picks counts.
@@ -157,14 +168,17 @@ struct Count<'a> {
 
 impl Count<'_> {
     fn bytes(&self) -> f64 {
-        self.touched.iter().map(|(id, own)| bytes_of(&self.kernel.params[id], &elements_of(own))).sum()
+        let of_param = |(id, own): (ParamId, &Option<Vec<Interval>>)| {
+            bytes_of(&self.kernel.params[id], elements_of(own).evaluate(self.ranges.at))
+        };
+        self.touched.iter().map(of_param).sum()
     }
 
     fn body(&mut self, body: &[Stmt], times: f64) {
         for stmt in body {
             match stmt {
                 Stmt::Nest(nest) => self.nest(nest, times),
-                Stmt::Loop { var, body } => self.body(body, times * n_values(self.part, *var)),
+                Stmt::Loop { var, body } => self.body(body, times * self.ranges.n_values(*var)),
             }
         }
     }
@@ -208,7 +222,7 @@ impl Count<'_> {
 
     fn runs(&self, loops: &[VarId], mask: u64) -> f64 {
         let own = loops.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
-        own.map(|(_, var)| n_values(self.part, *var)).product()
+        own.map(|(_, var)| self.ranges.n_values(*var)).product()
     }
 
     fn touch(&mut self, place: Place, at: &[Index]) {
@@ -224,15 +238,15 @@ impl Count<'_> {
         if !self.has_picks && at.iter().any(Index::is_picked) {
             return;
         }
-        let own: Vec<Interval> = at.iter().map(|index| interval(self.part, index)).collect();
+        let own: Vec<Interval> = at.iter().map(|index| self.ranges.interval(index)).collect();
         let before = self.touched[param].take();
-        self.touched[param] = joined(before, Some(own));
+        self.touched[param] = joined(before, Some(own), self.ranges.at);
     }
 }
 
-fn joined(a: Option<Vec<Interval>>, b: Option<Vec<Interval>>) -> Option<Vec<Interval>> {
+fn joined(a: Option<Vec<Interval>>, b: Option<Vec<Interval>>, at: Values<'_>) -> Option<Vec<Interval>> {
     match (a, b) {
-        (Some(a), Some(b)) => Some(a.into_iter().zip(b).map(|(a, b)| hull(a, b)).collect()),
+        (Some(a), Some(b)) => Some(a.into_iter().zip(b).map(|(a, b)| hull(a, b, at)).collect()),
         (a, b) => a.or(b),
     }
 }
@@ -243,77 +257,104 @@ fn elements_of(touched: &Option<Vec<Interval>>) -> Sym {
     intervals.iter().fold(Sym::from(1i64), |product, interval| product * &interval.len)
 }
 
-/// The positions that an index takes, over all tasks.
-fn interval(part: &Part, index: &Index) -> Interval {
-    let (low, high) = index.bounds(&part.vars);
-    if index.is_picked() {
-        let used = part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
-        let n: f64 = used.map(|var| n_values(part, var)).product();
-        return Interval { first: 0, len: Sym::from((n as i64).clamp(1, high - low + 1)) };
+/// The values that the variables of a part have.
+#[derive(Clone, Copy)]
+struct Ranges<'a> {
+    part: &'a Part,
+    at: Values<'a>,
+}
+
+impl Ranges<'_> {
+    fn of(self, sym: &Sym) -> i64 {
+        sym.evaluate(self.at)
     }
-    match index.terms() {
-        [] => Interval { first: index.offset(), len: Sym::from(1i64) },
-        [(Atom::Var(var), 1)] => match start(part, *var) {
-            0 => Interval { first: index.offset(), len: extent(part, *var) },
-            first => {
-                let len = (extent(part, *var).near() - first).max(0);
-                Interval { first: index.offset() + first, len: Sym::from(len) }
-            }
-        },
-        // A position from a symbol on: what is written to a state.
-        [(Atom::Symbols(_), _)] => Interval { first: low, len: Sym::from(1i64) },
-        [(Atom::Symbols(_), _), (Atom::Var(var), 1)] | [(Atom::Var(var), 1), (Atom::Symbols(_), _)] => {
-            Interval { first: low, len: extent(part, *var) }
+
+    /// The positions that an index takes, over all tasks.
+    fn interval(self, index: &Index) -> Interval {
+        let (low, high) = index.bounds(&self.part.vars);
+        if index.is_picked() {
+            let used = self.part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
+            let n: f64 = used.map(|var| self.n_values(var)).product();
+            return Interval { first: 0, len: Sym::from((n as i64).clamp(1, high - low + 1)) };
         }
-        terms => {
-            let mut len = 1;
-            for (atom, factor) in terms {
-                let reach = match atom {
-                    Atom::Var(var) => extent(part, *var).near() - 1,
-                    Atom::Symbols(_) => 0,
-                    _ => Index::atom(atom.clone()).bounds(&part.vars).1,
-                };
-                len += factor.abs() * reach.max(0);
+        match index.terms() {
+            [] => Interval { first: index.offset(), len: Sym::from(1i64) },
+            [(Atom::Var(var), 1)] => match self.start(*var) {
+                0 => Interval { first: index.offset(), len: self.extent(*var) },
+                first => {
+                    let len = (self.of(&self.extent(*var)) - first).max(0);
+                    Interval { first: index.offset() + first, len: Sym::from(len) }
+                }
+            },
+            // A position from a symbol on: what is written to a state.
+            [(Atom::Symbols(_), _)] => Interval { first: low, len: Sym::from(1i64) },
+            [(Atom::Symbols(_), _), (Atom::Var(var), 1)] | [(Atom::Var(var), 1), (Atom::Symbols(_), _)] => {
+                Interval { first: low, len: self.extent(*var) }
             }
-            Interval { first: low, len: Sym::from(len.min(high - low + 1)) }
+            terms => {
+                let mut len = 1;
+                for (atom, factor) in terms {
+                    let reach = match atom {
+                        Atom::Var(var) => self.of(&self.extent(*var)) - 1,
+                        Atom::Symbols(_) => 0,
+                        _ => Index::atom(atom.clone()).bounds(&self.part.vars).1,
+                    };
+                    len += factor.abs() * reach.max(0);
+                }
+                Interval { first: low, len: Sym::from(len.min(high - low + 1)) }
+            }
+        }
+    }
+
+    /// The first value of a variable, with all other variables at theirs.
+    fn start(self, var: VarId) -> i64 {
+        match &self.part.vars[var].range {
+            Range::Whole { .. } => 0,
+            Range::Blocks { start: first, .. } => self.first(first),
+            Range::Within { of } => self.start(*of),
+        }
+    }
+
+    /// An index with every variable at its first value.
+    fn first(self, index: &Index) -> i64 {
+        let of_atom = |atom: &Atom| match atom {
+            Atom::Var(var) => self.start(*var),
+            Atom::Symbols(symbols) => symbols.iter().map(|symbol| (self.at)(*symbol)).product(),
+            Atom::Div(inner, by) => self.first(inner).div_euclid(*by),
+            Atom::Rem(inner, by) => self.first(inner).rem_euclid(*by),
+            Atom::Min(inner, most) => self.first(inner).min(*most),
+            Atom::Max(inner, least) => self.first(inner).max(*least),
+            Atom::Lookup { .. } => 0,
+        };
+        index.terms().iter().fold(index.offset(), |sum, (atom, factor)| sum + factor * of_atom(atom))
+    }
+
+    /// One past the largest value of a variable.
+    fn extent(self, var: VarId) -> Sym {
+        match &self.part.vars[var].range {
+            Range::Whole { len } => len.clone(),
+            Range::Blocks { end, .. } => end.clone(),
+            Range::Within { of } => self.extent(*of),
+        }
+    }
+
+    /// How many values a variable takes.
+    fn n_values(self, var: VarId) -> f64 {
+        let len = |var: VarId| (self.of(&self.extent(var)) - self.start(var)).max(0);
+        match &self.part.vars[var].range {
+            Range::Whole { len } => self.of(len).max(0) as f64,
+            Range::Blocks { step, .. } => ((len(var) + step - 1) / step) as f64,
+            Range::Within { of } => match self.part.vars[*of].range.blocks() {
+                // Blocks that several tasks share are counted once over all of them.
+                Some(blocks) if blocks.step == blocks.block => len(*of) as f64 / self.n_values(*of).max(1.0),
+                _ => self.part.n_values(var, &|sym| self.of(sym)) as f64,
+            },
         }
     }
 }
 
-/// The first value of a variable near the usual ones, with all other variables at theirs.
-fn start(part: &Part, var: VarId) -> i64 {
-    match &part.vars[var].range {
-        Range::Whole { .. } => 0,
-        Range::Blocks { start: first, .. } => near(part, first),
-        Range::Within { of } => start(part, *of),
-    }
-}
-
-/// An index with every variable at its first value and every symbol near its usual one.
-fn near(part: &Part, index: &Index) -> i64 {
-    let of_atom = |atom: &Atom| match atom {
-        Atom::Var(var) => start(part, *var),
-        Atom::Symbols(symbols) => symbols.iter().map(|symbol| symbol.near).product(),
-        Atom::Div(inner, by) => near(part, inner).div_euclid(*by),
-        Atom::Rem(inner, by) => near(part, inner).rem_euclid(*by),
-        Atom::Min(inner, most) => near(part, inner).min(*most),
-        Atom::Max(inner, least) => near(part, inner).max(*least),
-        Atom::Lookup { .. } => 0,
-    };
-    index.terms().iter().fold(index.offset(), |sum, (atom, factor)| sum + factor * of_atom(atom))
-}
-
-/// One past the largest value of a variable.
-fn extent(part: &Part, var: VarId) -> Sym {
-    match &part.vars[var].range {
-        Range::Whole { len } => len.clone(),
-        Range::Blocks { end, .. } => end.clone(),
-        Range::Within { of } => extent(part, *of),
-    }
-}
-
-fn hull(a: Interval, b: Interval) -> Interval {
-    let end = |i: &Interval| i.first + i.len.near();
+fn hull(a: Interval, b: Interval, at: Values<'_>) -> Interval {
+    let end = |i: &Interval| i.first + i.len.evaluate(at);
     if a.first <= b.first && end(&a) >= end(&b) {
         return a;
     }
@@ -322,19 +363,6 @@ fn hull(a: Interval, b: Interval) -> Interval {
     }
     let (first, end) = (a.first.min(b.first), end(&a).max(end(&b)));
     Interval { first, len: Sym::from(end - first) }
-}
-
-fn n_values(part: &Part, var: VarId) -> f64 {
-    let len = |var: VarId| (extent(part, var).near() - start(part, var)).max(0);
-    match &part.vars[var].range {
-        Range::Whole { len } => len.near().max(0) as f64,
-        Range::Blocks { step, .. } => ((len(var) + step - 1) / step) as f64,
-        Range::Within { of } => match part.vars[*of].range.blocks() {
-            // Blocks that several tasks share are counted once over all of them.
-            Some(blocks) if blocks.step == blocks.block => len(*of) as f64 / n_values(part, *of).max(1.0),
-            _ => part.n_values(var, &Sym::near) as f64,
-        },
-    }
 }
 
 fn operations(expr: &Expr) -> f64 {

@@ -8,6 +8,7 @@ use indexmap::IndexMap;
 
 use crate::foundation::entity::{Id, List};
 use crate::fuse::barrier::Barrier;
+use crate::fuse::fused::Fused;
 use crate::graph::divide::{Division, Instance, TemplateId};
 use crate::graph::op::Op;
 use crate::graph::{Graph, Name, NodeId};
@@ -30,8 +31,8 @@ pub struct Unit {
 pub struct UnitLaunch {
     /// The kernel with its buffers.
     pub bound: Bound,
-    /// How many operations of the graph it does.
-    pub n_ops: usize,
+    /// The operations of the graph that it does.
+    pub fused: Fused,
     /// Why its results are stored.
     pub barriers: Vec<Barrier>,
 }
@@ -51,13 +52,13 @@ enum Key {
 /// The launches of a whole model.
 pub fn assemble(graph: &Graph, division: &Division, units: List<TemplateId, Unit>) -> Sequence {
     let mut kernels = List::default();
-    let mut launches_of: List<TemplateId, Vec<(KernelId, usize, Vec<Barrier>)>> = List::default();
+    let mut launches_of: List<TemplateId, Vec<(KernelId, Fused, Vec<Barrier>)>> = List::default();
     let mut graphs: List<TemplateId, (Graph, Vec<Vec<Buffer>>)> = List::default();
     for (_, unit) in units.into_entries() {
         let mut launches = Vec::new();
         let mut buffers = Vec::new();
-        for UnitLaunch { bound: (kernel, bound), n_ops, barriers } in unit.launches {
-            launches.push((kernels.push(kernel), n_ops, barriers));
+        for UnitLaunch { bound: (kernel, bound), fused, barriers } in unit.launches {
+            launches.push((kernels.push(kernel), fused, barriers));
             buffers.push(bound);
         }
         launches_of.push(launches);
@@ -67,10 +68,10 @@ pub fn assemble(graph: &Graph, division: &Division, units: List<TemplateId, Unit
     let mut launches = Vec::new();
     for (index, instance) in division.instances.iter().enumerate() {
         let (template, buffers) = &graphs[instance.template];
-        for ((kernel, n_ops, barriers), buffers) in launches_of[instance.template].iter().zip(buffers) {
+        for ((kernel, fused, barriers), buffers) in launches_of[instance.template].iter().zip(buffers) {
             let args = assembly.args(index, instance, template, *kernel, buffers);
-            let (kernel, n_ops, barriers) = (*kernel, *n_ops, barriers.clone());
-            launches.push(Launch { kernel, args, instance: index, n_ops, barriers });
+            let (kernel, fused, barriers) = (*kernel, fused.clone(), barriers.clone());
+            launches.push(Launch { kernel, args, instance: index, fused, barriers });
         }
     }
     let values = assembly.values.into_values().collect();

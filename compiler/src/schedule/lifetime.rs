@@ -51,7 +51,7 @@ mod tests {
             kernel: KernelId::from_index(0),
             args: args.map(BufferId::from_index).to_vec(),
             instance: 0,
-            n_ops: 1,
+            fused: crate::fuse::fused::Fused::default(),
             barriers: Vec::new(),
         };
         let steps: Vec<Step> = steps.iter().map(step).collect();

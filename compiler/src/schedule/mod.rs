@@ -12,6 +12,7 @@ use crate::define_id;
 use crate::error::{Complaint, Error};
 use crate::foundation::entity::{Id, List};
 use crate::fuse::barrier::Barrier;
+use crate::fuse::fused::Fused;
 use crate::graph::Name;
 use crate::kernel::print::symbols;
 use crate::kernel::{Access, Kernel, ParamId};
@@ -72,8 +73,8 @@ pub struct Launch {
     pub args: Vec<ValueId>,
     /// The use of a template that it belongs to.
     pub instance: usize,
-    /// How many operations of the graph it does.
-    pub n_ops: usize,
+    /// The operations of the graph that it does.
+    pub fused: Fused,
     /// Why its results are stored.
     pub barriers: Vec<Barrier>,
 }
@@ -165,8 +166,8 @@ pub struct Step {
     pub args: Vec<BufferId>,
     /// The use of a template that it belongs to.
     pub instance: usize,
-    /// How many operations of the graph it does.
-    pub n_ops: usize,
+    /// The operations of the graph that it does.
+    pub fused: Fused,
     /// Why its results are stored.
     pub barriers: Vec<Barrier>,
 }
@@ -219,9 +220,9 @@ impl Plan {
             Value { name, format, shape, home }
         };
         let launch = |step: &Step| {
-            let Step { kernel, args, instance, n_ops, barriers } = step.clone();
+            let Step { kernel, args, instance, fused, barriers } = step.clone();
             let args = args.into_iter().map(|buffer| ValueId::from_index(buffer.index())).collect();
-            Launch { kernel, args, instance, n_ops, barriers }
+            Launch { kernel, args, instance, fused, barriers }
         };
         let (values, launches) = (self.buffers.values().map(value), self.steps.iter().map(launch));
         Sequence { kernels: self.kernels.clone(), values: values.collect(), launches: launches.collect() }
@@ -239,9 +240,9 @@ fn bound(kernels: &List<KernelId, Kernel>, step: &Step) -> impl Iterator<Item = 
 }
 
 fn step_of(launch: Launch) -> Step {
-    let Launch { kernel, args, instance, n_ops, barriers } = launch;
+    let Launch { kernel, args, instance, fused, barriers } = launch;
     let args = args.into_iter().map(|value| BufferId::from_index(value.index())).collect();
-    Step { kernel, args, instance, n_ops, barriers }
+    Step { kernel, args, instance, fused, barriers }
 }
 
 fn slot_of(value: &Value, bytes: usize, offset: usize) -> BufferSlot {

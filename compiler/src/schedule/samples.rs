@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use crate::foundation::entity::Id;
 use crate::fuse::barrier::Barrier;
 use crate::fuse::cut::Cut;
+use crate::fuse::fused::Fused;
 use crate::fuse::group::Dependences;
 use crate::graph::build::Builder;
 use crate::graph::op::Op;
@@ -35,7 +36,13 @@ pub(super) fn sequence(graph: &Graph, cut: &Cut) -> Sequence {
                 args.push(*known.entry(buffer).or_insert_with(new));
             }
             let kernel = sequence.kernels.push(kernel);
-            sequence.launches.push(Launch { kernel, args, instance: 0, n_ops: 1, barriers: vec![barrier] });
+            sequence.launches.push(Launch {
+                kernel,
+                args,
+                instance: 0,
+                fused: Fused::of(graph, &roots),
+                barriers: vec![barrier],
+            });
         }
     }
     sequence

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::foundation::entity::Id;
 use crate::foundation::text::{Scanner, SyntaxError};
 use crate::fuse::barrier::Barrier;
+use crate::fuse::fused::Fused;
 use crate::kernel::parse::parse;
 use crate::kernel::{Access, Kernel, Param, Skeleton};
 use crate::schedule::{BufferId, BufferSlot, KernelId, Place, Plan, Step, bytes_of, limited};
@@ -112,13 +113,14 @@ fn words(s: &mut Scanner<'_>) -> Result<Arc<[u32]>, SyntaxError> {
     Ok(words.into())
 }
 
-/// `kernel 3 instance 1 ops 62 of 0 5 7 because "state write"`
+/// `kernel 3 instance 1 fuses mul 2 write 1 of 0 5 7 because "state write"`
 fn step_line(step: &Step) -> String {
-    let Step { kernel, args, instance, n_ops, barriers } = step;
+    let Step { kernel, args, instance, fused, barriers } = step;
     let args: Vec<String> = args.iter().map(|arg| arg.index().to_string()).collect();
     let reasons: Vec<String> = barriers.iter().map(|barrier| format!("{:?}", barrier.name())).collect();
-    let (kernel, args, reasons) = (kernel.index(), args.join(" "), reasons.join(" "));
-    format!("kernel {kernel} instance {instance} ops {n_ops} of {args} because {reasons}\n")
+    let fused: Vec<String> = fused.0.iter().map(|(name, n)| format!("{name} {n}")).collect();
+    let (kernel, fused, args, reasons) = (kernel.index(), fused.join(" "), args.join(" "), reasons.join(" "));
+    format!("kernel {kernel} instance {instance} fuses {fused} of {args} because {reasons}\n")
 }
 
 fn step(s: &mut Scanner<'_>) -> Result<Step, SyntaxError> {
@@ -126,9 +128,12 @@ fn step(s: &mut Scanner<'_>) -> Result<Step, SyntaxError> {
     let kernel = KernelId::from_index(number(s)?);
     s.expect("instance")?;
     let instance = number(s)?;
-    s.expect("ops")?;
-    let n_ops = number(s)?;
-    s.expect("of")?;
+    s.expect("fuses")?;
+    let mut fused = Fused::default();
+    while !s.take("of") {
+        let name = s.word("an operation, or `of`")?;
+        fused.0.push((name.into(), number(s)?));
+    }
     let mut args = Vec::new();
     while !s.take("because") {
         args.push(BufferId::from_index(number(s)?));
@@ -139,7 +144,7 @@ fn step(s: &mut Scanner<'_>) -> Result<Step, SyntaxError> {
         barriers.push(Barrier::named(&name).ok_or_else(|| s.error("a reason to store a value"))?);
     }
     s.end_of_line()?;
-    Ok(Step { kernel, args, instance, n_ops, barriers })
+    Ok(Step { kernel, args, instance, fused, barriers })
 }
 
 /// A number that counts or numbers something.
