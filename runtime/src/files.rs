@@ -4,9 +4,10 @@
 //! Nothing is read without a bound, and nothing is written over a file that is something else.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::time::SystemTime;
 
 use serde_json::Error as JsonError;
 use serde_json::error::Category;
@@ -18,6 +19,12 @@ const MAX_COMPLAINT: usize = 160;
 
 /// The largest file that is kept for later starts; programs and machine code have a small part of that.
 const MAX_KEPT_BYTES: u64 = 64 << 20;
+
+/// What files of one kind that are kept in a folder may have together; beyond that the oldest go.
+const MAX_FOLDER_BYTES: u64 = 256 << 20;
+
+/// No link leads further than so many others.
+const MAX_LINKS: usize = 40;
 
 /// All bytes of a file that has no more than so many.
 ///
@@ -59,22 +66,51 @@ pub fn fault_of_json(error: &JsonError) -> String {
     }
 }
 
-/// All bytes of a file that was kept for later starts, or nothing where no such file is there: anybody may have put
-/// there what never ends, or never begins.
+/// All bytes of a file that was kept for later starts, or nothing where no such file is there: the path may hold a
+/// device or a pipe. The file counts as new from then on.
 pub fn kept(path: &Path) -> Option<Vec<u8>> {
     let about = fs::metadata(path).ok()?;
-    if about.is_file() && about.len() <= MAX_KEPT_BYTES { fs::read(path).ok() } else { None }
+    if !about.is_file() || about.len() > MAX_KEPT_BYTES {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
+    // A folder that nothing can be written to works as well; nothing is deleted there either.
+    let _ = File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now()));
+    Some(bytes)
 }
 
-/// Keeps a file for later starts, in a folder that may have to be made.
+/// Keeps a file for later starts, in a folder that may have to be made. Where files with this ending are too many for
+/// one folder, those go that were not used for longest.
 ///
 /// # Errors
 /// Where it cannot be written.
 pub fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    if !folder.exists() {
         fs::create_dir_all(folder)?;
     }
-    put(path, bytes)
+    put(path, bytes)?;
+    prune(path, MAX_FOLDER_BYTES);
+    Ok(())
+}
+
+/// Deletes the oldest files beside this one with its ending, until the others have no more bytes than that.
+fn prune(path: &Path, most_bytes: u64) {
+    let Some(files) = path.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return };
+    let alike = files.flatten().map(|file| file.path()).filter(|other| other.extension() == path.extension());
+    let about = |path: PathBuf| fs::metadata(&path).and_then(|own| Ok((own.modified()?, own.len(), path)));
+    let mut files: Vec<(SystemTime, u64, PathBuf)> = alike.flat_map(about).collect();
+    files.sort();
+    let mut n_bytes: u64 = files.iter().map(|(_, n, _)| n).sum();
+    for (_, n, other) in files {
+        if n_bytes <= most_bytes {
+            break;
+        }
+        // Another start may have deleted it before.
+        let _ = fs::remove_file(other);
+        n_bytes -= n;
+    }
 }
 
 /// Writes a file. One that is there already is replaced only where it begins as all of its kind do: so it is an older
@@ -98,15 +134,100 @@ pub fn write(path: &Path, begin: &[u8], bytes: &[u8]) -> Result<(), Error> {
 
 /// Puts a file in its place whole, or not at all: nobody ever reads half of one, and what was there stays where there
 /// is no room for what comes.
-///
-/// # Errors
-/// Where it cannot be written.
-pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let part = part_of(path);
-    fs::write(&part, bytes).and_then(|()| fs::rename(&part, path)).inspect_err(|_| {
-        // The error that led here is told; that a part is left behind would not help.
-        let _ = fs::remove_file(&part);
-    })
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = Unfinished::create(path)?;
+    file.put(bytes)?;
+    file.finish().map(|_| ())
+}
+
+/// A file in the making: it has another name until it is whole, and goes away unless it is finished. What is replaced
+/// keeps its permissions, and a link to it goes on to lead there.
+pub struct Unfinished {
+    to: BufWriter<File>,
+    part: PathBuf,
+    path: PathBuf,
+    n_written: u64,
+    is_finished: bool,
+}
+
+impl Unfinished {
+    /// Begins a file.
+    ///
+    /// # Errors
+    /// Where it cannot be written, or one that is there may not be replaced.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let path = behind_links(path);
+        let before = fs::metadata(&path).ok().map(|about| about.permissions());
+        if before.as_ref().is_some_and(fs::Permissions::readonly) {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        let part = part_of(&path);
+        let file = File::create(&part)?;
+        let own = Self {
+            to: BufWriter::with_capacity(1 << 20, file),
+            part,
+            path,
+            n_written: 0,
+            is_finished: false,
+        };
+        if let Some(before) = before {
+            fs::set_permissions(&own.part, before)?;
+        }
+        Ok(own)
+    }
+
+    /// Writes the next bytes.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.n_written += bytes.len() as u64;
+        self.to.write_all(bytes)
+    }
+
+    /// How many bytes were written.
+    pub fn n_written(&self) -> u64 {
+        self.n_written
+    }
+
+    /// Waits until a power cut would leave all of it.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.to.flush()?;
+        self.to.get_ref().sync_all()
+    }
+
+    /// Gives the file its name; how many bytes it has.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn finish(mut self) -> io::Result<u64> {
+        self.to.flush()?;
+        fs::rename(&self.part, &self.path)?;
+        self.is_finished = true;
+        Ok(self.n_written)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // The error that led here is told; that a part is left behind would not help.
+            let _ = fs::remove_file(&self.part);
+        }
+    }
+}
+
+/// Where a file lies that links may lead to, also where it is not there yet.
+fn behind_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    path
 }
 
 /// What a file is called until it is whole.
@@ -144,6 +265,46 @@ mod tests {
         fs::write(&path, "").unwrap();
         assert!(written("# ", "# one"), "an empty file has nothing to lose");
         assert!(write(&folder, b"", b"x").is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn links_lead_where_they_did_and_permissions_stay() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = std::env::temp_dir().join(format!("fusebox-files-links-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let [file, link, other] = ["file", "link", "other"].map(|name| folder.join(name));
+        symlink("file", &link).unwrap();
+        symlink(&link, &other).unwrap();
+        write(&other, b"# ", b"# one").unwrap();
+        assert_eq!(text(&file, 5).unwrap(), "# one", "the file of a link that led nowhere is made");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o660)).unwrap();
+        write(&link, b"# ", b"# two").unwrap();
+        assert_eq!(text(&file, 5).unwrap(), "# two");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o660);
+        assert!(link.is_symlink() && other.is_symlink());
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
+        assert!(write(&link, b"# ", b"# three").is_err() && text(&file, 5).unwrap() == "# two");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3, "no parts are left");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn of_files_that_are_too_many_the_oldest_go() {
+        let folder = std::env::temp_dir().join(format!("fusebox-files-many-{}", process::id()));
+        let paths: Vec<PathBuf> = (0..4).map(|n| folder.join(format!("{n}.program"))).collect();
+        for (age, path) in paths.iter().enumerate().rev() {
+            keep(path, &[0; 10]).unwrap();
+            let then = SystemTime::now() - std::time::Duration::from_secs(60 * (age as u64 + 1));
+            File::options().append(true).open(path).unwrap().set_modified(then).unwrap();
+        }
+        keep(&folder.join("a.code"), &[0; 100]).unwrap();
+        kept(&paths[3]).unwrap();
+        prune(&paths[0], 25);
+        let left: Vec<bool> = paths.iter().map(|path| path.exists()).collect();
+        assert_eq!(left, [true, false, false, true], "the one that was read counts as new");
+        assert!(folder.join("a.code").exists());
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -5,12 +5,11 @@
 //! The file grows under another name and gets its own when it is whole, so that an error or a power cut leaves what was
 //! there before. Bytes are not kept: as much is in memory as is handed over at once.
 
-use std::fs::{File, remove_file, rename};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use crate::error::{Error, Place};
-use crate::files;
+use crate::files::{self, Unfinished};
 use crate::weights::gguf::types;
 use crate::weights::value::{List, Value};
 use crate::weights::{Stored, ggml, gguf};
@@ -70,19 +69,20 @@ pub fn write(
     mut fill: impl FnMut(usize, &mut Put) -> Result<(), Error>,
 ) -> Result<u64, Error> {
     let header = header(path, pairs, tensors)?;
-    let mut file = Unfinished::create(path)?;
-    file.put(&header)?;
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let mut file = Unfinished::create(path).map_err(io)?;
+    file.put(&header).map_err(io)?;
     for (idx, tensor) in tensors.iter().enumerate() {
-        file.align()?;
-        let end = file.n_written + tensor.n_bytes().unwrap_or_default() as u64;
-        fill(idx, &mut |bytes| file.put(bytes))?;
-        if file.n_written != end {
-            let what = format!("expected its last byte at {end}, found it at {}", file.n_written);
+        align(&mut file).map_err(io)?;
+        let end = file.n_written() + tensor.n_bytes().unwrap_or_default() as u64;
+        fill(idx, &mut |bytes| file.put(bytes).map_err(io))?;
+        if file.n_written() != end {
+            let what = format!("expected its last byte at {end}, found it at {}", file.n_written());
             return Err(Error::input(path, Place::Tensor(tensor.name.clone()), what));
         }
     }
-    file.align()?;
-    file.finish()
+    align(&mut file).map_err(io)?;
+    file.sync().and_then(|()| file.finish()).map_err(io)
 }
 
 /// Everything before the data, without the padding.
@@ -120,55 +120,11 @@ pub fn may_replace(path: &Path) -> Result<bool, Error> {
     Ok(path.is_file() && files::begins(path, &gguf::MAGIC)?)
 }
 
-/// A file under another name; it goes away unless it is finished. Errors have the name it is to get.
-struct Unfinished {
-    to: BufWriter<File>,
-    part: PathBuf,
-    path: PathBuf,
-    n_written: u64,
-    is_finished: bool,
-}
-
-impl Unfinished {
-    fn create(path: &Path) -> Result<Self, Error> {
-        let part = files::part_of(path);
-        let path = path.to_owned();
-        let file = File::create(&part).map_err(|source| Error::Io { path: path.clone(), source })?;
-        let to = BufWriter::with_capacity(1 << 20, file);
-        Ok(Self { to, part, path, n_written: 0, is_finished: false })
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.n_written += bytes.len() as u64;
-        self.to.write_all(bytes).map_err(|source| self.failed(source))
-    }
-
-    /// Fills up with zeros to the next multiple of the alignment.
-    fn align(&mut self) -> Result<(), Error> {
-        let n_bytes = self.n_written.next_multiple_of(gguf::ALIGNMENT as u64) - self.n_written;
-        self.put(&[0; gguf::ALIGNMENT][..n_bytes as usize])
-    }
-
-    /// Gives the file its name.
-    fn finish(mut self) -> Result<u64, Error> {
-        let done = self.to.flush().and_then(|()| self.to.get_ref().sync_all());
-        done.and_then(|()| rename(&self.part, &self.path)).map_err(|source| self.failed(source))?;
-        self.is_finished = true;
-        Ok(self.n_written)
-    }
-
-    fn failed(&self, source: io::Error) -> Error {
-        Error::Io { path: self.path.clone(), source }
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if !self.is_finished {
-            // The error that led here is told; that a part is left behind would not help.
-            let _ = remove_file(&self.part);
-        }
-    }
+/// Fills a file up with zeros to the next multiple of the alignment.
+fn align(file: &mut Unfinished) -> io::Result<()> {
+    let n_written = file.n_written();
+    let n_bytes = n_written.next_multiple_of(gguf::ALIGNMENT as u64) - n_written;
+    file.put(&[0; gguf::ALIGNMENT][..n_bytes as usize])
 }
 
 fn put_text(bytes: &mut Vec<u8>, text: &str) {
