@@ -97,6 +97,7 @@ struct Test {
 
 /// A test and what came of it.
 struct Measured {
+    subject: Subject,
     test: Test,
     n_threads: usize,
     /// Bytes that a repetition moves.
@@ -104,6 +105,14 @@ struct Measured {
     /// Bytes a second that memory gave, before and after; that of a GPU is not measured.
     bandwidth: Option<f64>,
     repeats: Vec<Repeat>,
+}
+
+/// What was measured on what, as every record of it says.
+#[derive(Clone)]
+struct Subject {
+    model: String,
+    device: String,
+    kv_type: String,
 }
 
 /// A test, done once.
@@ -195,6 +204,16 @@ fn measure(
     progress.begin("compiling");
     let n_texts = tests.iter().map(|test| test.n_texts).max().unwrap_or(1);
     let mut session = opened.session_of_texts(n_threads, context, Scored::Best(1), n_texts)?;
+    let subject = Subject {
+        model: opened
+            .model
+            .checkpoint()
+            .files()
+            .next()
+            .map_or_else(String::new, |(path, _)| path.display().to_string()),
+        device: session.device(),
+        kv_type: opened.kv_type.to_string(),
+    };
     let mut measured = Vec::new();
     let mut before = machine::bandwidth(n_threads, &opened.target());
     for test in tests {
@@ -208,11 +227,18 @@ fn measure(
         let after = machine::bandwidth(n_threads, &opened.target());
         let bandwidth = before.zip(after).map(|(before, after)| f64::midpoint(before, after));
         let bytes = bytes_of(&session, *test);
-        measured.push(Measured { test: *test, n_threads, bytes, bandwidth, repeats });
+        measured.push(Measured {
+            subject: subject.clone(),
+            test: *test,
+            n_threads,
+            bytes,
+            bandwidth,
+            repeats,
+        });
         before = after;
     }
     drop(progress);
-    note(&format!("measured on {}", session.device()));
+    note(&format!("measured on {}", subject.device));
     Ok(measured)
 }
 
@@ -313,9 +339,13 @@ fn as_table(all: &[Measured]) -> String {
 
 fn as_json(all: &[Measured]) -> String {
     let object = |measured: &Measured| {
-        let Measured { test, n_threads, bandwidth, repeats, .. } = measured;
+        let Measured { subject, test, n_threads, bandwidth, repeats, .. } = measured;
         let each = |value: &dyn Fn(&Repeat) -> f64| repeats.iter().map(value).collect::<Vec<f64>>();
         json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": subject.model,
+            "device": subject.device,
+            "kv_type": subject.kv_type,
             "test": test.kind.name(),
             "tokens": test.n_tokens,
             "depth": test.depth,
@@ -333,11 +363,15 @@ fn as_json(all: &[Measured]) -> String {
 }
 
 fn as_csv(all: &[Measured]) -> String {
-    let mut text =
-        "test,tokens,depth,texts,threads,repeat,tok_s,ms,gb_s,share,bandwidth_gb_s,hash\n".to_owned();
+    let mut text = "version,model,device,kv_type,test,tokens,depth,texts,threads,repeat,".to_owned();
+    text += "tok_s,ms,gb_s,share,bandwidth_gb_s,hash\n";
     for measured in all {
-        let Measured { test: Test { kind, n_tokens, depth, n_texts }, n_threads, bandwidth, repeats, .. } =
-            measured;
+        let Measured {
+            subject: Subject { model, device, kv_type }, test, n_threads, bandwidth, repeats, ..
+        } = measured;
+        let Test { kind, n_tokens, depth, n_texts } = test;
+        let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+        let about = format!("{},{},{},{kv_type}", env!("CARGO_PKG_VERSION"), quoted(model), quoted(device));
         for (repeat, own) in repeats.iter().enumerate() {
             let (rate, ms, moved) =
                 (measured.rate(own), machine::milliseconds(own.seconds), measured.moved(own));
@@ -349,7 +383,7 @@ fn as_csv(all: &[Measured]) -> String {
             let (gb_s, most) = (moved / 1e9, of_most(&|most| most / 1e9));
             let _ = writeln!(
                 text,
-                "{},{n_tokens},{depth},{n_texts},{rest},{gb_s},{share},{most},{:016x}",
+                "{about},{},{n_tokens},{depth},{n_texts},{rest},{gb_s},{share},{most},{:016x}",
                 kind.name(),
                 own.hash
             );

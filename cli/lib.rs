@@ -2,7 +2,8 @@
 //!
 //! In: a command line. Out: text or JSON on standard output; a sentence on standard error and exit code 2 where the
 //! input is at fault. Nothing is decided here.
-//! One file a command: `run.rs`, `logits.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `quantize.rs`, `doctor.rs`.
+//! One file a command: `run.rs`, `logits.rs`, `tokens.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `quantize.rs`,
+//! `doctor.rs`.
 //! `opening.rs` has the flags that all commands on models share, `example.rs` what examples of families show.
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand};
 
+mod asked;
 mod bench;
 mod conversation;
 mod devices;
@@ -20,7 +22,6 @@ mod doctor;
 mod example;
 mod inspect;
 mod kernels;
-mod limits;
 mod logits;
 mod machine;
 mod npy;
@@ -30,7 +31,9 @@ mod progress;
 mod quantize;
 mod room;
 mod run;
+mod signals;
 mod story;
+mod tokens;
 
 /// Compiles language models into a few fused kernels, runs them, and tells how.
 #[derive(Parser)]
@@ -46,6 +49,8 @@ enum Command {
     Run(Box<run::Arguments>),
     /// Gives the scores of what may follow a text.
     Logits(logits::Arguments),
+    /// Gives the tokens of a text, or the text of tokens.
+    Tokens(tokens::Arguments),
     /// Measures how many tokens a second a model takes and gives.
     Bench(bench::Arguments),
     /// Tells how a graph becomes kernels: what was asked, improved, fused, lowered and planned.
@@ -60,11 +65,12 @@ enum Command {
 
 /// `fusebox`: does what the command line asks for.
 pub fn main() -> ExitCode {
-    limits::are_errors();
+    signals::limits_are_errors();
     ended(match Cli::try_parse() {
         Ok(Cli { command }) => succeeded(match command {
             Command::Run(arguments) => run::run(&arguments),
             Command::Logits(arguments) => logits::run(&arguments),
+            Command::Tokens(arguments) => tokens::run(&arguments),
             Command::Bench(arguments) => bench::run(&arguments),
             Command::Story(arguments) => story::run(&arguments),
             Command::Inspect(arguments) => inspect::run(&arguments),
@@ -88,7 +94,7 @@ pub fn example(block: &str) -> ExitCode {
 
 /// `fusebox run`, without the word `run`.
 pub fn run() -> ExitCode {
-    limits::are_errors();
+    signals::limits_are_errors();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let command = run::Arguments::augment_args(clap::Command::new("fusebox"));
     let arguments = command

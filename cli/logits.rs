@@ -5,19 +5,17 @@
 
 use std::mem;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Args;
 use fusebox_compiler::foundation::table::table;
-use fusebox_models::error::Error;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::files;
 
+use crate::asked::{Asked, Prompt, words};
 use crate::opening::{Which, n_threads};
 use crate::progress::Progress;
-use crate::room::Room;
 use crate::{npy, output};
 
 /// How many tokens a table has.
@@ -29,18 +27,8 @@ const N_SHOWN: usize = 10;
 pub(crate) struct Arguments {
     #[command(flatten)]
     which: Which,
-    /// The text by the numbers of its tokens.
-    #[arg(
-        long,
-        value_name = "IDS",
-        value_delimiter = ',',
-        value_parser = u32::from_str,
-        allow_hyphen_values = true
-    )]
-    tokens: Option<Vec<u32>>,
-    /// The text.
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
-    prompt: Option<String>,
+    #[command(flatten)]
+    asked: Asked,
     /// Threads to run on [default: as many as the machine runs at once].
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
@@ -57,14 +45,18 @@ pub(crate) struct Arguments {
 
 /// Scores.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    if arguments.tokens.is_none() && arguments.prompt.is_none() {
-        return Err("a text is needed: -p TEXT or --tokens 1,2,3".to_owned());
+    let Some(prompt) = arguments.asked.prompt()? else {
+        return Err("a text is needed: -p TEXT, -f FILE or --tokens 1,2,3".to_owned());
+    };
+    if arguments.all && arguments.output.is_none() && !arguments.json {
+        return Err("--all needs a place for all scores: -o FILE or --json".to_owned());
     }
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(2);
     let mut opened = arguments.which.open(&mut progress, arguments.json)?;
-    let tokenizer = Tokenizer::open(opened.model.checkpoint());
-    let tokens = tokens(arguments, tokenizer.as_ref(), opened.room(opened.model.config.context))?;
+    let tokenizer = words(opened.model.checkpoint(), matches!(prompt, Prompt::Text(_)))?;
+    let room = opened.room(opened.model.config.context);
+    let tokens = prompt.tokens("the text", tokenizer.as_ref(), room)?;
     progress.begin("compiling");
     let scored = if arguments.all { Scored::All } else { Scored::Last };
     // Texts of any usual length share a program.
@@ -109,29 +101,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         rows.chunks(n_vocab).for_each(|row| output::print(&told.next(row)));
         output::print(Told::END);
     } else if !is_file {
-        output::print(&likeliest(&rows, tokenizer.ok().as_ref()));
+        output::print(&likeliest(&rows, tokenizer.as_ref()));
     }
     Ok(())
-}
-
-/// The text as tokens.
-fn tokens(
-    arguments: &Arguments,
-    tokenizer: Result<&Tokenizer, &Error>,
-    room: Room,
-) -> Result<Vec<u32>, String> {
-    let what_has = "the text has";
-    let tokens = if let Some(tokens) = &arguments.tokens {
-        room.check(what_has, tokens.len())?;
-        tokens.clone()
-    } else {
-        let text = arguments.prompt.as_deref().unwrap_or_default();
-        room.tokens(what_has, (tokenizer.map_err(ToString::to_string)?, text, true))?
-    };
-    if tokens.is_empty() {
-        return Err("the text has no tokens; at least one is needed".to_owned());
-    }
-    Ok(tokens)
 }
 
 /// An object with the sizes, and the numbers in row-major order, each as short as it reads back the same. It is told

@@ -83,7 +83,7 @@ pub(crate) struct Opened {
     options: Options,
     level: Level,
     numbers: Numbers,
-    kv_type: Format,
+    pub(crate) kv_type: Format,
     /// The most bytes that a GPU may hold.
     gpu_memory: Option<usize>,
     /// Whether nothing is told on the way.

@@ -5,8 +5,6 @@
 //! Without a prompt the default model begins a story; with `--chat`, a conversation begins: `conversation.rs`.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -18,23 +16,19 @@ use fusebox_models::error::Error;
 use fusebox_models::generate::{Answer, Generator, Settings};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample::{self, Sampler};
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::files;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::asked::{Asked, Prompt, words};
+use crate::conversation::Conversation;
 use crate::kernels::{self, View};
 use crate::machine::milliseconds;
 use crate::opening::{Opened, Which, n_threads};
 use crate::progress::Progress;
-use crate::room::Room;
 use crate::story::target;
-use crate::{conversation, machine, output};
+use crate::{machine, output};
 
 /// What the default model goes on with, if nothing else is asked for.
 const STORY: &str = "Once upon a time";
-
-/// The longest text that is read from a file.
-const MAX_PROMPT_BYTES: usize = 16 << 20;
 
 /// What to go on with, and how.
 #[derive(Args)]
@@ -42,28 +36,20 @@ const MAX_PROMPT_BYTES: usize = 16 << 20;
 pub(crate) struct Arguments {
     #[command(flatten)]
     which: Which,
-    /// A text to go on with; with --chat, a message to answer.
-    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"], allow_hyphen_values = true)]
-    prompt: Option<String>,
-    /// A file with that text.
-    #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
-    file: Option<PathBuf>,
-    /// The tokens to go on with, by their numbers.
-    #[arg(
-        long,
-        value_name = "IDS",
-        value_delimiter = ',',
-        value_parser = u32::from_str,
-        conflicts_with = "chat",
-        allow_hyphen_values = true
-    )]
-    tokens: Option<Vec<u32>>,
+    #[command(flatten)]
+    asked: Asked,
     /// The most tokens of the answer.
     #[arg(short, long, value_name = "N", default_value_t = 256)]
     n: usize,
     /// Answer as an assistant, in the form that the model was trained on; without a prompt, line after line.
     #[arg(long)]
     chat: bool,
+    /// With --chat, what the model is told about its part.
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    system: Option<String>,
+    /// With --chat, whether the model reasons before it answers, where its template asks [default: the template's].
+    #[arg(long, value_name = "on|off", requires = "chat", value_parser = switch)]
+    thinking: Option<bool>,
     /// Threads to run on [default: as many as the machine runs at once].
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
@@ -104,15 +90,15 @@ struct Sampling {
     })]
     temp: f32,
     /// Choose among so many of the likeliest; 0 for all.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "temp")]
     top_k: usize,
     /// Choose among the likeliest that have this probability together.
-    #[arg(long, value_name = "P", default_value = "1", value_parser = |text: &str| {
+    #[arg(long, value_name = "P", default_value = "1", requires = "temp", value_parser = |text: &str| {
         taken(text, |top_p| sample::Settings { top_p, ..sample::Settings::default() })
     })]
     top_p: f32,
     /// Choose among those that are at least this part as likely as the likeliest.
-    #[arg(long, value_name = "P", default_value = "0", value_parser = |text: &str| {
+    #[arg(long, value_name = "P", default_value = "0", requires = "temp", value_parser = |text: &str| {
         taken(text, |min_p| sample::Settings { min_p, ..sample::Settings::default() })
     })]
     min_p: f32,
@@ -139,13 +125,21 @@ fn taken(text: &str, settings: fn(f32) -> sample::Settings) -> Result<f32, Strin
     }
 }
 
-/// What a model is asked to go on with.
-enum Prompt {
-    Tokens(Vec<u32>),
-    Text(String),
-    Message(String),
-    /// Messages that are still to come.
-    Conversation,
+/// A switch.
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
+}
+
+/// What is to be done.
+enum Task {
+    GoOn(Prompt),
+    Answer(String),
+    /// Messages are still to come.
+    Converse,
 }
 
 /// What is known of a run besides its answer.
@@ -170,23 +164,16 @@ impl Arguments {
         Settings { most_tokens: self.n, stops, ignores_ends, sampling }
     }
 
-    fn prompt(&self) -> Result<Prompt, String> {
-        if let Some(tokens) = &self.tokens {
-            return Ok(Prompt::Tokens(tokens.clone()));
-        }
-        let text = match (&self.prompt, &self.file) {
-            (Some(text), _) => Some(text.clone()),
-            (None, Some(path)) => {
-                Some(files::text(path, MAX_PROMPT_BYTES).map_err(|error| error.to_string())?)
+    fn task(&self) -> Result<Task, String> {
+        match self.asked.prompt()? {
+            Some(Prompt::Tokens(_)) if self.chat => {
+                Err("--chat answers words: -p TEXT or -f FILE".to_owned())
             }
-            (None, None) => None,
-        };
-        match text {
-            Some(text) if self.chat => Ok(Prompt::Message(text)),
-            Some(text) => Ok(Prompt::Text(text)),
+            Some(Prompt::Text(text)) if self.chat => Ok(Task::Answer(text)),
+            Some(prompt) => Ok(Task::GoOn(prompt)),
             None if self.chat && self.json => Err("--json needs a message: -p TEXT or -f FILE".to_owned()),
-            None if self.chat => Ok(Prompt::Conversation),
-            None if self.which.is_default() => Ok(Prompt::Text(STORY.to_owned())),
+            None if self.chat => Ok(Task::Converse),
+            None if self.which.is_default() => Ok(Task::GoOn(Prompt::Text(STORY.to_owned()))),
             None => Err("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3".to_owned()),
         }
     }
@@ -197,23 +184,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(name) = &arguments.target {
         return list(arguments, target(name)?);
     }
-    let (settings, prompt) = (arguments.settings(), arguments.prompt()?);
+    let (settings, task) = (arguments.settings(), arguments.task()?);
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(3);
     let start = Instant::now();
     let mut opened = arguments.which.open(&mut progress, arguments.json)?;
     let context = opened.context(arguments.context)?;
-    let tokenizer = match Tokenizer::open(opened.model.checkpoint()) {
-        Ok(tokenizer) => Some(tokenizer),
-        // Numbers of tokens need no words.
-        Err(_) if matches!(prompt, Prompt::Tokens(_)) => None,
-        Err(error) => return Err(error.to_string()),
-    };
+    let needs_words = !matches!(task, Task::GoOn(Prompt::Tokens(_)));
+    let tokenizer = words(opened.model.checkpoint(), needs_words)?;
     let chat = if arguments.chat { Some(chat(&opened)?) } else { None };
-    let tokens = tokens(&prompt, tokenizer.as_ref(), chat.as_ref(), opened.room(context.most))?;
-    if tokens.as_ref().is_some_and(Vec::is_empty) {
-        return Err("the prompt has no tokens; at least one is needed".to_owned());
-    }
+    let conversation = || {
+        let with = chat.as_ref().zip(tokenizer.as_ref())?;
+        Some(Conversation::new(with, arguments.system.as_deref(), arguments.thinking))
+    };
+    let room = opened.room(context.most);
+    let tokens = match (&task, tokenizer.as_ref(), conversation()) {
+        (Task::GoOn(prompt), tokenizer, _) => Some(prompt.tokens("the prompt", tokenizer, room)?),
+        (Task::Answer(text), _, Some(mut conversation)) => Some(conversation.ask(text, room)?),
+        (Task::Answer(_) | Task::Converse, ..) => None,
+    };
     let load = start.elapsed();
     progress.begin("compiling");
     let start = Instant::now();
@@ -222,24 +211,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     drop(progress);
     let generator = Generator::new(session, tokenizer.as_ref(), settings);
     let mut generator = generator.map_err(|error| error.to_string())?;
-    match (tokens, tokenizer.as_ref(), chat.as_ref()) {
-        (Some(tokens), ..) if arguments.json => {
+    match (tokens, conversation()) {
+        (Some(tokens), _) if arguments.json => {
             let answer = generator.answer(&tokens, &mut |_| ControlFlow::Continue(()));
             let answer = answer.map_err(|error| error.to_string())?;
             let told = as_json(&answer, tokens.len(), &times, &generator, &opened);
             output::print(&format!("{told:#}\n"));
         }
-        (Some(tokens), ..) => {
+        (Some(tokens), _) => {
             // A story is told from its beginning.
-            let is_story =
-                arguments.which.is_default() && matches!(&prompt, Prompt::Text(text) if text == STORY);
+            let is_story = arguments.which.is_default()
+                && matches!(&task, Task::GoOn(Prompt::Text(text)) if text == STORY);
             speak(&mut generator, &tokens, if is_story { STORY } else { "" }, &times)?;
         }
-        (None, Some(tokenizer), Some(chat)) => {
+        (None, Some(conversation)) => {
             let room = opened.room(generator.session().context());
-            conversation::hold(&mut generator, tokenizer, chat, room)?;
+            conversation.hold(&mut generator, room)?;
         }
-        (None, ..) => {}
+        (None, None) => {}
     }
     if let Some(view) = arguments.print_kernels {
         let (session, taken) = generator.into_session();
@@ -275,24 +264,6 @@ fn chat(opened: &Opened) -> Result<Chat, String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     chat.set_clock(now.as_secs() as i64);
     Ok(chat)
-}
-
-/// The tokens of a prompt, unless it is still to come.
-fn tokens(
-    prompt: &Prompt,
-    tokenizer: Option<&Tokenizer>,
-    chat: Option<&Chat>,
-    room: Room,
-) -> Result<Option<Vec<u32>>, String> {
-    let what_has = "the prompt has";
-    match (prompt, tokenizer, chat) {
-        (Prompt::Tokens(tokens), ..) => room.check(what_has, tokens.len()).map(|()| Some(tokens.clone())),
-        (Prompt::Text(text), Some(tokenizer), _) => room.tokens(what_has, (tokenizer, text, true)).map(Some),
-        (Prompt::Message(text), Some(tokenizer), Some(chat)) => {
-            conversation::tokens(&[conversation::message("user", text)], tokenizer, chat, room).map(Some)
-        }
-        (Prompt::Text(_) | Prompt::Message(_) | Prompt::Conversation, ..) => Ok(None),
-    }
 }
 
 /// Prints an answer as it comes, behind what it goes on from.
@@ -352,38 +323,28 @@ fn as_json(
         "decode_tok_s": answer.timing.decode_rate(),
     });
     let counts = opened.cache.counts;
-    let told: Map<String, Value> = [
-        ("tokens", json!(answer.tokens)),
-        ("text", json!(answer.text)),
-        ("prompt_tokens", json!(n_prompt)),
-        ("finish", json!(answer.finish.name())),
-        ("device", json!(session.device())),
-        ("timing", timing),
-        (
-            "kernels",
-            json!({
-                "per_step": decode.steps.len(),
-                "per_block": kernels::per_block(decode),
-                "lowered": counts.n_lowered,
-                "emitted": footprint.n_emitted,
-                "from_cache": counts.n_from_cache,
-                "compiled": footprint.n_compiled,
-                "kept": footprint.n_kept,
-            }),
-        ),
-        (
-            "memory",
-            json!({
-                "weights_mapped": footprint.weights,
-                "arena": footprint.arena,
-                "state": footprint.state,
-                "returned": footprint.returned,
-                "peak_rss": machine::peak(),
-            }),
-        ),
-    ]
-    .into_iter()
-    .map(|(key, value)| (key.to_owned(), value))
-    .collect();
-    Value::Object(told)
+    json!({
+        "tokens": answer.tokens,
+        "text": answer.text,
+        "prompt_tokens": n_prompt,
+        "finish": answer.finish.name(),
+        "device": session.device(),
+        "timing": timing,
+        "kernels": {
+            "per_step": decode.steps.len(),
+            "per_block": kernels::per_block(decode),
+            "lowered": counts.n_lowered,
+            "emitted": footprint.n_emitted,
+            "from_cache": counts.n_from_cache,
+            "compiled": footprint.n_compiled,
+            "kept": footprint.n_kept,
+        },
+        "memory": {
+            "weights_mapped": footprint.weights,
+            "arena": footprint.arena,
+            "state": footprint.state,
+            "returned": footprint.returned,
+            "peak_rss": machine::peak(),
+        },
+    })
 }

@@ -50,11 +50,10 @@ fn a_table_and_values_have_the_same_rows() {
     assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')), "{table}");
     let values = told(&[&SMALL[..], &["-t", "1", "-o", "csv"]].concat());
     assert!(
-        values.starts_with(
-            "test,tokens,depth,texts,threads,repeat,tok_s,ms,gb_s,share,bandwidth_gb_s,hash\nprefill,8,0,1,1,0,"
-        ),
+        values.starts_with("version,model,device,kv_type,test,tokens,depth,texts,threads,repeat,tok_s,"),
         "{values}"
     );
+    assert_eq!(values.lines().filter(|line| line.contains(",f16,prefill,8,0,1,1,")).count(), 2, "{values}");
     assert_eq!(values.lines().count(), 5);
     let once = told(&["bench", "-p", "8", "-n", "0", "-r", "1"]);
     let deviation = once.lines().nth(2).and_then(|row| row.split('|').nth(7)).map(str::trim);

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::commands::{command, json, programs, refused, sentence, without};
+use crate::commands::{command, json, programs, refused, without};
 
 #[test]
 fn a_message_is_not_a_text_to_go_on_with() {
@@ -46,7 +46,7 @@ fn a_line_that_cannot_be_answered_does_not_end_the_conversation() {
     let sentences: Vec<&str> = error.lines().collect();
     assert!(sentences[0].ends_with("the context holds 512; the model takes no more"), "{error}");
     assert!(sentences[1].contains("expected a text in UTF-8"), "{error}");
-    assert_eq!(sentences[2..], ["fusebox: 2 messages without an answer"], "{error}");
+    assert_eq!(sentences[2..], ["fusebox: 2 messages without a whole answer"], "{error}");
 }
 
 #[test]
@@ -58,9 +58,48 @@ fn a_full_context_is_told_with_what_may_be_done() {
         let mut child = command.spawn().expect("the command runs");
         child.stdin.take().expect("it reads").write_all(b"Tell me a story.\n").expect("it reads");
         let output = child.wait_with_output().expect("it ends");
-        let sentence = sentence(&output, &arguments);
-        assert_eq!(sentence, format!("the context is full; {remedy}"));
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8(output.stderr).expect("text");
+        let expected = [
+            format!("fusebox: the context is full: /clear begins anew, {remedy}"),
+            "fusebox: 1 message without a whole answer".to_owned(),
+        ];
+        assert_eq!(error.lines().collect::<Vec<_>>(), expected);
     }
+}
+
+/// What a conversation says to lines on standard input, and how it ends.
+fn answers(more: &[&str], lines: &str) -> (String, Option<i32>) {
+    let mut command = command(&programs(), &[&["run", "--chat", "-n", "8"], more].concat());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the command runs");
+    child.stdin.take().expect("it reads").write_all(lines.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    (String::from_utf8(output.stdout).expect("text"), output.status.code())
+}
+
+#[test]
+fn a_conversation_that_is_cleared_begins_anew() {
+    let answers = |lines: &str| answers(&["--precise", "-c", "64"], lines);
+    let line = format!("{}\n", "Tell me a story. ".repeat(5));
+    let (once, code) = answers(&line);
+    assert_eq!(code, Some(0));
+    assert_eq!(answers(&line.repeat(2)), (once.clone(), Some(2)), "there is no room for both");
+    assert_eq!(answers(&format!("{line}/clear\n{line}")), (once.repeat(2), Some(0)));
+}
+
+#[test]
+fn a_model_is_told_its_part_once() {
+    let ask = |more: &[&str]| {
+        let told = json(&[&["run", "--chat", "-p", "Hello", "-n", "1", "--json"], more].concat());
+        told["prompt_tokens"].as_u64().expect("a number")
+    };
+    assert!(ask(&["--system", "You are a pirate."]) > ask(&[]));
+    // The template of the default model does not ask.
+    assert_eq!(ask(&["--thinking", "off"]), ask(&["--thinking", "on"]));
+    let [own, cleared] = ["Hello.\n", "/clear\nHello.\n"].map(|lines| answers(&["--system", "Sing."], lines));
+    assert_eq!(own, cleared, "its part stays");
+    assert!(refused(&["run", "--system", "Sing."]).contains("--chat"));
 }
 
 #[test]

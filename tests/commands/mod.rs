@@ -21,6 +21,7 @@ mod quantize;
 mod refusals;
 mod run;
 mod story;
+mod tokens;
 
 /// Where programs are kept, for all of these tests.
 fn programs() -> PathBuf {

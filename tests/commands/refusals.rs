@@ -57,7 +57,7 @@ fn senseless_flags_are_sentences() {
         ("run --repeat-penalty 0", "above 0"),
         ("run --repeat-penalty 1e308", "'1e308' for"),
         ("run --kv-type f64", "f32, f16, q8_0"),
-        ("run --print-kernels=all", "table, plan, source"),
+        ("run --print-kernels=all", "table, prompt, plan, source"),
         ("run --device abacus", "expected one of auto, cpu"),
         ("run --gpu-memory 5", "--device cuda, vulkan or metal"),
         ("run --target cuda-sm90", "--print-kernels"),
@@ -78,6 +78,12 @@ fn senseless_flags_are_sentences() {
         ("run -m Cargo.toml -p a", "expected GGUF"),
         ("run -m docs -p a", "docs"),
         ("logits", "a text is needed"),
+        ("tokens", "a text is needed"),
+        ("tokens --tokens 99999", "no token 99999"),
+        ("logits --tokens 1 --all", "-o FILE or --json"),
+        ("run --top-k 5", "--temp"),
+        ("run --chat --thinking maybe", "expected on or off"),
+        ("run --chat --tokens 5", "answers words"),
         ("logits --tokens 99999", "no token 99999"),
         ("logits --tokens 1 -o no-such-folder/a.npy", "no-such-folder"),
         ("logits -m Cargo.toml --tokens 1", "expected GGUF"),
@@ -100,7 +106,7 @@ fn senseless_flags_are_sentences() {
         ("quantize no-such-file a.gguf Q4_0", "no-such-file"),
         ("quantize assets/story.gguf no-such-folder/a.gguf F16", "no-such-folder/a.gguf: "),
         ("quantize assets/story.gguf a.gguf F16 -t 0", "1 to 256"),
-        ("sing", "run, logits, bench, story, inspect, quantize, doctor"),
+        ("sing", "run, logits, tokens, bench, story, inspect, quantize, doctor"),
     ] {
         let arguments: Vec<&str> = line.split(' ').collect();
         let sentence = refused(&arguments);

@@ -11,7 +11,7 @@ const UNSAFE: &[&str] = &[
     // Loops of instructions that not every processor has.
     "benches/roofline/peaks.rs",
     // What a signal does is set by the system's own function.
-    "cli/limits.rs",
+    "cli/signals.rs",
     "compiler/src/codegen/cpu/jit.rs",
     "compiler/src/codegen/cpu/micro/avx2/mod.rs",
     "compiler/src/codegen/cpu/micro/avx2/quads.rs",

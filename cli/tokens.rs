@@ -1,0 +1,56 @@
+//! `fusebox tokens`: a text as the tokens that a model takes it for, or tokens as text.
+//!
+//! In: a model, and a text or tokens. Out: a line for each token, or one JSON object. No weight is read.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fusebox_compiler::foundation::table::table;
+use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::weights::open;
+use serde_json::json;
+
+use crate::asked::{Asked, Prompt};
+use crate::opening::model_path;
+use crate::output::print;
+
+/// What to look at.
+#[derive(Args)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct Arguments {
+    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file; the default model is a small
+    /// storyteller.
+    #[arg(short, long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    asked: Asked,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Tells the tokens.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let prompt = arguments.asked.prompt()?;
+    let prompt = prompt.ok_or("a text is needed: -p TEXT, -f FILE or --tokens 1,2,3")?;
+    let path = model_path(arguments.model.as_deref())?;
+    let checkpoint = open(&path).map_err(|error| error.to_string())?;
+    let tokenizer = Tokenizer::open(&checkpoint).map_err(|error| error.to_string())?;
+    let tokens = match prompt {
+        Prompt::Tokens(tokens) => tokens,
+        Prompt::Text(text) => tokenizer.encode(&text, true).map_err(|error| error.to_string())?,
+    };
+    let n_tokens = tokenizer.n_tokens();
+    if let Some(unknown) = tokens.iter().find(|token| **token as usize >= n_tokens) {
+        return Err(format!("there is no token {unknown}; the model has {n_tokens}"));
+    }
+    if arguments.json {
+        print(&format!("{:#}\n", json!({ "tokens": tokens, "text": tokenizer.decode(&tokens, false) })));
+        return Ok(());
+    }
+    let row = |token: &u32| [token.to_string(), format!("{:?}", tokenizer.decode(&[*token], false))];
+    let heads = ["token", "text"].map(str::to_owned);
+    let rows: Vec<[String; 2]> = [heads].into_iter().chain(tokens.iter().map(row)).collect();
+    print(&table("rl", "  ", &rows));
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! `fusebox tokens` as a user meets it.
+//!
+//! In: words, numbers of tokens, and files with an end of line. Out: the same tokens, whichever way they are said.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::commands::{command, json, programs, told};
+use crate::own;
+
+#[test]
+fn words_become_tokens_and_tokens_words() {
+    let text = json(&["tokens", "-p", "Once upon a time", "--json"]);
+    let tokens = text["tokens"].as_array().expect("a list");
+    assert!(tokens.len() > 1);
+    // As the list is printed.
+    let back = json(&["tokens", "--tokens", &format!("{}", text["tokens"]), "--json"]);
+    assert_eq!(back, text);
+    let table = told(&["tokens", "-p", "Once upon a time"]);
+    assert_eq!(table.lines().count(), 1 + tokens.len());
+    assert!(table.contains("\" time\""), "{table}");
+}
+
+#[test]
+fn the_end_of_the_last_line_is_no_part_of_a_text() {
+    let expected = json(&["tokens", "-p", "Once upon\na time", "--json"]);
+    for (name, end) in [("unended.txt", ""), ("ended.txt", "\n"), ("windows.txt", "\r\n")] {
+        let path = own::write(name, format!("Once upon\na time{end}").as_bytes());
+        assert_eq!(
+            json(&["tokens", "-f", path.to_str().expect("a plain path"), "--json"]),
+            expected,
+            "{name}"
+        );
+    }
+    let mut command = command(&programs(), &["tokens", "-f", "-", "--json"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the command runs");
+    child.stdin.take().expect("it reads").write_all(b"Once upon\na time\n").expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON"), expected);
+}
