@@ -109,7 +109,7 @@ fn an_index_that_lies_is_refused() {
 fn a_tensor_of_two_shards_is_refused() {
     let folder = sharded("double", GOOD);
     fs::write(folder.join("2.safetensors"), file(HEADER, 20)).expect("a writable folder");
-    assert_eq!(refusal(&folder), "tensor `b`: expected a tensor of no other shard, found it twice");
+    assert_eq!(refusal(&folder), "tensor `b`: expected a tensor of no other file, found it twice");
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub(crate) mod gguf;
 mod inspect;
 mod packed;
 pub(crate) mod packing;
+mod parts;
 mod qorus;
 mod quantize;
 mod quants;

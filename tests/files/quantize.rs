@@ -13,7 +13,6 @@ use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
 
-use crate::files::gguf::{U32, Writer, pair};
 use crate::files::is_whole;
 use crate::oracles;
 use crate::own::{path, write};
@@ -110,24 +109,6 @@ fn an_error_leaves_what_was_there() {
     assert!(error.contains("tensor `a`: expected its last byte at"), "{error}");
     assert_eq!(std::fs::read(&output).unwrap(), b"old");
     assert_eq!(read_dir(&folder).unwrap().count(), 1);
-}
-
-/// The files of a model of the oracles that are named after one of our types, with the type.
-#[test]
-fn one_of_several_files_is_refused() {
-    let mut writer = Writer::good();
-    writer.pairs.push(pair("split.count", U32, 3u32.to_le_bytes()));
-    let (input, output) = (write("piece.gguf", &writer.bytes()), path("of-a-piece.gguf"));
-    // What an earlier run has left.
-    let _ = std::fs::remove_file(&output);
-    let error = quantize(&input, &output, Type::named("Q8_0").unwrap(), 1, &mut |_, _| ()).unwrap_err();
-    let sentence = "`split.count`: found one of 3 files, expected a model that is in one";
-    assert!(error.to_string().ends_with(sentence), "{error}");
-    assert!(!output.exists());
-    writer.pairs.pop();
-    writer.pairs.push(pair("split.count", U32, 1u32.to_le_bytes()));
-    quantize(&write("piece.gguf", &writer.bytes()), &output, Type::named("Q8_0").unwrap(), 1, &mut |_, _| ())
-        .unwrap();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::store::{Entry, pair};
 use fusebox_runtime::weights::value::Value;
-use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo, parts};
 
 use crate::binding::source::Source;
 use crate::quantize::choice::{self, Model};
@@ -21,10 +21,8 @@ const FILE_TYPE: &str = "general.file_type";
 const QUANTISATION: &str = "general.quantization_version";
 /// The version of the block formats.
 const QUANTISATION_VERSION: u64 = 2;
-/// Pairs that do not hold for the new file: it is one, and aligned as files are that do not say how.
-const DROPPED: [&str; 4] = ["general.alignment", "split.no", N_PIECES, "split.tensors.count"];
-/// How many files a model is divided into.
-const N_PIECES: &str = "split.count";
+/// What does not hold for the new file: it is aligned as files are that do not say how.
+const ALIGNMENT: &str = "general.alignment";
 
 /// A file that is to be written.
 pub(super) struct Draft {
@@ -35,22 +33,12 @@ pub(super) struct Draft {
 /// What a checkpoint becomes.
 pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<Draft, Error> {
     match checkpoint.kind() {
-        Kind::Gguf { .. } => whole(checkpoint, input)?,
+        Kind::Gguf { .. } => {}
         Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => return convert::draft(checkpoint, input, ty),
     }
     let model = model(checkpoint);
     let pieces = checkpoint.tensors().iter().map(|(name, info)| piece(input, ty, model, name, info));
     Ok(Draft { pieces: pieces.collect::<Result<_, _>>()?, pairs: pairs(checkpoint, ty)? })
-}
-
-/// Refuses a piece of a model: what is made of it would look like all of it.
-fn whole(checkpoint: &Checkpoint, input: &Path) -> Result<(), Error> {
-    let n_pieces = checkpoint.metadata().get(N_PIECES).and_then(Value::to_u64).unwrap_or(1);
-    if n_pieces <= 1 {
-        return Ok(());
-    }
-    let what = format!("found one of {n_pieces} files, expected a model that is in one");
-    Err(Error::Unsupported { path: input.to_owned(), place: Place::Key(N_PIECES.to_owned()), what })
 }
 
 /// What every file says of its type.
@@ -64,7 +52,9 @@ pub(super) fn own_pairs(ty: Type) -> [(&'static str, Vec<u8>); 2] {
 fn pairs(checkpoint: &Checkpoint, ty: Type) -> Result<Vec<Vec<u8>>, Error> {
     let own = own_pairs(ty);
     let kept = checkpoint.pairs()?.into_iter();
-    let kept = kept.filter(|(key, _)| !DROPPED.contains(key) && own.iter().all(|(own, _)| own != key));
+    let kept = kept.filter(|(key, _)| {
+        *key != ALIGNMENT && !parts::KEYS.contains(key) && own.iter().all(|(own, _)| own != key)
+    });
     let kept: Vec<Vec<u8>> = kept.map(|(_, bytes)| bytes.to_vec()).collect();
     Ok(kept.into_iter().chain(own.map(|(_, pair)| pair)).collect())
 }

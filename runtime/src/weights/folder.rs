@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use indexmap::IndexMap;
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use crate::error::{Error, Place, quoted};
 use crate::weights::json::{self, Entries};
 use crate::weights::mapping::Mapping;
 use crate::weights::value::{List, Value};
-use crate::weights::{Checkpoint, Contents, Kind, packed, safetensors};
+use crate::weights::{Checkpoint, Kind, packed, safetensors};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -58,10 +58,12 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
     let shards: BTreeSet<&str> = index.values().map(String::as_str).collect();
     let names = if index.is_empty() { vec![SINGLE] } else { shards.into_iter().collect() };
     let Config { values, nulls } = read_config(&folder.join(CONFIG))?;
-    let contents = Contents { kind: Kind::Safetensors, metadata: values, tensors: IndexMap::new() };
-    let mut checkpoint = Checkpoint { contents, nulls, files: Vec::new(), packed: Vec::new() };
+    let mut checkpoint = Checkpoint::new(Kind::Safetensors, values, nulls);
     for name in names {
-        add_shard(&mut checkpoint, folder.join(name))?;
+        let path = folder.join(name);
+        let mapping = Mapping::open(&path)?;
+        let shard = safetensors::read(&path, mapping.bytes())?;
+        checkpoint.add(path, mapping, shard.tensors)?;
     }
     check_index(&checkpoint, &folder.join(INDEX), &index)?;
     packed::unpack(folder, &mut checkpoint)?;
@@ -82,20 +84,6 @@ fn is_file(path: &Path) -> Result<bool, Error> {
         Err(source) if source.kind() == ErrorKind::NotFound => Ok(false),
         Err(source) => Err(Error::Io { path: path.to_owned(), source }),
     }
-}
-
-fn add_shard(checkpoint: &mut Checkpoint, path: PathBuf) -> Result<(), Error> {
-    let mapping = Mapping::open(&path)?;
-    let shard = safetensors::read(&path, mapping.bytes(), checkpoint.files.len())?;
-    for (name, tensor) in shard.tensors {
-        if checkpoint.contents.tensors.contains_key(&name) {
-            let what = "expected a tensor of no other shard, found it twice".to_owned();
-            return Err(Error::input(&path, Place::Tensor(name), what));
-        }
-        checkpoint.contents.tensors.insert(name, tensor);
-    }
-    checkpoint.files.push((path, mapping));
-    Ok(())
 }
 
 /// Reads the index; it names at least one file, and only files of the folder.

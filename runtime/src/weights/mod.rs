@@ -5,9 +5,9 @@
 //! until they are touched.
 //! A file is hostile until proven otherwise: a bad one is one sentence, and there is no checkpoint then. Each
 //! range lies inside its file, and a tensor's bytes are exactly as many as its shape and format ask for.
-//! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`,
-//! `safetensors.rs` with `folder.rs` and `packed.rs`, `ajc1.rs`, `qorus.rs`; all read through `reader.rs`. GGUF files
-//! are written by `store.rs`.
+//! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`
+//! with `parts.rs`, `safetensors.rs` with `folder.rs` and `packed.rs`, `ajc1.rs`, `qorus.rs`; all read
+//! through `reader.rs`. GGUF files are written by `store.rs`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,6 +29,7 @@ mod gguf;
 mod json;
 mod mapping;
 mod packed;
+pub mod parts;
 mod qorus;
 mod reader;
 mod safetensors;
@@ -109,8 +110,15 @@ pub fn open(path: &Path) -> Result<Checkpoint, Error> {
     {
         return folder::open(folder);
     }
-    let files = vec![(path.to_owned(), mapping)];
-    Ok(Checkpoint { contents, nulls: BTreeSet::new(), files, packed: Vec::new() })
+    if matches!(contents.kind, Kind::Gguf { .. }) {
+        let count = parts::count(path, &contents.metadata)?;
+        if count > 1 {
+            return parts::open(path, count, &contents.metadata);
+        }
+    }
+    let mut checkpoint = Checkpoint::new(contents.kind, contents.metadata, BTreeSet::new());
+    checkpoint.add(path.to_owned(), mapping, contents.tensors)?;
+    Ok(checkpoint)
 }
 
 fn contents(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
@@ -121,7 +129,7 @@ fn contents(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
     } else if bytes.starts_with(&qorus::MAGIC) {
         qorus::read(path, bytes)
     } else if bytes.get(8) == Some(&b'{') {
-        safetensors::read(path, bytes, 0)
+        safetensors::read(path, bytes)
     } else {
         let what = format!(
             "expected GGUF, safetensors, a qwen3.c checkpoint or a Qorus file, found {}",
@@ -141,6 +149,30 @@ fn opening(bytes: &[u8]) -> String {
 }
 
 impl Checkpoint {
+    /// One without files.
+    fn new(kind: Kind, metadata: IndexMap<String, Value>, nulls: BTreeSet<String>) -> Self {
+        let contents = Contents { kind, metadata, tensors: IndexMap::new() };
+        Self { contents, nulls, files: Vec::new(), packed: Vec::new() }
+    }
+
+    /// Adds a file with the tensors that it holds, none of which another holds.
+    fn add(
+        &mut self,
+        path: PathBuf,
+        mapping: Mapping,
+        tensors: IndexMap<String, TensorInfo>,
+    ) -> Result<(), Error> {
+        for (name, tensor) in tensors {
+            if self.contents.tensors.contains_key(&name) {
+                let what = "expected a tensor of no other file, found it twice";
+                return Err(Error::input(&path, Place::Tensor(name), what));
+            }
+            self.contents.tensors.insert(name, TensorInfo { file_idx: self.files.len(), ..tensor });
+        }
+        self.files.push((path, mapping));
+        Ok(())
+    }
+
     /// What kind of checkpoint it is.
     pub fn kind(&self) -> Kind {
         self.contents.kind

@@ -38,7 +38,7 @@ struct Entry {
 }
 
 /// Reads and checks everything but the weights themselves, of the file with this place in the checkpoint.
-pub(super) fn read(path: &Path, bytes: &[u8], file_idx: usize) -> Result<Contents, Error> {
+pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
     let mut reader = Reader::new(path, bytes);
     let n_bytes = reader.count("bytes of header", 1)?;
     if n_bytes > MAX_HEADER_BYTES {
@@ -54,7 +54,7 @@ pub(super) fn read(path: &Path, bytes: &[u8], file_idx: usize) -> Result<Content
         if name == METADATA {
             contents.metadata = metadata(path, json)?;
         } else {
-            let tensor = tensor(json, data_start..bytes.len(), file_idx);
+            let tensor = tensor(json, data_start..bytes.len());
             let tensor = tensor.map_err(|what| Error::input(path, Place::Tensor(name.clone()), what))?;
             contents.tensors.insert(name, tensor);
         }
@@ -70,7 +70,7 @@ fn metadata(path: &Path, json: &RawValue) -> Result<IndexMap<String, Value>, Err
 }
 
 /// One tensor, or what is wrong with it.
-fn tensor(json: &RawValue, data: Range<usize>, file_idx: usize) -> Result<TensorInfo, String> {
+fn tensor(json: &RawValue, data: Range<usize>) -> Result<TensorInfo, String> {
     // A list of the three values would read as well, but the format does not allow it.
     if !json.get().starts_with('{') {
         return Err("expected an object, found another value".to_owned());
@@ -94,7 +94,7 @@ fn tensor(json: &RawValue, data: Range<usize>, file_idx: usize) -> Result<Tensor
     let shape = shape.into_iter().map(usize::try_from).collect::<Result<_, _>>();
     let shape = shape.map_err(|_| "expected sizes that fit in memory, found larger ones".to_owned())?;
     let range = data.start + start as usize..data.start + end as usize;
-    Ok(TensorInfo { shape, stored, file_idx, packed: None, range })
+    Ok(TensorInfo { shape, stored, file_idx: 0, packed: None, range })
 }
 
 /// How elements of this type are stored, and in how many bytes each.

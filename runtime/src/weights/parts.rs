@@ -1,0 +1,107 @@
+//! A GGUF file that was cut into several.
+//!
+//! In: one of the files, whichever. Out: a checkpoint over all of them; the metadata is that of the first.
+//! Each says which of how many it is, and its name says the same: `NAME-00001-of-00003.gguf` is the first of three. No
+//! tensor may come from two of them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexMap;
+
+use crate::error::{Error, Place};
+use crate::weights::mapping::Mapping;
+use crate::weights::value::Value;
+use crate::weights::{Checkpoint, Contents, gguf};
+
+/// Which of the files one is, from 0.
+const NUMBER: &str = "split.no";
+/// How many files there are.
+const COUNT: &str = "split.count";
+/// How many tensors all of them have.
+const N_TENSORS: &str = "split.tensors.count";
+
+/// The keys that a file has because it is one of several.
+pub const KEYS: [&str; 3] = [NUMBER, COUNT, N_TENSORS];
+
+const MAX_PARTS: usize = 4096;
+
+/// How many files a model is in, as one of them says.
+pub(super) fn count(path: &Path, metadata: &IndexMap<String, Value>) -> Result<usize, Error> {
+    let Some(value) = metadata.get(COUNT) else { return Ok(1) };
+    let count = value.to_u64().filter(|count| (1..=MAX_PARTS as u64).contains(count));
+    count.map(|count| count as usize).ok_or_else(|| {
+        let what = format!("expected 1 to {MAX_PARTS} files, found {value}");
+        Error::input(path, Place::Key(COUNT.to_owned()), what)
+    })
+}
+
+/// Opens all files of a model of which one is in this file.
+pub(super) fn open(
+    path: &Path,
+    count: usize,
+    metadata: &IndexMap<String, Value>,
+) -> Result<Checkpoint, Error> {
+    let number = number(path, count, metadata)?;
+    let (file, mapping, Contents { kind, metadata, tensors }) =
+        part(name(path, number, count, 0)?, 0, count)?;
+    let mut checkpoint = Checkpoint::new(kind, metadata, BTreeSet::new());
+    checkpoint.add(file, mapping, tensors)?;
+    for other in 1..count {
+        let (file, mapping, contents) = part(name(path, number, count, other)?, other, count)?;
+        checkpoint.add(file, mapping, contents.tensors)?;
+    }
+    let said = checkpoint.metadata().get(N_TENSORS).and_then(Value::to_u64);
+    let n_tensors = checkpoint.tensors().len() as u64;
+    match said {
+        Some(said) if said != n_tensors => {
+            let what = format!("expected the {n_tensors} of all files, found {said}");
+            Err(Error::input(path, Place::Key(N_TENSORS.to_owned()), what))
+        }
+        Some(_) | None => Ok(checkpoint),
+    }
+}
+
+/// Which of the files one is.
+fn number(path: &Path, count: usize, metadata: &IndexMap<String, Value>) -> Result<usize, Error> {
+    let value = metadata.get(NUMBER);
+    let number = value.and_then(Value::to_u64).filter(|number| *number < count as u64);
+    number.map(|number| number as usize).ok_or_else(|| {
+        let found = value.map_or_else(|| "none".to_owned(), ToString::to_string);
+        let what = format!("expected 0 to {}, found {found}", count - 1);
+        Error::input(path, Place::Key(NUMBER.to_owned()), what)
+    })
+}
+
+/// The name of another of the files, beside this one.
+fn name(path: &Path, number: usize, count: usize, other: usize) -> Result<PathBuf, Error> {
+    let ending = |number: usize| format!("-{:05}-of-{count:05}.gguf", number + 1);
+    let own = path.file_name().and_then(|name| name.to_str());
+    let Some(start) = own.and_then(|name| name.strip_suffix(&ending(number))) else {
+        let what = format!(
+            "expected a name that ends in {}, for it is one of {count} files of a model",
+            ending(number)
+        );
+        return Err(Error::input(path, Place::Whole, what));
+    };
+    Ok(path.with_file_name(format!("{start}{}", ending(other))))
+}
+
+/// Reads the file of this number and no other.
+fn part(path: PathBuf, expected: usize, n_files: usize) -> Result<(PathBuf, Mapping, Contents), Error> {
+    let mapping = Mapping::open(&path)?;
+    if !mapping.bytes().starts_with(&gguf::MAGIC) {
+        return Err(Error::input(
+            &path,
+            Place::Byte(0),
+            "expected GGUF, as the other files of the model are",
+        ));
+    }
+    let contents = gguf::read(&path, mapping.bytes())?;
+    let found = (number(&path, n_files, &contents.metadata)?, count(&path, &contents.metadata)?);
+    if found != (expected, n_files) {
+        let what = format!("expected {expected} of {n_files}, found {} of {}", found.0, found.1);
+        return Err(Error::input(&path, Place::Key(NUMBER.to_owned()), what));
+    }
+    Ok((path, mapping, contents))
+}
