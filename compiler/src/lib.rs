@@ -3,6 +3,15 @@
 //! The road is `pipeline::compile`: improve, partition, lower, plan. Every form along it can be printed and verified,
 //! and a [`story`] tells what each stage did and why.
 //! No file, device or model is known here.
+//!
+//! The doors are few: [`graph::build::Builder`] records a graph, [`pipeline::compile`] makes a
+//! [`Plan`](schedule::Plan) of it, [`schedule::run::run`] interprets that with every access checked, and
+//! [`codegen`] makes code of its kernels. Beside them stand [`options::Options`], for targets and limits, and
+//! [`reference::evaluate`], which says what a graph means.
+//!
+//! ```
+#![doc = include_str!("../../examples/hello_fusion.rs")]
+//! ```
 
 #![deny(unsafe_code)]
 
