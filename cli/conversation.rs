@@ -15,8 +15,8 @@ use fusebox_models::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
 use crate::output;
+use crate::process::{self, Interrupts};
 use crate::room::Room;
-use crate::signals::{self, Interrupts};
 
 /// No line is as long as this.
 const MAX_LINE_BYTES: u64 = 16 << 20;
@@ -133,7 +133,7 @@ impl<'a> Conversation<'a> {
     ) -> Result<Finish, String> {
         let n_before = self.messages.len();
         let _interrupts = is_terminal.then(Interrupts::noted);
-        let is_stopped = || is_terminal && signals::came();
+        let is_stopped = || is_terminal && process::came();
         let mut each = |piece: &str| match output::say(piece) {
             ControlFlow::Continue(()) if is_stopped() => ControlFlow::Break(()),
             flow => flow,

@@ -27,11 +27,11 @@ mod machine;
 mod npy;
 mod opening;
 mod output;
+mod process;
 mod progress;
 mod quantize;
 mod room;
 mod run;
-mod signals;
 mod story;
 mod tokens;
 
@@ -65,7 +65,7 @@ enum Command {
 
 /// `fusebox`: does what the command line asks for.
 pub fn main() -> ExitCode {
-    signals::limits_are_errors();
+    process::begin();
     ended(match Cli::try_parse() {
         Ok(Cli { command }) => succeeded(match command {
             Command::Run(arguments) => run::run(&arguments),
@@ -83,6 +83,7 @@ pub fn main() -> ExitCode {
 
 /// An example of a family: `fusebox run` where there are arguments, else what a block of this name becomes.
 pub fn example(block: &str) -> ExitCode {
+    process::begin();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.len() > 1 {
         return run();
@@ -94,7 +95,7 @@ pub fn example(block: &str) -> ExitCode {
 
 /// `fusebox run`, without the word `run`.
 pub fn run() -> ExitCode {
-    signals::limits_are_errors();
+    process::begin();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let command = run::Arguments::augment_args(clap::Command::new("fusebox"));
     let arguments = command

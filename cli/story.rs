@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     /// Also every kernel as text.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     kernels: bool,
     /// Instead, what every kernel is compiled from: for GPUs a source in their language.
     #[arg(long, value_name = "VIEW", require_equals = true, conflicts_with_all = ["json", "kernels"])]

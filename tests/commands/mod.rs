@@ -32,8 +32,8 @@ fn programs() -> PathBuf {
 fn command(cache: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));
     command.args(arguments).env("FUSEBOX_CACHE", cache).env_remove("FUSEBOX_LEVEL").stdin(Stdio::null());
-    // Some drivers of GPUs complain on standard error where there is no such folder.
-    command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
+    // Some drivers of GPUs complain on standard error where there is no such folder, unless they are told not to look.
+    command.env_remove("XDG_RUNTIME_DIR");
     command
 }
 

@@ -1,4 +1,4 @@
-//! Signals: those that must not end the command.
+//! What a command is to the system: its signals, and what drivers are told by its environment.
 //!
 //! In: the start of a command, or a stretch of work. Out: errors that can be told instead of a limit's signal, and
 //! whether somebody wants a piece of work to end: Ctrl-C while an answer is given ends the answer. A second one before
@@ -9,12 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether Ctrl-C came.
 static CAME: AtomicBool = AtomicBool::new(false);
 
-/// A file that may not grow any more refuses what is written instead of ending the process.
-pub(crate) fn limits_are_errors() {
+/// Makes ready for a command, before there is another thread.
+#[expect(clippy::disallowed_methods, reason = "it is no knob of ours")]
+pub(crate) fn begin() {
+    // A file that may not grow any more refuses what is written, instead of ending the process.
     #[cfg(unix)]
     // SAFETY: a signal that is ignored runs no code.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+    // Mesa looks for a desktop when it orders devices, and complains on standard error where there is none.
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // SAFETY: no other thread reads the environment yet.
+        unsafe {
+            std::env::set_var("NODEVICE_SELECT", "1");
+        }
     }
 }
 
