@@ -36,14 +36,14 @@ impl Device {
     /// The device of this name, if models can run on it here; `auto` is the processor: a GPU is used where it is asked
     /// for.
     pub(crate) fn named(name: &str) -> Result<Self, String> {
-        if name == "auto" {
+        if name.eq_ignore_ascii_case("auto") {
             return Ok(Self::Cpu);
         }
         let names = |devices: &mut dyn Iterator<Item = Self>| {
             ["auto"].into_iter().chain(devices.map(Self::name)).collect::<Vec<_>>().join(", ")
         };
         let mut all = Self::ALL.into_iter();
-        let device = all.clone().find(|device| device.name() == name);
+        let device = all.clone().find(|device| device.name().eq_ignore_ascii_case(name));
         // Nothing is opened for a name that no device has.
         let device =
             device.ok_or_else(|| format!("--device is `{name}`, expected one of {}", names(&mut all)))?;

@@ -58,7 +58,7 @@ pub(crate) struct Which {
     #[arg(long)]
     precise: bool,
     /// How cached keys and values are stored [default: f16, with --precise f32].
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", ignore_case = true)]
     kv_type: Option<KvType>,
 }
 

@@ -39,13 +39,13 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     asked: Asked,
     /// The most tokens of the answer.
-    #[arg(short, long, value_name = "N", default_value_t = 256)]
+    #[arg(short, long, value_name = "N", default_value_t = 256, aliases = ["predict", "n-predict", "max-tokens"])]
     n: usize,
     /// Answer as an assistant, in the form that the model was trained on; without a prompt, line after line.
     #[arg(long)]
     chat: bool,
     /// With --chat, what the model is told about its part.
-    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true, alias = "system-prompt")]
     system: Option<String>,
     /// With --chat, whether the model reasons before it answers, where its template asks [default: the template's].
     #[arg(long, value_name = "on|off", requires = "chat", value_parser = switch)]
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     /// How many tokens the text may have [default: the model's, at most 4096].
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", alias = "ctx-size")]
     context: Option<usize>,
     #[command(flatten)]
     sampling: Sampling,
@@ -85,7 +85,7 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 struct Sampling {
     /// How bold the choice is; 0 always takes the likeliest token.
-    #[arg(long, value_name = "X", default_value = "0", value_parser = |text: &str| {
+    #[arg(long, alias = "temperature", value_name = "X", default_value = "0", value_parser = |text: &str| {
         taken(text, |temperature| sample::Settings { temperature, ..sample::Settings::default() })
     })]
     temp: f32,

@@ -213,6 +213,14 @@ fn a_model_without_words_goes_on_in_numbers() {
 }
 
 #[test]
+fn flags_are_known_by_the_names_that_others_have_for_them() {
+    let own =
+        json(&["run", "-p", "Once", "-n", "3", "-c", "64", "--temp", "0", "--kv-type", "f16", "--json"]);
+    let theirs = "run -p Once --n-predict 3 --ctx-size 64 --temperature 0 --kv-type F16 --device CPU --json";
+    assert_eq!(json(&theirs.split(' ').collect::<Vec<_>>())["tokens"], own["tokens"]);
+}
+
+#[test]
 fn a_closed_pipe_is_no_fault() {
     let mut command = command(&programs(), &["run", "-n", "200", "--ignore-eos"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command runs");

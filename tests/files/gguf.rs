@@ -296,13 +296,17 @@ fn bad_shapes_are_refused() {
 fn bad_places_are_refused() {
     let sentence = "byte 49: expected an offset that is a multiple of 32 for tensor `a`, found 4";
     refuses_tensors("offset", &[tensor("a", &[1], 0, 4)], sentence);
-    let sentence = "tensor `a`: expected its bytes in the 100 of the data, found 96 to 116";
+    let sentence =
+        "tensor `a`: expected its bytes in the 100 of the data, found 96 to 116; is the file whole?";
     refuses_tensors("outside", &[tensor("a", &[5], 0, 96)], sentence);
-    let sentence = "tensor `a`: expected its bytes in the 100 of the data, found 0 to 4398046511104";
+    let sentence =
+        "tensor `a`: expected its bytes in the 100 of the data, found 0 to 4398046511104; is the file whole?";
     refuses_tensors("huge", &[tensor("a", &[1 << 40], 0, 0)], sentence);
     let far = u64::MAX - 31;
-    let sentence =
-        format!("tensor `a`: expected its bytes in the 100 of the data, found {far} to {}", far + 4);
+    let sentence = format!(
+        "tensor `a`: expected its bytes in the 100 of the data, found {far} to {}; is the file whole?",
+        far + 4
+    );
     refuses_tensors("far", &[tensor("a", &[1], 0, far)], &sentence);
     let sentence =
         format!("byte 49: expected an offset that is a multiple of 32 for tensor `a`, found {far}");

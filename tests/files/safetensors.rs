@@ -109,7 +109,7 @@ fn bad_tensors_are_refused() {
     refuses_header("bytes", &one("F32", "[4]", "[0,20]"), sentence);
     let sentence = "tensor `a`: expected 4 bytes for F32 [1], found 8 to 4";
     refuses_header("backwards", &one("F32", "[1]", "[8,4]"), sentence);
-    let sentence = "tensor `a`: expected its bytes in the 20 of the data, found 0 to 24";
+    let sentence = "tensor `a`: expected its bytes in the 20 of the data, found 0 to 24; is the file whole?";
     refuses_header("outside", &one("F32", "[6]", "[0,24]"), sentence);
     let max = u64::MAX;
     let sentence = format!("tensor `a`: expected 4 bytes for F32 [1], found {max} to 3");

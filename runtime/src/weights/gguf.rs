@@ -310,7 +310,9 @@ fn placed(
         let (Some(start), Some(end)) = (start, end) else {
             let Range { start, end } = tensor.range.clone();
             let n_data = file_bytes.saturating_sub(data_start);
-            let what = format!("expected its bytes in the {n_data} of the data, found {start} to {end}");
+            let what = format!(
+                "expected its bytes in the {n_data} of the data, found {start} to {end}; is the file whole?"
+            );
             return Err(Error::input(path, Place::Tensor(name.clone()), what));
         };
         tensor.range = start..end;

@@ -89,7 +89,10 @@ fn tensor(json: &RawValue, data: Range<usize>) -> Result<TensorInfo, String> {
         return Err(format!("expected {n_bytes} bytes for {dtype} {shape:?}, found {start} to {end}"));
     }
     if end > data.len() as u64 {
-        return Err(format!("expected its bytes in the {} of the data, found {start} to {end}", data.len()));
+        return Err(format!(
+            "expected its bytes in the {} of the data, found {start} to {end}; is the file whole?",
+            data.len()
+        ));
     }
     let shape = shape.into_iter().map(usize::try_from).collect::<Result<_, _>>();
     let shape = shape.map_err(|_| "expected sizes that fit in memory, found larger ones".to_owned())?;
