@@ -108,7 +108,7 @@ impl Model {
     /// The sizes of a session's graphs.
     fn config_for(&self, settings: &Settings) -> Result<Config, Error> {
         let Settings { context, chunk, cache, scored } = *settings;
-        let path = self.checkpoint().files().next().map_or(Path::new(""), |(path, _)| path);
+        let path = beside::weights(self.checkpoint());
         let (row, block) = (self.config.cached_row(), cache.block_len());
         if row % block != 0 {
             let what = format!(

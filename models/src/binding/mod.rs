@@ -71,7 +71,8 @@ pub(crate) fn find(
     Search::new(path, checkpoint, graph).all()
 }
 
-fn sizes(shape: &Shape) -> Vec<usize> {
+/// The most that each axis may have.
+pub(crate) fn sizes(shape: &Shape) -> Vec<usize> {
     shape.iter().map(|(_, size)| size.most() as usize).collect()
 }
 

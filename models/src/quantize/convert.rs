@@ -16,8 +16,8 @@ use fusebox_runtime::weights::store::{Entry, pair};
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored};
 
-use crate::binding::find;
 use crate::binding::source::Source;
+use crate::binding::{find, sizes};
 use crate::blocks::model;
 use crate::chat::Chat;
 use crate::config::{Attention, Config, Formats, Pairing, Rope, Scaling};
@@ -94,7 +94,7 @@ fn pieces(checkpoint: &Checkpoint, input: &Path, config: &Config, gguf: &str) ->
     for node in graph.nodes.values() {
         let Op::Weight { name, shape, .. } = &node.op else { continue };
         let Some((source, format)) = found.remove(&**name) else { continue };
-        let sizes: Vec<usize> = shape.iter().map(|(_, size)| size.most() as usize).collect();
+        let sizes = sizes(shape);
         let ending = if name.ends_with(BIAS) { "" } else { ".weight" };
         // The format is chosen later.
         let stored = Stored::As(Format::F32);
