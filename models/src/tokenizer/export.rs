@@ -90,9 +90,6 @@ fn types(parts: &Parts) -> Vec<u64> {
 
 /// Whether a space is put before a text of pieces.
 fn adds_space(parts: &Parts) -> Result<bool, Error> {
-    if parts.scores.is_some() {
-        return Ok(parts.rules.drops_space);
-    }
     if !parts.rules.byte_fallback {
         return Err(unsupported(parts, "model.byte_fallback", "it takes characters that are no token"));
     }
