@@ -37,6 +37,19 @@ pub(crate) fn read(path: &Path, max_bytes: usize) -> Result<Option<Vec<u8>>, Err
     there(files::read(path, max_bytes))
 }
 
+/// All bytes of a file that must be there, being `what`.
+pub(crate) fn needed(path: &Path, max_bytes: usize, what: &str) -> Result<Vec<u8>, Error> {
+    let missing = || Error::input(path, Place::Whole, format!("expected {what}, found no file"));
+    read(path, max_bytes)?.ok_or_else(missing)
+}
+
+/// The number in the four bytes from a place on.
+pub(crate) fn word(path: &Path, bytes: &[u8], at: usize) -> Result<u32, Error> {
+    let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    let missing = || Error::input(path, Place::Byte(at as u64), "expected 4 more bytes, found the end");
+    word.copied().map(u32::from_le_bytes).ok_or_else(missing)
+}
+
 /// The text of a file, if it exists.
 pub(crate) fn text(path: &Path, max_bytes: usize) -> Result<Option<String>, Error> {
     is_file(path)?;

@@ -13,7 +13,7 @@ use fusebox_runtime::weights::Checkpoint;
 use tokenizers::AddedToken;
 
 use crate::beside;
-use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts, Rules};
+use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts};
 use crate::tokenizer::pre;
 use crate::tokenizer::spelling::{Spelling, letter};
 
@@ -37,9 +37,7 @@ struct Vocabulary<'a> {
 /// What the file beside the checkpoint says.
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     let path = beside::with_ending(checkpoint, ".tokenizer");
-    let bytes = beside::read(&path, MAX_BYTES)?;
-    let bytes =
-        bytes.ok_or_else(|| Error::input(&path, Place::Whole, "expected a tokenizer, found no file"))?;
+    let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
     let vocabulary = vocabulary(&path, &bytes)?;
     let merges = merges(&path, &vocabulary.tokens)?;
     let Vocabulary { bos, eos, tokens } = vocabulary;
@@ -56,21 +54,14 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
         }
     }
     let qwen2 = pre::named("qwen2").expect("the pre-tokenizers hold qwen2");
+    let keys = Keys { tokens: "tokens", merges: "scores", added: "bos and eos" };
     Ok(Parts {
-        path,
-        keys: Keys { tokens: "tokens", merges: "scores", added: "bos and eos" },
-        tokens: texts,
-        spelling: Spelling::Letters,
         merges,
-        scores: None,
         added,
-        unused: Vec::new(),
         normalizer: qwen2.normalizer(),
         pre: Some(qwen2.words()),
-        rules: Rules::default(),
-        prefix: Vec::new(),
-        suffix: Vec::new(),
         ends: vec![bos, eos],
+        ..Parts::new(path, keys, texts, Spelling::Letters)
     })
 }
 
@@ -80,19 +71,16 @@ fn letters(bytes: &[u8]) -> String {
 
 fn vocabulary<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vocabulary<'a>, Error> {
     let refuse = |at: usize, what: String| Error::input(path, Place::Byte(at as u64), what);
-    let word = |at: usize| {
-        let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
-        word.ok_or_else(|| refuse(at, "expected 4 more bytes, found the end".to_owned()))
-    };
-    let (bos, eos) = (u32::from_le_bytes(word(4)?), u32::from_le_bytes(word(8)?));
+    let word = |at: usize| beside::word(path, bytes, at);
+    let (bos, eos) = (word(4)?, word(8)?);
     let mut tokens = Vec::new();
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
-        let score = f32::from_le_bytes(word(at)?);
+        let score = f32::from_bits(word(at)?);
         if score.is_nan() || score > 0.0 {
             return Err(refuse(at, format!("expected a score of at most 0, found {score}")));
         }
-        let n_bytes = u32::from_le_bytes(word(at + 4)?) as usize;
+        let n_bytes = word(at + 4)? as usize;
         let rest = &bytes[at + RECORD_BYTES..];
         let token = rest.get(..n_bytes).ok_or_else(|| {
             refuse(at + 4, format!("expected a token of at most {} bytes, found {n_bytes}", rest.len()))

@@ -119,21 +119,15 @@ impl<'a> File<'a> {
         let (added, unused) = self.marked(&tokens)?;
         let adds_bos = self.truth(ADD_BOS)?.unwrap_or(defaults.adds_bos);
         let adds_eos = self.truth(ADD_EOS)?.unwrap_or(false);
+        let path = beside::weights(self.0).to_owned();
+        let keys = Keys { tokens: TOKENS, merges: how, added: TYPES };
         Ok(Parts {
-            path: beside::weights(self.0).to_owned(),
-            keys: Keys { tokens: TOKENS, merges: how, added: TYPES },
-            tokens,
-            spelling,
-            merges: Vec::new(),
-            scores: None,
             added,
             unused,
-            normalizer: None,
-            pre: None,
-            rules: Rules::default(),
             prefix: bos.filter(|_| adds_bos).into_iter().collect(),
             suffix: eos.filter(|_| adds_eos).into_iter().collect(),
             ends,
+            ..Parts::new(path, keys, tokens, spelling)
         })
     }
 

@@ -126,9 +126,7 @@ enum Ids {
 /// What the files of the folder say.
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     let path = beside::in_folder(checkpoint, FILE);
-    let bytes = beside::read(&path, MAX_BYTES)?;
-    let bytes =
-        bytes.ok_or_else(|| Error::input(&path, Place::Whole, "expected a tokenizer, found no file"))?;
+    let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
     let config: Config = beside::config(&beside::in_folder(checkpoint, CONFIG))?.unwrap_or_default();
     let generation: Generation =
         beside::config(&beside::in_folder(checkpoint, GENERATION))?.unwrap_or_default();
@@ -177,21 +175,17 @@ fn parts(path: PathBuf, bytes: &[u8], config: &Config) -> Result<Parts, Error> {
     surround(&mut prefix, config.adds_bos, config.bos.as_ref());
     surround(&mut suffix, config.adds_eos, config.eos.as_ref());
     let ends = config.eos.as_ref().and_then(|name| id(name.text())).into_iter().collect();
+    let keys = Keys { tokens: "model.vocab", merges: "model.merges", added: "added_tokens" };
     Ok(Parts {
         normalizer: component(&path, "normalizer", file.normalizer, &NORMALIZERS)?,
         pre: component(&path, "pre_tokenizer", file.pre_tokenizer, &PRE_TOKENIZERS)?,
-        path,
-        keys: Keys { tokens: "model.vocab", merges: "model.merges", added: "added_tokens" },
-        tokens,
-        spelling,
         merges: model.merges.into_iter().map(Merge::into_pair).collect(),
-        scores: None,
         added,
-        unused: Vec::new(),
         rules,
         prefix,
         suffix,
         ends,
+        ..Parts::new(path, keys, tokens, spelling)
     })
 }
 

@@ -3,6 +3,7 @@
 //! In: [`Parts`] as a reader found them. Out: a [`Tokenizer`], or a sentence about the part that does not fit.
 //! Everything is checked here once for all kinds: sizes, ids that name tokens, merges that make tokens.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use ahash::AHashMap;
@@ -89,6 +90,26 @@ pub(super) struct Rules {
 }
 
 impl Parts {
+    /// Tokens alone: nothing is added to a text, prepared or merged, and nothing ends it.
+    pub(super) fn new(path: PathBuf, keys: Keys, tokens: Vec<String>, spelling: Spelling) -> Self {
+        Self {
+            path,
+            keys,
+            tokens,
+            spelling,
+            merges: Vec::new(),
+            scores: None,
+            added: Vec::new(),
+            unused: Vec::new(),
+            normalizer: None,
+            pre: None,
+            rules: Rules::default(),
+            prefix: Vec::new(),
+            suffix: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
     /// The tokenizer.
     pub(super) fn build(mut self) -> Result<Tokenizer, Error> {
         self.check_tokens()?;
@@ -105,6 +126,12 @@ impl Parts {
     /// The error that something under a key is not as it should be.
     fn refuse(&self, key: &str, what: impl Into<String>) -> Error {
         Error::input(&self.path, Place::Key(key.to_owned()), what)
+    }
+
+    /// The same, with what the code that builds tokenizers found.
+    fn complain(&self, key: &str, expected: &str, found: &dyn Display) -> Error {
+        let found = printable(&found.to_string(), MAX_COMPLAINT);
+        self.refuse(key, format!("expected {expected}, found: {found}"))
     }
 
     fn check_tokens(&self) -> Result<(), Error> {
@@ -201,23 +228,19 @@ impl Parts {
         if let Some((unknown, is_fused)) = unknown {
             model = model.unk_token(unknown.clone()).fuse_unk(*is_fused);
         }
-        let complaint = |error: tokenizers::Error| {
-            let error = printable(&error.to_string(), MAX_COMPLAINT);
-            format!("expected a merge of two tokens that makes a token, found: {error}")
-        };
-        let model = model.build().map_err(|error| self.refuse(self.keys.merges, complaint(error)))?;
+        let Keys { merges, added, .. } = self.keys;
+        let model = model
+            .build()
+            .map_err(|error| self.complain(merges, "a merge of two tokens that makes a token", &error))?;
         let mut encoder = Merger::new(model);
-        let complaint = |error: tokenizers::Error| {
-            let error = printable(&error.to_string(), MAX_COMPLAINT);
-            format!("expected tokens that can be searched for, found: {error}")
-        };
+        let unfound = "tokens that can be searched for";
         let normalizer = self.normalizer.take();
         encoder
             .with_normalizer(normalizer)
-            .map_err(|error| self.refuse(self.keys.added, complaint(error)))?
+            .map_err(|error| self.complain(added, unfound, &error))?
             .with_pre_tokenizer(self.pre.take());
-        let added: Vec<AddedToken> = self.added.drain(..).map(|(_, token)| token).collect();
-        encoder.add_tokens(added).map_err(|error| self.refuse(self.keys.added, complaint(error)))?;
+        let tokens: Vec<AddedToken> = self.added.drain(..).map(|(_, token)| token).collect();
+        encoder.add_tokens(tokens).map_err(|error| self.complain(added, unfound, &error))?;
         Ok(encoder)
     }
 }

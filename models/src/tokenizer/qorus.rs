@@ -13,7 +13,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use crate::beside;
-use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts, Rules};
+use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts};
 use crate::tokenizer::spelling::{Spelling, letter};
 
 /// The longest file that is read.
@@ -36,9 +36,7 @@ struct Vocabulary<'a> {
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     let own = beside::with_ending(checkpoint, ".tokenizer");
     let path = if own.exists() { own } else { beside::in_folder(checkpoint, "tokenizer.bin") };
-    let bytes = beside::read(&path, MAX_BYTES)?;
-    let bytes =
-        bytes.ok_or_else(|| Error::input(&path, Place::Whole, "expected a tokenizer, found no file"))?;
+    let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
     let Vocabulary { special, tokens, merges } = vocabulary(&path, &bytes)?;
     let spelt = |id: u32| tokens[id as usize].iter().map(|byte| letter(*byte)).collect::<String>();
     let merges = merges.iter().map(|[a, b, _]| (spelt(*a), spelt(*b))).collect();
@@ -55,32 +53,20 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     }
     let [bos, eos, _] = special;
     let known = |id: u32| (id as usize) < tokens.len();
+    let keys = Keys { tokens: "tokens", merges: "merges", added: "bos, eos and pad" };
     Ok(Parts {
-        path,
-        keys: Keys { tokens: "tokens", merges: "merges", added: "bos, eos and pad" },
-        tokens: texts,
-        spelling: Spelling::Letters,
         merges,
-        scores: None,
         added,
-        unused: Vec::new(),
-        normalizer: None,
         pre: Some(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false))),
-        rules: Rules::default(),
         prefix: Some(bos).filter(|id| known(*id)).into_iter().collect(),
-        suffix: Vec::new(),
         ends: Some(eos).filter(|id| known(*id)).into_iter().collect(),
+        ..Parts::new(path, keys, texts, Spelling::Letters)
     })
 }
 
 fn vocabulary<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vocabulary<'a>, Error> {
     let refuse = |at: usize, what: String| Error::input(path, Place::Byte(at as u64), what);
-    let word = |at: usize| {
-        let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
-        word.copied()
-            .map(u32::from_le_bytes)
-            .ok_or_else(|| refuse(at, "expected 4 more bytes, found the end".to_owned()))
-    };
+    let word = |at: usize| beside::word(path, bytes, at);
     let header = [0, 4, 8, 12, 16, 20, 24].map(word);
     let [magic, version, n_tokens, n_merges, bos, eos, pad] = header;
     if magic? != MAGIC {
