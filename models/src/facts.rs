@@ -12,12 +12,11 @@ use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo};
 
 use crate::beside;
+use crate::naming::files;
 use crate::naming::keys::{Key, VOCAB, default};
 use crate::naming::tensors::{joined, names};
 use crate::naming::tokenizer::TOKENS;
 
-/// The file that says what the weights beside it are.
-pub(crate) const CONFIG: &str = "config.json";
 /// The largest count that any model could have.
 const MOST: u64 = 1 << 24;
 
@@ -227,7 +226,7 @@ impl<'a> Facts<'a> {
 
     /// The file that facts stand in.
     fn path(self) -> PathBuf {
-        let config = beside::in_folder(self.checkpoint, CONFIG);
+        let config = beside::in_folder(self.checkpoint, files::MODEL);
         let is_beside = self.kind() == Kind::Safetensors && config.is_file();
         if is_beside { config } else { beside::weights(self.checkpoint).to_owned() }
     }

@@ -23,9 +23,10 @@ use crate::beside;
 use crate::binding::{Bound, bind};
 use crate::blocks::{part, together};
 use crate::config::{Config, Formats};
-use crate::facts::{CONFIG, Facts};
+use crate::facts::Facts;
 use crate::families::{architectures, read};
 use crate::layers::embed::{Entry, Scored};
+use crate::naming::files;
 
 /// A model in a file.
 #[derive(Clone, Debug)]
@@ -207,7 +208,7 @@ impl Model {
 
 /// The error that a checkpoint does not say what model it holds.
 fn nameless(path: &Path, checkpoint: &Checkpoint) -> Error {
-    let config = beside::in_folder(checkpoint, CONFIG);
+    let config = beside::in_folder(checkpoint, files::MODEL);
     let (file, key) = match checkpoint.kind() {
         Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => (path, "general.architecture"),
         Kind::Safetensors if !path.is_dir() => {

@@ -14,6 +14,7 @@ use crate::beside;
 use crate::chat::jinja::Jinja;
 use crate::chat::pieces::Pieces;
 use crate::error::Error;
+use crate::naming::files::{TEMPLATE, TOKENIZER_CONFIG};
 use crate::naming::tokenizer as names;
 
 mod clock;
@@ -22,9 +23,6 @@ mod jinja;
 mod pieces;
 mod values;
 
-/// The file of a template, and the one that may have it besides.
-const FILE: &str = "chat_template.jinja";
-const CONFIG: &str = "tokenizer_config.json";
 /// The longest template that is read.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 /// The template that Transformers takes of several.
@@ -178,13 +176,15 @@ impl Chat {
 
     /// The template with its file, and what else `tokenizer_config.json` says.
     fn in_folder(checkpoint: &Checkpoint) -> Result<(Option<Found>, Map<String, Json>), FileError> {
-        let config: Config = beside::config(&beside::in_folder(checkpoint, CONFIG))?.unwrap_or_default();
-        let file = beside::text(&beside::in_folder(checkpoint, FILE), MAX_TEMPLATE_BYTES)?;
+        let config = beside::config(&beside::in_folder(checkpoint, TOKENIZER_CONFIG))?;
+        let config: Config = config.unwrap_or_default();
+        let file = beside::text(&beside::in_folder(checkpoint, TEMPLATE), MAX_TEMPLATE_BYTES)?;
         let own = config.chat_template.and_then(|templates| match templates {
             Templates::One(source) => Some(source),
             Templates::Named(all) => all.into_iter().find(|own| own.name == DEFAULT).map(|own| own.template),
         });
-        let found = file.map(|source| (FILE, source)).or(own.map(|source| (CONFIG, source)));
+        let found = file.map(|source| (TEMPLATE, source));
+        let found = found.or(own.map(|source| (TOKENIZER_CONFIG, source)));
         Ok((found, config.rest))
     }
 }

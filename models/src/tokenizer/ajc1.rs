@@ -13,6 +13,7 @@ use fusebox_runtime::weights::Checkpoint;
 use tokenizers::AddedToken;
 
 use crate::beside;
+use crate::naming::files::TOKENIZER_ENDING;
 use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts};
 use crate::tokenizer::pre;
 use crate::tokenizer::spelling::{Spelling, letter};
@@ -36,7 +37,7 @@ struct Vocabulary<'a> {
 
 /// What the file beside the checkpoint says.
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
-    let path = beside::with_ending(checkpoint, ".tokenizer");
+    let path = beside::with_ending(checkpoint, TOKENIZER_ENDING);
     let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
     let vocabulary = vocabulary(&path, &bytes)?;
     let merges = merges(&path, &vocabulary.tokens)?;

@@ -16,13 +16,10 @@ use serde_json::value::RawValue;
 use tokenizers::AddedToken;
 
 use crate::beside;
-use crate::facts::CONFIG as MODEL_CONFIG;
+use crate::naming::files;
 use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts, Rules};
 use crate::tokenizer::spelling::Spelling;
 
-const FILE: &str = "tokenizer.json";
-const CONFIG: &str = "tokenizer_config.json";
-const GENERATION: &str = "generation_config.json";
 /// The key of the tokens that end an answer.
 const ENDS: &str = "eos_token_id";
 /// The longest vocabulary that is read.
@@ -125,14 +122,15 @@ enum Ids {
 
 /// What the files of the folder say.
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
-    let path = beside::in_folder(checkpoint, FILE);
+    let path = beside::in_folder(checkpoint, files::TOKENIZER);
     let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
-    let config: Config = beside::config(&beside::in_folder(checkpoint, CONFIG))?.unwrap_or_default();
-    let generation: Generation =
-        beside::config(&beside::in_folder(checkpoint, GENERATION))?.unwrap_or_default();
+    let config = beside::config(&beside::in_folder(checkpoint, files::TOKENIZER_CONFIG))?;
+    let generation = beside::config(&beside::in_folder(checkpoint, files::GENERATION))?;
+    let (config, generation): (Config, Generation) =
+        (config.unwrap_or_default(), generation.unwrap_or_default());
     let mut parts = parts(path, &bytes, &config)?;
     let own = generation.eos_token_id.map_or(Vec::new(), Ids::into_vec);
-    for (file, ids) in [(GENERATION, own), (MODEL_CONFIG, model_ends(checkpoint)?)] {
+    for (file, ids) in [(files::GENERATION, own), (files::MODEL, model_ends(checkpoint)?)] {
         if let Some(id) = ids.iter().find(|id| **id as usize >= parts.tokens.len()) {
             let what = format!("expected ids below {}, the number of tokens, found {id}", parts.tokens.len());
             return Err(refused_end(checkpoint, file, what));
@@ -367,7 +365,7 @@ fn model_ends(checkpoint: &Checkpoint) -> Result<Vec<u32>, Error> {
     let ids = ids.and_then(|ids| ids.into_iter().map(|id| u32::try_from(id).ok()).collect());
     ids.ok_or_else(|| {
         let what = format!("expected the number of a token, or a list of them, found {value}");
-        refused_end(checkpoint, MODEL_CONFIG, what)
+        refused_end(checkpoint, files::MODEL, what)
     })
 }
 

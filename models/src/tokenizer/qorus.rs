@@ -13,6 +13,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use crate::beside;
+use crate::naming::files::{TOKENIZER_ENDING, TOKENIZER_OF_QORUS};
 use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts};
 use crate::tokenizer::spelling::{Spelling, letter};
 
@@ -34,8 +35,8 @@ struct Vocabulary<'a> {
 
 /// What the file beside the checkpoint says.
 pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
-    let own = beside::with_ending(checkpoint, ".tokenizer");
-    let path = if own.exists() { own } else { beside::in_folder(checkpoint, "tokenizer.bin") };
+    let own = beside::with_ending(checkpoint, TOKENIZER_ENDING);
+    let path = if own.exists() { own } else { beside::in_folder(checkpoint, TOKENIZER_OF_QORUS) };
     let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
     let Vocabulary { special, tokens, merges } = vocabulary(&path, &bytes)?;
     let spelt = |id: u32| tokens[id as usize].iter().map(|byte| letter(*byte)).collect::<String>();
