@@ -22,21 +22,25 @@ const FEW_EXPERTS: usize = 8;
 /// Llama 70B: eight query heads share a value head, so values are few and count more.
 const MANY_LAYERS: usize = 80;
 
-/// The format of a tensor; nothing where it stays as it is.
-pub(super) fn format(ty: Type, model: Model, name: &str, shape: &[usize]) -> Option<Format> {
+/// What a tensor gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) format: Format,
+    /// Whether it should have got another one, which its rows do not fit.
+    pub(super) is_unfit: bool,
+}
+
+/// What a tensor gets; nothing where it stays as it is.
+pub(super) fn choose(ty: Type, model: Model, name: &str, shape: &[usize]) -> Option<Choice> {
     if !is_matrix(name, shape) {
         return None;
     }
     if ty.format.plain().is_some() {
-        return Some(ty.format);
+        return Some(Choice { format: ty.format, is_unfit: false });
     }
-    let row_len = shape.last().copied().unwrap_or(1);
-    Some(fitting(wanted(ty, model, name), row_len))
-}
-
-/// Whether a tensor got another format than it should have, as its rows do not fit.
-pub(super) fn is_unfit(ty: Type, model: Model, name: &str, chosen: Format) -> bool {
-    ty.format.plain().is_none() && wanted(ty, model, name) != chosen
+    let (wanted, row_len) = (wanted(ty, model, name), shape.last().copied().unwrap_or(1));
+    let format = fitting(wanted, row_len);
+    Some(Choice { format, is_unfit: format != wanted })
 }
 
 /// Whether a tensor is large and can do with less precision: norms, routers and vectors cannot.
@@ -118,7 +122,8 @@ mod tests {
     const DENSE: Model = Model { n_layers: 16, n_experts: 0, has_head: true };
 
     fn chosen(ty: &str, model: Model, name: &str) -> Option<Format> {
-        format(Type::named(ty).unwrap(), model, name, &[512, 512])
+        let choice = choose(Type::named(ty).unwrap(), model, name, &[512, 512]);
+        choice.map(|choice| choice.format)
     }
 
     #[test]
@@ -126,7 +131,7 @@ mod tests {
         for name in ["blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias"] {
             assert_eq!(chosen("Q4_K_M", DENSE, name), None, "{name}");
         }
-        let vector = format(Type::named("F16").unwrap(), DENSE, "rope_freqs.weight", &[64]);
+        let vector = choose(Type::named("F16").unwrap(), DENSE, "rope_freqs.weight", &[64]);
         assert_eq!(vector, None);
     }
 

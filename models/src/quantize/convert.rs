@@ -80,9 +80,9 @@ fn choose(pieces: &mut [Piece], ty: Type, config: &Config) {
     };
     for piece in pieces {
         let Entry { name, shape, .. } = &piece.entry;
-        let chosen = choice::format(ty, model, name, shape);
-        piece.is_unfit = chosen.is_some_and(|format| choice::is_unfit(ty, model, name, format));
-        piece.entry.stored = Stored::As(chosen.unwrap_or(Format::F32));
+        let chosen = choice::choose(ty, model, name, shape);
+        piece.is_unfit = chosen.is_some_and(|choice| choice.is_unfit);
+        piece.entry.stored = Stored::As(chosen.map_or(Format::F32, |choice| choice.format));
     }
 }
 

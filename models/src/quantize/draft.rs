@@ -12,7 +12,7 @@ use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo, parts};
 
 use crate::binding::source::Source;
-use crate::quantize::choice::{self, Model};
+use crate::quantize::choice::{Choice, Model, choose};
 use crate::quantize::convert;
 use crate::quantize::piece::{Order, Origin, Piece};
 use crate::quantize::types::Type;
@@ -74,9 +74,9 @@ fn model(checkpoint: &Checkpoint) -> Model {
 }
 
 fn piece(input: &Path, ty: Type, model: Model, name: &str, info: &TensorInfo) -> Result<Piece, Error> {
-    let chosen = choice::format(ty, model, name, &info.shape);
+    let chosen = choose(ty, model, name, &info.shape);
     let stored = match (chosen, info.stored) {
-        (Some(format), Stored::As(_)) => Stored::As(format),
+        (Some(Choice { format, .. }), Stored::As(_)) => Stored::As(format),
         (Some(_), Stored::Other(other)) => {
             let what = format!("its format {other} is not supported, so it cannot be quantised again");
             let place = Place::Tensor(name.to_owned());
@@ -84,7 +84,7 @@ fn piece(input: &Path, ty: Type, model: Model, name: &str, info: &TensorInfo) ->
         }
         (None, stored) => stored,
     };
-    let is_unfit = chosen.is_some_and(|format| choice::is_unfit(ty, model, name, format));
+    let is_unfit = chosen.is_some_and(|choice| choice.is_unfit);
     let entry = Entry { name: name.to_owned(), shape: info.shape.clone(), stored };
     let whole = Source::Run { tensor: name.to_owned(), bytes: 0..info.n_bytes() };
     Ok(Piece { entry, origin: Origin::Stored(whole, info.stored), order: Order::Same, is_unfit })
