@@ -22,7 +22,7 @@ use crate::blocks::model;
 use crate::chat::Chat;
 use crate::config::{Attention, Config, Formats, Pairing, Rope, Scaling};
 use crate::facts::Facts;
-use crate::families::{architectures, read};
+use crate::families::{architectures, in_gguf, read};
 use crate::layers::rope::speeds;
 use crate::naming::tensors::BIAS;
 use crate::naming::tokenizer::CHAT_TEMPLATE;
@@ -33,27 +33,12 @@ use crate::quantize::piece::{Order, Origin, Piece};
 use crate::quantize::types::Type;
 use crate::tokenizer::export;
 
-/// The architectures by the names of other kinds, with those that GGUF has for them.
-const ARCHITECTURES: [(&str, &str); 10] = [
-    ("llama", "llama"),
-    ("mistral", "llama"),
-    ("qwen2", "qwen2"),
-    ("qwen3", "qwen3"),
-    ("qwen3_moe", "qwen3moe"),
-    ("deepseek_v2", "deepseek2"),
-    ("deepseek_v3", "deepseek2"),
-    ("glm4_moe_lite", "deepseek2"),
-    ("youtu", "deepseek2"),
-    ("youtu_llm", "deepseek2"),
-];
-
 /// What a checkpoint becomes.
 pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<Draft, Error> {
     let own = checkpoint.architecture().unwrap_or("none");
     let facts = Facts::of(checkpoint);
-    let gguf = ARCHITECTURES.iter().find(|(name, _)| *name == own).map(|(_, gguf)| *gguf);
     let unsupported = |what| Error::Unsupported { path: input.to_owned(), place: Place::Whole, what };
-    let (Some(gguf), Some(config)) = (gguf, read(own, facts)?) else {
+    let (Some(gguf), Some(config)) = (in_gguf(own), read(own, facts)?) else {
         return Err(unsupported(format!("the architecture is {own}; known are {}", architectures())));
     };
     if matches!(config.attention, Attention::Latent(_)) && config.rope.pairing == Pairing::Halves {
