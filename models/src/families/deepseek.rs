@@ -96,15 +96,9 @@ fn groups(facts: Facts<'_>, experts: &Experts) -> Result<Option<Groups>, Error> 
     let n_best = match facts.word(SELECTION)? {
         Some("greedy") => return Ok(None),
         Some("group_limited_greedy") => 1,
-        Some("noaux_tc") => 2,
         None if facts.architecture() == "deepseek_v2" => return Ok(None),
-        None => {
-            if experts.gate == Gate::Softmax {
-                1
-            } else {
-                2
-            }
-        }
+        None if experts.gate == Gate::Softmax => 1,
+        Some("noaux_tc") | None => 2,
         Some(other) => {
             let what = format!("expected greedy, group_limited_greedy or noaux_tc, found {}", quoted(other));
             return Err(facts.refused(SELECTION, what));
