@@ -22,24 +22,24 @@ const MOST: u64 = 1 << 24;
 
 /// A checkpoint that is asked for facts.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     checkpoint: &'a Checkpoint,
 }
 
 impl<'a> Facts<'a> {
     /// The facts of a checkpoint.
-    pub fn of(checkpoint: &'a Checkpoint) -> Self {
+    pub(crate) fn of(checkpoint: &'a Checkpoint) -> Self {
         Self { checkpoint }
     }
 
     /// A count that must be there.
-    pub fn count(self, key: Key) -> Result<usize, Error> {
+    pub(crate) fn count(self, key: Key) -> Result<usize, Error> {
         self.count_if(key)?
             .ok_or_else(|| self.refused(key, format!("expected a number from 1 to {MOST}, found none")))
     }
 
     /// A count, where the file has it.
-    pub fn count_if(self, key: Key) -> Result<Option<usize>, Error> {
+    pub(crate) fn count_if(self, key: Key) -> Result<Option<usize>, Error> {
         let count = self.size_if(key)?;
         if count == Some(0) {
             return Err(self.refused(key, format!("expected a number from 1 to {MOST}, found 0")));
@@ -48,7 +48,7 @@ impl<'a> Facts<'a> {
     }
 
     /// A count that may be 0, where the file has it; a list of equal counts, one for each block, is one.
-    pub fn size_if(self, key: Key) -> Result<Option<usize>, Error> {
+    pub(crate) fn size_if(self, key: Key) -> Result<Option<usize>, Error> {
         self.like(key, &format!("a number from 1 to {MOST}"), |value| {
             let size = value.to_u64().or_else(|| value.as_list().and_then(same));
             size.filter(|size| *size <= MOST).map(|size| size as usize)
@@ -56,30 +56,30 @@ impl<'a> Facts<'a> {
     }
 
     /// A count of something that need not be there: 0 is none of it.
-    pub fn count_or_none(self, key: Key) -> Result<Option<usize>, Error> {
+    pub(crate) fn count_or_none(self, key: Key) -> Result<Option<usize>, Error> {
         Ok(self.size_if(key)?.filter(|size| *size > 0))
     }
 
     /// A positive number that must be there.
-    pub fn number(self, key: Key) -> Result<f64, Error> {
+    pub(crate) fn number(self, key: Key) -> Result<f64, Error> {
         let number = self.number_if(key)?;
         number.ok_or_else(|| self.refused(key, "expected a positive number, found none".to_owned()))
     }
 
     /// A positive number, where the file has it.
-    pub fn number_if(self, key: Key) -> Result<Option<f64>, Error> {
+    pub(crate) fn number_if(self, key: Key) -> Result<Option<f64>, Error> {
         self.like(key, "a positive number", |value| {
             value.to_f64().filter(|number| number.is_finite() && *number > 0.0)
         })
     }
 
     /// A number that is positive or nothing at all: 0 is none.
-    pub fn number_or_none(self, key: Key) -> Result<Option<f64>, Error> {
+    pub(crate) fn number_or_none(self, key: Key) -> Result<Option<f64>, Error> {
         if self.value(key).and_then(Value::to_f64) == Some(0.0) { Ok(None) } else { self.number_if(key) }
     }
 
     /// Refuses what is no object of plain values.
-    pub fn object_of_values(self, key: Key) -> Result<(), Error> {
+    pub(crate) fn object_of_values(self, key: Key) -> Result<(), Error> {
         self.like(key, "an object", |_| None::<()>)?;
         let mut keys = self.checkpoint.metadata().keys().filter_map(|key| key.rsplit_once('.'));
         let names = key.names(self.kind(), self.architecture());
@@ -95,7 +95,7 @@ impl<'a> Facts<'a> {
 
     /// Refuses two of these objects of which one says something of a fact that the other does not say; what stands
     /// beside them is said by both.
-    pub fn agree(self, objects: Key, keys: &[Key]) -> Result<(), Error> {
+    pub(crate) fn agree(self, objects: Key, keys: &[Key]) -> Result<(), Error> {
         let metadata = self.checkpoint.metadata();
         let names = |key: Key| key.names(self.kind(), self.architecture());
         let is_in = |name: &str, object: &str| name.starts_with(&format!("{object}."));
@@ -119,7 +119,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Refuses a fact of which two names say different things.
-    pub fn once(self, key: Key) -> Result<(), Error> {
+    pub(crate) fn once(self, key: Key) -> Result<(), Error> {
         let names = key.names(self.kind(), self.architecture());
         let mut said = names.iter().filter_map(|name| self.checkpoint.metadata().get_key_value(name));
         let Some((first, expected)) = said.next() else { return Ok(()) };
@@ -129,12 +129,12 @@ impl<'a> Facts<'a> {
     }
 
     /// A word, where the file has one.
-    pub fn word(self, key: Key) -> Result<Option<&'a str>, Error> {
+    pub(crate) fn word(self, key: Key) -> Result<Option<&'a str>, Error> {
         self.like(key, "a word", Value::as_text)
     }
 
     /// A truth, where the file has one.
-    pub fn flag(self, key: Key) -> Result<Option<bool>, Error> {
+    pub(crate) fn flag(self, key: Key) -> Result<Option<bool>, Error> {
         self.like(key, "true or false", |value| match value {
             Value::Bool(flag) => Some(*flag),
             Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) | Value::Text(_) | Value::List(_) => None,
@@ -142,7 +142,7 @@ impl<'a> Facts<'a> {
     }
 
     /// A list of truths, where the file has one; a whole number other than 0 is true.
-    pub fn flags(self, key: Key) -> Result<Option<Vec<bool>>, Error> {
+    pub(crate) fn flags(self, key: Key) -> Result<Option<Vec<bool>>, Error> {
         let Some(list) = self.value(key).and_then(Value::as_list) else { return Ok(None) };
         self.like(key, "a list of true and false", |_| match list {
             List::Bools(flags) => Some(flags.clone()),
@@ -153,7 +153,7 @@ impl<'a> Facts<'a> {
     }
 
     /// A list of words, where the file has one.
-    pub fn words(self, key: Key) -> Result<Option<&'a [String]>, Error> {
+    pub(crate) fn words(self, key: Key) -> Result<Option<&'a [String]>, Error> {
         self.like(key, "a list of words", |value| match value.as_list()? {
             List::Texts(words) => Some(words.as_slice()),
             List::Bools(_) | List::Unsigned(_) | List::Signed(_) | List::Floats(_) | List::Lists(_) => None,
@@ -161,7 +161,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The numbers of a small tensor in single precision, where the file has it.
-    pub fn numbers(self, name: &str) -> Option<Vec<f32>> {
+    pub(crate) fn numbers(self, name: &str) -> Option<Vec<f32>> {
         let (own, info) = self.stored(name)?;
         let bytes = self.checkpoint.bytes(own)?;
         let is_plain = info.stored == Stored::As(Format::F32);
@@ -169,7 +169,7 @@ impl<'a> Facts<'a> {
     }
 
     /// How many different tokens: as the file says, or as its list of them has.
-    pub fn vocab(self) -> Result<usize, Error> {
+    pub(crate) fn vocab(self) -> Result<usize, Error> {
         if let Some(count) = self.count_if(VOCAB)? {
             return Ok(count);
         }
@@ -181,13 +181,13 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether there is a tensor, by the name it has in graphs, on its own or as a part of another.
-    pub fn has(self, name: &str) -> bool {
+    pub(crate) fn has(self, name: &str) -> bool {
         let is_there = |name: &str| self.stored(name).is_some();
         is_there(name) || joined(name).is_some_and(|(whole, _)| is_there(&whole))
     }
 
     /// Whether two tensors are the same, byte for byte.
-    pub fn are_same(self, names: [&str; 2]) -> bool {
+    pub(crate) fn are_same(self, names: [&str; 2]) -> bool {
         let [a, b] = names.map(|name| {
             self.stored(name).map(|(own, info)| (info.stored, &info.shape, self.checkpoint.bytes(own)))
         });
@@ -195,13 +195,13 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether there is a tensor of this name whose elements are stored in blocks.
-    pub fn has_blocks(self, name: &str) -> bool {
+    pub(crate) fn has_blocks(self, name: &str) -> bool {
         self.stored(name)
             .is_some_and(|(_, info)| matches!(info.stored, Stored::As(format) if format.block_len() > 1))
     }
 
     /// The error that a fact makes no sense.
-    pub fn refused(self, key: Key, what: String) -> Error {
+    pub(crate) fn refused(self, key: Key, what: String) -> Error {
         let names = key.names(self.checkpoint.kind(), self.architecture());
         let found = names.iter().find(|name| self.checkpoint.metadata().contains_key(*name));
         let place = found.or(names.first()).map_or(Place::Whole, |name| Place::Key(name.clone()));
@@ -209,18 +209,18 @@ impl<'a> Facts<'a> {
     }
 
     /// The kind of the checkpoint.
-    pub fn kind(self) -> Kind {
+    pub(crate) fn kind(self) -> Kind {
         self.checkpoint.kind()
     }
 
     /// The error that a tensor is not as it should be.
-    pub fn refused_tensor(self, name: &str, what: String) -> Error {
+    pub(crate) fn refused_tensor(self, name: &str, what: String) -> Error {
         let own = names(self.kind(), name).into_iter().next().unwrap_or_default();
         Error::input(beside::weights(self.checkpoint), Place::Tensor(own), what)
     }
 
     /// The architecture, as the file calls it.
-    pub fn architecture(self) -> &'a str {
+    pub(crate) fn architecture(self) -> &'a str {
         self.checkpoint.architecture().unwrap_or_default()
     }
 

@@ -5,8 +5,8 @@
 //! be slow if taken at its word.
 //! Start with `layers/block.rs`, where a block is a page; what it is made of stands beside it, one idea a file.
 //! `families/` reads the sizes of a model from its file; the graphs that tools ask for by name come from [`blocks`].
-//! The text side stands beside: [`tokenizer`], [`chat`], [`sample`] and [`stop`] turn words into tokens and back;
-//! [`generate`] brings both sides together. [`mod@quantize`] writes a model in smaller formats.
+//! The text side stands beside: [`tokenizer`], [`chat`] and [`sample`] turn words into tokens and back; [`generate`]
+//! brings both sides together. [`mod@quantize`] writes a model in smaller formats.
 
 #![forbid(unsafe_code)]
 
@@ -16,13 +16,13 @@ pub mod blocks;
 pub mod chat;
 pub mod config;
 pub mod error;
-pub mod facts;
-pub mod families;
+mod facts;
+mod families;
 pub mod generate;
 pub mod layers;
 pub mod load;
 pub mod naming;
 pub mod quantize;
 pub mod sample;
-pub mod stop;
+mod stop;
 pub mod tokenizer;

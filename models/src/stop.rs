@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// A search for the first of several texts.
 #[derive(Clone, Debug)]
-pub struct Stop {
+pub(crate) struct Stop {
     texts: Vec<String>,
     held: String,
     has_stopped: bool,
@@ -18,7 +18,7 @@ impl Stop {
     ///
     /// # Errors
     /// [`Error::Setting`] for an empty text, which would end every answer.
-    pub fn new(texts: Vec<String>) -> Result<Self, Error> {
+    pub(crate) fn new(texts: Vec<String>) -> Result<Self, Error> {
         if texts.iter().any(String::is_empty) {
             let (expected, found) = ("texts that are not empty".to_owned(), "an empty one".to_owned());
             return Err(Error::Setting { setting: "stop", expected, found });
@@ -27,7 +27,7 @@ impl Stop {
     }
 
     /// What is certain to stand before any stop, with this piece; nothing once one was found.
-    pub fn push(&mut self, piece: &str) -> String {
+    pub(crate) fn push(&mut self, piece: &str) -> String {
         if self.has_stopped {
             return String::new();
         }
@@ -42,7 +42,7 @@ impl Stop {
     }
 
     /// What was held back at the end of the answer.
-    pub fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         match self.first() {
             Some(at) => self.stop_at(at),
             None => std::mem::take(&mut self.held),
@@ -61,7 +61,7 @@ impl Stop {
     }
 
     /// Whether a stop was found.
-    pub fn has_stopped(&self) -> bool {
+    pub(crate) fn has_stopped(&self) -> bool {
         self.has_stopped
     }
 

@@ -27,7 +27,7 @@ const GLM_VOCAB: usize = 154_880;
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
+pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let sizes = latent_sizes(facts)?;
     let pairing = if facts.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Neighbours };
     let rope = rope(facts, pairing, sizes.rope)?;
@@ -108,7 +108,7 @@ fn groups(facts: Facts<'_>, experts: &Experts) -> Result<Option<Groups>, Error> 
 }
 
 /// DeepSeek-V2-Lite.
-pub fn deepseek_v2_lite() -> Config {
+pub(crate) fn deepseek_v2_lite() -> Config {
     Config {
         attention: Attention::Latent(Latent {
             n_heads: 16,
@@ -158,7 +158,7 @@ pub fn deepseek_v2_lite() -> Config {
 }
 
 /// GLM-4.7-Flash.
-pub fn glm_4_7_flash() -> Config {
+pub(crate) fn glm_4_7_flash() -> Config {
     Config {
         attention: Attention::Latent(Latent {
             n_heads: 20,

@@ -20,7 +20,7 @@ use crate::families::sizes::{self, backbone, window};
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
+pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
     // A folder that says Llama has none, whatever stands beside.
     let has_none = facts.kind() == Kind::Safetensors && facts.architecture() == "llama";
     let window = if has_none { None } else { window(facts, true, None)? };
@@ -34,7 +34,7 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
 }
 
 /// Llama-3.2-1B.
-pub fn llama_3_2_1b() -> Config {
+pub(crate) fn llama_3_2_1b() -> Config {
     Config {
         attention: Attention::Grouped(Grouped::new(32, 8, 64)),
         hidden: 2048,
@@ -58,7 +58,7 @@ pub fn llama_3_2_1b() -> Config {
 }
 
 /// Mistral-7B-v0.1.
-pub fn mistral_7b() -> Config {
+pub(crate) fn mistral_7b() -> Config {
     let window = Some(Window { size: 4096, full: BTreeSet::new() });
     Config {
         attention: Attention::Grouped(Grouped { window, ..Grouped::new(32, 8, 128) }),

@@ -9,10 +9,10 @@ use fusebox_runtime::error::Error;
 use crate::config::Config;
 use crate::facts::Facts;
 
-pub mod deepseek;
-pub mod llama;
-pub mod qwen2;
-pub mod qwen3;
+pub(crate) mod deepseek;
+pub(crate) mod llama;
+pub(crate) mod qwen2;
+pub(crate) mod qwen3;
 pub(crate) mod rotation;
 mod sizes;
 
@@ -37,7 +37,7 @@ const ARCHITECTURES: [(&str, &str, Reader); 12] = [
 ];
 
 /// Their names.
-pub fn architectures() -> String {
+pub(crate) fn architectures() -> String {
     ARCHITECTURES.map(|(name, ..)| name).join(", ")
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn in_gguf(architecture: &str) -> Option<&'static str> {
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(architecture: &str, facts: Facts<'_>) -> Result<Option<Config>, Error> {
+pub(crate) fn read(architecture: &str, facts: Facts<'_>) -> Result<Option<Config>, Error> {
     let known = ARCHITECTURES.iter().find(|(name, ..)| *name == architecture);
     known.map(|(.., read)| read(facts)).transpose()
 }

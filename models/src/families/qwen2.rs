@@ -19,7 +19,7 @@ pub(super) const WINDOW_FROM: usize = 28;
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
+pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let window = window(facts, false, Some(WINDOW_FROM))?;
     let heads = Grouped { window, ..sizes::grouped(facts, false)? };
     let rope = rope(facts, Pairing::Halves, heads.turned)?;
@@ -27,7 +27,7 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
 }
 
 /// Qwen2.5-0.5B.
-pub fn qwen2_5_0_5b() -> Config {
+pub(crate) fn qwen2_5_0_5b() -> Config {
     Config {
         attention: Attention::Grouped(Grouped::new(14, 2, 64)),
         hidden: 896,

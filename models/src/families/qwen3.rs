@@ -21,7 +21,7 @@ use crate::naming::keys::RENORM;
 ///
 /// # Errors
 /// Names the fact that is missing or makes no sense.
-pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
+pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
     // Those with experts look back through it in all blocks.
     let from = (facts.architecture() != "qwen3_moe").then_some(WINDOW_FROM);
     let window = window(facts, false, from)?;
@@ -35,7 +35,7 @@ pub fn read(facts: Facts<'_>) -> Result<Config, Error> {
 }
 
 /// Qwen3-0.6B.
-pub fn qwen3_0_6b() -> Config {
+pub(crate) fn qwen3_0_6b() -> Config {
     Config {
         attention: Attention::Grouped(Grouped { qk_norm: true, ..Grouped::new(16, 8, 128) }),
         hidden: 1024,
@@ -55,7 +55,7 @@ pub fn qwen3_0_6b() -> Config {
 }
 
 /// Qwen3-8B.
-pub fn qwen3_8b() -> Config {
+pub(crate) fn qwen3_8b() -> Config {
     Config {
         attention: Attention::Grouped(Grouped { qk_norm: true, ..Grouped::new(32, 8, 128) }),
         hidden: 4096,
@@ -67,7 +67,7 @@ pub fn qwen3_8b() -> Config {
 }
 
 /// Qwen3-30B-A3B: every block has experts.
-pub fn qwen3_30b_a3b() -> Config {
+pub(crate) fn qwen3_30b_a3b() -> Config {
     Config {
         attention: Attention::Grouped(Grouped { qk_norm: true, ..Grouped::new(32, 4, 128) }),
         hidden: 2048,

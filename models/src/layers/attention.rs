@@ -15,7 +15,7 @@ use crate::layers::scope::{Scope, Text};
 use crate::layers::softmax::softmax;
 
 /// Attention with grouped heads over cached keys and values.
-pub fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
+pub(crate) fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
     let d = &m.d;
     let kv = &m.g.dim("kv", heads.n_kv);
     let group = &m.g.dim("g", heads.n_heads / heads.n_kv);
@@ -49,7 +49,7 @@ fn turned(m: &Scope, heads: &Grouped, x: &Tensor, e: &Dim) -> Tensor {
 }
 
 /// `softmax(q·k · scale + mask) · v`, queries and keys contracted over `e`.
-pub fn attend(
+pub(crate) fn attend(
     m: &Scope,
     text: &Text,
     [q, k, v]: [&Tensor; 3],

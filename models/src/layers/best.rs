@@ -15,7 +15,7 @@ use crate::layers::scope::fixed;
 const PIECE: (usize, [usize; 2]) = (128, [32, 1024]);
 
 /// The positions of the `k` largest along an axis, largest first, and the numbers there: both along an axis `k`.
-pub fn best(x: &Tensor, axis: &Dim, k: usize) -> (Tensor, Tensor) {
+pub(crate) fn best(x: &Tensor, axis: &Dim, k: usize) -> (Tensor, Tensor) {
     let g = x.builder();
     let safe = g.select(&x.equals(x), x, &g.constant(f32::INFINITY));
     let rank = &g.dim("k", k.min(fixed(axis)));

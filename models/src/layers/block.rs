@@ -17,7 +17,7 @@ use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 
 /// One block, with its weights and states named `blk.N.*`.
-pub fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
+pub(crate) fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
     m.g.block(&format!("blk.{layer}"), |_| {
         let h = norm(m, "attn_norm", x, &m.d);
         let x = x + match &m.config.attention {
@@ -33,7 +33,7 @@ pub fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
 }
 
 /// The whole step, from what it starts from to what is asked for.
-pub fn step(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Vec<(&'static str, Tensor)> {
+pub(crate) fn step(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Vec<(&'static str, Tensor)> {
     let x = (0..n_layers).fold(entry(m, from), |x, layer| block(m, layer, &x));
     head(m, &x, scored)
 }

@@ -13,7 +13,7 @@ use crate::layers::scope::{Scope, Text};
 ///
 /// `axes` are those of the result: the value's, with `s` for `t`.
 #[track_caller]
-pub fn remember(m: &Scope, text: &Text, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
+pub(crate) fn remember(m: &Scope, text: &Text, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
     let Text { t, s, at, .. } = text;
     let capacity = s.sized(m.config.context);
     let axes: Vec<&Dim> = axes.iter().map(|dim| if *dim == s { &capacity } else { *dim }).collect();

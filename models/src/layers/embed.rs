@@ -37,7 +37,7 @@ pub enum Scored {
 }
 
 /// The residual stream before the first block.
-pub fn entry(m: &Scope, entry: Entry) -> Tensor {
+pub(crate) fn entry(m: &Scope, entry: Entry) -> Tensor {
     match entry {
         Entry::Tokens => embed(m, &m.g.input("tokens", DType::I32, &[&m.t])),
         Entry::Vectors => m.g.input("x", DType::F32, &[&m.t, &m.d]),
@@ -51,7 +51,7 @@ fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
 }
 
 /// What comes of the residual stream behind the last block, by name.
-pub fn head(m: &Scope, x: &Tensor, scored: Scored) -> Vec<(&'static str, Tensor)> {
+pub(crate) fn head(m: &Scope, x: &Tensor, scored: Scored) -> Vec<(&'static str, Tensor)> {
     match scored {
         Scored::Last => vec![("logits", scores(m, &last(m, x)))],
         Scored::Best(k) => {

@@ -18,7 +18,7 @@ use crate::naming::tensors::BIAS;
 const LEAST_SUM: f32 = 6.103_515_6e-5;
 
 /// `Σ_x weight_x · expert_x`, and the experts that every token uses.
-pub fn experts(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
+pub(crate) fn experts(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
     let expert = &m.g.dim("x", sizes.n);
     let routed = route(m, sizes, expert, x).contract(&each(m, sizes, expert, x), [expert]); // [t, d]
     match sizes.n_shared {

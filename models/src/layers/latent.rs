@@ -16,7 +16,7 @@ use crate::layers::rope::{rotate, sharpening};
 use crate::layers::scope::{Scope, Text};
 
 /// Attention over cached latents.
-pub fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
+pub(crate) fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
     let h = &m.g.dim("h", sizes.n_heads);
     let c = &m.g.dim("c", sizes.kv_lora);
     let key = &m.g.dim("e", sizes.nope + sizes.rope);
@@ -47,7 +47,7 @@ fn expansions(m: &Scope, sizes: &Latent, [h, e, c]: [&Dim; 3]) -> (Tensor, Tenso
 }
 
 /// What scores are multiplied by.
-pub fn scale(m: &Scope, sizes: &Latent) -> f64 {
+pub(crate) fn scale(m: &Scope, sizes: &Latent) -> f64 {
     sharpening(&m.config.rope).powi(2) / ((sizes.nope + sizes.rope) as f64).sqrt()
 }
 

@@ -9,7 +9,7 @@ use fusebox_compiler::graph::build::Tensor;
 use crate::layers::scope::Scope;
 
 /// The network of inner width `ff` whose weights' names end in `suffix`.
-pub fn mlp(m: &Scope, suffix: &str, ff: usize, x: &Tensor) -> Tensor {
+pub(crate) fn mlp(m: &Scope, suffix: &str, ff: usize, x: &Tensor) -> Tensor {
     let (d, f) = (&m.d, &m.g.dim("f", ff));
     let gate = m.linear(x, &format!("ffn_gate{suffix}"), &[f], [d]); // [t, f]
     let up = m.linear(x, &format!("ffn_up{suffix}"), &[f], [d]); // [t, f]
@@ -18,12 +18,12 @@ pub fn mlp(m: &Scope, suffix: &str, ff: usize, x: &Tensor) -> Tensor {
 
 /// `silu(gate) · up`
 #[track_caller]
-pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
+pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
     gate * sigmoid(gate) * up
 }
 
 /// `1 / (1 + e^-x)`
 #[track_caller]
-pub fn sigmoid(x: &Tensor) -> Tensor {
+pub(crate) fn sigmoid(x: &Tensor) -> Tensor {
     ((-x).exp() + 1.0).recip()
 }

@@ -12,15 +12,15 @@
 //! | `kv`, `g` | key heads, the query heads of one | `x`, `k` | experts, the ranks of the selected |
 //! | `h` | heads, where they share none | `v` | the vocabulary |
 
-pub mod attention;
-pub mod best;
-pub mod block;
-pub mod cache;
+pub(crate) mod attention;
+pub(crate) mod best;
+pub(crate) mod block;
+pub(crate) mod cache;
 pub mod embed;
-pub mod experts;
-pub mod latent;
-pub mod mlp;
-pub mod norm;
-pub mod rope;
-pub mod scope;
-pub mod softmax;
+pub(crate) mod experts;
+pub(crate) mod latent;
+pub(crate) mod mlp;
+pub(crate) mod norm;
+pub(crate) mod rope;
+pub(crate) mod scope;
+pub(crate) mod softmax;

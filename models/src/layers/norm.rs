@@ -10,13 +10,13 @@ use crate::layers::scope::{Scope, fixed};
 
 /// The norm whose weight has this name.
 #[track_caller]
-pub fn norm(m: &Scope, name: &str, x: &Tensor, over: &Dim) -> Tensor {
+pub(crate) fn norm(m: &Scope, name: &str, x: &Tensor, over: &Dim) -> Tensor {
     rms_norm(x, &m.precise(name, &[over]), over, m.config.eps)
 }
 
 /// `x / √(mean x² + ε) · weight`
 #[track_caller]
-pub fn rms_norm(x: &Tensor, weight: &Tensor, over: &Dim, eps: f32) -> Tensor {
+pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, over: &Dim, eps: f32) -> Tensor {
     let mean = (x * x).sum(over) / fixed(over) as f32;
     x * (mean + eps).rsqrt() * weight
 }

@@ -14,7 +14,7 @@ use crate::config::{Pairing, Rope, Scaling};
 use crate::layers::scope::{Scope, fixed};
 
 /// `x` with every pair `(a, b)` along `axis` turned: `(a cos φ - b sin φ, b cos φ + a sin φ)`.
-pub fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
+pub(crate) fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
     let n_dims = fixed(axis);
     let (side, pair) = (&m.g.dim("side", 2), &m.g.dim("pair", n_dims / 2));
     let stored = match m.config.rope.pairing {
@@ -48,7 +48,7 @@ fn magnified(m: &Scope, x: Tensor) -> Tensor {
 }
 
 /// Radians each pair turns per position.
-pub fn speeds(rope: &Rope, n_dims: usize) -> Vec<f64> {
+pub(crate) fn speeds(rope: &Rope, n_dims: usize) -> Vec<f64> {
     let stretched = |pair: usize| {
         let speed = rope.theta.powf(-2.0 * pair as f64 / n_dims as f64);
         match &rope.scaling {
@@ -65,7 +65,7 @@ pub fn speeds(rope: &Rope, n_dims: usize) -> Vec<f64> {
 }
 
 /// What queries are multiplied by, and keys, to sharpen the scores of longer texts.
-pub fn sharpening(rope: &Rope) -> f64 {
+pub(crate) fn sharpening(rope: &Rope) -> f64 {
     match rope.scaling {
         Scaling::Yarn { sharpening, .. } => sharpening,
         Scaling::None | Scaling::Factors(_) | Scaling::Llama3 { .. } => 1.0,
@@ -89,7 +89,7 @@ fn slowness(rope: &Rope, pair: usize, n_dims: usize) -> f32 {
 }
 
 /// How much YaRN magnifies for texts so much longer, with this strength.
-pub fn yarn_scale(factor: f64, strength: f64) -> f64 {
+pub(crate) fn yarn_scale(factor: f64, strength: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * strength * factor.ln() }
 }
 

@@ -15,40 +15,40 @@ use crate::config::Config;
 use crate::naming::tensors::BIAS;
 
 /// The surroundings of a layer.
-pub struct Scope<'a> {
+pub(crate) struct Scope<'a> {
     /// Records the graph.
-    pub g: Builder,
+    pub(crate) g: Builder,
     /// The sizes.
-    pub config: &'a Config,
+    pub(crate) config: &'a Config,
     /// The tokens of this replay, of all texts.
-    pub t: Dim,
+    pub(crate) t: Dim,
     /// The residual stream.
-    pub d: Dim,
+    pub(crate) d: Dim,
     texts: Vec<Text>,
 }
 
 /// A text that a step goes on with.
-pub struct Text {
+pub(crate) struct Text {
     /// Its tokens of this replay.
-    pub t: Dim,
+    pub(crate) t: Dim,
     /// The positions seen so far, this replay's included.
-    pub s: Dim,
+    pub(crate) s: Dim,
     /// The position of its first token of this replay.
-    pub at: Sym,
+    pub(crate) at: Sym,
     /// Which of several it is.
     number: Option<usize>,
 }
 
 impl<'a> Scope<'a> {
     /// The scope of a replay of so many tokens of one text.
-    pub fn new(config: &'a Config, tokens: &Sym) -> Self {
+    pub(crate) fn new(config: &'a Config, tokens: &Sym) -> Self {
         let g = Builder::new();
         let texts = vec![Text::new(&g, config, tokens, None)];
         Self { t: g.dim("t", tokens), d: g.dim("d", config.hidden), g, config, texts }
     }
 
     /// The scope of a replay of one token of each of so many texts.
-    pub fn of_texts(config: &'a Config, n_texts: usize) -> Self {
+    pub(crate) fn of_texts(config: &'a Config, n_texts: usize) -> Self {
         let g = Builder::new();
         let texts = (0..n_texts).map(|number| Text::new(&g, config, &Sym::from(1), Some(number))).collect();
         Self { t: g.dim("t", n_texts), d: g.dim("d", config.hidden), g, config, texts }
@@ -56,14 +56,14 @@ impl<'a> Scope<'a> {
 
     /// The position of each token of this replay.
     #[track_caller]
-    pub fn positions(&self) -> Tensor {
+    pub(crate) fn positions(&self) -> Tensor {
         let each: Vec<Tensor> = self.texts.iter().map(|text| text.positions(&self.g)).collect();
         self.together(each) // [t]
     }
 
     /// What `each` makes of the tokens of every text in `xs`, `[t, …]`: what one text does not see of another.
     #[track_caller]
-    pub fn each_text<const N: usize>(
+    pub(crate) fn each_text<const N: usize>(
         &self,
         xs: [&Tensor; N],
         each: impl Fn(&Text, [&Tensor; N]) -> Tensor,
@@ -89,20 +89,26 @@ impl<'a> Scope<'a> {
 
     /// `W x`, and `+ b` where the model has a bias of this name.
     #[track_caller]
-    pub fn linear<const N: usize>(&self, x: &Tensor, name: &str, rows: &[&Dim], over: [&Dim; N]) -> Tensor {
+    pub(crate) fn linear<const N: usize>(
+        &self,
+        x: &Tensor,
+        name: &str,
+        rows: &[&Dim],
+        over: [&Dim; N],
+    ) -> Tensor {
         let y = x.contract(&self.matrix(name, &[rows, &over].concat()), over);
         if self.config.biased.contains(name) { y + self.precise(&format!("{name}{BIAS}"), rows) } else { y }
     }
 
     /// A stored matrix; its rows run along the last axes.
     #[track_caller]
-    pub fn matrix(&self, name: &str, dims: &[&Dim]) -> Tensor {
+    pub(crate) fn matrix(&self, name: &str, dims: &[&Dim]) -> Tensor {
         self.g.weight(name, self.config.formats.of_matrix(&self.g.qualified(name)), dims)
     }
 
     /// A small tensor that is kept in single precision: a norm's weight, a bias, a router.
     #[track_caller]
-    pub fn precise(&self, name: &str, dims: &[&Dim]) -> Tensor {
+    pub(crate) fn precise(&self, name: &str, dims: &[&Dim]) -> Tensor {
         self.g.weight(name, Format::F32, dims)
     }
 }
@@ -116,12 +122,12 @@ impl Text {
 
     /// The position of each of its tokens.
     #[track_caller]
-    pub fn positions(&self, g: &Builder) -> Tensor {
+    pub(crate) fn positions(&self, g: &Builder) -> Tensor {
         g.iota(&self.t) + g.symbolic(&self.at) // [t]
     }
 
     /// The name of its state of this name.
-    pub fn state(&self, name: &str) -> String {
+    pub(crate) fn state(&self, name: &str) -> String {
         self.number.map_or_else(|| name.to_owned(), |number| state_of(name, number))
     }
 }

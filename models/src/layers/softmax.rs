@@ -8,7 +8,7 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 
 /// `e^x / Σ e^x` over an axis.
 #[track_caller]
-pub fn softmax(x: &Tensor, over: &Dim) -> Tensor {
+pub(crate) fn softmax(x: &Tensor, over: &Dim) -> Tensor {
     let e = (x - x.max(over)).exp();
     &e / e.sum(over)
 }

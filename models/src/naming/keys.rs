@@ -10,7 +10,7 @@ use fusebox_runtime::weights::value::Value;
 
 /// A fact about a model by its names.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub(crate) struct Key {
     /// In GGUF, below the architecture, where it has the fact.
     gguf: Option<&'static str>,
     /// In old GGUF files, where it had another name.
@@ -45,7 +45,7 @@ impl Key {
     }
 
     /// The names that a file of this kind may have for it; the first is the one that counts, and to ask its author for.
-    pub fn names(self, kind: Kind, architecture: &str) -> Vec<String> {
+    pub(crate) fn names(self, kind: Kind, architecture: &str) -> Vec<String> {
         match kind {
             Kind::Gguf { .. } => {
                 let names = self.gguf.into_iter().chain(self.old);
@@ -59,84 +59,87 @@ impl Key {
 }
 
 /// The width of the residual stream.
-pub const HIDDEN: Key = key("embedding_length", &["hidden_size"]).ajc1("dim").qorus("dim");
+pub(crate) const HIDDEN: Key = key("embedding_length", &["hidden_size"]).ajc1("dim").qorus("dim");
 /// How many blocks.
-pub const LAYERS: Key = key("block_count", &["num_hidden_layers"]).ajc1("n_layers").qorus("n_layers");
+pub(crate) const LAYERS: Key = key("block_count", &["num_hidden_layers"]).ajc1("n_layers").qorus("n_layers");
 /// How many of the blocks in the count predict further tokens; they are not used.
-pub const EXTRA_LAYERS: Key = key("nextn_predict_layers", &[]);
+pub(crate) const EXTRA_LAYERS: Key = key("nextn_predict_layers", &[]);
 /// How many blocks behind those in the count predict further tokens; they are not used.
-pub const MORE_LAYERS: Key = config(&["num_nextn_predict_layers"]);
+pub(crate) const MORE_LAYERS: Key = config(&["num_nextn_predict_layers"]);
 /// How many different tokens.
-pub const VOCAB: Key = key("vocab_size", &["vocab_size"]).ajc1("vocab_size").qorus("vocab_size");
+pub(crate) const VOCAB: Key = key("vocab_size", &["vocab_size"]).ajc1("vocab_size").qorus("vocab_size");
 /// The most positions.
-pub const CONTEXT: Key =
+pub(crate) const CONTEXT: Key =
     key("context_length", &["max_position_embeddings"]).ajc1("max_seq_len").qorus("max_seq_len");
 /// The inner width of a dense block.
-pub const FF: Key = key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim").qorus("hidden_dim");
+pub(crate) const FF: Key =
+    key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim").qorus("hidden_dim");
 /// What keeps a norm from dividing by zero.
-pub const EPS: Key = key("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]).qorus("rms_norm_eps");
+pub(crate) const EPS: Key = key("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]).qorus("rms_norm_eps");
 /// Whether the head is the token table.
-pub const TIED: Key = config(&["tie_word_embeddings"]);
+pub(crate) const TIED: Key = config(&["tie_word_embeddings"]);
 /// The function of a feed-forward network.
-pub const ACTIVATION: Key = config(&["hidden_act", "hidden_activation"]);
+pub(crate) const ACTIVATION: Key = config(&["hidden_act", "hidden_activation"]);
 
 /// Query heads.
-pub const HEADS: Key = key("attention.head_count", &["num_attention_heads"]).ajc1("n_heads").qorus("n_heads");
+pub(crate) const HEADS: Key =
+    key("attention.head_count", &["num_attention_heads"]).ajc1("n_heads").qorus("n_heads");
 /// Key and value heads.
-pub const KV_HEADS: Key =
+pub(crate) const KV_HEADS: Key =
     key("attention.head_count_kv", &["num_key_value_heads"]).ajc1("n_kv_heads").qorus("n_kv_heads");
 /// The width of a head.
-pub const HEAD: Key = key("attention.key_length", &["head_dim"]).ajc1("head_dim");
+pub(crate) const HEAD: Key = key("attention.key_length", &["head_dim"]).ajc1("head_dim");
 /// The width of a value.
-pub const VALUE: Key = key("attention.value_length", &[]);
+pub(crate) const VALUE: Key = key("attention.value_length", &[]);
 /// How many positions a token sees, its own included.
-pub const WINDOW: Key = key("attention.sliding_window", &["sliding_window"]);
+pub(crate) const WINDOW: Key = key("attention.sliding_window", &["sliding_window"]);
 /// Whether it has such a window at all.
-pub const WINDOW_USED: Key = config(&["use_sliding_window"]);
+pub(crate) const WINDOW_USED: Key = config(&["use_sliding_window"]);
 /// How many blocks at the start have none.
-pub const WINDOW_FROM: Key = config(&["max_window_layers"]);
+pub(crate) const WINDOW_FROM: Key = config(&["max_window_layers"]);
 /// Whether no token sees what follows it.
-pub const CAUSAL: Key = key("attention.causal", &["is_causal"]);
+pub(crate) const CAUSAL: Key = key("attention.causal", &["is_causal"]);
 /// How much sharper scores get with the position.
-pub const TEMPERATURE: Key = key("attention.temperature_scale", &[]);
+pub(crate) const TEMPERATURE: Key = key("attention.temperature_scale", &[]);
 /// Which blocks have one: a truth for each, or after how many blocks the next has none.
-pub const WINDOW_PATTERN: Key = key("attention.sliding_window_pattern", &[]);
+pub(crate) const WINDOW_PATTERN: Key = key("attention.sliding_window_pattern", &[]);
 /// What each block sees.
-pub const LAYER_TYPES: Key = config(&["layer_types"]);
+pub(crate) const LAYER_TYPES: Key = config(&["layer_types"]);
 
 /// The width queries are squeezed through.
-pub const Q_LORA: Key = key("attention.q_lora_rank", &["q_lora_rank"]);
+pub(crate) const Q_LORA: Key = key("attention.q_lora_rank", &["q_lora_rank"]);
 /// The width keys and values are squeezed through.
-pub const KV_LORA: Key = key("attention.kv_lora_rank", &["kv_lora_rank"]);
+pub(crate) const KV_LORA: Key = key("attention.kv_lora_rank", &["kv_lora_rank"]);
 /// The width of a key, in files that also tell that of the latent.
-pub const KEY_MLA: Key = key("attention.key_length_mla", &[]);
+pub(crate) const KEY_MLA: Key = key("attention.key_length_mla", &[]);
 /// The width of a value, in files that also tell that of the latent.
-pub const VALUE_MLA: Key = key("attention.value_length_mla", &["v_head_dim"]);
+pub(crate) const VALUE_MLA: Key = key("attention.value_length_mla", &["v_head_dim"]);
 /// The part of a key that does not know its position.
-pub const NOPE: Key = config(&["qk_nope_head_dim"]);
+pub(crate) const NOPE: Key = config(&["qk_nope_head_dim"]);
 /// The elements of a head that are turned.
-pub const TURNED: Key = key("rope.dimension_count", &["qk_rope_head_dim"]);
+pub(crate) const TURNED: Key = key("rope.dimension_count", &["qk_rope_head_dim"]);
 /// The part of a head that is turned.
-pub const TURNED_PART: Key = config(&["rope_parameters.partial_rotary_factor", "partial_rotary_factor"]);
+pub(crate) const TURNED_PART: Key =
+    config(&["rope_parameters.partial_rotary_factor", "partial_rotary_factor"]);
 /// Whether neighbours are turned together.
-pub const INTERLEAVED: Key = config(&["rope_interleave"]);
+pub(crate) const INTERLEAVED: Key = config(&["rope_interleave"]);
 
 /// How much slower the slowest pair turns than the fastest.
-pub const THETA: Key =
+pub(crate) const THETA: Key =
     key("rope.freq_base", &["rope_scaling.rope_theta", "rope_parameters.rope_theta", "rope_theta"])
         .qorus("rope_freq_base");
 /// How positions are stretched to longer texts.
-pub const SCALING: Key = key(
+pub(crate) const SCALING: Key = key(
     "rope.scaling.type",
     &["rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type", "rope_parameters.type"],
 );
 /// The object with all that; where there are two, they say the same.
-pub const SCALING_ITSELF: Key = config(&["rope_scaling", "rope_parameters"]);
+pub(crate) const SCALING_ITSELF: Key = config(&["rope_scaling", "rope_parameters"]);
 /// How much longer.
-pub const STRETCH: Key =
+pub(crate) const STRETCH: Key =
     key("rope.scaling.factor", &["rope_scaling.factor", "rope_parameters.factor"]).old("rope.scale_linear");
 /// The length first trained on.
-pub const ORIGINAL: Key = key(
+pub(crate) const ORIGINAL: Key = key(
     "rope.scaling.original_context_length",
     &[
         "rope_scaling.original_max_position_embeddings",
@@ -145,48 +148,49 @@ pub const ORIGINAL: Key = key(
     ],
 );
 /// Pairs with fewer turns in an original text are slow.
-pub const LOW: Key = config(&["rope_scaling.low_freq_factor", "rope_parameters.low_freq_factor"]);
+pub(crate) const LOW: Key = config(&["rope_scaling.low_freq_factor", "rope_parameters.low_freq_factor"]);
 /// Pairs with more are fast.
-pub const HIGH: Key = config(&["rope_scaling.high_freq_factor", "rope_parameters.high_freq_factor"]);
+pub(crate) const HIGH: Key = config(&["rope_scaling.high_freq_factor", "rope_parameters.high_freq_factor"]);
 /// Pairs with more turns in an original text are fast.
-pub const BETA_FAST: Key =
+pub(crate) const BETA_FAST: Key =
     key("rope.scaling.yarn_beta_fast", &["rope_scaling.beta_fast", "rope_parameters.beta_fast"]);
 /// Pairs with fewer are slow.
-pub const BETA_SLOW: Key =
+pub(crate) const BETA_SLOW: Key =
     key("rope.scaling.yarn_beta_slow", &["rope_scaling.beta_slow", "rope_parameters.beta_slow"]);
 /// Whether the first and the last of the pairs between are whole numbers.
-pub const TRUNCATE: Key = config(&["rope_scaling.truncate", "rope_parameters.truncate"]);
+pub(crate) const TRUNCATE: Key = config(&["rope_scaling.truncate", "rope_parameters.truncate"]);
 /// What turned queries and keys are multiplied by.
-pub const MAGNITUDE: Key =
+pub(crate) const MAGNITUDE: Key =
     key("rope.scaling.attn_factor", &["rope_scaling.attention_factor", "rope_parameters.attention_factor"]);
 /// How strongly turned queries and keys are magnified.
-pub const MSCALE: Key = config(&["rope_scaling.mscale", "rope_parameters.mscale"]);
+pub(crate) const MSCALE: Key = config(&["rope_scaling.mscale", "rope_parameters.mscale"]);
 /// How strongly scores are sharpened; GGUF has a tenth of it.
-pub const MSCALE_ALL: Key = key(
+pub(crate) const MSCALE_ALL: Key = key(
     "rope.scaling.yarn_log_multiplier",
     &["rope_scaling.mscale_all_dim", "rope_parameters.mscale_all_dim"],
 );
 
 /// How many experts a block has.
-pub const EXPERTS: Key = key("expert_count", &["num_experts", "n_routed_experts", "num_local_experts"]);
+pub(crate) const EXPERTS: Key =
+    key("expert_count", &["num_experts", "n_routed_experts", "num_local_experts"]);
 /// How many of them a token uses.
-pub const EXPERTS_USED: Key = key("expert_used_count", &["num_experts_per_tok"]);
+pub(crate) const EXPERTS_USED: Key = key("expert_used_count", &["num_experts_per_tok"]);
 /// How many more every token uses.
-pub const EXPERTS_SHARED: Key = key("expert_shared_count", &["n_shared_experts"]);
+pub(crate) const EXPERTS_SHARED: Key = key("expert_shared_count", &["n_shared_experts"]);
 /// The inner width of one.
-pub const EXPERT_FF: Key = key("expert_feed_forward_length", &["moe_intermediate_size"]);
+pub(crate) const EXPERT_FF: Key = key("expert_feed_forward_length", &["moe_intermediate_size"]);
 /// How many groups they come in.
-pub const GROUPS: Key = key("expert_group_count", &["n_group"]);
+pub(crate) const GROUPS: Key = key("expert_group_count", &["n_group"]);
 /// Of how many groups a token uses experts.
-pub const GROUPS_USED: Key = key("expert_group_used_count", &["topk_group"]);
+pub(crate) const GROUPS_USED: Key = key("expert_group_used_count", &["topk_group"]);
 /// How experts are selected.
-pub const SELECTION: Key = config(&["topk_method"]);
+pub(crate) const SELECTION: Key = config(&["topk_method"]);
 /// How a router's outputs become weights.
-pub const GATE: Key = key("expert_gating_func", &["scoring_func"]);
+pub(crate) const GATE: Key = key("expert_gating_func", &["scoring_func"]);
 /// Whether the weights of the selected add up to one.
-pub const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
+pub(crate) const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
 /// What the weights are multiplied by in the end.
-pub const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
+pub(crate) const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
 
 /// What `config.json` of an architecture means where it does not have a name, not even with null; all others have one
 /// meaning everywhere.
@@ -207,7 +211,7 @@ static DEFAULTS: [(&str, &str, Value); 13] = [
 ];
 
 /// What `config.json` of an architecture means where it has none of these names.
-pub fn default(architecture: &str, names: &[String]) -> Option<&'static Value> {
+pub(crate) fn default(architecture: &str, names: &[String]) -> Option<&'static Value> {
     let is_meant = |own: &str, name: &str| own == architecture && names.iter().any(|known| known == name);
     DEFAULTS.iter().find(|(own, name, _)| is_meant(own, name)).map(|(.., value)| value)
 }

@@ -5,6 +5,6 @@
 //! `files.rs` those of the files beside weights.
 
 pub(crate) mod files;
-pub mod keys;
+pub(crate) mod keys;
 pub mod tensors;
 pub(crate) mod tokenizer;
