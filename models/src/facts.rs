@@ -93,8 +93,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Refuses two of these objects of which one says something of a fact that the other does not say; what stands
-    /// beside them is said by both.
+    /// Refuses two such objects that disagree about any of these facts; a key outside both counts for both.
     pub(crate) fn agree(self, objects: Key, keys: &[Key]) -> Result<(), Error> {
         let metadata = self.checkpoint.metadata();
         let names = |key: Key| key.names(self.kind(), self.architecture());

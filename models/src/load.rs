@@ -2,7 +2,7 @@
 //!
 //! In: the path of a checkpoint. Out: a [`Model`]: its sizes, its graphs, and its tensors by the names that graphs use.
 //! Before anything is compiled, every tensor that the graph asks for is found in the file with the shape it needs:
-//! `binding.rs` does that.
+//! `binding/` does that.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -80,7 +80,8 @@ impl Model {
         })?;
         let has_head = needs_head || facts.has(if config.tied { "token_embd" } else { "output" });
         let scored = if has_head { Scored::Last } else { Scored::Normed };
-        // Until it is known, a matrix has any format but that of the tensors that are kept in single precision.
+        // Single precision marks the tensors that are kept in it, so matrices are given another format until they are
+        // found.
         config.formats = Formats::Uniform(Format::BF16);
         let graph = part(&config, &Sym::from(1), config.n_layers, entry, scored)?;
         let (bound, formats) = bind(path, checkpoint, &graph)?;

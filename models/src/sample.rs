@@ -10,7 +10,7 @@ use fusebox_compiler::foundation::random::Random;
 
 use crate::error::Error;
 
-/// More of the best logits than so many are found slower than all are looked at.
+/// Beyond so many, finding the best logits takes longer than looking at all.
 const MOST_BEST: usize = 64;
 
 /// How tokens are chosen.

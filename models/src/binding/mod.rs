@@ -2,10 +2,10 @@
 //!
 //! In: a checkpoint and a graph. Out: for every weight of the graph its format and its bytes, or one sentence that
 //! names the tensor. A tensor is found under one of its names, or as rows of a joined tensor; neither is copied.
-//! Made when they are first needed are: experts that are stored apart, the halves of a matrix that is stored as one
-//! (0.4 % of a model that has it), tensors that the graph wants in single precision, which are small, and matrices in
-//! single precision whose numbers are all bfloat16 numbers.
-//! Which tensors there should be stands nowhere: the graph is asked. The names are in `naming/tensors.rs`.
+//! Four kinds are made when they are first needed: experts that are stored apart, the halves of a matrix that is stored
+//! as one (0.4 % of a model that has it), tensors that the graph wants in single precision, which are small, and
+//! matrices in single precision whose numbers are all bfloat16 numbers.
+//! Only the graph says which tensors there should be. Their names are in `naming/tensors.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

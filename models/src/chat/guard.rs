@@ -3,7 +3,7 @@
 //! In: the compiled steps of a template. Out: the same steps, where each that makes a value out of others goes
 //! through a filter here, which counts what it reads and what it makes.
 //! Fuel alone does not suffice: a text that is joined to itself is astronomically long after a hundred steps.
-//! Nothing is made later than it is asked for: a promise made of a promise, and so on, would end the stack.
+//! Lazy values are made at once: a chain of them would overflow the stack.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ pub(super) fn add_to(
         work.charge_call(method, &all)?;
         work.made(unknown_method_callback(state, value, method, values)?)
     });
-    // It would print all there is.
+    // It prints all variables.
     environment.add_function("debug", || Err::<Value, _>(failure(UNSUPPORTED)));
 }
 
@@ -182,12 +182,12 @@ fn slice(values: &[Value]) -> Result<Value, Error> {
     here(operate("a[b:c:d]", values)?)
 }
 
-/// The same value with its elements, where it has them only as a promise.
+/// The same value; a lazy one with its elements made.
 fn here(value: Value) -> Result<Value, Error> {
     if value.kind() == ValueKind::Iterable { Ok(value.try_iter()?.collect()) } else { Ok(value) }
 }
 
-/// What Jinja says of values, up to four, which an expression calls by letters.
+/// The value of a Jinja expression, which calls up to four values `a` to `d`.
 fn operate(expression: &str, values: &[Value]) -> Result<Value, Error> {
     let environment = Environment::new();
     let named: BTreeMap<&str, Value> = ["a", "b", "c", "d"].into_iter().zip(values.iter().cloned()).collect();
@@ -208,7 +208,7 @@ impl Work {
         self.add(sum)
     }
 
-    /// Lets nothing more be made.
+    /// From now on, every call fails.
     pub(super) fn end(&self) {
         self.0.store(MAX_WORK, Ordering::Relaxed);
     }

@@ -31,8 +31,8 @@ const MAX_JSON_BYTES: usize = 8 << 20;
 const MAX_SOURCE_BYTES: usize = 1 << 17;
 /// The longest time of a rendering: thousands of times what real templates take.
 const MAX_TIME: Duration = Duration::from_secs(20);
-/// The stack that a template is read and rendered on. Each of its bytes may begin something that goes on inside itself,
-/// which takes some 400 bytes of stack; what is not touched is not there.
+/// The stack that a template is read and rendered on. Each byte of a template may open another level of nesting, which
+/// takes some 400 bytes of stack. Pages that are never touched take no memory.
 const STACK_BYTES: usize = MAX_SOURCE_BYTES << 11;
 /// The most characters of a complaint that are shown: it may quote the template.
 const MAX_COMPLAINT: usize = 240;
@@ -80,7 +80,7 @@ impl Jinja {
         self.clone().bounded(move |own, work| own.run(arguments, work))
     }
 
-    /// Does something on a thread that has the stack for it, and within the time that there is.
+    /// Runs something on a thread with enough stack, for as long as a rendering may take.
     fn bounded<T: Send + 'static>(
         self,
         act: impl FnOnce(&Self, Work) -> Result<T, Failure> + Send + 'static,
@@ -127,8 +127,8 @@ impl Jinja {
     }
 }
 
-/// A template without what only Transformers knows: a mark around answers, which makes no text. Ends of lines are those
-/// that Jinja makes of all.
+/// A template without what only Transformers knows: a mark around answers, which makes no text. All line ends become
+/// `\n`, as in Jinja.
 fn as_jinja(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let (mut plain, mut rest) = (String::with_capacity(source.len()), &source[..]);
@@ -146,12 +146,12 @@ fn as_jinja(source: &str) -> String {
     plain + rest
 }
 
-/// As in Jinja, where what is not there has no elements.
+/// As in Jinja, where an undefined value has the length 0.
 fn length(value: &Value) -> Result<usize, Failure> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// As in Python, where nothing at all cannot be gone through.
+/// As in Python, where `None` is not iterable.
 fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
@@ -185,7 +185,7 @@ fn to_json(
     Writer::new(Style { indent, separators, is_ascii, is_sorted }, MAX_JSON_BYTES).write(value)
 }
 
-/// What a template calls where it does not want the messages.
+/// What a template calls to refuse messages.
 fn raise_exception(what: &str) -> Result<Value, Failure> {
     Err(Failure::new(ErrorKind::InvalidOperation, what.to_owned()))
 }

@@ -33,7 +33,7 @@ pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
     let rope = rope(facts, pairing, sizes.rope)?;
     let backbone = backbone(facts, Attention::Latent(sizes), rope)?;
     let gate = gate(facts, &backbone)?;
-    // A sigmoid came with weights that add up to one; GGUF says so where they do.
+    // Published models with a sigmoid normalise their weights; GGUF states it.
     let by_default = gate == Gate::Sigmoid && facts.kind() == Kind::Safetensors;
     let found = sizes::experts(facts, gate, facts.flag(RENORM)?.unwrap_or(by_default))?;
     let Some((experts, dense)) = found else { return Ok(backbone) };
@@ -45,7 +45,7 @@ pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
 fn latent_sizes(facts: Facts<'_>) -> Result<Latent, Error> {
     let (n_heads, kv_lora, rope) = (facts.count(HEADS)?, facts.count(KV_LORA)?, facts.count(TURNED)?);
     sizes::turned(facts, TURNED, rope)?;
-    // Others do not know the word.
+    // Only GLM reads this key.
     let part = facts.number_if(TURNED_PART)?.filter(|part| *part != 1.0);
     if let Some(part) = part.filter(|_| facts.architecture() == "glm4_moe_lite") {
         return Err(facts.refused(TURNED_PART, format!("expected 1, found {part}")));

@@ -12,7 +12,7 @@ use crate::families::llama::llama_3_2_1b;
 use crate::families::rotation::rope;
 use crate::families::sizes::{self, backbone, window};
 
-/// The first block with a window, where a file has one and does not say.
+/// The first block with a window, where a file does not say it.
 pub(super) const WINDOW_FROM: usize = 28;
 
 /// The sizes of the model in a file.

@@ -54,7 +54,8 @@ fn eps(facts: Facts<'_>) -> Result<f64, Error> {
     }
 }
 
-/// Whether the head is the token table. One that is another than the table was trained, whatever the file says.
+/// Whether the head is the token table. A head that differs from the table was trained on its own, whatever the flag
+/// says.
 fn is_tied(facts: Facts<'_>) -> Result<bool, Error> {
     let has_head = facts.has("output");
     let is_said = facts.flag(TIED)?.unwrap_or(!has_head);

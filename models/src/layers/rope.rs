@@ -39,7 +39,7 @@ pub(crate) fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
     m.g.concat(side, &[&(a * cos - b * sin), &(b * cos + a * sin)]).merge(&[side, pair], axis)
 }
 
-/// What turns, as long as the scaling wants it.
+/// What was turned, multiplied as the scaling says.
 fn magnified(m: &Scope, x: Tensor) -> Tensor {
     match m.config.rope.scaling {
         Scaling::Yarn { magnitude, .. } if magnitude != 1.0 => x * magnitude as f32,

@@ -2,7 +2,7 @@
 //!
 //! In: the name of a tensor in graphs. Out: the names of the tensors of a file that it may be, may be a part of, or
 //! may be made of.
-//! Read next: `binding.rs`, which looks for them.
+//! Read next: `binding/mod.rs`, which looks for them.
 
 use fusebox_runtime::weights::Kind;
 

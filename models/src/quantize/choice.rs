@@ -17,7 +17,7 @@ pub(super) struct Model {
     pub(super) has_head: bool,
 }
 
-/// Mixtures of so few experts are large because of these, so what all tokens share may cost more.
+/// With so few experts, they are most of a model, so what all tokens share may be larger.
 const FEW_EXPERTS: usize = 8;
 /// Llama 70B: eight query heads share a value head, so values are few and count more.
 const MANY_LAYERS: usize = 80;
@@ -45,7 +45,7 @@ pub(super) fn choose(ty: Type, model: Model, name: &str, shape: &[usize]) -> Opt
 
 /// Whether a tensor is large and can do with less precision: norms, routers and vectors cannot.
 fn is_matrix(name: &str, shape: &[usize]) -> bool {
-    // The file counts only the sizes from the first on that is not 1.
+    // Leading sizes of 1 do not count.
     let n_dims = shape.iter().skip_while(|size| **size == 1).count();
     n_dims >= 2
         && name.ends_with("weight")

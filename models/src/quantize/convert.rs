@@ -3,8 +3,8 @@
 //! In: the checkpoint of a folder, of qwen3.c or of Qorus, and the type that was asked for. Out: a [`Draft`] with the
 //! names, the order of rows and the pairs of GGUF.
 //! The model's graph says which tensors there are, and the binding finds them, so that what can be run can be converted
-//! and nothing is forgotten. What changes besides: heads of Llama are reordered for pairs that are neighbours, and
-//! parted are matrices of experts that are stored as one, and what expands latents where it is stored in blocks.
+//! and nothing is forgotten. Heads of Llama are reordered for pairs that are neighbours. Joint matrices of experts are
+//! split, and so is the expansion of latents where it is stored in blocks.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
     if matches!(config.attention, Attention::Latent(_)) && config.rope.pairing == Pairing::Halves {
         return Err(unsupported("its heads are turned by halves, which GGUF has no name for".to_owned()));
     }
-    // A matrix may have any format but that of the tensors that are kept in single precision.
+    // Single precision marks the tensors that are kept in it, so matrices are given another format.
     let config = Config { formats: Formats::Uniform(Format::BF16), ..config };
     let mut pieces = pieces(checkpoint, input, &config, gguf)?;
     choose(&mut pieces, ty, &config);
@@ -126,7 +126,7 @@ fn order(config: &Config, gguf: &str, name: &str) -> Order {
     }
 }
 
-/// The tensors that GGUF has for one that it never has whole: their names, sizes and rows.
+/// The parts of a tensor that GGUF never has whole: their names, sizes and rows.
 fn parted(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(String, Vec<usize>, Order)>> {
     let (block, part) = name.rsplit_once('.')?;
     let full = |own: &str| format!("{block}.{own}");
@@ -148,7 +148,7 @@ fn parted(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(String, V
     }
 }
 
-/// How much slower each pair turns, where that is not told by a few numbers.
+/// How much slower each pair turns, where a few numbers cannot say it.
 fn factors(config: &Config) -> Option<Piece> {
     let rope = &config.rope;
     if matches!(rope.scaling, Scaling::None | Scaling::Yarn { .. }) || rope.scaling.linear().is_some() {

@@ -21,7 +21,7 @@ const FILE_TYPE: &str = "general.file_type";
 const QUANTISATION: &str = "general.quantization_version";
 /// The version of the block formats.
 const QUANTISATION_VERSION: u64 = 2;
-/// What does not hold for the new file: it is aligned as files are that do not say how.
+/// What does not hold for the new file: it has the usual alignment.
 const ALIGNMENT: &str = "general.alignment";
 
 /// A file that is to be written.

@@ -2,7 +2,7 @@
 //!
 //! In: the facts of a folder and the sizes that were read of them. Out: keys and values, as llama.cpp's converter names
 //! them.
-//! A number of single precision is written as one, since that is what readers ask for.
+//! Numbers are written as f32, the type that readers expect.
 
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::value::{List, Value};
@@ -110,7 +110,7 @@ fn experts(to: &mut Pairs, sizes: &Experts) {
     to.count("expert_group_used_count", n_used);
 }
 
-/// What stretches positions, all alike or as YaRN does; other ways become factors of pairs, which are a tensor.
+/// How positions are stretched: all alike, or as YaRN does. Other ways become a tensor with a factor for each pair.
 fn scaling(to: &mut Pairs, facts: Facts<'_>, scaling: &Scaling) -> Result<(), Error> {
     if let Some(factor) = scaling.linear() {
         to.put("rope.scaling.type", Value::Text("linear".to_owned()));

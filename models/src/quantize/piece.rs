@@ -2,7 +2,7 @@
 //!
 //! In: a checkpoint, and which rows are wanted. Out: their numbers. A tensor is what the binding found for a weight, or
 //! some rows of it in another order, or numbers that follow from the model.
-//! Only the rows that are asked for are decoded, and those of their head where rows become columns.
+//! Only the rows that are asked for are decoded; where rows become columns, all of their head are.
 
 use std::ops::Range;
 
@@ -34,16 +34,16 @@ pub(super) enum Origin {
 pub(super) enum Order {
     /// As they are.
     Same,
-    /// Of each head the two halves of what is turned row by row, for pairs that are neighbours.
+    /// Rows of both halves of a head's turned part take turns, so that pairs are neighbours.
     Neighbours {
         /// Rows of a head.
         head: usize,
         /// How many of them are turned, the first ones.
         turned: usize,
     },
-    /// Of each head the rows from `first`, so many.
+    /// `len` rows of each head, from `first` on.
     Part { head: usize, first: usize, len: usize },
-    /// Of each head the first rows, so many, as columns.
+    /// The first `len` rows of each head, as columns.
     Columns { head: usize, len: usize },
 }
 

@@ -57,7 +57,7 @@ fn by_merges(file: &File) -> Result<Parts, Error> {
 
 /// Pieces with scores.
 fn by_scores(file: &File) -> Result<Parts, Error> {
-    // What these files leave out is as in the first of them.
+    // Missing keys have the values of Llama's original vocabulary.
     let defaults = Defaults { adds_bos: true, bos: Some(1), eos: Some(2) };
     let parts = file.parts(Spelling::Pieces, SCORES, &defaults)?;
     let unknown = file.token(UNKNOWN, parts.tokens.len())?.unwrap_or(0);

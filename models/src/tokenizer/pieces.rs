@@ -150,7 +150,7 @@ impl Chain {
         Self { ranges, before, after }
     }
 
-    /// How long two neighbours are together; nothing of what is gone is.
+    /// The length of two neighbours together; 0 where one of them is gone.
     fn length(&self, left: usize, right: usize) -> usize {
         let (left, right) = (&self.ranges[left], &self.ranges[right]);
         if left.is_empty() || right.is_empty() { 0 } else { left.len() + right.len() }
