@@ -12,6 +12,7 @@ use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
+use fusebox_compiler::story::Story;
 use fusebox_compiler::target::{CPU, Target};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
@@ -53,6 +54,16 @@ fn every_case_tells_its_story() {
     });
 }
 
+/// A block of a model for so many tokens.
+fn block(config: &Config, tokens: i64) -> Graph {
+    blocks::block(config, &Sym::from(tokens)).expect("a block that fits together")
+}
+
+/// What compiling it for a device tells.
+fn told(graph: &Graph, target: Target) -> Story {
+    compile(graph, &Options::for_target(target)).expect("a block that compiles").story
+}
+
 /// What a block becomes, in numbers that only a better or worse compiler changes.
 #[test]
 fn every_named_block_keeps_its_counts() {
@@ -60,9 +71,7 @@ fn every_named_block_keeps_its_counts() {
     for name in blocks::NAMES {
         let config = blocks::named(name).expect("a named block");
         for (tokens, target) in [(1, "cpu"), (1, "cuda-sm90"), (512, "cpu")] {
-            let graph = blocks::block(&config, &Sym::from(tokens)).expect("a block that fits together");
-            let options = Options::for_target(Target::named(target).expect("a named target"));
-            let story = compile(&graph, &options).expect("a block that compiles").story;
+            let story = told(&block(&config, tokens), Target::named(target).expect("a named target"));
             let egraph = &story.blocks[0].egraph;
             let (read, written, _) = story.totals();
             lines.push(format!(
@@ -83,7 +92,7 @@ fn every_named_block_keeps_its_counts() {
 
 /// Matrices in the formats that a file of mixed K-quants has: blocks of 256 where rows are whole ones, else of 32.
 fn mixed(config: &Config) -> Config {
-    let graph = blocks::block(config, &Sym::from(1)).expect("a block that fits together");
+    let graph = block(config, 1);
     let mut formats = BTreeMap::new();
     for node in graph.nodes.values() {
         let Op::Weight { name, shape, format } = &node.op else { continue };
@@ -130,9 +139,7 @@ fn as_in_files(name: &str) -> Vec<Config> {
 fn a_dense_block_is_at_most_five_kernels_and_one_with_latents_and_experts_at_most_ten() {
     for name in blocks::NAMES {
         for config in as_in_files(name) {
-            let graph = blocks::block(&config, &Sym::from(1)).expect("a block that fits together");
-            let options = Options::for_target(CPU);
-            let story = compile(&graph, &options).expect("a block that compiles").story;
+            let story = told(&block(&config, 1), CPU);
             let most = if config.experts.is_none() { 5 } else { 10 };
             let names: Vec<&str> = story.launches().map(|kernel| &*kernel.name).collect();
             assert!(names.len() <= most, "{name}: {}", names.join("\n"));
@@ -144,23 +151,22 @@ fn a_dense_block_is_at_most_five_kernels_and_one_with_latents_and_experts_at_mos
 fn one_token_reads_what_lies_in_its_window_and_nothing_before() {
     let mistral = blocks::named("mistral-7b").expect("a named block");
     let Attention::Grouped(heads) = &mistral.attention else { panic!("latents") };
-    let block = |window: Option<Window>| {
+    let windowed = |window: Option<Window>| {
         let attention = Attention::Grouped(Grouped { window, ..heads.clone() });
-        blocks::block(&Config { attention, ..mistral.clone() }, &Sym::from(1))
-            .expect("a block that fits together")
+        block(&Config { attention, ..mistral.clone() }, 1)
     };
-    let of_position = stored_bytes(&block(None))[2] / mistral.context as f64;
+    let of_position = stored_bytes(&windowed(None))[2] / mistral.context as f64;
     for target in ["cpu", "cuda-sm90"] {
-        let options = Options::for_target(Target::named(target).expect("a named target"));
+        let device = Target::named(target).expect("a named target");
         let read = |window: Option<usize>| {
-            let graph = block(window.map(|size| Window { size, full: BTreeSet::new() }));
-            compile(&graph, &options).expect("a block that compiles").story.totals().0
+            let graph = windowed(window.map(|size| Window { size, full: BTreeSet::new() }));
+            told(&graph, device).totals().0
         };
         // The caches are a quarter full; some positions are taken at a time, with the heads that share a key.
         let before = mistral.context as f64 / 4.0;
         for window in [300, 1000] {
             let n_positions = before - (read(None) - read(Some(window))) / of_position;
-            let most = (window + options.target.positions_per_step(heads.n_heads / heads.n_kv)) as f64;
+            let most = (window + device.positions_per_step(heads.n_heads / heads.n_kv)) as f64;
             assert!(
                 (window as f64 - 1.0..=most).contains(&n_positions),
                 "{target}: {n_positions} of {window}"
@@ -192,10 +198,8 @@ fn one_token_reads_the_experts_it_uses_and_no_others() {
     for name in blocks::NAMES {
         for config in as_in_files(name) {
             let Some(experts) = &config.experts else { continue };
-            let graph = blocks::block(&config, &Sym::from(1)).expect("a block that fits together");
-            let options = Options::for_target(CPU);
-            let story = compile(&graph, &options).expect("a block that compiles").story;
-            let (read, ..) = story.totals();
+            let graph = block(&config, 1);
+            let (read, ..) = told(&graph, CPU).totals();
             let [others, all, states] = stored_bytes(&graph);
             let used = others + all * experts.n_used as f64 / experts.n as f64;
             // The caches are a quarter full; what flows between kernels is small.
