@@ -12,6 +12,7 @@ mod made;
 mod odd;
 mod packed;
 mod pairs;
+mod recorded;
 mod refusals;
 mod texts;
 mod unsaid;
