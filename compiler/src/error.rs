@@ -51,6 +51,28 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// One thing that the caller must mend.
+    pub fn input(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Input { complaints: vec![Complaint::new(place, what)] }
+    }
+
+    /// One thing that a stage did wrong.
+    pub fn bug(stage: &'static str, place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Bug { stage, complaints: vec![Complaint::new(place, what)] }
+    }
+
+    /// Fails where the caller has anything to mend.
+    pub fn input_if(complaints: Vec<Complaint>) -> Result<(), Self> {
+        if complaints.is_empty() { Ok(()) } else { Err(Self::Input { complaints }) }
+    }
+
+    /// Fails where a stage did anything wrong.
+    pub fn bug_if(stage: &'static str, complaints: Vec<Complaint>) -> Result<(), Self> {
+        if complaints.is_empty() { Ok(()) } else { Err(Self::Bug { stage, complaints }) }
+    }
+}
+
 /// One thing that does not fit, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {

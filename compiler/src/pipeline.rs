@@ -110,7 +110,7 @@ impl<'a> Road<'a> {
     /// Whoever wrote the graph must mend what is found here.
     fn accepted(&mut self, verify: impl FnOnce() -> Vec<Complaint>) -> Result<(), Error> {
         let complaints = self.stage("accept", verify);
-        if complaints.is_empty() { Ok(()) } else { Err(Error::Input { complaints }) }
+        Error::input_if(complaints)
     }
 
     fn verified(
@@ -119,7 +119,7 @@ impl<'a> Road<'a> {
         verify: impl FnOnce() -> Vec<Complaint>,
     ) -> Result<(), Error> {
         let complaints = self.stage("verify", verify);
-        if complaints.is_empty() { Ok(()) } else { Err(Error::Bug { stage, complaints }) }
+        Error::bug_if(stage, complaints)
     }
 }
 
@@ -139,10 +139,8 @@ fn partitioned(graph: &Graph, options: &Options) -> Partition {
 /// The kernels of each region.
 fn lowered(graph: &Graph, regions: &Partition, options: &Options) -> Result<Vec<Vec<Bound>>, Error> {
     let kernels = regions.regions.iter().map(|roots| {
-        lower(graph, &regions.cut, roots, &options.target).map_err(|_| Error::Bug {
-            stage: "lower",
-            complaints: vec![Complaint::new(roots[0], "its region is too large to lower")],
-        })
+        lower(graph, &regions.cut, roots, &options.target)
+            .map_err(|_| Error::bug("lower", roots[0], "its region is too large to lower"))
     });
     kernels.collect()
 }

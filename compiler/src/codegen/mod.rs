@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use crate::error::{Complaint, Error};
+use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::schedule::Plan;
 use crate::target::Target;
@@ -29,15 +29,14 @@ mod skip;
 /// # Errors
 /// [`Error::Input`] with the first that is not.
 pub fn check_symbols(symbols: &[Symbol], values: &[i64]) -> Result<(), Error> {
-    let refused =
-        |place: String, what: String| Err(Error::Input { complaints: vec![Complaint::new(place, what)] });
     if symbols.len() != values.len() {
         let what = format!("{} given, {} are needed", values.len(), symbols.len());
-        return refused("symbols".to_owned(), what);
+        return Err(Error::input("symbols", what));
     }
     for (Symbol { name, min, max, .. }, value) in symbols.iter().zip(values) {
         if !(min..=max).contains(&value) {
-            return refused(format!("symbol {name}"), format!("is {value}, it must be in {min}..{max}"));
+            let what = format!("is {value}, it must be in {min}..{max}");
+            return Err(Error::input(format!("symbol {name}"), what));
         }
     }
     Ok(())

@@ -161,9 +161,7 @@ impl Builder {
     /// The graph whose results are these, or everything that did not fit.
     pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Graph, Error> {
         let record = self.record.borrow();
-        if !record.complaints.is_empty() {
-            return Err(Error::Input { complaints: record.complaints.clone() });
-        }
+        Error::input_if(record.complaints.clone())?;
         let mut graph = record.graph.clone();
         graph.outputs = outputs.iter().filter_map(|(name, t)| Some(((*name).into(), t.node?))).collect();
         Ok(graph)

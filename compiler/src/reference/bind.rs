@@ -28,7 +28,8 @@ impl<'a> Scope<'a> {
     pub(super) fn new(graph: &Graph, bindings: &'a Bindings) -> Result<Self, Error> {
         let complaints: Vec<Complaint> =
             symbols(graph).into_iter().filter_map(|symbol| complaint(symbol, bindings)).collect();
-        if complaints.is_empty() { Ok(Self { bindings }) } else { Err(Error::Input { complaints }) }
+        Error::input_if(complaints)?;
+        Ok(Self { bindings })
     }
 
     /// The value of a run-time integer.
@@ -54,22 +55,24 @@ impl<'a> Scope<'a> {
     /// A state as it is before the replay.
     pub(super) fn state(&self, name: &Name, format: Format, frame: &Frame) -> Result<Value, Error> {
         let value = fitting(&self.bindings.states, "state", name, frame)?;
-        value.stored_as(format).ok_or_else(|| refused(name, format!("the state fills no blocks of {format}")))
+        value
+            .stored_as(format)
+            .ok_or_else(|| Error::input(name, format!("the state fills no blocks of {format}")))
     }
 
     /// A stored tensor, decoded.
     pub(super) fn weight(&self, name: &Name, format: Format, frame: &Frame) -> Result<Value, Error> {
         let stored =
-            self.bindings.weights.get(name).ok_or_else(|| refused(name, "there is no such weight"))?;
+            self.bindings.weights.get(name).ok_or_else(|| Error::input(name, "there is no such weight"))?;
         if stored.format != format {
-            return Err(refused(
+            return Err(Error::input(
                 name,
                 format!("the weight is stored as {}, expected {format}", stored.format),
             ));
         }
         decoded(stored, frame).ok_or_else(|| {
             let (found, expected) = (counted(stored.bytes.len(), "byte"), counted(frame.len(), "element"));
-            refused(name, format!("the weight has {found}, expected {expected} of {format}"))
+            Error::input(name, format!("the weight has {found}, expected {expected} of {format}"))
         })
     }
 }
@@ -86,10 +89,10 @@ fn complaint(symbol: Symbol, bindings: &Bindings) -> Option<Complaint> {
 }
 
 fn fitting(values: &BTreeMap<Name, Value>, what: &str, name: &Name, frame: &Frame) -> Result<Value, Error> {
-    let value = values.get(name).ok_or_else(|| refused(name, format!("there is no such {what}")))?;
+    let value = values.get(name).ok_or_else(|| Error::input(name, format!("there is no such {what}")))?;
     if value.dtype != frame.dtype || value.axes != frame.axes || value.len() != frame.len() {
         let (found, expected) = (shown(value.dtype, &value.axes), shown(frame.dtype, &frame.axes));
-        return Err(refused(name, format!("the {what} is {found}, expected {expected}")));
+        return Err(Error::input(name, format!("the {what} is {found}, expected {expected}")));
     }
     Ok(value.clone())
 }
@@ -110,8 +113,4 @@ fn decoded(stored: &Stored, frame: &Frame) -> Option<Value> {
 fn shown(dtype: DType, axes: &[(Axis, usize)]) -> String {
     let axes = axes.iter().map(|(axis, size)| (*axis, Sym::from(*size)));
     format!("{dtype}{}", Shape::new(axes).unwrap_or_default())
-}
-
-fn refused(name: &Name, what: impl Into<String>) -> Error {
-    Error::Input { complaints: vec![Complaint::new(name, what.into())] }
 }

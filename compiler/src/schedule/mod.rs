@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::define_id;
-use crate::error::{Complaint, Error};
+use crate::error::Error;
 use crate::foundation::entity::{Id, List};
 use crate::fuse::barrier::Barrier;
 use crate::fuse::fused::Fused;
@@ -292,7 +292,7 @@ fn bytes_of(name: &Name, format: Format, shape: &Shape) -> Result<usize, Error> 
     let n_elements = limited(&format!("the number of elements of `{name}`"), max_len(shape))?;
     if !n_elements.is_multiple_of(format.block_len().max(1)) {
         let what = format!("{n_elements} elements do not fill blocks of {format}");
-        return Err(Error::Bug { stage: "plan", complaints: vec![Complaint::new(name, what)] });
+        return Err(Error::bug("plan", name, what));
     }
     limited(&format!("the size of `{name}` in bytes"), format.bytes_for(n_elements))
 }

@@ -23,13 +23,13 @@ use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::kernel::Kernel;
-use fusebox_compiler::schedule::{BufferId, BufferSlot, KernelId, Place, Plan, verify};
+use fusebox_compiler::schedule::{BufferId, BufferSlot, KernelId, Place, Plan};
 use fusebox_compiler::tensor::sym::Symbol;
 use indexmap::{IndexMap, IndexSet};
 
 use crate::buffer::{Buffer, LARGE_PAGE};
 use crate::device::shares::{Shares, first};
-use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, weight};
+use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, verified, weight};
 use crate::error::Error;
 use crate::threads::{Barrier, Team};
 
@@ -327,10 +327,7 @@ impl Device for CpuDevice {
     }
 
     fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
-        let complaints = verify::verify(plan);
-        if !complaints.is_empty() {
-            return Err(CompilerError::Bug { stage: "load", complaints }.into());
-        }
+        verified(plan)?;
         let codes = self.emit(plan)?;
         self.allocate_states(plan)?;
         self.allocate_scratch(codes.iter().map(|code| code.scratch_bytes()).max().unwrap_or(0))?;

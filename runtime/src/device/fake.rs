@@ -8,17 +8,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::reference::{Bindings, Stored};
-use fusebox_compiler::schedule::{BufferSlot, Place, Plan, run, verify};
+use fusebox_compiler::schedule::{BufferSlot, Place, Plan, run};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::sym::Symbol;
 use fusebox_compiler::tensor::value::{Data, Value};
 
-use crate::device::{Device, Footprint, ProgramId, Weights, placed, weight};
+use crate::device::{Device, Footprint, ProgramId, Weights, placed, verified, weight};
 use crate::error::Error;
 
 /// Interprets programs.
@@ -53,10 +52,7 @@ impl Device for FakeDevice {
     }
 
     fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
-        let complaints = verify::verify(plan);
-        if !complaints.is_empty() {
-            return Err(CompilerError::Bug { stage: "load", complaints }.into());
-        }
+        verified(plan)?;
         let mut stored = BTreeMap::new();
         for slot in placed(plan, |place| *place == Place::Weight) {
             let bytes = weight(slot, &**weights)?.into();

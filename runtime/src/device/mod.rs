@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusebox_compiler::define_id;
-use fusebox_compiler::error::{Complaint, Error as CompilerError};
-use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
+use fusebox_compiler::error::Error as CompilerError;
+use fusebox_compiler::schedule::{BufferSlot, Place, Plan, verify};
 
 use crate::error::Error;
 
@@ -115,6 +115,11 @@ impl Footprint {
     }
 }
 
+/// A plan that does not verify is never loaded.
+fn verified(plan: &Plan) -> Result<(), Error> {
+    Ok(CompilerError::bug_if("load", verify::verify(plan))?)
+}
+
 /// The buffers of a plan that lie in a place, in order.
 fn placed<'p>(
     plan: &'p Plan,
@@ -136,5 +141,5 @@ fn weight<'w>(slot: &BufferSlot, weights: &'w dyn Weights) -> Result<&'w [u8], E
 }
 
 fn refused(place: impl fmt::Display, what: impl fmt::Display) -> Error {
-    CompilerError::Input { complaints: vec![Complaint::new(place, what)] }.into()
+    CompilerError::input(place, what).into()
 }

@@ -25,7 +25,7 @@ use crate::codegen::cpu::micro::{ask_from, round, rounded_bytes};
 use crate::codegen::cpu::stream::{Stream, streams};
 use crate::codegen::cpu::wide::evex::ALIGNMENT as ALIGNMENT_OF_CODE;
 use crate::codegen::cpu::{Cpu, bug};
-use crate::error::{Complaint, Error};
+use crate::error::Error;
 use crate::foundation::entity::Id;
 use crate::kernel::print::symbols;
 use crate::kernel::{Access, Kernel, Param, Part};
@@ -163,11 +163,11 @@ impl Code {
     ) -> Result<(), Error> {
         let n_tasks = self.n_tasks(symbols)?;
         if let Some(tasks) = pieces.iter().find(|tasks| tasks.start < 0 || tasks.end > n_tasks) {
-            return Err(input("tasks", format!("{tasks:?} given, 0..{n_tasks} is possible")));
+            return Err(Error::input("tasks", format!("{tasks:?} given, 0..{n_tasks} is possible")));
         }
         if scratch.len() < self.scratch_bytes {
             let what = format!("{} bytes given, {} are needed", scratch.len(), self.scratch_bytes);
-            return Err(input("scratch memory", what));
+            return Err(Error::input("scratch memory", what));
         }
         let mut pointers = self.pointers(buffers)?;
         let mut room = vec![0; self.room_bytes() + ALIGNMENT];
@@ -285,7 +285,7 @@ impl Code {
     fn pointers(&self, buffers: &mut [Bytes<'_>]) -> Result<Vec<*mut u8>, Error> {
         let n_params = self.kernel.params.len();
         if buffers.len() != n_params {
-            return Err(input("buffers", format!("{} given, {n_params} are needed", buffers.len())));
+            return Err(Error::input("buffers", format!("{} given, {n_params} are needed", buffers.len())));
         }
         let params = self.kernel.params.values().zip(buffers);
         params.map(|(param, buffer)| pointer(param, buffer)).collect()
@@ -300,10 +300,10 @@ fn pointer(param: &Param, buffer: &mut Bytes<'_>) -> Result<*mut u8, Error> {
     };
     let n_needed = param.format.bytes_for(param.shape.max_len()).expect("a verified buffer has whole blocks");
     if access != param.access {
-        return Err(input(place(), format!("is given as {access:?}, {:?} is needed", param.access)));
+        return Err(Error::input(place(), format!("is given as {access:?}, {:?} is needed", param.access)));
     }
     if n_bytes < n_needed {
-        return Err(input(place(), format!("has {n_bytes} bytes, {n_needed} are needed")));
+        return Err(Error::input(place(), format!("has {n_bytes} bytes, {n_needed} are needed")));
     }
     Ok(match buffer {
         Bytes::Read(bytes) => bytes.as_ptr().cast_mut(),
@@ -321,8 +321,4 @@ impl Drop for Code {
             unsafe { module.free_memory() };
         }
     }
-}
-
-fn input(place: impl std::fmt::Display, what: impl std::fmt::Display) -> Error {
-    Error::Input { complaints: vec![Complaint::new(place, what)] }
 }

@@ -14,7 +14,7 @@ use std::fmt;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
 
-use crate::error::{Complaint, Error};
+use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::kernel::verify::verify;
 
@@ -84,10 +84,7 @@ impl Cpu {
 
     /// Code for every part of a kernel.
     pub fn compile(&self, kernel: &Kernel) -> Result<Code, Error> {
-        let complaints = verify(kernel);
-        if !complaints.is_empty() {
-            return Err(Error::Bug { stage: STAGE, complaints });
-        }
+        Error::bug_if(STAGE, verify(kernel))?;
         limits::check(kernel)?;
         jit::link(self, kernel)
     }
@@ -116,7 +113,7 @@ fn flags() -> Flags {
 
 /// What Cranelift refuses of a verified kernel is our fault.
 fn bug(what: impl fmt::Debug) -> Error {
-    Error::Bug { stage: STAGE, complaints: vec![Complaint::new("cranelift", format!("{what:?}"))] }
+    Error::bug(STAGE, "cranelift", format!("{what:?}"))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use cubecl_cpp::cuda::mma::CudaWmmaCompiler;
 use cubecl_cpp::shared::{CompilationOptions, CppCompiler};
 use cubecl_wgpu::WgslCompiler;
 
-use crate::error::{Complaint, Error};
+use crate::error::Error;
 use crate::foundation::entity::List;
 use crate::kernel::print::symbols;
 use crate::kernel::verify::verify;
@@ -151,10 +151,7 @@ impl fmt::Display for Code {
 pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Error> {
     let dialect: Dialect = dialect.into();
     let language = dialect.language;
-    let complaints = verify(kernel);
-    if !complaints.is_empty() {
-        return Err(Error::Bug { stage: STAGE, complaints });
-    }
+    Error::bug_if(STAGE, verify(kernel))?;
     limits::check(kernel)?;
     let symbols = symbols(kernel);
     let (own, groups) = arranged(dialect, kernel);
@@ -322,7 +319,7 @@ fn in_one_order(source: &str) -> String {
 
 /// What CubeCL refuses of a verified kernel is our fault.
 fn bug(what: impl fmt::Debug) -> Error {
-    Error::Bug { stage: STAGE, complaints: vec![Complaint::new("cubecl", format!("{what:?}"))] }
+    Error::bug(STAGE, "cubecl", format!("{what:?}"))
 }
 
 #[cfg(test)]

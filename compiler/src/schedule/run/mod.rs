@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::error::{Complaint, Error};
+use crate::error::Error;
 use crate::foundation::entity::List;
 use crate::graph::Name;
 use crate::kernel::Access;
@@ -141,11 +141,13 @@ fn sizes(name: &Name, shape: &Shape, symbols: &BTreeMap<Label, i64>) -> Result<V
     let size = |size: &Sym| -> Result<usize, Error> {
         let missing = size.symbols().into_iter().find(|symbol| !symbols.contains_key(&symbol.name));
         if let Some(symbol) = missing {
-            return Err(refused(name, format!("symbol {} has no value, one is needed", symbol.name)));
+            return Err(Error::input(name, format!("symbol {} has no value, one is needed", symbol.name)));
         }
         let value = size.evaluate(|symbol| symbols.get(&symbol.name).copied().unwrap_or(symbol.near));
         let fits = usize::try_from(value).ok().filter(|_| value <= size.most());
-        fits.ok_or_else(|| refused(name, format!("a size is {value}, at most {} is possible", size.most())))
+        fits.ok_or_else(|| {
+            Error::input(name, format!("a size is {value}, at most {} is possible", size.most()))
+        })
     };
     shape.iter().map(|(axis, sym)| Ok((*axis, size(sym)?))).collect()
 }
@@ -167,23 +169,18 @@ fn elements(axes: &[(Axis, usize)], shape: &Shape) -> impl Iterator<Item = usize
 }
 
 fn found<'a, T>(values: &'a BTreeMap<Name, T>, what: &str, name: &Name) -> Result<&'a T, Error> {
-    values.get(name).ok_or_else(|| refused(name, format!("there is no such {what}")))
+    values.get(name).ok_or_else(|| Error::input(name, format!("there is no such {what}")))
 }
 
 fn failed(place: impl fmt::Display, fault: &Fault) -> Error {
-    let complaints = vec![Complaint::new(place, fault)];
     match fault {
-        Fault::MissingSymbol { .. } | Fault::SymbolOutside { .. } => Error::Input { complaints },
-        _ => Error::Bug { stage: "plan", complaints },
+        Fault::MissingSymbol { .. } | Fault::SymbolOutside { .. } => Error::input(place, fault),
+        _ => Error::bug("plan", place, fault),
     }
 }
 
 fn misfit(name: &Name, what: &str, slot: &BufferSlot) -> Error {
-    refused(name, format!("the {what} does not fit, expected {}{}", slot.format, slot.shape))
-}
-
-fn refused(name: &Name, what: impl Into<String>) -> Error {
-    Error::Input { complaints: vec![Complaint::new(name, what.into())] }
+    Error::input(name, format!("the {what} does not fit, expected {}{}", slot.format, slot.shape))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fusebox_compiler::codegen::gpu::Code;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
-use fusebox_compiler::error::{Complaint, Error as CompilerError};
+use fusebox_compiler::error::Error as CompilerError;
 
 use crate::error::Error;
 
@@ -138,6 +138,5 @@ pub(super) fn clocked<M: Machine + ?Sized>(
 
 /// What a driver refuses of what was proven right is our fault, or its own.
 pub(super) fn refused_by_driver(place: &str, fault: &dyn fmt::Display) -> Error {
-    let complaints = vec![Complaint::new(place, fault.to_string())];
-    CompilerError::Bug { stage: "device::gpu", complaints }.into()
+    CompilerError::bug("device::gpu", place, fault).into()
 }

@@ -19,7 +19,7 @@ use fusebox_compiler::codegen::gpu::{Binding, Code, compile};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::kernel::ParamId;
-use fusebox_compiler::schedule::{BufferId, KernelId, Place, Plan, arena, verify};
+use fusebox_compiler::schedule::{BufferId, KernelId, Place, Plan, arena};
 use fusebox_compiler::tensor::sym::Symbol;
 use indexmap::IndexMap;
 
@@ -27,7 +27,7 @@ use crate::buffer::Buffer;
 use crate::device::gpu::holdings::{Holdings, Tell};
 use crate::device::gpu::machine::Machine;
 use crate::device::gpu::numbers::Numbers;
-use crate::device::{Device, Footprint, ProgramId, Weights};
+use crate::device::{Device, Footprint, ProgramId, Weights, verified};
 use crate::error::Error;
 
 /// A GPU.
@@ -230,10 +230,7 @@ impl<M: Machine> Device for Gpu<M> {
     }
 
     fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
-        let complaints = verify::verify(plan);
-        if !complaints.is_empty() {
-            return Err(CompilerError::Bug { stage: "load", complaints }.into());
-        }
+        verified(plan)?;
         let dialect = self.machine.dialect();
         let plan = &*shortened(plan, dialect)?;
         let codes = plan.kernels.values().map(|kernel| compile(kernel, dialect));
