@@ -9,9 +9,8 @@
 use fusebox_compiler::codegen::cpu::jit::Code;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::graph::op::{Binary, Fold};
-use fusebox_compiler::kernel::index::Index;
 use fusebox_compiler::kernel::measure::measure;
-use fusebox_compiler::kernel::{Access, Expr, ExprId, Kernel, Nest, Part, Place, Skeleton, Stmt, VarId};
+use fusebox_compiler::kernel::{Access, Expr, Kernel, Nest, Part, Place, Skeleton, Stmt, VarId};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
@@ -126,7 +125,7 @@ impl Count<'_> {
     fn kind(&self, nest: &Nest) -> Option<Kind> {
         let folding = nest.fold.as_ref().filter(|folding| folding.fold == Fold::Sum)?;
         let Expr::Binary(Binary::Mul, a, b) = &nest.exprs[nest.value] else { return None };
-        let factors = [factor(nest, *a)?, factor(nest, *b)?];
+        let factors = [nest.loaded(*a)?, nest.loaded(*b)?];
         if factors[0] == factors[1] {
             return None;
         }
@@ -152,13 +151,4 @@ impl Count<'_> {
             Place::Tile(_) => Format::F32,
         }
     }
-}
-
-/// The element that a factor is, if it is one, perhaps widened.
-fn factor(nest: &Nest, id: ExprId) -> Option<(Place, &[Index])> {
-    let load = match &nest.exprs[id] {
-        Expr::Cast(DType::F32, inner) => &nest.exprs[*inner],
-        other => other,
-    };
-    if let Expr::Load { from, at } = load { Some((*from, at)) } else { None }
 }

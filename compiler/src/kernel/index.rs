@@ -190,23 +190,22 @@ impl Index {
         self.constant % of == 0 && self.terms.iter().all(|(atom, factor)| step(atom) * factor % of == 0)
     }
 
+    /// What it grows by with each value of a variable; nothing where it does not grow evenly.
+    pub fn step_of(&self, var: VarId) -> Option<i64> {
+        let own =
+            self.terms.iter().find(|(atom, _)| *atom == Atom::Var(var)).map_or(0, |(_, factor)| *factor);
+        let is_other = |atom: &Atom| *atom != Atom::Var(var) && atom.uses_var(&|other| other == var);
+        (!self.terms.iter().any(|(atom, _)| is_other(atom))).then_some(own)
+    }
+
     /// Whether any atom, at any depth, satisfies `test`.
     pub fn any(&self, test: &mut impl FnMut(&Atom) -> bool) -> bool {
-        self.terms.iter().any(|(atom, _)| {
-            test(atom)
-                || match atom {
-                    Atom::Var(_) | Atom::Symbols(_) => false,
-                    Atom::Div(inner, _) | Atom::Rem(inner, _) | Atom::Min(inner, _) | Atom::Max(inner, _) => {
-                        inner.any(test)
-                    }
-                    Atom::Lookup { at, .. } => at.iter().any(|index| index.any(test)),
-                }
-        })
+        self.terms.iter().any(|(atom, _)| atom.any(test))
     }
 
     /// Whether a variable that satisfies `test` occurs.
     pub fn uses_var(&self, test: impl Fn(VarId) -> bool) -> bool {
-        self.any(&mut |atom| matches!(atom, Atom::Var(var) if test(*var)))
+        self.terms.iter().any(|(atom, _)| atom.uses_var(&test))
     }
 
     /// Whether something is looked up for it.
@@ -292,6 +291,21 @@ impl Index {
 }
 
 impl Atom {
+    fn any(&self, test: &mut impl FnMut(&Self) -> bool) -> bool {
+        test(self)
+            || match self {
+                Self::Var(_) | Self::Symbols(_) => false,
+                Self::Div(inner, _) | Self::Rem(inner, _) | Self::Min(inner, _) | Self::Max(inner, _) => {
+                    inner.any(test)
+                }
+                Self::Lookup { at, .. } => at.iter().any(|index| index.any(test)),
+            }
+    }
+
+    fn uses_var(&self, test: &impl Fn(VarId) -> bool) -> bool {
+        self.any(&mut |atom| matches!(atom, Self::Var(var) if test(*var)))
+    }
+
     fn bounds(&self, vars: &Vars) -> (i64, i64) {
         match self {
             Self::Var(var) => match &vars[*var].range {
@@ -357,6 +371,14 @@ mod tests {
         assert_eq!(Index::var(e).minus(&Index::var(b)).bounds(&vars), (0, 7));
         assert_eq!(Index::var(b).bounds(&vars), (0, 96));
         assert_eq!(Index::var(h).times(100).plus(&Index::var(e)).bounds(&vars), (0, 1599));
+    }
+
+    #[test]
+    fn an_index_grows_evenly_with_a_variable_unless_that_is_divided() {
+        let (vars, [h, b, e]) = vars();
+        let index = Index::var(h).times(128).plus(&Index::var(e).div(10, &vars));
+        assert_eq!([h, b, e].map(|var| index.step_of(var)), [Some(128), Some(0), None]);
+        assert_eq!(index.plus(&Index::var(e)).step_of(e), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::slice::from_ref;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::{Expr, ExprId, Nest, ParamId, Place, Stmt, VarId};
+use crate::tensor::dtype::DType;
 
 /// The nests of a body, those of its loops as well.
 pub(crate) fn nests(body: &[Stmt]) -> impl Iterator<Item = &Nest> {
@@ -47,6 +48,15 @@ impl Nest {
     /// What its fold starts from, where it does not start from nothing.
     pub(crate) fn init(&self) -> Option<ExprId> {
         self.fold.as_ref()?.init
+    }
+
+    /// The element that a scalar is, if it is one, perhaps widened.
+    pub fn loaded(&self, id: ExprId) -> Option<(Place, &[Index])> {
+        let load = match &self.exprs[id] {
+            Expr::Cast(DType::F32, inner) => &self.exprs[*inner],
+            other => other,
+        };
+        if let Expr::Load { from, at } = load { Some((*from, at)) } else { None }
     }
 
     /// What it reads from memory.

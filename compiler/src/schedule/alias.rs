@@ -125,11 +125,8 @@ fn is_one_to_one(nest: &Nest) -> bool {
 
 /// Whether an index changes with a variable by a fixed step, and with no other of the loops.
 fn steps_with(index: &Index, var: VarId, loops: &[VarId]) -> bool {
-    let is_var = |atom: &Atom| *atom == Atom::Var(var);
-    let is_plain = index.terms().iter().any(|(atom, _)| is_var(atom));
-    let rest = index.terms().iter().filter(|(atom, _)| !is_var(atom));
-    let is_fixed = |atom: &Atom| !Index::atom(atom.clone()).uses_var(|v| loops.contains(&v));
-    is_plain && rest.into_iter().all(|(atom, _)| is_fixed(atom))
+    let Some(step) = index.step_of(var).filter(|step| *step != 0) else { return false };
+    !index.minus(&Index::var(var).times(step)).uses_var(|other| loops.contains(&other))
 }
 
 fn nest_looks_up(nest: &Nest, pair: [Place; 2]) -> bool {

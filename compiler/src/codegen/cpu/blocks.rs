@@ -6,7 +6,7 @@
 use cranelift_codegen::ir::InstBuilder;
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::product::{factor, stored};
+use crate::codegen::cpu::product::stored;
 use crate::kernel::Nest;
 
 impl Emitter<'_, '_> {
@@ -16,7 +16,7 @@ impl Emitter<'_, '_> {
             return false;
         }
         let (row, outer) = nest.loops.split_last().expect("a row is a loop");
-        let (tile, from) = factor(nest, nest.value).expect("a row of a tile is copied");
+        let (tile, from) = nest.loaded(nest.value).expect("a row of a tile is copied");
         let [from, to] = [(tile, from), (nest.target, &nest.at[..])]
             .map(|(place, at)| stored(self.kernel, self.part, place, at));
         let function = self.table.encode as *const u8;

@@ -12,7 +12,7 @@ use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::PROVEN;
 use crate::codegen::cpu::micro::{Halves, PICKED, Rounding, Table, picks_bytes, rounded_bytes, storage};
-use crate::codegen::cpu::product::{Kind, Picks, Plan, Rounded, Stored, at_start, plan, step_of};
+use crate::codegen::cpu::product::{Kind, Picks, Plan, Rounded, Stored, at_start, plan};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
 use crate::kernel::index::Index;
@@ -68,7 +68,7 @@ impl Emitter<'_, '_> {
     /// Rounds the vectors of a plan.
     pub(super) fn round(&mut self, plan: &Plan, rounded: &Rounded, slot: usize) {
         let table = self.table;
-        let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
+        let moves = |var: &&VarId| plan.x.element.step_of(**var) != Some(0);
         let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
         self.each(&around, &mut |emitter| {
             let function = match rounded.rounding {
@@ -156,7 +156,7 @@ impl Emitter<'_, '_> {
         columns: Value,
         n_parts: i64,
     ) -> Vec<Value> {
-        let row = plan.row.map_or(0, |var| step_of(&plan.w.element, var).unwrap_or(0));
+        let row = plan.row.map_or(0, |var| plan.w.element.step_of(var).unwrap_or(0));
         let format = plan.w.format;
         let group = if let Format::Int8 { group } = format { i64::from(group) } else { 1 };
         let rows = bytes_of(format, row).map(|n_bytes| self.whole(n_bytes));
@@ -182,7 +182,7 @@ impl Emitter<'_, '_> {
 
     fn call_mix(&mut self, plan: &Plan) {
         let inner = Self::inner(plan);
-        let row = plan.row.and_then(|var| step_of(&plan.w.element, var)).unwrap_or(0);
+        let row = plan.row.and_then(|var| plan.w.element.step_of(var)).unwrap_or(0);
         let fields = [
             self.place_of(&plan.w, &inner).0,
             self.place_of(&plan.x, &inner).0,
@@ -234,7 +234,7 @@ impl Emitter<'_, '_> {
         if rounded.is_ahead {
             return self.set_ahead(plan, rounded, slot);
         }
-        let moves = |var: &&VarId| step_of(&plan.x.element, **var) != Some(0);
+        let moves = |var: &&VarId| plan.x.element.step_of(**var) != Some(0);
         let mut set = self.whole(0);
         for (var, dim) in plan.around.iter().filter(moves).zip(&rounded.dims) {
             let start = at_start(&Index::var(*var), &[*var], &self.part.vars);
@@ -260,7 +260,7 @@ impl Emitter<'_, '_> {
 
     /// How far apart the elements of a loop lie.
     pub(super) fn step(&mut self, stored: &Stored, var: Option<VarId>) -> Value {
-        let step = var.and_then(|var| step_of(&stored.element, var)).unwrap_or(0);
+        let step = var.and_then(|var| stored.element.step_of(var)).unwrap_or(0);
         self.whole(step)
     }
 

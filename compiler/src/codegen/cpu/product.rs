@@ -16,7 +16,6 @@ use crate::codegen::cpu::micro::{self, Rounding, rounding, rounding_apart};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
-use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Sym;
 
@@ -127,20 +126,6 @@ impl Rounded {
     }
 }
 
-/// How much an index grows with a variable; nothing where this is no number.
-pub(super) fn step_of(index: &Index, var: VarId) -> Option<i64> {
-    let mut step = 0;
-    for (atom, factor) in index.terms() {
-        match atom {
-            Atom::Var(own) if *own == var => step = *factor,
-            Atom::Var(_) | Atom::Symbols(_) => {}
-            _ if Index::atom(atom.clone()).uses_var(|own| own == var) => return None,
-            _ => {}
-        }
-    }
-    Some(step)
-}
-
 /// An index at the start of some loops.
 pub(super) fn at_start(index: &Index, loops: &[VarId], vars: &Vars) -> Index {
     let start = |var: VarId| match &vars[var].range {
@@ -192,7 +177,7 @@ impl<'a> Finder<'a> {
         if !nest.loops.iter().chain(folds).all(|var| is_simple(part, nest, *var)) {
             return None;
         }
-        let factor = |id: &ExprId| factor(nest, *id).map(|(place, at)| stored(kernel, part, place, at));
+        let factor = |id: &ExprId| nest.loaded(*id).map(|(place, at)| stored(kernel, part, place, at));
         let factors = [factor(a)?, factor(b)?];
         let out = stored(kernel, part, nest.target, &nest.at);
         (out.format == Format::F32).then_some(Self { kernel, part, nest, folds, factors, out })
@@ -229,12 +214,12 @@ impl<'a> Finder<'a> {
             return None;
         }
         let is_row = |var: &VarId| {
-            let is_whole = step_of(&w.element, *var).is_some_and(|step| step > 0 && step % block == 0);
-            is_whole && step_of(&x.element, *var) == Some(0) && self.moves_out(*var)
+            let is_whole = w.element.step_of(*var).is_some_and(|step| step > 0 && step % block == 0);
+            is_whole && x.element.step_of(*var) == Some(0) && self.moves_out(*var)
         };
         let is_col = |var: &VarId| {
-            let moves = step_of(&x.element, *var).is_some_and(|step| step > 0);
-            moves && step_of(&w.element, *var) == Some(0) && self.moves_out(*var)
+            let moves = x.element.step_of(*var).is_some_and(|step| step > 0);
+            moves && w.element.step_of(*var) == Some(0) && self.moves_out(*var)
         };
         let (row, col) = (self.longest(&is_row), self.longest(&is_col));
         let inner: Vec<VarId> = run.iter().chain(&row).chain(&col).copied().collect();
@@ -259,7 +244,7 @@ impl<'a> Finder<'a> {
         let picks = |var: &&VarId| matrix.uses_var(|own| own == **var);
         let loops: Vec<VarId> = around.iter().filter(picks).copied().collect();
         let lies_evenly = |var: &VarId| {
-            let steps = [x, &self.out].map(|stored| step_of(&stored.element, *var));
+            let steps = [x, &self.out].map(|stored| stored.element.step_of(*var));
             steps.iter().all(Option::is_some) && !first.element.uses_var(|own| own == *var)
         };
         let most = loops.iter().try_fold(1, |n: i64, var| n.checked_mul(self.most(*var)?))?;
@@ -273,7 +258,7 @@ impl<'a> Finder<'a> {
             return None;
         }
         let block = v.format.block_len() as i64;
-        let step = |stored: &Stored, var: VarId| step_of(&stored.element, var);
+        let step = |stored: &Stored, var: VarId| stored.element.step_of(var);
         let is_element = |var: &VarId| {
             step(v, *var) == Some(1) && step(p, *var) == Some(0) && step(&self.out, *var) == Some(1)
         };
@@ -303,7 +288,7 @@ impl<'a> Finder<'a> {
     }
 
     fn moves_out(&self, var: VarId) -> bool {
-        step_of(&self.out.element, var).is_some_and(|step| step > 0)
+        self.out.element.step_of(var).is_some_and(|step| step > 0)
     }
 
     /// Of the outer loops that fit, the one with the most values.
@@ -318,7 +303,7 @@ impl<'a> Finder<'a> {
         let mut len = Some(1);
         while let Some(so_far) = len {
             let follows = |var: &&VarId| {
-                let steps = [w, x].map(|stored| step_of(&stored.element, **var));
+                let steps = [w, x].map(|stored| stored.element.step_of(**var));
                 !run.contains(*var) && steps == [Some(so_far); 2]
             };
             let Some(next) = self.folds.iter().find(follows) else { break };
@@ -341,7 +326,7 @@ impl<'a> Finder<'a> {
         }
         let lens = plan.run.iter().map(|var| self.len(*var));
         let k = lens.into_iter().try_fold(1, |k, len| len.map(|len| k * len))?;
-        let step = |var: VarId| step_of(&plan.x.element, var);
+        let step = |var: VarId| plan.x.element.step_of(var);
         let moves = |var: &&VarId| step(**var) != Some(0);
         let loops: Vec<VarId> = plan.around.iter().filter(moves).chain(&plan.col).copied().collect();
         let mut dims = Vec::new();
@@ -365,10 +350,10 @@ impl<'a> Finder<'a> {
         let Place::Param(param) = first.place else { return false };
         let shape = &self.kernel.params[param].shape;
         let rest: i64 = shape.iter().skip(1).map(|(_, size)| size.as_const().unwrap_or(0)).product();
-        let is_near = |var: VarId| step_of(&plan.x.element, var) == Some(k);
+        let is_near = |var: VarId| plan.x.element.step_of(var) == Some(k);
         let set = k * VECTORS as i64;
         let starts_set = |var: &VarId| {
-            let step = step_of(&plan.x.element, *var);
+            let step = plan.x.element.step_of(*var);
             plan.col == Some(*var) || step.is_some_and(|step| step % set == 0)
         };
         rest > 0
@@ -405,13 +390,4 @@ pub(super) fn stored(kernel: &Kernel, part: &Part, place: Place, at: &[Index]) -
         element = element.plus(&index.times(stride));
     }
     Stored { place, format, n_elements: dims.iter().product(), element }
-}
-
-/// The element that a factor is, if it is one, perhaps widened.
-pub(super) fn factor(nest: &Nest, id: ExprId) -> Option<(Place, &[Index])> {
-    let load = match &nest.exprs[id] {
-        Expr::Cast(DType::F32, inner) => &nest.exprs[*inner],
-        other => other,
-    };
-    if let Expr::Load { from, at } = load { Some((*from, at)) } else { None }
 }

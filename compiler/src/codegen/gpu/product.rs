@@ -123,9 +123,9 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
     });
     let many: Vec<VarId> = nest.loops.iter().copied().filter(|var| most(part, *var) != Some(1)).collect();
     let target = element_of(&dims_of(kernel, part, nest.target), &nest.at);
-    let is_column = |var: &VarId| factor(&target, *var) == Some(1);
+    let is_column = |var: &VarId| target.step_of(*var) == Some(1);
     let (columns, mut rows): (Vec<VarId>, Vec<VarId>) = many.into_iter().partition(is_column);
-    rows.sort_by_key(|var| factor(&target, *var));
+    rows.sort_by_key(|var| target.step_of(*var));
     let n = |vars: &[VarId]| vars.iter().map(|var| most(part, *var)).product::<Option<i64>>();
     let (n_rows, n_columns) = (n(&rows)?, n(&columns)?);
     let operand = |id: ExprId, own: &[VarId], others: &[VarId]| {
@@ -135,13 +135,13 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
         };
         let Expr::Load { from: from @ Place::Tile(tile), at } = &nest.exprs[id] else { return None };
         let element = rejoined(&element_of(&dims_of(kernel, part, *from), at));
-        let is_turned = factor(&element, inner)? != 1;
+        let is_turned = element.step_of(inner)? != 1;
         let (across, along) = if is_turned { (&[inner][..], own) } else { (own, &[inner][..]) };
         let row = row(part, &element, across)?;
-        let is_apart = others.iter().all(|var| factor(&element, *var) == Some(0));
+        let is_apart = others.iter().all(|var| element.step_of(*var) == Some(0));
         let len = part.tiles[*tile].dims.iter().product::<usize>() as i64;
         let is_matrix = part.tiles[*tile].dtype.is_float() && len == n(across)? * row && n(along)? <= row;
-        let is_factor = along.len() == 1 && factor(&element, along[0]) == Some(1) && row % DEPTH == 0;
+        let is_factor = along.len() == 1 && element.step_of(along[0]) == Some(1) && row % DEPTH == 0;
         let operand = Operand { tile: *tile, element, row, own: own.to_vec(), is_turned };
         (is_factor && is_apart && is_matrix).then_some(operand)
     };
@@ -149,7 +149,7 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
         .zip(operand(b, &columns, &rows))
         .or_else(|| operand(b, &rows, &columns).zip(operand(a, &columns, &rows)))?;
     let row = row(part, &target, &rows)?;
-    let is_sum = columns.len() == 1 && factor(&target, inner) == Some(0) && row % 4 == 0;
+    let is_sum = columns.len() == 1 && target.step_of(inner) == Some(0) && row % 4 == 0;
     let is_apart = sum != left.tile && sum != right.tile && left.tile != right.tile;
     let own = [rows, columns].concat();
     let sum = Operand { tile: sum, element: target, row, own, is_turned: false };
@@ -164,10 +164,10 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
 
 /// Elements from one row to the next, where variables number the rows, the fastest first, and nothing lies between.
 fn row(part: &Part, element: &Index, vars: &[VarId]) -> Option<i64> {
-    let first = factor(element, *vars.first()?)?;
+    let first = element.step_of(*vars.first()?)?;
     let mut step = first;
     for var in vars {
-        if factor(element, *var)? != step {
+        if element.step_of(*var)? != step {
             return None;
         }
         step *= most(part, *var)?;
@@ -187,13 +187,6 @@ fn rejoined(index: &Index) -> Index {
         }
     }
     whole
-}
-
-/// What an index grows by with each value of a variable; nothing where it does not grow evenly.
-fn factor(index: &Index, var: VarId) -> Option<i64> {
-    let own = index.terms().iter().find(|(atom, _)| *atom == Atom::Var(var)).map_or(0, |(_, factor)| *factor);
-    let rest = index.minus(&Index::var(var).times(own));
-    (!rest.uses_var(|other| other == var)).then_some(own)
 }
 
 /// The most values of a variable of a nest, where that is known.

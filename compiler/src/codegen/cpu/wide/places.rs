@@ -5,7 +5,7 @@
 //! What lies a constant apart shares an address. Nothing is emitted here.
 
 use crate::codegen::cpu::lanes::Lane;
-use crate::codegen::cpu::product::{Stored, step_of, stored};
+use crate::codegen::cpu::product::{Stored, stored};
 use crate::codegen::cpu::wide::evex::ADDRESSES;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
@@ -152,8 +152,8 @@ impl Loops<'_> {
     }
 
     fn steps(&self, index: &Index) -> Option<Steps> {
-        let lane = if self.is_whole { step_of(index, self.lane.var)? } else { self.lane.stride(index)?.step };
-        let row = self.row.map_or(Some(0), |row| step_of(index, row))?;
+        let lane = if self.is_whole { index.step_of(self.lane.var)? } else { self.lane.stride(index)?.step };
+        let row = self.row.map_or(Some(0), |row| index.step_of(row))?;
         Some(Steps { row, lane })
     }
 }
