@@ -166,10 +166,7 @@ impl Index {
             if (*factor > 0) != highest {
                 return Self::default();
             }
-            let end = match &vars[*var].range {
-                Range::Whole { len: end } | Range::Blocks { end, .. } => Some(end),
-                Range::Within { of } => vars[*of].range.blocks().map(|blocks| blocks.end),
-            };
+            let end = vars[*var].range.end(vars);
             let last = end.map_or(Self::var(*var), |end| Self::sym(end).minus(&Self::constant(1)));
             last.times(*factor)
         };
@@ -309,14 +306,13 @@ impl Atom {
     fn bounds(&self, vars: &Vars) -> (i64, i64) {
         match self {
             Self::Var(var) => match &vars[*var].range {
-                Range::Whole { len } => (0, (len.most() - 1).max(0)),
                 Range::Blocks { start, step, end, .. } => {
                     let last = (end.most() - 1).max(0);
                     let first = start.as_const().filter(|first| (0..=last).contains(first));
                     (0, first.map_or(last, |first| first + (last - first) / step.max(&1) * step))
                 }
-                Range::Within { of } => {
-                    (0, vars[*of].range.blocks().map_or(0, |blocks| (blocks.end.most() - 1).max(0)))
+                range @ (Range::Whole { .. } | Range::Within { .. }) => {
+                    (0, range.end(vars).map_or(0, |end| (end.most() - 1).max(0)))
                 }
             },
             Self::Symbols(symbols) => {

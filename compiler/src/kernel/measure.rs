@@ -331,11 +331,7 @@ impl Ranges<'_> {
 
     /// One past the largest value of a variable.
     fn extent(self, var: VarId) -> Sym {
-        match &self.part.vars[var].range {
-            Range::Whole { len } => len.clone(),
-            Range::Blocks { end, .. } => end.clone(),
-            Range::Within { of } => self.extent(*of),
-        }
+        self.part.vars[var].range.end(&self.part.vars).cloned().unwrap_or_default()
     }
 
     /// How many values a variable takes.

@@ -31,7 +31,7 @@ pub(crate) mod samples;
 pub mod verify;
 pub(crate) mod walk;
 
-use index::Index;
+use index::{Index, Vars};
 
 define_id!(
     /// A buffer a kernel is given.
@@ -202,6 +202,22 @@ impl Range {
             Self::Whole { .. } | Self::Within { .. } => None,
         }
     }
+
+    /// How many positions these are, where they are those of a whole axis.
+    pub(crate) fn whole_len(&self) -> Option<&Sym> {
+        match self {
+            Self::Whole { len } => Some(len),
+            Self::Blocks { .. } | Self::Within { .. } => None,
+        }
+    }
+
+    /// One past the last position, whatever the other variables are.
+    pub(crate) fn end<'a>(&'a self, vars: &'a Vars) -> Option<&'a Sym> {
+        match self {
+            Self::Whole { len: end } | Self::Blocks { end, .. } => Some(end),
+            Self::Within { of } => vars[*of].range.blocks().map(|blocks| blocks.end),
+        }
+    }
 }
 
 /// What [`Range::Blocks`] holds.
@@ -350,6 +366,24 @@ impl Part {
             Range::Within { of: base } => {
                 self.vars[*base].range.blocks().map_or(0, |blocks| of(blocks.end).clamp(0, blocks.block))
             }
+        }
+    }
+
+    /// How many values a loop of a nest takes, where it runs within a block that is full.
+    pub(crate) fn full_len(&self, var: VarId) -> Option<Sym> {
+        match &self.vars[var].range {
+            Range::Whole { len } => Some(len.clone()),
+            Range::Within { of } => self.vars[*of].range.blocks().map(|blocks| blocks.block.into()),
+            Range::Blocks { .. } => None,
+        }
+    }
+
+    /// How many values a loop of a nest takes, where this is always the same.
+    pub(crate) fn fixed_len(&self, var: VarId) -> Option<i64> {
+        match &self.vars[var].range {
+            Range::Whole { len } => len.as_const(),
+            Range::Within { of } => self.vars[*of].range.blocks()?.whole(),
+            Range::Blocks { .. } => None,
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Unary};
 use crate::kernel::index::Index;
 use crate::kernel::walk::needed;
-use crate::kernel::{Expr, ExprId, Nest, Place, Range, VarId};
+use crate::kernel::{Expr, ExprId, Nest, Place, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
@@ -109,12 +109,7 @@ impl<'a> Emitter<'a, '_> {
 
     /// How many values a loop takes usually.
     pub(super) fn usual(&self, var: VarId) -> Option<i64> {
-        let vars = &self.part.vars;
-        match &vars[var].range {
-            Range::Whole { len } => Some(len.near()),
-            Range::Within { of } => vars[*of].range.blocks().map(|blocks| blocks.block),
-            Range::Blocks { .. } => None,
-        }
+        self.part.full_len(var).map(|len| len.near())
     }
 
     fn candidate<'n>(&self, nest: &'n Nest, var: VarId, form: Form) -> Option<Plan<'n>>

@@ -190,20 +190,7 @@ impl<'a> Finder<'a> {
 
     /// How many values a loop takes at most.
     fn most(&self, var: VarId) -> Option<i64> {
-        match &self.part.vars[var].range {
-            Range::Whole { len } => Some(len.most().max(1)),
-            Range::Blocks { .. } => None,
-            Range::Within { of } => self.part.vars[*of].range.blocks().map(|blocks| blocks.block),
-        }
-    }
-
-    /// How many values a loop takes, where this is always the same.
-    fn len(&self, var: VarId) -> Option<i64> {
-        match &self.part.vars[var].range {
-            Range::Whole { len } => len.as_const(),
-            Range::Blocks { .. } => None,
-            Range::Within { of } => self.part.vars[*of].range.blocks()?.whole(),
-        }
+        self.part.full_len(var).map(|len| len.most().max(1))
     }
 
     fn product(&self, w: &Stored, x: &Stored) -> Option<Plan> {
@@ -276,7 +263,7 @@ impl<'a> Finder<'a> {
         let inner = [Some(element), Some(row), col];
         let all: Vec<VarId> = inner.iter().flatten().copied().collect();
         let first = at_start(&v.element, &all, &self.part.vars);
-        let fills_blocks = block == 1 || self.len(element).is_some_and(|n| n % block == 0);
+        let fills_blocks = block == 1 || self.part.fixed_len(element).is_some_and(|n| n % block == 0);
         if !fills_blocks || !first.is_multiple(block, &self.part.vars) {
             return None;
         }
@@ -308,7 +295,7 @@ impl<'a> Finder<'a> {
             };
             let Some(next) = self.folds.iter().find(follows) else { break };
             run.push(*next);
-            len = self.len(*next).map(|own| so_far * own);
+            len = self.part.fixed_len(*next).map(|own| so_far * own);
         }
         (!run.is_empty()).then_some((run, len))
     }
@@ -321,10 +308,10 @@ impl<'a> Finder<'a> {
             None => rounding(level, plan.w.format, n_cols as usize)?,
         };
         // Scores are exponents: a word is not near enough for keys, of which the number of rows is not known.
-        if rounding == Rounding::Words && plan.row.is_some_and(|var| self.len(var).is_none()) {
+        if rounding == Rounding::Words && plan.row.is_some_and(|var| self.part.fixed_len(var).is_none()) {
             return None;
         }
-        let lens = plan.run.iter().map(|var| self.len(*var));
+        let lens = plan.run.iter().map(|var| self.part.fixed_len(*var));
         let k = lens.into_iter().try_fold(1, |k, len| len.map(|len| k * len))?;
         let step = |var: VarId| plan.x.element.step_of(var);
         let moves = |var: &&VarId| step(**var) != Some(0);

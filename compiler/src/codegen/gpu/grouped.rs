@@ -52,7 +52,8 @@ pub(super) fn grouped(kernel: &Kernel, part: &Part) -> Option<(Part, Group)> {
     let Atom::Lookup { from: Place::Param(_), at, below } = pick else { return None };
     let (picking, rest): (Vec<VarId>, Vec<VarId>) =
         part.grid.iter().copied().partition(|var| at.contains(&Index::var(*var)));
-    let lens: Vec<Sym> = picking.iter().map(|var| whole_len(part, *var)).collect::<Option<_>>()?;
+    let lens: Vec<Sym> =
+        picking.iter().map(|var| part.vars[*var].range.whole_len().cloned()).collect::<Option<_>>()?;
     let is_numbered = lens.iter().skip(1).all(|len| len.as_const().is_some());
     let starts = part.vars.values().filter_map(|var| match &var.range {
         Range::Blocks { start, .. } => Some(start),
@@ -187,7 +188,7 @@ impl Grouping<'_> {
     fn product(&mut self, nest: &Nest, weight: ExprId, vector: ExprId) -> Option<Vec<Stmt>> {
         let ([row], Some(folding)) = (&nest.loops[..], &nest.fold) else { return None };
         let [inner] = folding.loops[..] else { return None };
-        let len = whole_len(&self.part, inner).filter(|len| len.as_const().is_some())?;
+        let len = self.part.vars[inner].range.whole_len().filter(|len| len.as_const().is_some())?.clone();
         let all = self.repeated(nest);
         let is_own = self.alone.iter().filter(|nest| goes_along(nest, inner)).count() == 1;
         if !is_own || uses(&all, vector, *row) || uses(&all, weight, self.number) {
@@ -290,14 +291,6 @@ fn reindexed(expr: &Expr, index: &impl Fn(&Index) -> Index, own: &impl Fn(Place)
         Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {
             expr.clone()
         }
-    }
-}
-
-/// How many values a variable has that goes along a whole axis.
-fn whole_len(part: &Part, var: VarId) -> Option<Sym> {
-    match &part.vars[var].range {
-        Range::Whole { len } => Some(len.clone()),
-        Range::Blocks { .. } | Range::Within { .. } => None,
     }
 }
 

@@ -191,11 +191,7 @@ fn rejoined(index: &Index) -> Index {
 
 /// The most values of a variable of a nest, where that is known.
 fn most(part: &Part, var: VarId) -> Option<i64> {
-    match &part.vars[var].range {
-        Range::Whole { len } => len.as_const(),
-        Range::Within { of } => part.vars[*of].range.blocks().map(|blocks| blocks.block),
-        Range::Blocks { .. } => None,
-    }
+    part.full_len(var)?.as_const()
 }
 
 /// What is known of the end of what is summed over.

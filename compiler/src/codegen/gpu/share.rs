@@ -16,7 +16,7 @@ use crate::codegen::gpu::wide::{Fetched, Wide, wide};
 use crate::codegen::gpu::writer::{Changing, Writes, constant, known};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::verify::types::expr_dtypes;
-use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Range, VarId};
+use crate::kernel::{Expr, ExprId, Folding, Nest, Place, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::sym::Sym;
 
@@ -134,16 +134,11 @@ impl Emitter<'_> {
         let (mut counts, mut limits) = (Vec::new(), Vec::new());
         for var in loops {
             let count = self.count(*var);
-            let block = match &self.part.vars[*var].range {
-                Range::Within { of } => {
-                    self.part.vars[*of].range.blocks().map(|blocks| constant(blocks.block))
-                }
-                Range::Whole { .. } | Range::Blocks { .. } => None,
-            };
+            let block = self.part.full_len(*var).and_then(|len| len.as_const());
             match block.filter(|_| known(count).is_none()) {
                 Some(block) => {
                     limits.push((*var, count));
-                    counts.push(block);
+                    counts.push(constant(block));
                 }
                 None => counts.push(count),
             }

@@ -10,7 +10,7 @@ use crate::codegen::gpu::dialect::Language;
 use crate::codegen::gpu::wide::element_of;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
-use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, Tile, VarId};
+use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Stmt, Tile, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Sym;
@@ -64,10 +64,7 @@ fn vectors(kernel: &Kernel, part: &Part, nest: &Nest) -> Vec<ExprId> {
 /// Where an element of a fold lies in a tile of all of them, and how many there are.
 fn places(part: &Part, nest: &Nest) -> Option<(Index, usize)> {
     let loops = &nest.fold.as_ref()?.loops;
-    let len = |var: &VarId| match &part.vars[*var].range {
-        Range::Whole { len } => len.as_const(),
-        Range::Blocks { .. } | Range::Within { .. } => None,
-    };
+    let len = |var: &VarId| part.vars[*var].range.whole_len().and_then(Sym::as_const);
     let lens = loops.iter().map(len).collect::<Option<Vec<i64>>>()?;
     let at: Vec<Index> = loops.iter().map(|var| Index::var(*var)).collect();
     Some((element_of(&lens, &at), lens.iter().product::<i64>() as usize))

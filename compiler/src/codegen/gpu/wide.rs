@@ -108,8 +108,7 @@ fn pieces(kernel: &Kernel, part: &Part) -> impl Iterator<Item = Wide> {
 /// Whether a fold can read vectors, and which.
 pub(super) fn wide(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Wide> {
     let var = *folding.loops.last()?;
-    let Range::Whole { len: n } = &part.vars[var].range else { return None };
-    let found = along(kernel, part, nest, (var, n.as_const()?))?;
+    let found = along(kernel, part, nest, (var, part.vars[var].range.whole_len()?.as_const()?))?;
     (found.n_pieces > 1).then_some(found)
 }
 
@@ -118,12 +117,7 @@ pub(super) fn wide_fill(kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Wid
     let var = *nest.loops.last()?;
     let (Place::Tile(_), None) = (nest.target, &nest.fold) else { return None };
     let target = first_of_piece(&dims_of(kernel, part, nest.target), &nest.at, var)?;
-    let n = match &part.vars[var].range {
-        Range::Whole { len } => len.as_const()?,
-        Range::Within { of } => part.vars[*of].range.blocks()?.whole()?,
-        Range::Blocks { .. } => return None,
-    };
-    let found = along(kernel, part, nest, (var, n))?;
+    let found = along(kernel, part, nest, (var, part.fixed_len(var)?))?;
     (are_whole(part, &target, 4) && found.len % 4 == 0).then_some(Wide { tiles: BTreeMap::new(), ..found })
 }
 

@@ -85,10 +85,7 @@ impl PartBuilder<'_> {
         let rows = joined(self.graph, self.cut, self.target, node);
         let whole = rows.first().zip(rows.last()).and_then(|(first, last)| {
             let var = single_var(&at.get(first.axis))?;
-            let all = match &self.part.vars[var].range {
-                Range::Whole { len } => len.as_const(),
-                Range::Blocks { .. } | Range::Within { .. } => None,
-            };
+            let all = self.part.vars[var].range.whole_len().and_then(Sym::as_const);
             (all == Some(last.end) && loops.contains(&var)).then_some(var)
         });
         let Some(whole) = whole else { return vec![RunOfRows { at: at.clone(), loops, element }] };
