@@ -15,7 +15,7 @@ use crate::graph::{Graph, Name, NodeId};
 use crate::kernel::lower::Bound;
 use crate::kernel::lower::params::{Buffer, storage_of};
 use crate::kernel::{Param, ParamId};
-use crate::schedule::{Home, KernelId, Launch, Sequence, Value, ValueId};
+use crate::schedule::{BufferId, Home, KernelId, Sequence, Step, Value};
 
 /// A distinct block with its kernels.
 #[derive(Clone, Debug)]
@@ -65,17 +65,17 @@ pub fn assemble(graph: &Graph, division: &Division, units: List<TemplateId, Unit
         graphs.push((unit.graph, buffers));
     }
     let mut assembly = Assembly { graph, kernels: &kernels, values: IndexMap::new() };
-    let mut launches = Vec::new();
+    let mut steps = Vec::new();
     for (index, instance) in division.instances.iter().enumerate() {
         let (template, buffers) = &graphs[instance.template];
         for ((kernel, fused, barriers), buffers) in launches_of[instance.template].iter().zip(buffers) {
             let args = assembly.args(index, instance, template, *kernel, buffers);
             let (kernel, fused, barriers) = (*kernel, fused.clone(), barriers.clone());
-            launches.push(Launch { kernel, args, instance: index, fused, barriers });
+            steps.push(Step { kernel, args, instance: index, fused, barriers });
         }
     }
     let values = assembly.values.into_values().collect();
-    Sequence { kernels, values, launches }
+    Sequence { kernels, values, steps }
 }
 
 struct Assembly<'a> {
@@ -92,14 +92,14 @@ impl Assembly<'_> {
         template: &Graph,
         kernel: KernelId,
         buffers: &[Buffer],
-    ) -> Vec<ValueId> {
+    ) -> Vec<BufferId> {
         let params = &self.kernels[kernel].params;
         let mut args = Vec::with_capacity(buffers.len());
         for (position, buffer) in buffers.iter().enumerate() {
             let (key, home, name) = self.identify(index, instance, template, *buffer);
             let Param { format, shape, name: own, .. } = &params[ParamId::from_index(position)];
             let entry = self.values.entry(key);
-            args.push(ValueId::from_index(entry.index()));
+            args.push(BufferId::from_index(entry.index()));
             entry.or_insert_with(|| {
                 let name = name.unwrap_or_else(|| own.clone());
                 Value { name, format: *format, shape: shape.clone(), home }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::define_id;
 use crate::error::Error;
-use crate::foundation::entity::{Id, List};
+use crate::foundation::entity::List;
 use crate::fuse::barrier::Barrier;
 use crate::fuse::fused::Fused;
 use crate::graph::Name;
@@ -40,12 +40,7 @@ define_id!(
     "kernel"
 );
 define_id!(
-    /// What flows between launches.
-    ValueId,
-    "value"
-);
-define_id!(
-    /// A buffer of a plan.
+    /// What flows between launches: a value of a sequence, and the buffer that a plan gives it.
     BufferId,
     "buffer"
 );
@@ -59,24 +54,9 @@ pub struct Sequence {
     /// Every distinct kernel, once.
     pub kernels: List<KernelId, Kernel>,
     /// What the launches read and write.
-    pub values: List<ValueId, Value>,
+    pub values: List<BufferId, Value>,
     /// The launches, in an order that obeys every dependence.
-    pub launches: Vec<Launch>,
-}
-
-/// One launch that is to be planned.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Launch {
-    /// What runs.
-    pub kernel: KernelId,
-    /// A value for each parameter of the kernel.
-    pub args: Vec<ValueId>,
-    /// The use of a template that it belongs to.
-    pub instance: usize,
-    /// The operations of the graph that it does.
-    pub fused: Fused,
-    /// Why its results are stored.
-    pub barriers: Vec<Barrier>,
+    pub steps: Vec<Step>,
 }
 
 /// What flows between launches.
@@ -172,27 +152,22 @@ pub struct Step {
     pub barriers: Vec<Barrier>,
 }
 
-/// Gives every value of a sequence a place; the buffer of a value has the value's index.
+/// Gives every value of a sequence a place.
 ///
 /// # Errors
 /// [`Error::Limit`] where a value or the arena is larger than any memory, [`Error::Bug`] where a value of a blocked
 /// format is no whole number of blocks.
 pub fn plan(sequence: Sequence) -> Result<Plan, Error> {
-    let Sequence { kernels, values, launches } = sequence;
+    let Sequence { kernels, values, steps } = sequence;
     let bytes = values
         .values()
         .map(|value| bytes_of(&value.name, value.format, &value.shape))
         .collect::<Result<List<BufferId, usize>, Error>>()?;
-    let steps: Vec<Step> = launches.into_iter().map(step_of).collect();
     let lifetimes = lifetime::lifetimes(&kernels, &steps, values.len());
     let is_temporary = values.values().map(|value| value.home == Home::Temporary).collect();
     let in_place_of = alias::in_place(&kernels, &steps, &lifetimes, &is_temporary);
     let (offsets, arena_bytes) = offsets(&bytes, &lifetimes, &is_temporary, &in_place_of)?;
-    let slot = |(id, value): (ValueId, &Value)| {
-        let id = BufferId::from_index(id.index());
-        slot_of(value, bytes[id], offsets[id])
-    };
-    let buffers = values.iter().map(slot).collect();
+    let buffers = values.iter().map(|(id, value)| slot_of(value, bytes[id], offsets[id])).collect();
     Ok(Plan { kernels, buffers, steps, arena_bytes })
 }
 
@@ -219,13 +194,8 @@ impl Plan {
             };
             Value { name, format, shape, home }
         };
-        let launch = |step: &Step| {
-            let Step { kernel, args, instance, fused, barriers } = step.clone();
-            let args = args.into_iter().map(|buffer| ValueId::from_index(buffer.index())).collect();
-            Launch { kernel, args, instance, fused, barriers }
-        };
-        let (values, launches) = (self.buffers.values().map(value), self.steps.iter().map(launch));
-        Sequence { kernels: self.kernels.clone(), values: values.collect(), launches: launches.collect() }
+        let values = self.buffers.values().map(value).collect();
+        Sequence { kernels: self.kernels.clone(), values, steps: self.steps.clone() }
     }
 
     /// The buffers of a step with the parameters they are bound to.
@@ -237,12 +207,6 @@ impl Plan {
 fn bound(kernels: &List<KernelId, Kernel>, step: &Step) -> impl Iterator<Item = (ParamId, Access, BufferId)> {
     let params = kernels[step.kernel].params.iter();
     params.zip(&step.args).map(|((id, param), buffer)| (id, param.access, *buffer))
-}
-
-fn step_of(launch: Launch) -> Step {
-    let Launch { kernel, args, instance, fused, barriers } = launch;
-    let args = args.into_iter().map(|value| BufferId::from_index(value.index())).collect();
-    Step { kernel, args, instance, fused, barriers }
 }
 
 fn slot_of(value: &Value, bytes: usize, offset: usize) -> BufferSlot {

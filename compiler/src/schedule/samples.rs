@@ -16,7 +16,7 @@ use crate::graph::{Graph, NodeId};
 use crate::kernel::lower::lower;
 use crate::kernel::lower::params::Buffer;
 use crate::kernel::{Access, Param};
-use crate::schedule::{Home, Launch, Sequence, Value, ValueId};
+use crate::schedule::{BufferId, Home, Sequence, Step, Value};
 use crate::target::CPU;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -25,7 +25,7 @@ use crate::tensor::quant::Format;
 pub(super) fn sequence(graph: &Graph, cut: &Cut) -> Sequence {
     let target = CPU;
     let mut sequence = Sequence::default();
-    let mut known: BTreeMap<Buffer, ValueId> = BTreeMap::new();
+    let mut known: BTreeMap<Buffer, BufferId> = BTreeMap::new();
     for roots in Dependences::of(graph, cut).groups(graph).unwrap() {
         let is_output = roots.iter().any(|root| graph.outputs.iter().any(|(_, output)| output == root));
         let barrier = if is_output { Barrier::Output } else { Barrier::NotTried };
@@ -36,7 +36,7 @@ pub(super) fn sequence(graph: &Graph, cut: &Cut) -> Sequence {
                 args.push(*known.entry(buffer).or_insert_with(new));
             }
             let kernel = sequence.kernels.push(kernel);
-            sequence.launches.push(Launch {
+            sequence.steps.push(Step {
                 kernel,
                 args,
                 instance: 0,
@@ -92,15 +92,15 @@ pub(super) fn residual() -> Sequence {
 
 /// `n` layers of the middle of [`residual`], each with its own weight.
 pub(super) fn layers(n: usize) -> Sequence {
-    let Sequence { kernels, mut values, launches } = residual();
-    let [first, sine, add, last] = <[Launch; 4]>::try_from(launches).unwrap();
-    let written = |launch: &Launch| {
-        let mut args = kernels[launch.kernel].params.values().zip(&launch.args);
+    let Sequence { kernels, mut values, steps } = residual();
+    let [first, sine, add, last] = <[Step; 4]>::try_from(steps).unwrap();
+    let written = |step: &Step| {
+        let mut args = kernels[step.kernel].params.values().zip(&step.args);
         *args.find(|(param, _)| param.access == Access::Write).unwrap().1
     };
     let (h, y) = (written(&first), written(&add));
     let w = *add.args.iter().find(|arg| values[**arg].home == Home::Weight).unwrap();
-    let mut launches = vec![first];
+    let mut steps = vec![first];
     let mut stream = h;
     for instance in 0..n {
         let mut own = vec![(h, stream)];
@@ -108,30 +108,30 @@ pub(super) fn layers(n: usize) -> Sequence {
             let value = values[id].clone();
             own.push((id, values.push(Value { name: format!("{instance}.{}", value.name).into(), ..value })));
         }
-        launches.extend([&sine, &add].map(|launch| replaced(launch, &own, instance)));
+        steps.extend([&sine, &add].map(|step| replaced(step, &own, instance)));
         stream = own[3].1;
     }
-    launches.push(replaced(&last, &[(y, stream)], n));
-    without_unused(Sequence { kernels, values, launches })
+    steps.push(replaced(&last, &[(y, stream)], n));
+    without_unused(Sequence { kernels, values, steps })
 }
 
-/// The same launch with other values.
-fn replaced(launch: &Launch, with: &[(ValueId, ValueId)], instance: usize) -> Launch {
-    let own = |arg: &ValueId| with.iter().find(|(from, _)| from == arg).map_or(*arg, |(_, to)| *to);
-    Launch { args: launch.args.iter().map(own).collect(), instance, ..launch.clone() }
+/// The same step with other values.
+fn replaced(step: &Step, with: &[(BufferId, BufferId)], instance: usize) -> Step {
+    let own = |arg: &BufferId| with.iter().find(|(from, _)| from == arg).map_or(*arg, |(_, to)| *to);
+    Step { args: step.args.iter().map(own).collect(), instance, ..step.clone() }
 }
 
 fn without_unused(sequence: Sequence) -> Sequence {
-    let mut renamed: BTreeMap<ValueId, ValueId> = BTreeMap::new();
-    let Sequence { kernels, values, mut launches } = sequence;
-    for arg in launches.iter_mut().flat_map(|launch| &mut launch.args) {
-        let next = ValueId::from_index(renamed.len());
+    let mut renamed: BTreeMap<BufferId, BufferId> = BTreeMap::new();
+    let Sequence { kernels, values, mut steps } = sequence;
+    for arg in steps.iter_mut().flat_map(|step| &mut step.args) {
+        let next = BufferId::from_index(renamed.len());
         *arg = *renamed.entry(*arg).or_insert(next);
     }
-    let mut kept: Vec<(ValueId, ValueId)> = renamed.into_iter().map(|(old, new)| (new, old)).collect();
+    let mut kept: Vec<(BufferId, BufferId)> = renamed.into_iter().map(|(old, new)| (new, old)).collect();
     kept.sort();
     let values = kept.into_iter().map(|(_, old)| values[old].clone()).collect();
-    Sequence { kernels, values, launches }
+    Sequence { kernels, values, steps }
 }
 
 /// A state that is read, written over in part, and read again.

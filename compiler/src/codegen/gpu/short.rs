@@ -13,10 +13,9 @@ use crate::codegen::gpu::dialect::Dialect;
 use crate::codegen::gpu::factor::factors;
 use crate::codegen::gpu::wide::wide_fill;
 use crate::error::Error;
-use crate::foundation::entity::Id;
 use crate::kernel::walk::nests;
 use crate::kernel::{Access, Expr, Kernel, ParamId, Place};
-use crate::schedule::{self, BufferId, KernelId, Plan, ValueId};
+use crate::schedule::{self, BufferId, KernelId, Plan};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
@@ -35,7 +34,7 @@ pub fn shortened(plan: &Plan, dialect: impl Into<Dialect>) -> Result<Cow<'_, Pla
         shorten(&mut sequence.kernels[kernel], param);
     }
     for buffer in buffers {
-        sequence.values[ValueId::from_index(buffer.index())].format = Format::BF16;
+        sequence.values[buffer].format = Format::BF16;
     }
     schedule::plan(sequence).map(Cow::Owned)
 }
