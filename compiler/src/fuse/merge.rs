@@ -170,7 +170,7 @@ impl<P: Price> Merge<'_, P> {
 
     fn is_protected(&self, node: NodeId) -> bool {
         matches!(self.graph.nodes[node].op, Op::Write { .. } | Op::Barrier)
-            || self.graph.outputs.iter().any(|(_, output)| *output == node)
+            || self.graph.output_of(node).is_some()
     }
 
     /// An elementwise value with one elementwise reader of the same axes always pays: one load and one store less.

@@ -86,7 +86,7 @@ impl Segments {
         let mut escapes: List<NodeId, bool> = graph.nodes.ids().map(|_| false).collect();
         let mut current: Option<Option<BlockId>> = None;
         for (id, node) in graph.nodes.iter() {
-            let is_wanted = graph.outputs.iter().any(|(_, output)| *output == id);
+            let is_wanted = graph.output_of(id).is_some();
             if node.op.is_leaf() && !is_wanted {
                 continue;
             }
@@ -232,7 +232,7 @@ impl<'a> Trace<'a> {
     fn output_names(&self) -> Vec<Name> {
         let own = self.outputs.iter().map(|place| {
             let (id, _) = self.nodes[*place as usize];
-            self.graph.outputs.iter().find(|(_, output)| *output == id).map(|(name, _)| name.clone())
+            self.graph.output_of(id).cloned()
         });
         numbered("out", &own.collect::<Vec<_>>())
     }

@@ -101,6 +101,11 @@ impl Graph {
         roots
     }
 
+    /// The name by which the caller gets a value back, the first of several.
+    pub fn output_of(&self, node: NodeId) -> Option<&Name> {
+        self.outputs.iter().find(|(_, output)| *output == node).map(|(name, _)| name)
+    }
+
     /// For every node, the nodes that read it; one that reads it twice stands twice.
     pub fn readers(&self) -> List<NodeId, Vec<NodeId>> {
         let mut readers: List<NodeId, Vec<NodeId>> = self.nodes.ids().map(|_| Vec::new()).collect();

@@ -122,30 +122,8 @@ fn unwritable(kind: &str, name: &str) -> Option<String> {
 
 /// What kind of tensor an operation names, and its name.
 fn tensor_name(op: &Op) -> Option<(&'static str, &Name)> {
-    match op {
-        Op::Input { name, .. } | Op::Weight { name, .. } | Op::State { name, .. } => Some((op.name(), name)),
-        Op::Const(_)
-        | Op::Table { .. }
-        | Op::Iota { .. }
-        | Op::Symbolic(_)
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Select
-        | Op::Cast(_)
-        | Op::Reduce { .. }
-        | Op::Split { .. }
-        | Op::Merge { .. }
-        | Op::Rename { .. }
-        | Op::Expand { .. }
-        | Op::Slice { .. }
-        | Op::Concat { .. }
-        | Op::Contract { .. }
-        | Op::Gather { .. }
-        | Op::TopK { .. }
-        | Op::Attend { .. }
-        | Op::Write { .. }
-        | Op::Barrier => None,
-    }
+    let (Op::Input { name, .. } | Op::Weight { name, .. } | Op::State { name, .. }) = op else { return None };
+    Some((op.name(), name))
 }
 
 fn tensor_complaints(graph: &Graph) -> Vec<Complaint> {

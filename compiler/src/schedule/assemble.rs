@@ -127,13 +127,10 @@ impl Assembly<'_> {
                 Some(value) => self.of_model(*value),
                 None => (Key::Inside(index, buffer), Home::Input, Some(name.clone())),
             },
-            _ => {
-                let output = template.outputs.iter().find(|(_, output)| *output == node);
-                match output.and_then(|(name, _)| instance.outputs.get(name)) {
-                    Some(value) => self.of_model(*value),
-                    None => (Key::Inside(index, buffer), Home::Temporary, None),
-                }
-            }
+            _ => match template.output_of(node).and_then(|name| instance.outputs.get(name)) {
+                Some(value) => self.of_model(*value),
+                None => (Key::Inside(index, buffer), Home::Temporary, None),
+            },
         }
     }
 
@@ -144,9 +141,9 @@ impl Assembly<'_> {
             Op::Input { name, .. } => (Key::Model(storage), Home::Input, Some(name.clone())),
             Op::State { name, .. } => (Key::State(name.clone()), Home::State, Some(name.clone())),
             _ => {
-                let output = self.graph.outputs.iter().find(|(_, output)| *output == value);
+                let output = self.graph.output_of(value);
                 let home = if output.is_some() { Home::Output } else { Home::Temporary };
-                (Key::Model(value), home, output.map(|(name, _)| name.clone()))
+                (Key::Model(value), home, output.cloned())
             }
         }
     }

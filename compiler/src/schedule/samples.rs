@@ -10,9 +10,9 @@ use crate::fuse::barrier::Barrier;
 use crate::fuse::cut::Cut;
 use crate::fuse::fused::Fused;
 use crate::fuse::group::Dependences;
+use crate::graph::Graph;
 use crate::graph::build::Builder;
 use crate::graph::op::Op;
-use crate::graph::{Graph, NodeId};
 use crate::kernel::lower::lower;
 use crate::kernel::lower::params::Buffer;
 use crate::kernel::{Access, Param};
@@ -27,7 +27,7 @@ pub(super) fn sequence(graph: &Graph, cut: &Cut) -> Sequence {
     let mut sequence = Sequence::default();
     let mut known: BTreeMap<Buffer, BufferId> = BTreeMap::new();
     for roots in Dependences::of(graph, cut).groups(graph).unwrap() {
-        let is_output = roots.iter().any(|root| graph.outputs.iter().any(|(_, output)| output == root));
+        let is_output = roots.iter().any(|root| graph.output_of(*root).is_some());
         let barrier = if is_output { Barrier::Output } else { Barrier::NotTried };
         for (kernel, buffers) in lower(graph, cut, &roots, &target).unwrap() {
             let mut args = Vec::new();
@@ -55,7 +55,6 @@ pub(super) fn everywhere(graph: &Graph) -> Sequence {
 
 fn value(graph: &Graph, buffer: Buffer, param: &Param) -> Value {
     let Param { name, format, shape, access: _ } = param.clone();
-    let output = |node: NodeId| graph.outputs.iter().find(|(_, output)| *output == node);
     let (name, home) = match buffer {
         Buffer::Scratch(..) => (name, Home::Temporary),
         Buffer::Node(node) => match &graph.nodes[node].op {
@@ -63,7 +62,7 @@ fn value(graph: &Graph, buffer: Buffer, param: &Param) -> Value {
             Op::Weight { .. } => (name, Home::Weight),
             Op::State { .. } => (name, Home::State),
             Op::Table { values, .. } => (name, Home::Constant(values.clone())),
-            _ => output(node).map_or((name, Home::Temporary), |(name, _)| (name.clone(), Home::Output)),
+            _ => graph.output_of(node).map_or((name, Home::Temporary), |name| (name.clone(), Home::Output)),
         },
     };
     Value { name, format, shape, home }
