@@ -177,7 +177,7 @@ impl Index {
     pub fn is_multiple(&self, of: i64, vars: &Vars) -> bool {
         let step = |atom: &Atom| match atom {
             Atom::Var(var) => match &vars[*var].range {
-                Range::Blocks { start, step, .. } => {
+                Range::Blocks(Blocks { start, step, .. }) => {
                     start.as_const().map_or(1, |start| gcd(start.abs(), *step))
                 }
                 Range::Whole { .. } | Range::Within { .. } => 1,
@@ -306,7 +306,7 @@ impl Atom {
     fn bounds(&self, vars: &Vars) -> (i64, i64) {
         match self {
             Self::Var(var) => match &vars[*var].range {
-                Range::Blocks { start, step, end, .. } => {
+                Range::Blocks(Blocks { start, step, end, .. }) => {
                     let last = (end.most() - 1).max(0);
                     let first = start.as_const().filter(|first| (0..=last).contains(first));
                     (0, first.map_or(last, |first| first + (last - first) / step.max(&1) * step))
@@ -354,8 +354,10 @@ mod tests {
         let mut vars = Vars::default();
         let mut add = |name: &str, range| vars.push(Var { name: Label::new(name).unwrap(), range });
         let h = add("h", Range::Whole { len: Sym::from(16i64) });
-        let b =
-            add("b", Range::Blocks { start: Index::default(), step: 8, block: 8, end: Sym::from(100i64) });
+        let b = add(
+            "b",
+            Range::Blocks(Blocks { start: Index::default(), step: 8, block: 8, end: Sym::from(100i64) }),
+        );
         let e = add("e", Range::Within { of: b });
         (vars, [h, b, e])
     }

@@ -71,7 +71,7 @@ fn end_of(var: VarId, is_last: bool, vars: &Vars) -> Index {
             Some(blocks) if is_last => Index::var(*of).plus(&Index::constant(blocks.block - 1)),
             _ => Index::var(*of),
         },
-        Range::Blocks { .. } => Index::var(var),
+        Range::Blocks(_) => Index::var(var),
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::foundation::entity::{Id, List};
 use crate::graph::op::{Binary, Unary};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Access, Expr, Kernel, Nest, Param, ParamId, Part, Place, Range, Stmt, VarId};
+use crate::kernel::{Access, Blocks, Expr, Kernel, Nest, Param, ParamId, Part, Place, Range, Stmt, VarId};
 use crate::target::{Target, Work};
 use crate::tensor::sym::{Sym, Symbol};
 
@@ -99,14 +99,14 @@ fn bytes_of_task(kernel: &Kernel, ranges: Ranges<'_>) -> f64 {
         own.vars[var].range = match &part.vars[var].range {
             Range::Whole { .. } if is_one => Range::Whole { len: Sym::from(1i64) },
             // Blocks of a task that others have blocks between are counted as if they lay side by side.
-            Range::Blocks { block, .. } => {
+            Range::Blocks(Blocks { block, .. }) => {
                 let n = if is_one { 1 } else { ranges.n_values(var) as i64 };
-                Range::Blocks {
+                Range::Blocks(Blocks {
                     start: Index::default(),
                     step: *block,
                     block: *block,
                     end: Sym::from(n * block),
-                }
+                })
             }
             other => other.clone(),
         };
@@ -310,7 +310,7 @@ impl Ranges<'_> {
     fn start(self, var: VarId) -> i64 {
         match &self.part.vars[var].range {
             Range::Whole { .. } => 0,
-            Range::Blocks { start: first, .. } => self.first(first),
+            Range::Blocks(Blocks { start: first, .. }) => self.first(first),
             Range::Within { of } => self.start(*of),
         }
     }
@@ -339,7 +339,7 @@ impl Ranges<'_> {
         let len = |var: VarId| (self.of(&self.extent(var)) - self.start(var)).max(0);
         match &self.part.vars[var].range {
             Range::Whole { len } => self.of(len).max(0) as f64,
-            Range::Blocks { step, .. } => ((len(var) + step - 1) / step) as f64,
+            Range::Blocks(Blocks { step, .. }) => ((len(var) + step - 1) / step) as f64,
             Range::Within { of } => match self.part.vars[*of].range.blocks() {
                 // Blocks that several tasks share are counted once over all of them.
                 Some(blocks) if blocks.step == blocks.block => len(*of) as f64 / self.n_values(*of).max(1.0),

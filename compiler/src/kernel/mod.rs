@@ -175,16 +175,7 @@ pub enum Range {
         len: Sym,
     },
     /// The starts of blocks: `start, start + step, …` below `end`.
-    Blocks {
-        /// The first start; may depend on variables of the grid.
-        start: Index,
-        /// From one start to the next.
-        step: i64,
-        /// Positions in a block; the last block may have fewer.
-        block: i64,
-        /// One past the last position.
-        end: Sym,
-    },
+    Blocks(Blocks),
     /// Every position of the block that starts at another variable.
     Within {
         /// A variable whose range is `Blocks`.
@@ -194,11 +185,9 @@ pub enum Range {
 
 impl Range {
     /// The blocks whose starts these are.
-    pub fn blocks(&self) -> Option<Blocks<'_>> {
+    pub fn blocks(&self) -> Option<&Blocks> {
         match self {
-            Self::Blocks { start, step, block, end } => {
-                Some(Blocks { start, step: *step, block: *block, end })
-            }
+            Self::Blocks(blocks) => Some(blocks),
             Self::Whole { .. } | Self::Within { .. } => None,
         }
     }
@@ -207,35 +196,35 @@ impl Range {
     pub(crate) fn whole_len(&self) -> Option<&Sym> {
         match self {
             Self::Whole { len } => Some(len),
-            Self::Blocks { .. } | Self::Within { .. } => None,
+            Self::Blocks(_) | Self::Within { .. } => None,
         }
     }
 
     /// One past the last position, whatever the other variables are.
     pub(crate) fn end<'a>(&'a self, vars: &'a Vars) -> Option<&'a Sym> {
         match self {
-            Self::Whole { len: end } | Self::Blocks { end, .. } => Some(end),
-            Self::Within { of } => vars[*of].range.blocks().map(|blocks| blocks.end),
+            Self::Whole { len: end } | Self::Blocks(Blocks { end, .. }) => Some(end),
+            Self::Within { of } => vars[*of].range.blocks().map(|blocks| &blocks.end),
         }
     }
 }
 
-/// What [`Range::Blocks`] holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Blocks<'a> {
-    /// The first start.
-    pub start: &'a Index,
+/// Blocks of positions, one after another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Blocks {
+    /// The first start; may depend on variables of the grid.
+    pub start: Index,
     /// From one start to the next.
     pub step: i64,
-    /// Positions in a block.
+    /// Positions in a block; the last block may have fewer.
     pub block: i64,
     /// One past the last position.
-    pub end: &'a Sym,
+    pub end: Sym,
 }
 
-impl Blocks<'_> {
+impl Blocks {
     /// How many positions every block has, where none is shorter, whatever symbols are.
-    pub fn whole(self) -> Option<i64> {
+    pub fn whole(&self) -> Option<i64> {
         let (start, end) = (self.start.as_const()?, self.end.as_const()?);
         let are_whole = end >= start && self.step == self.block && (end - start) % self.block == 0;
         are_whole.then_some(self.block)
@@ -362,9 +351,9 @@ impl Part {
     pub fn n_values(&self, var: VarId, of: &impl Fn(&Sym) -> i64) -> i64 {
         match &self.vars[var].range {
             Range::Whole { len } => of(len).max(0),
-            Range::Blocks { step, end, .. } => (of(end).max(0) + step - 1) / step,
+            Range::Blocks(Blocks { step, end, .. }) => (of(end).max(0) + step - 1) / step,
             Range::Within { of: base } => {
-                self.vars[*base].range.blocks().map_or(0, |blocks| of(blocks.end).clamp(0, blocks.block))
+                self.vars[*base].range.blocks().map_or(0, |blocks| of(&blocks.end).clamp(0, blocks.block))
             }
         }
     }
@@ -374,7 +363,7 @@ impl Part {
         match &self.vars[var].range {
             Range::Whole { len } => Some(len.clone()),
             Range::Within { of } => self.vars[*of].range.blocks().map(|blocks| blocks.block.into()),
-            Range::Blocks { .. } => None,
+            Range::Blocks(_) => None,
         }
     }
 
@@ -383,7 +372,7 @@ impl Part {
         match &self.vars[var].range {
             Range::Whole { len } => len.as_const(),
             Range::Within { of } => self.vars[*of].range.blocks()?.whole(),
-            Range::Blocks { .. } => None,
+            Range::Blocks(_) => None,
         }
     }
 }

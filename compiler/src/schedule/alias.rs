@@ -135,7 +135,7 @@ fn nest_looks_up(nest: &Nest, pair: [Place; 2]) -> bool {
 
 fn start_looks_up(range: &Range, pair: [Place; 2]) -> bool {
     match range {
-        Range::Blocks { start, .. } => looks_up(start, pair),
+        Range::Blocks(blocks) => looks_up(&blocks.start, pair),
         Range::Whole { .. } | Range::Within { .. } => false,
     }
 }

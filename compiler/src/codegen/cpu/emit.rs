@@ -30,7 +30,9 @@ use crate::codegen::skip::hidden;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::verify::types::expr_dtypes;
-use crate::kernel::{Expr, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
+use crate::kernel::{
+    Blocks, Expr, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId,
+};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Symbol;
@@ -219,7 +221,7 @@ impl Emitter<'_, '_> {
     fn task(&mut self, grid: &[VarId], positions: &[Value], body: &mut dyn FnMut(&mut Self)) {
         let part = self.part;
         let Some((var, inner)) = grid.split_first() else { return body(self) };
-        let Range::Blocks { start, step, end, .. } = &part.vars[*var].range else {
+        let Range::Blocks(Blocks { start, step, end, .. }) = &part.vars[*var].range else {
             self.vars.insert(*var, positions[0]);
             return self.task(inner, &positions[1..], body);
         };
@@ -281,7 +283,7 @@ impl Emitter<'_, '_> {
     fn n_values(&mut self, var: VarId) -> Value {
         match &self.part.vars[var].range {
             Range::Whole { len } => self.sym(len),
-            Range::Blocks { step, end, .. } => {
+            Range::Blocks(Blocks { step, end, .. }) => {
                 let end = self.sym(end);
                 let zero = self.whole(0);
                 let end = self.builder.ins().smax(end, zero);
@@ -377,12 +379,12 @@ impl Emitter<'_, '_> {
         let part = self.part;
         match &part.vars[var].range {
             Range::Whole { len } => (self.whole(0), 1, self.sym(len)),
-            Range::Blocks { start, step, end, .. } => (self.index(start), *step, self.sym(end)),
+            Range::Blocks(Blocks { start, step, end, .. }) => (self.index(start), *step, self.sym(end)),
             Range::Within { of } => {
                 let blocks = part.vars[*of].range.blocks().expect("a variable runs within one of blocks");
                 let base = self.index(&Index::var(*of));
                 let last = self.builder.ins().iadd_imm_s(base, blocks.block);
-                let end = self.sym(blocks.end);
+                let end = self.sym(&blocks.end);
                 (base, 1, self.builder.ins().smin(last, end))
             }
         }

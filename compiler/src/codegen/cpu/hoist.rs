@@ -221,7 +221,7 @@ impl Effects {
     fn range(&mut self, var: VarId, part: &Part) {
         match &part.vars[var].range {
             Range::Whole { .. } => {}
-            Range::Blocks { start, .. } => self.index(start),
+            Range::Blocks(blocks) => self.index(&blocks.start),
             Range::Within { of } => {
                 self.vars.insert(*of);
                 self.range(*of, part);

@@ -4,9 +4,8 @@
 //! lanes, for all of them or at least within groups, and what divides it at the first lane of a group.
 //! This reasons about indices and emits nothing; where it finds no answer, lanes are done one by one.
 
-use crate::kernel::Range;
-use crate::kernel::VarId;
 use crate::kernel::index::{Atom, Index, Vars, gcd};
+use crate::kernel::{Blocks, Range, VarId};
 
 /// Lanes of a vector.
 pub(super) const LANES: i64 = 4;
@@ -79,7 +78,7 @@ impl Lane<'_> {
         match atom {
             Atom::Var(var) if *var == self.var => gcd(self.first_divisor(), self.rounds),
             Atom::Var(var) => match &self.vars[*var].range {
-                Range::Blocks { start, step, .. } => gcd(self.divisor(start), *step),
+                Range::Blocks(Blocks { start, step, .. }) => gcd(self.divisor(start), *step),
                 Range::Whole { .. } | Range::Within { .. } => 1,
             },
             Atom::Rem(inner, by) => gcd(self.divisor(inner), *by),
@@ -93,7 +92,7 @@ impl Lane<'_> {
         match &self.vars[self.var].range {
             Range::Whole { .. } => 0,
             Range::Within { of } => self.divisor_of(&Atom::Var(*of)),
-            Range::Blocks { .. } => 1,
+            Range::Blocks(_) => 1,
         }
     }
 
@@ -102,10 +101,10 @@ impl Lane<'_> {
         match &self.vars[self.var].range {
             Range::Whole { len } => self.divisor(&Index::sym(len)),
             Range::Within { of } => self.vars[*of].range.blocks().map_or(1, |blocks| {
-                let rest = gcd(self.divisor(&Index::sym(blocks.end)), self.first_divisor());
+                let rest = gcd(self.divisor(&Index::sym(&blocks.end)), self.first_divisor());
                 gcd(rest, blocks.block)
             }),
-            Range::Blocks { .. } => 1,
+            Range::Blocks(_) => 1,
         }
     }
 }
@@ -123,8 +122,10 @@ mod tests {
         let mut add = |name: &str, range| vars.push(Var { name: Label::new(name).unwrap(), range });
         let whole = |len: i64| Range::Whole { len: Sym::from(len) };
         let (e, t) = (add("e", whole(128)), add("t", whole(7)));
-        let of =
-            add("b", Range::Blocks { start: Index::default(), step: 32, block: 32, end: Sym::from(96i64) });
+        let of = add(
+            "b",
+            Range::Blocks(Blocks { start: Index::default(), step: 32, block: 32, end: Sym::from(96i64) }),
+        );
         let within = add("w", Range::Within { of });
         let lane = Lane { vars: &vars, var: e, rounds: 8, group: LANES };
         let x = Index::var(e);

@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::kernel::index::{Atom, Index, Vars};
 use crate::kernel::walk::nests;
-use crate::kernel::{Kernel, Nest, Part, Range};
+use crate::kernel::{Blocks, Kernel, Nest, Part, Range};
 
 /// The largest sum of the sizes of an index's terms, and of anything else that is counted.
 const LARGEST: i64 = 1 << 60;
@@ -27,7 +27,7 @@ fn of_part(part: &Part) -> i64 {
     let ranges = part.vars.values().map(|var| of_range(&var.range, &part.vars)).max().unwrap_or(0);
     let n_values = |range: &Range| match range {
         Range::Whole { len } => len.most().max(1),
-        Range::Blocks { end, .. } => end.most().max(1),
+        Range::Blocks(Blocks { end, .. }) => end.most().max(1),
         Range::Within { .. } => 1,
     };
     let grid = part.grid.iter().map(|var| n_values(&part.vars[*var].range));
@@ -39,7 +39,7 @@ fn of_range(range: &Range, vars: &Vars) -> i64 {
     match range {
         Range::Whole { len } => of_index(&Index::sym(len), vars),
         Range::Within { of } => of_range(&vars[*of].range, vars),
-        Range::Blocks { start, step, block, end } => {
+        Range::Blocks(Blocks { start, step, block, end }) => {
             let parts = [of_index(start, vars), *step, *block, of_index(&Index::sym(end), vars)];
             parts.into_iter().fold(0, i64::saturating_add)
         }

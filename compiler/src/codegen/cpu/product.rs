@@ -131,7 +131,7 @@ pub(super) fn at_start(index: &Index, loops: &[VarId], vars: &Vars) -> Index {
     let start = |var: VarId| match &vars[var].range {
         _ if !loops.contains(&var) => Index::var(var),
         Range::Within { of } => Index::var(*of),
-        Range::Whole { .. } | Range::Blocks { .. } => Index::default(),
+        Range::Whole { .. } | Range::Blocks(_) => Index::default(),
     };
     index.replaced(&start, vars)
 }
@@ -355,7 +355,7 @@ impl<'a> Finder<'a> {
 pub(super) fn is_simple(part: &Part, nest: &Nest, var: VarId) -> bool {
     match &part.vars[var].range {
         Range::Whole { .. } => true,
-        Range::Blocks { .. } => false,
+        Range::Blocks(_) => false,
         Range::Within { of } => !nest.loops.contains(of) && !nest.folds().contains(of),
     }
 }

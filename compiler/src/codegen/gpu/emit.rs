@@ -105,7 +105,7 @@ impl<'a> Emitter<'a> {
     fn n_values(&mut self, var: VarId) -> Variable {
         match &self.part.vars[var].range {
             Range::Whole { len } => self.size(len),
-            Range::Blocks { step, end, .. } => {
+            Range::Blocks(Blocks { step, end, .. }) => {
                 let end = self.size(end);
                 let [rest, step] = [step - 1, *step].map(constant);
                 let rounded = self.writer.add(end, rest);
@@ -144,7 +144,7 @@ impl<'a> Emitter<'a> {
     fn position(&mut self, grid: &[VarId], positions: &[Variable], body: &mut dyn FnMut(&mut Self)) {
         let part = self.part;
         let Some((var, inner)) = grid.split_first() else { return body(self) };
-        let Range::Blocks { start, step, end, .. } = &part.vars[*var].range else {
+        let Range::Blocks(Blocks { start, step, end, .. }) = &part.vars[*var].range else {
             self.vars.insert(*var, positions[0]);
             return self.position(inner, &positions[1..], body);
         };
@@ -181,8 +181,8 @@ impl<'a> Emitter<'a> {
     fn repeated(&mut self, var: VarId, body: &'a [Stmt]) {
         self.meet();
         let (first, step, end) = self.values(var);
-        if let Range::Blocks { start, .. } = &self.part.vars[var].range {
-            tiles_in(start, &mut self.since.read);
+        if let Some(blocks) = self.part.vars[var].range.blocks() {
+            tiles_in(&blocks.start, &mut self.since.read);
         }
         let kept = self.opened(var, body);
         let step = constant(step);
@@ -216,7 +216,7 @@ impl<'a> Emitter<'a> {
     fn values(&mut self, var: VarId) -> (Variable, i64, Variable) {
         match &self.part.vars[var].range {
             Range::Whole { len } => (constant(0), 1, self.size(len)),
-            Range::Blocks { start, step, end, .. } => (self.index(start), *step, self.end(var, end)),
+            Range::Blocks(Blocks { start, step, end, .. }) => (self.index(start), *step, self.end(var, end)),
             Range::Within { .. } => {
                 let (start, count) = (self.start(var), self.count(var));
                 (start, 1, self.writer.add(start, count))
@@ -233,7 +233,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn start(&self, var: VarId) -> Variable {
         match &self.part.vars[var].range {
             Range::Within { of } => self.vars[of],
-            Range::Whole { .. } | Range::Blocks { .. } => constant(0),
+            Range::Whole { .. } | Range::Blocks(_) => constant(0),
         }
     }
 
@@ -243,11 +243,11 @@ impl<'a> Emitter<'a> {
         let of = match &part.vars[var].range {
             Range::Whole { len } => return self.size(len),
             Range::Within { of } => *of,
-            Range::Blocks { .. } => unreachable!("a nest takes whole axes and positions within a block"),
+            Range::Blocks(_) => unreachable!("a nest takes whole axes and positions within a block"),
         };
         let blocks = part.vars[of].range.blocks();
         let Blocks { start, step, block, end } = blocks.expect("a variable runs within one of blocks");
-        let whole = constant(block);
+        let whole = constant(*block);
         if let (Some(start), Some(end), None) = (start.as_const(), end.as_const(), self.ends.get(&of))
             && block <= step
             && (end - start) % step == 0

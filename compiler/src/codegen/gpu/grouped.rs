@@ -17,7 +17,7 @@ use crate::graph::op::{Binary, Fold, Scalar};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::walk::{needed, nests};
 use crate::kernel::{
-    Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId,
+    Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
@@ -56,7 +56,7 @@ pub(super) fn grouped(kernel: &Kernel, part: &Part) -> Option<(Part, Group)> {
         picking.iter().map(|var| part.vars[*var].range.whole_len().cloned()).collect::<Option<_>>()?;
     let is_numbered = lens.iter().skip(1).all(|len| len.as_const().is_some());
     let starts = part.vars.values().filter_map(|var| match &var.range {
-        Range::Blocks { start, .. } => Some(start),
+        Range::Blocks(blocks) => Some(&blocks.start),
         Range::Whole { .. } | Range::Within { .. } => None,
     });
     let is_apart = starts.into_iter().all(|start| !start.uses_var(|var| picking.contains(&var)));
@@ -180,7 +180,7 @@ impl Grouping<'_> {
     fn in_block(&self, var: VarId) -> Index {
         match self.part.vars[var].range {
             Range::Within { of } => Index::var(var).minus(&Index::var(of)),
-            Range::Whole { .. } | Range::Blocks { .. } => Index::var(var),
+            Range::Whole { .. } | Range::Blocks(_) => Index::var(var),
         }
     }
 
@@ -295,7 +295,7 @@ fn reindexed(expr: &Expr, index: &impl Fn(&Index) -> Index, own: &impl Fn(Place)
 }
 
 fn blocks(block: i64, end: Sym) -> Range {
-    Range::Blocks { start: Index::default(), step: block, block, end }
+    Range::Blocks(Blocks { start: Index::default(), step: block, block, end })
 }
 
 fn added(part: &mut Part, name: &str, range: Range) -> VarId {

@@ -12,7 +12,7 @@ use std::ops::Range as Numbers;
 use crate::codegen::gpu::emit::{tiles_in, tiles_read};
 use crate::codegen::gpu::kept::Kept;
 use crate::foundation::entity::List;
-use crate::kernel::{Part, Place, Range, Stmt, TileId};
+use crate::kernel::{Part, Place, Stmt, TileId};
 
 /// The first nest that needs a tile, and one past the last; none where nothing does.
 pub(super) type Lives = List<TileId, Numbers<usize>>;
@@ -56,8 +56,8 @@ fn walk(
             }
             Stmt::Loop { var, body } => {
                 let mut read = BTreeSet::new();
-                if let Range::Blocks { start, .. } = &part.vars[*var].range {
-                    tiles_in(start, &mut read);
+                if let Some(blocks) = part.vars[*var].range.blocks() {
+                    tiles_in(&blocks.start, &mut read);
                 }
                 for tile in read {
                     touch(lives, tile, now);

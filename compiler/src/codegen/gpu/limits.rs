@@ -7,7 +7,7 @@
 use crate::error::Error;
 use crate::kernel::index::{Atom, Index, Vars};
 use crate::kernel::walk::nests;
-use crate::kernel::{Kernel, Nest, Part, Range};
+use crate::kernel::{Blocks, Kernel, Nest, Part, Range};
 
 const LIMIT: i64 = i32::MAX as i64;
 
@@ -26,12 +26,12 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), Error> {
 fn of_part(part: &Part) -> i64 {
     let most = |range: &Range| match range {
         Range::Whole { len } => len.most().max(1),
-        Range::Blocks { end, step, block, .. } => end.most().max(1).saturating_add(step + block),
+        Range::Blocks(Blocks { end, step, block, .. }) => end.most().max(1).saturating_add(step + block),
         Range::Within { .. } => 1,
     };
     let ranges = part.vars.values().map(|var| most(&var.range)).max().unwrap_or(0);
     let starts = part.vars.values().map(|var| match &var.range {
-        Range::Blocks { start, .. } => of_index(start, &part.vars),
+        Range::Blocks(Blocks { start, .. }) => of_index(start, &part.vars),
         Range::Whole { .. } | Range::Within { .. } => 0,
     });
     let n_tasks = part.grid.iter().map(|var| most(&part.vars[*var].range)).fold(1, i64::saturating_mul);

@@ -22,7 +22,7 @@ pub(super) fn ordered(part: &Part) -> Vec<VarId> {
         part.grid.iter().copied().partition(|var| rows.contains(var));
     let n: i64 = others.iter().map(|var| part.n_values(*var, &Sym::most).max(1)).product();
     let is_free = |var: &VarId| match &part.vars[*var].range {
-        Range::Blocks { start, .. } => start.as_const().is_some(),
+        Range::Blocks(blocks) => blocks.start.as_const().is_some(),
         Range::Whole { .. } | Range::Within { .. } => true,
     };
     if rows.is_empty() || n <= FEW || !part.grid.iter().all(is_free) {
@@ -45,7 +45,7 @@ fn rows_of_picked(part: &Part, nest: &Nest) -> BTreeSet<VarId> {
                 if let Atom::Var(var) = atom {
                     found.insert(match part.vars[*var].range {
                         Range::Within { of } => of,
-                        Range::Whole { .. } | Range::Blocks { .. } => *var,
+                        Range::Whole { .. } | Range::Blocks(_) => *var,
                     });
                 }
                 false

@@ -211,9 +211,9 @@ fn depth(part: &Part, inner: VarId, of: i64) -> Option<Depth> {
             let Blocks { start, step, block, end } = part.vars[*of].range.blocks()?;
             let len = start.as_const().zip(end.as_const()).map(|(start, end)| end - start);
             let ends_whole = step == block && len.is_some_and(is_whole);
-            is_whole(block).then_some(if ends_whole { Depth::Whole } else { Depth::Ragged })
+            is_whole(*block).then_some(if ends_whole { Depth::Whole } else { Depth::Ragged })
         }
-        Range::Blocks { .. } => None,
+        Range::Blocks(_) => None,
     }
 }
 

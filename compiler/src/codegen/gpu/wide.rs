@@ -18,7 +18,7 @@ use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::walk::nests;
 use crate::kernel::{
-    Access, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, TileId, VarId,
+    Access, Blocks, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, TileId, VarId,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -151,7 +151,7 @@ fn along(kernel: &Kernel, part: &Part, nest: &Nest, (var, n): (VarId, i64)) -> O
 fn are_whole(part: &Part, index: &Index, len: i64) -> bool {
     let is_block = |atom: &Atom| match atom {
         Atom::Var(var) => match &part.vars[*var].range {
-            Range::Blocks { start, step, .. } => start.as_const() == Some(0) && step % len == 0,
+            Range::Blocks(Blocks { start, step, .. }) => start.as_const() == Some(0) && step % len == 0,
             Range::Whole { .. } | Range::Within { .. } => false,
         },
         _ => false,

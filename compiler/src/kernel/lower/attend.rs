@@ -14,7 +14,7 @@ use crate::kernel::lower::params::Scratch;
 use crate::kernel::lower::part::{PartBuilder, Partial, TooLarge};
 use crate::kernel::lower::span::{Span, dims};
 use crate::kernel::mask::first_seen;
-use crate::kernel::{Access, Expr, ExprId, ParamId, Place, Range, Stmt, TileId, VarId};
+use crate::kernel::{Access, Blocks, Expr, ExprId, ParamId, Place, Range, Stmt, TileId, VarId};
 use crate::target::LEAST_POSITIONS;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Shape};
@@ -85,7 +85,7 @@ impl PartBuilder<'_> {
         let (start, step) = split.map_or((Index::default(), block), |(var, n_splits)| {
             (Index::var(var).times(block), block * n_splits)
         });
-        let outer = self.open_loop(over, Range::Blocks { start, step, block, end });
+        let outer = self.open_loop(over, Range::Blocks(Blocks { start, step, block, end }));
         self.step(running, (scores, values), (over, outer, block), &rows, &all)?;
         self.close_loop(outer);
         Ok(running)
@@ -161,9 +161,9 @@ impl PartBuilder<'_> {
         let Some(first) = first_seen(nest, inside, &self.part.vars) else { return };
         let vars = &self.part.vars;
         let first = Index::atom(Atom::Max(Box::new(first), 0));
-        if let Range::Blocks { start, step, block, end } = vars[outer].range.clone() {
-            let start = start.plus(&first.div(block, vars).times(block));
-            self.part.vars[outer].range = Range::Blocks { start, step, block, end };
+        if let Range::Blocks(blocks) = &vars[outer].range {
+            let start = blocks.start.plus(&first.div(blocks.block, vars).times(blocks.block));
+            self.part.vars[outer].range = Range::Blocks(Blocks { start, ..blocks.clone() });
         }
     }
 

@@ -12,7 +12,7 @@ use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
 use crate::kernel::lower::rows::Rows;
 use crate::kernel::lower::span::{Run, Span};
-use crate::kernel::{Place, Range, VarId};
+use crate::kernel::{Blocks, Place, Range, VarId};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
@@ -62,7 +62,8 @@ impl PartBuilder<'_> {
                 }
                 Some(block) => {
                     let (start, end) = (Index::default(), len);
-                    let var = builder.task_var(axis, Range::Blocks { start, step: block, block, end });
+                    let var =
+                        builder.task_var(axis, Range::Blocks(Blocks { start, step: block, block, end }));
                     PlaceOfAxis::Block(var, first, block)
                 }
             }

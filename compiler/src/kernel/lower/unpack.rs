@@ -11,7 +11,7 @@ use crate::kernel::lower::fill::FoldNest;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
 use crate::kernel::lower::span::Span;
-use crate::kernel::{Expr, Place, Range, TileId, VarId};
+use crate::kernel::{Blocks, Expr, Place, Range, TileId, VarId};
 use crate::tensor::quant::Format;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
@@ -122,7 +122,8 @@ impl PartBuilder<'_> {
 
         let (axis, end) = block;
         let len = self.target.unpacked_per_step;
-        let range = Range::Blocks { start: Index::default(), step: len, block: len, end: end.clone() };
+        let range =
+            Range::Blocks(Blocks { start: Index::default(), step: len, block: len, end: end.clone() });
         // What is summed over besides goes around, so that tiles hold one block.
         let mut at = at;
         let mut around = Vec::new();

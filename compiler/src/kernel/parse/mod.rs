@@ -11,7 +11,7 @@ use crate::foundation::text::{Scanner, SyntaxError};
 use crate::graph::op::Fold;
 use crate::kernel::print::spelled;
 use crate::kernel::{
-    Access, Folding, Kernel, Nest, Param, ParamId, Part, Range, Skeleton, Stmt, Tile, Var, VarId,
+    Access, Blocks, Folding, Kernel, Nest, Param, ParamId, Part, Range, Skeleton, Stmt, Tile, Var, VarId,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
@@ -230,7 +230,7 @@ impl Reader<'_> {
         self.s.expect("from")?;
         let start = self.index()?;
         self.s.expect("to")?;
-        Ok(Range::Blocks { start, step, block, end: self.sym()? })
+        Ok(Range::Blocks(Blocks { start, step, block, end: self.sym()? }))
     }
 
     /// Statements up to `end`, `part` or the end of the text.

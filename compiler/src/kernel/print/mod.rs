@@ -9,7 +9,7 @@
 use std::fmt;
 
 use crate::foundation::entity::Id;
-use crate::kernel::{Access, Kernel, Nest, Param, Part, Range, Stmt, VarId};
+use crate::kernel::{Access, Blocks, Kernel, Nest, Param, Part, Range, Stmt, VarId};
 use crate::tensor::shape::Shape;
 
 mod expr;
@@ -73,7 +73,7 @@ fn declaration(part: &Part, id: VarId) -> String {
     };
     let range = match &var.range {
         Range::Whole { len } => format!("in 0..{}", sym_text(len)),
-        Range::Blocks { start, step, block, end } => {
+        Range::Blocks(Blocks { start, step, block, end }) => {
             let start = index_text(start, &part.vars);
             format!("in blocks of {block} step {step} from {start} to {}", sym_text(end))
         }

@@ -6,7 +6,7 @@
 
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::walk::nests;
-use crate::kernel::{Kernel, Nest, Part, Range};
+use crate::kernel::{Blocks, Kernel, Nest, Part, Range};
 use crate::tensor::sym::Symbol;
 
 /// Every symbol, sorted by name, each name once.
@@ -32,7 +32,7 @@ fn of_ranges(part: &Part, symbols: &mut Vec<Symbol>) {
     for var in part.vars.values() {
         match &var.range {
             Range::Whole { len } => symbols.extend(len.symbols()),
-            Range::Blocks { start, end, .. } => {
+            Range::Blocks(Blocks { start, end, .. }) => {
                 of_index(start, symbols);
                 symbols.extend(end.symbols());
             }

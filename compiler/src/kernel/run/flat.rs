@@ -113,11 +113,13 @@ impl Flattener<'_> {
     fn range(&self, range: &Range) -> Result<FlatRange, Fault> {
         Ok(match range {
             Range::Whole { len } => FlatRange::Whole { len: self.sym(len)? },
-            Range::Blocks { start, step, end, .. } => {
+            Range::Blocks(Blocks { start, step, end, .. }) => {
                 FlatRange::Blocks { start: self.index(start)?, step: *step, end: self.sym(end)? }
             }
             Range::Within { of } => match self.part.vars[*of].range.blocks() {
-                Some(Blocks { block, end, .. }) => FlatRange::Within { of: *of, block, end: self.sym(end)? },
+                Some(Blocks { block, end, .. }) => {
+                    FlatRange::Within { of: *of, block: *block, end: self.sym(end)? }
+                }
                 None => FlatRange::Whole { len: 0 },
             },
         })

@@ -9,7 +9,7 @@
 use crate::error::Complaint;
 use crate::kernel::index::Index;
 use crate::kernel::print::{all_symbols, place_text, var_text};
-use crate::kernel::{Access, Kernel, Param, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
+use crate::kernel::{Access, Blocks, Kernel, Param, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
 use crate::tensor::dtype::DType;
 
 mod index;
@@ -118,10 +118,10 @@ impl Checker<'_> {
         for (id, var) in self.part.vars.iter() {
             let misfit = match &var.range {
                 Range::Whole { .. } => None,
-                Range::Blocks { step, block, .. } if *step < 1 || *block < 1 => {
+                Range::Blocks(Blocks { step, block, .. }) if *step < 1 || *block < 1 => {
                     Some("steps and blocks must be from 1 up".to_owned())
                 }
-                Range::Blocks { start, .. } => start
+                Range::Blocks(Blocks { start, .. }) => start
                     .uses_var(|other| other >= id)
                     .then(|| "the first start may depend on variables declared above only".to_owned()),
                 Range::Within { of } => self.within_misfit(id, *of),
@@ -135,7 +135,7 @@ impl Checker<'_> {
 
     fn within_misfit(&self, id: VarId, of: VarId) -> Option<String> {
         let base = self.part.vars.get(of).filter(|_| of < id);
-        let fits = base.is_some_and(|base| matches!(base.range, Range::Blocks { .. }));
+        let fits = base.is_some_and(|base| matches!(base.range, Range::Blocks(_)));
         (!fits).then(|| {
             format!("runs within {}, which must be a variable of blocks declared above", self.var(of))
         })
@@ -177,7 +177,7 @@ impl Checker<'_> {
             Some(_) if !is_allowed => {
                 self.complain(format!("{name} is a variable of {whose}, which takes {allowed}"));
             }
-            Some(Range::Blocks { start, .. }) => self.first_start(&name, start),
+            Some(Range::Blocks(Blocks { start, .. })) => self.first_start(&name, start),
             Some(Range::Within { of }) if !self.bound.contains(of) => {
                 let base = self.var(*of);
                 self.complain(format!("{name} runs within {base}, which has no value here"));

@@ -40,7 +40,7 @@ impl Checker<'_> {
     fn loops(&mut self, loops: &[VarId]) {
         for var in loops {
             let range = self.part.vars.get(*var).map(|var| &var.range);
-            let is_allowed = !matches!(range, Some(Range::Blocks { .. }));
+            let is_allowed = !matches!(range, Some(Range::Blocks(_)));
             self.bind(*var, "a nest", is_allowed, "whole axes and positions within a block");
         }
     }
@@ -100,11 +100,11 @@ impl Checker<'_> {
                 let Some(Blocks { start, step, block: len, end }) = vars[*of].range.blocks() else {
                     return false;
                 };
-                let ends = [Some(step), Some(len), end.as_const(), start.as_const()];
+                let ends = [Some(*step), Some(*len), end.as_const(), start.as_const()];
                 let divides = |number: &Option<i64>| number.is_some_and(|number| number % block == 0);
                 (Index::var(*of), ends.iter().all(divides))
             }
-            Range::Blocks { .. } => return false,
+            Range::Blocks(_) => return false,
         };
         let runs = |at: &[Index]| {
             let Some((last, outer)) = at.split_last() else { return false };

@@ -261,7 +261,7 @@ fn symbols_and_atoms_that_do_not_fit() {
     assert_eq!(atom(lookup), ["part 0, @1[lookup(@0[], 0)]: a lookup below 0, it must be below 1 or more"]);
     let later = edited(|kernel, _| {
         let start = Index::var(VarId::from_index(1));
-        let range = Range::Blocks { start, step: 4, block: 4, end: Sym::from(13) };
+        let range = Range::Blocks(Blocks { start, step: 4, block: 4, end: Sym::from(13) });
         kernel.parts[0].vars[VarId::from_index(0)].range = range;
     });
     assert_eq!(later, ["part 0: d0: the first start may depend on variables declared above only"]);
