@@ -115,28 +115,28 @@ impl PartBuilder<'_> {
         self.start_at_window(outer, inside);
 
         let mut nest = NestBuilder::new(&rows.loops);
-        let x = nest.add(load(score, &column(rows)));
-        let init = nest.add(load(running.most, &rows.element));
+        let x = nest.load(score, &column(rows));
+        let init = nest.load(running.most, &rows.element);
         self.fold(nest, (most, rows), inside, Fold::Max, init, x);
 
         let mut nest = NestBuilder::new(&rows.loops);
-        let before = nest.add(load(running.most, &rows.element));
-        let shrink = exp_of_difference(&mut nest, before, load(most, &rows.element));
+        let before = nest.load(running.most, &rows.element);
+        let shrink = exp_of_difference(&mut nest, before, (most, &rows.element));
         self.push_nest(nest, Place::Tile(scale), rows.element.clone(), shrink);
 
         let mut nest = NestBuilder::new(&[rows.loops.clone(), vec![inside]].concat());
-        let x = nest.add(load(score, &column(rows)));
-        let w = exp_of_difference(&mut nest, x, load(most, &rows.element));
+        let x = nest.load(score, &column(rows));
+        let w = exp_of_difference(&mut nest, x, (most, &rows.element));
         self.push_nest(nest, Place::Tile(weight), column(rows), w);
 
         let mut nest = NestBuilder::new(&rows.loops);
-        let w = nest.add(load(weight, &column(rows)));
-        let init = scaled(&mut nest, load(running.weights, &rows.element), load(scale, &rows.element));
+        let w = nest.load(weight, &column(rows));
+        let init = scaled(&mut nest, (running.weights, &rows.element), (scale, &rows.element));
         self.fold(nest, (running.weights, rows), inside, Fold::Sum, init, w);
 
         let mut nest = NestBuilder::new(&[all.loops.clone(), vec![inside]].concat());
         let row = all.row_of(rows);
-        let w = nest.add(load(weight, &[row.clone(), column(rows).split_off(row.len())].concat()));
+        let w = nest.load(weight, &[row.clone(), column(rows).split_off(row.len())].concat());
         let at = all.at.with(over, position);
         let v = if self.are_staged(&[values], &at, &nest) {
             self.operand(values, &at, &mut nest, true)?
@@ -145,12 +145,12 @@ impl PartBuilder<'_> {
         };
         let is_single = self.node(values).ty.dtype == DType::F32;
         let v = if is_single { v } else { nest.add(Expr::Cast(DType::F32, v)) };
-        let product = nest.add(Expr::Binary(Binary::Mul, w, v));
-        let init = scaled(&mut nest, load(running.sum, &all.element), load(scale, &row));
+        let product = nest.binary(Binary::Mul, w, v);
+        let init = scaled(&mut nest, (running.sum, &all.element), (scale, &row));
         self.fold(nest, (running.sum, all), inside, Fold::Sum, init, product);
 
         let mut nest = NestBuilder::new(&rows.loops);
-        let x = nest.add(load(most, &rows.element));
+        let x = nest.load(most, &rows.element);
         self.push_nest(nest, Place::Tile(running.most), rows.element.clone(), x);
         Ok(())
     }
@@ -194,9 +194,9 @@ impl PartBuilder<'_> {
             let row = run.row_of(&rows);
             let mut nest = NestBuilder::new(&run.loops);
             let own = nest.add(part_of(Scratch::Most, &run.at));
-            let factor = exp_of_difference(&mut nest, own, load(most, &row));
+            let factor = exp_of_difference(&mut nest, own, (most, &row));
             let x = nest.add(part_of(which, &run.at));
-            let x = nest.add(Expr::Binary(Binary::Mul, factor, x));
+            let x = nest.binary(Binary::Mul, factor, x);
             let init = nest.number(0.0);
             self.fold(nest, (target, run), split, Fold::Sum, init, x);
         }
@@ -204,7 +204,7 @@ impl PartBuilder<'_> {
         let whole = self.box_tile(DType::F32, spans);
         let all = self.rows(spans);
         let mut nest = NestBuilder::new(&all.loops);
-        let x = self.read_content(Content::Ratio { sum, weights }, all.element.clone(), &mut nest);
+        let x = self.read_content(Content::Ratio { sum, weights }, &all.element, &mut nest);
         self.push_nest(nest, Place::Tile(whole), all.element.clone(), x);
         Content::Value(whole)
     }
@@ -246,18 +246,15 @@ impl PartBuilder<'_> {
     }
 }
 
-fn load(tile: TileId, at: &[Index]) -> Expr {
-    Expr::Load { from: Place::Tile(tile), at: at.to_vec() }
-}
-
 /// `exp(x - most)`
-fn exp_of_difference(nest: &mut NestBuilder, x: ExprId, most: Expr) -> ExprId {
-    let most = nest.add(most);
-    let difference = nest.add(Expr::Binary(Binary::Sub, x, most));
-    nest.add(Expr::Unary(Unary::Exp, difference))
+fn exp_of_difference(nest: &mut NestBuilder, x: ExprId, (most, at): (TileId, &[Index])) -> ExprId {
+    let most = nest.load(most, at);
+    let difference = nest.binary(Binary::Sub, x, most);
+    nest.unary(Unary::Exp, difference)
 }
 
-fn scaled(nest: &mut NestBuilder, x: Expr, scale: Expr) -> ExprId {
-    let (x, scale) = (nest.add(x), nest.add(scale));
-    nest.add(Expr::Binary(Binary::Mul, x, scale))
+/// The product of two elements.
+fn scaled(nest: &mut NestBuilder, x: (TileId, &[Index]), scale: (TileId, &[Index])) -> ExprId {
+    let (x, scale) = (nest.load(x.0, x.1), nest.load(scale.0, scale.1));
+    nest.binary(Binary::Mul, x, scale)
 }

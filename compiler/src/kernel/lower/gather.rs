@@ -36,7 +36,7 @@ impl PartBuilder<'_> {
         }
         let (none, n_rows) =
             (nest.add(Expr::Const(Scalar::I32(0))), nest.add(Expr::Position(Index::sym(&size))));
-        let has_rows = nest.add(Expr::Binary(Binary::Lt, none, n_rows));
+        let has_rows = nest.binary(Binary::Lt, none, n_rows);
         let zero = self.zero(node, nest);
         Ok(nest.add(Expr::Select(has_rows, found, zero)))
     }

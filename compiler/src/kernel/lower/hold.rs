@@ -10,7 +10,7 @@ use crate::kernel::index::{Atom, Index};
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
 use crate::kernel::lower::span::{Run, Span, span_of};
-use crate::kernel::{Expr, ExprId, Place, Range, TileId, VarId};
+use crate::kernel::{ExprId, Place, Range, TileId, VarId};
 use crate::tensor::shape::Shape;
 
 /// A box of a value held in task memory.
@@ -37,27 +37,26 @@ impl PartBuilder<'_> {
         nest: &mut NestBuilder,
     ) -> Result<ExprId, TooLarge> {
         let (held, at) = self.hold(node, at, nest)?;
-        Ok(self.read_held(&held, at, nest))
+        Ok(self.read_held(&held, &at, nest))
     }
 
     /// The expression of an element of a held box.
-    pub(super) fn read_held(&mut self, held: &Held, at: Vec<Index>, nest: &mut NestBuilder) -> ExprId {
+    pub(super) fn read_held(&self, held: &Held, at: &[Index], nest: &mut NestBuilder) -> ExprId {
         self.read_content(held.content, at, nest)
     }
 
     /// The expression of an element of what tiles hold.
-    pub(super) fn read_content(&self, content: Content, at: Vec<Index>, nest: &mut NestBuilder) -> ExprId {
+    pub(super) fn read_content(&self, content: Content, at: &[Index], nest: &mut NestBuilder) -> ExprId {
         match content {
-            Content::Value(tile) => nest.add(Expr::Load { from: Place::Tile(tile), at }),
+            Content::Value(tile) => nest.load(tile, at),
             Content::Ratio { sum, weights } => {
                 let rows = self.part.tiles[weights].dims.len();
-                let weights_at = at[..rows].to_vec();
-                let sum = nest.add(Expr::Load { from: Place::Tile(sum), at });
-                let weights = nest.add(Expr::Load { from: Place::Tile(weights), at: weights_at });
+                let sum = nest.load(sum, at);
+                let weights = nest.load(weights, &at[..rows]);
                 // No position with any weight: the weighted mean of nothing is 0, not 0/0.
                 let least = nest.number(f32::MIN_POSITIVE);
-                let weights = nest.add(Expr::Binary(Binary::Max, weights, least));
-                nest.add(Expr::Binary(Binary::Div, sum, weights))
+                let weights = nest.binary(Binary::Max, weights, least);
+                nest.binary(Binary::Div, sum, weights)
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::index::Index;
-use crate::kernel::{Access, Expr, Kernel, ParamId, Place, Range, Skeleton, TileId, VarId};
+use crate::kernel::{Access, Kernel, ParamId, Place, Range, Skeleton, TileId, VarId};
 use crate::target::{LEAST_POSITIONS, Target};
 use crate::tensor::label::Label;
 use crate::tensor::shape::{Axis, Shape};
@@ -30,6 +30,7 @@ mod picks;
 mod rows;
 mod span;
 mod store;
+mod top_k;
 mod unpack;
 mod value;
 
@@ -241,7 +242,7 @@ impl PartBuilder<'_> {
     ) {
         let (loops, at, element) = self.run_through(spans);
         let mut nest = NestBuilder::new(&loops);
-        let value = nest.add(Expr::Load { from: Place::Tile(tile), at: element });
+        let value = nest.load(tile, &element);
         let at = at.with(axis, Index::var(var)).in_order_of(shape);
         self.push_nest(nest, Place::Param(param), at, value);
     }

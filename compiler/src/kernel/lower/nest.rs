@@ -8,9 +8,9 @@ use indexmap::{IndexMap, IndexSet};
 
 use crate::foundation::entity::{Id, List};
 use crate::graph::NodeId;
-use crate::graph::op::Scalar;
+use crate::graph::op::{Binary, Scalar, Unary};
 use crate::kernel::index::{Index, Vars};
-use crate::kernel::{Expr, ExprId, VarId};
+use crate::kernel::{Expr, ExprId, Place, TileId, VarId};
 use crate::tensor::shape::{Axis, Shape};
 
 /// One position for each axis, sorted by axis.
@@ -116,6 +116,19 @@ impl NestBuilder {
 
     pub(super) fn number(&mut self, value: f32) -> ExprId {
         self.add(Expr::Const(Scalar::float(value)))
+    }
+
+    /// An element of a tile.
+    pub(super) fn load(&mut self, tile: TileId, at: &[Index]) -> ExprId {
+        self.add(Expr::Load { from: Place::Tile(tile), at: at.to_vec() })
+    }
+
+    pub(super) fn unary(&mut self, f: Unary, x: ExprId) -> ExprId {
+        self.add(Expr::Unary(f, x))
+    }
+
+    pub(super) fn binary(&mut self, f: Binary, a: ExprId, b: ExprId) -> ExprId {
+        self.add(Expr::Binary(f, a, b))
     }
 
     pub(super) fn len(&self) -> usize {

@@ -103,7 +103,7 @@ impl PartBuilder<'_> {
         let content = self.copy(node, &spans)?;
         let (loops, at, element) = self.run_through(&spans);
         let mut nest = NestBuilder::new(&loops);
-        let value = self.read_content(content, element, &mut nest);
+        let value = self.read_content(content, &element, &mut nest);
         self.push_nest(nest, target, store.element(&at), value);
         Ok(())
     }

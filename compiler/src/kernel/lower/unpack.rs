@@ -11,7 +11,7 @@ use crate::kernel::lower::fill::FoldNest;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
 use crate::kernel::lower::span::Span;
-use crate::kernel::{Blocks, Expr, Place, Range, TileId, VarId};
+use crate::kernel::{Blocks, Place, Range, TileId, VarId};
 use crate::tensor::quant::Format;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
@@ -145,16 +145,16 @@ impl PartBuilder<'_> {
             let is_staged = self.target.stages && self.node(*arg).ty.dtype.is_float();
             factors.push(if self.stored_format(*arg, spans).is_some() {
                 let (held, element) = self.hold(*arg, &at, &nest)?;
-                self.read_held(&held, element, &mut nest)
+                self.read_held(&held, &element, &mut nest)
             } else if is_staged && !self.node(*arg).ty.shape.is_empty() {
                 let (held, element) = self.hold_by(*arg, &at, &nest, Self::copy)?;
-                self.read_held(&held, element, &mut nest)
+                self.read_held(&held, &element, &mut nest)
             } else {
                 self.operand(*arg, &at, &mut nest, false)?
             });
         }
-        let value = nest.add(Expr::Binary(Binary::Mul, factors[0], factors[1]));
-        let init = Some(nest.add(Expr::Load { from: Place::Tile(tile), at: element.clone() }));
+        let value = nest.binary(Binary::Mul, factors[0], factors[1]);
+        let init = Some(nest.load(tile, &element));
         let fold = FoldNest { target: Place::Tile(tile), at: element, loops, inner, fold: Fold::Sum, init };
         self.push_fold(nest, fold, value);
         self.close_loop(outer);

@@ -144,7 +144,7 @@ impl PartBuilder<'_> {
             let here = self.piece(*arg, axis, start, at, nest)?;
             let position = nest.add(Expr::Position(position.clone()));
             let end = nest.add(Expr::Position(Index::sym(&next)));
-            let is_here = nest.add(Expr::Binary(Binary::Lt, position, end));
+            let is_here = nest.binary(Binary::Lt, position, end);
             expr = nest.add(Expr::Select(is_here, here, expr));
             next = start.clone();
         }
