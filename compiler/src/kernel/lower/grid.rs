@@ -23,8 +23,37 @@ const ELEMENTS_PER_TASK: i64 = 1024;
 /// Elements of a combination of partial results that one task takes.
 const COMBINED_PER_TASK: i64 = 256;
 
-/// A set of axes of the root, one bit each.
-type Axes = u64;
+/// A set of axes of the root, one bit each; those from the 64th on share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+struct Axes(u64);
+
+impl Axes {
+    const ALL: Self = Self(u64::MAX);
+
+    /// The axis at a position of the root alone.
+    fn one(position: usize) -> Self {
+        Self(1 << position.min(63))
+    }
+
+    fn has(self, position: usize) -> bool {
+        self.also_in(Self::one(position)) != Self::default()
+    }
+
+    fn also_in(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+impl FromIterator<Self> for Axes {
+    /// What is in any of them.
+    fn from_iter<I: IntoIterator<Item = Self>>(all: I) -> Self {
+        Self(all.into_iter().fold(0, |any, own| any | own.0))
+    }
+}
 
 /// For each axis of the root, how many positions a task takes; nothing where it takes all.
 pub(super) type Grid = Vec<(Axis, Option<i64>)>;
@@ -37,6 +66,13 @@ struct Heaviest {
     shared: Axes,
     /// What each axis of the fold's first use depends on.
     axes: BTreeMap<Axis, Axes>,
+}
+
+impl Heaviest {
+    /// What any of its axes depends on.
+    fn behind(&self, axes: impl Iterator<Item = Axis>) -> Axes {
+        axes.filter_map(|axis| self.axes.get(&axis).copied()).collect()
+    }
 }
 
 /// The axes of what a root stores: of a write, those of the value written.
@@ -83,8 +119,8 @@ pub(super) fn choose(
     let fixed = |axis: Axis| Some(axis) == concat;
     let heaviest = find(graph, cut, root, combined);
     let blocks: Vec<Option<i64>> = match &heaviest {
-        None if combined.is_some() => fill_inner(shape, Axes::MAX, COMBINED_PER_TASK),
-        None => fill_inner(shape, Axes::MAX, ELEMENTS_PER_TASK),
+        None if combined.is_some() => fill_inner(shape, Axes::ALL, COMBINED_PER_TASK),
+        None => fill_inner(shape, Axes::ALL, ELEMENTS_PER_TASK),
         Some(heaviest) => match &graph.nodes[heaviest.node].op {
             Op::Attend { over } => queries(graph, target, shape, heaviest, *over),
             Op::Contract { over } => rows_and_tokens((graph, cut), target, shape, heaviest, over),
@@ -127,7 +163,7 @@ fn fill_inner(shape: &Shape, allowed: Axes, len: i64) -> Vec<Option<i64>> {
         .enumerate()
         .rev()
         .map(|(position, (_, size))| {
-            (allowed >> position & 1 == 1).then(|| {
+            allowed.has(position).then(|| {
                 let block = room.min(size.most().max(1));
                 room = (room / block.max(1)).max(1);
                 block
@@ -149,50 +185,48 @@ fn rows_and_tokens(
 ) -> Vec<Option<i64>> {
     let args = &graph.nodes[heaviest.node].args;
     let weight = weight_of(graph, args);
-    let axes_of = |arg: NodeId| -> Axes {
-        let axes = graph.nodes[arg].ty.shape.axes().filter(|axis| !over.contains(axis));
-        axes.filter_map(|axis| heaviest.axes.get(&axis)).fold(0, |all, own| all | own)
-    };
+    let axes_of =
+        |arg: NodeId| heaviest.behind(graph.nodes[arg].ty.shape.axes().filter(|axis| !over.contains(axis)));
     let (rows, tokens) = (axes_of(args[weight]), axes_of(args[1 - weight]));
+    let both = rows.also_in(tokens);
+    let n_of = |set: Axes| -> i64 {
+        let own = shape.iter().enumerate().filter(|(position, _)| set.has(*position));
+        own.map(|(_, (_, size))| size.near().max(1)).product()
+    };
+    let (n_rows, n_tokens) = (n_of(rows.without(tokens)), n_of(tokens.without(rows)));
     let Picks { axes: picked, n_folded, are_many, are_stored } = picks(graph, cut, heaviest, args[weight]);
     let do_meet = are_many && target.picks_per_task > 1;
-    let mut pick_room = (target.picks_per_task as i64 / n_folded).max(1);
-    let near = |position: usize| shape.iter().nth(position).map_or(1, |(_, size)| size.near().max(1));
-    let is = |set: Axes, position: usize| set >> position & 1 == 1;
-    let n_of = |set: Axes| -> i64 { (0..shape.rank()).filter(|p| is(set, *p)).map(near).product() };
-    let n_tokens = n_of(tokens & !rows);
-    // Rows that every task has anyway leave less room for others.
-    let is_kept = |position: &usize| is(rows, *position) && !is(heaviest.shared, *position);
-    let kept: i64 = (0..shape.rank()).filter(is_kept).map(near).product();
     // Tasks with one pick each that code can look up may be done together, all of a matrix.
     let are_alike = are_many && are_stored && !do_meet && n_folded == 1;
-    let are_few = n_tokens <= FEW_TOKENS && !are_alike;
+    let are_few = n_tokens <= FEW_TOKENS;
     let share = target.share_of_many(|Share { tokens: t, rows: r }| {
-        n_of(rows & tokens) * ((n_tokens + t - 1) / t) * ((n_of(rows & !tokens) + r - 1) / r)
+        n_of(both) * ((n_tokens + t - 1) / t) * ((n_rows + r - 1) / r)
     });
-    let rows_per_task = match (are_few, are_alike) {
-        (true, _) => target.rows_per_task as i64,
-        (false, true) => target.rows_of_picked as i64,
+    let rows_per_task = match (are_alike, are_few) {
+        (true, _) => target.rows_of_picked as i64,
+        (false, true) => target.rows_per_task as i64,
         (false, false) => share.rows,
     };
-    let mut row_room = (rows_per_task / kept.max(1)).max(1);
+    // Rows that every task has anyway leave less room for others.
+    let n_kept = n_of(rows.without(heaviest.shared));
+    let mut row_room = (rows_per_task / n_kept.max(1)).max(1);
+    let mut pick_room = (target.picks_per_task as i64 / n_folded).max(1);
     let mut token_room = share.tokens;
     let mut blocks = vec![None; shape.rank()];
-    for position in (0..shape.rank()).rev() {
-        if !is(heaviest.shared, position) {
-            continue;
-        }
-        let size = near(position);
-        blocks[position] = if do_meet && is(picked, position) {
-            Some(take(&mut pick_room, shape.iter().nth(position).map_or(1, |(_, size)| size.most())))
-        } else if is(rows & tokens, position) {
+    for (position, (_, size)) in shape.iter().enumerate().rev() {
+        let near = size.near().max(1);
+        blocks[position] = if !heaviest.shared.has(position) {
+            None
+        } else if do_meet && picked.has(position) {
+            Some(take(&mut pick_room, size.most()))
+        } else if both.has(position) {
             Some(1)
-        } else if is(rows, position) {
-            Some(take(&mut row_room, size))
-        } else if n_tokens <= FEW_TOKENS {
+        } else if rows.has(position) {
+            Some(take(&mut row_room, near))
+        } else if are_few {
             None
         } else {
-            Some(take(&mut token_room, size))
+            Some(take(&mut token_room, near))
         };
     }
     blocks
@@ -222,7 +256,7 @@ fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, weight: NodeId) -> Picks
     let (own, folded): (Vec<Axis>, Vec<Axis>) =
         axes.into_iter().partition(|axis| heaviest.axes.contains_key(axis));
     Picks {
-        axes: own.iter().filter_map(|axis| heaviest.axes.get(axis)).fold(0, |all, own| all | own),
+        axes: heaviest.behind(own.into_iter()),
         n_folded: folded.iter().map(size).product(),
         are_many: n_picks > FEW_PICKS && has_rows,
         are_stored,
@@ -288,18 +322,17 @@ fn queries(
 ) -> Vec<Option<i64>> {
     let args = &graph.nodes[heaviest.node].args;
     let (scores, values) = (&graph.nodes[args[0]].ty.shape, &graph.nodes[args[1]].ty.shape);
-    let of = |wanted: &dyn Fn(Axis) -> bool| -> Axes {
-        let axes = scores.axes().filter(|axis| *axis != over && wanted(*axis));
-        axes.filter_map(|axis| heaviest.axes.get(&axis)).fold(0, |all, own| all | own)
+    let axes_of = |are_of_values: bool| {
+        let axes = scores.axes().filter(|axis| *axis != over && values.has(*axis) == are_of_values);
+        heaviest.behind(axes).also_in(heaviest.shared)
     };
-    let batch = of(&|axis| values.has(axis)) & heaviest.shared;
-    let query = of(&|axis| !values.has(axis)) & heaviest.shared;
+    let (batch, query) = (axes_of(true), axes_of(false));
     let mut room = target.queries_per_task as i64;
     let mut blocks = vec![None; shape.rank()];
     for (position, (_, size)) in shape.iter().enumerate().rev() {
-        if batch >> position & 1 == 1 {
+        if batch.has(position) {
             blocks[position] = Some(1);
-        } else if query >> position & 1 == 1 {
+        } else if query.has(position) {
             blocks[position] = Some(take(&mut room, size.near().max(1)));
         }
     }
@@ -328,7 +361,7 @@ fn find(graph: &Graph, cut: &Cut, root: NodeId, combined: Option<NodeId>) -> Opt
     let mut search = Search { graph, cut, combined, heaviest: None, seen: Vec::new() };
     let shape = stored_shape(graph, root);
     let own: BTreeMap<Axis, Axes> =
-        shape.axes().enumerate().map(|(position, axis)| (axis, 1 << position.min(63))).collect();
+        shape.axes().enumerate().map(|(position, axis)| (axis, Axes::one(position))).collect();
     match &graph.nodes[root] {
         Node { op: Op::Write { .. }, args, .. } => search.visit(args[1], own, false),
         _ => search.visit(root, own, true),
@@ -358,11 +391,11 @@ impl Search<'_> {
         if op.is_fold() {
             self.record(node, &axes);
         }
-        let get = |axis: &Axis| axes.get(axis).copied().unwrap_or(0);
+        let get = |axis: &Axis| axes.get(axis).copied().unwrap_or_default();
         let mut inner = axes.clone();
         match op {
             Op::Split { axis, into } => {
-                inner.insert(*axis, into.axes().map(|part| get(&part)).fold(0, |all, own| all | own));
+                inner.insert(*axis, into.axes().map(|part| get(&part)).collect());
             }
             Op::Merge { axes: parts, into } => inner.extend(parts.iter().map(|part| (*part, get(into)))),
             Op::Rename { from, to } => {
@@ -373,12 +406,12 @@ impl Search<'_> {
             }
             Op::Gather { axis } => {
                 let index = &self.graph.nodes[args[1]].ty.shape;
-                inner.insert(*axis, index.axes().map(|own| get(&own)).fold(0, |all, own| all | own));
+                inner.insert(*axis, index.axes().map(|own| get(&own)).collect());
             }
             Op::Reduce { axis, .. } | Op::TopK { axis, .. } | Op::Attend { over: axis } => {
-                inner.insert(*axis, 0);
+                inner.insert(*axis, Axes::default());
             }
-            Op::Contract { over } => inner.extend(over.iter().map(|axis| (*axis, 0))),
+            Op::Contract { over } => inner.extend(over.iter().map(|axis| (*axis, Axes::default()))),
             _ => {}
         }
         for arg in operands(self.graph, node) {
@@ -387,10 +420,12 @@ impl Search<'_> {
     }
 
     fn record(&mut self, node: NodeId, axes: &BTreeMap<Axis, Axes>) {
-        let shared = axes.values().fold(0, |all, own| all | own);
+        let shared: Axes = axes.values().copied().collect();
         let work = fold_work(self.graph, node);
         match &mut self.heaviest {
-            Some(heaviest) if heaviest.node == node => heaviest.shared &= shared,
+            Some(heaviest) if heaviest.node == node => {
+                heaviest.shared = heaviest.shared.also_in(shared);
+            }
             Some(heaviest) if heaviest.work >= work => {}
             _ => self.heaviest = Some(Heaviest { node, work, shared, axes: axes.clone() }),
         }
