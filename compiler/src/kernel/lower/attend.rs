@@ -79,7 +79,7 @@ impl PartBuilder<'_> {
         // Tasks that share positions have about as many each: they take few at a time.
         let positions = match split {
             Some(_) => LEAST_POSITIONS,
-            None => self.target.positions_per_step(dims(&row_spans).iter().product()),
+            None => self.from.target.positions_per_step(dims(&row_spans).iter().product()),
         };
         let block = (positions as i64).min(end.most().max(1));
         let (start, step) = split.map_or((Index::default(), block), |(var, n_splits)| {

@@ -176,7 +176,7 @@ impl PartBuilder<'_> {
     /// Whether a value is nothing but a way of reading something stored.
     fn is_view(&self, node: NodeId) -> bool {
         let Node { op, args, .. } = self.node(node);
-        self.cut.is_loadable(self.graph, node)
+        self.from.is_loadable(node)
             || match op {
                 Op::Gather { .. } | Op::Cast(_) => self.is_view(args[0]),
                 Op::Const(_) | Op::Iota { .. } | Op::Symbolic(_) => true,

@@ -57,8 +57,8 @@ impl PartBuilder<'_> {
             return Ok(Index::default());
         }
         let at = at.restricted(&self.node(index).ty.shape);
-        let (from, at) = if self.cut.is_loadable(self.graph, index) {
-            let param = self.params.read(self.graph, index);
+        let (from, at) = if self.from.is_loadable(index) {
+            let param = self.params.read(self.from.graph, index);
             (Place::Param(param), at.in_order_of(&self.node(index).ty.shape))
         } else {
             let (held, at) = self.hold(index, &at, nest)?;

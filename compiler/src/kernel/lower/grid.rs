@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use crate::fuse::cut::{Cut, operands};
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
-use crate::target::{Share, Target};
+use crate::kernel::lower::Lowering;
+use crate::target::Share;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
@@ -105,42 +106,116 @@ fn weight_of(graph: &Graph, args: &[NodeId]) -> usize {
     usize::from(is_stored_weight(graph, args[1]) || !is_stored_weight(graph, args[0]))
 }
 
-/// How the tasks that store `root` are cut.
-/// Partial results that are only combined weigh nothing.
-pub(super) fn choose(
-    graph: &Graph,
-    cut: &Cut,
-    target: &Target,
-    root: NodeId,
-    combined: Option<NodeId>,
-) -> Grid {
-    let shape = stored_shape(graph, root);
-    let (_, concat) = root_value(graph, cut, root);
-    let fixed = |axis: Axis| Some(axis) == concat;
-    let heaviest = find(graph, cut, root, combined);
-    let blocks: Vec<Option<i64>> = match &heaviest {
-        None if combined.is_some() => fill_inner(shape, Axes::ALL, COMBINED_PER_TASK),
-        None => fill_inner(shape, Axes::ALL, ELEMENTS_PER_TASK),
-        Some(heaviest) => match &graph.nodes[heaviest.node].op {
-            Op::Attend { over } => queries(graph, target, shape, heaviest, *over),
-            Op::Contract { over } => rows_and_tokens((graph, cut), target, shape, heaviest, over),
-            _ => fill_inner(shape, heaviest.shared, 1),
-        },
-    };
-    let rows = rows_of_blocks(graph, root);
-    let filled = |axis: Axis, len: i64| match rows {
-        Some((own, block)) if own == axis => (len + block - 1) / block * block,
-        _ => len,
-    };
-    shape
-        .iter()
-        .zip(blocks)
-        .map(|((axis, size), block)| {
-            let block = block.map(|len| filled(*axis, len));
-            let whole = block.is_none_or(|block| size.most() <= block) || fixed(*axis);
-            (*axis, if whole { None } else { block })
-        })
-        .collect()
+impl Lowering<'_> {
+    /// How the tasks that store `root` are cut.
+    /// Partial results that are only combined weigh nothing.
+    pub(super) fn grid(self, root: NodeId, combined: Option<NodeId>) -> Grid {
+        let Self { graph, cut, .. } = self;
+        let shape = stored_shape(graph, root);
+        let (_, concat) = root_value(graph, cut, root);
+        let fixed = |axis: Axis| Some(axis) == concat;
+        let heaviest = find(graph, cut, root, combined);
+        let blocks: Vec<Option<i64>> = match &heaviest {
+            None if combined.is_some() => fill_inner(shape, Axes::ALL, COMBINED_PER_TASK),
+            None => fill_inner(shape, Axes::ALL, ELEMENTS_PER_TASK),
+            Some(heaviest) => match &graph.nodes[heaviest.node].op {
+                Op::Attend { over } => self.queries(shape, heaviest, *over),
+                Op::Contract { over } => self.rows_and_tokens(shape, heaviest, over),
+                _ => fill_inner(shape, heaviest.shared, 1),
+            },
+        };
+        let rows = rows_of_blocks(graph, root);
+        let filled = |axis: Axis, len: i64| match rows {
+            Some((own, block)) if own == axis => (len + block - 1) / block * block,
+            _ => len,
+        };
+        shape
+            .iter()
+            .zip(blocks)
+            .map(|((axis, size), block)| {
+                let block = block.map(|len| filled(*axis, len));
+                let whole = block.is_none_or(|block| size.most() <= block) || fixed(*axis);
+                (*axis, if whole { None } else { block })
+            })
+            .collect()
+    }
+
+    /// Rows of the weight are cut into blocks; few tokens stay together, many are cut too. What both have is cut
+    /// finely, but not where matrices are picked for many vectors: those of a matrix should meet in one task.
+    fn rows_and_tokens(self, shape: &Shape, heaviest: &Heaviest, over: &[Axis]) -> Vec<Option<i64>> {
+        let Self { graph, cut, target } = self;
+        let args = &graph.nodes[heaviest.node].args;
+        let weight = weight_of(graph, args);
+        let axes_of = |arg: NodeId| {
+            heaviest.behind(graph.nodes[arg].ty.shape.axes().filter(|axis| !over.contains(axis)))
+        };
+        let (rows, tokens) = (axes_of(args[weight]), axes_of(args[1 - weight]));
+        let both = rows.also_in(tokens);
+        let n_of = |set: Axes| -> i64 {
+            let own = shape.iter().enumerate().filter(|(position, _)| set.has(*position));
+            own.map(|(_, (_, size))| size.near().max(1)).product()
+        };
+        let (n_rows, n_tokens) = (n_of(rows.without(tokens)), n_of(tokens.without(rows)));
+        let Picks { axes: picked, n_folded, are_many, are_stored } =
+            picks(graph, cut, heaviest, args[weight]);
+        let do_meet = are_many && target.picks_per_task > 1;
+        // Tasks with one pick each that code can look up may be done together, all of a matrix.
+        let are_alike = are_many && are_stored && !do_meet && n_folded == 1;
+        let are_few = n_tokens <= FEW_TOKENS;
+        let share = target.share_of_many(|Share { tokens: t, rows: r }| {
+            n_of(both) * ((n_tokens + t - 1) / t) * ((n_rows + r - 1) / r)
+        });
+        let rows_per_task = match (are_alike, are_few) {
+            (true, _) => target.rows_of_picked as i64,
+            (false, true) => target.rows_per_task as i64,
+            (false, false) => share.rows,
+        };
+        // Rows that every task has anyway leave less room for others.
+        let n_kept = n_of(rows.without(heaviest.shared));
+        let mut row_room = (rows_per_task / n_kept.max(1)).max(1);
+        let mut pick_room = (target.picks_per_task as i64 / n_folded).max(1);
+        let mut token_room = share.tokens;
+        let mut blocks = vec![None; shape.rank()];
+        for (position, (_, size)) in shape.iter().enumerate().rev() {
+            let near = size.near().max(1);
+            blocks[position] = if !heaviest.shared.has(position) {
+                None
+            } else if do_meet && picked.has(position) {
+                Some(take(&mut pick_room, size.most()))
+            } else if both.has(position) {
+                Some(1)
+            } else if rows.has(position) {
+                Some(take(&mut row_room, near))
+            } else if are_few {
+                None
+            } else {
+                Some(take(&mut token_room, near))
+            };
+        }
+        blocks
+    }
+
+    /// Heads that share keys stay together with the tokens of a block; what the values have too is cut finely.
+    fn queries(self, shape: &Shape, heaviest: &Heaviest, over: Axis) -> Vec<Option<i64>> {
+        let Self { graph, target, .. } = self;
+        let args = &graph.nodes[heaviest.node].args;
+        let (scores, values) = (&graph.nodes[args[0]].ty.shape, &graph.nodes[args[1]].ty.shape);
+        let axes_of = |are_of_values: bool| {
+            let axes = scores.axes().filter(|axis| *axis != over && values.has(*axis) == are_of_values);
+            heaviest.behind(axes).also_in(heaviest.shared)
+        };
+        let (batch, query) = (axes_of(true), axes_of(false));
+        let mut room = target.queries_per_task as i64;
+        let mut blocks = vec![None; shape.rank()];
+        for (position, (_, size)) in shape.iter().enumerate().rev() {
+            if batch.has(position) {
+                blocks[position] = Some(1);
+            } else if query.has(position) {
+                blocks[position] = Some(take(&mut room, size.near().max(1)));
+            }
+        }
+        blocks
+    }
 }
 
 /// What a root computes, and the axis along which its pieces lie where it is a concatenation.
@@ -171,64 +246,6 @@ fn fill_inner(shape: &Shape, allowed: Axes, len: i64) -> Vec<Option<i64>> {
         })
         .collect();
     blocks.reverse();
-    blocks
-}
-
-/// Rows of the weight are cut into blocks; few tokens stay together, many are cut too; what both have is cut finely,
-/// but for many vectors that matrices are picked for: those of a matrix should meet in one task.
-fn rows_and_tokens(
-    (graph, cut): (&Graph, &Cut),
-    target: &Target,
-    shape: &Shape,
-    heaviest: &Heaviest,
-    over: &[Axis],
-) -> Vec<Option<i64>> {
-    let args = &graph.nodes[heaviest.node].args;
-    let weight = weight_of(graph, args);
-    let axes_of =
-        |arg: NodeId| heaviest.behind(graph.nodes[arg].ty.shape.axes().filter(|axis| !over.contains(axis)));
-    let (rows, tokens) = (axes_of(args[weight]), axes_of(args[1 - weight]));
-    let both = rows.also_in(tokens);
-    let n_of = |set: Axes| -> i64 {
-        let own = shape.iter().enumerate().filter(|(position, _)| set.has(*position));
-        own.map(|(_, (_, size))| size.near().max(1)).product()
-    };
-    let (n_rows, n_tokens) = (n_of(rows.without(tokens)), n_of(tokens.without(rows)));
-    let Picks { axes: picked, n_folded, are_many, are_stored } = picks(graph, cut, heaviest, args[weight]);
-    let do_meet = are_many && target.picks_per_task > 1;
-    // Tasks with one pick each that code can look up may be done together, all of a matrix.
-    let are_alike = are_many && are_stored && !do_meet && n_folded == 1;
-    let are_few = n_tokens <= FEW_TOKENS;
-    let share = target.share_of_many(|Share { tokens: t, rows: r }| {
-        n_of(both) * ((n_tokens + t - 1) / t) * ((n_rows + r - 1) / r)
-    });
-    let rows_per_task = match (are_alike, are_few) {
-        (true, _) => target.rows_of_picked as i64,
-        (false, true) => target.rows_per_task as i64,
-        (false, false) => share.rows,
-    };
-    // Rows that every task has anyway leave less room for others.
-    let n_kept = n_of(rows.without(heaviest.shared));
-    let mut row_room = (rows_per_task / n_kept.max(1)).max(1);
-    let mut pick_room = (target.picks_per_task as i64 / n_folded).max(1);
-    let mut token_room = share.tokens;
-    let mut blocks = vec![None; shape.rank()];
-    for (position, (_, size)) in shape.iter().enumerate().rev() {
-        let near = size.near().max(1);
-        blocks[position] = if !heaviest.shared.has(position) {
-            None
-        } else if do_meet && picked.has(position) {
-            Some(take(&mut pick_room, size.most()))
-        } else if both.has(position) {
-            Some(1)
-        } else if rows.has(position) {
-            Some(take(&mut row_room, near))
-        } else if are_few {
-            None
-        } else {
-            Some(take(&mut token_room, near))
-        };
-    }
     blocks
 }
 
@@ -310,33 +327,6 @@ fn is_only_moved(graph: &Graph, cut: &Cut, mut node: NodeId) -> bool {
         node = args[0];
     }
     true
-}
-
-/// Heads that share keys stay together with the tokens of a block; what the values have too is cut finely.
-fn queries(
-    graph: &Graph,
-    target: &Target,
-    shape: &Shape,
-    heaviest: &Heaviest,
-    over: Axis,
-) -> Vec<Option<i64>> {
-    let args = &graph.nodes[heaviest.node].args;
-    let (scores, values) = (&graph.nodes[args[0]].ty.shape, &graph.nodes[args[1]].ty.shape);
-    let axes_of = |are_of_values: bool| {
-        let axes = scores.axes().filter(|axis| *axis != over && values.has(*axis) == are_of_values);
-        heaviest.behind(axes).also_in(heaviest.shared)
-    };
-    let (batch, query) = (axes_of(true), axes_of(false));
-    let mut room = target.queries_per_task as i64;
-    let mut blocks = vec![None; shape.rank()];
-    for (position, (_, size)) in shape.iter().enumerate().rev() {
-        if batch.has(position) {
-            blocks[position] = Some(1);
-        } else if query.has(position) {
-            blocks[position] = Some(take(&mut room, size.near().max(1)));
-        }
-    }
-    blocks
 }
 
 /// As many of `size` positions as there is room for.

@@ -39,7 +39,6 @@ use grid::Grid;
 use nest::NestBuilder;
 use params::{Buffer, Params};
 use part::{PartBuilder, Partial, TooLarge};
-use picks::{partial_picks, split_picks};
 use span::Span;
 
 /// A kernel and what its parameters are bound to.
@@ -56,46 +55,157 @@ pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Res
     if roots.is_empty() {
         return Ok(Vec::new());
     }
-    let roots = roots.as_slice();
-    let (partial, first) = if let Some(partial) = split_attention(graph, cut, roots, target) {
-        let first = partial_attention(graph, cut, &partial, target)?;
+    let lowering = Lowering { graph, cut, target };
+    let (partial, first) = if let Some(partial) = lowering.split_attention(&roots) {
+        let first = lowering.partial_attention(&partial)?;
         (partial, first)
-    } else if let Some((partial, picks)) = split_picks(graph, cut, roots, target) {
-        let first = partial_picks((graph, cut, target), &partial, &picks)?;
+    } else if let Some((partial, picks)) = lowering.split_picks(&roots) {
+        let first = lowering.partial_picks(&partial, &picks)?;
         (partial, first)
     } else {
-        return Ok(vec![whole(graph, cut, roots, target, None)?]);
+        return Ok(vec![lowering.whole(&roots, None)?]);
     };
-    let second = whole(graph, cut, roots, target, Some(&partial))?;
+    let second = lowering.whole(&roots, Some(&partial))?;
     Ok(vec![first, second])
 }
 
-fn whole(
-    graph: &Graph,
-    cut: &Cut,
-    roots: &[NodeId],
-    target: &Target,
-    partial: Option<&Partial>,
-) -> Result<Bound, TooLarge> {
-    let mut params = Params::default();
-    let mut parts = Vec::new();
-    for roots in shared_parts(graph, cut, roots, target, partial) {
-        let grid = grid::choose(graph, cut, target, roots[0], partial.map(|partial| partial.node));
-        for rows in rows::parts(graph, cut, target, &roots, &grid) {
-            let build = |params: &mut Params, boxes: &Boxes| {
-                let mut builder = PartBuilder::new(graph, cut, target, params, partial, boxes);
-                let places = builder.open_grid(grid::stored_shape(graph, roots[0]), &grid, rows.as_ref());
-                for root in &roots {
-                    builder.store(*root, &places)?;
-                }
-                Ok(builder.finish())
-            };
-            parts.push(built_twice(&mut params, build)?);
-        }
+/// A graph, what of it is stored, and what runs it.
+#[derive(Clone, Copy)]
+struct Lowering<'a> {
+    graph: &'a Graph,
+    cut: &'a Cut,
+    target: &'a Target,
+}
+
+impl Lowering<'_> {
+    /// Whether a value lies in memory when a kernel wants it.
+    fn is_loadable(self, node: NodeId) -> bool {
+        self.cut.is_loadable(self.graph, node)
     }
-    let skeleton = if partial.is_some() { Skeleton::Combine } else { name::skeleton(graph, cut, roots) };
-    let name = name::name(graph, cut, roots, skeleton, &params.accesses());
-    finish(name, skeleton, params, parts)
+
+    fn whole(self, roots: &[NodeId], partial: Option<&Partial>) -> Result<Bound, TooLarge> {
+        let mut params = Params::default();
+        let mut parts = Vec::new();
+        for roots in self.shared_parts(roots, partial) {
+            let grid = self.grid(roots[0], partial.map(|partial| partial.node));
+            for rows in self.rows_of_parts(&roots, &grid) {
+                let build = |params: &mut Params, boxes: &Boxes| {
+                    let mut builder = PartBuilder::new(self, params, partial, boxes);
+                    let shape = grid::stored_shape(self.graph, roots[0]);
+                    let places = builder.open_grid(shape, &grid, rows.as_ref());
+                    for root in &roots {
+                        builder.store(*root, &places)?;
+                    }
+                    Ok(builder.finish())
+                };
+                parts.push(built_twice(&mut params, build)?);
+            }
+        }
+        let skeleton = match partial {
+            Some(_) => Skeleton::Combine,
+            None => name::skeleton(self.graph, self.cut, roots),
+        };
+        self.finish(roots, skeleton, params, parts)
+    }
+
+    /// The kernel of one part that stores partial results of a value.
+    fn of_partial(
+        self,
+        node: NodeId,
+        skeleton: Skeleton,
+        build: impl Fn(&mut PartBuilder<'_>) -> Result<(), TooLarge>,
+    ) -> Result<Bound, TooLarge> {
+        let mut params = Params::default();
+        let part = built_twice(&mut params, |params, boxes| {
+            let mut builder = PartBuilder::new(self, params, None, boxes);
+            build(&mut builder)?;
+            Ok(builder.finish())
+        })?;
+        self.finish(&[node], skeleton, params, vec![part])
+    }
+
+    fn finish(
+        self,
+        roots: &[NodeId],
+        skeleton: Skeleton,
+        params: Params,
+        parts: Vec<super::Part>,
+    ) -> Result<Bound, TooLarge> {
+        if params.clash {
+            return Err(TooLarge);
+        }
+        let name = name::name(self.graph, self.cut, roots, skeleton, &params.accesses());
+        let (params, buffers) = params.finish();
+        Ok((Kernel { name, skeleton, params, parts }, buffers))
+    }
+
+    /// Roots of equal axes that are cut alike and share a fold are stored by one part; every other has its own.
+    fn shared_parts(self, roots: &[NodeId], partial: Option<&Partial>) -> Vec<Vec<NodeId>> {
+        let Self { graph, cut, .. } = self;
+        let mut parts: Vec<(Vec<NodeId>, Grid, Option<NodeId>)> = Vec::new();
+        for root in roots {
+            let grid = self.grid(*root, partial.map(|partial| partial.node));
+            let fold = grid::heaviest_fold(graph, cut, *root);
+            let shape = grid::stored_shape(graph, *root);
+            let same = parts.iter_mut().find(|(others, other_grid, other_fold)| {
+                fold.is_some()
+                    && fold == *other_fold
+                    && grid == *other_grid
+                    && shape == grid::stored_shape(graph, others[0])
+                    && !self.reads_slices(*root)
+            });
+            match same {
+                Some((others, ..)) => others.push(*root),
+                None => parts.push((vec![*root], grid, fold)),
+            }
+        }
+        parts.into_iter().map(|(roots, ..)| roots).collect()
+    }
+
+    /// Whether the root takes only a slice of what it computes, as the readers of a joined projection do.
+    fn reads_slices(self, root: NodeId) -> bool {
+        let is_slice = |node: &NodeId| matches!(self.graph.nodes[*node].op, Op::Slice { .. });
+        self.cut.cone(self.graph, &[root]).iter().any(is_slice)
+    }
+
+    /// How tasks share the positions of an attention, where there are too few other tasks to keep the target busy.
+    fn split_attention(self, roots: &[NodeId]) -> Option<Partial> {
+        let Self { graph, cut, target } = self;
+        let cone = cut.cone(graph, roots);
+        let mut attends = cone.iter().filter(|node| matches!(graph.nodes[**node].op, Op::Attend { .. }));
+        let (node, others) = (*attends.next()?, attends.next());
+        if others.is_some() {
+            return None;
+        }
+        let Node { op: Op::Attend { over }, args, ty, .. } = &graph.nodes[node] else { return None };
+        let scores = &graph.nodes[args[0]].ty.shape;
+        let positions = scores.size(*over)?.near();
+        let n_tasks: i64 = self
+            .grid(node, None)
+            .iter()
+            .zip(ty.shape.iter())
+            .map(|((_, block), (_, size))| block.map_or(1, |block| (size.near() + block - 1) / block).max(1))
+            .product();
+        let wanted = target.units as i64 / n_tasks.max(1);
+        let most = positions / LEAST_POSITIONS as i64;
+        let n_splits = wanted.min(most);
+        let axis = Label::fresh("split", |label| ty.shape.has(label) || scores.has(label));
+        (n_splits > 1).then_some(Partial { node, axis, n_splits })
+    }
+
+    /// The kernel whose tasks each attend to some of the positions.
+    fn partial_attention(self, partial: &Partial) -> Result<Bound, TooLarge> {
+        let node = partial.node;
+        let Node { op: Op::Attend { over }, args, ty, .. } = &self.graph.nodes[node] else {
+            return Err(TooLarge);
+        };
+        let rows = self.graph.nodes[args[0]].ty.shape.without(*over);
+        let all = rows.union(&ty.shape).map_err(|_| TooLarge)?;
+        let grid = self.grid(node, None);
+        self.of_partial(node, Skeleton::Attention, |builder| {
+            builder.store_partial(partial, *over, &all, &grid)
+        })
+    }
 }
 
 /// Builds a part; again, where boxes it asks for are better filled as one.
@@ -112,126 +222,28 @@ fn built_twice(
     Ok(part)
 }
 
-fn finish(
-    name: String,
-    skeleton: Skeleton,
-    params: Params,
-    parts: Vec<super::Part>,
-) -> Result<Bound, TooLarge> {
-    if params.clash {
-        return Err(TooLarge);
-    }
-    let (params, buffers) = params.finish();
-    Ok((Kernel { name, skeleton, params, parts }, buffers))
-}
-
-/// Roots of equal axes that are cut alike and share a fold are stored by one part; every other has its own.
-fn shared_parts(
-    graph: &Graph,
-    cut: &Cut,
-    roots: &[NodeId],
-    target: &Target,
-    partial: Option<&Partial>,
-) -> Vec<Vec<NodeId>> {
-    let mut parts: Vec<(Vec<NodeId>, Grid, Option<NodeId>)> = Vec::new();
-    for root in roots {
-        let grid = grid::choose(graph, cut, target, *root, partial.map(|partial| partial.node));
-        let fold = grid::heaviest_fold(graph, cut, *root);
-        let shape = grid::stored_shape(graph, *root);
-        let same = parts.iter_mut().find(|(others, other_grid, other_fold)| {
-            fold.is_some()
-                && fold == *other_fold
-                && grid == *other_grid
-                && shape == grid::stored_shape(graph, others[0])
-                && !reads_slices(graph, cut, *root)
-        });
-        match same {
-            Some((others, ..)) => others.push(*root),
-            None => parts.push((vec![*root], grid, fold)),
-        }
-    }
-    parts.into_iter().map(|(roots, ..)| roots).collect()
-}
-
-/// Whether the root takes only a slice of what it computes, as the readers of a joined projection do.
-fn reads_slices(graph: &Graph, cut: &Cut, root: NodeId) -> bool {
-    cut.cone(graph, &[root]).iter().any(|node| matches!(graph.nodes[*node].op, Op::Slice { .. }))
-}
-
-/// How tasks share the positions of an attention, where there are too few other tasks to keep the target busy.
-fn split_attention(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Option<Partial> {
-    let cone = cut.cone(graph, roots);
-    let mut attends = cone.iter().filter(|node| matches!(graph.nodes[**node].op, Op::Attend { .. }));
-    let (node, others) = (*attends.next()?, attends.next());
-    if others.is_some() {
-        return None;
-    }
-    let Node { op: Op::Attend { over }, args, ty, .. } = &graph.nodes[node] else { return None };
-    let positions = graph.nodes[args[0]].ty.shape.size(*over)?.near();
-    let n_tasks: i64 = grid::choose(graph, cut, target, node, None)
-        .iter()
-        .zip(ty.shape.iter())
-        .map(|((_, block), (_, size))| block.map_or(1, |block| (size.near() + block - 1) / block).max(1))
-        .product();
-    let wanted = target.units as i64 / n_tasks.max(1);
-    let most = positions / LEAST_POSITIONS as i64;
-    let n_splits = wanted.min(most);
-    let axis = Label::fresh("split", |label| ty.shape.has(label) || graph.nodes[args[0]].ty.shape.has(label));
-    (n_splits > 1).then_some(Partial { node, axis, n_splits })
-}
-
-/// The kernel whose tasks each attend to some of the positions.
-fn partial_attention(
-    graph: &Graph,
-    cut: &Cut,
-    partial: &Partial,
-    target: &Target,
-) -> Result<Bound, TooLarge> {
-    let node = partial.node;
-    let Node { op: Op::Attend { over }, args, ty, .. } = &graph.nodes[node] else { return Err(TooLarge) };
-    let rows = graph.nodes[args[0]].ty.shape.without(*over);
-    let all = rows.union(&ty.shape).map_err(|_| TooLarge)?;
-    let build = |builder: &mut PartBuilder<'_>| store_partial(builder, partial, *over, &all);
-    of_partial((graph, cut, target), (node, Skeleton::Attention), build)
-}
-
-/// The kernel of one part that stores partial results of a value.
-fn of_partial(
-    (graph, cut, target): (&Graph, &Cut, &Target),
-    (node, skeleton): (NodeId, Skeleton),
-    build: impl Fn(&mut PartBuilder<'_>) -> Result<(), TooLarge>,
-) -> Result<Bound, TooLarge> {
-    let mut params = Params::default();
-    let part = built_twice(&mut params, |params, boxes| {
-        let mut builder = PartBuilder::new(graph, cut, target, params, None, boxes);
-        build(&mut builder)?;
-        Ok(builder.finish())
-    })?;
-    let name = name::name(graph, cut, &[node], skeleton, &params.accesses());
-    finish(name, skeleton, params, vec![part])
-}
-
-fn store_partial(
-    builder: &mut PartBuilder<'_>,
-    partial: &Partial,
-    over: Axis,
-    all: &Shape,
-) -> Result<(), TooLarge> {
-    let node = partial.node;
-    let split = builder.task_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });
-    let grid = grid::choose(builder.graph, builder.cut, builder.target, node, None);
-    let places = builder.open_grid(&builder.node(node).ty.shape, &grid, None);
-    let spans: Vec<Span> = all.iter().map(|(axis, size)| places.span(*axis, size)).collect();
-    let running = builder.stream_blocks(node, over, &spans, Some((split, partial.n_splits)))?;
-    let scratch = builder.scratch(partial, Access::Write);
-    for (tile, (param, shape)) in [running.sum, running.weights, running.most].into_iter().zip(scratch) {
-        let own: Vec<Span> = spans.iter().filter(|span| shape.has(span.axis)).cloned().collect();
-        builder.store_part(tile, &own, (partial.axis, split), (param, &shape));
-    }
-    Ok(())
-}
-
 impl PartBuilder<'_> {
+    /// Stores what some of the positions of an attention give.
+    fn store_partial(
+        &mut self,
+        partial: &Partial,
+        over: Axis,
+        all: &Shape,
+        grid: &Grid,
+    ) -> Result<(), TooLarge> {
+        let node = partial.node;
+        let split = self.task_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });
+        let places = self.open_grid(&self.node(node).ty.shape, grid, None);
+        let spans: Vec<Span> = all.iter().map(|(axis, size)| places.span(*axis, size)).collect();
+        let running = self.stream_blocks(node, over, &spans, Some((split, partial.n_splits)))?;
+        let scratch = self.scratch(partial, Access::Write);
+        for (tile, (param, shape)) in [running.sum, running.weights, running.most].into_iter().zip(scratch) {
+            let own: Vec<Span> = spans.iter().filter(|span| shape.has(span.axis)).cloned().collect();
+            self.store_part(tile, &own, (partial.axis, split), (param, &shape));
+        }
+        Ok(())
+    }
+
     /// Stores a tile as one of the partial results of a value, of which a variable numbers an axis.
     fn store_part(
         &mut self,

@@ -8,17 +8,16 @@
 use indexmap::IndexMap;
 
 use crate::foundation::entity::List;
-use crate::fuse::cut::Cut;
 use crate::graph::op::Scalar;
-use crate::graph::{Graph, Node, NodeId};
+use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
+use crate::kernel::lower::Lowering;
 use crate::kernel::lower::boxes::Boxes;
 use crate::kernel::lower::hold::Held;
 use crate::kernel::lower::nest::NestBuilder;
 use crate::kernel::lower::params::Params;
 use crate::kernel::lower::span::{Run, Span, dims};
 use crate::kernel::{ExprId, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId};
-use crate::target::Target;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
@@ -35,9 +34,7 @@ pub(super) struct Partial {
 }
 
 pub(super) struct PartBuilder<'a> {
-    pub(super) graph: &'a Graph,
-    pub(super) cut: &'a Cut,
-    pub(super) target: &'a Target,
+    pub(super) from: Lowering<'a>,
     pub(super) params: &'a mut Params,
     pub(super) part: Part,
     /// The value whose partial results this part combines.
@@ -55,17 +52,13 @@ pub(super) struct PartBuilder<'a> {
 
 impl<'a> PartBuilder<'a> {
     pub(super) fn new(
-        graph: &'a Graph,
-        cut: &'a Cut,
-        target: &'a Target,
+        from: Lowering<'a>,
         params: &'a mut Params,
         partial: Option<&'a Partial>,
         boxes: &'a Boxes,
     ) -> Self {
         Self {
-            graph,
-            cut,
-            target,
+            from,
             params,
             partial,
             boxes,
@@ -85,7 +78,7 @@ impl<'a> PartBuilder<'a> {
     }
 
     pub(super) fn node(&self, node: NodeId) -> &'a Node {
-        &self.graph.nodes[node]
+        &self.from.graph.nodes[node]
     }
 
     /// A variable of the grid.

@@ -5,15 +5,14 @@
 //! A nest that chooses the weight row by row is right as well, but processors have no product for it. So this is done
 //! where the target asks for it, and fusion decides without it.
 
-use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
-use crate::graph::{Graph, Node, NodeId};
+use crate::graph::{Node, NodeId};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::lower::Lowering;
 use crate::kernel::lower::grid::Grid;
 use crate::kernel::lower::nest::At;
 use crate::kernel::lower::part::PartBuilder;
 use crate::kernel::{Range, VarId};
-use crate::target::Target;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
@@ -32,45 +31,43 @@ pub(super) struct RunOfRows {
     pub(super) element: Vec<Index>,
 }
 
-/// The rows of each part that stores these roots; nothing where one part stores all rows.
-pub(super) fn parts(
-    graph: &Graph,
-    cut: &Cut,
-    target: &Target,
-    roots: &[NodeId],
-    grid: &Grid,
-) -> Vec<Option<Rows>> {
-    let [root] = roots else { return vec![None] };
-    let is_numbered = |rows: &Rows| grid.iter().any(|(axis, block)| *axis == rows.axis && block.is_some());
-    let rows = joined(graph, cut, target, *root);
-    if rows.iter().all(is_numbered) && !rows.is_empty() {
-        rows.into_iter().map(Some).collect()
-    } else {
-        vec![None]
-    }
-}
-
-/// The rows of each weight of a contraction whose weights are joined; none where they are not.
-fn joined(graph: &Graph, cut: &Cut, target: &Target, node: NodeId) -> Vec<Rows> {
-    if !target.keeps_apart {
-        return Vec::new();
-    }
-    let Node { op: Op::Contract { over }, args, .. } = &graph.nodes[node] else { return Vec::new() };
-    for arg in args {
-        let Node { op: Op::Concat { axis }, args: weights, .. } = &graph.nodes[*arg] else { continue };
-        if over.contains(axis) || cut.is_loadable(graph, *arg) {
-            continue;
+impl Lowering<'_> {
+    /// The rows of each part that stores these roots; nothing where one part stores all rows.
+    pub(super) fn rows_of_parts(self, roots: &[NodeId], grid: &Grid) -> Vec<Option<Rows>> {
+        let [root] = roots else { return vec![None] };
+        let is_numbered =
+            |rows: &Rows| grid.iter().any(|(axis, block)| *axis == rows.axis && block.is_some());
+        let rows = self.joined(*root);
+        if rows.iter().all(is_numbered) && !rows.is_empty() {
+            rows.into_iter().map(Some).collect()
+        } else {
+            vec![None]
         }
-        let size = |weight: &NodeId| graph.nodes[*weight].ty.shape.size(*axis).and_then(Sym::as_const);
-        let Some(sizes) = weights.iter().map(size).collect::<Option<Vec<i64>>>() else { continue };
-        let mut end = 0;
-        let rows = sizes.into_iter().map(|size| {
-            end += size;
-            Rows { axis: *axis, start: end - size, end }
-        });
-        return rows.filter(|rows| rows.start < rows.end).collect();
     }
-    Vec::new()
+
+    /// The rows of each weight of a contraction whose weights are joined; none where they are not.
+    fn joined(self, node: NodeId) -> Vec<Rows> {
+        let Self { graph, target, .. } = self;
+        if !target.keeps_apart {
+            return Vec::new();
+        }
+        let Node { op: Op::Contract { over }, args, .. } = &graph.nodes[node] else { return Vec::new() };
+        for arg in args {
+            let Node { op: Op::Concat { axis }, args: weights, .. } = &graph.nodes[*arg] else { continue };
+            if over.contains(axis) || self.is_loadable(*arg) {
+                continue;
+            }
+            let size = |weight: &NodeId| graph.nodes[*weight].ty.shape.size(*axis).and_then(Sym::as_const);
+            let Some(sizes) = weights.iter().map(size).collect::<Option<Vec<i64>>>() else { continue };
+            let mut end = 0;
+            let rows = sizes.into_iter().map(|size| {
+                end += size;
+                Rows { axis: *axis, start: end - size, end }
+            });
+            return rows.filter(|rows| rows.start < rows.end).collect();
+        }
+        Vec::new()
+    }
 }
 
 impl PartBuilder<'_> {
@@ -82,7 +79,7 @@ impl PartBuilder<'_> {
         loops: Vec<VarId>,
         element: Vec<Index>,
     ) -> Vec<RunOfRows> {
-        let rows = joined(self.graph, self.cut, self.target, node);
+        let rows = self.from.joined(node);
         let whole = rows.first().zip(rows.last()).and_then(|(first, last)| {
             let var = single_var(&at.get(first.axis))?;
             let all = self.part.vars[var].range.whole_len().and_then(Sym::as_const);

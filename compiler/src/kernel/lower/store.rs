@@ -75,11 +75,11 @@ impl PartBuilder<'_> {
     /// Stores a root, or the piece of it that the task has.
     pub(super) fn store(&mut self, root: NodeId, places: &Places) -> Result<(), TooLarge> {
         let Node { op, args, ty, .. } = self.node(root);
-        let target = Place::Param(self.params.write(self.graph, root));
+        let target = Place::Param(self.params.write(self.from.graph, root));
         if let Op::Write { axis, from, at } = op {
             let (rename, shift) = (Some((*from, *axis)), vec![(*axis, at.clone())]);
             let store = Store { shape: &ty.shape, rename, shift };
-            return match rows_of_blocks(self.graph, root) {
+            return match rows_of_blocks(self.from.graph, root) {
                 Some((axis, _)) => self.store_blocks(args[1], axis, places, target, &store),
                 None => self.store_value(args[1], false, places, target, &store),
             };
@@ -117,7 +117,7 @@ impl PartBuilder<'_> {
         store: &Store<'_>,
     ) -> Result<(), TooLarge> {
         let Node { op, args, ty, .. } = self.node(node);
-        let is_computed = is_root || !self.cut.is_loadable(self.graph, node);
+        let is_computed = is_root || !self.from.is_loadable(node);
         if let Op::Concat { axis } = op
             && is_computed
             && places.has_whole(*axis)

@@ -24,7 +24,7 @@ const MOST_STAGED: i64 = 8192;
 impl PartBuilder<'_> {
     /// The summed axis to go through block by block, where unpacking an operand into a tile saves decoding.
     pub(super) fn unpacked_axis(&self, node: NodeId, over: &[Axis], spans: &[Span]) -> Option<(Axis, Sym)> {
-        if !self.target.unpacks {
+        if !self.from.target.unpacks {
             return None;
         }
         let args = &self.node(node).args;
@@ -34,7 +34,7 @@ impl PartBuilder<'_> {
             let shape = &self.node(*arg).ty.shape;
             let n_uses: i64 =
                 spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
-            n_uses * cost > cost + 2 || self.target.stages && n_uses >= SIDE
+            n_uses * cost > cost + 2 || self.from.target.stages && n_uses >= SIDE
         };
         let weight = args.iter().find(|arg| saves(arg))?;
         let shape = &self.node(*weight).ty.shape;
@@ -51,8 +51,10 @@ impl PartBuilder<'_> {
     fn stored_format(&self, node: NodeId, spans: &[Span]) -> Option<Format> {
         let Node { op, args, .. } = self.node(node);
         match op {
-            Op::Weight { format, .. } => (self.target.stages || *format != Format::F32).then_some(*format),
-            _ if self.cut.is_loadable(self.graph, node) => None,
+            Op::Weight { format, .. } => {
+                (self.from.target.stages || *format != Format::F32).then_some(*format)
+            }
+            _ if self.from.is_loadable(node) => None,
             Op::Concat { axis } => {
                 let formats = self.pieces_within(args, *axis, spans).into_iter();
                 formats
@@ -94,7 +96,7 @@ impl PartBuilder<'_> {
             while let Node { op: Op::Cast(_), args, .. } = self.node(node) {
                 node = self.look_through(args[0], &at).0;
             }
-            self.graph.state_of(node).is_some()
+            self.from.graph.state_of(node).is_some()
         };
         let fits = |arg: &NodeId| {
             let at = at.restricted(&self.node(*arg).ty.shape);
@@ -102,7 +104,7 @@ impl PartBuilder<'_> {
             let product = |vars: &[VarId]| vars.iter().map(len).product::<i64>();
             product(&others) % SIDE == 0 && product(&own) <= MOST_STAGED
         };
-        self.target.stages && args.iter().any(is_state) && args.iter().all(fits)
+        self.from.target.stages && args.iter().any(is_state) && args.iter().all(fits)
     }
 
     /// Adds up a box of a contraction, one block of the summed axis after another.
@@ -121,7 +123,7 @@ impl PartBuilder<'_> {
         self.push_nest(zero, Place::Tile(tile), element.clone(), value);
 
         let (axis, end) = block;
-        let len = self.target.unpacked_per_step;
+        let len = self.from.target.unpacked_per_step;
         let range =
             Range::Blocks(Blocks { start: Index::default(), step: len, block: len, end: end.clone() });
         // What is summed over besides goes around, so that tiles hold one block.
@@ -142,7 +144,7 @@ impl PartBuilder<'_> {
         let mut factors = Vec::new();
         for arg in args {
             let at = at.restricted(&self.node(*arg).ty.shape);
-            let is_staged = self.target.stages && self.node(*arg).ty.dtype.is_float();
+            let is_staged = self.from.target.stages && self.node(*arg).ty.dtype.is_float();
             factors.push(if self.stored_format(*arg, spans).is_some() {
                 let (held, element) = self.hold(*arg, &at, &nest)?;
                 self.read_held(&held, &element, &mut nest)

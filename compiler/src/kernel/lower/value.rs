@@ -35,7 +35,7 @@ impl PartBuilder<'_> {
         if self.node(node).ty.shape.is_empty() {
             return Ok(self.zero(node, nest));
         }
-        let is_loadable = self.cut.is_loadable(self.graph, node);
+        let is_loadable = self.from.is_loadable(node);
         let expr = if is_loadable { self.load(node, &at, nest) } else { self.compute(node, &at, nest)? };
         nest.known.insert((node, at), expr);
         Ok(expr)
@@ -54,7 +54,7 @@ impl PartBuilder<'_> {
     }
 
     fn load(&mut self, node: NodeId, at: &At, nest: &mut NestBuilder) -> ExprId {
-        let from = Place::Param(self.params.read(self.graph, node));
+        let from = Place::Param(self.params.read(self.from.graph, node));
         nest.add(Expr::Load { from, at: at.in_order_of(&self.node(node).ty.shape) })
     }
 
@@ -168,7 +168,7 @@ impl PartBuilder<'_> {
     /// Passes movement that is mere index arithmetic.
     pub(super) fn look_through(&self, mut node: NodeId, at: &At) -> (NodeId, At) {
         let mut at = at.clone();
-        while !self.cut.has(node)
+        while !self.from.cut.has(node)
             && matches!(
                 self.node(node).op,
                 Op::Split { .. }
