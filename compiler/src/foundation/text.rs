@@ -1,7 +1,7 @@
 //! The scanner both text forms are read with, and the error a reader gets.
 //!
 //! In: text. Out: words, numbers and punctuation with their line and column.
-//! It knows no grammar, and no input makes it panic. `graph/parse.rs` and `kernel/parse.rs` stand on it.
+//! It knows no grammar, and no input makes it panic. `graph/parse.rs` and `kernel/parse/` stand on it.
 
 use std::fmt;
 

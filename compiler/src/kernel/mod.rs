@@ -3,7 +3,7 @@
 //! A kernel is a list of [`Part`]s. A part is a grid of independent tasks; a task runs its body of [`Nest`]s, each one
 //! loop nest that fills a [`Tile`] of the task's own memory or a piece of a buffer, perhaps folding inner loops.
 //! Tasks never meet: two tasks write no element in common and read nothing that the kernel writes.
-//! `lower.rs` makes kernels, `verify.rs` proves every access in bounds, `run.rs` interprets them.
+//! `lower/` makes kernels, `verify/` proves every access in bounds, `run/` interprets them.
 
 use std::collections::BTreeSet;
 use std::fmt;

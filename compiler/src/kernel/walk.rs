@@ -2,7 +2,7 @@
 //!
 //! In: a piece of a kernel. Out: the nests, the loops, the indices, the reads or the operands in it, in the order of
 //! the text.
-//! Who only looks at all of them need not know how they lie.
+//! Code that only looks at all of them need not know how they lie.
 
 use std::slice::from_ref;
 

@@ -2,8 +2,8 @@
 //!
 //! In: elements of any type as `f64`, which holds each of them exactly. Out: the result before it is rounded to its
 //! type; [`round`] does that. Whole numbers wrap around at 32 bits.
-//! `Max` and `Min` pass over what is not a number: `max(NaN, x)` is `x`. The sign of a zero is never promised, and a
-//! comparison with what is not a number is false.
+//! `Max` and `Min` pass over NaN: `max(NaN, x)` is `x`. The sign of a zero is never promised, and a
+//! comparison with NaN is false.
 //! The evaluator and the interpreter of kernels both compute with these.
 
 use crate::graph::op::{Binary, Fold, Unary};
@@ -55,8 +55,8 @@ pub fn fold(fold: Fold, dtype: DType, so_far: f64, x: f64) -> f64 {
     }
 }
 
-/// An element in another type: to whole numbers what follows the point is cut off, the nearest is taken of what is
-/// too large, and 0 of what is not a number.
+/// An element in another type. A whole number loses what follows the point; it is the nearest there is where the
+/// element is too large, and 0 for NaN.
 pub fn cast(to: DType, x: f64) -> f64 {
     match to {
         DType::F32 | DType::F16 | DType::BF16 => round(to, x),

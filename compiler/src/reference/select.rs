@@ -2,7 +2,7 @@
 //!
 //! In: a table and indices, or numbers to rank. Out: the rows, or whole-number positions.
 //! No index leaves its axis: one out of range picks the nearest row. Of equal numbers the lowest position ranks first,
-//! and what is not a number ranks with -∞.
+//! and NaN ranks with -∞.
 
 use std::cmp::Ordering;
 

@@ -1,7 +1,7 @@
 //! From choices back to a graph.
 //!
 //! In: the original graph and a node for each class. Out: a graph with the same outputs and the same writes.
-//! Outputs have the axes they had; their order may differ, so who lays out an output asks the original type.
+//! Outputs have the axes they had; their order may differ, so the layout of an output follows the original type.
 //! A node keeps the author's line of the value it computes; one that the author did not write has that of its reader.
 
 use std::collections::BTreeMap;

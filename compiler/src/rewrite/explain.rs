@@ -58,7 +58,7 @@ impl<'a> Origins<'a> {
     fn of(saturation: &'a Saturation<'a>) -> Self {
         let mut rules = HashMap::new();
         for (number, node) in saturation.egraph.nodes().iter().enumerate() {
-            // Nodes that have become equal count as found by whoever came first.
+            // Nodes that have become equal count as found by the rule that came first.
             rules
                 .entry(Self::canonical(&saturation.egraph, node))
                 .or_insert_with(|| saturation.origin(number));

@@ -33,7 +33,7 @@ pub struct Facts {
     pub read: f64,
     /// Whether it is a part of the model: a stored tensor, or a view of one.
     pub is_weight: bool,
-    /// Axes that were folded away last, with only elementwise operations after: who wants the value waits for them.
+    /// Axes that were folded away last, with only elementwise operations after: a reader waits for them.
     pub awaits: Vec<Axis>,
 }
 

@@ -1,7 +1,7 @@
 //! Looks at the whole graph where extraction looked at one value at a time.
 //!
 //! In: choices made value by value. Out: choices of which no single one can be changed for less.
-//! Extraction takes for granted that who reads a part of a projection shares it with the readers of the rest; where
+//! Extraction takes for granted that the reader of a part of a projection shares it with the readers of the rest; where
 //! two values, each for nearly nothing, chose parts of different projections, both are computed in full. Here every
 //! value costs what it costs.
 //! Only near ties are tried: what is far dearer for itself does not pay for the whole.

@@ -3,8 +3,8 @@
 //! In: a [`Sequence`] of launches in an order that obeys every dependence. Out: a [`Plan`], whose steps keep that
 //! order; values that live for a few steps share one arena, and a result may take the place of an argument.
 //! Two values that are needed at the same time never share a byte, but for the pairs that `alias.rs` proves.
-//! Nothing here knows of graphs or models. Read `lifetime.rs`, `alias.rs`, `arena.rs`; `verify` checks a plan without
-//! them, and `run.rs` interprets one.
+//! Nothing here knows of graphs or models. Read `lifetime.rs`, `alias.rs`, `arena.rs`; `verify/` checks a plan without
+//! them, and `run/` interprets one.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Functions of single-precision numbers as polynomials.
 //!
 //! In: a number, or a vector of four. Out: its `exp`, `ln`, `sin`, `cos`, `rsqrt` or `recip`, within a few units in the
-//! last place, with infinities, zeros and what is not a number where they belong; nothing is called.
+//! last place, with infinities, zeros and NaN where they belong; nothing is called.
 //! The same instructions serve one lane and four, so a result does not depend on where in a loop it was computed.
 //! With `Numbers::Exact`, `math.rs` is called instead; `tests.rs` measures how far off these are.
 
@@ -192,14 +192,14 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The smaller; what is not a number stays.
+    /// The smaller; NaN stays.
     fn at_most(&mut self, x: Value, most: f32) -> Value {
         let most = self.floats(x, most);
         let is_beyond = self.builder.ins().fcmp(FloatCC::LessThan, most, x);
         self.blend(is_beyond, most, x)
     }
 
-    /// The larger; what is not a number stays.
+    /// The larger; NaN stays.
     fn at_least(&mut self, x: Value, least: f32) -> Value {
         let least = self.floats(x, least);
         let is_beyond = self.builder.ins().fcmp(FloatCC::LessThan, x, least);

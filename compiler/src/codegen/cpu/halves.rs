@@ -1,7 +1,7 @@
 //! Half precisions in vectors of four.
 //!
 //! In: four numbers of 16 bits from memory, or four single-precision numbers. Out: the one as the other, exactly or
-//! rounded to the nearest as `half` rounds, ties to even. What is not a number stays that, with bits of its own.
+//! rounded to the nearest as `half` rounds, ties to even. NaN stays NaN, with bits of its own.
 //! Scalars are converted in `memory.rs`.
 
 use cranelift_codegen::ir::condcodes::IntCC;

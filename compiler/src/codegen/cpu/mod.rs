@@ -3,7 +3,7 @@
 //! In: any kernel. Out: [`Code`], or why there is none: it does not verify, its numbers could overflow, or Cranelift
 //! does not know the processor.
 //! With [`level::Numbers::Exact`] every number is rounded where the interpreter rounds it, so results are equal bit for
-//! bit, but for the signs of zeros and of what is not a number; other numbers allow faster forms.
+//! bit, but for the signs of zeros and NaNs; other numbers allow faster forms.
 //! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
 //! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`; `vector.rs` does several
 //! rounds at a time, and `wide/` more of them; `hoist.rs` finds what tasks have in common, `ahead.rs` what they all do;

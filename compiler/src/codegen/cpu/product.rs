@@ -106,7 +106,7 @@ pub(super) struct Rounded {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dim {
     pub(super) range: Range,
-    /// How far apart vectors lie, in elements; which loop it is, where this is no number.
+    /// How far apart vectors lie, in elements; or the loop itself, where they do not lie evenly.
     pub(super) step: Result<i64, VarId>,
     /// How many values it takes at most.
     pub(super) most: usize,

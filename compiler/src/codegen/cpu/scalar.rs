@@ -112,7 +112,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The first where it is beyond the second or the second is not a number, else the second.
+    /// The first where it is beyond the second or the second is NaN, else the second.
     fn outer(&mut self, beyond: FloatCC, a: Value, b: Value) -> Value {
         let is_beyond = self.builder.ins().fcmp(beyond, a, b);
         let is_alone = self.builder.ins().fcmp(FloatCC::Unordered, b, b);

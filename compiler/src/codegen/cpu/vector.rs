@@ -159,7 +159,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Folds one more number in; what is not a number is no maximum.
+    /// Folds one more number in; NaN is passed over.
     fn fold_in(&mut self, fold: Fold, so_far: Value, x: Value) -> Value {
         if fold == Fold::Max && self.is_float(x) {
             let is_beyond = self.builder.ins().fcmp(FloatCC::LessThan, so_far, x);

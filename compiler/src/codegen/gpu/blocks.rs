@@ -1,8 +1,8 @@
 //! Nests that store whole blocks.
 //!
-//! In: a nest that copies rows of a tile to a buffer of format `Q8_0`. Out: its stores: each thread takes every so
-//! manieth block, finds the largest number, and then packs all of them, four to a word, by the formulas of
-//! `tensor::quant`. Two scales share a word, and other threads may be writing the other.
+//! In: a nest that copies rows of a tile to a buffer of format `Q8_0`. Out: its stores. Each of n threads takes every
+//! n-th block, finds the largest number, and then packs all of them, four to a word, by the formulas of
+//! `tensor::quant`. Two scales share a word, and another thread may be writing the other one.
 
 use cubecl_core::ir::{Arithmetic, Comparison, Variable};
 

@@ -1,10 +1,9 @@
 //! A kernel as the body of one CubeCL kernel: tasks, parts, loops and nests.
 //!
 //! In: a kernel that verifies and keeps the limits of `limits.rs`. Out: instructions.
-//! The threads of a workgroup do one task after another: of all tasks over all parts each workgroup takes every so
-//! manieth, so any number of workgroups does all the work. Within a task they share the iterations of each nest, and
-//! meet before one reads what another has written. Every loop that a barrier stands in takes all threads through
-//! equally often.
+//! The threads of a workgroup do one task after another. Each of n workgroups takes every n-th task of all parts, so
+//! any number of them does all the work. Within a task the threads share the iterations of each nest, and meet before
+//! one reads what another has written. All threads go equally often through a loop that a barrier stands in.
 //! `share.rs` gives iterations to threads, `reduce.rs` folds over several of them, `room.rs` places tiles. Rounds that
 //! a mask hides are left out, as `skip.rs` finds them.
 

@@ -50,7 +50,7 @@ impl Emitter<'_> {
         let shifted = self.writer.shift_left(size, 13);
         let rebias = constant(112 << 23);
         let normal = self.writer.add(shifted, rebias);
-        // What is infinite or no number has the largest exponent in either type.
+        // Infinities and NaNs have the largest exponent in either type.
         let infinite = self.writer.add(normal, rebias);
         let [least, largest] = [0x0400, 0x7c00].map(constant);
         let is_other = self.writer.compare(Comparison::GreaterEqual, size, largest);

@@ -395,8 +395,8 @@ impl Emitter<'_> {
         self.stepped(word, number, factor.gap)
     }
 
-    /// A number as matrix units take it: the nearest whose last thirteen bits are zero. What is no number stays as it
-    /// is: with all bits set, as GPUs make it, it would be carried into the sign.
+    /// A number as matrix units take it: the nearest whose last thirteen bits are zero. NaN stays as it is: with
+    /// all bits set, as GPUs make it, it would be carried into the sign.
     pub(super) fn rounded_factor(&mut self, value: Variable) -> Variable {
         let bits = self.writer.reinterpreted(U32, value);
         let half = constant(1 << 12);

@@ -220,8 +220,7 @@ impl Emitter<'_> {
         self.factor(tile).is_some_and(|factor| factor.per_word == 2)
     }
 
-    /// A place in a tile, so that a compiler knows that it is none beyond: then it moves words together that lie
-    /// together, since no sum can begin at zero again.
+    /// An index into a tile, masked so that the compiler sees that it cannot wrap, and merges neighbouring moves.
     pub(super) fn bounded(&mut self, tile: TileId, place: Variable) -> Variable {
         let len = self.room.len(self.part_number(), tile);
         self.writer.and(place, (len.next_power_of_two() - 1) as u32)

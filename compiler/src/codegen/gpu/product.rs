@@ -71,8 +71,8 @@ pub(super) enum Start {
     Scalar(ExprId),
 }
 
-/// How planes share the fragments of a sum: each computes every so manieth row and column of them, as many as there are
-/// planes along it.
+/// How planes share the fragments of a sum: with n planes along the rows each computes every n-th row, and likewise
+/// every n-th column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fragments {
     /// Planes along the rows, and along the columns.

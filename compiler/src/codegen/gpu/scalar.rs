@@ -124,7 +124,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// A number without what follows the point, the nearest that 32 bits hold, 0 of what is not a number.
+    /// A number without what follows the point: the nearest that 32 bits hold, and 0 for NaN.
     fn whole(&mut self, a: Variable) -> Variable {
         // Languages say nothing of numbers that do not fit, so they are brought in first; the largest that fits and
         // has an exact form in single precision is not the largest of all.

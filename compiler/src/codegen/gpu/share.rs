@@ -1,10 +1,10 @@
 //! The iterations of a nest, shared by the threads of a workgroup.
 //!
 //! In: a nest whose block variables have values. Out: its stores.
-//! Without a fold each thread takes every so manieth iteration. With one, a group of threads takes an iteration
-//! together where that keeps all threads busy, or where neighbours then read neighbouring elements of memory; each
-//! thread folds every so manieth element, `reduce.rs` folds what they have, and the first of the group stores.
-//! Sums are so taken in another order than the text's; nothing else changes.
+//! Without a fold each of n threads takes every n-th iteration. With one, a group of threads takes an iteration
+//! together where that keeps all threads busy, or where neighbours then read neighbouring elements of memory. Each of
+//! the n threads of a group folds every n-th element, `reduce.rs` folds what they have, and the first one stores.
+//! So sums are taken in another order than the text's; nothing else changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ use crate::tensor::sym::Sym;
 const SHORT: i64 = 16;
 /// So many neighbours read memory together.
 const NEIGHBOURS: i64 = 32;
-/// At most so many words are on their way to a thread: memory is far, and gives much only to who asks for much.
+/// At most so many words are on their way to a thread: latency is long, and full bandwidth needs many requests.
 pub(super) const MOST_WORDS: i64 = 24;
 /// Elements that a thread asks for at once, where it takes them one by one.
 const SINGLES: i64 = 8;
@@ -109,7 +109,7 @@ impl Emitter<'_> {
         Plan { nest, folding, wide, counts, n, group, at_once }
     }
 
-    /// Each thread takes every so manieth iteration.
+    /// Each of n threads takes every n-th iteration.
     pub(super) fn each(&mut self, nest: &Nest, act: impl FnOnce(&mut Self)) {
         let Sizes { counts, limits } = self.sizes(&nest.loops);
         let n = self.product(&counts);
@@ -155,7 +155,8 @@ impl Emitter<'_> {
         })
     }
 
-    /// Each thread takes every so manieth of so many numbers, some at once, and is told the first of these.
+    /// Shares the numbers below `n` among all threads: each takes every [`THREADS`]-th, `at_once` of them at a time,
+    /// and is told the first of these.
     pub(super) fn each_of_so_many(
         &mut self,
         n: Variable,
@@ -420,8 +421,8 @@ impl Emitter<'_> {
         found
     }
 
-    /// Gives variables the values of a combination that may not be there: who has none takes the first, which is, and
-    /// stores nothing. Says which it is, whether the one asked for is there, and which number the last one's value has.
+    /// Gives variables the values of an iteration that may not exist; a thread without one takes the first and stores
+    /// nothing. Says which it is, whether the one asked for exists, and which number the last one's value has.
     pub(super) fn bound(
         &mut self,
         loops: &[VarId],

@@ -1,7 +1,7 @@
 //! Values that are stored as they will be multiplied.
 //!
-//! In: a plan. Out: the same, where temporaries hold bfloat16 numbers that all who read them only copy into factors of
-//! such numbers. What is rounded each time it is read is rounded once, where it is stored, so no result changes, and
+//! In: a plan. Out: the same, but temporaries hold bfloat16 numbers where all their readers only copy them into factors
+//! of such numbers. What is rounded each time it is read is rounded once, where it is stored, so no result changes, and
 //! half as many bytes are written and read.
 
 use std::borrow::Cow;

@@ -20,7 +20,7 @@ use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
-/// Below any score that is a number, and finite, so that differences are numbers.
+/// Below every finite score, and itself finite, so that differences are never NaN.
 const BELOW_ALL: f32 = f32::MIN;
 
 /// The three running results.

@@ -26,7 +26,7 @@ use crate::tensor::sym::Sym;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// A value kept as partial results of several tasks, which whoever reads it combines.
+/// A value kept as partial results of several tasks, which its reader combines.
 pub(super) struct Partial {
     pub(super) node: NodeId,
     pub(super) axis: Axis,

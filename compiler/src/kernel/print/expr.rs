@@ -117,7 +117,7 @@ impl Writer<'_> {
     }
 }
 
-/// `1.0` is a float, `1` a whole number; what is not a number shows its bits unless they are the usual ones.
+/// `1.0` is a float, `1` a whole number; a NaN shows its bits unless they are the usual ones.
 fn scalar_text(scalar: Scalar) -> String {
     match scalar {
         Scalar::I32(value) => value.to_string(),

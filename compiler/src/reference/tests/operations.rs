@@ -1,7 +1,7 @@
 //! Each operation with numbers small enough to check by hand.
 //!
 //! In: tiny graphs. Out: literal values, compared bit by bit; the edges come with their operation: nothing to sum, an
-//! index out of range, ties, what is not a number.
+//! index out of range, ties, NaN.
 
 use super::*;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! The memory of a plan that is interpreted: one arena of bytes, and buffers of their own for what outlives it.
 //!
 //! In: element numbers in storage order. Out: numbers, or nothing where a buffer has no such element.
-//! Two buffers that the plan puts in one place are one place here too. What nobody wrote is not a number.
+//! Two buffers that the plan puts in one place are one place here too. What nobody wrote is NaN.
 //! A format of blocks is decoded once; what is stored to it comes rounded.
 
 use crate::foundation::entity::{Id, List};
@@ -10,7 +10,7 @@ use crate::kernel::run::memory::{Memory, Number};
 use crate::schedule::{BufferId, BufferSlot, Plan};
 use crate::tensor::dtype::DType;
 
-/// What memory holds before anything is written: not a number in every floating-point type.
+/// What memory holds before anything is written: NaN in every floating-point type.
 const POISON: u8 = 0xff;
 
 /// The memory of all buffers.

@@ -165,7 +165,7 @@ impl<T: Clone> Holdings<T> {
         let n_threads = thread::available_parallelism().map_or(1, usize::from).min(ARRANGERS);
         let arrange = |slot: &&BufferSlot| Ok::<_, Error>(arranged(slot.format, weight(slot, &**weights)?));
         thread::scope(|scope| {
-            // Each thread has every so manieth tensor, and waits until it is taken before it goes on with the next.
+            // Each of n threads has every n-th tensor, and waits until it is taken before it goes on with the next.
             let line = |first| {
                 let (sender, receiver) = sync_channel(0);
                 let mut own = slots.iter().skip(first).step_by(n_threads).map(arrange);

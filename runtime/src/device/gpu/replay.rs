@@ -99,8 +99,8 @@ impl<M: Machine> Gpu<M> {
         self.machine.dialect()
     }
 
-    /// Runs one kernel on buffers of the caller's, arranged as `layout.rs` says, and gives back what it wrote: for
-    /// checks of code against other ways to run a kernel.
+    /// Runs one kernel on buffers of the caller's, arranged as `compiler/src/codegen/gpu/layout.rs` says, and gives
+    /// back what it wrote: for checks of code against other ways to run a kernel.
     ///
     /// # Errors
     /// Where the device refuses the code or has no memory.

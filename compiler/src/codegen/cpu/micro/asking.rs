@@ -49,7 +49,7 @@ pub(super) fn read(piece: &[u8]) -> u64 {
     sum
 }
 
-/// Asks for what comes later than a piece, in a stream of which every piece asks.
+/// Prefetches ahead of a piece; every piece of the stream does so.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn ask_ahead(piece: &[u8]) {

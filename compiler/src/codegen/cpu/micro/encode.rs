@@ -11,7 +11,7 @@ use crate::codegen::cpu::micro::view::EncodeView;
 #[inline(always)]
 pub(super) fn blocks(job: &mut EncodeView<'_>) {
     for (x, block) in job.x.as_chunks::<32>().0.iter().zip(job.blocks.iter_mut()) {
-        // Sizes are in the order of their bits, which several lanes compare at a time; what is no number has none.
+        // Sizes are in the order of their bits, which several lanes compare at a time; NaN counts as 0.
         let mut greatest = 0;
         for x in x {
             let size = x.abs().to_bits();

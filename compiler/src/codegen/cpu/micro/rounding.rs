@@ -2,8 +2,8 @@
 //!
 //! In: vectors in single precision. Out: numbers from -127 to 127 with a scale for each group, each vector a row.
 //! Each number goes to the nearest. Of each 32 four neighbours may be twice as large: those with the largest of all, so
-//! one large number does not make all others coarse. Groups that qwen3.c chose are rounded as it does it. A group with
-//! an infinite number or one that is none has such a scale too.
+//! one large number does not make all others coarse. Groups that qwen3.c chose are rounded as it does it. The scale
+//! of a group is infinite or NaN where one of its numbers is.
 //! A row has five pieces, each of whole 64 bytes: the numbers; for each 32 of them the scale, the sum times the scale,
 //! and what `Tail` says; and lines.
 //! Numbers have 16 bits each, those of a group in the order in which the level has weights. With dot products of bytes
@@ -257,7 +257,7 @@ impl<'a> Row<'a> {
 
 /// What the scale of so many numbers must hold of 32 of them: half of the largest, and the largest of those that are
 /// not near it, but all of the largest where qwen3.c chose how many. Sizes are bits, in the order of sizes without a
-/// sign; what is no number is largest.
+/// sign; NaN counts as the largest.
 #[inline(always)]
 pub(super) fn held(group: usize, largest: u32, others: u32) -> u32 {
     let is_own = matches!(group, GROUP | LARGE);

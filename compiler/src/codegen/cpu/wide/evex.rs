@@ -79,7 +79,7 @@ pub(super) const ADD: Op = op(0, 1, 0x58);
 pub(super) const SUB: Op = op(0, 1, 0x5c);
 pub(super) const MUL: Op = op(0, 1, 0x59);
 pub(super) const DIV: Op = op(0, 1, 0x5e);
-/// Where one is not a number, or both are zero, the second.
+/// The second where one is NaN, or both are zero.
 pub(super) const MIN: Op = op(0, 1, 0x5d);
 pub(super) const MAX: Op = op(0, 1, 0x5f);
 /// `out = a · 2^b`
@@ -120,7 +120,7 @@ pub(super) const STORE_F16: Op = op(1, 3, 0x1d).with(0);
 pub(super) const EQUAL: Op = op(0, 1, 0xc2).with(0);
 pub(super) const LESS: Op = op(0, 1, 0xc2).with(17);
 pub(super) const AT_MOST: Op = op(0, 1, 0xc2).with(18);
-/// Whether one is not a number.
+/// Whether one is NaN.
 pub(super) const UNORDERED: Op = op(0, 1, 0xc2).with(3);
 /// The mask of `a op b`, of whole numbers.
 pub(super) const EQUAL_WHOLE: Op = op(1, 3, 0x1f).with(0);

@@ -363,7 +363,7 @@ impl<'a> Writer<'a> {
         Some(Value::Zmm(out))
     }
 
-    /// The first where it is beyond the second or the second is not a number, else the second.
+    /// The first where it is beyond the second or the second is NaN, else the second.
     fn outer(&mut self, op: Op, a: ExprId, b: ExprId) -> Option<Value> {
         let (out, a, b) = (self.free.pop()?, self.register(a)?, self.source(b)?);
         self.code.put(op, out, a, b);
@@ -449,7 +449,7 @@ fn address(access: Access) -> Address {
     Address { base: ADDRESSES[access.address], offset: access.offset, element }
 }
 
-/// Folds a number, the first, with what there is so far; what is not a number is no maximum.
+/// Folds a number, the first, with what there is so far; NaN is passed over.
 fn fold_op(fold: Fold) -> Op {
     match fold {
         Fold::Sum => ADD,

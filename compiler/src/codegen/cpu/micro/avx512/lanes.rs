@@ -2,8 +2,8 @@
 //!
 //! In: vectors in single precision. Out: for each eight of them a [`Group`] for each 32 elements, one after another.
 //! A vector has two lanes: of every eight elements the first four and the others. Each lane has a scale for its sixteen
-//! elements of a group, so nothing is added up that has different ones. What is no vector is zero.
-//! Sixteen numbers with an infinite one or one that is none have such a scale, too.
+//! elements of a group, so nothing is added up that has different ones. Lanes without a vector are zero.
+//! The scale of sixteen numbers is infinite or NaN where one of them is.
 
 use std::arch::x86_64::{
     _CMP_GT_OQ, _mm_castps_si128, _mm_cvtsi128_si64, _mm_unpacklo_ps, _mm512_castps512_ps128,

@@ -6,7 +6,7 @@
 //! which belongs to eight groups, so that products with large blocks are scaled as whole numbers.
 //! A row has six pieces: the numbers; of each four groups the first halves, then the second halves; for each group the
 //! scale of even eights, that of odd ones, and the sum times the scales; and a [`Large`] for each 32 groups.
-//! Eight groups with an infinite number or one that is none have such scales, too.
+//! The scales of eight groups are infinite or NaN where one of their numbers is.
 
 use std::arch::x86_64::{
     __m512i, _CMP_GT_OQ, _mm_cvtsi128_si64, _mm256_add_epi32, _mm256_cvtepi64_epi16, _mm256_dpbusd_epi32,
@@ -149,7 +149,7 @@ fn round_eight(row: &mut Row<'_>, at: usize, groups: &[[u8; 128]]) {
     }
     for (i, (largest, x)) in largest.iter().zip(groups).enumerate() {
         let steps = _mm512_roundscale_ps::<UP>(_mm512_mul_ps(_mm512_castsi512_ps(*largest), splat(by)));
-        // What is no number becomes the second.
+        // The minimum of NaN and another number is the second operand.
         let steps = _mm512_min_ps(steps, splat(STEPS));
         let scales = _mm512_mul_ps(steps, splat(unit));
         let [even_scale, odd_scale] = even_and_odd(scales);

@@ -59,7 +59,7 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
     }
 }
 
-/// The bits of sizes, which have the order of the sizes; what is no number is larger than any.
+/// The bits of sizes, which have the order of the sizes; NaN counts as the largest.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn size(x: V) -> __m512i {
