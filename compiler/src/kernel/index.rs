@@ -340,6 +340,17 @@ impl Atom {
     }
 }
 
+/// How many elements apart neighbours along each axis lie in storage, where the last axis runs fastest.
+pub(crate) fn strides(dims: &[i64]) -> impl Iterator<Item = i64> {
+    (1..=dims.len()).map(|inner| dims[inner..].iter().product())
+}
+
+/// The number of an element in storage order.
+pub(crate) fn element_of(dims: &[i64], at: &[Index]) -> Index {
+    let terms = at.iter().zip(strides(dims)).map(|(index, stride)| index.times(stride));
+    terms.fold(Index::default(), |element, term| element.plus(&term))
+}
+
 /// The largest number that divides both.
 pub(crate) fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }

@@ -333,6 +333,16 @@ pub enum Expr {
     Cast(DType, ExprId),
 }
 
+impl Kernel {
+    /// The sizes that a place of a part is laid out for.
+    pub(crate) fn dims(&self, part: &Part, place: Place) -> Vec<i64> {
+        match place {
+            Place::Param(id) => self.params[id].shape.iter().map(|(_, size)| size.most()).collect(),
+            Place::Tile(id) => part.tiles[id].dims.iter().map(|dim| *dim as i64).collect(),
+        }
+    }
+}
+
 impl Nest {
     /// The format of what it stores to, where that is one of blocks: such a nest copies whole blocks from a tile.
     pub fn blocks(&self, kernel: &Kernel) -> Option<Format> {

@@ -9,7 +9,7 @@ use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::lanes::{LANES, Lane, Stride};
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Unary};
-use crate::kernel::index::Index;
+use crate::kernel::index::{Index, strides};
 use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Nest, Place, VarId};
 use crate::tensor::dtype::DType;
@@ -181,8 +181,7 @@ impl<'a> Emitter<'a, '_> {
     fn flat(&self, lane: &Lane<'_>, place: Place, at: &[Index]) -> Option<Flat> {
         let layout = self.layout(place);
         let mut sum = Index::default();
-        for (axis, index) in at.iter().enumerate() {
-            let stride: i64 = layout.dims[axis + 1..].iter().product();
+        for (index, stride) in at.iter().zip(strides(&layout.dims)) {
             let numbers = index.terms().iter().map(|(_, factor)| *factor).chain([index.offset()]);
             for number in numbers {
                 number.checked_mul(stride).filter(|product| product.abs() < LARGEST)?;

@@ -10,7 +10,7 @@ use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};
 
 use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::math::Function;
-use crate::kernel::index::Index;
+use crate::kernel::index::{Index, strides};
 use crate::kernel::{Access, Place};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -100,17 +100,16 @@ impl Emitter<'_, '_> {
     }
 
     pub(super) fn layout(&self, place: Place) -> Layout {
+        let dims = self.kernel.dims(self.part, place);
         match place {
             Place::Param(id) => {
                 let param = &self.kernel.params[id];
-                let dims = param.shape.iter().map(|(_, size)| size.most()).collect();
                 let flags = if param.access == Access::Read { CONSTANT } else { PROVEN };
                 Layout { format: param.format, dims, base: self.params[id], flags }
             }
             Place::Tile(id) => {
-                let tile = &self.part.tiles[id];
-                let dims = tile.dims.iter().map(|dim| *dim as i64).collect();
-                Layout { format: Format::of(tile.dtype), dims, base: self.tiles[id], flags: PROVEN }
+                let format = Format::of(self.part.tiles[id].dtype);
+                Layout { format, dims, base: self.tiles[id], flags: PROVEN }
             }
         }
     }
@@ -118,8 +117,7 @@ impl Emitter<'_, '_> {
     /// The element in storage order. Each axis is a term, so that those of outer loops are computed there.
     fn element(&mut self, at: &[Index], dims: &[i64]) -> Value {
         let mut element = self.whole(0);
-        for (axis, index) in at.iter().enumerate() {
-            let stride: i64 = dims[axis + 1..].iter().product();
+        for (index, stride) in at.iter().zip(strides(dims)) {
             let index = self.index(index);
             let term = self.builder.ins().imul_imm_s(index, stride);
             element = self.builder.ins().iadd(element, term);

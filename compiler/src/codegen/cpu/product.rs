@@ -14,7 +14,7 @@ use crate::codegen::cpu::ahead::VECTORS;
 use crate::codegen::cpu::level::{Level, Numbers};
 use crate::codegen::cpu::micro::{self, Rounding, rounding, rounding_apart};
 use crate::graph::op::{Binary, Fold};
-use crate::kernel::index::{Atom, Index, Vars};
+use crate::kernel::index::{Atom, Index, Vars, element_of};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Sym;
@@ -361,20 +361,10 @@ pub(super) fn is_simple(part: &Part, nest: &Nest, var: VarId) -> bool {
 }
 
 pub(super) fn stored(kernel: &Kernel, part: &Part, place: Place, at: &[Index]) -> Stored {
-    let (format, dims): (Format, Vec<i64>) = match place {
-        Place::Param(id) => {
-            let param = &kernel.params[id];
-            (param.format, param.shape.iter().map(|(_, size)| size.most()).collect())
-        }
-        Place::Tile(id) => {
-            let tile = &part.tiles[id];
-            (Format::of(tile.dtype), tile.dims.iter().map(|dim| *dim as i64).collect())
-        }
+    let format = match place {
+        Place::Param(id) => kernel.params[id].format,
+        Place::Tile(id) => Format::of(part.tiles[id].dtype),
     };
-    let mut element = Index::default();
-    for (axis, index) in at.iter().enumerate() {
-        let stride: i64 = dims[axis + 1..].iter().product();
-        element = element.plus(&index.times(stride));
-    }
-    Stored { place, format, n_elements: dims.iter().product(), element }
+    let dims = kernel.dims(part, place);
+    Stored { place, format, n_elements: dims.iter().product(), element: element_of(&dims, at) }
 }

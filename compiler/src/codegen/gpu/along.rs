@@ -4,8 +4,7 @@
 //! these lie, as far as one order suits them: then threads read neighbours, and pieces of several elements.
 //! Of a sum nobody has promised an order.
 
-use crate::codegen::gpu::wide::{dims_of, element_of};
-use crate::kernel::index::Atom;
+use crate::kernel::index::{Atom, element_of};
 use crate::kernel::{Kernel, Nest, Part, Place, Stmt, VarId};
 
 /// Puts the loops of every fold in order, the one that takes the smallest steps in memory last.
@@ -36,7 +35,7 @@ pub(super) fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
 /// The smallest step in memory of what a nest reads there, with each step of a variable.
 fn step(kernel: &Kernel, part: &Part, nest: &Nest, var: VarId) -> i64 {
     let steps = nest.reads().filter_map(|(_, param, at)| {
-        let element = element_of(&dims_of(kernel, part, Place::Param(param)), at);
+        let element = element_of(&kernel.dims(part, Place::Param(param)), at);
         element.terms().iter().find(|(atom, _)| *atom == Atom::Var(var)).map(|(_, factor)| factor.abs())
     });
     steps.min().unwrap_or(i64::MAX)

@@ -14,9 +14,8 @@ use crate::codegen::gpu::dialect::Language;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::factor::Factor;
 use crate::codegen::gpu::room::Spot;
-use crate::codegen::gpu::wide::{dims_of, element_of};
 use crate::codegen::gpu::writer::{F32, I32, U32, builtin, constant, scalar};
-use crate::kernel::index::Index;
+use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Access, Param, Part, Place, TileId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -278,7 +277,7 @@ impl Emitter<'_> {
 
     /// The number of an element in storage order.
     pub(super) fn element(&mut self, place: Place, at: &[Index]) -> Variable {
-        let element = element_of(&dims_of(self.kernel, self.part, place), at);
+        let element = element_of(&self.kernel.dims(self.part, place), at);
         self.index(&element)
     }
 }

@@ -7,9 +7,8 @@
 use std::cmp::Reverse;
 
 use crate::codegen::gpu::THREADS;
-use crate::codegen::gpu::wide::{dims_of, element_of};
 use crate::graph::op::{Binary, Fold};
-use crate::kernel::index::{Atom, Index};
+use crate::kernel::index::{Atom, Index, element_of};
 use crate::kernel::{Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 
@@ -122,7 +121,7 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
         _ => Start::Scalar(init),
     });
     let many: Vec<VarId> = nest.loops.iter().copied().filter(|var| most(part, *var) != Some(1)).collect();
-    let target = element_of(&dims_of(kernel, part, nest.target), &nest.at);
+    let target = element_of(&kernel.dims(part, nest.target), &nest.at);
     let is_column = |var: &VarId| target.step_of(*var) == Some(1);
     let (columns, mut rows): (Vec<VarId>, Vec<VarId>) = many.into_iter().partition(is_column);
     rows.sort_by_key(|var| target.step_of(*var));
@@ -134,7 +133,7 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
             _ => id,
         };
         let Expr::Load { from: from @ Place::Tile(tile), at } = &nest.exprs[id] else { return None };
-        let element = rejoined(&element_of(&dims_of(kernel, part, *from), at));
+        let element = rejoined(&element_of(&kernel.dims(part, *from), at));
         let is_turned = element.step_of(inner)? != 1;
         let (across, along) = if is_turned { (&[inner][..], own) } else { (own, &[inner][..]) };
         let row = row(part, &element, across)?;

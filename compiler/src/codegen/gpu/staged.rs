@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 
 use crate::codegen::gpu::dialect::Language;
-use crate::codegen::gpu::wide::element_of;
 use crate::foundation::entity::List;
-use crate::kernel::index::Index;
+use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Stmt, Tile, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;

@@ -15,7 +15,7 @@ use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::layout::What;
 use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
-use crate::kernel::index::{Atom, Index};
+use crate::kernel::index::{Atom, Index, element_of};
 use crate::kernel::walk::nests;
 use crate::kernel::{
     Access, Blocks, Expr, ExprId, Folding, Kernel, Nest, ParamId, Part, Place, Range, TileId, VarId,
@@ -116,7 +116,7 @@ pub(super) fn wide(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding)
 pub(super) fn wide_fill(kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Wide> {
     let var = *nest.loops.last()?;
     let (Place::Tile(_), None) = (nest.target, &nest.fold) else { return None };
-    let target = first_of_piece(&dims_of(kernel, part, nest.target), &nest.at, var)?;
+    let target = first_of_piece(&kernel.dims(part, nest.target), &nest.at, var)?;
     let found = along(kernel, part, nest, (var, part.fixed_len(var)?))?;
     (are_whole(part, &target, 4) && found.len % 4 == 0).then_some(Wide { tiles: BTreeMap::new(), ..found })
 }
@@ -127,7 +127,7 @@ fn along(kernel: &Kernel, part: &Part, nest: &Nest, (var, n): (VarId, i64)) -> O
     let mut len = 1;
     for (id, expr) in nest.exprs.iter() {
         let Expr::Load { from, at } = expr else { continue };
-        let Some(first) = first_of_piece(&dims_of(kernel, part, *from), at, var) else { continue };
+        let Some(first) = first_of_piece(&kernel.dims(part, *from), at, var) else { continue };
         match from {
             Place::Tile(tile) => {
                 tiles.insert(id, (*tile, first));
@@ -193,22 +193,6 @@ fn words_of(format: Format, len: i64) -> i64 {
 /// Whether something is taken off the elements of a block.
 fn has_offset(format: Format) -> bool {
     matches!(format, Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K)
-}
-
-/// The sizes that a place is laid out for.
-pub(super) fn dims_of(kernel: &Kernel, part: &Part, place: Place) -> Vec<i64> {
-    match place {
-        Place::Param(id) => kernel.params[id].shape.iter().map(|(_, size)| size.most()).collect(),
-        Place::Tile(id) => part.tiles[id].dims.iter().map(|dim| *dim as i64).collect(),
-    }
-}
-
-/// The number of an element in storage order.
-pub(super) fn element_of(dims: &[i64], at: &[Index]) -> Index {
-    let axes = at.iter().enumerate();
-    axes.fold(Index::constant(0), |element, (axis, index)| {
-        element.plus(&index.times(dims[axis + 1..].iter().product()))
-    })
 }
 
 /// The element that a load reads where a variable is zero, if it reads the next one for each next value.
@@ -340,7 +324,7 @@ impl Emitter<'_> {
 
     /// Whether pieces are runs of so many elements, which all begin at multiples of that.
     fn are_runs(&self, nest: &Nest, wide: &Wide, n: i64) -> bool {
-        let dims = dims_of(self.kernel, self.part, nest.target);
+        let dims = self.kernel.dims(self.part, nest.target);
         let first = nest.loops.last().and_then(|var| first_of_piece(&dims, &nest.at, *var));
         wide.len % n == 0 && first.is_some_and(|first| are_whole(self.part, &first, n))
     }
