@@ -326,17 +326,7 @@ macro_rules! single_forms {
                 Storage::F32 => plain::<0>(&job),
                 Storage::F16 => plain::<1>(&job),
                 Storage::BF16 => plain::<2>(&job),
-                // Each format has code of its own.
-                Storage::Q8_0 => packed::<{ Storage::Q8_0 as usize }>(&job),
-                Storage::Q4_0 => packed::<{ Storage::Q4_0 as usize }>(&job),
-                Storage::Int8 => packed::<{ Storage::Int8 as usize }>(&job),
-                Storage::Q4_1 => packed::<{ Storage::Q4_1 as usize }>(&job),
-                Storage::Q5_0 => packed::<{ Storage::Q5_0 as usize }>(&job),
-                Storage::Q5_1 => packed::<{ Storage::Q5_1 as usize }>(&job),
-                Storage::Q4K => packed::<{ Storage::Q4K as usize }>(&job),
-                Storage::Q5K => packed::<{ Storage::Q5K as usize }>(&job),
-                Storage::Q6K => packed::<{ Storage::Q6K as usize }>(&job),
-                Storage::Q4Pairs => packed::<{ Storage::Q4Pairs as usize }>(&job),
+                _ => of_format!(job, packed::<S>(&job)),
             }
         }
 
@@ -517,20 +507,7 @@ macro_rules! row_forms {
         unsafe extern "C" fn quantised(job: *const Product) {
             // SAFETY: generated code promises what the view asks for.
             let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
-            match job.w.storage {
-                Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain weights take plain vectors"),
-                // Each format has code of its own.
-                Storage::Q8_0 => quantised_of::<{ Storage::Q8_0 as usize }>(&job),
-                Storage::Q4_0 => quantised_of::<{ Storage::Q4_0 as usize }>(&job),
-                Storage::Int8 => quantised_of::<{ Storage::Int8 as usize }>(&job),
-                Storage::Q4_1 => quantised_of::<{ Storage::Q4_1 as usize }>(&job),
-                Storage::Q5_0 => quantised_of::<{ Storage::Q5_0 as usize }>(&job),
-                Storage::Q5_1 => quantised_of::<{ Storage::Q5_1 as usize }>(&job),
-                Storage::Q4K => quantised_of::<{ Storage::Q4K as usize }>(&job),
-                Storage::Q5K => quantised_of::<{ Storage::Q5K as usize }>(&job),
-                Storage::Q6K => quantised_of::<{ Storage::Q6K as usize }>(&job),
-                Storage::Q4Pairs => quantised_of::<{ Storage::Q4Pairs as usize }>(&job),
-            }
+            of_format!(job, quantised_of::<S>(&job));
         }
     };
 }

@@ -118,6 +118,7 @@ macro_rules! of_format {
         match $job.w.storage {
             $(Storage::$format => {
                 const S: usize = Storage::$format as usize;
+                #[allow(dead_code, reason = "not all code takes some bytes at a time")]
                 const B: usize = Storage::$format.unit_bytes();
                 $done
             })+
