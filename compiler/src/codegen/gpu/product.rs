@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 use crate::codegen::gpu::THREADS;
 use crate::graph::op::{Binary, Fold};
-use crate::kernel::index::{Atom, Index, element_of};
+use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 
@@ -133,7 +133,7 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
             _ => id,
         };
         let Expr::Load { from: from @ Place::Tile(tile), at } = &nest.exprs[id] else { return None };
-        let element = rejoined(&element_of(&kernel.dims(part, *from), at));
+        let element = element_of(&kernel.dims(part, *from), at);
         let is_turned = element.step_of(inner)? != 1;
         let (across, along) = if is_turned { (&[inner][..], own) } else { (own, &[inner][..]) };
         let row = row(part, &element, across)?;
@@ -172,20 +172,6 @@ fn row(part: &Part, element: &Index, vars: &[VarId]) -> Option<i64> {
         step *= most(part, *var)?;
     }
     Some(first)
-}
-
-/// The same index without the quotients that a remainder makes whole again.
-fn rejoined(index: &Index) -> Index {
-    let mut whole = index.clone();
-    for (atom, factor) in index.terms() {
-        let Atom::Rem(inner, by) = atom else { continue };
-        let quotient = Atom::Div(inner.clone(), *by);
-        if index.terms().contains(&(quotient.clone(), factor * by)) {
-            let parts = Index::atom(atom.clone()).plus(&Index::atom(quotient).times(*by));
-            whole = whole.plus(&inner.minus(&parts).times(*factor));
-        }
-    }
-    whole
 }
 
 /// The most values of a variable of a nest, where that is known.
