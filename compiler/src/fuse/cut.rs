@@ -83,12 +83,12 @@ impl Cut {
 }
 
 /// The arguments that a kernel reads to compute a node: a write reads its value, not the state it changes.
-pub fn operands(graph: &Graph, node: NodeId) -> &[NodeId] {
+pub(crate) fn operands(graph: &Graph, node: NodeId) -> &[NodeId] {
     let args = graph.nodes[node].args.as_slice();
     if matches!(graph.nodes[node].op, Op::Write { .. }) { &args[1..] } else { args }
 }
 
 /// Whether a leaf is a buffer rather than a formula.
-pub fn has_storage(op: &Op) -> bool {
+pub(crate) fn has_storage(op: &Op) -> bool {
     matches!(op, Op::Input { .. } | Op::Weight { .. } | Op::State { .. } | Op::Table { .. })
 }

@@ -15,10 +15,10 @@ use crate::graph::op::Op;
 use crate::graph::{Graph, NodeId};
 
 /// Roots of one launch each, in order.
-pub type Groups = Vec<Vec<NodeId>>;
+pub(crate) type Groups = Vec<Vec<NodeId>>;
 
 /// What must precede what.
-pub struct Dependences {
+pub(crate) struct Dependences {
     roots: Vec<NodeId>,
     /// For each root, the roots it must follow.
     before: Vec<Vec<usize>>,
@@ -30,7 +30,7 @@ pub struct Dependences {
 
 impl Dependences {
     /// The dependences between the stored values of a cut.
-    pub fn of(graph: &Graph, cut: &Cut) -> Self {
+    pub(crate) fn of(graph: &Graph, cut: &Cut) -> Self {
         let roots: Vec<NodeId> = cut.nodes().collect();
         let mut place: List<NodeId, Option<usize>> = graph.nodes.ids().map(|_| None).collect();
         for (index, root) in roots.iter().enumerate() {
@@ -64,7 +64,7 @@ impl Dependences {
     }
 
     /// The launches that result, or why a value cannot be kept out of memory.
-    pub fn groups(&self, graph: &Graph) -> Result<Groups, Barrier> {
+    pub(crate) fn groups(&self, graph: &Graph) -> Result<Groups, Barrier> {
         let labels = self.together.clone().into_labeling();
         let mut index_of: Vec<Option<usize>> = vec![None; self.roots.len()];
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -84,7 +84,7 @@ impl Dependences {
     }
 
     /// The same, with independent launches put together where `pays` agrees.
-    pub fn widened(
+    pub(crate) fn widened(
         &self,
         graph: &Graph,
         groups: &Groups,
@@ -212,6 +212,6 @@ impl Dependences {
 }
 
 /// Whether an operation is too dear to be done by two launches.
-pub fn is_weighty(op: &Op) -> bool {
+pub(crate) fn is_weighty(op: &Op) -> bool {
     matches!(op, Op::Contract { .. } | Op::Attend { .. })
 }

@@ -2,14 +2,14 @@
 //!
 //! In: a verified graph. Out: a [`Partition`](merge::Partition): regions in order, and a barrier with its reason for
 //! every value that is written to memory.
-//! Nothing here knows of loops: what a kernel would cost is asked of a [`Price`](price::Price), which `kernel/`
+//! Nothing here knows of loops: what a kernel would cost is asked of a `Price`, which `kernel/`
 //! answers. Read `cut.rs`, then `merge.rs`.
 
 pub mod barrier;
-pub mod cut;
+pub(crate) mod cut;
 pub mod fused;
-pub mod group;
+pub(crate) mod group;
 pub mod hazard;
 pub mod merge;
-pub mod price;
-pub mod verify;
+pub(crate) mod price;
+pub(crate) mod verify;

@@ -12,7 +12,7 @@ use crate::graph::op::Op;
 use crate::graph::{Graph, NodeId};
 
 /// Everything that is wrong with a partition.
-pub fn verify(graph: &Graph, partition: &Partition) -> Vec<Complaint> {
+pub(crate) fn verify(graph: &Graph, partition: &Partition) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     let mut stored_by: List<NodeId, Option<usize>> = graph.nodes.ids().map(|_| None).collect();
     let mut computed_by: List<NodeId, Option<usize>> = graph.nodes.ids().map(|_| None).collect();

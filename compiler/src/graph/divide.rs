@@ -43,8 +43,6 @@ pub struct Template {
 pub struct Instance {
     /// What is used.
     pub template: TemplateId,
-    /// The name of the block.
-    pub name: Name,
     /// The model's name for each weight and state that the template names.
     pub leaves: IndexMap<Name, Name>,
     /// For each input of the template, the value of the model that it is.
@@ -261,7 +259,7 @@ impl<'a> Trace<'a> {
         }
         let names = template.graph.outputs.iter().map(|(name, _)| name.clone());
         let outputs = names.zip(self.outputs.iter().map(|place| self.nodes[*place as usize].0)).collect();
-        Instance { template: id, name: self.name.clone(), leaves, inputs, outputs }
+        Instance { template: id, leaves, inputs, outputs }
     }
 }
 

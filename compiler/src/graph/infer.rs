@@ -123,7 +123,7 @@ pub enum Misfit {
 }
 
 /// The type of `op` applied to arguments of types `args`.
-pub fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
+pub(crate) fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
     if let Some(expected) = op.n_args().filter(|n| *n != args.len()) {
         return Err(Misfit::Arity { expected, found: args.len() });
     }

@@ -1,7 +1,7 @@
 //! The graph: what a model author asked for, as a list of operations on tensors with named axes.
 //!
 //! In: lazy handles from `build.rs`, or text. Out: a [`Graph`], printed, parsed and verified here.
-//! A node comes after its arguments; every node has the type [`infer`](infer::infer) gives it. Nothing runs here:
+//! A node comes after its arguments; every node has the type `infer` gives it. Nothing runs here:
 //! what an operation means is told by `reference/`. Start with `op.rs`.
 
 use std::fmt;
@@ -15,12 +15,12 @@ use crate::tensor::shape::Type;
 mod attributes;
 pub mod build;
 pub mod divide;
-pub mod infer;
+pub(crate) mod infer;
 pub mod narrow;
 pub mod op;
 pub mod parse;
 mod parse_op;
-pub mod print;
+pub(crate) mod print;
 pub mod verify;
 
 use infer::{Misfit, infer};

@@ -49,13 +49,13 @@ fn stored_order(graph: &Graph, id: NodeId) -> Option<String> {
 }
 
 /// One node as it stands in the text form, without its type: `%7 = mul %0 %1`.
-pub fn node_line(graph: &Graph, id: NodeId) -> String {
+pub(crate) fn node_line(graph: &Graph, id: NodeId) -> String {
     let node = &graph.nodes[id];
     format!("{id} = {}", op_line(&node.op, &node.args))
 }
 
 /// An operation with its arguments as in the text form: `reduce-sum %8 over d`.
-pub fn op_line(op: &Op, args: &[NodeId]) -> String {
+pub(crate) fn op_line(op: &Op, args: &[NodeId]) -> String {
     let words: Vec<String> =
         std::iter::once(op.name().to_owned()).chain(args.iter().map(NodeId::to_string)).collect();
     words.join(" ") + &attributes(op)

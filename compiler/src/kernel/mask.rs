@@ -10,7 +10,7 @@ use crate::kernel::index::{Atom, Index, Vars};
 use crate::kernel::{Expr, ExprId, Nest, Range, VarId};
 
 /// An index that is above zero exactly where a comparison of positions is false.
-pub fn above_zero_where_false(exprs: &List<ExprId, Expr>, test: ExprId) -> Option<Index> {
+pub(crate) fn above_zero_where_false(exprs: &List<ExprId, Expr>, test: ExprId) -> Option<Index> {
     let (a, b, more) = match &exprs[test] {
         Expr::Binary(Binary::Le, a, b) => (a, b, 0),
         Expr::Binary(Binary::Lt, a, b) => (a, b, 1),
@@ -20,7 +20,7 @@ pub fn above_zero_where_false(exprs: &List<ExprId, Expr>, test: ExprId) -> Optio
 }
 
 /// The least value of a sum, for all values of some loops.
-pub fn least(sum: &Index, loops: &[VarId], vars: &Vars) -> Option<Index> {
+pub(crate) fn least(sum: &Index, loops: &[VarId], vars: &Vars) -> Option<Index> {
     let mut least = Index::constant(sum.offset());
     for (atom, factor) in sum.terms() {
         let term = match atom {
@@ -34,7 +34,7 @@ pub fn least(sum: &Index, loops: &[VarId], vars: &Vars) -> Option<Index> {
 }
 
 /// A position below which every value of a nest is minus infinity, if a comparison says so: what a window begins with.
-pub fn first_seen(nest: &Nest, along: VarId, vars: &Vars) -> Option<Index> {
+pub(crate) fn first_seen(nest: &Nest, along: VarId, vars: &Vars) -> Option<Index> {
     let mut tests = Vec::new();
     hiding(&nest.exprs, nest.value, &mut tests);
     let others: Vec<VarId> = nest.loops.iter().filter(|var| **var != along).copied().collect();

@@ -20,7 +20,7 @@ use crate::tensor::sym::Sym;
 
 pub mod index;
 pub mod lower;
-pub mod mask;
+pub(crate) mod mask;
 pub mod measure;
 pub mod parse;
 pub mod price;

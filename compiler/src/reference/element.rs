@@ -10,7 +10,7 @@ use crate::graph::op::{Binary, Fold, Unary};
 use crate::tensor::dtype::DType;
 
 /// A function of one element, not rounded.
-pub fn unary(f: Unary, x: f64) -> f64 {
+pub(crate) fn unary(f: Unary, x: f64) -> f64 {
     match f {
         Unary::Neg => -x,
         Unary::Exp => x.exp(),
@@ -24,7 +24,7 @@ pub fn unary(f: Unary, x: f64) -> f64 {
 }
 
 /// A function of two elements of one type, not rounded; a comparison gives 0 or 1.
-pub fn binary(f: Binary, dtype: DType, a: f64, b: f64) -> f64 {
+pub(crate) fn binary(f: Binary, dtype: DType, a: f64, b: f64) -> f64 {
     let is_whole = dtype == DType::I32;
     match f {
         Binary::Add if is_whole => f64::from((a as i32).wrapping_add(b as i32)),
@@ -43,12 +43,12 @@ pub fn binary(f: Binary, dtype: DType, a: f64, b: f64) -> f64 {
 }
 
 /// What folding starts from, and what folding nothing gives.
-pub fn identity(fold: Fold, dtype: DType) -> f64 {
+pub(crate) fn identity(fold: Fold, dtype: DType) -> f64 {
     fold.identity(dtype).number()
 }
 
 /// Folds one more element in, not rounded.
-pub fn fold(fold: Fold, dtype: DType, so_far: f64, x: f64) -> f64 {
+pub(crate) fn fold(fold: Fold, dtype: DType, so_far: f64, x: f64) -> f64 {
     match fold {
         Fold::Sum => binary(Binary::Add, dtype, so_far, x),
         Fold::Max => binary(Binary::Max, dtype, so_far, x),
@@ -57,7 +57,7 @@ pub fn fold(fold: Fold, dtype: DType, so_far: f64, x: f64) -> f64 {
 
 /// An element in another type. A whole number loses what follows the point; it is the nearest there is where the
 /// element is too large, and 0 for NaN.
-pub fn cast(to: DType, x: f64) -> f64 {
+pub(crate) fn cast(to: DType, x: f64) -> f64 {
     match to {
         DType::F32 | DType::F16 | DType::BF16 => round(to, x),
         DType::I32 => f64::from(x as i32),
@@ -65,7 +65,7 @@ pub fn cast(to: DType, x: f64) -> f64 {
 }
 
 /// The nearest number that a type can hold; a whole number of more than 32 bits wraps around.
-pub fn round(dtype: DType, x: f64) -> f64 {
+pub(crate) fn round(dtype: DType, x: f64) -> f64 {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => f64::from(dtype.round(x as f32)),
         DType::I32 => wrapped(x as i64),
@@ -73,7 +73,7 @@ pub fn round(dtype: DType, x: f64) -> f64 {
 }
 
 /// The low 32 bits of a whole number, with their sign.
-pub fn wrapped(x: i64) -> f64 {
+pub(crate) fn wrapped(x: i64) -> f64 {
     f64::from(x as i32)
 }
 

@@ -20,7 +20,7 @@ use crate::tensor::value::Value;
 
 mod bind;
 pub mod compare;
-pub mod element;
+pub(crate) mod element;
 mod index;
 mod movement;
 mod product;

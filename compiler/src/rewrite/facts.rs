@@ -110,7 +110,7 @@ impl Analysis<ENode> for Meaning {
 }
 
 /// How many elements a tensor of this type usually has.
-pub fn near(ty: &Type) -> f64 {
+pub(crate) fn near(ty: &Type) -> f64 {
     ty.shape.iter().map(|(_, size)| size.near() as f64).product()
 }
 

@@ -20,7 +20,7 @@ mod emit;
 mod encode;
 mod explain;
 mod extract;
-pub mod facts;
+pub(crate) mod facts;
 pub mod language;
 pub mod rules;
 mod saturate;

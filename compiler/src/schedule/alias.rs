@@ -13,7 +13,7 @@ use crate::schedule::lifetime::Lifetime;
 use crate::schedule::{BufferId, KernelId, Step, bound};
 
 /// Whether a kernel still computes the same when the two parameters are one piece of memory.
-pub fn may_share(kernel: &Kernel, read: ParamId, written: ParamId) -> bool {
+pub(crate) fn may_share(kernel: &Kernel, read: ParamId, written: ParamId) -> bool {
     let accesses = (kernel.params[read].access, kernel.params[written].access);
     if accesses != (Access::Read, Access::Write) || !lie_alike(&kernel.params[read], &kernel.params[written])
     {

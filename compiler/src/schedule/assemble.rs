@@ -19,7 +19,7 @@ use crate::schedule::{BufferId, Home, KernelId, Sequence, Step, Value};
 
 /// A distinct block with its kernels.
 #[derive(Clone, Debug)]
-pub struct Unit {
+pub(crate) struct Unit {
     /// What the kernels compute.
     pub graph: Graph,
     /// The launches in order.
@@ -28,7 +28,7 @@ pub struct Unit {
 
 /// A launch of a block, whoever uses the block.
 #[derive(Clone, Debug)]
-pub struct UnitLaunch {
+pub(crate) struct UnitLaunch {
     /// The kernel with its buffers.
     pub bound: Bound,
     /// The operations of the graph that it does.
@@ -50,7 +50,7 @@ enum Key {
 }
 
 /// The launches of a whole model.
-pub fn assemble(graph: &Graph, division: &Division, units: List<TemplateId, Unit>) -> Sequence {
+pub(crate) fn assemble(graph: &Graph, division: &Division, units: List<TemplateId, Unit>) -> Sequence {
     let mut kernels = List::default();
     let mut launches_of: List<TemplateId, Vec<(KernelId, Fused, Vec<Barrier>)>> = List::default();
     let mut graphs: List<TemplateId, (Graph, Vec<Vec<Buffer>>)> = List::default();

@@ -10,7 +10,7 @@ use crate::schedule::{BufferId, KernelId, Step, bound};
 
 /// Steps from the first to the last, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Lifetime {
+pub(crate) struct Lifetime {
     /// The first step.
     pub first: usize,
     /// The last step.
@@ -18,7 +18,7 @@ pub struct Lifetime {
 }
 
 /// The lifetime of each of `n_buffers`; nothing for one that no step touches.
-pub fn lifetimes(
+pub(crate) fn lifetimes(
     kernels: &List<KernelId, Kernel>,
     steps: &[Step],
     n_buffers: usize,

@@ -20,15 +20,15 @@ use crate::tensor::quant::Format;
 use crate::tensor::shape::Shape;
 use crate::tensor::sym::Symbol;
 
-pub mod alias;
+pub(crate) mod alias;
 pub mod arena;
-pub mod assemble;
-pub mod lifetime;
-pub mod print;
+pub(crate) mod assemble;
+pub(crate) mod lifetime;
+pub(crate) mod print;
 pub mod run;
 #[cfg(test)]
 mod samples;
-pub mod text;
+pub(crate) mod text;
 pub mod verify;
 
 use arena::Interval;

@@ -20,7 +20,7 @@ use crate::schedule::{BufferId, BufferSlot, KernelId, Place, Plan, Step, bytes_o
 const SECTION: &str = "%\n";
 
 /// The text of a plan.
-pub fn write(plan: &Plan) -> String {
+pub(crate) fn write(plan: &Plan) -> String {
     let mut text = buffers(plan).to_string();
     text += SECTION;
     for slot in plan.buffers.values() {
@@ -39,7 +39,7 @@ pub fn write(plan: &Plan) -> String {
 }
 
 /// The plan that a text describes.
-pub fn read(text: &str) -> Result<Plan, SyntaxError> {
+pub(crate) fn read(text: &str) -> Result<Plan, SyntaxError> {
     let mut sections = text.split(SECTION);
     let mut section = || sections.next().unwrap_or_default();
     let (params, mut places, mut steps) =

@@ -20,12 +20,12 @@ mod attend;
 mod boxes;
 mod fill;
 mod gather;
-pub mod grid;
+mod grid;
 mod hold;
-pub mod name;
+mod name;
 mod nest;
 pub mod params;
-pub mod part;
+mod part;
 mod picks;
 mod rows;
 mod span;
@@ -47,7 +47,7 @@ pub type Bound = (Kernel, Vec<Buffer>);
 /// The kernels that store `roots`; none where there is nothing to store.
 ///
 /// # Errors
-/// [`TooLarge`] where the computation is not worth one kernel; never when every argument is stored.
+/// `TooLarge` where the computation is not worth one kernel; never when every argument is stored.
 pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Result<Vec<Bound>, TooLarge> {
     // A value without elements is stored as soon as it is asked for.
     let roots: Vec<NodeId> =

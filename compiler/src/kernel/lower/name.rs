@@ -14,7 +14,7 @@ use crate::kernel::{Access, Skeleton};
 const MANY_COLUMNS: i64 = 8;
 
 /// The pattern that the heaviest fold of a kernel follows.
-pub fn skeleton(graph: &Graph, cut: &Cut, roots: &[NodeId]) -> Skeleton {
+pub(super) fn skeleton(graph: &Graph, cut: &Cut, roots: &[NodeId]) -> Skeleton {
     let folds: Vec<Skeleton> = roots.iter().filter_map(|root| fold_skeleton(graph, cut, *root)).collect();
     let order = [
         Skeleton::Attention,
