@@ -341,12 +341,12 @@ impl Atom {
 }
 
 /// How many elements apart neighbours along each axis lie in storage, where the last axis runs fastest.
-pub(crate) fn strides(dims: &[i64]) -> impl Iterator<Item = i64> {
+pub fn strides(dims: &[i64]) -> impl Iterator<Item = i64> {
     (1..=dims.len()).map(|inner| dims[inner..].iter().product())
 }
 
 /// The number of an element in storage order.
-pub(crate) fn element_of(dims: &[i64], at: &[Index]) -> Index {
+pub fn element_of(dims: &[i64], at: &[Index]) -> Index {
     let terms = at.iter().zip(strides(dims)).map(|(index, stride)| index.times(stride));
     terms.fold(Index::default(), |element, term| element.plus(&term))
 }

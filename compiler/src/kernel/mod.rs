@@ -335,7 +335,7 @@ pub enum Expr {
 
 impl Kernel {
     /// The sizes that a place of a part is laid out for.
-    pub(crate) fn dims(&self, part: &Part, place: Place) -> Vec<i64> {
+    pub fn dims(&self, part: &Part, place: Place) -> Vec<i64> {
         match place {
             Place::Param(id) => self.params[id].shape.iter().map(|(_, size)| size.most()).collect(),
             Place::Tile(id) => part.tiles[id].dims.iter().map(|dim| *dim as i64).collect(),
@@ -369,7 +369,7 @@ impl Part {
     }
 
     /// How many values a loop of a nest takes, where it runs within a block that is full.
-    pub(crate) fn full_len(&self, var: VarId) -> Option<Sym> {
+    pub fn full_len(&self, var: VarId) -> Option<Sym> {
         match &self.vars[var].range {
             Range::Whole { len } => Some(len.clone()),
             Range::Within { of } => self.vars[*of].range.blocks().map(|blocks| blocks.block.into()),
@@ -378,7 +378,7 @@ impl Part {
     }
 
     /// How many values a loop of a nest takes, where this is always the same.
-    pub(crate) fn fixed_len(&self, var: VarId) -> Option<i64> {
+    pub fn fixed_len(&self, var: VarId) -> Option<i64> {
         match &self.vars[var].range {
             Range::Whole { len } => len.as_const(),
             Range::Within { of } => self.vars[*of].range.blocks()?.whole(),
