@@ -1,6 +1,6 @@
 //! What models are made of, one idea a file.
 //!
-//! In: a [`Scope`](scope::Scope), the activations, and the sizes of the part. Out: activations.
+//! In: a `Scope`, the activations, and the sizes of the part. Out: activations.
 //! A layer names its weights as GGUF does and writes down its formula; it never helps the compiler by another form of
 //! it. What serves many layers is `track_caller`, so a complaint names the layer. Axes have the same names everywhere:
 //!
