@@ -64,21 +64,24 @@ pub(crate) fn show(
     n_threads: usize,
     (view, target): (View, Target),
 ) -> Result<String, String> {
-    let tokens = match view {
+    let [n_times_of_token, n_times_of_prompt] = N_TIMES;
+    let (tokens, position, n_times) = match view {
         View::Plan => return Ok(session.plans()[0].to_string()),
         View::Source => return sources(session.plans()[0], &target),
-        View::Table => taken.last().map_or(&[0][..], std::slice::from_ref),
-        View::Prompt => &taken[..session.pieces(taken.len()).next().map_or(0, |(_, n)| n)],
-    };
-    let (position, n_times) = match view {
-        // A token needs a place.
-        View::Table => (session.position().min(session.context() - 1), N_TIMES[0]),
-        _ => (0, N_TIMES[1]),
+        View::Table => {
+            let token = taken.last().map_or(&[0][..], std::slice::from_ref);
+            // A token needs a place.
+            (token, session.position().min(session.context() - 1), n_times_of_token)
+        }
+        View::Prompt => {
+            let (_, n_tokens) = session.pieces(taken.len()).next().ok_or("there is no text to read again")?;
+            (&taken[..n_tokens], 0, n_times_of_prompt)
+        }
     };
     let times = times(&mut session, tokens, position, n_times)?;
-    let (plan, n_tokens) = session.pieces(tokens.len()).next().ok_or("there is no text to read")?;
+    let plan = session.plan_of(tokens.len());
     let bandwidth = machine::bandwidth(n_threads, &target);
-    Ok(Measured { plan, times, position, n_tokens, bandwidth }.told(n_threads))
+    Ok(Measured { plan, times, position, n_tokens: tokens.len(), bandwidth }.told(n_threads))
 }
 
 /// What every kernel of a plan is compiled from on a target.

@@ -166,12 +166,17 @@ impl Session {
         &self.together.as_ref().unwrap_or(&self.shapes.decode).plan
     }
 
+    /// The plan that takes so many tokens in one replay.
+    pub fn plan_of(&self, n_tokens: usize) -> &Plan {
+        &self.shapes.of(n_tokens).plan
+    }
+
     /// The replays that so many tokens at once become: the plan of each, and how many tokens it takes.
     pub fn pieces(&self, n_tokens: usize) -> impl Iterator<Item = (&Plan, usize)> {
         let most = self.shapes.prefill.most_tokens;
         (0..n_tokens).step_by(most).map(move |first| {
             let n = most.min(n_tokens - first);
-            (&self.shapes.of(n).plan, n)
+            (self.plan_of(n), n)
         })
     }
 
