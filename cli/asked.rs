@@ -19,10 +19,10 @@ const MAX_BYTES: usize = 16 << 20;
 /// A text in one of the ways to say it.
 #[derive(Args)]
 pub(crate) struct Asked {
-    /// A text to go on with; with --chat, a message to answer.
+    /// The text that is asked about.
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"], allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// A file with that text; - for standard input.
+    /// A file with the text; - for standard input.
     #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
     file: Option<PathBuf>,
     /// The text by the numbers of its tokens.

@@ -41,7 +41,8 @@ pub(crate) struct Arguments {
     /// The most tokens of the answer.
     #[arg(short, long, value_name = "N", default_value_t = 256, aliases = ["predict", "n-predict", "max-tokens"])]
     n: usize,
-    /// Answer as an assistant, in the form that the model was trained on; without a prompt, line after line.
+    /// Take the text for a message, and answer it in the form that the model was trained on; without a text, answer
+    /// line after line.
     #[arg(long)]
     chat: bool,
     /// With --chat, what the model is told about its part.
@@ -69,7 +70,8 @@ pub(crate) struct Arguments {
     /// Go on behind tokens that end an answer.
     #[arg(long)]
     ignore_eos: bool,
-    /// Afterwards, show what ran for every token: as a table with times, the plan, or the kernels as text.
+    /// Afterwards, show what ran for every token, as a table with times; the same for a prompt; the plan of a token; or
+    /// what its kernels are compiled from.
     #[arg(long, value_name = "VIEW", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     print_kernels: Option<View>,
     /// With --print-kernels=source, show only that, for this device, which need not be there:
