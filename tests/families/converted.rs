@@ -21,6 +21,7 @@ use crate::families::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_q
 use crate::families::made::Made;
 use crate::families::odd::{grouped, latent, small};
 use crate::families::packed::{packed_latents, packed_llama};
+use crate::families::recorded::{mixtral, write_mixtral};
 use crate::own::path;
 
 /// A checkpoint written as a GGUF file.
@@ -137,6 +138,16 @@ fn heads_that_are_turned_in_part_stay_so() {
         assert_eq!((&config.attention, config.rope.pairing), (&own.attention, pairs));
         same(&folder, &file);
     }
+}
+
+#[test]
+fn experts_of_mixtral_stay_so() {
+    let (made, folder) = (Made::new(&mixtral()), path("converted-mixtral"));
+    write_mixtral(&made, &folder);
+    add_tokenizer(&folder);
+    let file = converted(&folder, "BF16");
+    assert_eq!(Model::open(&file).unwrap().config.experts, made.config.experts);
+    same(&folder, &file);
 }
 
 #[test]

@@ -122,11 +122,21 @@ impl Made {
                 continue;
             }
             for (idx, bytes) in own.bytes.chunks(own.bytes.len() / own.shape[0]).enumerate() {
-                let name = expert(Kind::Safetensors, name, idx).unwrap();
+                let name = expert(Kind::Safetensors, name, idx).remove(0);
                 pieces.push((name, Tensor { shape: own.shape[1..].to_vec(), bytes: bytes.to_vec(), ..*own }));
             }
         }
         pieces
+    }
+
+    /// The tensors of a folder as Mixtral names them, all of whose blocks have experts.
+    pub(crate) fn published_as_mixtral(&self) -> Vec<(String, Tensor)> {
+        let renamed = |name: String| {
+            let own =
+                [("mlp.", "block_sparse_moe."), ("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")];
+            own.iter().fold(name, |name, (from, to)| name.replace(from, to))
+        };
+        self.published().into_iter().map(|(name, own)| (renamed(name), own)).collect()
     }
 
     /// Writes a folder with these tensors.

@@ -54,6 +54,11 @@ fn normed(window: Option<Window>) -> Config {
     sizes(Attention::Grouped(Grouped { window, qk_norm: true, ..grouped(4, 2, 24) }))
 }
 
+/// Experts in every block, each as wide as a dense network would be.
+pub(crate) fn mixtral() -> Config {
+    Config { ff: 48, experts: Some(Experts { ff: 48, ..experts(6, 2) }), ..plain() }
+}
+
 /// Latent attention; experts behind one dense block, if there are any.
 fn latents(q_lora: Option<usize>, experts: Option<Experts>) -> Config {
     let own = sizes(Attention::Latent(Latent { n_heads: 4, q_lora, ..latent(true) }));
@@ -81,6 +86,7 @@ fn grouped_cases() -> Vec<Case> {
         case("llama", "llama", Config { tied: true, ..plain() }, json!({})),
         case("llama-llama3", "llama", stretched(llama3), json!({})),
         case("mistral-window", "mistral", sizes(near), json!({})),
+        case("mixtral", "mixtral", mixtral(), json!({})),
         case("qwen2-biases", "qwen2", Config { biased, ..plain() }, json!({})),
         case("qwen3", "qwen3", Config { tied: true, ..normed(None) }, json!({})),
         case("qwen3-window", "qwen3", normed(window(4, &[0])), json!({})),
@@ -154,6 +160,16 @@ fn weighty(name: &str, own: &Tensor) -> Tensor {
     Tensor { bytes, ..own.clone() }
 }
 
+/// Writes a folder in the words of Mixtral.
+pub(crate) fn write_mixtral(made: &Made, folder: &Path) {
+    let mut made = made.clone();
+    made.facts.insert("num_local_experts".to_owned(), json!(made.config.experts.as_ref().map(|own| own.n)));
+    for other in ["num_experts", "moe_intermediate_size", "norm_topk_prob"] {
+        made.facts.insert(other.to_owned(), Json::Null);
+    }
+    made.folder_of(folder, "mixtral", made.published_as_mixtral());
+}
+
 impl Case {
     /// Writes the folder of the model, in the words that Transformers has for it.
     fn write(&self, folder: &Path) {
@@ -170,7 +186,11 @@ impl Case {
                 made.facts.insert("first_k_dense_replace".to_owned(), json!(self.config.dense.len()));
             }
         }
-        made.folder(folder, self.model_type);
+        if self.model_type == "mixtral" {
+            write_mixtral(&made, folder);
+        } else {
+            made.folder(folder, self.model_type);
+        }
     }
 }
 

@@ -168,17 +168,17 @@ impl<'a> Search<'a> {
     fn pieces(&self, name: &str, shape: &[usize]) -> Result<Option<(Source, Format)>, Error> {
         let kind = self.checkpoint.kind();
         let Some((n_experts, inner)) = shape.split_first() else { return Ok(None) };
-        let Some(first) = expert(kind, name, 0) else { return Ok(None) };
-        if !self.checkpoint.tensors().contains_key(&first) {
-            return Ok(None);
-        }
-        let one_more =
-            expert(kind, name, *n_experts).filter(|own| self.checkpoint.tensors().contains_key(own));
-        if let Some(own) = one_more {
+        let is_there = |own: &String| self.checkpoint.tensors().contains_key(own);
+        // All are spelt as the first is.
+        let Some(spelling) = expert(kind, name, 0).iter().position(is_there) else { return Ok(None) };
+        let named = |idx| expert(kind, name, idx).swap_remove(spelling);
+        let (first, one_more) = (named(0), named(*n_experts));
+        if is_there(&one_more) {
+            let own = one_more;
             return Err(self.refused(&own, format!("expected {}, found more", counted(*n_experts, "expert"))));
         }
         let (mut tensors, mut common) = (Vec::new(), None);
-        for own in (0..*n_experts).filter_map(|idx| expert(kind, name, idx)) {
+        for own in (0..*n_experts).map(named) {
             let Some(info) = self.checkpoint.tensors().get(&own) else {
                 return Err(self.refused(&own, format!("expected a tensor of shape {inner:?}, found none")));
             };

@@ -1,9 +1,9 @@
-//! Llama: grouped attention and a dense network.
+//! Llama: grouped attention, and a dense network or experts.
 //!
 //! In: what a file says of its model. Out: its sizes.
 //! Heads are paired by halves, as in the published weights; GGUF files hold them reordered to neighbours.
-//! Mistral is the same with a window; it goes by the name of Llama in GGUF.
-//! Read next: `qwen3.rs`, which adds norms of heads, and experts.
+//! Mistral is the same with a window, Mixtral with experts; both go by the name of Llama in GGUF.
+//! Read next: `qwen3.rs`, which adds norms of heads.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,11 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Attention, Config, Formats, Grouped, Pairing, Rope, Scaling, Window};
+use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Pairing, Rope, Scaling, Window};
 use crate::facts::Facts;
 use crate::families::rotation::rope;
 use crate::families::sizes::{self, backbone, window};
+use crate::naming::keys::EXPERT_FF;
 
 /// The sizes of the model in a file.
 ///
@@ -30,7 +31,11 @@ pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
         Kind::Safetensors | Kind::Ajc1 => Pairing::Halves,
     };
     let rope = rope(facts, pairing, heads.turned)?;
-    backbone(facts, Attention::Grouped(heads), rope)
+    let backbone = backbone(facts, Attention::Grouped(heads), rope)?;
+    // The weights of the selected add up to one, and an expert is as wide as a network that is dense.
+    let Some((experts, dense)) = sizes::experts(facts, Gate::Softmax, true)? else { return Ok(backbone) };
+    let ff = facts.count_if(EXPERT_FF)?.unwrap_or(backbone.ff);
+    Ok(Config { experts: Some(Experts { ff, ..experts }), dense, ..backbone })
 }
 
 /// Llama-3.2-1B.

@@ -21,9 +21,10 @@ type Reader = fn(Facts<'_>) -> Result<Config, Error>;
 
 /// The architectures whose files are read, as GGUF and as `config.json` call them, each with the name that GGUF has
 /// for it.
-const ARCHITECTURES: [(&str, &str, Reader); 12] = [
+const ARCHITECTURES: [(&str, &str, Reader); 13] = [
     ("llama", "llama", llama::read),
     ("mistral", "llama", llama::read),
+    ("mixtral", "llama", llama::read),
     ("qwen2", "qwen2", qwen2::read),
     ("qwen3", "qwen3", qwen3::read),
     ("qwen3moe", "qwen3moe", qwen3::read),

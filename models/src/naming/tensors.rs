@@ -67,8 +67,10 @@ pub fn names(kind: Kind, name: &str) -> Vec<String> {
             let whole = published(name);
             // A model without its head is published without this prefix, experts in one tensor without an ending.
             let bare = whole.strip_prefix("model.").unwrap_or(&whole).to_owned();
+            let mixtral = in_mixtral(&whole);
             let spelt = |name: String| [ended(&name).replace("correction.bias", "correction_bias"), name];
             let mut names = [spelt(whole), spelt(bare)].concat();
+            names.extend(mixtral.as_deref().map(ended));
             names.dedup();
             names
         }
@@ -101,13 +103,29 @@ pub fn kin(name: &str) -> Vec<String> {
     joined.into_iter().chain(halves).map(|part| format!("{block}.{part}")).collect()
 }
 
-/// The name of one expert's part of a tensor, in files that keep experts apart.
-pub fn expert(kind: Kind, name: &str, expert: usize) -> Option<String> {
+/// The names that one expert's part of a tensor may have in files that keep experts apart.
+pub fn expert(kind: Kind, name: &str, expert: usize) -> Vec<String> {
+    let published = published(name);
+    let Some((before, part)) = published.rsplit_once('.') else { return Vec::new() };
     if kind != Kind::Safetensors || !name.ends_with("_exps") {
-        return None;
+        return Vec::new();
     }
-    let (before, part) = published(name).rsplit_once('.').map(|(a, b)| (a.to_owned(), b.to_owned()))?;
-    Some(format!("{before}.{expert}.{part}.weight"))
+    let own = format!("{before}.{expert}.{part}");
+    let mixtral = in_mixtral(&own);
+    [own].into_iter().chain(mixtral).map(|name| ended(&name)).collect()
+}
+
+/// The name that Mixtral has for a part of a block, where it has its own.
+fn in_mixtral(published: &str) -> Option<String> {
+    let (block, part) = published.split_once(".mlp.")?;
+    let own = match part.strip_prefix("experts.").and_then(|part| part.split_once('.')) {
+        None if part == "gate" => "gate".to_owned(),
+        Some((expert, "gate_proj")) => format!("experts.{expert}.w1"),
+        Some((expert, "down_proj")) => format!("experts.{expert}.w2"),
+        Some((expert, "up_proj")) => format!("experts.{expert}.w3"),
+        Some(_) | None => return None,
+    };
+    Some(format!("{block}.block_sparse_moe.{own}"))
 }
 
 /// The block that a tensor belongs to, by its name in graphs or in a file.
@@ -168,10 +186,13 @@ mod tests {
             names(FOLDER, "blk.1.exp_probs_b.bias")[0],
             "model.layers.1.mlp.gate.e_score_correction_bias"
         );
-        let one = expert(FOLDER, "blk.0.ffn_up_exps", 12).unwrap();
-        assert_eq!(one, "model.layers.0.mlp.experts.12.up_proj.weight");
-        assert_eq!(expert(GGUF, "blk.0.ffn_up_exps", 0), None);
-        assert_eq!(expert(FOLDER, "blk.0.ffn_up", 0), None);
+        let one = expert(FOLDER, "blk.0.ffn_up_exps", 12);
+        let mixtral = "model.layers.0.block_sparse_moe.experts.12.w3.weight";
+        assert_eq!(one, ["model.layers.0.mlp.experts.12.up_proj.weight", mixtral]);
+        assert!(expert(GGUF, "blk.0.ffn_up_exps", 0).is_empty());
+        assert!(expert(FOLDER, "blk.0.ffn_up", 0).is_empty());
+        let router = "model.layers.0.block_sparse_moe.gate.weight".to_owned();
+        assert!(names(FOLDER, "blk.0.ffn_gate_inp").contains(&router));
     }
 
     #[test]
