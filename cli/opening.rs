@@ -36,8 +36,8 @@ const DEFAULT_MODEL: &str = "story.gguf";
 const DEFAULT_CONTEXT: usize = 4096;
 /// The most threads that can be asked for.
 const MOST_THREADS: usize = 256;
-/// How many tokens a replay takes at most.
-const CHUNK: usize = 512;
+/// How many tokens a replay takes at most: fewer, where that leaves memory for a longer text.
+const CHUNKS: [usize; 3] = [512, 128, 32];
 /// The same where every token is scored: each has a row of scores.
 const SCORED_CHUNK: usize = 32;
 
@@ -201,17 +201,25 @@ impl Opened {
         n_texts: usize,
     ) -> Result<Session, Error> {
         let device = self.started(n_threads)?;
-        let mut settings = self.settings(context.most, scored);
-        let mut programs = self.model.programs(&settings, &self.options, &mut self.cache)?;
-        let mut needed = needs(&programs, n_texts);
+        let mut settings = self.settings(context.most, CHUNKS[0], scored);
         if let Some(free) = device.free() {
-            let fits = context.fitting(&needed, settings.chunk, free);
-            if fits < context.most {
-                settings = self.settings(fits, scored);
-                programs = self.model.programs(&settings, &self.options, &mut self.cache)?;
-                needed = needs(&programs, n_texts);
+            let mut longest = 0;
+            for chunk in CHUNKS {
+                let tried = self.settings(context.most, chunk, scored);
+                let programs = self.model.programs(&tried, &self.options, &mut self.cache)?;
+                let needed = needs(&programs, n_texts);
+                let (fits, is_all) = (context.fitting(&needed, tried.chunk, free), needed.bytes() <= free);
+                if is_all || fits > longest {
+                    (longest, settings) = (fits, self.settings(fits, chunk, scored));
+                }
+                // Beside a text that is much longer, a shorter chunk would leave little more.
+                if is_all || (4 * chunk..context.most).contains(&longest) {
+                    break;
+                }
             }
         }
+        let programs = self.model.programs(&settings, &self.options, &mut self.cache)?;
+        let needed = needs(&programs, n_texts);
         if self.device != Device::Cpu && !self.is_quiet {
             tell_needs(&needed, settings.context, &*device);
         }
@@ -225,10 +233,10 @@ impl Opened {
         Ok(session)
     }
 
-    fn settings(&self, context: usize, scored: Scored) -> Settings {
+    fn settings(&self, context: usize, chunk: usize, scored: Scored) -> Settings {
         let most = match scored {
-            Scored::Last | Scored::Best(_) | Scored::Unnormed | Scored::Normed => CHUNK,
-            Scored::All => SCORED_CHUNK,
+            Scored::Last | Scored::Best(_) | Scored::Unnormed | Scored::Normed => chunk,
+            Scored::All => chunk.min(SCORED_CHUNK),
         };
         Settings { context, chunk: context.clamp(2, most), cache: self.kv_type, scored }
     }
@@ -246,7 +254,7 @@ impl Opened {
         target: Target,
     ) -> Result<[Program; 2], String> {
         let options = Options { target, ..self.options.clone() };
-        let settings = self.settings(context.most, scored);
+        let settings = self.settings(context.most, CHUNKS[0], scored);
         self.model.programs(&settings, &options, &mut self.cache).map_err(|error| error.to_string())
     }
 
