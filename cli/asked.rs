@@ -3,7 +3,6 @@
 //! In: flags. Out: a [`Prompt`], and its tokens, if there is room for them.
 //! The file `-` is standard input. The end of a file's last line is no part of the text: editors put it there.
 
-use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -86,17 +85,9 @@ fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
 }
 
 fn read(path: &Path) -> Result<String, String> {
-    let mut text = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        let n_bytes = stdin().lock().take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes);
-        if n_bytes.map_err(|error| format!("standard input: {error}"))? > MAX_BYTES {
-            return Err(format!("standard input: expected at most {MAX_BYTES} bytes, found more"));
-        }
-        let not_text = |_| "standard input: expected a text in UTF-8, found other bytes".to_owned();
-        String::from_utf8(bytes).map_err(not_text)?
-    } else {
-        files::text(path, MAX_BYTES).map_err(|error| error.to_string())?
-    };
+    let text =
+        if path == Path::new("-") { files::standard_input(MAX_BYTES) } else { files::text(path, MAX_BYTES) };
+    let mut text = text.map_err(|error| error.to_string())?;
     let n_kept =
         text.strip_suffix('\n').map_or(text.len(), |line| line.strip_suffix('\r').unwrap_or(line).len());
     text.truncate(n_kept);

@@ -83,11 +83,11 @@ pub fn main() -> ExitCode {
 
 /// An example of a family: `fusebox run` where there are arguments, else what a block of this name becomes.
 pub fn example(block: &str) -> ExitCode {
-    process::begin();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.len() > 1 {
         return run();
     }
+    process::begin();
     let path = arguments.first().map(PathBuf::from).unwrap_or_default();
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     ended(succeeded(example::show(block, &name)))

@@ -202,6 +202,7 @@ impl Opened {
     ) -> Result<Session, Error> {
         let device = self.started(n_threads)?;
         let mut settings = self.settings(context.most, CHUNKS[0], scored);
+        let mut last = None;
         if let Some(free) = device.free() {
             let mut longest = 0;
             for chunk in CHUNKS {
@@ -209,6 +210,7 @@ impl Opened {
                 let programs = self.model.programs(&tried, &self.options, &mut self.cache)?;
                 let needed = needs(&programs, n_texts);
                 let (fits, is_all) = (context.fitting(&needed, tried.chunk, free), needed.bytes() <= free);
+                last = Some((tried, programs));
                 if is_all || fits > longest {
                     (longest, settings) = (fits, self.settings(fits, chunk, scored));
                 }
@@ -218,7 +220,10 @@ impl Opened {
                 }
             }
         }
-        let programs = self.model.programs(&settings, &self.options, &mut self.cache)?;
+        let programs = match last {
+            Some((tried, programs)) if tried == settings => programs,
+            _ => self.model.programs(&settings, &self.options, &mut self.cache)?,
+        };
         let needed = needs(&programs, n_texts);
         if self.device != Device::Cpu && !self.is_quiet {
             tell_needs(&needed, settings.context, &*device);

@@ -195,15 +195,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let needs_words = !matches!(task, Task::GoOn(Prompt::Tokens(_)));
     let tokenizer = words(opened.model.checkpoint(), needs_words)?;
     let chat = if arguments.chat { Some(chat(&opened)?) } else { None };
-    let conversation = || {
-        let with = chat.as_ref().zip(tokenizer.as_ref())?;
-        Some(Conversation::new(with, arguments.system.as_deref(), arguments.thinking))
-    };
+    let with = chat.as_ref().zip(tokenizer.as_ref());
+    let mut conversation =
+        with.map(|with| Conversation::new(with, arguments.system.as_deref(), arguments.thinking));
     let room = opened.room(context.most);
-    let tokens = match (&task, tokenizer.as_ref(), conversation()) {
-        (Task::GoOn(prompt), tokenizer, _) => Some(prompt.tokens("the prompt", tokenizer, room)?),
-        (Task::Answer(text), _, Some(mut conversation)) => Some(conversation.ask(text, room)?),
-        (Task::Answer(_) | Task::Converse, ..) => None,
+    let tokens = match (&task, conversation.as_mut()) {
+        (Task::GoOn(prompt), _) => Some(prompt.tokens("the prompt", tokenizer.as_ref(), room)?),
+        (Task::Answer(text), Some(conversation)) => Some(conversation.ask(text, room)?),
+        (Task::Answer(_) | Task::Converse, _) => None,
     };
     let load = start.elapsed();
     progress.begin("compiling");
@@ -213,7 +212,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     drop(progress);
     let generator = Generator::new(session, tokenizer.as_ref(), settings);
     let mut generator = generator.map_err(|error| error.to_string())?;
-    match (tokens, conversation()) {
+    match (tokens, conversation) {
         (Some(tokens), _) if arguments.json => {
             let answer = generator.answer(&tokens, &mut |_| ControlFlow::Continue(()));
             let answer = answer.map_err(|error| error.to_string())?;

@@ -31,15 +31,18 @@ const MAX_LINKS: usize = 40;
 /// # Errors
 /// [`Error::Io`] where it cannot be read, [`Error::Input`] where it has more.
 pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, Error> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    read_from(file, path, max_bytes)
+}
+
+/// All bytes of what has this name, which has no more than so many.
+fn read_from(from: impl Read, name: &Path, max_bytes: usize) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    File::open(path).map_err(io)?.take(max_bytes as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
+    let read = from.take(max_bytes as u64 + 1).read_to_end(&mut bytes);
+    read.map_err(|source| Error::Io { path: name.to_owned(), source })?;
     if bytes.len() > max_bytes {
-        return Err(Error::input(
-            path,
-            Place::Whole,
-            format!("expected at most {max_bytes} bytes, found more"),
-        ));
+        let what = format!("expected at most {max_bytes} bytes, found more");
+        return Err(Error::input(name, Place::Whole, what));
     }
     Ok(bytes)
 }
@@ -49,9 +52,22 @@ pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// As [`read`], and [`Error::Input`] where the bytes are no text.
 pub fn text(path: &Path, max_bytes: usize) -> Result<String, Error> {
-    String::from_utf8(read(path, max_bytes)?).map_err(|error| {
+    as_text(read(path, max_bytes)?, path)
+}
+
+/// The same of standard input.
+///
+/// # Errors
+/// As [`text`].
+pub fn standard_input(max_bytes: usize) -> Result<String, Error> {
+    let name = Path::new("standard input");
+    as_text(read_from(io::stdin().lock(), name, max_bytes)?, name)
+}
+
+fn as_text(bytes: Vec<u8>, name: &Path) -> Result<String, Error> {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to() as u64;
-        Error::input(path, Place::Byte(at), "expected a text in UTF-8, found other bytes")
+        Error::input(name, Place::Byte(at), "expected a text in UTF-8, found other bytes")
     })
 }
 
@@ -73,8 +89,7 @@ pub fn kept(path: &Path) -> Option<Vec<u8>> {
     if !about.is_file() || about.len() > MAX_KEPT_BYTES {
         return None;
     }
-    let mut bytes = Vec::new();
-    File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
+    let bytes = fs::read(path).ok()?;
     // A folder that nothing can be written to works as well; nothing is deleted there either.
     let _ = File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now()));
     Some(bytes)

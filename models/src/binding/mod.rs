@@ -174,8 +174,9 @@ impl<'a> Search<'a> {
         let named = |idx| expert(kind, name, idx).swap_remove(spelling);
         let (first, one_more) = (named(0), named(*n_experts));
         if is_there(&one_more) {
-            let own = one_more;
-            return Err(self.refused(&own, format!("expected {}, found more", counted(*n_experts, "expert"))));
+            return Err(
+                self.refused(&one_more, format!("expected {}, found more", counted(*n_experts, "expert")))
+            );
         }
         let (mut tensors, mut common) = (Vec::new(), None);
         for own in (0..*n_experts).map(named) {

@@ -113,7 +113,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, Error> {
     if matches!(contents.kind, Kind::Gguf { .. }) {
         let count = parts::count(path, &contents.metadata)?;
         if count > 1 {
-            return parts::open(path, count, &contents.metadata);
+            return parts::open(path, (mapping, contents), count);
         }
     }
     let mut checkpoint = Checkpoint::new(contents.kind, contents.metadata, BTreeSet::new());

@@ -36,19 +36,19 @@ pub(super) fn count(path: &Path, metadata: &IndexMap<String, Value>) -> Result<u
     })
 }
 
-/// Opens all files of a model of which one is in this file.
-pub(super) fn open(
-    path: &Path,
-    count: usize,
-    metadata: &IndexMap<String, Value>,
-) -> Result<Checkpoint, Error> {
-    let number = number(path, count, metadata)?;
-    let (file, mapping, Contents { kind, metadata, tensors }) =
-        part(name(path, number, count, 0)?, 0, count)?;
+/// Opens all files of a model of which one, which was read already, is at this path.
+pub(super) fn open(path: &Path, own: (Mapping, Contents), count: usize) -> Result<Checkpoint, Error> {
+    let number = number(path, count, &own.1.metadata)?;
+    let mut own = Some(own);
+    let mut read = |other: usize| match own.take_if(|_| other == number) {
+        Some((mapping, contents)) => Ok((path.to_owned(), mapping, contents)),
+        None => part(name(path, number, count, other)?, other, count),
+    };
+    let (file, mapping, Contents { kind, metadata, tensors }) = read(0)?;
     let mut checkpoint = Checkpoint::new(kind, metadata, BTreeSet::new());
     checkpoint.add(file, mapping, tensors)?;
     for other in 1..count {
-        let (file, mapping, contents) = part(name(path, number, count, other)?, other, count)?;
+        let (file, mapping, contents) = read(other)?;
         checkpoint.add(file, mapping, contents.tensors)?;
     }
     let said = checkpoint.metadata().get(N_TENSORS).and_then(Value::to_u64);
