@@ -3,33 +3,42 @@
 //! In: a name. Out: the device to run on, or a sentence that says what is missing and what there is instead.
 
 use fusebox_compiler::target::{CUDA_SM90, METAL, Target, VULKAN};
-use fusebox_runtime::device::gpu::cuda;
-use fusebox_runtime::device::gpu::driver::{Found, Interface, found};
+use fusebox_runtime::device::Found;
+
+use crate::gpus;
 
 /// A device by the name it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     /// The processor.
     Cpu,
-    /// A GPU of NVIDIA.
+    /// A GPU.
+    Gpu(Gpu),
+}
+
+/// GPUs by what drives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gpu {
+    /// Of NVIDIA.
     Cuda,
-    /// A GPU with a driver for Vulkan.
+    /// With a driver for Vulkan.
     Vulkan,
-    /// A GPU of Apple.
+    /// Of Apple.
     Metal,
 }
 
 impl Device {
     /// Every device.
-    pub(crate) const ALL: [Self; 4] = [Self::Cpu, Self::Cuda, Self::Vulkan, Self::Metal];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Cpu, Self::Gpu(Gpu::Cuda), Self::Gpu(Gpu::Vulkan), Self::Gpu(Gpu::Metal)];
 
     /// The name it is asked for by.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-            Self::Vulkan => "vulkan",
-            Self::Metal => "metal",
+            Self::Gpu(Gpu::Cuda) => "cuda",
+            Self::Gpu(Gpu::Vulkan) => "vulkan",
+            Self::Gpu(Gpu::Metal) => "metal",
         }
     }
 
@@ -57,36 +66,25 @@ impl Device {
     pub(crate) fn target(self) -> Option<Target> {
         match self {
             Self::Cpu => None,
-            Self::Cuda => Some(CUDA_SM90),
-            Self::Vulkan => Some(VULKAN),
-            Self::Metal => Some(METAL),
+            Self::Gpu(Gpu::Cuda) => Some(CUDA_SM90),
+            Self::Gpu(Gpu::Vulkan) => Some(VULKAN),
+            Self::Gpu(Gpu::Metal) => Some(METAL),
         }
     }
 
     /// What is missing to run models on it.
     pub(crate) fn missing(self) -> Option<String> {
         match self {
-            // A GPU is opened only to tell what it is.
-            Self::Cuda => cuda::missing(),
-            Self::Cpu | Self::Vulkan | Self::Metal => self.adapters().err(),
+            Self::Cpu => None,
+            Self::Gpu(gpu) => gpus::ready(gpu).err(),
         }
     }
 
     /// What it runs on, hardware first, or what is missing; the processor needs nothing.
     pub(crate) fn adapters(self) -> Result<Vec<Found>, String> {
-        let graphics = |interface| {
-            let found = Some(found(interface)).filter(|found| !found.is_empty());
-            found.ok_or_else(|| format!("no adapter for {interface} was found"))
-        };
         match self {
             Self::Cpu => Ok(Vec::new()),
-            Self::Cuda => {
-                cuda::missing().map_or(Ok(()), Err)?;
-                let name = cuda::described().map_err(|fault| fault.to_string())?;
-                Ok(vec![Found { name, is_software: false }])
-            }
-            Self::Vulkan => graphics(Interface::Vulkan),
-            Self::Metal => graphics(Interface::Metal),
+            Self::Gpu(gpu) => gpus::adapters(gpu),
         }
     }
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::foundation::table::table;
-use fusebox_runtime::device::gpu::driver::Found;
+use fusebox_runtime::device::Found;
 use fusebox_runtime::files;
 use serde_json::{Value, json};
 

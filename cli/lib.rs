@@ -20,6 +20,8 @@ mod conversation;
 mod devices;
 mod doctor;
 mod example;
+#[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
+mod gpus;
 mod inspect;
 mod kernels;
 mod logits;

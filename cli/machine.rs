@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fusebox_compiler::codegen::cpu;
-use fusebox_compiler::codegen::gpu::dialect::Language;
 use fusebox_compiler::target::Target;
 use fusebox_runtime::buffer::Buffer;
 
@@ -59,7 +58,7 @@ fn kilobytes(text: &str, key: &str) -> Option<u64> {
 /// Bytes a second that so many threads read together from the memory that programs for a target use; nothing where
 /// that is not the processor's.
 pub(crate) fn bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
-    Language::of(target).is_none().then(|| all_read(n_threads))
+    target.is_processor().then(|| all_read(n_threads))
 }
 
 /// The share of the most that memory gives.

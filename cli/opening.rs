@@ -16,18 +16,16 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
-use fusebox_runtime::device::gpu::cuda::{Cuda, CudaDevice};
-use fusebox_runtime::device::gpu::driver::{Driver, Interface};
-use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
 use fusebox_runtime::device::{self as runtime, Footprint};
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
 use crate::devices::Device;
+use crate::gpus;
 use crate::machine;
 use crate::output::note;
-use crate::progress::{Progress, handing_over};
+use crate::progress::Progress;
 use crate::room::Room;
 
 /// The file of the default model.
@@ -264,20 +262,12 @@ impl Opened {
     }
 
     fn started(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
-        let tell = || handing_over(self.is_quiet);
-        let limit = self.gpu_memory;
-        let graphics = |interface| -> Result<Box<dyn runtime::Device>, Error> {
-            Ok(Box::new(GraphicsDevice::new(Driver::open(interface)?, limit, tell())))
-        };
         match self.device {
             Device::Cpu => Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?)),
-            Device::Cuda => {
+            Device::Gpu(gpu) => {
                 let folder = self.options.cache.clone().map(PathBuf::from);
-                let cuda = Cuda::open(self.numbers == Numbers::Single, folder)?;
-                Ok(Box::new(CudaDevice::new(cuda, limit, tell())))
+                gpus::started(gpu, self.numbers, folder, self.gpu_memory, self.is_quiet)
             }
-            Device::Vulkan => graphics(Interface::Vulkan),
-            Device::Metal => graphics(Interface::Metal),
         }
     }
 }

@@ -1,17 +1,9 @@
 //! A bar on standard error while a model is made ready.
 //!
-//! In: what is being done. Out: one line that is gone in the end, and nothing where standard error is no terminal, but
-//! for a line about weights that take long to hand over.
+//! In: what is being done. Out: one line that is gone in the end, and nothing where standard error is no terminal.
 
 use std::io::{IsTerminal, Write};
 
-use fusebox_compiler::foundation::amount::bytes;
-use fusebox_runtime::device::gpu::holdings::{Tell, silent};
-
-use crate::output::note;
-
-/// Weights of so many bytes are worth a line wherever it goes.
-const LARGE: usize = 1 << 30;
 /// How wide the bar is.
 const WIDTH: usize = 24;
 
@@ -44,30 +36,10 @@ impl Progress {
 }
 
 /// Puts a line where the last one was.
-fn overwrite(line: &str) {
+pub(crate) fn overwrite(line: &str) {
     let mut to = std::io::stderr().lock();
     // Whether anybody sees it changes nothing.
     let _ = write!(to, "\r\u{1b}[2K{line}").and_then(|()| to.flush());
-}
-
-/// Tells how far weights were handed over to a GPU.
-pub(crate) fn handing_over(is_quiet: bool) -> Tell {
-    if is_quiet {
-        return silent();
-    }
-    let is_terminal = std::io::stderr().is_terminal();
-    let mut is_told = false;
-    Box::new(move |done, all| {
-        let amount = |n: usize| bytes(n as f64);
-        if is_terminal {
-            let is_done = done == all;
-            let line = format!("handing over weights: {} of {}", amount(done), amount(all));
-            overwrite(if is_done { "" } else { &line });
-        } else if all >= LARGE && !is_told {
-            is_told = true;
-            note(&format!("handing over {} of weights", amount(all)));
-        }
-    })
 }
 
 impl Drop for Progress {

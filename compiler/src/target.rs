@@ -134,6 +134,11 @@ pub const METAL: Target = Target { name: "metal", bandwidth: 400e9, launch: 3e-6
 pub const TARGETS: [Target; 4] = [CPU, CUDA_SM90, VULKAN, METAL];
 
 impl Target {
+    /// Whether it runs what code for processors is made of.
+    pub fn is_processor(&self) -> bool {
+        self.name == CPU.name
+    }
+
     /// The target of this name.
     pub fn named(name: &str) -> Option<Self> {
         TARGETS.into_iter().find(|target| target.name == name)

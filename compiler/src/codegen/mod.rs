@@ -65,6 +65,10 @@ pub fn source(kernel: &Kernel, target: &Target) -> Result<String, Error> {
     if let Some(language) = gpu::dialect::Language::of(target) {
         return gpu::compile(kernel, language).map(|code| code.to_string());
     }
-    let _ = target;
-    Ok(kernel.to_string())
+    if target.is_processor() {
+        Ok(kernel.to_string())
+    } else {
+        let what = "this build has no code for GPUs: build it with the feature `gpu`";
+        Err(Error::input(format!("target {}", target.name), what))
+    }
 }

@@ -71,6 +71,15 @@ pub trait Device {
     fn free(&self) -> Option<usize>;
 }
 
+/// A GPU as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it calls itself.
+    pub name: String,
+    /// Whether it is a program that runs on the processor.
+    pub is_software: bool,
+}
+
 /// What a device holds, in bytes, and how much code it made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Footprint {

@@ -26,6 +26,7 @@ use wgpu::{
 };
 
 #[cfg(not(target_vendor = "apple"))]
+use crate::device::Found;
 use crate::device::gpu::heaps;
 use crate::device::gpu::machine::refused_by_driver;
 use crate::error::Error;
@@ -72,15 +73,6 @@ impl fmt::Display for Interface {
             Self::Metal => "Metal",
         })
     }
-}
-
-/// An adapter as it was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// What it calls itself.
-    pub name: String,
-    /// Whether it is a program that runs on the processor.
-    pub is_software: bool,
 }
 
 /// The adapters of an interface, hardware first; none where the system has no driver.
