@@ -207,6 +207,22 @@ fn a_long_prefill_picks_the_expanded_form_of_the_same_graph_and_says_so() {
 }
 
 #[test]
+fn no_product_chooses_its_factors_one_by_one() {
+    // Processors have products for factors that lie in rows.
+    let is_chosen =
+        |line: &&str| line.contains(" = sum ") && line.contains(" of mul(") && line.contains("select(");
+    for name in blocks::NAMES {
+        for tokens in [1, 8, 512] {
+            let graph = blocks::block(&blocks::named(name).unwrap(), &Sym::from(tokens)).unwrap();
+            for kernel in compile(&graph, &options("cpu")).unwrap().plan.kernels.values() {
+                let text = kernel.to_string();
+                assert_eq!(text.lines().find(is_chosen), None, "{name}, {tokens} tokens");
+            }
+        }
+    }
+}
+
+#[test]
 fn depth_changes_neither_blocks_nor_kernels() {
     let config = blocks::named("qwen3-0.6b").unwrap();
     let story = |layers| {

@@ -70,6 +70,42 @@ output y = %3
 }
 
 #[test]
+fn rows_of_a_weight_lie_across_what_is_summed() {
+    for format in ["f16", "q8_0", "q5_1"] {
+        holds(&format!(
+            "\
+%0 = input x : f32[t:T, c:40]
+%1 = weight k : {format}[h:2, c:40, e:64]
+%2 = weight v : {format}[h:2, e:32, c:40]
+%3 = merge %1 [h, e] into r
+%4 = contract %0 %3 over [c]
+%5 = contract %0 %2 over [c]
+output k = %4
+output v = %5
+"
+        ));
+    }
+}
+
+#[test]
+fn keys_lie_in_two_places() {
+    holds(
+        "\
+%0 = input q : f32[t:T, h:2, e:24]
+%1 = state k : f32[s:12, h:2, e:16]
+%2 = state c : f32[s:12, e:20]
+%3 = slice %2 e at 12 len 8
+%4 = expand %3 h:2
+%5 = concat %1 %4 along e
+%6 = slice %5 s at 0 len P+T
+%7 = contract %0 %6 over [e]
+%8 = attend %7 %6 over s
+output y = %8
+",
+    );
+}
+
+#[test]
 fn a_window_begins_in_the_middle_of_what_is_cached() {
     for (window, tokens) in [(1, 1), (70, 1), (64, 3), (400, 1)] {
         let text = format!(

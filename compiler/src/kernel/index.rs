@@ -142,6 +142,14 @@ impl Index {
         (whole, Self { terms: rest, constant: self.constant.rem_euclid(by) })
     }
 
+    /// The variable that it is, if it is one.
+    pub fn single_var(&self) -> Option<VarId> {
+        match self.terms() {
+            [(Atom::Var(var), 1)] if self.offset() == 0 => Some(*var),
+            _ => None,
+        }
+    }
+
     /// The smallest and largest value, for any values of variables and symbols in their ranges.
     pub fn bounds(&self, vars: &Vars) -> (i64, i64) {
         let direct = self.bounds_of_terms(vars);

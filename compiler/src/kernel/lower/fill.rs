@@ -10,6 +10,7 @@ use crate::kernel::index::Index;
 use crate::kernel::lower::hold::Content;
 use crate::kernel::lower::nest::{At, NestBuilder};
 use crate::kernel::lower::part::{PartBuilder, TooLarge};
+use crate::kernel::lower::pieces::Sum;
 use crate::kernel::lower::rows::RunOfRows;
 use crate::kernel::lower::span::Span;
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Stmt, TileId, VarId};
@@ -80,7 +81,7 @@ impl PartBuilder<'_> {
         element: Vec<Index>,
     ) -> Result<(), TooLarge> {
         for RunOfRows { at, loops, element } in self.runs_of_rows(node, at, loops, element) {
-            self.fold_run(node, &at, loops, target, element)?;
+            self.fold_run(node, &at, &loops, target, &element)?;
         }
         Ok(())
     }
@@ -89,9 +90,9 @@ impl PartBuilder<'_> {
         &mut self,
         node: NodeId,
         at: &At,
-        loops: Vec<VarId>,
+        loops: &[VarId],
         target: Place,
-        element: Vec<Index>,
+        element: &[Index],
     ) -> Result<(), TooLarge> {
         let (fold, axes): (Fold, &[Axis]) = match &self.node(node).op {
             Op::Reduce { fold, axis } => (*fold, std::slice::from_ref(axis)),
@@ -107,18 +108,30 @@ impl PartBuilder<'_> {
         node: NodeId,
         at: &At,
         (fold, axes): (Fold, &[Axis]),
-        loops: Vec<VarId>,
-        (target, element): (Place, Vec<Index>),
+        loops: &[VarId],
+        (target, element): (Place, &[Index]),
     ) -> Result<(), TooLarge> {
         let Node { op, args, .. } = self.node(node);
         let (inner, at) = self.summed_loops(args[0], axes, at);
-        let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
-        let mut nest = NestBuilder::new(&locals);
-        let value = match op {
-            Op::Contract { .. } => self.product(args, &at, &mut nest)?,
-            _ => self.value(args[0], &at, &mut nest)?,
+        let sums = match (op, target) {
+            // What is added up already is read again: only a tile can be.
+            (Op::Contract { .. }, Place::Tile(_)) => self.sums_of_pieces(args, &at, inner),
+            _ => vec![Sum { at, inner }],
         };
-        self.push_fold(nest, FoldNest { target, at: element, loops, inner, fold, init: None }, value);
+        for (number, Sum { at, inner }) in sums.into_iter().enumerate() {
+            let locals: Vec<VarId> = loops.iter().chain(&inner).copied().collect();
+            let mut nest = NestBuilder::new(&locals);
+            let value = match op {
+                Op::Contract { .. } => self.product(args, &at, &mut nest)?,
+                _ => self.value(args[0], &at, &mut nest)?,
+            };
+            let init = match target {
+                Place::Tile(tile) if number > 0 => Some(nest.load(tile, element)),
+                Place::Tile(_) | Place::Param(_) => None,
+            };
+            let (at, loops) = (element.to_vec(), loops.to_vec());
+            self.push_fold(nest, FoldNest { target, at, loops, inner, fold, init }, value);
+        }
         Ok(())
     }
 
@@ -174,7 +187,7 @@ impl PartBuilder<'_> {
     }
 
     /// Whether a value is nothing but a way of reading something stored.
-    fn is_view(&self, node: NodeId) -> bool {
+    pub(super) fn is_view(&self, node: NodeId) -> bool {
         let Node { op, args, .. } = self.node(node);
         self.from.is_loadable(node)
             || match op {

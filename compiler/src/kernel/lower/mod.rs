@@ -27,6 +27,7 @@ mod nest;
 pub mod params;
 mod part;
 mod picks;
+mod pieces;
 mod rows;
 mod span;
 mod store;

@@ -47,7 +47,7 @@ impl Lowering<'_> {
             let tile = builder.box_tile(ty.dtype, &spans);
             let (loops, at, element) = builder.run_through(&spans);
             let own = at.with(partial.axis, Index::var(pick));
-            builder.fold_along(node, &own, (Fold::Sum, &others), loops, (Place::Tile(tile), element))?;
+            builder.fold_along(node, &own, (Fold::Sum, &others), &loops, (Place::Tile(tile), &element))?;
             let (param, shape) = builder.products(partial, Access::Write);
             builder.store_part(tile, &spans, (partial.axis, pick), (param, &shape));
             Ok(())

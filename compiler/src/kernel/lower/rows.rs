@@ -7,7 +7,7 @@
 
 use crate::graph::op::Op;
 use crate::graph::{Node, NodeId};
-use crate::kernel::index::{Atom, Index};
+use crate::kernel::index::Index;
 use crate::kernel::lower::Lowering;
 use crate::kernel::lower::grid::Grid;
 use crate::kernel::lower::nest::At;
@@ -81,7 +81,7 @@ impl PartBuilder<'_> {
     ) -> Vec<RunOfRows> {
         let rows = self.from.joined(node);
         let whole = rows.first().zip(rows.last()).and_then(|(first, last)| {
-            let var = single_var(&at.get(first.axis))?;
+            let var = at.get(first.axis).single_var()?;
             let all = self.part.vars[var].range.whole_len().and_then(Sym::as_const);
             (all == Some(last.end) && loops.contains(&var)).then_some(var)
         });
@@ -103,13 +103,5 @@ impl PartBuilder<'_> {
             }
         };
         rows.into_iter().map(run).collect()
-    }
-}
-
-/// The variable that an index is, if it is one.
-fn single_var(index: &Index) -> Option<VarId> {
-    match index.terms() {
-        [(Atom::Var(var), 1)] if index.offset() == 0 => Some(*var),
-        _ => None,
     }
 }

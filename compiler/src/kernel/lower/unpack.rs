@@ -2,7 +2,7 @@
 //!
 //! In: a contraction and the spans of the box. Out: nests that go through the summed axis block by block, and the tile
 //! they add up in. An operand is unpacked where that is cheaper than decoding it again for every use, on targets whose
-//! code does not do it itself, and where matrix units want it in a tile.
+//! code does not do it itself, where rows lie across what is summed, and where matrix units want it in a tile.
 
 use crate::graph::op::{Binary, Fold, Op};
 use crate::graph::{Node, NodeId};
@@ -24,13 +24,13 @@ const MOST_STAGED: i64 = 8192;
 impl PartBuilder<'_> {
     /// The summed axis to go through block by block, where unpacking an operand into a tile saves decoding.
     pub(super) fn unpacked_axis(&self, node: NodeId, over: &[Axis], spans: &[Span]) -> Option<(Axis, Sym)> {
-        if !self.from.target.unpacks {
-            return None;
-        }
         let args = &self.node(node).args;
         let saves = |arg: &NodeId| {
             let format = self.stored_format(*arg, spans);
             let Some(cost) = format.map(Format::decoding_operations) else { return false };
+            if !self.from.target.unpacks && !self.lies_across(*arg, over, spans) {
+                return false;
+            }
             let shape = &self.node(*arg).ty.shape;
             let n_uses: i64 =
                 spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
@@ -62,6 +62,37 @@ impl PartBuilder<'_> {
                     .max_by_key(|format| format.decoding_operations())
             }
             _ if op.is_movement() || matches!(op, Op::Gather { .. }) => self.stored_format(args[0], &[]),
+            _ => None,
+        }
+    }
+
+    /// Whether the rows of a weight, of which a box is a view, lie across the summed axes: processors have no product
+    /// for it before it lies along them in a tile.
+    fn lies_across(&self, arg: NodeId, over: &[Axis], spans: &[Span]) -> bool {
+        self.along_rows(arg, spans).is_some_and(|axis| !over.contains(&axis))
+    }
+
+    /// The axis along which neighbours in the rows of the weight lie that a box of a value is a view of.
+    fn along_rows(&self, node: NodeId, spans: &[Span]) -> Option<Axis> {
+        let Node { op, args, ty, .. } = self.node(node);
+        let of_arg = || self.along_rows(*args.first()?, &[]);
+        match op {
+            Op::Weight { .. } => ty.shape.axes().last(),
+            Op::Rename { from, to } => of_arg().map(|axis| if axis == *from { *to } else { axis }),
+            Op::Merge { axes, into } => match of_arg()? {
+                axis if axes.last() == Some(&axis) => Some(*into),
+                axis => (!axes.contains(&axis)).then_some(axis),
+            },
+            Op::Split { axis, into } => match of_arg()? {
+                own if own == *axis => into.axes().last(),
+                own => Some(own),
+            },
+            Op::Slice { .. } | Op::Expand { .. } | Op::Gather { .. } => of_arg(),
+            Op::Concat { axis } => {
+                let mut found = self.pieces_within(args, *axis, spans).into_iter();
+                let first = self.along_rows(found.next()?, &[])?;
+                found.all(|arg| self.along_rows(arg, &[]) == Some(first)).then_some(first)
+            }
             _ => None,
         }
     }
