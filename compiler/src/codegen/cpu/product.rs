@@ -304,7 +304,7 @@ impl<'a> Finder<'a> {
     fn rounded(&self, plan: &Plan, level: Level) -> Option<Rounded> {
         let n_cols = plan.col.map_or(Some(1), |var| self.most(var))?;
         let rounding = match &plan.picks {
-            Some(picks) => rounding_apart(level, plan.w.format, picks.most / picks.n_matrices)?,
+            Some(picks) => rounding_apart(level, plan.w.format, (picks.most / picks.n_matrices) as usize)?,
             None => rounding(level, plan.w.format, n_cols as usize)?,
         };
         // Scores are exponents: a word is not near enough for keys, of which the number of rows is not known.

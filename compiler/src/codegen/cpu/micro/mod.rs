@@ -49,7 +49,7 @@ const LARGE: usize = 256;
 const MANY: usize = 16;
 
 /// Vectors that lie apart from which on unpacked weights pay.
-const MANY_APART: i64 = 3;
+const MANY_APART: usize = 3;
 
 /// How many vectors lie side by side, where they may: fewer are multiplied one by one, more with unpacked weights.
 const IN_LANES: RangeInclusive<usize> = 3..=16;
@@ -317,19 +317,27 @@ pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Ro
         n if IN_LANES.contains(&n) && table(level).lanes.is_some() => Rounding::Lanes,
         _ => in_rows(level, format),
     };
-    let has_words = n_cols >= MANY && table(level).words.is_some();
     let whole = match storage {
         Storage::F32 => None,
-        Storage::F16 | Storage::BF16 => has_words.then_some(Rounding::Words),
+        Storage::F16 | Storage::BF16 => in_words(level, n_cols),
         _ => Some(bytes),
     };
     n_parts.map(|n_parts| Rounding::Halves { n_parts }).or(whole)
 }
 
 /// The same of vectors that lie apart, of which so many meet a matrix: none shares a register with its neighbours.
-pub(super) fn rounding_apart(level: Level, format: Format, n_beside: i64) -> Option<Rounding> {
-    let one = rounding(level, format, 1)?;
-    Some(if n_beside < MANY_APART { one } else { in_rows(level, format) })
+pub(super) fn rounding_apart(level: Level, format: Format, n_beside: usize) -> Option<Rounding> {
+    match Storage::of(format)? {
+        Storage::F32 => None,
+        Storage::F16 | Storage::BF16 => in_words(level, n_beside),
+        _ if n_beside < MANY_APART => rounding(level, format, 1),
+        _ => Some(in_rows(level, format)),
+    }
+}
+
+/// How vectors are rounded to words, each a row, where so many pay.
+fn in_words(level: Level, n_cols: usize) -> Option<Rounding> {
+    (n_cols >= MANY && table(level).words.is_some()).then_some(Rounding::Words)
 }
 
 /// How vectors are rounded to bytes, each a row.
