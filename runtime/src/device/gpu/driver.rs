@@ -25,8 +25,8 @@ use wgpu::{
     ShaderStages,
 };
 
-#[cfg(not(target_vendor = "apple"))]
 use crate::device::Found;
+#[cfg(not(target_vendor = "apple"))]
 use crate::device::gpu::heaps;
 use crate::device::gpu::machine::refused_by_driver;
 use crate::error::Error;
