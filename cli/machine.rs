@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fusebox_compiler::codegen::cpu;
 use fusebox_compiler::target::Target;
 use fusebox_runtime::buffer::Buffer;
+use fusebox_runtime::threads::each;
 
 /// How long the bandwidth is measured.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -69,11 +70,7 @@ pub(crate) fn share(rate: f64, most: f64) -> f64 {
 fn all_read(n_threads: usize) -> f64 {
     let n_threads = n_threads.max(1);
     let (n_bytes, begin) = (N_BYTES / n_threads, &Barrier::new(n_threads));
-    let shares: Vec<f64> = thread::scope(|scope| {
-        let readers: Vec<_> = (0..n_threads).map(|_| scope.spawn(move || reads(n_bytes, begin))).collect();
-        readers.into_iter().map(|reader| reader.join().unwrap_or(0.0)).collect()
-    });
-    shares.iter().sum()
+    each(n_threads, |_| reads(n_bytes, begin)).iter().sum()
 }
 
 /// Bytes a second that one thread reads, beginning with the others.

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use fusebox_compiler::codegen::WITHOUT_GPUS;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_runtime::device::{Device, Found};
@@ -11,15 +12,12 @@ use fusebox_runtime::error::Error;
 
 use crate::devices::Gpu;
 
-/// What is missing.
-const MISSING: &str = "this build has no code for GPUs: build it with the feature `gpu`";
-
 pub(crate) fn ready(_: Gpu) -> Result<(), String> {
-    Err(MISSING.to_owned())
+    Err(WITHOUT_GPUS.to_owned())
 }
 
 pub(crate) fn adapters(_: Gpu) -> Result<Vec<Found>, String> {
-    Err(MISSING.to_owned())
+    Err(WITHOUT_GPUS.to_owned())
 }
 
 pub(crate) fn started(
@@ -29,5 +27,5 @@ pub(crate) fn started(
     _: Option<usize>,
     _: bool,
 ) -> Result<Box<dyn Device>, Error> {
-    Err(CompilerError::input("device", MISSING).into())
+    Err(CompilerError::input("device", WITHOUT_GPUS).into())
 }

@@ -3,16 +3,18 @@
 //! In: how many threads, then one job after another. Out: nothing; a job is done when [`Team::run`] returns.
 //! Who waits looks again for a moment and then sleeps: steps follow each other within microseconds, tokens may not.
 //! Nothing is allocated after [`Team::new`]. A job must not panic: the others would wait forever, so the process ends.
+//! What is done once needs no team: [`each`].
 
 #![expect(unsafe_code, reason = "a job is borrowed by threads that outlive it")]
 
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
+use std::panic::resume_unwind;
 use std::process::abort;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::{io, mem};
+use std::{io, iter, mem};
 
 /// How often who waits looks again at once: some tens of microseconds.
 const SPINS: usize = 4_000;
@@ -22,6 +24,19 @@ const YIELDS: usize = 1_000;
 
 /// What a team does, given the number of the thread.
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
+
+/// What each of so many threads gives, in the order of their numbers; the first is this one. If one panics, so does
+/// this.
+pub fn each<T: Send>(n_threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..n_threads).map(|number| scope.spawn(move || work(number))).collect();
+        let own = work(0);
+        let others =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        iter::once(own).chain(others).collect()
+    })
+}
 
 /// A point that all threads of a team pass together.
 #[derive(Debug)]

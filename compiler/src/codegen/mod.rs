@@ -55,6 +55,9 @@ pub fn planned<'p>(plan: &'p Plan, target: &Target) -> Result<Cow<'p, Plan>, Err
     Ok(Cow::Borrowed(plan))
 }
 
+/// What is said where a build without GPUs is asked for one.
+pub const WITHOUT_GPUS: &str = "this build has no code for GPUs: build it with the feature `gpu`";
+
 /// What a kernel is compiled from on a target: a source for GPUs, for processors its text, since nothing lies between
 /// that and their code. No device is needed.
 ///
@@ -68,7 +71,6 @@ pub fn source(kernel: &Kernel, target: &Target) -> Result<String, Error> {
     if target.is_processor() {
         Ok(kernel.to_string())
     } else {
-        let what = "this build has no code for GPUs: build it with the feature `gpu`";
-        Err(Error::input(format!("target {}", target.name), what))
+        Err(Error::input(format!("target {}", target.name), WITHOUT_GPUS))
     }
 }

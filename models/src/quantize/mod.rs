@@ -6,12 +6,11 @@
 //! Which formats: `choice.rs`. What the new file holds: `draft.rs`; what each tensor is made of: `piece.rs`.
 
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::path::Path;
-use std::thread::{self, ScopedJoinHandle};
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, Place};
+use fusebox_runtime::threads::each;
 use fusebox_runtime::weights::store::{Entry, Put, may_replace, write};
 use fusebox_runtime::weights::{Checkpoint, Stored, open};
 
@@ -117,13 +116,8 @@ impl Writer<'_> {
         let n_at_once = (PIECE_LEN / piece.row_len().max(1)).max(1);
         for start in (0..n_rows).step_by(n_at_once * self.n_threads) {
             let first = |thread: usize| (start + thread * n_at_once).min(n_rows);
-            let encoded: Vec<Result<Vec<u8>, Error>> = thread::scope(|scope| {
-                let work =
-                    |thread| scope.spawn(move || self.rows(piece, format, first(thread)..first(thread + 1)));
-                let threads: Vec<_> = (0..self.n_threads).map(work).collect();
-                let joined = threads.into_iter().map(ScopedJoinHandle::join);
-                joined.map(|rows| rows.unwrap_or_else(|panic| resume_unwind(panic))).collect()
-            });
+            let encoded =
+                each(self.n_threads, |thread| self.rows(piece, format, first(thread)..first(thread + 1)));
             for bytes in encoded {
                 put(&bytes?)?;
             }

@@ -8,11 +8,9 @@
 
 #![expect(unsafe_code, reason = "code runs on addresses that are kept from load to replay")]
 
-use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use fusebox_compiler::codegen::check_symbols;
@@ -31,7 +29,7 @@ use crate::buffer::{Buffer, LARGE_PAGE};
 use crate::device::shares::{Shares, first};
 use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, verified, weight};
 use crate::error::Error;
-use crate::threads::{Barrier, Team};
+use crate::threads::{Barrier, Team, each};
 
 /// Where the room behind an arena may start.
 const ALIGNMENT: usize = 64;
@@ -128,13 +126,11 @@ impl CpuDevice {
         let share = |first: usize| -> Vec<Result<Code, CompilerError>> {
             kernels.iter().skip(first).step_by(n_threads).map(|kernel| self.cpu.compile(kernel)).collect()
         };
-        let shares: Vec<_> = thread::scope(|scope| {
-            let others: Vec<_> = (1..n_threads).map(|first| scope.spawn(move || share(first))).collect();
-            let own = share(0);
-            let others = others.into_iter().map(|other| other.join().expect("making code does not panic"));
-            iter::once(own).chain(others).flatten().collect()
-        });
-        let made = shares.into_iter().map(|code| Ok(Arc::new(code?))).collect::<Result<Vec<_>, Error>>()?;
+        let made = each(n_threads, share)
+            .into_iter()
+            .flatten()
+            .map(|code| Ok(Arc::new(code?)))
+            .collect::<Result<Vec<_>, Error>>()?;
         self.footprint.n_emitted += made.len();
         self.codes.extend(made);
         Ok(plan.kernels.values().filter_map(|kernel| self.known(kernel)).cloned().collect())

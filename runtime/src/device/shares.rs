@@ -83,9 +83,10 @@ fn unpacked(share: u64) -> Range<i64> {
 
 #[cfg(test)]
 mod tests {
-    use std::{iter, thread};
+    use std::iter;
 
     use super::*;
+    use crate::threads::each;
 
     #[test]
     fn every_task_is_taken_once() {
@@ -94,11 +95,7 @@ mod tests {
             for _ in 0..20 {
                 shares.deal(n_tasks);
                 let own = |thread| iter::from_fn(|| shares.take(thread)).flatten().collect::<Vec<i64>>();
-                let mut taken: Vec<i64> = thread::scope(|scope| {
-                    let own = &own;
-                    let all: Vec<_> = (0..n_threads).map(|thread| scope.spawn(move || own(thread))).collect();
-                    all.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-                });
+                let mut taken = each(n_threads, own).concat();
                 taken.sort_unstable();
                 assert_eq!(taken, (0..n_tasks).collect::<Vec<i64>>());
             }

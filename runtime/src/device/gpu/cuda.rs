@@ -12,11 +12,10 @@
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
 use std::ffi::{c_int, c_void};
-use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use cudarc::driver::result;
@@ -40,6 +39,7 @@ use crate::device::gpu::machine::{Machine, clocked, refused_by_driver};
 use crate::device::gpu::nvrtc::Nvrtc;
 use crate::device::gpu::replay::Gpu;
 use crate::error::Error;
+use crate::threads::each;
 
 /// Workgroups for each multiprocessor, at most: more than run at a time, so that all end together.
 const GROUPS_PER_UNIT: u32 = 16;
@@ -330,12 +330,14 @@ impl Machine for Cuda {
 
     fn functions(&self, codes: &[&Code]) -> Result<Vec<Function>, Error> {
         let n_threads = thread::available_parallelism().map_or(1, usize::from);
-        let each = |codes: &[&Code]| codes.iter().map(|code| self.function(code)).collect();
-        let made: Vec<Result<Vec<Function>, Error>> = thread::scope(|scope| {
-            let shares = codes.chunks(codes.len().div_ceil(n_threads).max(1));
-            let threads: Vec<_> = shares.map(|share| scope.spawn(move || each(share))).collect();
-            let joined = threads.into_iter().map(ScopedJoinHandle::join);
-            joined.map(|made| made.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        let shares: Vec<&[&Code]> = codes.chunks(codes.len().div_ceil(n_threads).max(1)).collect();
+        let made = each(shares.len(), |thread| -> Result<Vec<Function>, Error> {
+            shares
+                .get(thread)
+                .into_iter()
+                .flat_map(|share| share.iter())
+                .map(|code| self.function(code))
+                .collect()
         });
         Ok(made.into_iter().collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect())
     }
