@@ -33,6 +33,30 @@ pub(super) struct Partial {
     pub(super) n_splits: i64,
 }
 
+/// Some neighbouring rounds of the loop of a nest, as a loop of their own.
+#[derive(Clone, Copy)]
+pub(super) struct Stretch {
+    whole: VarId,
+    own: VarId,
+    start: i64,
+}
+
+impl Stretch {
+    /// What the own loop has instead of a variable.
+    pub(super) fn position(self, var: VarId) -> Index {
+        if var == self.whole {
+            Index::var(self.own).plus(&Index::constant(self.start))
+        } else {
+            Index::var(var)
+        }
+    }
+
+    /// Loops with the own one in place of the whole.
+    pub(super) fn among(self, loops: &[VarId]) -> Vec<VarId> {
+        loops.iter().map(|var| if *var == self.whole { self.own } else { *var }).collect()
+    }
+}
+
 pub(super) struct PartBuilder<'a> {
     pub(super) from: Lowering<'a>,
     pub(super) params: &'a mut Params,
@@ -92,6 +116,12 @@ impl<'a> PartBuilder<'a> {
     pub(super) fn nest_var(&mut self, axis: Axis, range: Range) -> VarId {
         self.depths.push(None);
         self.part.vars.push(Var { name: axis, range })
+    }
+
+    /// So many rounds of the loop of a nest.
+    pub(super) fn stretch(&mut self, whole: VarId, start: i64, len: i64) -> Stretch {
+        let own = self.nest_var(self.part.vars[whole].name, Range::Whole { len: Sym::from(len) });
+        Stretch { whole, own, start }
     }
 
     fn scope_var(&mut self, axis: Axis, range: Range, depth: usize) -> VarId {

@@ -6,10 +6,9 @@
 
 use crate::graph::op::Op;
 use crate::graph::{Node, NodeId};
-use crate::kernel::index::Index;
+use crate::kernel::VarId;
 use crate::kernel::lower::nest::At;
 use crate::kernel::lower::part::PartBuilder;
-use crate::kernel::{Range, VarId};
 use crate::tensor::sym::Sym;
 
 /// What a nest sums over, and the position that its loops give.
@@ -25,15 +24,12 @@ impl PartBuilder<'_> {
         let Some((whole, sizes)) = found.filter(|_| self.from.target.keeps_apart) else {
             return vec![Sum { at: at.clone(), inner }];
         };
-        let name = self.part.vars[whole].name;
         let mut start = 0;
         let mut sum = |size: i64| {
-            let own = self.nest_var(name, Range::Whole { len: Sym::from(size) });
-            let position = Index::var(own).plus(&Index::constant(start));
+            let stretch = self.stretch(whole, start, size);
             start += size;
-            let moved = |var: VarId| if var == whole { position.clone() } else { Index::var(var) };
-            let inner = inner.iter().map(|var| if *var == whole { own } else { *var }).collect();
-            Sum { at: at.replaced(&moved, &self.part.vars), inner }
+            let at = at.replaced(&|var| stretch.position(var), &self.part.vars);
+            Sum { at, inner: stretch.among(&inner) }
         };
         sizes.into_iter().map(&mut sum).collect()
     }

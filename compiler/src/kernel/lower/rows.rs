@@ -7,12 +7,12 @@
 
 use crate::graph::op::Op;
 use crate::graph::{Node, NodeId};
+use crate::kernel::VarId;
 use crate::kernel::index::Index;
 use crate::kernel::lower::Lowering;
 use crate::kernel::lower::grid::Grid;
 use crate::kernel::lower::nest::At;
 use crate::kernel::lower::part::PartBuilder;
-use crate::kernel::{Range, VarId};
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
@@ -87,18 +87,11 @@ impl PartBuilder<'_> {
         });
         let Some(whole) = whole else { return vec![RunOfRows { at: at.clone(), loops, element }] };
         let run = |rows: Rows| {
-            let own = self.nest_var(rows.axis, Range::Whole { len: Sym::from(rows.end - rows.start) });
-            let moved = |var: VarId| {
-                if var == whole {
-                    Index::var(own).plus(&Index::constant(rows.start))
-                } else {
-                    Index::var(var)
-                }
-            };
-            let vars = &self.part.vars;
+            let stretch = self.stretch(whole, rows.start, rows.end - rows.start);
+            let (moved, vars) = (|var| stretch.position(var), &self.part.vars);
             RunOfRows {
                 at: at.replaced(&moved, vars),
-                loops: loops.iter().map(|var| if *var == whole { own } else { *var }).collect(),
+                loops: stretch.among(&loops),
                 element: element.iter().map(|index| index.replaced(&moved, vars)).collect(),
             }
         };
