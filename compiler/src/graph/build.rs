@@ -303,6 +303,14 @@ impl Tensor {
         self.builder.node(Op::Cast(dtype), &[self])
     }
 
+    /// The same numbers in single precision, as a value of its own even where that is their type: what is stored in
+    /// fewer bits may then be decoded once for all that reads it.
+    #[must_use]
+    #[track_caller]
+    pub fn widened(&self) -> Self {
+        self.builder.node(Op::Cast(DType::F32), &[self])
+    }
+
     /// The sum along an axis.
     #[must_use]
     #[track_caller]

@@ -5,7 +5,7 @@
 //! Read next: `attention.rs` caches keys and values, `latent.rs` what both are made of.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
-use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
 
 use crate::layers::scope::{Scope, Text};
 
@@ -19,5 +19,6 @@ pub(crate) fn remember(m: &Scope, text: &Text, name: &str, axes: &[&Dim], value:
     let axes: Vec<&Dim> = axes.iter().map(|dim| if *dim == s { &capacity } else { *dim }).collect();
     let state = m.g.state(&text.state(name), m.config.cache, &axes);
     let written = state.write(s, at, &value.cast(m.config.cache.dtype()), t);
-    written.slice(s, 0, &s.size).cast(DType::F32)
+    let read = written.slice(s, 0, &s.size);
+    if m.config.cache == Format::F32 { read } else { read.widened() }
 }
