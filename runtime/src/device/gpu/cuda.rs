@@ -330,14 +330,9 @@ impl Machine for Cuda {
 
     fn functions(&self, codes: &[&Code]) -> Result<Vec<Function>, Error> {
         let n_threads = thread::available_parallelism().map_or(1, usize::from);
-        let shares: Vec<&[&Code]> = codes.chunks(codes.len().div_ceil(n_threads).max(1)).collect();
-        let made = each(shares.len(), |thread| -> Result<Vec<Function>, Error> {
-            shares
-                .get(thread)
-                .into_iter()
-                .flat_map(|share| share.iter())
-                .map(|code| self.function(code))
-                .collect()
+        let n_each = codes.len().div_ceil(n_threads);
+        let made = each(n_threads, |thread| -> Result<Vec<Function>, Error> {
+            codes.iter().skip(thread * n_each).take(n_each).map(|code| self.function(code)).collect()
         });
         Ok(made.into_iter().collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect())
     }
