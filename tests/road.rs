@@ -7,7 +7,8 @@ use fusebox_compiler::error::Error;
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::op::{Binary, Fold};
 use fusebox_compiler::graph::parse::parse;
-use fusebox_compiler::kernel::{Expr, ExprId, Folding, Kernel, Nest, Part, Place, Stmt};
+use fusebox_compiler::kernel::walk::nests;
+use fusebox_compiler::kernel::{Expr, Folding, Kernel, Nest, Part, Place};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::reference::compare::{Tolerance, close};
@@ -15,6 +16,7 @@ use fusebox_compiler::reference::{evaluate, random};
 use fusebox_compiler::schedule;
 use fusebox_compiler::story::Story;
 use fusebox_compiler::target::{TARGETS, Target};
+use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
@@ -210,58 +212,38 @@ fn a_long_prefill_picks_the_expanded_form_of_the_same_graph_and_says_so() {
     assert!(absorbed(1) && !absorbed(512));
 }
 
-/// The nests of a body, those in loops too.
-fn nests(body: &[Stmt]) -> Vec<&Nest> {
-    let mut all = Vec::new();
-    for stmt in body {
-        match stmt {
-            Stmt::Nest(nest) => all.push(nest),
-            Stmt::Loop { body, .. } => all.extend(nests(body)),
-        }
-    }
-    all
-}
-
-/// The format that a factor is stored in, if it is nothing but read.
-fn read_format(kernel: &Kernel, part: &Part, nest: &Nest, factor: ExprId) -> Option<Format> {
-    match nest.exprs[factor] {
-        Expr::Cast(_, of) => read_format(kernel, part, nest, of),
-        Expr::Load { from: Place::Param(param), .. } => Some(kernel.params[param].format),
-        Expr::Load { from: Place::Tile(tile), .. } => Some(Format::of(part.tiles[tile].dtype)),
-        _ => None,
-    }
+/// Whether a processor has a function for a nest, if that adds up products of what is stored: such a function takes
+/// factors that lie in rows, one of them in single precision.
+fn has_function(kernel: &Kernel, part: &Part, nest: &Nest) -> bool {
+    let Some(Folding { fold: Fold::Sum, .. }) = nest.fold else { return true };
+    let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { return true };
+    let is_wide = |factor| match nest.loaded(factor) {
+        Some((Place::Param(param), _)) => kernel.params[param].format == Format::F32,
+        Some((Place::Tile(tile), _)) => part.tiles[tile].dtype == DType::F32,
+        None => true,
+    };
+    let is_chosen = nest.exprs.values().any(|expr| matches!(expr, Expr::Select(..)));
+    !is_chosen && (is_wide(a) || is_wide(b))
 }
 
 #[test]
 fn processors_have_functions_for_all_products() {
-    // These take factors that lie in rows, one of them in single precision.
-    let caches = [Format::F16, Format::Q8_0];
+    let caches = [Format::F32, Format::F16, Format::Q8_0];
     let weights = [Format::F16, Format::Q8_0, Format::Q4K];
-    for (name, cache, weights) in blocks::NAMES
-        .into_iter()
-        .flat_map(|name| caches.map(|cache| (name, cache)))
-        .flat_map(|(name, cache)| weights.map(|weights| (name, cache, weights)))
+    let all = blocks::NAMES.into_iter().flat_map(|name| caches.map(|cache| (name, cache)));
+    for (name, cache, weights) in all.flat_map(|(name, cache)| weights.map(|weights| (name, cache, weights)))
     {
         let named = blocks::named(name).unwrap();
-        let fits = weights != Format::Q4K || named.hidden.is_multiple_of(weights.block_len());
-        let formats = Formats::Uniform(if fits { weights } else { Format::Q8_0 });
-        let config = Config { cache, formats, ..named };
+        if !named.hidden.is_multiple_of(weights.block_len()) {
+            continue;
+        }
+        let config = Config { cache, formats: Formats::Uniform(weights), ..named };
         for tokens in [1, 8, 512] {
             let graph = blocks::block(&config, &Sym::from(tokens)).unwrap();
             for kernel in compile(&graph, &options("cpu")).unwrap().plan.kernels.values() {
-                for (part, nest) in kernel
-                    .parts
-                    .iter()
-                    .flat_map(|part| nests(&part.body).into_iter().map(move |nest| (part, nest)))
-                {
-                    let Some(Folding { fold: Fold::Sum, .. }) = nest.fold else { continue };
-                    let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { continue };
-                    let formats = [a, b].map(|factor| read_format(kernel, part, nest, factor));
-                    let is_chosen =
-                        [a, b].into_iter().any(|factor| matches!(nest.exprs[factor], Expr::Select(..)));
-                    let is_narrow =
-                        formats.iter().all(|format| format.is_some_and(|format| format != Format::F32));
-                    assert!(!is_chosen && !is_narrow, "{name}, {tokens} tokens, {cache} {weights}: {kernel}");
+                for part in &kernel.parts {
+                    let all_have = nests(&part.body).all(|nest| has_function(kernel, part, nest));
+                    assert!(all_have, "{name}, {tokens} tokens, {cache} {weights}: {kernel}");
                 }
             }
         }

@@ -29,7 +29,7 @@ pub mod run;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod verify;
-pub(crate) mod walk;
+pub mod walk;
 
 use index::{Index, Vars};
 

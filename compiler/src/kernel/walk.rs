@@ -12,7 +12,7 @@ use crate::kernel::{Expr, ExprId, Nest, ParamId, Place, Stmt, VarId};
 use crate::tensor::dtype::DType;
 
 /// The nests of a body, those of its loops as well.
-pub(crate) fn nests(body: &[Stmt]) -> impl Iterator<Item = &Nest> {
+pub fn nests(body: &[Stmt]) -> impl Iterator<Item = &Nest> {
     let mut pending: Vec<&Stmt> = body.iter().rev().collect();
     std::iter::from_fn(move || {
         loop {
