@@ -329,7 +329,7 @@ impl Machine for Cuda {
     }
 
     fn functions(&self, codes: &[&Code]) -> Result<Vec<Function>, Error> {
-        let n_threads = thread::available_parallelism().map_or(1, usize::from);
+        let n_threads = thread::available_parallelism().map_or(1, usize::from).min(codes.len()).max(1);
         let n_each = codes.len().div_ceil(n_threads);
         let made = each(n_threads, |thread| -> Result<Vec<Function>, Error> {
             codes.iter().skip(thread * n_each).take(n_each).map(|code| self.function(code)).collect()
