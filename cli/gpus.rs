@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::foundation::amount::bytes;
 use fusebox_runtime::device::gpu::cuda::{self, Cuda, CudaDevice};
-use fusebox_runtime::device::gpu::driver::{Driver, Interface, found};
-use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
-use fusebox_runtime::device::gpu::holdings::{Tell, silent};
+use fusebox_runtime::device::gpu::device_memory::{Tell, silent};
+use fusebox_runtime::device::gpu::wgpu_driver::{Driver, Interface, found};
+use fusebox_runtime::device::gpu::wgpu_machine::WgpuDevice;
 use fusebox_runtime::device::{Device, Found};
 use fusebox_runtime::error::Error;
 
@@ -59,7 +59,7 @@ pub(crate) fn started(
 ) -> Result<Box<dyn Device>, Error> {
     let tell = handing_over(is_quiet);
     let graphics = |interface, tell| -> Result<Box<dyn Device>, Error> {
-        Ok(Box::new(GraphicsDevice::new(Driver::open(interface)?, limit, tell)))
+        Ok(Box::new(WgpuDevice::new(Driver::open(interface)?, limit, tell)))
     };
     match gpu {
         Gpu::Cuda => {

@@ -54,7 +54,7 @@ fn a_processor_has_the_text_of_the_kernel() {
 }
 
 #[test]
-fn experts_that_many_tokens_pick_are_products_of_tiles_in_cuda() {
+fn experts_of_many_tokens_are_tile_products_in_cuda() {
     let target = CUDA_SM90;
     for name in ["qwen3-30b-a3b", "deepseek-v2-lite", "glm-4.7-flash"] {
         // Eight tokens pick as many experts as there are, or fewer.

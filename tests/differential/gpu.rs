@@ -14,7 +14,7 @@ use std::thread;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::codegen::gpu::compile;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
-use fusebox_compiler::codegen::gpu::layout::arranged;
+use fusebox_compiler::codegen::gpu::layout::repacked;
 use fusebox_compiler::fuse::merge::Steering;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::reference::random;
@@ -25,11 +25,11 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::blocks;
 use fusebox_runtime::device::Device;
 use fusebox_runtime::device::gpu::cuda::{Cuda, CudaDevice};
-use fusebox_runtime::device::gpu::driver::{Driver, Interface};
-use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
-use fusebox_runtime::device::gpu::holdings::silent;
+use fusebox_runtime::device::gpu::device_memory::silent;
 use fusebox_runtime::device::gpu::machine::Machine;
 use fusebox_runtime::device::gpu::replay::Gpu;
+use fusebox_runtime::device::gpu::wgpu_driver::{Driver, Interface};
+use fusebox_runtime::device::gpu::wgpu_machine::WgpuDevice;
 use fusebox_runtime::error::Error;
 
 use super::blocks::shrunk;
@@ -43,11 +43,11 @@ thread_local! {
 }
 
 /// The adapter that all tests of this process share.
-fn vulkan() -> Option<&'static Mutex<GraphicsDevice>> {
-    static DEVICE: OnceLock<Option<Mutex<GraphicsDevice>>> = OnceLock::new();
+fn vulkan() -> Option<&'static Mutex<WgpuDevice>> {
+    static DEVICE: OnceLock<Option<Mutex<WgpuDevice>>> = OnceLock::new();
     let opened = DEVICE.get_or_init(|| {
         let driver = Driver::open(Interface::Vulkan);
-        let device = driver.map(|driver| GraphicsDevice::new(driver, None, silent()));
+        let device = driver.map(|driver| WgpuDevice::new(driver, None, silent()));
         device.inspect(told).map_err(skipped).map(Mutex::new).ok()
     });
     opened.as_ref()
@@ -66,7 +66,7 @@ pub(crate) fn is_there() -> bool {
 
 #[expect(clippy::print_stdout, reason = "not every device has all that could be tested")]
 fn told<M: Machine>(device: &Gpu<M>) {
-    println!("{}: {} threads read each other's registers", device.describe(), device.dialect().plane);
+    println!("{}: {} threads read each other's registers", device.describe(), device.dialect().subgroup_size);
 }
 
 #[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
@@ -112,7 +112,7 @@ fn in_dialect<M: Machine>(
         .collect();
     let formats = run.kernel.params.values().map(|param| param.format);
     let mut memory: Vec<Vec<u8>> =
-        formats.zip(&plain).map(|(format, bytes)| arranged(format, bytes).into_owned()).collect();
+        formats.zip(&plain).map(|(format, bytes)| repacked(format, bytes).into_owned()).collect();
     device.run(&code, &mut memory, &symbols).map_err(|error| format!("{error}\n{}", code.source))?;
     for ((memory, plain), param) in memory.iter_mut().zip(&plain).zip(run.kernel.params.values()) {
         *memory = as_in_files(param.format, memory, plain.len());

@@ -15,9 +15,9 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::gpu::cuda::{Cuda, CudaDevice};
-use fusebox_runtime::device::gpu::driver::{Driver, Interface};
-use fusebox_runtime::device::gpu::graphics::GraphicsDevice;
-use fusebox_runtime::device::gpu::holdings::silent;
+use fusebox_runtime::device::gpu::device_memory::silent;
+use fusebox_runtime::device::gpu::wgpu_driver::{Driver, Interface};
+use fusebox_runtime::device::gpu::wgpu_machine::WgpuDevice;
 use fusebox_runtime::device::{Device, Footprint};
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
@@ -52,7 +52,7 @@ pub(super) fn kinds() -> Vec<Kind> {
 
 fn device(kind: Kind, limit: Option<usize>) -> Result<Box<dyn Device>, Error> {
     Ok(match kind {
-        Kind::Vulkan => Box::new(GraphicsDevice::new(Driver::open(Interface::Vulkan)?, limit, silent())),
+        Kind::Vulkan => Box::new(WgpuDevice::new(Driver::open(Interface::Vulkan)?, limit, silent())),
         Kind::Cuda => Box::new(CudaDevice::new(Cuda::open(true, None)?, limit, silent())),
     })
 }

@@ -1,9 +1,8 @@
 //! Machine code for kernels.
 //!
-//! In: a kernel that verifies. Out: code that stores what the interpreter in `kernel::run` would store.
-//! Each backend is a folder behind a feature and is found by its own name; what is not built is not there. Nothing
-//! here chooses what to fuse or how to tile: a kernel says that already.
-//! `cpu/` makes code for the processor it runs on, `gpu/` sources for GPUs on any machine.
+//! In: a kernel that verifies. Out: code that stores what the interpreter in `kernel::run` would store. Each backend is
+//! a folder behind a feature: `cpu/` compiles for the processor it runs on, `gpu/` prints sources for GPUs on any
+//! machine. Nothing here chooses what to fuse: a kernel says that already.
 
 use std::borrow::Cow;
 
@@ -42,24 +41,24 @@ pub fn check_symbols(symbols: &[Symbol], values: &[i64]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A plan as a target's devices run it: GPUs store some temporaries as they will be multiplied.
+/// A plan as a target's devices run it: GPUs store some temporaries as bf16.
 ///
 /// # Errors
 /// As where the plan was made.
 pub fn planned<'p>(plan: &'p Plan, target: &Target) -> Result<Cow<'p, Plan>, Error> {
     #[cfg(feature = "gpu")]
     if let Some(language) = gpu::dialect::Language::of(target) {
-        return gpu::short::shortened(plan, language);
+        return gpu::bf16_temporaries::with_bf16_temporaries(plan, language);
     }
     let _ = target;
     Ok(Cow::Borrowed(plan))
 }
 
-/// What is said where a build without GPUs is asked for one.
+/// Said where a build without the feature `gpu` is asked for GPU code.
 pub const WITHOUT_GPUS: &str = "this build has no code for GPUs: build it with the feature `gpu`";
 
-/// What a kernel is compiled from on a target: a source for GPUs, for processors its text, since nothing lies between
-/// that and their code. No device is needed.
+/// What a kernel is compiled from: a source for GPUs, its text form for processors, which compile it directly. No
+/// device is needed.
 ///
 /// # Errors
 /// Where there is no code for the kernel.

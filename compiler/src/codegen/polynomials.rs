@@ -1,9 +1,9 @@
-//! The coefficients of functions of single-precision numbers.
+//! Polynomial coefficients of f32 math functions, shared by all backends.
 //!
-//! In: nothing. Out: polynomials, the highest power first, and the pieces of `ln 2` that arguments are reduced by.
+//! In: nothing. Out: coefficients, the highest power first, and the parts of `ln 2` for range reduction.
 //! Each backend evaluates them with its own instructions, in its `approx.rs`.
 
-/// Adding it to a number of at most 22 bits leaves the nearest whole number in the lowest bits.
+/// Adding it to a number of at most 22 bits leaves the nearest integer in the lowest bits.
 pub(super) const ROUNDER: f32 = 12_582_912.0;
 
 /// `ln 2` in two parts; the first has nine bits, so its product with an exponent is exact.

@@ -2,7 +2,7 @@
 //!
 //! Each verifies; tests put other sizes and scalars into it.
 
-/// Attention of four tokens to what came before, two positions at a time.
+/// Causal attention of four tokens, two positions at a time.
 pub(super) const MASKED: &str = r#"symbol P in 0..4 near 2
 kernel "attention" attention
   read @0 q : f32[t:4, s:8]
@@ -49,7 +49,7 @@ part
     @2[t5, e2] = div(tile0[-t0+t5, e2], tile1[-t0+t5])
 "#;
 
-/// Sums of 16 tokens and 32 rows, in blocks of 64 of 128 elements.
+/// A product of 16 tokens with 32 rows of a weight, in K-steps of 64 of 128.
 #[cfg(feature = "gpu")]
 pub(super) const PRODUCT: &str = r#"kernel "matmat w" matrix-matrix
   read @0 x : f32[t:16, d:128]

@@ -1,10 +1,9 @@
-//! Rounds of a loop that change nothing, because a mask hides all they look at.
+//! Finds loop rounds that the causal mask hides completely, such as blocks of future positions in attention.
 //!
-//! In: the body of a loop. Out: for each comparison that hides scores, an index; where it is above zero, the comparison
-//! is false for everything the round looks at, and nothing that outlives the round would change.
-//! That is proven by going through the body once, with what is known of every value where the comparison is false:
-//! hidden scores are minus infinity, their exponentials zero, and what is scaled by one or grows by nothing stays.
-//! Other numbers count as finite here, as they do wherever minus infinity is a mask.
+//! In: the body of a loop. Out: for each comparison that masks scores, an index; where it is above zero, the comparison
+//! is false for everything in the round, and the round changes nothing that outlives it. This is proven by abstract
+//! interpretation of the body, given that the comparison is false: masked scores are -∞, their exponentials 0, and what
+//! is scaled by 1 or grows by 0 is unchanged. Other numbers count as finite, as they do wherever -∞ is a mask.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +34,7 @@ enum Content {
     Nothing,
 }
 
-/// Indices above zero where a round of the loop may be left out.
+/// Indices above zero where a round of the loop may be skipped.
 pub(super) fn hidden(part: &Part, body: &[Stmt]) -> Vec<Index> {
     let mut nests = Vec::new();
     for stmt in body {

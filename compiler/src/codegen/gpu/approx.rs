@@ -1,8 +1,8 @@
-//! Functions of single-precision numbers as polynomials, where a language promises too little.
+//! Polynomial `exp`, `ln`, `sin` and `cos`, for languages with imprecise math functions.
 //!
-//! In: a number. Out: its `exp`, `ln`, `sin` or `cos`, within a few units in the last place.
-//! Graphics languages allow a sine that is off by a thousandth, and count angles of a few turns only. These go by the
-//! same formulas as those of processors, and need no product that is not rounded: what an angle loses has few bits.
+//! In: an `f32`. Out: the function, within a few ulp. WGSL and Metal allow a sine that is off by a thousandth, and
+//! angles of a few turns only. The formulas are those of the CPU; range reduction needs no FMA, because the parts of π
+//! have few bits.
 
 use std::f64::consts::FRAC_PI_2;
 
@@ -23,7 +23,7 @@ impl Emitter<'_> {
         let square = self.times(r, r);
         let p = self.mul_add(p, square, r);
         let p = self.at(Arithmetic::Add, p, 1.0);
-        // Half of the exponent each, so that neither power leaves the normal numbers.
+        // Half of the exponent each, so that neither power is subnormal or infinite.
         let rounded = self.writer.signed(rounded);
         let half = self.writer.shift_right(rounded, 1);
         let other = self.writer.arithmetic(Arithmetic::Sub, rounded, half);
@@ -38,7 +38,7 @@ impl Emitter<'_> {
     /// The natural logarithm.
     pub(super) fn ln(&mut self, x: Variable) -> Variable {
         let bits = self.writer.reinterpreted(U32, x);
-        // The exponent by which the rest lies between the roots of one half and of two.
+        // Normalises the mantissa to lie between √½ and √2.
         let root = constant(0x3f35_04f3);
         let above = self.writer.sub(bits, root);
         let above = self.writer.signed(above);
@@ -71,13 +71,13 @@ impl Emitter<'_> {
         self.writer.select(is_below, none, result)
     }
 
-    /// The sine. Beyond angles of some ten thousands it loses bits.
+    /// The sine. It loses precision beyond angles of some tens of thousands.
     pub(super) fn sin(&mut self, x: Variable) -> Variable {
         let (quarter, sin, cos) = self.sin_and_cos(x);
         self.turned(quarter, sin, cos)
     }
 
-    /// The cosine, which is the sine a quarter of a turn later.
+    /// The cosine: the sine a quarter turn later.
     pub(super) fn cos(&mut self, x: Variable) -> Variable {
         let (quarter, sin, cos) = self.sin_and_cos(x);
         let one = constant(1);
@@ -85,7 +85,7 @@ impl Emitter<'_> {
         self.turned(next, sin, cos)
     }
 
-    /// How many quarters of a turn an angle has, and the sine and the cosine of what is left.
+    /// Range reduction: the number of quarter turns, and the sine and cosine of the remainder.
     fn sin_and_cos(&mut self, x: Variable) -> (Variable, Variable, Variable) {
         let (quarter, n) = self.nearest_multiple(x, std::f32::consts::FRAC_2_PI);
         let r = self.less(x, n, &quarter_turn());
@@ -103,7 +103,7 @@ impl Emitter<'_> {
         (quarter, sin, self.mul_add(cos, fourth, start))
     }
 
-    /// The sine of an angle with so many quarters of a turn, by the sine and the cosine of the rest.
+    /// The sine of an angle, from its number of quarter turns and the sine and cosine of the remainder.
     fn turned(&mut self, quarter: Variable, sin: Variable, cos: Variable) -> Variable {
         let parity = self.writer.and(quarter, 1);
         let zero = constant(0);
@@ -116,9 +116,9 @@ impl Emitter<'_> {
         self.writer.reinterpreted(F32, bits)
     }
 
-    /// The whole number nearest to `x · by`, as one and as a float.
+    /// The integer nearest to `x · by`, as an integer and as a float.
     fn nearest_multiple(&mut self, x: Variable, by: f32) -> (Variable, Variable) {
-        // Adding and taking off a large number would round as well, but drivers take the two together.
+        // Adding and subtracting a large number would round as well, but drivers simplify it away.
         let scaled = self.at(Arithmetic::Mul, x, by);
         let n = self.writer.function(Arithmetic::Round, scaled);
         let whole = self.writer.cast(I32, n);
@@ -142,7 +142,7 @@ impl Emitter<'_> {
         })
     }
 
-    /// Two to the power of a number with a sign.
+    /// 2ⁿ
     fn power_of_two(&mut self, n: Variable) -> Variable {
         let n = self.writer.unsigned(n);
         let (exponent, bias) = (self.writer.shift_left(n, 23), constant(127 << 23));
@@ -155,14 +155,14 @@ impl Emitter<'_> {
         self.writer.arithmetic(Arithmetic::Add, product, c)
     }
 
-    /// An operation with a number that is known.
+    /// An operation with a constant.
     fn at(&mut self, f: fn(BinaryOperator) -> Arithmetic, x: Variable, number: f32) -> Variable {
         let number = self.writer.float_number(number);
         self.writer.arithmetic(f, x, number)
     }
 }
 
-/// A quarter of a turn in parts of eight bits, whose products with numbers of sixteen bits are exact, and the rest.
+/// π/2 in parts of eight bits, whose products with 16-bit numbers are exact, and the remainder.
 fn quarter_turn() -> [f32; 4] {
     let mut rest = FRAC_PI_2;
     let mut part = || {
@@ -184,7 +184,7 @@ mod tests {
         let sum: f64 = parts.iter().map(|part| f64::from(*part)).sum();
         assert!((sum - FRAC_PI_2).abs() < 1e-15);
         for part in &parts[..3] {
-            // The product with the largest number of sixteen bits needs no rounding.
+            // The product with the largest 16-bit number needs no rounding.
             let exact = f64::from(*part) * 65_535.0;
             assert_eq!(f64::from(*part * 65_535.0), exact);
         }

@@ -1,41 +1,42 @@
-//! What sources are written in, and what they may count on.
+//! The language of a source, and the GPU features it may use.
 //!
-//! In: a target, or what a device was found to offer. Out: a [`Dialect`].
-//! A language alone stands for what all GPUs that take it have; a device that has more says so.
+//! In: a target, or what a device reports. Out: a [`Dialect`].
+//! A language alone stands for the features that all its GPUs have; a device that has more says so.
 
 use std::fmt;
 
 use crate::target::Target;
 
-/// A language, and what the GPU has that its code may use.
+/// A language and the GPU features that code may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
     /// The language.
     pub language: Language,
-    /// Neighbouring threads that read each other's registers, a power of two; one where nobody promises how they lie.
-    pub plane: u32,
-    /// Whether products of tiles go through matrix units, which round their factors to ten bits behind the point.
-    pub has_matrices: bool,
+    /// Threads of a subgroup (warp), a power of two; 1 where shuffles are not available.
+    pub subgroup_size: u32,
+    /// Whether products of tiles use tensor cores (MMA), which round single-precision operands to TF32: ten mantissa
+    /// bits.
+    pub has_tensor_cores: bool,
 }
 
 impl From<Language> for Dialect {
     fn from(language: Language) -> Self {
         match language {
-            Language::Cuda => Self { language, plane: 32, has_matrices: true },
-            Language::Msl => Self { language, plane: 32, has_matrices: false },
-            Language::Wgsl => Self { language, plane: 1, has_matrices: false },
+            Language::Cuda => Self { language, subgroup_size: 32, has_tensor_cores: true },
+            Language::Msl => Self { language, subgroup_size: 32, has_tensor_cores: false },
+            Language::Wgsl => Self { language, subgroup_size: 1, has_tensor_cores: false },
         }
     }
 }
 
-/// A language that kernels are written in.
+/// A language of kernel sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Language {
     /// CUDA C++, for NVIDIA.
     Cuda,
-    /// The language of WebGPU, for Vulkan.
+    /// The WebGPU shading language, for Vulkan.
     Wgsl,
-    /// Metal, for Apple.
+    /// The Metal shading language, for Apple GPUs.
     Msl,
 }
 
@@ -59,7 +60,7 @@ impl Language {
         }
     }
 
-    /// Whether it has types for half precisions.
+    /// Whether it has 16-bit floating-point types.
     pub(super) fn has_halves(self) -> bool {
         match self {
             Self::Cuda | Self::Msl => true,
@@ -67,18 +68,18 @@ impl Language {
         }
     }
 
-    /// Whether its functions may be far off.
-    pub(super) fn is_vague(self) -> bool {
+    /// Whether its math functions promise too little precision.
+    pub(super) fn has_imprecise_math(self) -> bool {
         match self {
             Self::Cuda => false,
             Self::Wgsl | Self::Msl => true,
         }
     }
 
-    /// Shared memory that a workgroup may have, in bytes.
+    /// Shared memory of a workgroup, in bytes.
     pub(super) fn shared_bytes(self) -> usize {
         match self {
-            // What every chip since 2020 gives; what is over 48 KiB has to be asked for.
+            // Every NVIDIA GPU since 2020 has it; more than 48 KiB is opted into at launch.
             Self::Cuda => 96 << 10,
             Self::Wgsl | Self::Msl => 32 << 10,
         }

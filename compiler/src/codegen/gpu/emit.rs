@@ -1,20 +1,20 @@
-//! A kernel as the body of one CubeCL kernel: tasks, parts, loops and nests.
+//! Walks a kernel: tasks, parts, loops and nests become the body of one CubeCL kernel.
 //!
-//! In: a kernel that verifies and keeps the limits of `limits.rs`. Out: instructions.
-//! The threads of a workgroup do one task after another. Each of n workgroups takes every n-th task of all parts, so
-//! any number of them does all the work. Within a task the threads share the iterations of each nest, and meet before
-//! one reads what another has written. All threads go equally often through a loop that a barrier stands in.
-//! `share.rs` gives iterations to threads, `reduce.rs` folds over several of them, `room.rs` places tiles. Rounds that
-//! a mask hides are left out, as `skip.rs` finds them.
+//! In: a kernel that verifies and keeps the limits of `limits.rs`. Out: instructions. The grid is persistent: of n
+//! workgroups each takes every n-th task of all parts, so any number of them does all the work. Within a task the
+//! threads share the iterations of each nest; a barrier stands before a nest that reads or overwrites a tile that other
+//! threads may still be using. Loops that contain barriers are uniform: all threads run the same rounds. Rounds that
+//! the causal mask hides are skipped (`skip.rs`). `thread_mapping.rs` gives iterations to threads, `shared_memory.rs`
+//! places tiles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cubecl_core::ir::{Builtin, Comparison, Variable};
 
 use crate::codegen::gpu::dialect::Dialect;
-use crate::codegen::gpu::grouped::Group;
-use crate::codegen::gpu::memory::Array;
-use crate::codegen::gpu::room::Room;
+use crate::codegen::gpu::grouped_gemm::ExpertGroup;
+use crate::codegen::gpu::memory::BufferVars;
+use crate::codegen::gpu::shared_memory::SharedMemory;
 use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant, signed_constant};
 use crate::codegen::skip::hidden;
 use crate::foundation::entity::List;
@@ -28,28 +28,28 @@ pub(super) struct Emitter<'a> {
     pub(super) dialect: Dialect,
     pub(super) kernel: &'a Kernel,
     pub(super) part: &'a Part,
-    /// The parts whose tasks are done together, by their numbers.
-    pub(super) groups: BTreeMap<usize, Group>,
-    pub(super) params: List<ParamId, Array>,
-    pub(super) room: Room,
-    /// Where tiles lie that shared memory has no room for.
+    /// The parts that are grouped GEMMs, by their numbers.
+    pub(super) expert_groups: BTreeMap<usize, ExpertGroup>,
+    pub(super) params: List<ParamId, BufferVars>,
+    pub(super) memory: SharedMemory,
+    /// Global scratch for tiles that shared memory cannot hold.
     pub(super) scratch: Option<Variable>,
     pub(super) symbols: BTreeMap<Symbol, Variable>,
-    /// The variables that have a value here, and those of loops that are done.
+    /// The variables that have a value here, including those of finished loops.
     pub(super) vars: BTreeMap<VarId, Variable>,
-    /// Where blocks end that end at a number found on the way.
+    /// Ends of blocks that are known at run time only.
     pub(super) ends: BTreeMap<VarId, Variable>,
-    /// The number of the thread in its workgroup.
-    pub(super) unit: Variable,
-    /// The fragments of sums that are kept in registers here.
-    pub(super) sums: BTreeMap<TileId, Vec<Variable>>,
-    /// Tiles that were read, and written, since all threads last met.
-    pub(super) since: Touched,
+    /// The thread's index in its workgroup.
+    pub(super) thread: Variable,
+    /// MMA accumulator fragments that live in registers.
+    pub(super) accumulators: BTreeMap<TileId, Vec<Variable>>,
+    /// Tiles that were read or written since the last barrier.
+    pub(super) accesses: TileAccesses,
 }
 
-/// Tiles that were touched.
+/// Tiles that were read, and those that were written.
 #[derive(Default)]
-pub(super) struct Touched {
+pub(super) struct TileAccesses {
     read: BTreeSet<TileId>,
     written: BTreeSet<TileId>,
 }
@@ -82,7 +82,7 @@ impl<'a> Emitter<'a> {
                     emitter.task(own);
                     break;
                 }
-                // Before its start a part has numbers beyond any end.
+                // Tasks before its first wrap around to numbers past any end.
                 let n_tasks = emitter.writer.sub(*end, start);
                 let is_own = emitter.writer.below(own, n_tasks);
                 emitter.when(is_own, |emitter| emitter.task(own));
@@ -91,7 +91,7 @@ impl<'a> Emitter<'a> {
         });
     }
 
-    /// How many tasks the part has.
+    /// The number of tasks of the part.
     fn n_tasks(&mut self) -> Variable {
         let one = constant(1);
         self.part.grid.iter().fold(one, |n, var| {
@@ -100,7 +100,7 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// How many values a variable of the grid takes at most, as `Part::n_values` counts.
+    /// The most values a grid variable takes, as `Part::n_values` counts.
     fn n_values(&mut self, var: VarId) -> Variable {
         match &self.part.vars[var].range {
             Range::Whole { len } => self.size(len),
@@ -118,7 +118,7 @@ impl<'a> Emitter<'a> {
         let part = self.part;
         self.vars.clear();
         self.ends.clear();
-        self.since = Touched::default();
+        self.accesses = TileAccesses::default();
         let lens: Vec<Variable> = part.grid.iter().map(|var| self.n_values(*var)).collect();
         let mut rest = task;
         let mut positions = Vec::new();
@@ -128,18 +128,18 @@ impl<'a> Emitter<'a> {
         }
         positions.push(rest);
         positions.reverse();
-        let group = self.groups.get(&self.part_number()).cloned();
+        let group = self.expert_groups.get(&self.part_number()).cloned();
         self.position(&part.grid, &positions, &mut |emitter| {
             if let Some(group) = &group {
-                emitter.listed(group);
+                emitter.list_tasks_of_expert(group);
             }
             emitter.body(&part.body);
         });
-        // The next task writes the same tiles.
-        self.meet();
+        // The next task overwrites the same tiles.
+        self.sync_if_accessed();
     }
 
-    /// Gives the variables of the grid their values and runs the body, but where a variable is past its end.
+    /// Binds the grid variables and runs the body, unless a variable is past its end.
     fn position(&mut self, grid: &[VarId], positions: &[Variable], body: &mut dyn FnMut(&mut Self)) {
         let part = self.part;
         let Some((var, inner)) = grid.split_first() else { return body(self) };
@@ -163,12 +163,12 @@ impl<'a> Emitter<'a> {
     pub(super) fn body(&mut self, body: &'a [Stmt]) {
         let mut rest = body;
         while let Some((stmt, behind)) = rest.split_first() {
-            let n_filled = self.filled(rest);
+            let n_filled = self.load_tiles(rest);
             rest = if n_filled > 0 { &rest[n_filled..] } else { behind };
             match stmt {
-                Stmt::Loop { var, body } => self.repeated(*var, body),
-                Stmt::Nest(nest) if n_filled == 0 && !self.is_emptying(nest) => {
-                    self.wait_for(nest);
+                Stmt::Loop { var, body } => self.emit_loop(*var, body),
+                Stmt::Nest(nest) if n_filled == 0 && !self.is_accumulator_init(nest) => {
+                    self.sync_before_nest(nest);
                     self.nest(nest);
                 }
                 Stmt::Nest(_) => {}
@@ -176,34 +176,35 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// A loop that all threads go through together.
-    fn repeated(&mut self, var: VarId, body: &'a [Stmt]) {
-        self.meet();
-        let (first, step, end) = self.values(var);
+    /// A loop that all threads run together.
+    fn emit_loop(&mut self, var: VarId, body: &'a [Stmt]) {
+        self.sync_if_accessed();
+        let (first, step, end) = self.loop_range(var);
         if let Some(blocks) = self.part.vars[var].range.blocks() {
-            tiles_in(&blocks.start, &mut self.since.read);
+            tiles_in(&blocks.start, &mut self.accesses.read);
         }
-        let kept = self.opened(var, body);
+        let accumulators = self.open_accumulators(var, body);
         let step = constant(step);
         let hidden = hidden(self.part, body);
-        let is_ahead = !kept.is_empty() && hidden.is_empty();
-        let ahead = if is_ahead { self.begun_ahead((var, first), body) } else { None };
+        let may_double_buffer = !accumulators.is_empty() && hidden.is_empty();
+        let double_buffer =
+            if may_double_buffer { self.begin_double_buffer((var, first), body) } else { None };
         self.counted(first, end, step, |emitter, value| {
             emitter.vars.insert(var, value);
-            let Some(ahead) = &ahead else { return emitter.unless(&hidden, body) };
+            let Some(double_buffer) = &double_buffer else { return emitter.unless(&hidden, body) };
             let next = emitter.writer.add(value, step);
             let is_there = emitter.writer.below(next, end);
             let next = emitter.writer.select(is_there, next, value);
-            emitter.round_ahead(var, [value, next], ahead);
+            emitter.double_buffered_round(var, [value, next], double_buffer);
         });
-        self.closed(kept);
+        self.close_accumulators(accumulators);
     }
 
-    /// Runs a body, but where one of some indices is above zero; they are the same for all threads.
+    /// Runs a body unless one of the indices is above zero; they are the same for all threads.
     fn unless(&mut self, hidden: &[Index], body: &'a [Stmt]) {
         let Some((index, others)) = hidden.split_first() else {
             self.body(body);
-            return self.meet();
+            return self.sync_if_accessed();
         };
         let index = self.index(index);
         let index = self.writer.signed(index);
@@ -211,8 +212,8 @@ impl<'a> Emitter<'a> {
         self.when(is_seen, |emitter| emitter.unless(others, body));
     }
 
-    /// The first value of a variable, what lies between two, and one past the last.
-    fn values(&mut self, var: VarId) -> (Variable, i64, Variable) {
+    /// The first value of a variable, the step, and one past the last.
+    fn loop_range(&mut self, var: VarId) -> (Variable, i64, Variable) {
         match &self.part.vars[var].range {
             Range::Whole { len } => (constant(0), 1, self.size(len)),
             Range::Blocks(Blocks { start, step, end, .. }) => (self.index(start), *step, self.end(var, end)),
@@ -228,7 +229,7 @@ impl<'a> Emitter<'a> {
         self.ends.get(&var).copied().unwrap_or_else(|| self.size(end))
     }
 
-    /// The first value of a variable of a nest.
+    /// The first value of a nest's variable.
     pub(super) fn start(&self, var: VarId) -> Variable {
         match &self.part.vars[var].range {
             Range::Within { of } => self.vars[of],
@@ -236,7 +237,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// How many values a variable of a nest takes, one after another.
+    /// How many values a nest's variable takes.
     pub(super) fn count(&mut self, var: VarId) -> Variable {
         let part = self.part;
         let of = match &part.vars[var].range {
@@ -259,48 +260,48 @@ impl<'a> Emitter<'a> {
         self.writer.select(is_less, left, whole)
     }
 
-    /// All threads meet where something was touched since they last did.
-    pub(super) fn meet(&mut self) {
-        if !self.since.read.is_empty() || !self.since.written.is_empty() {
+    /// A barrier, where any tile was accessed since the last one.
+    pub(super) fn sync_if_accessed(&mut self) {
+        if !self.accesses.read.is_empty() || !self.accesses.written.is_empty() {
             self.barrier();
         }
     }
 
-    /// All threads meet.
+    /// A barrier of the workgroup: `__syncthreads()`.
     pub(super) fn barrier(&mut self) {
-        self.writer.barrier(self.room.spills());
-        self.since = Touched::default();
+        self.writer.barrier(self.memory.spills());
+        self.accesses = TileAccesses::default();
     }
 
-    /// All threads meet where the nest reads what was written, or writes what others may still read.
-    pub(super) fn wait_for(&mut self, nest: &Nest) {
+    /// A barrier where the nest would race with earlier accesses to its tiles: read after write, write after read.
+    pub(super) fn sync_before_nest(&mut self, nest: &Nest) {
         let read = tiles_read(nest);
         let written = match nest.target {
             Place::Tile(tile) => Some(tile),
             Place::Param(_) => None,
         };
-        self.wait_to(read, written);
+        self.sync_before(read, written);
     }
 
-    /// All threads meet where they are about to read what was written, or to write what others may still read.
-    pub(super) fn wait_to(&mut self, read: BTreeSet<TileId>, written: Option<TileId>) {
-        let Touched { read: before, written: stored } = &self.since;
+    /// A barrier where these accesses would race with earlier ones.
+    pub(super) fn sync_before(&mut self, read: BTreeSet<TileId>, written: Option<TileId>) {
+        let TileAccesses { read: before, written: stored } = &self.accesses;
         let is_stale = |tile: &TileId| stored.contains(tile);
-        let is_in_use = |tile: &TileId| before.union(stored).any(|other| self.lie_together(*tile, *other));
+        let is_in_use = |tile: &TileId| before.union(stored).any(|other| self.overlap(*tile, *other));
         if read.iter().any(is_stale) || written.as_ref().is_some_and(is_in_use) {
             self.barrier();
         }
-        self.since.read.extend(read);
-        self.since.written.extend(written);
+        self.accesses.read.extend(read);
+        self.accesses.written.extend(written);
     }
 
-    /// Where a comparison holds of two whole numbers without a sign.
+    /// Whether two unsigned numbers are equal.
     pub(super) fn equals(&mut self, a: Variable, b: Variable) -> Variable {
         self.writer.compare(Comparison::Equal, a, b)
     }
 }
 
-/// The tiles that a nest reads, in its scalars or its indices.
+/// The tiles that a nest reads, in scalars or indices.
 pub(super) fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
     let mut found = BTreeSet::new();
     nest.indices().for_each(|index| tiles_in(index, &mut found));
@@ -312,7 +313,7 @@ pub(super) fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
     found
 }
 
-/// The tiles that an index looks something up in.
+/// The tiles that an index looks up.
 pub(super) fn tiles_in(index: &Index, found: &mut BTreeSet<TileId>) {
     index.any(&mut |atom| {
         if let Atom::Lookup { from: Place::Tile(tile), .. } = atom {

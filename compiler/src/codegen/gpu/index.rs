@@ -1,8 +1,7 @@
-//! Whole-number expressions as instructions.
+//! Index expressions as instructions.
 //!
-//! In: an [`Index`] whose variables have values. Out: a number of 32 bits without a sign.
-//! Sums wrap around and come out right, because `limits.rs` has seen to it that every index fits; what may be negative
-//! is looked at as such only where that matters: in quotients and bounds.
+//! In: an [`Index`] whose variables have values. Out: a `u32`. Sums wrap around and come out right, because `limits.rs`
+//! has made sure that every index fits 32 bits; signs matter in quotients and bounds only.
 
 use cubecl_core::ir::{Arithmetic, Comparison, Variable};
 
@@ -94,7 +93,7 @@ impl Emitter<'_> {
         if inner.bounds(&self.part.vars).0 >= 0 || known(x).is_some_and(|x| x.cast_signed() >= 0) {
             return (self.writer.div(x, by_number), self.writer.rem(x, by_number));
         }
-        // Of a negative number the quotient is one less than that of what is missing to zero, less one.
+        // Floor division of a negative x: -1 - (-1 - x) / by.
         let zero = signed_constant(0);
         let as_signed = self.writer.signed(x);
         let is_negative = self.writer.compare(Comparison::Lower, as_signed, zero);

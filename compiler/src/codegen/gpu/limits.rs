@@ -1,8 +1,8 @@
-//! Refuses kernels whose numbers do not fit 32 bits.
+//! Refuses kernels whose indices do not fit 32 bits.
 //!
-//! In: a verified kernel. Out: nothing, or the limit that it passes.
-//! Indices are computed modulo 2³² and come out right where each index, each divided part of one and each buffer's
-//! number of elements lies below 2³¹. Buffers of real models do; what is larger is refused, never wrong.
+//! In: a verified kernel. Out: nothing, or the limit that it exceeds. Indices are computed modulo 2³² and come out
+//! right where each index, each dividend and each buffer's length lies below 2³¹. Buffers of real models do; a larger
+//! one is refused, never wrong.
 
 use crate::error::Error;
 use crate::kernel::index::{Atom, Index, Vars};
@@ -11,7 +11,7 @@ use crate::kernel::{Blocks, Kernel, Nest, Part, Range};
 
 const LIMIT: i64 = i32::MAX as i64;
 
-/// Whether every index, range, grid and buffer can be counted with 32 bits.
+/// Whether every index, range, grid and buffer fits.
 pub(super) fn check(kernel: &Kernel) -> Result<(), Error> {
     let parts = kernel.parts.iter().map(of_part).fold(0, i64::saturating_add);
     let params = kernel.params.values().map(|param| param.shape.max_len() as i64);
@@ -40,12 +40,12 @@ fn of_part(part: &Part) -> i64 {
         .max(of_indices(nests(&part.body).flat_map(Nest::indices), &part.vars))
 }
 
-/// The largest size of some indices.
+/// The largest magnitude of some indices.
 fn of_indices<'i>(indices: impl IntoIterator<Item = &'i Index>, vars: &Vars) -> i64 {
     indices.into_iter().map(|index| of_index(index, vars)).max().unwrap_or(0)
 }
 
-/// The largest size of an index, or of one inside it.
+/// The largest magnitude of an index, or of one inside it.
 fn of_index(index: &Index, vars: &Vars) -> i64 {
     let (low, high) = index.bounds(vars);
     let mut largest = low.saturating_abs().max(high.saturating_abs());

@@ -1,10 +1,9 @@
-//! Elements of buffers and tiles as instructions.
+//! Loads and stores of single elements of buffers and tiles.
 //!
-//! In: a place and an index for each axis. Out: the element decoded, or stored in the type of its place.
-//! No access is checked here: `verify` has proven every index inside its axis, and devices that buffers are as long as
-//! their shapes.
-//! A language without half precisions has two of them in a word: what writes one leaves the other as it is, whoever
-//! else may be writing that.
+//! In: a place and an index for each axis. Out: the element decoded, or stored in the type of its place. No access is
+//! checked: `verify` has proven every index inside its axis, and devices check that buffers are as long as their
+//! shapes. A language without 16-bit floats packs two into a word, which stores update atomically: another thread may
+//! be writing the other half.
 
 use std::ptr;
 
@@ -12,23 +11,23 @@ use cubecl_core::ir::{Builtin, ElemType, FloatKind, StorageType, Type, Variable}
 
 use crate::codegen::gpu::dialect::Language;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::factor::Factor;
-use crate::codegen::gpu::room::Spot;
+use crate::codegen::gpu::mma_operands::OperandLayout;
+use crate::codegen::gpu::shared_memory::Placement;
 use crate::codegen::gpu::writer::{F32, I32, U32, builtin, constant, scalar};
 use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Access, Param, Part, Place, TileId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
-/// A buffer as a kernel has it.
+/// A buffer of a kernel.
 #[derive(Clone, Copy)]
-pub(super) struct Array {
+pub(super) struct BufferVars {
     pub(super) list: Variable,
-    /// The same as vectors of words, where folds read it so.
+    /// The same buffer as vectors of words, where anything loads it so.
     pub(super) vectors: Option<Variable>,
 }
 
-/// What a buffer is declared to hold.
+/// The element type that a buffer is declared with.
 pub(super) fn declared(language: Language, param: &Param) -> Type {
     match param.format {
         Format::F32 => scalar(F32),
@@ -83,7 +82,7 @@ impl Emitter<'_> {
         self.half_of_word(word, number)
     }
 
-    /// The word that such sixteen bits are half of.
+    /// The word that holds them.
     pub(super) fn word_of_half(&mut self, list: Variable, first: usize, number: Variable) -> Variable {
         let word = self.writer.shift_right(number, 1);
         let first = constant(first as i64);
@@ -91,7 +90,7 @@ impl Emitter<'_> {
         self.writer.load(list, word)
     }
 
-    /// The half of a word that a number has, the lower one if it is even.
+    /// The low half of a word for an even number, the high half for an odd one.
     pub(super) fn half_of_word(&mut self, word: Variable, number: Variable) -> Variable {
         let odd = self.writer.and(number, 1);
         let shift = self.writer.shift_left(odd, 4);
@@ -110,7 +109,7 @@ impl Emitter<'_> {
         self.widened(DType::BF16, bits)
     }
 
-    /// The number at a place of a tile, so many words further on.
+    /// The number at an address of a tile, `further` words on.
     pub(super) fn load_word_of_tile(&mut self, tile: TileId, place: Variable, further: i64) -> Variable {
         let (list, word) = self.tile_word(tile, place);
         let word = self.writer.add(word, constant(further));
@@ -119,20 +118,20 @@ impl Emitter<'_> {
         self.writer.reinterpreted(elem, word)
     }
 
-    /// The elements of a piece of a tile, where it is interleaved.
+    /// The piece length of a tile, where it is interleaved.
     pub(super) fn piece_len(&self, tile: TileId) -> Option<i64> {
-        self.room.piece(self.part_number(), tile)
+        self.memory.piece(self.part_number(), tile)
     }
 
-    /// From one four elements of a piece to the next, in an interleaved tile.
+    /// Words from one four elements of a piece to the next four, in an interleaved tile.
     pub(super) fn quad_stride(&self, tile: TileId) -> i64 {
         let row = self.part.tiles[tile].dims.last().map_or(1, |dim| *dim as i64);
         self.piece_len(tile).map_or(4, |len| row / len * 4)
     }
 
-    /// Where an element of a tile lies in it.
+    /// The address of an element in its tile.
     pub(super) fn interleaved(&mut self, tile: TileId, element: Variable) -> Variable {
-        let Some(len) = self.piece_len(tile) else { return self.spread(tile, element) };
+        let Some(len) = self.piece_len(tile) else { return self.padded_address(tile, element) };
         let dims = &self.part.tiles[tile].dims;
         let row = constant(dims.last().map_or(1, |dim| *dim as i64));
         let (number, along) = if dims.len() == 1 {
@@ -191,17 +190,17 @@ impl Emitter<'_> {
         self.store_word_of_tile(tile, (place, 0), word);
     }
 
-    /// Stores four or eight elements of a tile that lie side by side, from one on that is a multiple of as many.
+    /// Stores a run of four or eight elements of a tile, from a multiple of as many on.
     pub(super) fn store_run(&mut self, tile: TileId, element: Variable, values: &[Variable]) {
         let words: Vec<Variable> = if self.is_in_pairs(tile) {
-            values.chunks_exact(2).map(|two| self.pair(two[0], two[1])).collect()
+            values.chunks_exact(2).map(|two| self.packed_bf16(two[0], two[1])).collect()
         } else {
             values.iter().map(|value| self.as_element(tile, *value)).collect()
         };
         self.store_words(tile, element, &words);
     }
 
-    /// Stores words of a tile that lie side by side, from an element on; they are two or four, or four more behind.
+    /// Stores two, four or eight consecutive words of a tile, from an element on.
     pub(super) fn store_words(&mut self, tile: TileId, element: Variable, words: &[Variable]) {
         let place = self.interleaved(tile, element);
         let place = self.bounded(tile, place);
@@ -214,27 +213,27 @@ impl Emitter<'_> {
         }
     }
 
-    /// Whether two elements of a tile share a word.
+    /// Whether a tile holds bf16 pairs.
     pub(super) fn is_in_pairs(&self, tile: TileId) -> bool {
-        self.factor(tile).is_some_and(|factor| factor.per_word == 2)
+        self.operand_layout(tile).is_some_and(|layout| layout.per_word == 2)
     }
 
-    /// An index into a tile, masked so that the compiler sees that it cannot wrap, and merges neighbouring moves.
+    /// An address in a tile, masked: so the compiler sees that it cannot wrap, and merges neighbouring stores.
     pub(super) fn bounded(&mut self, tile: TileId, place: Variable) -> Variable {
-        let len = self.room.len(self.part_number(), tile);
+        let len = self.memory.len(self.part_number(), tile);
         self.writer.and(place, (len.next_power_of_two() - 1) as u32)
     }
 
-    /// A number as an element of a tile is that has a word.
+    /// A number as an element of a tile with one word an element.
     fn as_element(&mut self, tile: TileId, value: Variable) -> Variable {
         match self.part.tiles[tile].dtype {
-            DType::F32 if self.factor(tile).is_some() => self.rounded_factor(value),
+            DType::F32 if self.operand_layout(tile).is_some() => self.round_to_tf32(value),
             DType::F32 | DType::I32 => value,
-            dtype @ (DType::F16 | DType::BF16) => self.rounded(dtype, value),
+            dtype @ (DType::F16 | DType::BF16) => self.rounded_to_half(dtype, value),
         }
     }
 
-    /// Stores a word at a place of a tile, so many words further on.
+    /// Stores a word at an address of a tile, `further` words on.
     fn store_word_of_tile(&mut self, tile: TileId, (place, further): (Variable, i64), word: Variable) {
         let (list, at) = self.tile_word(tile, place);
         let at = self.writer.add(at, constant(further));
@@ -242,13 +241,15 @@ impl Emitter<'_> {
         self.writer.store(list, at, word);
     }
 
-    /// The words that a tile lies among, and which of them a place in it is.
+    /// The array that a tile lies in, and the word of an address in it.
     pub(super) fn tile_word(&mut self, tile: TileId, place: Variable) -> (Variable, Variable) {
-        match self.spot(tile) {
-            Spot::Shared(offset) => (self.room.shared(), self.writer.add(place, constant(offset as i64))),
-            Spot::Scratch(offset) => {
+        match self.placement(tile) {
+            Placement::Shared(offset) => {
+                (self.memory.shared(), self.writer.add(place, constant(offset as i64)))
+            }
+            Placement::Scratch(offset) => {
                 let list = self.scratch.expect("a kernel whose tiles spill has a scratch buffer");
-                let size = constant(self.room.scratch_words() as i64);
+                let size = constant(self.memory.scratch_words() as i64);
                 let start = self.writer.mul(builtin(Builtin::CubePosX), size);
                 let start = self.writer.add(start, constant(offset as i64));
                 (list, self.writer.add(start, place))
@@ -256,18 +257,18 @@ impl Emitter<'_> {
         }
     }
 
-    /// How a tile's rows lie, where matrix units multiply it.
-    pub(super) fn factor(&self, tile: TileId) -> Option<Factor> {
-        self.room.factor(self.part_number(), tile)
+    /// The layout of a tile that is an operand of an MMA.
+    pub(super) fn operand_layout(&self, tile: TileId) -> Option<OperandLayout> {
+        self.memory.operand_layout(self.part_number(), tile)
     }
 
-    pub(super) fn spot(&self, tile: TileId) -> Spot {
-        self.room.spot(self.part_number(), tile)
+    pub(super) fn placement(&self, tile: TileId) -> Placement {
+        self.memory.placement(self.part_number(), tile)
     }
 
-    /// Whether two tiles have memory in common.
-    pub(super) fn lie_together(&self, one: TileId, other: TileId) -> bool {
-        self.room.lie_together(self.part_number(), one, other)
+    /// Whether two tiles overlap in memory.
+    pub(super) fn overlap(&self, one: TileId, other: TileId) -> bool {
+        self.memory.overlap(self.part_number(), one, other)
     }
 
     pub(super) fn part_number(&self) -> usize {

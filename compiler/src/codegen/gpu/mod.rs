@@ -1,18 +1,27 @@
-//! Kernels as code for GPUs, made with the compilers of CubeCL.
+//! GPU code generation: CUDA C++, WGSL and Metal sources, printed by the compilers of CubeCL.
 //!
-//! In: any kernel and a language. Out: [`Code`]: a source, and what must be given to it; or why there is none: the
-//! kernel does not verify, or its numbers do not fit.
-//! CubeCL is used as a compiler only: a kernel becomes one `KernelDefinition`, and its compilers print that as CUDA
-//! C++, WGSL or Metal code on any machine. Devices bind buffers and launch by themselves.
-//! What is computed is what the interpreter computes, with sums in another order.
-//! `emit.rs` walks a kernel, `share.rs` gives iterations to threads, `wide.rs` reads vectors, `filling.rs` fills tiles
-//! with them, `ahead.rs` asks for them a round ahead, `reduce.rs` folds over threads, `blocks.rs` rounds tiles to
-//! blocks; `product.rs` finds products of tiles, `matrix.rs` multiplies them, `factor.rs` says how exact they are and
-//! how their rows lie, `kept.rs` which sums stay in registers, and `short.rs` which temporaries are as exact as
-//! factors; `grouped.rs` has tasks done together that pick the same matrix, `listed.rs` finds them, and `order.rs`
-//! puts others in order; `along.rs` puts the loops of folds in order, and `staged.rs` vectors into tiles; `room.rs`
-//! places tiles and `life.rs` says how long; `dialect.rs` says what a GPU has; `index.rs`, `scalar.rs` and `memory.rs`
-//! are the leaves; `layout.rs` says how blocks lie.
+//! In: any kernel and a dialect. Out: [`Code`]: a source and its bindings; or an error: the kernel does not verify, or
+//! an index does not fit 32 bits. CubeCL is only a printer: a kernel becomes one `KernelDefinition`, and no device is
+//! needed. Devices in the runtime bind buffers and launch. The result is that of the interpreter, with sums in another
+//! order.
+//!
+//! ```text
+//!  kernel ──► passes over a part ──────────────► SharedMemory ──────────────► Emitter ──► CubeCL ──► source
+//!             grouped_gemm   rows by expert      tiles: shared or scratch     emit.rs walks parts, loops, nests
+//!             grid_order     grid for L2 reuse   live_ranges, accumulators
+//!             fold_order     coalesced folds     mma_operands: padding, bf16
+//!             stage_vectors  x in shared memory
+//! ```
+//!
+//! | task | files |
+//! |---|---|
+//! | iterations to threads | `thread_mapping.rs`, `reduce.rs` (across subgroups) |
+//! | global memory | `vector_loads.rs` (16-byte loads), `tile_loads.rs`, `double_buffer.rs` |
+//! | tensor cores | `tile_product.rs` (recognises), `mma.rs` (emits), `mma_operands.rs`, `accumulators.rs` |
+//! | expert routing | `grouped_gemm.rs`, `expert_tasks.rs`, `grid_order.rs` |
+//! | formats | `layout.rs` (repacked weights), `decode.rs`, `quantise.rs`, `half_precision.rs` |
+//! | plan | `bf16_temporaries.rs` |
+//! | leaves | `index.rs`, `scalar.rs`, `approx.rs`, `memory.rs`, `writer.rs`, `dialect.rs`, `limits.rs` |
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,82 +42,82 @@ use crate::kernel::verify::verify;
 use crate::kernel::{Access, Kernel, ParamId};
 use crate::tensor::sym::Symbol;
 
-mod ahead;
-mod along;
+mod accumulators;
 mod approx;
-mod blocks;
+pub mod bf16_temporaries;
 mod decode;
 pub mod dialect;
+mod double_buffer;
 mod emit;
-mod factor;
-mod filling;
-mod grouped;
-mod halves;
+mod expert_tasks;
+mod fold_order;
+mod grid_order;
+mod grouped_gemm;
+mod half_precision;
 mod index;
-mod kept;
 pub mod layout;
-mod life;
 mod limits;
-mod listed;
-mod matrix;
+mod live_ranges;
 mod memory;
-mod order;
-mod product;
+mod mma;
+mod mma_operands;
+mod quantise;
 mod reduce;
-mod room;
 mod scalar;
-mod share;
-pub mod short;
-mod staged;
-mod wide;
+mod shared_memory;
+mod stage_vectors;
+mod thread_mapping;
+mod tile_loads;
+mod tile_product;
+mod vector_loads;
 mod writer;
 
-use along::fold_along;
 use dialect::{Dialect, Language};
-use emit::{Emitter, Touched};
-use grouped::{Group, grouped};
-use memory::{Array, declared};
-use order::ordered;
-use room::Room;
-use staged::stage;
-use wide::{read_as_vectors, vectors};
+use emit::{Emitter, TileAccesses};
+use fold_order::order_folds;
+use grid_order::grid_order;
+use grouped_gemm::{ExpertGroup, group_by_expert};
+use memory::{BufferVars, declared};
+use shared_memory::SharedMemory;
+use stage_vectors::stage_vectors;
+use vector_loads::{read_as_vectors, vector_type};
 use writer::{I32, U32, Writer, builtin, constant, scalar};
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::gpu";
-/// Threads of a workgroup.
+/// Threads of a workgroup (thread block).
 pub const THREADS: u32 = 256;
-/// Workgroups that share a multiprocessor of NVIDIA, so that a thread has 64 registers. Without a word about that the
-/// assembler takes as few as it can, and asks for no memory before it needs what came before; or as many as there are.
-const GROUPS_AT_ONCE: u32 = 4;
-/// The name that the entry of every kernel has.
+/// `__launch_bounds__(256, 4)`: four thread blocks an SM, which caps a thread at 64 registers. Without it ptxas either
+/// takes so few registers that loads wait for each other, or so many that occupancy drops.
+const BLOCKS_PER_SM: u32 = 4;
+/// The entry point of every source.
 pub const ENTRY: &str = "kernel";
 
-/// What a kernel's code is given, in this order.
+/// What a kernel is bound to, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// A buffer, arranged as `layout.rs` says; perhaps twice, the second time for what reads vectors of it.
+    /// A buffer, repacked as `layout.rs` says; bound a second time as 16-byte vectors where something reads it so.
     Param(ParamId),
-    /// The values of the symbols, as whole numbers of four bytes; one of any value where there is no symbol.
+    /// The values of the symbols as `i32`; a dummy where there is none.
     Symbols,
-    /// Memory that is nobody else's, [`Code::scratch_bytes`] for each workgroup.
+    /// Global scratch for tiles that shared memory cannot hold: [`Code::scratch_bytes`] for each workgroup.
     Scratch,
-    /// What CubeCL keeps the lengths of buffers in and no kernel reads: any address will do.
+    /// Buffer lengths, a parameter of CubeCL's that no kernel reads: any address will do.
     Lengths,
 }
 
 /// A kernel as source code.
 #[derive(Clone, Debug)]
 pub struct Code {
-    /// What it was made of.
+    /// The kernel it computes.
     pub kernel: Kernel,
     /// The language of the source.
     pub language: Language,
     /// The source.
     pub source: String,
-    /// What it is given.
+    /// What it is bound to.
     pub bindings: Vec<Binding>,
-    /// The symbols it wants values for, in this order.
+    /// The symbols whose values it takes, in this order.
     pub symbols: Vec<Symbol>,
     /// Shared memory of a workgroup, in bytes.
     pub shared_bytes: usize,
@@ -117,13 +126,13 @@ pub struct Code {
 }
 
 impl Code {
-    /// How many tasks there are, over all parts; any number of workgroups does them.
+    /// How many tasks there are, over all parts; any number of workgroups shares them.
     pub fn n_tasks(&self, of: &impl Fn(Symbol) -> i64) -> i64 {
         self.kernel.parts.iter().map(|part| part.n_tasks(&|sym| sym.evaluate(of))).sum()
     }
 }
 
-/// The source behind a line that says what it is given.
+/// The source below a header that lists the buffers.
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.bindings.iter().map(|binding| match binding {
@@ -144,7 +153,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// Code for a kernel.
+/// Compiles a kernel to a source.
 ///
 /// # Errors
 /// [`Error::Bug`] where the kernel does not verify, [`Error::Limit`] where its numbers do not fit 32 bits.
@@ -154,32 +163,32 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
     Error::bug_if(STAGE, verify(kernel))?;
     limits::check(kernel)?;
     let symbols = symbols(kernel);
-    let (own, groups) = arranged(dialect, kernel);
-    let mut room = Room::new(dialect, &own);
+    let (own, expert_groups) = transformed(dialect, kernel);
+    let mut memory = SharedMemory::new(dialect, &own);
     let mut writer = Writer { scope: Scope::root(false) };
-    room.declare(&mut writer);
-    let mut given = Given::default();
-    let mut params: List<ParamId, Array> = List::default();
+    memory.declare(&mut writer);
+    let mut given = KernelArgs::default();
+    let mut params: List<ParamId, BufferVars> = List::default();
     for (id, param) in kernel.params.iter() {
         let list = given.buffer(Binding::Param(id), declared(language, param), param.access);
-        params.push(Array { list, vectors: None });
+        params.push(BufferVars { list, vectors: None });
     }
     for id in read_as_vectors(&own) {
-        params[id].vectors = Some(given.buffer(Binding::Param(id), vectors(), Access::Read));
+        params[id].vectors = Some(given.buffer(Binding::Param(id), vector_type(), Access::Read));
     }
     let list = given.buffer(Binding::Symbols, scalar(I32), Access::Read);
-    let scratch = room.spills().then(|| given.buffer(Binding::Scratch, scalar(U32), Access::Write));
+    let scratch = memory.spills().then(|| given.buffer(Binding::Scratch, scalar(U32), Access::Write));
     let mut values = BTreeMap::new();
     for (number, symbol) in symbols.iter().enumerate() {
         let number = constant(number as i64);
         let value = writer.load(list, number);
         values.insert(*symbol, writer.unsigned(value));
     }
-    let mut unit = builtin(Builtin::UnitPos);
-    if room.has_factors() {
-        // Compilers do not know how many threads there are, and take the bits of its number for those of a round. Who
-        // knows it asks for more at once, for which kernels of few tokens have no registers.
-        unit = writer.and(unit, THREADS - 1);
+    let mut thread = builtin(Builtin::UnitPos);
+    if memory.has_mma() {
+        // Tells the compiler that the thread number has eight bits, which never carry into those of a round. Only for
+        // tensor cores: with this knowledge compilers keep more loads in flight than other kernels have registers for.
+        thread = writer.and(thread, THREADS - 1);
     }
     let Some(part) = own.parts.first() else { return Err(bug("a kernel without parts")) };
     let mut emitter = Emitter {
@@ -187,20 +196,20 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         dialect,
         kernel: &own,
         part,
-        groups,
+        expert_groups,
         params,
-        room,
+        memory,
         scratch,
         symbols: values,
         vars: BTreeMap::new(),
         ends: BTreeMap::new(),
-        unit,
-        sums: BTreeMap::new(),
-        since: Touched::default(),
+        thread,
+        accumulators: BTreeMap::new(),
+        accesses: TileAccesses::default(),
     };
     emitter.kernel();
-    let Emitter { writer, room, .. } = emitter;
-    // Nothing is bound in WGSL to what nothing reads.
+    let Emitter { writer, memory, .. } = emitter;
+    // WGSL binds only buffers that are read.
     given.bindings.extend(Some(Binding::Lengths).filter(|_| language != Language::Wgsl));
     Ok(Code {
         kernel: kernel.clone(),
@@ -208,37 +217,36 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         source: printed(language, definition(given.args, writer.scope))?,
         bindings: given.bindings,
         symbols,
-        shared_bytes: room.shared_bytes(),
-        scratch_bytes: 4 * room.scratch_words(),
+        shared_bytes: memory.shared_bytes(),
+        scratch_bytes: 4 * memory.scratch_words(),
     })
 }
 
-/// The kernel with its tasks as code does them, together where matrix units pay for that and in the best order; and the
-/// parts whose tasks are done together.
-fn arranged(dialect: Dialect, kernel: &Kernel) -> (Kernel, BTreeMap<usize, Group>) {
-    let (mut own, mut groups) = (kernel.clone(), BTreeMap::new());
+/// The kernel after the passes over its parts, and the parts that became grouped GEMMs.
+fn transformed(dialect: Dialect, kernel: &Kernel) -> (Kernel, BTreeMap<usize, ExpertGroup>) {
+    let (mut own, mut expert_groups) = (kernel.clone(), BTreeMap::new());
     for (number, part) in own.parts.iter_mut().enumerate() {
-        let together = if dialect.has_matrices { grouped(kernel, part) } else { None };
+        let together = if dialect.has_tensor_cores { group_by_expert(kernel, part) } else { None };
         if let Some((new, group)) = together {
             *part = new;
-            groups.insert(number, group);
+            expert_groups.insert(number, group);
         } else {
-            part.grid = ordered(part);
-            fold_along(kernel, part);
-            stage(dialect.language, kernel, part);
+            part.grid = grid_order(part);
+            order_folds(kernel, part);
+            stage_vectors(dialect.language, kernel, part);
         }
     }
-    (own, groups)
+    (own, expert_groups)
 }
 
-/// What a kernel is given, so far.
+/// The parameters of a kernel, so far.
 #[derive(Default)]
-struct Given {
+struct KernelArgs {
     bindings: Vec<Binding>,
     args: Vec<KernelArg>,
 }
 
-impl Given {
+impl KernelArgs {
     fn buffer(&mut self, binding: Binding, ty: Type, access: Access) -> Variable {
         let id = self.args.len() as Id;
         let (visibility, kind) = match access {
@@ -270,8 +278,9 @@ fn printed(language: Language, definition: KernelDefinition) -> Result<String, E
             let mut compiler = CppCompiler::<CudaDialect<CudaWmmaCompiler>>::default();
             let options = CompilationOptions::default();
             let source = compiler.compile(definition, &options, mode, address).map_err(bug)?.to_string();
-            let source = source.replace(&format!("__launch_bounds__({THREADS})"), &bounds(GROUPS_AT_ONCE));
-            // It has fragments that nobody sees into; ours are registers.
+            let source =
+                source.replace(&format!("__launch_bounds__({THREADS})"), &launch_bounds(BLOCKS_PER_SM));
+            // `mma.h` has opaque fragments; `mma.rs` keeps its own in registers.
             source.replace("#include <mma.h>\n", "")
         }
         Language::Msl => {
@@ -283,20 +292,20 @@ fn printed(language: Language, definition: KernelDefinition) -> Result<String, E
             WgslCompiler::default().compile(definition, &options, mode, address).map_err(bug)?.to_string()
         }
     };
-    Ok(in_one_order(&source))
+    Ok(sorted_declarations(&source))
 }
 
-/// A source in CUDA C++, with another word about workgroups that share a multiprocessor.
-pub fn with_groups(source: &str, n: u32) -> String {
-    source.replace(&bounds(GROUPS_AT_ONCE), &bounds(n))
+/// A CUDA source with another number of thread blocks an SM in its launch bounds.
+pub fn with_blocks_per_sm(source: &str, n: u32) -> String {
+    source.replace(&launch_bounds(BLOCKS_PER_SM), &launch_bounds(n))
 }
 
-fn bounds(n: u32) -> String {
+fn launch_bounds(n: u32) -> String {
     format!("__launch_bounds__({THREADS}, {n})")
 }
 
-/// CubeCL declares variables and types in any order: in one order a kernel has one source.
-fn in_one_order(source: &str) -> String {
+/// CubeCL declares variables and types in hash order: they are sorted, so that a kernel has one source.
+fn sorted_declarations(source: &str) -> String {
     let is_declaration = |line: &str| {
         let words = line.strip_suffix(';').map(|line| line.split(' ').collect::<Vec<_>>());
         matches!(words.as_deref(), Some([_, name] | ["var", name, _]) if name.starts_with("l_mut_"))
@@ -317,7 +326,7 @@ fn in_one_order(source: &str) -> String {
     [head, &types.concat(), behind].concat().join("\n")
 }
 
-/// What CubeCL refuses of a verified kernel is our fault.
+/// CubeCL refusing a verified kernel is our bug.
 fn bug(what: impl fmt::Debug) -> Error {
     Error::bug(STAGE, "cubecl", format!("{what:?}"))
 }

@@ -1,7 +1,7 @@
-//! Scalars as instructions: single precision and whole numbers of 32 bits.
+//! Scalar expressions as instructions: f32 and i32.
 //!
 //! In: the expressions of a nest. Out: the value of one of them, computed from what it needs and nothing else.
-//! Sines, and all functions of languages that promise too little, are the polynomials of `approx.rs`.
+//! Sines, and all functions of languages with imprecise math, are the polynomials of `approx.rs`.
 
 use cubecl_core::ir::{Arithmetic, BinaryOperator, Comparison, Variable};
 
@@ -14,12 +14,12 @@ use crate::kernel::{Expr, ExprId, Nest};
 use crate::tensor::dtype::DType;
 
 impl Emitter<'_> {
-    /// The value of one expression of a nest.
+    /// The value of a nest's expression.
     pub(super) fn scalar(&mut self, nest: &Nest, root: ExprId) -> Variable {
         self.scalar_with(nest, root, &|_| None)
     }
 
-    /// The same where some expressions have a value already.
+    /// The same, where some expressions have a value already.
     pub(super) fn scalar_with(
         &mut self,
         nest: &Nest,
@@ -38,7 +38,7 @@ impl Emitter<'_> {
         values[root].expect("the root is needed")
     }
 
-    /// One expression of the values of its operands.
+    /// One expression, from the values of its operands.
     pub(super) fn expr(&mut self, expr: &Expr, of: &dyn Fn(ExprId) -> Variable) -> Variable {
         let value = |id: &ExprId| of(*id);
         match expr {
@@ -68,14 +68,14 @@ impl Emitter<'_> {
     }
 
     fn unary(&mut self, f: Unary, a: Variable) -> Variable {
-        let is_vague = self.dialect.language.is_vague();
+        let has_imprecise_math = self.dialect.language.has_imprecise_math();
         match f {
-            Unary::Exp if is_vague => self.exp(a),
-            Unary::Ln if is_vague => self.ln(a),
-            // The exact ones of CUDA keep the digits of π on a stack, for angles that no text comes to.
+            Unary::Exp if has_imprecise_math => self.exp(a),
+            Unary::Ln if has_imprecise_math => self.ln(a),
+            // CUDA's exact sine keeps the digits of π on the stack, for angles far beyond any position.
             Unary::Sin => self.sin(a),
             Unary::Cos => self.cos(a),
-            Unary::Rsqrt if is_vague => {
+            Unary::Rsqrt if has_imprecise_math => {
                 let root = self.writer.function(Arithmetic::Sqrt, a);
                 self.recip(root)
             }
@@ -119,15 +119,15 @@ impl Emitter<'_> {
             DType::I32 | DType::F32 => self.writer.cast(if to == DType::I32 { I32 } else { F32 }, a),
             DType::F16 | DType::BF16 => {
                 let float = self.writer.cast(F32, a);
-                self.rounded(to, float)
+                self.rounded_to_half(to, float)
             }
         }
     }
 
-    /// A number without what follows the point: the nearest that 32 bits hold, and 0 for NaN.
+    /// Truncates to a whole number that fits 32 bits; 0 for NaN.
     fn whole(&mut self, a: Variable) -> Variable {
-        // Languages say nothing of numbers that do not fit, so they are brought in first; the largest that fits and
-        // has an exact form in single precision is not the largest of all.
+        // Conversion of a number that does not fit is undefined, so numbers are clamped first: to the largest `f32`
+        // below 2³¹.
         let (low, high) =
             (self.writer.float_number(-2_147_483_648.0), self.writer.float_number(2_147_483_648.0));
         let [least, most, none] = [i32::MIN, i32::MAX, 0].map(signed_constant);
@@ -143,7 +143,7 @@ impl Emitter<'_> {
         self.writer.select(is_number, whole, none)
     }
 
-    /// What folding starts from.
+    /// The identity of a fold.
     pub(super) fn identity(&mut self, fold: Fold, dtype: DType) -> Variable {
         self.constant(fold.identity(dtype))
     }

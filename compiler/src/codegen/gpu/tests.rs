@@ -43,9 +43,10 @@ fn quantised_rows_are_read_as_vectors() {
 }
 
 #[test]
-fn threads_read_each_others_registers_where_they_are_neighbours() {
+fn subgroups_reduce_by_shuffles_where_their_threads_are_consecutive() {
     let kernel = parse(samples::MATRIX_VECTOR).unwrap();
-    let source = |plane| compile(&kernel, Dialect { plane, ..Language::Wgsl.into() }).unwrap().source;
+    let source =
+        |subgroup_size| compile(&kernel, Dialect { subgroup_size, ..Language::Wgsl.into() }).unwrap().source;
     assert!(source(8).contains("subgroupShuffleXor"));
     assert!(!source(1).contains("subgroup"));
 }
@@ -87,7 +88,7 @@ fn tiles_that_are_too_large_lie_in_scratch_memory() {
 }
 
 #[test]
-fn tiles_that_are_done_with_make_room_for_others_where_it_is_short() {
+fn tiles_with_disjoint_live_ranges_overlap_where_shared_memory_is_short() {
     const KERNEL: &str = r#"kernel "one after another" map
   read @0 x : f32[d:9000]
   write @1 y : f32[d:9000]
@@ -147,7 +148,7 @@ part
 }
 
 #[test]
-fn a_thread_asks_for_several_pieces_before_it_needs_one() {
+fn several_loads_are_in_flight_before_the_first_is_used() {
     for (format, elements, n) in [("q8_0", 4096, 4), ("q4_k", 4096, 2), ("bf16", 4096, 4), ("q8_0", 1024, 2)]
     {
         let source = code(&rows(format, elements), Language::Cuda).source;
@@ -194,7 +195,7 @@ fn more_rows() -> String {
 }
 
 #[test]
-fn tiles_are_asked_for_together_before_any_of_them_is_filled() {
+fn tiles_are_loaded_together_before_any_of_them_is_stored() {
     let with_tokens = |n: usize| {
         let sizes = more_rows().replace("t:16", &format!("t:{n}")).replace("0..16", &format!("0..{n}"));
         let sizes = sizes.replace("[16, 64]", &format!("[{n}, 64]"));
@@ -204,7 +205,7 @@ fn tiles_are_asked_for_together_before_any_of_them_is_filled() {
     };
     // And those of the next round once more.
     assert_eq!(with_tokens(64), [5, 5]);
-    // Of twice as many tokens a thread asks for half at a time, and a tile of several rounds is filled by itself.
+    // With twice as many tokens a thread loads half at a time, and a tile of several rounds is loaded by itself.
     assert_eq!(with_tokens(128), [4, 1]);
 }
 
@@ -218,19 +219,19 @@ fn around_products(source: &str) -> [&str; 3] {
 }
 
 #[test]
-fn the_next_round_is_asked_for_before_the_products_of_this_one() {
+fn the_next_k_step_is_loaded_before_the_products_of_this_one() {
     let n_asked = |text: &str| {
         let source = code(text, Language::Cuda).source;
         around_products(&source).map(|part| part.matches("const uint32_4 ").count())
     };
     assert_eq!(n_asked(&more_rows()), [2, 2, 0]);
-    // A tile that not all threads fill in one round is asked for when it is filled.
+    // A tile that the threads do not fill in one round is not prefetched.
     assert_eq!(n_asked(PRODUCT), [0, 2, 0]);
 }
 
 #[test]
-fn a_tile_is_not_filled_where_another_that_is_asked_for_with_it_still_reads() {
-    // The left factor is made of a tile that nothing reads behind it, and the right one takes its place.
+fn a_tile_is_not_overwritten_while_another_loaded_with_it_still_reads() {
+    // The left operand is made of a tile that nothing reads afterwards, and the right one takes its place.
     let scale = "  loop d2\n    for t0, d3\n      tile3[t0, -d2+d3] = exp(@0[t0, d3])\n";
     let text = more_rows().replace("  loop d2\n", scale);
     let text = text.replace("= @0[t0, d3]\n", "= mul(@0[t0, d3], tile3[t0, -d2+d3])\n");

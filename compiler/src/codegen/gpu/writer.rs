@@ -1,10 +1,8 @@
-//! Instructions of CubeCL, written one at a time.
+//! Writes CubeCL instructions, one at a time.
 //!
-//! In: operations on values. Out: a body that any of CubeCL's compilers takes.
-//! What is known while code is made is computed while code is made, so that sources stay short: sums of numbers are
-//! numbers, and a product with one is no product.
-//! Whole numbers are `u32` and wrap around; what is negative is so in the upper half, and `signed` says so where it
-//! matters.
+//! In: operations on values. Out: a body that any of CubeCL's compilers takes. Constants are folded while code is made,
+//! so that sources stay short. Whole numbers are `u32` and wrap around; a negative number is its two's complement, and
+//! `signed` reinterprets it where the sign matters.
 
 use std::mem;
 
@@ -15,9 +13,9 @@ use cubecl_core::ir::{
     Variable,
 };
 
-/// Whole numbers without a sign.
+/// Unsigned whole numbers.
 pub(super) const U32: ElemType = ElemType::UInt(UIntKind::U32);
-/// Whole numbers with a sign.
+/// Signed whole numbers.
 pub(super) const I32: ElemType = ElemType::Int(IntKind::I32);
 /// Single-precision numbers.
 pub(super) const F32: ElemType = ElemType::Float(FloatKind::F32);
@@ -27,24 +25,24 @@ pub(super) struct Writer {
     pub(super) scope: Scope,
 }
 
-/// A variable that changes.
-pub(super) struct Changing(ManagedVariable);
+/// A mutable variable.
+pub(super) struct MutableVar(ManagedVariable);
 
-impl Changing {
-    /// What it holds now.
+impl MutableVar {
+    /// Its current value.
     pub(super) fn value(&self) -> Variable {
         *self.0
     }
 }
 
 impl Writer {
-    /// A single-precision number; what a language cannot spell is put together from its bits.
+    /// A float constant; one that a language cannot spell is put together from its bits.
     pub(super) fn float_number(&mut self, number: f32) -> Variable {
         if number.is_finite() {
             return Variable::constant(ConstantValue::Float(f64::from(number)), scalar(F32));
         }
-        // Compilers refuse such a constant, so it goes through a variable.
-        let bits = self.changing(constant(i64::from(number.to_bits())));
+        // Compilers reject such a constant, so it goes through a variable.
+        let bits = self.mutable(constant(i64::from(number.to_bits())));
         self.reinterpreted(F32, bits.value())
     }
 
@@ -99,7 +97,7 @@ impl Writer {
         }
     }
 
-    /// The quotient of numbers without a sign.
+    /// Unsigned division.
     pub(super) fn div(&mut self, a: Variable, by: Variable) -> Variable {
         match (known(a), known(by)) {
             (Some(x), Some(y)) if y > 0 => constant(i64::from(x / y)),
@@ -109,7 +107,7 @@ impl Writer {
         }
     }
 
-    /// The remainder of numbers without a sign.
+    /// Unsigned remainder.
     pub(super) fn rem(&mut self, a: Variable, by: Variable) -> Variable {
         match (known(a), known(by)) {
             (Some(x), Some(y)) if y > 0 => constant(i64::from(x % y)),
@@ -153,7 +151,7 @@ impl Writer {
         }
     }
 
-    /// Without a sign, or with that of a number of type `I32`.
+    /// Logical for `U32`, arithmetic for `I32`.
     pub(super) fn shift_right(&mut self, a: Variable, by: u32) -> Variable {
         match (known(a), by) {
             (Some(x), _) => constant(i64::from(x >> by)),
@@ -185,12 +183,12 @@ impl Writer {
         self.compare(Comparison::Lower, a, b)
     }
 
-    /// The second where the first holds, else the third.
+    /// `if cond { then } else { or_else }`
     pub(super) fn select(&mut self, cond: Variable, then: Variable, or_else: Variable) -> Variable {
         self.result_of(then.ty, Operator::Select(Select { cond, then, or_else }))
     }
 
-    /// The same number in another type, or rounded to it.
+    /// Converts to another type.
     pub(super) fn cast(&mut self, elem: ElemType, input: Variable) -> Variable {
         if input.elem_type() == elem {
             return input;
@@ -203,12 +201,12 @@ impl Writer {
         if input.elem_type() == elem {
             return input;
         }
-        // A constant has no bits that C++ could point to.
-        let input = if input.as_const().is_some() { self.changing(input).value() } else { input };
+        // C++ takes no address of a constant.
+        let input = if input.as_const().is_some() { self.mutable(input).value() } else { input };
         self.result(elem, Operator::Reinterpret(UnaryOperator { input }))
     }
 
-    /// A whole number with its sign.
+    /// A whole number as `i32`.
     pub(super) fn signed(&mut self, a: Variable) -> Variable {
         match known(a) {
             Some(x) => signed_constant(x.cast_signed()),
@@ -216,7 +214,7 @@ impl Writer {
         }
     }
 
-    /// A whole number as its bits.
+    /// A whole number as `u32`.
     pub(super) fn unsigned(&mut self, a: Variable) -> Variable {
         match a.as_const() {
             Some(x) => constant(x.as_i64()),
@@ -224,7 +222,7 @@ impl Writer {
         }
     }
 
-    /// Element `index` of an array, which is there; an array of vectors has vectors.
+    /// Loads element `index` of an array, unchecked; a vector where it is an array of vectors.
     pub(super) fn load(&mut self, list: Variable, index: Variable) -> Variable {
         let index = IndexOperator { list, index, vector_size: 0, unroll_factor: 1 };
         self.result_of(list.ty, Operator::UncheckedIndex(index))
@@ -237,19 +235,19 @@ impl Writer {
         self.result(list.elem_type(), Operator::UncheckedIndex(index))
     }
 
-    /// Stores to element `index` of an array, which is there.
+    /// Stores to element `index` of an array, unchecked.
     pub(super) fn store(&mut self, list: Variable, index: Variable, value: Variable) {
         let assign = IndexAssignOperator { index, value, vector_size: 0, unroll_factor: 1 };
         self.scope.register(Instruction::new(Operator::UncheckedIndexAssign(assign), list));
     }
 
-    /// Stores bits to element `index` of an array, which is there and has as many.
+    /// Stores bits to element `index` of an array, unchecked.
     pub(super) fn store_reinterpreted(&mut self, list: Variable, index: Variable, input: Variable) {
         let value = self.result_of(list.ty, Operator::Reinterpret(UnaryOperator { input }));
         self.store(list, index, value);
     }
 
-    /// Replaces a word of an array that several threads write to.
+    /// Stores a word atomically.
     pub(super) fn store_word(&mut self, list: Variable, index: Variable, input: Variable) {
         let place = *self.scope.create_local(list.ty);
         let index = IndexOperator { list, index, vector_size: 0, unroll_factor: 1 };
@@ -257,42 +255,42 @@ impl Writer {
         self.scope.register(Instruction::new(AtomicOp::Store(UnaryOperator { input }), place));
     }
 
-    /// Replaces the bits of a mask in a word of an array that several threads write to.
+    /// Replaces the bits outside of `mask` in a word, atomically.
     pub(super) fn store_bits(&mut self, list: Variable, index: Variable, mask: Variable, bits: Variable) {
         let place = *self.scope.create_local(list.ty);
         let index = IndexOperator { list, index, vector_size: 0, unroll_factor: 1 };
         self.scope.register(Instruction::new(Operator::UncheckedIndex(index), place));
         for (f, rhs) in [(AtomicOp::And as fn(BinaryOperator) -> AtomicOp, mask), (AtomicOp::Or, bits)] {
-            let before = self.changing(constant(0));
+            let before = self.mutable(constant(0));
             let operation = f(BinaryOperator { lhs: place, rhs });
             self.scope.register(Instruction::new(operation, before.value()));
         }
     }
 
-    /// A variable that changes, and what it starts with.
-    pub(super) fn changing(&mut self, start: Variable) -> Changing {
-        let variable = Changing(self.scope.create_local_mut(start.ty));
+    /// A mutable variable with an initial value.
+    pub(super) fn mutable(&mut self, start: Variable) -> MutableVar {
+        let variable = MutableVar(self.scope.create_local_mut(start.ty));
         self.set(&variable, start);
         variable
     }
 
-    pub(super) fn set(&mut self, variable: &Changing, value: Variable) {
+    pub(super) fn set(&mut self, variable: &MutableVar, value: Variable) {
         self.scope.register(Instruction::new(Operation::Copy(value), variable.value()));
     }
 
-    /// What a variable holds now, for good: the variable itself is somebody else's once it is dropped.
-    pub(super) fn settled(&mut self, variable: &Changing) -> Variable {
+    /// A copy of a variable's value: the variable may be reused once it is dropped.
+    pub(super) fn copied(&mut self, variable: &MutableVar) -> Variable {
         let value = variable.value();
         self.result(value.elem_type(), Operation::Copy(value))
     }
 
-    /// What the thread of the plane has whose number differs in one bit.
-    pub(super) fn lane(&mut self, value: Variable, mask: u32) -> Variable {
+    /// `__shfl_xor_sync`: the value of the lane whose number differs by `mask`.
+    pub(super) fn shuffle_xor(&mut self, value: Variable, mask: u32) -> Variable {
         let rhs = constant(i64::from(mask));
         self.result(value.elem_type(), Plane::ShuffleXor(BinaryOperator { lhs: value, rhs }))
     }
 
-    /// All threads of the task wait for each other, and then see what the others have written.
+    /// A workgroup barrier, for global scratch as well where tiles lie there.
     pub(super) fn barrier(&mut self, is_memory_shared: bool) {
         self.scope.register(Synchronization::SyncCube);
         if is_memory_shared {
@@ -301,11 +299,11 @@ impl Writer {
     }
 }
 
-/// What writes instructions, and what surrounds others with more of them.
+/// What writes instructions, and nests them in blocks.
 pub(super) trait Writes: Sized {
     fn writer(&mut self) -> &mut Writer;
 
-    /// Instructions of their own.
+    /// Instructions of an inner block.
     fn inner(&mut self, write: impl FnOnce(&mut Self)) -> Scope {
         let writer = self.writer();
         let child = writer.scope.child();
@@ -314,7 +312,7 @@ pub(super) trait Writes: Sized {
         mem::replace(&mut self.writer().scope, outer)
     }
 
-    /// A loop from the first number by steps to below the last.
+    /// A counted loop.
     fn counted(
         &mut self,
         first: Variable,
@@ -329,7 +327,7 @@ pub(super) trait Writes: Sized {
         self.writer().scope.register(Branch::RangeLoop(Box::new(range)));
     }
 
-    /// Instructions for the threads where a condition holds.
+    /// An `if`.
     fn when(&mut self, cond: Variable, body: impl FnOnce(&mut Self)) {
         let scope = self.inner(body);
         self.writer().scope.register(Branch::If(Box::new(If { cond, scope })));
@@ -342,27 +340,27 @@ impl Writes for Writer {
     }
 }
 
-/// A whole number.
+/// A `u32` constant.
 pub(super) fn constant(number: i64) -> Variable {
     Variable::constant(ConstantValue::UInt(u64::from(number as u32)), scalar(U32))
 }
 
-/// A whole number with its sign.
+/// An `i32` constant.
 pub(super) fn signed_constant(number: i32) -> Variable {
     Variable::constant(ConstantValue::Int(i64::from(number)), scalar(I32))
 }
 
-/// What a thread knows of its place.
+/// A builtin such as the thread's index.
 pub(super) fn builtin(builtin: Builtin) -> Variable {
     Variable::builtin(builtin, StorageType::Scalar(U32))
 }
 
-/// One number of a type.
+/// A scalar type.
 pub(super) fn scalar(elem: ElemType) -> Type {
     Type::scalar(elem)
 }
 
-/// A number without a sign that is known while code is made.
+/// The value of a `u32` that is constant.
 pub(super) fn known(value: Variable) -> Option<u32> {
     if value.elem_type() != U32 || value.ty.vector_size() > 1 {
         return None;

@@ -1,13 +1,12 @@
-//! A GPU of NVIDIA, through its driver.
+//! An NVIDIA GPU, through the CUDA driver.
 //!
-//! In: what `replay.rs` asks for. Out: one graph launch for each replay, and one wait.
-//! CubeCL writes the sources, NVRTC compiles them (`nvrtc.rs`), what it made is kept on disk (`kept.rs`), and the
-//! driver does the rest: memory, one stream, and the graph of a whole replay, captured when a plan is loaded. A graph
-//! names addresses that never move; what changes from replay to replay is copied to where its kernels read it. Grids
-//! are as large as any replay may need, because a workgroup without tasks does nothing.
-//! Where capture fails, launches are made one by one, and a note of that is kept.
-//! Tests run all of this on a processor that plays a GPU (`tests/gpu/played.sh`); `docs/gpu.md` says what was seen on
-//! one, and what to do where one is.
+//! In: what `replay.rs` asks for. Out: one CUDA graph launch for each replay, and one wait. CubeCL prints the sources,
+//! NVRTC compiles them (`nvrtc.rs`), and the machine code is cached on disk (`machine_code_cache.rs`). A whole replay
+//! is captured as one CUDA graph when its plan is loaded. A graph names addresses that never move; what changes from
+//! replay to replay is copied to where its kernels read it. Grids are as large as any replay may need, because
+//! workgroups without tasks do nothing. Where capture fails, kernels are launched one by one, and a note says why.
+//! Tests run all of this against a fake driver that executes kernels on the CPU (`tests/gpu/played.sh`); `docs/gpu.md`
+//! says what was measured on real GPUs.
 
 #![expect(unsafe_code, reason = "the driver takes addresses")]
 
@@ -29,84 +28,83 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
-use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS, with_groups};
+use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS, with_blocks_per_sm};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::program::Key;
 use fusebox_compiler::schedule::arena;
 
-use crate::device::gpu::kept::{Kept, MAKER};
 use crate::device::gpu::machine::{Machine, clocked, refused_by_driver};
+use crate::device::gpu::machine_code_cache::{MAKER, MachineCodeCache};
 use crate::device::gpu::nvrtc::Nvrtc;
 use crate::device::gpu::replay::Gpu;
 use crate::error::Error;
 use crate::threads::each;
 
-/// Workgroups for each multiprocessor, at most: more than run at a time, so that all end together.
-const GROUPS_PER_UNIT: u32 = 16;
-/// The same for workgroups whose tiles lie in scratch memory: as many as run at a time where each takes much.
-const SCRATCH_GROUPS_PER_UNIT: u32 = 2;
-/// The first driver that says how far events are apart in the way of the headers of CUDA 13.
-const TELLS_TIMES: c_int = 12_080;
-/// How long it takes at most to ask for a launch and an event.
+/// Thread blocks an SM, at most: more than are resident, so that all SMs finish together.
+const BLOCKS_PER_SM: u32 = 16;
+/// The same for kernels with global scratch: as many as are resident where each takes many registers.
+const SCRATCH_BLOCKS_PER_SM: u32 = 2;
+/// The first driver whose event timer has the ABI of the CUDA 13 headers.
+const EVENT_TIMES_VERSION: c_int = 12_080;
+/// An upper bound for the time to enqueue a launch and an event.
 const MOMENT: Duration = Duration::from_micros(10);
-/// What the assembler is told of workgroups that share a multiprocessor, in turn, where it would rather lay registers
-/// aside than believe what it was told first.
-const OTHER_GROUPS: [u32; 3] = [3, 2, 1];
-/// What of a thread's memory is no register.
+/// Blocks an SM in `__launch_bounds__` to try in turn where ptxas spills registers with the first.
+const FALLBACK_BLOCKS_PER_SM: [u32; 3] = [3, 2, 1];
+/// Bytes of local memory a thread: register spills.
 const LOCAL_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
-/// Shared memory that has to be asked for.
-const COMMON_SHARED_BYTES: usize = 48 << 10;
-/// Where a value in a buffer of many starts: nothing loads more than sixteen bytes at once.
+/// Shared memory that a kernel may use without opting in to more.
+const DEFAULT_SHARED_BYTES: usize = 48 << 10;
+/// Alignment of a value in a buffer of many: no load is wider than 16 bytes.
 const ALIGNMENT: usize = arena::ALIGNMENT;
 
-/// A GPU of NVIDIA, as a device.
+/// An NVIDIA GPU, as a device.
 pub type CudaDevice = Gpu<Cuda>;
 
-/// A GPU of NVIDIA.
+/// An NVIDIA GPU.
 pub struct Cuda {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     driver_version: c_int,
     nvrtc: Nvrtc,
-    kept: Kept,
+    cache: MachineCodeCache,
     name: String,
     architecture: String,
-    n_units: u32,
+    n_sms: u32,
     is_precise: bool,
-    /// Why launches are made one by one, if they are.
+    /// Why kernels are launched one by one, if they are.
     note: Option<String>,
 }
 
-/// A piece of memory on the device.
+/// Device memory.
 #[derive(Clone)]
 pub struct Memory {
-    /// Keeps it.
+    /// Keeps the allocation alive.
     _whole: Arc<CudaSlice<u8>>,
     address: u64,
     bytes: usize,
 }
 
-/// A function on the device.
+/// A loaded kernel.
 pub struct Function {
     loaded: CudaFunction,
     shared_bytes: u32,
-    /// Whether its machine code was found on disk.
-    is_kept: bool,
+    /// Whether its machine code came from the cache.
+    is_from_cache: bool,
 }
 
-/// A function with an address for each binding, in memory that whoever has this keeps.
+/// A kernel with an address for each binding; whoever has this keeps the memory alive.
 pub struct Launch {
     function: CudaFunction,
     config: LaunchConfig,
     addresses: Vec<u64>,
 }
 
-/// What is missing to run anything on a GPU of NVIDIA.
+/// What is missing to run on an NVIDIA GPU.
 pub fn missing() -> Option<String> {
     compiler().err()
 }
 
-/// The first GPU of NVIDIA, and the versions of what drives it.
+/// The first NVIDIA GPU, and the versions of its driver and NVRTC.
 ///
 /// # Errors
 /// Where something is missing, or the driver refuses.
@@ -115,7 +113,7 @@ pub fn described() -> Result<String, Error> {
     Ok(format!("{}, {}", cuda.name, cuda.versions()))
 }
 
-/// Thousand times the major and ten times the minor number of the newest CUDA that the driver knows.
+/// The newest CUDA version that the driver knows: 1000 · major + 10 · minor.
 fn driver_version() -> Result<c_int, Error> {
     let mut version = 0;
     // SAFETY: the address is that of a number of this type.
@@ -123,7 +121,7 @@ fn driver_version() -> Result<c_int, Error> {
     Ok(version)
 }
 
-/// The compiler, where there is a GPU as well, or what is missing.
+/// NVRTC, if there is a GPU as well; else what is missing.
 fn compiler() -> Result<Nvrtc, String> {
     // SAFETY: loading the library of a driver runs what its vendor runs when it is loaded, and nothing else.
     if !unsafe { is_culib_present() } {
@@ -137,7 +135,7 @@ fn compiler() -> Result<Nvrtc, String> {
 }
 
 impl Cuda {
-    /// The first GPU; a precise one multiplies in single precision throughout. Machine code is kept in the folder, if
+    /// The first GPU; a precise one computes products in single precision. Machine code is cached in the folder, if
     /// there is one.
     ///
     /// # Errors
@@ -151,79 +149,79 @@ impl Cuda {
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(driver)?;
         let units = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-        let n_units = context.attribute(units).map_err(driver)?;
+        let n_sms = context.attribute(units).map_err(driver)?;
         let name = context.name().map_err(driver)?;
         let driver_version = driver_version()?;
         let (major, minor) = context.compute_capability().map_err(driver)?;
         let architecture = format!("sm_{major}{minor}");
-        let n_units = n_units.unsigned_abs();
+        let n_sms = n_sms.unsigned_abs();
         Ok(Self {
             context,
             stream,
             driver_version,
             nvrtc,
-            kept: Kept::new(folder),
+            cache: MachineCodeCache::new(folder),
             name,
             architecture,
-            n_units,
+            n_sms,
             is_precise,
             note: None,
         })
     }
 
-    /// The versions of what drives it.
+    /// The versions of the driver and NVRTC.
     fn versions(&self) -> String {
         let (of_driver, behind_point) = (self.driver_version / 1000, self.driver_version % 1000 / 10);
         let (major, minor) = self.nvrtc.version;
         format!("a driver for CUDA {of_driver}.{behind_point}, NVRTC {major}.{minor}")
     }
 
-    /// A source for the GPU that is there, and its machine code.
+    /// Compiles a source for this GPU.
     fn compiled(&self, code: &Code, source: &str) -> Result<(CudaFunction, Vec<u8>), Error> {
         let made = self.nvrtc.compiled(source, &self.architecture);
         let made = made.map_err(|words| refused_by_driver(&code.kernel.name, &words))?;
         Ok((self.loaded(made.clone())?, made))
     }
 
-    /// The function of machine code.
+    /// Loads machine code.
     fn loaded(&self, machine_code: Vec<u8>) -> Result<CudaFunction, Error> {
         let module = self.context.load_module(Ptx::from_binary(machine_code));
         let module = module.map_err(|fault| refused_by_driver(&self.versions(), &fault))?;
         module.load_function(ENTRY).map_err(driver)
     }
 
-    /// The best that the compiler makes of a source, which is kept.
+    /// Compiles a kernel, again with fewer blocks an SM while registers spill, and caches the result.
     fn best(&self, code: &Code, key: Key) -> Result<CudaFunction, Error> {
         let (mut function, mut machine_code) = self.compiled(code, &code.source)?;
-        for n in OTHER_GROUPS {
+        for n in FALLBACK_BLOCKS_PER_SM {
             if function.get_attribute(LOCAL_BYTES).map_err(driver)? == 0 {
                 break;
             }
-            (function, machine_code) = self.compiled(code, &with_groups(&code.source, n))?;
+            (function, machine_code) = self.compiled(code, &with_blocks_per_sm(&code.source, n))?;
         }
-        self.kept.write(key, &machine_code);
+        self.cache.write(key, &machine_code);
         Ok(function)
     }
 
-    /// Stands for all that decides what is best for a source.
+    /// The cache key: everything that decides what a source compiles to.
     fn key(&self, code: &Code) -> Key {
         let (version, options) = (self.nvrtc.version, self.nvrtc.options(&self.architecture));
-        let told = format!("{MAKER}\n{version:?} {options:?} {OTHER_GROUPS:?}\n{}", code.source);
+        let told = format!("{MAKER}\n{version:?} {options:?} {FALLBACK_BLOCKS_PER_SM:?}\n{}", code.source);
         Key::of_bytes(told.as_bytes())
     }
 
-    /// The best for a source: what an earlier start has kept, else what the compiler makes.
+    /// The kernel from the cache, or compiled.
     fn function(&self, code: &Code) -> Result<Function, Error> {
         let key = self.key(code);
-        // What the driver refuses is as good as nothing, too.
-        let kept = self.kept.read(key).and_then(|machine_code| self.loaded(machine_code).ok());
-        let is_kept = kept.is_some();
-        let function = kept.map_or_else(|| self.best(code, key), Ok)?;
-        if code.shared_bytes > COMMON_SHARED_BYTES {
+        // Machine code that the driver refuses is compiled again.
+        let cache = self.cache.read(key).and_then(|machine_code| self.loaded(machine_code).ok());
+        let is_from_cache = cache.is_some();
+        let function = cache.map_or_else(|| self.best(code, key), Ok)?;
+        if code.shared_bytes > DEFAULT_SHARED_BYTES {
             let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(attribute, code.shared_bytes as i32).map_err(driver)?;
         }
-        Ok(Function { loaded: function, shared_bytes: code.shared_bytes as u32, is_kept })
+        Ok(Function { loaded: function, shared_bytes: code.shared_bytes as u32, is_from_cache })
     }
 
     fn start(&self, launch: &Launch) -> Result<(), DriverError> {
@@ -238,19 +236,19 @@ impl Cuda {
         unsafe { builder.launch(launch.config) }.map(|_| ())
     }
 
-    /// The graph of all launches; nothing runs meanwhile.
+    /// Captures all launches as a graph; nothing runs meanwhile.
     fn captured(&self, launches: &[Launch]) -> Result<CudaGraph, String> {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.stream.begin_capture(mode).map_err(|fault| fault.to_string())?;
         let launched = launches.iter().try_for_each(|launch| self.start(launch));
-        // A capture is ended whatever happened inside it: else the stream would be lost.
+        // The capture must end whatever happened inside it: else the stream is lost.
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let ended = self.stream.end_capture(flags).map_err(|fault| fault.to_string());
         launched.map_err(|fault| fault.to_string())?;
         ended?.ok_or_else(|| "the driver gave no graph".to_owned())
     }
 
-    /// Lets the device do nothing for so long, so that it need not wait for what is asked for meanwhile.
+    /// Blocks the stream for a while, so that launches queue up behind it.
     fn pause(&self, time: Duration) -> Result<(), DriverError> {
         unsafe extern "C" fn sleep(n_micros: *mut c_void) {
             thread::sleep(Duration::from_micros(n_micros.addr() as u64));
@@ -269,7 +267,7 @@ impl Machine for Cuda {
     type Memory = Memory;
     type Function = Function;
     type Launch = Launch;
-    /// Nothing where launches are made one by one.
+    /// Nothing where kernels are launched one by one.
     type Sequence = Option<CudaGraph>;
 
     fn describe(&self) -> String {
@@ -280,19 +278,19 @@ impl Machine for Cuda {
     }
 
     fn dialect(&self) -> Dialect {
-        Dialect { has_matrices: !self.is_precise, ..Language::Cuda.into() }
+        Dialect { has_tensor_cores: !self.is_precise, ..Language::Cuda.into() }
     }
 
     fn alignment(&self) -> usize {
         ALIGNMENT
     }
 
-    fn most_groups(&self) -> u32 {
-        GROUPS_PER_UNIT * self.n_units
+    fn max_workgroups(&self) -> u32 {
+        BLOCKS_PER_SM * self.n_sms
     }
 
-    fn most_groups_with_scratch(&self) -> u32 {
-        SCRATCH_GROUPS_PER_UNIT * self.n_units
+    fn max_workgroups_with_scratch(&self) -> u32 {
+        SCRATCH_BLOCKS_PER_SM * self.n_sms
     }
 
     fn size(&self) -> Option<usize> {
@@ -337,13 +335,13 @@ impl Machine for Cuda {
         Ok(made.into_iter().collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect())
     }
 
-    fn is_kept(function: &Function) -> bool {
-        function.is_kept
+    fn is_from_cache(function: &Function) -> bool {
+        function.is_from_cache
     }
 
-    fn launch(&self, function: &Function, pieces: &[Memory], most_groups: u32) -> Result<Launch, Error> {
+    fn launch(&self, function: &Function, pieces: &[Memory], max_workgroups: u32) -> Result<Launch, Error> {
         let config = LaunchConfig {
-            grid_dim: (most_groups.max(1), 1, 1),
+            grid_dim: (max_workgroups.max(1), 1, 1),
             block_dim: (THREADS, 1, 1),
             shared_mem_bytes: function.shared_bytes,
         };
@@ -384,9 +382,9 @@ impl Machine for Cuda {
         self.wait()
     }
 
-    fn times(&self, launches: &[Launch], n_groups: &[u32]) -> Result<Vec<Duration>, Error> {
-        if self.driver_version < TELLS_TIMES {
-            return clocked(self, launches, n_groups);
+    fn times(&self, launches: &[Launch], n_workgroups: &[u32]) -> Result<Vec<Duration>, Error> {
+        if self.driver_version < EVENT_TIMES_VERSION {
+            return clocked(self, launches, n_workgroups);
         }
         let event = |_| self.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let events: Result<Vec<CudaEvent>, DriverError> = (0..=launches.len()).map(event).collect();
@@ -413,7 +411,7 @@ impl Machine for Cuda {
     }
 }
 
-/// What the driver says went wrong.
+/// An error of the driver.
 fn driver(fault: DriverError) -> Error {
     refused_by_driver("the NVIDIA driver", &fault)
 }

@@ -1,8 +1,8 @@
-//! What one kind of GPU has to do, so that programs run on it.
+//! The interface between programs and one kind of GPU.
 //!
-//! In: bytes, sources and launches. Out: memory with addresses, code, and work that is done in the order it was asked
-//! for. Which memory, and how much of it, is `replay.rs`'s to decide.
-//! There is one line of work: whatever is asked for sees all that was asked for before.
+//! In: bytes, sources and launches. Out: memory with addresses, compiled kernels, and work in order. Which memory, and
+//! how much of it, is decided by `replay.rs`. There is one queue: everything sees the effects of what was queued
+//! before.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,63 +15,63 @@ use crate::error::Error;
 
 /// A kind of GPU.
 pub trait Machine {
-    /// A piece of its memory, kept as long as any copy of this.
+    /// Device memory, allocated as long as any copy of this exists.
     type Memory: Clone;
-    /// Code that was compiled.
+    /// A compiled kernel.
     type Function;
-    /// Code with all that it is given, which whoever has this keeps.
+    /// A kernel with its bindings; whoever has this keeps the memory alive.
     type Launch;
-    /// What launches that always follow each other need besides.
+    /// What a fixed sequence of launches needs besides, such as a CUDA graph.
     type Sequence;
 
-    /// What it is, for people.
+    /// Its name, for people.
     fn describe(&self) -> String;
 
-    /// What it compiles.
+    /// The dialect of its sources.
     fn dialect(&self) -> Dialect;
 
-    /// A piece may start at multiples of this.
+    /// The alignment of memory slices.
     fn alignment(&self) -> usize;
 
     /// The most workgroups of a launch that are of use.
-    fn most_groups(&self) -> u32;
+    fn max_workgroups(&self) -> u32;
 
-    /// The same where tiles lie in scratch memory, of which each workgroup has a piece of its own.
-    fn most_groups_with_scratch(&self) -> u32;
+    /// The same for kernels with global scratch, of which each workgroup has a slice.
+    fn max_workgroups_with_scratch(&self) -> u32;
 
-    /// Bytes of its memory, where that is known.
+    /// Total bytes of memory, where that is known.
     fn size(&self) -> Option<usize>;
 
-    /// Bytes that nobody has taken yet, where that is known.
+    /// Free bytes, where that is known.
     fn free(&self) -> Option<usize>;
 
-    /// Memory, all zero.
+    /// Allocates zeroed memory.
     ///
     /// # Errors
-    /// Where there is not as much.
+    /// Where there is not enough.
     fn allocate(&self, what: &str, bytes: usize) -> Result<Self::Memory, Error>;
 
-    /// A piece of a piece.
+    /// A slice of memory.
     fn piece(&self, of: &Self::Memory, offset: usize, bytes: usize) -> Self::Memory;
 
-    /// Fills the start of a piece; the bytes may change as soon as this is done.
+    /// Writes to the start of memory; the bytes may change as soon as this returns.
     ///
     /// # Errors
     /// Where the driver refuses.
     fn write(&self, to: &Self::Memory, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Compiles sources; the functions are in the same order.
+    /// Compiles sources; the kernels are in the same order.
     ///
     /// # Errors
     /// Where the driver refuses.
     fn functions(&self, codes: &[&Code]) -> Result<Vec<Self::Function>, Error>;
 
-    /// Whether a function's machine code was found on disk, so that no compiler was asked.
-    fn is_kept(_: &Self::Function) -> bool {
+    /// Whether a kernel's machine code came from the cache.
+    fn is_from_cache(_: &Self::Function) -> bool {
         false
     }
 
-    /// Code with a piece for each of its bindings; it is never launched with more workgroups than `most_groups`.
+    /// Binds a kernel to memory; it is never launched with more workgroups than `max_workgroups`.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -79,17 +79,17 @@ pub trait Machine {
         &self,
         function: &Self::Function,
         pieces: &[Self::Memory],
-        most_groups: u32,
+        max_workgroups: u32,
     ) -> Result<Self::Launch, Error>;
 
-    /// Makes ready for launches that always follow each other, and leave so many bytes behind.
+    /// Prepares launches that always follow each other, and whose result has `exit_bytes`.
     ///
     /// # Errors
     /// Where the driver refuses.
     fn sequence(&mut self, launches: &[Self::Launch], exit_bytes: usize) -> Result<Self::Sequence, Error>;
 
-    /// Does all launches of a sequence, each with so many workgroups, waits, and copies what they have left in a piece;
-    /// a workgroup too many does nothing.
+    /// Runs a sequence, each launch with its number of workgroups, waits, and reads the result. Surplus workgroups do
+    /// nothing.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -97,46 +97,46 @@ pub trait Machine {
         &self,
         sequence: &Self::Sequence,
         launches: &[Self::Launch],
-        n_groups: &[u32],
+        n_workgroups: &[u32],
         exit: (&Self::Memory, &mut [u8]),
     ) -> Result<(), Error>;
 
-    /// Does one launch, and waits for it.
+    /// Runs one launch, and waits for it.
     ///
     /// # Errors
     /// Where the driver refuses.
-    fn run_one(&self, launch: &Self::Launch, n_groups: u32) -> Result<(), Error>;
+    fn run_one(&self, launch: &Self::Launch, n_workgroups: u32) -> Result<(), Error>;
 
-    /// Does all launches of a sequence, each with so many workgroups, and says how long each took.
+    /// Runs all launches of a sequence, and measures each.
     ///
     /// # Errors
     /// Where the driver refuses.
-    fn times(&self, launches: &[Self::Launch], n_groups: &[u32]) -> Result<Vec<Duration>, Error> {
-        clocked(self, launches, n_groups)
+    fn times(&self, launches: &[Self::Launch], n_workgroups: &[u32]) -> Result<Vec<Duration>, Error> {
+        clocked(self, launches, n_workgroups)
     }
 
-    /// Copies a piece of no more bytes than the sequence leaves behind.
+    /// Reads memory of at most the sequence's result size.
     ///
     /// # Errors
     /// Where the driver refuses.
     fn read(&self, sequence: &Self::Sequence, from: &Self::Memory, to: &mut [u8]) -> Result<(), Error>;
 }
 
-/// How long launches take by the clock of this process, which includes the way there and back.
+/// Wall times of launches, round trips included.
 pub(super) fn clocked<M: Machine + ?Sized>(
     machine: &M,
     launches: &[M::Launch],
-    n_groups: &[u32],
+    n_workgroups: &[u32],
 ) -> Result<Vec<Duration>, Error> {
     let time = |(launch, n): (&M::Launch, &u32)| {
         let start = Instant::now();
         machine.run_one(launch, *n)?;
         Ok(start.elapsed())
     };
-    launches.iter().zip(n_groups).map(time).collect()
+    launches.iter().zip(n_workgroups).map(time).collect()
 }
 
-/// What a driver refuses of what was proven right is our fault, or its own.
+/// A driver error on verified input: our bug, or the driver's.
 pub(super) fn refused_by_driver(place: &str, fault: &dyn fmt::Display) -> Error {
     CompilerError::bug("device::gpu", place, fault).into()
 }

@@ -1,20 +1,24 @@
 //! GPUs.
 //!
-//! In: plans. Out: replays, as of any device. Sources come from `codegen::gpu`; what lies where and what waits for what
-//! is decided here, so that a step of many kernels is one submission and allocates nothing on the device.
-//! `machine.rs` says what one kind of GPU has to do, `replay.rs` makes a device of it, `holdings.rs` keeps its memory,
-//! and `numbers.rs` the values of symbols. `driver.rs` talks to Vulkan and Metal through wgpu, for `graphics.rs`, and
-//! `heaps.rs` asks how much memory there is; `cuda.rs` is a GPU of NVIDIA, `nvrtc.rs` its compiler, and
-//! `kept.rs` the machine code that this has made.
+//! In: plans. Out: replays, as of any device. `codegen::gpu` makes the sources; memory and synchronisation are decided
+//! here, so that a replay of many kernels is one submission and allocates nothing on the device.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `machine.rs` | the interface to one kind of GPU |
+//! | `replay.rs` | a device made of it |
+//! | `device_memory.rs`, `symbol_values.rs` | weights, states and arena; values of symbols |
+//! | `cuda.rs`, `nvrtc.rs`, `machine_code_cache.rs` | NVIDIA: driver, run-time compiler, compiled kernels on disk |
+//! | `wgpu_machine.rs`, `wgpu_driver.rs`, `vulkan_memory.rs` | Vulkan and Metal through wgpu |
 
 pub mod cuda;
-pub mod driver;
-pub mod graphics;
-#[cfg(not(target_vendor = "apple"))]
-mod heaps;
-pub mod holdings;
-mod kept;
+pub mod device_memory;
 pub mod machine;
-mod numbers;
+mod machine_code_cache;
 mod nvrtc;
 pub mod replay;
+mod symbol_values;
+#[cfg(not(target_vendor = "apple"))]
+mod vulkan_memory;
+pub mod wgpu_driver;
+pub mod wgpu_machine;

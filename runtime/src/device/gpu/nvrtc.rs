@@ -1,10 +1,9 @@
-//! NVRTC: CUDA C++ becomes machine code.
+//! NVRTC: compiles CUDA C++ to machine code at run time.
 //!
-//! In: a source and an architecture. Out: machine code, or what the compiler says.
-//! It is machine code and not PTX, because a driver runs the code of compilers up to its own major version, but refuses
-//! the PTX of any that is newer than itself.
-//! The compiler knows its own types, so `cuda_runtime.h` is left out; the headers that are left are looked for where
-//! toolkits and Python wheels put them. Nothing here needs a GPU.
+//! In: a source and an architecture. Out: machine code (CUBIN), or the compiler's log. CUBIN rather than PTX: a driver
+//! runs CUBINs of compilers up to its own major version, but refuses PTX newer than itself. NVRTC knows its own types,
+//! so `cuda_runtime.h` is left out; other headers are searched for where toolkits and Python wheels put them. Nothing
+//! here needs a GPU.
 
 #![expect(unsafe_code, reason = "the compiler takes addresses")]
 
@@ -16,19 +15,19 @@ use cudarc::nvrtc::result::{self, NvrtcError};
 use cudarc::nvrtc::sys;
 use fusebox_compiler::options::toolkits;
 
-/// What sources name and the compiler does not need.
+/// The include that sources have and NVRTC does not need.
 const BUILT_IN: &str = "#include <cuda_runtime.h>";
-/// Headers that sources name, and those that these name.
+/// Headers that sources include, directly or not.
 const HEADERS: [&str; 2] = ["cuda_fp16.h", "cuda_bf16.h"];
-/// Where they lie from the folder of the library on: in a toolkit or the wheels of version 13, and in those of 12.
+/// Their folder, relative to that of the library: in toolkits and wheels of CUDA 13, and in those of 12.
 const BESIDE: [&str; 4] =
     ["../include", "../../cuda_runtime/include", "../../cuda_nvcc/include", "../../cuda_cccl/include"];
-/// Where else they lie.
+/// Other folders of headers.
 const COMMON: [&str; 2] = ["/usr/local/cuda/include", "/usr/include"];
 
 /// The compiler, and the folders of its headers.
 pub(super) struct Nvrtc {
-    /// The major and the minor number of its version.
+    /// Its version: major, minor.
     pub(super) version: (i32, i32),
     folders: Vec<PathBuf>,
 }
@@ -44,7 +43,7 @@ impl Drop for Program {
 }
 
 impl Nvrtc {
-    /// The compiler that is found, or a sentence that says what is missing.
+    /// The compiler, or a sentence that says what is missing.
     pub(super) fn found() -> Result<Self, String> {
         // SAFETY: loading the library of the compiler runs what its vendor runs when it is loaded, and nothing else.
         if !unsafe { sys::is_culib_present() } {
@@ -67,19 +66,19 @@ impl Nvrtc {
         Ok(Self { version: (major, minor), folders })
     }
 
-    /// What it is told of an architecture, whatever the source.
+    /// Its options for an architecture.
     pub(super) fn options(&self, architecture: &str) -> Vec<String> {
         let mut options = vec![
             format!("--gpu-architecture={architecture}"),
             "--std=c++17".to_owned(),
-            // A quotient within two units in the last place needs no call.
+            // Division within 2 ulp compiles to no call.
             "--prec-div=false".to_owned(),
         ];
         options.extend(self.folders.iter().map(|folder| format!("--include-path={}", folder.display())));
         options
     }
 
-    /// Machine code for an architecture.
+    /// Compiles a source to machine code.
     pub(super) fn compiled(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         let source = CString::new(source.replace(BUILT_IN, "")).map_err(|fault| fault.to_string())?;
         let program = Program(result::create_program(&source, None).map_err(said)?);
@@ -100,7 +99,7 @@ impl Nvrtc {
 }
 
 impl Program {
-    /// What the compiler said of it.
+    /// The compiler's log.
     fn log(&self) -> Option<String> {
         // SAFETY: it was created and not destroyed.
         let log = unsafe { result::get_program_log(self.0) }.ok()?;
@@ -109,7 +108,7 @@ impl Program {
     }
 }
 
-/// Folders that headers may lie in, those that somebody chose first.
+/// Folders to search for headers, those of the user first.
 fn looked_in() -> Vec<PathBuf> {
     let chosen = toolkits().into_iter().map(|folder| folder.join("include"));
     let library = library();
@@ -118,7 +117,7 @@ fn looked_in() -> Vec<PathBuf> {
     all.flat_map(|folder| [folder.clone(), folder.join("cccl")]).collect()
 }
 
-/// The folder of the library that was loaded, as far as the system tells.
+/// The folder of the loaded library, as far as the system tells.
 fn library() -> Option<PathBuf> {
     let maps = read_to_string("/proc/self/maps").ok()?;
     let mut paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));

@@ -1,20 +1,18 @@
 //! A GPU as a device.
 //!
-//! In: plans. Out: replays: all that changes from one to the next is written at once, all launches are one submission
-//! or graph, and all that comes back is read at once, behind one wait.
-//! Bindings are made when a plan is loaded, and a program keeps the memory that they name. The values of symbols are
-//! the only thing of a replay besides its inputs that the device is told, so a program serves every position of a text;
-//! both lie in one buffer, the entry. Outputs lie in another, the exit.
-//! Nothing here knows which GPU it is: `machine.rs` says what that has to do.
+//! In: plans. Out: replays: one upload (symbols and inputs), one submission or CUDA graph of all launches, one download
+//! (outputs), one wait. Bindings are made when a plan is loaded, and a program keeps their memory alive. Apart from its
+//! inputs, only the values of symbols change from replay to replay, so one program serves every position of a sequence.
+//! Nothing here knows which GPU it is: that is behind `machine.rs`.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fusebox_compiler::codegen::check_symbols;
+use fusebox_compiler::codegen::gpu::bf16_temporaries::with_bf16_temporaries;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
 use fusebox_compiler::codegen::gpu::layout::param_bytes;
-use fusebox_compiler::codegen::gpu::short::shortened;
 use fusebox_compiler::codegen::gpu::{Binding, Code, compile};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::entity::List;
@@ -24,54 +22,54 @@ use fusebox_compiler::tensor::sym::Symbol;
 use indexmap::IndexMap;
 
 use crate::buffer::Buffer;
-use crate::device::gpu::holdings::{Holdings, Tell};
+use crate::device::gpu::device_memory::{DeviceMemory, Tell};
 use crate::device::gpu::machine::Machine;
-use crate::device::gpu::numbers::Numbers;
+use crate::device::gpu::symbol_values::SymbolValues;
 use crate::device::{Device, Footprint, ProgramId, Weights, verified};
 use crate::error::Error;
 
 /// A GPU.
 pub struct Gpu<M: Machine> {
-    // Programs go before what they are made of.
+    // Drop order: programs before what they are made of.
     programs: List<ProgramId, Program<M>>,
-    /// What sources were compiled to, by source and bytes of shared memory.
+    /// Compiled kernels, by source and bytes of shared memory.
     functions: IndexMap<(String, usize), M::Function>,
-    holdings: Holdings<M::Memory>,
+    memory: DeviceMemory<M::Memory>,
     machine: M,
 }
 
-/// A plan that was taken in.
+/// A loaded plan.
 struct Program<M: Machine> {
-    // What is made of something goes before it: the sequence, its launches, their memory.
+    // Drop order: the sequence, its launches, their memory.
     sequence: M::Sequence,
     launches: Vec<M::Launch>,
-    /// What launches were given: a launch need not keep it.
+    /// Keeps the memory of the launches alive: a launch need not.
     _pieces: Vec<M::Memory>,
     symbols: Vec<Symbol>,
-    kernels: List<KernelId, Ready>,
+    kernels: List<KernelId, LoadedKernel>,
     /// The kernel of each launch.
     steps: Vec<KernelId>,
     /// Workgroups of each launch in this replay.
-    n_groups: Vec<u32>,
-    entry: Mailbox<M::Memory>,
-    exit: Mailbox<M::Memory>,
+    n_workgroups: Vec<u32>,
+    entry: TransferBuffer<M::Memory>,
+    exit: TransferBuffer<M::Memory>,
 }
 
-/// A kernel, and what the symbols of a replay make of it.
-struct Ready {
+/// A loaded kernel and its symbols.
+struct LoadedKernel {
     code: Code,
-    numbers: Numbers,
+    symbol_values: SymbolValues,
 }
 
-/// Memory that this process and the device both have.
-struct Mailbox<T> {
-    here: Buffer,
-    there: T,
-    /// Where each input or output lies.
+/// A buffer with a host copy and a device copy.
+struct TransferBuffer<T> {
+    host: Buffer,
+    device: T,
+    /// The range of each input or output.
     places: Vec<Range<usize>>,
 }
 
-/// How much of a mailbox is taken.
+/// The layout of a transfer buffer.
 struct Layout {
     alignment: usize,
     n_bytes: usize,
@@ -87,44 +85,44 @@ impl Layout {
 }
 
 impl<M: Machine> Gpu<M> {
-    /// A device that holds at most so many bytes, and no more than it has, and tells how far weights were handed over.
+    /// A device that allocates at most `limit` bytes, and reports how far weights are uploaded.
     pub fn new(machine: M, limit: Option<usize>, tell: Tell) -> Self {
         let limit = limit.into_iter().chain(machine.size()).min();
-        let holdings = Holdings::new(limit, tell);
-        Self { programs: List::default(), functions: IndexMap::new(), holdings, machine }
+        let memory = DeviceMemory::new(limit, tell);
+        Self { programs: List::default(), functions: IndexMap::new(), memory, machine }
     }
 
-    /// What it compiles.
+    /// The dialect of its sources.
     pub fn dialect(&self) -> Dialect {
         self.machine.dialect()
     }
 
-    /// Runs one kernel on buffers of the caller's, arranged as `compiler/src/codegen/gpu/layout.rs` says, and gives
-    /// back what it wrote: for checks of code against other ways to run a kernel.
+    /// Runs one kernel on buffers repacked as `compiler/src/codegen/gpu/layout.rs` says, and gives back what it wrote:
+    /// for checks of code against other ways to run a kernel.
     ///
     /// # Errors
     /// Where the device refuses the code or has no memory.
     pub fn run(&mut self, code: &Code, buffers: &mut [Vec<u8>], symbols: &[i64]) -> Result<(), Error> {
         let machine = &mut self.machine;
-        let numbers: Vec<u8> = symbols.iter().flat_map(|value| (*value as i32).to_le_bytes()).collect();
+        let symbol_values: Vec<u8> = symbols.iter().flat_map(|value| (*value as i32).to_le_bytes()).collect();
         let of = |symbol: Symbol| {
             code.symbols.iter().position(|own| *own == symbol).map_or(symbol.min, |idx| symbols[idx])
         };
-        let n_groups = n_groups(machine, code, code.n_tasks(&of));
+        let n_workgroups = n_workgroups(machine, code, code.n_tasks(&of));
         let mut pieces = Vec::new();
         for binding in &code.bindings {
             pieces.push(match binding {
                 Binding::Param(id) => lent(machine, &buffers[idx_of(*id, code)])?,
-                Binding::Symbols | Binding::Lengths => lent(machine, &numbers)?,
+                Binding::Symbols | Binding::Lengths => lent(machine, &symbol_values)?,
                 Binding::Scratch => {
-                    let n_pieces = machine.most_groups_with_scratch() as usize;
+                    let n_pieces = machine.max_workgroups_with_scratch() as usize;
                     machine.allocate("scratch memory", code.scratch_bytes * n_pieces)?
                 }
             });
         }
         let functions = machine.functions(&[code])?;
-        let launch = machine.launch(&functions[0], &pieces, n_groups)?;
-        machine.run_one(&launch, n_groups)?;
+        let launch = machine.launch(&functions[0], &pieces, n_workgroups)?;
+        machine.run_one(&launch, n_workgroups)?;
         let most = buffers.iter().map(Vec::len).max().unwrap_or(0);
         let sequence = machine.sequence(&[], most)?;
         for (buffer, piece) in buffers.iter_mut().zip(&pieces) {
@@ -133,32 +131,32 @@ impl<M: Machine> Gpu<M> {
         Ok(())
     }
 
-    /// Compiles those of a plan's sources that no earlier plan had; gives the number of each one's function.
+    /// Compiles those of a plan's sources that no earlier plan had; gives the index of each one's kernel.
     fn compiled(&mut self, codes: &[Code]) -> Result<List<KernelId, usize>, Error> {
         let missing = codes.iter().map(|code| (key(code), code));
         let missing: IndexMap<_, _> = missing.filter(|(key, _)| !self.functions.contains_key(key)).collect();
         let made = self.machine.functions(&missing.values().copied().collect::<Vec<_>>())?;
-        let n_kept = made.iter().filter(|function| M::is_kept(function)).count();
-        self.holdings.footprint.n_kept += n_kept;
-        self.holdings.footprint.n_compiled += made.len() - n_kept;
+        let n_kept = made.iter().filter(|function| M::is_from_cache(function)).count();
+        self.memory.footprint.n_kept += n_kept;
+        self.memory.footprint.n_compiled += made.len() - n_kept;
         self.functions.extend(missing.into_keys().zip(made));
         let number = |code| self.functions.get_index_of(&key(code)).expect("it was compiled");
         Ok(codes.iter().map(number).collect())
     }
 
-    /// A piece for every buffer of a plan; inputs and outputs lie in the mailboxes.
+    /// Memory for every buffer of a plan; inputs and outputs are slices of the transfer buffers.
     fn places(
         &mut self,
         plan: &Plan,
         weights: &Arc<dyn Weights>,
         shared: &M::Memory,
-        mailboxes: [(&M::Memory, &Layout); 2],
+        transfer_buffers: [(&M::Memory, &Layout); 2],
     ) -> Result<List<BufferId, M::Memory>, Error> {
-        let Self { machine, holdings, .. } = self;
-        holdings.hand_over(machine, plan, weights)?;
+        let Self { machine, memory, .. } = self;
+        memory.upload_weights(machine, plan, weights)?;
         let is_fine = machine.alignment() <= arena::ALIGNMENT;
-        let [mut inputs, mut outputs] =
-            mailboxes.map(|(memory, layout)| layout.places.iter().map(move |place| (memory, place.start)));
+        let [mut inputs, mut outputs] = transfer_buffers
+            .map(|(memory, layout)| layout.places.iter().map(move |place| (memory, place.start)));
         let mut all = List::default();
         for slot in plan.buffers.values() {
             let next = |place: Option<(&M::Memory, usize)>| {
@@ -167,44 +165,44 @@ impl<M: Machine> Gpu<M> {
                 machine.piece(memory, start, slot.bytes)
             };
             all.push(match &slot.place {
-                Place::Weight => holdings.weight(slot, &**weights)?,
-                Place::State => holdings.state(machine, slot)?,
+                Place::Weight => memory.weight(slot, &**weights)?,
+                Place::State => memory.state(machine, slot)?,
                 Place::Arena { offset } if is_fine => machine.piece(shared, *offset, slot.bytes),
-                Place::Arena { .. } => holdings.taken(machine, &slot.name, slot.bytes)?,
+                Place::Arena { .. } => memory.allocate_zeroed(machine, &slot.name, slot.bytes)?,
                 Place::Input => next(inputs.next()),
                 Place::Output => next(outputs.next()),
                 Place::Constant(words) => {
                     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-                    holdings.filled(machine, &slot.name, &bytes)?
+                    memory.allocate_with(machine, &slot.name, &bytes)?
                 }
             });
         }
         Ok(all)
     }
 
-    /// Hands over what changes from replay to replay.
+    /// Uploads inputs and symbols, and counts workgroups.
     fn enter(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error> {
-        let Program { symbols: own, kernels, steps, n_groups: groups, entry, .. } =
+        let Program { symbols: own, kernels, steps, n_workgroups: groups, entry, .. } =
             &mut self.programs[program];
         check_symbols(own, symbols)?;
-        kernels.values().for_each(|ready| ready.numbers.write(symbols, entry.here.bytes_mut()));
+        kernels.values().for_each(|ready| ready.symbol_values.write(symbols, entry.host.bytes_mut()));
         for (n, step) in groups.iter_mut().zip(steps) {
-            let Ready { code, numbers } = &kernels[*step];
-            *n = n_groups(&self.machine, code, numbers.n_tasks(code, symbols));
+            let LoadedKernel { code, symbol_values } = &kernels[*step];
+            *n = n_workgroups(&self.machine, code, symbol_values.n_tasks(code, symbols));
         }
-        self.machine.write(&entry.there, entry.here.bytes())
+        self.machine.write(&entry.device, entry.host.bytes())
     }
 }
 
-/// What functions are kept by.
+/// The key of a compiled kernel.
 fn key(code: &Code) -> (String, usize) {
     (code.source.clone(), code.shared_bytes)
 }
 
-/// Workgroups of a launch of so many tasks.
-fn n_groups(machine: &impl Machine, code: &Code, n_tasks: i64) -> u32 {
+/// Workgroups of a launch with `n_tasks` tasks.
+fn n_workgroups(machine: &impl Machine, code: &Code, n_tasks: i64) -> u32 {
     let most =
-        if code.scratch_bytes > 0 { machine.most_groups_with_scratch() } else { machine.most_groups() };
+        if code.scratch_bytes > 0 { machine.max_workgroups_with_scratch() } else { machine.max_workgroups() };
     u32::try_from(n_tasks).unwrap_or(most).min(most)
 }
 
@@ -226,18 +224,18 @@ impl<M: Machine> Device for Gpu<M> {
     }
 
     fn free(&self) -> Option<usize> {
-        self.holdings.free(&self.machine)
+        self.memory.free(&self.machine)
     }
 
     fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
         verified(plan)?;
         let dialect = self.machine.dialect();
-        let plan = &*shortened(plan, dialect)?;
+        let plan = &*with_bf16_temporaries(plan, dialect)?;
         let codes = plan.kernels.values().map(|kernel| compile(kernel, dialect));
         let codes = codes.collect::<Result<Vec<Code>, CompilerError>>()?;
         let functions = self.compiled(&codes)?;
         let alignment = self.machine.alignment();
-        let (numbers, n_bytes) = Numbers::placed(plan, &codes, alignment);
+        let (symbol_values, n_bytes) = SymbolValues::placed(plan, &codes, alignment);
         let mut entry = Layout { alignment, n_bytes, places: Vec::new() };
         let mut exit = Layout { alignment, n_bytes: 0, places: Vec::new() };
         for slot in plan.buffers.values() {
@@ -248,81 +246,85 @@ impl<M: Machine> Device for Gpu<M> {
             }
         }
         let arena_bytes = plan.arena_bytes.next_multiple_of(alignment);
-        let n_pieces = self.machine.most_groups_with_scratch() as usize;
+        let n_pieces = self.machine.max_workgroups_with_scratch() as usize;
         let scratch_bytes = n_pieces * codes.iter().map(|code| code.scratch_bytes).max().unwrap_or(0);
         let n_shared = arena_bytes + scratch_bytes;
-        self.holdings.check(&self.machine, plan, self.holdings.missing(n_shared))?;
-        let shared = self.holdings.shared(&self.machine, n_shared)?;
-        let entered = self.holdings.taken(&self.machine, "inputs", entry.n_bytes)?;
-        let left = self.holdings.taken(&self.machine, "outputs", exit.n_bytes)?;
+        self.memory.check(&self.machine, plan, self.memory.missing(n_shared))?;
+        let shared = self.memory.shared(&self.machine, n_shared)?;
+        let entered = self.memory.allocate_zeroed(&self.machine, "inputs", entry.n_bytes)?;
+        let left = self.memory.allocate_zeroed(&self.machine, "outputs", exit.n_bytes)?;
         let places = self.places(plan, weights, &shared, [(&entered, &entry), (&left, &exit)])?;
         let scratch = self.machine.piece(&shared, arena_bytes, scratch_bytes);
-        self.holdings.footprint.n_emitted += codes.len();
-        let ready = |(code, numbers)| Ready { code, numbers };
-        let kernels: List<KernelId, Ready> = codes.into_iter().zip(numbers).map(ready).collect();
+        self.memory.footprint.n_emitted += codes.len();
+        let ready = |(code, symbol_values)| LoadedKernel { code, symbol_values };
+        let kernels: List<KernelId, LoadedKernel> = codes.into_iter().zip(symbol_values).map(ready).collect();
         let (mut launches, mut kept) = (Vec::new(), Vec::new());
         for step in &plan.steps {
-            let Ready { code, numbers } = &kernels[step.kernel];
+            let LoadedKernel { code, symbol_values } = &kernels[step.kernel];
             let piece = |binding: &Binding| match binding {
                 Binding::Param(id) => {
                     let bytes = param_bytes(&code.kernel.params[*id]);
                     self.machine.piece(&places[step.args[idx_of(*id, code)]], 0, bytes)
                 }
                 Binding::Symbols | Binding::Lengths => {
-                    self.machine.piece(&entered, numbers.offset, numbers.bytes)
+                    self.machine.piece(&entered, symbol_values.offset, symbol_values.bytes)
                 }
                 Binding::Scratch => scratch.clone(),
             };
             let pieces: Vec<M::Memory> = code.bindings.iter().map(piece).collect();
-            let most = n_groups(&self.machine, code, code.n_tasks(&|symbol| symbol.max));
+            let most = n_workgroups(&self.machine, code, code.n_tasks(&|symbol| symbol.max));
             launches.push(self.machine.launch(&self.functions[functions[step.kernel]], &pieces, most)?);
             kept.extend(pieces);
         }
         let sequence = self.machine.sequence(&launches, exit.n_bytes)?;
-        let mailbox = |layout: Layout, there| {
-            Ok::<_, Error>(Mailbox { here: Buffer::zeroed(layout.n_bytes)?, there, places: layout.places })
+        let transfer_buffer = |layout: Layout, device| {
+            Ok::<_, Error>(TransferBuffer {
+                host: Buffer::zeroed(layout.n_bytes)?,
+                device,
+                places: layout.places,
+            })
         };
         Ok(self.programs.push(Program {
             symbols: plan.symbols(),
             kernels,
             steps: plan.steps.iter().map(|step| step.kernel).collect(),
-            n_groups: vec![0; launches.len()],
+            n_workgroups: vec![0; launches.len()],
             sequence,
             launches,
             _pieces: kept,
-            entry: mailbox(entry, entered)?,
-            exit: mailbox(exit, left)?,
+            entry: transfer_buffer(entry, entered)?,
+            exit: transfer_buffer(exit, left)?,
         }))
     }
 
     fn input(&mut self, program: ProgramId, number: usize) -> &mut [u8] {
-        let Mailbox { here, places, .. } = &mut self.programs[program].entry;
-        &mut here.bytes_mut()[places[number].clone()]
+        let TransferBuffer { host, places, .. } = &mut self.programs[program].entry;
+        &mut host.bytes_mut()[places[number].clone()]
     }
 
     fn replay(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error> {
         self.enter(program, symbols)?;
-        let Program { sequence, launches, n_groups, exit, .. } = &mut self.programs[program];
-        let Mailbox { here, there, .. } = exit;
-        self.holdings.footprint.returned += here.bytes().len();
-        self.machine.run(sequence, launches, n_groups, (there, here.bytes_mut()))
+        let Program { sequence, launches, n_workgroups, exit, .. } = &mut self.programs[program];
+        let TransferBuffer { host, device, .. } = exit;
+        self.memory.footprint.returned += host.bytes().len();
+        self.machine.run(sequence, launches, n_workgroups, (device, host.bytes_mut()))
     }
 
     fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error> {
         self.enter(program, symbols)?;
-        let Program { sequence, launches, n_groups, exit, .. } = &mut self.programs[program];
-        let times = self.machine.times(launches, n_groups)?;
-        self.machine.read(sequence, &exit.there, exit.here.bytes_mut())?;
+        let Program { sequence, launches, n_workgroups, exit, .. } = &mut self.programs[program];
+        let times = self.machine.times(launches, n_workgroups)?;
+        self.machine.read(sequence, &exit.device, exit.host.bytes_mut())?;
         Ok(times)
     }
 
     fn output(&self, program: ProgramId, number: usize) -> &[u8] {
-        let Mailbox { here, places, .. } = &self.programs[program].exit;
-        &here.bytes()[places[number].clone()]
+        let TransferBuffer { host, places, .. } = &self.programs[program].exit;
+        &host.bytes()[places[number].clone()]
     }
 
     fn footprint(&self) -> Footprint {
-        self.holdings.footprint
+        self.memory.footprint
     }
 }
 

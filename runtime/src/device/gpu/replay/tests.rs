@@ -14,7 +14,7 @@ use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::target::CUDA_SM90;
 
 use super::*;
-use crate::device::gpu::holdings::silent;
+use crate::device::gpu::device_memory::silent;
 
 /// Something lies in between, and something comes with the plan.
 const GRAPH: &str = "
@@ -57,11 +57,11 @@ impl Machine for Fake {
         self.0
     }
 
-    fn most_groups(&self) -> u32 {
+    fn max_workgroups(&self) -> u32 {
         16
     }
 
-    fn most_groups_with_scratch(&self) -> u32 {
+    fn max_workgroups_with_scratch(&self) -> u32 {
         4
     }
 

@@ -1,24 +1,23 @@
-//! How long the tiles of a task are needed.
+//! Live ranges of tiles, in nests.
 //!
-//! In: a part. Out: for each tile the nests from the first that touches it to the last, by their numbers in the text.
-//! What is written before a loop and touched in it is needed to the loop's end. What only a loop touches is written
-//! anew in each round, for a verified part writes a tile before it reads it. What some nests read and none writes is
-//! there from the beginning and needed to the end. Sums that are kept in registers while a loop goes on need no memory
-//! before it is done.
+//! In: a part. Out: for each tile the range of nests, by their numbers in the text, during which it holds a value that
+//! is still needed. A tile written before a loop and accessed in it lives to the loop's end. One that only a loop
+//! accesses is written anew in each round, because a verified part writes a tile before it reads it. One that is never
+//! written lives throughout. Accumulators kept in registers live in memory only after their loop.
 
 use std::collections::BTreeSet;
 use std::ops::Range as Numbers;
 
+use crate::codegen::gpu::accumulators::Accumulators;
 use crate::codegen::gpu::emit::{tiles_in, tiles_read};
-use crate::codegen::gpu::kept::Kept;
 use crate::foundation::entity::List;
 use crate::kernel::{Part, Place, Stmt, TileId};
 
-/// The first nest that needs a tile, and one past the last; none where nothing does.
-pub(super) type Lives = List<TileId, Numbers<usize>>;
+/// From the first nest that needs a tile to one past the last; empty where none does.
+pub(super) type LiveRanges = List<TileId, Numbers<usize>>;
 
-/// The lives of the tiles of a part.
-pub(super) fn lives(part: &Part, kept: &Kept) -> Lives {
+/// The live ranges of the tiles of a part.
+pub(super) fn live_ranges(part: &Part, kept: &Accumulators) -> LiveRanges {
     let mut found = part.tiles.ids().map(|_| 0..0).collect();
     let mut written = BTreeSet::new();
     let end = walk((part, kept), &part.body, 0, &mut found, &mut written);
@@ -29,12 +28,12 @@ pub(super) fn lives(part: &Part, kept: &Kept) -> Lives {
     found
 }
 
-/// Goes through statements from a number on, to the number behind them.
+/// Walks statements, the first of them numbered `start`; gives the number behind the last.
 fn walk(
-    (part, kept): (&Part, &Kept),
+    (part, kept): (&Part, &Accumulators),
     body: &[Stmt],
     start: usize,
-    lives: &mut Lives,
+    lives: &mut LiveRanges,
     all_written: &mut BTreeSet<TileId>,
 ) -> usize {
     let mut now = start;
@@ -49,7 +48,7 @@ fn walk(
                 for tile in
                     tiles_read(nest).into_iter().chain(written).filter(|tile| in_registers != Some(*tile))
                 {
-                    touch(lives, tile, now);
+                    extend(lives, tile, now);
                 }
                 all_written.extend(written);
                 now += 1;
@@ -60,7 +59,7 @@ fn walk(
                     tiles_in(&blocks.start, &mut read);
                 }
                 for tile in read {
-                    touch(lives, tile, now);
+                    extend(lives, tile, now);
                 }
                 let first = now + 1;
                 now = walk((part, kept), body, first, lives, all_written);
@@ -68,7 +67,7 @@ fn walk(
                     life.end = now;
                 }
                 for (tile, _) in kept.iter().filter(|(_, of)| *of == var) {
-                    touch(lives, *tile, now);
+                    extend(lives, *tile, now);
                 }
             }
         }
@@ -76,7 +75,7 @@ fn walk(
     now
 }
 
-fn touch(lives: &mut Lives, tile: TileId, now: usize) {
+fn extend(lives: &mut LiveRanges, tile: TileId, now: usize) {
     let life = &mut lives[tile];
     *life = if life.end == 0 { now..now + 1 } else { life.start..now + 1 };
 }
@@ -115,7 +114,7 @@ part
     #[test]
     fn what_comes_from_before_a_loop_is_needed_to_its_end_and_other_tiles_only_in_a_round() {
         let kernel = parse(KERNEL).unwrap();
-        let lives = lives(&kernel.parts[0], &Kept::new());
+        let lives = live_ranges(&kernel.parts[0], &Accumulators::new());
         assert_eq!(lives.values().cloned().collect::<Vec<_>>(), [0..6, 2..4, 3..5, 4..6]);
     }
 
@@ -124,7 +123,7 @@ part
         let mut part = parse(KERNEL).unwrap().parts.remove(0);
         let Stmt::Loop { body, .. } = &mut part.body[1] else { panic!("a loop") };
         body.remove(0);
-        let lives = lives(&part, &Kept::new());
+        let lives = live_ranges(&part, &Accumulators::new());
         assert_eq!(lives.values().cloned().collect::<Vec<_>>(), [0..1, 0..5, 2..4, 3..5]);
     }
 }

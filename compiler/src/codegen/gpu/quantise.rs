@@ -1,24 +1,24 @@
-//! Nests that store whole blocks.
+//! Quantises rows to `Q8_0`.
 //!
-//! In: a nest that copies rows of a tile to a buffer of format `Q8_0`. Out: its stores. Each of n threads takes every
-//! n-th block, finds the largest number, and then packs all of them, four to a word, by the formulas of
-//! `tensor::quant`. Two scales share a word, and another thread may be writing the other one.
+//! In: a nest that copies rows of a tile to a buffer of format `Q8_0`. Out: its stores. Threads take blocks of 32 in
+//! turn: each finds the largest magnitude, and packs the quants four to a word, with the formulas of `tensor::quant`.
+//! Two scales share a word, which is stored atomically.
 
 use cubecl_core::ir::{Arithmetic, Comparison, Variable};
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::layout::{What, place};
+use crate::codegen::gpu::layout::{FieldKind, field_offset};
 use crate::codegen::gpu::writer::{F32, I32, Writes, constant, signed_constant};
 use crate::kernel::{Nest, Place, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
-/// Elements of a word.
+/// Quants in a word.
 const WORD: i64 = 4;
 
 impl Emitter<'_> {
-    pub(super) fn blocks(&mut self, nest: &Nest, format: Format) {
+    pub(super) fn quantise_rows(&mut self, nest: &Nest, format: Format) {
         let (row, outer) = nest.loops.split_last().expect("a row is a loop");
         let len = constant(format.block_len() as i64);
         let counts: Vec<Variable> = outer.iter().map(|var| self.count(*var)).collect();
@@ -26,18 +26,18 @@ impl Emitter<'_> {
         let n_blocks = self.writer.div(n_elements, len);
         let n_rows = self.product(&counts);
         let n = self.writer.mul(n_rows, n_blocks);
-        let (unit, threads) = (self.unit, constant(i64::from(THREADS)));
-        self.counted(unit, n, threads, |emitter, i| {
+        let (thread, threads) = (self.thread, constant(i64::from(THREADS)));
+        self.counted(thread, n, threads, |emitter, i| {
             let (number, block) = (emitter.writer.div(i, n_blocks), emitter.writer.rem(i, n_blocks));
             emitter.bind(outer, &counts, number);
             let first = emitter.writer.mul(block, len);
             let first = emitter.writer.add(emitter.start(*row), first);
-            emitter.block(nest, format, (*row, first));
+            emitter.quantise_block(nest, format, (*row, first));
         });
     }
 
-    /// One block, which begins where a variable has a value.
-    fn block(&mut self, nest: &Nest, format: Format, (row, first): (VarId, Variable)) {
+    /// Quantises the block that begins where a variable has a value.
+    fn quantise_block(&mut self, nest: &Nest, format: Format, (row, first): (VarId, Variable)) {
         let Place::Param(id) = nest.target else { unreachable!("tiles have no blocks") };
         let list = self.params[id].list;
         let n_elements = self.kernel.params[id].shape.max_len();
@@ -47,9 +47,9 @@ impl Emitter<'_> {
         let block = self.writer.div(element, len);
 
         let zero = self.writer.float_number(0.0);
-        let most = self.writer.changing(zero);
+        let most = self.writer.mutable(zero);
         self.counted(constant(0), len, constant(1), |emitter, i| {
-            let x = emitter.number(nest, row, (first, i));
+            let x = emitter.source_value(nest, row, (first, i));
             let size = emitter.writer.function(Arithmetic::Abs, x);
             let larger = emitter.writer.arithmetic(Arithmetic::Max, size, most.value());
             emitter.writer.set(&most, larger);
@@ -60,7 +60,7 @@ impl Emitter<'_> {
         let is_none = self.equals(d, zero);
         let inverse = self.writer.select(is_none, zero, inverse);
 
-        let first_word = place(format, n_elements, What::Elements) / 4;
+        let first_word = field_offset(format, n_elements, FieldKind::Elements) / 4;
         let n_words = constant(format.block_len() as i64 / WORD);
         let start = self.writer.mul(block, n_words);
         let words = self.writer.add(start, constant(first_word as i64));
@@ -69,29 +69,29 @@ impl Emitter<'_> {
             for byte in 0..WORD {
                 let i = emitter.writer.mul(number, constant(WORD));
                 let i = emitter.writer.add(i, constant(byte));
-                let x = emitter.number(nest, row, (first, i));
-                let bits = emitter.nearest(x, inverse);
+                let x = emitter.source_value(nest, row, (first, i));
+                let bits = emitter.rounded_quant(x, inverse);
                 let bits = emitter.writer.shift_left(bits, 8 * byte as u32);
                 word = emitter.writer.or(word, bits);
             }
             let place = emitter.writer.add(words, number);
             emitter.writer.store_word(list, place, word);
         });
-        let scales = place(format, n_elements, What::Scales) / 2;
+        let scales = field_offset(format, n_elements, FieldKind::Scales) / 2;
         let scale = self.writer.add(block, constant(scales as i64));
         let bits = self.narrowed(DType::F16, d);
         self.store_half(list, scale, bits);
     }
 
-    /// A number of a block.
-    fn number(&mut self, nest: &Nest, row: VarId, (first, i): (Variable, Variable)) -> Variable {
+    /// An element of a block.
+    fn source_value(&mut self, nest: &Nest, row: VarId, (first, i): (Variable, Variable)) -> Variable {
         let value = self.writer.add(first, i);
         self.vars.insert(row, value);
         self.scalar(nest, nest.value)
     }
 
-    /// The eight bits of the whole number nearest to a product, ties away from zero.
-    fn nearest(&mut self, x: Variable, inverse: Variable) -> Variable {
+    /// The nearest 8-bit quant, ties away from zero.
+    fn rounded_quant(&mut self, x: Variable, inverse: Variable) -> Variable {
         let quotient = self.times(x, inverse);
         let whole = self.writer.cast(I32, quotient);
         let near = self.writer.cast(F32, whole);

@@ -1,8 +1,8 @@
-//! Vectors that rows of a weight are multiplied with, in tiles.
+//! Shared-memory staging of the vector of a GEMV.
 //!
-//! In: a part. Out: a part that computes the same, and reads such a vector from memory once for all rows of a task.
-//! A thread takes sixteen or 32 elements of a row at a time, and of the vector as many: from memory its neighbours
-//! would want bytes that lie far from each other, from a tile that is interleaved they want neighbours.
+//! In: a part. Out: a part that computes the same, but copies a vector that several rows of a weight meet to a tile
+//! first. Each thread takes 16 or 32 consecutive elements of a row and of the vector: from global memory the vector's
+//! loads would be strided, from an interleaved tile they have no bank conflicts.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,25 @@ use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Sym;
 
-/// Puts the vectors of a part's products into tiles, as far as there is room.
-pub(super) fn stage(language: Language, kernel: &Kernel, part: &mut Part) {
+/// Stages the vectors of a part's products, as far as shared memory suffices.
+pub(super) fn stage_vectors(language: Language, kernel: &Kernel, part: &mut Part) {
     let used: usize = part.tiles.values().map(|tile| 4 * tile.dims.iter().product::<usize>()).sum();
-    // Others of the same unit want room as well.
+    // Other workgroups of the SM need shared memory as well.
     let mut room = (language.shared_bytes() * 2 / 3).saturating_sub(used);
     let mut found: BTreeMap<(Place, Vec<Index>), Place> = BTreeMap::new();
     let mut body = Vec::new();
     for mut stmt in std::mem::take(&mut part.body) {
         if let Stmt::Nest(nest) = &mut stmt {
-            for id in vectors(kernel, part, nest) {
+            for id in shared_vectors(kernel, part, nest) {
                 let Expr::Load { from, at } = nest.exprs[id].clone() else { continue };
-                let Some((along, len)) = places(part, nest) else { continue };
+                let Some((along, len)) = tile_layout(part, nest) else { continue };
                 let tile = match found.get(&(from, at.clone())) {
                     Some(tile) => *tile,
                     None if 4 * len <= room => {
                         room -= 4 * len;
                         let tile = Place::Tile(part.tiles.push(Tile { dtype: DType::F32, dims: vec![len] }));
                         found.insert((from, at.clone()), tile);
-                        body.push(Stmt::Nest(filling(nest, (tile, &along), Expr::Load { from, at })));
+                        body.push(Stmt::Nest(load_nest(nest, (tile, &along), Expr::Load { from, at })));
                         tile
                     }
                     None => continue,
@@ -45,8 +45,8 @@ pub(super) fn stage(language: Language, kernel: &Kernel, part: &mut Part) {
     part.body = body;
 }
 
-/// The loads of a nest that are the same for all of its rows, where it multiplies them with those of a weight.
-fn vectors(kernel: &Kernel, part: &Part, nest: &Nest) -> Vec<ExprId> {
+/// The loads of a nest that are the same for all of its rows, where it multiplies them with a weight's.
+fn shared_vectors(kernel: &Kernel, part: &Part, nest: &Nest) -> Vec<ExprId> {
     let Some(folding) = &nest.fold else { return Vec::new() };
     let uses = |at: &[Index], vars: &[VarId]| at.iter().any(|at| at.uses_var(|var| vars.contains(&var)));
     let loads: Vec<_> = nest.reads().filter(|(_, _, at)| uses(at, &folding.loops)).collect();
@@ -60,8 +60,8 @@ fn vectors(kernel: &Kernel, part: &Part, nest: &Nest) -> Vec<ExprId> {
     loads.into_iter().filter(|(_, param, at)| is_vector(*param, at)).map(|(id, ..)| id).collect()
 }
 
-/// Where an element of a fold lies in a tile of all of them, and how many there are.
-fn places(part: &Part, nest: &Nest) -> Option<(Index, usize)> {
+/// The index of a folded element in a tile of all of them, and their number.
+fn tile_layout(part: &Part, nest: &Nest) -> Option<(Index, usize)> {
     let loops = &nest.fold.as_ref()?.loops;
     let len = |var: &VarId| part.vars[*var].range.whole_len().and_then(Sym::as_const);
     let lens = loops.iter().map(len).collect::<Option<Vec<i64>>>()?;
@@ -69,8 +69,8 @@ fn places(part: &Part, nest: &Nest) -> Option<(Index, usize)> {
     Some((element_of(&lens, &at), lens.iter().product::<i64>() as usize))
 }
 
-/// What puts the elements of a fold into a tile.
-fn filling(nest: &Nest, (target, along): (Place, &Index), load: Expr) -> Nest {
+/// The nest that copies the folded elements to a tile.
+fn load_nest(nest: &Nest, (target, along): (Place, &Index), load: Expr) -> Nest {
     let loops = nest.folds().to_vec();
     let mut exprs: List<ExprId, Expr> = List::default();
     let value = exprs.push(load);
@@ -101,12 +101,12 @@ part
     @3[r3] = sum g1, e2 of mul(@0[g1, e2], @2[r3, g1, e2]) from tile0[r3]
 "#;
 
-    /// The elements of the tiles that are added, and how many nests there are then.
+    /// The sizes of the tiles that are added, and the number of nests.
     fn added(text: &str) -> (Vec<Vec<usize>>, usize) {
         let kernel = parse(text).unwrap();
         let mut part = kernel.parts[0].clone();
         let before = part.tiles.len();
-        stage(Language::Cuda, &kernel, &mut part);
+        stage_vectors(Language::Cuda, &kernel, &mut part);
         let tiles = part.tiles.values().skip(before).map(|tile| tile.dims.clone());
         (tiles.collect(), part.body.len())
     }

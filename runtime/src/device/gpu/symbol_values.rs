@@ -1,24 +1,24 @@
-//! What the symbols of a replay make of its launches, for devices with memory of their own.
+//! Symbol values of a replay, for devices with memory of their own.
 //!
-//! In: the values of a plan's symbols. Out: words for the device to read, and how many tasks each kernel has.
-//! Each kernel has its symbols in a piece of one buffer, so that a replay hands all of them over at once.
+//! In: the values of a plan's symbols. Out: their words as kernels read them, and the number of tasks of each kernel.
+//! Each kernel has its symbols in a slice of one buffer, so that a replay uploads all of them at once.
 
 use fusebox_compiler::codegen::gpu::Code;
 use fusebox_compiler::schedule::Plan;
 use fusebox_compiler::tensor::sym::Symbol;
 
 /// The symbols of a kernel among those of its plan.
-pub(super) struct Numbers {
-    /// Which of the plan's symbols each of the kernel's is.
+pub(super) struct SymbolValues {
+    /// The index of each in the plan's symbols.
     of_plan: Vec<usize>,
-    /// Its first byte in the buffer of all symbols.
+    /// The kernel's first byte in the buffer of all symbols.
     pub(super) offset: usize,
     /// Its bytes there.
     pub(super) bytes: usize,
 }
 
-impl Numbers {
-    /// Gives every kernel a piece of one buffer, from multiples of an alignment on; also says how large that is.
+impl SymbolValues {
+    /// Gives every kernel an aligned slice of one buffer, and gives the buffer's size.
     pub(super) fn placed(plan: &Plan, codes: &[Code], alignment: usize) -> (Vec<Self>, usize) {
         let all = plan.symbols();
         let of_plan = |symbol: &Symbol| {
@@ -36,7 +36,7 @@ impl Numbers {
         (placed, offset)
     }
 
-    /// Writes the values of a kernel's symbols into the bytes of all symbols.
+    /// Writes the values of a kernel's symbols into the buffer of all symbols.
     pub(super) fn write(&self, symbols: &[i64], all: &mut [u8]) {
         let own = all[self.offset..self.offset + self.bytes].as_chunks_mut::<4>().0;
         for (word, idx) in own.iter_mut().zip(&self.of_plan) {
@@ -44,7 +44,7 @@ impl Numbers {
         }
     }
 
-    /// How many tasks a kernel has.
+    /// The number of tasks of a kernel.
     pub(super) fn n_tasks(&self, code: &Code, symbols: &[i64]) -> i64 {
         code.n_tasks(&|symbol| {
             let idx = code.symbols.iter().position(|own| *own == symbol);

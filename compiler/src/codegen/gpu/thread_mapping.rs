@@ -1,10 +1,17 @@
-//! The iterations of a nest, shared by the threads of a workgroup.
+//! Maps the iterations of a nest to the threads of a workgroup.
 //!
 //! In: a nest whose block variables have values. Out: its stores.
-//! Without a fold each of n threads takes every n-th iteration. With one, a group of threads takes an iteration
-//! together where that keeps all threads busy, or where neighbours then read neighbouring elements of memory. Each of
-//! the n threads of a group folds every n-th element, `reduce.rs` folds what they have, and the first one stores.
-//! So sums are taken in another order than the text's; nothing else changes.
+//! Without a fold, thread t takes iterations t, t + 256, … (a workgroup-strided loop). With a fold, a group of threads
+//! may share an iteration, where that keeps all 256 busy or makes their global loads coalesce:
+//!
+//! ```text
+//!  group of 4:   lane 0      lane 1      lane 2      lane 3
+//!    elements    0,4,8,…     1,5,9,…     2,6,10,…    3,7,11,…    each folds its own,
+//!                └────────────── reduce.rs ──────────────┘       shuffles and shared memory do the rest, lane 0 stores
+//! ```
+//!
+//! Loads are issued before the first is used: latency is long, and full bandwidth needs many requests in flight.
+//! Only the order of sums differs from the interpreter's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,125 +19,126 @@ use cubecl_core::ir::Variable;
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::wide::{Fetched, Wide, wide};
-use crate::codegen::gpu::writer::{Changing, Writes, constant, known};
+use crate::codegen::gpu::vector_loads::{LoadedVectors, VectorLoads, fold_vector_loads};
+use crate::codegen::gpu::writer::{MutableVar, Writes, constant, known};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::sym::Sym;
 
-/// Folds of fewer elements are left to one thread.
-const SHORT: i64 = 16;
-/// So many neighbours read memory together.
-const NEIGHBOURS: i64 = 32;
-/// At most so many words are on their way to a thread: latency is long, and full bandwidth needs many requests.
-pub(super) const MOST_WORDS: i64 = 24;
-/// Elements that a thread asks for at once, where it takes them one by one.
-const SINGLES: i64 = 8;
+/// Shorter folds are left to one thread.
+const MIN_SHARED_FOLD: i64 = 16;
+/// Threads of a group whose loads coalesce.
+const COALESCED_THREADS: i64 = 32;
+/// The most 32-bit words of loads in flight a thread.
+pub(super) const MAX_WORDS_IN_FLIGHT: i64 = 24;
+/// Unroll factor of folds that load element by element.
+const SCALAR_UNROLL: i64 = 8;
 
 /// How a fold is done.
-struct Plan<'n> {
+struct FoldPlan<'n> {
     nest: &'n Nest,
     folding: &'n Folding,
-    wide: Option<Wide>,
-    /// How many values the variables of the fold have, pieces of the innermost where it reads such.
+    vectors: Option<VectorLoads>,
+    /// Trip counts of the folded loops; of the innermost in vectors where it loads those.
     counts: Vec<Variable>,
-    /// Elements or pieces of an iteration, of all of them.
+    /// Elements, or vectors, of one iteration.
     n: Variable,
-    /// Threads that take an iteration together.
+    /// Threads that share an iteration.
     group: u32,
-    /// Pieces that a thread asks for before it needs the first.
-    at_once: u32,
+    /// Vectors that a thread loads before it uses the first.
+    in_flight: u32,
 }
 
-/// How many values variables may have, and how many those have that may have fewer.
-pub(super) struct Sizes {
+/// Trip counts at their most, and the variables that may have fewer, with their own counts.
+pub(super) struct LoopCounts {
     pub(super) counts: Vec<Variable>,
     pub(super) limits: Vec<(VarId, Variable)>,
 }
 
-/// A piece that memory was asked for: the number of its iteration, and the first value of the innermost variable.
-struct Asked {
+/// A vector load that was issued: the number of its iteration, and the first value of the innermost variable.
+struct PendingPiece {
     i: Variable,
     base: Variable,
-    fetched: Option<Fetched>,
+    fetched: Option<LoadedVectors>,
 }
 
 impl Emitter<'_> {
     pub(super) fn nest(&mut self, nest: &Nest) {
         if let Some(format) = nest.blocks(self.kernel) {
-            return self.blocks(nest, format);
+            return self.quantise_rows(nest, format);
         }
         let Some(folding) = &nest.fold else {
-            return self.each(nest, |emitter| {
+            return self.each_iteration(nest, |emitter| {
                 let value = emitter.scalar(nest, nest.value);
                 emitter.store(nest.target, &nest.at, value);
             });
         };
-        if let Some(product) = self.product_of_tiles(nest, folding) {
-            return self.multiplied(nest, &product);
+        if let Some(product) = self.tensor_core_product(nest, folding) {
+            return self.mma_product(nest, &product);
         }
-        let plan = self.plan(nest, folding);
+        let plan = self.fold_plan(nest, folding);
         if plan.group > 1 {
-            return self.together(&plan);
+            return self.fold_in_groups(&plan);
         }
-        self.each(nest, |emitter| {
+        self.each_iteration(nest, |emitter| {
             let start = match folding.init {
                 Some(init) => emitter.scalar(nest, init),
                 None => emitter.identity(folding.fold, emitter.dtype(nest)),
             };
-            let so_far = emitter.writer.changing(start);
-            emitter.folded(&plan, &so_far, None);
+            let so_far = emitter.writer.mutable(start);
+            emitter.fold_elements(&plan, &so_far, None);
             emitter.store(nest.target, &nest.at, so_far.value());
         });
     }
 
-    /// How a fold is done.
-    fn plan<'n>(&mut self, nest: &'n Nest, folding: &'n Folding) -> Plan<'n> {
+    /// Decides how a fold is done.
+    fn fold_plan<'n>(&mut self, nest: &'n Nest, folding: &'n Folding) -> FoldPlan<'n> {
         let near = |var: &VarId| self.part.n_values(*var, &Sym::near).max(1);
-        let wide = wide(self.kernel, self.part, nest, folding);
+        let vectors = fold_vector_loads(self.kernel, self.part, nest, folding);
         let (last, outer) = folding.loops.split_last().expect("a fold has loops");
-        let n_last = wide.as_ref().map_or_else(|| near(last), |wide| wide.n_pieces);
+        let n_last = vectors.as_ref().map_or_else(|| near(last), |vectors| vectors.n_pieces);
         let n_in = outer.iter().map(near).product::<i64>() * n_last;
         let n_out: i64 = nest.loops.iter().map(near).product();
         let threads = i64::from(THREADS);
         let idle = (threads / n_out.max(1)).max(1);
-        let wanted = if reads_along(nest, *last) { NEIGHBOURS } else { 1 };
-        let most = if n_in * wide.as_ref().map_or(1, |wide| wide.len) < SHORT { 1 } else { n_in };
+        let wanted = if reads_contiguously(nest, *last) { COALESCED_THREADS } else { 1 };
+        let most =
+            if n_in * vectors.as_ref().map_or(1, |vectors| vectors.len) < MIN_SHARED_FOLD { 1 } else { n_in };
         let group = idle.max(wanted).min(most).min(threads);
         let group = 1 << group.max(1).ilog2();
         let mut counts: Vec<Variable> = folding.loops.iter().map(|var| self.count(*var)).collect();
-        if let (Some(wide), Some(last)) = (&wide, counts.last_mut()) {
-            *last = constant(wide.n_pieces);
+        if let (Some(vectors), Some(last)) = (&vectors, counts.last_mut()) {
+            *last = constant(vectors.n_pieces);
         }
         let n = self.product(&counts);
-        let at_once = wide.as_ref().map_or(1, |wide| at_once(known(n), group, wide));
-        Plan { nest, folding, wide, counts, n, group, at_once }
+        let in_flight = vectors.as_ref().map_or(1, |vectors| pieces_in_flight(known(n), group, vectors));
+        FoldPlan { nest, folding, vectors, counts, n, group, in_flight }
     }
 
-    /// Each of n threads takes every n-th iteration.
-    pub(super) fn each(&mut self, nest: &Nest, act: impl FnOnce(&mut Self)) {
-        let Sizes { counts, limits } = self.sizes(&nest.loops);
+    /// A workgroup-strided loop over the iterations of a nest.
+    pub(super) fn each_iteration(&mut self, nest: &Nest, act: impl FnOnce(&mut Self)) {
+        let LoopCounts { counts, limits } = self.loop_counts(&nest.loops);
         let n = self.product(&counts);
-        self.each_of_so_many(n, 1, |emitter, i| {
+        self.strided(n, 1, |emitter, i| {
             emitter.bind(&nest.loops, &counts, i);
-            let is_there = emitter.are_below(&limits);
-            emitter.where_there(is_there, act);
+            let is_there = emitter.within_limits(&limits);
+            emitter.if_present(is_there, act);
         });
     }
 
-    /// How many values variables have, or may have where a number that is known makes it easier to tell them apart.
-    fn sizes(&mut self, loops: &[VarId]) -> Sizes {
-        let Some((first, others)) = loops.split_first() else { return self.sizes_of_all(loops) };
-        // Nothing is divided by how many values the first has.
-        let Sizes { mut counts, limits } = self.sizes_of_all(others);
+    /// Trip counts; constants at their most where the actual count is not known, since division by a constant is cheap.
+    fn loop_counts(&mut self, loops: &[VarId]) -> LoopCounts {
+        let Some((first, others)) = loops.split_first() else { return self.fixed_loop_counts(loops) };
+        // Nothing is divided by the count of the first.
+        let LoopCounts { mut counts, limits } = self.fixed_loop_counts(others);
         counts.insert(0, self.count(*first));
-        Sizes { counts, limits }
+        LoopCounts { counts, limits }
     }
 
-    /// The same, but for the first variable as well.
-    pub(super) fn sizes_of_all(&mut self, loops: &[VarId]) -> Sizes {
+    /// The same, with a constant for the first variable as well.
+    pub(super) fn fixed_loop_counts(&mut self, loops: &[VarId]) -> LoopCounts {
         let (mut counts, mut limits) = (Vec::new(), Vec::new());
         for var in loops {
             let count = self.count(*var);
@@ -143,11 +151,11 @@ impl Emitter<'_> {
                 None => counts.push(count),
             }
         }
-        Sizes { counts, limits }
+        LoopCounts { counts, limits }
     }
 
-    /// Whether all variables have values that they take.
-    fn are_below(&mut self, limits: &[(VarId, Variable)]) -> Option<Variable> {
+    /// Whether all variables lie within their actual counts.
+    fn within_limits(&mut self, limits: &[(VarId, Variable)]) -> Option<Variable> {
         limits.iter().fold(None, |before, (var, count)| {
             let own = self.writer.sub(self.vars[var], self.start(*var));
             let is_below = self.writer.below(own, *count);
@@ -155,44 +163,39 @@ impl Emitter<'_> {
         })
     }
 
-    /// Shares the numbers below `n` among all threads: each takes every [`THREADS`]-th, `at_once` of them at a time,
-    /// and is told the first of these.
-    pub(super) fn each_of_so_many(
-        &mut self,
-        n: Variable,
-        at_once: u32,
-        act: impl FnOnce(&mut Self, Variable),
-    ) {
-        let (unit, threads) = (self.unit, constant(i64::from(THREADS * at_once)));
+    /// A workgroup-strided loop below `n`, `in_flight` iterations at a time: thread t is given t, t + 256 ·
+    /// `in_flight`, ….
+    pub(super) fn strided(&mut self, n: Variable, in_flight: u32, act: impl FnOnce(&mut Self, Variable)) {
+        let (thread, threads) = (self.thread, constant(i64::from(THREADS * in_flight)));
         match known(n) {
-            Some(n) if n == THREADS * at_once => act(self, unit),
+            Some(n) if n == THREADS * in_flight => act(self, thread),
             Some(few) if few < THREADS => {
                 let is_there = if few == 1 {
                     let first = constant(0);
-                    self.equals(unit, first)
+                    self.equals(thread, first)
                 } else {
-                    self.writer.below(unit, n)
+                    self.writer.below(thread, n)
                 };
-                self.when(is_there, |emitter| act(emitter, unit));
+                self.when(is_there, |emitter| act(emitter, thread));
             }
-            Some(all) if self.room.has_factors() && all.is_multiple_of(THREADS * at_once) => {
+            Some(all) if self.memory.has_mma() && all.is_multiple_of(THREADS * in_flight) => {
                 self.counted(constant(0), n, threads, |emitter, round| {
-                    let i = emitter.writer.add(round, unit);
+                    let i = emitter.writer.add(round, thread);
                     act(emitter, i);
                 });
             }
-            _ => self.counted(unit, n, threads, act),
+            _ => self.counted(thread, n, threads, act),
         }
     }
 
-    /// A group of threads takes an iteration together.
-    fn together(&mut self, plan: &Plan<'_>) {
+    /// Groups of threads share iterations.
+    fn fold_in_groups(&mut self, plan: &FoldPlan<'_>) {
         let nest = plan.nest;
-        let Sizes { counts, limits } = self.sizes(&nest.loops);
+        let LoopCounts { counts, limits } = self.loop_counts(&nest.loops);
         let n = self.product(&counts);
         let group = constant(i64::from(plan.group));
         let n_groups = THREADS / plan.group;
-        let (own, lane) = (self.writer.div(self.unit, group), self.writer.rem(self.unit, group));
+        let (own, lane) = (self.writer.div(self.thread, group), self.writer.rem(self.thread, group));
         let round = |emitter: &mut Self, first: Variable| {
             let i = emitter.writer.add(first, own);
             emitter.bind(&nest.loops, &counts, i);
@@ -200,14 +203,14 @@ impl Emitter<'_> {
                 Some(n) if n.is_multiple_of(n_groups) => None,
                 _ => Some(emitter.writer.below(i, n)),
             };
-            let is_below = emitter.are_below(&limits);
+            let is_below = emitter.within_limits(&limits);
             let is_there = match (is_there, is_below) {
                 (Some(a), Some(b)) => Some(emitter.writer.select(a, b, a)),
                 (a, b) => a.or(b),
             };
-            emitter.round(plan, lane, is_there);
+            emitter.group_round(plan, lane, is_there);
         };
-        let rounds = self.rounds_at_once(plan);
+        let rounds = self.rounds_in_flight(plan);
         let batch = constant(i64::from(n_groups * rounds));
         let whole = if rounds > 1 {
             let n_batches = self.writer.div(n, batch);
@@ -220,7 +223,7 @@ impl Emitter<'_> {
                 let first = emitter.writer.add(first, own);
                 let further = (0..rounds).map(|round| constant(i64::from(n_groups * round)));
                 let iterations = further.map(|further| emitter.writer.add(first, further)).collect();
-                emitter.batch(plan, lane, (&counts, &limits), iterations);
+                emitter.pipelined_rounds(plan, lane, (&counts, &limits), iterations);
             });
         }
         match known(n) {
@@ -230,59 +233,67 @@ impl Emitter<'_> {
         }
     }
 
-    /// How many rounds are asked for before the first is folded: several, where each thread has one share of each.
-    fn rounds_at_once(&self, plan: &Plan<'_>) -> u32 {
-        let Some(wide) = plan.wide.as_ref().filter(|_| known(plan.n) == Some(plan.group * plan.at_once))
+    /// How many iterations a group loads before it folds the first: several, where one load covers a thread's whole
+    /// share.
+    fn rounds_in_flight(&self, plan: &FoldPlan<'_>) -> u32 {
+        let Some(vectors) =
+            plan.vectors.as_ref().filter(|_| known(plan.n) == Some(plan.group * plan.in_flight))
         else {
             return 1;
         };
         let n_out: i64 =
             plan.nest.loops.iter().map(|var| self.part.n_values(*var, &Sym::near).max(1)).product();
         let n_rounds = n_out as u32 / (THREADS / plan.group);
-        let most = (MOST_WORDS / (wide.n_words * i64::from(plan.at_once))) as u32;
+        let most = (MAX_WORDS_IN_FLIGHT / (vectors.n_words * i64::from(plan.in_flight))) as u32;
         1 << most.min(n_rounds).max(1).ilog2()
     }
 
-    /// Iterations of all groups, one in each of several rounds.
-    fn batch(
+    /// One iteration for each group in each of several rounds; all loads are issued before the first fold.
+    fn pipelined_rounds(
         &mut self,
-        plan: &Plan<'_>,
+        plan: &FoldPlan<'_>,
         lane: Variable,
         (counts, limits): (&[Variable], &[(VarId, Variable)]),
         all: Vec<Variable>,
     ) {
         let nest = plan.nest;
-        let mut asked = Vec::new();
+        let mut pending = Vec::new();
         for i in all {
-            let (i, is_there, _) = self.bound(&nest.loops, (counts, limits), i);
-            asked.push((i, is_there, self.asked(plan, lane)));
+            let (i, is_there, _) = self.bind_clamped(&nest.loops, (counts, limits), i);
+            pending.push((i, is_there, self.issue_pieces(plan, lane)));
         }
-        for (i, is_there, pieces) in asked {
+        for (i, is_there, pieces) in pending {
             self.bind(&nest.loops, counts, i);
             let start = self.identity(plan.folding.fold, self.dtype(nest));
-            let so_far = self.writer.changing(start);
-            let fixed = self.fixed(nest, plan.folding);
-            self.taken(plan, &fixed, &so_far, &pieces);
-            self.finished(plan, lane, &so_far, is_there);
+            let so_far = self.writer.mutable(start);
+            let fixed = self.loop_invariants(nest, plan.folding);
+            self.fold_pieces(plan, &fixed, &so_far, &pieces);
+            self.reduce_and_store(plan, lane, &so_far, is_there);
         }
     }
 
     /// One iteration for each group; all threads go through it.
-    fn round(&mut self, plan: &Plan<'_>, lane: Variable, is_there: Option<Variable>) {
+    fn group_round(&mut self, plan: &FoldPlan<'_>, lane: Variable, is_there: Option<Variable>) {
         let start = self.identity(plan.folding.fold, self.dtype(plan.nest));
-        let so_far = self.writer.changing(start);
-        self.where_there(is_there, |emitter| emitter.folded(plan, &so_far, Some(lane)));
-        self.finished(plan, lane, &so_far, is_there);
+        let so_far = self.writer.mutable(start);
+        self.if_present(is_there, |emitter| emitter.fold_elements(plan, &so_far, Some(lane)));
+        self.reduce_and_store(plan, lane, &so_far, is_there);
     }
 
-    /// Folds what the threads of each group have, and stores it.
-    fn finished(&mut self, plan: &Plan<'_>, lane: Variable, so_far: &Changing, is_there: Option<Variable>) {
+    /// Reduces over the threads of each group and stores the result.
+    fn reduce_and_store(
+        &mut self,
+        plan: &FoldPlan<'_>,
+        lane: Variable,
+        so_far: &MutableVar,
+        is_there: Option<Variable>,
+    ) {
         let (nest, folding) = (plan.nest, plan.folding);
-        let value = self.reduced(folding.fold, so_far.value(), plan.group);
+        let value = self.reduce(folding.fold, so_far.value(), plan.group);
         let zero = constant(0);
         let is_first = self.equals(lane, zero);
         self.when(is_first, |emitter| {
-            emitter.where_there(is_there, |emitter| {
+            emitter.if_present(is_there, |emitter| {
                 let value = match folding.init {
                     Some(init) => {
                         let start = emitter.scalar(nest, init);
@@ -295,64 +306,64 @@ impl Emitter<'_> {
         });
     }
 
-    pub(super) fn where_there(&mut self, is_there: Option<Variable>, act: impl FnOnce(&mut Self)) {
+    pub(super) fn if_present(&mut self, is_there: Option<Variable>, act: impl FnOnce(&mut Self)) {
         match is_there {
             Some(is_there) => self.when(is_there, act),
             None => act(self),
         }
     }
 
-    /// Folds elements into a variable: all of them, or those that are a thread's share.
-    fn folded(&mut self, plan: &Plan<'_>, so_far: &Changing, lane: Option<Variable>) {
-        let Plan { nest, folding, wide, counts, n, group, at_once } = plan;
-        let fixed = self.fixed(nest, folding);
+    /// Folds into a variable: everything, or a lane's share.
+    fn fold_elements(&mut self, plan: &FoldPlan<'_>, so_far: &MutableVar, lane: Option<Variable>) {
+        let FoldPlan { nest, folding, vectors, counts, n, group, in_flight } = plan;
+        let fixed = self.loop_invariants(nest, folding);
         let Some(lane) = lane else {
-            let singles = if wide.is_none() && reads_with(nest, folding) { SINGLES } else { 1 };
-            return self.nested((&folding.loops, counts), singles, &mut |emitter, last| {
-                let piece = emitter.piece_of(plan, (last, last));
-                emitter.taken(plan, &fixed, so_far, &[piece]);
+            let singles = if vectors.is_none() && reads_per_step(nest, folding) { SCALAR_UNROLL } else { 1 };
+            return self.nested_loops((&folding.loops, counts), singles, &mut |emitter, last| {
+                let piece = emitter.issue_piece(plan, (last, last));
+                emitter.fold_pieces(plan, &fixed, so_far, &[piece]);
             });
         };
-        self.counted(lane, *n, constant(i64::from(group * at_once)), |emitter, first| {
-            let pieces = emitter.asked(plan, first);
-            emitter.taken(plan, &fixed, so_far, &pieces);
+        self.counted(lane, *n, constant(i64::from(group * in_flight)), |emitter, first| {
+            let pieces = emitter.issue_pieces(plan, first);
+            emitter.fold_pieces(plan, &fixed, so_far, &pieces);
         });
     }
 
-    /// Asks memory for as many pieces of a thread as may be on their way, from its first iteration on.
-    fn asked(&mut self, plan: &Plan<'_>, first: Variable) -> Vec<Asked> {
-        let further = (0..plan.at_once).map(|number| constant(i64::from(plan.group * number)));
+    /// Issues as many loads as may be in flight, from a thread's first vector on.
+    fn issue_pieces(&mut self, plan: &FoldPlan<'_>, first: Variable) -> Vec<PendingPiece> {
+        let further = (0..plan.in_flight).map(|number| constant(i64::from(plan.group * number)));
         let mut pieces = Vec::new();
         for further in further {
             let i = self.writer.add(first, further);
             let last = self.bind(&plan.folding.loops, &plan.counts, i);
-            pieces.push(self.piece_of(plan, (i, last)));
+            pieces.push(self.issue_piece(plan, (i, last)));
         }
         pieces
     }
 
-    /// Asks for the piece of an iteration, whose innermost variable has this number.
-    fn piece_of(&mut self, plan: &Plan<'_>, (i, last): (Variable, Variable)) -> Asked {
-        let Some(wide) = &plan.wide else { return Asked { i, base: last, fetched: None } };
-        let base = self.writer.mul(last, constant(wide.len));
-        Asked { i, base, fetched: Some(self.ask(wide, base)) }
+    /// Issues the load of an iteration, whose innermost variable has this number.
+    fn issue_piece(&mut self, plan: &FoldPlan<'_>, (i, last): (Variable, Variable)) -> PendingPiece {
+        let Some(vectors) = &plan.vectors else { return PendingPiece { i, base: last, fetched: None } };
+        let base = self.writer.mul(last, constant(vectors.len));
+        PendingPiece { i, base, fetched: Some(self.load_piece(vectors, base)) }
     }
 
-    /// Folds pieces that were asked for.
-    fn taken(
+    /// Folds vectors that were loaded.
+    fn fold_pieces(
         &mut self,
-        plan: &Plan<'_>,
+        plan: &FoldPlan<'_>,
         fixed: &BTreeMap<ExprId, Variable>,
-        so_far: &Changing,
-        pieces: &[Asked],
+        so_far: &MutableVar,
+        pieces: &[PendingPiece],
     ) {
-        let Plan { nest, folding, wide, counts, .. } = plan;
+        let FoldPlan { nest, folding, vectors, counts, .. } = plan;
         let of = |id: ExprId| fixed.get(&id).copied();
-        for Asked { i, base, fetched } in pieces {
+        for PendingPiece { i, base, fetched } in pieces {
             if pieces.len() > 1 {
                 self.bind(&folding.loops, counts, *i);
             }
-            let after = if let Some(piece) = wide.as_ref().zip(fetched.as_ref()) {
+            let after = if let Some(piece) = vectors.as_ref().zip(fetched.as_ref()) {
                 self.fold_piece((nest, folding), piece, (*base, so_far.value()), &of)
             } else {
                 let x = self.scalar_with(nest, nest.value, &of);
@@ -362,11 +373,11 @@ impl Emitter<'_> {
         }
     }
 
-    /// Loops one inside the other, with the number of the innermost one's iteration, of which so many are done at once.
-    fn nested(
+    /// Nested loops, the innermost unrolled by `at_once`; passes the innermost iteration number on.
+    fn nested_loops(
         &mut self,
         (loops, counts): (&[VarId], &[Variable]),
-        at_once: i64,
+        in_flight: i64,
         act: &mut dyn FnMut(&mut Self, Variable),
     ) {
         let Some((var, inner)) = loops.split_first() else { return };
@@ -377,16 +388,16 @@ impl Emitter<'_> {
             if inner.is_empty() {
                 act(emitter, i);
             } else {
-                emitter.nested((inner, &counts[1..]), at_once, act);
+                emitter.nested_loops((inner, &counts[1..]), in_flight, act);
             }
         };
         let (mut first, n) = (constant(0), counts[0]);
-        if inner.is_empty() && at_once > 1 {
-            let some = constant(at_once);
+        if inner.is_empty() && in_flight > 1 {
+            let some = constant(in_flight);
             let n_times = self.writer.div(n, some);
             let whole = self.writer.mul(n_times, some);
             self.counted(first, whole, some, |emitter, i| {
-                for further in 0..at_once {
+                for further in 0..in_flight {
                     let i = emitter.writer.add(i, constant(further));
                     step(emitter, i);
                 }
@@ -398,8 +409,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The scalars of a fold that are the same for all that is folded.
-    fn fixed(&mut self, nest: &Nest, folding: &Folding) -> BTreeMap<ExprId, Variable> {
+    /// The scalars that do not change within a fold.
+    fn loop_invariants(&mut self, nest: &Nest, folding: &Folding) -> BTreeMap<ExprId, Variable> {
         let is_folded = |index: &Index| index.uses_var(|var| folding.loops.contains(&var));
         let mut changes: BTreeSet<ExprId> = BTreeSet::new();
         for (id, expr) in nest.exprs.iter() {
@@ -409,7 +420,7 @@ impl Emitter<'_> {
                 changes.insert(id);
             }
         }
-        // Only what changing scalars use of the others is worth a register, and constants are not.
+        // Only those that changing scalars use are worth a register; constants are not.
         let mut found = BTreeMap::new();
         let used = nest.exprs.iter().filter(|(id, _)| changes.contains(id));
         let used: BTreeSet<ExprId> = used.flat_map(|(_, expr)| expr.operands()).collect();
@@ -421,23 +432,22 @@ impl Emitter<'_> {
         found
     }
 
-    /// Gives variables the values of an iteration that may not exist; a thread without one takes the first and stores
-    /// nothing. Says which it is, whether the one asked for exists, and which number the last one's value has.
-    pub(super) fn bound(
+    /// Binds variables to an iteration that may not exist: a thread without one computes the first and must not store.
+    /// Gives the iteration, whether it exists, and the number of the last variable's value.
+    pub(super) fn bind_clamped(
         &mut self,
         loops: &[VarId],
         (counts, limits): (&[Variable], &[(VarId, Variable)]),
         i: Variable,
     ) -> (Variable, Option<Variable>, Variable) {
         self.bind(loops, counts, i);
-        let is_there = self.are_below(limits);
+        let is_there = self.within_limits(limits);
         let i = is_there.map_or(i, |is_there| self.writer.select(is_there, i, constant(0)));
         let last = self.bind(loops, counts, i);
         (i, is_there, last)
     }
 
-    /// Gives variables the values of a combination of theirs, by its number; the last runs fastest. Says which number
-    /// the last one's value has.
+    /// Binds variables to a linear iteration number, the last fastest. Gives the number of the last variable's value.
     pub(super) fn bind(&mut self, loops: &[VarId], counts: &[Variable], i: Variable) -> Variable {
         let (mut rest, mut last) = (i, i);
         for (number, (var, count)) in loops.iter().zip(counts).enumerate().rev() {
@@ -457,7 +467,7 @@ impl Emitter<'_> {
         counts.iter().fold(one, |product, count| self.writer.mul(product, *count))
     }
 
-    /// The type of what a nest stores or folds.
+    /// The element type that a nest stores or folds.
     pub(super) fn dtype(&self, nest: &Nest) -> DType {
         let of_place = |place| match place {
             Place::Param(id) => self.kernel.params[id].format.dtype(),
@@ -467,21 +477,21 @@ impl Emitter<'_> {
     }
 }
 
-/// How many pieces a thread asks for before it needs the first, where a group has so many: a divisor of its share.
-fn at_once(n: Option<u32>, group: u32, wide: &Wide) -> u32 {
+/// How many vectors a thread loads before it uses the first: a divisor of its share.
+fn pieces_in_flight(n: Option<u32>, group: u32, vectors: &VectorLoads) -> u32 {
     let Some(n) = n.filter(|n| n.is_multiple_of(group)) else { return 1 };
-    let most = (MOST_WORDS / wide.n_words).max(1) as u32;
+    let most = (MAX_WORDS_IN_FLIGHT / vectors.n_words).max(1) as u32;
     (1..=most).rev().find(|some| (n / group).is_multiple_of(*some)).unwrap_or(1)
 }
 
-/// Whether a fold reads memory anew with each step of its innermost loop.
-fn reads_with(nest: &Nest, folding: &Folding) -> bool {
+/// Whether each step of the innermost loop loads from a buffer.
+fn reads_per_step(nest: &Nest, folding: &Folding) -> bool {
     let Some(last) = folding.loops.last() else { return false };
     nest.reads().any(|(_, _, at)| at.iter().any(|at| at.uses_var(|var| var == *last)))
 }
 
-/// Whether a step of a loop is a step in memory of something that the nest reads.
-fn reads_along(nest: &Nest, var: VarId) -> bool {
+/// Whether a step of the loop is one element further in some buffer.
+fn reads_contiguously(nest: &Nest, var: VarId) -> bool {
     let is_var = |(atom, factor): &(Atom, i64)| *atom == Atom::Var(var) && *factor == 1;
     nest.reads().any(|(_, _, at)| at.last().is_some_and(|index| index.terms().iter().any(is_var)))
 }

@@ -1,9 +1,9 @@
-//! Machine code kept on disk, so that what was compiled once is not compiled again.
+//! A cache of machine code on disk, so that no kernel is compiled twice.
 //!
-//! In: the key of all that machine code is made of, and once it was made, the code. Out: the code, where an earlier
-//! start kept it. A file that is cut off, damaged or not what it says is as good as none, and is replaced.
-//! A folder that cannot be written changes nothing but the time the next start takes.
-//! A sum finds damage and no forgery: whoever may write into the folder says what a GPU runs.
+//! In: a key of everything that machine code is made of, and the code. Out: the code, where an earlier start cached it.
+//! A file that is truncated, damaged or of another key counts as missing, and is replaced. A folder that cannot be
+//! written costs nothing but the time of the next start. The checksum finds damage, not forgery: whoever may write into
+//! the folder decides what a GPU runs.
 
 use std::path::PathBuf;
 
@@ -11,29 +11,29 @@ use fusebox_compiler::program::Key;
 
 use crate::files;
 
-/// What keeps machine code, and chooses among what a compiler makes.
+/// Who writes the cache, and chooses what a compiler makes.
 pub(super) const MAKER: &str = concat!("fusebox ", env!("CARGO_PKG_VERSION"));
 
 /// A folder of machine code, or none.
-pub(super) struct Kept {
+pub(super) struct MachineCodeCache {
     folder: Option<PathBuf>,
 }
 
-impl Kept {
-    /// What is kept in this folder, which is made when it is needed; without one nothing is.
+impl MachineCodeCache {
+    /// A cache in this folder, which is made when needed; without one nothing is cached.
     pub(super) fn new(folder: Option<PathBuf>) -> Self {
         Self { folder }
     }
 
-    /// The machine code of this key.
+    /// The machine code of a key.
     pub(super) fn read(&self, key: Key) -> Option<Vec<u8>> {
         let bytes = files::kept(&self.path(key)?)?;
-        // Every head is as long as any other.
+        // Every header is equally long.
         let (found, code) = bytes.split_at_checked(head(key, &[]).len())?;
         (found == head(key, code).as_bytes()).then(|| code.to_vec())
     }
 
-    /// Keeps machine code.
+    /// Caches machine code.
     pub(super) fn write(&self, key: Key, code: &[u8]) {
         let Some(path) = self.path(key) else { return };
         let bytes = [head(key, code).as_bytes(), code].concat();
@@ -46,7 +46,7 @@ impl Kept {
     }
 }
 
-/// What stands above machine code: who kept it, what it was made of, and the sum of what follows.
+/// The header of a file: its maker, the key, and a checksum of the code.
 fn head(key: Key, code: &[u8]) -> String {
     format!("machine code, kept by {MAKER}\nkey {key}\nsum {}\n", Key::of_bytes(code))
 }
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn machine_code_is_found_again_and_other_bytes_are_none() {
         let folder = temp_dir().join(format!("fusebox-kept-{}", process::id()));
-        let kept = Kept::new(Some(folder.join("below")));
+        let kept = MachineCodeCache::new(Some(folder.join("below")));
         let (key, other) = (Key::of_bytes(b"a source"), Key::of_bytes(b"another"));
         assert_eq!(kept.read(key), None);
         kept.write(key, b"code\n\xff\n");
@@ -94,7 +94,7 @@ mod tests {
         let file = temp_dir().join(format!("fusebox-kept-file-{}", process::id()));
         fs::write(&file, b"no folder").unwrap();
         for folder in [None, Some(file.clone())] {
-            let kept = Kept::new(folder);
+            let kept = MachineCodeCache::new(folder);
             kept.write(key, b"code");
             assert_eq!(kept.read(key), None);
         }

@@ -1,18 +1,27 @@
-//! Folds that read sixteen bytes of memory at a time.
+//! Vectorised global loads: 16 bytes (`uint4`) at a time, decoded in registers.
 //!
-//! In: a nest whose innermost folded loop runs along the elements of buffers it reads. Out: for each piece of that loop
-//! what all such buffers have of it, loaded as vectors; and behind that its elements, decoded in registers.
-//! Where a quantised element is only multiplied, the scale that some elements share multiplies their sum instead of
-//! each of them. Buffers are bound a second time for it, as arrays of vectors.
-//! Tiles are filled in the same way, where their elements lie along those of a buffer: `filling.rs`.
+//! In: a nest whose innermost loop runs along the elements of the buffers it reads. Out: its loads, one *piece* at a
+//! time. A piece is what one vector of the densest format holds:
+//!
+//! ```text
+//!  format          elements a vector   words a piece
+//!  f32, i32                4           4
+//!  f16, bf16               8           4
+//!  q8_0, int8             16           4 quants + scale
+//!  q4_*, q5_*, k          32           4 quants + high bits + scales
+//! ```
+//!
+//! Where a quantised element is only multiplied, its scale multiplies the sum of a group and not each element, and an
+//! offset (minimum) multiplies the sum of the other factor: `Σ (d·q - m)·x = d·Σ q·x - m·Σ x`. Buffers read so are
+//! bound a second time, as arrays of vectors. Nests that fill tiles load the same way: `tile_loads.rs`.
 
 use std::collections::BTreeMap;
 
 use cubecl_core::ir::{Arithmetic, Type, Variable};
 
-use crate::codegen::gpu::decode::Packed;
+use crate::codegen::gpu::decode::PackedTensor;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::layout::What;
+use crate::codegen::gpu::layout::FieldKind;
 use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, element_of};
@@ -23,36 +32,36 @@ use crate::kernel::{
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
-/// A fold that reads vectors.
+/// The vector loads of a nest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wide {
+pub(super) struct VectorLoads {
     /// Elements of a piece.
     pub(super) len: i64,
     /// Pieces of the innermost loop.
     pub(super) n_pieces: i64,
-    /// Words that a piece takes while it is on its way.
+    /// 32-bit words of a piece in flight.
     pub(super) n_words: i64,
-    /// The loads that are vectors, with the first element of a piece where the loop's variable is zero.
+    /// Loads from buffers, each with the first element of the piece at which the loop's variable is zero.
     loads: BTreeMap<ExprId, (ParamId, Index)>,
-    /// The same of tiles.
+    /// The same for tiles.
     tiles: BTreeMap<ExprId, (TileId, Index)>,
 }
 
-/// What memory has given for a piece.
-pub(super) type Fetched = BTreeMap<ExprId, Words>;
+/// The loaded words of a piece.
+pub(super) type LoadedVectors = BTreeMap<ExprId, PackedWords>;
 
-/// The words of a piece of one buffer, as they are stored.
-pub(super) struct Words {
-    packed: Packed,
+/// The words of a piece of one buffer, as stored.
+pub(super) struct PackedWords {
+    packed: PackedTensor,
     vectors: Vec<[Variable; 4]>,
     high: Vec<Variable>,
-    /// The word with what 32 elements share, where there is such a thing.
+    /// The word with the sub-block scales of 32 elements, for K-quants.
     group: Option<Variable>,
-    /// The word with what a block shares.
+    /// The word with the scales of a block.
     scales: Option<Variable>,
 }
 
-impl Words {
+impl PackedWords {
     /// All of them, in order.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Variable> {
         let Self { vectors, high, group, scales, .. } = self;
@@ -60,32 +69,32 @@ impl Words {
     }
 }
 
-/// The elements of a piece in registers.
-struct Decoded {
+/// The elements of a piece, decoded.
+struct DecodedPiece {
     values: Vec<Variable>,
-    /// What still multiplies the elements, and is then taken off them: of equal shares of the piece, in order.
+    /// Scales and offsets still to be applied, one pair for each equal share of the piece, in order.
     scales: Vec<[Option<Variable>; 2]>,
 }
 
-/// The type of a buffer that is read as vectors.
-pub(super) fn vectors() -> Type {
+/// `uint4`.
+pub(super) fn vector_type() -> Type {
     scalar(U32).with_vector_size(4)
 }
 
-/// The buffers of a kernel that nests read as vectors.
+/// The buffers that a kernel reads as vectors.
 pub(super) fn read_as_vectors(kernel: &Kernel) -> Vec<ParamId> {
-    let all = kernel.parts.iter().flat_map(|part| pieces(kernel, part));
+    let all = kernel.parts.iter().flat_map(|part| all_vector_loads(kernel, part));
     let mut found: Vec<ParamId> =
-        all.flat_map(|wide| wide.loads.into_values().map(|(param, _)| param)).collect();
+        all.flat_map(|vectors| vectors.loads.into_values().map(|(param, _)| param)).collect();
     found.sort();
     found.dedup();
     found
 }
 
-/// The tiles of a part whose pieces threads read, with the elements of a piece where all agree on that.
+/// The tiles that threads read piece by piece, with the piece length where all readers agree.
 pub(super) fn interleaved(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64> {
     let mut found: BTreeMap<TileId, Option<i64>> = BTreeMap::new();
-    for Wide { len, tiles, .. } in pieces(kernel, part) {
+    for VectorLoads { len, tiles, .. } in all_vector_loads(kernel, part) {
         for (tile, _) in tiles.into_values() {
             let is_whole = part.tiles[tile].dims.last().is_some_and(|dim| (*dim as i64) % len == 0);
             let own = is_whole.then_some(len);
@@ -93,36 +102,47 @@ pub(super) fn interleaved(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, i64>
             *agreed = agreed.filter(|_| *agreed == own);
         }
     }
-    // Pieces of four are in order already.
+    // Pieces of four need no interleaving.
     found.into_iter().filter_map(|(tile, len)| Some((tile, len.filter(|len| *len > 4)?))).collect()
 }
 
-/// What the nests of a part read as vectors.
-fn pieces(kernel: &Kernel, part: &Part) -> impl Iterator<Item = Wide> {
+/// The vector loads of every nest of a part.
+fn all_vector_loads(kernel: &Kernel, part: &Part) -> impl Iterator<Item = VectorLoads> {
     nests(&part.body).filter_map(|nest| match &nest.fold {
-        Some(folding) => wide(kernel, part, nest, folding),
-        None => wide_fill(kernel, part, nest),
+        Some(folding) => fold_vector_loads(kernel, part, nest, folding),
+        None => fill_vector_loads(kernel, part, nest),
     })
 }
 
-/// Whether a fold can read vectors, and which.
-pub(super) fn wide(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Wide> {
+/// The vector loads of a fold, if any.
+pub(super) fn fold_vector_loads(
+    kernel: &Kernel,
+    part: &Part,
+    nest: &Nest,
+    folding: &Folding,
+) -> Option<VectorLoads> {
     let var = *folding.loops.last()?;
-    let found = along(kernel, part, nest, (var, part.vars[var].range.whole_len()?.as_const()?))?;
+    let found = vector_loads_along(kernel, part, nest, (var, part.vars[var].range.whole_len()?.as_const()?))?;
     (found.n_pieces > 1).then_some(found)
 }
 
-/// Whether a nest that fills a tile, without a fold, can read vectors, and which.
-pub(super) fn wide_fill(kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Wide> {
+/// The vector loads of a nest that fills a tile, if any.
+pub(super) fn fill_vector_loads(kernel: &Kernel, part: &Part, nest: &Nest) -> Option<VectorLoads> {
     let var = *nest.loops.last()?;
     let (Place::Tile(_), None) = (nest.target, &nest.fold) else { return None };
     let target = first_of_piece(&kernel.dims(part, nest.target), &nest.at, var)?;
-    let found = along(kernel, part, nest, (var, part.fixed_len(var)?))?;
-    (are_whole(part, &target, 4) && found.len % 4 == 0).then_some(Wide { tiles: BTreeMap::new(), ..found })
+    let found = vector_loads_along(kernel, part, nest, (var, part.fixed_len(var)?))?;
+    (are_aligned(part, &target, 4) && found.len % 4 == 0)
+        .then_some(VectorLoads { tiles: BTreeMap::new(), ..found })
 }
 
-/// What a nest reads as vectors along a variable of so many values.
-fn along(kernel: &Kernel, part: &Part, nest: &Nest, (var, n): (VarId, i64)) -> Option<Wide> {
+/// The vector loads along a variable with this many values.
+fn vector_loads_along(
+    kernel: &Kernel,
+    part: &Part,
+    nest: &Nest,
+    (var, n): (VarId, i64),
+) -> Option<VectorLoads> {
     let (mut loads, mut tiles) = (BTreeMap::new(), BTreeMap::new());
     let mut len = 1;
     for (id, expr) in nest.exprs.iter() {
@@ -133,7 +153,7 @@ fn along(kernel: &Kernel, part: &Part, nest: &Nest, (var, n): (VarId, i64)) -> O
                 tiles.insert(id, (*tile, first));
             }
             Place::Param(param) if kernel.params[*param].access == Access::Read => {
-                if let Some(natural) = natural(kernel.params[*param].format) {
+                if let Some(natural) = elements_per_vector(kernel.params[*param].format) {
                     loads.insert(id, (*param, first));
                     len = len.max(natural);
                 }
@@ -141,14 +161,20 @@ fn along(kernel: &Kernel, part: &Part, nest: &Nest, (var, n): (VarId, i64)) -> O
             Place::Param(_) => {}
         }
     }
-    loads.retain(|_, (_, first)| are_whole(part, first, len));
-    tiles.retain(|_, (_, first)| are_whole(part, first, len));
-    let n_words = loads.values().map(|(param, _)| words_of(kernel.params[*param].format, len)).sum();
-    (!loads.is_empty() && n % len == 0).then_some(Wide { len, n_pieces: n / len, n_words, loads, tiles })
+    loads.retain(|_, (_, first)| are_aligned(part, first, len));
+    tiles.retain(|_, (_, first)| are_aligned(part, first, len));
+    let n_words = loads.values().map(|(param, _)| packed_len(kernel.params[*param].format, len)).sum();
+    (!loads.is_empty() && n % len == 0).then_some(VectorLoads {
+        len,
+        n_pieces: n / len,
+        n_words,
+        loads,
+        tiles,
+    })
 }
 
-/// Whether an index has multiples of a length only.
-fn are_whole(part: &Part, index: &Index, len: i64) -> bool {
+/// Whether an index is always a multiple of a length.
+fn are_aligned(part: &Part, index: &Index, len: i64) -> bool {
     let is_block = |atom: &Atom| match atom {
         Atom::Var(var) => match &part.vars[*var].range {
             Range::Blocks(Blocks { start, step, .. }) => start.as_const() == Some(0) && step % len == 0,
@@ -160,8 +186,8 @@ fn are_whole(part: &Part, index: &Index, len: i64) -> bool {
     index.offset() % len == 0 && index.terms().iter().all(is_whole)
 }
 
-/// How many elements sixteen bytes are, about.
-fn natural(format: Format) -> Option<i64> {
+/// Elements in 16 bytes of quants.
+fn elements_per_vector(format: Format) -> Option<i64> {
     match format {
         Format::F32 | Format::I32 => Some(4),
         Format::F16 | Format::BF16 => Some(8),
@@ -178,8 +204,8 @@ fn natural(format: Format) -> Option<i64> {
     }
 }
 
-/// Words of so many elements, with what they share.
-fn words_of(format: Format, len: i64) -> i64 {
+/// Words of this many elements with their scales.
+fn packed_len(format: Format, len: i64) -> i64 {
     let shared = match format {
         Format::F32 | Format::I32 | Format::F16 | Format::BF16 => 0,
         Format::Q8_0 | Format::Int8 { .. } | Format::Q4_0 | Format::Q4Pairs => 1,
@@ -187,15 +213,15 @@ fn words_of(format: Format, len: i64) -> i64 {
         Format::Q5_1 | Format::Q4K => 3,
         Format::Q5K | Format::Q6K => 4,
     };
-    len * 4 / natural(format).unwrap_or(1) + shared
+    len * 4 / elements_per_vector(format).unwrap_or(1) + shared
 }
 
-/// Whether something is taken off the elements of a block.
+/// Whether blocks have an offset (minimum) that is subtracted.
 fn has_offset(format: Format) -> bool {
     matches!(format, Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K)
 }
 
-/// The element that a load reads where a variable is zero, if it reads the next one for each next value.
+/// The element that a load reads where a variable is zero, if the variable's step is one element.
 fn first_of_piece(dims: &[i64], at: &[Index], var: VarId) -> Option<Index> {
     let element = element_of(dims, at);
     let first = element.minus(&Index::var(var));
@@ -204,47 +230,47 @@ fn first_of_piece(dims: &[i64], at: &[Index], var: VarId) -> Option<Index> {
 }
 
 impl Emitter<'_> {
-    /// Asks memory for a piece, which begins with a value of its variable.
-    pub(super) fn ask(&mut self, wide: &Wide, base: Variable) -> Fetched {
-        let mut fetched = Fetched::new();
-        for (id, (param, _)) in &wide.loads {
-            let element = self.element_of_piece(wide, *id, base);
-            fetched.insert(*id, self.words((*param, element), wide.len));
+    /// Loads a piece, which begins at a value of its variable.
+    pub(super) fn load_piece(&mut self, vectors: &VectorLoads, base: Variable) -> LoadedVectors {
+        let mut loaded = LoadedVectors::new();
+        for (id, (param, _)) in &vectors.loads {
+            let element = self.element_of_piece(vectors, *id, base);
+            loaded.insert(*id, self.words((*param, element), vectors.len));
         }
-        fetched
+        loaded
     }
 
-    /// The first element of what a load has of a piece.
-    fn element_of_piece(&mut self, wide: &Wide, load: ExprId, base: Variable) -> Variable {
-        let first = self.index(&wide.loads[&load].1);
+    /// The first element of a load's piece.
+    fn element_of_piece(&mut self, vectors: &VectorLoads, load: ExprId, base: Variable) -> Variable {
+        let first = self.index(&vectors.loads[&load].1);
         self.writer.add(first, base)
     }
 
-    /// Folds one piece into what is there so far.
+    /// Folds a piece into the running result.
     pub(super) fn fold_piece(
         &mut self,
         (nest, folding): (&Nest, &Folding),
-        (wide, fetched): (&Wide, &Fetched),
+        (vectors, loaded): (&VectorLoads, &LoadedVectors),
         (base, before): (Variable, Variable),
         known: &dyn Fn(ExprId) -> Option<Variable>,
     ) -> Variable {
         let var = *folding.loops.last().expect("a fold has loops");
-        let mut decoded: BTreeMap<ExprId, Decoded> = BTreeMap::new();
-        // What is taken off can wait for one sum only.
-        let has_offset = |words: &Words| has_offset(words.packed.format);
-        let is_lone = fetched.values().filter(|words| has_offset(words)).count() == 1;
-        for (id, words) in fetched {
+        let mut decoded: BTreeMap<ExprId, DecodedPiece> = BTreeMap::new();
+        // An offset can be deferred for one load only.
+        let has_offset = |words: &PackedWords| has_offset(words.packed.format);
+        let is_lone = loaded.values().filter(|words| has_offset(words)).count() == 1;
+        for (id, words) in loaded {
             let is_factor = folding.fold == Fold::Sum && is_factor(nest, nest.value, *id);
             let can_wait = is_factor && (is_lone || !has_offset(words));
-            let element = self.element_of_piece(wide, *id, base);
-            decoded.insert(*id, self.decoded((words, element), wide.len, can_wait));
+            let element = self.element_of_piece(vectors, *id, base);
+            decoded.insert(*id, self.decoded((words, element), vectors.len, can_wait));
         }
-        for (id, (tile, first)) in &wide.tiles {
-            if self.piece_len(*tile) == Some(wide.len) {
+        for (id, (tile, first)) in &vectors.tiles {
+            if self.piece_len(*tile) == Some(vectors.len) {
                 let first = self.index(first);
                 let element = self.writer.add(first, base);
-                let values = self.piece_of_tile(*tile, element, wide.len);
-                decoded.insert(*id, Decoded { values, scales: Vec::new() });
+                let values = self.piece_of_tile(*tile, element, vectors.len);
+                decoded.insert(*id, DecodedPiece { values, scales: Vec::new() });
             }
         }
         let n_shares = decoded.values().map(|own| own.scales.len()).max().unwrap_or(0).max(1);
@@ -256,7 +282,7 @@ impl Emitter<'_> {
                 waiting.map(|(id, own)| (*id, own.scales[share * own.scales.len() / n_shares])).collect();
             let taken_off = waiting.iter().find_map(|(id, [_, offset])| offset.map(|offset| (*id, offset)));
             let (mut sum, mut others): (Option<Variable>, Option<Variable>) = (None, None);
-            let len = wide.len as usize / n_shares;
+            let len = vectors.len as usize / n_shares;
             for i in share * len..(share + 1) * len {
                 let value = self.writer.add(base, constant(i as i64));
                 self.vars.insert(var, value);
@@ -289,11 +315,17 @@ impl Emitter<'_> {
         after
     }
 
-    /// Puts a piece into the tile that a nest fills.
-    pub(super) fn filled_piece(&mut self, nest: &Nest, wide: &Wide, base: Variable, fetched: &Fetched) {
+    /// Stores a piece to the tile that a nest fills.
+    pub(super) fn store_piece(
+        &mut self,
+        nest: &Nest,
+        vectors: &VectorLoads,
+        base: Variable,
+        loaded: &LoadedVectors,
+    ) {
         let (Some(&var), Place::Tile(tile)) = (nest.loops.last(), nest.target) else { return };
-        let run = if self.are_runs(nest, wide, 8) { 8 } else { 4 };
-        if let Some(words) = self.copied(nest, tile, fetched) {
+        let run = if self.are_runs(nest, vectors, 8) { 8 } else { 4 };
+        if let Some(words) = self.copied_words(nest, tile, loaded) {
             for (number, words) in words.chunks(run as usize / 2).enumerate() {
                 let value = self.writer.add(base, constant(number as i64 * run));
                 self.vars.insert(var, value);
@@ -302,12 +334,12 @@ impl Emitter<'_> {
             }
             return;
         }
-        let decoded = fetched.iter().map(|(id, words)| {
-            let element = self.element_of_piece(wide, *id, base);
-            (*id, self.decoded((words, element), wide.len, false))
+        let decoded = loaded.iter().map(|(id, words)| {
+            let element = self.element_of_piece(vectors, *id, base);
+            (*id, self.decoded((words, element), vectors.len, false))
         });
-        let decoded: BTreeMap<ExprId, Decoded> = decoded.collect();
-        for first in (0..wide.len).step_by(run as usize) {
+        let decoded: BTreeMap<ExprId, DecodedPiece> = decoded.collect();
+        for first in (0..vectors.len).step_by(run as usize) {
             let mut values = Vec::new();
             for i in (first..first + run).rev() {
                 let value = self.writer.add(base, constant(i));
@@ -316,27 +348,27 @@ impl Emitter<'_> {
                 values.push(self.scalar_with(nest, nest.value, &of));
             }
             values.reverse();
-            // The variable has the value of the first.
+            // The variable has the value of the first element.
             let element = self.element(nest.target, &nest.at);
             self.store_run(tile, element, &values);
         }
     }
 
-    /// Whether pieces are runs of so many elements, which all begin at multiples of that.
-    fn are_runs(&self, nest: &Nest, wide: &Wide, n: i64) -> bool {
+    /// Whether pieces consist of aligned runs of `n` elements.
+    fn are_runs(&self, nest: &Nest, vectors: &VectorLoads, n: i64) -> bool {
         let dims = self.kernel.dims(self.part, nest.target);
         let first = nest.loops.last().and_then(|var| first_of_piece(&dims, &nest.at, *var));
-        wide.len % n == 0 && first.is_some_and(|first| are_whole(self.part, &first, n))
+        vectors.len % n == 0 && first.is_some_and(|first| are_aligned(self.part, &first, n))
     }
 
-    /// The words that a nest copies as they are: pairs from memory into a tile of pairs.
-    fn copied(&self, nest: &Nest, tile: TileId, fetched: &Fetched) -> Option<Vec<Variable>> {
+    /// The words that a nest copies unchanged: bf16 pairs from a buffer into a tile of bf16 pairs.
+    fn copied_words(&self, nest: &Nest, tile: TileId, loaded: &LoadedVectors) -> Option<Vec<Variable>> {
         let Expr::Cast(DType::F32, load) = nest.exprs[nest.value] else { return None };
-        let words = fetched.get(&load).filter(|words| words.packed.format == Format::BF16)?;
+        let words = loaded.get(&load).filter(|words| words.packed.format == Format::BF16)?;
         self.is_in_pairs(tile).then(|| words.vectors.iter().flatten().copied().collect())
     }
 
-    /// The elements of a piece of an interleaved tile from one on.
+    /// A piece of an interleaved tile, from an element on.
     fn piece_of_tile(&mut self, tile: TileId, element: Variable, len: i64) -> Vec<Variable> {
         let first = self.interleaved(tile, element);
         let first = self.bounded(tile, first);
@@ -345,15 +377,15 @@ impl Emitter<'_> {
         (0..len).map(|i| self.load_word_of_tile(tile, first, word(i))).collect()
     }
 
-    /// The words of a piece of a buffer, from an element on.
-    fn words(&mut self, (param, element): (ParamId, Variable), len: i64) -> Words {
+    /// Loads the words of a piece of a buffer, from an element on.
+    fn words(&mut self, (param, element): (ParamId, Variable), len: i64) -> PackedWords {
         let (format, n_elements) =
             (self.kernel.params[param].format, self.kernel.params[param].shape.max_len());
-        let packed = Packed { format, n_elements, list: self.params[param].list };
+        let packed = PackedTensor { format, n_elements, list: self.params[param].list };
         let list = self.params[param].vectors.expect("what is read as vectors is bound so");
         let per_vector = match format.plain() {
             Some(dtype) => 16 / dtype.bytes() as i64,
-            None => natural(format).expect("what is read as vectors has a natural length"),
+            None => elements_per_vector(format).expect("what is read as vectors has a natural length"),
         };
         let start = self.writer.div(element, constant(per_vector));
         let vectors = (0..len / per_vector).map(|number| {
@@ -365,13 +397,13 @@ impl Emitter<'_> {
         match format {
             Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
                 let run = self.writer.shift_right(element, 5);
-                high.push(self.word(packed, What::High, run));
+                high.push(self.word(packed, FieldKind::High, run));
             }
             Format::Q6K => {
                 let first = self.writer.shift_right(element, 4);
                 for half in 0..2 {
                     let word = self.writer.add(first, constant(half));
-                    high.push(self.word(packed, What::High, word));
+                    high.push(self.word(packed, FieldKind::High, word));
                 }
             }
             _ => {}
@@ -380,18 +412,23 @@ impl Emitter<'_> {
             group = Some(self.group_word(packed, element));
         }
         let scales = format.plain().is_none().then(|| self.scale_word(packed, element));
-        Words { packed, vectors, high, group, scales }
+        PackedWords { packed, vectors, high, group, scales }
     }
 
-    /// The elements that words stand for; scales may wait for a sum.
-    fn decoded(&mut self, (words, element): (&Words, Variable), len: i64, can_wait: bool) -> Decoded {
+    /// Decodes words; scales may be deferred to the sum.
+    fn decoded(
+        &mut self,
+        (words, element): (&PackedWords, Variable),
+        len: i64,
+        can_wait: bool,
+    ) -> DecodedPiece {
         let format = words.packed.format;
         if let Some(dtype) = format.plain() {
             let all = words.vectors.iter().flatten().copied().collect::<Vec<_>>();
             let values = all.into_iter().flat_map(|word| self.plain_of_word(dtype, word)).collect();
-            return Decoded { values, scales: Vec::new() };
+            return DecodedPiece { values, scales: Vec::new() };
         }
-        let values = self.quanta(words);
+        let values = self.quants(words);
         let of_block = words.scales.map_or(Vec::new(), |word| self.scales_in(words.packed, word, element));
         let group = words.group.map(|word| self.group_in(word, element));
         let scales: Vec<[Option<Variable>; 2]> = match (format, group) {
@@ -412,7 +449,7 @@ impl Emitter<'_> {
             (_, None) => vec![[Some(of_block[0]), None]],
         };
         if can_wait {
-            return Decoded { values, scales };
+            return DecodedPiece { values, scales };
         }
         let share = len as usize / scales.len();
         let scaled = values.into_iter().enumerate().map(|(i, q)| {
@@ -420,11 +457,11 @@ impl Emitter<'_> {
             let x = scale.map_or(q, |scale| self.times(scale, q));
             offset.map_or(x, |offset| self.writer.arithmetic(Arithmetic::Sub, x, offset))
         });
-        Decoded { values: scaled.collect(), scales: Vec::new() }
+        DecodedPiece { values: scaled.collect(), scales: Vec::new() }
     }
 
-    /// The whole numbers of a piece of a quantised buffer.
-    fn quanta(&mut self, words: &Words) -> Vec<Variable> {
+    /// The integer quants of a piece, as floats.
+    fn quants(&mut self, words: &PackedWords) -> Vec<Variable> {
         let all: Vec<Variable> = words.vectors.iter().flatten().copied().collect();
         let middle = match words.packed.format {
             Format::Q8_0 | Format::Int8 { .. } => {
@@ -457,8 +494,8 @@ impl Emitter<'_> {
         values
     }
 
-    /// The higher bits of four elements, each in its byte.
-    fn high_of(&mut self, words: &Words, half: u32, number: u32) -> Option<Variable> {
+    /// The high bits of four quants, shifted into their bytes.
+    fn high_of(&mut self, words: &PackedWords, half: u32, number: u32) -> Option<Variable> {
         match words.packed.format {
             Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
                 let four = self.writer.shift_right(words.high[0], 16 * half + 4 * number);
@@ -477,7 +514,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The numbers that a word of plain elements holds.
+    /// The elements in a word of a plain format.
     fn plain_of_word(&mut self, dtype: DType, word: Variable) -> Vec<Variable> {
         match dtype {
             DType::F32 => vec![self.writer.reinterpreted(F32, word)],
@@ -489,19 +526,19 @@ impl Emitter<'_> {
         }
     }
 
-    /// The bytes of a word, each with what stands above it.
+    /// The four bytes of a word, each with the higher ones above it.
     fn bytes(&mut self, word: Variable) -> [Variable; 4] {
         [0, 8, 16, 24].map(|by| self.writer.shift_right(word, by))
     }
 
-    /// The words of an element of an array of vectors.
+    /// The four words of a vector.
     fn vector(&mut self, list: Variable, at: Variable) -> [Variable; 4] {
         let vector = self.writer.load(list, at);
         [0, 1, 2, 3].map(|number| self.writer.component(vector, number))
     }
 }
 
-/// Whether a value is a product with a load as one factor, which stands nowhere else in it.
+/// Whether a value is a product that has a load as one factor, and nowhere else.
 fn is_factor(nest: &Nest, value: ExprId, load: ExprId) -> bool {
     if value == load {
         return true;

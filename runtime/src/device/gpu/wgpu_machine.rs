@@ -1,7 +1,7 @@
-//! A GPU that Vulkan or Metal drives.
+//! A GPU driven through wgpu: Vulkan or Metal.
 //!
-//! In: what `replay.rs` asks for. Out: wgpu's buffers, pipelines and bindings, and submissions of one compute pass
-//! each. Launches wait for each other where memory says so, which wgpu sees by itself.
+//! In: what `replay.rs` asks for. Out: wgpu's buffers, pipelines and bind groups, and a submission of one compute pass
+//! for each replay. wgpu inserts the barriers between dispatches itself.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use fusebox_compiler::codegen::gpu::Code;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use wgpu::{BindGroup, Buffer};
 
-use crate::device::gpu::driver::{Dispatch, Driver, Piece, Pipeline};
 use crate::device::gpu::machine::Machine;
 use crate::device::gpu::replay::Gpu;
+use crate::device::gpu::wgpu_driver::{Dispatch, Driver, Piece, Pipeline};
 use crate::error::Error;
 
-/// Workgroups whose tiles lie in scratch memory, at most: how many run at a time is not told.
-const SCRATCH_GROUPS: u32 = 64;
+/// The most workgroups of kernels with global scratch: the number of resident ones is not reported.
+const MAX_SCRATCH_WORKGROUPS: u32 = 64;
 
-/// A GPU that Vulkan or Metal drives, as a device.
-pub type GraphicsDevice = Gpu<Driver>;
+/// A GPU driven through wgpu, as a device.
+pub type WgpuDevice = Gpu<Driver>;
 
-/// A piece of memory on the device.
+/// Device memory: a slice of a buffer.
 #[derive(Clone)]
 pub struct Region {
     buffer: Arc<Buffer>,
@@ -34,15 +34,15 @@ impl Region {
     }
 }
 
-/// A pipeline and what it is given.
+/// A pipeline and its bind group.
 pub struct Launch {
     pipeline: Arc<Pipeline>,
     bound: BindGroup,
 }
 
 impl Launch {
-    fn dispatch(&self, n_groups: u32) -> Dispatch<'_> {
-        Dispatch { pipeline: &self.pipeline, bound: &self.bound, n_groups }
+    fn dispatch(&self, n_workgroups: u32) -> Dispatch<'_> {
+        Dispatch { pipeline: &self.pipeline, bound: &self.bound, n_workgroups }
     }
 }
 
@@ -50,7 +50,7 @@ impl Machine for Driver {
     type Memory = Region;
     type Function = Arc<Pipeline>;
     type Launch = Launch;
-    /// What comes back goes through memory that this process reads.
+    /// The staging buffer that results are read back through.
     type Sequence = Buffer;
 
     fn describe(&self) -> String {
@@ -60,19 +60,19 @@ impl Machine for Driver {
     }
 
     fn dialect(&self) -> Dialect {
-        Dialect { plane: self.plane(), ..Language::Wgsl.into() }
+        Dialect { subgroup_size: self.subgroup_size(), ..Language::Wgsl.into() }
     }
 
     fn alignment(&self) -> usize {
         self.piece_alignment()
     }
 
-    fn most_groups(&self) -> u32 {
-        self.most_groups_of_a_dispatch()
+    fn max_workgroups(&self) -> u32 {
+        self.max_workgroups_of_a_dispatch()
     }
 
-    fn most_groups_with_scratch(&self) -> u32 {
-        SCRATCH_GROUPS
+    fn max_workgroups_with_scratch(&self) -> u32 {
+        MAX_SCRATCH_WORKGROUPS
     }
 
     fn size(&self) -> Option<usize> {
@@ -113,16 +113,16 @@ impl Machine for Driver {
         &self,
         staging: &Buffer,
         launches: &[Launch],
-        n_groups: &[u32],
+        n_workgroups: &[u32],
         (from, to): (&Region, &mut [u8]),
     ) -> Result<(), Error> {
-        let dispatches = launches.iter().zip(n_groups).map(|(launch, n)| launch.dispatch(*n));
+        let dispatches = launches.iter().zip(n_workgroups).map(|(launch, n)| launch.dispatch(*n));
         self.submit(dispatches, Some((from.piece(), staging)));
         self.staged(staging, to)
     }
 
-    fn run_one(&self, launch: &Launch, n_groups: u32) -> Result<(), Error> {
-        self.submit([launch.dispatch(n_groups)].into_iter(), None);
+    fn run_one(&self, launch: &Launch, n_workgroups: u32) -> Result<(), Error> {
+        self.submit([launch.dispatch(n_workgroups)].into_iter(), None);
         self.wait()
     }
 

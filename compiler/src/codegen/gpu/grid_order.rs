@@ -1,9 +1,8 @@
-//! The order of tasks that pick matrices.
+//! The grid order of tasks with routed matrices, for L2 reuse.
 //!
-//! In: a part. Out: the variables that number its tasks, the slowest first.
-//! Tasks run about in the order of their numbers. Where many pick matrices and multiply some rows of them, those that
-//! take the same rows follow each other: so few rows of all matrices are read by many tasks, from memory that is near,
-//! and not all rows of a matrix by one task after another.
+//! In: a part. Out: its grid variables, the slowest first. Tasks run roughly in the order of their numbers. With many
+//! routed vectors, tasks with the same rows follow each other: then the rows of all experts that are in use fit in L2
+//! and are read by many tasks.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +10,13 @@ use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Nest, Part, Range, Stmt, VarId};
 use crate::tensor::sym::Sym;
 
-/// At most so many tasks of the same rows are few: most matrices have one at most.
-const FEW: i64 = 64;
+/// Up to this many routed vectors the order stays: most experts have one vector at most.
+const FEW_ROUTED_ROWS: i64 = 64;
 
-/// The variables of a part's grid, so that tasks follow each other that pick matrices for the same rows.
-pub(super) fn ordered(part: &Part) -> Vec<VarId> {
+/// The grid of a part, with the variables that number rows of routed matrices first.
+pub(super) fn grid_order(part: &Part) -> Vec<VarId> {
     let rows: BTreeSet<VarId> =
-        part.body.iter().filter_map(Stmt::nest).flat_map(|nest| rows_of_picked(part, nest)).collect();
+        part.body.iter().filter_map(Stmt::nest).flat_map(|nest| routed_row_vars(part, nest)).collect();
     let (own, others): (Vec<VarId>, Vec<VarId>) =
         part.grid.iter().copied().partition(|var| rows.contains(var));
     let n: i64 = others.iter().map(|var| part.n_values(*var, &Sym::most).max(1)).product();
@@ -25,22 +24,22 @@ pub(super) fn ordered(part: &Part) -> Vec<VarId> {
         Range::Blocks(blocks) => blocks.start.as_const().is_some(),
         Range::Whole { .. } | Range::Within { .. } => true,
     };
-    if rows.is_empty() || n <= FEW || !part.grid.iter().all(is_free) {
+    if rows.is_empty() || n <= FEW_ROUTED_ROWS || !part.grid.iter().all(is_free) {
         return part.grid.clone();
     }
     [own, others].concat()
 }
 
-/// What says which rows a nest folds of matrices that are looked up.
-fn rows_of_picked(part: &Part, nest: &Nest) -> BTreeSet<VarId> {
+/// The variables that number the rows of routed matrices in a fold.
+fn routed_row_vars(part: &Part, nest: &Nest) -> BTreeSet<VarId> {
     let mut found = BTreeSet::new();
     for (_, _, at) in nest.reads().filter(|_| nest.fold.is_some()) {
         let atoms = || at.iter().flat_map(Index::terms).map(|(atom, _)| atom);
-        let is_pick = |atom: &&Atom| matches!(atom, Atom::Lookup { .. });
-        if !atoms().any(|atom| is_pick(&atom)) {
+        let is_lookup = |atom: &&Atom| matches!(atom, Atom::Lookup { .. });
+        if !atoms().any(|atom| is_lookup(&atom)) {
             continue;
         }
-        for atom in atoms().filter(|atom| !is_pick(atom)) {
+        for atom in atoms().filter(|atom| !is_lookup(atom)) {
             Index::atom(atom.clone()).any(&mut |atom| {
                 if let Atom::Var(var) = atom {
                     found.insert(match part.vars[*var].range {
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
     use crate::kernel::parse::parse;
 
-    /// Sums of what rows of the experts of a token give.
+    /// Sums of products with rows of each token's experts.
     const KERNEL: &str = r#"symbol T in 1..65 near 64
 kernel "experts down" experts
   read @0 x : f32[t:T, k:2, f:64]
@@ -79,10 +78,10 @@ part
 "#;
 
     #[test]
-    fn many_tasks_that_take_the_same_rows_follow_each_other() {
+    fn many_tasks_with_the_same_rows_follow_each_other() {
         let order = |text: &str| {
             let part = parse(text).unwrap().parts.remove(0);
-            let names = ordered(&part).into_iter().map(|var| part.vars[var].name.to_string());
+            let names = grid_order(&part).into_iter().map(|var| part.vars[var].name.to_string());
             names.collect::<Vec<_>>()
         };
         assert_eq!(order(KERNEL), ["d", "t"]);

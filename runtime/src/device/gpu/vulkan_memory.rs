@@ -1,7 +1,7 @@
-//! How much memory Vulkan says a device has, and how much of it is free.
+//! Vulkan's total and free device memory.
 //!
-//! In: a device that wgpu opened. Out: bytes of its largest own heap, because a buffer lies in one. wgpu passes none of
-//! this on, so Vulkan is asked past it; nothing is changed there.
+//! In: a device that wgpu opened. Out: the bytes of its largest device-local heap, because a buffer lies in one heap.
+//! wgpu does not report memory, so Vulkan is queried directly; nothing is changed there.
 
 #![expect(unsafe_code, reason = "wgpu does not say how much memory there is, so Vulkan is asked past it")]
 
@@ -13,7 +13,7 @@ use ash::vk::{
 use wgpu::Device;
 use wgpu::hal::api::Vulkan;
 
-/// All bytes, and those that nobody has taken, as far as the driver tells (`VK_EXT_memory_budget`).
+/// Total and free bytes, as far as the driver tells (`VK_EXT_memory_budget`).
 pub(super) fn size_and_free(device: &Device) -> [Option<usize>; 2] {
     // SAFETY: the device is asked, and left as it is.
     let Some(device) = (unsafe { device.as_hal::<Vulkan>() }) else { return [None; 2] };

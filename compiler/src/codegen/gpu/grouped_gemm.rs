@@ -1,17 +1,24 @@
-//! Tasks that pick the same matrix, done together.
+//! Grouped GEMM: expert routing on tensor cores.
 //!
-//! In: a part whose tasks each multiply rows of a matrix, which a lookup picks, with a vector of their own. Out: a part
-//! that computes the same. A task of it has a matrix and some of its rows, and does what all tasks do that pick it, so
-//! many at a time: a matrix is read once for all of its vectors, and matrix units multiply them. `listed.rs` finds the
-//! tasks that pick a matrix; where none does, nothing is read.
-//! What one task had in a tile many have now in as many tiles, one behind the other. Factors go through tiles of their
-//! own, a block of what is summed over at a time.
+//! In: a part whose tasks each multiply one vector with rows of one expert's matrix, chosen by a lookup. Out: a part
+//! that computes the same, regrouped: a task has an expert and a block of its rows, and handles all vectors routed to
+//! that expert, 64 at a time. A matrix is read once for all of its vectors, and tensor cores multiply them.
+//!
+//! ```text
+//!  before   grid (token, slot, rows)   y[t, s] = W[expert(t, s)] · x[t]
+//!  after    grid (expert, rows)        list = tasks routed to it (expert_tasks.rs)
+//!             loop 64 of the list        Y = 0
+//!               loop K by 64               X tile = x of 64 tasks; W tile = 64 columns; Y += X · Wᵀ
+//!               store Y                    to the places of the 64 tasks
+//! ```
+//!
+//! A tile of one task becomes a tile with an axis of 64 tasks. An expert without tasks reads nothing.
 
 use std::collections::BTreeSet;
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::tiles_read;
-use crate::codegen::gpu::product::product;
+use crate::codegen::gpu::tile_product::tile_product;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar};
 use crate::kernel::index::{Atom, Index};
@@ -23,71 +30,87 @@ use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::sym::Sym;
 
-/// So many tasks are done at a time.
-const TOGETHER: i64 = 64;
-/// Elements of a factor's row that lie in a tile.
-const STEP: i64 = 64;
+/// Routed tasks that are handled at a time: M of the product.
+const ROWS_PER_BATCH: i64 = 64;
+/// Elements of K in an operand tile.
+const K_STEP: i64 = 64;
 
-/// What is to be known of tasks that are done together.
+/// How a part was regrouped by expert.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct ExpertGroup {
     /// The variables that numbered tasks with the same rows.
-    pub(super) picking: Vec<VarId>,
-    /// What a task picks.
-    pub(super) pick: Index,
-    /// The matrix of a task now.
-    pub(super) matrix: VarId,
-    /// Where blocks of the list start that are done together.
+    pub(super) routing: Vec<VarId>,
+    /// The expert of a task, as a lookup.
+    pub(super) expert_index: Index,
+    /// The variable that numbers experts.
+    pub(super) expert: VarId,
+    /// The variable that steps through the list, by blocks.
     pub(super) block: VarId,
-    /// The numbers of the tasks that pick the matrix; behind it lies a number for each thread.
-    pub(super) list: TileId,
-    /// How many such tasks there may be.
-    pub(super) most: i64,
+    /// The list of the expert's tasks, followed by one count for each thread.
+    pub(super) task_list: TileId,
+    /// The most tasks a list may have.
+    pub(super) max_tasks: i64,
 }
 
-/// A part whose tasks are done together, if they can be: where each multiplies with what it picks.
-pub(super) fn grouped(kernel: &Kernel, part: &Part) -> Option<(Part, Group)> {
+/// The part regrouped by expert, if each task multiplies with a matrix that a lookup chooses.
+pub(super) fn group_by_expert(kernel: &Kernel, part: &Part) -> Option<(Part, ExpertGroup)> {
     let nests: Vec<&Nest> = part.body.iter().map(Stmt::nest).collect::<Option<_>>()?;
-    let pick = nests.iter().find_map(|nest| product_of_picked(nest)).map(|(pick, ..)| pick)?;
-    let Atom::Lookup { from: Place::Param(_), at, below } = pick else { return None };
-    let (picking, rest): (Vec<VarId>, Vec<VarId>) =
+    let lookup = nests.iter().find_map(|nest| routed_product(nest)).map(|(lookup, ..)| lookup)?;
+    let Atom::Lookup { from: Place::Param(_), at, below } = lookup else { return None };
+    let (routing, rest): (Vec<VarId>, Vec<VarId>) =
         part.grid.iter().copied().partition(|var| at.contains(&Index::var(*var)));
     let lens: Vec<Sym> =
-        picking.iter().map(|var| part.vars[*var].range.whole_len().cloned()).collect::<Option<_>>()?;
+        routing.iter().map(|var| part.vars[*var].range.whole_len().cloned()).collect::<Option<_>>()?;
     let is_numbered = lens.iter().skip(1).all(|len| len.as_const().is_some());
     let starts = part.vars.values().filter_map(|var| match &var.range {
         Range::Blocks(blocks) => Some(&blocks.start),
         Range::Whole { .. } | Range::Within { .. } => None,
     });
-    let is_apart = starts.into_iter().all(|start| !start.uses_var(|var| picking.contains(&var)));
+    let is_apart = starts.into_iter().all(|start| !start.uses_var(|var| routing.contains(&var)));
     let is_plain = nests.iter().all(|nest| nest.blocks(kernel).is_none());
-    if picking.len() != at.len() || !is_numbered || !is_apart || !is_plain {
+    if routing.len() != at.len() || !is_numbered || !is_apart || !is_plain {
         return None;
     }
     let mut new = part.clone();
     for tile in new.tiles.values_mut() {
-        tile.dims.insert(0, TOGETHER as usize);
+        tile.dims.insert(0, ROWS_PER_BATCH as usize);
     }
-    let most: i64 = lens.iter().map(|len| len.most().max(1)).product();
-    let list = new.tiles.push(Tile { dtype: DType::I32, dims: vec![(most + i64::from(THREADS)) as usize] });
-    let matrix = added(&mut new, "matrix", Range::Whole { len: Sym::from(*below) });
-    let block = added(&mut new, "block", blocks(TOGETHER, Sym::from(most)));
-    let number = added(&mut new, "number", Range::Within { of: block });
-    new.grid = [vec![matrix], rest].concat();
-    let group = Group { picking, pick: Index::atom(pick.clone()), matrix, block, list, most };
-    let mut grouping =
-        Grouping { kernel, lens, number, pick, group, alone: &nests, part: new, staged: Vec::new() };
+    let max_tasks: i64 = lens.iter().map(|len| len.most().max(1)).product();
+    let task_list =
+        new.tiles.push(Tile { dtype: DType::I32, dims: vec![(max_tasks + i64::from(THREADS)) as usize] });
+    let expert = add_var(&mut new, "matrix", Range::Whole { len: Sym::from(*below) });
+    let block = add_var(&mut new, "block", blocks(ROWS_PER_BATCH, Sym::from(max_tasks)));
+    let number = add_var(&mut new, "number", Range::Within { of: block });
+    new.grid = [vec![expert], rest].concat();
+    let group = ExpertGroup {
+        routing,
+        expert_index: Index::atom(lookup.clone()),
+        expert,
+        block,
+        task_list,
+        max_tasks,
+    };
+    let mut gemm = GroupedGemm {
+        kernel,
+        lens,
+        number,
+        lookup,
+        group,
+        of_one_task: &nests,
+        part: new,
+        operand_tiles: Vec::new(),
+    };
     let mut body = Vec::new();
     for nest in &nests {
-        body.extend(grouping.nest(nest)?);
+        body.extend(gemm.nest(nest)?);
     }
-    let Grouping { group, mut part, .. } = grouping;
+    let GroupedGemm { group, mut part, .. } = gemm;
     drop_unread(&mut part, &mut body);
     part.body = vec![Stmt::Loop { var: group.block, body }];
     Some((part, group))
 }
 
-/// Drops tiles that nothing reads any more, and what fills them.
+/// Drops tiles that are no longer read, and the nests that fill them.
 fn drop_unread(part: &mut Part, body: &mut Vec<Stmt>) {
     let read: BTreeSet<TileId> = nests(body).flat_map(tiles_read).collect();
     let is_read = |place: &Place| !matches!(place, Place::Tile(tile) if !read.contains(tile));
@@ -98,33 +121,33 @@ fn drop_unread(part: &mut Part, body: &mut Vec<Stmt>) {
     }
 }
 
-/// A part under construction.
-struct Grouping<'a> {
+/// A regrouped part under construction.
+struct GroupedGemm<'a> {
     kernel: &'a Kernel,
-    /// What each task did on its own.
-    alone: &'a [&'a Nest],
-    /// How many values each of the variables has that numbered tasks.
+    /// The nests of a single task.
+    of_one_task: &'a [&'a Nest],
+    /// The trip counts of the variables that numbered tasks.
     lens: Vec<Sym>,
-    /// A place in the list.
+    /// The variable for a position in the list.
     number: VarId,
-    pick: &'a Atom,
-    group: Group,
+    lookup: &'a Atom,
+    group: ExpertGroup,
     part: Part,
-    /// The tiles that factors go through: vectors, and rows.
-    staged: Vec<TileId>,
+    /// The operand tiles: vectors, then rows of the matrix.
+    operand_tiles: Vec<TileId>,
 }
 
-impl Grouping<'_> {
-    /// What does for many tasks what a nest did for one.
+impl GroupedGemm<'_> {
+    /// A nest of one task, for a block of tasks.
     fn nest(&mut self, nest: &Nest) -> Option<Vec<Stmt>> {
-        match product_of_picked(nest) {
-            Some((pick, weight, vector)) if pick == self.pick => self.product(nest, weight, vector),
-            _ => Some(vec![Stmt::Nest(self.repeated(nest))]),
+        match routed_product(nest) {
+            Some((lookup, weight, vector)) if lookup == self.lookup => self.product(nest, weight, vector),
+            _ => Some(vec![Stmt::Nest(self.batched(nest))]),
         }
     }
 
-    /// The same nest for each of many tasks.
-    fn repeated(&self, nest: &Nest) -> Nest {
+    /// The nest, repeated for each task of a block.
+    fn batched(&self, nest: &Nest) -> Nest {
         Nest {
             target: nest.target,
             at: self.own(nest.target).into_iter().chain(nest.at.iter().map(|at| self.index(at))).collect(),
@@ -139,7 +162,7 @@ impl Grouping<'_> {
         reindexed(expr, &|index| self.index(index), &|place| self.own(place))
     }
 
-    /// The first index of a place: of a tile, which of the tasks' it is.
+    /// The leading index of a tile: which task of the block.
     fn own(&self, place: Place) -> Option<Index> {
         match place {
             Place::Tile(_) => Some(self.in_block(self.number)),
@@ -147,14 +170,14 @@ impl Grouping<'_> {
         }
     }
 
-    /// An index with the variables that numbered tasks read from the list.
+    /// An index, with the task variables replaced by lookups in the list.
     fn index(&self, index: &Index) -> Index {
         let vars = &self.part.vars;
-        let Group { picking, matrix, list, most, .. } = &self.group;
+        let ExpertGroup { routing, expert, task_list, max_tasks, .. } = &self.group;
         let mut rest = Index::atom(Atom::Lookup {
-            from: Place::Tile(*list),
+            from: Place::Tile(*task_list),
             at: vec![Index::var(self.number)],
-            below: *most,
+            below: *max_tasks,
         });
         let mut values = Vec::new();
         for len in self.lens.iter().skip(1).rev().map(Sym::near) {
@@ -163,20 +186,20 @@ impl Grouping<'_> {
         }
         values.push(rest);
         values.reverse();
-        let of = |var: VarId| match picking.iter().position(|own| *own == var) {
+        let of = |var: VarId| match routing.iter().position(|own| *own == var) {
             Some(position) => values[position].clone(),
             None => Index::var(var),
         };
         let terms = index.terms().iter().map(|(atom, factor)| {
-            let is_pick = atom == self.pick;
+            let is_lookup = atom == self.lookup;
             let term =
-                if is_pick { Index::var(*matrix) } else { Index::atom(atom.clone()).replaced(&of, vars) };
+                if is_lookup { Index::var(*expert) } else { Index::atom(atom.clone()).replaced(&of, vars) };
             term.times(*factor)
         });
         terms.fold(Index::constant(index.offset()), |sum, term| sum.plus(&term))
     }
 
-    /// A variable's place in its block.
+    /// A variable's position in its block.
     fn in_block(&self, var: VarId) -> Index {
         match self.part.vars[var].range {
             Range::Within { of } => Index::var(var).minus(&Index::var(of)),
@@ -184,25 +207,27 @@ impl Grouping<'_> {
         }
     }
 
-    /// The products of rows of the matrix with many vectors, block by block.
+    /// The product of a block of vectors with rows of the matrix, blocked along K.
     fn product(&mut self, nest: &Nest, weight: ExprId, vector: ExprId) -> Option<Vec<Stmt>> {
         let ([row], Some(folding)) = (&nest.loops[..], &nest.fold) else { return None };
         let [inner] = folding.loops[..] else { return None };
         let len = self.part.vars[inner].range.whole_len().filter(|len| len.as_const().is_some())?.clone();
-        let all = self.repeated(nest);
-        let is_own = self.alone.iter().filter(|nest| goes_along(nest, inner)).count() == 1;
+        let all = self.batched(nest);
+        let is_own = self.of_one_task.iter().filter(|nest| has_loop(nest, inner)).count() == 1;
         if !is_own || uses(&all, vector, *row) || uses(&all, weight, self.number) {
             return None;
         }
-        let outer = added(&mut self.part, "step", blocks(STEP, len));
+        let outer = add_var(&mut self.part, "step", blocks(K_STEP, len));
         self.part.vars[inner].range = Range::Within { of: outer };
-        let [a, b] =
-            [self.filled(nest, vector).unwrap_or((all.exprs.clone(), vector)), (all.exprs.clone(), weight)];
+        let [a, b] = [
+            self.inlined_vector(nest, vector).unwrap_or((all.exprs.clone(), vector)),
+            (all.exprs.clone(), weight),
+        ];
         let mut fills = Vec::new();
         let mut exprs: List<ExprId, Expr> = List::default();
         let mut factors = Vec::new();
         for (number, (var, (own, value))) in [(self.number, a), (*row, b)].into_iter().enumerate() {
-            let target = Place::Tile(self.staged(number, var)?);
+            let target = Place::Tile(self.operand_tile(number, var)?);
             let at = vec![self.in_block(var), self.in_block(inner)];
             factors.push(exprs.push(Expr::Load { from: target, at: at.clone() }));
             let (loops, exprs) = (vec![var, inner], only(&own, value));
@@ -212,7 +237,7 @@ impl Grouping<'_> {
         let value = exprs.push(Expr::Binary(Binary::Mul, factors[0], factors[1]));
         let folding = Folding { init: Some(init), ..folding.clone() };
         let sum = Nest { fold: Some(folding), exprs, value, ..all.clone() };
-        product(self.kernel, &self.part, &sum, sum.fold.as_ref()?)?;
+        tile_product(self.kernel, &self.part, &sum, sum.fold.as_ref()?)?;
         let mut exprs = List::default();
         let value = exprs.push(Expr::Const(Scalar::float(0.0)));
         let zero = Nest { fold: None, exprs, value, ..all };
@@ -220,13 +245,13 @@ impl Grouping<'_> {
         Some(vec![Stmt::Nest(zero), Stmt::Loop { var: outer, body: fills }])
     }
 
-    /// What fills the tile that a vector is read from, at the element read: then no tile is needed for whole vectors.
-    fn filled(&self, nest: &Nest, vector: ExprId) -> Option<(List<ExprId, Expr>, ExprId)> {
+    /// The expression that fills the vector's tile, at the element that is read: then whole vectors need no tile.
+    fn inlined_vector(&self, nest: &Nest, vector: ExprId) -> Option<(List<ExprId, Expr>, ExprId)> {
         let Expr::Load { from: from @ Place::Tile(_), at } = &nest.exprs[vector] else { return None };
-        let filler = self.only_filler(*from).filter(|filler| filler.fold.is_none())?;
+        let filler = self.only_writer(*from).filter(|filler| filler.fold.is_none())?;
         let ([along], [index]) = (&filler.loops[..], &at[..]) else { return None };
-        // What it reads is still there where the vector is read.
-        let stays = tiles_read(filler).into_iter().all(|tile| self.only_filler(Place::Tile(tile)).is_some());
+        // What it reads is unchanged where the vector is read.
+        let stays = tiles_read(filler).into_iter().all(|tile| self.only_writer(Place::Tile(tile)).is_some());
         if filler.at != [Index::var(*along)] || !stays {
             return None;
         }
@@ -236,30 +261,30 @@ impl Grouping<'_> {
         Some((exprs.collect(), filler.value))
     }
 
-    /// The nest that fills a tile, where only one does.
-    fn only_filler(&self, place: Place) -> Option<&Nest> {
-        let mut fillers = self.alone.iter().filter(|nest| nest.target == place);
+    /// The only nest that writes a place.
+    fn only_writer(&self, place: Place) -> Option<&Nest> {
+        let mut fillers = self.of_one_task.iter().filter(|nest| nest.target == place);
         fillers.next().filter(|_| fillers.next().is_none()).copied()
     }
 
-    /// The tile that the first or second factor goes through, whose rows a variable numbers.
-    fn staged(&mut self, number: usize, row: VarId) -> Option<TileId> {
+    /// The tile of the first or second operand, whose rows a variable numbers.
+    fn operand_tile(&mut self, number: usize, row: VarId) -> Option<TileId> {
         let n_rows = self.part.n_values(row, &Sym::most);
-        let dims = vec![n_rows as usize, STEP as usize];
-        if let Some(tile) = self.staged.get(number) {
+        let dims = vec![n_rows as usize, K_STEP as usize];
+        if let Some(tile) = self.operand_tiles.get(number) {
             return (self.part.tiles[*tile].dims == dims).then_some(*tile);
         }
         let tile = self.part.tiles.push(Tile { dtype: DType::F32, dims });
-        self.staged.push(tile);
+        self.operand_tiles.push(tile);
         Some(tile)
     }
 }
 
-/// What a nest picks whose rows it multiplies with a vector, and the two factors: the picked one first.
-fn product_of_picked(nest: &Nest) -> Option<(&Atom, ExprId, ExprId)> {
+/// For a product with a routed matrix: the lookup, then the two operands, the matrix first.
+fn routed_product(nest: &Nest) -> Option<(&Atom, ExprId, ExprId)> {
     let folding = nest.fold.as_ref().filter(|folding| folding.fold == Fold::Sum && folding.init.is_none())?;
     let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { return None };
-    let pick = |id: ExprId| match &nest.exprs[id] {
+    let lookup = |id: ExprId| match &nest.exprs[id] {
         Expr::Load { from: Place::Param(_), at } => at.iter().find_map(|index| match index.terms() {
             [(atom @ Atom::Lookup { .. }, 1)] if index.offset() == 0 => Some(atom),
             _ => None,
@@ -267,21 +292,21 @@ fn product_of_picked(nest: &Nest) -> Option<(&Atom, ExprId, ExprId)> {
         _ => None,
     };
     let is_one = folding.loops.len() == 1;
-    match (pick(a), pick(b)) {
-        (Some(pick), None) if is_one => Some((pick, a, b)),
-        (None, Some(pick)) if is_one => Some((pick, b, a)),
+    match (lookup(a), lookup(b)) {
+        (Some(lookup), None) if is_one => Some((lookup, a, b)),
+        (None, Some(lookup)) if is_one => Some((lookup, b, a)),
         _ => None,
     }
 }
 
-/// The same scalars, but for those that one of them does not need, which are numbers.
+/// The same expressions, with those that `root` does not need replaced by zero.
 fn only(exprs: &List<ExprId, Expr>, root: ExprId) -> List<ExprId, Expr> {
     let is_needed = needed(exprs, &[root], |_| false);
     let nothing = Expr::Const(Scalar::float(0.0));
     exprs.iter().map(|(id, expr)| if is_needed[id] { expr } else { &nothing }.clone()).collect()
 }
 
-/// A scalar at other positions; places may have an index more, which comes first.
+/// An expression at other positions; `own` gives places a leading index.
 fn reindexed(expr: &Expr, index: &impl Fn(&Index) -> Index, own: &impl Fn(Place) -> Option<Index>) -> Expr {
     match expr {
         Expr::Position(at) => Expr::Position(index(at)),
@@ -298,17 +323,17 @@ fn blocks(block: i64, end: Sym) -> Range {
     Range::Blocks(Blocks { start: Index::default(), step: block, block, end })
 }
 
-fn added(part: &mut Part, name: &str, range: Range) -> VarId {
+fn add_var(part: &mut Part, name: &str, range: Range) -> VarId {
     let name = Label::fresh(name, |label| part.vars.values().any(|var| var.name == label));
     part.vars.push(Var { name, range })
 }
 
 /// Whether a variable is one of a nest's loops.
-fn goes_along(nest: &Nest, var: VarId) -> bool {
+fn has_loop(nest: &Nest, var: VarId) -> bool {
     nest.loops.contains(&var) || nest.folds().contains(&var)
 }
 
-/// Whether a scalar of a nest depends on a variable.
+/// Whether an expression of a nest depends on a variable.
 fn uses(nest: &Nest, scalar: ExprId, var: VarId) -> bool {
     let scalar = &nest.exprs[scalar];
     let is_own = scalar.indices().iter().any(|index| index.uses_var(|own| own == var));
@@ -322,7 +347,7 @@ mod tests {
     use crate::codegen::gpu::dialect::{Dialect, Language};
     use crate::kernel::parse::parse;
 
-    /// Two products of rows of experts with a vector that tasks scale first.
+    /// Two products of rows of experts with a vector that each task scales first.
     const KERNEL: &str = r#"symbol T in 1..64 near 64
 kernel "experts gate up" experts
   read @0 x : f32[t:T, d:128]
@@ -356,22 +381,22 @@ part
 "#;
 
     #[test]
-    fn tasks_that_pick_a_matrix_become_one_with_products_of_tiles() {
+    fn tasks_of_an_expert_become_one_with_tile_products() {
         let kernel = parse(KERNEL).unwrap();
-        let (part, group) = grouped(&kernel, &kernel.parts[0]).unwrap();
-        assert_eq!(part.grid[0], group.matrix);
-        assert_eq!((part.grid.len(), group.picking.len(), group.most), (2, 2, 128));
+        let (part, group) = group_by_expert(&kernel, &kernel.parts[0]).unwrap();
+        assert_eq!(part.grid[0], group.expert);
+        assert_eq!((part.grid.len(), group.routing.len(), group.max_tasks), (2, 2, 128));
         let source = |dialect| compile(&kernel, dialect).unwrap().source;
         let cuda = Dialect::from(Language::Cuda);
         assert_eq!(
             source(cuda).matches("__mma_m16n8k16___nv_bfloat16___nv_bfloat16_float(reinterpret_cast").count(),
             4
         );
-        assert!(!source(Dialect { has_matrices: false, ..cuda }).contains("mma.sync"));
+        assert!(!source(Dialect { has_tensor_cores: false, ..cuda }).contains("mma.sync"));
     }
 
     #[test]
-    fn how_many_tasks_pick_a_matrix_is_known_as_long_as_it_is_asked_for() {
+    fn the_number_of_tasks_of_an_expert_keeps_its_variable() {
         let greatest = KERNEL
             .replace("  var t0", "  tile tile3 : f32[]\n  var t0")
             .replace("  for r8\n", "  tile3[] = max r4 of tile1[-r2+r4]\n  for r8\n")
@@ -384,16 +409,16 @@ part
     }
 
     #[test]
-    fn vectors_are_worked_out_where_tiles_take_them() {
+    fn vectors_are_computed_where_operand_tiles_take_them() {
         let kernel = parse(KERNEL).unwrap();
-        let (part, _) = grouped(&kernel, &kernel.parts[0]).unwrap();
-        // A number in place of the vectors of all tasks, then two sums, the list, and two factors.
+        let (part, _) = group_by_expert(&kernel, &kernel.parts[0]).unwrap();
+        // The tile of whole vectors is now a scalar; then two sums, the list, and two operands.
         let dims: Vec<&[usize]> = part.tiles.values().map(|tile| tile.dims.as_slice()).collect();
         assert_eq!(dims, [&[][..], &[64, 32], &[64, 32], &[384], &[64, 64], &[32, 64]]);
     }
 
     #[test]
-    fn tasks_stay_apart_where_they_are_no_such_products() {
+    fn other_tasks_are_not_grouped() {
         let few_rows =
             KERNEL.replace("blocks of 32 step 32", "blocks of 4 step 4").replace("f32[32]", "f32[4]");
         let same = KERNEL.replace("lookup(@2[t0, k1], 8)", "lookup(@2[t0, 0], 8)");
@@ -401,7 +426,7 @@ part
         let one_loop = KERNEL.replace("  var d7 in 0..128\n", "").replace("r8", "r7").replace("d7", "d5");
         for text in [few_rows, same, no_sum, one_loop] {
             let kernel = parse(&text).unwrap();
-            assert!(grouped(&kernel, &kernel.parts[0]).is_none(), "{text}");
+            assert!(group_by_expert(&kernel, &kernel.parts[0]).is_none(), "{text}");
             assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma.sync"), "{text}");
         }
     }

@@ -1,17 +1,17 @@
-//! Folds along what lies together.
+//! Orders the loops of folds for coalesced loads.
 //!
-//! In: a part. Out: the same part, whose folds take the elements of what they read from memory in the order in which
-//! these lie, as far as one order suits them: then threads read neighbours, and pieces of several elements.
-//! Of a sum nobody has promised an order.
+//! In: a part. Out: the same part, with the loop of the smallest stride in memory innermost, as far as one order suits
+//! all buffers: then neighbouring threads load neighbouring elements, and vector loads apply. Sums have no promised
+//! order.
 
 use crate::kernel::index::{Atom, element_of};
 use crate::kernel::{Kernel, Nest, Part, Place, Stmt, VarId};
 
-/// Puts the loops of every fold in order, the one that takes the smallest steps in memory last.
-pub(super) fn fold_along(kernel: &Kernel, part: &mut Part) {
+/// Orders the loops of every fold by stride, the smallest innermost.
+pub(super) fn order_folds(kernel: &Kernel, part: &mut Part) {
     let mut body = std::mem::take(&mut part.body);
     each_nest(&mut body, &mut |nest| {
-        let step = |var: VarId| step(kernel, part, nest, var);
+        let step = |var: VarId| smallest_stride(kernel, part, nest, var);
         let Some(folding) = &nest.fold else { return };
         let mut loops = folding.loops.clone();
         loops.sort_by_key(|var| std::cmp::Reverse(step(*var)));
@@ -22,7 +22,7 @@ pub(super) fn fold_along(kernel: &Kernel, part: &mut Part) {
     part.body = body;
 }
 
-/// Does something with every nest.
+/// Runs `act` on every nest.
 pub(super) fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
     for stmt in body {
         match stmt {
@@ -32,8 +32,8 @@ pub(super) fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
     }
 }
 
-/// The smallest step in memory of what a nest reads there, with each step of a variable.
-fn step(kernel: &Kernel, part: &Part, nest: &Nest, var: VarId) -> i64 {
+/// The smallest stride of a variable among the buffers that a nest reads.
+fn smallest_stride(kernel: &Kernel, part: &Part, nest: &Nest, var: VarId) -> i64 {
     let steps = nest.reads().filter_map(|(_, param, at)| {
         let element = element_of(&kernel.dims(part, Place::Param(param)), at);
         element.terms().iter().find(|(atom, _)| *atom == Atom::Var(var)).map(|(_, factor)| factor.abs())
@@ -47,7 +47,7 @@ mod tests {
     use crate::kernel::parse::parse;
 
     #[test]
-    fn what_takes_the_smallest_steps_is_folded_last() {
+    fn the_loop_of_the_smallest_stride_is_innermost() {
         let text = r#"kernel "matvec w" matrix-vector
   read @0 x : f32[g:2, e:64]
   read @1 w : q8_0[r:8, g:2, e:64]
@@ -62,7 +62,7 @@ part
 "#;
         let kernel = parse(text).unwrap();
         let mut part = kernel.parts[0].clone();
-        fold_along(&kernel, &mut part);
+        order_folds(&kernel, &mut part);
         let loops = &part.body[0].nest().unwrap().fold.as_ref().unwrap().loops;
         let names: Vec<String> = loops.iter().map(|var| part.vars[*var].name.to_string()).collect();
         assert_eq!(names, ["g", "e"]);

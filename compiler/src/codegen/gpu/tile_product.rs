@@ -1,8 +1,8 @@
-//! Nests that are products of tiles, as matrix units compute them.
+//! Recognises matrix products of tiles, for tensor cores.
 //!
-//! In: a nest that puts into a tile, or adds to something, what two others give:
-//! `sum[i, j] = Σ left[i, k] · right[j, k]`. Several loops may number the rows, and the right factor may lie turned, as
-//! `right[k, j]`. Out: the product, with how planes share its fragments, or nothing.
+//! In: a nest `sum[i, j] = Σ left[i, k] · right[j, k]` over tiles, perhaps added to an initial value. Several loops may
+//! number the rows i, and the right operand may be transposed: `right[k, j]`. Out: the product, with the fragments of
+//! each warp, or nothing.
 
 use std::cmp::Reverse;
 
@@ -12,18 +12,18 @@ use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 
-/// Rows of a fragment of sums.
-pub(super) const ROWS: i64 = 16;
-/// Its columns.
-pub(super) const COLUMNS: i64 = 8;
-/// What is summed over at a time.
-pub(super) const DEPTH: i64 = 8;
-/// The same where elements are pairs.
-const PAIRS: i64 = 2 * DEPTH;
-/// Sums of as many fragments are kept in registers.
-const MOST_EACH: i64 = 16;
-/// Threads that share a fragment.
-pub(super) const PLANE: u32 = 32;
+/// M of an MMA: rows of a fragment of sums.
+pub(super) const MMA_M: i64 = 16;
+/// N: its columns.
+pub(super) const MMA_N: i64 = 8;
+/// K of a TF32 MMA.
+pub(super) const MMA_K: i64 = 8;
+/// K of a bf16 MMA.
+const MMA_K_BF16: i64 = 2 * MMA_K;
+/// Accumulator fragments that a warp keeps in registers, at most.
+const MAX_FRAGMENTS_PER_WARP: i64 = 16;
+/// Threads of a warp.
+pub(super) const WARP: u32 = 32;
 
 /// A product of two tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,19 +31,19 @@ pub(super) struct Product {
     pub(super) left: Operand,
     pub(super) right: Operand,
     pub(super) sum: Operand,
-    /// What it adds to, if anything.
+    /// The initial sum, if not zero.
     pub(super) start: Option<Start>,
     pub(super) inner: VarId,
-    /// Whether what is summed over may end in the middle of a fragment.
+    /// Whether K may end inside a fragment.
     pub(super) is_ragged: bool,
-    /// Whether fragments may have pairs of elements, twice as many.
-    pub(super) may_pair: bool,
-    pub(super) fragments: Fragments,
+    /// Whether K is a multiple of that of a bf16 MMA, and both operands have their rows along it.
+    pub(super) may_use_bf16: bool,
+    pub(super) fragments: WarpTiling,
 }
 
 impl Product {
-    /// The tiles that are multiplied.
-    pub(super) fn factors(&self) -> [TileId; 2] {
+    /// The operands that are multiplied.
+    pub(super) fn operands(&self) -> [TileId; 2] {
         [self.left.tile, self.right.tile]
     }
 }
@@ -55,64 +55,63 @@ pub(super) struct Operand {
     pub(super) element: Index,
     /// Elements from one row to the next.
     pub(super) row: i64,
-    /// The variables of the nest that it has besides what is summed over.
+    /// Its variables other than K.
     pub(super) own: Vec<VarId>,
-    /// Whether what is summed over numbers its rows.
-    pub(super) is_turned: bool,
+    /// Whether K numbers its rows.
+    pub(super) is_transposed: bool,
 }
 
-/// What a product adds to.
+/// The initial sum of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// What is there.
+    /// The sum so far.
     Own,
-    /// What a scalar gives.
+    /// A scalar expression.
     Scalar(ExprId),
 }
 
-/// How planes share the fragments of a sum: with n planes along the rows each computes every n-th row, and likewise
-/// every n-th column.
+/// How warps share the fragments of a sum. With n warps along the rows, each computes every n-th row of fragments;
+/// columns likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fragments {
-    /// Planes along the rows, and along the columns.
-    pub(super) planes: [i64; 2],
-    /// Rows and columns of fragments that a plane computes.
-    pub(super) each: [i64; 2],
+pub(super) struct WarpTiling {
+    /// Warps along the rows, and along the columns.
+    pub(super) warps: [i64; 2],
+    /// Rows and columns of fragments that a warp computes.
+    pub(super) per_warp: [i64; 2],
 }
 
-impl Fragments {
-    /// The fragments of a sum, if planes can share them so: between as many planes as can be, and so that each loads as
-    /// few as can be.
+impl WarpTiling {
+    /// The tiling that uses the most warps, and among those the one that loads the least; none if none fits.
     pub(super) fn of(n_rows: i64, n_columns: i64) -> Option<Self> {
-        if n_rows % ROWS != 0 || n_columns % COLUMNS != 0 {
+        if n_rows % MMA_M != 0 || n_columns % MMA_N != 0 {
             return None;
         }
-        let (rows, columns) = (n_rows / ROWS, n_columns / COLUMNS);
-        let most = i64::from(THREADS / PLANE);
-        let shared = |n: i64| (1..=most).filter(move |planes| n > 0 && n % planes == 0);
+        let (rows, columns) = (n_rows / MMA_M, n_columns / MMA_N);
+        let most = i64::from(THREADS / WARP);
+        let shared = |n: i64| (1..=most).filter(move |warps| n > 0 && n % warps == 0);
         let all = shared(rows).flat_map(|along| shared(columns).map(move |across| [along, across]));
         let all = all.filter(|[along, across]| along * across <= most);
-        let all = all.map(|planes| Self { planes, each: [rows / planes[0], columns / planes[1]] });
+        let all = all.map(|warps| Self { warps, per_warp: [rows / warps[0], columns / warps[1]] });
         let best = all.min_by_key(|own| {
-            let [along, across] = own.each;
-            // Planes whose rows are all past the end have nothing to do: many planes have few rows each.
-            (Reverse(own.n_planes()), along * ROWS + across * COLUMNS, along)
+            let [along, across] = own.per_warp;
+            // Warps whose rows are all past the end are idle: many warps with few rows each are better.
+            (Reverse(own.n_warps()), along * MMA_M + across * MMA_N, along)
         })?;
-        (best.each[0] * best.each[1] <= MOST_EACH).then_some(best)
+        (best.per_warp[0] * best.per_warp[1] <= MAX_FRAGMENTS_PER_WARP).then_some(best)
     }
 
-    /// Planes that compute any.
-    pub(super) fn n_planes(self) -> i64 {
-        self.planes[0] * self.planes[1]
+    /// Warps that have fragments.
+    pub(super) fn n_warps(self) -> i64 {
+        self.warps[0] * self.warps[1]
     }
 }
 
-/// A nest as a product of tiles, if it is one.
-pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Product> {
+/// The product of tiles that a nest is, if it is one.
+pub(super) fn tile_product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Product> {
     let [inner] = folding.loops[..] else { return None };
     let Place::Tile(sum) = nest.target else { return None };
     let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { return None };
-    let depth = depth(part, inner, DEPTH)?;
+    let depth = depth(part, inner, MMA_K)?;
     if folding.fold != Fold::Sum {
         return None;
     }
@@ -134,14 +133,14 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
         };
         let Expr::Load { from: from @ Place::Tile(tile), at } = &nest.exprs[id] else { return None };
         let element = element_of(&kernel.dims(part, *from), at);
-        let is_turned = element.step_of(inner)? != 1;
-        let (across, along) = if is_turned { (&[inner][..], own) } else { (own, &[inner][..]) };
+        let is_transposed = element.step_of(inner)? != 1;
+        let (across, along) = if is_transposed { (&[inner][..], own) } else { (own, &[inner][..]) };
         let row = row(part, &element, across)?;
         let is_apart = others.iter().all(|var| element.step_of(*var) == Some(0));
         let len = part.tiles[*tile].dims.iter().product::<usize>() as i64;
         let is_matrix = part.tiles[*tile].dtype.is_float() && len == n(across)? * row && n(along)? <= row;
-        let is_factor = along.len() == 1 && element.step_of(along[0]) == Some(1) && row % DEPTH == 0;
-        let operand = Operand { tile: *tile, element, row, own: own.to_vec(), is_turned };
+        let is_factor = along.len() == 1 && element.step_of(along[0]) == Some(1) && row % MMA_K == 0;
+        let operand = Operand { tile: *tile, element, row, own: own.to_vec(), is_transposed };
         (is_factor && is_apart && is_matrix).then_some(operand)
     };
     let (left, right) = operand(a, &rows, &columns)
@@ -151,17 +150,18 @@ pub(super) fn product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Foldi
     let is_sum = columns.len() == 1 && target.step_of(inner) == Some(0) && row % 4 == 0;
     let is_apart = sum != left.tile && sum != right.tile && left.tile != right.tile;
     let own = [rows, columns].concat();
-    let sum = Operand { tile: sum, element: target, row, own, is_turned: false };
+    let sum = Operand { tile: sum, element: target, row, own, is_transposed: false };
     let is_single = part.tiles[sum.tile].dtype == DType::F32;
-    let is_possible = is_sum && is_apart && is_single && !left.is_turned;
-    let fragments = Fragments::of(n_rows, n_columns)?;
-    let is_ragged = depth == Depth::Ragged;
-    let is_even = [&left, &right].into_iter().all(|operand| !operand.is_turned && operand.row % PAIRS == 0);
-    let may_pair = is_even && self::depth(part, inner, PAIRS) == Some(Depth::Whole);
-    is_possible.then_some(Product { left, right, sum, start, inner, is_ragged, may_pair, fragments })
+    let is_possible = is_sum && is_apart && is_single && !left.is_transposed;
+    let fragments = WarpTiling::of(n_rows, n_columns)?;
+    let is_ragged = depth == KExtent::Ragged;
+    let is_even =
+        [&left, &right].into_iter().all(|operand| !operand.is_transposed && operand.row % MMA_K_BF16 == 0);
+    let may_use_bf16 = is_even && self::depth(part, inner, MMA_K_BF16) == Some(KExtent::Aligned);
+    is_possible.then_some(Product { left, right, sum, start, inner, is_ragged, may_use_bf16, fragments })
 }
 
-/// Elements from one row to the next, where variables number the rows, the fastest first, and nothing lies between.
+/// Elements from one row to the next, where variables number the rows densely, the fastest first.
 fn row(part: &Part, element: &Index, vars: &[VarId]) -> Option<i64> {
     let first = element.step_of(*vars.first()?)?;
     let mut step = first;
@@ -174,29 +174,29 @@ fn row(part: &Part, element: &Index, vars: &[VarId]) -> Option<i64> {
     Some(first)
 }
 
-/// The most values of a variable of a nest, where that is known.
+/// The most values of a nest's variable, where that is known.
 fn most(part: &Part, var: VarId) -> Option<i64> {
     part.full_len(var)?.as_const()
 }
 
-/// What is known of the end of what is summed over.
+/// What is known of the end of K.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    /// It always is a multiple of a number.
-    Whole,
-    /// It may end anywhere in a tile whose room is such a multiple.
+enum KExtent {
+    /// Always a multiple of the MMA's K.
+    Aligned,
+    /// Anywhere, in a tile whose rows are such multiples.
     Ragged,
 }
 
-fn depth(part: &Part, inner: VarId, of: i64) -> Option<Depth> {
+fn depth(part: &Part, inner: VarId, of: i64) -> Option<KExtent> {
     let is_whole = |len: i64| len % of == 0;
     match &part.vars[inner].range {
-        Range::Whole { len } => len.as_const().filter(|len| is_whole(*len)).map(|_| Depth::Whole),
+        Range::Whole { len } => len.as_const().filter(|len| is_whole(*len)).map(|_| KExtent::Aligned),
         Range::Within { of } => {
             let Blocks { start, step, block, end } = part.vars[*of].range.blocks()?;
             let len = start.as_const().zip(end.as_const()).map(|(start, end)| end - start);
             let ends_whole = step == block && len.is_some_and(is_whole);
-            is_whole(*block).then_some(if ends_whole { Depth::Whole } else { Depth::Ragged })
+            is_whole(*block).then_some(if ends_whole { KExtent::Aligned } else { KExtent::Ragged })
         }
         Range::Blocks(_) => None,
     }
@@ -207,11 +207,11 @@ mod tests {
     use super::*;
     use crate::codegen::gpu::compile;
     use crate::codegen::gpu::dialect::{Dialect, Language};
-    use crate::codegen::gpu::factor::{Factor, factors};
+    use crate::codegen::gpu::mma_operands::{OperandLayout, mma_operands};
     use crate::codegen::samples::PRODUCT;
     use crate::kernel::parse::parse;
 
-    /// Scores of 8 tokens of two heads with 32 positions.
+    /// Scores of 8 tokens of two heads at 32 positions.
     const SCORES: &str = r#"kernel "scores" attention
   read @0 q : f32[t:8, g:2, d:64]
   read @1 k : f16[s:32, d:64]
@@ -275,13 +275,16 @@ part
         let mut n_shared = 0;
         for rows in 1..9 {
             for columns in 1..17 {
-                let Some(Fragments { planes, each }) = Fragments::of(rows * ROWS, columns * COLUMNS) else {
+                let Some(WarpTiling { warps, per_warp }) = WarpTiling::of(rows * MMA_M, columns * MMA_N)
+                else {
                     continue;
                 };
                 n_shared += 1;
-                let own = |axis: usize, plane: i64| (0..each[axis]).map(move |i| plane + i * planes[axis]);
+                let own = |axis: usize, subgroup_size: i64| {
+                    (0..per_warp[axis]).map(move |i| subgroup_size + i * warps[axis])
+                };
                 let mut found: Vec<(i64, i64)> = Vec::new();
-                for (row, column) in (0..planes[0]).flat_map(|r| (0..planes[1]).map(move |c| (r, c))) {
+                for (row, column) in (0..warps[0]).flat_map(|r| (0..warps[1]).map(move |c| (r, c))) {
                     found.extend(own(0, row).flat_map(|row| own(1, column).map(move |column| (row, column))));
                 }
                 found.sort_unstable();
@@ -289,62 +292,69 @@ part
                 assert_eq!(found, all, "{rows} by {columns}");
             }
         }
-        assert!(n_shared > 100 && Fragments::of(8, 16).is_none() && Fragments::of(16, 12).is_none());
-        // Too many for the planes that can share them.
-        assert!(Fragments::of(11 * ROWS, 13 * COLUMNS).is_none());
+        assert!(n_shared > 100 && WarpTiling::of(8, 16).is_none() && WarpTiling::of(16, 12).is_none());
+        // Too many fragments for the warps that can share them.
+        assert!(WarpTiling::of(11 * MMA_M, 13 * MMA_N).is_none());
     }
 
     #[test]
-    fn planes_share_fragments_so_that_each_loads_few() {
-        let of = |rows: i64, columns: i64| Fragments::of(rows, columns).unwrap();
-        assert_eq!(of(128, 64), Fragments { planes: [4, 2], each: [2, 4] });
-        assert_eq!(of(64, 64), Fragments { planes: [4, 2], each: [1, 4] });
-        assert_eq!(of(64, 32), Fragments { planes: [4, 2], each: [1, 2] });
-        assert_eq!(of(16, 128), Fragments { planes: [1, 8], each: [1, 2] });
-        assert_eq!(of(128, 128).each, [2, 8]);
+    fn warps_share_fragments_so_that_each_loads_few() {
+        let of = |rows: i64, columns: i64| WarpTiling::of(rows, columns).unwrap();
+        assert_eq!(of(128, 64), WarpTiling { warps: [4, 2], per_warp: [2, 4] });
+        assert_eq!(of(64, 64), WarpTiling { warps: [4, 2], per_warp: [1, 4] });
+        assert_eq!(of(64, 32), WarpTiling { warps: [4, 2], per_warp: [1, 2] });
+        assert_eq!(of(16, 128), WarpTiling { warps: [1, 8], per_warp: [1, 2] });
+        assert_eq!(of(128, 128).per_warp, [2, 8]);
     }
 
     #[test]
     fn a_nest_over_tiles_is_a_product_whose_factors_have_their_rows() {
         let kernel = parse(PRODUCT).unwrap();
-        let found = factors(&kernel, &kernel.parts[0]);
+        let found = mma_operands(&kernel, &kernel.parts[0]);
         assert!(
             found.len() == 2
-                && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4, per_word: 2 })
+                && found
+                    .into_values()
+                    .all(|factor| factor == OperandLayout { row: 64, padding: 4, per_word: 2 })
         );
         let source = |dialect: Dialect| compile(&kernel, dialect).unwrap().source;
         let with = Dialect::from(Language::Cuda);
         assert!(source(with).contains("mma.sync"));
-        assert!(!source(Dialect { has_matrices: false, ..with }).contains("mma.sync"));
+        assert!(!source(Dialect { has_tensor_cores: false, ..with }).contains("mma.sync"));
     }
 
     #[test]
     fn rows_of_several_loops_are_a_product_where_they_follow_each_other() {
         let kernel = parse(SCORES).unwrap();
-        let found = factors(&kernel, &kernel.parts[0]);
+        let found = mma_operands(&kernel, &kernel.parts[0]);
         assert!(
             found.len() == 2
-                && found.into_values().all(|factor| factor == Factor { row: 64, gap: 4, per_word: 1 })
+                && found
+                    .into_values()
+                    .all(|factor| factor == OperandLayout { row: 64, padding: 4, per_word: 1 })
         );
         let source = compile(&kernel, Language::Cuda).unwrap().source;
         assert!(source.contains("mma.sync"));
         let turned = SCORES.replace("f32[8, 2, 32]", "f32[2, 8, 32]").replace("tile2[t0, g1", "tile2[g1, t0");
         let kernel = parse(&turned).unwrap();
-        assert!(factors(&kernel, &kernel.parts[0]).is_empty());
+        assert!(mma_operands(&kernel, &kernel.parts[0]).is_empty());
     }
 
     #[test]
-    fn a_factor_may_lie_turned_and_what_is_summed_over_may_end_anywhere() {
+    fn an_operand_may_be_transposed_and_k_may_end_anywhere() {
         let kernel = parse(MIXTURE).unwrap();
-        let found = factors(&kernel, &kernel.parts[0]);
-        let lies: Vec<(i64, i64)> = found.into_values().map(|factor| (factor.row, factor.gap)).collect();
+        let found = mma_operands(&kernel, &kernel.parts[0]);
+        let lies: Vec<(i64, i64)> = found.into_values().map(|factor| (factor.row, factor.padding)).collect();
         assert_eq!(lies, [(32, 4), (64, 8)]);
         assert!(compile(&kernel, Language::Cuda).unwrap().source.contains("mma.sync"));
-        // What is read besides is not rounded.
+        // A tile that something else reads is not rounded.
         let read = MIXTURE.replace("sum s3 of tile0[t0, -s2+s3]", "max s3 of tile0[t0, -s2+s3]");
         let kernel = parse(&read).unwrap();
         assert_eq!(
-            factors(&kernel, &kernel.parts[0]).into_values().map(|factor| factor.row).collect::<Vec<_>>(),
+            mma_operands(&kernel, &kernel.parts[0])
+                .into_values()
+                .map(|factor| factor.row)
+                .collect::<Vec<_>>(),
             [64]
         );
     }
@@ -357,7 +367,7 @@ part
         let no_product = PRODUCT.replace("mul(tile1", "add(tile1");
         for text in [odd_rows, odd_blocks, no_product] {
             let kernel = parse(&text).unwrap();
-            assert!(factors(&kernel, &kernel.parts[0]).is_empty(), "{text}");
+            assert!(mma_operands(&kernel, &kernel.parts[0]).is_empty(), "{text}");
             assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma.sync"), "{text}");
         }
     }

@@ -1,9 +1,8 @@
 //! Vulkan and Metal through wgpu: adapters, buffers, pipelines, submissions.
 //!
-//! In: which interface, sources that `codegen::gpu` made, bytes. Out: what a device is made of, or a sentence that says
-//! what is missing.
-//! wgpu reports some faults later than they happen; whatever makes something here waits for the verdict, so that a
-//! fault is an error of the call that caused it.
+//! In: a graphics API, sources of `codegen::gpu`, bytes. Out: what a device is made of, or a sentence that says what is
+//! missing. wgpu reports some errors asynchronously; every call here waits for the verdict, so that an error belongs to
+//! the call that caused it.
 
 #![expect(unsafe_code, reason = "sources are compiled without checks that they have proven unnecessary")]
 
@@ -26,15 +25,15 @@ use wgpu::{
 };
 
 use crate::device::Found;
-#[cfg(not(target_vendor = "apple"))]
-use crate::device::gpu::heaps;
 use crate::device::gpu::machine::refused_by_driver;
+#[cfg(not(target_vendor = "apple"))]
+use crate::device::gpu::vulkan_memory;
 use crate::error::Error;
 
-/// The most neighbours that code makes use of.
-const MOST_PLANE: u32 = 32;
-/// Every thread asks those of its neighbours for their number whose number differs in one bit.
-const NEIGHBOURS: &str = "
+/// The largest subgroup that code uses.
+const MAX_SUBGROUP_SIZE: u32 = 32;
+/// Every thread reads the numbers of the threads whose numbers differ from its own in one bit.
+const SHUFFLE_PROBE: &str = "
 @group(0) @binding(0) var<storage, read_write> found: array<u32>;
 @compute @workgroup_size(THREADS)
 fn kernel(@builtin(local_invocation_index) unit: u32) {
@@ -45,15 +44,15 @@ fn kernel(@builtin(local_invocation_index) unit: u32) {
     }
 }
 ";
-/// Weights are handed over in pieces of so many bytes, each of which is waited for.
+/// Weights are uploaded in slices of so many bytes, each of which is waited for.
 const PIECE: usize = 64 << 20;
 
-/// An interface to graphics hardware.
+/// A graphics API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
-    /// Of any vendor, on Linux and Windows.
+    /// GPUs of any vendor, on Linux and Windows.
     Vulkan,
-    /// Of Apple.
+    /// Apple GPUs.
     Metal,
 }
 
@@ -75,7 +74,7 @@ impl fmt::Display for Interface {
     }
 }
 
-/// The adapters of an interface, hardware first; none where the system has no driver.
+/// The adapters of an API, hardware first; none where the system has no driver.
 pub fn found(interface: Interface) -> Vec<Found> {
     adapters(interface).iter().map(described).collect()
 }
@@ -94,23 +93,23 @@ fn described(adapter: &Adapter) -> Found {
     Found { name: info.name, is_software: info.device_type == DeviceType::Cpu }
 }
 
-/// An adapter that is in use.
+/// An opened adapter.
 pub struct Driver {
     device: wgpu::Device,
     queue: wgpu::Queue,
     found: Found,
     limits: Limits,
-    /// Neighbouring threads that read each other's registers.
-    plane: u32,
+    /// The usable subgroup size; 1 where shuffles are not.
+    subgroup_size: u32,
 }
 
-/// Code on the device.
+/// A compiled kernel.
 pub struct Pipeline {
     pipeline: ComputePipeline,
     layout: BindGroupLayout,
 }
 
-/// A piece of a buffer.
+/// A slice of a buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Piece<'a> {
     pub(super) buffer: &'a Buffer,
@@ -122,11 +121,11 @@ pub(super) struct Piece<'a> {
 pub(super) struct Dispatch<'a> {
     pub(super) pipeline: &'a Pipeline,
     pub(super) bound: &'a BindGroup,
-    pub(super) n_groups: u32,
+    pub(super) n_workgroups: u32,
 }
 
 impl Driver {
-    /// Opens the best adapter of an interface.
+    /// Opens the best adapter of an API.
     ///
     /// # Errors
     /// Where there is none, or it refuses.
@@ -143,25 +142,29 @@ impl Driver {
         };
         let opened = finished(adapter.request_device(&descriptor));
         let (device, queue) = opened.map_err(|error| unsupported(error.to_string()))?;
-        let mut driver = Self { device, queue, found: described(&adapter), limits, plane: 1 };
-        let size = adapter.get_info().subgroup_min_size.clamp(1, MOST_PLANE);
-        let plane = 1 << size.ilog2();
-        if required_features.contains(Features::SUBGROUP) && driver.are_neighbours(plane)? {
-            driver.plane = plane;
+        let mut driver = Self { device, queue, found: described(&adapter), limits, subgroup_size: 1 };
+        let size = adapter.get_info().subgroup_min_size.clamp(1, MAX_SUBGROUP_SIZE);
+        let subgroup_size = 1 << size.ilog2();
+        if required_features.contains(Features::SUBGROUP)
+            && driver.has_consecutive_subgroups(subgroup_size)?
+        {
+            driver.subgroup_size = subgroup_size;
         }
         Ok(driver)
     }
 
-    /// Whether so many neighbouring threads read each other's registers: nobody promises it, so it is tried.
-    fn are_neighbours(&self, plane: u32) -> Result<bool, Error> {
-        let n_masks = plane.ilog2();
+    /// Whether subgroups are runs of consecutive threads: the specification does not promise it, so it is tried.
+    fn has_consecutive_subgroups(&self, subgroup_size: u32) -> Result<bool, Error> {
+        let n_masks = subgroup_size.ilog2();
         let bytes = (4 * THREADS * n_masks.max(1)) as usize;
         let (found, staging) = (self.buffer("neighbours", bytes)?, self.staging(bytes)?);
-        let source = NEIGHBOURS.replace("PLANE", &plane.to_string()).replace("THREADS", &THREADS.to_string());
+        let source = SHUFFLE_PROBE
+            .replace("PLANE", &subgroup_size.to_string())
+            .replace("THREADS", &THREADS.to_string());
         let Ok(pipeline) = self.compiled("neighbours", &source, 1) else { return Ok(false) };
         let piece = Piece { buffer: &found, offset: 0, bytes };
         let bound = self.bound(&pipeline, &[piece])?;
-        let dispatch = Dispatch { pipeline: &pipeline, bound: &bound, n_groups: 1 };
+        let dispatch = Dispatch { pipeline: &pipeline, bound: &bound, n_workgroups: 1 };
         self.submit([dispatch].into_iter(), Some((piece, &staging)));
         let mut seen = vec![0; bytes];
         self.staged(&staging, &mut seen)?;
@@ -170,36 +173,36 @@ impl Driver {
         Ok(words.zip(expected).all(|(seen, expected)| seen == expected))
     }
 
-    /// Neighbouring threads that read each other's registers; one where they cannot.
-    pub(super) fn plane(&self) -> u32 {
-        self.plane
+    /// The usable subgroup size; 1 where shuffles are not.
+    pub(super) fn subgroup_size(&self) -> u32 {
+        self.subgroup_size
     }
 
-    /// What is in use.
+    /// The opened adapter.
     pub fn adapter(&self) -> &Found {
         &self.found
     }
 
-    /// Where a piece of a buffer may start.
+    /// The alignment of slices.
     pub(super) fn piece_alignment(&self) -> usize {
         self.limits.min_storage_buffer_offset_alignment as usize
     }
 
-    /// Bytes of memory, all and those that nobody has taken yet, as far as the driver tells; Metal is not asked.
+    /// Total and free bytes of memory, as far as the driver tells; Metal is not asked.
     pub(super) fn size_and_free(&self) -> [Option<usize>; 2] {
         #[cfg(not(target_vendor = "apple"))]
-        return heaps::size_and_free(&self.device);
+        return vulkan_memory::size_and_free(&self.device);
         #[cfg(target_vendor = "apple")]
         [None, None]
     }
 
-    /// Memory that kernels read and write, zero at first.
+    /// A zeroed storage buffer.
     pub(super) fn buffer(&self, what: &str, bytes: usize) -> Result<Buffer, Error> {
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
         self.made(what, bytes, usage)
     }
 
-    /// Memory that this process reads.
+    /// A buffer that the host reads.
     pub(super) fn staging(&self, bytes: usize) -> Result<Buffer, Error> {
         self.made("what comes back", bytes, BufferUsages::MAP_READ | BufferUsages::COPY_DST)
     }
@@ -225,7 +228,7 @@ impl Driver {
         }
     }
 
-    /// Fills the start of a piece; what is not a whole number of words is filled up with zeros.
+    /// Writes to the start of a slice, padded with zeros to whole words.
     pub(super) fn fill(&self, to: Piece<'_>, bytes: &[u8]) -> Result<(), Error> {
         let Piece { buffer, offset, .. } = to;
         for (number, piece) in bytes.chunks(PIECE).enumerate() {
@@ -260,7 +263,7 @@ impl Driver {
 
     fn compiled(&self, name: &str, source: &str, n_bindings: usize) -> Result<Pipeline, Error> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
-        // What this line asks for, wgpu has without it; the line it does not know.
+        // wgpu enables subgroups by feature and does not parse this line.
         let source = source.replace("enable subgroups;", "");
         let source = ShaderSource::Wgsl(source.into());
         let descriptor = ShaderModuleDescriptor { label: Some(name), source };
@@ -274,7 +277,7 @@ impl Driver {
         let of_pipeline =
             PipelineLayoutDescriptor { label: None, bind_group_layouts: &[Some(&layout)], immediate_size: 0 };
         let of_pipeline = self.device.create_pipeline_layout(&of_pipeline);
-        // Every kernel writes what it later reads of shared memory.
+        // Every kernel writes shared memory before it reads it.
         let compilation_options = PipelineCompilationOptions {
             zero_initialize_workgroup_memory: false,
             ..PipelineCompilationOptions::default()
@@ -293,7 +296,7 @@ impl Driver {
         }
     }
 
-    /// Buffers for a pipeline, in the order of its bindings.
+    /// A bind group for a pipeline.
     pub(super) fn bound(&self, pipeline: &Pipeline, pieces: &[Piece<'_>]) -> Result<BindGroup, Error> {
         let largest = self.limits.max_storage_buffer_binding_size;
         if let Some(piece) = pieces.iter().find(|piece| piece.bytes as u64 > largest) {
@@ -312,7 +315,7 @@ impl Driver {
         }
     }
 
-    /// Runs launches in order, and behind them copies a piece to a staging buffer: one submission.
+    /// Runs launches in order, then copies a slice to a staging buffer: one submission.
     pub(super) fn submit<'d>(
         &self,
         dispatches: impl Iterator<Item = Dispatch<'d>>,
@@ -327,7 +330,7 @@ impl Driver {
         self.queue.submit([encoder.finish()]);
     }
 
-    /// The first bytes of a staging buffer, once all that was submitted is done.
+    /// The first bytes of a staging buffer, once all submitted work is done.
     pub(super) fn staged(&self, staging: &Buffer, to: &mut [u8]) -> Result<(), Error> {
         staging.slice(..).map_async(MapMode::Read, |_| {});
         self.wait()?;
@@ -336,24 +339,24 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits until all that was submitted is done.
+    /// Waits until all submitted work is done.
     pub(super) fn wait(&self) -> Result<(), Error> {
         let done = self.device.poll(PollType::wait_indefinitely());
         done.map(|_| ()).map_err(|fault| refused_by_driver("a submission", &fault))
     }
 
     /// The most workgroups of a launch.
-    pub(super) fn most_groups_of_a_dispatch(&self) -> u32 {
+    pub(super) fn max_workgroups_of_a_dispatch(&self) -> u32 {
         self.limits.max_compute_workgroups_per_dimension
     }
 }
 
 fn record<'d>(encoder: &mut CommandEncoder, dispatches: impl Iterator<Item = Dispatch<'d>>) {
     let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-    for Dispatch { pipeline, bound, n_groups } in dispatches.filter(|it| it.n_groups > 0) {
+    for Dispatch { pipeline, bound, n_workgroups } in dispatches.filter(|it| it.n_workgroups > 0) {
         pass.set_pipeline(&pipeline.pipeline);
         pass.set_bind_group(0, bound, &[]);
-        pass.dispatch_workgroups(n_groups, 1, 1);
+        pass.dispatch_workgroups(n_workgroups, 1, 1);
     }
 }
 
@@ -376,7 +379,7 @@ fn unsupported(what: String) -> Error {
     CompilerError::Unsupported { what, target: "gpu".to_owned() }.into()
 }
 
-/// What a future comes to; those of a driver on this machine are ready, or will be without anyone's doing.
+/// Drives a future to completion; those of local drivers become ready by themselves.
 fn finished<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());

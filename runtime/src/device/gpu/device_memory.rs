@@ -1,16 +1,15 @@
-//! What a GPU holds: weights, states, and what programs share.
+//! What lies in device memory: weights, states (KV caches), and the arena that all programs share.
 //!
-//! In: the buffers of plans. Out: a piece of memory for each. Weights are arranged and handed over once, states live
-//! on, and all programs have one arena, because no two of them run at a time.
-//! Before a plan takes anything, it is known whether there is room for all of it: a plan that is refused leaves the
-//! device as it was.
+//! In: the buffers of plans. Out: memory for each. Weights are repacked and uploaded once, states live on, and all
+//! programs share one arena, because no two of them run at a time. Before a plan allocates anything, it is known
+//! whether all of it fits: a refused plan leaves the device as it was.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
-use fusebox_compiler::codegen::gpu::layout::{arranged, bytes};
+use fusebox_compiler::codegen::gpu::layout::{bytes, repacked};
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
 use indexmap::IndexMap;
@@ -19,35 +18,35 @@ use crate::device::gpu::machine::Machine;
 use crate::device::{Footprint, Weights, refused, weight};
 use crate::error::Error;
 
-/// The most threads that arrange weights. Each has one tensor at a time, so that few take memory of this process.
-const ARRANGERS: usize = 4;
+/// The most threads that repack weights. Each holds one tensor at a time, which bounds host memory.
+const MAX_REPACK_THREADS: usize = 4;
 
-/// Is told how many bytes of a program's weights were handed over, and how many there are.
+/// Is told the uploaded bytes of a program's weights, and how many there are.
 pub type Tell = Box<dyn FnMut(usize, usize) + Send>;
 
-/// Is told and says nothing.
+/// Ignores the progress.
 pub fn silent() -> Tell {
     Box::new(|_, _| {})
 }
 
-/// Memory and what is in it.
-pub(super) struct Holdings<T> {
-    /// The most bytes to hold.
+/// Device memory and what is in it.
+pub(super) struct DeviceMemory<T> {
+    /// The most bytes to allocate.
     limit: Option<usize>,
-    held: usize,
+    allocated: usize,
     tell: Tell,
     states: IndexMap<Name, (usize, T)>,
     weights: IndexMap<Name, T>,
-    /// What programs share, the largest last.
+    /// The shared arenas, the largest last.
     shared: Vec<(usize, T)>,
     pub(super) footprint: Footprint,
 }
 
-impl<T: Clone> Holdings<T> {
+impl<T: Clone> DeviceMemory<T> {
     pub(super) fn new(limit: Option<usize>, tell: Tell) -> Self {
         Self {
             limit,
-            held: 0,
+            allocated: 0,
             tell,
             states: IndexMap::new(),
             weights: IndexMap::new(),
@@ -56,13 +55,13 @@ impl<T: Clone> Holdings<T> {
         }
     }
 
-    /// Bytes that may still be taken, where that is known.
+    /// Bytes that may still be allocated, where that is known.
     pub(super) fn free(&self, machine: &impl Machine<Memory = T>) -> Option<usize> {
-        let own = self.limit.map(|limit| limit.saturating_sub(self.held));
+        let own = self.limit.map(|limit| limit.saturating_sub(self.allocated));
         own.into_iter().chain(machine.free()).min()
     }
 
-    /// Makes sure that there is room for what a plan needs and no plan before it has brought, and for more besides.
+    /// Checks that a plan's new weights and states fit, with `besides` bytes more.
     pub(super) fn check(
         &self,
         machine: &impl Machine<Memory = T>,
@@ -89,39 +88,39 @@ impl<T: Clone> Holdings<T> {
         }
     }
 
-    /// Memory, all zero.
-    pub(super) fn taken(
+    /// Allocates zeroed memory.
+    pub(super) fn allocate_zeroed(
         &mut self,
         machine: &impl Machine<Memory = T>,
         what: &str,
         n_bytes: usize,
     ) -> Result<T, Error> {
         let memory = machine.allocate(what, n_bytes)?;
-        self.held += n_bytes;
+        self.allocated += n_bytes;
         Ok(memory)
     }
 
-    /// Memory with these bytes.
-    pub(super) fn filled(
+    /// Allocates memory with these bytes.
+    pub(super) fn allocate_with(
         &mut self,
         machine: &impl Machine<Memory = T>,
         what: &str,
         bytes: &[u8],
     ) -> Result<T, Error> {
-        let memory = self.taken(machine, what, bytes.len())?;
+        let memory = self.allocate_zeroed(machine, what, bytes.len())?;
         machine.write(&memory, bytes)?;
         Ok(memory)
     }
 
-    /// How much of what programs share would have to be taken for one that needs so many bytes.
+    /// How much of a shared arena of `n_bytes` would have to be allocated.
     pub(super) fn missing(&self, n_bytes: usize) -> usize {
         if self.shared.last().is_some_and(|(len, _)| *len >= n_bytes) { 0 } else { n_bytes }
     }
 
-    /// What all programs share, at least so many bytes of it.
+    /// The shared arena, of at least `n_bytes`.
     pub(super) fn shared(&mut self, machine: &impl Machine<Memory = T>, n_bytes: usize) -> Result<T, Error> {
         if self.missing(n_bytes) > 0 || self.shared.is_empty() {
-            let memory = self.taken(machine, "the arena", n_bytes)?;
+            let memory = self.allocate_zeroed(machine, "the arena", n_bytes)?;
             self.footprint.arena += n_bytes;
             self.shared.push((n_bytes, memory));
         }
@@ -136,21 +135,21 @@ impl<T: Clone> Holdings<T> {
         slot: &BufferSlot,
     ) -> Result<T, Error> {
         let BufferSlot { name, format, shape, .. } = slot;
-        let asked = bytes(*format, shape.max_len());
+        let needed = bytes(*format, shape.max_len());
         if let Some((found, state)) = self.states.get(name) {
-            if *found != asked {
-                return Err(refused(name, format!("the state has {found} bytes, {asked} are asked for")));
+            if *found != needed {
+                return Err(refused(name, format!("the state has {found} bytes, {needed} are asked for")));
             }
             return Ok(state.clone());
         }
-        let state = self.taken(machine, name, asked)?;
-        self.states.insert(name.clone(), (asked, state.clone()));
-        self.footprint.state += asked;
+        let state = self.allocate_zeroed(machine, name, needed)?;
+        self.states.insert(name.clone(), (needed, state.clone()));
+        self.footprint.state += needed;
         Ok(state)
     }
 
-    /// Hands over all weights of a plan that no earlier plan had.
-    pub(super) fn hand_over(
+    /// Uploads the weights of a plan that no earlier plan had.
+    pub(super) fn upload_weights(
         &mut self,
         machine: &impl Machine<Memory = T>,
         plan: &Plan,
@@ -162,14 +161,14 @@ impl<T: Clone> Holdings<T> {
         let all = slots.iter().map(|slot| slot.bytes).sum();
         let mut seen = BTreeSet::new();
         slots.retain(|slot| seen.insert(&slot.name));
-        let n_threads = thread::available_parallelism().map_or(1, usize::from).min(ARRANGERS);
-        let arrange = |slot: &&BufferSlot| Ok::<_, Error>(arranged(slot.format, weight(slot, &**weights)?));
+        let n_threads = thread::available_parallelism().map_or(1, usize::from).min(MAX_REPACK_THREADS);
+        let repack = |slot: &&BufferSlot| Ok::<_, Error>(repacked(slot.format, weight(slot, &**weights)?));
         thread::scope(|scope| {
-            // Each of n threads has every n-th tensor, and waits until it is taken before it goes on with the next.
+            // Each of n threads repacks every n-th tensor, and waits until it is uploaded before it takes the next.
             let line = |first| {
                 let (sender, receiver) = sync_channel(0);
-                let mut own = slots.iter().skip(first).step_by(n_threads).map(arrange);
-                // Nobody takes what comes behind an error: then there is nothing left to do.
+                let mut own = slots.iter().skip(first).step_by(n_threads).map(repack);
+                // A closed channel means that an upload failed: then there is nothing left to do.
                 scope.spawn(move || own.try_for_each(|tensor| sender.send(tensor)));
                 receiver
             };
@@ -177,7 +176,7 @@ impl<T: Clone> Holdings<T> {
             let mut done = 0;
             for (slot, line) in slots.iter().zip(lines.iter().cycle()) {
                 let tensor = line.recv().expect("a thread goes on until all of its tensors are taken")?;
-                let memory = self.filled(machine, &slot.name, &tensor)?;
+                let memory = self.allocate_with(machine, &slot.name, &tensor)?;
                 self.weights.insert(slot.name.clone(), memory);
                 self.footprint.weights += bytes(slot.format, slot.shape.max_len());
                 done += slot.bytes;
@@ -187,7 +186,7 @@ impl<T: Clone> Holdings<T> {
         })
     }
 
-    /// The memory of a weight that was handed over.
+    /// The memory of an uploaded weight.
     pub(super) fn weight(&self, slot: &BufferSlot, weights: &dyn Weights) -> Result<T, Error> {
         weight(slot, weights)?;
         let memory = self.weights.get(&slot.name);

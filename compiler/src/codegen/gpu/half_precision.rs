@@ -1,9 +1,8 @@
-//! Half precisions.
+//! Conversions to and from f16 and bf16.
 //!
-//! In: a single-precision number, or sixteen bits. Out: the number rounded to the nearest that sixteen bits hold, ties
-//! to even; its bits; or the number that bits stand for.
-//! Where a language has the type, a conversion there and back rounds. Where it has not, whole numbers do it, and no
-//! step makes a single-precision number too small to be normal, because many devices take those for zero.
+//! In: an `f32`, or sixteen bits. Out: the `f32` rounded to the nearest 16-bit number, ties to even; its bits; or the
+//! `f32` that bits stand for. A language with the type converts there and back. Without it, integer arithmetic does the
+//! same; no step makes a subnormal `f32`, because many devices flush those to zero.
 
 use cubecl_core::ir::{Arithmetic, Bitwise, Comparison, ElemType, FloatKind, UIntKind, Variable};
 
@@ -12,8 +11,8 @@ use crate::codegen::gpu::writer::{F32, U32, constant};
 use crate::tensor::dtype::DType;
 
 impl Emitter<'_> {
-    /// A number, rounded to a half precision.
-    pub(super) fn rounded(&mut self, dtype: DType, x: Variable) -> Variable {
+    /// An `f32` rounded to a 16-bit type.
+    pub(super) fn rounded_to_half(&mut self, dtype: DType, x: Variable) -> Variable {
         if self.dialect.language.has_halves() {
             let half = self.writer.cast(elem_of(dtype), x);
             return self.writer.cast(F32, half);
@@ -22,8 +21,8 @@ impl Emitter<'_> {
         self.widened(dtype, bits)
     }
 
-    /// Two numbers rounded to bfloat16, in the halves of a word, the lower one first.
-    pub(super) fn pair(&mut self, low: Variable, high: Variable) -> Variable {
+    /// Two numbers rounded to bf16 and packed in a word, the first in the low half.
+    pub(super) fn packed_bf16(&mut self, low: Variable, high: Variable) -> Variable {
         let [low, high] = [low, high].map(|x| {
             let half = self.writer.cast(elem_of(DType::BF16), x);
             let short = self.writer.reinterpreted(ElemType::UInt(UIntKind::U16), half);
@@ -33,7 +32,7 @@ impl Emitter<'_> {
         self.writer.or(low, high)
     }
 
-    /// The number that sixteen bits stand for.
+    /// The `f32` that sixteen bits stand for.
     pub(super) fn widened(&mut self, dtype: DType, bits: Variable) -> Variable {
         if dtype == DType::BF16 {
             let bits = self.writer.shift_left(bits, 16);
@@ -56,8 +55,8 @@ impl Emitter<'_> {
         let is_other = self.writer.compare(Comparison::GreaterEqual, size, largest);
         let normal = self.writer.select(is_other, infinite, normal);
         let small = self.writer.cast(F32, size);
-        let unit = self.writer.float_number(2f32.powi(-24));
-        let small = self.writer.arithmetic(Arithmetic::Mul, small, unit);
+        let thread = self.writer.float_number(2f32.powi(-24));
+        let small = self.writer.arithmetic(Arithmetic::Mul, small, thread);
         let small = self.writer.reinterpreted(U32, small);
         let is_small = self.writer.below(size, least);
         let size = self.writer.select(is_small, small, normal);
@@ -65,14 +64,14 @@ impl Emitter<'_> {
         self.writer.reinterpreted(F32, bits)
     }
 
-    /// The bits of the nearest number of a half precision.
+    /// The bits of the nearest 16-bit number.
     pub(super) fn narrowed(&mut self, dtype: DType, x: Variable) -> Variable {
         let bits = self.writer.reinterpreted(U32, x);
         let size = self.writer.and(bits, 0x7fff_ffff);
         let infinity = constant(0x7f80_0000);
         let is_none = self.writer.below(infinity, size);
         let by = if dtype == DType::BF16 { 16 } else { 13 };
-        // Half of what is cut off, less one, and one more where the last bit is set: ties go to even.
+        // Round to nearest even: add half of the cut-off unit less one, plus the last bit kept.
         let last = self.writer.shift_right(size, by);
         let last = self.writer.and(last, 1);
         let half = constant((1 << (by - 1)) - 1);
@@ -90,7 +89,7 @@ impl Emitter<'_> {
         let [infinite, overflow, least, none] = [0x7c00, 143 << 23, 113 << 23, 0x7e00].map(constant);
         let is_over = self.writer.compare(Comparison::GreaterEqual, size, overflow);
         let normal = self.writer.select(is_over, infinite, normal);
-        // Below the normal numbers the addition of one half rounds, and leaves the bits at the end.
+        // For subnormals, adding 0.5 rounds and leaves the bits at the end.
         let (magic, whole) = (self.writer.float_number(0.5), constant(i64::from(0.5f32.to_bits())));
         let float = self.writer.reinterpreted(F32, size);
         let sum = self.writer.arithmetic(Arithmetic::Add, float, magic);
