@@ -27,7 +27,7 @@ pub enum Atom {
     Div(Box<Index>, i64),
     /// The remainder of that.
     Rem(Box<Index>, i64),
-    /// A whole number read from memory, brought into `0..below`.
+    /// A whole number read from memory (an expert or token id), clamped to `0..below`.
     Lookup {
         /// Where from.
         from: Place,
@@ -213,8 +213,8 @@ impl Index {
         self.terms.iter().any(|(atom, _)| atom.uses_var(&test))
     }
 
-    /// Whether something is looked up for it.
-    pub fn is_picked(&self) -> bool {
+    /// Whether it reads a number from memory.
+    pub fn has_lookup(&self) -> bool {
         self.any(&mut |atom| matches!(atom, Atom::Lookup { .. }))
     }
 

@@ -1,8 +1,8 @@
-//! What comparisons of positions hide.
+//! Masks: which positions a comparison of positions hides (causal masks, sliding windows).
 //!
-//! In: a nest whose values are minus infinity where a comparison is false, as scores behind a mask are. Out: an index
-//! that tells where it is false, or the first position at which it is not.
-//! Positions are sums of loop variables and symbols; what is compared otherwise is not looked at.
+//! In: a nest whose values are -∞ where a comparison is false, such as masked attention scores. Out: an index that
+//! tells where it is false, or the first position at which it is not. Only sums of loop variables and symbols are
+//! analysed; other comparisons hide nothing.
 
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Scalar};
@@ -33,7 +33,7 @@ pub(crate) fn least(sum: &Index, loops: &[VarId], vars: &Vars) -> Option<Index> 
     Some(least)
 }
 
-/// A position below which every value of a nest is minus infinity, if a comparison says so: what a window begins with.
+/// A position below which every value of a nest is -∞, if a comparison says so: the start of a sliding window.
 pub(crate) fn first_seen(nest: &Nest, along: VarId, vars: &Vars) -> Option<Index> {
     let mut tests = Vec::new();
     hiding(&nest.exprs, nest.value, &mut tests);

@@ -1,8 +1,8 @@
-//! Counts what a kernel does: bytes, operations, tasks and task memory.
+//! The cost model of kernels: bytes, operations, tasks and tile memory, and the roofline estimate.
 //!
-//! In: a kernel. Out: a [`Measure`], exact in elements and operations for given symbols.
-//! A byte counts once however often tasks read it: that is what must come from memory. An operation counts as often
-//! as its innermost loop runs. Estimates of time are made from these counts in one place, [`Measure::seconds`].
+//! In: a kernel. Out: a [`Measure`], exact in elements and operations for given symbols. A byte counts once however
+//! often tasks read it: that is the DRAM traffic. An operation counts as often as its innermost loop runs. Times are
+//! estimated from these counts in one place, [`Measure::seconds`].
 
 use crate::foundation::entity::{Id, List};
 use crate::graph::op::{Binary, Unary};
@@ -11,29 +11,29 @@ use crate::kernel::{Access, Blocks, Expr, Kernel, Nest, Param, ParamId, Part, Pl
 use crate::target::{Target, Work};
 use crate::tensor::sym::{Sym, Symbol};
 
-/// The share of the lesser of two times, moving bytes and doing operations, that is not hidden behind the greater.
+/// How much of the lesser of memory time and compute time does not overlap with the greater.
 const HIDDEN_SHARE: f64 = 0.2;
 
 /// What one launch of a kernel does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
-    /// For each parameter, the elements that are touched.
+    /// The elements of each parameter that are accessed.
     pub elements: List<ParamId, Sym>,
-    /// Bytes read from memory, each once.
+    /// Bytes read from DRAM, each once.
     pub bytes_read: f64,
-    /// Bytes written to memory, each once.
+    /// Bytes written to DRAM, each once.
     pub bytes_written: f64,
     /// Operations on numbers; decoding counts, and a transcendental function counts as eight.
     pub flops: f64,
     /// Independent tasks.
     pub n_tasks: i64,
-    /// The bytes and operations of a task of the part whose tasks are longest.
+    /// The largest bytes and operations of a task.
     pub longest: Work,
-    /// The most bytes that a task reads and writes, whether others do so too or not, but for what it picks.
+    /// The most bytes that a task reads and writes, shared or not, without routed rows (those of lookups).
     pub task_bytes: f64,
-    /// The same of all tasks: what several read counts for each of them.
-    pub close_bytes: f64,
-    /// The most task memory that a task uses, in bytes.
+    /// The same summed over all tasks: L2 traffic.
+    pub l2_bytes: f64,
+    /// The most bytes of tiles of a task.
     pub tile_bytes: usize,
 }
 
@@ -47,16 +47,16 @@ pub fn measure_at(kernel: &Kernel, at: Values<'_>) -> Measure {
     let mut touched = untouched(kernel);
     let mut flops = 0.0;
     let mut longest = Work::default();
-    let (mut task_bytes, mut close_bytes) = (0.0_f64, 0.0);
+    let (mut task_bytes, mut l2_bytes) = (0.0_f64, 0.0);
     for part in &kernel.parts {
         let ranges = Ranges { part, at };
-        let mut count = Count { kernel, ranges, touched: untouched(kernel), flops: 0.0, has_picks: true };
+        let mut count = Count { kernel, ranges, touched: untouched(kernel), flops: 0.0, counts_routed: true };
         let n_tasks: f64 = part.grid.iter().map(|var| ranges.n_values(*var)).product();
         count.body(&part.body, n_tasks);
         let bytes = count.bytes();
         let of_task = bytes_of_task(kernel, ranges);
         task_bytes = task_bytes.max(of_task);
-        close_bytes += n_tasks * of_task;
+        l2_bytes += n_tasks * of_task;
         longest.bytes = longest.bytes.max(bytes / n_tasks.max(1.0));
         longest.flops = longest.flops.max(count.flops / n_tasks.max(1.0));
         flops += count.flops;
@@ -80,7 +80,7 @@ pub fn measure_at(kernel: &Kernel, at: Values<'_>) -> Measure {
         n_tasks,
         longest,
         task_bytes,
-        close_bytes,
+        l2_bytes,
         tile_bytes,
     }
 }
@@ -89,8 +89,8 @@ fn untouched(kernel: &Kernel) -> Touched {
     kernel.params.ids().map(|_| None).collect()
 }
 
-/// The bytes that the first task of a part reads and writes, but for what it picks: tasks that pick the same may be
-/// done together.
+/// The bytes that the first task of a part reads and writes, without routed rows: tasks routed to the same expert may
+/// be grouped.
 fn bytes_of_task(kernel: &Kernel, ranges: Ranges<'_>) -> f64 {
     let part = ranges.part;
     let mut own = part.clone();
@@ -98,7 +98,7 @@ fn bytes_of_task(kernel: &Kernel, ranges: Ranges<'_>) -> f64 {
         let is_one = part.grid.contains(&var);
         own.vars[var].range = match &part.vars[var].range {
             Range::Whole { .. } if is_one => Range::Whole { len: Sym::from(1i64) },
-            // Blocks of a task that others have blocks between are counted as if they lay side by side.
+            // Blocks of a task that are interleaved with those of others count as if they were adjacent.
             Range::Blocks(Blocks { block, .. }) => {
                 let n = if is_one { 1 } else { ranges.n_values(var) as i64 };
                 Range::Blocks(Blocks {
@@ -112,7 +112,7 @@ fn bytes_of_task(kernel: &Kernel, ranges: Ranges<'_>) -> f64 {
         };
     }
     let ranges = Ranges { part: &own, ..ranges };
-    let mut count = Count { kernel, ranges, touched: untouched(kernel), flops: 0.0, has_picks: false };
+    let mut count = Count { kernel, ranges, touched: untouched(kernel), flops: 0.0, counts_routed: false };
     count.body(&own.body, 1.0);
     count.bytes()
 }
@@ -127,19 +127,19 @@ impl Measure {
         Work { bytes: self.bytes_read + self.bytes_written, flops: self.flops }
     }
 
-    /// Seconds on a target: a launch, and the work at the rate of the units that tasks keep busy, but never less than
-    /// the longest task takes on one unit. What does not bind is not free either: it takes a share of the time it
-    /// would take alone. What tasks read again takes its time too, where they have little memory close to them.
+    /// Estimated seconds on a target: launch latency, plus the roofline at the share of compute units that tasks
+    /// occupy, but never less than the longest task takes on one unit, or than L2 traffic takes. The lesser of memory
+    /// time and compute time overlaps only partly.
     pub fn seconds(&self, target: &Target) -> f64 {
-        let units = target.units as i64;
+        let units = target.compute_units as i64;
         let tasks = self.n_tasks.max(1);
         let rounds = (tasks + units - 1) / units;
         let busy = tasks as f64 / (rounds * units) as f64;
         let Work { bytes, flops } = self.work();
         let hidden = (bytes / target.bandwidth).min(flops / target.flops);
         let together = (target.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy;
-        let alone = target.roofline(self.longest) * target.units as f64;
-        let close = (self.close_bytes / target.close_bandwidth).max(self.task_bytes / target.close_of_unit);
+        let alone = target.roofline(self.longest) * target.compute_units as f64;
+        let close = (self.l2_bytes / target.l2_bandwidth).max(self.task_bytes / target.l2_bandwidth_per_unit);
         target.launch + together.max(alone).max(close)
     }
 }
@@ -147,14 +147,14 @@ impl Measure {
 /// The value of every symbol.
 pub type Values<'a> = &'a dyn Fn(Symbol) -> i64;
 
-/// A run of positions of one axis: its first, and how many.
+/// An interval of positions along an axis: its first, and how many.
 #[derive(Clone, Debug)]
 struct Interval {
     first: i64,
     len: Sym,
 }
 
-/// For each parameter, the positions touched along each axis.
+/// The positions of each parameter that are accessed, along each axis.
 type Touched = List<ParamId, Option<Vec<Interval>>>;
 
 struct Count<'a> {
@@ -162,8 +162,8 @@ struct Count<'a> {
     ranges: Ranges<'a>,
     touched: Touched,
     flops: f64,
-    /// Whether what a lookup picks counts.
-    has_picks: bool,
+    /// Whether elements found by a lookup count.
+    counts_routed: bool,
 }
 
 impl Count<'_> {
@@ -235,7 +235,7 @@ impl Count<'_> {
             });
         }
         let Place::Param(param) = place else { return };
-        if !self.has_picks && at.iter().any(Index::is_picked) {
+        if !self.counts_routed && at.iter().any(Index::has_lookup) {
             return;
         }
         let own: Vec<Interval> = at.iter().map(|index| self.ranges.interval(index)).collect();
@@ -269,10 +269,10 @@ impl Ranges<'_> {
         sym.evaluate(self.at)
     }
 
-    /// The positions that an index takes, over all tasks.
+    /// The interval of an index, over all tasks.
     fn interval(self, index: &Index) -> Interval {
         let (low, high) = index.bounds(&self.part.vars);
-        if index.is_picked() {
+        if index.has_lookup() {
             let used = self.part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
             let n: f64 = used.map(|var| self.n_values(var)).product();
             return Interval { first: 0, len: Sym::from((n as i64).clamp(1, high - low + 1)) };
@@ -286,7 +286,7 @@ impl Ranges<'_> {
                     Interval { first: index.offset() + first, len: Sym::from(len) }
                 }
             },
-            // A position from a symbol on: what is written to a state.
+            // A position that is a symbol: where a state is written.
             [(Atom::Symbols(_), _)] => Interval { first: low, len: Sym::from(1i64) },
             [(Atom::Symbols(_), _), (Atom::Var(var), 1)] | [(Atom::Var(var), 1), (Atom::Symbols(_), _)] => {
                 Interval { first: low, len: self.extent(*var) }
@@ -411,8 +411,8 @@ part
         let found = measure(&parse(text).unwrap());
         let (x, rows, y) = (4.0 * 128.0, 4.0 * 8.0 * 128.0, 4.0 * 8.0);
         assert_eq!((found.n_tasks, found.task_bytes), (8, x + rows + y));
-        assert_eq!((found.close_bytes, found.bytes_read), (8.0 * (x + rows + y), x + 8.0 * rows));
-        let slow = Target { close_of_unit: 1.0, ..CUDA_SM90 };
+        assert_eq!((found.l2_bytes, found.bytes_read), (8.0 * (x + rows + y), x + 8.0 * rows));
+        let slow = Target { l2_bandwidth_per_unit: 1.0, ..CUDA_SM90 };
         assert!(found.seconds(&slow) > found.task_bytes);
     }
 }

@@ -63,26 +63,26 @@ pub struct Kernel {
     pub skeleton: Skeleton,
     /// The buffers, in the order in which a plan binds them.
     pub params: List<ParamId, Param>,
-    /// Independent grids that share the launch.
+    /// Independent grids that share the launch (horizontal fusion).
     pub parts: Vec<Part>,
 }
 
 /// The pattern a code generator may choose a fast form by. It never changes what is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Skeleton {
-    /// Every element on its own.
+    /// Elementwise.
     Map,
-    /// Rows folded to a number each.
+    /// Reductions of rows.
     RowReduction,
-    /// Weights times at most eight vectors.
+    /// GEMV: a weight times at most eight vectors.
     MatrixVector,
-    /// Weights times many vectors.
+    /// GEMM: a weight times many vectors.
     MatrixMatrix,
-    /// Softmax-weighted sums over a cache, in one pass.
+    /// Attention over a cache, in one pass (online softmax).
     Attention,
-    /// The partial results of split attention made one.
+    /// Reduces the partial results of split attention.
     Combine,
-    /// Weights picked by an index, times vectors.
+    /// Expert routing: weights chosen by an index, times vectors.
     Experts,
     /// The positions of the largest elements.
     TopK,

@@ -1,8 +1,7 @@
-//! What a kernel would cost, for fusion to decide by.
+//! Prices kernels for fusion: lowers them and counts.
 //!
-//! In: a cut and the roots of one launch. Out: seconds on the target, found by lowering the kernel and counting.
-//! So the decision and the kernel can never disagree about what is computed twice. Answers are remembered: a merge
-//! asks for the same kernels again and again.
+//! In: a cut and the roots of one launch. Out: estimated seconds on the target. So the decision and the kernel can
+//! never disagree about what is computed twice. Prices are cached: merging asks for the same kernels again and again.
 
 use indexmap::IndexMap;
 
@@ -27,8 +26,8 @@ impl<'a> LoweredPrice<'a> {
     }
 
     fn seconds_of(&self, cut: &Cut, roots: &[NodeId]) -> Option<f64> {
-        // What is cheaper because weights are computed apart is no reason to cut a kernel there.
-        let target = Target { keeps_apart: false, ..*self.target };
+        // Splitting concatenated weights makes kernels cheaper, which is no reason to cut a kernel there.
+        let target = Target { splits_joined_weights: false, ..*self.target };
         let kernels = lower(self.graph, cut, roots, &target).ok()?;
         let mut seconds = 0.0;
         for (kernel, _) in &kernels {

@@ -99,7 +99,7 @@ part
     @2[e2] = div(tile3[e2], tile2[])
 "#;
 
-/// Rows picked by a number from memory.
+/// Rows gathered by an index from memory.
 pub(crate) const GATHER: &str = r#"symbol T in 0..3 near 1
 kernel "gather rows" experts
   read @0 ids : i32[t:T]

@@ -1,8 +1,6 @@
-//! What statements, nests and scalars hold.
+//! Visitors: the nests, loops, indices, reads and operands in a piece of a kernel.
 //!
-//! In: a piece of a kernel. Out: the nests, the loops, the indices, the reads or the operands in it, in the order of
-//! the text.
-//! Code that only looks at all of them need not know how they lie.
+//! In: a piece of a kernel. Out: what it contains, in the order of the text.
 
 use std::slice::from_ref;
 
@@ -24,7 +22,7 @@ pub fn nests(body: &[Stmt]) -> impl Iterator<Item = &Nest> {
     })
 }
 
-/// Which scalars some of them are computed from, themselves included; one that is known needs no other.
+/// Marks the scalars that `roots` depend on, themselves included; one that is known depends on nothing.
 pub(crate) fn needed(
     exprs: &List<ExprId, Expr>,
     roots: &[ExprId],

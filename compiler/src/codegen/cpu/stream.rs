@@ -44,7 +44,7 @@ fn of_nest(kernel: &Kernel, nest: &Nest) -> Option<Stream> {
             Format::Int8 { .. } => shape.max_len(),
             _ => format.bytes_for(shape.max_len())?,
         };
-        (!at.iter().any(Index::is_picked) && n_bytes >= LEAST).then_some(Stream { param, n_bytes })
+        (!at.iter().any(Index::has_lookup) && n_bytes >= LEAST).then_some(Stream { param, n_bytes })
     })
 }
 

@@ -1,21 +1,28 @@
-//! Attention in one pass: a running maximum, a running sum of weights and a running weighted sum.
+//! Attention with online softmax, in one pass over the cache (as flash attention does).
 //!
-//! In: an attention and the box of it a task needs. Out: a loop over blocks of positions that updates three tiles.
-//! When a task takes only every n-th block, the three tiles are its partial result, and [`PartBuilder::combine`]
-//! makes one of many. The maximum stays: without it the exponential overflows near 88.
+//! In: an attention and the box of it that a task needs. Out: a loop over blocks of positions that updates three tiles:
+//!
+//! ```text
+//!  m' = max(m, max s)      s: scores of the block      scale = exp(m - m')
+//!  l' = l · scale + Σ exp(s - m')                      sum of the weights
+//!  o' = o · scale + Σ exp(s - m') · v                  weighted sum of the values; o / l at the end
+//! ```
+//!
+//! The maximum m keeps the exponential from overflowing. Where few tasks would leave compute units idle, tasks split
+//! the positions (flash decoding): each takes every n-th block, and [`PartBuilder::combine`] reduces their (m, l, o).
 
 use crate::graph::NodeId;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::lower::fill::FoldNest;
-use crate::kernel::lower::hold::Content;
-use crate::kernel::lower::nest::{At, NestBuilder};
+use crate::kernel::lower::axis_span::{AxisSpan, dims};
+use crate::kernel::lower::fill_tile::FoldNest;
+use crate::kernel::lower::nest_builder::{At, NestBuilder};
 use crate::kernel::lower::params::Scratch;
-use crate::kernel::lower::part::{PartBuilder, Partial, TooLarge};
-use crate::kernel::lower::span::{Span, dims};
+use crate::kernel::lower::part_builder::{PartBuilder, Partial, TooLarge};
+use crate::kernel::lower::tiles::TileContent;
 use crate::kernel::mask::first_seen;
 use crate::kernel::{Access, Blocks, Expr, ExprId, ParamId, Place, Range, Stmt, TileId, VarId};
-use crate::target::LEAST_POSITIONS;
+use crate::target::MIN_POSITIONS_PER_STEP;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
@@ -23,49 +30,55 @@ use crate::tensor::sym::Sym;
 /// Below every finite score, and itself finite, so that differences are never NaN.
 const BELOW_ALL: f32 = f32::MIN;
 
-/// The three running results.
+/// The running results of online softmax.
 #[derive(Clone, Copy)]
-pub(super) struct Running {
+pub(super) struct OnlineSoftmax {
     pub(super) sum: TileId,
     pub(super) weights: TileId,
     pub(super) most: TileId,
 }
 
-/// The loops, positions and tile elements of the rows that share a score.
-struct Rows {
+/// Loops over the rows that share a score, with their positions and tile elements.
+struct RowLoops {
     loops: Vec<VarId>,
     at: At,
     element: Vec<Index>,
 }
 
-impl Rows {
-    /// The element of a tile of `rows` that belongs to an element of this tile: rows come first here.
+impl RowLoops {
+    /// The row's element in a tile of `rows`: rows are the leading axes of this tile.
     fn row_of(&self, rows: &Self) -> Vec<Index> {
         self.element[..rows.element.len()].to_vec()
     }
 }
 
 impl PartBuilder<'_> {
-    /// Streams the whole axis.
-    pub(super) fn stream(&mut self, node: NodeId, over: Axis, spans: &[Span]) -> Result<Content, TooLarge> {
+    /// Attends to the whole axis.
+    pub(super) fn stream(
+        &mut self,
+        node: NodeId,
+        over: Axis,
+        spans: &[AxisSpan],
+    ) -> Result<TileContent, TooLarge> {
         let running = self.stream_blocks(node, over, spans, None)?;
-        Ok(Content::Ratio { sum: running.sum, weights: running.weights })
+        Ok(TileContent::Ratio { sum: running.sum, weights: running.weights })
     }
 
-    /// Streams every block, or every n-th from the one that `split` numbers.
+    /// Attends to every block, or to every n-th from the one that `split` numbers.
     pub(super) fn stream_blocks(
         &mut self,
         node: NodeId,
         over: Axis,
-        spans: &[Span],
+        spans: &[AxisSpan],
         split: Option<(VarId, i64)>,
-    ) -> Result<Running, TooLarge> {
+    ) -> Result<OnlineSoftmax, TooLarge> {
         let args = &self.node(node).args;
         let (scores, values) = (args[0], args[1]);
         let scores_shape = &self.node(scores).ty.shape;
         let end = scores_shape.size(over).cloned().unwrap_or_default();
-        let row_spans: Vec<Span> = spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
-        let running = Running {
+        let row_spans: Vec<AxisSpan> =
+            spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
+        let running = OnlineSoftmax {
             sum: self.box_tile(DType::F32, spans),
             weights: self.box_tile(DType::F32, &row_spans),
             most: self.tile(DType::F32, dims(&row_spans)),
@@ -76,9 +89,9 @@ impl PartBuilder<'_> {
         self.push_constant(&rows.loops, running.weights, &rows.element, Scalar::float(0.0));
         self.push_constant(&all.loops, running.sum, &all.element, Scalar::float(0.0));
 
-        // Tasks that share positions have about as many each: they take few at a time.
+        // Tasks that split the positions take few at a time, so that they get about as many each.
         let positions = match split {
-            Some(_) => LEAST_POSITIONS,
+            Some(_) => MIN_POSITIONS_PER_STEP,
             None => self.from.target.positions_per_step(dims(&row_spans).iter().product()),
         };
         let block = (positions as i64).min(end.most().max(1));
@@ -91,14 +104,14 @@ impl PartBuilder<'_> {
         Ok(running)
     }
 
-    /// One block: its scores, the new maximum, the weights, and the sums carried on.
+    /// One block: its scores, the new maximum, the weights, and the rescaled sums.
     fn step(
         &mut self,
-        running: Running,
+        running: OnlineSoftmax,
         (scores, values): (NodeId, NodeId),
         (over, outer, block): (Axis, VarId, i64),
-        rows: &Rows,
-        all: &Rows,
+        rows: &RowLoops,
+        all: &RowLoops,
     ) -> Result<(), TooLarge> {
         let row_dims = self.part.tiles[running.most].dims.clone();
         let block_dims = [row_dims.clone(), vec![block as usize]].concat();
@@ -107,7 +120,8 @@ impl PartBuilder<'_> {
         let (most, scale) = (self.tile(DType::F32, row_dims.clone()), self.tile(DType::F32, row_dims));
         let inside = self.nest_var(over, Range::Within { of: outer });
         let position = Index::var(inside);
-        let column = |rows: &Rows| [rows.element.clone(), vec![position.minus(&Index::var(outer))]].concat();
+        let column =
+            |rows: &RowLoops| [rows.element.clone(), vec![position.minus(&Index::var(outer))]].concat();
 
         let mut nest = NestBuilder::new(&[rows.loops.clone(), vec![inside]].concat());
         let x = self.value(scores, &rows.at.with(over, position.clone()), &mut nest)?;
@@ -155,7 +169,7 @@ impl PartBuilder<'_> {
         Ok(())
     }
 
-    /// Lets the blocks begin with the first that is not hidden by a window from every query of the task.
+    /// Starts at the first block that a sliding window shows to any query of the task.
     fn start_at_window(&mut self, outer: VarId, inside: VarId) {
         let Some(Stmt::Nest(nest)) = self.scopes.last().and_then(|scope| scope.last()) else { return };
         let Some(first) = first_seen(nest, inside, &self.part.vars) else { return };
@@ -167,11 +181,12 @@ impl PartBuilder<'_> {
         }
     }
 
-    /// Makes the partial results of several tasks one.
-    pub(super) fn combine(&mut self, partial: &Partial, over: Axis, spans: &[Span]) -> Content {
+    /// Reduces the partial results of several tasks.
+    pub(super) fn combine(&mut self, partial: &Partial, over: Axis, spans: &[AxisSpan]) -> TileContent {
         let node = partial.node;
         let scores_shape = self.node(self.node(node).args[0]).ty.shape.without(over);
-        let row_spans: Vec<Span> = spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
+        let row_spans: Vec<AxisSpan> =
+            spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
         let (rows, all) = (self.rows(&row_spans), self.rows(spans));
         let most = self.tile(DType::F32, dims(&row_spans));
         let weights = self.box_tile(DType::F32, &row_spans);
@@ -200,13 +215,13 @@ impl PartBuilder<'_> {
             let init = nest.number(0.0);
             self.fold(nest, (target, run), split, Fold::Sum, init, x);
         }
-        // Divided here once: a product reads each element for every row of its weight.
+        // Divided once here: a product would do it for every row of its weight.
         let whole = self.box_tile(DType::F32, spans);
         let all = self.rows(spans);
         let mut nest = NestBuilder::new(&all.loops);
-        let x = self.read_content(Content::Ratio { sum, weights }, &all.element, &mut nest);
+        let x = self.read_content(TileContent::Ratio { sum, weights }, &all.element, &mut nest);
         self.push_nest(nest, Place::Tile(whole), all.element.clone(), x);
-        Content::Value(whole)
+        TileContent::Value(whole)
     }
 
     /// The buffers of partial results with their shapes: sums, weights, maxima.
@@ -226,15 +241,15 @@ impl PartBuilder<'_> {
             .map(|(which, shape)| (self.params.scratch(node, which, &shape, access), shape))
     }
 
-    fn rows(&mut self, spans: &[Span]) -> Rows {
-        let (loops, at, element) = self.run_through(spans);
-        Rows { loops, at, element }
+    fn rows(&mut self, spans: &[AxisSpan]) -> RowLoops {
+        let (loops, at, element) = self.loop_over(spans);
+        RowLoops { loops, at, element }
     }
 
     fn fold(
         &mut self,
         nest: NestBuilder,
-        (tile, rows): (TileId, &Rows),
+        (tile, rows): (TileId, &RowLoops),
         inside: VarId,
         fold: Fold,
         init: ExprId,

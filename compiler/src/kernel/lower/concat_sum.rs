@@ -1,40 +1,40 @@
-//! Sums over an axis along which a factor is put together of parts that lie apart: each part is summed by itself.
+//! Splits the K axis of a contraction whose operand is a concatenation along it: one sum for each piece.
 //!
-//! In: the factors of a contraction, and the loops it sums over. Out: the sums that together are the contraction.
-//! A nest that chooses the part element by element is right as well, but processors have no product for it. Keys of
-//! latent attention are such: some of their elements are expanded, the others lie in the cache.
+//! In: the operands of a contraction, and its summed loops. Out: the sums that together are the contraction.
+//! Selecting the piece element by element would be right as well, but no microkernel does that. The keys of latent
+//! attention (MLA) are such a concatenation: an expanded part, and the shared rotary part in the cache.
 
 use crate::graph::op::Op;
 use crate::graph::{Node, NodeId};
 use crate::kernel::VarId;
-use crate::kernel::lower::nest::At;
-use crate::kernel::lower::part::PartBuilder;
+use crate::kernel::lower::nest_builder::At;
+use crate::kernel::lower::part_builder::PartBuilder;
 use crate::tensor::sym::Sym;
 
-/// What a nest sums over, and the position that its loops give.
+/// The loops of one sum, and the position that they give.
 pub(super) struct Sum {
     pub(super) at: At,
     pub(super) inner: Vec<VarId>,
 }
 
 impl PartBuilder<'_> {
-    /// A sum for each part; one where no factor is put together so.
-    pub(super) fn sums_of_pieces(&mut self, args: &[NodeId], at: &At, inner: Vec<VarId>) -> Vec<Sum> {
+    /// One sum for each piece; a single one where no operand is a concatenation along K.
+    pub(super) fn sums_of_concat(&mut self, args: &[NodeId], at: &At, inner: Vec<VarId>) -> Vec<Sum> {
         let found = args.iter().find_map(|arg| self.pieces(*arg, at, &inner));
-        let Some((whole, sizes)) = found.filter(|_| self.from.target.keeps_apart) else {
+        let Some((whole, sizes)) = found.filter(|_| self.from.target.splits_joined_weights) else {
             return vec![Sum { at: at.clone(), inner }];
         };
         let mut start = 0;
         let mut sum = |size: i64| {
-            let stretch = self.stretch(whole, start, size);
+            let sub_loop = self.sub_loop(whole, start, size);
             start += size;
-            let at = at.replaced(&|var| stretch.position(var), &self.part.vars);
-            Sum { at, inner: stretch.among(&inner) }
+            let at = at.replaced(&|var| sub_loop.position(var), &self.part.vars);
+            Sum { at, inner: sub_loop.among(&inner) }
         };
         sizes.into_iter().map(&mut sum).collect()
     }
 
-    /// The loop along which a factor is read from several places, and how many elements each of them has.
+    /// The loop along the concatenated axis of an operand, and the length of each piece.
     fn pieces(&self, arg: NodeId, at: &At, inner: &[VarId]) -> Option<(VarId, Vec<i64>)> {
         let (factor, at) = self.look_through(arg, at);
         let Node { op: Op::Concat { axis }, args, .. } = self.node(factor) else { return None };

@@ -1,40 +1,51 @@
-//! Contractions that unpack a quantised operand into tiles.
+//! GEMMs that dequantise an operand into tiles, one K-step at a time.
 //!
-//! In: a contraction and the spans of the box. Out: nests that go through the summed axis block by block, and the tile
-//! they add up in. An operand is unpacked where that is cheaper than decoding it again for every use, on targets whose
-//! code does not do it itself, where rows lie across what is summed, and where matrix units want it in a tile.
+//! In: a contraction and the spans of the box. Out: nests in a loop over K-steps, and the tile they accumulate in:
+//!
+//! ```text
+//!  sum = 0
+//!  for each step of K:  tile = dequantised weight [rows × k_step];  sum += x · tileᵀ
+//! ```
+//!
+//! An operand is dequantised into a tile where decoding it again for each use costs more, on targets whose kernels do
+//! not decode by themselves; where the weight is transposed (its rows run across K); and where tensor cores want tiles.
 
 use crate::graph::op::{Binary, Fold, Op};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
-use crate::kernel::lower::fill::FoldNest;
-use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{PartBuilder, TooLarge};
-use crate::kernel::lower::span::Span;
+use crate::kernel::lower::axis_span::AxisSpan;
+use crate::kernel::lower::fill_tile::FoldNest;
+use crate::kernel::lower::nest_builder::{At, NestBuilder};
+use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
 use crate::kernel::{Blocks, Place, Range, TileId, VarId};
 use crate::tensor::quant::Format;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
-/// So many rows or columns matrix units take at a time.
-const SIDE: i64 = 16;
-/// Elements of a factor that still finds room beside the rest of an attention.
-const MOST_STAGED: i64 = 8192;
+/// Rows or columns of an MMA tile.
+const MMA_SIDE: i64 = 16;
+/// The most elements of an operand that is staged beside the other tiles of attention.
+const MAX_STAGED: i64 = 8192;
 
 impl PartBuilder<'_> {
-    /// The summed axis to go through block by block, where unpacking an operand into a tile saves decoding.
-    pub(super) fn unpacked_axis(&self, node: NodeId, over: &[Axis], spans: &[Span]) -> Option<(Axis, Sym)> {
+    /// The summed axis to step along, where dequantising an operand into a tile saves work.
+    pub(super) fn dequantised_axis(
+        &self,
+        node: NodeId,
+        over: &[Axis],
+        spans: &[AxisSpan],
+    ) -> Option<(Axis, Sym)> {
         let args = &self.node(node).args;
         let saves = |arg: &NodeId| {
             let format = self.stored_format(*arg, spans);
             let Some(cost) = format.map(Format::decoding_operations) else { return false };
-            if !self.from.target.unpacks && !self.lies_across(*arg, over, spans) {
+            if !self.from.target.dequantises_to_tiles && !self.is_transposed(*arg, over, spans) {
                 return false;
             }
             let shape = &self.node(*arg).ty.shape;
             let n_uses: i64 =
                 spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
-            n_uses * cost > cost + 2 || self.from.target.stages && n_uses >= SIDE
+            n_uses * cost > cost + 2 || self.from.target.stages_operands && n_uses >= MMA_SIDE
         };
         let weight = args.iter().find(|arg| saves(arg))?;
         let shape = &self.node(*weight).ty.shape;
@@ -46,13 +57,13 @@ impl PartBuilder<'_> {
         (len.most() > 1).then(|| (*axis, len.clone()))
     }
 
-    /// The format of the stored tensor that a box of a value is a view of, unless its elements need neither decoding
-    /// nor a tile; of several, the one that needs most.
-    fn stored_format(&self, node: NodeId, spans: &[Span]) -> Option<Format> {
+    /// The format of the stored tensor that a box is a view of, unless its elements need neither decoding nor a tile;
+    /// of several, the costliest to decode.
+    fn stored_format(&self, node: NodeId, spans: &[AxisSpan]) -> Option<Format> {
         let Node { op, args, .. } = self.node(node);
         match op {
             Op::Weight { format, .. } => {
-                (self.from.target.stages || *format != Format::F32).then_some(*format)
+                (self.from.target.stages_operands || *format != Format::F32).then_some(*format)
             }
             _ if self.from.is_loadable(node) => None,
             Op::Concat { axis } => {
@@ -66,16 +77,15 @@ impl PartBuilder<'_> {
         }
     }
 
-    /// Whether the rows of a weight, of which a box is a view, lie across the summed axes: processors have no product
-    /// for it before it lies along them in a tile.
-    fn lies_across(&self, arg: NodeId, over: &[Axis], spans: &[Span]) -> bool {
-        self.along_rows(arg, spans).is_some_and(|axis| !over.contains(&axis))
+    /// Whether the contiguous axis of a weight is not summed over: microkernels need its rows in a tile along K first.
+    fn is_transposed(&self, arg: NodeId, over: &[Axis], spans: &[AxisSpan]) -> bool {
+        self.contiguous_axis(arg, spans).is_some_and(|axis| !over.contains(&axis))
     }
 
-    /// The axis along which neighbours in the rows of the weight lie that a box of a value is a view of.
-    fn along_rows(&self, node: NodeId, spans: &[Span]) -> Option<Axis> {
+    /// The axis that is contiguous in the weight that a box is a view of.
+    fn contiguous_axis(&self, node: NodeId, spans: &[AxisSpan]) -> Option<Axis> {
         let Node { op, args, ty, .. } = self.node(node);
-        let of_arg = || self.along_rows(*args.first()?, &[]);
+        let of_arg = || self.contiguous_axis(*args.first()?, &[]);
         match op {
             Op::Weight { .. } => ty.shape.axes().last(),
             Op::Rename { from, to } => of_arg().map(|axis| if axis == *from { *to } else { axis }),
@@ -90,15 +100,15 @@ impl PartBuilder<'_> {
             Op::Slice { .. } | Op::Expand { .. } | Op::Gather { .. } => of_arg(),
             Op::Concat { axis } => {
                 let mut found = self.pieces_within(args, *axis, spans).into_iter();
-                let first = self.along_rows(found.next()?, &[])?;
-                found.all(|arg| self.along_rows(arg, &[]) == Some(first)).then_some(first)
+                let first = self.contiguous_axis(found.next()?, &[])?;
+                found.all(|arg| self.contiguous_axis(arg, &[]) == Some(first)).then_some(first)
             }
             _ => None,
         }
     }
 
-    /// The pieces of a concatenation that a box may have something of.
-    fn pieces_within(&self, args: &[NodeId], axis: Axis, spans: &[Span]) -> Vec<NodeId> {
+    /// The pieces of a concatenation that a box may overlap.
+    fn pieces_within(&self, args: &[NodeId], axis: Axis, spans: &[AxisSpan]) -> Vec<NodeId> {
         let Some(span) = spans.iter().find(|span| span.axis == axis) else { return args.to_vec() };
         let (first, last) = span.base.bounds(&self.part.vars);
         let mut end = 0;
@@ -110,20 +120,20 @@ impl PartBuilder<'_> {
         args.iter().filter(within).copied().collect()
     }
 
-    /// Whether a contraction unpacks an operand into tiles, and so needs a tile to add up in.
-    pub(super) fn is_unpacked(&self, node: NodeId, spans: &[Span]) -> bool {
+    /// Whether a contraction dequantises an operand into tiles, and so needs a tile to accumulate in.
+    pub(super) fn is_dequantised(&self, node: NodeId, spans: &[AxisSpan]) -> bool {
         match &self.node(node).op {
-            Op::Contract { over } => self.unpacked_axis(node, over, spans).is_some(),
+            Op::Contract { over } => self.dequantised_axis(node, over, spans).is_some(),
             _ => false,
         }
     }
 
-    /// Whether factors are copied to tiles because matrix units want them there: rows of a state that many others meet.
+    /// Whether operands are copied to tiles for tensor cores: rows of a state (KV cache) that many queries meet.
     pub(super) fn are_staged(&self, args: &[NodeId], at: &At, nest: &NestBuilder) -> bool {
         let len = |var: &VarId| self.part.n_values(*var, &Sym::most).max(1);
         let is_state = |arg: &NodeId| {
             let (mut node, at) = self.look_through(*arg, at);
-            // Caches of fewer bits are widened where they are read.
+            // Caches in narrower formats are widened where they are read.
             while let Node { op: Op::Cast(_), args, .. } = self.node(node) {
                 node = self.look_through(args[0], &at).0;
             }
@@ -133,31 +143,31 @@ impl PartBuilder<'_> {
             let at = at.restricted(&self.node(*arg).ty.shape);
             let (own, others): (Vec<VarId>, Vec<VarId>) = nest.locals.iter().partition(|var| at.uses(**var));
             let product = |vars: &[VarId]| vars.iter().map(len).product::<i64>();
-            product(&others) % SIDE == 0 && product(&own) <= MOST_STAGED
+            product(&others) % MMA_SIDE == 0 && product(&own) <= MAX_STAGED
         };
-        self.from.target.stages && args.iter().any(is_state) && args.iter().all(fits)
+        self.from.target.stages_operands && args.iter().any(is_state) && args.iter().all(fits)
     }
 
-    /// Adds up a box of a contraction, one block of the summed axis after another.
-    pub(super) fn contract_by_blocks(
+    /// Accumulates a box of a contraction, one K-step after another.
+    pub(super) fn contract_in_k_steps(
         &mut self,
         node: NodeId,
         block: &(Axis, Sym),
-        spans: &[Span],
+        spans: &[AxisSpan],
     ) -> Result<TileId, TooLarge> {
         let Node { op, args, ty, .. } = self.node(node);
         let Op::Contract { over } = op else { return Err(TooLarge) };
         let tile = self.box_tile(ty.dtype, spans);
-        let (loops, at, element) = self.run_through(spans);
+        let (loops, at, element) = self.loop_over(spans);
         let mut zero = NestBuilder::new(&loops);
         let value = zero.number(0.0);
         self.push_nest(zero, Place::Tile(tile), element.clone(), value);
 
         let (axis, end) = block;
-        let len = self.from.target.unpacked_per_step;
+        let len = self.from.target.k_step;
         let range =
             Range::Blocks(Blocks { start: Index::default(), step: len, block: len, end: end.clone() });
-        // What is summed over besides goes around, so that tiles hold one block.
+        // Other summed axes become outer loops, so that tiles hold one K-step.
         let mut at = at;
         let mut around = Vec::new();
         for axis in over.iter().filter(|other| *other != axis) {
@@ -175,13 +185,13 @@ impl PartBuilder<'_> {
         let mut factors = Vec::new();
         for arg in args {
             let at = at.restricted(&self.node(*arg).ty.shape);
-            let is_staged = self.from.target.stages && self.node(*arg).ty.dtype.is_float();
+            let is_staged = self.from.target.stages_operands && self.node(*arg).ty.dtype.is_float();
             factors.push(if self.stored_format(*arg, spans).is_some() {
-                let (held, element) = self.hold(*arg, &at, &nest)?;
-                self.read_held(&held, &element, &mut nest)
+                let (filled, element) = self.tile_of(*arg, &at, &nest)?;
+                self.read_tile(&filled, &element, &mut nest)
             } else if is_staged && !self.node(*arg).ty.shape.is_empty() {
-                let (held, element) = self.hold_by(*arg, &at, &nest, Self::copy)?;
-                self.read_held(&held, &element, &mut nest)
+                let (filled, element) = self.tile_filled_by(*arg, &at, &nest, Self::copy)?;
+                self.read_tile(&filled, &element, &mut nest)
             } else {
                 self.operand(*arg, &at, &mut nest, false)?
             });

@@ -1,23 +1,23 @@
-//! Fills tiles: the box of a folded value that a task needs.
+//! Fills tiles with computed values.
 //!
-//! In: a node and the spans of the box. Out: nests pushed into the current scope, and the tile they fill.
-//! Reductions and contractions fold straight into their place; contractions that unpack an operand first are in
-//! `unpack.rs`, attention is in `attend.rs`, and `top_k.rs` searches.
+//! In: a node and the spans of a box. Out: nests pushed into the current scope, and the tile they fill. Reductions and
+//! contractions fold straight into the tile; those that dequantise an operand first are in `dequantise.rs`, attention
+//! is in `attention.rs`, top-k in `top_k.rs`.
 
 use crate::graph::op::{Binary, Fold, Op, Scalar};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
-use crate::kernel::lower::hold::Content;
-use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{PartBuilder, TooLarge};
-use crate::kernel::lower::pieces::Sum;
-use crate::kernel::lower::rows::RunOfRows;
-use crate::kernel::lower::span::Span;
+use crate::kernel::lower::axis_span::AxisSpan;
+use crate::kernel::lower::concat_sum::Sum;
+use crate::kernel::lower::joined_weights::WeightNest;
+use crate::kernel::lower::nest_builder::{At, NestBuilder};
+use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
+use crate::kernel::lower::tiles::TileContent;
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
 
-/// A nest that folds, but for its expressions.
+/// A folding nest without its expressions.
 pub(super) struct FoldNest {
     pub(super) target: Place,
     pub(super) at: Vec<Index>,
@@ -28,29 +28,29 @@ pub(super) struct FoldNest {
 }
 
 impl PartBuilder<'_> {
-    /// Fills a box of a value that is computed here.
-    pub(super) fn fill(&mut self, node: NodeId, spans: &[Span]) -> Result<Content, TooLarge> {
+    /// Fills a tile with a box of a value that is computed here.
+    pub(super) fn fill(&mut self, node: NodeId, spans: &[AxisSpan]) -> Result<TileContent, TooLarge> {
         if let Some(partial) = self.partial.filter(|partial| partial.node == node) {
             return Ok(match self.node(node).op {
                 Op::Attend { over } => self.combine(partial, over, spans),
-                _ => self.added_up(partial, spans),
+                _ => self.sum_experts(partial, spans),
             });
         }
         let Node { op, ty, .. } = self.node(node);
         match op {
             Op::Attend { over } => return self.stream(node, *over, spans),
             Op::TopK { axis, into, k } => {
-                return self.top_k(node, *axis, *into, *k, spans).map(Content::Value);
+                return self.top_k(node, *axis, *into, *k, spans).map(TileContent::Value);
             }
             Op::Contract { over } => {
-                if let Some(block) = self.unpacked_axis(node, over, spans) {
-                    return self.contract_by_blocks(node, &block, spans).map(Content::Value);
+                if let Some(block) = self.dequantised_axis(node, over, spans) {
+                    return self.contract_in_k_steps(node, &block, spans).map(TileContent::Value);
                 }
             }
             _ => {}
         }
         let tile = self.box_tile(ty.dtype, spans);
-        let (loops, at, element) = self.run_through(spans);
+        let (loops, at, element) = self.loop_over(spans);
         if op.is_fold() {
             self.fold_into(node, &at, loops, Place::Tile(tile), element)?;
         } else {
@@ -58,20 +58,20 @@ impl PartBuilder<'_> {
             let value = self.compute(node, &at, &mut nest)?;
             self.push_nest(nest, Place::Tile(tile), element, value);
         }
-        Ok(Content::Value(tile))
+        Ok(TileContent::Value(tile))
     }
 
-    /// Copies a box of a value, wherever it comes from.
-    pub(super) fn copy(&mut self, node: NodeId, spans: &[Span]) -> Result<Content, TooLarge> {
+    /// Copies a box of a value to a tile, wherever it comes from.
+    pub(super) fn copy(&mut self, node: NodeId, spans: &[AxisSpan]) -> Result<TileContent, TooLarge> {
         let tile = self.box_tile(self.node(node).ty.dtype, spans);
-        let (loops, at, element) = self.run_through(spans);
+        let (loops, at, element) = self.loop_over(spans);
         let mut nest = NestBuilder::new(&loops);
         let value = self.value(node, &at, &mut nest)?;
         self.push_nest(nest, Place::Tile(tile), element, value);
-        Ok(Content::Value(tile))
+        Ok(TileContent::Value(tile))
     }
 
-    /// Folds a reduction or a contraction into its place: by one nest, or one for each weight that is joined.
+    /// Folds a reduction or a contraction into its place: one nest, or one for each concatenated weight.
     pub(super) fn fold_into(
         &mut self,
         node: NodeId,
@@ -80,7 +80,7 @@ impl PartBuilder<'_> {
         target: Place,
         element: Vec<Index>,
     ) -> Result<(), TooLarge> {
-        for RunOfRows { at, loops, element } in self.runs_of_rows(node, at, loops, element) {
+        for WeightNest { at, loops, element } in self.nests_of_weights(node, at, loops, element) {
             self.fold_run(node, &at, &loops, target, &element)?;
         }
         Ok(())
@@ -102,7 +102,7 @@ impl PartBuilder<'_> {
         self.fold_along(node, at, (fold, axes), loops, (target, element))
     }
 
-    /// Folds what a reduction or a contraction does along some of its axes; the others have positions.
+    /// Folds a reduction or a contraction along some of its axes; the others have positions.
     pub(super) fn fold_along(
         &mut self,
         node: NodeId,
@@ -114,8 +114,8 @@ impl PartBuilder<'_> {
         let Node { op, args, .. } = self.node(node);
         let (inner, at) = self.summed_loops(args[0], axes, at);
         let sums = match (op, target) {
-            // What is added up already is read again: only a tile can be.
-            (Op::Contract { .. }, Place::Tile(_)) => self.sums_of_pieces(args, &at, inner),
+            // Sums of several pieces accumulate in place, which only a tile allows.
+            (Op::Contract { .. }, Place::Tile(_)) => self.sums_of_concat(args, &at, inner),
             _ => vec![Sum { at, inner }],
         };
         for (number, Sum { at, inner }) in sums.into_iter().enumerate() {
@@ -160,8 +160,8 @@ impl PartBuilder<'_> {
         Ok(nest.binary(Binary::Mul, a, b))
     }
 
-    /// A factor of a product: computed once into a tile where the nest would compute it again for other loops, and
-    /// copied to one where factors are staged.
+    /// An operand of a product: computed once into a tile where the nest would compute it again for other loops, and
+    /// copied to one where operands are staged.
     pub(super) fn operand(
         &mut self,
         node: NodeId,
@@ -174,11 +174,11 @@ impl PartBuilder<'_> {
         let is_empty = self.node(inner).ty.shape.is_empty();
         let repeats = !is_empty && nest.locals.iter().any(|var| !inner_at.uses(*var));
         let expr = if repeats && !self.is_view(inner) && !self.node(inner).op.is_fold() {
-            let (held, element) = self.hold(inner, &inner_at, nest)?;
-            self.read_held(&held, &element, nest)
+            let (filled, element) = self.tile_of(inner, &inner_at, nest)?;
+            self.read_tile(&filled, &element, nest)
         } else if staged && repeats && self.is_view(inner) {
-            let (held, element) = self.hold_by(inner, &inner_at, nest, Self::copy)?;
-            self.read_held(&held, &element, nest)
+            let (filled, element) = self.tile_filled_by(inner, &inner_at, nest, Self::copy)?;
+            self.read_tile(&filled, &element, nest)
         } else {
             self.value(inner, &inner_at, nest)?
         };
@@ -186,7 +186,7 @@ impl PartBuilder<'_> {
         Ok(if expr_dtype == DType::I32 { nest.add(Expr::Cast(DType::F32, expr)) } else { expr })
     }
 
-    /// Whether a value is nothing but a way of reading something stored.
+    /// Whether a value is only a view of something stored.
     pub(super) fn is_view(&self, node: NodeId) -> bool {
         let Node { op, args, .. } = self.node(node);
         self.from.is_loadable(node)

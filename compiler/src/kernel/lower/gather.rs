@@ -1,19 +1,19 @@
-//! Rows by index: a number read from memory becomes a position.
+//! Gathers: an index read from memory becomes a position (embedding rows, expert matrices).
 //!
-//! In: a gather and a position of its result. Out: the expression of the element, read from the nearest row there is.
-//! No row beyond the run-time size of the table is used, though storage reaches further.
+//! In: a gather and a position in its result. Out: the expression of the element; an index out of range reads the
+//! nearest row. Rows beyond the table's run-time size are not used, though storage extends further.
 
 use crate::graph::NodeId;
 use crate::graph::op::{Binary, Op, Scalar};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::lower::hold::Content;
-use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{PartBuilder, TooLarge};
+use crate::kernel::lower::nest_builder::{At, NestBuilder};
+use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
+use crate::kernel::lower::tiles::TileContent;
 use crate::kernel::{Expr, ExprId, Place};
 use crate::tensor::shape::Axis;
 
 impl PartBuilder<'_> {
-    /// A row of a table: of one without rows, zeros.
+    /// A row of a table; zeros where the table has no rows.
     pub(super) fn gather(
         &mut self,
         node: NodeId,
@@ -41,7 +41,7 @@ impl PartBuilder<'_> {
         Ok(nest.add(Expr::Select(has_rows, found, zero)))
     }
 
-    /// The number that an index tensor holds at a position, as a position in a table.
+    /// The value of an index tensor as a position in a table.
     fn lookup(
         &mut self,
         index: NodeId,
@@ -61,8 +61,8 @@ impl PartBuilder<'_> {
             let param = self.params.read(self.from.graph, index);
             (Place::Param(param), at.in_order_of(&self.node(index).ty.shape))
         } else {
-            let (held, at) = self.hold(index, &at, nest)?;
-            let Content::Value(tile) = held.content else { return Err(TooLarge) };
+            let (filled, at) = self.tile_of(index, &at, nest)?;
+            let TileContent::Value(tile) = filled.content else { return Err(TooLarge) };
             (Place::Tile(tile), at)
         };
         Ok(Index::atom(Atom::Lookup { from, at, below }))

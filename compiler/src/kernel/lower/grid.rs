@@ -1,9 +1,8 @@
 //! How the work of storing one value is cut into tasks.
 //!
-//! In: a root and the cut around it. Out: for each axis of the root, how many positions one task takes.
-//! The heaviest fold inside decides: an axis numbers tasks only where every use of that fold depends on it, for
-//! otherwise each task would fold again what its neighbour folds. What is lighter may be repeated; `measure.rs`
-//! counts it.
+//! In: a root and the cut around it. Out: for each axis of the root, how many positions one task takes. The heaviest
+//! fold decides: an axis numbers tasks only where every use of that fold depends on it; otherwise each task would
+//! compute the same fold again. Lighter operations may be repeated; `measure.rs` counts them.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +10,17 @@ use crate::fuse::cut::{Cut, operands};
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::lower::Lowering;
-use crate::target::Share;
+use crate::target::GemmTile;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
-/// At most this many tokens count as few: their products with a weight share one pass over it.
+/// Up to this many tokens share one pass over a weight (GEMV).
 const FEW_TOKENS: i64 = 8;
-/// At most this many vectors that a matrix is picked for count as few: most matrices have one at most.
-const FEW_PICKS: i64 = 64;
-/// Elements of a map or rows of a light reduction that one task takes.
+/// Up to this many routed rows, most experts have one row at most: grouping does not pay.
+const FEW_ROUTED_ROWS: i64 = 64;
+/// Elements of a map, or rows of a light reduction, that one task takes.
 const ELEMENTS_PER_TASK: i64 = 1024;
-/// Elements of a combination of partial results that one task takes.
+/// Elements that one task takes where partial results are combined.
 const COMBINED_PER_TASK: i64 = 256;
 
 /// A set of axes of the root, one bit each; those from the 64th on share one.
@@ -31,7 +30,7 @@ struct Axes(u64);
 impl Axes {
     const ALL: Self = Self(u64::MAX);
 
-    /// The axis at a position of the root alone.
+    /// The axis at a position of the root.
     fn one(position: usize) -> Self {
         Self(1 << position.min(63))
     }
@@ -50,39 +49,39 @@ impl Axes {
 }
 
 impl FromIterator<Self> for Axes {
-    /// What is in any of them.
+    /// The union.
     fn from_iter<I: IntoIterator<Item = Self>>(all: I) -> Self {
         Self(all.into_iter().fold(0, |any, own| any | own.0))
     }
 }
 
-/// For each axis of the root, how many positions a task takes; nothing where it takes all.
+/// For each axis of the root, how many positions a task takes; none where it takes all.
 pub(super) type Grid = Vec<(Axis, Option<i64>)>;
 
-/// The heaviest fold of a kernel, and how its axes hang on the root's.
+/// The heaviest fold of a kernel, and how its axes depend on the root's.
 struct Heaviest {
     node: NodeId,
     work: f64,
     /// Axes of the root that every use depends on.
     shared: Axes,
-    /// What each axis of the fold's first use depends on.
+    /// The root axes that each axis of the fold's first use depends on.
     axes: BTreeMap<Axis, Axes>,
 }
 
 impl Heaviest {
-    /// What any of its axes depends on.
-    fn behind(&self, axes: impl Iterator<Item = Axis>) -> Axes {
+    /// The root axes that any of these axes depends on.
+    fn root_axes_of(&self, axes: impl Iterator<Item = Axis>) -> Axes {
         axes.filter_map(|axis| self.axes.get(&axis).copied()).collect()
     }
 }
 
-/// The axes of what a root stores: of a write, those of the value written.
+/// The shape that a root stores: for a write, that of the value written.
 pub(super) fn stored_shape(graph: &Graph, root: NodeId) -> &Shape {
     let Node { op, args, ty, .. } = &graph.nodes[root];
     if matches!(op, Op::Write { .. }) { &graph.nodes[args[1]].ty.shape } else { &ty.shape }
 }
 
-/// The axis along which a root's blocks run, and how many elements a block has; nothing where elements lie alone.
+/// For a root in a block format: the axis along which blocks run, and their length.
 pub(super) fn rows_of_blocks(graph: &Graph, root: NodeId) -> Option<(Axis, i64)> {
     let block = graph.stored_format(root)?.block_len() as i64;
     let rows = graph.nodes[root].ty.shape.axes().last()?;
@@ -91,30 +90,29 @@ pub(super) fn rows_of_blocks(graph: &Graph, root: NodeId) -> Option<(Axis, i64)>
 
 /// The heaviest fold that storing `root` computes, if it folds at all.
 pub(super) fn heaviest_fold(graph: &Graph, cut: &Cut, root: NodeId) -> Option<NodeId> {
-    find(graph, cut, root, None).map(|heaviest| heaviest.node)
+    find_heaviest(graph, cut, root, None).map(|heaviest| heaviest.node)
 }
 
-/// How many vectors a contraction multiplies its weight with.
+/// The number of vectors that a contraction multiplies its weight with.
 pub(super) fn n_columns(graph: &Graph, contraction: NodeId) -> i64 {
     let Node { args, ty, .. } = &graph.nodes[contraction];
     let weight = &graph.nodes[args[weight_of(graph, args)]].ty.shape;
     ty.shape.iter().filter(|(axis, _)| !weight.has(*axis)).map(|(_, size)| size.near().max(1)).product()
 }
 
-/// Which of two factors counts as the weight: a stored one, else the second.
+/// Which of two operands counts as the weight: a stored one, else the second.
 fn weight_of(graph: &Graph, args: &[NodeId]) -> usize {
     usize::from(is_stored_weight(graph, args[1]) || !is_stored_weight(graph, args[0]))
 }
 
 impl Lowering<'_> {
-    /// How the tasks that store `root` are cut.
-    /// Partial results that are only combined weigh nothing.
+    /// The grid of the tasks that store `root`. Partial results that are only combined weigh nothing.
     pub(super) fn grid(self, root: NodeId, combined: Option<NodeId>) -> Grid {
         let Self { graph, cut, .. } = self;
         let shape = stored_shape(graph, root);
         let (_, concat) = root_value(graph, cut, root);
         let fixed = |axis: Axis| Some(axis) == concat;
-        let heaviest = find(graph, cut, root, combined);
+        let heaviest = find_heaviest(graph, cut, root, combined);
         let blocks: Vec<Option<i64>> = match &heaviest {
             None if combined.is_some() => fill_inner(shape, Axes::ALL, COMBINED_PER_TASK),
             None => fill_inner(shape, Axes::ALL, ELEMENTS_PER_TASK),
@@ -140,14 +138,14 @@ impl Lowering<'_> {
             .collect()
     }
 
-    /// Rows of the weight are cut into blocks; few tokens stay together, many are cut too. What both have is cut
-    /// finely, but not where matrices are picked for many vectors: those of a matrix should meet in one task.
+    /// Rows of the weight are cut into blocks; few tokens stay together, many are cut too. Axes of both are cut to
+    /// single positions, except where many rows are routed to experts: those of an expert should be in one task.
     fn rows_and_tokens(self, shape: &Shape, heaviest: &Heaviest, over: &[Axis]) -> Vec<Option<i64>> {
         let Self { graph, cut, target } = self;
         let args = &graph.nodes[heaviest.node].args;
         let weight = weight_of(graph, args);
         let axes_of = |arg: NodeId| {
-            heaviest.behind(graph.nodes[arg].ty.shape.axes().filter(|axis| !over.contains(axis)))
+            heaviest.root_axes_of(graph.nodes[arg].ty.shape.axes().filter(|axis| !over.contains(axis)))
         };
         let (rows, tokens) = (axes_of(args[weight]), axes_of(args[1 - weight]));
         let both = rows.also_in(tokens);
@@ -156,53 +154,54 @@ impl Lowering<'_> {
             own.map(|(_, (_, size))| size.near().max(1)).product()
         };
         let (n_rows, n_tokens) = (n_of(rows.without(tokens)), n_of(tokens.without(rows)));
-        let Picks { axes: picked, n_folded, are_many, are_stored } =
-            picks(graph, cut, heaviest, args[weight]);
-        let do_meet = are_many && target.picks_per_task > 1;
-        // Tasks with one pick each that code can look up may be done together, all of a matrix.
-        let are_alike = are_many && are_stored && !do_meet && n_folded == 1;
+        let Routing { axes: routed, n_folded, are_many, are_stored } =
+            routing(graph, cut, heaviest, args[weight]);
+        let are_grouped_here = are_many && target.routed_rows_per_task > 1;
+        // Tasks with one routed row each can be grouped by expert in code generation.
+        let may_be_grouped_later = are_many && are_stored && !are_grouped_here && n_folded == 1;
         let are_few = n_tokens <= FEW_TOKENS;
-        let share = target.share_of_many(|Share { tokens: t, rows: r }| {
+        let gemm_tile = target.gemm_tile(|GemmTile { tokens: t, rows: r }| {
             n_of(both) * ((n_tokens + t - 1) / t) * ((n_rows + r - 1) / r)
         });
-        let rows_per_task = match (are_alike, are_few) {
-            (true, _) => target.rows_of_picked as i64,
+        let rows_per_task = match (may_be_grouped_later, are_few) {
+            (true, _) => target.expert_rows_per_task as i64,
             (false, true) => target.rows_per_task as i64,
-            (false, false) => share.rows,
+            (false, false) => gemm_tile.rows,
         };
-        // Rows that every task has anyway leave less room for others.
+        // Rows that every task has anyway leave room for fewer others.
         let n_kept = n_of(rows.without(heaviest.shared));
         let mut row_room = (rows_per_task / n_kept.max(1)).max(1);
-        let mut pick_room = (target.picks_per_task as i64 / n_folded).max(1);
-        let mut token_room = share.tokens;
+        let mut routed_room = (target.routed_rows_per_task as i64 / n_folded).max(1);
+        let mut token_room = gemm_tile.tokens;
         let mut blocks = vec![None; shape.rank()];
         for (position, (_, size)) in shape.iter().enumerate().rev() {
             let near = size.near().max(1);
             blocks[position] = if !heaviest.shared.has(position) {
                 None
-            } else if do_meet && picked.has(position) {
-                Some(take(&mut pick_room, size.most()))
+            } else if are_grouped_here && routed.has(position) {
+                Some(take_block(&mut routed_room, size.most()))
             } else if both.has(position) {
                 Some(1)
             } else if rows.has(position) {
-                Some(take(&mut row_room, near))
+                Some(take_block(&mut row_room, near))
             } else if are_few {
                 None
             } else {
-                Some(take(&mut token_room, near))
+                Some(take_block(&mut token_room, near))
             };
         }
         blocks
     }
 
-    /// Heads that share keys stay together with the tokens of a block; what the values have too is cut finely.
+    /// Query heads that share a KV head stay together with the tokens of a block; axes of the values are cut to single
+    /// positions.
     fn queries(self, shape: &Shape, heaviest: &Heaviest, over: Axis) -> Vec<Option<i64>> {
         let Self { graph, target, .. } = self;
         let args = &graph.nodes[heaviest.node].args;
         let (scores, values) = (&graph.nodes[args[0]].ty.shape, &graph.nodes[args[1]].ty.shape);
         let axes_of = |are_of_values: bool| {
             let axes = scores.axes().filter(|axis| *axis != over && values.has(*axis) == are_of_values);
-            heaviest.behind(axes).also_in(heaviest.shared)
+            heaviest.root_axes_of(axes).also_in(heaviest.shared)
         };
         let (batch, query) = (axes_of(true), axes_of(false));
         let mut room = target.queries_per_task as i64;
@@ -211,14 +210,14 @@ impl Lowering<'_> {
             if batch.has(position) {
                 blocks[position] = Some(1);
             } else if query.has(position) {
-                blocks[position] = Some(take(&mut room, size.near().max(1)));
+                blocks[position] = Some(take_block(&mut room, size.near().max(1)));
             }
         }
         blocks
     }
 }
 
-/// What a root computes, and the axis along which its pieces lie where it is a concatenation.
+/// What a root computes, and the axis of concatenation if it is one.
 pub(super) fn root_value(graph: &Graph, cut: &Cut, root: NodeId) -> (NodeId, Option<Axis>) {
     let value = match &graph.nodes[root] {
         Node { op: Op::Write { .. }, args, .. } if !cut.is_loadable(graph, args[1]) => args[1],
@@ -230,7 +229,7 @@ pub(super) fn root_value(graph: &Graph, cut: &Cut, root: NodeId) -> (NodeId, Opt
     }
 }
 
-/// Axes of one position a task, but for the innermost, which fill up to `len` positions together.
+/// One position a task, except for the innermost axes, which take up to `len` positions together.
 fn fill_inner(shape: &Shape, allowed: Axes, len: i64) -> Vec<Option<i64>> {
     let mut room = len.max(1);
     let mut blocks: Vec<Option<i64>> = shape
@@ -249,39 +248,39 @@ fn fill_inner(shape: &Shape, allowed: Axes, len: i64) -> Vec<Option<i64>> {
     blocks
 }
 
-/// The picks of the matrices of a weight.
-struct Picks {
-    /// What the axes hang on that picks are made for, but for those that the fold goes through.
+/// The expert routing of a weight.
+struct Routing {
+    /// The root axes that the routing depends on, except those that the fold goes through.
     axes: Axes,
-    /// Picks that the fold goes through.
+    /// Routed rows that the fold goes through.
     n_folded: i64,
     /// Whether there are many, of matrices with rows.
     are_many: bool,
-    /// Whether all of them are stored.
+    /// Whether all indices are stored.
     are_stored: bool,
 }
 
-fn picks(graph: &Graph, cut: &Cut, heaviest: &Heaviest, weight: NodeId) -> Picks {
+fn routing(graph: &Graph, cut: &Cut, heaviest: &Heaviest, weight: NodeId) -> Routing {
     let shape = &graph.nodes[weight].ty.shape;
-    let all = picked_by(graph, weight);
-    let axes: Vec<Axis> = all.iter().flat_map(|picks| graph.nodes[*picks].ty.shape.axes()).collect();
-    let are_stored = all.iter().all(|picks| is_only_moved(graph, cut, *picks));
+    let all = routing_indices(graph, weight);
+    let axes: Vec<Axis> = all.iter().flat_map(|index| graph.nodes[*index].ty.shape.axes()).collect();
+    let are_stored = all.iter().all(|index| is_only_moved(graph, cut, *index));
     let size = |axis: &Axis| shape.size(*axis).map_or(1, Sym::most).max(1);
-    let n_picks: i64 = axes.iter().map(size).product();
+    let n_routed: i64 = axes.iter().map(size).product();
     let has_rows = shape.axes().any(|axis| !axes.contains(&axis) && heaviest.axes.contains_key(&axis));
     // Those that the fold goes through are in every task.
     let (own, folded): (Vec<Axis>, Vec<Axis>) =
         axes.into_iter().partition(|axis| heaviest.axes.contains_key(axis));
-    Picks {
-        axes: heaviest.behind(own.into_iter()),
+    Routing {
+        axes: heaviest.root_axes_of(own.into_iter()),
         n_folded: folded.iter().map(size).product(),
-        are_many: n_picks > FEW_PICKS && has_rows,
+        are_many: n_routed > FEW_ROUTED_ROWS && has_rows,
         are_stored,
     }
 }
 
-/// What the matrices of a weight are picked by.
-fn picked_by(graph: &Graph, mut weight: NodeId) -> Vec<NodeId> {
+/// The index tensors that choose the matrices of a weight.
+fn routing_indices(graph: &Graph, mut weight: NodeId) -> Vec<NodeId> {
     let mut found = Vec::new();
     while let Node { op, args, .. } = &graph.nodes[weight]
         && (op.is_movement() || matches!(op, Op::Gather { .. } | Op::Cast(_)))
@@ -294,30 +293,30 @@ fn picked_by(graph: &Graph, mut weight: NodeId) -> Vec<NodeId> {
     found
 }
 
-/// Picks that a contraction adds up over.
-pub(super) struct FoldedPicks {
+/// A sum over the experts of a token.
+pub(super) struct FoldedRouting {
     pub(super) axis: Axis,
-    /// How many a vector has.
+    /// How many experts a token has.
     pub(super) n: i64,
-    /// The axes of all picks.
+    /// The axes of the routing.
     pub(super) of: Shape,
 }
 
-/// The picks that a contraction adds up over, where there are many, which are stored, of matrices with rows.
-pub(super) fn folded_picks(graph: &Graph, cut: &Cut, contraction: NodeId) -> Option<FoldedPicks> {
+/// The routing that a contraction sums over, where rows are many, indices are stored, and matrices have rows.
+pub(super) fn folded_routing(graph: &Graph, cut: &Cut, contraction: NodeId) -> Option<FoldedRouting> {
     let Node { op: Op::Contract { over }, args, ty, .. } = &graph.nodes[contraction] else { return None };
     let weight = args[weight_of(graph, args)];
     let weight_shape = &graph.nodes[weight].ty.shape;
-    let picks = *picked_by(graph, weight).first()?;
-    let of = graph.nodes[picks].ty.shape.clone();
+    let index = *routing_indices(graph, weight).first()?;
+    let of = graph.nodes[index].ty.shape.clone();
     let (axis, n) = over.iter().find_map(|axis| Some((*axis, of.size(*axis)?.as_const()?)))?;
-    let are_many = of.len().most() > FEW_PICKS && n > 1;
+    let are_many = of.len().most() > FEW_ROUTED_ROWS && n > 1;
     let rows = ty.shape.axes().filter(|axis| !of.has(*axis));
     let has_rows = rows.filter(|axis| weight_shape.has(*axis)).count() == 1;
-    (are_many && has_rows && is_only_moved(graph, cut, picks)).then_some(FoldedPicks { axis, n, of })
+    (are_many && has_rows && is_only_moved(graph, cut, index)).then_some(FoldedRouting { axis, n, of })
 }
 
-/// Whether a value is a stored one, or one that is only moved.
+/// Whether a value is stored, or a view of a stored one.
 fn is_only_moved(graph: &Graph, cut: &Cut, mut node: NodeId) -> bool {
     while !cut.is_loadable(graph, node) {
         let Node { op, args, .. } = &graph.nodes[node];
@@ -329,8 +328,8 @@ fn is_only_moved(graph: &Graph, cut: &Cut, mut node: NodeId) -> bool {
     true
 }
 
-/// As many of `size` positions as there is room for.
-fn take(room: &mut i64, size: i64) -> i64 {
+/// Takes up to `size` positions, as far as there is room.
+fn take_block(room: &mut i64, size: i64) -> i64 {
     let block = (*room).min(size).max(1);
     *room = (*room / block).max(1);
     block
@@ -347,7 +346,7 @@ fn is_stored_weight(graph: &Graph, mut node: NodeId) -> bool {
     }
 }
 
-fn find(graph: &Graph, cut: &Cut, root: NodeId, combined: Option<NodeId>) -> Option<Heaviest> {
+fn find_heaviest(graph: &Graph, cut: &Cut, root: NodeId, combined: Option<NodeId>) -> Option<Heaviest> {
     let mut search = Search { graph, cut, combined, heaviest: None, seen: Vec::new() };
     let shape = stored_shape(graph, root);
     let own: BTreeMap<Axis, Axes> =
@@ -422,7 +421,7 @@ impl Search<'_> {
     }
 }
 
-/// Elements that a fold goes through, about.
+/// The number of elements that a fold goes through, roughly.
 fn fold_work(graph: &Graph, node: NodeId) -> f64 {
     let Node { op, args, ty, .. } = &graph.nodes[node];
     let size =

@@ -1,48 +1,48 @@
-//! Lowering: the values a kernel stores become loops over tasks and tiles.
+//! Lowering: the values that a kernel stores become loops over tasks and tiles.
 //!
-//! In: a graph, a cut, and the roots that one launch stores. Out: kernels in order, each with the buffers its
-//! parameters are bound to; one, except where attention is split over positions and its parts are combined, or where
-//! the picks of many vectors are multiplied before they are added up.
-//! Any cut can be lowered, and the result is right for any cut; `grid.rs` and `measure.rs` are about what it costs.
-//! Read `part.rs` next.
+//! In: a graph, a cut, and the roots that one launch stores. Out: kernels in order, with the buffers their parameters
+//! are bound to: one kernel, or two where attention is split over positions (then partial results are combined), or
+//! where many rows are routed to experts (then products are summed). Any cut can be lowered, and the result is right
+//! for any cut; `grid.rs` and `measure.rs` are about what it costs. Read `part_builder.rs` next: `value.rs` makes
+//! expressions, `tiles.rs` decides what is computed into tiles, and `fill_tile.rs` fills them.
 
 use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::index::Index;
 use crate::kernel::{Access, Kernel, ParamId, Place, Range, Skeleton, TileId, VarId};
-use crate::target::{LEAST_POSITIONS, Target};
+use crate::target::{MIN_POSITIONS_PER_STEP, Target};
 use crate::tensor::label::Label;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
-mod attend;
-mod boxes;
-mod fill;
+mod attention;
+mod axis_span;
+mod concat_sum;
+mod dequantise;
+mod expert_split;
+mod fill_tile;
 mod gather;
 mod grid;
-mod hold;
+mod joined_weights;
 mod name;
-mod nest;
+mod nest_builder;
 pub mod params;
-mod part;
-mod picks;
-mod pieces;
-mod rows;
-mod span;
+mod part_builder;
 mod store;
+mod tile_requests;
+mod tiles;
 mod top_k;
-mod unpack;
 mod value;
 
-use boxes::Boxes;
+use axis_span::AxisSpan;
 use grid::Grid;
-use nest::NestBuilder;
+use nest_builder::NestBuilder;
 use params::{Buffer, Params};
-use part::{PartBuilder, Partial, TooLarge};
-use span::Span;
+use part_builder::{PartBuilder, Partial, TooLarge};
+use tile_requests::TileRequests;
 
-/// A kernel and what its parameters are bound to.
+/// A kernel, and the buffers its parameters are bound to.
 pub type Bound = (Kernel, Vec<Buffer>);
 
 /// The kernels that store `roots`; none where there is nothing to store.
@@ -50,7 +50,7 @@ pub type Bound = (Kernel, Vec<Buffer>);
 /// # Errors
 /// `TooLarge` where the computation is not worth one kernel; never when every argument is stored.
 pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Result<Vec<Bound>, TooLarge> {
-    // A value without elements is stored as soon as it is asked for.
+    // A value without elements needs no store.
     let roots: Vec<NodeId> =
         roots.iter().copied().filter(|root| !grid::stored_shape(graph, *root).is_empty()).collect();
     if roots.is_empty() {
@@ -60,8 +60,8 @@ pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Res
     let (partial, first) = if let Some(partial) = lowering.split_attention(&roots) {
         let first = lowering.partial_attention(&partial)?;
         (partial, first)
-    } else if let Some((partial, picks)) = lowering.split_picks(&roots) {
-        let first = lowering.partial_picks(&partial, &picks)?;
+    } else if let Some((partial, routing)) = lowering.split_experts(&roots) {
+        let first = lowering.partial_experts(&partial, &routing)?;
         (partial, first)
     } else {
         return Ok(vec![lowering.whole(&roots, None)?]);
@@ -70,7 +70,7 @@ pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Res
     Ok(vec![first, second])
 }
 
-/// A graph, what of it is stored, and what runs it.
+/// A graph, its cut, and the target.
 #[derive(Clone, Copy)]
 struct Lowering<'a> {
     graph: &'a Graph,
@@ -79,7 +79,7 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Whether a value lies in memory when a kernel wants it.
+    /// Whether a value can be loaded from memory.
     fn is_loadable(self, node: NodeId) -> bool {
         self.cut.is_loadable(self.graph, node)
     }
@@ -89,9 +89,9 @@ impl Lowering<'_> {
         let mut parts = Vec::new();
         for roots in self.shared_parts(roots, partial) {
             let grid = self.grid(roots[0], partial.map(|partial| partial.node));
-            for rows in self.rows_of_parts(&roots, &grid) {
-                let build = |params: &mut Params, boxes: &Boxes| {
-                    let mut builder = PartBuilder::new(self, params, partial, boxes);
+            for rows in self.weights_of_parts(&roots, &grid) {
+                let build = |params: &mut Params, merged: &TileRequests| {
+                    let mut builder = PartBuilder::new(self, params, partial, merged);
                     let shape = grid::stored_shape(self.graph, roots[0]);
                     let places = builder.open_grid(shape, &grid, rows.as_ref());
                     for root in &roots {
@@ -109,7 +109,7 @@ impl Lowering<'_> {
         self.finish(roots, skeleton, params, parts)
     }
 
-    /// The kernel of one part that stores partial results of a value.
+    /// A kernel of one part that stores partial results of a value.
     fn of_partial(
         self,
         node: NodeId,
@@ -117,8 +117,8 @@ impl Lowering<'_> {
         build: impl Fn(&mut PartBuilder<'_>) -> Result<(), TooLarge>,
     ) -> Result<Bound, TooLarge> {
         let mut params = Params::default();
-        let part = built_twice(&mut params, |params, boxes| {
-            let mut builder = PartBuilder::new(self, params, None, boxes);
+        let part = built_twice(&mut params, |params, merged| {
+            let mut builder = PartBuilder::new(self, params, None, merged);
             build(&mut builder)?;
             Ok(builder.finish())
         })?;
@@ -140,7 +140,7 @@ impl Lowering<'_> {
         Ok((Kernel { name, skeleton, params, parts }, buffers))
     }
 
-    /// Roots of equal axes that are cut alike and share a fold are stored by one part; every other has its own.
+    /// Roots of equal shape and grid that share a fold are stored by one part; every other has its own.
     fn shared_parts(self, roots: &[NodeId], partial: Option<&Partial>) -> Vec<Vec<NodeId>> {
         let Self { graph, cut, .. } = self;
         let mut parts: Vec<(Vec<NodeId>, Grid, Option<NodeId>)> = Vec::new();
@@ -163,13 +163,13 @@ impl Lowering<'_> {
         parts.into_iter().map(|(roots, ..)| roots).collect()
     }
 
-    /// Whether the root takes only a slice of what it computes, as the readers of a joined projection do.
+    /// Whether the root takes only a slice of what it computes, as readers of a concatenated projection do.
     fn reads_slices(self, root: NodeId) -> bool {
         let is_slice = |node: &NodeId| matches!(self.graph.nodes[*node].op, Op::Slice { .. });
         self.cut.cone(self.graph, &[root]).iter().any(is_slice)
     }
 
-    /// How tasks share the positions of an attention, where there are too few other tasks to keep the target busy.
+    /// How tasks split the positions of an attention, where too few other tasks would keep the target busy.
     fn split_attention(self, roots: &[NodeId]) -> Option<Partial> {
         let Self { graph, cut, target } = self;
         let cone = cut.cone(graph, roots);
@@ -187,8 +187,8 @@ impl Lowering<'_> {
             .zip(ty.shape.iter())
             .map(|((_, block), (_, size))| block.map_or(1, |block| (size.near() + block - 1) / block).max(1))
             .product();
-        let wanted = target.units as i64 / n_tasks.max(1);
-        let most = positions / LEAST_POSITIONS as i64;
+        let wanted = target.compute_units as i64 / n_tasks.max(1);
+        let most = positions / MIN_POSITIONS_PER_STEP as i64;
         let n_splits = wanted.min(most);
         let axis = Label::fresh("split", |label| ty.shape.has(label) || scores.has(label));
         (n_splits > 1).then_some(Partial { node, axis, n_splits })
@@ -209,22 +209,22 @@ impl Lowering<'_> {
     }
 }
 
-/// Builds a part; again, where boxes it asks for are better filled as one.
+/// Builds a part; a second time, where tiles that it asks for are better merged.
 fn built_twice(
     params: &mut Params,
-    build: impl Fn(&mut Params, &Boxes) -> Result<(super::Part, Boxes), TooLarge>,
+    build: impl Fn(&mut Params, &TileRequests) -> Result<(super::Part, TileRequests), TooLarge>,
 ) -> Result<super::Part, TooLarge> {
     let mut first = params.clone();
-    let (part, mut asked) = build(&mut first, &Boxes::default())?;
-    if asked.join() {
-        return Ok(build(params, &asked)?.0);
+    let (part, mut requests) = build(&mut first, &TileRequests::default())?;
+    if requests.merge() {
+        return Ok(build(params, &requests)?.0);
     }
     *params = first;
     Ok(part)
 }
 
 impl PartBuilder<'_> {
-    /// Stores what some of the positions of an attention give.
+    /// Stores the partial results of attention over some of the positions.
     fn store_partial(
         &mut self,
         partial: &Partial,
@@ -235,25 +235,25 @@ impl PartBuilder<'_> {
         let node = partial.node;
         let split = self.task_var(partial.axis, Range::Whole { len: Sym::from(partial.n_splits) });
         let places = self.open_grid(&self.node(node).ty.shape, grid, None);
-        let spans: Vec<Span> = all.iter().map(|(axis, size)| places.span(*axis, size)).collect();
+        let spans: Vec<AxisSpan> = all.iter().map(|(axis, size)| places.span(*axis, size)).collect();
         let running = self.stream_blocks(node, over, &spans, Some((split, partial.n_splits)))?;
         let scratch = self.scratch(partial, Access::Write);
         for (tile, (param, shape)) in [running.sum, running.weights, running.most].into_iter().zip(scratch) {
-            let own: Vec<Span> = spans.iter().filter(|span| shape.has(span.axis)).cloned().collect();
+            let own: Vec<AxisSpan> = spans.iter().filter(|span| shape.has(span.axis)).cloned().collect();
             self.store_part(tile, &own, (partial.axis, split), (param, &shape));
         }
         Ok(())
     }
 
-    /// Stores a tile as one of the partial results of a value, of which a variable numbers an axis.
+    /// Stores a tile as partial results; `var` numbers their axis.
     fn store_part(
         &mut self,
         tile: TileId,
-        spans: &[Span],
+        spans: &[AxisSpan],
         (axis, var): (Axis, VarId),
         (param, shape): (ParamId, &Shape),
     ) {
-        let (loops, at, element) = self.run_through(spans);
+        let (loops, at, element) = self.loop_over(spans);
         let mut nest = NestBuilder::new(&loops);
         let value = nest.load(tile, &element);
         let at = at.with(axis, Index::var(var)).in_order_of(shape);

@@ -10,7 +10,7 @@ use crate::kernel::lower::grid::{self, heaviest_fold};
 use crate::kernel::lower::params::Buffer;
 use crate::kernel::{Access, Skeleton};
 
-/// More columns than this make a product of matrices.
+/// More columns than this make a GEMM.
 const MANY_COLUMNS: i64 = 8;
 
 /// The pattern that the heaviest fold of a kernel follows.
@@ -49,7 +49,7 @@ fn reads_weight(graph: &Graph, cut: &Cut, cone: &[NodeId]) -> bool {
     cut.loads(graph, cone).iter().any(|load| matches!(graph.nodes[*load].op, Op::Weight { .. }))
 }
 
-/// What a kernel is called: the weights and states it reads, and the states it writes.
+/// The name of a kernel: the weights and states it reads, and the states it writes.
 pub(super) fn name(
     graph: &Graph,
     cut: &Cut,

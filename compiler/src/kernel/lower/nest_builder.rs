@@ -1,8 +1,8 @@
 //! Positions by axis name, and the nest under construction.
 //!
-//! [`At`] says for every axis of a value which position is meant; movement operations turn one `At` into another.
-//! [`NestBuilder`] collects the scalar expressions of one nest, each once.
-//! Neither knows of tiles or scopes: see `part.rs`.
+//! [`At`] gives the position along every axis of a value; movement operations map one `At` to another.
+//! [`NestBuilder`] collects the scalar expressions of one nest, each once (value numbering).
+//! Neither knows of tiles or scopes: see `part_builder.rs`.
 
 use indexmap::{IndexMap, IndexSet};
 

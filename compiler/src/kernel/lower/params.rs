@@ -18,18 +18,18 @@ use crate::tensor::shape::Shape;
 pub enum Buffer {
     /// The storage of a node; for any version of a state, its `State` node.
     Node(NodeId),
-    /// Partial results of a value that several tasks share.
+    /// Partial results that several tasks compute.
     Scratch(NodeId, Scratch),
 }
 
-/// The partial results of an attention, or of a sum over picks.
+/// The partial results of attention, or of a sum over experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scratch {
-    /// The weighted sum, or the products of each pick.
+    /// The weighted sum, or the products of routed rows.
     Sum,
     /// The sum of the weights.
     Weights,
-    /// The largest score, which the weights are relative to.
+    /// The largest score, to which the weights are relative.
     Most,
 }
 

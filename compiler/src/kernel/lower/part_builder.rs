@@ -1,9 +1,8 @@
-//! One part under construction: its variables, loops, tiles and statements.
+//! A part under construction: its variables, loops, tiles and statements.
 //!
-//! Statements go into the innermost open loop, or into an outer one while a tile is filled there. A variable of the
-//! grid or of a loop knows its depth, so a tile can be filled in the outermost loop where its place is known.
-//! What is computed is said in `value.rs`, `hold.rs` and `fill.rs`. It is right for any cut; whether it is cheap is
-//! asked of `measure.rs`.
+//! Statements go into the innermost open loop, or into an outer one while a tile is filled there (loop-invariant tiles
+//! are hoisted). A variable of the grid or of a loop knows its depth. What is computed is in `value.rs`, `tiles.rs` and
+//! `fill_tile.rs`. It is right for any cut; `measure.rs` says what it costs.
 
 use indexmap::IndexMap;
 
@@ -12,11 +11,11 @@ use crate::graph::op::Scalar;
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
 use crate::kernel::lower::Lowering;
-use crate::kernel::lower::boxes::Boxes;
-use crate::kernel::lower::hold::Held;
-use crate::kernel::lower::nest::NestBuilder;
+use crate::kernel::lower::axis_span::{AxisSpan, SpanLoop, dims};
+use crate::kernel::lower::nest_builder::NestBuilder;
 use crate::kernel::lower::params::Params;
-use crate::kernel::lower::span::{Run, Span, dims};
+use crate::kernel::lower::tile_requests::TileRequests;
+use crate::kernel::lower::tiles::FilledTile;
 use crate::kernel::{ExprId, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
@@ -26,23 +25,23 @@ use crate::tensor::sym::Sym;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// A value kept as partial results of several tasks, which its reader combines.
+/// A value computed as partial results by several tasks, which its reader combines.
 pub(super) struct Partial {
     pub(super) node: NodeId,
     pub(super) axis: Axis,
     pub(super) n_splits: i64,
 }
 
-/// Some neighbouring rounds of the loop of a nest, as a loop of their own.
+/// A loop over a range of consecutive iterations of another loop.
 #[derive(Clone, Copy)]
-pub(super) struct Stretch {
+pub(super) struct SubLoop {
     whole: VarId,
     own: VarId,
     start: i64,
 }
 
-impl Stretch {
-    /// What the own loop has instead of a variable.
+impl SubLoop {
+    /// The position that replaces a variable.
     pub(super) fn position(self, var: VarId) -> Index {
         if var == self.whole {
             Index::var(self.own).plus(&Index::constant(self.start))
@@ -51,7 +50,7 @@ impl Stretch {
         }
     }
 
-    /// Loops with the own one in place of the whole.
+    /// Loops, with this one in place of the whole.
     pub(super) fn among(self, loops: &[VarId]) -> Vec<VarId> {
         loops.iter().map(|var| if *var == self.whole { self.own } else { *var }).collect()
     }
@@ -63,15 +62,15 @@ pub(super) struct PartBuilder<'a> {
     pub(super) part: Part,
     /// The value whose partial results this part combines.
     pub(super) partial: Option<&'a Partial>,
-    /// The boxes that are filled as one.
-    pub(super) boxes: &'a Boxes,
-    /// The boxes asked for.
-    pub(super) asked: Boxes,
+    /// Tiles to fill as one, from an earlier build.
+    pub(super) merged_requests: &'a TileRequests,
+    /// The tiles that nests ask for.
+    pub(super) requests: TileRequests,
     pub(super) scopes: Vec<Vec<Stmt>>,
-    /// The scope a variable belongs to; nothing for the loops of nests.
+    /// The scope a variable belongs to; none for the loops of nests.
     pub(super) depths: List<VarId, Option<usize>>,
     pub(super) tile_depths: List<TileId, usize>,
-    pub(super) held: IndexMap<(NodeId, Vec<Span>), Held>,
+    pub(super) filled: IndexMap<(NodeId, Vec<AxisSpan>), FilledTile>,
 }
 
 impl<'a> PartBuilder<'a> {
@@ -79,26 +78,26 @@ impl<'a> PartBuilder<'a> {
         from: Lowering<'a>,
         params: &'a mut Params,
         partial: Option<&'a Partial>,
-        boxes: &'a Boxes,
+        merged_requests: &'a TileRequests,
     ) -> Self {
         Self {
             from,
             params,
             partial,
-            boxes,
-            asked: Boxes::default(),
+            merged_requests,
+            requests: TileRequests::default(),
             part: Part::default(),
             scopes: vec![Vec::new()],
             depths: List::default(),
             tile_depths: List::default(),
-            held: IndexMap::new(),
+            filled: IndexMap::new(),
         }
     }
 
-    /// The part, and every box its nests asked for.
-    pub(super) fn finish(mut self) -> (Part, Boxes) {
+    /// The part, and every tile that its nests asked for.
+    pub(super) fn finish(mut self) -> (Part, TileRequests) {
         self.part.body = self.scopes.pop().unwrap_or_default();
-        (self.part, self.asked)
+        (self.part, self.requests)
     }
 
     pub(super) fn node(&self, node: NodeId) -> &'a Node {
@@ -118,10 +117,10 @@ impl<'a> PartBuilder<'a> {
         self.part.vars.push(Var { name: axis, range })
     }
 
-    /// So many rounds of the loop of a nest.
-    pub(super) fn stretch(&mut self, whole: VarId, start: i64, len: i64) -> Stretch {
+    /// A loop over `len` iterations of another, from `start` on.
+    pub(super) fn sub_loop(&mut self, whole: VarId, start: i64, len: i64) -> SubLoop {
         let own = self.nest_var(self.part.vars[whole].name, Range::Whole { len: Sym::from(len) });
-        Stretch { whole, own, start }
+        SubLoop { whole, own, start }
     }
 
     fn scope_var(&mut self, axis: Axis, range: Range, depth: usize) -> VarId {
@@ -129,7 +128,7 @@ impl<'a> PartBuilder<'a> {
         self.part.vars.push(Var { name: axis, range })
     }
 
-    /// Opens a loop; what is pushed until [`Self::close_loop`] is repeated.
+    /// Opens a loop around what is pushed until [`Self::close_loop`].
     pub(super) fn open_loop(&mut self, axis: Axis, range: Range) -> VarId {
         let var = self.scope_var(axis, range, self.scopes.len());
         self.scopes.push(Vec::new());
@@ -139,7 +138,7 @@ impl<'a> PartBuilder<'a> {
     pub(super) fn close_loop(&mut self, var: VarId) {
         let body = self.scopes.pop().unwrap_or_default();
         let depth = self.scopes.len();
-        self.held.retain(|_, held| held.depth < depth);
+        self.filled.retain(|_, filled| filled.depth < depth);
         self.push(Stmt::Loop { var, body });
     }
 
@@ -154,18 +153,18 @@ impl<'a> PartBuilder<'a> {
         self.part.tiles.push(Tile { dtype, dims })
     }
 
-    /// A tile for a box, of zeros where it may be read beyond what fills it.
-    pub(super) fn box_tile(&mut self, dtype: DType, spans: &[Span]) -> TileId {
+    /// A tile for a box, zeroed where it may be read beyond what fills it.
+    pub(super) fn box_tile(&mut self, dtype: DType, spans: &[AxisSpan]) -> TileId {
         let tile = self.tile(dtype, dims(spans));
-        if spans.iter().any(|span| matches!(span.run, Run::Padded(_))) {
-            let all = |span: &Span| match span.run {
-                Run::Point => span.clone(),
-                Run::Block(_) | Run::Whole(_) | Run::Padded(_) => {
-                    Span { run: Run::Whole(Sym::from(span.len.max(1))), ..span.clone() }
+        if spans.iter().any(|span| matches!(span.run, SpanLoop::Padded(_))) {
+            let all = |span: &AxisSpan| match span.run {
+                SpanLoop::Point => span.clone(),
+                SpanLoop::Block(_) | SpanLoop::Whole(_) | SpanLoop::Padded(_) => {
+                    AxisSpan { run: SpanLoop::Whole(Sym::from(span.len.max(1))), ..span.clone() }
                 }
             };
-            let all: Vec<Span> = spans.iter().map(all).collect();
-            let (loops, _, element) = self.run_through(&all);
+            let all: Vec<AxisSpan> = spans.iter().map(all).collect();
+            let (loops, _, element) = self.loop_over(&all);
             let zero = if dtype == DType::I32 { Scalar::I32(0) } else { Scalar::float(0.0) };
             self.push_constant(&loops, tile, &element, zero);
         }

@@ -1,79 +1,86 @@
-//! The grid of a part, and what each of its tasks stores.
+//! Opens the grid of a part and stores the pieces of its tasks.
 //!
-//! In: how the axes of a root are cut into tasks, and the root. Out: variables that number the tasks, and nests that
-//! store the task's piece. A fold is folded straight into its buffer; a concatenation is stored piece by piece; a write
-//! lands where the state's positions begin.
+//! In: the grid of a root, and the root. Out: variables that number the tasks, and nests that store the task's piece. A
+//! fold goes straight into its buffer; a concatenation is stored piece by piece; a write starts at the state's
+//! position.
 
 use crate::graph::op::Op;
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
+use crate::kernel::lower::axis_span::{AxisSpan, SpanLoop};
 use crate::kernel::lower::grid::{Grid, rows_of_blocks};
-use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{PartBuilder, TooLarge};
-use crate::kernel::lower::rows::Rows;
-use crate::kernel::lower::span::{Run, Span};
+use crate::kernel::lower::joined_weights::WeightRows;
+use crate::kernel::lower::nest_builder::{At, NestBuilder};
+use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
 use crate::kernel::{Blocks, Place, Range, VarId};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
 
-/// Which positions of each axis of a root the current task stores.
-pub(super) struct Places(Vec<(Axis, PlaceOfAxis)>);
+/// The positions of each axis of a root that the current task stores.
+pub(super) struct TaskPositions(Vec<(Axis, AxisPosition)>);
 
 #[derive(Clone)]
-enum PlaceOfAxis {
+enum AxisPosition {
     Task(Index),
-    /// So many positions behind the first that the variable and an offset give.
+    /// A block of positions, from a variable plus an offset on.
     Block(VarId, Index, i64),
     Whole,
 }
 
-impl Places {
+impl TaskPositions {
     /// Whether each task has every position of an axis.
     fn has_whole(&self, axis: Axis) -> bool {
-        self.0.iter().all(|(a, place)| *a != axis || matches!(place, PlaceOfAxis::Whole))
+        self.0.iter().all(|(a, place)| *a != axis || matches!(place, AxisPosition::Whole))
     }
 
-    /// The box of an axis that the task needs.
-    pub(super) fn span(&self, axis: Axis, size: &Sym) -> Span {
+    /// The span of an axis that the task needs.
+    pub(super) fn span(&self, axis: Axis, size: &Sym) -> AxisSpan {
         let place = self.0.iter().find(|(a, _)| *a == axis).map(|(_, place)| place);
         match place {
-            _ if size.as_const() == Some(1) => Span::point(axis, Index::default()),
-            Some(PlaceOfAxis::Task(index)) => Span::point(axis, index.clone()),
-            Some(PlaceOfAxis::Block(var, first, block)) => {
-                Span { axis, base: Index::var(*var).plus(first), len: *block, run: Run::Block(*var) }
+            _ if size.as_const() == Some(1) => AxisSpan::point(axis, Index::default()),
+            Some(AxisPosition::Task(index)) => AxisSpan::point(axis, index.clone()),
+            Some(AxisPosition::Block(var, first, block)) => {
+                AxisSpan { axis, base: Index::var(*var).plus(first), len: *block, run: SpanLoop::Block(*var) }
             }
-            Some(PlaceOfAxis::Whole) | None => Span::whole(axis, size),
+            Some(AxisPosition::Whole) | None => AxisSpan::whole(axis, size),
         }
     }
 }
 
 impl PartBuilder<'_> {
-    /// Makes the variables that number the tasks; of one axis perhaps for a run of its positions only.
-    pub(super) fn open_grid(&mut self, shape: &Shape, grid: &Grid, rows: Option<&Rows>) -> Places {
+    /// Makes the variables that number the tasks; with `rows`, for some positions of one axis only.
+    pub(super) fn open_grid(
+        &mut self,
+        shape: &Shape,
+        grid: &Grid,
+        rows: Option<&WeightRows>,
+    ) -> TaskPositions {
         let place = |builder: &mut Self, axis: Axis, size: &Sym, block: Option<i64>| {
             let own = rows.filter(|rows| rows.axis == axis);
             let first = Index::constant(own.map_or(0, |rows| rows.start));
             let len = own.map_or_else(|| size.clone(), |rows| Sym::from(rows.end - rows.start));
             match block {
-                None => PlaceOfAxis::Whole,
+                None => AxisPosition::Whole,
                 Some(1) => {
                     let var = builder.task_var(axis, Range::Whole { len });
-                    PlaceOfAxis::Task(Index::var(var).plus(&first))
+                    AxisPosition::Task(Index::var(var).plus(&first))
                 }
                 Some(block) => {
                     let (start, end) = (Index::default(), len);
                     let var =
                         builder.task_var(axis, Range::Blocks(Blocks { start, step: block, block, end }));
-                    PlaceOfAxis::Block(var, first, block)
+                    AxisPosition::Block(var, first, block)
                 }
             }
         };
         let places = shape.iter().zip(grid);
-        Places(places.map(|((axis, size), (_, block))| (*axis, place(self, *axis, size, *block))).collect())
+        TaskPositions(
+            places.map(|((axis, size), (_, block))| (*axis, place(self, *axis, size, *block))).collect(),
+        )
     }
 
-    /// Stores a root, or the piece of it that the task has.
-    pub(super) fn store(&mut self, root: NodeId, places: &Places) -> Result<(), TooLarge> {
+    /// Stores the task's piece of a root.
+    pub(super) fn store(&mut self, root: NodeId, places: &TaskPositions) -> Result<(), TooLarge> {
         let Node { op, args, ty, .. } = self.node(root);
         let target = Place::Param(self.params.write(self.from.graph, root));
         if let Op::Write { axis, from, at } = op {
@@ -88,20 +95,20 @@ impl PartBuilder<'_> {
         self.store_value(root, true, places, target, &store)
     }
 
-    /// Stores whole blocks, which run along an axis: from a tile, for all elements of a block are rounded together.
+    /// Stores whole quantised blocks along an axis, from a tile: a block's elements are quantised together.
     fn store_blocks(
         &mut self,
         node: NodeId,
         rows: Axis,
-        places: &Places,
+        places: &TaskPositions,
         target: Place,
         store: &Store<'_>,
     ) -> Result<(), TooLarge> {
         let shape = &self.node(node).ty.shape;
-        let mut spans: Vec<Span> = shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
+        let mut spans: Vec<AxisSpan> = shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
         spans.sort_by_key(|span| span.axis == rows);
         let content = self.copy(node, &spans)?;
-        let (loops, at, element) = self.run_through(&spans);
+        let (loops, at, element) = self.loop_over(&spans);
         let mut nest = NestBuilder::new(&loops);
         let value = self.read_content(content, &element, &mut nest);
         self.push_nest(nest, target, store.element(&at), value);
@@ -112,7 +119,7 @@ impl PartBuilder<'_> {
         &mut self,
         node: NodeId,
         is_root: bool,
-        places: &Places,
+        places: &TaskPositions,
         target: Place,
         store: &Store<'_>,
     ) -> Result<(), TooLarge> {
@@ -124,11 +131,11 @@ impl PartBuilder<'_> {
         {
             return self.store_pieces(args, *axis, places, target, store);
         }
-        let spans: Vec<Span> = ty.shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
-        let (loops, at, _) = self.run_through(&spans);
+        let spans: Vec<AxisSpan> = ty.shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
+        let (loops, at, _) = self.loop_over(&spans);
         let element = store.element(&at);
         let folds = matches!(op, Op::Reduce { .. } | Op::Contract { .. });
-        if folds && is_computed && !self.is_unpacked(node, &spans) {
+        if folds && is_computed && !self.is_dequantised(node, &spans) {
             return self.fold_into(node, &at, loops, target, element);
         }
         let mut nest = NestBuilder::new(&loops);
@@ -138,12 +145,12 @@ impl PartBuilder<'_> {
         Ok(())
     }
 
-    /// A concatenation is stored piece by piece.
+    /// Stores a concatenation piece by piece.
     fn store_pieces(
         &mut self,
         args: &[NodeId],
         axis: Axis,
-        places: &Places,
+        places: &TaskPositions,
         target: Place,
         store: &Store<'_>,
     ) -> Result<(), TooLarge> {
@@ -160,12 +167,12 @@ impl PartBuilder<'_> {
     }
 }
 
-/// Where in a buffer the positions of a value lie.
+/// How positions of a value map to a buffer.
 struct Store<'a> {
     shape: &'a Shape,
-    /// The axis of the value that lies along another axis of the buffer.
+    /// The axis of the value that is another axis of the buffer.
     rename: Option<(Axis, Axis)>,
-    /// What is added along an axis of the buffer.
+    /// Offsets along axes of the buffer.
     shift: Vec<(Axis, Sym)>,
 }
 

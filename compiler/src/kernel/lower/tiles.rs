@@ -1,55 +1,55 @@
-//! Boxes of values in task memory: what a nest reads of a folded value, and when it is filled.
+//! Tiles of computed values: which box a nest needs, and in which loop it is filled.
 //!
-//! In: a node and the position that a nest reads it at. Out: the tile that holds the box, and where in it.
-//! A box is filled once, in the outermost loop where its place is known, and is forgotten where that loop ends.
-//! `span.rs` finds the box, `boxes.rs` joins boxes that touch, `fill.rs` fills them.
+//! In: a node and the position at which a nest reads it. Out: the tile that holds the box, and the element in it.
+//! A box is filled once, in the outermost loop where its base is known, and is forgotten where that loop ends.
+//! `axis_span.rs` finds the box, `tile_requests.rs` merges boxes that touch, `fill_tile.rs` fills them.
 
 use crate::graph::op::{Binary, Op};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{PartBuilder, TooLarge};
-use crate::kernel::lower::span::{Run, Span, span_of};
+use crate::kernel::lower::axis_span::{AxisSpan, SpanLoop, axis_span};
+use crate::kernel::lower::nest_builder::{At, NestBuilder};
+use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
 use crate::kernel::{ExprId, Place, Range, TileId, VarId};
 use crate::tensor::shape::Shape;
 
-/// A box of a value held in task memory.
+/// A box of a value in a tile.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
-    pub(super) content: Content,
+pub(super) struct FilledTile {
+    pub(super) content: TileContent,
     pub(super) depth: usize,
 }
 
 /// What the tiles of a box hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Content {
+pub(super) enum TileContent {
     /// The value.
     Value(TileId),
-    /// A weighted sum, and the sum of the weights.
+    /// A weighted sum and the sum of its weights, still to be divided.
     Ratio { sum: TileId, weights: TileId },
 }
 
 impl PartBuilder<'_> {
-    pub(super) fn folded(
+    pub(super) fn load_folded(
         &mut self,
         node: NodeId,
         at: &At,
         nest: &mut NestBuilder,
     ) -> Result<ExprId, TooLarge> {
-        let (held, at) = self.hold(node, at, nest)?;
-        Ok(self.read_held(&held, &at, nest))
+        let (filled, at) = self.tile_of(node, at, nest)?;
+        Ok(self.read_tile(&filled, &at, nest))
     }
 
-    /// The expression of an element of a held box.
-    pub(super) fn read_held(&self, held: &Held, at: &[Index], nest: &mut NestBuilder) -> ExprId {
-        self.read_content(held.content, at, nest)
+    /// Reads an element of a filled tile.
+    pub(super) fn read_tile(&self, filled: &FilledTile, at: &[Index], nest: &mut NestBuilder) -> ExprId {
+        self.read_content(filled.content, at, nest)
     }
 
-    /// The expression of an element of what tiles hold.
-    pub(super) fn read_content(&self, content: Content, at: &[Index], nest: &mut NestBuilder) -> ExprId {
+    /// Reads an element of what tiles hold.
+    pub(super) fn read_content(&self, content: TileContent, at: &[Index], nest: &mut NestBuilder) -> ExprId {
         match content {
-            Content::Value(tile) => nest.load(tile, at),
-            Content::Ratio { sum, weights } => {
+            TileContent::Value(tile) => nest.load(tile, at),
+            TileContent::Ratio { sum, weights } => {
                 let rows = self.part.tiles[weights].dims.len();
                 let sum = nest.load(sum, at);
                 let weights = nest.load(weights, &at[..rows]);
@@ -61,70 +61,70 @@ impl PartBuilder<'_> {
         }
     }
 
-    /// The box of a value that a nest reads at a position, filled if it is not there yet, and where in it.
-    pub(super) fn hold(
+    /// The tile of the box that a nest reads at a position, filled if it is not there yet, and the element in it.
+    pub(super) fn tile_of(
         &mut self,
         node: NodeId,
         at: &At,
         nest: &NestBuilder,
-    ) -> Result<(Held, Vec<Index>), TooLarge> {
-        self.hold_by(node, at, nest, Self::fill)
+    ) -> Result<(FilledTile, Vec<Index>), TooLarge> {
+        self.tile_filled_by(node, at, nest, Self::fill)
     }
 
-    /// The same with another way to fill it.
-    pub(super) fn hold_by(
+    /// The same, with another way to fill it.
+    pub(super) fn tile_filled_by(
         &mut self,
         node: NodeId,
         at: &At,
         nest: &NestBuilder,
-        fill: fn(&mut Self, NodeId, &[Span]) -> Result<Content, TooLarge>,
-    ) -> Result<(Held, Vec<Index>), TooLarge> {
-        let shape = self.held_shape(node);
+        fill: fn(&mut Self, NodeId, &[AxisSpan]) -> Result<TileContent, TooLarge>,
+    ) -> Result<(FilledTile, Vec<Index>), TooLarge> {
+        let shape = self.tile_shape(node);
         let mut asked = Vec::new();
         let mut within_asked = Vec::new();
         for (axis, size) in &shape {
             let (span, within) = match self.node(node).op {
-                // A top-k finds its ranks one after another: all of them or none.
-                Op::TopK { into, .. } if into == *axis => (Span::whole(*axis, size), Some(at.get(*axis))),
-                _ => span_of(*axis, size, &at.get(*axis), &nest.locals, &self.part.vars),
+                // Top-k finds its ranks one after another: all of them or none.
+                Op::TopK { into, .. } if into == *axis => (AxisSpan::whole(*axis, size), Some(at.get(*axis))),
+                _ => axis_span(*axis, size, &at.get(*axis), &nest.locals, &self.part.vars),
             };
             asked.push(span);
             within_asked.push(within);
         }
-        self.asked.note(node, &asked);
-        let spans = self.boxes.widened(node, &asked);
+        self.requests.record(node, &asked);
+        let spans = self.merged_requests.widened(node, &asked);
         let mut relative = Vec::new();
         for ((span, asked), within) in spans.iter().zip(&asked).zip(within_asked) {
-            if !matches!(span.run, Run::Point) {
+            if !matches!(span.run, SpanLoop::Point) {
                 relative.push(within.unwrap_or_default().plus(&asked.base.minus(&span.base)));
             }
         }
         let key = (node, spans);
-        if let Some(held) = self.held.get(&key) {
-            return Ok((held.clone(), relative));
+        if let Some(filled) = self.filled.get(&key) {
+            return Ok((filled.clone(), relative));
         }
         let depth = key.1.iter().map(|span| self.depth_of(&span.base, &span.run)).max().unwrap_or(0);
         let inner = self.scopes.split_off(depth + 1);
         let content = fill(self, node, &key.1);
         self.scopes.extend(inner);
-        let held = Held { content: content?, depth };
-        self.held.insert(key, held.clone());
-        Ok((held, relative))
+        let filled = FilledTile { content: content?, depth };
+        self.filled.insert(key, filled.clone());
+        Ok((filled, relative))
     }
 
-    /// The axes of a box of the value, in the order of its tile.
-    fn held_shape(&self, node: NodeId) -> Shape {
+    /// The axes of a tile of the value, in order.
+    fn tile_shape(&self, node: NodeId) -> Shape {
         let Node { op, args, ty, .. } = self.node(node);
         let Op::Attend { over } = op else { return ty.shape.clone() };
-        // The rows first, which the sum of the weights has too.
+        // The rows first: they are the axes of the sum of weights, too.
         let rows = self.node(args[0]).ty.shape.without(*over);
         rows.union(&ty.shape).unwrap_or_else(|_| ty.shape.clone())
     }
 
-    fn depth_of(&self, base: &Index, run: &Run) -> usize {
+    fn depth_of(&self, base: &Index, run: &SpanLoop) -> usize {
         let mut depth = 0;
         let mut see = |var: VarId| depth = self.depths[var].unwrap_or(0).max(depth);
-        if let Run::Block(of) = run {
+        if let SpanLoop::Block(of) = run {
             see(*of);
         }
         base.any(&mut |atom| {
@@ -143,21 +143,21 @@ impl PartBuilder<'_> {
         depth.max(tiles)
     }
 
-    /// Loops that run through spans: the loops, the position of each axis, and the element of the tile.
-    pub(super) fn run_through(&mut self, spans: &[Span]) -> (Vec<VarId>, At, Vec<Index>) {
+    /// Loops over spans: the loops, the position along each axis, and the element of the tile.
+    pub(super) fn loop_over(&mut self, spans: &[AxisSpan]) -> (Vec<VarId>, At, Vec<Index>) {
         let mut loops = Vec::new();
         let mut at = At::default();
         let mut element = Vec::new();
         for span in spans {
             let (position, within) = match &span.run {
-                Run::Point => (span.base.clone(), None),
-                Run::Block(of) => {
+                SpanLoop::Point => (span.base.clone(), None),
+                SpanLoop::Block(of) => {
                     let var = self.nest_var(span.axis, Range::Within { of: *of });
                     loops.push(var);
                     let within = Index::var(var).minus(&Index::var(*of));
                     (span.base.plus(&within), Some(within))
                 }
-                Run::Whole(len) | Run::Padded(len) => {
+                SpanLoop::Whole(len) | SpanLoop::Padded(len) => {
                     let var = self.nest_var(span.axis, Range::Whole { len: len.clone() });
                     loops.push(var);
                     (span.base.plus(&Index::var(var)), Some(Index::var(var)))

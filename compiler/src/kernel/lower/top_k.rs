@@ -1,61 +1,60 @@
-//! The positions of the largest elements, one round for each rank.
+//! Top-k by repeated search: one round for each rank.
 //!
-//! In: a search along an axis, and the box of ranks that is wanted. Out: a tile of positions. A round takes the largest
-//! element that comes after the one before, in the order of falling value and rising position.
-//! Nothing is sorted and nothing is overwritten: what was found last says what remains.
+//! In: a search along an axis, and the box of ranks that is needed. Out: a tile of positions. A round finds the largest
+//! element after the last one found, ordered by falling value, then rising position. Nothing is sorted or overwritten.
 
 use crate::graph::NodeId;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
 use crate::kernel::index::Index;
-use crate::kernel::lower::fill::FoldNest;
-use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{PartBuilder, TooLarge};
-use crate::kernel::lower::span::{Run, Span, dims};
+use crate::kernel::lower::axis_span::{AxisSpan, SpanLoop, dims};
+use crate::kernel::lower::fill_tile::FoldNest;
+use crate::kernel::lower::nest_builder::{At, NestBuilder};
+use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
 use crate::kernel::{Expr, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
-/// Rows that are searched, each for itself.
+/// A search of several rows.
 struct Search {
     axis: Axis,
     len: Sym,
     /// The loops over rows.
     loops: Vec<VarId>,
-    /// The element of a row in tiles with one for each.
+    /// A row's element in tiles of one element a row.
     row: Vec<Index>,
-    /// What is searched.
+    /// The elements that are searched.
     elements: TileId,
-    /// What the round before found, and where.
+    /// The last element found, and its position.
     last_value: TileId,
     last_place: TileId,
 }
 
 impl PartBuilder<'_> {
-    /// Fills a box of the ranks of a value.
+    /// Fills a box of the ranks.
     pub(super) fn top_k(
         &mut self,
         node: NodeId,
         axis: Axis,
         into: Axis,
         k: usize,
-        spans: &[Span],
+        spans: &[AxisSpan],
     ) -> Result<TileId, TooLarge> {
         let arg = self.node(node).args[0];
         let len = self.node(arg).ty.shape.size(axis).cloned().unwrap_or_default();
-        let rows: Vec<Span> = spans.iter().filter(|span| span.axis != into).cloned().collect();
+        let rows: Vec<AxisSpan> = spans.iter().filter(|span| span.axis != into).cloned().collect();
         let row_dims = dims(&rows);
         let out = self.box_tile(DType::I32, spans);
         let elements = self.tile(DType::F32, [row_dims.clone(), vec![len.most().max(1) as usize]].concat());
         let last_value = self.tile(DType::F32, row_dims.clone());
         let last_place = self.tile(DType::I32, row_dims.clone());
-        let (loops, at, row) = self.run_through(&rows);
+        let (loops, at, row) = self.loop_over(&rows);
         let search = Search { axis, len, loops, row, elements, last_value, last_place };
         self.push_searched(&search, arg, &at)?;
         let Search { loops, row, .. } = &search;
         self.push_constant(loops, last_value, row, Scalar::float(f32::INFINITY));
         self.push_constant(loops, last_place, row, Scalar::I32(-1));
-        let (all, _, element) = self.run_through(spans);
+        let (all, _, element) = self.loop_over(spans);
         self.push_constant(&all, out, &element, Scalar::I32(0));
 
         let round = self.open_loop(into, Range::Whole { len: Sym::from(k) });
@@ -64,8 +63,8 @@ impl PartBuilder<'_> {
         self.push_best(&search, best_value, None);
         self.push_best(&search, best_place, Some(best_value));
         let mut rest = row.iter();
-        let axes = spans.iter().filter(|span| !matches!(span.run, Run::Point) || span.axis == into);
-        let rank = |span: &Span| {
+        let axes = spans.iter().filter(|span| !matches!(span.run, SpanLoop::Point) || span.axis == into);
+        let rank = |span: &AxisSpan| {
             if span.axis == into { Index::var(round) } else { rest.next().cloned().unwrap_or_default() }
         };
         let ranked: Vec<Index> = axes.map(rank).collect();
@@ -76,7 +75,7 @@ impl PartBuilder<'_> {
         Ok(out)
     }
 
-    /// Fills what is searched. What cannot be compared counts as the smallest.
+    /// Fills the searched tile. NaN counts as the smallest.
     fn push_searched(&mut self, search: &Search, arg: NodeId, at: &At) -> Result<(), TooLarge> {
         let mut locals = search.loops.clone();
         let position = self.axis_loop(search.axis, &search.len, &mut locals);
@@ -90,7 +89,7 @@ impl PartBuilder<'_> {
         Ok(())
     }
 
-    /// Folds what remains into the largest; or, where that is known, into the first position that has it, negated.
+    /// Finds the largest remaining element; with `known`, its first position, negated.
     fn push_best(&mut self, search: &Search, target: TileId, known: Option<TileId>) {
         let Search { axis, len, loops, row, elements, last_value, last_place } = search;
         let mut inner = Vec::new();

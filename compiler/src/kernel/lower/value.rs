@@ -1,14 +1,14 @@
-//! Values become expressions.
+//! Values become scalar expressions.
 //!
-//! In: a node, a position in it, and the nest that wants it. Out: an expression of that nest.
-//! `PartBuilder::value` follows the graph down to what can be loaded: elementwise operations become expressions,
-//! movement becomes index arithmetic, and anything that folds is asked for as a tile (`hold.rs`).
+//! In: a node, a position in it, and the nest that wants it. Out: an expression of that nest. `PartBuilder::value`
+//! follows the graph down to what can be loaded: elementwise operations become expressions, movement becomes index
+//! arithmetic, and anything that folds is read from a tile (`tiles.rs`).
 
 use crate::graph::op::{Binary, Op, Scalar};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
-use crate::kernel::lower::nest::{At, NestBuilder};
-use crate::kernel::lower::part::{PartBuilder, TooLarge};
+use crate::kernel::lower::nest_builder::{At, NestBuilder};
+use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
 use crate::kernel::{Expr, ExprId, Place};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
@@ -41,7 +41,7 @@ impl PartBuilder<'_> {
         Ok(expr)
     }
 
-    /// The number that stands for an element where there is none.
+    /// Zero in a value's type, for elements that do not exist.
     pub(super) fn zero(&self, node: NodeId, nest: &mut NestBuilder) -> ExprId {
         match self.node(node).ty.dtype {
             DType::I32 => nest.add(Expr::Const(Scalar::I32(0))),
@@ -94,7 +94,7 @@ impl PartBuilder<'_> {
             Op::Concat { axis } => return self.concat(args, *axis, at, nest),
             Op::Gather { axis } => return self.gather(node, *axis, at, nest),
             Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. } => {
-                return self.folded(node, at, nest);
+                return self.load_folded(node, at, nest);
             }
             Op::Input { .. } | Op::Weight { .. } | Op::State { .. } | Op::Table { .. } => {
                 return Ok(self.load(node, &at.restricted(&ty.shape), nest));
@@ -103,7 +103,7 @@ impl PartBuilder<'_> {
         Ok(nest.add(expr))
     }
 
-    /// The position in the argument of a movement operation that `at` in its result comes from.
+    /// The position in a movement's argument that corresponds to `at` in its result.
     pub(super) fn moved(&self, node: NodeId, at: &At) -> At {
         let Node { op, args, .. } = self.node(node);
         match op {
@@ -151,7 +151,7 @@ impl PartBuilder<'_> {
         Ok(expr)
     }
 
-    /// One piece of a concatenation; a position outside it reads some element inside, which is not used.
+    /// One piece of a concatenation; a position outside it is clamped, and what is read there is not used.
     fn piece(
         &mut self,
         arg: NodeId,
@@ -165,7 +165,7 @@ impl PartBuilder<'_> {
         self.value(arg, &at.with(axis, own), nest)
     }
 
-    /// Passes movement that is mere index arithmetic.
+    /// Follows movement operations, which are only index arithmetic.
     pub(super) fn look_through(&self, mut node: NodeId, at: &At) -> (NodeId, At) {
         let mut at = at.clone();
         while !self.from.cut.has(node)

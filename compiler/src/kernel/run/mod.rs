@@ -106,7 +106,7 @@ impl<'a, M: Memory> Machine<'a, M> {
         Ok(())
     }
 
-    /// The first value of a variable, what lies between two, and one past the last.
+    /// The first value of a variable, the step, and one past the last.
     fn values(&self, var: VarId) -> Result<(i64, i64, i64), Fault> {
         Ok(match &self.program.ranges[var] {
             FlatRange::Whole { len } => (0, 1, *len),
