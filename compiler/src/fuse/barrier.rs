@@ -1,48 +1,48 @@
-//! Why a value is written to memory.
+//! Barriers: why a value is written to memory.
 //!
-//! Every stored value has one reason, and where prices decided it has both. Stories and tables print them; nothing is
-//! decided by them afterwards.
+//! Every stored value has one reason, with both prices where prices decided it. Stories and tables print them; nothing
+//! is decided by them afterwards.
 
 use std::fmt;
 
 /// The reason for a cut between the kernel that stores a value and those that read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Barrier {
-    /// The caller gets it back.
+    /// It is an output of the graph.
     Output,
-    /// A state is written, which others read back: the realize barrier.
+    /// It updates a state (such as a KV cache) that later kernels read: the realize barrier.
     StateWrite,
-    /// The author asked for it.
+    /// The author wrote a `barrier`.
     Asked,
-    /// The reader needs all of it before it can begin: each of its tasks would compute all of it again.
+    /// The reader reduces or multiplies all of it: each of the reader's tasks would compute all of it again.
     NeedsEveryRow,
     /// Several kernels read it, and each would compute it again.
     SeveralReaders,
-    /// The reader goes through it in another shape, and would compute parts of it again.
+    /// The reader loops over it in another shape, and would compute parts of it again.
     OtherShape,
-    /// The target cannot hold the larger kernel, or it would compute too many values to be worth its code.
+    /// The fused kernel exceeds the target's limits, or would compute too many values to be worth its code.
     TargetLimit,
-    /// Merging was stopped before it was tried.
+    /// Out of fuel before merging was tried.
     NotTried,
-    /// Tasks share the positions of an attention, and their parts are combined by the next kernel.
+    /// Tasks split the positions of an attention, and the next kernel combines their partial results.
     Split,
 }
 
-/// The estimated seconds of the launches around a move, without it and with it.
+/// The estimated seconds of the affected launches, without a merge and with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
-    /// As they were.
+    /// As they are.
     pub without: f64,
     /// As they would be.
     pub with: f64,
 }
 
-/// Why a value is stored: what stands against computing it where it is read, and what that would cost.
+/// Why a value is stored: what prevents computing it where it is read, and what that would cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reason {
-    /// What stands against it.
+    /// What prevents it.
     pub barrier: Barrier,
-    /// What it costs, where that was asked.
+    /// What it would cost, where that was estimated.
     pub prices: Option<Prices>,
 }
 
@@ -66,7 +66,7 @@ impl Barrier {
         Self::Split,
     ];
 
-    /// The words for it in stories and tables.
+    /// Its name in stories and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Output => "output",

@@ -17,8 +17,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Everything that is computed is stored: one kernel for each operation that is not mere movement. Pieces that
-    /// are computed and then put together may be stored together.
+    /// Everything that is computed is stored: one kernel for each operation except movement. The pieces of a
+    /// concatenation may be stored together.
     pub fn everywhere(graph: &Graph) -> Self {
         let mut computed: List<NodeId, bool> = List::default();
         let mut stored: List<NodeId, bool> = List::default();
@@ -50,14 +50,15 @@ impl Cut {
         self.stored.iter().filter(|(_, stored)| **stored).map(|(node, _)| node)
     }
 
-    /// Keeps a value out of memory from now on.
+    /// Stops storing a value: its readers compute it themselves.
     pub fn dissolve(&mut self, node: NodeId) {
         self.stored[node] = false;
     }
 
-    /// Everything a kernel that stores `roots` computes, in order, the roots included.
+    /// The fan-in cone of `roots`: everything that a kernel storing them computes (a backward slice that ends at stored
+    /// values), in order, the roots included.
     pub fn cone(&self, graph: &Graph, roots: &[NodeId]) -> Vec<NodeId> {
-        // Arguments come before what reads them, so that the last node is never found again.
+        // Arguments precede their readers, so that the last node is never found again.
         let mut pending: BTreeSet<NodeId> = roots.iter().copied().collect();
         let mut cone = Vec::new();
         while let Some(node) = pending.pop_last() {

@@ -1,9 +1,8 @@
-//! Which stored values share a launch, and in what order launches go.
+//! Groups stored values into launches, and orders the launches.
 //!
 //! In: a graph and a cut. Out: groups of roots in an order that obeys every dependence, or the reason why there is
-//! none.
-//! A contraction or an attention is computed by one launch only, so all that are computed from it without a cut in
-//! between go together. A state is never read and written by one launch, and its readers go before the next write.
+//! none. A contraction or an attention is computed by one launch only, so all roots whose fan-in cones share one are
+//! one group. No launch reads a state that it writes, and all readers of a state precede its next write.
 
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::unionfind::UnionFind;
@@ -14,7 +13,7 @@ use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
 use crate::graph::{Graph, NodeId};
 
-/// Roots of one launch each, in order.
+/// The roots of each launch, in launch order.
 pub(crate) type Groups = Vec<Vec<NodeId>>;
 
 /// What must precede what.
@@ -46,7 +45,7 @@ impl Dependences {
                 before[index].extend(place[load]);
                 readers[load].push(index);
             }
-            for node in cone.iter().filter(|node| is_weighty(&graph.nodes[**node].op)) {
+            for node in cone.iter().filter(|node| is_never_recomputed(&graph.nodes[**node].op)) {
                 let first = *owner[*node].get_or_insert(index);
                 together.union(first, index);
             }
@@ -63,7 +62,7 @@ impl Dependences {
         Self { roots, before, together, reads_own_state }
     }
 
-    /// The launches that result, or why a value cannot be kept out of memory.
+    /// The resulting launches, or why a value must be stored.
     pub(crate) fn groups(&self, graph: &Graph) -> Result<Groups, Barrier> {
         let labels = self.together.clone().into_labeling();
         let mut index_of: Vec<Option<usize>> = vec![None; self.roots.len()];
@@ -83,7 +82,7 @@ impl Dependences {
         Ok(order.iter().map(|group| self.named(&groups[*group])).collect())
     }
 
-    /// The same, with independent launches put together where `pays` agrees.
+    /// The same, with independent launches merged where `pays` agrees (horizontal fusion).
     pub(crate) fn widened(
         &self,
         graph: &Graph,
@@ -134,7 +133,7 @@ impl Dependences {
         places
     }
 
-    /// Of groups in order, those that can only come after one of them.
+    /// Of ordered groups, those that depend on one of them.
     fn waiting(&self, groups: &[Vec<usize>], first: usize) -> Vec<bool> {
         let places = self.places(groups);
         let mut waits = vec![false; groups.len()];
@@ -145,7 +144,7 @@ impl Dependences {
         waits
     }
 
-    /// Groups in an order that obeys the dependences, earlier roots first where it is free; nothing if there is none.
+    /// Groups in topological order, earlier roots first; nothing where dependences form a cycle.
     fn order(&self, groups: &[Vec<usize>], group_of: &[usize]) -> Option<Vec<usize>> {
         let mut waits: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
         let mut n_missing = vec![0usize; groups.len()];
@@ -191,7 +190,7 @@ impl Dependences {
         })
     }
 
-    /// A cycle that goes through a write is the realize barrier; any other is a value that several launches need.
+    /// A cycle through a write is a realize barrier; any other is a value that several launches need.
     fn why_cyclic(&self, graph: &Graph, groups: &[Vec<usize>]) -> Barrier {
         let mut launches: DiGraph<(), ()> = DiGraph::new();
         let nodes: Vec<NodeIndex> = groups.iter().map(|_| launches.add_node(())).collect();
@@ -211,7 +210,7 @@ impl Dependences {
     }
 }
 
-/// Whether an operation is too dear to be done by two launches.
-pub(crate) fn is_weighty(op: &Op) -> bool {
+/// Whether an operation is too expensive to be computed by two launches: contractions and attention.
+pub(crate) fn is_never_recomputed(op: &Op) -> bool {
     matches!(op, Op::Contract { .. } | Op::Attend { .. })
 }

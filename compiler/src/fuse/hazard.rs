@@ -1,10 +1,9 @@
-//! Makes a graph fit for cutting: copies where one buffer would have to hold two values at a time.
+//! Inserts copies where one buffer would have to hold two values at a time (write-after-read hazards).
 //!
-//! In: a verified graph. Out: a graph of the same meaning with [`Op::Barrier`] copies, for which an order of launches
-//! exists and in which every output has a buffer of its own. Three things ask for a copy: a value that sees a state as
-//! it was before a write, but can only be computed after it; an output that lies in a leaf's or a state's buffer;
-//! a value that is an output twice. Equal states become one node. Nothing else changes.
-//! `group.rs` finds no order without this.
+//! In: a verified graph. Out: a graph of the same meaning with [`Op::Barrier`] copies, for which a launch order exists
+//! and in which every output has a buffer of its own. Copied are: a value that reads a state as it was before a write,
+//! but can only be computed after it; an output that lies in the buffer of a leaf or state; a second output of the same
+//! value. Equal states become one node. Nothing else changes. `group.rs` finds no order without this.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,14 +15,14 @@ use crate::fuse::cut::{Cut, has_storage, operands};
 use crate::graph::op::{Op, Role};
 use crate::graph::{Graph, Node, NodeId};
 
-/// The same graph with the copies that cutting needs.
+/// The same graph with the copies that partitioning needs.
 pub fn protect(graph: &Graph) -> Graph {
     let graph = separate_outputs(&with_states_once(graph)).into_owned();
     let late = late_readers(&graph);
     if late.is_empty() { graph } else { with_copies(&graph, &late) }
 }
 
-/// Every state is one node.
+/// Merges nodes of the same state.
 fn with_states_once(graph: &Graph) -> Graph {
     let mut first: BTreeMap<&Op, NodeId> = BTreeMap::new();
     let mut stands_for: List<NodeId, NodeId> = List::default();
@@ -39,7 +38,7 @@ fn with_states_once(graph: &Graph) -> Graph {
     made
 }
 
-/// The same graph with every output computed, and an output once; mostly the very graph.
+/// The same graph with every output computed, and only once; borrowed where that holds already.
 pub fn separate_outputs(graph: &Graph) -> Cow<'_, Graph> {
     let is_foreign = |node: NodeId| has_storage(&graph.nodes[node].op) || graph.state_of(node).is_some();
     let is_second =
@@ -67,7 +66,7 @@ fn copy_of(graph: &Graph, node: NodeId, argument: NodeId) -> Node {
     Node { op: Op::Barrier, args: vec![argument], ty, block, site }
 }
 
-/// Readers with the argument through which they see a state that was written before they can run.
+/// Readers that can only run after a state was written, with the argument that reads the state from before.
 fn late_readers(graph: &Graph) -> Vec<(NodeId, NodeId)> {
     let cut = Cut::everywhere(graph);
     let mut next = graph.readers();
@@ -89,7 +88,7 @@ fn late_readers(graph: &Graph) -> Vec<(NodeId, NodeId)> {
     late
 }
 
-/// The versions of states that a value shows without being stored itself.
+/// The versions of states that a value is a view of.
 fn versions(graph: &Graph, cut: &Cut, node: NodeId) -> Vec<NodeId> {
     let Node { op, args, .. } = &graph.nodes[node];
     match op.role() {
@@ -102,7 +101,7 @@ fn versions(graph: &Graph, cut: &Cut, node: NodeId) -> Vec<NodeId> {
     }
 }
 
-/// Whether `to` can only come after `from`, or is it.
+/// Whether `to` depends on `from`, or is it.
 fn reaches(next: &List<NodeId, Vec<NodeId>>, from: NodeId, to: NodeId) -> bool {
     let mut seen: List<NodeId, bool> = next.ids().map(|_| false).collect();
     let mut pending = vec![from];

@@ -1,10 +1,10 @@
-//! Chooses the cut: everything is stored at first, then values dissolve into their readers while it pays.
+//! Chooses the cut: everything is stored at first; then values are merged into their readers while that saves time.
 //!
-//! In: a graph and a price. Out: a [`Partition`]. One kind of move, tried in order of the graph until nothing changes:
-//! stop storing a value, so that its readers compute it themselves. A move must be legal (`group.rs`) and must save
-//! seconds (`price.rs`); the reason why the last try failed is the value's barrier.
-//! A try looks at the launches beside the value only, and each of them computes a limited number of values: so time is
-//! linear in the graph where values are cheap and see no state.
+//! In: a graph and a price. Out: a [`Partition`]. The only move is to *dissolve* a value: stop storing it, so that its
+//! readers compute it themselves. Moves are tried in order of the graph until nothing changes. A move must be legal
+//! (`group.rs`) and must save seconds (`price.rs`); why the last try failed is the value's barrier. A try prices only
+//! the launches it affects, and each computes a limited number of values: so time is linear in the graph where values
+//! are cheap and read no state.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,26 +14,26 @@ use crate::foundation::random::Random;
 use crate::fuse::barrier::{Barrier, Prices, Reason};
 use crate::fuse::cut::Cut;
 use crate::fuse::fused::Fused;
-use crate::fuse::group::{Dependences, Groups, is_weighty};
+use crate::fuse::group::{Dependences, Groups, is_never_recomputed};
 use crate::fuse::price::Price;
 use crate::graph::op::{Op, Role};
 use crate::graph::{Graph, Node, NodeId};
 
-/// Passes over the graph before merging gives up on finding a fixed point.
+/// Passes over the graph before a fixed point is given up.
 const MAX_PASSES: usize = 6;
-/// A move must save this share of a second saved by one launch; less is noise of the estimate.
+/// The least saving, in seconds; less is noise of the estimate.
 const LEAST_GAIN: f64 = 1e-9;
-/// Values that one launch stores at most.
+/// The most values that one launch stores.
 const MAX_ROOTS: usize = 12;
-/// Values that one launch computes at most: a few hundred gain nothing more, and code for thousands is slow to make.
+/// The most values that one launch computes: a few hundred gain nothing more, and code for thousands is slow to make.
 const MAX_COMPUTED: usize = 256;
 
-/// How a merge is steered.
+/// How merging is steered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Steering {
-    /// Stop after so many merges.
+    /// Stop after this many merges.
     pub fuel: Option<usize>,
-    /// Decide by this seed instead of by price, among what is legal.
+    /// Decide at random by this seed instead of by price, among legal moves.
     pub chaos: Option<u64>,
 }
 
@@ -46,18 +46,18 @@ pub struct Partition {
     pub regions: Groups,
     /// For each stored value, why it is.
     pub reasons: Vec<(NodeId, Reason)>,
-    /// The values that are not, where prices decided it.
+    /// The merges that prices decided.
     pub merges: Vec<Move>,
-    /// The values whose launches were made one.
+    /// The launches that were joined.
     pub joins: Vec<Move>,
 }
 
-/// A move that pays.
+/// A move that saves time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Move {
-    /// The values that it is about.
+    /// The values it concerns.
     pub values: Vec<NodeId>,
-    /// What is saved by it.
+    /// What it saves.
     pub prices: Prices,
 }
 
@@ -67,7 +67,8 @@ impl Partition {
         self.reasons.iter().find(|(stored, _)| *stored == node).map(|(_, reason)| *reason)
     }
 
-    /// Why the results of the kernels of a region are stored: of the last, its roots'; before it, partial results.
+    /// The barriers behind the kernels of a region: those of its roots after the last kernel, partial results before
+    /// it.
     pub fn barriers(&self, roots: &[NodeId], is_last: bool) -> Vec<Barrier> {
         if !is_last {
             return vec![Barrier::Split];
@@ -79,7 +80,7 @@ impl Partition {
         barriers
     }
 
-    /// What a region computes, leaves apart.
+    /// What a region computes, without leaves.
     pub fn computed(&self, graph: &Graph, roots: &[NodeId]) -> Vec<NodeId> {
         let cone = self.cut.cone(graph, roots);
         cone.into_iter().filter(|node| !graph.nodes[*node].op.is_leaf()).collect()
@@ -91,7 +92,7 @@ impl Partition {
     }
 }
 
-/// Chooses regions for a graph.
+/// Partitions a graph into regions.
 pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> Partition {
     let mut merge = Merge {
         graph,
@@ -118,15 +119,15 @@ pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> P
     merge.finish()
 }
 
-/// Merges come in this order, so that a value is taken up by the kernel that makes what it is made of, rather than by
-/// the one that reads it.
+/// Merges come in this order, so that a value is merged into the kernel that makes its arguments (an epilogue) rather
+/// than into its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// Into one reader that takes it element by element.
+    /// Into a single reader, elementwise.
     Epilogues,
     /// Also into one that reduces it.
     Rows,
-    /// Also into several.
+    /// Also into several readers.
     Shared,
     /// Into any reader.
     Prologues,
@@ -154,7 +155,7 @@ struct Merge<'a, P> {
 }
 
 impl<P: Price> Merge<'_, P> {
-    /// Names the reason of every value that must be stored.
+    /// Gives a reason to every value that must be stored.
     fn protect(&mut self) {
         for (id, node) in self.graph.nodes.iter() {
             match node.op {
@@ -173,7 +174,7 @@ impl<P: Price> Merge<'_, P> {
             || self.graph.output_of(node).is_some()
     }
 
-    /// An elementwise value with one elementwise reader of the same axes always pays: one load and one store less.
+    /// An elementwise value with a single elementwise reader of equal axes: merging always saves a load and a store.
     fn dissolve_trivial(&mut self) {
         if self.random.is_some() {
             return;
@@ -190,7 +191,7 @@ impl<P: Price> Merge<'_, P> {
         }
     }
 
-    /// The scores of an attention are never stored: it streams. That is what its one pass over the cache means.
+    /// Attention scores are never stored: attention streams over the cache in one pass.
     fn dissolve_scores(&mut self) {
         for (_, attend) in self.graph.nodes.iter().filter(|(_, node)| matches!(node.op, Op::Attend { .. })) {
             let mut pending = vec![attend.args[0]];
@@ -226,15 +227,15 @@ impl<P: Price> Merge<'_, P> {
         }
     }
 
-    /// The launches of the cut in which a value was dissolved.
+    /// The launches of a cut from which a value was dissolved.
     fn launches_without(&self, node: NodeId, cut: &Cut) -> Result<Rc<Launches>, Barrier> {
         let cone = cut.cone(self.graph, &[node]);
-        let is_dear = cone.iter().any(|node| is_weighty(&self.graph.nodes[*node].op));
+        let is_expensive = cone.iter().any(|node| is_never_recomputed(&self.graph.nodes[*node].op));
         let sees_state =
             || cut.loads(self.graph, &cone).iter().any(|load| self.graph.state_of(*load).is_some());
-        // What sees a state before a write may not move behind it, and what is dear pulls launches together. Any
-        // other value is a launch of its own, and its readers can follow what it followed.
-        if is_dear || sees_state() { self.launches_of(cut) } else { Ok(Rc::clone(&self.launches)) }
+        // Nodes that read a state must not move across its write, and contractions and attention force their readers
+        // into one launch. Any other merge leaves the groups and their order as they are.
+        if is_expensive || sees_state() { self.launches_of(cut) } else { Ok(Rc::clone(&self.launches)) }
     }
 
     fn launches_of(&self, cut: &Cut) -> Result<Rc<Launches>, Barrier> {
@@ -252,7 +253,7 @@ impl<P: Price> Merge<'_, P> {
         self.steering.fuel.is_none_or(|fuel| self.n_merges < fuel)
     }
 
-    /// Tries every stored value once; whether anything changed.
+    /// Tries every stored value once; gives whether anything changed.
     fn pass(&mut self, phase: Phase) -> bool {
         let ids: Vec<NodeId> = self.cut.nodes().filter(|node| !self.is_protected(*node)).collect();
         let mut changed = false;
@@ -278,25 +279,25 @@ impl<P: Price> Merge<'_, P> {
         changed
     }
 
-    /// Dissolves a value; where that alone is not legal, together with the values that go the same way.
+    /// Dissolves a value; where that alone is illegal, together with its siblings.
     fn try_dissolve(&mut self, node: NodeId) -> Result<(Cut, Rc<Launches>, Move), Reason> {
-        let mut gone = vec![node];
+        let mut dissolved = vec![node];
         let mut cut = self.cut.clone();
         cut.dissolve(node);
         let launches = match self.launches_without(node, &cut) {
             Ok(launches) => launches,
             Err(barrier) => {
-                gone.extend(self.siblings(node));
-                if gone.len() == 1 {
+                dissolved.extend(self.siblings(node));
+                if dissolved.len() == 1 {
                     return Err(barrier.into());
                 }
-                for sibling in &gone {
+                for sibling in &dissolved {
                     cut.dissolve(*sibling);
                 }
                 self.launches_of(&cut).map_err(|_| barrier)?
             }
         };
-        let near = self.near(&gone);
+        let near = self.affected_roots(&dissolved);
         let without = self.seconds(&self.cut.clone(), &self.launches.clone(), &near).unwrap_or(f64::INFINITY);
         let with = self.seconds(&cut, &launches, &near).ok_or(Barrier::TargetLimit)?;
         let prices = Prices { without, with };
@@ -305,13 +306,13 @@ impl<P: Price> Merge<'_, P> {
             None => without - with > LEAST_GAIN,
         };
         if accepted {
-            Ok((cut, launches, Move { values: gone, prices }))
+            Ok((cut, launches, Move { values: dissolved, prices }))
         } else {
-            Err(Reason { barrier: self.why_not(node), prices: Some(prices) })
+            Err(Reason { barrier: self.shape_of_refusal(node), prices: Some(prices) })
         }
     }
 
-    /// Other values of the same launch that go into the same stored values.
+    /// Other values of the same launch that have the same stored readers.
     fn siblings(&self, node: NodeId) -> Vec<NodeId> {
         let own = self.goes_into(node);
         let group = &self.launches.groups[self.launches.of[node]];
@@ -319,16 +320,16 @@ impl<P: Price> Merge<'_, P> {
         others.copied().filter(|other| self.goes_into(*other) == own).collect()
     }
 
-    /// The stored values of all launches that dissolving may change: what shares one, and what takes the values up.
-    fn near(&self, gone: &[NodeId]) -> BTreeSet<NodeId> {
-        let each = gone.iter().flat_map(|node| {
+    /// The roots of all launches that dissolving changes: those that store the values or their readers.
+    fn affected_roots(&self, dissolved: &[NodeId]) -> BTreeSet<NodeId> {
+        let each = dissolved.iter().flat_map(|node| {
             let beside = self.launches.groups[self.launches.of[*node]].iter().copied();
             beside.chain(self.goes_into(*node))
         });
         each.collect()
     }
 
-    /// Seconds of the launches that store any of these values.
+    /// The estimated seconds of the launches that store any of these values.
     fn seconds(&mut self, cut: &Cut, launches: &Launches, near: &BTreeSet<NodeId>) -> Option<f64> {
         let stored = near.iter().filter(|node| cut.has(**node));
         let touched: BTreeSet<usize> = stored.map(|node| launches.of[*node]).collect();
@@ -343,7 +344,7 @@ impl<P: Price> Merge<'_, P> {
         Some(seconds)
     }
 
-    fn why_not(&self, node: NodeId) -> Barrier {
+    fn shape_of_refusal(&self, node: NodeId) -> Barrier {
         if self.goes_into(node).len() > 1 {
             return Barrier::SeveralReaders;
         }
@@ -351,7 +352,7 @@ impl<P: Price> Merge<'_, P> {
         if self.uses(node).iter().any(folds) { Barrier::NeedsEveryRow } else { Barrier::OtherShape }
     }
 
-    /// The phase in which all readers may take up a value.
+    /// The earliest phase in which a value may be merged into all of its readers.
     fn needed_phase(&self, node: NodeId) -> Phase {
         let of_use = |user: &NodeId| {
             let op = &self.graph.nodes[*user].op;
@@ -367,12 +368,12 @@ impl<P: Price> Merge<'_, P> {
         self.uses(node).iter().map(of_use).fold(least, Phase::max)
     }
 
-    /// The stored values that a value goes into without being stored in between.
+    /// The stored values that a value is computed into directly.
     fn goes_into(&self, node: NodeId) -> Vec<NodeId> {
         self.uses(node).into_iter().filter(|user| self.cut.has(*user)).collect()
     }
 
-    /// What a value goes into without being stored in between, the kernels' stored values included.
+    /// Everything that is computed from a value, up to and including the next stored values.
     fn uses(&self, node: NodeId) -> BTreeSet<NodeId> {
         let mut found = BTreeSet::new();
         let mut pending = self.readers[node].clone();
@@ -440,7 +441,7 @@ mod tests {
         }
     }
 
-    /// Sums, each of an earlier one and the one so far before it.
+    /// A chain of sums, each of the one before it and one further back.
     fn sums(n: usize, distance: usize) -> Graph {
         let mut text = "%0 = input x : f32[d:4]\n".to_owned();
         for sum in 1..=n {

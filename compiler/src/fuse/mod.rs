@@ -1,9 +1,8 @@
 //! Fusion: which operations share a kernel, and why the others do not.
 //!
 //! In: a verified graph. Out: a [`Partition`](merge::Partition): regions in order, and a barrier with its reason for
-//! every value that is written to memory.
-//! Nothing here knows of loops: what a kernel would cost is asked of a `Price`, which `kernel/`
-//! answers. Read `cut.rs`, then `merge.rs`.
+//! every value that is written to memory. Nothing here knows of loops: a `Price`, which `kernel/` implements, says what
+//! a kernel would cost. Read `cut.rs`, then `merge.rs`.
 
 pub mod barrier;
 pub(crate) mod cut;

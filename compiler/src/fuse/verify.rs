@@ -1,12 +1,12 @@
-//! Checks a partition against what every partition must keep.
+//! Verifies a partition.
 //!
-//! In: a graph and its partition. Out: a complaint for each breach; none for anything `merge.rs` makes.
-//! Every stored value belongs to one region, every region comes after what it reads, no contraction is computed by
-//! two, and no region reads a state that it writes.
+//! In: a graph and its partition. Out: a complaint for each breach; none for anything `merge.rs` makes. Every stored
+//! value belongs to one region, every region comes after what it reads, no contraction is computed by two, and no
+//! region reads a state that it writes.
 
 use crate::error::Complaint;
 use crate::foundation::entity::List;
-use crate::fuse::group::is_weighty;
+use crate::fuse::group::is_never_recomputed;
 use crate::fuse::merge::Partition;
 use crate::graph::op::Op;
 use crate::graph::{Graph, NodeId};
@@ -24,7 +24,7 @@ pub(crate) fn verify(graph: &Graph, partition: &Partition) -> Vec<Complaint> {
                     .push(Complaint::new(load, format!("region {region} reads it before it is stored")));
             }
         }
-        for node in cone.iter().filter(|node| is_weighty(&graph.nodes[**node].op)) {
+        for node in cone.iter().filter(|node| is_never_recomputed(&graph.nodes[**node].op)) {
             if let Some(other) = computed_by[*node].replace(region) {
                 complaints
                     .push(Complaint::new(node, format!("regions {other} and {region} both compute it")));
