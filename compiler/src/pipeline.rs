@@ -36,7 +36,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, Error> {
     let mut road = Road::new(options);
     road.accepted(|| graph::verify::verify_structure(graph))?;
     let narrowed = road.stage("narrow", || narrow(graph));
-    // What does not fit together is told node by node below.
+    // Misfits are reported node by node below.
     let graph = narrowed.as_ref().unwrap_or(graph);
     let graph = &*road.stage("divide", || separate_outputs(graph));
     let division = road.stage("divide", || divide(graph));
@@ -52,10 +52,10 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, Error> {
     Ok(Compiled { plan, story })
 }
 
-/// What a graph became, and how.
+/// A compiled graph.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// What is launched, in order, and where everything lies.
+    /// The launches in order, and the memory plan.
     pub plan: Plan,
     /// How it came about.
     pub story: Story,
@@ -78,7 +78,7 @@ impl<'a> Road<'a> {
         Self { options, story: Story { target: options.target.to_string(), ..Story::default() } }
     }
 
-    /// The road of one distinct block, from what was asked to kernels.
+    /// Compiles one distinct block, from the author's graph to kernels.
     fn block(&mut self, template: &Template, n_uses: usize) -> Result<Unit, Error> {
         let options = self.options;
         let n_nodes = template.graph.nodes.len();
@@ -107,7 +107,7 @@ impl<'a> Road<'a> {
         result
     }
 
-    /// Whoever wrote the graph must mend what is found here.
+    /// Complaints here are for the author of the graph.
     fn accepted(&mut self, verify: impl FnOnce() -> Vec<Complaint>) -> Result<(), Error> {
         let complaints = self.stage("accept", verify);
         Error::input_if(complaints)
@@ -145,8 +145,8 @@ fn lowered(graph: &Graph, regions: &Partition, options: &Options) -> Result<Vec<
     kernels.collect()
 }
 
-/// Outputs lie in memory as was asked: an equal form may have found its axes in another order. Each has
-/// a buffer of its own by now: an input that an output equals lies as its maker says.
+/// Restores the axis order of the author's outputs: an equal form may have another. Each output has a buffer of its own
+/// by now: an input that is an output lies as its maker says.
 fn with_orders_of(asked: &Graph, mut better: Graph) -> Graph {
     for (name, output) in better.outputs.clone() {
         let before = asked.outputs.iter().find(|(own, _)| *own == name);

@@ -1,9 +1,9 @@
-//! A compiled graph as an artifact: its plan, and the key that says what it was made of.
+//! A compiled program as an artifact: its plan, and the key of everything it was made of.
 //!
-//! In: a graph and options. Out: a [`Program`], from the road or from bytes that an earlier one was kept as.
-//! Bytes are believed in nothing: the key must be the one asked for, the sum right, and every kernel and the plan must
-//! verify as if they had just been made; whatever else lies there is no program.
-//! Where programs are kept is not known here. Machine code is never part of one: it is made from the kernels.
+//! In: a graph and options. Out: a [`Program`], compiled or read from bytes that an earlier one was stored as. Stored
+//! bytes are not trusted: the key and the checksum must match, and every kernel and the plan must verify as if they had
+//! just been made; anything else counts as no program. Where programs are stored is not known here. Machine code is
+//! never part of one: it is made from the kernels.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::schedule::{Plan, text};
 use crate::story::Story;
 use crate::{kernel, schedule};
 
-/// What made a program: the version of the compiler, and a sum of its sources.
+/// The maker of a program: the compiler's version, and a checksum of its sources.
 const MAKER: &str = concat!(env!("CARGO_PKG_VERSION"), " ", env!("FUSEBOX_COMPILER"));
 
 /// A plan that may run.
@@ -29,20 +29,20 @@ pub struct Program {
     pub plan: Plan,
 }
 
-/// Stands for all that something was made of: for a program, its graph, the options it was compiled with, and the
+/// A hash of everything something was made of: for a program, its graph, the options it was compiled with, and the
 /// compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The key of what a graph becomes.
+    /// The key of a compiled graph.
     pub fn of(graph: &Graph, options: &Options) -> Self {
-        // Where the story is written to changes nothing, nor does where programs are kept or what code is made of them.
+        // The story's file, the program cache and the machine code's instruction set do not change the plan.
         let options = Options { story: None, cache: None, level: None, ..options.clone() };
         Self::of_bytes(format!("{MAKER}\n{options:?}\n{graph}").as_bytes())
     }
 
-    /// The sum of bytes, for what others make of them.
+    /// The hash of bytes, for other artifacts.
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
@@ -55,7 +55,7 @@ impl fmt::Display for Key {
 }
 
 impl Program {
-    /// Compiles a graph whose key is known, and tells how.
+    /// Compiles a graph whose key is known, and gives the story.
     ///
     /// # Errors
     /// As [`compile`] has them.
@@ -64,13 +64,13 @@ impl Program {
         Ok((Self { key, plan }, story))
     }
 
-    /// The bytes to keep it as.
+    /// The bytes to store it as.
     pub fn to_bytes(&self) -> Vec<u8> {
         let body = text::write(&self.plan);
         format!("{}{body}", head(self.key, &body)).into_bytes()
     }
 
-    /// The program of this key, if that is what the bytes are.
+    /// The program with this key, if that is what the bytes are.
     pub fn from_bytes(bytes: &[u8], key: Key) -> Option<Self> {
         let whole = str::from_utf8(bytes).ok()?;
         let body = whole.splitn(4, '\n').nth(3)?;
@@ -82,7 +82,7 @@ impl Program {
     }
 }
 
-/// What stands above a plan: who made it, of what, and the sum of what follows.
+/// The header of a plan: its maker, its key, and a checksum of what follows.
 fn head(key: Key, body: &str) -> String {
     format!("fusebox program, made by {MAKER}\nkey {key}\nsum {}\n", Key::of_bytes(body.as_bytes()))
 }

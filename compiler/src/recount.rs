@@ -1,7 +1,7 @@
-//! Writes down what the stages made, as the story tells it.
+//! Records what the stages made, for the story.
 //!
 //! In: graphs, partitions, kernels and plans. Out: the text and numbers of a [`Story`].
-//! It decides nothing; whatever it needs to know is asked of the stage's own printer or counter.
+//! It decides nothing; everything comes from the stages' own printers and counters.
 
 use indexmap::IndexMap;
 
@@ -20,7 +20,7 @@ use crate::schedule::Plan;
 use crate::story::{BlockStory, EGraphStory, KernelStory, RegionStory, Story};
 use crate::target::Target;
 
-/// How much dearer a form must be to be worth telling that it was not chosen.
+/// How much more expensive a form must be to be worth telling that it was not chosen.
 const WORTH_TELLING: f64 = 1.02;
 
 /// What happened to one block.
@@ -89,11 +89,11 @@ fn stop_word(stop: Stop) -> &'static str {
     }
 }
 
-/// A line for each value that could have been computed in a dearer form: what was chosen, where, and instead of what.
+/// A line for each value with a more expensive form: what was chosen, where, and instead of what.
 fn form_lines(forms: &[Form]) -> Vec<String> {
     let mut lines: IndexMap<String, Vec<String>> = IndexMap::new();
     for Form { site, chosen, chosen_seconds, other, other_seconds } in forms {
-        // Forms that cost the same, about, were no choice.
+        // Forms of about the same price were no choice.
         if *other_seconds > WORTH_TELLING * chosen_seconds {
             let place = site.map(|site| format!(" at {site}")).unwrap_or_default();
             let head = format!("{chosen}{place}: {:.1} us", chosen_seconds * 1e6);
@@ -114,7 +114,7 @@ fn region_story(graph: &Graph, regions: &Partition, roots: &[NodeId]) -> RegionS
         let values: Vec<String> = merge.values.iter().map(ToString::to_string).collect();
         format!("without {} in memory: {}", values.join(" and "), merge.prices)
     });
-    // The last of the moves that led to it.
+    // The last of the joins that led to it.
     let join = regions.joins.iter().rfind(|join| join.values == roots);
     let joined = join.map(|join| format!("in one launch: {}", join.prices));
     RegionStory {

@@ -30,13 +30,13 @@ pub struct BlockStory {
     pub name: String,
     /// How often it is used.
     pub n_uses: usize,
-    /// The graph that was asked for.
+    /// The graph as its author wrote it.
     pub asked: String,
-    /// How many operations that is.
+    /// The number of its operations.
     pub n_asked: usize,
-    /// The graph that was chosen.
+    /// The improved graph.
     pub improved: String,
-    /// How many operations that is.
+    /// The number of its operations.
     pub n_improved: usize,
     /// The e-graph it was chosen from.
     pub egraph: EGraphStory,
@@ -46,9 +46,9 @@ pub struct BlockStory {
     pub rules_used: Vec<String>,
     /// Choices between forms, each with both prices.
     pub forms: Vec<String>,
-    /// Estimated seconds as asked, and as chosen.
+    /// Estimated seconds of the author's graph, and of the improved one.
     pub seconds: (f64, f64),
-    /// What shares a launch.
+    /// The regions: what shares a launch.
     pub regions: Vec<RegionStory>,
     /// The launches.
     pub kernels: Vec<KernelStory>,
@@ -72,11 +72,11 @@ pub struct EGraphStory {
 pub struct RegionStory {
     /// How many operations it fuses.
     pub n_ops: usize,
-    /// Which, by kind.
+    /// Their kinds and counts.
     pub fuses: String,
-    /// The values that they make, by their numbers.
+    /// The values it computes, by their numbers.
     pub computes: String,
-    /// What was priced and paid: values that stay out of memory, launches that were made one.
+    /// The merges that prices decided: values that stay out of memory, launches that were joined.
     pub pays: Vec<String>,
     /// What is stored, each with the reason why.
     pub stores: Vec<(String, String)>,
@@ -91,9 +91,9 @@ pub struct KernelStory {
     pub skeleton: String,
     /// How many operations it fuses.
     pub n_ops: usize,
-    /// Which, by kind.
+    /// Their kinds and counts.
     pub fuses: String,
-    /// Independent grids.
+    /// Parts: independent grids.
     pub n_parts: usize,
     /// Independent tasks.
     pub n_tasks: i64,
@@ -103,7 +103,7 @@ pub struct KernelStory {
     pub bytes_written: f64,
     /// Operations on numbers.
     pub flops: f64,
-    /// Task memory in bytes.
+    /// Bytes of tiles of a task.
     pub tile_bytes: usize,
     /// Estimated microseconds.
     pub microseconds: f64,

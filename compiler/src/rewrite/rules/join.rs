@@ -73,7 +73,7 @@ fn projection(egraph: &EGraph, class: Id, node: &ENode) -> Option<Projection> {
     };
     let shape = &facts(egraph, weight).ty.shape;
     let free: Vec<(Axis, Sym)> = shape.iter().filter(|(axis, _)| !over.contains(axis)).cloned().collect();
-    let stays = |axis: Axis| facts(egraph, x).has(axis) || is_picked(egraph, weight, axis);
+    let stays = |axis: Axis| facts(egraph, x).has(axis) || is_routed(egraph, weight, axis);
     let (batch, rows): (Vec<_>, Vec<_>) = free.into_iter().partition(|(axis, _)| stays(*axis));
     let mut batch: Vec<Axis> = batch.into_iter().map(|(axis, _)| axis).collect();
     batch.sort();
@@ -84,7 +84,7 @@ fn projection(egraph: &EGraph, class: Id, node: &ENode) -> Option<Projection> {
 }
 
 /// Whether an axis of gathered weights is one of the index.
-fn is_picked(egraph: &EGraph, weight: Id, axis: Axis) -> bool {
+fn is_routed(egraph: &EGraph, weight: Id, axis: Axis) -> bool {
     let mut gathers = egraph[weight].iter().filter(|node| node.kind() == Kind::Gather);
     gathers.any(|gather| facts(egraph, gather.args[1]).has(axis))
 }
