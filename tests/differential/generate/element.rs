@@ -17,16 +17,17 @@ impl Generator {
         };
         let Known { least, most, exact } = self.of(x);
         let size = most.max(-least);
+        // Every function is listed, so that a new one must be given its range here.
         let made = match f {
-            Unary::Neg => known(-most, -least, exact),
-            Unary::Exp if size <= 4.0 => known(least.exp(), most.exp(), false),
-            Unary::Sin | Unary::Cos if size <= 8.0 => known(-1.0, 1.0, false),
-            Unary::Ln if least >= 1.5 => known(least.ln(), most.ln(), false),
-            Unary::Sqrt if least >= 0.1 => known(least.sqrt(), most.sqrt(), false),
-            Unary::Rsqrt if least >= 0.1 => known(most.sqrt().recip(), least.sqrt().recip(), false),
-            Unary::Recip if least >= 0.1 => known(most.recip(), least.recip(), false),
-            _ => return self.shifted(x),
+            Unary::Neg => Some(known(-most, -least, exact)),
+            Unary::Exp => (size <= 4.0).then(|| known(least.exp(), most.exp(), false)),
+            Unary::Sin | Unary::Cos => (size <= 8.0).then(|| known(-1.0, 1.0, false)),
+            Unary::Ln => (least >= 1.5).then(|| known(least.ln(), most.ln(), false)),
+            Unary::Sqrt => (least >= 0.1).then(|| known(least.sqrt(), most.sqrt(), false)),
+            Unary::Rsqrt => (least >= 0.1).then(|| known(most.sqrt().recip(), least.sqrt().recip(), false)),
+            Unary::Recip => (least >= 0.1).then(|| known(most.recip(), least.recip(), false)),
         };
+        let Some(made) = made else { return self.shifted(x) };
         self.push(Op::Unary(f), &[x], made)
     }
 
@@ -67,14 +68,18 @@ impl Generator {
                 let (least, most) = hull(&products);
                 known(least, most, exact)
             }
-            Binary::Div if y.least >= 0.1 => {
+            Binary::Div => {
+                if y.least.is_nan() || y.least < 0.1 {
+                    return None;
+                }
                 let ends = [x.least / y.least, x.least / y.most, x.most / y.least, x.most / y.most];
                 let (least, most) = hull(&ends);
                 known(least, most, exact)
             }
             Binary::Max => known(x.least.max(y.least), x.most.max(y.most), exact),
             Binary::Min => known(x.least.min(y.least), x.most.min(y.most), exact),
-            _ => return None,
+            // Made by `comparison`.
+            Binary::Lt | Binary::Le | Binary::Eq => return None,
         };
         self.push(Op::Binary(f), &[a, b], made)
     }
