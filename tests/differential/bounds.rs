@@ -1,7 +1,7 @@
-//! How far apart numbers may be that are rounded in blocks.
+//! Tolerances for numbers that are quantised in blocks.
 //!
-//! In: graphs with states of blocks, and what such a state holds. Out: tolerances. Two results that differ by nothing
-//! to speak of may be rounded to neighbours, which are a 127th of the largest of their block apart. A kernel that only
+//! In: graphs with quantised states, and what such a state holds. Out: tolerances. Two results that are nearly equal
+//! may be rounded to neighbouring quants, which are a 127th of the largest of their block apart. A kernel that only
 //! loads such numbers is given the very same as the reference, so nothing of that is allowed it.
 
 use std::iter::repeat_n;

@@ -1,11 +1,11 @@
-//! Kernels as code for GPUs against the interpreter.
+//! GPU code against the interpreter.
 //!
-//! In: an interpreted kernel with its buffers before and after. Out: nothing, or the first element that differs.
-//! The first adapter for Vulkan runs the kernel; one that is a program on this processor will do. So does the first GPU
-//! of NVIDIA. Sums are taken in another order, so numbers may be off as far as single precision lets them. Of what is
-//! not found, the tests say so; where nothing is, they pass. `gpu/matrix.rs` has what matrix units take over.
+//! In: an interpreted kernel with its buffers before and after. Out: nothing, or the first element that differs. The
+//! first Vulkan adapter runs the kernel, a software one will do; so does the first NVIDIA GPU. Sums are in another
+//! order, so numbers may be off as far as single precision lets them. The tests say which device is missing, and pass
+//! without any. `gpu/tensor_cores.rs` has the kernels that use tensor cores.
 
-mod matrix;
+mod tensor_cores;
 
 use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock};
@@ -38,7 +38,7 @@ use super::jit::{encoded, same};
 use super::{Interpreted, Witness, check_by};
 
 thread_local! {
-    /// What a GPU of NVIDIA is told stays with a thread, so each has its own.
+    /// The CUDA context is current to a thread, so each thread has its own device.
     static CUDA: RefCell<Option<CudaDevice>> = RefCell::new(cuda(true));
 }
 
@@ -53,13 +53,13 @@ fn vulkan() -> Option<&'static Mutex<WgpuDevice>> {
     opened.as_ref()
 }
 
-/// The first GPU of NVIDIA; a precise one does without matrix units, which round more.
+/// The first NVIDIA GPU; a precise one uses no tensor cores, which round more.
 fn cuda(is_precise: bool) -> Option<CudaDevice> {
     let device = Cuda::open(is_precise, None).map(|cuda| CudaDevice::new(cuda, None, silent()));
     device.inspect(told).map_err(skipped).ok()
 }
 
-/// Whether there is anything to run on.
+/// Whether there is any device to run on.
 pub(crate) fn is_there() -> bool {
     vulkan().is_some() || CUDA.with_borrow(Option::is_some)
 }
@@ -75,7 +75,8 @@ fn skipped(error: Error) {
     println!("skipped: {error}");
 }
 
-/// Compiles a kernel, runs it on the same buffers, and compares what it stores: with all that a device has, and for
+/// Compiles a kernel, runs it on the same buffers, and compares what it stores: with all features of a device, and for
+/// Vulkan also with only those that every device has.
 /// Vulkan with what any has.
 pub(crate) fn on_gpu(run: &Interpreted<'_>) -> Result<(), String> {
     if let Some(device) = vulkan() {
@@ -97,7 +98,7 @@ fn exactly<M: Machine>(run: &Interpreted<'_>, device: &mut Gpu<M>, dialect: Dial
     in_dialect(run, device, dialect, |memory| same(run, memory, Numbers::Single))
 }
 
-/// Compiles a kernel, runs it, and has what is then in its memory compared.
+/// Compiles and runs a kernel, and has its buffers compared.
 fn in_dialect<M: Machine>(
     run: &Interpreted<'_>,
     device: &mut Gpu<M>,
@@ -120,7 +121,7 @@ fn in_dialect<M: Machine>(
     compared(&memory).map_err(|what| format!("{what}\n{}", code.source))
 }
 
-/// The bytes of a tensor that a GPU has, in the order of a file: of `Q8_0`, the scale before the numbers of each block.
+/// The bytes of a repacked tensor in the order of a file: for `Q8_0`, the scale before the quants of each block.
 fn as_in_files(format: Format, arranged: &[u8], n_bytes: usize) -> Vec<u8> {
     if format != Format::Q8_0 {
         return arranged[..n_bytes].to_vec();
@@ -132,7 +133,7 @@ fn as_in_files(format: Format, arranged: &[u8], n_bytes: usize) -> Vec<u8> {
 
 #[test]
 fn every_kernel_of_every_block_runs_right_on_a_gpu() {
-    // Compilers of drivers take long.
+    // Driver compilers are slow.
     thread::scope(|scope| {
         for name in blocks::NAMES {
             scope.spawn(move || every_kernel_runs_right(name));
@@ -152,7 +153,7 @@ fn every_kernel_runs_right(name: &str) {
     }
 }
 
-/// Keys and values that many queries meet are copied block by block, one over the other: there is not room for both.
+/// Keys and values that many queries meet are staged block by block in the same shared memory.
 #[test]
 fn attention_of_many_queries_runs_right_on_a_gpu() {
     let graph = parse(

@@ -1,7 +1,7 @@
-//! Products, attention and experts that matrix units take over, against the interpreter.
+//! Products, attention and experts on tensor cores, against the interpreter.
 //!
-//! In: graphs with sizes that end in the middle of tasks, blocks and fragments. Out: as many products by matrix units
-//! as there should be, and, where a GPU of NVIDIA is, errors as small as ten bits behind the point let them be.
+//! In: graphs with sizes that end in the middle of tasks, blocks and fragments. Out: the expected number of MMA loops
+//! in the source and, where there is an NVIDIA GPU, errors within TF32 precision (ten mantissa bits).
 
 use std::cell::RefCell;
 
@@ -24,17 +24,17 @@ use crate::differential::jit::{decoded, encoded};
 use crate::differential::{Interpreted, Witness, check_by};
 use crate::inference::relative_error;
 
-/// The relative error, as that of logits is counted.
+/// The relative error, as for logits.
 const MOST: f64 = 1e-3;
 
-/// The same with weights of few bits, which are bfloat16 numbers, and what they meet.
+/// The same with low-precision weights, which are multiplied in bf16.
 const MOST_OF_PAIRS: f64 = 8e-3;
 
 thread_local! {
     static CUDA: RefCell<Option<CudaDevice>> = RefCell::new(cuda(false));
 }
 
-/// Runs a graph whose products are so many; inputs may be changed before.
+/// Checks a graph with `n` products; inputs may be changed before.
 fn check(text: &str, symbols: &[(&str, i64)], n_products: usize, change: impl FnOnce(&mut Bindings)) {
     let target = CUDA_SM90;
     let graph = parse(text).unwrap();
@@ -49,7 +49,7 @@ fn check(text: &str, symbols: &[(&str, i64)], n_products: usize, change: impl Fn
     check_by(&graph, &bindings, &target, Steering::default(), checks).unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// How many products the source of a kernel has: a loop for each.
+/// The number of products in a kernel's source: a loop for each.
 fn n_products_of(kernel: &Kernel, target: &Target) -> usize {
     let source = source(kernel, target).unwrap();
     source.split("\nfor (").skip(1).filter(|body| body.contains("\n__mma_m16n8k")).count()
@@ -128,10 +128,11 @@ fn rounding_carries_nothing_into_the_sign_of_what_is_no_number() {
     }
 }
 
-/// Both sizes are symbols, as in programs. Positions are near none, so that one kernel goes through all of them.
+/// Both sizes are symbols, as in programs. The usual position is near zero, so that one kernel goes through all
+/// positions.
 fn attention(before: i64, tokens: i64, room: i64, elements: i64) {
     let most = room - tokens;
-    // What is cached is widened where it is multiplied, or as models have it, before anything is computed with it.
+    // The cache is widened where it is multiplied or, as in models, before anything is computed with it.
     for (keys, values) in [("%2", "%4"), ("%5", "%6")] {
         let text = format!(
             "\
@@ -161,20 +162,20 @@ fn attention_of_many_tokens() {
     // Several blocks of rows, the last of which ends in the middle of a fragment.
     attention(101, 40, 192, 128);
     attention(150, 32, 192, 64);
-    // Rows of five and six columns of fragments, for eight planes.
+    // Five and six columns of fragments, for eight warps.
     attention(13, 40, 64, 80);
     attention(32, 32, 64, 96);
 }
 
-/// There is room for more tokens than there are. Vectors are scaled first, as norms do.
-fn experts(format: &str, [tokens, room, picks]: [i64; 3], experts: i32, [rows, elements]: [i64; 2]) {
+/// Fewer tokens than the program has room for. Vectors are scaled first, as norms do.
+fn experts(format: &str, [tokens, room, per_token]: [i64; 3], experts: i32, [rows, elements]: [i64; 2]) {
     let text = format!(
         "\
 symbol T in 1..{room} near {room}
 %0 = input x : f32[t:T, d:{elements}]
 %1 = input scale : f32[d:{elements}]
 %2 = mul %0 %1
-%3 = input picked : i32[t:T, k:{picks}]
+%3 = input indices : i32[t:T, k:{per_token}]
 %4 = weight gate : {format}[x:{experts}, r:{rows}, d:{elements}]
 %5 = gather %4 %3 along x
 %6 = contract %2 %5 over [d]
@@ -185,17 +186,22 @@ symbol T in 1..{room} near {room}
 output y = %10
 "
     );
-    check(&text, &[("T", tokens)], 2, |bindings| pick(bindings, experts));
+    check(&text, &[("T", tokens)], 2, |bindings| route(bindings, experts));
 }
 
-/// The same where a vector's picks are added up.
-fn sums_of_experts(format: &str, [tokens, room, picks]: [i64; 3], experts: i32, [rows, elements]: [i64; 2]) {
+/// The same, summed over the experts of a token.
+fn sums_of_experts(
+    format: &str,
+    [tokens, room, per_token]: [i64; 3],
+    experts: i32,
+    [rows, elements]: [i64; 2],
+) {
     let text = format!(
         "\
 symbol T in 1..{room} near {room}
-%0 = input x : f32[t:T, k:{picks}, d:{elements}]
+%0 = input x : f32[t:T, k:{per_token}, d:{elements}]
 %1 = input before : f32[t:T, r:{rows}]
-%2 = input picked : i32[t:T, k:{picks}]
+%2 = input indices : i32[t:T, k:{per_token}]
 %3 = weight down : {format}[x:{experts}, r:{rows}, d:{elements}]
 %4 = gather %3 %2 along x
 %5 = contract %0 %4 over [d, k]
@@ -203,20 +209,22 @@ symbol T in 1..{room} near {room}
 output y = %6
 "
     );
-    check(&text, &[("T", tokens)], 1, |bindings| pick(bindings, experts));
+    check(&text, &[("T", tokens)], 1, |bindings| route(bindings, experts));
 }
 
-/// Numbers beyond the last expert, and below the first, pick the nearest; nobody picks the second.
-fn pick(bindings: &mut Bindings, experts: i32) {
-    let Data::Int(picked) = &mut bindings.inputs.get_mut("picked").unwrap().data else { panic!("no picks") };
-    for pick in picked {
-        *pick = (*pick % (experts + 2)) - 1;
-        *pick = if *pick == 1 { experts - 1 } else { *pick };
+/// Indices beyond the last expert, and below the first, are clamped; nothing is routed to the second.
+fn route(bindings: &mut Bindings, experts: i32) {
+    let Data::Int(indices) = &mut bindings.inputs.get_mut("indices").unwrap().data else {
+        panic!("no indices")
+    };
+    for index in indices {
+        *index = (*index % (experts + 2)) - 1;
+        *index = if *index == 1 { experts - 1 } else { *index };
     }
 }
 
 #[test]
-fn experts_that_many_pairs_pick_or_few_or_none() {
+fn experts_with_many_routed_rows_or_few_or_none() {
     for format in ["f16", "q8_0"] {
         // Rows that end in the middle of a task.
         experts(format, [300, 300, 2], 4, [70, 128]);
