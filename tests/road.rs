@@ -212,6 +212,15 @@ fn a_long_prefill_picks_the_expanded_form_of_the_same_graph_and_says_so() {
     assert!(absorbed(1) && !absorbed(512));
 }
 
+#[test]
+fn a_value_that_price_refused_first_tells_that_price_beside_the_last_reason() {
+    let story = block_story("qwen3-8b", 1, "cuda-sm90");
+    let reasons = story.blocks[0].regions.iter().flat_map(|region| &region.stores).map(|(_, reason)| reason);
+    let priced: Vec<&String> = reasons.filter(|reason| reason.ends_with("; at last: state write")).collect();
+    assert_eq!(priced.len(), 1, "{:#?}", story.blocks[0].regions);
+    assert!(priced[0].starts_with("several readers; computed where it is read, "), "{}", priced[0]);
+}
+
 /// Whether a processor has a function for a nest, if that adds up products of what is stored: such a function takes
 /// factors that lie in rows, one of them in single precision.
 fn has_function(kernel: &Kernel, part: &Part, nest: &Nest) -> bool {

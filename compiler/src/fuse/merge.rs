@@ -273,7 +273,7 @@ impl<P: Price> Merge<'_, P> {
                     self.merges.push(merge);
                     changed = true;
                 }
-                Err(reason) => self.reasons[node] = reason,
+                Err(reason) => self.reasons[node] = reason.after(self.reasons[node]),
             }
         }
         changed
@@ -308,7 +308,7 @@ impl<P: Price> Merge<'_, P> {
         if accepted {
             Ok((cut, launches, Move { values: dissolved, prices }))
         } else {
-            Err(Reason { barrier: self.shape_of_refusal(node), prices: Some(prices) })
+            Err(Reason::priced(self.why_costly(node), prices))
         }
     }
 
@@ -344,7 +344,7 @@ impl<P: Price> Merge<'_, P> {
         Some(seconds)
     }
 
-    fn shape_of_refusal(&self, node: NodeId) -> Barrier {
+    fn why_costly(&self, node: NodeId) -> Barrier {
         if self.goes_into(node).len() > 1 {
             return Barrier::SeveralReaders;
         }
