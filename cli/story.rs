@@ -187,7 +187,7 @@ fn block(block: &BlockStory) -> Value {
     json!({
         "name": block.name,
         "uses": block.n_uses,
-        "operations": { "asked": block.n_asked, "improved": block.n_improved },
+        "operations": { "asked": block.n_written, "improved": block.n_improved },
         "rules_used": block.rules_used,
         "forms": block.forms,
         "seconds": { "asked": block.seconds.0, "chosen": block.seconds.1 },

@@ -40,8 +40,8 @@ pub(crate) fn block_story(
     BlockStory {
         name: template.name.to_string(),
         n_uses,
-        asked: template.graph.to_string(),
-        n_asked: n_operations(&template.graph),
+        written: template.graph.to_string(),
+        n_written: n_operations(&template.graph),
         improved: better.to_string(),
         n_improved: n_operations(better),
         egraph: EGraphStory {

@@ -31,9 +31,9 @@ pub struct BlockStory {
     /// How often it is used.
     pub n_uses: usize,
     /// The graph as its author wrote it.
-    pub asked: String,
+    pub written: String,
     /// The number of its operations.
-    pub n_asked: usize,
+    pub n_written: usize,
     /// The improved graph.
     pub improved: String,
     /// The number of its operations.
@@ -160,7 +160,7 @@ impl BlockStory {
     fn write(&self, f: &mut fmt::Formatter<'_>, target: &str) -> fmt::Result {
         let uses = if self.n_uses == 1 { String::new() } else { format!(", used {} times", self.n_uses) };
         writeln!(f, "# {} for {target}{uses}\n", self.name)?;
-        writeln!(f, "## 1. asked\n{}\n{}", counted(self.n_asked, "operation"), self.asked)?;
+        writeln!(f, "## 1. as written\n{}\n{}", counted(self.n_written, "operation"), self.written)?;
         self.write_improved(f)?;
         writeln!(f, "## 3. regions")?;
         for (index, region) in self.regions.iter().enumerate() {
@@ -188,7 +188,7 @@ impl BlockStory {
         writeln!(f, "e-graph: {nodes} in {classes} after {rounds}, stopped: {stopped}")?;
         writeln!(
             f,
-            "estimate: {:.1} us as asked, {:.1} us as chosen",
+            "estimate: {:.1} us as written, {:.1} us as chosen",
             self.seconds.0 * 1e6,
             self.seconds.1 * 1e6
         )?;

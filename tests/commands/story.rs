@@ -38,7 +38,7 @@ fn a_story_as_text_has_five_sections() {
     let output = fusebox(&["story", path.to_str().expect("a plain path"), "--kernels"]);
     let text = String::from_utf8(output.stdout).expect("text");
     for head in [
-        "## 1. asked",
+        "## 1. as written",
         "## 2. improved",
         "## 3. regions",
         "## 4. kernels",
