@@ -1,8 +1,8 @@
-//! The graph: what a model author asked for, as a list of operations on tensors with named axes.
+//! The graph: a model as its author wrote it, a list of operations on tensors with named axes.
 //!
-//! In: lazy handles from `build.rs`, or text. Out: a [`Graph`], printed, parsed and verified here.
-//! A node comes after its arguments; every node has the type `infer` gives it. Nothing runs here:
-//! what an operation means is told by `reference/`. Start with `op.rs`.
+//! In: lazy handles from `build.rs`, or text. Out: a [`Graph`], printed, parsed and verified here. A node comes after
+//! its arguments; every node has the type `infer` gives it. Nothing runs here: `reference/` says what an operation
+//! means. Start with `op.rs`.
 
 use std::fmt;
 use std::sync::Arc;

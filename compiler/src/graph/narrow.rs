@@ -1,10 +1,10 @@
-//! Computes of a value no more than is read of it.
+//! Pushes slices towards the inputs, so that only what is read is computed.
 //!
-//! In: a graph. Out: a graph of the same meaning in which slices stand before what they were taken of: if every reader
-//! of a value wants the same run of an axis, the value is computed for that run alone, and so are its arguments, as
-//! long as an operation takes positions apart. What is written to a state or given to the caller is always whole.
-//! So a model whose last token is scored needs queries, and everything behind them, of that token only in its last
-//! block, without a word of it in the model.
+//! In: a graph. Out: a graph of the same meaning with slices before what they were taken of: if every reader of a value
+//! wants the same range of an axis, only that range is computed, and of its arguments as well, as long as operations
+//! treat positions independently. State writes and outputs are always whole. So a prefill that needs the logits of the
+//! last token only computes the queries, and everything after them, of that token alone in the last block; the model
+//! says nothing about it.
 
 use indexmap::IndexMap;
 

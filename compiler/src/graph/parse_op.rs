@@ -1,7 +1,7 @@
-//! Reads one operation of the text form: what stands behind its name and its arguments.
+//! Reads one operation of the text form: its attributes, which follow its name and arguments.
 //!
-//! In: the name, and a scanner behind the arguments. Out: the operation, or what would have been accepted.
-//! Whether the arguments fit is not asked here; `parse.rs` does, which also resolves them.
+//! In: the name, and a scanner placed after the arguments. Out: the operation, or what would have been accepted.
+//! Whether the arguments fit is checked by `parse.rs`, which also resolves them.
 //! A new operation gets an arm in `read_op`, a name in `NAMES` and a line in the tests of `parse.rs`.
 
 use crate::foundation::text::{Scanner, SyntaxError};

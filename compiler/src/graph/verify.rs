@@ -105,7 +105,7 @@ fn size_complaints(shape: &Shape) -> impl Iterator<Item = String> {
     negative.chain(too_large)
 }
 
-/// What is ranked must be at hand all at once.
+/// Top-k keeps its whole axis in a tile, which bounds its length.
 fn ranked_complaint(graph: &Graph, node: &Node) -> Option<String> {
     let Op::TopK { axis, .. } = node.op else { return None };
     let size = graph.nodes[*node.args.first()?].ty.shape.size(axis)?;

@@ -1,10 +1,9 @@
-//! What a node costs on the target, in seconds, and what is added up over everything below it.
+//! The cost model of rewriting: seconds of a node on the target, added up over everything below it.
 //!
 //! In: an operation, and the [`Bill`] of each argument. Out: the bill of the result: one entry for each piece of work,
-//! so that what two arguments share is paid once.
-//! Movement is free, elementwise operations are nearly so, as they will be fused: only their arithmetic counts. A
-//! contraction, a reduction, an attention and a ranking move bytes, and pay for a launch.
-//! `README.md` tells the model in words. Estimates choose between forms and mean nothing else.
+//! so that what two arguments share is paid once. Movement is free; elementwise operations will be fused, so only their
+//! arithmetic counts. Contractions, reductions, attention and top-k move bytes, and pay for a launch. `README.md`
+//! describes the model in words. Estimates choose between forms and mean nothing else.
 
 use crate::graph::op::Op;
 use crate::rewrite::facts::Facts;

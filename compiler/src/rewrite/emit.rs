@@ -1,4 +1,4 @@
-//! From choices back to a graph.
+//! Builds the graph of an extraction.
 //!
 //! In: the original graph and a node for each class. Out: a graph with the same outputs and the same writes.
 //! Outputs have the axes they had; their order may differ, so the layout of an output follows the original type.

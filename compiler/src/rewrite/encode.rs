@@ -1,7 +1,7 @@
-//! From a graph to the e-graph.
+//! Builds the e-graph of a graph.
 //!
-//! In: a verified graph. Out: an [`Encoded`] e-graph that holds each of its nodes, in the same order, and where each
-//! went. Nothing is simplified here. The way back is `emit.rs`.
+//! In: a verified graph. Out: an [`Encoded`] e-graph that holds each of its nodes, in the same order, with the class of
+//! each. Nothing is simplified here. The way back is `emit.rs`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What was found, what was taken, and what it saves.
+//! The report of an improvement: rules found, rules chosen, and what they save.
 //!
 //! In: a saturated e-graph and the choices made in it. Out: a [`Report`] for the story and for tests of counts.
 //! Seconds are estimates of the cost model: they explain a choice and promise nothing.

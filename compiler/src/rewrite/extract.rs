@@ -1,9 +1,8 @@
-//! Chooses one node for each class: the cheapest, or any at random.
+//! Extraction: chooses one node for each class, the cheapest, or any at random.
 //!
-//! In: a saturated e-graph. Out: [`Choices`] without cycles: the arguments of a chosen node were chosen before it.
-//! Cheapest is greedy over bills in which shared work is paid once, in the order of rising cost; ties go to the node
-//! found first. Random is for tests: every choice must mean the same.
-//! `emit.rs` turns choices into a graph.
+//! In: a saturated e-graph. Out: [`Choices`] without cycles: the arguments of a chosen node were chosen before it. The
+//! cheapest is found greedily, in the order of rising cost, with bills in which shared work is paid once; ties go to
+//! the node found first. Random is for tests: every choice must mean the same. `emit.rs` turns choices into a graph.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,9 +1,9 @@
-//! What is true of every value of a class, whichever of its nodes computes it.
+//! The e-class analysis: what is true of a value, whichever node computes it.
 //!
-//! In: a node and the facts of its arguments. Out: the facts of its result: its type, a number it is everywhere equal
-//! to, bounds of its elements, and the bytes that must move to read it.
-//! Two nodes of one class must agree about the type, up to the order of axes: an unsound rule stops here, at the rule.
-//! Facts only ever grow more precise, so they settle.
+//! In: a node and the facts of its arguments. Out: the facts of its result: its type, a constant it equals, bounds of
+//! its elements, and the bytes that must move to read it. Two nodes of one class must agree about the type, up to the
+//! order of axes: an unsound rule stops here, at the rule. Facts only ever grow more precise, so they reach a fixed
+//! point.
 
 use egg::{Analysis, DidMerge, Id};
 

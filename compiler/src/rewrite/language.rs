@@ -1,9 +1,8 @@
-//! What stands in the e-graph: operations on classes of equal values.
+//! The e-graph's language: operations on classes of equal values.
 //!
 //! In: an operation of the graph and the classes of its arguments. Out: an [`ENode`] egg can compare and hash.
-//! The two operands of a commutative operation always stand in the order of their classes, so one order is stored and
-//! no rule is needed for the other.
-//! What is known about a class is in `facts.rs`.
+//! The operands of a commutative operation are stored in the order of their classes, so no rule for commutativity is
+//! needed. What is known about a class is in `facts.rs`.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
-//! Applies rules until nothing new is found or a limit is reached.
+//! Saturation: applies rules until nothing new is found or a limit is reached.
 //!
-//! In: an e-graph and rules. Out: the same e-graph with more equalities, and a log of what was applied.
-//! Classes, nodes and rules are visited in a fixed order, so the same input gives the same e-graph.
-//! A term that has not the type of the class it is said to equal is refused: in debug builds loudly, with the rule's
-//! name. The rules are in `rules/`.
+//! In: an e-graph and rules. Out: the same e-graph with more equalities, and a log of what was applied. Classes, nodes
+//! and rules are visited in a fixed order, so the same input gives the same e-graph. A term whose type is not that of
+//! its class is refused: in debug builds loudly, with the rule's name. The rules are in `rules/`.
 
 use std::collections::HashSet;
 

@@ -1,10 +1,10 @@
-//! Looks at the whole graph where extraction looked at one value at a time.
+//! Local search after extraction: prices the whole graph, and changes single choices.
 //!
-//! In: choices made value by value. Out: choices of which no single one can be changed for less.
-//! Extraction takes for granted that the reader of a part of a projection shares it with the readers of the rest; where
-//! two values, each for nearly nothing, chose parts of different projections, both are computed in full. Here every
-//! value costs what it costs.
-//! Only near ties are tried: what is far dearer for itself does not pay for the whole.
+//! In: choices made value by value. Out: choices of which no single one can be changed for less. Greedy extraction
+//! assumes that the reader of a slice of a projection shares it with the readers of the rest; where two values, each
+//! for nearly nothing, chose slices of different projections, both projections are computed in full. Here every value
+//! costs what it costs. Only near ties are tried: a choice that is much more expensive by itself does not pay for the
+//! whole.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::target::Target;
 /// How often all values are gone through.
 const SWEEPS: usize = 2;
 
-/// How many launches dearer for itself a form may be to be tried.
+/// How many launches more expensive a form may be, by itself, to be tried.
 const MARGIN: f64 = 2.0;
 
 /// Changes single choices as long as the whole gets cheaper.

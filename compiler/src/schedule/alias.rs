@@ -1,10 +1,9 @@
-//! Results that take the place of an argument.
+//! In-place results: a result that takes the buffer of an argument.
 //!
-//! In: the kernel form. Out: a proof that a parameter may be written where another one is read, and the pairs of
-//! buffers of a plan that make use of it.
-//! The proof: one nest alone touches both, each iteration reads at most the element that it stores, and no element is
-//! stored twice. Tasks write no element in common, so no one can see an element that was replaced.
-//! A residual `y = x + W·a` qualifies; a norm that reads its row again does not.
+//! In: the kernel form. Out: a proof that a parameter may be written where another is read, and the pairs of buffers of
+//! a plan that use it. The proof: one nest alone accesses both, each iteration reads at most the element that it
+//! stores, and no element is stored twice. Tasks write no element in common, so no task can see an element that was
+//! replaced. A residual `y = x + W·a` qualifies; a norm that reads its row again does not.
 
 use crate::foundation::entity::List;
 use crate::kernel::index::{Atom, Index};

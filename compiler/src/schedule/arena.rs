@@ -1,9 +1,9 @@
-//! Packs things that live for a while into one piece of memory.
+//! Allocates offsets in one arena from lifetimes: first fit, largest first.
 //!
-//! In: sizes with the times they are needed. Out: an offset for each, and the size of the whole.
-//! The largest goes first, each to the lowest place where it overlaps nothing that is needed at the same time.
-//! Nothing here knows what is packed. The result depends on the order of the input alone; it is never larger than all
-//! sizes together, nor smaller than what is needed at one time.
+//! In: sizes with the times during which they are needed. Out: an offset for each, and the size of the arena. Each goes
+//! to the lowest offset at which it overlaps nothing that is needed at the same time. Nothing here knows what is
+//! allocated. The result depends on the order of the input alone; it is never larger than all sizes together, nor
+//! smaller than what is needed at one time.
 
 /// Every offset is a multiple of this: a cache line, and more than any element needs.
 pub const ALIGNMENT: usize = 64;

@@ -1,8 +1,8 @@
-//! Puts the launches of every use of every block in a row.
+//! Lists the launches of all uses of all blocks.
 //!
 //! In: a model divided into blocks, and the kernels of each distinct block. Out: a [`Sequence`]: every kernel once,
-//! every launch with the values of its use. Time is linear in the launches.
-//! Nothing is decided here; `plan` finds the values their places.
+//! every launch with the values of its use. Time is linear in the launches. Nothing is decided here; `plan` assigns
+//! memory.
 
 use indexmap::IndexMap;
 

@@ -1,8 +1,8 @@
-//! From when to when the content of a buffer is needed.
+//! Lifetimes of buffers: from which step to which step their content is needed.
 //!
-//! In: steps in order. Out: for each buffer the first and the last step that touches it. Several steps may write
-//! parts of one buffer: it lives from the first write on, for what was written must stay.
-//! Two buffers whose lifetimes share a step must not share a byte; `alias.rs` names the exceptions.
+//! In: steps in order. Out: for each buffer the first and the last step that accesses it. Several steps may write parts
+//! of one buffer: it lives from the first write on, because what was written must stay. Two buffers whose lifetimes
+//! share a step must not share a byte; `alias.rs` names the exceptions.
 
 use crate::foundation::entity::List;
 use crate::kernel::Kernel;

@@ -1,8 +1,8 @@
-//! The scale, and the offset, that lose the least of a group of numbers when these become small whole numbers.
+//! Fits a scale, and an offset, to a group of numbers: weighted least squares.
 //!
-//! In: the elements of a group, all finite. Out: the slope or the line that whole numbers are put on.
-//! Both searches try several roundings and take for each the best slope in the sense of least squares; large elements
-//! count more. The order of the sums is llama.cpp's, so that equal elements give equal bits.
+//! In: the elements of a group, all finite. Out: the scale, or scale and offset, with the least quantisation error.
+//! Both searches try several roundings and take the best slope for each; large elements weigh more. The order of the
+//! sums is llama.cpp's, so that equal elements give equal bits.
 
 use crate::tensor::quant::encode::greatest;
 

@@ -1,8 +1,8 @@
-//! How numbers become blocks of 256: groups with scales of their own, and one scale for these scales.
+//! Quantises K-quant super-blocks of 256: groups with scales of their own, and one scale for these scales.
 //!
 //! In: 256 finite elements and room for the bytes of a block. Out: the bytes, as llama.cpp's reference quantisers have
-//! them. First each group is fitted on its own (`fit.rs`); then the fits are rounded to whole multiples of what the
-//! block stores, and the elements are quantised with the rounded ones.
+//! them. First each group is fitted on its own (`fit.rs`); then the scales are rounded to what the block stores, and
+//! the elements are quantised with the rounded ones.
 
 use half::f16;
 
