@@ -14,9 +14,8 @@ import sys
 import sysconfig
 import tempfile
 
-# Words about workgroups that share a multiprocessor that are tried where registers are laid aside: as in
-# `runtime/src/device/gpu/cuda.rs`.
-GROUPS = [3, 2, 1]
+# Blocks an SM in `__launch_bounds__` that are tried where registers spill: as in `runtime/src/device/gpu/cuda.rs`.
+BLOCKS_PER_SM = [3, 2, 1]
 
 
 def packages():
@@ -98,7 +97,7 @@ def main():
             n_compiled += 1
             used = usage(cubin)
             # As the device does it.
-            for n in GROUPS:
+            for n in BLOCKS_PER_SM:
                 if used is not None and used[1]:
                     other = re.sub(r"__launch_bounds__\(256, \d\)", f"__launch_bounds__(256, {n})", source)
                     used = usage(compiled(nvrtc, other, architecture)[0])

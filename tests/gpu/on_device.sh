@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs everything that wants a GPU, on a machine that has one, and writes a report.
 # Usage: tests/gpu/on_device.sh [DEVICE] [REPORT] [MODEL.gguf ...]
-# DEVICE is cuda, vulkan or metal; the models are run, and measured behind 32 and 512 tokens, besides the default one.
+# DEVICE is cuda, vulkan or metal; the models are run, and measured at depths 32 and 512, besides the default one.
 # Where there is no cargo, FUSEBOX names the program, and FUSEBOX_TESTS the binary of the tests, which looks for models
 # where it was built. No step takes longer than LIMIT, 120 seconds by default, or the tests than four times that, but
 # for what cargo builds before. BENCH has more arguments for the benchmark of the default model.
@@ -50,7 +50,7 @@ run "$fusebox" run --device "$device" -m "$story" -p "Once upon a time" -n 16 --
 # shellcheck disable=SC2086
 run "$fusebox" bench --device "$device" -m "$story" ${BENCH:-}
 
-# A text that is taken at once, so that matrix units multiply it where there are such, against the processor.
+# A prompt that is processed in one batch, on tensor cores where there are any, against the CPU.
 tokens=$(seq -s, 5 260)
 compare() {
   local model=$1 most=$2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs everything for CUDA without a GPU: a processor plays the driver, the compiler and the threads, as `played/` tells.
+# Runs everything for CUDA without a GPU: `played/` is a fake driver, compiler and GPU that runs on the CPU.
 # Runs `on_device.sh` as a GPU would have it, the tests with the threads taken backwards, and what GPUs seldom do: end
 # of memory, no graphs, other versions. The argument is the folder of what is built, `target/played` by default; the
 # report lies in it. Says so and succeeds where there is no g++, or another processor than those of Linux on x86-64.
@@ -45,8 +45,8 @@ env -u FUSEBOX_ORACLES LD_LIBRARY_PATH="$lib" PLAYED_BACKWARDS=1 VK_DRIVER_FILES
   VK_ICD_FILENAMES=/dev/null "$tests" gpu >"$folder/told" 2>&1 || { cat "$folder/told"; exit 1; }
 grep '^test result' "$folder/told"
 
-# Models of all families by matrix units, against the processor: weights of few bits, and others. A wrong kernel is off by
-# tenths; that an expert is chosen otherwise is off by hundredths.
+# Models of all families on tensor cores, against the CPU: low-precision weights, and others. A wrong kernel is off by
+# tenths; another choice of expert by hundredths.
 near() {
   local model=$1 most=$2 text
   text=(logits -m "$model" --tokens "$(seq -s, 5 90)")

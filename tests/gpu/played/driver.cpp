@@ -1,9 +1,8 @@
-// Plays a driver of NVIDIA, for programs that look for `libcuda.so`: a processor does what a GPU should.
+// A fake `libcuda.so`: runs kernels on the CPU.
 //
 // In: the calls of a program, with machine code of the played compiler beside it. Out: what its kernels compute.
-// What is asked of a stream happens when somebody waits for it, and not before. It ends with an error wherever it names
-// memory that is not there, or waits or allocates inside a capture. Behind each piece of memory lies a page that
-// nobody may touch.
+// A stream runs lazily: its work is done when somebody waits for it, and not before. Invalid addresses are errors, and so
+// are waits or allocations inside a capture. A guard page follows each allocation.
 // It has the calls of a driver for CUDA 12.4, and with PLAYED_VERSION=12080 those of a newer one; without graphs where
 // PLAYED_WITHOUT_GRAPHS is set; PLAYED_MEMORY says how many MiB there are. At the end it tells what it was asked for.
 
@@ -133,7 +132,7 @@ Result run(const Launch& launch) {
     return FINE;
 }
 
-// Does all that was asked of a stream.
+// Runs all work of a stream.
 Result finish(Stream& stream) {
     const auto asked = std::move(stream.asked);
     stream.asked.clear();
@@ -288,7 +287,7 @@ Result cuFuncSetAttribute(Held*, int, int value) {
 }
 Result cuLaunchKernel(Held* function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                       unsigned threads_z, unsigned shared, Stream* stream, void** params, void**) {
-    if (x == 0 || y * z * threads_y * threads_z != 1 || threads_x % PLANE || shared > MOST_SHARED) {
+    if (x == 0 || y * z * threads_y * threads_z != 1 || threads_x % WARP || shared > MOST_SHARED) {
         return refuse(INVALID_VALUE, "no such launch is played");
     }
     Launch launch{function->module, {x, threads_x, shared}, {}};

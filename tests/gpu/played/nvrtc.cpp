@@ -1,4 +1,4 @@
-// Plays the compiler of NVIDIA, for programs that look for `libnvrtc.so`: g++ makes code for this processor.
+// A fake `libnvrtc.so`: compiles kernels for the CPU with g++.
 //
 // In: the source of one kernel. Out: a shared library that the played driver runs, or what g++ says. The folder of this
 // library has the headers, and keeps what was compiled by the hash of its source. At the end it tells how often it was
@@ -42,7 +42,7 @@ std::string read(const std::filesystem::path& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A source whose words to matrix units are those of kernel.h: the names of the registers are CubeCL's.
+// A source whose MMA instructions are the functions of kernel.h: the names of the registers are CubeCL's.
 std::string played(std::string source) {
     const std::string end = ");";
     const std::string registers =

@@ -1,7 +1,7 @@
 // The threads of a workgroup, one after the other: one workgroup at a time.
 //
-// Each has a stack of its own and runs until it waits. Those that may go on are taken in order, or backwards where
-// PLAYED_BACKWARDS is set: what only one order computes lacks a barrier. Shared memory starts with no numbers in it,
+// Each is a fiber with its own stack and runs until it waits. They are scheduled in order, or backwards where
+// PLAYED_BACKWARDS is set: a result that depends on the order lacks a barrier. Shared memory starts with no numbers in it,
 // and what lies behind the memory that was asked for must stay as it is. Memory that is not there ends the workgroup.
 
 #include "group.h"
@@ -37,10 +37,10 @@ struct Thread {
     unsigned round, n_exchanges;
 };
 
-struct Plane {
+struct Warp {
     Meeting meeting;
     // A thread may be one exchange ahead of others, never two.
-    Words words[2][PLANE];
+    Words words[2][WARP];
 };
 
 struct Group {
@@ -48,7 +48,7 @@ struct Group {
     void** params;
     std::vector<Thread> threads;
     std::unique_ptr<unsigned char[]> stacks;
-    std::vector<Plane> planes;
+    std::vector<Warp> warps;
     Meeting all;
     jmp_buf scheduler;
     unsigned running;
@@ -122,8 +122,8 @@ void touch(int) {
     sigaction(SIGSEGV, &action, &before);
 }
 
-// Lets every thread of a plane that may go on do so, until none may.
-bool run_plane(unsigned first, unsigned end, bool is_backwards) {
+// Runs every thread of a warp that is not waiting, until all are.
+bool run_warp(unsigned first, unsigned end, bool is_backwards) {
     bool has_moved = false;
     for (bool is_moving = true; is_moving && !group.fault;) {
         is_moving = false;
@@ -142,7 +142,7 @@ void prepare(unsigned n_threads) {
         group.threads = std::vector<Thread>(n_threads);
         group.stacks = std::make_unique_for_overwrite<unsigned char[]>(n_threads * STACK);
     }
-    group.planes.assign(n_threads / PLANE, {{PLANE, 0, 0}, {}});
+    group.warps.assign(n_threads / WARP, {{WARP, 0, 0}, {}});
     group.all = {n_threads, 0, 0};
     group.fault = nullptr;
     for (Thread& thread : group.threads) {
@@ -157,10 +157,10 @@ void meet_all() { meet(group.all); }
 
 const Words* gathered(const Words& own) {
     Thread& thread = group.threads[group.running];
-    Plane& plane = group.planes[group.running / PLANE];
-    Words* slots = plane.words[thread.n_exchanges++ % 2];
-    slots[group.running % PLANE] = own;
-    meet(plane.meeting);
+    Warp& warp = group.warps[group.running / WARP];
+    Words* slots = warp.words[thread.n_exchanges++ % 2];
+    slots[group.running % WARP] = own;
+    meet(warp.meeting);
     return slots;
 }
 
@@ -179,12 +179,12 @@ const char* run_group(const Start& start, void** params, const Shape& shape, uns
     gridDim = {shape.n_groups, 1, 1};
     unsigned char* const behind = dynamic_shared_mem + shape.n_shared_bytes;
     std::fill(dynamic_shared_mem, behind + BEHIND, NO_NUMBER);
-    const unsigned n_planes = group.planes.size();
+    const unsigned n_warps = group.warps.size();
     for (bool is_moving = true; is_moving && !group.fault;) {
         is_moving = false;
-        for (unsigned i = 0; i < n_planes && !group.fault; i++) {
-            const unsigned first = PLANE * (is_backwards ? n_planes - 1 - i : i);
-            is_moving |= run_plane(first, first + PLANE, is_backwards);
+        for (unsigned i = 0; i < n_warps && !group.fault; i++) {
+            const unsigned first = WARP * (is_backwards ? n_warps - 1 - i : i);
+            is_moving |= run_warp(first, first + WARP, is_backwards);
         }
     }
     for (const Thread& thread : group.threads) {

@@ -12,7 +12,7 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads, groups)
 
-constexpr int warpSize = PLANE;
+constexpr int warpSize = WARP;
 
 inline void __syncthreads() { meet_all(); }
 
@@ -21,13 +21,13 @@ Number __shfl_xor_sync(int, Number value, unsigned mask) {
     static_assert(sizeof(Number) == sizeof(unsigned));
     unsigned bits;
     __builtin_memcpy(&bits, &value, sizeof bits);
-    bits = gathered({{bits}})[(threadIdx.x ^ mask) % PLANE].of[0];
+    bits = gathered({{bits}})[(threadIdx.x ^ mask) % WARP].of[0];
     __builtin_memcpy(&value, &bits, sizeof bits);
     return value;
 }
 
-// What a matrix unit takes for a number: one with more bits than it looks at is none here. What is not rounded may only
-// give what nobody reads.
+// An operand of a tensor core: NaN here if it has more bits than TF32. So operands that were not rounded show, unless
+// nobody reads the result.
 struct Single {
     static constexpr unsigned N = 1;
     static float number(unsigned bits, unsigned) {
@@ -48,13 +48,13 @@ struct Pair {
     }
 };
 
-// A matrix unit: 16 by 8 sums of the products of eight words. A thread has, of the left factor, a word of row
+// `mma.m16n8k8` in words: 16 by 8 sums of the products of eight words. A thread has, of the left operand, a word of row
 // `lane / 4`, the one eight rows further, and the same four words further; of the right one, two of column `lane / 4`;
 // of the sums, two neighbours of these two rows.
 template <class Word>
 void multiplied(const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4], float* const (&d)[4]) {
     const Words* all = gathered({{a[0], a[1], a[2], a[3], b[0], b[1]}});
-    const unsigned lane = threadIdx.x % PLANE;
+    const unsigned lane = threadIdx.x % WARP;
     for (unsigned i = 0; i < 4; i++) {
         const unsigned row = lane / 4, half = i / 2, column = lane % 4 * 2 + i % 2;
         float sum = c[i];
@@ -68,13 +68,13 @@ void multiplied(const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)
 
 inline unsigned long __cvta_generic_to_shared(const void* at) { return reinterpret_cast<unsigned long>(at); }
 
-// Up to four squares of eight rows of four words each: threads tell where rows are, eight for the first square, and so
-// on. A thread gets word `lane % 4` of row `lane / 4` of each.
+// `ldmatrix`: up to four 8 by 8 blocks, of eight rows of four words each: threads give the addresses of rows, eight for
+// the first block, and so on. A thread gets word `lane % 4` of row `lane / 4` of each.
 template <unsigned N>
 void loaded(unsigned* const (&to)[N], const void* row) {
     const unsigned long own = reinterpret_cast<unsigned long>(row);
     const Words* all = gathered({{unsigned(own), unsigned(own >> 32)}});
-    const unsigned lane = threadIdx.x % PLANE;
+    const unsigned lane = threadIdx.x % WARP;
     for (unsigned i = 0; i < N; i++) {
         const Words& teller = all[i * 8 + lane / 4];
         const unsigned long at = teller.of[0] | static_cast<unsigned long>(teller.of[1]) << 32;

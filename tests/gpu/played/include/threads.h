@@ -8,12 +8,12 @@ struct Place {
     unsigned x, y, z;
 };
 
-// Registers that threads of a plane show each other at once.
+// Registers that the threads of a warp exchange at once.
 struct Words {
     unsigned of[6];
 };
 
-constexpr unsigned PLANE = 32;
+constexpr unsigned WARP = 32;
 constexpr unsigned MOST_SHARED = 227 << 10;
 
 extern "C" {
@@ -22,7 +22,7 @@ extern unsigned char dynamic_shared_mem[];
 
 // Waits for all threads of the workgroup.
 void meet_all();
-// Waits for all threads of the plane, and returns what each of them has brought.
+// Waits for all threads of the warp, and returns what each of them has brought.
 const Words* gathered(const Words& own);
 // Ends the workgroup with what went wrong.
 [[noreturn]] void fail(const char* what);
