@@ -1,11 +1,11 @@
-//! `fusebox bench`: how many tokens a second a model takes and gives.
+//! `fusebox bench`: prefill and decode throughput.
 //!
-//! In: a model, lengths, depths and numbers of threads. Out: a rate for every repetition of every test, as a table, as
-//! JSON or as comma-separated values. Beside each stand the bytes that were moved in a second, their share of what
-//! memory gave just before and after, and a hash of the likeliest tokens: equal hashes mean equal answers.
-//! `prefill` takes tokens at once, at the start and behind each depth; `decode` takes them one by one behind each, of
-//! one text or of several together.
-//! A warm-up goes before. The tokens are made up: what they are makes no difference to the time.
+//! In: a model, token counts, depths, a batch size and thread counts. Out: the tokens per second of every repetition of
+//! every test, as a table, JSON or CSV, with the memory traffic per second, its share of the memory bandwidth measured
+//! just before and after, and a hash of the most likely tokens: equal hashes mean equal answers.
+//! `prefill` runs tokens at once, at depth 0 and at each depth; `decode` runs one step per token at each depth, for one
+//! sequence or a batch.
+//! Each test is preceded by a warm-up. The token ids are made up: they do not affect the time.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -20,94 +20,95 @@ use fusebox_models::sample::{self, Sampler};
 use fusebox_runtime::session::Session;
 use serde_json::json;
 
-use crate::kernels::{bytes_of_replay, percent};
-use crate::machine;
-use crate::opening::{Context, Opened, Which, n_threads};
+use crate::context::ContextRange;
+use crate::host;
+use crate::model::{ModelFlags, OpenModel, n_threads};
 use crate::output::{note, print};
+use crate::print_kernels::{bytes_of_step, percent};
 use crate::progress::Progress;
 
-/// The most texts that are gone on with together.
-const MOST_TEXTS: usize = 64;
+/// The largest batch.
+const MAX_BATCH: usize = 64;
 /// The most repetitions of a test.
-const MOST_REPEATS: usize = 1000;
-/// How many tokens one by one warm up.
-const N_WARM: usize = 4;
+const MAX_REPEATS: usize = 1000;
+/// Decode steps of a warm-up.
+const N_WARM_UP: usize = 4;
 
 /// What to measure.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    which: Which,
-    /// Tokens to take at once; 0 for none.
+    model: ModelFlags,
+    /// Prompt tokens per prefill test; 0 skips prefill.
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     prefill: usize,
-    /// Tokens to take one by one; 0 for none.
+    /// Tokens per decode test; 0 skips decode.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     decode: usize,
-    /// How many tokens the text has before.
+    /// Tokens in the KV cache before each test; a list runs every test at each depth.
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
     depths: Vec<usize>,
-    /// Texts to go on with together, one token of each at a time.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    texts: usize,
-    /// Threads to run on [default: as many as the machine runs at once].
+    /// Batch size: sequences decoded together, one token of each per step.
+    #[arg(long, value_name = "N", default_value_t = 1, alias = "texts")]
+    batch: usize,
+    /// Threads; a list runs every test with each [default: all hardware threads].
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     threads: Vec<usize>,
-    /// How many tokens the text may have [default: the model's, at most 4096, but as many as are needed].
+    /// Context length in tokens [default: the model's, at most 4096, raised to what the tests need].
     #[arg(short, long, value_name = "N")]
     context: Option<usize>,
-    /// How many times each test is measured.
+    /// Repetitions of each test.
     #[arg(short, long, value_name = "N", default_value_t = 5)]
-    repeats: usize,
-    /// The form of the answer.
-    #[arg(short, long, value_name = "FORM", default_value = "md")]
-    output: Form,
+    repetitions: usize,
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "md")]
+    output: OutputFormat,
 }
 
-/// A form of the answer.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// A table.
+enum OutputFormat {
+    /// A Markdown table of means.
     Md,
-    /// An array of objects.
+    /// A JSON array with an object per test.
     Json,
-    /// Comma-separated values.
+    /// CSV with a line per repetition.
     Csv,
 }
 
-/// What is done.
+/// What a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Tokens are taken at once.
+    /// All tokens at once.
     Prefill,
-    /// Tokens are taken one by one.
+    /// One decode step per token.
     Decode,
 }
 
-/// A test.
+/// One test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Test {
     kind: Kind,
-    /// Of each text.
+    /// Per sequence.
     n_tokens: usize,
     depth: usize,
-    n_texts: usize,
+    batch: usize,
 }
 
-/// A test and what came of it.
+/// A test and its results.
 struct Measured {
     subject: Subject,
     test: Test,
     n_threads: usize,
-    /// Bytes that a repetition moves.
+    /// Bytes of memory traffic per repetition.
     bytes: f64,
-    /// Bytes a second that memory gave, before and after; that of a GPU is not measured.
+    /// Memory bandwidth in bytes per second, the mean of before and after; not measured on a GPU.
     bandwidth: Option<f64>,
-    repeats: Vec<Repeat>,
+    repetitions: Vec<Repetition>,
 }
 
-/// What was measured on what, as every record of it says.
+/// What every record says about the measured model and device.
 #[derive(Clone)]
 struct Subject {
     model: String,
@@ -115,22 +116,22 @@ struct Subject {
     kv_type: String,
 }
 
-/// A test, done once.
+/// One repetition of a test.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Repeat {
+struct Repetition {
     seconds: f64,
-    /// Of the tokens that were likeliest behind each replay.
+    /// Of the most likely token after each step.
     hash: u64,
 }
 
 impl Measured {
-    /// Tokens a second.
-    fn rate(&self, repeat: &Repeat) -> f64 {
-        (self.test.n_tokens * self.test.n_texts) as f64 / repeat.seconds
+    /// Tokens per second, of the whole batch.
+    fn rate(&self, repeat: &Repetition) -> f64 {
+        (self.test.n_tokens * self.test.batch) as f64 / repeat.seconds
     }
 
-    /// Bytes a second.
-    fn moved(&self, repeat: &Repeat) -> f64 {
+    /// Memory traffic in bytes per second.
+    fn traffic(&self, repeat: &Repetition) -> f64 {
         self.bytes / repeat.seconds
     }
 }
@@ -144,48 +145,48 @@ impl Kind {
     }
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let tests = tests(arguments)?;
-    let asked = arguments.threads.iter().map(|asked| n_threads(Some(*asked)));
-    let mut threads = asked.collect::<Result<Vec<usize>, String>>()?;
+    let threads = arguments.threads.iter().map(|n| n_threads(Some(*n)));
+    let mut threads = threads.collect::<Result<Vec<usize>, String>>()?;
     if threads.is_empty() {
         threads.push(n_threads(None)?);
     }
-    let is_quiet = arguments.output != Form::Md;
-    let mut opened = arguments.which.open(&mut Progress::new(1), is_quiet)?;
+    let is_quiet = arguments.output != OutputFormat::Md;
+    let mut opened = arguments.model.open(&mut Progress::new(1), is_quiet)?;
     let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
     let context = opened.context(arguments.context)?;
-    let most = arguments.context.unwrap_or(opened.model.config.context);
-    opened.room(most).check("the longest test has", needed)?;
-    let context = context.at_least(needed);
+    let max = arguments.context.unwrap_or(opened.model.config.context);
+    opened.limit(max).check("the longest test has", needed)?;
+    let context = context.no_less_than(needed);
     let mut all = Vec::new();
     for n_threads in threads {
-        all.extend(measure(&mut opened, &tests, n_threads, context, arguments.repeats)?);
+        all.extend(measure(&mut opened, &tests, n_threads, context, arguments.repetitions)?);
     }
     print(&match arguments.output {
-        Form::Md => as_table(&all),
-        Form::Json => as_json(&all),
-        Form::Csv => as_csv(&all),
+        OutputFormat::Md => to_table(&all),
+        OutputFormat::Json => to_json(&all),
+        OutputFormat::Csv => to_csv(&all),
     });
     Ok(())
 }
 
-/// The tests that are asked for: prefill at the start and at each depth, decoding at each depth.
+/// The tests: prefill at depth 0 and at each depth, decode at each depth.
 fn tests(arguments: &Arguments) -> Result<Vec<Test>, String> {
-    let Arguments { prefill, decode, depths, repeats, texts, .. } = arguments;
-    if !(1..=MOST_TEXTS).contains(texts) {
-        return Err(format!("--texts is {texts}; 1 to {MOST_TEXTS} is possible"));
+    let Arguments { prefill, decode, depths, repetitions, batch, .. } = arguments;
+    if !(1..=MAX_BATCH).contains(batch) {
+        return Err(format!("--batch is {batch}, expected 1 to {MAX_BATCH}"));
     }
-    if !(1..=MOST_REPEATS).contains(repeats) {
-        return Err(format!("--repeats is {repeats}; 1 to {MOST_REPEATS} is possible"));
+    if !(1..=MAX_REPEATS).contains(repetitions) {
+        return Err(format!("--repetitions is {repetitions}, expected 1 to {MAX_REPEATS}"));
     }
-    let test = |kind, n_tokens: usize, n_texts: usize| {
-        move |depth: &usize| Test { kind, n_tokens, depth: *depth, n_texts }
+    let test = |kind, n_tokens: usize, batch: usize| {
+        move |depth: &usize| Test { kind, n_tokens, depth: *depth, batch }
     };
     let starts = Some(&0).filter(|start| !depths.contains(start)).into_iter().chain(depths);
     let mut tests: Vec<Test> = starts.map(test(Kind::Prefill, *prefill, 1)).collect();
-    tests.extend(depths.iter().map(test(Kind::Decode, *decode, *texts)));
+    tests.extend(depths.iter().map(test(Kind::Decode, *decode, *batch)));
     tests.retain(|test| test.n_tokens > 0);
     if tests.is_empty() {
         return Err("-p and -n are 0; at least one token is needed".to_owned());
@@ -194,16 +195,16 @@ fn tests(arguments: &Arguments) -> Result<Vec<Test>, String> {
 }
 
 fn measure(
-    opened: &mut Opened,
+    opened: &mut OpenModel,
     tests: &[Test],
     n_threads: usize,
-    context: Context,
+    context: ContextRange,
     n_repeats: usize,
 ) -> Result<Vec<Measured>, String> {
     let mut progress = Progress::new(tests.len() + 1);
     progress.begin("compiling");
-    let n_texts = tests.iter().map(|test| test.n_texts).max().unwrap_or(1);
-    let mut session = opened.session_of_texts(n_threads, context, Scored::Best(1), n_texts)?;
+    let batch = tests.iter().map(|test| test.batch).max().unwrap_or(1);
+    let mut session = opened.batch_session(n_threads, context, Scored::Best(1), batch)?;
     let subject = Subject {
         model: opened
             .model
@@ -215,16 +216,16 @@ fn measure(
         kv_type: opened.kv_type.to_string(),
     };
     let mut measured = Vec::new();
-    let mut before = machine::bandwidth(n_threads, &opened.target());
+    let mut before = host::memory_bandwidth(n_threads, &opened.target());
     for test in tests {
-        progress.begin(&format!("{} of {} behind {}", test.kind.name(), test.n_tokens, test.depth));
+        progress.begin(&format!("{} of {} tokens at depth {}", test.kind.name(), test.n_tokens, test.depth));
         let warm = match test.kind {
             Kind::Prefill => *test,
-            Kind::Decode => Test { n_tokens: test.n_tokens.min(N_WARM), ..*test },
+            Kind::Decode => Test { n_tokens: test.n_tokens.min(N_WARM_UP), ..*test },
         };
-        once(&mut session, warm)?;
-        let repeats = (0..n_repeats).map(|_| once(&mut session, *test)).collect::<Result<_, _>>()?;
-        let after = machine::bandwidth(n_threads, &opened.target());
+        run_once(&mut session, warm)?;
+        let repetitions = (0..n_repeats).map(|_| run_once(&mut session, *test)).collect::<Result<_, _>>()?;
+        let after = host::memory_bandwidth(n_threads, &opened.target());
         let bandwidth = before.zip(after).map(|(before, after)| f64::midpoint(before, after));
         let bytes = bytes_of(&session, *test);
         measured.push(Measured {
@@ -233,7 +234,7 @@ fn measure(
             n_threads,
             bytes,
             bandwidth,
-            repeats,
+            repetitions,
         });
         before = after;
     }
@@ -242,18 +243,19 @@ fn measure(
     Ok(measured)
 }
 
-/// Does a test once. With one text, every replay finds the likeliest token as well; else nobody is timed who looks.
-fn once(session: &mut Session, test: Test) -> Result<Repeat, String> {
-    let Test { kind, n_tokens, depth, n_texts } = test;
-    for text in 0..n_texts {
-        session.turn_to(text).map_err(|error| error.to_string())?;
+/// Runs a test once. With a batch of one the program also finds the most likely token, inside the timed step; with a
+/// larger batch it is found outside.
+fn run_once(session: &mut Session, test: Test) -> Result<Repetition, String> {
+    let Test { kind, n_tokens, depth, batch } = test;
+    for sequence in 0..batch {
+        session.turn_to(sequence).map_err(|error| error.to_string())?;
         session.truncate(depth);
         if session.position() < depth {
-            let missing = made_up(session, session.position()..depth);
-            fed(session, &missing)?;
+            let missing = fake_tokens(session, session.position()..depth);
+            feed(session, &missing)?;
         }
     }
-    let tokens = made_up(session, depth..depth + n_tokens);
+    let tokens = fake_tokens(session, depth..depth + n_tokens);
     let n_at_once = if kind == Kind::Prefill { tokens.len() } else { 1 };
     let mut sampler =
         Sampler::new(sample::Settings::default(), session.n_vocab()).map_err(|error| error.to_string())?;
@@ -263,7 +265,7 @@ fn once(session: &mut Session, test: Test) -> Result<Repeat, String> {
         each.fill(Some(tokens[0]));
         let start = Instant::now();
         match kind {
-            Kind::Prefill => fed(session, tokens)?,
+            Kind::Prefill => feed(session, tokens)?,
             Kind::Decode => session.feed_each(&each).map_err(|error| error.to_string())?,
         }
         seconds += start.elapsed().as_secs_f64();
@@ -273,61 +275,64 @@ fn once(session: &mut Session, test: Test) -> Result<Repeat, String> {
         };
         likeliest.push(token.map_err(|error| error.to_string())? as usize);
     }
-    Ok(Repeat { seconds: seconds.max(1e-9), hash: stable_hash(&likeliest) })
+    Ok(Repetition { seconds: seconds.max(1e-9), hash: stable_hash(&likeliest) })
 }
 
-/// Tokens of no meaning for some positions.
-fn made_up(session: &Session, positions: Range<usize>) -> Vec<u32> {
+/// Made-up token ids for a range of positions.
+fn fake_tokens(session: &Session, positions: Range<usize>) -> Vec<u32> {
     let token = |position: usize| (position.wrapping_mul(7919).wrapping_add(13) % session.n_vocab()) as u32;
     positions.map(token).collect()
 }
 
-fn fed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
+fn feed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
     session.feed(tokens).map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Bytes that a test moves; one by one, as many as the token in the middle.
+/// Bytes of memory traffic of a test; for decode, those of the middle step times the number of steps.
 fn bytes_of(session: &Session, test: Test) -> f64 {
     if test.kind == Kind::Decode {
         let plan = session.plan_of_each();
-        return test.n_tokens as f64 * bytes_of_replay(plan, test.depth + test.n_tokens / 2, 1);
+        return test.n_tokens as f64 * bytes_of_step(plan, test.depth + test.n_tokens / 2, 1);
     }
     let pieces = session.pieces(test.n_tokens);
     let mut position = test.depth;
     let mut of_piece = |(plan, n_tokens): (&Plan, usize)| {
         position += n_tokens;
-        bytes_of_replay(plan, position - n_tokens, n_tokens)
+        bytes_of_step(plan, position - n_tokens, n_tokens)
     };
     pieces.map(&mut of_piece).sum()
 }
 
-/// The mean, and how far the rates are from it.
-fn spread(rates: &[f64]) -> (f64, f64) {
+/// Mean and standard deviation.
+fn mean_and_deviation(rates: &[f64]) -> (f64, f64) {
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
     let square = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
     (mean, (square / (rates.len().max(2) - 1) as f64).sqrt())
 }
 
-fn as_table(all: &[Measured]) -> String {
-    let heads = ["test", "tokens", "depth", "texts", "threads", "tok/s", "±", "ms", "GB/s", "share", "hash"];
+fn to_table(all: &[Measured]) -> String {
+    let heads =
+        ["test", "tokens", "depth", "batch", "threads", "tok/s", "±", "ms", "GB/s", "of peak", "hash"];
     let row = |measured: &Measured| {
-        let Measured { test, n_threads, bandwidth, repeats, .. } = measured;
-        let (mean, deviation) = spread(&repeats.iter().map(|own| measured.rate(own)).collect::<Vec<_>>());
-        let (moved, _) = spread(&repeats.iter().map(|own| measured.moved(own)).collect::<Vec<_>>());
-        let (seconds, _) = spread(&repeats.iter().map(|own| own.seconds).collect::<Vec<_>>());
-        let is_same = repeats.iter().all(|own| own.hash == repeats[0].hash);
+        let Measured { test, n_threads, bandwidth, repetitions, .. } = measured;
+        let (mean, deviation) =
+            mean_and_deviation(&repetitions.iter().map(|own| measured.rate(own)).collect::<Vec<_>>());
+        let (traffic, _) =
+            mean_and_deviation(&repetitions.iter().map(|own| measured.traffic(own)).collect::<Vec<_>>());
+        let (seconds, _) = mean_and_deviation(&repetitions.iter().map(|own| own.seconds).collect::<Vec<_>>());
+        let is_same = repetitions.iter().all(|own| own.hash == repetitions[0].hash);
         vec![
             test.kind.name().to_owned(),
             test.n_tokens.to_string(),
             test.depth.to_string(),
-            test.n_texts.to_string(),
+            test.batch.to_string(),
             n_threads.to_string(),
             format!("{mean:.1}"),
-            if repeats.len() > 1 { format!("{deviation:.1}") } else { "-".to_owned() },
+            if repetitions.len() > 1 { format!("{deviation:.1}") } else { "-".to_owned() },
             format!("{:.1}", 1e3 * seconds),
-            format!("{:.1}", moved / 1e9),
-            percent(moved, *bandwidth),
-            if is_same { format!("{:016x}", repeats[0].hash) } else { "differs".to_owned() },
+            format!("{:.1}", traffic / 1e9),
+            percent(traffic, *bandwidth),
+            if is_same { format!("{:016x}", repetitions[0].hash) } else { "differs".to_owned() },
         ]
     };
     let rule = (0..heads.len()).map(|column| if column == 0 { "---" } else { "---:" }.to_owned()).collect();
@@ -337,10 +342,10 @@ fn as_table(all: &[Measured]) -> String {
     table("lrrrrrrrrrr", " | ", &rows).lines().map(barred).collect()
 }
 
-fn as_json(all: &[Measured]) -> String {
+fn to_json(all: &[Measured]) -> String {
     let object = |measured: &Measured| {
-        let Measured { subject, test, n_threads, bandwidth, repeats, .. } = measured;
-        let each = |value: &dyn Fn(&Repeat) -> f64| repeats.iter().map(value).collect::<Vec<f64>>();
+        let Measured { subject, test, n_threads, bandwidth, repetitions, .. } = measured;
+        let each = |value: &dyn Fn(&Repetition) -> f64| repetitions.iter().map(value).collect::<Vec<f64>>();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "model": subject.model,
@@ -349,41 +354,47 @@ fn as_json(all: &[Measured]) -> String {
             "test": test.kind.name(),
             "tokens": test.n_tokens,
             "depth": test.depth,
-            "texts": test.n_texts,
+            "batch": test.batch,
+            "texts": test.batch,
             "threads": n_threads,
             "tok_s": each(&|own| measured.rate(own)),
-            "ms": each(&|own| machine::milliseconds(own.seconds)),
-            "gb_s": each(&|own| measured.moved(own) / 1e9),
-            "share": bandwidth.map(|most| each(&|own| machine::share(measured.moved(own), most))),
-            "bandwidth_gb_s": bandwidth.map(|most| most / 1e9),
-            "hash": repeats.iter().map(|own| format!("{:016x}", own.hash)).collect::<Vec<_>>(),
+            "ms": each(&|own| host::milliseconds(own.seconds)),
+            "gb_s": each(&|own| measured.traffic(own) / 1e9),
+            "share": bandwidth.map(|peak| each(&|own| host::share(measured.traffic(own), peak))),
+            "bandwidth_gb_s": bandwidth.map(|peak| peak / 1e9),
+            "hash": repetitions.iter().map(|own| format!("{:016x}", own.hash)).collect::<Vec<_>>(),
         })
     };
     format!("{:#}\n", json!(all.iter().map(object).collect::<Vec<_>>()))
 }
 
-fn as_csv(all: &[Measured]) -> String {
-    let mut text = "version,model,device,kv_type,test,tokens,depth,texts,threads,repeat,".to_owned();
+fn to_csv(all: &[Measured]) -> String {
+    let mut text = "version,model,device,kv_type,test,tokens,depth,batch,threads,repeat,".to_owned();
     text += "tok_s,ms,gb_s,share,bandwidth_gb_s,hash\n";
     for measured in all {
         let Measured {
-            subject: Subject { model, device, kv_type }, test, n_threads, bandwidth, repeats, ..
+            subject: Subject { model, device, kv_type },
+            test,
+            n_threads,
+            bandwidth,
+            repetitions,
+            ..
         } = measured;
-        let Test { kind, n_tokens, depth, n_texts } = test;
+        let Test { kind, n_tokens, depth, batch } = test;
         let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
         let about = format!("{},{},{},{kv_type}", env!("CARGO_PKG_VERSION"), quoted(model), quoted(device));
-        for (repeat, own) in repeats.iter().enumerate() {
-            let (rate, ms, moved) =
-                (measured.rate(own), machine::milliseconds(own.seconds), measured.moved(own));
+        for (repeat, own) in repetitions.iter().enumerate() {
+            let (rate, ms, traffic) =
+                (measured.rate(own), host::milliseconds(own.seconds), measured.traffic(own));
             let rest = format!("{n_threads},{repeat},{rate},{ms}");
-            let of_most = |number: &dyn Fn(f64) -> f64| {
-                bandwidth.map_or_else(String::new, |most| number(most).to_string())
+            let with_peak = |number: &dyn Fn(f64) -> f64| {
+                bandwidth.map_or_else(String::new, |peak| number(peak).to_string())
             };
-            let share = of_most(&|most| machine::share(moved, most));
-            let (gb_s, most) = (moved / 1e9, of_most(&|most| most / 1e9));
+            let share = with_peak(&|peak| host::share(traffic, peak));
+            let (gb_s, peak) = (traffic / 1e9, with_peak(&|peak| peak / 1e9));
             let _ = writeln!(
                 text,
-                "{about},{},{n_tokens},{depth},{n_texts},{rest},{gb_s},{share},{most},{:016x}",
+                "{about},{},{n_tokens},{depth},{batch},{rest},{gb_s},{share},{peak},{:016x}",
                 kind.name(),
                 own.hash
             );
@@ -398,7 +409,7 @@ mod tests {
 
     #[test]
     fn rates_have_a_mean_and_a_spread() {
-        assert_eq!(spread(&[2.0, 4.0]), (3.0, 2f64.sqrt()));
-        assert_eq!(spread(&[5.0]), (5.0, 0.0));
+        assert_eq!(mean_and_deviation(&[2.0, 4.0]), (3.0, 2f64.sqrt()));
+        assert_eq!(mean_and_deviation(&[5.0]), (5.0, 0.0));
     }
 }

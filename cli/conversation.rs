@@ -1,9 +1,9 @@
-//! A conversation, line by line.
+//! `fusebox run --chat` without a prompt: a chat, line by line.
 //!
-//! In: lines on standard input; `/clear` begins anew, `/quit` or the end of input ends it. Out: answers, each as it
-//! comes.
-//! The session goes on: of every message only what is new is fed to the model. A line that cannot be answered is said
-//! to be so, and the next one is read; whoever types may also stop an answer.
+//! In: lines on standard input; `/clear` starts a new chat, `/quit` or the end of input ends it. Out: answers,
+//! streamed.
+//! The session and its KV cache are kept between messages: only new tokens are fed to the model. A line that cannot be
+//! answered is reported, and the next one is read. On a terminal, Ctrl-C stops an answer.
 
 use std::io::{BufRead, IsTerminal, Read, stdin};
 use std::ops::ControlFlow;
@@ -14,80 +14,80 @@ use fusebox_models::generate::{Finish, Generator};
 use fusebox_models::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
+use crate::context::ContextLimit;
 use crate::output;
-use crate::process::{self, Interrupts};
-use crate::room::Room;
+use crate::signals::{self, CtrlC};
 
-/// No line is as long as this.
+/// Longer lines are refused.
 const MAX_LINE_BYTES: u64 = 16 << 20;
-/// What is typed that is no message.
-const HELP: &str = "a line is a message; Ctrl-C stops an answer, /clear begins anew, /quit ends";
+/// Printed when a chat starts, and by `/help`.
+const HELP: &str = "type a message; Ctrl-C stops an answer, /clear starts a new chat, /quit exits";
 
-/// What was said so far, in the form of a model's template.
+/// The messages so far, rendered by the model's chat template.
 pub(crate) struct Conversation<'a> {
     chat: &'a Chat,
     tokenizer: &'a Tokenizer,
-    /// What the template is told besides.
-    arguments: Map<String, Value>,
+    /// Further variables of the template.
+    variables: Map<String, Value>,
     messages: Vec<Value>,
-    /// How many of them stay when it begins anew.
+    /// Messages that `/clear` keeps: the system message, if there is one.
     n_fixed: usize,
 }
 
-/// What a line asks for.
+/// One line of input.
 enum Line {
     Message(String),
-    /// Bytes that are no text.
-    Other,
+    /// Not UTF-8.
+    NotUtf8,
     Clear,
     Help,
-    Nothing,
+    Empty,
     Quit,
     End,
 }
 
 impl<'a> Conversation<'a> {
-    /// One that begins with what the model is told about its part, if it is; `thinks` is whether it reasons before it
-    /// answers, where its template asks.
+    /// A chat that starts with the system message, if any; `thinking` switches reasoning on or off, for templates that
+    /// have such a switch.
     pub(crate) fn new(
         (chat, tokenizer): (&'a Chat, &'a Tokenizer),
         system: Option<&str>,
-        thinks: Option<bool>,
+        thinking: Option<bool>,
     ) -> Self {
         let messages: Vec<Value> = system.map(|text| message("system", text)).into_iter().collect();
-        // Templates call it one or the other.
+        // Templates use one name or the other.
         let names = ["enable_thinking", "thinking"].map(str::to_owned);
-        let arguments = thinks.into_iter().flat_map(|thinks| names.clone().map(|name| (name, thinks.into())));
-        Self { chat, tokenizer, arguments: arguments.collect(), n_fixed: messages.len(), messages }
+        let variables = thinking.into_iter().flat_map(|is_on| names.clone().map(|name| (name, is_on.into())));
+        Self { chat, tokenizer, variables: variables.collect(), n_fixed: messages.len(), messages }
     }
 
-    /// The tokens up to where the answer to a message begins.
-    pub(crate) fn ask(&mut self, text: &str, room: Room) -> Result<Vec<u32>, String> {
+    /// The token ids of the chat with a new user message, up to where its answer starts.
+    pub(crate) fn prompt_with(&mut self, text: &str, limit: ContextLimit) -> Result<Vec<u32>, String> {
         self.messages.push(message("user", text));
         let text =
-            self.chat.render(&self.messages, true, &self.arguments).map_err(|error| error.to_string())?;
-        room.tokens("the conversation has", (self.tokenizer, &text, false))
+            self.chat.render(&self.messages, true, &self.variables).map_err(|error| error.to_string())?;
+        limit.encode("the conversation has", self.tokenizer, &text, false)
     }
 
-    /// Answers line after line.
-    pub(crate) fn hold(mut self, generator: &mut Generator<'_>, room: Room) -> Result<(), String> {
+    /// Reads lines and answers them until the input ends.
+    pub(crate) fn run(mut self, generator: &mut Generator<'_>, limit: ContextLimit) -> Result<(), String> {
         let is_terminal = stdin().is_terminal();
         let (mut n_lines, mut n_failed) = (0, 0);
         if is_terminal {
             output::note(HELP);
         }
         loop {
-            if is_terminal && output::say("> ").is_break() {
+            if is_terminal && output::stream("> ").is_break() {
                 return Ok(());
             }
-            let answer = match line()? {
+            let answer = match read_line()? {
                 Line::End if n_lines == 0 && !is_terminal => {
                     return Err(
                         "a message is needed: -p TEXT, -f FILE or a line on standard input".to_owned()
                     );
                 }
                 Line::End | Line::Quit => break,
-                Line::Nothing => continue,
+                Line::Empty => continue,
                 Line::Help => {
                     output::note(HELP);
                     continue;
@@ -96,49 +96,54 @@ impl<'a> Conversation<'a> {
                     self.messages.truncate(self.n_fixed);
                     continue;
                 }
-                Line::Message(text) => self.answer(&text, generator, room, is_terminal),
-                Line::Other => {
-                    Err("standard input: expected a text in UTF-8, found other bytes in a line".to_owned())
+                Line::Message(text) => self.answer(&text, generator, limit, is_terminal),
+                Line::NotUtf8 => {
+                    Err("standard input: expected UTF-8 text, found a line of other bytes".to_owned())
                 }
             };
             n_lines += 1;
             match answer {
                 Ok(Finish::Closed) => return Ok(()),
-                Ok(Finish::Length) if is_terminal => output::note("it goes on: -n takes more tokens"),
+                Ok(Finish::Length) if is_terminal => {
+                    output::note("the answer was cut at the limit of -n tokens")
+                }
                 Ok(Finish::Length | Finish::End | Finish::Stop) => {}
                 Ok(Finish::Context) => {
-                    output::complain(&format!("the context is full: /clear begins anew, {}", room.remedy()));
+                    output::print_error(&format!(
+                        "the context is full: /clear starts a new chat, {}",
+                        limit.remedy()
+                    ));
                     n_failed += 1;
                 }
                 Err(sentence) => {
-                    output::complain(&sentence);
+                    output::print_error(&sentence);
                     n_failed += 1;
                 }
             }
         }
-        // Whoever types has seen it, and may have said it in other words.
+        // On a terminal each failure was seen when it happened.
         if n_failed > 0 && !is_terminal {
-            return Err(format!("{} without a whole answer", counted(n_failed, "message")));
+            return Err(format!("{} not answered in full", counted(n_failed, "message")));
         }
         Ok(())
     }
 
-    /// Answers a message, which is forgotten where that fails.
+    /// Answers one message; where that fails, the message is dropped from the chat.
     fn answer(
         &mut self,
         text: &str,
         generator: &mut Generator<'_>,
-        room: Room,
+        limit: ContextLimit,
         is_terminal: bool,
     ) -> Result<Finish, String> {
         let n_before = self.messages.len();
-        let _interrupts = is_terminal.then(Interrupts::noted);
-        let is_stopped = || is_terminal && process::came();
-        let mut each = |piece: &str| match output::say(piece) {
+        let _ctrl_c = is_terminal.then(CtrlC::catch);
+        let is_stopped = || is_terminal && signals::ctrl_c_pressed();
+        let mut each = |piece: &str| match output::stream(piece) {
             ControlFlow::Continue(()) if is_stopped() => ControlFlow::Break(()),
             flow => flow,
         };
-        let prompt = self.ask(text, room);
+        let prompt = self.prompt_with(text, limit);
         let answer = prompt
             .and_then(|prompt| generator.answer(&prompt, &mut each).map_err(|error| error.to_string()))
             .inspect_err(|_| self.messages.truncate(n_before))?;
@@ -148,13 +153,13 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Something that was said.
+/// A message of a chat template.
 fn message(role: &str, content: &str) -> Value {
     json!({ "role": role, "content": content })
 }
 
-/// The next line of standard input.
-fn line() -> Result<Line, String> {
+/// Reads the next line of standard input.
+fn read_line() -> Result<Line, String> {
     let mut line = Vec::new();
     let n_bytes = stdin().lock().take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
     let n_bytes = n_bytes.map_err(|error| format!("standard input: {error}"))?;
@@ -166,8 +171,8 @@ fn line() -> Result<Line, String> {
         Ok("/quit") => Line::Quit,
         Ok("/clear") => Line::Clear,
         Ok("/help") => Line::Help,
-        Ok("") => Line::Nothing,
+        Ok("") => Line::Empty,
         Ok(text) => Line::Message(text.to_owned()),
-        Err(_) => Line::Other,
+        Err(_) => Line::NotUtf8,
     })
 }

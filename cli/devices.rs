@@ -1,13 +1,13 @@
-//! The devices that can be asked for, and what each of them lacks here.
+//! `--device`: its values, and whether each can run here.
 //!
-//! In: a name. Out: the device to run on, or a sentence that says what is missing and what there is instead.
+//! In: a name. Out: the device to run on, or a sentence that says what is missing and which devices are available.
 
 use fusebox_compiler::target::{CUDA_SM90, METAL, Target, VULKAN};
 use fusebox_runtime::device::Found;
 
 use crate::gpus;
 
-/// A device by the name it is asked for.
+/// A value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     /// The processor.
@@ -16,14 +16,14 @@ pub(crate) enum Device {
     Gpu(Gpu),
 }
 
-/// GPUs by what drives them.
+/// GPUs by driver interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gpu {
-    /// Of NVIDIA.
+    /// NVIDIA GPUs.
     Cuda,
-    /// With a driver for Vulkan.
+    /// Any GPU with a Vulkan driver.
     Vulkan,
-    /// Of Apple.
+    /// Apple GPUs.
     Metal,
 }
 
@@ -32,7 +32,7 @@ impl Device {
     pub(crate) const ALL: [Self; 4] =
         [Self::Cpu, Self::Gpu(Gpu::Cuda), Self::Gpu(Gpu::Vulkan), Self::Gpu(Gpu::Metal)];
 
-    /// The name it is asked for by.
+    /// The name in `--device`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -42,8 +42,7 @@ impl Device {
         }
     }
 
-    /// The device of this name, if models can run on it here; `auto` is the processor: a GPU is used where it is asked
-    /// for.
+    /// The device of this name, if models can run on it here. `auto` is the processor: a GPU has to be named.
     pub(crate) fn named(name: &str) -> Result<Self, String> {
         if name.eq_ignore_ascii_case("auto") {
             return Ok(Self::Cpu);
@@ -53,16 +52,17 @@ impl Device {
         };
         let mut all = Self::ALL.into_iter();
         let device = all.clone().find(|device| device.name().eq_ignore_ascii_case(name));
-        // Nothing is opened for a name that no device has.
+        // An unknown name is refused without opening any driver.
         let device =
             device.ok_or_else(|| format!("--device is `{name}`, expected one of {}", names(&mut all)))?;
         device.missing().map_or(Ok(device), |missing| {
-            let there = names(&mut all.filter(|device| device.missing().is_none()));
-            Err(format!("--device is `{name}`, but {missing}; what is there: {there}"))
+            let available = names(&mut all.filter(|device| device.missing().is_none()));
+            Err(format!("--device is `{name}`, but {missing}; available: {available}"))
         })
     }
 
-    /// The target that programs for it are compiled for; the processor's is chosen by its instructions.
+    /// The target that its programs are compiled for; none for the processor, which is compiled for its instruction
+    /// set.
     pub(crate) fn target(self) -> Option<Target> {
         match self {
             Self::Cpu => None,
@@ -80,7 +80,7 @@ impl Device {
         }
     }
 
-    /// What it runs on, hardware first, or what is missing; the processor needs nothing.
+    /// Its adapters, hardware before software, or what is missing; the processor has none.
     pub(crate) fn adapters(self) -> Result<Vec<Found>, String> {
         match self {
             Self::Cpu => Ok(Vec::new()),

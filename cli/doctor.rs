@@ -1,7 +1,7 @@
 //! `fusebox doctor`: what this machine has, and what is missing.
 //!
-//! In: nothing. Out: the processor, memory, the folder of what is kept, devices and the default model, as text or as
-//! one JSON object.
+//! In: nothing. Out: the processor, memory, the program cache, devices and the default model, as text or as one JSON
+//! object.
 
 use std::fs::{read_dir, remove_file};
 use std::io;
@@ -16,14 +16,14 @@ use fusebox_runtime::files;
 use serde_json::{Value, json};
 
 use crate::devices::Device;
-use crate::machine;
-use crate::opening::{default_model, environment, levels};
+use crate::host;
+use crate::model::{default_model, environment, levels};
 use crate::output::print;
 
-/// How to tell.
+/// How to print it.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
@@ -36,100 +36,100 @@ struct Findings {
     n_threads: usize,
     memory: Option<(u64, u64)>,
     cache: Option<String>,
-    kept: Kept,
+    files_of_cache: CacheFiles,
     model: Result<String, String>,
     devices: [(Device, Result<Vec<Found>, String>); 4],
 }
 
-/// What the folder of the cache holds.
+/// What the folder of the program cache holds.
 #[derive(Default)]
-struct Kept {
+struct CacheFiles {
     n_programs: usize,
-    /// Kernels that machine code of CUDA is kept of.
+    /// CUDA kernels whose machine code is cached.
     n_kernels: usize,
-    /// The bytes of both.
+    /// Size of both.
     bytes: u64,
-    /// Why nothing can be added.
+    /// Why the folder is not writable.
     fault: Option<String>,
 }
 
-/// Tells what was found.
+/// Prints what was found.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let (options, level) = environment()?;
     let findings = Findings {
-        processor: machine::processor(),
+        processor: host::processor(),
         levels: levels().map(Level::name).collect(),
         level,
-        n_threads: machine::n_threads(),
-        memory: machine::memory(),
-        kept: options.cache.as_deref().map(kept).unwrap_or_default(),
+        n_threads: host::n_threads(),
+        memory: host::memory(),
+        files_of_cache: options.cache.as_deref().map(cached).unwrap_or_default(),
         cache: options.cache,
         model: default_model().map(|path| path.display().to_string()),
         devices: Device::ALL.map(|device| (device, device.adapters())),
     };
-    print(&if arguments.json { format!("{:#}\n", findings.as_json()) } else { findings.as_text() });
+    print(&if arguments.json { format!("{:#}\n", findings.to_json()) } else { findings.to_text() });
     Ok(())
 }
 
-/// What a folder holds.
-fn kept(folder: &str) -> Kept {
-    let fault = written(Path::new(folder)).err().map(|fault| fault.to_string());
-    let mut kept = Kept { fault, ..Kept::default() };
+/// Counts the files of a cache folder.
+fn cached(folder: &str) -> CacheFiles {
+    let fault = check_writable(Path::new(folder)).err().map(|fault| fault.to_string());
+    let mut files_of_cache = CacheFiles { fault, ..CacheFiles::default() };
     for file in read_dir(Path::new(folder)).into_iter().flatten().flatten() {
         let path = file.path();
         let n = match path.extension().and_then(|ending| ending.to_str()) {
-            Some("program") => &mut kept.n_programs,
-            Some("code") => &mut kept.n_kernels,
+            Some("program") => &mut files_of_cache.n_programs,
+            Some("code") => &mut files_of_cache.n_kernels,
             Some(_) | None => continue,
         };
-        let Ok(about) = file.metadata() else { continue };
+        let Ok(metadata) = file.metadata() else { continue };
         *n += 1;
-        kept.bytes += about.len();
+        files_of_cache.bytes += metadata.len();
     }
-    kept
+    files_of_cache
 }
 
-/// Writes a file into a folder as what is kept there is, and takes it away again.
-fn written(folder: &Path) -> io::Result<()> {
-    let own = files::part_of(&folder.join("doctor"));
-    files::keep(&own, b"a program").and_then(|()| remove_file(&own))
+/// Checks that a folder is writable: writes a file as the cache does, and removes it.
+fn check_writable(folder: &Path) -> io::Result<()> {
+    let probe = files::part_of(&folder.join("doctor"));
+    files::keep(&probe, b"a program").and_then(|()| remove_file(&probe))
 }
 
 impl Findings {
-    fn as_text(&self) -> String {
-        let Kept { n_programs, n_kernels, bytes: n_bytes, fault } = &self.kept;
-        let (programs, kernels) = (counted(*n_programs, "program"), counted(*n_kernels, "CUDA kernel"));
-        let fault =
-            fault.as_ref().map_or_else(String::new, |fault| format!("; cannot be written to: {fault}"));
+    fn to_text(&self) -> String {
+        let CacheFiles { n_programs, n_kernels, bytes: n_bytes, fault } = &self.files_of_cache;
+        let (programs, kernels) =
+            (counted(*n_programs, "program"), counted(*n_kernels, "compiled CUDA kernel"));
+        let fault = fault.as_ref().map_or_else(String::new, |fault| format!("; not writable: {fault}"));
         let cache = self.cache.as_ref().map_or_else(
-            || "none: every start compiles anew".to_owned(),
+            || "off: every start compiles again".to_owned(),
             |folder| {
                 let n_bytes = bytes(*n_bytes as f64);
-                format!("{folder}, {programs}, machine code of {kernels}, {n_bytes}{fault}")
+                format!("{folder}, {programs}, {kernels}, {n_bytes}{fault}")
             },
         );
         let memory = self.memory.map_or_else(
-            || "not told by this system".to_owned(),
+            || "unknown on this system".to_owned(),
             |(all, free)| format!("{}, {} free", bytes(all as f64), bytes(free as f64)),
         );
         let model = self.model.as_ref().map_or_else(Clone::clone, Clone::clone);
         let rows = [
             ["processor".to_owned(), self.processor.clone()],
-            ["instructions".to_owned(), format!("{} (of {})", self.level, self.levels.join(", "))],
+            ["instruction set".to_owned(), format!("{} (supported: {})", self.level, self.levels.join(", "))],
             ["threads".to_owned(), self.n_threads.to_string()],
             ["memory".to_owned(), memory],
-            ["programs".to_owned(), cache],
+            ["program cache".to_owned(), cache],
             ["default model".to_owned(), model],
         ];
         let devices = self.devices.iter().map(|(device, adapters)| {
-            let state = adapters.as_ref().map_or_else(Clone::clone, |adapters| ready(adapters));
+            let state = adapters.as_ref().map_or_else(Clone::clone, |adapters| ready_with(adapters));
             [format!("device {}", device.name()), state]
         });
         let rows: Vec<Vec<String>> = rows.into_iter().chain(devices).map(Vec::from).collect();
         table("ll", "  ", &rows)
     }
 
-    fn as_json(&self) -> Value {
+    fn to_json(&self) -> Value {
         let devices = self.devices.iter().map(|(device, adapters)| {
             let adapter = |found: &Found| json!({ "name": found.name, "software": found.is_software });
             json!({
@@ -147,10 +147,10 @@ impl Findings {
             "memory": self.memory.map(|(all, free)| json!({ "bytes": all, "free": free })),
             "cache": {
                 "folder": self.cache,
-                "programs": self.kept.n_programs,
-                "cuda_kernels": self.kept.n_kernels,
-                "bytes": self.kept.bytes,
-                "fault": self.kept.fault,
+                "programs": self.files_of_cache.n_programs,
+                "cuda_kernels": self.files_of_cache.n_kernels,
+                "bytes": self.files_of_cache.bytes,
+                "fault": self.files_of_cache.fault,
             },
             "devices": devices.collect::<Vec<_>>(),
             "default_model": { "found": self.model.is_ok(), "path": self.model.as_ref().ok() },
@@ -158,8 +158,8 @@ impl Findings {
     }
 }
 
-/// That a device is there, and what it runs on.
-fn ready(adapters: &[Found]) -> String {
+/// The state of an available device, with its adapters.
+fn ready_with(adapters: &[Found]) -> String {
     let name =
         |it: &Found| if it.is_software { format!("{}, in software", it.name) } else { it.name.clone() };
     let names: Vec<String> = adapters.iter().map(name).collect();

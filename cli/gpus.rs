@@ -1,7 +1,7 @@
-//! The GPUs of this machine: what is there, and what runs programs on one.
+//! The GPUs of this machine: what is available, and the devices that run programs.
 //!
-//! In: a GPU by what drives it. Out: its adapters, or a sentence that says what is missing; the device, opened,
-//! which tells how far weights were handed over to it.
+//! In: a GPU by driver interface. Out: its adapters, or a sentence that says what is missing; the opened device, which
+//! reports the upload of weights.
 //! A build without the feature `gpu` has `no_gpus.rs` in its place.
 
 use std::io::{IsTerminal, stderr};
@@ -20,19 +20,19 @@ use crate::devices::Gpu;
 use crate::output::note;
 use crate::progress::overwrite;
 
-/// Weights of so many bytes are worth a line wherever it goes.
-const LARGE: usize = 1 << 30;
+/// From this size on, an upload of weights is noted even where standard error is no terminal.
+const LARGE_UPLOAD: usize = 1 << 30;
 
 /// Whether models can run on a GPU, or what is missing.
 pub(crate) fn ready(gpu: Gpu) -> Result<(), String> {
     match gpu {
-        // One of NVIDIA is opened only to tell what it is.
+        // Opening a CUDA device is left to those who need its name.
         Gpu::Cuda => cuda::missing().map_or(Ok(()), Err),
         Gpu::Vulkan | Gpu::Metal => adapters(gpu).map(drop),
     }
 }
 
-/// What a GPU is driven as, hardware first, or what is missing.
+/// The adapters of a GPU, hardware before software, or what is missing.
 pub(crate) fn adapters(gpu: Gpu) -> Result<Vec<Found>, String> {
     let graphics = |interface| {
         let found = Some(found(interface)).filter(|found| !found.is_empty());
@@ -49,15 +49,15 @@ pub(crate) fn adapters(gpu: Gpu) -> Result<Vec<Found>, String> {
     }
 }
 
-/// A GPU that is ready for programs. No more than a limit is taken of its memory, and a folder keeps what is compiled.
-pub(crate) fn started(
+/// Opens a GPU. `limit` is the most device memory to use, `folder` caches compiled kernels.
+pub(crate) fn open(
     gpu: Gpu,
     numbers: Numbers,
     folder: Option<PathBuf>,
     limit: Option<usize>,
     is_quiet: bool,
 ) -> Result<Box<dyn Device>, Error> {
-    let tell = handing_over(is_quiet);
+    let tell = upload_progress(is_quiet);
     let graphics = |interface, tell| -> Result<Box<dyn Device>, Error> {
         Ok(Box::new(WgpuDevice::new(Driver::open(interface)?, limit, tell)))
     };
@@ -71,22 +71,22 @@ pub(crate) fn started(
     }
 }
 
-/// Tells how far weights were handed over.
-fn handing_over(is_quiet: bool) -> Tell {
+/// Reports the progress of uploads.
+fn upload_progress(is_quiet: bool) -> Tell {
     if is_quiet {
         return silent();
     }
     let is_terminal = stderr().is_terminal();
-    let mut is_told = false;
+    let mut is_noted = false;
     Box::new(move |done, all| {
         let amount = |n: usize| bytes(n as f64);
         if is_terminal {
             let is_done = done == all;
-            let line = format!("handing over weights: {} of {}", amount(done), amount(all));
+            let line = format!("uploading weights: {} of {}", amount(done), amount(all));
             overwrite(if is_done { "" } else { &line });
-        } else if all >= LARGE && !is_told {
-            is_told = true;
-            note(&format!("handing over {} of weights", amount(all)));
+        } else if all >= LARGE_UPLOAD && !is_noted {
+            is_noted = true;
+            note(&format!("uploading {} of weights", amount(all)));
         }
     })
 }

@@ -1,8 +1,7 @@
-//! `fusebox inspect`: what a weight file holds.
+//! `fusebox inspect`: the metadata and tensors of a model file.
 //!
-//! In: the path of a checkpoint of any kind. Out: its kind, metadata and tensors as text, or as one JSON
-//! object.
-//! Text of the file is escaped before it reaches a terminal, and long lists are told by their length.
+//! In: the path of a checkpoint of any kind. Out: its kind, metadata and tensors as text, or as one JSON object.
+//! Text from the file is escaped before it reaches a terminal; of a long list the length is printed.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,33 +13,33 @@ use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
 
-use crate::opening::model_path;
+use crate::model::model_path;
 use crate::output::print;
 
-/// What to look at.
+/// What to inspect.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file; the default model is a small
-    /// storyteller.
+    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small built-in story
+    /// model].
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
 
-/// The tensors of one format, together.
+/// The tensors of one format, summed.
 struct Total {
     format: String,
     n_tensors: usize,
     n_bytes: usize,
 }
 
-/// Tells what the file holds.
+/// Prints what the file holds.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let path = model_path(arguments.model.as_deref())?;
     let checkpoint = open(&path).map_err(|error| error.to_string())?;
-    let text = if arguments.json { format!("{:#}\n", as_json(&checkpoint)) } else { as_text(&checkpoint) };
+    let text = if arguments.json { format!("{:#}\n", to_json(&checkpoint)) } else { to_text(&checkpoint) };
     print(&text);
     Ok(())
 }
@@ -64,14 +63,14 @@ fn totals(checkpoint: &Checkpoint) -> Vec<Total> {
     totals
 }
 
-fn as_text(checkpoint: &Checkpoint) -> String {
+fn to_text(checkpoint: &Checkpoint) -> String {
     let mut text = format!("kind          {}\n", checkpoint.kind());
     for (path, n_bytes) in checkpoint.files() {
         let _ = writeln!(text, "file          {}, {}", path.display(), bytes(n_bytes as f64));
     }
-    let architecture = checkpoint.architecture().map_or("not named".to_owned(), plain);
+    let architecture = checkpoint.architecture().map_or("not stated".to_owned(), escaped);
     let _ = writeln!(text, "architecture  {architecture}");
-    let rows = checkpoint.metadata().iter().map(|(key, value)| [plain(key), value.to_string()]);
+    let rows = checkpoint.metadata().iter().map(|(key, value)| [escaped(key), value.to_string()]);
     section(&mut text, &format!("metadata ({})", checkpoint.metadata().len()), &rows.collect::<Vec<_>>());
     let rows = checkpoint.tensors().iter().map(|(name, tensor)| tensor_row(name, tensor));
     section(&mut text, &format!("tensors ({})", checkpoint.tensors().len()), &rows.collect::<Vec<_>>());
@@ -87,11 +86,11 @@ fn tensor_row(name: &str, tensor: &TensorInfo) -> [String; 4] {
         Stored::As(format) => format.to_string(),
         Stored::Other(name) => format!("{name} (not supported)"),
     };
-    [plain(name), format!("{:?}", tensor.shape), format, bytes(tensor.n_bytes() as f64)]
+    [escaped(name), format!("{:?}", tensor.shape), format, bytes(tensor.n_bytes() as f64)]
 }
 
-/// A name of the file as a terminal may show it.
-fn plain(name: &str) -> String {
+/// A name from the file, escaped for a terminal.
+fn escaped(name: &str) -> String {
     name.escape_debug().to_string()
 }
 
@@ -103,7 +102,7 @@ fn section<const N: usize>(text: &mut String, headline: &str, rows: &[[String; N
     }
 }
 
-fn as_json(checkpoint: &Checkpoint) -> Json {
+fn to_json(checkpoint: &Checkpoint) -> Json {
     let files = checkpoint.files().map(|(path, n)| json!({ "path": path.to_string_lossy(), "bytes": n }));
     let metadata: Map<String, Json> =
         checkpoint.metadata().iter().map(|(key, value)| (key.clone(), value_json(value))).collect();
@@ -130,7 +129,7 @@ fn as_json(checkpoint: &Checkpoint) -> Json {
     })
 }
 
-/// Numbers and texts as they are; a list as its printed form.
+/// Numbers and strings as JSON values; a list as its printed form.
 fn value_json(value: &Value) -> Json {
     match value {
         Value::Bool(value) => json!(value),

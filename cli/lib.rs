@@ -1,10 +1,11 @@
-//! The `fusebox` command as a library: reads arguments, calls the crates below, prints.
+//! The `fusebox` command as a library: parses arguments, calls the crates below, prints.
 //!
-//! In: a command line. Out: text or JSON on standard output; a sentence on standard error and exit code 2 where the
-//! input is at fault. Nothing is decided here.
-//! One file a command: `run.rs`, `logits.rs`, `tokens.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `quantize.rs`,
+//! In: a command line. Out: text or JSON on standard output; for bad input one sentence on standard error and exit code
+//! 2. No decision about models or kernels is made here.
+//! One file per command: `run.rs`, `logits.rs`, `tokens.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `quantize.rs`,
 //! `doctor.rs`.
-//! `opening.rs` has the flags that all commands on models share, `example.rs` what examples of families show.
+//! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `print_kernels.rs`. `example.rs` is what the
+//! examples of model families show.
 
 use std::ffi::OsString;
 use std::io::{Write, stdout};
@@ -14,30 +15,30 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand};
 
-mod asked;
 mod bench;
+mod context;
 mod conversation;
 mod devices;
 mod doctor;
 mod example;
 #[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
 mod gpus;
+mod host;
 mod inspect;
-mod kernels;
 mod logits;
-mod machine;
+mod model;
 mod npy;
-mod opening;
 mod output;
-mod process;
+mod print_kernels;
 mod progress;
+mod prompt;
 mod quantize;
-mod room;
 mod run;
+mod signals;
 mod story;
 mod tokens;
 
-/// Compiles language models into a few fused kernels, runs them, and tells how.
+/// Compiles language models into a few fused kernels, runs them, and explains how.
 #[derive(Parser)]
 #[command(name = "fusebox", version, about)]
 struct Cli {
@@ -47,29 +48,29 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Goes on with a text, or answers a message.
+    /// Complete a prompt, or chat.
     Run(Box<run::Arguments>),
-    /// Gives the scores of what may follow a text.
+    /// Print the logits of the next token.
     Logits(logits::Arguments),
-    /// Gives the tokens of a text, or the text of tokens.
+    /// Tokenise text, or decode token ids.
     Tokens(tokens::Arguments),
-    /// Measures how many tokens a second a model takes and gives.
+    /// Benchmark prefill and decode throughput.
     Bench(bench::Arguments),
-    /// Tells how a graph becomes kernels: what was asked, improved, fused, lowered and planned.
+    /// Explain how a graph is rewritten, fused, lowered to kernels and planned.
     Story(story::Arguments),
-    /// Tells what a weight file holds: its metadata, and every tensor with its shape and format.
+    /// List the metadata of a model file, and the shape and format of each tensor.
     Inspect(inspect::Arguments),
-    /// Writes a model as a GGUF file in another format.
+    /// Convert a model to a GGUF file, quantised to another format.
     Quantize(quantize::Arguments),
-    /// Tells what this machine has, and what is missing.
+    /// Show the processor, memory, devices, program cache and default model.
     Doctor(doctor::Arguments),
 }
 
-/// `fusebox`: does what the command line asks for.
+/// The `fusebox` command.
 pub fn main() -> ExitCode {
-    process::begin();
-    ended(match Cli::try_parse() {
-        Ok(Cli { command }) => succeeded(match command {
+    signals::init();
+    exit_code(match Cli::try_parse() {
+        Ok(Cli { command }) => success(match command {
             Command::Run(arguments) => run::run(&arguments),
             Command::Logits(arguments) => logits::run(&arguments),
             Command::Tokens(arguments) => tokens::run(&arguments),
@@ -79,38 +80,38 @@ pub fn main() -> ExitCode {
             Command::Quantize(arguments) => quantize::run(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),
         }),
-        Err(error) => refused(&error),
+        Err(error) => parser_error(&error),
     })
 }
 
-/// An example of a family: `fusebox run` where there are arguments, else what a block of this name becomes.
+/// The example of a model family: `fusebox run` if there are arguments, else the kernels of a built-in block.
 pub fn example(block: &str) -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.len() > 1 {
         return run();
     }
-    process::begin();
+    signals::init();
     let path = arguments.first().map(PathBuf::from).unwrap_or_default();
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    ended(succeeded(example::show(block, &name)))
+    exit_code(success(example::show(block, &name)))
 }
 
 /// `fusebox run`, without the word `run`.
 pub fn run() -> ExitCode {
-    process::begin();
+    signals::init();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let command = run::Arguments::augment_args(clap::Command::new("fusebox"));
     let arguments = command
         .try_get_matches_from(arguments)
         .and_then(|matches| run::Arguments::from_arg_matches(&matches));
-    ended(match arguments {
-        Ok(arguments) => succeeded(run::run(&arguments)),
-        Err(error) => refused(&error),
+    exit_code(match arguments {
+        Ok(arguments) => success(run::run(&arguments)),
+        Err(error) => parser_error(&error),
     })
 }
 
-/// What a command line that cannot be read comes to: the exit code of a question for help, or a sentence.
-fn refused(error: &Error) -> Result<ExitCode, String> {
+/// Turns an error of the argument parser into an exit code, for `--help` and `--version`, or a sentence.
+fn parser_error(error: &Error) -> Result<ExitCode, String> {
     let is_help = [
         ErrorKind::DisplayHelp,
         ErrorKind::DisplayVersion,
@@ -121,38 +122,38 @@ fn refused(error: &Error) -> Result<ExitCode, String> {
         if error.use_stderr() {
             return Ok(ExitCode::from(2));
         }
-        // Nothing follows that could be left out.
-        let _ = output::said(printed);
+        // Nothing follows that could be skipped.
+        let _ = output::check_written(printed);
         return Ok(ExitCode::SUCCESS);
     }
     if error.kind() == ErrorKind::InvalidUtf8 {
-        return Err(format!("expected a text in UTF-8, found {}", not_utf8()));
+        return Err(format!("expected UTF-8 text, found {}", not_utf8()));
     }
-    let known = match error.kind() {
+    let hint = match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let command = Cli::command();
             let names = command.get_subcommands().map(clap::Command::get_name);
             format!("; commands are {}", names.collect::<Vec<_>>().join(", "))
         }
-        ErrorKind::UnknownArgument if may_name_a_model(error) => "; a model is named with -m".to_owned(),
-        ErrorKind::UnknownArgument => "; --help lists what there is".to_owned(),
+        ErrorKind::UnknownArgument if may_be_model_path(error) => "; choose a model with -m".to_owned(),
+        ErrorKind::UnknownArgument => "; --help lists all flags".to_owned(),
         _ => String::new(),
     };
     let text = error.to_string();
     let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
     let mut sentence = lines.collect::<Vec<_>>().join(" ");
-    // The words of a parser of numbers are not those of its users.
-    for theirs in ["invalid digit found in string", "cannot parse integer from empty string"] {
-        sentence = sentence.replace(theirs, "expected a whole number of at least 0");
+    // Replaces messages of Rust's number parser.
+    for message in ["invalid digit found in string", "cannot parse integer from empty string"] {
+        sentence = sentence.replace(message, "expected a whole number of at least 0");
     }
     let sentence = sentence.replace("number too large to fit in target type", "the number is too large");
-    Err(format!("{}{known}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
+    Err(format!("{}{hint}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
 }
 
-/// Whether what a command does not know is no flag, where the command takes a model by a flag.
-fn may_name_a_model(error: &Error) -> bool {
+/// Whether an unexpected argument may be a model path, in a command that has `-m`.
+fn may_be_model_path(error: &Error) -> bool {
     let first = std::env::args_os().nth(1).unwrap_or_default();
-    // An example has no commands and takes a model.
+    // An example has no subcommands and takes a model.
     let takes_model =
         |command: &clap::Command| command.get_arguments().any(|flag| flag.get_short() == Some('m'));
     let has_flag = Cli::command().find_subcommand(first).is_none_or(takes_model);
@@ -160,21 +161,21 @@ fn may_name_a_model(error: &Error) -> bool {
     has_flag && matches!(argument, Some(ContextValue::String(text)) if !text.starts_with('-'))
 }
 
-/// The arguments that are not UTF-8, by their places; the parser does not say which one it is about.
+/// Arguments that are not UTF-8, with their places; the parser does not say which one it means.
 fn not_utf8() -> String {
     let arguments = std::env::args_os().enumerate().filter(|(_, argument)| argument.to_str().is_none());
     let each = arguments.map(|(place, argument)| format!("`{}` as argument {place}", argument.display()));
     each.collect::<Vec<_>>().join(" and ")
 }
 
-fn succeeded(done: Result<(), String>) -> Result<ExitCode, String> {
-    done.map(|()| ExitCode::SUCCESS)
+fn success(result: Result<(), String>) -> Result<ExitCode, String> {
+    result.map(|()| ExitCode::SUCCESS)
 }
 
-/// The exit code of what was done; says why it was not.
-fn ended(done: Result<ExitCode, String>) -> ExitCode {
-    done.unwrap_or_else(|sentence| {
-        output::complain(&sentence);
+/// The exit code; prints the sentence of a failure.
+fn exit_code(result: Result<ExitCode, String>) -> ExitCode {
+    result.unwrap_or_else(|sentence| {
+        output::print_error(&sentence);
         ExitCode::from(2)
     })
 }

@@ -1,7 +1,7 @@
-//! `fusebox logits`: the scores of what may follow a text.
+//! `fusebox logits`: the logits of the next token.
 //!
-//! In: a model and a text, as words or as tokens. Out: the scores after the last token, or with `--all` after each, as
-//! a table of the likeliest, as JSON, or as a `.npy` file.
+//! In: a model and a prompt. Out: the logits after the last token, or with `--all` after each, as a table of the most
+//! likely tokens, as JSON, or as a `.npy` file.
 
 use std::mem;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use fusebox_models::sample;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::files;
 
-use crate::asked::{Asked, Prompt, words};
-use crate::opening::{Which, n_threads};
+use crate::model::{ModelFlags, n_threads};
 use crate::progress::Progress;
+use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
 use crate::{npy, output};
 
-/// How many tokens a table has.
+/// Tokens in the table.
 const N_SHOWN: usize = 10;
 
 /// What to score.
@@ -26,52 +26,52 @@ const N_SHOWN: usize = 10;
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    which: Which,
+    model: ModelFlags,
     #[command(flatten)]
-    asked: Asked,
-    /// Threads to run on [default: as many as the machine runs at once].
+    prompt: PromptFlags,
+    /// Threads [default: all hardware threads].
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
-    /// After every token, not only after the last.
+    /// Logits after every token, not only after the last.
     #[arg(long)]
     all: bool,
-    /// Write them to a `.npy` file.
+    /// Write the logits to a `.npy` file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// One JSON object instead of a table.
+    /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 }
 
-/// Scores.
+/// Prints or writes the logits.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    let Some(prompt) = arguments.asked.prompt()? else {
-        return Err("a text is needed: -p TEXT, -f FILE or --tokens 1,2,3".to_owned());
+    let Some(prompt) = arguments.prompt.read()? else {
+        return Err("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3".to_owned());
     };
     if arguments.all && arguments.output.is_none() && !arguments.json {
-        return Err("--all needs a place for all scores: -o FILE or --json".to_owned());
+        return Err("--all is too much for a table; add -o FILE or --json".to_owned());
     }
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(2);
-    let mut opened = arguments.which.open(&mut progress, arguments.json)?;
-    let tokenizer = words(opened.model.checkpoint(), matches!(prompt, Prompt::Text(_)))?;
-    let room = opened.room(opened.model.config.context);
-    let tokens = prompt.tokens("the text", tokenizer.as_ref(), room)?;
+    let mut opened = arguments.model.open(&mut progress, arguments.json)?;
+    let tokenizer = open_tokenizer(opened.model.checkpoint(), matches!(prompt, Prompt::Text(_)))?;
+    let limit = opened.limit(opened.model.config.context);
+    let tokens = prompt.tokens(tokenizer.as_ref(), limit)?;
     progress.begin("compiling");
     let scored = if arguments.all { Scored::All } else { Scored::Last };
-    // Texts of any usual length share a program.
-    let context = opened.context(None)?.at_least(tokens.len());
+    // The default context length, so that prompts of usual lengths share a program.
+    let context = opened.context(None)?.no_less_than(tokens.len());
     let mut session = opened.session(n_threads, context, scored)?;
     drop(progress);
     let n_vocab = session.n_vocab();
     let shape = if arguments.all { vec![tokens.len(), n_vocab] } else { vec![n_vocab] };
-    let mut told = Told { shape: &shape, is_begun: false };
-    // What a file refuses is not printed either, so its numbers are kept until it is written.
+    let mut json = JsonRows { shape: &shape, is_started: false };
+    // With -o nothing is printed before the file is written: rows are kept until then.
     let is_file = arguments.output.is_some();
     let mut rows = Vec::new();
     let mut fault = None;
     let mut each = |row: &[f32]| {
-        // What no token can be chosen by is no answer here either.
+        // Logits that are not finite are refused, as in sampling.
         fault = fault.take().or_else(|| sample::check_logits(row).err());
         if fault.is_some() {
             return;
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         if is_file {
             rows.extend_from_slice(row);
         } else if arguments.json {
-            output::print(&told.next(row));
+            output::print(&json.next(row));
         } else {
             rows.clear();
             rows.extend_from_slice(row);
@@ -98,39 +98,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         written.map_err(|error| error.to_string())?;
     }
     if arguments.json {
-        rows.chunks(n_vocab).for_each(|row| output::print(&told.next(row)));
-        output::print(Told::END);
+        rows.chunks(n_vocab).for_each(|row| output::print(&json.next(row)));
+        output::print(JsonRows::END);
     } else if !is_file {
-        output::print(&likeliest(&rows, tokenizer.as_ref()));
+        output::print(&most_likely(&rows, tokenizer.as_ref()));
     }
     Ok(())
 }
 
-/// An object with the sizes, and the numbers in row-major order, each as short as it reads back the same. It is told
-/// row by row, so that not all of it is in memory.
-struct Told<'a> {
+/// A JSON object with `shape` and `logits` in row-major order, each number as short as it parses back the same. It is
+/// printed row by row, so that not all of it is in memory.
+struct JsonRows<'a> {
     shape: &'a [usize],
-    is_begun: bool,
+    is_started: bool,
 }
 
-impl Told<'_> {
-    /// What follows the last row.
+impl JsonRows<'_> {
+    /// Follows the last row.
     const END: &'static str = "]}\n";
 
-    /// The text up to the end of another row.
+    /// The text of another row, and of the start of the object before the first.
     fn next(&mut self, row: &[f32]) -> String {
         let number =
             |number: &f32| if number.is_finite() { format!("{number:?}") } else { "null".to_owned() };
         let numbers: Vec<String> = row.iter().map(number).collect();
-        let is_begun = mem::replace(&mut self.is_begun, true);
-        let before =
-            if is_begun { ", ".to_owned() } else { format!("{{\"shape\": {:?}, \"logits\": [", self.shape) };
+        let is_started = mem::replace(&mut self.is_started, true);
+        let before = if is_started {
+            ", ".to_owned()
+        } else {
+            format!("{{\"shape\": {:?}, \"logits\": [", self.shape)
+        };
         format!("{before}{}", numbers.join(", "))
     }
 }
 
-/// A table of the likeliest tokens.
-fn likeliest(logits: &[f32], tokenizer: Option<&Tokenizer>) -> String {
+/// A table of the most likely tokens.
+fn most_likely(logits: &[f32], tokenizer: Option<&Tokenizer>) -> String {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
     let row = |token: &usize| {
@@ -148,13 +151,14 @@ mod tests {
 
     #[test]
     fn numbers_in_json_read_back_the_same() {
-        let mut told = Told { shape: &[2, 2], is_begun: false };
-        let text = [&told.next(&[0.1, -3e-20]), &told.next(&[f32::NEG_INFINITY, 2.0]), Told::END].concat();
-        let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(told["shape"], serde_json::json!([2, 2]));
-        assert_eq!(told["logits"][0].as_f64().map(|x| x as f32), Some(0.1));
-        assert_eq!(told["logits"][1].as_f64().map(|x| x as f32), Some(-3e-20));
-        assert!(told["logits"][2].is_null());
-        assert_eq!(told["logits"][3].as_f64(), Some(2.0));
+        let mut json = JsonRows { shape: &[2, 2], is_started: false };
+        let text =
+            [&json.next(&[0.1, -3e-20]), &json.next(&[f32::NEG_INFINITY, 2.0]), JsonRows::END].concat();
+        let parsed: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(parsed["shape"], serde_json::json!([2, 2]));
+        assert_eq!(parsed["logits"][0].as_f64().map(|x| x as f32), Some(0.1));
+        assert_eq!(parsed["logits"][1].as_f64().map(|x| x as f32), Some(-3e-20));
+        assert!(parsed["logits"][2].is_null());
+        assert_eq!(parsed["logits"][3].as_f64(), Some(2.0));
     }
 }

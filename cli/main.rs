@@ -1,4 +1,4 @@
-//! The `fusebox` command; everything it does stands in `lib.rs`.
+//! The `fusebox` command; `lib.rs` does all the work.
 
 use std::process::ExitCode;
 

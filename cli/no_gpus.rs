@@ -1,6 +1,6 @@
-//! The GPUs of a build without the feature `gpu`: none.
+//! `gpus.rs` of a build without the feature `gpu`.
 //!
-//! In: what `gpus.rs` takes. Out: a sentence that says so.
+//! In: what `gpus.rs` takes. Out: a sentence that says how to get GPUs.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub(crate) fn adapters(_: Gpu) -> Result<Vec<Found>, String> {
     Err(WITHOUT_GPUS.to_owned())
 }
 
-pub(crate) fn started(
+pub(crate) fn open(
     _: Gpu,
     _: Numbers,
     _: Option<PathBuf>,

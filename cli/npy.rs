@@ -1,16 +1,16 @@
-//! Arrays as the `.npy` files of `NumPy`, version 1.0.
+//! Writes arrays as `NumPy`'s `.npy` files, version 1.0.
 //!
-//! In: sizes, and numbers in row-major order. Out: the bytes of a file.
+//! In: a shape, and numbers in row-major order. Out: the bytes of a file.
 
-/// How every such file begins.
+/// The magic bytes and version at the start of the file.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
 
-/// What a file of single-precision numbers has before them: a header that ends at a multiple of 64 bytes.
+/// The header of a float32 array, padded to a multiple of 64 bytes.
 pub(crate) fn head(shape: &[usize]) -> Vec<u8> {
     let sizes: Vec<String> = shape.iter().map(|size| format!("{size},")).collect();
     let sizes = sizes.join(" ");
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({sizes}), }}");
-    // Two bytes say how long the text is, and a line feed ends it.
+    // A two-byte length precedes the text, and a newline ends it.
     let n_before = MAGIC.len() + 2;
     let n_all = (n_before + text.len() + 1).next_multiple_of(64);
     text += &" ".repeat(n_all - n_before - text.len() - 1);
@@ -18,7 +18,7 @@ pub(crate) fn head(shape: &[usize]) -> Vec<u8> {
     [MAGIC, &(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// The bytes of an array.
+/// The bytes of a whole file.
 pub(crate) fn array(shape: &[usize], numbers: &[f32]) -> Vec<u8> {
     let mut bytes = head(shape);
     bytes.reserve(numbers.len() * 4);

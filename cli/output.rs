@@ -1,45 +1,45 @@
-//! Where words go: answers to standard output, everything else to standard error.
+//! Standard output and standard error: answers go to the first, everything else to the second.
 //!
-//! In: text. Out: nothing, or the news that nobody reads on. Whoever closes a pipe has read enough: that is no fault.
-//! An answer that cannot be written otherwise is one, and ends the command.
+//! In: text. Out: nothing, or that the reader has closed the pipe, which is no error. Any other failure to write an
+//! answer is one, and ends the command.
 
 use std::io::{ErrorKind, Result, Write, stderr, stdout};
 use std::ops::ControlFlow;
 use std::process::exit;
 
 /// Prints a piece of an answer at once.
-pub(crate) fn say(text: &str) -> ControlFlow<()> {
+pub(crate) fn stream(text: &str) -> ControlFlow<()> {
     let mut to = stdout().lock();
-    said(to.write_all(text.as_bytes()).and_then(|()| to.flush()))
+    check_written(to.write_all(text.as_bytes()).and_then(|()| to.flush()))
 }
 
-/// What it means that a piece of an answer was printed so.
-pub(crate) fn said(result: Result<()>) -> ControlFlow<()> {
+/// Handles the result of a write to standard output.
+pub(crate) fn check_written(result: Result<()>) -> ControlFlow<()> {
     match result {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ControlFlow::Break(()),
         Err(error) => {
-            complain(&format!("standard output cannot be written to: {error}"));
+            print_error(&format!("standard output cannot be written to: {error}"));
             exit(2)
         }
     }
 }
 
-/// Prints an answer as a whole.
+/// Prints a whole answer.
 pub(crate) fn print(text: &str) {
-    // Nothing follows that could be left out.
-    let _ = say(text);
+    // Nothing follows that could be skipped.
+    let _ = stream(text);
 }
 
-/// Prints a line about the answer.
+/// Prints a line to standard error.
 pub(crate) fn note(line: &str) {
-    // Whether anybody reads it changes nothing.
+    // A failure to write it is ignored.
     let _ = writeln!(stderr().lock(), "{line}");
 }
 
-/// Prints the sentence that says what is wrong.
-pub(crate) fn complain(sentence: &str) {
-    // It is one line. Names come from outside, so what would move a cursor is spelled out.
+/// Prints an error as one line.
+pub(crate) fn print_error(sentence: &str) {
+    // File names may hold control characters, which are escaped.
     let mut shown = String::new();
     for c in sentence.chars() {
         if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }

@@ -1,13 +1,13 @@
-//! A bar on standard error while a model is made ready.
+//! A progress bar on standard error.
 //!
-//! In: what is being done. Out: one line that is gone in the end, and nothing where standard error is no terminal.
+//! In: the stage that starts. Out: one line that is erased at the end, and nothing where standard error is no terminal.
 
 use std::io::{IsTerminal, Write};
 
-/// How wide the bar is.
+/// Columns of the bar.
 const WIDTH: usize = 24;
 
-/// A bar of so many stages.
+/// A bar of several stages.
 pub(crate) struct Progress {
     n_stages: usize,
     n_begun: usize,
@@ -15,12 +15,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar that stands at nothing.
+    /// An empty bar.
     pub(crate) fn new(n_stages: usize) -> Self {
         Self { n_stages, n_begun: 0, is_shown: std::io::stderr().is_terminal() }
     }
 
-    /// Begins the next stage.
+    /// Starts the next stage.
     pub(crate) fn begin(&mut self, what: &str) {
         let n_full = WIDTH * self.n_begun / self.n_stages.max(1);
         let n_full = n_full.min(WIDTH);
@@ -35,10 +35,10 @@ impl Progress {
     }
 }
 
-/// Puts a line where the last one was.
+/// Overwrites the current line.
 pub(crate) fn overwrite(line: &str) {
     let mut to = std::io::stderr().lock();
-    // Whether anybody sees it changes nothing.
+    // A failure to write it is ignored.
     let _ = write!(to, "\r\u{1b}[2K{line}").and_then(|()| to.flush());
 }
 

@@ -1,7 +1,7 @@
-//! `fusebox quantize`: a model written again in another format.
+//! `fusebox quantize`: converts a model to another format.
 //!
-//! In: the path of a checkpoint, the path of a GGUF file that is to be, and a type. Out: the file, and what it holds as
-//! text or as one JSON object. How far the work is stands on standard error, where that is a terminal.
+//! In: the path of a checkpoint, the path of the GGUF file to write, and a type. Out: the file, and a summary as text
+//! or as one JSON object. Progress goes to standard error, where that is a terminal.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,30 +13,30 @@ use fusebox_models::quantize::types::Type;
 use fusebox_models::quantize::{Summary, quantize};
 use serde_json::{Value as Json, json};
 
-use crate::opening::n_threads;
+use crate::model::n_threads;
 use crate::output::print;
 use crate::progress::Progress;
 
-/// What to write.
+/// What to convert.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// A GGUF file, a folder with safetensors, a qwen3.c checkpoint or a Qorus file.
     input: PathBuf,
-    /// The GGUF file to write; what is there now is replaced once the new file is whole.
+    /// The GGUF file to write; an existing one is replaced once the new file is complete.
     output: PathBuf,
-    /// The format of most matrices, such as `Q8_0`, `Q4_0`, `Q4_K_M`, `Q6_K` or `F16`.
+    /// Format of most weight matrices, such as `Q8_0`, `Q4_0`, `Q4_K_M`, `Q6_K` or `F16`.
     #[arg(value_name = "TYPE")]
     ty: String,
-    /// How many threads work.
+    /// Threads [default: all hardware threads].
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
 
-/// Writes the file.
+/// Converts the model.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let Arguments { input, output, ty, threads, json } = arguments;
     let n_threads = n_threads(*threads)?;
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     });
     drop(progress);
     let summary = summary.map_err(|error| error.to_string())?;
-    print(&if *json { format!("{:#}\n", as_json(&summary)) } else { as_text(&summary) });
+    print(&if *json { format!("{:#}\n", to_json(&summary)) } else { to_text(&summary) });
     Ok(())
 }
 
@@ -59,7 +59,7 @@ fn bits_per_weight(summary: &Summary) -> f64 {
     tensor_bytes as f64 * 8.0 / summary.n_elements.max(1) as f64
 }
 
-fn as_text(summary: &Summary) -> String {
+fn to_text(summary: &Summary) -> String {
     let rows: Vec<Vec<String>> = summary
         .formats
         .iter()
@@ -67,19 +67,19 @@ fn as_text(summary: &Summary) -> String {
         .collect();
     let mut text = table("lrr", "  ", &rows);
     let [before, after] = summary.bytes.map(|n_bytes| bytes(n_bytes as f64));
-    let _ = writeln!(text, "{before} became {after}, {:.2} bits per weight", bits_per_weight(summary));
+    let _ = writeln!(text, "{before} before, {after} after, {:.2} bits per weight", bits_per_weight(summary));
     if summary.n_unfit > 0 {
         let unfit = counted(summary.n_unfit, "tensor");
-        let _ = writeln!(text, "{unfit} got another format, as rows did not fit");
+        let _ = writeln!(text, "{unfit} in a fallback format: rows are no multiple of the block size");
     }
     if summary.n_twice > 0 {
         let twice = counted(summary.n_twice, "tensor");
-        let _ = writeln!(text, "{twice} lost twice, having been quantised before");
+        let _ = writeln!(text, "{twice} already quantised before: both rounding errors add up");
     }
     text
 }
 
-fn as_json(summary: &Summary) -> Json {
+fn to_json(summary: &Summary) -> Json {
     let formats = summary.formats.iter();
     let formats = formats.map(|(name, n, n_bytes)| json!({ "format": name, "tensors": n, "bytes": n_bytes }));
     json!({

@@ -1,8 +1,8 @@
-//! `fusebox run`: goes on with a text, or answers a message.
+//! `fusebox run`: completes a prompt, or chats.
 //!
-//! In: a model, a prompt, and how tokens are chosen. Out: text as it comes, or one JSON object with the text, its
-//! tokens, times, kernels and memory. `--print-kernels` adds what ran for every token.
-//! Without a prompt the default model begins a story; with `--chat`, a conversation begins: `conversation.rs`.
+//! In: a model, a prompt, and sampling settings. Out: text as it is generated, or one JSON object with the text, its
+//! tokens, timing, kernel counts and memory. `--print-kernels` adds the kernels that ran.
+//! Without a prompt the default model tells a story; with `--chat`, a chat starts: `conversation.rs`.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,48 +18,48 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample::{self, Sampler};
 use serde_json::{Value, json};
 
-use crate::asked::{Asked, Prompt, words};
 use crate::conversation::Conversation;
-use crate::kernels::{self, View};
-use crate::machine::milliseconds;
-use crate::opening::{Opened, Which, n_threads};
+use crate::host::milliseconds;
+use crate::model::{ModelFlags, OpenModel, n_threads};
+use crate::print_kernels::{self, View};
 use crate::progress::Progress;
+use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
 use crate::story::target;
-use crate::{machine, output};
+use crate::{host, output};
 
-/// What the default model goes on with, if nothing else is asked for.
+/// The prompt of the default model, unless another is given.
 const STORY: &str = "Once upon a time";
 
-/// What to go on with, and how.
+/// What to generate.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    which: Which,
+    model: ModelFlags,
     #[command(flatten)]
-    asked: Asked,
-    /// The most tokens of the answer.
+    prompt: PromptFlags,
+    /// Maximum number of tokens to generate.
     #[arg(short, long, value_name = "N", default_value_t = 256, aliases = ["predict", "n-predict", "max-tokens"])]
     n: usize,
-    /// Take the text for a message, and answer it in the form that the model was trained on; without a text, answer
-    /// line after line.
+    /// Answer the prompt as a chat message, formatted with the model's chat template; without a prompt, chat line by
+    /// line.
     #[arg(long)]
     chat: bool,
-    /// With --chat, what the model is told about its part.
+    /// System message; needs --chat.
     #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true, alias = "system-prompt")]
     system: Option<String>,
-    /// With --chat, whether the model reasons before it answers, where its template asks [default: the template's].
-    #[arg(long, value_name = "on|off", requires = "chat", value_parser = switch)]
+    /// Reasoning on or off, for chat templates that have such a switch; needs --chat [default: the template's].
+    #[arg(long, value_name = "on|off", requires = "chat", value_parser = on_or_off)]
     thinking: Option<bool>,
-    /// Threads to run on [default: as many as the machine runs at once].
+    /// Threads [default: all hardware threads].
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
-    /// How many tokens the text may have [default: the model's, at most 4096].
+    /// Context length in tokens [default: the model's, at most 4096].
     #[arg(short, long, value_name = "N", alias = "ctx-size")]
     context: Option<usize>,
     #[command(flatten)]
     sampling: Sampling,
-    /// A text that ends the answer; may be given several times.
+    /// Stop string: ends generation and is not printed; may be repeated.
     #[arg(
         long,
         value_name = "TEXT",
@@ -67,55 +67,55 @@ pub(crate) struct Arguments {
         allow_hyphen_values = true
     )]
     stop: Vec<String>,
-    /// Go on behind tokens that end an answer.
+    /// Keep generating after an end-of-sequence (EOS) token.
     #[arg(long)]
     ignore_eos: bool,
-    /// Afterwards, show what ran for every token, as a table with times; the same for a prompt; the plan of a token; or
-    /// what its kernels are compiled from.
+    /// After the run, print the kernels: a table of a decode step with times, the same for the prefill, the plan of a
+    /// decode step, or the kernel sources.
     #[arg(long, value_name = "VIEW", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     print_kernels: Option<View>,
-    /// With --print-kernels=source, show only that, for this device, which need not be there:
-    /// cpu, cuda-sm90, vulkan, metal.
+    /// With --print-kernels=source, print only the sources, for this device, which need not be present: cpu, cuda-sm90,
+    /// vulkan, metal.
     #[arg(long, value_name = "NAME", requires = "print_kernels")]
     target: Option<String>,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long, conflicts_with = "print_kernels")]
     json: bool,
 }
 
-/// How tokens are chosen.
+/// Sampling settings.
 #[derive(Args)]
 struct Sampling {
-    /// How bold the choice is; 0 always takes the likeliest token.
+    /// Sampling temperature; 0 is greedy: always the most likely token.
     #[arg(long, alias = "temperature", value_name = "X", default_value = "0", value_parser = |text: &str| {
-        taken(text, |temperature| sample::Settings { temperature, ..sample::Settings::default() })
+        sampling_number(text, |temperature| sample::Settings { temperature, ..sample::Settings::default() })
     })]
     temp: f32,
-    /// Choose among so many of the likeliest; 0 for all.
+    /// Top-k sampling: keep only the N most likely tokens; 0 keeps all.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "temp")]
     top_k: usize,
-    /// Choose among the likeliest that have this probability together.
+    /// Top-p (nucleus) sampling: keep the smallest set of most likely tokens whose probabilities sum to P.
     #[arg(long, value_name = "P", default_value = "1", requires = "temp", value_parser = |text: &str| {
-        taken(text, |top_p| sample::Settings { top_p, ..sample::Settings::default() })
+        sampling_number(text, |top_p| sample::Settings { top_p, ..sample::Settings::default() })
     })]
     top_p: f32,
-    /// Choose among those that are at least this part as likely as the likeliest.
+    /// Min-p sampling: drop tokens less likely than P times the most likely one.
     #[arg(long, value_name = "P", default_value = "0", requires = "temp", value_parser = |text: &str| {
-        taken(text, |min_p| sample::Settings { min_p, ..sample::Settings::default() })
+        sampling_number(text, |min_p| sample::Settings { min_p, ..sample::Settings::default() })
     })]
     min_p: f32,
-    /// Divide the scores of the last 64 tokens by this.
+    /// Repeat penalty: divides the logits of tokens among the last 64 (multiplies negative ones).
     #[arg(long, value_name = "X", default_value = "1", value_parser = |text: &str| {
-        taken(text, |repeat_penalty| sample::Settings { repeat_penalty, ..sample::Settings::default() })
+        sampling_number(text, |repeat_penalty| sample::Settings { repeat_penalty, ..sample::Settings::default() })
     })]
     repeat_penalty: f32,
-    /// What the choices follow from.
+    /// Seed of the random number generator.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
 
-/// A number, if it is one that tokens are chosen by.
-fn taken(text: &str, settings: fn(f32) -> sample::Settings) -> Result<f32, String> {
+/// Parses a number and checks it as a sampling setting.
+fn sampling_number(text: &str, settings: fn(f32) -> sample::Settings) -> Result<f32, String> {
     let number = text.parse().unwrap_or(f32::NAN);
     match Sampler::new(settings(number), 0) {
         Ok(_) => Ok(number),
@@ -127,8 +127,8 @@ fn taken(text: &str, settings: fn(f32) -> sample::Settings) -> Result<f32, Strin
     }
 }
 
-/// A switch.
-fn switch(text: &str) -> Result<bool, String> {
+/// Parses `on` or `off`.
+fn on_or_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
@@ -136,15 +136,15 @@ fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// What is to be done.
+/// What to do.
 enum Task {
-    GoOn(Prompt),
+    Complete(Prompt),
     Answer(String),
-    /// Messages are still to come.
-    Converse,
+    /// Messages come from standard input.
+    Chat,
 }
 
-/// What is known of a run besides its answer.
+/// Times before the first token.
 struct Times {
     load: Duration,
     compile: Duration,
@@ -167,15 +167,17 @@ impl Arguments {
     }
 
     fn task(&self) -> Result<Task, String> {
-        match self.asked.prompt()? {
+        match self.prompt.read()? {
             Some(Prompt::Tokens(_)) if self.chat => {
-                Err("--chat answers words: -p TEXT or -f FILE".to_owned())
+                Err("--chat takes text, not token ids: -p TEXT or -f FILE".to_owned())
             }
             Some(Prompt::Text(text)) if self.chat => Ok(Task::Answer(text)),
-            Some(prompt) => Ok(Task::GoOn(prompt)),
-            None if self.chat && self.json => Err("--json needs a message: -p TEXT or -f FILE".to_owned()),
-            None if self.chat => Ok(Task::Converse),
-            None if self.which.is_default() => Ok(Task::GoOn(Prompt::Text(STORY.to_owned()))),
+            Some(prompt) => Ok(Task::Complete(prompt)),
+            None if self.chat && self.json => {
+                Err("--chat --json needs a message: -p TEXT or -f FILE".to_owned())
+            }
+            None if self.chat => Ok(Task::Chat),
+            None if self.model.is_default() => Ok(Task::Complete(Prompt::Text(STORY.to_owned()))),
             None => Err("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3".to_owned()),
         }
     }
@@ -184,25 +186,25 @@ impl Arguments {
 /// Runs a model.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(name) = &arguments.target {
-        return list(arguments, target(name)?);
+        return print_sources(arguments, target(name)?);
     }
     let (settings, task) = (arguments.settings(), arguments.task()?);
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(3);
     let start = Instant::now();
-    let mut opened = arguments.which.open(&mut progress, arguments.json)?;
+    let mut opened = arguments.model.open(&mut progress, arguments.json)?;
     let context = opened.context(arguments.context)?;
-    let needs_words = !matches!(task, Task::GoOn(Prompt::Tokens(_)));
-    let tokenizer = words(opened.model.checkpoint(), needs_words)?;
-    let chat = if arguments.chat { Some(chat(&opened)?) } else { None };
-    let with = chat.as_ref().zip(tokenizer.as_ref());
+    let needs_tokenizer = !matches!(task, Task::Complete(Prompt::Tokens(_)));
+    let tokenizer = open_tokenizer(opened.model.checkpoint(), needs_tokenizer)?;
+    let chat = if arguments.chat { Some(open_chat(&opened)?) } else { None };
+    let parts = chat.as_ref().zip(tokenizer.as_ref());
     let mut conversation =
-        with.map(|with| Conversation::new(with, arguments.system.as_deref(), arguments.thinking));
-    let room = opened.room(context.most);
+        parts.map(|parts| Conversation::new(parts, arguments.system.as_deref(), arguments.thinking));
+    let limit = opened.limit(context.max);
     let tokens = match (&task, conversation.as_mut()) {
-        (Task::GoOn(prompt), _) => Some(prompt.tokens("the prompt", tokenizer.as_ref(), room)?),
-        (Task::Answer(text), Some(conversation)) => Some(conversation.ask(text, room)?),
-        (Task::Answer(_) | Task::Converse, _) => None,
+        (Task::Complete(prompt), _) => Some(prompt.tokens(tokenizer.as_ref(), limit)?),
+        (Task::Answer(text), Some(conversation)) => Some(conversation.prompt_with(text, limit)?),
+        (Task::Answer(_) | Task::Chat, _) => None,
     };
     let load = start.elapsed();
     progress.begin("compiling");
@@ -216,66 +218,71 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         (Some(tokens), _) if arguments.json => {
             let answer = generator.answer(&tokens, &mut |_| ControlFlow::Continue(()));
             let answer = answer.map_err(|error| error.to_string())?;
-            let told = as_json(&answer, tokens.len(), &times, &generator, &opened);
-            output::print(&format!("{told:#}\n"));
+            let json = to_json(&answer, tokens.len(), &times, &generator, &opened);
+            output::print(&format!("{json:#}\n"));
         }
         (Some(tokens), _) => {
-            // A story is told from its beginning.
-            let is_story = arguments.which.is_default()
-                && matches!(&task, Task::GoOn(Prompt::Text(text)) if text == STORY);
-            speak(&mut generator, &tokens, if is_story { STORY } else { "" }, &times)?;
+            // The built-in prompt is printed as part of the story.
+            let is_story = arguments.model.is_default()
+                && matches!(&task, Task::Complete(Prompt::Text(text)) if text == STORY);
+            stream_answer(&mut generator, &tokens, if is_story { STORY } else { "" }, &times)?;
         }
         (None, Some(conversation)) => {
-            let room = opened.room(generator.session().context());
-            conversation.hold(&mut generator, room)?;
+            let limit = opened.limit(generator.session().context());
+            conversation.run(&mut generator, limit)?;
         }
         (None, None) => {}
     }
     if let Some(view) = arguments.print_kernels {
-        let (session, taken) = generator.into_session();
+        let (session, sequence) = generator.into_session();
         let view = (view, opened.target());
-        output::print(&format!("\n{}", kernels::show(session, &taken, n_threads, view)?));
+        output::print(&format!("\n{}", print_kernels::show(session, &sequence, n_threads, view)?));
     }
     Ok(())
 }
 
-/// Shows the sources of a model's kernels for a target, without a device.
-fn list(arguments: &Arguments, target: Target) -> Result<(), String> {
+/// Prints the kernel sources of a model for a target, without a device.
+fn print_sources(arguments: &Arguments, target: Target) -> Result<(), String> {
     if arguments.print_kernels != Some(View::Source) {
-        return Err("--target shows sources: --print-kernels=source".to_owned());
+        return Err("--target prints kernel sources only; add --print-kernels=source".to_owned());
     }
-    let mut opened = arguments.which.open(&mut Progress::new(1), arguments.json)?;
+    let mut opened = arguments.model.open(&mut Progress::new(1), arguments.json)?;
     let context = opened.context(arguments.context)?;
-    // Those that go on with a text come first, then those that read one.
+    // The decode program comes first, then that of prefill.
     for program in opened.programs(context, scored(&arguments.settings()), target)? {
-        output::print(&kernels::sources(&program.plan, &target)?);
+        output::print(&print_kernels::sources(&program.plan, &target)?);
     }
     Ok(())
 }
 
-/// What a replay has to give: no more logits than tokens are chosen from.
+/// What each step computes: no more logits than tokens are sampled from.
 fn scored(settings: &Settings) -> Scored {
     settings.sampling.n_best().map_or(Scored::Last, Scored::Best)
 }
 
-fn chat(opened: &Opened) -> Result<Chat, String> {
+fn open_chat(opened: &OpenModel) -> Result<Chat, String> {
     let chat = Chat::open(opened.model.checkpoint()).map_err(|error| error.to_string())?;
     let mut chat =
-        chat.ok_or("--chat needs a chat template, which this model has not; without it, -p is gone on with")?;
+        chat.ok_or("this model has no chat template; drop --chat to complete the prompt as plain text")?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     chat.set_clock(now.as_secs() as i64);
     Ok(chat)
 }
 
-/// Prints an answer as it comes, behind what it goes on from.
-fn speak(generator: &mut Generator<'_>, tokens: &[u32], before: &str, times: &Times) -> Result<(), String> {
+/// Streams a completion, with `before` in front of it.
+fn stream_answer(
+    generator: &mut Generator<'_>,
+    tokens: &[u32],
+    before: &str,
+    times: &Times,
+) -> Result<(), String> {
     let mut before = Some(before);
     let answer = generator.answer(tokens, &mut |piece| match before.take() {
-        Some(before) => output::say(&format!("{before}{piece}")),
-        None => output::say(piece),
+        Some(before) => output::stream(&format!("{before}{piece}")),
+        None => output::stream(piece),
     });
     let answer = answer.map_err(|error| error.to_string())?;
-    // An answer without a word has not handed on what stands before it.
+    // If no piece came, `before` is still to be printed.
     let before = before.unwrap_or_default();
     let is_open = |text: &str| !text.is_empty() && !text.ends_with('\n');
     if is_open(before) || is_open(&answer.text) {
@@ -285,7 +292,7 @@ fn speak(generator: &mut Generator<'_>, tokens: &[u32], before: &str, times: &Ti
     Ok(())
 }
 
-/// A line about times.
+/// A line of timings.
 fn summary(answer: &Answer, times: &Times) -> String {
     let rate =
         |rate: Option<f64>| rate.map_or_else(|| "no tokens".to_owned(), |rate| format!("{rate:.1} tok/s"));
@@ -306,12 +313,12 @@ fn ms(time: Duration) -> f64 {
     milliseconds(time.as_secs_f64())
 }
 
-fn as_json(
+fn to_json(
     answer: &Answer,
     n_prompt: usize,
     times: &Times,
     generator: &Generator<'_>,
-    opened: &Opened,
+    opened: &OpenModel,
 ) -> Value {
     let session = generator.session();
     let footprint = session.footprint();
@@ -333,7 +340,7 @@ fn as_json(
         "timing": timing,
         "kernels": {
             "per_step": decode.steps.len(),
-            "per_block": kernels::per_block(decode),
+            "per_block": print_kernels::per_block(decode),
             "lowered": counts.n_lowered,
             "emitted": footprint.n_emitted,
             "from_cache": counts.n_from_cache,
@@ -345,7 +352,7 @@ fn as_json(
             "arena": footprint.arena,
             "state": footprint.state,
             "returned": footprint.returned,
-            "peak_rss": machine::peak(),
+            "peak_rss": host::peak_rss(),
         },
     })
 }

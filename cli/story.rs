@@ -1,7 +1,7 @@
 //! `fusebox story`: how a graph becomes kernels.
 //!
-//! In: a `.graph` file, or the name of a built-in block, and a target. Out: the story as text, or as one JSON object.
-//! Unknown names are answered with the names there are.
+//! In: a `.graph` file or the name of a built-in block, and a target. Out: the story as text, or as one JSON object.
+//! An unknown name is answered with the known ones.
 
 use std::path::PathBuf;
 
@@ -18,57 +18,57 @@ use fusebox_runtime::files;
 use fusebox_runtime::session::cache::tell;
 use serde_json::{Map, Value, json};
 
-use crate::kernels::sources;
-use crate::machine::milliseconds;
+use crate::host::milliseconds;
 use crate::output;
+use crate::print_kernels::sources;
 
-/// The most tokens a replay may take.
+/// The most tokens of a step.
 const MAX_TOKENS: usize = 2048;
-/// The most layers a model may have.
+/// The most layers.
 const MAX_LAYERS: usize = 4096;
 
-/// The longest graph that is read.
+/// The largest graph file that is read.
 const MAX_GRAPH_BYTES: usize = 64 << 20;
 
-/// What to tell the story of.
+/// What to compile.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// A graph as text.
+    /// A graph in its text form.
     #[arg(conflicts_with_all = ["block", "tokens", "layers"])]
     file: Option<PathBuf>,
     /// A built-in block: qwen3-0.6b, qwen3-8b, qwen3-30b-a3b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b, deepseek-v2-lite,
     /// glm-4.7-flash.
     #[arg(long, value_name = "NAME")]
     block: Option<String>,
-    /// Tokens a replay: 1 is decoding, more is prefill.
+    /// Tokens per step: 1 is decode, more is prefill.
     #[arg(long, value_name = "T", default_value_t = 1)]
     tokens: usize,
-    /// The whole model with this many layers, from token to logits, instead of one block.
+    /// Compile a whole model with N layers, from token ids to logits, instead of one block.
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
-    /// The device: cpu, cuda-sm90, vulkan, metal.
+    /// Device to compile for: cpu, cuda-sm90, vulkan, metal.
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Also every kernel as text.
+    /// Print every kernel as text after the story.
     #[arg(long, conflicts_with = "json")]
     kernels: bool,
-    /// Instead, what every kernel is compiled from: for GPUs a source in their language.
+    /// Print only the source that each kernel is compiled from: CUDA C++, WGSL or Metal for GPUs.
     #[arg(long, value_name = "VIEW", require_equals = true, conflicts_with_all = ["json", "kernels"])]
     print_kernels: Option<View>,
 }
 
-/// A view of kernels that no device is needed for.
+/// A view of kernels that needs no device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum View {
-    /// What they are compiled from.
+    /// The source they are compiled from.
     Source,
 }
 
-/// Tells the story.
+/// Prints the story.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut options = Options::from_env()?;
     if let Some(name) = &arguments.target {
@@ -81,8 +81,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let text = match arguments.print_kernels {
         Some(View::Source) => sources(&compiled.plan, &options.target)?,
-        None if arguments.json => format!("{:#}\n", as_json(&compiled.story)),
-        None => as_text(&compiled, arguments.kernels),
+        None if arguments.json => format!("{:#}\n", to_json(&compiled.story)),
+        None => to_text(&compiled, arguments.kernels),
     };
     if !arguments.json {
         output::note(&format!("times: {}", times(&compiled.story)));
@@ -91,11 +91,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// The target of a name.
+/// The target of this name.
 pub(crate) fn target(name: &str) -> Result<Target, String> {
     Target::named(name).ok_or_else(|| {
         let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-        format!("there is no target `{name}`; there are {}", names.join(", "))
+        format!("unknown target `{name}`, expected one of {}", names.join(", "))
     })
 }
 
@@ -106,26 +106,26 @@ fn graph(arguments: &Arguments) -> Result<Graph, String> {
     }
     let name = arguments.block.as_deref().ok_or("a graph is needed: a FILE, or --block NAME")?;
     let config = blocks::named(name)
-        .ok_or_else(|| format!("there is no block `{name}`; there are {}", blocks::NAMES.join(", ")))?;
+        .ok_or_else(|| format!("unknown block `{name}`, expected one of {}", blocks::NAMES.join(", ")))?;
     let tokens = arguments.tokens;
     if tokens == 0 || tokens > MAX_TOKENS {
-        return Err(format!("--tokens is {tokens}; 1 to {MAX_TOKENS} is possible"));
+        return Err(format!("--tokens is {tokens}, expected 1 to {MAX_TOKENS}"));
     }
     let tokens = Sym::from(tokens);
     let graph = match arguments.layers {
         None => blocks::block(&config, &tokens),
         Some(n) if (1..=MAX_LAYERS).contains(&n) => blocks::model(&config, &tokens, n),
-        Some(n) => return Err(format!("--layers is {n}; 1 to {MAX_LAYERS} is possible")),
+        Some(n) => return Err(format!("--layers is {n}, expected 1 to {MAX_LAYERS}")),
     };
     graph.map_err(|error| error.to_string())
 }
 
-/// All faults of a graph in one line.
+/// All errors of a graph in one line.
 fn sentence(error: &Error) -> String {
     error.to_string().replace('\n', "; ")
 }
 
-fn as_text(compiled: &Compiled, with_kernels: bool) -> String {
+fn to_text(compiled: &Compiled, with_kernels: bool) -> String {
     let story = &compiled.story;
     let mut text = compiled.to_string();
     if with_kernels {
@@ -137,13 +137,13 @@ fn as_text(compiled: &Compiled, with_kernels: bool) -> String {
     text
 }
 
-/// What each stage took: not part of the story, so that equal compilations print equal bytes.
+/// The time of each stage; not part of the story, so that equal compilations print equal bytes.
 fn times(story: &Story) -> String {
     let times: Vec<String> = story.stage_ms.iter().map(|(stage, ms)| format!("{stage} {ms:.2} ms")).collect();
     times.join(", ")
 }
 
-fn as_json(story: &Story) -> Value {
+fn to_json(story: &Story) -> Value {
     let (bytes_read, bytes_written, flops) = story.totals();
     let largest = story.blocks.iter().max_by_key(|block| block.egraph.nodes);
     let egraph = largest.map(|block| {
@@ -175,7 +175,7 @@ fn as_json(story: &Story) -> Value {
     })
 }
 
-/// Why each launch ends where it does.
+/// Why each kernel ends where it does.
 fn barriers(story: &Story) -> Vec<Value> {
     let launches = story.launches().enumerate();
     launches

@@ -1,6 +1,6 @@
-//! `fusebox tokens`: a text as the tokens that a model takes it for, or tokens as text.
+//! `fusebox tokens`: tokenises text, or decodes token ids.
 //!
-//! In: a model, and a text or tokens. Out: a line for each token, or one JSON object. No weight is read.
+//! In: a model, and text or token ids. Out: a line per token, or one JSON object. No weight is read.
 
 use std::path::PathBuf;
 
@@ -10,29 +10,29 @@ use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::open;
 use serde_json::json;
 
-use crate::asked::{Asked, Prompt};
-use crate::opening::model_path;
+use crate::model::model_path;
 use crate::output::print;
+use crate::prompt::{Prompt, PromptFlags};
 
-/// What to look at.
+/// What to tokenise.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file; the default model is a small
-    /// storyteller.
+    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small built-in story
+    /// model].
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
     #[command(flatten)]
-    asked: Asked,
-    /// One JSON object instead of text.
+    prompt: PromptFlags,
+    /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 }
 
-/// Tells the tokens.
+/// Prints the tokens.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    let prompt = arguments.asked.prompt()?;
-    let prompt = prompt.ok_or("a text is needed: -p TEXT, -f FILE or --tokens 1,2,3")?;
+    let prompt = arguments.prompt.read()?;
+    let prompt = prompt.ok_or("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3")?;
     let path = model_path(arguments.model.as_deref())?;
     let checkpoint = open(&path).map_err(|error| error.to_string())?;
     let tokenizer = Tokenizer::open(&checkpoint).map_err(|error| error.to_string())?;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     };
     let n_tokens = tokenizer.n_tokens();
     if let Some(unknown) = tokens.iter().find(|token| **token as usize >= n_tokens) {
-        return Err(format!("there is no token {unknown}; the model has {n_tokens}"));
+        return Err(format!("there is no token {unknown}; the vocabulary has {n_tokens} tokens"));
     }
     if arguments.json {
         print(&format!("{:#}\n", json!({ "tokens": tokens, "text": tokenizer.decode(&tokens, false) })));

@@ -50,7 +50,7 @@ fn a_table_and_values_have_the_same_rows() {
     assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')), "{table}");
     let values = told(&[&SMALL[..], &["-t", "1", "-o", "csv"]].concat());
     assert!(
-        values.starts_with("version,model,device,kv_type,test,tokens,depth,texts,threads,repeat,tok_s,"),
+        values.starts_with("version,model,device,kv_type,test,tokens,depth,batch,threads,repeat,tok_s,"),
         "{values}"
     );
     assert_eq!(values.lines().filter(|line| line.contains(",f16,prefill,8,0,1,1,")).count(), 2, "{values}");
@@ -61,9 +61,12 @@ fn a_table_and_values_have_the_same_rows() {
 }
 
 #[test]
-fn several_texts_give_what_one_gives() {
-    let told = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "--texts", "3", "-o", "json"]);
+fn a_batch_gives_what_one_sequence_gives() {
+    let told = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "--batch", "3", "-o", "json"]);
     let alone = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "-o", "json"]);
-    assert_eq!([&told[0]["texts"], &alone[0]["texts"]], [3, 1]);
+    assert_eq!([&told[0]["batch"], &alone[0]["batch"]], [3, 1]);
     assert_eq!(told[0]["hash"], alone[0]["hash"]);
+    // The former name of the flag and of the key stay.
+    let former = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "--texts", "3", "-o", "json"]);
+    assert_eq!((&former[0]["texts"], &former[0]["hash"]), (&told[0]["batch"], &told[0]["hash"]));
 }

@@ -44,14 +44,14 @@ fn a_line_that_cannot_be_answered_does_not_end_the_conversation() {
     assert!(!output.stdout.is_empty());
     let error = String::from_utf8(output.stderr).expect("text");
     let sentences: Vec<&str> = error.lines().collect();
-    assert!(sentences[0].ends_with("the context holds 512; the model takes no more"), "{error}");
-    assert!(sentences[1].contains("expected a text in UTF-8"), "{error}");
-    assert_eq!(sentences[2..], ["fusebox: 2 messages without a whole answer"], "{error}");
+    assert!(sentences[0].ends_with("but the context length is 512; the model supports no more"), "{error}");
+    assert!(sentences[1].contains("expected UTF-8 text"), "{error}");
+    assert_eq!(sentences[2..], ["fusebox: 2 messages not answered in full"], "{error}");
 }
 
 #[test]
 fn a_full_context_is_told_with_what_may_be_done() {
-    for (context, remedy) in [("128", "-c takes up to 512"), ("512", "the model takes no more")] {
+    for (context, remedy) in [("128", "-c raises it to at most 512"), ("512", "the model supports no more")] {
         let arguments = ["run", "--chat", "-n", "1000", "--ignore-eos", "-c", context];
         let mut command = command(&programs(), &arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -61,8 +61,8 @@ fn a_full_context_is_told_with_what_may_be_done() {
         assert_eq!(output.status.code(), Some(2));
         let error = String::from_utf8(output.stderr).expect("text");
         let expected = [
-            format!("fusebox: the context is full: /clear begins anew, {remedy}"),
-            "fusebox: 1 message without a whole answer".to_owned(),
+            format!("fusebox: the context is full: /clear starts a new chat, {remedy}"),
+            "fusebox: 1 message not answered in full".to_owned(),
         ];
         assert_eq!(error.lines().collect::<Vec<_>>(), expected);
     }

@@ -24,8 +24,15 @@ fn it_tells_what_is_there_and_what_is_missing() {
     );
     assert_eq!(found["default_model"]["found"], true);
     let text = told(&["doctor"]);
-    for head in ["processor", "instructions", "threads", "memory", "programs", "default model", "device cuda"]
-    {
+    for head in [
+        "processor",
+        "instruction set",
+        "threads",
+        "memory",
+        "program cache",
+        "default model",
+        "device cuda",
+    ] {
         assert!(text.lines().any(|line| line.starts_with(head)), "{head}: {text}");
     }
 }
@@ -44,7 +51,7 @@ fn it_counts_what_is_kept_and_nothing_else() {
     let expected = json!({ "folder": folder, "programs": 1, "cuda_kernels": 2, "bytes": 9, "fault": null });
     assert_eq!(found["cache"], expected);
     let text = told(&["doctor"]);
-    assert!(text.contains(", 1 program, machine code of 2 CUDA kernels, 9 B\n"), "{text}");
+    assert!(text.contains(", 1 program, 2 compiled CUDA kernels, 9 B\n"), "{text}");
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 4, "it leaves nothing behind");
     fs::remove_dir_all(&folder).expect("it was made here");
 }
@@ -59,5 +66,5 @@ fn a_cache_that_cannot_be_written_is_told_with_the_reason() {
     let found: Value = serde_json::from_str(&told(&["doctor", "--json"])).expect("JSON");
     let fault = found["cache"]["fault"].as_str().expect("a reason");
     let text = told(&["doctor"]);
-    assert!(text.contains(&format!("; cannot be written to: {fault}\n")), "{text}");
+    assert!(text.contains(&format!("; not writable: {fault}\n")), "{text}");
 }

@@ -9,15 +9,15 @@ use crate::commands::{command, json, told};
 #[test]
 fn a_table_has_a_row_for_each_kernel_and_few_of_them_a_block() {
     let text = told(&["run", "-n", "4", "--print-kernels"]);
-    let (_, table) = text.split_once("step  times").expect("a table follows the text");
+    let (_, table) = text.split_once("step  launches").expect("a table follows the text");
     for head in
-        ["kernel", "skeleton", "ops", "bytes", "flops", "us", "GB/s", "share", "Gflop/s", "barrier after it"]
+        ["kernel", "skeleton", "ops", "bytes", "flops", "us", "GB/s", "of peak", "Gflop/s", "barrier after it"]
     {
         assert!(table.lines().next().is_some_and(|line| line.contains(head)), "{head}: {table}");
     }
     let (table, fused) = table.split_once("step  fuses").expect("what each row fuses follows");
     assert!(fused.contains("contract") && fused.contains("attend"), "{fused}");
-    let per_block = text.lines().find(|line| line.contains("kernels a block")).expect("a line of totals");
+    let per_block = text.lines().find(|line| line.contains("kernels per block")).expect("a line of totals");
     let n: usize = per_block.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
     assert!((1..=5).contains(&n), "{per_block}");
     let times = table.lines().skip(1).filter_map(|line| line.trim_start().split_once('×'));
@@ -33,7 +33,7 @@ fn a_table_has_a_row_for_each_kernel_and_few_of_them_a_block() {
 #[test]
 fn a_table_of_a_prompt_has_all_of_its_tokens() {
     let text = told(&["run", "--tokens", "1,2,3,4,5,6,7", "-n", "2", "--print-kernels=prompt"]);
-    let place = text.lines().find(|line| line.contains("kernels a block")).expect("a line of totals");
+    let place = text.lines().find(|line| line.contains("kernels per block")).expect("a line of totals");
     assert!(place.ends_with("8 tokens"), "{place}");
     // What reads one token is what continues a text.
     told(&["run", "--tokens", "5", "-n", "0", "--print-kernels=prompt"]);

@@ -77,28 +77,28 @@ fn senseless_flags_are_sentences() {
         ("run -m assets/story.gguf", "a prompt is needed"),
         ("run -m Cargo.toml -p a", "expected GGUF"),
         ("run -m docs -p a", "docs"),
-        ("logits", "a text is needed"),
-        ("tokens", "a text is needed"),
+        ("logits", "a prompt is needed"),
+        ("tokens", "a prompt is needed"),
         ("tokens --tokens 99999", "no token 99999"),
         ("logits --tokens 1 --all", "-o FILE or --json"),
         ("run --top-k 5", "--temp"),
         ("run --chat --thinking maybe", "expected on or off"),
-        ("run --chat --tokens 5", "answers words"),
+        ("run --chat --tokens 5", "takes text, not token ids"),
         ("logits --tokens 99999", "no token 99999"),
         ("logits --tokens 1 -o no-such-folder/a.npy", "no-such-folder"),
         ("logits -m Cargo.toml --tokens 1", "expected GGUF"),
         ("bench -p 0 -n 0", "at least one token"),
-        ("bench -d 5000", "the context holds 512; the model takes no more"),
-        ("bench -p 2 -n 0 -c 1", "has 2 tokens, the context holds 1; -c takes up to 512"),
-        ("bench -p 1 -n 0 -c 0", "--context is 0; this model has 1 to 512"),
-        ("bench -d 18446744073709551615", "the context holds 512"),
+        ("bench -d 5000", "but the context length is 512; the model supports no more"),
+        ("bench -p 2 -n 0 -c 1", "has 2 tokens, but the context length is 1; -c raises it to at most 512"),
+        ("bench -p 1 -n 0 -c 0", "--context is 0, expected 1 to 512, the model's context length"),
+        ("bench -d 18446744073709551615", "but the context length is 512"),
         ("bench -r 0", "1 to 1000"),
         ("bench -t 1,0", "1 to 256"),
         ("bench -o xml", "md, json, csv"),
         ("bench -c 513", "1 to 512"),
         ("inspect -m no-such-file", "no-such-file"),
-        ("inspect assets/story.gguf", "named with -m"),
-        ("inspect no-such-file", "named with -m"),
+        ("inspect assets/story.gguf", "choose a model with -m"),
+        ("inspect no-such-file", "choose a model with -m"),
         ("quantize a b F16 Cargo.toml", "--help"),
         ("quantize assets/story.gguf no-such-folder/a.gguf Q2_K", "Q4_K_M"),
         ("quantize assets/story.gguf assets/story.gguf Q4_0", "another file"),
@@ -116,8 +116,8 @@ fn senseless_flags_are_sentences() {
 
 #[test]
 fn empty_words_are_sentences() {
-    assert!(refused(&["run", "-p", ""]).contains("at least one is needed"));
-    assert!(refused(&["logits", "-p", ""]).contains("at least one is needed"));
+    assert!(refused(&["run", "-p", ""]).contains("at least one token is needed"));
+    assert!(refused(&["logits", "-p", ""]).contains("at least one token is needed"));
     assert!(refused(&["run", "--stop", ""]).contains("stop"));
     let bytes = own::write("bytes.txt", &[0xff, 0xfe, 0x00]);
     assert!(refused(&["run", "-f", bytes.to_str().expect("a plain path")]).contains("bytes.txt"));
@@ -156,7 +156,7 @@ fn a_name_of_two_lines_is_told_in_one() {
 fn an_argument_that_is_no_text_is_told_by_its_place() {
     let mut command = command(&programs(), &["run", "-p"]);
     let output = command.arg(OsStr::from_bytes(b"a\xff")).output().expect("it runs");
-    assert_eq!(sentence(&output, &[]), "expected a text in UTF-8, found `a\u{fffd}` as argument 3");
+    assert_eq!(sentence(&output, &[]), "expected UTF-8 text, found `a\u{fffd}` as argument 3");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn the_environment_is_refused_with_what_would_be_accepted() {
     for (variable, value, expected) in [
         ("FUSEBOX_TARGET", "abacus", "FUSEBOX_TARGET is `abacus`, expected one of cpu, cuda-sm90"),
         ("FUSEBOX_FUEL", "much", "FUSEBOX_FUEL is `much`, expected a whole number of at least 0"),
-        ("FUSEBOX_LEVEL", "mmx", "FUSEBOX_LEVEL is `mmx`, expected what this processor has, one of "),
+        ("FUSEBOX_LEVEL", "mmx", "FUSEBOX_LEVEL is `mmx`, expected an instruction set of this processor, one of "),
         ("FUSEBOX_STORY", "no-such-folder/a.txt", "FUSEBOX_STORY: no-such-folder/a.txt: "),
         ("FUSEBOX_STORY", "Cargo.toml", "FUSEBOX_STORY: Cargo.toml: expected the name of a new file"),
     ] {

@@ -11,7 +11,7 @@ const UNSAFE: &[&str] = &[
     // Loops of instructions that not every processor has.
     "benches/roofline/peaks.rs",
     // What a signal does is set by the system's own function, and the environment before there are threads.
-    "cli/process.rs",
+    "cli/signals.rs",
     "compiler/src/codegen/cpu/jit.rs",
     "compiler/src/codegen/cpu/micro/avx2/mod.rs",
     "compiler/src/codegen/cpu/micro/avx2/quads.rs",
@@ -42,7 +42,7 @@ const UNSAFE: &[&str] = &[
 
 /// The files that may read environment variables.
 const ENVIRONMENT: [&str; 4] =
-    ["cli/process.rs", "compiler/src/options.rs", "tests/oracles.rs", "tests/slow.rs"];
+    ["cli/signals.rs", "compiler/src/options.rs", "tests/oracles.rs", "tests/slow.rs"];
 
 fn unsafe_offences(source: &Source, allowed: &[&str]) -> Vec<Offence> {
     let uses = find_word(&source.code, "unsafe");

@@ -1,9 +1,9 @@
-//! What runs for every token, or for a prompt, with what each launch costs on this machine.
+//! `--print-kernels`: the kernels that run for a decode step or a prefill, with measured times.
 //!
-//! In: a session in the middle of a text. Out: a table of its launches with measured times and what each fuses, its
-//! plan, or its kernels as text. Equal kernels of equal layers are one row; a share of 100 % is what memory gives at
-//! best, measured here: that of the processor, so kernels on a GPU have none.
-//! What lies in the caches of the processor may be faster than memory.
+//! In: a session after a run. Out: a table of its launches with measured times and the operations each fuses, its plan,
+//! or the sources of its kernels. Launches of the same kernel share a row. `of peak` is the share of the memory
+//! bandwidth measured here; kernels on a GPU have none, as only the processor's memory is measured.
+//! A kernel whose data fit into the processor's caches can exceed 100 %.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,37 +19,37 @@ use fusebox_compiler::target::{Target, Work};
 use fusebox_compiler::tensor::sym::Symbol;
 use fusebox_runtime::session::{POSITION, Session, TOKENS};
 
-use crate::machine;
+use crate::host;
 
-/// How many times each launch is measured: of a token, and of a prompt.
-const N_TIMES: [usize; 2] = [9, 3];
+/// Measurements of each launch: for decode, and for prefill.
+const N_REPEATS: [usize; 2] = [9, 3];
 
-/// A view of what runs.
+/// A value of `--print-kernels`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum View {
-    /// Launches for a token, with their times.
+    /// The launches of a decode step, with their times.
     Table,
-    /// The same for a prompt: the text so far, or as much of it as one replay takes.
+    /// The same for a prefill of the sequence so far, or of its first chunk.
     Prompt,
-    /// Launches for a token with their buffers, and the arena.
+    /// The launches of a decode step with their buffers, and the arena.
     Plan,
-    /// What every kernel is compiled from.
+    /// The source that each kernel is compiled from.
     Source,
 }
 
-/// Launches that were measured.
+/// Measured launches.
 struct Measured<'p> {
     plan: &'p Plan,
     /// The median of each.
     times: Vec<Duration>,
-    /// Where the first token stood, and how many there were.
+    /// The position of the first token, and the number of tokens.
     position: usize,
     n_tokens: usize,
-    /// Bytes a second of memory, where they mean something.
+    /// Memory bandwidth in bytes per second; none on a GPU.
     bandwidth: Option<f64>,
 }
 
-/// Launches of one kernel.
+/// The launches of one kernel.
 struct Row<'p> {
     first: usize,
     n_launches: usize,
@@ -57,53 +57,54 @@ struct Row<'p> {
     time: Duration,
 }
 
-/// Shows what runs for a token that follows a text, or for a text.
+/// Shows a view of the decode step that comes next, or of the prefill of `tokens`, the sequence so far.
 pub(crate) fn show(
     mut session: Session,
-    taken: &[u32],
+    sequence: &[u32],
     n_threads: usize,
     (view, target): (View, Target),
 ) -> Result<String, String> {
-    let [n_times_of_token, n_times_of_prompt] = N_TIMES;
-    let (tokens, position, n_times) = match view {
+    let [n_decode_repeats, n_prefill_repeats] = N_REPEATS;
+    let (tokens, position, n_repeats) = match view {
         View::Plan => return Ok(session.plans()[0].to_string()),
         View::Source => return sources(session.plans()[0], &target),
         View::Table => {
-            let token = taken.last().map_or(&[0][..], std::slice::from_ref);
-            // A token needs a place.
-            (token, session.position().min(session.context() - 1), n_times_of_token)
+            let token = sequence.last().map_or(&[0][..], std::slice::from_ref);
+            // The decode step needs a free position.
+            (token, session.position().min(session.context() - 1), n_decode_repeats)
         }
         View::Prompt => {
-            let (_, n_tokens) = session.pieces(taken.len()).next().ok_or("there is no text to read again")?;
-            (&taken[..n_tokens], 0, n_times_of_prompt)
+            let (_, n_tokens) =
+                session.pieces(sequence.len()).next().ok_or("there are no tokens to prefill again")?;
+            (&sequence[..n_tokens], 0, n_prefill_repeats)
         }
     };
-    let times = times(&mut session, tokens, position, n_times)?;
+    let times = times(&mut session, tokens, position, n_repeats)?;
     let plan = session.plan_of(tokens.len());
-    let bandwidth = machine::bandwidth(n_threads, &target);
-    Ok(Measured { plan, times, position, n_tokens: tokens.len(), bandwidth }.told(n_threads))
+    let bandwidth = host::memory_bandwidth(n_threads, &target);
+    Ok(Measured { plan, times, position, n_tokens: tokens.len(), bandwidth }.to_text(n_threads))
 }
 
-/// What every kernel of a plan is compiled from on a target.
+/// The source of every kernel of a plan, for a target.
 pub(crate) fn sources(plan: &Plan, target: &Target) -> Result<String, String> {
     let all = || planned(plan, target)?.kernels.values().map(|kernel| source(kernel, target)).collect();
     let sources: Result<Vec<String>, Error> = all();
     Ok(sources.map_err(|error| error.to_string())?.join("\n"))
 }
 
-/// Bytes that a replay reads and writes, with so many tokens from a position on.
-pub(crate) fn bytes_of_replay(plan: &Plan, position: usize, n_tokens: usize) -> f64 {
+/// Memory traffic of one step in bytes, for `n_tokens` tokens from a position on.
+pub(crate) fn bytes_of_step(plan: &Plan, position: usize, n_tokens: usize) -> f64 {
     let mut of_kernel: BTreeMap<KernelId, f64> = BTreeMap::new();
     let mut of_step = |step: &Step| {
-        let bytes = || measured(plan, step, position, n_tokens).work().bytes;
+        let bytes = || measure_launch(plan, step, position, n_tokens).work().bytes;
         *of_kernel.entry(step.kernel).or_insert_with(bytes)
     };
     plan.steps.iter().map(&mut of_step).sum()
 }
 
-/// What a launch does with so many tokens from a position on.
-fn measured(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measure {
-    // Whichever of several texts a position is of.
+/// The work of a launch for `n_tokens` tokens from a position on.
+fn measure_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measure {
+    // Each sequence of a batch has a position symbol of its own.
     let value = |symbol: Symbol| match symbol.name.as_str() {
         TOKENS => n_tokens as i64,
         name if name.starts_with(POSITION) => position as i64,
@@ -112,7 +113,7 @@ fn measured(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measu
     measure_at(&plan.kernels[step.kernel], &value)
 }
 
-/// How many launches the block has that is used most often.
+/// Launches per block, of the block that occurs most often.
 pub(crate) fn per_block(plan: &Plan) -> usize {
     let mut blocks: BTreeMap<usize, Vec<KernelId>> = BTreeMap::new();
     for step in &plan.steps {
@@ -126,21 +127,21 @@ pub(crate) fn per_block(plan: &Plan) -> usize {
     most.map_or(0, |(kernels, _)| kernels.len())
 }
 
-/// The median time of every launch for tokens from a position on.
+/// The median time of every launch, for tokens from a position on.
 fn times(
     session: &mut Session,
     tokens: &[u32],
     position: usize,
-    n_times: usize,
+    n_repeats: usize,
 ) -> Result<Vec<Duration>, String> {
     let mut all: Vec<Vec<Duration>> = Vec::new();
-    for _ in 0..=n_times {
+    for _ in 0..=n_repeats {
         session.truncate(position);
         all.push(session.profile(tokens).map_err(|error| error.to_string())?);
     }
     session.truncate(position);
     let median = |step: usize| {
-        // The first time warms up.
+        // The first measurement is the warm-up.
         let mut own: Vec<Duration> = all[1..].iter().map(|times| times[step]).collect();
         own.sort();
         own[own.len() / 2]
@@ -148,7 +149,7 @@ fn times(
     Ok((0..all[0].len()).map(median).collect())
 }
 
-/// Equal kernels together, in the order of their first launch.
+/// Launches grouped by kernel, in the order of the first launch.
 fn rows<'p>(plan: &'p Plan, times: &[Duration]) -> Vec<Row<'p>> {
     let mut rows: Vec<Row<'p>> = Vec::new();
     for (number, (step, time)) in plan.steps.iter().zip(times).enumerate() {
@@ -164,15 +165,15 @@ fn rows<'p>(plan: &'p Plan, times: &[Duration]) -> Vec<Row<'p>> {
 }
 
 impl Measured<'_> {
-    /// The table, what each row fuses, and a line about all of it.
-    fn told(&self, n_threads: usize) -> String {
-        let heads = "step,times,kernel,skeleton,ops,bytes,flops,us,GB/s,share,Gflop/s,barrier after it";
+    /// The table, the operations that each row fuses, and a summary line.
+    fn to_text(&self, n_threads: usize) -> String {
+        let heads = "step,launches,kernel,skeleton,ops,bytes,flops,us,GB/s,of peak,Gflop/s,barrier after it";
         let mut lines: Vec<Vec<String>> = vec![heads.split(',').map(str::to_owned).collect()];
         let mut fused = vec![["step", "fuses"].map(str::to_owned)];
         let (mut all_ops, mut all) = (0, Work::default());
         for Row { first, n_launches, step, time } in rows(self.plan, &self.times) {
             let kernel = &self.plan.kernels[step.kernel];
-            let work = measured(self.plan, step, self.position, self.n_tokens).work();
+            let work = measure_launch(self.plan, step, self.position, self.n_tokens).work();
             all_ops += step.fused.n_ops() * n_launches;
             all = all + Work { bytes: work.bytes * n_launches as f64, flops: work.flops * n_launches as f64 };
             let reasons: Vec<&str> = step.barriers.iter().map(|barrier| barrier.name()).collect();
@@ -186,14 +187,14 @@ impl Measured<'_> {
         let seconds = self.times.iter().sum::<Duration>().as_secs_f64();
         lines.push(self.line(what, all_ops, all, seconds, ""));
         let memory = self.bandwidth.map_or_else(String::new, |bandwidth| {
-            format!(" memory gives {:.1} GB/s to {};", bandwidth / 1e9, counted(n_threads, "thread"))
+            format!(" memory bandwidth {:.1} GB/s with {};", bandwidth / 1e9, counted(n_threads, "thread"))
         });
-        let place = match self.n_tokens {
-            1 => format!("token {}", self.position),
-            n => format!("{n} tokens"),
+        let phase = match self.n_tokens {
+            1 => format!("decode at position {}", self.position),
+            n => format!("prefill of {n} tokens"),
         };
         format!(
-            "{}{} a block, {} a replay;{memory} {place}\n\n{}",
+            "{}{} per block, {} launches per step;{memory} {phase}\n\n{}",
             table("rrllrrrrrrrl", "  ", &lines),
             counted(per_block(self.plan), "kernel"),
             self.plan.steps.len(),
@@ -201,7 +202,7 @@ impl Measured<'_> {
         )
     }
 
-    /// A row: what it is, what it does, and how fast.
+    /// A row: names, work and rates.
     fn line(&self, what: [String; 4], n_ops: usize, work: Work, seconds: f64, reasons: &str) -> Vec<String> {
         let rate = |n: f64| n / seconds.max(1e-9);
         let numbers = [
@@ -218,7 +219,7 @@ impl Measured<'_> {
     }
 }
 
-/// A share of the most that memory gives, where that is known.
+/// A share of the memory bandwidth in percent, where that was measured.
 pub(crate) fn percent(rate: f64, bandwidth: Option<f64>) -> String {
-    bandwidth.map_or_else(|| "-".to_owned(), |most| format!("{:.0} %", 100.0 * machine::share(rate, most)))
+    bandwidth.map_or_else(|| "-".to_owned(), |peak| format!("{:.0} %", 100.0 * host::share(rate, peak)))
 }

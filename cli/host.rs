@@ -1,7 +1,7 @@
-//! What this machine has, as far as the system tells.
+//! This machine: threads, processor, memory, and the memory bandwidth.
 //!
-//! In: nothing. Out: numbers and names, or nothing where the system does not tell.
-//! The bandwidth of memory is measured, in a moment: that is what a kernel table compares with.
+//! In: nothing. Out: numbers and names, or `None` where the system does not tell.
+//! The memory bandwidth is measured within a moment: it is the peak that kernel tables and benchmarks compare with.
 
 use std::fs;
 use std::sync::Barrier;
@@ -15,17 +15,17 @@ use fusebox_runtime::threads::each;
 
 /// How long the bandwidth is measured.
 const MOMENT: Duration = Duration::from_millis(50);
-/// What is read for it: more than caches hold.
+/// Bytes read for it: more than caches hold.
 const N_BYTES: usize = 256 << 20;
-/// How many bytes are read between two looks at the clock.
+/// Bytes read between two looks at the clock.
 const PIECE: usize = 1 << 20;
 
-/// How many threads the machine runs at once.
+/// The number of hardware threads.
 pub(crate) fn n_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Seconds as milliseconds, to the nanosecond: clocks tell no more.
+/// Seconds as milliseconds, rounded to the nanosecond: clocks are no finer.
 pub(crate) fn milliseconds(seconds: f64) -> f64 {
     (1e9 * seconds).round() / 1e6
 }
@@ -38,53 +38,53 @@ pub(crate) fn processor() -> String {
     name.map_or_else(|| format!("{} of unknown name", std::env::consts::ARCH), str::to_owned)
 }
 
-/// Bytes of memory, all and what is free for programs.
+/// Bytes of memory: total and available.
 pub(crate) fn memory() -> Option<(u64, u64)> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    Some((kilobytes(&text, "MemTotal")?, kilobytes(&text, "MemAvailable")?))
+    Some((kib_field(&text, "MemTotal")?, kib_field(&text, "MemAvailable")?))
 }
 
-/// The most bytes of memory that this process had at any time, mapped files included.
-pub(crate) fn peak() -> Option<u64> {
-    kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
+/// The peak resident set size of this process in bytes, mapped files included.
+pub(crate) fn peak_rss() -> Option<u64> {
+    kib_field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }
 
-/// A number of kilobytes in a list of the system, in bytes.
-fn kilobytes(text: &str, key: &str) -> Option<u64> {
+/// A field of a `/proc` file in kB, in bytes.
+fn kib_field(text: &str, key: &str) -> Option<u64> {
     let mut rows = text.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = rows.find(|(name, _)| *name == key)?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes a second that so many threads read together from the memory that programs for a target use; nothing where
-/// that is not the processor's.
-pub(crate) fn bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
-    target.is_processor().then(|| all_read(n_threads))
+/// Memory bandwidth in bytes per second, read by `n_threads` threads together; `None` for a target that is no
+/// processor.
+pub(crate) fn memory_bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
+    target.is_processor().then(|| read_together(n_threads))
 }
 
-/// The share of the most that memory gives.
-pub(crate) fn share(rate: f64, most: f64) -> f64 {
-    rate / most.max(1.0)
+/// A rate as a share of the peak.
+pub(crate) fn share(rate: f64, peak_rss: f64) -> f64 {
+    rate / peak_rss.max(1.0)
 }
 
-fn all_read(n_threads: usize) -> f64 {
+fn read_together(n_threads: usize) -> f64 {
     let n_threads = n_threads.max(1);
-    let (n_bytes, begin) = (N_BYTES / n_threads, &Barrier::new(n_threads));
-    each(n_threads, |_| reads(n_bytes, begin)).iter().sum()
+    let (n_bytes, start_line) = (N_BYTES / n_threads, &Barrier::new(n_threads));
+    each(n_threads, |_| read_by_thread(n_bytes, start_line)).iter().sum()
 }
 
-/// Bytes a second that one thread reads, beginning with the others.
-fn reads(n_bytes: usize, begin: &Barrier) -> f64 {
+/// Bytes per second that one thread reads, starting together with the others.
+fn read_by_thread(n_bytes: usize, start_line: &Barrier) -> f64 {
     let mut memory = Buffer::zeroed(n_bytes).map(Buffer::in_large_pages).ok();
     if let Some(memory) = &mut memory {
-        // A page that nobody wrote is not in memory yet.
+        // A page that was never written has no memory behind it.
         memory.bytes_mut().fill(1);
     }
     let (mut rates, mut sum) = (Vec::new(), 0);
-    begin.wait();
+    start_line.wait();
     let Some(memory) = memory else { return 0.0 };
     let start = Instant::now();
-    // Pieces are short, so that most of them are read without a pause in which others had the processor.
+    // Pieces are short, so that the median one is read without being preempted.
     for piece in memory.bytes().chunks(PIECE).cycle() {
         let before = Instant::now();
         sum ^= cpu::read(piece);
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn amounts_are_read_from_lists() {
         let text = "Name:\tx\nVmHWM:\t    12 kB\nVmPeak:\tno kB\n";
-        assert_eq!(kilobytes(text, "VmHWM"), Some(12 * 1024));
-        assert_eq!((kilobytes(text, "VmPeak"), kilobytes(text, "VmRSS")), (None, None));
+        assert_eq!(kib_field(text, "VmHWM"), Some(12 * 1024));
+        assert_eq!((kib_field(text, "VmPeak"), kib_field(text, "VmRSS")), (None, None));
     }
 }

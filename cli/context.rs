@@ -1,0 +1,120 @@
+//! The context length: how many tokens fit, and errors where they do not.
+//!
+//! In: a prompt, or a number of tokens; free memory. Out: token ids, or a sentence that says how many would fit.
+//! A text that cannot fit is refused before it is tokenised, which takes time and memory.
+
+use fusebox_compiler::foundation::amount::counted;
+use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::device::Footprint;
+
+/// Unicode normalisation (NFC) joins at most this many bytes into one, before the text is tokenised.
+const MAX_NFC_BYTES: usize = 3;
+
+/// The limit on the tokens of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContextLimit {
+    /// The context length of the session.
+    pub(crate) context: usize,
+    /// The longest that the model supports.
+    pub(crate) model_max: usize,
+}
+
+impl ContextLimit {
+    /// How to get a longer context.
+    pub(crate) fn remedy(self) -> String {
+        if self.context < self.model_max {
+            format!("-c raises it to at most {}", self.model_max)
+        } else {
+            "the model supports no more".to_owned()
+        }
+    }
+
+    /// Refuses more tokens than fit; `what_has` starts the sentence, as in "the prompt has".
+    pub(crate) fn check(self, what_has: &str, n_tokens: usize) -> Result<(), String> {
+        if n_tokens <= self.context {
+            return Ok(());
+        }
+        let (tokens, remedy) = (counted(n_tokens, "token"), self.remedy());
+        Err(format!("{what_has} {tokens}, but the context length is {}; {remedy}", self.context))
+    }
+
+    /// Tokenises a text; `add_special` adds the tokens that the model wants around it, such as BOS.
+    pub(crate) fn encode(
+        self,
+        what_has: &str,
+        tokenizer: &Tokenizer,
+        text: &str,
+        add_special: bool,
+    ) -> Result<Vec<u32>, String> {
+        let lengths = (0..tokenizer.n_tokens()).map(|id| tokenizer.token_bytes(id as u32).len());
+        let longest = lengths.max().unwrap_or(0).max(1);
+        self.check(&format!("{what_has} at least"), text.len() / (MAX_NFC_BYTES * longest))?;
+        let tokens = tokenizer.encode(text, add_special).map_err(|error| error.to_string())?;
+        self.check(what_has, tokens.len())?;
+        Ok(tokens)
+    }
+}
+
+/// The range of context lengths that a session may have; the longest that fits into memory is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContextRange {
+    pub(crate) min: usize,
+    pub(crate) max: usize,
+}
+
+impl ContextRange {
+    /// Exactly `n_tokens`.
+    pub(crate) fn exactly(n_tokens: usize) -> Self {
+        Self { min: n_tokens, max: n_tokens }
+    }
+
+    /// The same range, raised to at least `n_tokens`.
+    pub(crate) fn no_less_than(self, n_tokens: usize) -> Self {
+        Self { min: self.min.max(n_tokens), max: self.max.max(n_tokens) }
+    }
+
+    /// The longest context that fits into `free` bytes, and no less than the minimum; `needed` is the memory for the
+    /// maximum.
+    pub(crate) fn fitting(self, needed: &Footprint, chunk: usize, free: usize) -> usize {
+        if needed.bytes() <= free {
+            return self.max;
+        }
+        let per_token = needed.state.div_ceil(self.max + chunk).max(1);
+        let for_kv_cache = free.saturating_sub(needed.bytes() - needed.state);
+        (for_kv_cache / per_token).saturating_sub(chunk).clamp(self.min, self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_with_what_would() {
+        let limit = |context| ContextLimit { context, model_max: 512 };
+        assert_eq!(limit(4).check("the prompt has", 4), Ok(()));
+        let sentence = limit(1).check("the prompt has", 4).unwrap_err();
+        assert_eq!(
+            sentence,
+            "the prompt has 4 tokens, but the context length is 1; -c raises it to at most 512"
+        );
+        let sentence = limit(512).check("the text has", 513).unwrap_err();
+        assert_eq!(
+            sentence,
+            "the text has 513 tokens, but the context length is 512; the model supports no more"
+        );
+    }
+
+    #[test]
+    fn a_context_is_as_long_as_memory_lets_it_be() {
+        // The KV cache of 100 tokens and a chunk of 28 takes 10 bytes per token.
+        let needed = Footprint { weights: 5000, arena: 1000, state: 1280, ..Footprint::default() };
+        let context = ContextRange { min: 1, max: 100 };
+        assert_eq!(context.fitting(&needed, 28, 7280), 100);
+        assert_eq!(context.fitting(&needed, 28, 7279), 99);
+        assert_eq!(context.fitting(&needed, 28, 6000 + 280 + 70), 7);
+        assert_eq!(context.fitting(&needed, 28, 6000), 1);
+        assert_eq!(context.no_less_than(40).fitting(&needed, 28, 0), 40);
+        assert_eq!(ContextRange::exactly(100).fitting(&needed, 28, 0), 100);
+    }
+}

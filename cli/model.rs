@@ -1,0 +1,312 @@
+//! The flags that commands on models share: which model, on which device, in which precision.
+//!
+//! In: flags. Out: an [`OpenModel`], and sessions that run it. A bad flag is refused before a file is read, a bad file
+//! before anything is compiled.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::foundation::amount::{bytes, counted};
+use fusebox_compiler::options::Options;
+use fusebox_compiler::program::Program;
+use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::{Model, Settings};
+use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::device::{self as runtime, Footprint};
+use fusebox_runtime::error::Error;
+use fusebox_runtime::session::Session;
+use fusebox_runtime::session::cache::Cache;
+
+use crate::context::{ContextLimit, ContextRange};
+use crate::devices::Device;
+use crate::gpus;
+use crate::host;
+use crate::output::note;
+use crate::progress::Progress;
+
+/// The file of the default model.
+const DEFAULT_MODEL: &str = "story.gguf";
+/// The context length of a session, unless `-c` says otherwise or the model's is shorter.
+const DEFAULT_CONTEXT: usize = 4096;
+/// The most threads.
+const MAX_THREADS: usize = 256;
+/// Sizes of a prefill chunk, largest first: a smaller one is used where that leaves memory for a longer context.
+const CHUNKS: [usize; 3] = [512, 128, 32];
+/// The same where every token is scored: each has a row of logits.
+const SCORE_ALL_CHUNK: usize = 32;
+
+/// Which model, on which device, in which precision.
+#[derive(Args)]
+pub(crate) struct ModelFlags {
+    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small built-in story
+    /// model].
+    #[arg(short, long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// Device to run on: auto, cpu, cuda, vulkan or metal.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    device: String,
+    /// Limit of GPU memory to use, in MiB [default: all that is free].
+    #[arg(long, value_name = "MIB")]
+    gpu_memory: Option<usize>,
+    /// Compute in single precision (f32) throughout, KV cache included.
+    #[arg(long)]
+    precise: bool,
+    /// Data type of the KV cache [default: f16, with --precise f32].
+    #[arg(long, value_name = "TYPE", ignore_case = true)]
+    kv_type: Option<KvType>,
+}
+
+/// A data type of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KvType {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    F16,
+    /// 8-bit integers with a scale for every 32.
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+/// An opened model, ready to start sessions.
+pub(crate) struct OpenModel {
+    pub(crate) model: Model,
+    device: Device,
+    /// The programs compiled or loaded so far.
+    pub(crate) cache: Cache,
+    options: Options,
+    level: Level,
+    numbers: Numbers,
+    pub(crate) kv_type: Format,
+    /// Limit of GPU memory in bytes.
+    gpu_memory: Option<usize>,
+    /// Suppresses notes on standard error.
+    is_quiet: bool,
+}
+
+impl ModelFlags {
+    /// Whether no model was given.
+    pub(crate) fn is_default(&self) -> bool {
+        self.model.is_none()
+    }
+
+    /// Opens the model; a quiet one prints no notes.
+    pub(crate) fn open(&self, progress: &mut Progress, is_quiet: bool) -> Result<OpenModel, String> {
+        let device = Device::named(&self.device)?;
+        if device == Device::Cpu && self.gpu_memory.is_some() {
+            return Err("--gpu-memory memory_needed a GPU: --device cuda, vulkan or metal".to_owned());
+        }
+        let (mut options, level) = environment()?;
+        if let Some(target) = device.target() {
+            options = Options { target, ..options }.with_env()?;
+        }
+        let path = model_path(self.model.as_deref())?;
+        progress.begin("loading the model");
+        let model = Model::open(&path).map_err(|error| error.to_string())?;
+        let numbers = if self.precise { Numbers::Single } else { Numbers::Quantised };
+        let kv_type = match self.kv_type {
+            Some(KvType::F32) => Format::F32,
+            None if self.precise => Format::F32,
+            Some(KvType::F16) | None => Format::F16,
+            Some(KvType::Q8_0) => Format::Q8_0,
+        };
+        let cache = Cache::new(options.cache.clone().map(PathBuf::from));
+        let gpu_memory = self.gpu_memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20));
+        Ok(OpenModel { model, device, cache, options, level, numbers, kv_type, gpu_memory, is_quiet })
+    }
+}
+
+impl OpenModel {
+    /// The context length to use, given the value of `-c`.
+    pub(crate) fn context(&self, flag: Option<usize>) -> Result<ContextRange, String> {
+        let max = self.model.config.context;
+        match flag {
+            None => Ok(ContextRange { min: 1, max: max.min(DEFAULT_CONTEXT) }),
+            Some(n) if (1..=max).contains(&n) => Ok(ContextRange::exactly(n)),
+            Some(n) => Err(format!("--context is {n}, expected 1 to {max}, the model's context length")),
+        }
+    }
+
+    /// The limit that a prompt is checked against.
+    pub(crate) fn limit(&self, context: usize) -> ContextLimit {
+        ContextLimit { context, model_max: self.model.config.context }
+    }
+
+    /// A session of one sequence, with as much context as memory allows.
+    pub(crate) fn session(
+        &mut self,
+        n_threads: usize,
+        context: ContextRange,
+        scored: Scored,
+    ) -> Result<Session, String> {
+        self.batch_session(n_threads, context, scored, 1)
+    }
+
+    /// A session of several sequences, decoded together.
+    pub(crate) fn batch_session(
+        &mut self,
+        n_threads: usize,
+        context: ContextRange,
+        scored: Scored,
+        batch: usize,
+    ) -> Result<Session, String> {
+        // A batch decodes without the arg-max in the program: each sequence has a row of logits.
+        let scored = match scored {
+            Scored::Best(_) if batch > 1 => Scored::Last,
+            scored => scored,
+        };
+        self.start_session(n_threads, context, scored, batch).map_err(|error| error.to_string())
+    }
+
+    fn start_session(
+        &mut self,
+        n_threads: usize,
+        context: ContextRange,
+        scored: Scored,
+        batch: usize,
+    ) -> Result<Session, Error> {
+        let device = self.open_device(n_threads)?;
+        let mut settings = self.settings(context.max, CHUNKS[0], scored);
+        let mut last = None;
+        if let Some(free) = device.free() {
+            let mut longest = 0;
+            for chunk in CHUNKS {
+                let tried = self.settings(context.max, chunk, scored);
+                let programs = self.model.programs(&tried, &self.options, &mut self.cache)?;
+                let needed = memory_needed(&programs, batch);
+                let (fitting, fits_all) =
+                    (context.fitting(&needed, tried.chunk, free), needed.bytes() <= free);
+                last = Some((tried, programs));
+                if fits_all || fitting > longest {
+                    (longest, settings) = (fitting, self.settings(fitting, chunk, scored));
+                }
+                // Where the context is much longer than the chunk, a smaller chunk would gain little.
+                if fits_all || (4 * chunk..context.max).contains(&longest) {
+                    break;
+                }
+            }
+        }
+        let programs = match last {
+            Some((tried, programs)) if tried == settings => programs,
+            _ => self.model.programs(&settings, &self.options, &mut self.cache)?,
+        };
+        let needed = memory_needed(&programs, batch);
+        if self.device != Device::Cpu && !self.is_quiet {
+            note_memory(&needed, settings.context, &*device);
+        }
+        let together = self.model.together(&settings, batch, &self.options, &mut self.cache)?;
+        let before = device.describe();
+        let session = self.model.start(device, programs, together, &settings)?;
+        // The device may have switched to another mode while it started.
+        if session.device() != before {
+            note(&session.device());
+        }
+        Ok(session)
+    }
+
+    fn settings(&self, context: usize, chunk: usize, scored: Scored) -> Settings {
+        let max_chunk = match scored {
+            Scored::Last | Scored::Best(_) | Scored::Unnormed | Scored::Normed => chunk,
+            Scored::All => chunk.min(SCORE_ALL_CHUNK),
+        };
+        Settings { context, chunk: context.clamp(2, max_chunk), cache: self.kv_type, scored }
+    }
+
+    /// The target of the device itself, even where the environment names another to compile for.
+    pub(crate) fn target(&self) -> Target {
+        self.device.target().unwrap_or(Options::default().target)
+    }
+
+    /// The decode and prefill programs for another target.
+    pub(crate) fn programs(
+        &mut self,
+        context: ContextRange,
+        scored: Scored,
+        target: Target,
+    ) -> Result<[Program; 2], String> {
+        let options = Options { target, ..self.options.clone() };
+        let settings = self.settings(context.max, CHUNKS[0], scored);
+        self.model.programs(&settings, &options, &mut self.cache).map_err(|error| error.to_string())
+    }
+
+    fn open_device(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
+        match self.device {
+            Device::Cpu => Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?)),
+            Device::Gpu(gpu) => {
+                let folder = self.options.cache.clone().map(PathBuf::from);
+                gpus::open(gpu, self.numbers, folder, self.gpu_memory, self.is_quiet)
+            }
+        }
+    }
+}
+
+/// The device memory that programs need, with the states of every sequence.
+fn memory_needed(programs: &[Program; 2], batch: usize) -> Footprint {
+    let needed = Footprint::of(&programs.each_ref().map(|program| &program.plan));
+    Footprint { state: needed.state.saturating_mul(batch), ..needed }
+}
+
+/// Prints the device memory that will be used.
+fn note_memory(needed: &Footprint, context: usize, device: &dyn runtime::Device) {
+    let [weights, arena, state] = [needed.weights, needed.arena, needed.state].map(|n| bytes(n as f64));
+    let free = device.free().map_or_else(String::new, |free| format!("; {} free", bytes(free as f64)));
+    let (tokens, device) = (counted(context, "token"), device.describe());
+    note(&format!("{device}: weights {weights}, KV cache for {tokens} {state}, activations {arena}{free}"));
+}
+
+/// Options and instruction set, from the environment.
+pub(crate) fn environment() -> Result<(Options, Level), String> {
+    let options = Options::from_env()?;
+    let level = match &options.level {
+        None => Level::host(),
+        Some(name) => Level::named(name).map_err(|_| {
+            let supported = levels().map(Level::name).collect::<Vec<_>>().join(", ");
+            format!(
+                "FUSEBOX_LEVEL is `{name}`, expected an instruction set of this processor, one of {supported}"
+            )
+        })?,
+    };
+    Ok((options, level))
+}
+
+/// The instruction sets of this processor.
+pub(crate) fn levels() -> impl Iterator<Item = Level> {
+    Level::ALL.into_iter().filter(|level| level.is_supported())
+}
+
+/// The number of threads, given the value of `-t`.
+pub(crate) fn n_threads(flag: Option<usize>) -> Result<usize, String> {
+    match flag {
+        None => Ok(host::n_threads().min(MAX_THREADS)),
+        Some(n) if (1..=MAX_THREADS).contains(&n) => Ok(n),
+        Some(n) => Err(format!("--threads is {n}, expected 1 to {MAX_THREADS}")),
+    }
+}
+
+/// The path of the model, given the value of `-m`.
+pub(crate) fn model_path(flag: Option<&Path>) -> Result<PathBuf, String> {
+    let missing = |fault| format!("the default model {fault}; choose a model with -m");
+    flag.map_or_else(|| default_model().map_err(missing), |path| Ok(path.to_owned()))
+}
+
+/// The path of the default model: next to the program, in the share folder of an installation, or in the source folder
+/// that the program was built from.
+pub(crate) fn default_model() -> Result<PathBuf, String> {
+    let mut folders = Vec::new();
+    if let Ok(program) = std::env::current_exe()
+        && let Some(folder) = program.parent()
+    {
+        folders.push(folder.join("assets"));
+        folders.push(folder.join("../share/fusebox"));
+    }
+    folders.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("assets"));
+    let found = folders.iter().map(|folder| folder.join(DEFAULT_MODEL)).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        format!("{DEFAULT_MODEL} was not found in {}", folders.join(", "))
+    })
+}
