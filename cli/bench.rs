@@ -204,7 +204,7 @@ fn measure(
     let mut progress = Progress::new(tests.len() + 1);
     progress.begin("compiling");
     let batch = tests.iter().map(|test| test.batch).max().unwrap_or(1);
-    let mut session = opened.batch_session(n_threads, context, Scored::Best(1), batch)?;
+    let mut session = opened.batch_session(n_threads, context, Scored::TopK(1), batch)?;
     let subject = Subject {
         model: opened
             .model
@@ -270,7 +270,7 @@ fn run_once(session: &mut Session, test: Test) -> Result<Repetition, String> {
         }
         seconds += start.elapsed().as_secs_f64();
         let token = match session.best() {
-            Some(ids) => sampler.next_of(ids, session.logits()),
+            Some(ids) => sampler.next_of_top_k(ids, session.logits()),
             None => sampler.next(session.logits(), &[]),
         };
         likeliest.push(token.map_err(|error| error.to_string())? as usize);

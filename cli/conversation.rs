@@ -107,7 +107,7 @@ impl<'a> Conversation<'a> {
                 Ok(Finish::Length) if is_terminal => {
                     output::note("the answer was cut at the limit of -n tokens")
                 }
-                Ok(Finish::Length | Finish::End | Finish::Stop) => {}
+                Ok(Finish::Length | Finish::Eos | Finish::Stop) => {}
                 Ok(Finish::Context) => {
                     output::print_error(&format!(
                         "the context is full: /clear starts a new chat, {}",

@@ -156,7 +156,7 @@ impl OpenModel {
     ) -> Result<Session, String> {
         // A batch decodes without the arg-max in the program: each sequence has a row of logits.
         let scored = match scored {
-            Scored::Best(_) if batch > 1 => Scored::Last,
+            Scored::TopK(_) if batch > 1 => Scored::Last,
             scored => scored,
         };
         self.start_session(n_threads, context, scored, batch).map_err(|error| error.to_string())
@@ -210,7 +210,7 @@ impl OpenModel {
 
     fn settings(&self, context: usize, chunk: usize, scored: Scored) -> Settings {
         let max_chunk = match scored {
-            Scored::Last | Scored::Best(_) | Scored::Unnormed | Scored::Normed => chunk,
+            Scored::Last | Scored::TopK(_) | Scored::Unnormed | Scored::Normed => chunk,
             Scored::All => chunk.min(SCORE_ALL_CHUNK),
         };
         Settings { context, chunk: context.clamp(2, max_chunk), cache: self.kv_type, scored }

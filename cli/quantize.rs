@@ -68,13 +68,13 @@ fn to_text(summary: &Summary) -> String {
     let mut text = table("lrr", "  ", &rows);
     let [before, after] = summary.bytes.map(|n_bytes| bytes(n_bytes as f64));
     let _ = writeln!(text, "{before} before, {after} after, {:.2} bits per weight", bits_per_weight(summary));
-    if summary.n_unfit > 0 {
-        let unfit = counted(summary.n_unfit, "tensor");
-        let _ = writeln!(text, "{unfit} in a fallback format: rows are no multiple of the block size");
+    if summary.n_fallback > 0 {
+        let fallback = counted(summary.n_fallback, "tensor");
+        let _ = writeln!(text, "{fallback} in a fallback format: rows are no multiple of the block size");
     }
-    if summary.n_twice > 0 {
-        let twice = counted(summary.n_twice, "tensor");
-        let _ = writeln!(text, "{twice} already quantised before: both rounding errors add up");
+    if summary.n_requantised > 0 {
+        let requantised = counted(summary.n_requantised, "tensor");
+        let _ = writeln!(text, "{requantised} already quantised before: both rounding errors add up");
     }
     text
 }
@@ -87,7 +87,7 @@ fn to_json(summary: &Summary) -> Json {
         "bytes_after": summary.bytes[1],
         "bits_per_weight": bits_per_weight(summary),
         "formats": formats.collect::<Vec<_>>(),
-        "unfit": summary.n_unfit,
-        "twice": summary.n_twice,
+        "unfit": summary.n_fallback,
+        "twice": summary.n_requantised,
     })
 }

@@ -162,8 +162,8 @@ impl Arguments {
             seed,
             ..sample::Settings::default()
         };
-        let (stops, ignores_ends) = (self.stop.clone(), self.ignore_eos);
-        Settings { most_tokens: self.n, stops, ignores_ends, sampling }
+        let (stops, ignore_eos) = (self.stop.clone(), self.ignore_eos);
+        Settings { max_tokens: self.n, stops, ignore_eos, sampling }
     }
 
     fn task(&self) -> Result<Task, String> {
@@ -257,7 +257,7 @@ fn print_sources(arguments: &Arguments, target: Target) -> Result<(), String> {
 
 /// What each step computes: no more logits than tokens are sampled from.
 fn scored(settings: &Settings) -> Scored {
-    settings.sampling.n_best().map_or(Scored::Last, Scored::Best)
+    settings.sampling.device_top_k().map_or(Scored::Last, Scored::TopK)
 }
 
 fn open_chat(opened: &OpenModel) -> Result<Chat, String> {

@@ -1,7 +1,7 @@
-//! `DeepSeek` V2, GLM-4.7-Flash and Youtu-LLM: latent attention, which the compiler absorbs by itself.
+//! `DeepSeek` V2, GLM-4.7-Flash and Youtu-LLM: multi-head latent attention (MLA), which the compiler absorbs by itself.
 //!
-//! Run with `cargo run --release --example deepseek`: it shows what a block becomes. With `-- --model PATH -p TEXT`
-//! it runs a model of your own, and takes what `fusebox run` takes. Nothing is downloaded.
+//! Run with `cargo run --release --example deepseek`: it shows the kernels of a block. With `-- --model PATH -p TEXT`
+//! it runs a model of your own, and takes the flags of `fusebox run`. Nothing is downloaded.
 //! A block is a page of mathematics: `models/src/layers/block.rs`. Its sizes: `models/src/families/deepseek.rs`.
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! A norm, a projection and a residual in, one kernel out.
+//! An RMSNorm, a projection and a residual, fused into one kernel.
 //!
 //! Run with `cargo run --example hello_fusion`: builds a graph, compiles it, interprets the plan, prints the kernel.
 

@@ -1,7 +1,7 @@
-//! Llama, Mistral and all that are built like them.
+//! Llama, Mistral and all models of the same architecture.
 //!
-//! Run with `cargo run --release --example llama`: it shows what a block becomes. With `-- --model PATH -p TEXT`
-//! it runs a model of your own, and takes what `fusebox run` takes. Nothing is downloaded.
+//! Run with `cargo run --release --example llama`: it shows the kernels of a block. With `-- --model PATH -p TEXT` it
+//! runs a model of your own, and takes the flags of `fusebox run`. Nothing is downloaded.
 //! A block is a page of mathematics: `models/src/layers/block.rs`. Its sizes: `models/src/families/llama.rs`.
 
 use std::process::ExitCode;

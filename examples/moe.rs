@@ -1,7 +1,7 @@
-//! Qwen3 with experts, of which only those are read that a token uses.
+//! Qwen3-MoE: a mixture of experts, of which only the selected ones are read.
 //!
-//! Run with `cargo run --release --example moe`: it shows what a block becomes. With `-- --model PATH -p TEXT`
-//! it runs a model of your own, and takes what `fusebox run` takes. Nothing is downloaded.
+//! Run with `cargo run --release --example moe`: it shows the kernels of a block. With `-- --model PATH -p TEXT` it
+//! runs a model of your own, and takes the flags of `fusebox run`. Nothing is downloaded.
 //! A block is a page of mathematics: `models/src/layers/block.rs`. Its sizes: `models/src/families/qwen3.rs`.
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
-//! A rewrite rule of one's own: stated, fired, and caught when it lies.
+//! A rewrite rule of your own: defined, applied, and caught if it is wrong.
 //!
 //! Run with `cargo run --example new_rule`. A rule looks at a node and returns other ways to compute its value; the
-//! e-graph and the costs do the rest. The second rule is wrong on purpose, and `blame` names it.
+//! e-graph and the cost model do the rest. The second rule is wrong on purpose, and `blame` names it.
 
 use fusebox_compiler::graph::op::{Binary, Op, Unary};
 use fusebox_compiler::graph::{Graph, build::Builder};

@@ -201,7 +201,7 @@ fn one_token_reads_the_experts_it_uses_and_no_others() {
             let graph = block(&config, 1);
             let (read, ..) = told(&graph, CPU).totals();
             let [others, all, states] = stored_bytes(&graph);
-            let used = others + all * experts.n_used as f64 / experts.n as f64;
+            let used = others + all * experts.top_k as f64 / experts.n_routed as f64;
             // The caches are a quarter full; what flows between kernels is small.
             let flows = read - used - states / 4.0;
             assert!(flows.abs() < 0.02 * used, "{name}: {read} read, {used} used, {flows} more");

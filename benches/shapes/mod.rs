@@ -74,7 +74,7 @@ fn block(tokens: i64) -> Option<Graph> {
 /// The scores of all tokens, and the 40 likeliest.
 fn likeliest() -> Option<Graph> {
     let config = blocks::named("qwen3-0.6b")?;
-    blocks::part(&config, &Sym::from(1i64), 0, Entry::Vectors, Scored::Best(40)).ok()
+    blocks::part(&config, &Sym::from(1i64), 0, Entry::Vectors, Scored::TopK(40)).ok()
 }
 
 const MLP: &[&str] = &[NORM, GATE_AND_UP, SWIGLU, DOWN];

@@ -1,8 +1,7 @@
-//! The graphs that tools and tests ask for by name.
+//! The graphs that tools and tests select by name.
 //!
-//! In: a name from [`NAMES`], or any config, and how many tokens a replay takes. Out: a graph, or
-//! all that does not fit.
-//! The number of tokens may be a symbol. Nothing depends on anything but the arguments.
+//! In: a name from [`NAMES`], or any config, and the number of tokens per step. Out: a graph, or all errors in it.
+//! The number of tokens may be a symbol. The result depends on the arguments alone.
 //! How a block is built is in `layers/block.rs`.
 
 use fusebox_compiler::error::Error;
@@ -17,7 +16,7 @@ use crate::layers::block::{self, step};
 use crate::layers::embed::{Entry, Scored};
 use crate::layers::scope::Scope;
 
-/// The names [`named`] knows.
+/// The names that [`named`] knows.
 pub const NAMES: [&str; 8] = [
     "qwen3-0.6b",
     "qwen3-8b",
@@ -44,23 +43,23 @@ pub fn named(name: &str) -> Option<Config> {
     }
 }
 
-/// One block, with experts where the model has them: `x` `[t, d]` becomes `y` `[t, d]`.
+/// One block, with experts where the model has them: `x` `[t, d]` to `y` `[t, d]`.
 pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
     let m = Scope::new(config, tokens);
     let x = m.g.input("x", DType::F32, &[&m.t, &m.d]);
-    // The first of the blocks that most are like.
+    // The first block of the most common kind.
     let layer = (0..config.n_layers).find(|layer| !config.dense.contains(layer)).unwrap_or(0);
     let y = block::block(&m, layer, &x);
     m.g.finish(&[("y", &y)])
 }
 
-/// A whole step with so many blocks: `tokens` `[t]` become `logits` `[v]` of the token after the last.
+/// A whole step through `n_layers` blocks: `tokens` `[t]` to `logits` `[v]` of the next token.
 pub fn model(config: &Config, tokens: &Sym, n_layers: usize) -> Result<Graph, Error> {
     part(config, tokens, n_layers, Entry::Tokens, Scored::Last)
 }
 
-/// As [`model`], from vectors or to vectors where that is asked for: `x` `[t, d]`, `hidden` `[t, d]`.
-/// Where all tokens are scored, `logits` are `[t, v]`; where only the best are asked for, `logits` and `ids` are `[k]`.
+/// As [`model`], starting from embeddings `x` `[t, d]` or ending with hidden states `hidden` `[t, d]` where selected.
+/// With [`Scored::All`] `logits` are `[t, v]`; with [`Scored::TopK`] `logits` and `ids` are `[k]`.
 pub fn part(
     config: &Config,
     tokens: &Sym,
@@ -71,20 +70,20 @@ pub fn part(
     whole(&Scope::new(config, tokens), n_layers, from, scored)
 }
 
-/// One token of each of so many texts: as [`part`], with a row of scores for every text.
-pub fn together(
+/// A decode step of a batch, one token per sequence: as [`part`], with a row of logits per sequence.
+pub fn decode_batch(
     config: &Config,
-    n_texts: usize,
+    batch: usize,
     n_layers: usize,
     from: Entry,
     scored: Scored,
 ) -> Result<Graph, Error> {
-    // The last token of each text is one of all.
+    // Every token of the step is the last of its sequence.
     let scored = match scored {
-        Scored::Last | Scored::Best(_) | Scored::All => Scored::All,
+        Scored::Last | Scored::TopK(_) | Scored::All => Scored::All,
         Scored::Unnormed | Scored::Normed => scored,
     };
-    whole(&Scope::of_texts(config, n_texts), n_layers, from, scored)
+    whole(&Scope::of_batch(config, batch), n_layers, from, scored)
 }
 
 fn whole(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Result<Graph, Error> {
@@ -118,8 +117,8 @@ mod tests {
         format!("{name} {}", graph.nodes[*node].ty.shape)
     }
 
-    /// The stored tensors, as `name format shape`, in the order of their names.
-    fn stored(graph: &Graph) -> Vec<String> {
+    /// The weights and states, as `name format shape`, sorted by name.
+    fn stored_tensors(graph: &Graph) -> Vec<String> {
         let line = |op: &Op| match op {
             Op::Weight { name, shape, format } => Some(format!("{name} {format} {shape}")),
             Op::State { name, shape, .. } => Some(format!("{name} state {shape}")),
@@ -189,7 +188,7 @@ mod tests {
             "blk.0.k state [kv:8, s:4096, e:128]",
             "blk.0.v state [kv:8, s:4096, e:128]",
         ];
-        assert_eq!(stored(&graph), expected);
+        assert_eq!(stored_tensors(&graph), expected);
     }
 
     #[test]
@@ -216,13 +215,13 @@ mod tests {
             "blk.1.ffn_up_shexp q8_0 [f:1536, d:2048]",
             "blk.1.latent state [s:4096, c:576]",
         ];
-        assert_eq!(stored(&graph), expected);
+        assert_eq!(stored_tensors(&graph), expected);
     }
 
     #[test]
     fn a_model_has_its_ends_and_a_dense_first_block() {
         let ends = |name| {
-            let lines = stored(&model(&named(name).unwrap(), &Sym::from(1), 2).unwrap());
+            let lines = stored_tensors(&model(&named(name).unwrap(), &Sym::from(1), 2).unwrap());
             lines
                 .into_iter()
                 .filter(|line| !line.contains("attn") && !line.contains("blk.1"))

@@ -1,8 +1,8 @@
-//! What distinguishes one model from another: sizes and switches, as plain data.
+//! The hyper-parameters of a model, as plain data.
 //!
 //! In: the numbers a model was published with; `families/` holds those of well-known ones. Out: a [`Config`], which
 //! every layer reads and none changes.
-//! Nothing is checked here; a graph of sizes that do not fit reports them itself.
+//! Nothing is checked here: a graph built from sizes that do not fit reports them itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,42 +11,42 @@ use fusebox_compiler::tensor::quant::Format;
 /// Everything a graph depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How tokens look back at earlier ones.
+    /// The attention of every block.
     pub attention: Attention,
-    /// The width of the residual stream.
+    /// Hidden size: the width of the residual stream.
     pub hidden: usize,
-    /// How many blocks.
+    /// Number of blocks (layers).
     pub n_layers: usize,
-    /// How many different tokens.
+    /// Vocabulary size.
     pub vocab: usize,
-    /// How many positions the caches hold.
+    /// Capacity of the KV cache, in positions.
     pub context: usize,
-    /// What keeps a norm from dividing by zero.
+    /// Epsilon of RMSNorm.
     pub eps: f32,
-    /// How positions turn queries and keys.
+    /// Rotary position embedding.
     pub rope: Rope,
-    /// The inner width of a dense block.
+    /// FFN width of a dense block.
     pub ff: usize,
-    /// The experts of all other blocks.
+    /// Mixture of experts (MoE), in every block that is not dense.
     pub experts: Option<Experts>,
-    /// The blocks that are dense although there are experts.
+    /// The dense blocks of a model with experts.
     pub dense: BTreeSet<usize>,
-    /// Whether the output head is the token table.
+    /// Whether the output head shares the embedding matrix (tied embeddings).
     pub tied: bool,
-    /// The matrices that have a bias, by the names layers have for them.
+    /// Names of the weight matrices that have a bias, as layers name them.
     pub biased: BTreeSet<String>,
-    /// How tensors are stored.
+    /// Storage formats of the weights.
     pub formats: Formats,
-    /// How cached keys and values are stored.
+    /// Data type of the KV cache.
     pub cache: Format,
 }
 
-/// How tensors are stored.
+/// Storage formats of the weights.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Formats {
-    /// All matrices alike.
+    /// One format for all matrices.
     Uniform(Format),
-    /// Each matrix in its own, by the name it has in graphs.
+    /// A format for each matrix, by its name in graphs.
     Each(BTreeMap<String, Format>),
 }
 
@@ -60,166 +60,166 @@ impl Formats {
     }
 }
 
-/// How tokens look back at earlier ones.
+/// The kinds of attention.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attention {
-    /// Llama, Mistral, Qwen2 and Qwen3.
+    /// Grouped-query attention (GQA): Llama, Mistral, Qwen2 and Qwen3.
     Grouped(Grouped),
-    /// `DeepSeek` V2 and those after its pattern, such as GLM-4.7-Flash.
+    /// Multi-head latent attention (MLA): `DeepSeek` V2 and its successors, such as GLM-4.7-Flash.
     Latent(Latent),
 }
 
-/// Attention whose query heads share key heads in groups.
+/// Grouped-query attention (GQA).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grouped {
     /// Query heads.
     pub n_heads: usize,
     /// Key and value heads.
     pub n_kv: usize,
-    /// The width of a head.
+    /// Head dimension.
     pub head: usize,
-    /// How many elements of a head are turned: the first ones.
-    pub turned: usize,
-    /// Whether each query and key is normed before it is turned.
+    /// Rotary dimension: RoPE rotates the first `rotary_dim` elements of a head.
+    pub rotary_dim: usize,
+    /// Whether queries and keys are RMS-normalised before RoPE (QK norm).
     pub qk_norm: bool,
-    /// How far back tokens see, if not to the start of the text.
+    /// Sliding window, if any.
     pub window: Option<Window>,
 }
 
-/// A limit to how far back tokens see.
+/// Sliding-window attention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// How many positions, the token's own included.
+    /// Window size in positions, the token's own included.
     pub size: usize,
-    /// The blocks that have no limit.
+    /// The blocks with full attention.
     pub full: BTreeSet<usize>,
 }
 
-/// Attention whose keys and values are read from one small vector per position.
+/// Multi-head latent attention (MLA): keys and values are up-projections of one small cached vector per position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latent {
-    /// Heads.
+    /// Attention heads.
     pub n_heads: usize,
-    /// The width queries are squeezed through, if they are.
+    /// Rank of the query's low-rank projection, if it has one.
     pub q_lora: Option<usize>,
-    /// The width keys and values are squeezed through.
+    /// Rank of the joint key and value projection: the width of the cached latent.
     pub kv_lora: usize,
-    /// The part of a key that does not know its position.
+    /// Key dimensions without RoPE.
     pub nope: usize,
-    /// The part of a key that does; all heads share it.
+    /// Key dimensions with RoPE, shared by all heads.
     pub rope: usize,
-    /// The width of a value.
+    /// Head dimension of values.
     pub value: usize,
-    /// Whether what makes keys and what makes values of a latent is stored as one matrix.
+    /// Whether the up-projections of keys and values are stored as one matrix, `kv_b`.
     pub is_joint: bool,
 }
 
-/// Feed-forward networks of which each token uses a few.
+/// A mixture of experts (MoE).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
-    /// How many there are.
-    pub n: usize,
-    /// How many a token uses.
-    pub n_used: usize,
-    /// How many more every token uses.
+    /// Routed experts.
+    pub n_routed: usize,
+    /// Routed experts per token.
+    pub top_k: usize,
+    /// Shared experts, which every token uses.
     pub n_shared: usize,
-    /// The inner width of one.
+    /// FFN width of one expert.
     pub ff: usize,
-    /// How a router's outputs become weights.
+    /// Scoring function of the router.
     pub gate: Gate,
-    /// Whether a stored bias takes part in the selection.
-    pub is_biased: bool,
-    /// Whether the weights of the selected add up to one.
+    /// Whether a stored bias is added to the scores for the selection of experts.
+    pub router_bias: bool,
+    /// Whether the routing weights of the selected experts are normalised to sum to 1.
     pub renorm: bool,
-    /// What the weights are multiplied by in the end.
+    /// Factor on the routing weights.
     pub scale: f32,
-    /// The groups they come in, if not all are compared.
+    /// Groups of experts, for group-limited routing.
     pub groups: Option<Groups>,
-    /// Whether the two matrices that work on the same input are stored as one.
+    /// Whether gate and up projections are stored as one matrix.
     pub is_joint: bool,
 }
 
-/// Groups of experts, of which a token uses a few.
+/// Group-limited routing: the top-k experts come from the best groups only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// How many there are.
-    pub n: usize,
-    /// How many a token uses.
-    pub n_used: usize,
-    /// A group is as good as so many of its best together.
-    pub n_best: usize,
+    /// Groups.
+    pub n_groups: usize,
+    /// Groups per token.
+    pub top_k: usize,
+    /// A group's score is the sum of the scores of this many of its best experts.
+    pub score_top_k: usize,
 }
 
-/// The ways to make weights of a router's outputs.
+/// Scoring functions of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// All experts share one.
+    /// Softmax over all experts.
     Softmax,
-    /// Each expert on its own.
+    /// Sigmoid of each expert's logit.
     Sigmoid,
-    /// The selected share one.
-    SoftmaxOfSelected,
-    /// Each expert on its own: `√(ln(1 + e^x))`.
-    RootOfSoftplus,
+    /// Softmax over the selected experts.
+    SoftmaxAfterTopK,
+    /// `√softplus`, that is `√(ln(1 + e^x))`, of each expert's logit.
+    SqrtSoftplus,
 }
 
-/// How positions turn queries and keys.
+/// Rotary position embedding (RoPE).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// The slowest pair turns about this many times slower than the fastest.
+    /// RoPE base: pair i rotates by `theta^(-2i/n)` radians per position.
     pub theta: f64,
-    /// Which elements are turned together.
+    /// Which elements form a pair.
     pub pairing: Pairing,
-    /// How the speeds are stretched to longer texts.
+    /// Context extension.
     pub scaling: Scaling,
 }
 
-/// Which elements are turned together.
+/// Which elements of a head form a rotated pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// Element `i` of the first half with element `i` of the second.
+    /// `i` and `i + n/2` (GPT-NeoX style, `rotate_half`).
     Halves,
-    /// Neighbours.
-    Neighbours,
+    /// `2i` and `2i + 1` (GPT-J style).
+    Interleaved,
 }
 
-/// How turning speeds are stretched to texts longer than those first trained on.
+/// Context extension: how rotation frequencies change for contexts longer than the original one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
-    /// Not at all.
+    /// No change.
     None,
-    /// Each pair is slowed down by a factor of its own.
+    /// A divisor for each pair's frequency.
     Factors(Vec<f32>),
-    /// Llama 3: slow pairs are slowed down, fast ones kept, with a blend between.
+    /// Llama 3: low frequencies are divided by the factor, high ones kept, with a smooth transition.
     Llama3 {
-        /// How much longer.
+        /// Context extension factor.
         factor: f64,
-        /// Pairs with fewer turns than this in an original text are slow.
+        /// Pairs with fewer rotations than this in the original context are low-frequency.
         low: f64,
-        /// Pairs with more are fast.
+        /// Pairs with more are high-frequency.
         high: f64,
-        /// The length first trained on.
+        /// Original context length.
         original: f64,
     },
-    /// YaRN: the same idea with the blend along the pairs, and softer scores are sharpened again.
+    /// YaRN: a linear ramp over the pairs between kept and divided frequencies, and rescaled attention scores.
     Yarn {
-        /// How much longer.
+        /// Context extension factor.
         factor: f64,
-        /// Pairs with more turns than this in an original text are fast.
+        /// Pairs with more rotations than this in the original context keep their frequency.
         beta_fast: f64,
-        /// Pairs with fewer are slow.
+        /// Pairs with fewer have it divided by the factor.
         beta_slow: f64,
-        /// The length first trained on.
+        /// Original context length.
         original: f64,
-        /// What turned queries and keys are multiplied by.
-        magnitude: f64,
-        /// What queries and keys are multiplied by as a whole, so that scores are sharper.
-        sharpening: f64,
+        /// Factor on the rotated queries and keys (on cos and sin).
+        attention_factor: f64,
+        /// Factor on whole queries and keys: scores grow by its square (`mscale_all_dim` of MLA models).
+        mscale: f64,
     },
 }
 
 impl Scaling {
-    /// The factor that slows all pairs alike, if one does.
+    /// The factor of linear scaling, if all pairs have the same.
     pub fn linear(&self) -> Option<f64> {
         let Self::Factors(factors) = self else { return None };
         let (first, others) = factors.split_first()?;
@@ -233,7 +233,7 @@ impl Config {
         self.experts.as_ref().filter(|_| !self.dense.contains(&layer))
     }
 
-    /// Elements of a row of what is cached.
+    /// Elements of a row of the KV cache.
     pub fn cached_row(&self) -> usize {
         match &self.attention {
             Attention::Grouped(grouped) => grouped.head,
@@ -241,7 +241,7 @@ impl Config {
         }
     }
 
-    /// The same structure, small enough for the slow evaluator.
+    /// The same structure with small sizes, for the reference evaluator.
     #[must_use]
     pub fn shrunk(&self) -> Self {
         Self {
@@ -259,18 +259,18 @@ impl Config {
 
 impl Experts {
     fn shrunk(self) -> Self {
-        let groups = self.groups.map(|groups| Groups { n: 4, n_used: 2, ..groups });
-        Self { n: 8, n_used: 2, ff: 32, groups, ..self }
+        let groups = self.groups.map(|groups| Groups { n_groups: 4, top_k: 2, ..groups });
+        Self { n_routed: 8, top_k: 2, ff: 32, groups, ..self }
     }
 }
 
 impl Grouped {
-    /// Heads that are turned whole and neither normed nor limited.
+    /// Full rotary dimension, no QK norm, no window.
     pub fn new(n_heads: usize, n_kv: usize, head: usize) -> Self {
-        Self { n_heads, n_kv, head, turned: head, qk_norm: false, window: None }
+        Self { n_heads, n_kv, head, rotary_dim: head, qk_norm: false, window: None }
     }
 
-    /// How many positions a token sees in a block, if not all.
+    /// The window of a block; `None` for full attention.
     pub fn window_of(&self, layer: usize) -> Option<usize> {
         self.window.as_ref().filter(|window| !window.full.contains(&layer)).map(|window| window.size)
     }
@@ -283,7 +283,7 @@ impl Attention {
                 n_heads: 4,
                 n_kv: 2,
                 head: 32,
-                turned: own.turned * 32 / own.head,
+                rotary_dim: own.rotary_dim * 32 / own.head,
                 window: own.window.clone().map(|window| Window { size: 5, ..window }),
                 ..own.clone()
             }),

@@ -1,22 +1,22 @@
-//! What can go wrong beside the graphs, sorted by who must act.
+//! Errors of the text side, sorted by who must act.
 //!
-//! In: a file, a template, a setting or logits, and what is wrong with it. Out: an `Error` that prints as one
-//! line, one sentence.
+//! In: a file, a chat template, a setting or logits, and what is wrong with it. Out: an `Error` that prints as one
+//! sentence on one line.
 
 use fusebox_runtime::error::Error as FileError;
 use thiserror::Error;
 
-/// Why a model's text cannot go on.
+/// An error of tokenising, templating or sampling.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file is not what it should be, or nothing here reads it.
+    /// A file is invalid, or not supported.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The tokenizer of the file does not take this text.
+    /// The tokenizer fails on this text.
     #[error("text: {what}")]
     Text {
-        /// What the tokenizer says.
+        /// The tokenizer's message.
         what: String,
     },
     /// The chat template does not render these messages.
@@ -25,7 +25,7 @@ pub enum Error {
         /// What is wrong, and with what.
         what: String,
     },
-    /// A setting makes no sense.
+    /// A setting is out of range.
     #[error("{setting}: expected {expected}, found {found}")]
     Setting {
         /// Its name.
@@ -35,7 +35,7 @@ pub enum Error {
         /// What was given.
         found: String,
     },
-    /// The model answered with something that no token can be drawn from.
+    /// The model returned logits that cannot be sampled from.
     #[error("logits: expected {expected}, found {found}")]
     Logits {
         /// What would be accepted.

@@ -1,8 +1,9 @@
-//! From the tokens of a prompt to the text that follows.
+//! Text generation: from the tokens of a prompt to the text that follows.
 //!
-//! In: a session, how tokens are chosen, and what ends an answer. Out: pieces of text as soon as they are certain, then
-//! an [`Answer`] with its tokens, why it ended, and how long it took.
-//! A conversation goes on where it stands: of each prompt, only what the session has not taken yet is fed to it.
+//! In: a session, sampling settings, and stop conditions. Out: pieces of text as soon as they are certain, then an
+//! [`Answer`] with its tokens, the reason it ended, and timing.
+//! The KV cache is reused: of each prompt, only what follows the longest common prefix with the tokens in the cache is
+//! fed to the session.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -15,79 +16,79 @@ use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::stream::Stream;
 
-/// When an answer ends, and how its tokens are chosen.
+/// Stop conditions and sampling settings.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Settings {
-    /// The most tokens of an answer.
-    pub most_tokens: usize,
-    /// Texts that end an answer, and are no part of it.
+    /// Maximum number of generated tokens.
+    pub max_tokens: usize,
+    /// Stop strings: each ends the answer and is not part of it.
     pub stops: Vec<String>,
-    /// Whether tokens that end an answer do not.
-    pub ignores_ends: bool,
-    /// How tokens are chosen.
+    /// Whether to keep generating after an end-of-sequence token.
+    pub ignore_eos: bool,
+    /// Sampling settings.
     pub sampling: sample::Settings,
 }
 
-/// Why an answer ended.
+/// Why generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// It has as many tokens as it may have.
+    /// The maximum number of tokens was reached.
     Length,
-    /// The model ended it.
-    End,
-    /// One of the texts that end it came.
+    /// An end-of-sequence token.
+    Eos,
+    /// A stop string.
     Stop,
     /// The context is full.
     Context,
-    /// Nobody wants to read on.
+    /// The reader asked to stop.
     Closed,
 }
 
-/// What followed a prompt.
+/// The result of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Its tokens, without the one that ended it.
+    /// Generated tokens, without the end-of-sequence token.
     pub tokens: Vec<u32>,
-    /// Its text, without the one that ended it.
+    /// Generated text, without the stop string.
     pub text: String,
     /// Why it ended.
     pub finish: Finish,
-    /// How long it took.
+    /// Timing.
     pub timing: Timing,
 }
 
-/// How long an answer took.
+/// Timing of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Timing {
-    /// How many tokens of the prompt were fed.
+    /// Prompt tokens that were fed: those not in the KV cache yet.
     pub n_prompt: usize,
-    /// How long that took.
+    /// Prefill time.
     pub prefill: Duration,
-    /// From the prompt to the first token of the answer; nothing where there is none.
+    /// Time to first token; `None` where no token was generated.
     pub first_token: Option<Duration>,
-    /// How many tokens of the answer were fed.
+    /// Decode steps: generated tokens that were fed.
     pub n_decoded: usize,
-    /// How long it took to feed them and to choose what follows.
+    /// Decode time, with sampling.
     pub decode: Duration,
 }
 
-/// A text that a model goes on with.
+/// Generates text in one session.
 pub struct Generator<'a> {
     session: Session,
-    /// Without one, a token's number is its text.
+    /// Without one, token ids are printed as text.
     tokenizer: Option<&'a Tokenizer>,
     sampler: Sampler,
     settings: Settings,
-    /// The tokens that the session has taken.
-    taken: Vec<u32>,
+    /// The tokens in the KV cache.
+    cached: Vec<u32>,
 }
 
 impl Finish {
-    /// The word for it in reports.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Length => "length",
-            Self::End => "end",
+            Self::Eos => "end",
             Self::Stop => "stop",
             Self::Context => "context",
             Self::Closed => "closed",
@@ -96,12 +97,12 @@ impl Finish {
 }
 
 impl Timing {
-    /// Tokens of the prompt a second.
+    /// Prefill throughput in tokens per second.
     pub fn prefill_rate(&self) -> Option<f64> {
         rate(self.n_prompt, self.prefill)
     }
 
-    /// Tokens of the answer a second.
+    /// Decode throughput in tokens per second.
     pub fn decode_rate(&self) -> Option<f64> {
         rate(self.n_decoded, self.decode)
     }
@@ -112,10 +113,10 @@ fn rate(n: usize, time: Duration) -> Option<f64> {
 }
 
 impl<'a> Generator<'a> {
-    /// A generator at the start of a text.
+    /// A generator with an empty context.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a setting that makes no sense, or that needs more logits than the session gives.
+    /// [`Error::Setting`] for a setting out of range, or for sampling that needs more logits than the session returns.
     pub fn new(
         session: Session,
         tokenizer: Option<&'a Tokenizer>,
@@ -124,29 +125,30 @@ impl<'a> Generator<'a> {
         let sampler = Sampler::new(settings.sampling.clone(), session.n_vocab())?;
         Stop::new(settings.stops.clone())?;
         if let Some(found) = session.best().map(<[u32]>::len) {
-            let needed = settings.sampling.n_best().unwrap_or(usize::MAX).min(session.n_vocab());
+            let needed = settings.sampling.device_top_k().unwrap_or(usize::MAX).min(session.n_vocab());
             if needed > found {
                 let expected = format!("a session that gives {needed} logits");
                 return Err(Error::Setting { setting: "sampling", expected, found: found.to_string() });
             }
         }
-        Ok(Self { session, tokenizer, sampler, settings, taken: Vec::new() })
+        Ok(Self { session, tokenizer, sampler, settings, cached: Vec::new() })
     }
 
-    /// The session, as the last answer left it.
+    /// The session, as the last generation left it.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The session, and the tokens that it has taken.
+    /// The session, and the tokens in its KV cache.
     pub fn into_session(self) -> (Session, Vec<u32>) {
-        (self.session, self.taken)
+        (self.session, self.cached)
     }
 
-    /// Answers a prompt, which is the whole text up to here. Hands on the text in pieces, until nobody wants more.
+    /// Generates the answer to a prompt, which is the whole sequence so far. `each` gets the text in pieces and may
+    /// stop it.
     ///
     /// # Errors
-    /// Where the prompt has no tokens, none of the model's or too many; then nothing was handed on.
+    /// Where the prompt is empty, has an unknown token, or does not fit into the context; then `each` was not called.
     pub fn answer(
         &mut self,
         prompt: &[u32],
@@ -161,81 +163,86 @@ impl<'a> Generator<'a> {
             finish: Finish::Length,
             timing: Timing { n_prompt, prefill, ..Timing::default() },
         };
-        let mut voice = Voice {
+        let mut sink = TextSink {
             stream: self.tokenizer.map(|tokenizer| tokenizer.stream_after(prompt.last().copied(), true)),
             stop: Stop::new(self.settings.stops.clone())?,
             each,
         };
-        answer.finish = self.go_on(&mut answer, &mut voice, start)?;
+        answer.finish = self.generate(&mut answer, &mut sink, start)?;
         if let Some(first) = answer.timing.first_token {
             answer.timing.decode = start.elapsed().saturating_sub(first);
         }
-        voice.finish(&mut answer);
+        sink.finish(&mut answer);
         Ok(answer)
     }
 
-    /// Feeds what the session has not taken yet of a text, at least its last token.
+    /// Feeds the part of a prompt that is not in the KV cache, and at least its last token.
     fn feed_prompt(&mut self, prompt: &[u32]) -> Result<usize, Error> {
-        let pairs = self.taken.iter().zip(prompt);
+        let pairs = self.cached.iter().zip(prompt);
         let n_same = pairs.take_while(|(a, b)| a == b).count().min(prompt.len().saturating_sub(1));
         self.session.truncate(n_same);
-        self.taken.truncate(n_same);
+        self.cached.truncate(n_same);
         self.session.feed(&prompt[n_same..])?;
-        self.taken.extend(&prompt[n_same..]);
+        self.cached.extend(&prompt[n_same..]);
         Ok(prompt.len() - n_same)
     }
 
-    /// The token that follows, by all logits or the best, as the session has them.
+    /// Samples the next token from all logits or the top k, whichever the session returns.
     fn next(&mut self) -> Result<u32, Error> {
         match self.session.best() {
-            Some(ids) => self.sampler.next_of(ids, self.session.logits()),
-            None => self.sampler.next(self.session.logits(), &self.taken),
+            Some(ids) => self.sampler.next_of_top_k(ids, self.session.logits()),
+            None => self.sampler.next(self.session.logits(), &self.cached),
         }
     }
 
-    fn go_on(&mut self, answer: &mut Answer, voice: &mut Voice<'_>, start: Instant) -> Result<Finish, Error> {
-        while answer.tokens.len() < self.settings.most_tokens {
+    fn generate(
+        &mut self,
+        answer: &mut Answer,
+        sink: &mut TextSink<'_>,
+        start: Instant,
+    ) -> Result<Finish, Error> {
+        while answer.tokens.len() < self.settings.max_tokens {
             let token = self.next()?;
             answer.timing.first_token.get_or_insert_with(|| start.elapsed());
-            let is_end = self.tokenizer.is_some_and(|tokenizer| tokenizer.is_end(token));
-            if is_end && !self.settings.ignores_ends {
-                return Ok(Finish::End);
+            let is_eos = self.tokenizer.is_some_and(|tokenizer| tokenizer.is_eos(token));
+            if is_eos && !self.settings.ignore_eos {
+                return Ok(Finish::Eos);
             }
             answer.tokens.push(token);
-            if let ControlFlow::Break(finish) = voice.say(token, &mut answer.text) {
+            if let ControlFlow::Break(finish) = sink.push(token, &mut answer.text) {
                 return Ok(finish);
             }
-            if answer.tokens.len() == self.settings.most_tokens {
+            if answer.tokens.len() == self.settings.max_tokens {
                 break;
             }
             if self.session.position() == self.session.context() {
                 return Ok(Finish::Context);
             }
             self.session.feed(&[token])?;
-            self.taken.push(token);
+            self.cached.push(token);
             answer.timing.n_decoded += 1;
         }
         Ok(Finish::Length)
     }
 }
 
-/// Where tokens become text that is handed on.
-struct Voice<'a> {
+/// Turns tokens into pieces of text.
+struct TextSink<'a> {
     stream: Option<Stream<'a>>,
     stop: Stop,
     each: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
 }
 
-impl Voice<'_> {
-    /// Hands on what is certain with this token.
-    fn say(&mut self, token: u32, text: &mut String) -> ControlFlow<Finish> {
+impl TextSink<'_> {
+    /// Emits the text that this token makes certain.
+    fn push(&mut self, token: u32, text: &mut String) -> ControlFlow<Finish> {
         let piece = self.stream.as_mut().map_or_else(|| format!("{token} "), |stream| stream.push(token));
         let piece = self.stop.push(&piece);
-        self.hand_on(&piece, text)?;
+        self.emit(&piece, text)?;
         if self.stop.has_stopped() { ControlFlow::Break(Finish::Stop) } else { ControlFlow::Continue(()) }
     }
 
-    /// Hands on what was held back.
+    /// Emits the text that was held back.
     fn finish(&mut self, answer: &mut Answer) {
         if matches!(answer.finish, Finish::Stop | Finish::Closed) {
             return;
@@ -246,10 +253,10 @@ impl Voice<'_> {
             answer.finish = Finish::Stop;
         }
         // The answer is complete either way.
-        let _ = self.hand_on(&rest, &mut answer.text);
+        let _ = self.emit(&rest, &mut answer.text);
     }
 
-    fn hand_on(&mut self, piece: &str, text: &mut String) -> ControlFlow<Finish> {
+    fn emit(&mut self, piece: &str, text: &mut String) -> ControlFlow<Finish> {
         text.push_str(piece);
         if piece.is_empty() {
             return ControlFlow::Continue(());

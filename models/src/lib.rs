@@ -1,28 +1,29 @@
 //! Language models as plain mathematics.
 //!
-//! In: a [`Config`](config::Config) with the sizes of a model. Out: a graph of what one step of it computes.
-//! Nothing here knows of kernels, devices or speed: a layer is written as its paper writes it, also where that would
-//! be slow if taken at its word.
-//! Start with `layers/block.rs`, where a block is a page; what it is made of stands beside it, one idea a file.
-//! `families/` reads the sizes of a model from its file; the graphs that tools ask for by name come from [`blocks`].
-//! The text side stands beside: [`tokenizer`], [`chat`] and [`sample`] turn words into tokens and back; [`generate`]
-//! brings both sides together. [`mod@quantize`] writes a model in smaller formats.
+//! In: a [`Config`](config::Config) with the hyper-parameters of a model. Out: the graph of one step.
+//! Nothing here knows of kernels, devices or speed: a layer is written as its paper writes it, even where that would be
+//! slow if executed literally.
+//! Start with `layers/block.rs`, one page per block; its parts are next to it, one idea per file.
+//! `hparams.rs` and `families/` read the hyper-parameters of a model from its file; [`blocks`] has the graphs that
+//! tools select by name.
+//! [`tokenizer`], [`chat`], [`sample`] and [`generate`] are the text side. [`mod@quantize`] converts a model to another
+//! format.
 
 #![forbid(unsafe_code)]
 
-mod beside;
 pub mod binding;
 pub mod blocks;
 pub mod chat;
 pub mod config;
 pub mod error;
-mod facts;
 mod families;
 pub mod generate;
+mod hparams;
 pub mod layers;
 pub mod load;
 pub mod naming;
 pub mod quantize;
 pub mod sample;
+mod sidecar;
 mod stop;
 pub mod tokenizer;

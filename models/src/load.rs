@@ -1,8 +1,9 @@
-//! From a file to a model that can be run.
+//! Loading: from a file to a model that can run.
 //!
-//! In: the path of a checkpoint. Out: a [`Model`]: its sizes, its graphs, and its tensors by the names that graphs use.
-//! Before anything is compiled, every tensor that the graph asks for is found in the file with the shape it needs:
-//! `binding/` does that.
+//! In: the path of a checkpoint. Out: a [`Model`]: its hyper-parameters, its graphs, and its tensors by their names in
+//! graphs.
+//! Before anything is compiled, every weight of the graph is found in the file with the shape it needs: `binding/` does
+//! that.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,40 +20,40 @@ use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::{Session, TOKENS};
 use fusebox_runtime::weights::{Checkpoint, Kind, open};
 
-use crate::beside;
 use crate::binding::{Bound, bind};
-use crate::blocks::{part, together};
+use crate::blocks::{decode_batch, part};
 use crate::config::{Config, Formats};
-use crate::facts::Facts;
 use crate::families::{architectures, read};
+use crate::hparams::Hparams;
 use crate::layers::embed::{Entry, Scored};
 use crate::naming::files;
+use crate::sidecar;
 
 /// A model in a file.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Its sizes.
+    /// Its hyper-parameters.
     pub config: Config,
     entry: Entry,
     has_head: bool,
     weights: Arc<Bound>,
 }
 
-/// How a model is run.
+/// Settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How many tokens the text may have.
+    /// Context length in tokens.
     pub context: usize,
-    /// How many tokens a replay takes at most.
+    /// Maximum number of tokens per prefill step.
     pub chunk: usize,
-    /// How cached keys and values are stored.
+    /// Data type of the KV cache.
     pub cache: Format,
-    /// What a replay gives.
+    /// What a step returns.
     pub scored: Scored,
 }
 
 impl Model {
-    /// Opens a checkpoint and makes sure that it holds a whole model.
+    /// Opens a checkpoint and checks that it holds a whole model.
     ///
     /// # Errors
     /// One sentence with the file and the key or tensor.
@@ -60,8 +61,8 @@ impl Model {
         Self::with_ends(path, Entry::Tokens, true)
     }
 
-    /// Opens a checkpoint that may lack the table of tokens, the head or both. Its sessions start from vectors, and
-    /// without a head they end with them.
+    /// Opens a checkpoint that may lack the embedding matrix, the output head or both. Its sessions take embeddings,
+    /// and without a head they return hidden states.
     ///
     /// # Errors
     /// As [`Model::open`].
@@ -72,16 +73,20 @@ impl Model {
     fn with_ends(path: &Path, entry: Entry, needs_head: bool) -> Result<Self, Error> {
         let checkpoint = open(path)?;
         let architecture = checkpoint.architecture().ok_or_else(|| nameless(path, &checkpoint))?;
-        let facts = Facts::of(&checkpoint);
-        let mut config = read(architecture, facts)?.ok_or_else(|| Error::Unsupported {
+        let hparams = Hparams::of(&checkpoint);
+        let mut config = read(architecture, hparams)?.ok_or_else(|| Error::Unsupported {
             path: path.to_owned(),
             place: Place::Whole,
-            what: format!("the architecture is {}; known are {}", quoted(architecture), architectures()),
+            what: format!(
+                "the architecture {} is not supported, expected one of {}",
+                quoted(architecture),
+                architectures()
+            ),
         })?;
-        let has_head = needs_head || facts.has(if config.tied { "token_embd" } else { "output" });
+        let has_head = needs_head || hparams.has(if config.tied { "token_embd" } else { "output" });
         let scored = if has_head { Scored::Last } else { Scored::Normed };
-        // Single precision marks the tensors that are kept in it, so matrices are given another format until they are
-        // found.
+        // F32 marks small tensors that are never quantised; matrices get another placeholder until the file's format is
+        // known.
         config.formats = Formats::Uniform(Format::BF16);
         let graph = part(&config, &Sym::from(1), config.n_layers, entry, scored)?;
         let (bound, formats) = bind(path, checkpoint, &graph)?;
@@ -89,15 +94,15 @@ impl Model {
         Ok(Self { config, entry, has_head, weights: Arc::new(bound) })
     }
 
-    /// What the file says besides.
+    /// The checkpoint: metadata and raw tensors.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.weights.checkpoint
     }
 
-    /// The graphs of a session: one token, and up to a chunk of them.
+    /// The decode and prefill graphs of a session: for one token, and for up to a chunk.
     ///
     /// # Errors
-    /// Everything that does not fit together.
+    /// All errors of the graphs.
     pub fn graphs(&self, settings: &Settings) -> Result<[Graph; 2], Error> {
         let config = self.config_for(settings)?;
         let name = Label::new(TOKENS).expect("one letter fits");
@@ -107,30 +112,27 @@ impl Model {
         Ok([graph(Sym::from(1))?, graph(several.into())?])
     }
 
-    /// The sizes of a session's graphs.
+    /// The config of a session's graphs.
     fn config_for(&self, settings: &Settings) -> Result<Config, Error> {
         let Settings { context, chunk, cache, scored } = *settings;
-        let path = beside::weights(self.checkpoint());
+        let path = sidecar::weights_path(self.checkpoint());
         let (row, block) = (self.config.cached_row(), cache.block_len());
         if row % block != 0 {
             let what = format!(
-                "caches of {cache} have rows of a multiple of {block} elements, this model's have {row}; f16 and f32 \
-                 take any"
+                "a KV cache of {cache} needs rows of a multiple of {block} elements, this model's have {row}; \
+                 f16 and f32 take any"
             );
             return Err(Error::input(path, Place::Whole, what));
         }
-        if !self.has_head && matches!(scored, Scored::Last | Scored::Best(_) | Scored::All) {
-            let what = "expected a head for scores, found none: this model ends with vectors";
+        if !self.has_head && matches!(scored, Scored::Last | Scored::TopK(_) | Scored::All) {
+            let what = "expected an output head for logits, found none: this model returns hidden states";
             return Err(Error::input(path, Place::Whole, what));
         }
-        // The caches have room for a whole chunk behind the last position, so that no range depends on another.
+        // The KV cache has room for a whole chunk after the last position, so that no range depends on another.
         Ok(Config { context: context + chunk, cache, ..self.config.clone() })
     }
 
-    /// A session at the start of a text.
-    ///
-    /// # Errors
-    /// Where the context is longer than the model's, a graph does not compile, or the device refuses it.
+    /// A session of one sequence, with an empty context.
     pub fn session(
         &self,
         device: Box<dyn Device>,
@@ -187,7 +189,7 @@ impl Model {
             return Ok(None);
         }
         let config = self.config_for(settings)?;
-        let graph = together(&config, n_texts, config.n_layers, self.entry, settings.scored)?;
+        let graph = decode_batch(&config, n_texts, config.n_layers, self.entry, settings.scored)?;
         Ok(Some((cache.program(&graph, options)?, n_texts)))
     }
 
@@ -207,9 +209,9 @@ impl Model {
     }
 }
 
-/// The error that a checkpoint does not say what model it holds.
+/// The error of a checkpoint that does not name its architecture.
 fn nameless(path: &Path, checkpoint: &Checkpoint) -> Error {
-    let config = beside::in_folder(checkpoint, files::MODEL);
+    let config = sidecar::in_folder(checkpoint, files::MODEL);
     let (file, key) = match checkpoint.kind() {
         Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => (path, "general.architecture"),
         Kind::Safetensors if !path.is_dir() => {
@@ -217,7 +219,7 @@ fn nameless(path: &Path, checkpoint: &Checkpoint) -> Error {
             return Error::input(path, Place::Whole, what);
         }
         Kind::Safetensors if !config.is_file() => {
-            let what = "expected a file that says what the weights beside it are, found none";
+            let what = "expected the config.json of the weights next to it, found no file";
             return Error::input(&config, Place::Whole, what);
         }
         Kind::Safetensors => (config.as_path(), "model_type"),

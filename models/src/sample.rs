@@ -1,34 +1,35 @@
-//! From logits to the next token.
+//! Sampling: from logits to the next token.
 //!
-//! In: the logits of one position, or the best of them, the tokens so far and a seed. Out: a token.
-//! The steps are those of llama.cpp's classic sampler and of Transformers: repeat penalty, top-k, temperature, top-p,
-//! min-p; each works on what the ones before have left, and probabilities are taken anew. As top-k comes before what
-//! rounds, it makes no difference to a draw whether a device has already done it.
-//! The same seed draws the same tokens everywhere, ties go to the lower token, and nothing is allocated per token.
+//! In: the logits of one position, or the largest of them, the tokens so far, and a seed. Out: a token id.
+//! The chain is that of llama.cpp's classic sampler and of Transformers: repeat penalty, top-k, temperature, top-p,
+//! min-p. Each step filters what the one before left, with probabilities renormalised. Top-k comes before any rounding,
+//! so a device may do it without changing a draw.
+//! The same seed draws the same tokens on every machine, ties go to the lower token id, and nothing is allocated per
+//! token.
 
 use fusebox_compiler::foundation::random::Random;
 
 use crate::error::Error;
 
-/// Beyond so many, finding the best logits takes longer than looking at all.
-const MOST_BEST: usize = 64;
+/// Beyond this k, top-k on the device takes longer than copying all logits back.
+const MAX_DEVICE_TOP_K: usize = 64;
 
-/// How tokens are chosen.
+/// Sampling settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How bold the choice is; 0 always takes the likeliest.
+    /// Temperature; 0 is greedy decoding.
     pub temperature: f32,
-    /// How many of the likeliest tokens stay; 0 for all.
+    /// Top-k: keep this many of the most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// The likeliest tokens stay that have this probability together; 1 for all.
+    /// Top-p (nucleus): keep the smallest set of most likely tokens with at least this total probability; 1 keeps all.
     pub top_p: f32,
-    /// Tokens stay that are at least this part as likely as the likeliest; 0 for all.
+    /// Min-p: keep tokens at least this fraction as likely as the most likely one; 0 keeps all.
     pub min_p: f32,
-    /// What the logits of tokens that came before are divided by, or multiplied where negative; 1 for nothing.
+    /// Repeat penalty: divides positive logits of recent tokens and multiplies negative ones; 1 is off.
     pub repeat_penalty: f32,
-    /// How many of the last tokens count for it; 0 for all.
+    /// How many of the last tokens the repeat penalty looks at; 0 for all.
     pub repeat_last: usize,
-    /// What the draws follow from.
+    /// Seed of the random number generator.
     pub seed: u64,
 }
 
@@ -47,29 +48,30 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How many of the best logits are enough to choose by them; nothing where all may be needed.
-    pub fn n_best(&self) -> Option<usize> {
+    /// How many of the largest logits suffice for these settings, so that top-k can run on the device; `None` where all
+    /// logits may be needed.
+    pub fn device_top_k(&self) -> Option<usize> {
         let n = if self.temperature == 0.0 { 1 } else { self.top_k };
-        (self.repeat_penalty == 1.0 && (1..=MOST_BEST).contains(&n)).then_some(n)
+        (self.repeat_penalty == 1.0 && (1..=MAX_DEVICE_TOP_K).contains(&n)).then_some(n)
     }
 }
 
-/// A sequence of choices.
+/// A sampler with its random state.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     settings: Settings,
     random: Random,
-    /// What is left of the tokens: each with its logit, then with its weight.
+    /// The tokens still in play: with their logits first, with unnormalised probabilities later.
     candidates: Vec<(u32, f32)>,
-    /// Whether a token came before, for those of the last choice only.
-    has_come: Vec<bool>,
+    /// Marks recent tokens while the repeat penalty is applied; all false in between.
+    seen: Vec<bool>,
 }
 
 impl Sampler {
-    /// A sequence of choices for a vocabulary of this size.
+    /// A sampler for a vocabulary of `n_tokens`.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a setting that makes no sense.
+    /// [`Error::Setting`] for a setting out of range.
     pub fn new(settings: Settings, n_tokens: usize) -> Result<Self, Error> {
         let Settings { temperature, top_p, min_p, repeat_penalty, top_k: _, repeat_last: _, seed } = settings;
         check("temperature", temperature, "a number of at least 0", temperature >= 0.0)?;
@@ -77,31 +79,31 @@ impl Sampler {
         check("min_p", min_p, "a number of at least 0 and below 1", (0.0..1.0).contains(&min_p))?;
         check("repeat_penalty", repeat_penalty, "a number above 0", repeat_penalty > 0.0)?;
         let candidates = Vec::with_capacity(n_tokens);
-        Ok(Self { settings, random: Random::new(seed), candidates, has_come: vec![false; n_tokens] })
+        Ok(Self { settings, random: Random::new(seed), candidates, seen: vec![false; n_tokens] })
     }
 
-    /// The next token after `before`, by the logits of its position.
+    /// Samples the token that follows `before`, given the logits of all tokens.
     ///
     /// # Errors
-    /// [`Error::Logits`] where there are not as many as tokens, or where one is no number or infinitely large.
+    /// [`Error::Logits`] where their number is not the vocabulary's, or where one is NaN or positive infinity.
     pub fn next(&mut self, logits: &[f32], before: &[u32]) -> Result<u32, Error> {
-        if logits.len() != self.has_come.len() || logits.is_empty() {
-            let expected = format!("{}, one for each token", self.has_come.len().max(1));
+        if logits.len() != self.seen.len() || logits.is_empty() {
+            let expected = format!("{}, one for each token", self.seen.len().max(1));
             return Err(Error::Logits { expected, found: logits.len().to_string() });
         }
         check_logits(logits)?;
         self.candidates.clear();
         self.candidates.extend((0..).zip(logits.iter().copied()));
-        self.penalise(before);
-        Ok(self.chosen())
+        self.apply_repeat_penalty(before);
+        Ok(self.choose())
     }
 
-    /// The next token, by the best logits of its position: largest first, of equals the lowest token, and no fewer than
-    /// [`Settings::n_best`].
+    /// Samples a token from the largest logits: sorted, ties by token id, and at least [`Settings::device_top_k`] of
+    /// them.
     ///
     /// # Errors
     /// As [`Sampler::next`].
-    pub fn next_of(&mut self, ids: &[u32], logits: &[f32]) -> Result<u32, Error> {
+    pub fn next_of_top_k(&mut self, ids: &[u32], logits: &[f32]) -> Result<u32, Error> {
         let first = logits.first().copied().unwrap_or(f32::NAN);
         if !first.is_finite() {
             let expected = "finite numbers".to_owned();
@@ -114,22 +116,22 @@ impl Sampler {
         }
         self.candidates.clear();
         self.candidates.extend(ids.iter().copied().zip(logits.iter().copied()));
-        Ok(self.chosen())
+        Ok(self.choose())
     }
 
-    /// One of the candidates.
-    fn chosen(&mut self) -> u32 {
+    /// Runs the chain on the candidates.
+    fn choose(&mut self) -> u32 {
         if self.settings.temperature == 0.0 {
-            return likeliest(&self.candidates);
+            return argmax(&self.candidates);
         }
-        self.keep_top_k();
-        self.warm();
-        self.keep_likely();
+        self.apply_top_k();
+        self.apply_temperature();
+        self.apply_top_p_min_p();
         self.draw()
     }
 
-    /// Makes what came before less likely.
-    fn penalise(&mut self, before: &[u32]) {
+    /// Makes recent tokens less likely.
+    fn apply_repeat_penalty(&mut self, before: &[u32]) {
         let Settings { repeat_penalty, repeat_last, .. } = self.settings;
         if repeat_penalty == 1.0 {
             return;
@@ -138,32 +140,32 @@ impl Sampler {
             if repeat_last == 0 { before } else { &before[before.len().saturating_sub(repeat_last)..] };
         for id in last {
             let idx = *id as usize;
-            if let Some((_, logit)) = self.candidates.get_mut(idx).filter(|_| !self.has_come[idx]) {
-                self.has_come[idx] = true;
+            if let Some((_, logit)) = self.candidates.get_mut(idx).filter(|_| !self.seen[idx]) {
+                self.seen[idx] = true;
                 let less = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
-                // A penalty far from 1 makes it large, but no number is infinitely likely.
+                // An extreme penalty must not make a logit infinite.
                 *logit = less.min(f32::MAX);
             }
         }
         for id in last {
-            if let Some(has_come) = self.has_come.get_mut(*id as usize) {
-                *has_come = false;
+            if let Some(seen) = self.seen.get_mut(*id as usize) {
+                *seen = false;
             }
         }
     }
 
-    /// Divides by the temperature, counted from the likeliest so that nothing overflows.
-    fn warm(&mut self) {
+    /// Divides by the temperature, relative to the largest logit so that nothing overflows.
+    fn apply_temperature(&mut self) {
         let largest = self.candidates.first().map_or(0.0, |(_, logit)| *logit);
         for (_, logit) in &mut self.candidates {
             *logit = (*logit - largest) / self.settings.temperature;
         }
     }
 
-    /// Keeps the likeliest in their order.
-    fn keep_top_k(&mut self) {
+    /// Keeps the top k, sorted.
+    fn apply_top_k(&mut self) {
         let top_k = self.settings.top_k;
-        // Zeros are equal, whatever their signs.
+        // Adding 0 makes -0 equal to 0.
         let order = |a: &(u32, f32), b: &(u32, f32)| (b.1 + 0.0).total_cmp(&(a.1 + 0.0)).then(a.0.cmp(&b.0));
         if top_k > 0 && top_k < self.candidates.len() {
             self.candidates.select_nth_unstable_by(top_k - 1, order);
@@ -172,8 +174,8 @@ impl Sampler {
         self.candidates.sort_unstable_by(order);
     }
 
-    /// Makes weights of logits, and keeps those that top-p and min-p let stay.
-    fn keep_likely(&mut self) {
+    /// Turns logits into unnormalised probabilities, and keeps what top-p and min-p allow.
+    fn apply_top_p_min_p(&mut self) {
         let Settings { top_p, min_p, .. } = self.settings;
         for (_, weight) in &mut self.candidates {
             *weight = exp(*weight);
@@ -190,12 +192,12 @@ impl Sampler {
             let n_kept = n_kept.count().max(1);
             self.candidates.truncate(n_kept);
         }
-        // The likeliest has weight 1.
+        // The most likely token has weight 1.
         let n_kept = self.candidates.iter().take_while(|(_, weight)| *weight >= min_p).count().max(1);
         self.candidates.truncate(n_kept);
     }
 
-    /// One of those left, by their weights.
+    /// Draws one of the candidates in proportion to their weights.
     fn draw(&mut self) -> u32 {
         let total: f64 = self.candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
         let unit = (self.random.bits() >> 11) as f64 / (1u64 << 53) as f64;
@@ -206,14 +208,14 @@ impl Sampler {
                 return *id;
             }
         }
-        likeliest(&self.candidates)
+        argmax(&self.candidates)
     }
 }
 
-/// Refuses logits that no token can be chosen by.
+/// Refuses logits that cannot be sampled from.
 ///
 /// # Errors
-/// [`Error::Logits`] where one is no number or infinitely large, or none is finite.
+/// [`Error::Logits`] where one is NaN or positive infinity, or none is finite.
 pub fn check_logits(logits: &[f32]) -> Result<(), Error> {
     let refused = |found: String| Err(Error::Logits { expected: "finite numbers".to_owned(), found });
     if let Some(id) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
@@ -225,16 +227,16 @@ pub fn check_logits(logits: &[f32]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The token with the largest number, and the lowest of equal ones.
-fn likeliest(candidates: &[(u32, f32)]) -> u32 {
+/// The token with the largest logit, the lowest id among equals.
+fn argmax(candidates: &[(u32, f32)]) -> u32 {
     let larger = |a: (u32, f32), b: &(u32, f32)| if b.1 > a.1 { *b } else { a };
     candidates.iter().fold((0, f32::NEG_INFINITY), larger).0
 }
 
-/// The exponential of a number that is not positive, by sums and products only: these are the same everywhere, and
-/// the one of a platform's library is not.
+/// `e^x` for x ≤ 0 by additions and multiplications only: these round the same on every platform, a library's `exp`
+/// does not.
 fn exp(x: f32) -> f32 {
-    /// Below it, the result is 0 in single precision.
+    /// Below this the result is 0 in single precision.
     const LEAST: f64 = -110.0;
     let x = f64::from(x);
     if x < LEAST {
@@ -247,9 +249,9 @@ fn exp(x: f32) -> f32 {
     halved as f32
 }
 
-/// Refuses a setting that is no number or out of its range.
-fn check(setting: &'static str, found: f32, expected: &str, is_right: bool) -> Result<(), Error> {
-    if is_right && found.is_finite() {
+/// Refuses a setting that is not finite or out of range.
+fn check(setting: &'static str, found: f32, expected: &str, is_valid: bool) -> Result<(), Error> {
+    if is_valid && found.is_finite() {
         return Ok(());
     }
     Err(Error::Setting { setting, expected: expected.to_owned(), found: found.to_string() })
@@ -265,7 +267,7 @@ mod tests {
         Settings { temperature, seed: 11, ..Settings::default() }
     }
 
-    /// How often each token is drawn in 20,000 draws, as a part of all.
+    /// The fraction of 20,000 draws that went to each token.
     fn shares(settings: Settings, logits: &[f32]) -> Vec<f64> {
         let mut sampler = Sampler::new(settings, logits.len()).unwrap();
         let mut counts = vec![0.0; logits.len()];
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn temperature_0_takes_the_lowest_of_the_likeliest() {
+    fn temperature_0_takes_the_lowest_id_of_the_largest_logits() {
         let mut sampler = Sampler::new(settings(0.0), 5).unwrap();
         assert_eq!(sampler.next(&LOGITS, &[]).unwrap(), 1);
         let penalty = Settings { repeat_penalty: 2.0, ..settings(0.0) };
@@ -311,7 +313,7 @@ mod tests {
             &shares(Settings { top_k: 3, ..base.clone() }, &logits),
             &[4.0 / 7.0, 2.0 / 7.0, 1.0 / 7.0, 0.0],
         );
-        // After top-k 3 the first two have 6/7 of what is left.
+        // After top-k 3 the first two have 6/7 of the probability.
         close(&shares(Settings { top_k: 3, top_p: 0.8, ..base.clone() }, &logits), &thirds);
         close(&shares(Settings { top_p: 1e-6, ..base }, &logits), &[1.0, 0.0, 0.0, 0.0]);
     }
@@ -327,25 +329,25 @@ mod tests {
     }
 
     #[test]
-    fn the_best_logits_draw_what_all_logits_draw() {
+    fn the_top_logits_draw_what_all_logits_draw() {
         let logits: Vec<f32> = (0..200).map(|i| (i * 37 % 50) as f32 / 9.0 - 2.0).collect();
         let mut ids: Vec<u32> = (0..200).collect();
         ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
         for (temperature, top_k) in [(0.0, 0), (0.7, 1), (1.3, 40), (1e-9, 3)] {
             let settings = Settings { top_k, top_p: 0.9, ..settings(temperature) };
-            let n_best = settings.n_best().unwrap();
-            let best: Vec<f32> = ids[..n_best].iter().map(|id| logits[*id as usize]).collect();
-            let [mut by_all, mut by_best] = [0, 1].map(|_| Sampler::new(settings.clone(), 200).unwrap());
+            let device_top_k = settings.device_top_k().unwrap();
+            let best: Vec<f32> = ids[..device_top_k].iter().map(|id| logits[*id as usize]).collect();
+            let [mut by_all, mut by_top_k] = [0, 1].map(|_| Sampler::new(settings.clone(), 200).unwrap());
             for _ in 0..100 {
                 assert_eq!(
-                    by_best.next_of(&ids[..n_best], &best).unwrap(),
+                    by_top_k.next_of_top_k(&ids[..device_top_k], &best).unwrap(),
                     by_all.next(&logits, &[]).unwrap()
                 );
             }
         }
-        assert_eq!(settings(1.0).n_best(), None);
-        assert_eq!(Settings { repeat_penalty: 1.1, ..settings(0.0) }.n_best(), None);
-        assert_eq!(Settings { top_k: MOST_BEST + 1, ..settings(1.0) }.n_best(), None);
+        assert_eq!(settings(1.0).device_top_k(), None);
+        assert_eq!(Settings { repeat_penalty: 1.1, ..settings(0.0) }.device_top_k(), None);
+        assert_eq!(Settings { top_k: MAX_DEVICE_TOP_K + 1, ..settings(1.0) }.device_top_k(), None);
     }
 
     #[test]
@@ -369,9 +371,9 @@ mod tests {
         let sentence = sampler.next(&[0.0], &[]).unwrap_err().to_string();
         assert_eq!(sentence, "logits: expected 3, one for each token, found 1");
         assert_eq!(sampler.next(&[f32::NEG_INFINITY, -3.0, f32::NEG_INFINITY], &[]).unwrap(), 1);
-        let sentence = sampler.next_of(&[1], &[f32::NAN]).unwrap_err().to_string();
+        let sentence = sampler.next_of_top_k(&[1], &[f32::NAN]).unwrap_err().to_string();
         assert_eq!(sentence, "logits: expected finite numbers, found NaN for token 1");
-        assert!(sampler.next_of(&[0], &[f32::NEG_INFINITY]).is_err());
+        assert!(sampler.next_of_top_k(&[0], &[f32::NEG_INFINITY]).is_err());
     }
 
     #[test]
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn extreme_logits_and_temperatures_draw_the_likeliest() {
+    fn extreme_logits_and_temperatures_draw_the_argmax() {
         let mut sampler = Sampler::new(settings(1e-30), 3).unwrap();
         assert_eq!(sampler.next(&[-3e38, 3e38, 0.0], &[]).unwrap(), 1);
     }

@@ -1,11 +1,11 @@
-//! Texts that end an answer, found in a text that comes in pieces.
+//! Stop strings, found in text that arrives in pieces.
 //!
-//! In: pieces of an answer, divided anywhere. Out: the answer up to the first stop, which itself never comes out.
-//! What may be the beginning of a stop is held back until it is decided; nothing else waits.
+//! In: pieces of an answer, split anywhere. Out: the answer up to the first stop string, which is never emitted.
+//! Only text that may be the start of a stop string is held back.
 
 use crate::error::Error;
 
-/// A search for the first of several texts.
+/// Searches a stream for the first of several stop strings.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
     texts: Vec<String>,
@@ -14,10 +14,10 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// A search for these texts; for none, everything passes.
+    /// A search for these strings; with none, all text passes.
     ///
     /// # Errors
-    /// [`Error::Setting`] for an empty text, which would end every answer.
+    /// [`Error::Setting`] for an empty string, which would end every answer.
     pub(crate) fn new(texts: Vec<String>) -> Result<Self, Error> {
         if texts.iter().any(String::is_empty) {
             let (expected, found) = ("texts that are not empty".to_owned(), "an empty one".to_owned());
@@ -26,14 +26,14 @@ impl Stop {
         Ok(Self { texts, held: String::new(), has_stopped: false })
     }
 
-    /// What is certain to stand before any stop, with this piece; nothing once one was found.
+    /// The text that is certain to precede any stop string, given this piece; empty once one was found.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         if self.has_stopped {
             return String::new();
         }
         self.held += piece;
         let undecided = self.held.len() - self.n_undecided();
-        // What may still become a stop that begins earlier decides where the answer ends.
+        // A possible stop string that starts earlier decides where the answer ends.
         if let Some(at) = self.first().filter(|at| *at <= undecided) {
             return self.stop_at(at);
         }
@@ -41,7 +41,7 @@ impl Stop {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// What was held back at the end of the answer.
+    /// The text held back at the end of the answer.
     pub(crate) fn finish(&mut self) -> String {
         match self.first() {
             Some(at) => self.stop_at(at),
@@ -49,7 +49,7 @@ impl Stop {
         }
     }
 
-    /// Where the first stop begins.
+    /// Where the first stop string starts.
     fn first(&self) -> Option<usize> {
         self.texts.iter().filter_map(|text| self.held.find(text.as_str())).min()
     }
@@ -60,19 +60,19 @@ impl Stop {
         std::mem::take(&mut self.held)
     }
 
-    /// Whether a stop was found.
+    /// Whether a stop string was found.
     pub(crate) fn has_stopped(&self) -> bool {
         self.has_stopped
     }
 
-    /// How many bytes at the end may be the beginning of a stop.
+    /// How many bytes at the end may be the start of a stop string.
     fn n_undecided(&self) -> usize {
         let may_begin = |text: &String| {
             let longest = (text.len() - 1).min(self.held.len());
             (1..=longest).rev().find(|n| self.held.as_bytes().ends_with(&text.as_bytes()[..*n]))
         };
         let n_bytes = self.texts.iter().filter_map(may_begin).max().unwrap_or(0);
-        // Half a character of a stop is no beginning of text: the cut falls between characters.
+        // The cut falls between characters, even if a stop string matches half of one.
         (n_bytes..=self.held.len())
             .find(|n| self.held.is_char_boundary(self.held.len() - n))
             .unwrap_or(n_bytes)

@@ -1,6 +1,6 @@
-//! `fusebox bench` as a user meets it.
+//! `fusebox bench` from the command line.
 //!
-//! In: lengths, depths and threads. Out: a rate for each repetition of each test, whatever it is.
+//! In: token counts, depths and threads. Out: a rate for each repetition of each test; its value is not checked.
 
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ fn json_has_a_row_for_each_test() {
         expected.extend([3, 16].map(|depth| ("decode".to_owned(), 4, depth, threads)));
     }
     assert_eq!(rows, expected);
-    // Nor do threads change answers.
+    // Threads do not change answers either.
     let hash = |row: usize| told[row]["hash"][0].as_str().expect("a hash").to_owned();
     let half = expected.len() / 2;
     assert!((0..half).all(|row| hash(row) == hash(half + row)));
@@ -66,7 +66,7 @@ fn a_batch_gives_what_one_sequence_gives() {
     let alone = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "-o", "json"]);
     assert_eq!([&told[0]["batch"], &alone[0]["batch"]], [3, 1]);
     assert_eq!(told[0]["hash"], alone[0]["hash"]);
-    // The former name of the flag and of the key stay.
+    // The former names of the flag and of the key still work.
     let former = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "--texts", "3", "-o", "json"]);
     assert_eq!((&former[0]["texts"], &former[0]["hash"]), (&told[0]["batch"], &told[0]["hash"]));
 }

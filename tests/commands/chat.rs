@@ -1,6 +1,6 @@
-//! Conversations with the default model.
+//! Chats with the default model.
 //!
-//! In: messages as flags, and as lines on standard input. Out: answers that end where the assistant's turn does.
+//! In: messages as flags, and as lines on standard input. Out: answers that end with the assistant's turn.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -68,7 +68,7 @@ fn a_full_context_is_told_with_what_may_be_done() {
     }
 }
 
-/// What a conversation says to lines on standard input, and how it ends.
+/// What a chat prints for lines on standard input, and its exit code.
 fn answers(more: &[&str], lines: &str) -> (String, Option<i32>) {
     let mut command = command(&programs(), &[&["run", "--chat", "-n", "8"], more].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -95,7 +95,7 @@ fn a_model_is_told_its_part_once() {
         told["prompt_tokens"].as_u64().expect("a number")
     };
     assert!(ask(&["--system", "You are a pirate."]) > ask(&[]));
-    // The template of the default model does not ask.
+    // The template of the default model has no such switch.
     assert_eq!(ask(&["--thinking", "off"]), ask(&["--thinking", "on"]));
     let [own, cleared] = ["Hello.\n", "/clear\nHello.\n"].map(|lines| answers(&["--system", "Sing."], lines));
     assert_eq!(own, cleared, "its part stays");

@@ -1,4 +1,4 @@
-//! `fusebox doctor` as a user meets it.
+//! `fusebox doctor` from the command line.
 //!
 //! In: nothing. Out: what this machine has, as text and as JSON.
 
@@ -24,15 +24,9 @@ fn it_tells_what_is_there_and_what_is_missing() {
     );
     assert_eq!(found["default_model"]["found"], true);
     let text = told(&["doctor"]);
-    for head in [
-        "processor",
-        "instruction set",
-        "threads",
-        "memory",
-        "program cache",
-        "default model",
-        "device cuda",
-    ] {
+    for head in
+        ["processor", "instruction set", "threads", "memory", "program cache", "default model", "device cuda"]
+    {
         assert!(text.lines().any(|line| line.starts_with(head)), "{head}: {text}");
     }
 }

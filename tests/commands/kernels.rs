@@ -1,6 +1,6 @@
-//! `fusebox run --print-kernels` as a user meets it.
+//! `fusebox run --print-kernels` from the command line.
 //!
-//! In: the default model. Out: a table whose rows add up, the plan, and kernels as text. No time is looked at.
+//! In: the default model. Out: a table whose rows add up, the plan, and kernels as text. Times are not checked.
 
 use std::path::Path;
 
@@ -10,9 +10,18 @@ use crate::commands::{command, json, told};
 fn a_table_has_a_row_for_each_kernel_and_few_of_them_a_block() {
     let text = told(&["run", "-n", "4", "--print-kernels"]);
     let (_, table) = text.split_once("step  launches").expect("a table follows the text");
-    for head in
-        ["kernel", "skeleton", "ops", "bytes", "flops", "us", "GB/s", "of peak", "Gflop/s", "barrier after it"]
-    {
+    for head in [
+        "kernel",
+        "skeleton",
+        "ops",
+        "bytes",
+        "flops",
+        "us",
+        "GB/s",
+        "of peak",
+        "Gflop/s",
+        "barrier after it",
+    ] {
         assert!(table.lines().next().is_some_and(|line| line.contains(head)), "{head}: {table}");
     }
     let (table, fused) = table.split_once("step  fuses").expect("what each row fuses follows");
@@ -35,7 +44,7 @@ fn a_table_of_a_prompt_has_all_of_its_tokens() {
     let text = told(&["run", "--tokens", "1,2,3,4,5,6,7", "-n", "2", "--print-kernels=prompt"]);
     let place = text.lines().find(|line| line.contains("kernels per block")).expect("a line of totals");
     assert!(place.ends_with("8 tokens"), "{place}");
-    // What reads one token is what continues a text.
+    // A prompt of one token is a decode step.
     told(&["run", "--tokens", "5", "-n", "0", "--print-kernels=prompt"]);
 }
 

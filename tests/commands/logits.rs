@@ -1,6 +1,6 @@
-//! `fusebox logits` as a user meets it.
+//! `fusebox logits` from the command line.
 //!
-//! In: tokens and words. Out: scores as JSON, as a file and as a table, which agree.
+//! In: token ids and text. Out: logits as JSON, as a file and as a table, which agree.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
-//! The `fusebox` command as a user meets it: what it prints, and how it refuses.
+//! The `fusebox` command from outside: what it prints, and what it refuses.
 //!
 //! In: command lines, the default model, and files written to a folder of the test's own. Out: exit codes, sentences,
-//! keys and texts. A bad input gets one sentence that says what, where and what would be accepted, and exit code 2.
-//! One file a command; programs are kept in a folder of the tests, so that they are compiled once.
+//! keys and texts. Bad input gets one sentence that says what, where and what would be accepted, and exit code 2.
+//! One file per command; programs are cached in a folder of the tests, so that they are compiled once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,26 +23,26 @@ mod run;
 mod story;
 mod tokens;
 
-/// Where programs are kept, for all of these tests.
+/// The program cache of all these tests.
 fn programs() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs")
 }
 
-/// The command with programs kept in a folder.
+/// The command with a program cache.
 fn command(cache: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));
     command.args(arguments).env("FUSEBOX_CACHE", cache).env_remove("FUSEBOX_LEVEL").stdin(Stdio::null());
-    // Some drivers of GPUs complain on standard error where there is no such folder, unless they are told not to look.
+    // Some GPU drivers print errors where there is no such folder, unless they are told not to look.
     command.env_remove("XDG_RUNTIME_DIR");
     command
 }
 
-/// What a command line comes to.
+/// Runs a command line.
 fn fusebox(arguments: &[&str]) -> Output {
     command(&programs(), arguments).output().expect("the command runs")
 }
 
-/// What a command line that is right prints.
+/// The standard output of a command line that succeeds.
 #[track_caller]
 fn told(arguments: &[&str]) -> String {
     let output = fusebox(arguments);
@@ -51,13 +51,13 @@ fn told(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The JSON that a command line that is right prints.
+/// The JSON that a command line that succeeds prints.
 #[track_caller]
 fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&told(arguments)).expect("JSON")
 }
 
-/// The one sentence that a command line is refused with.
+/// The sentence that a command line is refused with.
 #[track_caller]
 fn refused(arguments: &[&str]) -> String {
     sentence(&fusebox(arguments), arguments)
@@ -73,7 +73,7 @@ fn sentence(output: &Output, arguments: &[&str]) -> String {
     sentence.unwrap_or_else(|| panic!("{arguments:?}: {error}")).to_owned()
 }
 
-/// A copy of the default model in which a key of its metadata has another name of the same length.
+/// A copy of the default model in which a metadata key is renamed to another of the same length.
 fn without(key: &str, file: &str) -> String {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
     let mut bytes = fs::read(model).expect("the default model");

@@ -1,4 +1,4 @@
-//! `fusebox quantize`: what it writes and what it says.
+//! `fusebox quantize` from the command line.
 //!
 //! In: the default model. Out: a file that runs, and numbers that fit it.
 

@@ -1,6 +1,6 @@
 //! Bad command lines: each is one sentence that says what is wrong and what would be accepted.
 //!
-//! In: flags that make no sense. Out: exit code 2, nothing on standard output, and the words to look for.
+//! In: invalid flags and files. Out: exit code 2, nothing on standard output, and the words to look for.
 
 #[cfg(unix)]
 use std::ffi::OsStr;
@@ -164,7 +164,11 @@ fn the_environment_is_refused_with_what_would_be_accepted() {
     for (variable, value, expected) in [
         ("FUSEBOX_TARGET", "abacus", "FUSEBOX_TARGET is `abacus`, expected one of cpu, cuda-sm90"),
         ("FUSEBOX_FUEL", "much", "FUSEBOX_FUEL is `much`, expected a whole number of at least 0"),
-        ("FUSEBOX_LEVEL", "mmx", "FUSEBOX_LEVEL is `mmx`, expected an instruction set of this processor, one of "),
+        (
+            "FUSEBOX_LEVEL",
+            "mmx",
+            "FUSEBOX_LEVEL is `mmx`, expected an instruction set of this processor, one of ",
+        ),
         ("FUSEBOX_STORY", "no-such-folder/a.txt", "FUSEBOX_STORY: no-such-folder/a.txt: "),
         ("FUSEBOX_STORY", "Cargo.toml", "FUSEBOX_STORY: Cargo.toml: expected the name of a new file"),
     ] {

@@ -1,6 +1,6 @@
-//! `fusebox run` as a user meets it, with the default model.
+//! `fusebox run` from the command line, with the default model.
 //!
-//! In: prompts and settings. Out: texts that follow from them alone, and the keys of the JSON.
+//! In: prompts and settings. Out: texts that depend on them alone, and the keys of the JSON.
 
 use std::fs;
 use std::path::Path;
@@ -138,7 +138,7 @@ fn precise_and_other_caches_are_possible() {
 #[test]
 fn a_second_start_compiles_nothing() {
     let cache = own::path("fresh");
-    // It may be left from an earlier time.
+    // It may be left from an earlier run.
     let _ = fs::remove_dir_all(&cache);
     let ask = |cache: &Path| -> Value {
         let output = command(cache, &["run", "-n", "2", "--json"]).output().expect("the command runs");
@@ -151,7 +151,7 @@ fn a_second_start_compiles_nothing() {
     assert_eq!(warm["tokens"], cold["tokens"]);
     let without = ask(Path::new(""));
     assert_eq!(without["kernels"]["from_cache"], json!(0));
-    // What never ends is no program, and is replaced.
+    // A file that cannot be read to an end is no program, and is replaced.
     if cfg!(unix) {
         let programs = fs::read_dir(&cache).expect("a folder").map(|file| file.expect("a file").path());
         for program in programs {
@@ -166,12 +166,12 @@ fn a_second_start_compiles_nothing() {
 #[test]
 fn every_program_has_its_story() {
     let path = own::path("stories.txt");
-    // It may be left from an earlier time.
+    // It may be left from an earlier run.
     let _ = fs::remove_file(&path);
     let mut command = command(Path::new(""), &["run", "-n", "1"]);
     assert!(command.env("FUSEBOX_STORY", &path).output().expect("the command runs").status.success());
     let stories = fs::read_to_string(&path).expect("it was written");
-    // One of the program for a token, and one of that for many.
+    // One of the decode program, and one of the prefill program.
     assert_eq!(stories.matches("## 5. plan").count(), 2, "{stories}");
 }
 

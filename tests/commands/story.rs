@@ -1,4 +1,4 @@
-//! `fusebox story` as a user meets it.
+//! `fusebox story` from the command line.
 //!
 //! In: command lines, and graphs written to a folder of the test's own. Out: exit codes, sentences and keys.
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::commands::{fusebox, refused};
 use crate::own;
 
-/// Runs the command on a graph and expects one sentence that ends so.
+/// Runs the command on a graph and expects a sentence with this end.
 fn refuses(name: &str, text: &str, sentence: &str) {
     let path = own::write(name, text.as_bytes());
     let error = refused(&["story", path.to_str().expect("a plain path")]);

@@ -1,6 +1,6 @@
-//! `fusebox tokens` as a user meets it.
+//! `fusebox tokens` from the command line.
 //!
-//! In: words, numbers of tokens, and files with an end of line. Out: the same tokens, whichever way they are said.
+//! In: text, token ids, and files with a final newline. Out: the same tokens either way.
 
 use std::io::Write;
 use std::process::Stdio;

@@ -475,7 +475,7 @@ output z = %7
 }
 
 #[test]
-fn outputs_that_are_leaves_movements_or_given_twice() {
+fn outputs_that_are_leaves_movements_or_given_requantised() {
     holds(
         "\
 %0 = input x : f32[t:T, d:4]

@@ -1,7 +1,7 @@
-//! Whole models in files whose tensors have no names: those of qwen3.c and of Qorus.
+//! Whole models in files without tensor names: those of qwen3.c and of Qorus.
 //!
 //! In: small models with random weights in the formats of these files, written here array by array. Out: the logits of
-//! the same model with the numbers in single precision.
+//! the same model with its weights in single precision.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::families::odd::{grouped, small};
 use crate::inference::{Run, relative_error};
 use crate::own::path;
 
-/// Single precision in another order.
+/// Single precision, summed in another order.
 const SAME: f64 = 1e-5;
 /// Activations of 8 bits.
 const ROUNDED: f64 = 3e-2;
-/// Elements that share a scale in a checkpoint of qwen3.c.
+/// Elements that share a scale in a qwen3.c checkpoint.
 const GROUP: u32 = 32;
 
-/// Logits behind a text, and behind one token more.
+/// Logits after a prompt, and after one more token.
 pub(crate) fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
     let mut run = Run::new(numbers);
     (run.settings.context, run.settings.chunk) = (40, 16);
@@ -31,7 +31,7 @@ pub(crate) fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
     [first, session.feed(&[11]).unwrap().to_vec()].concat()
 }
 
-/// A model of qwen3.c.
+/// A model for a qwen3.c checkpoint.
 pub(crate) fn of_qwen3_c(tied: bool) -> Made {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
     let own = small(Attention::Grouped(heads), Format::Int8 { group: GROUP });
@@ -39,10 +39,10 @@ pub(crate) fn of_qwen3_c(tied: bool) -> Made {
     Made::new(&Config { eps: 1e-6, rope, tied, ..own })
 }
 
-/// A model of Qorus: its tables are plain.
+/// A model for a Qorus file: its embeddings are not quantised.
 pub(crate) fn of_qorus() -> Made {
     let own = small(Attention::Grouped(grouped(2, 1, 32)), Format::Q4Pairs);
-    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     let mut made = Made::new(&Config { rope, tied: false, ..own });
     for name in ["token_embd", "output"] {
         let table = made.tensors.get_mut(name).unwrap();
@@ -58,7 +58,7 @@ fn plain(tensor: &Tensor) -> Tensor {
     Tensor { shape: tensor.shape.clone(), format: Format::F32, bytes }
 }
 
-/// The same model with its numbers in single precision.
+/// The same model with its weights dequantised.
 pub(crate) fn dequantised(made: &Made) -> Made {
     let tensors = made.tensors.iter().map(|(name, tensor)| (name.clone(), plain(tensor))).collect();
     Made { tensors, ..made.clone() }
@@ -69,7 +69,7 @@ fn heads(made: &Made) -> &Grouped {
     heads
 }
 
-/// Writes a checkpoint of qwen3.c, and its tokenizer of single letters.
+/// Writes a qwen3.c checkpoint, and its tokenizer of single characters.
 pub(crate) fn write_qwen3_c(made: &Made, name: &str) -> PathBuf {
     let (own, heads, file) = (&made.config, heads(made), path(name));
     let numbers = [
@@ -104,7 +104,7 @@ pub(crate) fn write_qwen3_c(made: &Made, name: &str) -> PathBuf {
     file
 }
 
-/// Writes a file of Qorus, and its tokenizer of five tokens.
+/// Writes a Qorus file, and its tokenizer of five tokens.
 pub(crate) fn write_qorus(made: &Made, name: &str) -> PathBuf {
     let (own, heads, file) = (&made.config, heads(made), path(name));
     let numbers = [2, own.vocab, own.hidden, own.ff, own.n_layers, heads.n_heads, heads.n_kv, own.context];
@@ -145,7 +145,7 @@ pub(crate) fn write_qorus(made: &Made, name: &str) -> PathBuf {
     file
 }
 
-/// Holds a file against the GGUF file of the same numbers.
+/// Compares a file with the GGUF file of the same weights.
 fn check(file: &Path, made: &Made, architecture: &str) {
     let other = file.with_extension("gguf");
     dequantised(made).gguf(&other, architecture);

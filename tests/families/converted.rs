@@ -1,7 +1,7 @@
-//! Models of other kinds written as GGUF files.
+//! Models of other kinds converted to GGUF.
 //!
-//! In: small models with random weights, in folders and in files of qwen3.c and of Qorus. Out: GGUF files that answer
-//! as they do, bit for bit where nothing was rounded.
+//! In: small models with random weights, in folders, qwen3.c checkpoints and Qorus files. Out: GGUF files with the same
+//! logits, bit for bit where nothing was rounded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::families::packed::{packed_latents, packed_llama};
 use crate::families::recorded::{mixtral, write_mixtral};
 use crate::own::path;
 
-/// A checkpoint written as a GGUF file.
+/// A checkpoint converted to a GGUF file.
 fn converted(input: &Path, ty: &str) -> PathBuf {
     let output = PathBuf::from(format!("{}-{ty}.gguf", input.display()));
     quantize(input, &output, Type::named(ty).unwrap(), 2, &mut |_, _| ())
@@ -32,7 +32,7 @@ fn converted(input: &Path, ty: &str) -> PathBuf {
     output
 }
 
-/// Puts a tokenizer of four tokens into a folder.
+/// Adds a tokenizer of four tokens to a folder.
 fn add_tokenizer(folder: &Path) {
     let pre =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
@@ -45,7 +45,7 @@ fn add_tokenizer(folder: &Path) {
     fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
 }
 
-/// Holds two files of the same numbers against each other.
+/// Compares two files of the same weights.
 #[track_caller]
 fn same(a: &Path, b: &Path) {
     assert!(logits(a, Numbers::Single) == logits(b, Numbers::Single), "{} {}", a.display(), b.display());
@@ -55,7 +55,7 @@ fn same(a: &Path, b: &Path) {
 fn same_tokens(a: &Path, b: &Path, text: &str) {
     let [a, b] = [a, b].map(|file| {
         let tokenizer = Tokenizer::open(&open(file).unwrap()).unwrap();
-        (tokenizer.encode(text, true).unwrap(), tokenizer.ends().to_vec())
+        (tokenizer.encode(text, true).unwrap(), tokenizer.eos().to_vec())
     });
     assert_eq!(a, b);
 }
@@ -80,7 +80,7 @@ fn blocks_with_and_without_a_window_stay_so() {
         let file = converted(&folder, "BF16");
         assert_eq!(Model::open(&file).unwrap().config.attention, made.config.attention, "{name}");
         same(&folder, &file);
-        // And once more, from one GGUF file to another.
+        // And again, from GGUF to GGUF.
         same(&folder, &converted(&file, "F32"));
     }
 }
@@ -105,7 +105,7 @@ fn stretched_positions_stay_so() {
         made.folder(&folder, "qwen3");
         add_tokenizer(&folder);
         let file = converted(&folder, "F32");
-        // No reader of GGUF has factors of pairs beside these.
+        // Readers of GGUF expect no per-pair factors with these scaling types.
         assert!(!open(&file).unwrap().tensors().contains_key("rope_freqs.weight"));
         let (a, b) = (logits(&folder, Numbers::Single), logits(&file, Numbers::Single));
         let most = a.iter().map(|x| x.abs()).fold(0.0, f32::max);
@@ -117,7 +117,7 @@ fn stretched_positions_stay_so() {
 #[test]
 fn stretched_positions_of_latents_stay_so() {
     let own = small(Attention::Latent(latent(false)), Format::F32);
-    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 24.0 };
     let (made, folder) =
         (Made::new(&Config { rope: Rope { scaling, ..rope }, ..own }), path("converted-latents"));
@@ -128,8 +128,8 @@ fn stretched_positions_of_latents_stay_so() {
 
 #[test]
 fn heads_that_are_turned_in_part_stay_so() {
-    for (model_type, pairs) in [("llama", Pairing::Neighbours), ("qwen2", Pairing::Halves)] {
-        let own = small(Attention::Grouped(Grouped { turned: 8, ..grouped(4, 2, 16) }), Format::F32);
+    for (model_type, pairs) in [("llama", Pairing::Interleaved), ("qwen2", Pairing::Halves)] {
+        let own = small(Attention::Grouped(Grouped { rotary_dim: 8, ..grouped(4, 2, 16) }), Format::F32);
         let (made, folder) = (Made::new(&own), path(&format!("converted-part-{model_type}")));
         made.folder(&folder, model_type);
         add_tokenizer(&folder);
@@ -170,7 +170,7 @@ fn a_file_says_which_blocks_have_a_window_in_several_ways() {
     assert_eq!(full(json!([1, 1, 0, 1])).unwrap(), [2]);
     let error = full(json!([1, 0])).unwrap_err().to_string();
     let expected =
-        "key `llama.attention.sliding_window_pattern`: expected a truth for each of the 4 blocks, found 2";
+        "key `llama.attention.sliding_window_pattern`: expected a boolean for each of the 4 blocks, found 2";
     assert!(error.ends_with(expected), "{error}");
     assert!(
         full(json!("all")).unwrap_err().to_string().contains("sliding_window_pattern`: expected a number")

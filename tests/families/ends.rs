@@ -1,7 +1,7 @@
-//! Models without their ends: from vectors instead of tokens, to vectors instead of scores.
+//! Models without their ends: from embeddings instead of token ids, to hidden states instead of logits.
 //!
-//! In: small models with random weights, whole and without table and head. Out: the same numbers whichever way a text
-//! goes in, and vectors that give the scores once they are normed and multiplied.
+//! In: small models with random weights, whole, and without embedding matrix and head. Out: the same numbers either
+//! way, and hidden states whose normalised product with the head gives the logits.
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Numbers;
@@ -33,12 +33,12 @@ fn session(model: &Model, scored: Scored) -> Result<Session, String> {
     session.map_err(|error| error.to_string())
 }
 
-/// The numbers of a tensor.
+/// The elements of a tensor.
 fn numbers(made: &Made, name: &str) -> Vec<f32> {
     made.tensors[name].bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
 }
 
-/// The rows of the table for some tokens.
+/// The embeddings of some tokens.
 fn vectors(made: &Made, tokens: &[u32]) -> Vec<f32> {
     let (table, d) = (numbers(made, "token_embd"), made.config.hidden);
     tokens.iter().flat_map(|token| table[*token as usize * d..][..d].to_vec()).collect()
@@ -68,7 +68,7 @@ fn vectors_of_the_table_are_as_good_as_tokens() {
         let width = expected.len() / TOKENS.len();
         let found = rows_of_vectors(&mut from_vectors, &vectors(&made, &TOKENS));
         assert!(relative_error(&found, &expected) <= 1e-5);
-        // The text goes on where it was cut off, and begins anew.
+        // The sequence continues after a truncation, and starts over.
         from_vectors.truncate(10);
         assert_eq!(from_vectors.position(), 10);
         let found = rows_of_vectors(&mut from_vectors, &vectors(&made, &TOKENS[10..]));
@@ -112,7 +112,7 @@ fn a_backbone_needs_no_table_and_no_head() {
     made.tensors.remove("token_embd");
     made.tensors.remove("output");
     made.folder(&folder, "llama");
-    // A model saved without its head has names without their first part.
+    // A model saved without its head has tensor names without the prefix.
     let file = folder.join("model.safetensors");
     let bytes = std::fs::read(&file).unwrap();
     let n_header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -125,7 +125,7 @@ fn a_backbone_needs_no_table_and_no_head() {
     let backbone = Model::backbone(&folder).unwrap();
     let error = session(&backbone, Scored::Last).err().unwrap();
     assert!(
-        error.ends_with("expected a head for scores, found none: this model ends with vectors"),
+        error.ends_with("expected an output head for logits, found none: this model returns hidden states"),
         "{error}"
     );
     let mut session = session(&backbone, Scored::Normed).unwrap();

@@ -1,7 +1,7 @@
-//! The same model in other pieces: projections that are one tensor, experts that are many, halves that are one.
+//! The same model with other tensors: fused projections, separate experts, a matrix fused per head.
 //!
-//! In: one model with random weights, written several ways. Out: the same logits bit for bit where the same kernels
-//! run, and bytes that stay where they lie.
+//! In: one model with random weights, written several ways. Out: the same logits, bit for bit where the same kernels
+//! run, and weights that are not copied.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use crate::families::odd::{experts, grouped, small};
 use crate::inference::{Run, relative_error};
 use crate::own::path;
 
-/// Logits behind a short text, and behind one token more.
+/// Logits after a short prompt, and after one more token.
 fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
     let mut session = Run::new(numbers).open(file);
     let first = session.feed(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).unwrap().to_vec();
@@ -31,7 +31,7 @@ fn blocks(parts: &[&str], block: usize) -> Vec<String> {
     parts.iter().map(|part| format!("blk.{block}.{part}")).collect()
 }
 
-/// A model with all the projections that may be joined, and biases, split and joined.
+/// A model with all projections that may be fused, and biases, split and fused.
 fn split_and_joined(format: Format) -> (Made, Made) {
     let all = ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"];
     let config = small(Attention::Grouped(grouped(4, 2, 32)), format);

@@ -1,7 +1,7 @@
 //! Small models with random weights, written as files of either kind.
 //!
-//! In: a config. Out: its tensors by the names of graphs, which a test may join, cut apart or spoil, and a GGUF file or
-//! a folder of safetensors with them. What a file says of the model follows from the config.
+//! In: a config. Out: its tensors by their names in graphs, which a test may fuse, split or damage, and a GGUF file or
+//! a folder of safetensors with them. The hyper-parameters in the file follow from the config.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,12 +22,12 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::files::gguf::{BOOL, F32, LIST, TEXT, U32, Writer, pair, tensor, text};
 
-/// A model in the making.
+/// A model to write.
 #[derive(Clone)]
 pub(crate) struct Made {
     pub(crate) config: Config,
     pub(crate) tensors: BTreeMap<String, Tensor>,
-    /// What the file says besides, or instead; null is what it does not say.
+    /// Hyper-parameters that the file has in addition or instead; null removes one.
     pub(crate) facts: Map<String, Json>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Tensor {
 }
 
 impl Made {
-    /// Random weights for all that the graph asks for.
+    /// Random weights for the whole graph.
     pub(crate) fn new(config: &Config) -> Self {
         let graph = model(config, &Sym::from(1), config.n_layers).unwrap();
         let mut tensors = BTreeMap::new();
@@ -54,20 +54,20 @@ impl Made {
         Self { config: config.clone(), tensors, facts: Map::new() }
     }
 
-    /// The weights as the reference takes them.
+    /// The weights as bindings of the reference evaluator.
     pub(crate) fn bindings(&self) -> Bindings {
         let stored = |tensor: &Tensor| Stored { format: tensor.format, bytes: Arc::from(&tensor.bytes[..]) };
         let weights = self.tensors.iter().map(|(name, tensor)| (Name::from(&name[..]), stored(tensor)));
         Bindings { weights: weights.collect(), ..Bindings::default() }
     }
 
-    /// Some tensors become one, whose rows are theirs.
+    /// Fuses tensors into one that has their rows.
     pub(crate) fn join(&mut self, parts: &[String], whole: &str) {
         let parts: Vec<Tensor> = parts.iter().map(|part| self.tensors.remove(part).unwrap()).collect();
         let mut joint = parts[0].clone();
         let rows = joint.shape.len().saturating_sub(2);
         joint.shape[rows] = parts.iter().map(|part| part.shape[rows]).sum();
-        // Where there is an axis before the rows, parts alternate along it.
+        // Where an axis precedes the rows, parts alternate along it.
         let n_runs: usize = joint.shape[..rows].iter().product();
         joint.bytes = Vec::new();
         for run in 0..n_runs {
@@ -111,8 +111,7 @@ impl Made {
         self.folder_of(path, model_type, self.published());
     }
 
-    /// The tensors of a folder. Experts are kept apart, each in tensors of its own, unless two of their matrices are
-    /// joint.
+    /// The tensors of a folder. Experts are separate tensors, unless their gate and up projections are fused.
     pub(crate) fn published(&self) -> Vec<(String, Tensor)> {
         let mut pieces: Vec<(String, Tensor)> = Vec::new();
         for (name, own) in &self.tensors {
@@ -129,7 +128,7 @@ impl Made {
         pieces
     }
 
-    /// The tensors of a folder as Mixtral names them, all of whose blocks have experts.
+    /// The tensors of a folder with Mixtral's names; all blocks have experts.
     pub(crate) fn published_as_mixtral(&self) -> Vec<(String, Tensor)> {
         let renamed = |name: String| {
             let own =
@@ -160,7 +159,7 @@ impl Made {
     }
 }
 
-/// The bytes of a list of truths or of whole numbers.
+/// The bytes of a list of booleans or of whole numbers.
 fn list_of(list: &[Json]) -> Vec<u8> {
     let (kind, n) = (if list[0].is_boolean() { BOOL } else { U32 }, list.len() as u64);
     let mut bytes = [&kind.to_le_bytes()[..], &n.to_le_bytes()].concat();
@@ -173,7 +172,7 @@ fn list_of(list: &[Json]) -> Vec<u8> {
     bytes
 }
 
-/// The sizes as files have them: rows and columns, behind what numbers matrices.
+/// The shape in files: rows and columns, after the number of matrices.
 fn merged(name: &str, sizes: &[usize]) -> Vec<usize> {
     let n_matrices = usize::from(name.ends_with("_exps") || name.ends_with("k_b") || name.ends_with("v_b"));
     match sizes {
@@ -188,7 +187,7 @@ fn merged(name: &str, sizes: &[usize]) -> Vec<usize> {
     }
 }
 
-/// The number that GGUF has for a format.
+/// The number of a format in GGUF.
 fn number(format: Format) -> u32 {
     match format {
         Format::F32 => 0,
@@ -214,7 +213,7 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
     facts.extend(object(match &config.attention {
         Attention::Grouped(own) => json!({
             "attention.head_count": own.n_heads, "attention.head_count_kv": own.n_kv,
-            "attention.key_length": own.head, "rope.dimension_count": own.turned,
+            "attention.key_length": own.head, "rope.dimension_count": own.rotary_dim,
             "attention.sliding_window": own.window.as_ref().map(|window| window.size),
         }),
         Attention::Latent(own) if own.is_joint => json!({
@@ -233,12 +232,12 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
         let gate = match own.gate {
             Gate::Softmax => 1,
             Gate::Sigmoid => 2,
-            Gate::SoftmaxOfSelected => 3,
-            Gate::RootOfSoftplus => 4,
+            Gate::SoftmaxAfterTopK => 3,
+            Gate::SqrtSoftplus => 4,
         };
-        let groups = own.groups.map_or((1, 1), |groups| (groups.n, groups.n_used));
+        let groups = own.groups.map_or((1, 1), |groups| (groups.n_groups, groups.top_k));
         facts.extend(object(json!({
-            "expert_count": own.n, "expert_used_count": own.n_used, "expert_shared_count": own.n_shared,
+            "expert_count": own.n_routed, "expert_used_count": own.top_k, "expert_shared_count": own.n_shared,
             "expert_feed_forward_length": own.ff, "expert_gating_func": gate, "expert_weights_norm": own.renorm,
             "expert_weights_scale": own.scale, "expert_group_count": groups.0,
             "expert_group_used_count": groups.1, "leading_dense_block_count": config.dense.len(),
@@ -260,12 +259,12 @@ fn published_facts(config: &Config) -> Map<String, Json> {
         "max_position_embeddings": config.context, "intermediate_size": config.ff,
         "rope_theta": config.rope.theta, "rms_norm_eps": config.eps, "tie_word_embeddings": config.tied,
         "hidden_act": "silu", "rope_scaling": scaling,
-        "rope_interleave": config.rope.pairing == Pairing::Neighbours,
+        "rope_interleave": config.rope.pairing == Pairing::Interleaved,
     }));
     facts.extend(object(match &config.attention {
         Attention::Grouped(own) => json!({
             "num_attention_heads": own.n_heads, "num_key_value_heads": own.n_kv, "head_dim": own.head,
-            "partial_rotary_factor": own.turned as f64 / own.head as f64,
+            "partial_rotary_factor": own.rotary_dim as f64 / own.head as f64,
             "sliding_window": own.window.as_ref().map(|window| window.size), "use_sliding_window": own.window.is_some(),
             "layer_types": own.window.as_ref().map(|window| layer_types(config, window)),
         }),
@@ -291,11 +290,11 @@ fn layer_types(config: &Config, window: &Window) -> Vec<&'static str> {
 fn published_experts(own: &Experts) -> Json {
     let gate = if own.gate == Gate::Softmax { "softmax" } else { "sigmoid" };
     let method =
-        own.groups.map(|groups| if groups.n_best == 1 { "group_limited_greedy" } else { "noaux_tc" });
+        own.groups.map(|groups| if groups.score_top_k == 1 { "group_limited_greedy" } else { "noaux_tc" });
     json!({
-        "num_experts": own.n, "num_experts_per_tok": own.n_used, "n_shared_experts": own.n_shared,
+        "num_experts": own.n_routed, "num_experts_per_tok": own.top_k, "n_shared_experts": own.n_shared,
         "moe_intermediate_size": own.ff, "scoring_func": gate, "norm_topk_prob": own.renorm,
-        "routed_scaling_factor": own.scale, "n_group": own.groups.map(|groups| groups.n),
-        "topk_group": own.groups.map(|groups| groups.n_used), "topk_method": method,
+        "routed_scaling_factor": own.scale, "n_group": own.groups.map(|groups| groups.n_groups),
+        "topk_group": own.groups.map(|groups| groups.top_k), "topk_method": method,
     })
 }

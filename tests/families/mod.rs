@@ -1,7 +1,7 @@
-//! Models of all families from files, beyond those that others recorded.
+//! Models of all families from files, besides the recorded ones.
 //!
-//! In: small models with random weights that the tests write themselves: of odd sizes, joined and cut apart, or making
-//! no sense. Out: logits as the reference has them, or one sentence.
+//! In: small models with random weights that the tests write: of odd sizes, fused and split, or invalid. Out: the
+//! logits of the reference evaluator, or one sentence.
 //! `made.rs` writes the files; all others read them.
 
 mod arrays;

@@ -1,8 +1,8 @@
-//! Odd sizes: heads of 40 and 48, five query heads over one, seven a group, rows that fill no block or tile, windows
-//! shorter than a tile or a chunk, several dense blocks first, groups of experts, every way to weigh them.
+//! Odd sizes: heads of 40 and 48, five and seven query heads per key head, rows that fill no block or tile, windows
+//! shorter than a tile or a chunk, several dense first blocks, groups of experts, every scoring function.
 //!
-//! In: a config of each kind. Out: a session's logits, behind a prefill in chunks and behind each token after it, equal
-//! to those of the graph as its author wrote it, evaluated slowly.
+//! In: a config of each kind. Out: a session's logits, after a chunked prefill and after each decoded token, equal to
+//! those of the unoptimised graph in the reference evaluator.
 
 use std::collections::BTreeSet;
 
@@ -24,9 +24,9 @@ use crate::families::made::Made;
 use crate::inference::{Run, relative_error};
 use crate::own::path;
 
-/// Single precision in another order.
+/// Single precision, summed in another order.
 const SAME: f64 = 1e-5;
-/// How many tokens are fed at once, and how many one by one after them.
+/// Tokens of the prefill, and of the decode after it.
 const N_TOKENS: [usize; 2] = [21, 4];
 
 /// A small model with this attention.
@@ -55,14 +55,14 @@ pub(crate) fn latent(is_joint: bool) -> Latent {
     Latent { n_heads: 3, q_lora: Some(40), kv_lora: 48, nope: 24, rope: 8, value: 40, is_joint }
 }
 
-pub(crate) fn experts(n: usize, n_used: usize) -> Experts {
+pub(crate) fn experts(n_routed: usize, top_k: usize) -> Experts {
     Experts {
-        n,
-        n_used,
+        n_routed,
+        top_k,
         n_shared: 0,
         ff: 40,
         gate: Gate::Softmax,
-        is_biased: false,
+        router_bias: false,
         renorm: true,
         scale: 1.0,
         groups: None,
@@ -70,7 +70,7 @@ pub(crate) fn experts(n: usize, n_used: usize) -> Experts {
     }
 }
 
-/// The logits behind every token, as the graph says.
+/// The logits of every token, from the graph.
 fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
     let graph =
         part(config, &Sym::from(tokens.len() as i64), config.n_layers, Entry::Tokens, Scored::All).unwrap();
@@ -131,7 +131,7 @@ fn in_folder(name: &str, model_type: &str, config: &Config) {
 fn five_query_heads_share_one_of_width_40() {
     let own = small(Attention::Grouped(grouped(5, 1, 40)), Format::F32);
     let config = Config { hidden: 72, ff: 100, tied: false, ..own };
-    let neighbours = Rope { pairing: Pairing::Neighbours, ..config.rope.clone() };
+    let neighbours = Rope { pairing: Pairing::Interleaved, ..config.rope.clone() };
     in_gguf("head-40", "llama", &Config { rope: neighbours, ..config.clone() });
     in_folder("head-40", "llama", &config);
 }
@@ -160,12 +160,12 @@ fn windows_may_be_shorter_than_tiles_and_chunks() {
 
 #[test]
 fn a_part_of_each_head_may_be_turned() {
-    let heads = Grouped { turned: 8, ..grouped(4, 2, 24) };
+    let heads = Grouped { rotary_dim: 8, ..grouped(4, 2, 24) };
     let config = small(Attention::Grouped(heads), Format::F32);
-    let neighbours = Rope { pairing: Pairing::Neighbours, ..config.rope.clone() };
+    let neighbours = Rope { pairing: Pairing::Interleaved, ..config.rope.clone() };
     in_gguf("part-turned", "llama", &Config { rope: neighbours, ..config.clone() });
     in_gguf("part-turned-halves", "qwen2", &config);
-    let heads = Grouped { turned: 12, qk_norm: true, ..grouped(4, 2, 16) };
+    let heads = Grouped { rotary_dim: 12, qk_norm: true, ..grouped(4, 2, 16) };
     in_folder("part-turned", "qwen3", &small(Attention::Grouped(heads), Format::F32));
 }
 
@@ -180,11 +180,11 @@ fn experts_may_be_of_any_number() {
 
 #[test]
 fn several_blocks_may_be_dense_before_experts_in_groups() {
-    let groups = Some(Groups { n: 4, n_used: 2, n_best: 2 });
+    let groups = Some(Groups { n_groups: 4, top_k: 2, score_top_k: 2 });
     let sparse =
-        Experts { n_shared: 1, gate: Gate::Sigmoid, is_biased: true, scale: 1.8, groups, ..experts(12, 4) };
+        Experts { n_shared: 1, gate: Gate::Sigmoid, router_bias: true, scale: 1.8, groups, ..experts(12, 4) };
     let own = small(Attention::Latent(latent(false)), Format::F32);
-    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     let config = Config { n_layers: 4, dense: [0, 1, 2].into(), experts: Some(sparse), rope, ..own };
     in_gguf("dense-3", "deepseek2", &config);
     in_folder("dense-3", "deepseek_v3", &config);
@@ -201,12 +201,13 @@ fn dense_blocks_and_those_with_experts_may_take_turns() {
 
 #[test]
 fn every_gate_weighs_as_its_formula_says() {
-    for gate in [Gate::Softmax, Gate::Sigmoid, Gate::SoftmaxOfSelected, Gate::RootOfSoftplus] {
-        let groups = Some(Groups { n: 2, n_used: 1, n_best: if gate == Gate::Softmax { 1 } else { 2 } });
+    for gate in [Gate::Softmax, Gate::Sigmoid, Gate::SoftmaxAfterTopK, Gate::SqrtSoftplus] {
+        let groups =
+            Some(Groups { n_groups: 2, top_k: 1, score_top_k: if gate == Gate::Softmax { 1 } else { 2 } });
         let sparse = Experts { gate, groups, renorm: gate == Gate::Sigmoid, scale: 2.5, ..experts(6, 2) };
         let sizes = Latent { q_lora: None, ..latent(false) };
         let own = small(Attention::Latent(sizes), Format::F32);
-        let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+        let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
         let config = Config { n_layers: 1, experts: Some(sparse), rope, tied: false, ..own };
         in_gguf(&format!("gate-{gate:?}"), "deepseek2", &config);
     }
@@ -216,10 +217,10 @@ fn every_gate_weighs_as_its_formula_says() {
 fn all_blocks_of_latent_attention_may_be_dense() {
     let sizes = Latent { q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, ..latent(false) };
     let own = small(Attention::Latent(sizes.clone()), Format::Q8_0);
-    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     let config = Config { attention: Attention::Latent(sizes.clone()), rope, ..own };
     in_gguf("youtu", "deepseek2", &config);
-    // What makes keys and values in one matrix, as older files have it.
+    // The up-projections of keys and values in one matrix, as older files have it.
     let joint = Latent { is_joint: true, ..sizes };
     in_gguf("youtu-joint", "deepseek2", &Config { attention: Attention::Latent(joint), ..config });
 }

@@ -1,7 +1,7 @@
-//! Whole checkpoints that GPTQ or AWQ packed.
+//! Whole checkpoints packed by GPTQ or AWQ.
 //!
-//! In: small models whose matrices are rounded to four bits here. Out: the logits of the same model with those numbers
-//! in single precision.
+//! In: small models whose matrices are rounded to four bits here. Out: the logits of the same model with the rounded
+//! weights in single precision.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::files::packing::{self, Matrix};
 use crate::inference::{Run, relative_error};
 use crate::own::path;
 
-/// Single precision in another order.
+/// Single precision, summed in another order.
 const SAME: f64 = 1e-5;
 /// Activations of 8 bits.
 const ROUNDED: f64 = 3e-2;
@@ -25,18 +25,18 @@ const ROUNDED: f64 = 3e-2;
 /// How a folder is packed.
 struct Packing {
     name: &'static str,
-    /// What its configuration says.
+    /// Its quantisation config.
     says: Json,
-    /// What stored zeros lack, in GPTQ.
+    /// What GPTQ subtracts from stored zero points.
     lacking: Option<u32>,
-    /// Inputs that share a scale, all of a row at most.
+    /// Group size: inputs that share a scale, at most a whole row.
     group: usize,
     is_even: bool,
-    /// What the matrices become.
+    /// The format that the matrices are loaded as.
     format: Format,
 }
 
-/// All ways that differ.
+/// All variants.
 fn packings() -> Vec<Packing> {
     let gptq = |name, says, group, is_even| {
         let format = if is_even { Format::Q4_0 } else { Format::Q5_0 };
@@ -51,7 +51,7 @@ fn packings() -> Vec<Packing> {
         .collect();
     let says = json!({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": true, "desc_act": false});
     all.push(gptq("gptq-rows", says, usize::MAX, true));
-    // Groups that were chosen by activations, and lie in order all the same.
+    // Groups chosen by activation order (`desc_act`) that are in order all the same.
     let says = json!({
         "quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true, "desc_act": true,
         "static_groups": true, "checkpoint_format": "gptq",
@@ -69,7 +69,7 @@ fn packings() -> Vec<Packing> {
 }
 
 impl Packing {
-    /// A model packed, and the same model with the numbers that it then has; how many matrices were packed.
+    /// A packed model, the same model with the rounded weights, and the number of packed matrices.
     fn written(&self, made: &Made, model_type: &str, whose: &str) -> ([PathBuf; 2], usize) {
         let [plain, packed] = ["plain", "packed"].map(|kind| path(&format!("{kind}-{whose}-{}", self.name)));
         let (mut numbers, mut pieces, mut n_packed) = (Vec::new(), Vec::new(), 0);
@@ -111,13 +111,13 @@ impl Packing {
     }
 }
 
-/// A Llama with the numbers that it has once it is packed this way, and packed.
+/// A Llama with the rounded weights, and packed.
 pub(crate) fn packed_llama(name: &str) -> [PathBuf; 2] {
     let made = Made::new(&sizes(small(Attention::Grouped(grouped(4, 2, 32)), Format::F32)));
     named(name).written(&made, "llama", "pair").0
 }
 
-/// The same of a model with latents, whose keys and values are made by one matrix.
+/// The same for a model with MLA, whose up-projections are one matrix.
 pub(crate) fn packed_latents(name: &str) -> [PathBuf; 2] {
     named(name).written(&latents(), "deepseek_v2", "pair-latents").0
 }
@@ -126,7 +126,7 @@ fn latents() -> Made {
     let own =
         Latent { n_heads: 2, q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, is_joint: true };
     let own = sizes(small(Attention::Latent(own), Format::F32));
-    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     Made::new(&Config { rope, ..own })
 }
 
@@ -139,7 +139,7 @@ fn stored((name, kind, shape, bytes): packing::Tensor) -> (String, Tensor) {
     (name, Tensor { shape, format, bytes })
 }
 
-/// Logits behind a text, and behind one token more.
+/// Logits after a prompt, and after one more token.
 fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
     let mut session = Run::new(numbers).open(file);
     let first = session.feed(&(1..20).collect::<Vec<u32>>()).unwrap().to_vec();

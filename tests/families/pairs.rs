@@ -1,7 +1,7 @@
 //! The same model as a GGUF file and as a folder.
 //!
 //! In: small models with random weights, one of each family, in single precision, and in bfloat16 that the GGUF file
-//! has widened. Out: the same logits bit for bit behind texts of several lengths, however exactly numbers count.
+//! stores as F32. Out: the same logits, bit for bit, after prompts of several lengths, at every precision.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::families::odd::{experts, grouped, latent, small};
 use crate::inference::Run;
 use crate::own::path;
 
-/// Texts: one token, one more than some tasks take at once, one more than a chunk, and more.
+/// Prompt lengths: one token, one more than some tasks take at once, one more than a chunk, and more.
 const LENGTHS: [usize; 4] = [1, 5, 17, 30];
 
-/// Logits behind each text, and behind one token more.
+/// Logits after each prompt, and after one more token.
 fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
     let mut run = Run::new(numbers);
     (run.settings.context, run.settings.chunk) = (40, 16);
@@ -32,7 +32,7 @@ fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
     logits
 }
 
-/// Holds a folder against a file of single precision.
+/// Compares a folder with a file of single precision.
 fn check(name: &str, published: &Made, [model_type, architecture]: [&str; 2]) {
     let (folder, file) = (path(&format!("pair-{name}")), path(&format!("pair-{name}.gguf")));
     published.folder(&folder, model_type);
@@ -44,7 +44,7 @@ fn check(name: &str, published: &Made, [model_type, architecture]: [&str; 2]) {
     if let Attention::Grouped(heads) = &published.config.attention
         && architecture == "llama"
     {
-        turn_neighbours(&mut other, heads);
+        interleave_pairs(&mut other, heads);
     }
     other.gguf(&file, architecture);
     for numbers in [Numbers::Single, Numbers::Quantised] {
@@ -52,8 +52,8 @@ fn check(name: &str, published: &Made, [model_type, architecture]: [&str; 2]) {
     }
 }
 
-/// Brings together the rows that are turned together, as GGUF has them for Llama.
-fn turn_neighbours(made: &mut Made, heads: &Grouped) {
+/// Reorders rows for interleaved RoPE pairs, as GGUF has them for Llama.
+fn interleave_pairs(made: &mut Made, heads: &Grouped) {
     for (name, tensor) in &mut made.tensors {
         let part = name.strip_suffix(".bias").unwrap_or(name);
         if !part.ends_with("attn_q") && !part.ends_with("attn_k") {
@@ -69,7 +69,7 @@ fn turn_neighbours(made: &mut Made, heads: &Grouped) {
     }
 }
 
-/// A model in numbers of one kind after another.
+/// A model in one number format after another.
 fn check_each(name: &str, config: &Config, kinds: [&str; 2]) {
     for format in [Format::F32, Format::BF16] {
         let formats = Formats::Uniform(format);
@@ -96,6 +96,6 @@ fn models_of_experts_and_latents_are_the_same_from_both() {
     let own = small(Attention::Grouped(heads), Format::F32);
     check_each("qwen3moe", &Config { experts: Some(experts(6, 2)), ..own }, ["qwen3_moe", "qwen3moe"]);
     let own = small(Attention::Latent(latent(false)), Format::F32);
-    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     check_each("deepseek", &Config { rope, ..own }, ["deepseek_v2", "deepseek2"]);
 }

@@ -1,9 +1,9 @@
-//! Small models of every family, held against what Transformers answers with the same weights.
+//! Small models of every family, compared with what Transformers computes from the same weights.
 //!
-//! In: models whose weights follow from their names, and `tests/fixtures/families.json`, which the script beside it
-//! recorded of the folders that the test here writes. Out: the same logits behind every token, with the prompt fed at
+//! In: models whose weights follow from their names, and `tests/fixtures/families.json`, which the script next to it
+//! recorded from the folders that the test here writes. Out: the same logits of every token, with the prompt fed at
 //! once and token by token, in single precision and with rounded activations.
-//! To record anew: run the test, which writes all folders before it looks at any, then the script.
+//! To record again: run the test, which writes all folders before it reads any, then the script.
 
 use std::collections::BTreeSet;
 use std::fs::read_to_string;
@@ -23,9 +23,9 @@ use crate::families::odd::{experts, grouped, latent, small};
 use crate::inference::{Run, relative_error};
 use crate::own::path;
 
-/// Single precision in another order, at any token, and six digits of what was recorded.
+/// Single precision, summed in another order, at any token; recorded with six digits.
 const SAME: f64 = 2e-5;
-/// Activations in bfloat16, at most tokens: rounding may choose another expert for some.
+/// Activations in bfloat16, at most tokens: rounding may select another expert for some.
 const ROUNDED: f64 = 3e-2;
 const VOCAB: usize = 32;
 
@@ -35,11 +35,11 @@ struct Case {
     name: &'static str,
     model_type: &'static str,
     config: Config,
-    /// What the folder says besides.
+    /// Further hyper-parameters of the folder.
     facts: Json,
 }
 
-/// The sizes of a model, all but its attention.
+/// The config of a model, with this attention.
 fn sizes(attention: Attention) -> Config {
     let own = small(attention, Format::BF16);
     Config { vocab: VOCAB, eps: 1e-6, tied: false, rope: Rope { theta: 500.0, ..own.rope.clone() }, ..own }
@@ -49,21 +49,21 @@ fn plain() -> Config {
     sizes(Attention::Grouped(grouped(4, 2, 16)))
 }
 
-/// Grouped attention with normed heads, which need not be as wide together as the stream.
+/// GQA with QK norm; all heads together need not be as wide as the residual stream.
 fn normed(window: Option<Window>) -> Config {
     sizes(Attention::Grouped(Grouped { window, qk_norm: true, ..grouped(4, 2, 24) }))
 }
 
-/// Experts in every block, each as wide as a dense network would be.
+/// Experts in every block, with the FFN width of a dense block.
 pub(crate) fn mixtral() -> Config {
     Config { ff: 48, experts: Some(Experts { ff: 48, ..experts(6, 2) }), ..plain() }
 }
 
-/// Latent attention; experts behind one dense block, if there are any.
+/// MLA; experts after one dense block, if there are any.
 fn latents(q_lora: Option<usize>, experts: Option<Experts>) -> Config {
     let own = sizes(Attention::Latent(Latent { n_heads: 4, q_lora, ..latent(true) }));
     let dense = if experts.is_some() { [0].into() } else { BTreeSet::new() };
-    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     Config { n_layers: 3, experts, dense, rope, ..own }
 }
 
@@ -117,13 +117,13 @@ fn latent_cases() -> Vec<Case> {
         }})
     };
     let v2 = Experts { n_shared: 2, renorm: false, scale: 1.5, ..experts(8, 3) };
-    let in_groups = Experts { groups: Some(Groups { n: 4, n_used: 2, n_best: 1 }), ..v2.clone() };
+    let in_groups = Experts { groups: Some(Groups { n_groups: 4, top_k: 2, score_top_k: 1 }), ..v2.clone() };
     let v3 = Experts {
         n_shared: 1,
         gate: Gate::Sigmoid,
-        is_biased: true,
+        router_bias: true,
         scale: 2.5,
-        groups: Some(Groups { n: 4, n_used: 2, n_best: 2 }),
+        groups: Some(Groups { n_groups: 4, top_k: 2, score_top_k: 2 }),
         ..experts(8, 3)
     };
     let glm = Experts { groups: None, scale: 1.8, ..v3.clone() };
@@ -140,7 +140,7 @@ fn latent_cases() -> Vec<Case> {
     ]
 }
 
-/// Weights that make every part of a model matter: norms are about one, the table is, and queries and keys are large.
+/// Weights that make every part of a model matter: norms and embeddings are about one, and queries and keys are large.
 /// Factors are powers of two, so nothing is rounded.
 fn weighty(name: &str, own: &Tensor) -> Tensor {
     let part = name.rsplit('.').next().unwrap_or(name);
@@ -160,10 +160,11 @@ fn weighty(name: &str, own: &Tensor) -> Tensor {
     Tensor { bytes, ..own.clone() }
 }
 
-/// Writes a folder in the words of Mixtral.
+/// Writes a folder with Mixtral's names.
 pub(crate) fn write_mixtral(made: &Made, folder: &Path) {
     let mut made = made.clone();
-    made.facts.insert("num_local_experts".to_owned(), json!(made.config.experts.as_ref().map(|own| own.n)));
+    made.facts
+        .insert("num_local_experts".to_owned(), json!(made.config.experts.as_ref().map(|own| own.n_routed)));
     for other in ["num_experts", "moe_intermediate_size", "norm_topk_prob"] {
         made.facts.insert(other.to_owned(), Json::Null);
     }
@@ -171,7 +172,7 @@ pub(crate) fn write_mixtral(made: &Made, folder: &Path) {
 }
 
 impl Case {
-    /// Writes the folder of the model, in the words that Transformers has for it.
+    /// Writes the folder of the model, with the names of Transformers.
     fn write(&self, folder: &Path) {
         let mut made = Made::new(&self.config);
         for (name, own) in &mut made.tensors {
@@ -182,7 +183,7 @@ impl Case {
             made.facts.insert("num_key_value_heads".to_owned(), json!(own.n_heads));
             if let Some(experts) = &self.config.experts {
                 made.facts.insert("num_experts".to_owned(), Json::Null);
-                made.facts.insert("n_routed_experts".to_owned(), json!(experts.n));
+                made.facts.insert("n_routed_experts".to_owned(), json!(experts.n_routed));
                 made.facts.insert("first_k_dense_replace".to_owned(), json!(self.config.dense.len()));
             }
         }
@@ -194,7 +195,7 @@ impl Case {
     }
 }
 
-/// The logits behind every token, fed so many at once.
+/// The logits of every token, with `at_once` tokens per step.
 fn rows(session: &mut Session, tokens: &[u32], at_once: usize) -> Vec<Vec<f32>> {
     let mut rows = Vec::new();
     session.truncate(0);

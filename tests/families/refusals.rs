@@ -1,7 +1,7 @@
-//! Sizes that make no sense, and tensors that do not fit: each is one sentence with the file and the key, before
+//! Invalid hyper-parameters, and tensors that do not fit: each is one sentence with the file and the key, before
 //! anything is compiled.
 //!
-//! In: a good small file of each kind, with one fact or one tensor changed. Out: the sentence.
+//! In: a valid small file of each kind, with one hyper-parameter or one tensor changed. Out: the sentence.
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Attention, Config, Experts, Gate, Grouped, Groups, Pairing, Rope, Scaling};
@@ -13,7 +13,7 @@ use crate::families::made::Made;
 use crate::families::odd::{experts, grouped, latent, small};
 use crate::own::path;
 
-/// Why a file is refused, without its path.
+/// The error of a file, without its path.
 fn refusal(file: &std::path::Path) -> String {
     let error = Model::open(file).expect_err("a senseless file is refused").to_string();
     assert_eq!(error.lines().count(), 1, "{error}");
@@ -30,14 +30,14 @@ fn dense() -> Made {
 }
 
 fn sparse() -> Made {
-    let groups = Some(Groups { n: 2, n_used: 1, n_best: 2 });
-    let experts = Experts { gate: Gate::Sigmoid, is_biased: true, groups, ..experts(8, 2) };
+    let groups = Some(Groups { n_groups: 2, top_k: 1, score_top_k: 2 });
+    let experts = Experts { gate: Gate::Sigmoid, router_bias: true, groups, ..experts(8, 2) };
     let own = small(Attention::Latent(latent(false)), Format::F32);
-    let rope = Rope { pairing: Pairing::Neighbours, ..own.rope.clone() };
+    let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     good(&Config { dense: [0].into(), experts: Some(experts), rope, ..own })
 }
 
-/// Each fact, changed alone, makes the file senseless in the words that follow.
+/// Each hyper-parameter, changed alone, is refused with these words.
 fn refuses(made: &Made, architecture: &str, facts: &[(&str, Json, &str)]) {
     for (key, value, expected) in facts {
         let (mut made, file) = (made.clone(), path(&format!("refused-{architecture}.gguf")));
@@ -60,8 +60,7 @@ fn caches_whose_rows_fill_no_blocks_are_a_sentence() {
     };
     assert!(graphs(Format::F16).is_ok());
     let error = graphs(Format::Q8_0).unwrap_err();
-    let what =
-        "caches of q8_0 have rows of a multiple of 32 elements, this model's have 16; f16 and f32 take any";
+    let what = "a KV cache of q8_0 needs rows of a multiple of 32 elements, this model's have 16; f16 and f32 take any";
     assert_eq!(error, format!("{}: {what}", file.display()));
 }
 
@@ -94,9 +93,9 @@ fn senseless_sizes_of_a_dense_model_are_sentences() {
             ("vocab_size", json!(0), "from 1 to"),
             ("context_length", json!(0), "from 1 to"),
             ("block_count", json!(0), "from 1 to"),
-            ("block_count", json!(3), "found 3, whose last is missing"),
-            ("block_count", json!(1), "found 1, behind which there are more"),
-            ("block_count", json!(16_000_000), "found 16000000, whose last is missing"),
+            ("block_count", json!(3), "found 3, the last of which is missing"),
+            ("block_count", json!(1), "found 1, and there are more"),
+            ("block_count", json!(16_000_000), "found 16000000, the last of which is missing"),
             ("block_count", json!(4_000_000_000u32), "from 1 to"),
             ("nextn_predict_layers", json!(2), "less than the 2 blocks, found 2"),
         ],
@@ -127,7 +126,7 @@ fn senseless_sizes_of_experts_and_latents_are_sentences() {
             ("expert_weights_scale", json!(-1.0), "a positive number"),
             ("rope.dimension_count", json!(7), "an even number"),
             ("rope.dimension_count", json!(0), "from 1 to"),
-            ("attention.key_length_mla", json!(8), "more than the 8 elements turned, found 8"),
+            ("attention.key_length_mla", json!(8), "more than the 8 rotary dimensions, found 8"),
             ("attention.kv_lora_rank", json!(0), "from 1 to"),
             ("attention.head_count", json!(0), "from 1 to"),
         ],
@@ -174,35 +173,35 @@ fn senseless_facts_of_a_folder_are_sentences() {
     let made = good(&Config { experts: Some(experts(4, 2)), ..own });
     for (key, value, expected) in [
         ("hidden_act", json!("gelu"), "expected silu, found `gelu`"),
-        ("hidden_act", json!(7), "expected a word, found 7"),
+        ("hidden_act", json!(7), "expected a string, found 7"),
         ("tie_word_embeddings", json!("no"), "expected true or false, found no"),
         ("norm_topk_prob", json!(1.5), "expected true or false, found 1.5"),
-        ("num_hidden_layers", json!(1), "found 1, behind which there are more"),
+        ("num_hidden_layers", json!(1), "found 1, and there are more"),
         ("model_type", json!("a\u{1b}[2J"), "`a\\u{1b}[2J`"),
         ("partial_rotary_factor", json!(1.5), "expected at most the 16 elements of a head, found 24"),
         ("partial_rotary_factor", json!(0.2), "an even number"),
         ("partial_rotary_factor", json!(-0.5), "a positive number"),
         ("num_experts_per_tok", json!(5), "at most the 4 experts"),
-        ("num_hidden_layers", json!(9), "whose last is missing"),
+        ("num_hidden_layers", json!(9), "the last of which is missing"),
         ("rope_scaling", json!({"type": "yarn"}), "a positive number, found none"),
         (
             "rope_scaling",
             json!({"type": "yarn", "factor": 4.0, "truncate": false}),
             "expected true, found false",
         ),
-        ("rope_scaling", json!({"factor": 4.0}), "expected a word beside the factor, found none"),
+        ("rope_scaling", json!({"factor": 4.0}), "expected a scaling type for the factor, found none"),
         ("rope_scaling", json!([4.0]), "expected an object"),
         (
             "rope_parameters",
             json!({"full_attention": {"rope_theta": 1e6}}),
-            "`rope_parameters.full_attention`: expected a value that all blocks have, found an object",
+            "`rope_parameters.full_attention`: expected one value for all blocks, found an object",
         ),
         ("is_causal", json!(false), "expected true, found false"),
         ("rope_parameters", json!({"type": "longrope"}), "llama3 or yarn, found `longrope`"),
         (
             "rope_scaling",
             json!({"type": "yarn", "factor": 4.0, "beta_fast": 1, "beta_slow": 32}),
-            "`rope_scaling.beta_fast`: expected at least the slow 32, found 1",
+            "`rope_scaling.beta_fast`: expected at least beta_slow 32, found 1",
         ),
         ("rope_scaling", json!("yarn"), "expected an object, found yarn"),
     ] {
@@ -229,10 +228,10 @@ fn a_model_without_a_name_is_a_sentence() {
         refused(&folder, &format!("{key} {shown}"));
     }
     std::fs::remove_file(folder.join("config.json")).unwrap();
-    refused(&folder, "/config.json: expected a file that says what the weights beside it are, found none");
+    refused(&folder, "/config.json: expected the config.json of the weights next to it, found no file");
     let alone = "safetensors alone can only be inspected, expected their folder with its config.json";
     refused(&folder.join("model.safetensors"), &format!("/model.safetensors: {alone}"));
-    // With its configuration beside it, it is all of the folder.
+    // With its config.json next to it, the file is a whole folder.
     dense().folder(&folder, "llama");
     assert!(Model::open(&folder.join("model.safetensors")).is_ok());
 }
@@ -286,7 +285,7 @@ fn latents_of_glm_whose_positions_turn_in_part_are_a_sentence() {
     }
 }
 
-/// The sentence about a tensor after one change.
+/// The error about a tensor after one change.
 fn spoilt(made: &Made, architecture: &str, spoil: impl Fn(&mut Made)) -> String {
     let (mut made, file) = (made.clone(), path(&format!("spoilt-{architecture}.gguf")));
     spoil(&mut made);
@@ -311,7 +310,7 @@ fn tensors_that_do_not_fit_are_sentences() {
     let unread = spoilt(&dense(), "llama", |made| {
         made.tensors.insert("blk.1.ffn_up_shexp".to_owned(), made.tensors["blk.1.ffn_up"].clone());
     });
-    let what = "expected no such tensor by what the model says of itself, found one";
+    let what = "expected no such tensor according to the hyper-parameters, found one";
     assert_eq!(unread, format!("tensor `blk.1.ffn_up_shexp.weight`: {what}"));
     let unknown = spoilt(&dense(), "llama", |made| {
         made.tensors.insert("blk.1.attn_sinks".to_owned(), made.tensors["output_norm"].clone());
@@ -332,7 +331,10 @@ fn tensors_that_do_not_fit_are_sentences() {
         made.facts.insert("rope.scaling.factor".to_owned(), json!(4.0));
         made.tensors.insert("rope_freqs".to_owned(), made.tensors["output_norm"].clone());
     });
-    assert_eq!(twice, "tensor `rope_freqs.weight`: expected no factors of pairs beside yarn, found some");
+    assert_eq!(
+        twice,
+        "tensor `rope_freqs.weight`: expected no per-pair factors together with yarn, found some"
+    );
 }
 
 #[test]

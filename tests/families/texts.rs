@@ -1,7 +1,7 @@
-//! Several texts in one session, gone on with together.
+//! Batches: several sequences in one session, decoded together.
 //!
-//! In: small models with random weights. Out: what each text gives in a session of its own, whichever texts rest, and
-//! one sentence for what makes no sense.
+//! In: small models with random weights. Out: the logits of each sequence in a session of its own, whichever sequences
+//! rest, and one sentence for invalid calls.
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Numbers;
@@ -21,9 +21,9 @@ use crate::families::odd::{experts, grouped, latent, small};
 use crate::inference::{Run, relative_error};
 use crate::own::path;
 
-/// Single precision in another order.
+/// Single precision, summed in another order.
 const SAME: f64 = 1e-5;
-/// The beginnings of three texts.
+/// The prompts of three sequences.
 const PROMPTS: [&[u32]; 3] = [&[3, 14, 15, 9, 26], &[7], &[1, 41, 42, 13, 5, 6, 23, 7, 30, 31, 32, 33]];
 
 fn processor() -> Box<dyn Device> {
@@ -42,7 +42,7 @@ fn session(made: &Made, name: &str, n_texts: usize, device: Box<dyn Device>) -> 
     model.session_of_texts(device, &settings, n_texts, &Options::default(), &mut Cache::default()).unwrap()
 }
 
-/// Goes on with all texts; in some rounds one rests. Gives the logits behind every token, text by text.
+/// Decodes all sequences together; in some steps one rests. Returns the logits of every token, by sequence.
 fn together(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
     let mut rows: [Vec<Vec<f32>>; 3] = Default::default();
     for (text, prompt) in PROMPTS.iter().enumerate() {
@@ -61,7 +61,7 @@ fn together(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
     rows
 }
 
-/// The same texts, one after another.
+/// The same sequences, one after another.
 fn alone(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
     let mut rows: [Vec<Vec<f32>>; 3] = Default::default();
     for (text, prompt) in PROMPTS.iter().enumerate() {
@@ -129,7 +129,7 @@ fn the_best_scores_of_several_texts_are_refused() {
     let file = path("texts-best.gguf");
     made.gguf(&file, "llama");
     let base = Run::new(Numbers::Single).settings;
-    let settings = Settings { context: 20, chunk: 8, scored: Scored::Best(2), ..base };
+    let settings = Settings { context: 20, chunk: 8, scored: Scored::TopK(2), ..base };
     let model = Model::open(&file).unwrap();
     let open = |n_texts| {
         model.session_of_texts(processor(), &settings, n_texts, &Options::default(), &mut Cache::default())

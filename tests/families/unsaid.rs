@@ -1,6 +1,6 @@
-//! What a folder means by what it does not say, or says where it does not count.
+//! The defaults of a folder's hyper-parameters, and values that do not count.
 //!
-//! In: small models with random weights, one fact changed or left out. Out: what Transformers makes of it.
+//! In: small models with random weights, one hyper-parameter changed or left out. Out: what Transformers makes of it.
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Attention, Config, Experts, Gate, Grouped, Groups, Window};
@@ -11,7 +11,7 @@ use crate::families::made::{Made, Tensor};
 use crate::families::odd::{experts, grouped, latent, small};
 use crate::own::path;
 
-/// The sizes read of a folder with these facts changed.
+/// The config read from a folder with these hyper-parameters changed.
 fn read(made: &Made, model_type: &str, facts: &[(&str, Json)]) -> Config {
     let (mut made, folder) = (made.clone(), path(&format!("unsaid-{model_type}")));
     made.facts.extend(facts.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
@@ -28,7 +28,7 @@ fn normed() -> Config {
 }
 
 fn sparse(gate: Gate, groups: Option<Groups>) -> Made {
-    let experts = Experts { gate, is_biased: gate == Gate::Sigmoid, groups, ..experts(8, 2) };
+    let experts = Experts { gate, router_bias: gate == Gate::Sigmoid, groups, ..experts(8, 2) };
     let own = small(Attention::Latent(latent(false)), Format::F32);
     Made::new(&Config { experts: Some(experts), ..own })
 }
@@ -73,7 +73,7 @@ fn a_window_counts_where_the_family_has_one() {
     ];
     assert_eq!(window(&made, "qwen3_moe", &used), of_all(4096));
     assert_eq!(window(&Made::new(&normed()), "qwen3", &used), Some(Window { size: 4096, full: [0].into() }));
-    // Null says that there is none.
+    // Null means none.
     let other = ("use_sliding_window", json!(false));
     assert_eq!(window(&dense(), "mistral", &[other, ("sliding_window", Json::Null)]), of_all(4096));
     assert_eq!(window(&dense(), "mistral", &[]), None);
@@ -99,7 +99,7 @@ fn heads_are_as_wide_as_transformers_has_it() {
 fn experts_are_weighed_as_their_family_has_it() {
     let unsaid = ["topk_method", "routed_scaling_factor", "rms_norm_eps", "n_group", "topk_group"];
     let unsaid = unsaid.map(|key| (key, Json::Null));
-    let grouped = |n, n_used, n_best| Some(Groups { n, n_used, n_best });
+    let grouped = |n, top_k, score_top_k| Some(Groups { n_groups: n, top_k, score_top_k });
     let softmax = sparse(Gate::Softmax, grouped(2, 1, 1));
     assert_eq!(read(&softmax, "deepseek_v2", &unsaid[..1]).experts.unwrap().groups, None);
     let sigmoid = sparse(Gate::Sigmoid, None);
@@ -138,7 +138,7 @@ fn experts_of_every_token_are_as_many_as_transformers_has_them() {
         let config = read(&made(n_shared), model_type, &[("n_shared_experts", Json::Null)]);
         assert_eq!(config.experts.unwrap().n_shared, n_shared, "{model_type}");
     }
-    // None of them may be stored as tensors of no rows.
+    // None of them may be stored as tensors without rows.
     let mut none = made(0);
     let up = Tensor { shape: vec![0, 64], format: Format::F32, bytes: Vec::new() };
     none.tensors.insert("blk.0.ffn_up_shexp".to_owned(), up);

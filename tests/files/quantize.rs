@@ -63,7 +63,7 @@ fn every_type_is_read_back_with_all_it_says() {
 
 #[test]
 fn numbers_that_were_rounded_lose_again_only_where_they_are_rounded_again() {
-    let twice = |ty| written(&story(), ty, "twice.gguf").1.n_twice;
+    let twice = |ty| written(&story(), ty, "twice.gguf").1.n_requantised;
     assert_eq!(twice("F32"), 0);
     assert!(twice("F16") > 0 && twice("Q4_0") > 0);
 }
@@ -193,7 +193,7 @@ fn a_folder_and_its_file_are_the_same_model() {
         let (a, b) = (Model::open(&folder).unwrap().config, Model::open(&path("same.gguf")).unwrap().config);
         assert_eq!((a.hidden, a.vocab, a.context, a.tied), (b.hidden, b.vocab, b.context, b.tied), "{name}");
         assert_eq!((a.experts, a.rope.scaling), (b.experts, b.rope.scaling), "{name}");
-        let ends = |path: &Path| Tokenizer::open(&open(path).unwrap()).unwrap().ends().to_vec();
+        let ends = |path: &Path| Tokenizer::open(&open(path).unwrap()).unwrap().eos().to_vec();
         assert_eq!(ends(&folder), ends(&path("same.gguf")), "{name}");
     }
 }

@@ -44,9 +44,9 @@ fn samplings() -> [Sampling; 3] {
 }
 
 /// The tokens that a session answers with, and the session.
-fn answer(session: Session, sampling: &Sampling, most_tokens: usize) -> (Vec<u32>, Session) {
+fn answer(session: Session, sampling: &Sampling, max_tokens: usize) -> (Vec<u32>, Session) {
     let settings =
-        Settings { most_tokens, ignores_ends: true, sampling: sampling.clone(), ..Settings::default() };
+        Settings { max_tokens, ignore_eos: true, sampling: sampling.clone(), ..Settings::default() };
     let mut generator = Generator::new(session, None, settings).unwrap();
     let answer = generator.answer(&[3, 14, 15, 9], &mut |_| ControlFlow::Continue(())).unwrap();
     (answer.tokens, generator.into_session().0)
@@ -61,7 +61,7 @@ fn the_best_logits_give_the_tokens_that_all_give() {
                 run.settings.scored = scored;
                 answer(run.open(&path), &sampling, MOST_TOKENS).0
             };
-            let best = Scored::Best(sampling.n_best().unwrap());
+            let best = Scored::TopK(sampling.device_top_k().unwrap());
             assert_eq!(tokens(best), tokens(Scored::Last), "{} {sampling:?}", path.display());
         }
     }
@@ -70,7 +70,7 @@ fn the_best_logits_give_the_tokens_that_all_give() {
 #[test]
 fn a_session_with_too_few_of_the_best_is_refused() {
     let mut run = Run::new(Numbers::Single);
-    run.settings.scored = Scored::Best(3);
+    run.settings.scored = Scored::TopK(3);
     let refused = |sampling| {
         let settings = Settings { sampling, ..Settings::default() };
         Generator::new(run.open(&models()[0]), None, settings).err().unwrap().to_string()
@@ -90,13 +90,13 @@ fn a_token_and_its_score_are_all_that_comes_back_from_a_gpu() {
         for (path, sampling) in
             models().iter().take(3).flat_map(|path| samplings.iter().map(move |it| (path, it)))
         {
-            let n_best = sampling.n_best().unwrap();
+            let device_top_k = sampling.device_top_k().unwrap();
             let n_tokens = 3;
-            let session = gpu::session(kind, path, Scored::Best(n_best));
+            let session = gpu::session(kind, path, Scored::TopK(device_top_k));
             let (found, session) = answer(session, sampling, n_tokens);
             // The prompt is one replay, and the last token is not fed.
             let each = session.footprint().returned / n_tokens;
-            assert!(each <= (8 * n_best).next_multiple_of(256) + 256, "{each} bytes");
+            assert!(each <= (8 * device_top_k).next_multiple_of(256) + 256, "{each} bytes");
             let session = gpu::session(kind, path, Scored::Last);
             assert_eq!(found, answer(session, sampling, n_tokens).0, "{} {sampling:?}", path.display());
         }

@@ -20,8 +20,8 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::open(Model::open(&story()).unwrap().checkpoint()).unwrap()
 }
 
-fn generator(tokenizer: &Tokenizer, most_tokens: usize) -> Generator<'_> {
-    let settings = Settings { most_tokens, ignores_ends: true, ..Settings::default() };
+fn generator(tokenizer: &Tokenizer, max_tokens: usize) -> Generator<'_> {
+    let settings = Settings { max_tokens, ignore_eos: true, ..Settings::default() };
     Generator::new(Run::new(Numbers::Single).open(&story()), Some(tokenizer), settings).unwrap()
 }
 

@@ -122,9 +122,9 @@ fn caches_of_8_bits_are_the_same_on_a_gpu() {
 #[test]
 fn memory_that_does_not_suffice_is_a_sentence_and_nothing_is_lost() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
-    let best = (Scored::Best(1), Format::F32);
+    let best = (Scored::TopK(1), Format::F32);
     for kind in kinds() {
-        let session = session(kind, &path, Scored::Best(1));
+        let session = session(kind, &path, Scored::TopK(1));
         let needed = session.footprint();
         // Both programs share the arena, which the larger one brought.
         let plans = session.plans();

@@ -1,6 +1,6 @@
 //! Bad tokenizers and hostile templates: each is one sentence, and none panics or hangs.
 //!
-//! In: files that are written here, spoilt one at a time. Out: sentences.
+//! In: files that are written here, damaged one at a time. Out: sentences.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn refusal(path: &Path) -> String {
     error.split_once(": ").expect("the sentence names the path first").1.to_owned()
 }
 
-/// A good tokenizer of four tokens.
+/// A valid tokenizer of four tokens.
 fn tokenizer() -> Json {
     json!({
         "added_tokens": [{"id": 3, "content": "<|im_end|>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -47,7 +47,7 @@ fn tokenizer() -> Json {
     })
 }
 
-/// Why the tokenizer is refused after one change.
+/// The error of the tokenizer after one change.
 fn spoilt(name: &str, place: &str, value: Json) -> String {
     let mut json = tokenizer();
     *json.pointer_mut(place).unwrap() = value;
@@ -64,7 +64,7 @@ fn a_small_tokenizer_works_and_its_name_ends_answers() {
         (tokenizer.decode(&[2, 3, 9], false), tokenizer.decode(&[2, 3], true)),
         ("ab<|im_end|>".into(), "ab".into())
     );
-    assert_eq!((tokenizer.ends(), tokenizer.n_tokens()), (&[3][..], 4));
+    assert_eq!((tokenizer.eos(), tokenizer.n_tokens()), (&[3][..], 4));
     assert!(tokenizer.token_bytes(9).is_empty() && tokenizer.token_bytes(u32::MAX).is_empty());
 }
 
@@ -119,26 +119,26 @@ fn every_bad_part_of_a_tokenizer_is_a_sentence() {
             "replaces-nothing",
             "/normalizer",
             json!({"type": "Replace", "pattern": {"String": ""}, "content": "x"}),
-            "key `normalizer`: expected a text of some characters to replace",
+            "key `normalizer`: expected a non-empty string to replace",
         ),
         (
             "replaces-a-pattern",
             "/normalizer",
             json!({"type": "Replace", "pattern": {"Regex": "^"}, "content": "x"}),
-            "key `normalizer`: expected a text of some characters to replace",
+            "key `normalizer`: expected a non-empty string to replace",
         ),
         (
             "prepends-nothing",
             "/normalizer",
             json!({"type": "Prepend", "prepend": ""}),
-            "key `normalizer`: expected a text to put first, found an empty one",
+            "key `normalizer`: expected a text to prepend, found an empty one",
         ),
         (
             "doubles",
             "/normalizer",
             json!({"type": "Sequence", "normalizers":
                 vec![json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}); 40]}),
-            "key `normalizer`: expected texts that become at most 64 times as long",
+            "key `normalizer`: expected replacements that lengthen a text at most 64 times",
         ),
         (
             "inner",
@@ -151,7 +151,7 @@ fn every_bad_part_of_a_tokenizer_is_a_sentence() {
             "/pre_tokenizer",
             json!({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated",
             "invert": false}),
-            "key `pre_tokenizer`: expected a part of another form",
+            "key `pre_tokenizer`: expected a valid component",
         ),
         ("decoder", "/decoder", json!(null), "key `decoder`: expected `ByteLevel`"),
         (
@@ -184,7 +184,7 @@ fn truncated_tokenizers_are_sentences() {
     }
 }
 
-/// A GGUF file without tensors: texts, lists of texts, lists of 32-bit numbers.
+/// A GGUF file without tensors: strings, lists of strings, lists of 32-bit numbers.
 struct Gguf(Vec<u8>, u64);
 
 impl Gguf {
@@ -262,16 +262,16 @@ fn a_small_gguf_tokenizer_works_and_adds_its_first_token() {
     let tokenizer = Tokenizer::open(&weights::open(&good.write("good")).unwrap()).unwrap();
     assert_eq!(tokenizer.encode("ab<|eot_id|>", true).unwrap(), [1, 2, 3]);
     assert_eq!(tokenizer.encode("ab<|eot_id|>", false).unwrap(), [2, 3]);
-    assert_eq!(tokenizer.ends(), [3]);
+    assert_eq!(tokenizer.eos(), [3]);
 
-    // What ends answers is known by its text, though the file takes it for a part of words.
+    // End-of-sequence tokens are recognised by their text, even if the file marks them as normal.
     let odd = gguf()
         .texts("tokenizer.ggml.tokens", &["a", "b", "ab", "<|eot_id|>", "<unk>"])
         .numbers("tokenizer.ggml.token_type", &[1, 1, 1, 1, 2])
         .texts("tokenizer.ggml.merges", &["a b"]);
     let tokenizer = Tokenizer::open(&weights::open(&odd.write("odd")).unwrap()).unwrap();
     assert_eq!(tokenizer.encode("ab<unk><|eot_id|>", false).unwrap(), [2, 4, 3]);
-    assert_eq!(tokenizer.ends(), [3]);
+    assert_eq!(tokenizer.eos(), [3]);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn every_token_that_a_file_names_ends_answers() {
         .number("tokenizer.ggml.eot_token_id", 4)
         .number("tokenizer.ggml.eom_token_id", 5);
     let open = |path: &Path| Tokenizer::open(&weights::open(path).unwrap()).unwrap();
-    assert_eq!(open(&gguf.write("ends")).ends(), [3, 4, 5, 6]);
+    assert_eq!(open(&gguf.write("ends")).eos(), [3, 4, 5, 6]);
 
     let files = [
         ("tokenizer.json", tokenizer().to_string()),
@@ -294,9 +294,9 @@ fn every_token_that_a_file_names_ends_answers() {
         ("config.json", json!({"eos_token_id": 2}).to_string()),
     ];
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    assert_eq!(open(&folder("all-ends", &files)).ends(), [0, 1, 2, 3]);
+    assert_eq!(open(&folder("all-ends", &files)).eos(), [0, 1, 2, 3]);
     let one = [("tokenizer.json", files[0].1), ("generation_config.json", "{\"eos_token_id\":1}")];
-    assert_eq!(open(&folder("one-end", &one)).ends(), [1, 3]);
+    assert_eq!(open(&folder("one-end", &one)).eos(), [1, 3]);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn an_end_that_is_no_token_is_a_sentence_of_its_file() {
         let error = Tokenizer::open(&weights::open(&folder("odd-ends", &files)).unwrap()).err().unwrap();
         error.to_string().rsplit_once('/').unwrap().1.to_owned()
     };
-    let expected = "the number of a token, or a list of them";
+    let expected = "a token id, or a list of them";
     for (end, shown) in [
         (json!("x"), "x"),
         (json!(-1), "-1"),
@@ -339,7 +339,7 @@ fn every_bad_key_of_a_gguf_tokenizer_is_a_sentence() {
     let tokens = || gguf().texts("tokenizer.ggml.tokens", &TOKENS);
     let merged = || tokens().texts("tokenizer.ggml.merges", &["a b"]);
     let cases = [
-        (Gguf::new(), "key `tokenizer.ggml.model`: expected a text, found nothing"),
+        (Gguf::new(), "key `tokenizer.ggml.model`: expected a string, found nothing"),
         (
             Gguf::new().value("tokenizer.ggml.model", "bert"),
             "key `tokenizer.ggml.model`: the tokenizer `bert` is not",
@@ -348,16 +348,16 @@ fn every_bad_key_of_a_gguf_tokenizer_is_a_sentence() {
             Gguf::new().value("tokenizer.ggml.model", "gpt2").value("tokenizer.ggml.pre", "odd"),
             "key `tokenizer.ggml.pre`: the pre-tokenizer `odd` is not supported, expected one of default, gpt-2,",
         ),
-        (gguf(), "key `tokenizer.ggml.tokens`: expected a list of texts, found nothing"),
+        (gguf(), "key `tokenizer.ggml.tokens`: expected a list of strings, found nothing"),
         (
             gguf().number("tokenizer.ggml.tokens", 1),
-            "key `tokenizer.ggml.tokens`: expected a list of texts, found 1",
+            "key `tokenizer.ggml.tokens`: expected a list of strings, found 1",
         ),
         (
             gguf().texts("tokenizer.ggml.tokens", &[]).texts("tokenizer.ggml.merges", &[]),
             "key `tokenizer.ggml.tokens`: expected 1 to",
         ),
-        (tokens(), "key `tokenizer.ggml.merges`: expected a list of texts, found nothing"),
+        (tokens(), "key `tokenizer.ggml.merges`: expected a list of strings, found nothing"),
         (
             tokens().texts("tokenizer.ggml.merges", &["ab"]),
             "key `tokenizer.ggml.merges`: expected two tokens with a space between, entry 0 is `ab`",
@@ -517,7 +517,7 @@ fn hostile_templates_are_sentences() {
             .to_owned(),
         "{{ ('x\n' * 4000000) | indent(width=8000000) }}".to_owned(),
         "{% for i in range(90000) %}{{ debug() }}{% endfor %}".to_owned(),
-        // What no filter here can count: it takes too long, or too many steps where the processor is fast enough.
+        // Work that no filter here can count: it takes too long, or too many steps where the processor is fast enough.
         "{% set x = 'é' * 4000000 %}{% for i in range(90000) %}{% for n in range(4) %}{% for c in x %}\
          {{ loop.length }}{% break %}{% endfor %}{% endfor %}{% endfor %}"
             .to_owned(),
@@ -545,7 +545,7 @@ fn templates_that_go_on_inside_themselves_have_the_stack_for_it() {
     ];
     for [begin, link, end] in chains {
         let longest = begin.to_owned() + &link.repeat(131_000 / link.len()) + end;
-        // Whether it is a text or not: it comes to an end.
+        // Whether it renders or not: it ends.
         if let Err(error) = rendered(&longest) {
             assert!(error.starts_with("chat template: ") && error.lines().count() == 1, "{error}");
         }

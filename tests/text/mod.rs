@@ -1,7 +1,7 @@
-//! The text side against recorded cases, and against files that are made to be wrong.
+//! The text side against recorded cases, and against invalid files.
 //!
-//! `recorded` compares tokens and chats with what another engine said, byte for byte, `pieces` those of scored pieces;
-//! `broken` writes bad files.
+//! `recorded` compares tokens and chats with those of another engine, byte for byte, `pieces` those of `SentencePiece`
+//! BPE; `broken` writes invalid files.
 
 mod broken;
 mod pieces;

@@ -1,7 +1,7 @@
-//! Vocabularies of scored pieces, as Llama 2 and Mistral have them in GGUF files.
+//! `SentencePiece` BPE vocabularies with scores, as Llama 2 and Mistral have them in GGUF files.
 //!
-//! In: `tests/fixtures/pieces.json`, which the script beside it recorded of `SentencePiece`. Out: the same tokens and
-//! texts from a file with these pieces, and what its switches change.
+//! In: `tests/fixtures/pieces.json`, recorded from `SentencePiece` by the script next to it. Out: the same tokens and
+//! texts from a file with this vocabulary, and the effect of its options.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn ids(json: &Json) -> Vec<u32> {
     json.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// A GGUF file with the recorded pieces and these pairs besides.
+/// A GGUF file with the recorded vocabulary and these further pairs.
 fn file(name: &str, pairs: &[(&str, Value)]) -> PathBuf {
     let recorded = recorded();
     let scores = recorded["scores"].as_array().unwrap().iter().map(|score| score.as_f64().unwrap());
@@ -63,7 +63,7 @@ fn tokens_and_texts_are_those_of_sentencepiece() {
         assert_eq!(tokenizer.decode(&expected, false), case["decoded"].as_str().unwrap());
         assert_eq!(tokenizer.encode(text, true).unwrap(), [&[1], expected.as_slice()].concat(), "{text:?}");
     }
-    assert_eq!(tokenizer.ends(), [2]);
+    assert_eq!(tokenizer.eos(), [2]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Tokens and chats as Transformers has them, from every file of the recorded models.
 //!
 //! In: the default model with its fixture, and the folder of `crate::oracles` with an `oracle.json` for each model.
-//! Out: agreement, byte for byte, from `tokenizer.json`, from each GGUF file of the same model, and from the
-//! checkpoint of qwen3.c.
+//! Out: agreement, byte for byte, from `tokenizer.json`, from each GGUF file of the same model, and from the qwen3.c
+//! checkpoint.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// Every checkpoint with what was recorded of its model.
+/// Every checkpoint with the recorded cases of its model.
 fn checkpoints() -> Vec<(PathBuf, Json)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let own = (root.join("assets/story.gguf"), json(&root.join("tests/fixtures/story.json")));
@@ -38,7 +38,7 @@ fn checkpoints() -> Vec<(PathBuf, Json)> {
             checkpoints.push((folder.join("hf"), recorded.clone()));
         }
         checkpoints.extend(entries(&folder.join("gguf")).into_iter().map(|file| (file, recorded.clone())));
-        // The checkpoint of qwen3.c is an export of the model that is named like it.
+        // The qwen3.c checkpoint is an export of the model of the same name.
         let is_export = |entry: &PathBuf| entry.extension().is_some_and(|ending| ending == "bin");
         for file in entries(&folder).into_iter().filter(is_export) {
             let model = folder.with_file_name(file.file_stem().unwrap());
@@ -52,7 +52,7 @@ fn ids(json: &Json) -> Vec<u32> {
     json.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Compares every case of a list; the number of cases.
+/// Compares every case of a list; returns the number of cases.
 fn compare(list: &str, check: impl Fn(&Checkpoint, &Tokenizer, &Json) -> Result<(), String>) -> usize {
     let mut n_cases = 0;
     let mut wrong = Vec::new();
@@ -103,7 +103,7 @@ fn every_file_gives_the_recorded_chats() {
         let prompt = case["add_generation_prompt"].as_bool().unwrap();
         let found = match chat.render(messages, prompt, arguments) {
             Ok(found) => found,
-            // The templates of qwen3.c hold one question.
+            // The templates of qwen3.c hold one user message.
             Err(error) if checkpoint.kind() == weights::Kind::Ajc1 => {
                 let is_question = prompt && messages.len() <= 2;
                 return if is_question { Err(error.to_string()) } else { Ok(()) };
@@ -120,8 +120,8 @@ fn every_file_of_a_model_ends_answers_with_the_same_tokens() {
     let mut first: Option<(PathBuf, Vec<u32>)> = None;
     for (path, _) in checkpoints() {
         let tokenizer = Tokenizer::open(&weights::open(&path).unwrap()).unwrap();
-        let ends = tokenizer.ends().to_vec();
-        assert!(!ends.is_empty() && ends.iter().all(|id| tokenizer.is_end(*id)), "{}", path.display());
+        let ends = tokenizer.eos().to_vec();
+        assert!(!ends.is_empty() && ends.iter().all(|id| tokenizer.is_eos(*id)), "{}", path.display());
         let model = path.parent().unwrap().parent().unwrap().to_owned();
         match &first {
             Some((of, expected)) if *of == model => assert_eq!(ends, *expected, "{}", path.display()),

@@ -1,10 +1,10 @@
-//! Where the tensors of a graph lie in a file.
+//! Binds the weights of a graph to the tensors of a file.
 //!
 //! In: a checkpoint and a graph. Out: for every weight of the graph its format and its bytes, or one sentence that
-//! names the tensor. A tensor is found under one of its names, or as rows of a joined tensor; neither is copied.
-//! Four kinds are made when they are first needed: experts that are stored apart, the halves of a matrix that is stored
-//! as one (0.4 % of a model that has it), tensors that the graph wants in single precision, which are small, and
-//! matrices in single precision whose numbers are all bfloat16 numbers.
+//! names the tensor. A weight is a tensor under one of its names, or rows of a fused tensor; neither is copied.
+//! Four kinds are derived on first use: experts that are stored separately; the two parts of a matrix that is fused per
+//! head (0.4 % of a model that has one); small tensors that the graph wants in F32; and F32 matrices whose elements are
+//! all bfloat16 numbers.
 //! Only the graph says which tensors there should be. Their names are in `naming/tensors.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,14 +19,16 @@ use fusebox_runtime::device::Weights;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
-use crate::facts::Facts;
-use crate::naming::tensors::{BIAS, block_of, expert, halves, is_needless, joined, kin, names};
+use crate::hparams::Hparams;
+use crate::naming::tensors::{
+    BIAS, alternatives, block_of, expert, fused, fused_per_head, is_redundant, names,
+};
 
 pub(crate) mod source;
 
 use source::{Axis, Recipe, Source};
 
-/// The tensors of a checkpoint by the names that graphs use.
+/// The weights of a graph, bound to a checkpoint.
 #[derive(Debug)]
 pub struct Bound {
     /// The file.
@@ -40,10 +42,12 @@ impl Weights for Bound {
     }
 }
 
-/// Finds every weight of a graph. One that the graph has in single precision gets it; all others may have any format.
+/// Binds every weight of a graph. A weight that the graph has in F32 is converted to it; all others may have any
+/// format.
 ///
 /// # Errors
-/// Where one is missing, has another shape or an unknown format, or where there is a bias that the graph does not add.
+/// Where a weight is missing, has another shape or an unknown format, or where the file has a bias that the graph does
+/// not add.
 pub fn bind(
     path: &Path,
     checkpoint: Checkpoint,
@@ -52,7 +56,7 @@ pub fn bind(
     let search = Search::new(path, &checkpoint, graph);
     let (mut sources, mut formats) = (BTreeMap::new(), BTreeMap::new());
     for (name, found) in search.all()? {
-        let (source, format) = search.narrowed(&search.wanted[&name], found);
+        let (source, format) = search.as_bf16_if_exact(&search.wanted[&name], found);
         sources.insert(name.clone(), source);
         formats.insert(name, format);
     }
@@ -71,12 +75,12 @@ pub(crate) fn find(
     Search::new(path, checkpoint, graph).all()
 }
 
-/// The most that each axis may have.
+/// The largest size of each axis.
 pub(crate) fn sizes(shape: &Shape) -> Vec<usize> {
     shape.iter().map(|(_, size)| size.most() as usize).collect()
 }
 
-/// What is looked for, and where.
+/// The search for the weights of a graph.
 struct Search<'a> {
     path: &'a Path,
     checkpoint: &'a Checkpoint,
@@ -87,14 +91,14 @@ struct Search<'a> {
 /// What a tensor must be like.
 struct Wanted {
     shape: Vec<usize>,
-    is_single: bool,
+    is_f32: bool,
 }
 
 impl<'a> Search<'a> {
     fn new(path: &'a Path, checkpoint: &'a Checkpoint, graph: &Graph) -> Self {
         let weights = graph.nodes.values().filter_map(|node| match &node.op {
             Op::Weight { name, shape, format } => {
-                Some((name.to_string(), Wanted { shape: sizes(shape), is_single: *format == Format::F32 }))
+                Some((name.to_string(), Wanted { shape: sizes(shape), is_f32: *format == Format::F32 }))
             }
             _ => None,
         });
@@ -104,7 +108,7 @@ impl<'a> Search<'a> {
     fn all(&self) -> Result<BTreeMap<String, (Source, Format)>, Error> {
         let all = self.wanted.iter().map(|(name, wanted)| Ok((name.clone(), self.find(name, wanted)?)));
         let found = all.collect::<Result<BTreeMap<_, _>, Error>>()?;
-        self.refuse_unasked(&found)?;
+        self.refuse_unused(&found)?;
         Ok(found)
     }
 
@@ -113,42 +117,42 @@ impl<'a> Search<'a> {
         let shape = &wanted.shape[..];
         if let Some((own, info)) = self.stored(name) {
             let format = self.checked(&own, info, shape)?;
-            if wanted.is_single && format != Format::F32 {
-                let recipe = Recipe::Single { tensor: own, format, n_elements: info.n_elements() };
-                return Ok((Source::made(recipe), Format::F32));
+            if wanted.is_f32 && format != Format::F32 {
+                let recipe = Recipe::AsF32 { tensor: own, format, n_elements: info.n_elements() };
+                return Ok((Source::derived(recipe), Format::F32));
             }
             return Ok((Source::Run { tensor: own, bytes: 0..info.n_bytes() }, format));
         }
-        if let Some(found) = self.rows(name)? {
+        if let Some(found) = self.fused_rows(name)? {
             return Ok(found);
         }
-        if let Some(found) = self.pieces(name, shape)? {
+        if let Some(found) = self.separate_experts(name, shape)? {
             return Ok(found);
         }
-        if let Some(found) = self.half(name)? {
+        if let Some(found) = self.fused_per_head(name)? {
             return Ok(found);
         }
         let own = names(self.checkpoint.kind(), name).into_iter().next().unwrap_or_default();
         Err(self.refused(&own, format!("expected a tensor of shape {shape:?}, found none")))
     }
 
-    /// What is stored in single precision and would fit bfloat16 is taken as that: so the same model gives the same
-    /// numbers from every file, and is read in half the time.
-    fn narrowed(&self, wanted: &Wanted, (source, format): (Source, Format)) -> (Source, Format) {
-        if wanted.is_single || format != Format::F32 || !source.is_narrow(self.checkpoint) {
+    /// Takes an F32 matrix as bfloat16 where that is exact: so the same model gives the same numbers from every file,
+    /// and is read in half the time.
+    fn as_bf16_if_exact(&self, wanted: &Wanted, (source, format): (Source, Format)) -> (Source, Format) {
+        if wanted.is_f32 || format != Format::F32 || !source.is_exact_in_bf16(self.checkpoint) {
             return (source, format);
         }
-        (Source::made(Recipe::Narrow(Box::new(source))), Format::BF16)
+        (Source::derived(Recipe::AsBf16(Box::new(source))), Format::BF16)
     }
 
-    /// The tensor of one of the names.
+    /// The tensor under one of its names.
     fn stored(&self, name: &str) -> Option<(String, &TensorInfo)> {
-        Facts::of(self.checkpoint).stored(name).map(|(own, info)| (own.clone(), info))
+        Hparams::of(self.checkpoint).stored(name).map(|(own, info)| (own.clone(), info))
     }
 
-    /// The rows of a joined tensor.
-    fn rows(&self, name: &str) -> Result<Option<(Source, Format)>, Error> {
-        let Some((whole, parts)) = joined(name) else { return Ok(None) };
+    /// Rows of a fused tensor.
+    fn fused_rows(&self, name: &str) -> Result<Option<(Source, Format)>, Error> {
+        let Some((whole, parts)) = fused(name) else { return Ok(None) };
         let Some((own, info)) = self.stored(&whole) else { return Ok(None) };
         // A bias has rows of one element.
         let n_columns = if name.ends_with(BIAS) { 1 } else { info.shape.last().copied().unwrap_or(1).max(1) };
@@ -164,12 +168,12 @@ impl<'a> Search<'a> {
         Ok(Some((Source::Run { tensor: own, bytes }, format)))
     }
 
-    /// Tensors of single experts.
-    fn pieces(&self, name: &str, shape: &[usize]) -> Result<Option<(Source, Format)>, Error> {
+    /// Experts that are stored separately.
+    fn separate_experts(&self, name: &str, shape: &[usize]) -> Result<Option<(Source, Format)>, Error> {
         let kind = self.checkpoint.kind();
         let Some((n_experts, inner)) = shape.split_first() else { return Ok(None) };
         let is_there = |own: &String| self.checkpoint.tensors().contains_key(own);
-        // All are spelt as the first is.
+        // All are named as the first is.
         let Some(spelling) = expert(kind, name, 0).iter().position(is_there) else { return Ok(None) };
         let named = |idx| expert(kind, name, idx).swap_remove(spelling);
         let (first, one_more) = (named(0), named(*n_experts));
@@ -190,12 +194,12 @@ impl<'a> Search<'a> {
             }
             tensors.push(own);
         }
-        Ok(common.map(|format| (Source::made(Recipe::Pieces(tensors)), format)))
+        Ok(common.map(|format| (Source::derived(Recipe::Concatenated(tensors)), format)))
     }
 
-    /// A half of a matrix that has rows of both for every head; the first half is wanted the other way round.
-    fn half(&self, name: &str) -> Result<Option<(Source, Format)>, Error> {
-        let Some((whole, [first, second])) = halves(name) else { return Ok(None) };
+    /// One part of a matrix that is fused per head; the first part is transposed.
+    fn fused_per_head(&self, name: &str) -> Result<Option<(Source, Format)>, Error> {
+        let Some((whole, [first, second])) = fused_per_head(name) else { return Ok(None) };
         let Some((own, info)) = self.stored(&whole) else { return Ok(None) };
         let shape = |name: &str| self.wanted.get(name).map(|own| own.shape.as_slice());
         let (Some(&[n_heads, n_columns, n_first]), Some(&[_, n_second, _])) = (shape(&first), shape(&second))
@@ -211,11 +215,11 @@ impl<'a> Search<'a> {
         } else {
             (n_first * n_columns, [head, row(n_second), column])
         };
-        let recipe = Recipe::Cut { tensor: own, element_bytes: format.block_bytes(), from, axes };
-        Ok(Some((Source::made(recipe), format)))
+        let recipe = Recipe::Strided { tensor: own, element_bytes: format.block_bytes(), from, axes };
+        Ok(Some((Source::derived(recipe), format)))
     }
 
-    /// The format of a tensor whose shape is the one wanted, with neighbouring axes merged.
+    /// The format of a tensor, if its shape is the expected one up to merged adjacent axes.
     fn checked(&self, own: &str, info: &TensorInfo, shape: &[usize]) -> Result<Format, Error> {
         if !is_merged(&info.shape, shape) {
             return Err(self.refused(own, format!("expected the shape {shape:?}, found {:?}", info.shape)));
@@ -226,40 +230,41 @@ impl<'a> Search<'a> {
                 path: self.path.to_owned(),
                 place: Place::Tensor(own.to_owned()),
                 what: format!(
-                    "its format {other} is not supported; {} are",
+                    "its format {other} is not supported, expected one of {}",
                     Format::FIXED.map(Format::name).join(", ")
                 ),
             }),
         }
     }
 
-    /// A tensor of a block that the graph does not ask for would be forgotten: facts that contradict the tensors.
-    fn refuse_unasked(&self, found: &BTreeMap<String, (Source, Format)>) -> Result<(), Error> {
+    /// Refuses a tensor of a block that the graph does not use: the hyper-parameters contradict the tensors.
+    fn refuse_unused(&self, found: &BTreeMap<String, (Source, Format)>) -> Result<(), Error> {
         let kind = self.checkpoint.kind();
         let blocks: BTreeSet<&str> = self.wanted.keys().filter_map(|name| block_of(name)).collect();
-        let kin = self.wanted.keys().flat_map(|name| kin(name)).flat_map(|name| names(kind, &name));
-        let mut known: BTreeSet<String> = kin.collect();
+        let others =
+            self.wanted.keys().flat_map(|name| alternatives(name)).flat_map(|name| names(kind, &name));
+        let mut known: BTreeSet<String> = others.collect();
         known.extend(found.values().flat_map(|(source, _)| source.tensors()).cloned());
-        let is_unasked = |(own, info): &(&String, &TensorInfo)| {
+        let is_unused = |(own, info): &(&String, &TensorInfo)| {
             let is_of_block = block_of(own).is_some_and(|block| blocks.contains(block));
-            is_of_block && !known.contains(*own) && !is_needless(own) && info.n_elements() > 0
+            is_of_block && !known.contains(*own) && !is_redundant(own) && info.n_elements() > 0
         };
-        match self.checkpoint.tensors().iter().find(is_unasked) {
+        match self.checkpoint.tensors().iter().find(is_unused) {
             Some((own, _)) => Err(self.refused(
                 own,
-                "expected no such tensor by what the model says of itself, found one".to_owned(),
+                "expected no such tensor according to the hyper-parameters, found one".to_owned(),
             )),
             None => Ok(()),
         }
     }
 
-    /// A bias that the graph does not add would be forgotten.
+    /// Refuses a bias that the graph does not add.
     fn refuse_bias(&self, name: &str) -> Result<(), Error> {
         let bias = format!("{name}{BIAS}");
         if name.ends_with(BIAS) || self.wanted.contains_key(&bias) {
             return Ok(());
         }
-        let joint = joined(&bias).and_then(|(whole, _)| self.stored(&whole));
+        let joint = fused(&bias).and_then(|(whole, _)| self.stored(&whole));
         match self.stored(&bias).or(joint) {
             Some((own, _)) => Err(self.refused(&own, "expected no bias here, found one".to_owned())),
             None => Ok(()),
@@ -271,7 +276,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether sizes are others with neighbours multiplied.
+/// Whether `merged` are `sizes` with adjacent ones multiplied.
 fn is_merged(merged: &[usize], sizes: &[usize]) -> bool {
     let mut sizes = sizes.iter();
     let each = merged.iter().all(|whole| {

@@ -1,6 +1,6 @@
-//! Where the bytes of a tensor come from: mostly from a run of the file, else they are made when they are first needed.
+//! The bytes of a weight: mostly a range of a stored tensor, else derived on first use.
 //!
-//! In: a checkpoint. Out: bytes. Nothing is checked here; `mod.rs` has seen that every tensor fits.
+//! In: a checkpoint. Out: bytes. Nothing is checked here; `mod.rs` has checked that every tensor fits.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,32 +10,32 @@ use std::sync::OnceLock;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::Checkpoint;
 
-/// How many numbers are looked at together.
+/// How many elements are tested together.
 const PIECE_LEN: usize = 1 << 10;
 
-/// Where the bytes of a tensor come from.
+/// Where the bytes of a weight come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// A run of the bytes of one stored tensor.
+    /// A range of the bytes of one stored tensor.
     Run { tensor: String, bytes: Range<usize> },
-    /// What is made, and kept once it was needed.
-    Made { recipe: Recipe, bytes: OnceLock<Vec<u8>> },
+    /// Derived on first use, and kept.
+    Derived { recipe: Recipe, bytes: OnceLock<Vec<u8>> },
 }
 
-/// How bytes are made.
+/// How bytes are derived.
 #[derive(Clone, Debug)]
 pub(crate) enum Recipe {
     /// Stored tensors one after another.
-    Pieces(Vec<String>),
-    /// A small tensor as numbers in single precision.
-    Single { tensor: String, format: Format, n_elements: usize },
-    /// Numbers in single precision that are bfloat16 numbers, as such.
-    Narrow(Box<Source>),
-    /// Elements of a tensor in another order.
-    Cut { tensor: String, element_bytes: usize, from: usize, axes: [Axis; 3] },
+    Concatenated(Vec<String>),
+    /// A small tensor, decoded to F32.
+    AsF32 { tensor: String, format: Format, n_elements: usize },
+    /// F32 elements that are bfloat16 numbers, as such.
+    AsBf16(Box<Source>),
+    /// Elements of a tensor in another order, given by strides.
+    Strided { tensor: String, element_bytes: usize, from: usize, axes: [Axis; 3] },
 }
 
-/// An axis of what is made: how many elements, and how far apart they are stored.
+/// An axis of the result: its length, and its stride in the stored tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(super) len: usize,
@@ -43,80 +43,80 @@ pub(crate) struct Axis {
 }
 
 impl Source {
-    pub(super) fn made(recipe: Recipe) -> Self {
-        Self::Made { recipe, bytes: OnceLock::new() }
+    pub(super) fn derived(recipe: Recipe) -> Self {
+        Self::Derived { recipe, bytes: OnceLock::new() }
     }
 
     pub(super) fn bytes<'a>(&'a self, checkpoint: &'a Checkpoint) -> Option<&'a [u8]> {
         match self {
             Self::Run { tensor, bytes } => checkpoint.bytes(tensor)?.get(bytes.clone()),
-            Self::Made { recipe, bytes } => Some(bytes.get_or_init(|| recipe.make(checkpoint))),
+            Self::Derived { recipe, bytes } => Some(bytes.get_or_init(|| recipe.derive(checkpoint))),
         }
     }
 
-    /// The stored tensors that it is made of.
+    /// The stored tensors that it comes from.
     pub(super) fn tensors(&self) -> &[String] {
         match self {
             Self::Run { tensor, .. } => slice::from_ref(tensor),
-            Self::Made { recipe, .. } => match recipe {
-                Recipe::Pieces(tensors) => tensors,
-                Recipe::Single { tensor, .. } | Recipe::Cut { tensor, .. } => slice::from_ref(tensor),
-                Recipe::Narrow(source) => source.tensors(),
+            Self::Derived { recipe, .. } => match recipe {
+                Recipe::Concatenated(tensors) => tensors,
+                Recipe::AsF32 { tensor, .. } | Recipe::Strided { tensor, .. } => slice::from_ref(tensor),
+                Recipe::AsBf16(source) => source.tensors(),
             },
         }
     }
 
-    /// What it is made of, one run after another, as it is stored: with another format where that was changed. Only
-    /// what is cut apart is made for it.
+    /// The stored byte ranges that it comes from, in order, and their format where it differs. Only strided elements
+    /// are derived for it.
     pub(crate) fn runs<'a>(&'a self, checkpoint: &'a Checkpoint) -> (Vec<&'a [u8]>, Option<Format>) {
         let stored = |tensor: &String| checkpoint.bytes(tensor).unwrap_or_default();
         match self {
-            Self::Made { recipe: Recipe::Pieces(tensors), .. } => {
+            Self::Derived { recipe: Recipe::Concatenated(tensors), .. } => {
                 (tensors.iter().map(stored).collect(), None)
             }
-            Self::Made { recipe: Recipe::Single { tensor, format, .. }, .. } => {
+            Self::Derived { recipe: Recipe::AsF32 { tensor, format, .. }, .. } => {
                 (vec![stored(tensor)], Some(*format))
             }
-            Self::Made { recipe: Recipe::Narrow(source), .. } => {
+            Self::Derived { recipe: Recipe::AsBf16(source), .. } => {
                 (source.runs(checkpoint).0, Some(Format::F32))
             }
-            Self::Run { .. } | Self::Made { recipe: Recipe::Cut { .. }, .. } => {
+            Self::Run { .. } | Self::Derived { recipe: Recipe::Strided { .. }, .. } => {
                 (vec![self.bytes(checkpoint).unwrap_or_default()], None)
             }
         }
     }
 
-    /// The bytes, not kept where they are made.
-    fn once<'a>(&'a self, checkpoint: &'a Checkpoint) -> Cow<'a, [u8]> {
+    /// The bytes, not kept if derived.
+    fn transient_bytes<'a>(&'a self, checkpoint: &'a Checkpoint) -> Cow<'a, [u8]> {
         match self {
             Self::Run { .. } => Cow::Borrowed(self.bytes(checkpoint).unwrap_or_default()),
-            Self::Made { recipe, .. } => Cow::Owned(recipe.make(checkpoint)),
+            Self::Derived { recipe, .. } => Cow::Owned(recipe.derive(checkpoint)),
         }
     }
 
-    /// Whether all of its numbers in single precision are bfloat16 numbers. One look at a piece tells for most.
-    pub(super) fn is_narrow(&self, checkpoint: &Checkpoint) -> bool {
-        let bytes = self.once(checkpoint);
+    /// Whether all F32 elements are bfloat16 numbers. The first piece decides for most tensors.
+    pub(super) fn is_exact_in_bf16(&self, checkpoint: &Checkpoint) -> bool {
+        let bytes = self.transient_bytes(checkpoint);
         let any = |piece: &[[u8; 4]]| piece.iter().fold(0, |any, number| any | u32::from_le_bytes(*number));
-        let is_narrow = |piece| any(piece) as u16 == 0;
-        bytes.as_chunks().0.chunks(PIECE_LEN).all(is_narrow)
+        let is_bf16 = |piece| any(piece) as u16 == 0;
+        bytes.as_chunks().0.chunks(PIECE_LEN).all(is_bf16)
     }
 }
 
 impl Recipe {
-    fn make(&self, checkpoint: &Checkpoint) -> Vec<u8> {
+    fn derive(&self, checkpoint: &Checkpoint) -> Vec<u8> {
         let stored = |tensor: &String| checkpoint.bytes(tensor).unwrap_or_default();
         match self {
-            Self::Pieces(tensors) => tensors.iter().map(stored).collect::<Vec<_>>().concat(),
-            Self::Single { tensor, format, n_elements } => {
+            Self::Concatenated(tensors) => tensors.iter().map(stored).collect::<Vec<_>>().concat(),
+            Self::AsF32 { tensor, format, n_elements } => {
                 let numbers = format.decode_all(stored(tensor), *n_elements).unwrap_or_default();
                 numbers.into_iter().flat_map(f32::to_le_bytes).collect()
             }
-            Self::Narrow(source) => {
+            Self::AsBf16(source) => {
                 let upper = |number: &[u8; 4]| [number[2], number[3]];
-                source.once(checkpoint).as_chunks().0.iter().flat_map(upper).collect()
+                source.transient_bytes(checkpoint).as_chunks().0.iter().flat_map(upper).collect()
             }
-            Self::Cut { tensor, element_bytes, from, axes } => {
+            Self::Strided { tensor, element_bytes, from, axes } => {
                 let (stored, [a, b, c]) = (stored(tensor), axes);
                 let mut made = Vec::with_capacity(a.len * b.len * c.len * element_bytes);
                 for i in 0..a.len {

@@ -1,9 +1,8 @@
-//! Templates in Jinja, as Transformers runs them.
+//! Runs Jinja chat templates as Transformers does.
 //!
-//! In: the text of a template, and its arguments. Out: a text, or a sentence.
-//! A template has no loader, so it can name no file; there is no clock unless one is given. How many steps it takes is
-//! bounded by fuel and by depth, what they make by `guard.rs`, and how long all of it takes by a thread of its own,
-//! which nobody waits for forever.
+//! In: the source of a template, and its variables. Out: a text, or a sentence.
+//! Templates are sandboxed: there is no loader, so no file can be read, and no clock unless one is given. Fuel and
+//! recursion depth bound the steps, `limits.rs` bounds memory, and a thread with a timeout bounds the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,36 +17,36 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error as Failure, ErrorKind, filters};
 use serde_json::{Map, Value as Json};
 
-use crate::chat::clock;
-use crate::chat::guard::{self, Work};
+use crate::chat::limits::{self, Work};
+use crate::chat::strftime;
 use crate::chat::values::{Style, Writer, object_value};
 use crate::error::Error;
 
 /// The deepest nesting of calls and loops.
 const MAX_DEPTH: usize = 100;
-/// The longest JSON that is written in one place.
+/// The longest JSON that `tojson` writes.
 const MAX_JSON_BYTES: usize = 8 << 20;
-/// The longest template: several times as long as the longest of real models.
+/// The longest template: several times the longest of real models.
 const MAX_SOURCE_BYTES: usize = 1 << 17;
-/// The longest time of a rendering: thousands of times what real templates take.
+/// The time limit of a rendering: thousands of times what real templates take.
 const MAX_TIME: Duration = Duration::from_secs(20);
-/// The stack that a template is read and rendered on. Each byte of a template may open another level of nesting, which
-/// takes some 400 bytes of stack. Pages that are never touched take no memory.
+/// The stack size for parsing and rendering. Each byte of a template may open another level of nesting, at some 400
+/// bytes of stack. Untouched pages take no memory.
 const STACK_BYTES: usize = MAX_SOURCE_BYTES << 11;
-/// The most characters of a complaint that are shown: it may quote the template.
-const MAX_COMPLAINT: usize = 240;
+/// The longest message of the template engine that is shown, in characters: it may quote the template.
+const MAX_MESSAGE: usize = 240;
 
-/// A template that was read.
+/// A parsed template.
 #[derive(Clone, Debug)]
 pub(super) struct Jinja {
-    /// Where it stands, for sentences.
+    /// Its name in errors.
     name: Arc<str>,
     source: Arc<str>,
     environment: Environment<'static>,
 }
 
 impl Jinja {
-    /// Reads a template that stands under this name.
+    /// Parses a template.
     pub(super) fn new(name: &str, source: &str) -> Result<Self, Error> {
         if source.len() > MAX_SOURCE_BYTES {
             let what = format!("expected at most {MAX_SOURCE_BYTES} bytes, found {}", source.len());
@@ -64,23 +63,23 @@ impl Jinja {
         environment.add_test("iterable", is_iterable);
         environment.add_test("sequence", is_sequence);
         environment.add_function("raise_exception", raise_exception);
-        let own = Self { name: name.into(), source: as_jinja(source).into(), environment };
+        let own = Self { name: name.into(), source: to_jinja(source).into(), environment };
         own.clone().bounded(|own, _| own.steps().map(|_| ()))?;
         Ok(own)
     }
 
-    /// Gives the template a clock.
+    /// Defines `strftime_now`.
     pub(super) fn set_clock(&mut self, seconds: i64) {
-        self.environment.add_function("strftime_now", move |format: &str| clock::format(seconds, format));
+        self.environment.add_function("strftime_now", move |format: &str| strftime::format(seconds, format));
     }
 
-    /// The text for these arguments.
+    /// Renders the template with these variables.
     pub(super) fn render(&self, arguments: &Map<String, Json>) -> Result<String, Error> {
         let arguments = object_value(arguments);
         self.clone().bounded(move |own, work| own.run(arguments, work))
     }
 
-    /// Runs something on a thread with enough stack, for as long as a rendering may take.
+    /// Runs a closure on a thread with a large stack and a time limit.
     fn bounded<T: Send + 'static>(
         self,
         act: impl FnOnce(&Self, Work) -> Result<T, Failure> + Send + 'static,
@@ -88,21 +87,23 @@ impl Jinja {
         let refused = |what: String| Error::Template { what };
         let (work, (done, outcome)) = (Work::default(), channel());
         let counted = work.clone();
-        // Where nobody waits any more, nobody is told.
+        // After a timeout nobody receives the result.
         let render = move || drop(done.send(act(&self, counted)));
         let thread = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(render).map_err(|error| refused(format!("no thread could be had for it: {error}")))?;
+        thread.spawn(render).map_err(|error| refused(format!("cannot start a thread for it: {error}")))?;
         let outcome = outcome.recv_timeout(MAX_TIME).map_err(|error| {
-            work.end();
+            work.exhaust();
             refused(match error {
-                RecvTimeoutError::Timeout => format!("expected a text within {} seconds", MAX_TIME.as_secs()),
-                RecvTimeoutError::Disconnected => "it ends in the middle of a step".to_owned(),
+                RecvTimeoutError::Timeout => {
+                    format!("expected a result within {} seconds", MAX_TIME.as_secs())
+                }
+                RecvTimeoutError::Disconnected => "its thread ended without a result".to_owned(),
             })
         })?;
         outcome.map_err(|failure| error(&failure))
     }
 
-    /// The compiled template.
+    /// Compiles the template.
     fn steps(&self) -> Result<Instructions<'_>, Failure> {
         let template = parse(&self.source, &self.name, self.environment.syntax().clone())?;
         let mut generator = CodeGenerator::new(&self.name, &self.source);
@@ -116,10 +117,10 @@ impl Jinja {
 
     fn run(&self, arguments: Value, work: Work) -> Result<String, Failure> {
         let mut steps = self.steps()?;
-        let (filters, fuel) = (guard::filters(&steps), guard::fuel(&steps));
-        guard::guard(&mut steps, &filters);
+        let (filters, fuel) = (limits::filters(&steps), limits::fuel(&steps));
+        limits::redirect(&mut steps, &filters);
         let mut environment = self.environment.clone();
-        guard::add_to(&mut environment, &filters, fuel, work);
+        limits::add_to(&mut environment, &filters, fuel, work);
         let (mut text, blocks) = (String::new(), BTreeMap::new());
         let mut out = make_string_output(&mut text);
         eval(&environment, &steps, arguments, &blocks, &mut out, AutoEscape::None)?;
@@ -127,9 +128,9 @@ impl Jinja {
     }
 }
 
-/// A template without what only Transformers knows: a mark around answers, which makes no text. All line ends become
-/// `\n`, as in Jinja.
-fn as_jinja(source: &str) -> String {
+/// Replaces the `generation` tags, which only Transformers knows and which make no text, and normalises line ends to
+/// `⏎`, as Jinja does.
+fn to_jinja(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let (mut plain, mut rest) = (String::with_capacity(source.len()), &source[..]);
     while let Some(start) = rest.find("{%") {
@@ -146,22 +147,22 @@ fn as_jinja(source: &str) -> String {
     plain + rest
 }
 
-/// As in Jinja, where an undefined value has the length 0.
+/// As in Jinja: an undefined value has length 0.
 fn length(value: &Value) -> Result<usize, Failure> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// As in Python, where `None` is not iterable.
+/// As in Python: `None` is not iterable.
 fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
 
-/// As in Python, where texts and objects have a length and items, too.
+/// As in Python: strings and objects are sequences, too.
 fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::String | ValueKind::Bytes | ValueKind::Seq | ValueKind::Map)
 }
 
-/// JSON as Transformers writes it: nothing is escaped for HTML, and the order is kept unless another is asked for.
+/// `tojson` as in Transformers: no HTML escapes, and the order of keys is kept unless `sort_keys` is set.
 #[expect(clippy::needless_pass_by_value, reason = "a filter gets its named arguments by value")]
 fn to_json(
     value: &Value,
@@ -177,7 +178,7 @@ fn to_json(
         None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned).to_vec(),
     };
     let separators = separators.try_into().map_err(|_| {
-        Failure::new(ErrorKind::InvalidOperation, "JSON has two separators: of values, and behind a key")
+        Failure::new(ErrorKind::InvalidOperation, "JSON has two separators: between values, and after a key")
     })?;
     let is_ascii = is_set(is_ascii.or(named.get("ensure_ascii")?));
     let is_sorted = is_set(named.get("sort_keys")?);
@@ -185,11 +186,11 @@ fn to_json(
     Writer::new(Style { indent, separators, is_ascii, is_sorted }, MAX_JSON_BYTES).write(value)
 }
 
-/// What a template calls to refuse messages.
+/// Called by templates to refuse messages.
 fn raise_exception(what: &str) -> Result<Value, Failure> {
     Err(Failure::new(ErrorKind::InvalidOperation, what.to_owned()))
 }
 
 fn error(failure: &Failure) -> Error {
-    Error::Template { what: printable(&failure.to_string(), MAX_COMPLAINT) }
+    Error::Template { what: printable(&failure.to_string(), MAX_MESSAGE) }
 }

@@ -1,8 +1,8 @@
-//! Conversations as the text that a model was trained on.
+//! Chat templates: conversations as the text that a model was trained on.
 //!
 //! In: the chat template of a checkpoint, and messages as JSON. Out: one text, byte for byte that of Transformers.
-//! A template is a program from a file that others wrote: it sees its arguments and nothing else, and its steps,
-//! its depth and all it makes are bounded, so a hostile one is one sentence. `jinja.rs` runs it, `guard.rs` counts.
+//! A template is an untrusted program: it sees its variables and nothing else, and its steps, depth and memory are
+//! bounded, so a hostile one ends in one sentence. `jinja.rs` runs it, `limits.rs` bounds it.
 
 use fusebox_runtime::error::{Error as FileError, Place};
 use fusebox_runtime::weights::value::{List, Value};
@@ -10,24 +10,24 @@ use fusebox_runtime::weights::{Checkpoint, Kind};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-use crate::beside;
 use crate::chat::jinja::Jinja;
-use crate::chat::pieces::Pieces;
+use crate::chat::qwen3c::Templates as Qwen3cTemplates;
 use crate::error::Error;
 use crate::naming::files::{TEMPLATE, TOKENIZER_CONFIG};
 use crate::naming::tokenizer as names;
+use crate::sidecar;
 
-mod clock;
-mod guard;
 mod jinja;
-mod pieces;
+mod limits;
+mod qwen3c;
+mod strftime;
 mod values;
 
 /// The longest template that is read.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
-/// The template that Transformers takes of several.
+/// The name of the template that Transformers takes where there are several.
 const DEFAULT: &str = "default";
-/// The tokens that templates know by name.
+/// The special tokens that templates know by name.
 const TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 /// The name of a file and the template in it.
@@ -37,17 +37,17 @@ type Found = (&'static str, String);
 #[derive(Debug)]
 pub struct Chat {
     form: Form,
-    /// What every rendering is given: names of tokens, as a rule.
+    /// Variables of every rendering: the special tokens.
     constants: Map<String, Json>,
 }
 
 #[derive(Debug)]
 enum Form {
     Jinja(Box<Jinja>),
-    Pieces(Pieces),
+    Qwen3c(Qwen3cTemplates),
 }
 
-/// What `tokenizer_config.json` says.
+/// The parts of `tokenizer_config.json` that matter here.
 #[derive(Default, Deserialize)]
 #[serde(expecting = "an object")]
 struct Config {
@@ -71,27 +71,27 @@ struct Named {
 }
 
 impl Chat {
-    /// The template of a checkpoint: in a GGUF file itself, in `chat_template.jinja` or `tokenizer_config.json` beside
-    /// safetensors, or in the `.template` files beside a checkpoint of qwen3.c; nothing where there is none.
+    /// Opens the template of a checkpoint: in a GGUF file itself, in `chat_template.jinja` or `tokenizer_config.json`
+    /// next to safetensors, or in the `.template` files next to a qwen3.c checkpoint; `None` where there is none.
     ///
     /// # Errors
-    /// [`Error::File`] where a file is not as its kind wants it, and [`Error::Template`] where the template is none.
+    /// [`Error::File`] where a file is invalid, and [`Error::Template`] where the template does not parse.
     pub fn open(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
         match checkpoint.kind() {
             Kind::Gguf { .. } => Self::from_gguf(checkpoint),
             Kind::Safetensors => Self::from_folder(checkpoint),
             Kind::Qorus => Ok(None),
             Kind::Ajc1 => {
-                let pieces = Pieces::open(checkpoint)?;
-                Ok(pieces.map(|pieces| Self { form: Form::Pieces(pieces), constants: Map::new() }))
+                let templates = Qwen3cTemplates::open(checkpoint)?;
+                Ok(templates.map(|templates| Self { form: Form::Qwen3c(templates), constants: Map::new() }))
             }
         }
     }
 
-    /// A template by its text.
+    /// A template from its source.
     ///
     /// # Errors
-    /// [`Error::Template`] where it is none.
+    /// [`Error::Template`] where it does not parse.
     pub fn from_source(source: &str, constants: Map<String, Json>) -> Result<Self, Error> {
         Self::named("chat", source, constants)
     }
@@ -100,16 +100,16 @@ impl Chat {
         Ok(Self { form: Form::Jinja(Box::new(Jinja::new(name, source)?)), constants })
     }
 
-    /// Tells templates that ask for it what time it is, in seconds since 1970; without it, they cannot ask.
+    /// Defines `strftime_now` with this time, in seconds since 1970; without it, templates cannot ask for the time.
     pub fn set_clock(&mut self, seconds: i64) {
         match &mut self.form {
             Form::Jinja(jinja) => jinja.set_clock(seconds),
-            Form::Pieces(_) => {}
+            Form::Qwen3c(_) => {}
         }
     }
 
-    /// The text of messages, each an object with a `role` and a `content` as a rule. With `add_generation_prompt` it
-    /// ends where the answer begins. More arguments are given to the template by their names, as `enable_thinking`.
+    /// Renders messages, usually objects with `role` and `content`. `add_generation_prompt` appends the start of the
+    /// assistant's answer. `arguments` are further variables, such as `enable_thinking`.
     ///
     /// # Errors
     /// [`Error::Template`] where the template fails, refuses the messages or takes too long.
@@ -120,7 +120,7 @@ impl Chat {
         arguments: &Map<String, Json>,
     ) -> Result<String, Error> {
         match &self.form {
-            Form::Pieces(pieces) => pieces.render(messages, add_generation_prompt, arguments),
+            Form::Qwen3c(templates) => templates.render(messages, add_generation_prompt, arguments),
             Form::Jinja(jinja) => {
                 let mut all = self.constants.clone();
                 all.insert("tools".to_owned(), Json::Null);
@@ -137,8 +137,12 @@ impl Chat {
         let metadata = checkpoint.metadata();
         let Some(value) = metadata.get(names::CHAT_TEMPLATE) else { return Ok(None) };
         let source = value.as_text().ok_or_else(|| {
-            let what = format!("expected a text, found {value}");
-            FileError::input(beside::weights(checkpoint), Place::Key(names::CHAT_TEMPLATE.to_owned()), what)
+            let what = format!("expected a string, found {value}");
+            FileError::input(
+                sidecar::weights_path(checkpoint),
+                Place::Key(names::CHAT_TEMPLATE.to_owned()),
+                what,
+            )
         })?;
         let Some(Value::List(List::Texts(tokens))) = metadata.get(names::TOKENS) else {
             return Self::named(names::CHAT_TEMPLATE, source, Map::new()).map(Some);
@@ -165,20 +169,21 @@ impl Chat {
         Self::named(name, &source, constants).map(Some)
     }
 
-    /// The text of the template beside a checkpoint, where there is one; that of qwen3.c is said in Jinja.
+    /// The Jinja source of the template next to a checkpoint, if there is one; the templates of qwen3.c are converted
+    /// to Jinja.
     pub(crate) fn source(checkpoint: &Checkpoint) -> Result<Option<String>, FileError> {
         match checkpoint.kind() {
             Kind::Safetensors => Ok(Self::in_folder(checkpoint)?.0.map(|(_, source)| source)),
-            Kind::Ajc1 => Ok(Pieces::open(checkpoint)?.map(|pieces| pieces.source())),
+            Kind::Ajc1 => Ok(Qwen3cTemplates::open(checkpoint)?.map(|templates| templates.to_jinja())),
             Kind::Gguf { .. } | Kind::Qorus => Ok(None),
         }
     }
 
-    /// The template with its file, and what else `tokenizer_config.json` says.
+    /// The template of a folder with the name of its file, and the other keys of `tokenizer_config.json`.
     fn in_folder(checkpoint: &Checkpoint) -> Result<(Option<Found>, Map<String, Json>), FileError> {
-        let config = beside::config(&beside::in_folder(checkpoint, TOKENIZER_CONFIG))?;
+        let config = sidecar::read_json(&sidecar::in_folder(checkpoint, TOKENIZER_CONFIG))?;
         let config: Config = config.unwrap_or_default();
-        let file = beside::text(&beside::in_folder(checkpoint, TEMPLATE), MAX_TEMPLATE_BYTES)?;
+        let file = sidecar::read_text(&sidecar::in_folder(checkpoint, TEMPLATE), MAX_TEMPLATE_BYTES)?;
         let own = config.chat_template.and_then(|templates| match templates {
             Templates::One(source) => Some(source),
             Templates::Named(all) => all.into_iter().find(|own| own.name == DEFAULT).map(|own| own.template),

@@ -1,6 +1,7 @@
-//! JSON as templates see it, and their values as JSON.
+//! Conversion between JSON and the values of templates.
 //!
-//! In: the arguments of a template. Out: its values; and for `tojson`, the text that Python's `json.dumps` writes.
+//! In: the variables of a template as JSON. Out: template values; and for `tojson`, the text that Python's `json.dumps`
+//! writes.
 //! The order of an object's keys is kept both ways.
 
 use std::fmt::Write;
@@ -14,7 +15,7 @@ use serde_json::{Map, Value as Json};
 /// The deepest nesting that is written.
 const MAX_DEPTH: usize = 64;
 
-/// A value of JSON as one of a template.
+/// A JSON value as a template value.
 pub(super) fn value(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
@@ -30,13 +31,13 @@ pub(super) fn value(json: &Json) -> Value {
     }
 }
 
-/// An object of JSON as one of a template.
+/// A JSON object as a template value.
 pub(super) fn object_value(object: &Map<String, Json>) -> Value {
     let pairs = object.iter().map(|(key, json)| (Value::from(key.as_str()), value(json)));
     Value::from_object(Ordered(pairs.collect()))
 }
 
-/// An object whose keys keep their order.
+/// An object that keeps the order of its keys.
 #[derive(Debug)]
 pub(super) struct Ordered(pub(super) IndexMap<Value, Value>);
 
@@ -50,19 +51,19 @@ impl Object for Ordered {
     }
 }
 
-/// How JSON is written.
+/// Options of `tojson`.
 pub(super) struct Style {
-    /// Spaces before a value for each object or list around it; without it, all stands on one line.
+    /// Indentation per level; `None` writes one line.
     pub(super) indent: Option<usize>,
-    /// What stands between values, and behind a key.
+    /// The separators between values and after a key.
     pub(super) separators: [String; 2],
-    /// Whether all other characters are written by their numbers.
+    /// Whether non-ASCII characters are escaped.
     pub(super) is_ascii: bool,
-    /// Whether keys come in their order instead of that of the object.
+    /// Whether keys are sorted.
     pub(super) is_sorted: bool,
 }
 
-/// Writes JSON as Python does, at most so many bytes.
+/// Writes JSON as Python does, up to a size limit.
 pub(super) struct Writer {
     out: String,
     style: Style,
@@ -70,7 +71,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Nothing yet.
+    /// An empty writer.
     pub(super) fn new(style: Style, max_bytes: usize) -> Self {
         Self { out: String::new(), style, max_bytes }
     }
@@ -106,7 +107,7 @@ impl Writer {
                 })?;
             }
             kind => {
-                return Err(Error::new(ErrorKind::InvalidOperation, format!("{kind} is not of JSON")));
+                return Err(Error::new(ErrorKind::InvalidOperation, format!("{kind} has no JSON form")));
             }
         }
         Ok(())
@@ -167,7 +168,7 @@ impl Writer {
     }
 }
 
-/// A number as Python writes it.
+/// A float as Python writes it.
 fn float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".to_owned();

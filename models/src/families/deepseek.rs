@@ -1,7 +1,7 @@
-//! `DeepSeek` V2 and V3, GLM-4.7-Flash and Youtu-LLM: latent attention, dense blocks first, experts in all others.
+//! `DeepSeek` V2 and V3, GLM-4.7-Flash and Youtu-LLM: MLA, first blocks dense, MoE in all others.
 //!
-//! In: what a file says of its model. Out: its sizes.
-//! They differ in sizes, in whether queries pass a latent too, and in how experts are chosen and weighed.
+//! In: the hyper-parameters of a file. Out: a config.
+//! They differ in sizes, in whether queries have a low-rank projection too, and in the routing of experts.
 //! Read next: `layers/latent.rs` and `layers/experts.rs`.
 
 use std::collections::BTreeSet;
@@ -11,100 +11,103 @@ use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{Attention, Config, Experts, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling};
-use crate::facts::Facts;
-use crate::families::rotation::rope;
-use crate::families::sizes::{self, backbone};
-use crate::layers::rope::yarn_scale;
-use crate::naming::keys::{
-    GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, RENORM, SELECTION, TURNED, TURNED_PART,
-    VALUE, VALUE_MLA,
+use crate::families::config_parts::{self, backbone};
+use crate::families::rope::rope;
+use crate::hparams::Hparams;
+use crate::layers::rope::yarn_mscale;
+use crate::naming::hparams::{
+    GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, RENORM, ROTARY_DIM, ROTARY_FACTOR,
+    SELECTION, VALUE, VALUE_MLA,
 };
 
-/// How many tokens GLM-4.7-Flash has.
+/// The vocabulary size of GLM-4.7-Flash.
 const GLM_VOCAB: usize = 154_880;
 
-/// The sizes of the model in a file.
+/// Reads the config of a file.
 ///
 /// # Errors
-/// Names the fact that is missing or makes no sense.
-pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
-    let sizes = latent_sizes(facts)?;
-    let pairing = if facts.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Neighbours };
-    let rope = rope(facts, pairing, sizes.rope)?;
-    let backbone = backbone(facts, Attention::Latent(sizes), rope)?;
-    let gate = gate(facts, &backbone)?;
-    // Published models with a sigmoid normalise their weights; GGUF states it.
-    let by_default = gate == Gate::Sigmoid && facts.kind() == Kind::Safetensors;
-    let found = sizes::experts(facts, gate, facts.flag(RENORM)?.unwrap_or(by_default))?;
+/// Names the hyper-parameter that is missing or invalid.
+pub(crate) fn read(hparams: Hparams<'_>) -> Result<Config, Error> {
+    let sizes = latent_sizes(hparams)?;
+    let pairing =
+        if hparams.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Interleaved };
+    let rope = rope(hparams, pairing, sizes.rope)?;
+    let backbone = backbone(hparams, Attention::Latent(sizes), rope)?;
+    let gate = gate(hparams, &backbone)?;
+    // Published models with a sigmoid router normalise the routing weights; GGUF states it.
+    let by_default = gate == Gate::Sigmoid && hparams.kind() == Kind::Safetensors;
+    let found = config_parts::experts(hparams, gate, hparams.flag(RENORM)?.unwrap_or(by_default))?;
     let Some((experts, dense)) = found else { return Ok(backbone) };
-    let groups = groups(facts, &experts)?;
+    let groups = groups(hparams, &experts)?;
     Ok(Config { experts: Some(Experts { groups, ..experts }), dense, ..backbone })
 }
 
-/// The sizes of latent attention. New GGUF files tell the sizes of heads beside those of what is cached.
-fn latent_sizes(facts: Facts<'_>) -> Result<Latent, Error> {
-    let (n_heads, kv_lora, rope) = (facts.count(HEADS)?, facts.count(KV_LORA)?, facts.count(TURNED)?);
-    sizes::turned(facts, TURNED, rope)?;
+/// The sizes of MLA. New GGUF files have the head dimensions besides those of the cached latent.
+fn latent_sizes(hparams: Hparams<'_>) -> Result<Latent, Error> {
+    let (n_heads, kv_lora, rope) =
+        (hparams.count(HEADS)?, hparams.count(KV_LORA)?, hparams.count(ROTARY_DIM)?);
+    config_parts::check_rotary_dim(hparams, ROTARY_DIM, rope)?;
     // Only GLM reads this key.
-    let part = facts.number_if(TURNED_PART)?.filter(|part| *part != 1.0);
-    if let Some(part) = part.filter(|_| facts.architecture() == "glm4_moe_lite") {
-        return Err(facts.refused(TURNED_PART, format!("expected 1, found {part}")));
+    let factor = hparams.number_if(ROTARY_FACTOR)?.filter(|factor| *factor != 1.0);
+    if let Some(factor) = factor.filter(|_| hparams.architecture() == "glm4_moe_lite") {
+        return Err(hparams.refused(ROTARY_FACTOR, format!("expected 1, found {factor}")));
     }
-    let value = if let Some(value) = facts.count_if(VALUE_MLA)? { value } else { facts.count(VALUE)? };
-    let nope = match (facts.count_if(NOPE)?, facts.count_if(KEY_MLA)?) {
+    let value = if let Some(value) = hparams.count_if(VALUE_MLA)? { value } else { hparams.count(VALUE)? };
+    let nope = match (hparams.count_if(NOPE)?, hparams.count_if(KEY_MLA)?) {
         (Some(nope), _) => nope,
         (None, mla) => {
-            let (key, whole) = mla.map_or((HEAD, facts.count(HEAD)), |whole| (KEY_MLA, Ok(whole)));
+            let (key, whole) = mla.map_or((HEAD, hparams.count(HEAD)), |whole| (KEY_MLA, Ok(whole)));
             let whole = whole?;
             whole.checked_sub(rope).filter(|nope| *nope > 0).ok_or_else(|| {
-                facts.refused(key, format!("expected more than the {rope} elements turned, found {whole}"))
+                hparams
+                    .refused(key, format!("expected more than the {rope} rotary dimensions, found {whole}"))
             })?
         }
     };
-    // What is stored in blocks cannot be cut apart: its rows would have to be made anew.
-    let n_layers = sizes::n_layers(facts)?;
-    let is_joint = (0..n_layers).any(|layer| facts.has_blocks(&format!("blk.{layer}.attn_kv_b")));
-    Ok(Latent { n_heads, q_lora: facts.count_or_none(Q_LORA)?, kv_lora, nope, rope, value, is_joint })
+    // Block-quantised rows cannot be split across the matrix: they would have to be quantised again.
+    let n_layers = config_parts::n_layers(hparams)?;
+    let is_joint = (0..n_layers).any(|layer| hparams.is_block_quantised(&format!("blk.{layer}.attn_kv_b")));
+    Ok(Latent { n_heads, q_lora: hparams.count_or_none(Q_LORA)?, kv_lora, nope, rope, value, is_joint })
 }
 
-/// How a router's outputs become weights.
-fn gate(facts: Facts<'_>, backbone: &Config) -> Result<Gate, Error> {
-    if facts.kind() == Kind::Safetensors {
-        return match facts.word(GATE)? {
-            None if facts.architecture() == "deepseek_v2" => Ok(Gate::Softmax),
+/// The scoring function of the router.
+fn gate(hparams: Hparams<'_>, backbone: &Config) -> Result<Gate, Error> {
+    if hparams.kind() == Kind::Safetensors {
+        return match hparams.string(GATE)? {
+            None if hparams.architecture() == "deepseek_v2" => Ok(Gate::Softmax),
             None | Some("sigmoid") => Ok(Gate::Sigmoid),
             Some("softmax") => Ok(Gate::Softmax),
-            Some(word) => {
-                Err(facts.refused(GATE, format!("expected softmax or sigmoid, found {}", quoted(word))))
+            Some(other) => {
+                Err(hparams.refused(GATE, format!("expected softmax or sigmoid, found {}", quoted(other))))
             }
         };
     }
-    // Early GGUF files of GLM-4.7-Flash do not say.
+    // Early GGUF files of GLM-4.7-Flash do not state it.
     let is_glm = [47, 48].contains(&backbone.n_layers) && backbone.vocab == GLM_VOCAB;
-    match facts.size_if(GATE)?.unwrap_or(0) {
+    match hparams.size_if(GATE)?.unwrap_or(0) {
         0 if is_glm => Ok(Gate::Sigmoid),
         0 | 1 => Ok(Gate::Softmax),
         2 => Ok(Gate::Sigmoid),
-        3 => Ok(Gate::SoftmaxOfSelected),
-        4 => Ok(Gate::RootOfSoftplus),
-        other => Err(facts.refused(GATE, format!("expected 1 to 4, found {other}"))),
+        3 => Ok(Gate::SoftmaxAfterTopK),
+        4 => Ok(Gate::SqrtSoftplus),
+        other => Err(hparams.refused(GATE, format!("expected 1 to 4, found {other}"))),
     }
 }
 
-/// The groups of experts: V2 takes those with the best expert, all after it those with the two best together.
-fn groups(facts: Facts<'_>, experts: &Experts) -> Result<Option<Groups>, Error> {
-    let n_best = match facts.word(SELECTION)? {
+/// Group-limited routing: V2 scores a group by its best expert, all later models by its two best.
+fn groups(hparams: Hparams<'_>, experts: &Experts) -> Result<Option<Groups>, Error> {
+    let score_top_k = match hparams.string(SELECTION)? {
         Some("greedy") => return Ok(None),
         Some("group_limited_greedy") => 1,
-        None if facts.architecture() == "deepseek_v2" => return Ok(None),
+        None if hparams.architecture() == "deepseek_v2" => return Ok(None),
         None if experts.gate == Gate::Softmax => 1,
         Some("noaux_tc") | None => 2,
         Some(other) => {
             let what = format!("expected greedy, group_limited_greedy or noaux_tc, found {}", quoted(other));
-            return Err(facts.refused(SELECTION, what));
+            return Err(hparams.refused(SELECTION, what));
         }
     };
-    sizes::groups(facts, experts, n_best)
+    config_parts::groups(hparams, experts, score_top_k)
 }
 
 /// DeepSeek-V2-Lite.
@@ -126,24 +129,24 @@ pub(crate) fn deepseek_v2_lite() -> Config {
         eps: 1e-6,
         rope: Rope {
             theta: 1e4,
-            pairing: Pairing::Neighbours,
+            pairing: Pairing::Interleaved,
             scaling: Scaling::Yarn {
                 factor: 40.0,
                 beta_fast: 32.0,
                 beta_slow: 1.0,
                 original: 4096.0,
-                magnitude: 1.0,
-                sharpening: yarn_scale(40.0, 0.707),
+                attention_factor: 1.0,
+                mscale: yarn_mscale(40.0, 0.707),
             },
         },
         ff: 10_944,
         experts: Some(Experts {
-            n: 64,
-            n_used: 6,
+            n_routed: 64,
+            top_k: 6,
             n_shared: 2,
             ff: 1408,
             gate: Gate::Softmax,
-            is_biased: false,
+            router_bias: false,
             renorm: false,
             scale: 1.0,
             groups: None,
@@ -172,15 +175,15 @@ pub(crate) fn glm_4_7_flash() -> Config {
         n_layers: 47,
         vocab: GLM_VOCAB,
         eps: 1e-5,
-        rope: Rope { theta: 1e6, pairing: Pairing::Neighbours, scaling: Scaling::None },
+        rope: Rope { theta: 1e6, pairing: Pairing::Interleaved, scaling: Scaling::None },
         ff: 10_240,
         experts: Some(Experts {
-            n: 64,
-            n_used: 4,
+            n_routed: 64,
+            top_k: 4,
             n_shared: 1,
             ff: 1536,
             gate: Gate::Sigmoid,
-            is_biased: true,
+            router_bias: true,
             renorm: true,
             scale: 1.8,
             groups: None,
@@ -199,7 +202,7 @@ mod tests {
     use crate::layers::scope::Scope;
 
     #[test]
-    fn scores_are_scaled_by_the_whole_key_and_sharpened_by_yarn() {
+    fn scores_are_scaled_by_the_head_dimension_and_yarns_mscale() {
         let check = |config: &Config, expected: f64| {
             let m = Scope::new(config, &Sym::from(1));
             let Attention::Latent(sizes) = &config.attention else { panic!("not latent") };

@@ -1,9 +1,10 @@
-//! Llama: grouped attention, and a dense network or experts.
+//! Llama: GQA with a dense FFN or experts.
 //!
-//! In: what a file says of its model. Out: its sizes.
-//! Heads are paired by halves, as in the published weights; GGUF files hold them reordered to neighbours.
-//! Mistral is the same with a window, Mixtral with experts; both go by the name of Llama in GGUF.
-//! Read next: `qwen3.rs`, which adds norms of heads.
+//! In: the hyper-parameters of a file. Out: a config.
+//! RoPE pairs elements by halves, as in the published weights; GGUF files hold the rows reordered for interleaved
+//! pairs.
+//! Mistral is Llama with a sliding window, Mixtral Llama with experts; both are `llama` in GGUF.
+//! Read next: `qwen3.rs`, which adds QK norm.
 
 use std::collections::BTreeSet;
 
@@ -12,29 +13,31 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Pairing, Rope, Scaling, Window};
-use crate::facts::Facts;
-use crate::families::rotation::rope;
-use crate::families::sizes::{self, backbone, window};
-use crate::naming::keys::EXPERT_FF;
+use crate::families::config_parts::{self, backbone, window};
+use crate::families::rope::rope;
+use crate::hparams::Hparams;
+use crate::naming::hparams::EXPERT_FF;
 
-/// The sizes of the model in a file.
+/// Reads the config of a file.
 ///
 /// # Errors
-/// Names the fact that is missing or makes no sense.
-pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
-    // A folder that says Llama has none, whatever stands beside.
-    let has_none = facts.kind() == Kind::Safetensors && facts.architecture() == "llama";
-    let window = if has_none { None } else { window(facts, true, None)? };
-    let heads = Grouped { window, ..sizes::grouped(facts, false)? };
-    let pairing = match facts.kind() {
-        Kind::Gguf { .. } | Kind::Qorus => Pairing::Neighbours,
+/// Names the hyper-parameter that is missing or invalid.
+pub(crate) fn read(hparams: Hparams<'_>) -> Result<Config, Error> {
+    // A folder with `model_type` llama has no window, even if it has a window size.
+    let has_none = hparams.kind() == Kind::Safetensors && hparams.architecture() == "llama";
+    let window = if has_none { None } else { window(hparams, true, None)? };
+    let heads = Grouped { window, ..config_parts::grouped(hparams, false)? };
+    let pairing = match hparams.kind() {
+        Kind::Gguf { .. } | Kind::Qorus => Pairing::Interleaved,
         Kind::Safetensors | Kind::Ajc1 => Pairing::Halves,
     };
-    let rope = rope(facts, pairing, heads.turned)?;
-    let backbone = backbone(facts, Attention::Grouped(heads), rope)?;
-    // The weights of the selected add up to one, and an expert is as wide as a network that is dense.
-    let Some((experts, dense)) = sizes::experts(facts, Gate::Softmax, true)? else { return Ok(backbone) };
-    let ff = facts.count_if(EXPERT_FF)?.unwrap_or(backbone.ff);
+    let rope = rope(hparams, pairing, heads.rotary_dim)?;
+    let backbone = backbone(hparams, Attention::Grouped(heads), rope)?;
+    // Routing weights are normalised, and an expert has the FFN width of a dense block.
+    let Some((experts, dense)) = config_parts::experts(hparams, Gate::Softmax, true)? else {
+        return Ok(backbone);
+    };
+    let ff = hparams.count_if(EXPERT_FF)?.unwrap_or(backbone.ff);
     Ok(Config { experts: Some(Experts { ff, ..experts }), dense, ..backbone })
 }
 

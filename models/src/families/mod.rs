@@ -1,26 +1,25 @@
-//! The models: each file reads the sizes of one family's members, and holds those of well-known ones.
+//! Model families: each file reads the configs of one family, and holds those of well-known members.
 //!
-//! In: what a file says of its model. Out: a [`Config`], from which `layers/block.rs` builds every block.
-//! To add a family: a file here, with its architectures in [`ARCHITECTURES`]; the names of its well-known members
-//! go to `blocks.rs`.
+//! In: the hyper-parameters of a file. Out: a [`Config`], from which `layers/block.rs` builds every block.
+//! To add a family: add a file here and its architectures to [`ARCHITECTURES`]; the names of well-known members go to
+//! `blocks.rs`.
 
 use fusebox_runtime::error::Error;
 
 use crate::config::Config;
-use crate::facts::Facts;
+use crate::hparams::Hparams;
 
+mod config_parts;
 pub(crate) mod deepseek;
 pub(crate) mod llama;
 pub(crate) mod qwen2;
 pub(crate) mod qwen3;
-pub(crate) mod rotation;
-mod sizes;
+pub(crate) mod rope;
 
-/// From what a file says of its model to the sizes of it.
-type Reader = fn(Facts<'_>) -> Result<Config, Error>;
+/// Reads a config from the hyper-parameters of a file.
+type Reader = fn(Hparams<'_>) -> Result<Config, Error>;
 
-/// The architectures whose files are read, as GGUF and as `config.json` call them, each with the name that GGUF has
-/// for it.
+/// The supported architectures: the name in GGUF or in `config.json` (`model_type`), the name in GGUF, and the reader.
 const ARCHITECTURES: [(&str, &str, Reader); 13] = [
     ("llama", "llama", llama::read),
     ("mistral", "llama", llama::read),
@@ -37,21 +36,21 @@ const ARCHITECTURES: [(&str, &str, Reader); 13] = [
     ("youtu_llm", "deepseek2", deepseek::read),
 ];
 
-/// Their names.
+/// All names, for error messages.
 pub(crate) fn architectures() -> String {
     ARCHITECTURES.map(|(name, ..)| name).join(", ")
 }
 
-/// The name that GGUF has for an architecture; nothing for one that is not known.
-pub(crate) fn in_gguf(architecture: &str) -> Option<&'static str> {
+/// The name of an architecture in GGUF; `None` for an unknown one.
+pub(crate) fn gguf_architecture(architecture: &str) -> Option<&'static str> {
     ARCHITECTURES.iter().find(|(name, ..)| *name == architecture).map(|(_, gguf, _)| *gguf)
 }
 
-/// The sizes of the model in a file of this architecture; nothing for one that is not known.
+/// Reads the config of a file of this architecture; `None` for an unknown one.
 ///
 /// # Errors
-/// Names the fact that is missing or makes no sense.
-pub(crate) fn read(architecture: &str, facts: Facts<'_>) -> Result<Option<Config>, Error> {
+/// Names the hyper-parameter that is missing or invalid.
+pub(crate) fn read(architecture: &str, hparams: Hparams<'_>) -> Result<Option<Config>, Error> {
     let known = ARCHITECTURES.iter().find(|(name, ..)| *name == architecture);
-    known.map(|(.., read)| read(facts)).transpose()
+    known.map(|(.., read)| read(hparams)).transpose()
 }

@@ -1,29 +1,29 @@
-//! Qwen2 and Qwen2.5: as Llama, with biases on queries, keys and values.
+//! Qwen2 and Qwen2.5: Llama with biases on the query, key and value projections.
 //!
-//! In: what a file says of its model. Out: its sizes.
-//! Some members could look back through a window in their later blocks; none that was published uses it.
+//! In: the hyper-parameters of a file. Out: a config.
+//! The later blocks of some members could use a sliding window; no published model does.
 //! Read next: `llama.rs`.
 
 use fusebox_runtime::error::Error;
 
 use crate::config::{Attention, Config, Grouped, Pairing, Rope, Scaling};
-use crate::facts::Facts;
+use crate::families::config_parts::{self, backbone, window};
 use crate::families::llama::llama_3_2_1b;
-use crate::families::rotation::rope;
-use crate::families::sizes::{self, backbone, window};
+use crate::families::rope::rope;
+use crate::hparams::Hparams;
 
-/// The first block with a window, where a file does not say it.
+/// The first block with a window, where the file does not state it.
 pub(super) const WINDOW_FROM: usize = 28;
 
-/// The sizes of the model in a file.
+/// Reads the config of a file.
 ///
 /// # Errors
-/// Names the fact that is missing or makes no sense.
-pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
-    let window = window(facts, false, Some(WINDOW_FROM))?;
-    let heads = Grouped { window, ..sizes::grouped(facts, false)? };
-    let rope = rope(facts, Pairing::Halves, heads.turned)?;
-    backbone(facts, Attention::Grouped(heads), rope)
+/// Names the hyper-parameter that is missing or invalid.
+pub(crate) fn read(hparams: Hparams<'_>) -> Result<Config, Error> {
+    let window = window(hparams, false, Some(WINDOW_FROM))?;
+    let heads = Grouped { window, ..config_parts::grouped(hparams, false)? };
+    let rope = rope(hparams, Pairing::Halves, heads.rotary_dim)?;
+    backbone(hparams, Attention::Grouped(heads), rope)
 }
 
 /// Qwen2.5-0.5B.

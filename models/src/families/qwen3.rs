@@ -1,7 +1,7 @@
-//! Qwen3: grouped attention with normed queries and keys, then a dense network or experts.
+//! Qwen3: GQA with QK norm, and a dense FFN or experts.
 //!
-//! In: what a file says of its model. Out: its sizes.
-//! The dense and the sparse models differ in nothing but the second half of a block.
+//! In: the hyper-parameters of a file. Out: a config.
+//! Dense and MoE models differ in the second half of a block only.
 //! Read next: `deepseek.rs`, which caches latents instead of keys and values.
 
 use std::collections::BTreeSet;
@@ -11,26 +11,26 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Pairing, Rope, Scaling};
-use crate::facts::Facts;
+use crate::families::config_parts::{self, backbone, experts as experts_of, window};
 use crate::families::qwen2::WINDOW_FROM;
-use crate::families::rotation::rope;
-use crate::families::sizes::{self, backbone, experts as experts_of, window};
-use crate::naming::keys::RENORM;
+use crate::families::rope::rope;
+use crate::hparams::Hparams;
+use crate::naming::hparams::RENORM;
 
-/// The sizes of the model in a file.
+/// Reads the config of a file.
 ///
 /// # Errors
-/// Names the fact that is missing or makes no sense.
-pub(crate) fn read(facts: Facts<'_>) -> Result<Config, Error> {
-    // Those with experts look back through it in all blocks.
-    let from = (facts.architecture() != "qwen3_moe").then_some(WINDOW_FROM);
-    let window = window(facts, false, from)?;
-    let heads = Grouped { window, ..sizes::grouped(facts, true)? };
-    let rope = rope(facts, Pairing::Halves, heads.turned)?;
-    // GGUF does not say that weights add up to one: they always do.
-    let renorm = facts.flag(RENORM)?.unwrap_or(matches!(facts.kind(), Kind::Gguf { .. }));
-    let (experts, dense) = experts_of(facts, Gate::Softmax, renorm)?.unzip();
-    let backbone = backbone(facts, Attention::Grouped(heads), rope)?;
+/// Names the hyper-parameter that is missing or invalid.
+pub(crate) fn read(hparams: Hparams<'_>) -> Result<Config, Error> {
+    // MoE models use the window in all blocks.
+    let from = (hparams.architecture() != "qwen3_moe").then_some(WINDOW_FROM);
+    let window = window(hparams, false, from)?;
+    let heads = Grouped { window, ..config_parts::grouped(hparams, true)? };
+    let rope = rope(hparams, Pairing::Halves, heads.rotary_dim)?;
+    // GGUF does not state that routing weights are normalised: for Qwen3 they always are.
+    let renorm = hparams.flag(RENORM)?.unwrap_or(matches!(hparams.kind(), Kind::Gguf { .. }));
+    let (experts, dense) = experts_of(hparams, Gate::Softmax, renorm)?.unzip();
+    let backbone = backbone(hparams, Attention::Grouped(heads), rope)?;
     Ok(Config { experts, dense: dense.unwrap_or_default(), ..backbone })
 }
 
@@ -74,12 +74,12 @@ pub(crate) fn qwen3_30b_a3b() -> Config {
         n_layers: 48,
         ff: 6144,
         experts: Some(Experts {
-            n: 128,
-            n_used: 8,
+            n_routed: 128,
+            top_k: 8,
             n_shared: 0,
             ff: 768,
             gate: Gate::Softmax,
-            is_biased: false,
+            router_bias: false,
             renorm: true,
             scale: 1.0,
             groups: None,

@@ -1,20 +1,20 @@
-//! Attention: each token takes an average of earlier values, weighted by how well its query meets their keys.
+//! Grouped-query attention (GQA) with a causal mask and an optional sliding window.
 //!
-//! In: normed activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
-//! Query head `kv·G + g` reads key head `kv`; as both are axes of the query, nothing is ever repeated.
-//! A token never sees a position after its own; with a window, none far before it either.
-//! [`attend`] serves `latent.rs` as well.
+//! In: normalised activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
+//! Query head `kv·G + g` reads key head `kv`; as both are axes of the query, keys and values are never repeated.
+//! The mask hides positions after the token's own; with a window, also those too far before it.
+//! [`attend`] serves `latent.rs` (MLA) as well.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 
 use crate::config::Grouped;
-use crate::layers::cache::remember;
+use crate::layers::kv_cache::append;
 use crate::layers::norm::norm;
 use crate::layers::rope::rotate;
-use crate::layers::scope::{Scope, Text};
+use crate::layers::scope::{Scope, Sequence};
 use crate::layers::softmax::softmax;
 
-/// Attention with grouped heads over cached keys and values.
+/// Grouped-query attention over cached keys and values.
 pub(crate) fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
     let d = &m.d;
     let kv = &m.g.dim("kv", heads.n_kv);
@@ -26,21 +26,21 @@ pub(crate) fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> T
     let v = m.linear(x, "attn_v", &[kv, e], [d]); // [t, kv, e]
 
     let normed = |name, x| if heads.qk_norm { norm(m, name, &x, e) } else { x };
-    let q = turned(m, heads, &normed("attn_q_norm", q), e);
-    let k = turned(m, heads, &normed("attn_k_norm", k), e);
+    let q = rotated(m, heads, &normed("attn_q_norm", q), e);
+    let k = rotated(m, heads, &normed("attn_k_norm", k), e);
 
     let scale = 1.0 / (heads.head as f64).sqrt();
-    let y = m.each_text([&q, &k, &v], |text, [q, k, v]| {
-        let k = remember(m, text, "k", &[kv, &text.s, e], k);
-        let v = remember(m, text, "v", &[kv, &text.s, e], v);
-        attend(m, text, [q, &k, &v], e, scale, heads.window_of(layer))
+    let y = m.per_sequence([&q, &k, &v], |sequence, [q, k, v]| {
+        let k = append(m, sequence, "k", &[kv, &sequence.s, e], k);
+        let v = append(m, sequence, "v", &[kv, &sequence.s, e], v);
+        attend(m, sequence, [q, &k, &v], e, scale, heads.window_of(layer))
     }); // [t, kv, g, e]
     m.linear(&y, "attn_output", &[d], [kv, group, e])
 }
 
-/// The first elements of each head rotated, as many as are.
-fn turned(m: &Scope, heads: &Grouped, x: &Tensor, e: &Dim) -> Tensor {
-    let n = heads.turned;
+/// RoPE on the first `rotary_dim` elements of each head.
+fn rotated(m: &Scope, heads: &Grouped, x: &Tensor, e: &Dim) -> Tensor {
+    let n = heads.rotary_dim;
     if n == heads.head {
         return rotate(m, x, e);
     }
@@ -48,27 +48,27 @@ fn turned(m: &Scope, heads: &Grouped, x: &Tensor, e: &Dim) -> Tensor {
     m.g.concat(e, &[&first, &x.slice(e, n, heads.head - n)])
 }
 
-/// `softmax(q·k · scale + mask) · v`, queries and keys contracted over `e`.
+/// Scaled dot-product attention, `softmax(q·k · scale + mask) · v`, contracted over `e`.
 pub(crate) fn attend(
     m: &Scope,
-    text: &Text,
+    sequence: &Sequence,
     [q, k, v]: [&Tensor; 3],
     e: &Dim,
     scale: f64,
     window: Option<usize>,
 ) -> Tensor {
-    let scores = q.contract(k, [e]) * scale as f32 + mask(m, text, window);
-    softmax(&scores, &text.s).contract(v, [&text.s])
+    let scores = q.contract(k, [e]) * scale as f32 + mask(m, sequence, window);
+    softmax(&scores, &sequence.s).contract(v, [&sequence.s])
 }
 
-/// 0 where a token may look, -∞ where the position is after its own, or as far before it as the window is long.
-fn mask(m: &Scope, text: &Text, window: Option<usize>) -> Tensor {
-    let (position, own) = (m.g.iota(&text.s), text.positions(&m.g));
-    let unseen = m.g.constant(f32::NEG_INFINITY);
-    let causal = m.g.select(&position.le(&own), &m.g.constant(0.0), &unseen); // [s, t]
+/// The attention mask: 0 at visible positions, -∞ after the token's own and before its window.
+fn mask(m: &Scope, sequence: &Sequence, window: Option<usize>) -> Tensor {
+    let (position, own) = (m.g.iota(&sequence.s), sequence.positions(&m.g));
+    let masked = m.g.constant(f32::NEG_INFINITY);
+    let causal = m.g.select(&position.le(&own), &m.g.constant(0.0), &masked); // [s, t]
     match window {
         None => causal,
-        Some(size) => m.g.select(&own.lt(&(position + m.g.integer(size as i32))), &causal, &unseen),
+        Some(size) => m.g.select(&own.lt(&(position + m.g.integer(size as i32))), &causal, &masked),
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use crate::blocks::named;
     use crate::config::{Config, Pairing, Rope, Scaling};
 
-    /// How many tokens, from which position on, elements of a head, and how many of them are turned.
+    /// Tokens, first position, head dimension, rotary dimension.
     const SIZES: [usize; 4] = [3, 5, 12, 8];
 
     /// By the formula, element by element.
@@ -96,7 +96,7 @@ mod tests {
             for pair in 0..n / 2 {
                 let (i, j) = match pairing {
                     Pairing::Halves => (pair, pair + n / 2),
-                    Pairing::Neighbours => (2 * pair, 2 * pair + 1),
+                    Pairing::Interleaved => (2 * pair, 2 * pair + 1),
                 };
                 let angle = (start + token) as f64 * 1e4_f64.powf(-2.0 * pair as f64 / n as f64);
                 let (sin, cos) = angle.sin_cos();
@@ -109,15 +109,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_elements_of_a_head_are_turned_and_the_others_stay() {
+    fn the_first_elements_of_a_head_are_rotated_and_the_others_stay() {
         let [n_tokens, start, head, n] = SIZES;
-        for pairing in [Pairing::Halves, Pairing::Neighbours] {
+        for pairing in [Pairing::Halves, Pairing::Interleaved] {
             let rope = Rope { theta: 1e4, pairing, scaling: Scaling::None };
             let config = Config { rope, ..named("llama-3.2-1b").unwrap().shrunk() };
-            let heads = Grouped { turned: n, ..Grouped::new(1, 1, head) };
+            let heads = Grouped { rotary_dim: n, ..Grouped::new(1, 1, head) };
             let m = Scope::new(&config, &Sym::from(n_tokens as i64));
             let e = &m.g.dim("e", head);
-            let y = turned(&m, &heads, &m.g.input("x", DType::F32, &[&m.t, e]), e);
+            let y = rotated(&m, &heads, &m.g.input("x", DType::F32, &[&m.t, e]), e);
             let graph = m.g.finish(&[("y", &y)]).unwrap();
             let x: Vec<f32> = (0..n_tokens * head).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
             let axes = vec![(m.t.axis, n_tokens), (e.axis, head)];

@@ -1,9 +1,9 @@
-//! A block, and all blocks between the two ends of a model.
+//! A transformer block, and the whole step through all blocks.
 //!
-//! In: a scope and the residual stream `[t, d]`. Out: the residual stream behind one block, or what is asked for behind
-//! all.
-//! Attention and a feed-forward network each read the stream through a norm, and add to it.
-//! Models differ in the attention they have, in which blocks have experts, and in sizes; `families/` has those.
+//! In: a scope and the residual stream `[t, d]`. Out: the residual stream after one block, or the results of a whole
+//! step.
+//! Attention and the FFN each read the stream through an RMSNorm and add to it (pre-norm).
+//! Models differ in the kind of attention, in which blocks have experts, and in sizes; `families/` has those.
 
 use fusebox_compiler::graph::build::Tensor;
 
@@ -32,7 +32,7 @@ pub(crate) fn block(m: &Scope, layer: usize, x: &Tensor) -> Tensor {
     })
 }
 
-/// The whole step, from what it starts from to what is asked for.
+/// A whole step, from token ids or embeddings to what `scored` selects.
 pub(crate) fn step(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Vec<(&'static str, Tensor)> {
     let x = (0..n_layers).fold(entry(m, from), |x, layer| block(m, layer, &x));
     head(m, &x, scored)

@@ -1,21 +1,21 @@
-//! Multi-head latent attention: only one small vector per position is cached, and every head's key and value of that
-//! position is made of it.
+//! Multi-head latent attention (MLA): one small latent vector per position is cached, and the keys and values of all
+//! heads are up-projections of it.
 //!
-//! In: normed activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
-//! It is written as its paper introduces it, keys and values expanded for every position. Whether to expand them, or
-//! to fold the expansion into the query, is the compiler's business.
-//! The latent is normed, and the shared positional key rotated, before they are cached.
+//! In: normalised activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
+//! It is written as in the paper, with keys and values expanded for every position. Whether to expand them, or to
+//! absorb the up-projection into the query, is the compiler's business.
+//! The latent is normalised, and the shared RoPE key rotated, before they are cached.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 
 use crate::config::Latent;
 use crate::layers::attention::attend;
-use crate::layers::cache::remember;
+use crate::layers::kv_cache::append;
 use crate::layers::norm::norm;
-use crate::layers::rope::{rotate, sharpening};
-use crate::layers::scope::{Scope, Text};
+use crate::layers::rope::{mscale, rotate};
+use crate::layers::scope::{Scope, Sequence};
 
-/// Attention over cached latents.
+/// Multi-head latent attention over cached latents.
 pub(crate) fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
     let h = &m.g.dim("h", sizes.n_heads);
     let c = &m.g.dim("c", sizes.kv_lora);
@@ -24,20 +24,20 @@ pub(crate) fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
 
     let q = query(m, sizes, &[h, key], x); // [t, h, e]
     let entry = entry(m, sizes, c, x); // [t, c]
-    let (k_b, v_b) = expansions(m, sizes, [h, key, c]);
+    let (k_b, v_b) = up_projections(m, sizes, [h, key, c]);
 
-    let y = m.each_text([&q, &entry], |text, [q, entry]| {
-        let (low, k_rope) = cached(m, text, sizes, c, entry); // [s, c], [s, e]
+    let y = m.per_sequence([&q, &entry], |sequence, [q, entry]| {
+        let (low, k_rope) = cached(m, sequence, sizes, c, entry); // [s, c], [s, e]
         let k_nope = low.contract(&k_b, [c]); // [s, h, e]
         let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [s, h, e]
         let v = low.contract(&v_b, [c]); // [s, h, e]
-        attend(m, text, [q, &k, &v], key, scale(m, sizes), None)
+        attend(m, sequence, [q, &k, &v], key, scale(m, sizes), None)
     }); // [t, h, e]
     m.linear(&y, "attn_output", &[&m.d], [h, value])
 }
 
-/// What makes the positionless part of keys of a latent, and what makes values.
-fn expansions(m: &Scope, sizes: &Latent, [h, e, c]: [&Dim; 3]) -> (Tensor, Tensor) {
+/// The up-projections `k_b` (no RoPE) and `v_b`.
+fn up_projections(m: &Scope, sizes: &Latent, [h, e, c]: [&Dim; 3]) -> (Tensor, Tensor) {
     let (nope, value) = (&e.sized(sizes.nope), &e.sized(sizes.value));
     if sizes.is_joint {
         let both = m.matrix("attn_kv_b", &[h, &e.sized(sizes.nope + sizes.value), c]);
@@ -46,17 +46,17 @@ fn expansions(m: &Scope, sizes: &Latent, [h, e, c]: [&Dim; 3]) -> (Tensor, Tenso
     (m.matrix("attn_k_b", &[h, c, nope]), m.matrix("attn_v_b", &[h, value, c]))
 }
 
-/// What scores are multiplied by.
+/// The factor on attention scores.
 pub(crate) fn scale(m: &Scope, sizes: &Latent) -> f64 {
-    sharpening(&m.config.rope).powi(2) / ((sizes.nope + sizes.rope) as f64).sqrt()
+    mscale(&m.config.rope).powi(2) / ((sizes.nope + sizes.rope) as f64).sqrt()
 }
 
-/// The queries, the last elements of each head rotated.
+/// The queries, with RoPE on the last elements of each head.
 fn query(m: &Scope, sizes: &Latent, [h, e]: &[&Dim; 2], x: &Tensor) -> Tensor {
     let q = if let Some(rank) = sizes.q_lora {
         let low = &m.g.dim("q", rank);
-        let squeezed = m.linear(x, "attn_q_a", &[low], [&m.d]); // [t, q]
-        m.linear(&norm(m, "attn_q_a_norm", &squeezed, low), "attn_q_b", &[h, e], [low])
+        let compressed = m.linear(x, "attn_q_a", &[low], [&m.d]); // [t, q]
+        m.linear(&norm(m, "attn_q_a_norm", &compressed, low), "attn_q_b", &[h, e], [low])
     } else {
         m.linear(x, "attn_q", &[h, e], [&m.d])
     }; // [t, h, e]
@@ -65,7 +65,7 @@ fn query(m: &Scope, sizes: &Latent, [h, e]: &[&Dim; 2], x: &Tensor) -> Tensor {
     m.g.concat(*e, &[&q_nope, &q_rope])
 }
 
-/// What is cached of each token: its latent, and behind it the shared positional key.
+/// The cached row of each token: its latent, followed by the shared RoPE key.
 fn entry(m: &Scope, sizes: &Latent, c: &Dim, x: &Tensor) -> Tensor {
     let both = &c.sized(sizes.kv_lora + sizes.rope);
     let (low, k_rope) = parts(sizes, c, &m.linear(x, "attn_kv_a_mqa", &[both], [&m.d]));
@@ -74,14 +74,14 @@ fn entry(m: &Scope, sizes: &Latent, c: &Dim, x: &Tensor) -> Tensor {
     m.g.concat(c, &[&low, &k_rope])
 }
 
-/// The latents and the shared positional keys of all positions of a text.
-fn cached(m: &Scope, text: &Text, sizes: &Latent, c: &Dim, entry: &Tensor) -> (Tensor, Tensor) {
+/// The latents and shared RoPE keys of all positions of a sequence.
+fn cached(m: &Scope, sequence: &Sequence, sizes: &Latent, c: &Dim, entry: &Tensor) -> (Tensor, Tensor) {
     let both = &c.sized(sizes.kv_lora + sizes.rope);
-    let (low, k_rope) = parts(sizes, c, &remember(m, text, "latent", &[&text.s, both], entry));
+    let (low, k_rope) = parts(sizes, c, &append(m, sequence, "latent", &[&sequence.s, both], entry));
     (low, k_rope.rename(c, &m.g.dim("e", sizes.rope)))
 }
 
-/// A latent and a positional key that lie one behind the other.
+/// Splits a cached row into latent and RoPE key.
 fn parts(sizes: &Latent, c: &Dim, x: &Tensor) -> (Tensor, Tensor) {
     (x.slice(c, 0, sizes.kv_lora), x.slice(c, sizes.kv_lora, sizes.rope))
 }

@@ -1,6 +1,6 @@
-//! SwiGLU: the feed-forward network of a dense block.
+//! SwiGLU: the feed-forward network (FFN) of a dense block.
 //!
-//! In: normed activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
+//! In: normalised activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
 //! One projection gates another: `W_down (silu(W_gate x) · W_up x)`.
 //! Experts are many small ones of these; see `experts.rs`.
 
@@ -8,7 +8,7 @@ use fusebox_compiler::graph::build::Tensor;
 
 use crate::layers::scope::Scope;
 
-/// The network of inner width `ff` whose weights' names end in `suffix`.
+/// The FFN of width `ff`, with weight names that end in `suffix`.
 pub(crate) fn mlp(m: &Scope, suffix: &str, ff: usize, x: &Tensor) -> Tensor {
     let (d, f) = (&m.d, &m.g.dim("f", ff));
     let gate = m.linear(x, &format!("ffn_gate{suffix}"), &[f], [d]); // [t, f]

@@ -1,8 +1,9 @@
-//! What all layers of one step share: the recorder, the sizes, and where in its text the step stands.
+//! The context of a layer: the graph builder, the config, and the sequences of the step with their positions.
 //!
-//! In: a config and how many tokens a replay takes. Out: a [`Scope`] that layers take their axes and weights from.
-//! The tokens take positions `P` to `P + T`; `P` is known only when the step runs, so one graph serves every position.
-//! A step may also go on with several texts, by a token each: text `i` stands at `Pi`, and has states of its own.
+//! In: a config and the number of tokens per step. Out: a [`Scope`] that layers take axes and weights from.
+//! The tokens take positions `P` to `P + T`; `P` is a symbol, known when the step runs, so one graph serves every
+//! position. A decode step may also take a batch, one token per sequence: sequence `i` is at position `Pi` and has
+//! states of its own.
 
 use fusebox_compiler::graph::build::{Builder, Dim, Tensor};
 use fusebox_compiler::tensor::label::Label;
@@ -14,73 +15,75 @@ use fusebox_runtime::session::{POSITION, position_of, state_of};
 use crate::config::Config;
 use crate::naming::tensors::BIAS;
 
-/// The surroundings of a layer.
+/// What the layers of one step share.
 pub(crate) struct Scope<'a> {
-    /// Records the graph.
+    /// The graph builder.
     pub(crate) g: Builder,
-    /// The sizes.
+    /// The hyper-parameters.
     pub(crate) config: &'a Config,
-    /// The tokens of this replay, of all texts.
+    /// The tokens of this step, of all sequences.
     pub(crate) t: Dim,
     /// The residual stream.
     pub(crate) d: Dim,
-    texts: Vec<Text>,
+    sequences: Vec<Sequence>,
 }
 
-/// A text that a step goes on with.
-pub(crate) struct Text {
-    /// Its tokens of this replay.
+/// One sequence of a step.
+pub(crate) struct Sequence {
+    /// Its tokens in this step.
     pub(crate) t: Dim,
-    /// The positions seen so far, this replay's included.
+    /// Its positions so far, this step's included.
     pub(crate) s: Dim,
-    /// The position of its first token of this replay.
-    pub(crate) at: Sym,
-    /// Which of several it is.
-    number: Option<usize>,
+    /// The position of its first token in this step.
+    pub(crate) start: Sym,
+    /// Its index in the batch; `None` where the step has one sequence.
+    index: Option<usize>,
 }
 
 impl<'a> Scope<'a> {
-    /// The scope of a replay of so many tokens of one text.
+    /// The scope of a step of `tokens` tokens of one sequence.
     pub(crate) fn new(config: &'a Config, tokens: &Sym) -> Self {
         let g = Builder::new();
-        let texts = vec![Text::new(&g, config, tokens, None)];
-        Self { t: g.dim("t", tokens), d: g.dim("d", config.hidden), g, config, texts }
+        let sequences = vec![Sequence::new(&g, config, tokens, None)];
+        Self { t: g.dim("t", tokens), d: g.dim("d", config.hidden), g, config, sequences }
     }
 
-    /// The scope of a replay of one token of each of so many texts.
-    pub(crate) fn of_texts(config: &'a Config, n_texts: usize) -> Self {
+    /// The scope of a decode step of a batch, one token per sequence.
+    pub(crate) fn of_batch(config: &'a Config, batch: usize) -> Self {
         let g = Builder::new();
-        let texts = (0..n_texts).map(|number| Text::new(&g, config, &Sym::from(1), Some(number))).collect();
-        Self { t: g.dim("t", n_texts), d: g.dim("d", config.hidden), g, config, texts }
+        let sequences =
+            (0..batch).map(|index| Sequence::new(&g, config, &Sym::from(1), Some(index))).collect();
+        Self { t: g.dim("t", batch), d: g.dim("d", config.hidden), g, config, sequences }
     }
 
-    /// The position of each token of this replay.
+    /// The position of each token of this step.
     #[track_caller]
     pub(crate) fn positions(&self) -> Tensor {
-        let each: Vec<Tensor> = self.texts.iter().map(|text| text.positions(&self.g)).collect();
-        self.together(each) // [t]
+        let each: Vec<Tensor> = self.sequences.iter().map(|sequence| sequence.positions(&self.g)).collect();
+        self.concat(each) // [t]
     }
 
-    /// What `each` makes of the tokens of every text in `xs`, `[t, …]`: what one text does not see of another.
+    /// Applies `each` to the tokens of every sequence in `xs`, `[t, …]`, separately: used where sequences must not see
+    /// each other.
     #[track_caller]
-    pub(crate) fn each_text<const N: usize>(
+    pub(crate) fn per_sequence<const N: usize>(
         &self,
         xs: [&Tensor; N],
-        each: impl Fn(&Text, [&Tensor; N]) -> Tensor,
+        each: impl Fn(&Sequence, [&Tensor; N]) -> Tensor,
     ) -> Tensor {
-        let one = |text: &Text| match text.number {
-            None => each(text, xs),
-            Some(number) => {
-                let own = xs.map(|x| x.slice(&self.t, number, 1));
-                each(text, own.each_ref())
+        let one = |sequence: &Sequence| match sequence.index {
+            None => each(sequence, xs),
+            Some(index) => {
+                let own = xs.map(|x| x.slice(&self.t, index, 1));
+                each(sequence, own.each_ref())
             }
         };
-        self.together(self.texts.iter().map(one).collect())
+        self.concat(self.sequences.iter().map(one).collect())
     }
 
-    /// The tokens of all texts.
+    /// Concatenates the tokens of all sequences.
     #[track_caller]
-    fn together(&self, mut each: Vec<Tensor>) -> Tensor {
+    fn concat(&self, mut each: Vec<Tensor>) -> Tensor {
         match each.len() {
             1 => each.remove(0),
             _ => self.g.concat(&self.t, &each.iter().collect::<Vec<_>>()),
@@ -97,49 +100,53 @@ impl<'a> Scope<'a> {
         over: [&Dim; N],
     ) -> Tensor {
         let y = x.contract(&self.matrix(name, &[rows, &over].concat()), over);
-        if self.config.biased.contains(name) { y + self.precise(&format!("{name}{BIAS}"), rows) } else { y }
+        if self.config.biased.contains(name) {
+            y + self.f32_weight(&format!("{name}{BIAS}"), rows)
+        } else {
+            y
+        }
     }
 
-    /// A stored matrix; its rows run along the last axes.
+    /// A weight matrix; its rows run along the last axes.
     #[track_caller]
     pub(crate) fn matrix(&self, name: &str, dims: &[&Dim]) -> Tensor {
         self.g.weight(name, self.config.formats.of_matrix(&self.g.qualified(name)), dims)
     }
 
-    /// A small tensor that is kept in single precision: a norm's weight, a bias, a router.
+    /// A small weight kept in single precision: of a norm, a bias, or a router.
     #[track_caller]
-    pub(crate) fn precise(&self, name: &str, dims: &[&Dim]) -> Tensor {
+    pub(crate) fn f32_weight(&self, name: &str, dims: &[&Dim]) -> Tensor {
         self.g.weight(name, Format::F32, dims)
     }
 }
 
-impl Text {
-    fn new(g: &Builder, config: &Config, tokens: &Sym, number: Option<usize>) -> Self {
-        let name = number.map_or_else(|| POSITION.to_owned(), position_of);
-        let at: Sym = start(&name, config.context as i64, tokens).into();
-        Self { t: g.dim("t", tokens), s: g.dim("s", at.clone() + tokens), at, number }
+impl Sequence {
+    fn new(g: &Builder, config: &Config, tokens: &Sym, index: Option<usize>) -> Self {
+        let name = index.map_or_else(|| POSITION.to_owned(), position_of);
+        let start: Sym = position_symbol(&name, config.context as i64, tokens).into();
+        Self { t: g.dim("t", tokens), s: g.dim("s", start.clone() + tokens), start, index }
     }
 
     /// The position of each of its tokens.
     #[track_caller]
     pub(crate) fn positions(&self, g: &Builder) -> Tensor {
-        g.iota(&self.t) + g.symbolic(&self.at) // [t]
+        g.iota(&self.t) + g.symbolic(&self.start) // [t]
     }
 
-    /// The name of its state of this name.
-    pub(crate) fn state(&self, name: &str) -> String {
-        self.number.map_or_else(|| name.to_owned(), |number| state_of(name, number))
+    /// The name of its state, given the name without a batch.
+    pub(crate) fn state_name(&self, name: &str) -> String {
+        self.index.map_or_else(|| name.to_owned(), |index| state_of(name, index))
     }
 }
 
-/// The size of an axis of the model itself.
-pub(crate) fn fixed(dim: &Dim) -> usize {
-    let size = dim.size.as_const().expect("only tokens and positions vary in number");
+/// The size of an axis that is no number of tokens or positions.
+pub(crate) fn static_size(dim: &Dim) -> usize {
+    let size = dim.size.as_const().expect("only numbers of tokens and positions are symbolic");
     size as usize
 }
 
-/// A position, with room for the tokens behind it. Estimates take the caches as a quarter full.
-fn start(name: &str, context: i64, tokens: &Sym) -> Symbol {
+/// A position symbol, with room for `tokens` after it. Cost estimates take the KV cache as a quarter full.
+fn position_symbol(name: &str, context: i64, tokens: &Sym) -> Symbol {
     let name = Label::new(name).expect("a letter and a number fit");
     Symbol::new(name, 0, context - tokens.most(), context / 4)
 }

@@ -1,7 +1,7 @@
-//! Softmax: numbers become weights that add up to one.
+//! Softmax: turns scores into weights that sum to 1.
 //!
-//! In: a tensor and the axis whose elements compete. Out: a tensor of the same axes.
-//! The largest is subtracted first, which changes nothing but keeps the exponentials finite.
+//! In: a tensor and the axis to normalise over. Out: a tensor of the same axes.
+//! The maximum is subtracted first, which changes nothing but keeps the exponentials finite.
 //! Read next: `attention.rs` and `experts.rs`, which use it.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};

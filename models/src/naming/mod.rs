@@ -1,10 +1,10 @@
-//! What the kinds of files call things.
+//! The names of hyper-parameters and tensors in each kind of file.
 //!
-//! In: the kind of a checkpoint, and a key or a tensor by the name it has here. Out: the names it may have there.
-//! `keys.rs` has the names of facts, `tensors.rs` those of tensors, `tokenizer.rs` those of the parts of a tokenizer,
-//! `files.rs` those of the files beside weights.
+//! In: the kind of a checkpoint, and a hyper-parameter or a tensor by its name here. Out: the names it may have there.
+//! `hparams.rs` has the names of hyper-parameters, `tensors.rs` of tensors, `tokenizer.rs` of the parts of a tokenizer
+//! in GGUF, `files.rs` of sidecar files.
 
 pub(crate) mod files;
-pub(crate) mod keys;
+pub(crate) mod hparams;
 pub mod tensors;
 pub(crate) mod tokenizer;

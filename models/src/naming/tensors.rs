@@ -1,15 +1,15 @@
-//! The names of tensors. Graphs use those of GGUF without `.weight`; a bias keeps its ending.
+//! The names of tensors. Graphs use those of GGUF without `.weight`; a bias keeps its suffix.
 //!
-//! In: the name of a tensor in graphs. Out: the names of the tensors of a file that it may be, may be a part of, or
-//! may be made of.
+//! In: the name of a tensor in graphs. Out: the tensors of a file that it may be, may be a part of, or may be assembled
+//! from.
 //! Read next: `binding/mod.rs`, which looks for them.
 
 use fusebox_runtime::weights::Kind;
 
-/// What stands behind the name of a bias.
+/// The suffix of a bias.
 pub const BIAS: &str = ".bias";
 
-/// The parts of a block, here and in safetensors.
+/// The tensors of a block, here and in safetensors.
 const PARTS: [(&str, &str); 29] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -42,82 +42,83 @@ const PARTS: [(&str, &str); 29] = [
     ("exp_probs_b", "mlp.gate.e_score_correction"),
 ];
 
-/// The ends of a model, here and in safetensors.
+/// The tensors outside of blocks, here and in safetensors.
 const ENDS: [(&str, &str); 3] =
     [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 
-/// Tensors whose rows follow each other in one.
-const JOINED: [(&str, &[&str]); 3] = [
+/// Fused tensors, whose rows are those of several tensors.
+const FUSED: [(&str, &[&str]); 3] = [
     ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
     ("ffn_gate_up", &["ffn_gate", "ffn_up"]),
     ("ffn_gate_up_shexp", &["ffn_gate_shexp", "ffn_up_shexp"]),
 ];
 
-/// How the names of tensors end that some programs store: the speeds of pairs, which follow from the sizes.
-const NEEDLESS: [&str; 2] = [".self_attn.rotary_emb.inv_freq", ".attn_rot_embd.weight"];
+/// Suffixes of tensors that some programs store although they follow from the hyper-parameters: the RoPE frequencies.
+const REDUNDANT: [&str; 2] = [".self_attn.rotary_emb.inv_freq", ".attn_rot_embd.weight"];
 
-/// A tensor with rows of two for every head.
-const HALVES: [&str; 3] = ["attn_kv_b", "attn_k_b", "attn_v_b"];
+/// A fused tensor that has rows of two others for every head.
+const FUSED_PER_HEAD: [&str; 3] = ["attn_kv_b", "attn_k_b", "attn_v_b"];
 
-/// The names that a tensor may have in a file of this kind; the first is the one to ask its author for.
+/// The names of a tensor in a file of this kind, in order of preference; errors quote the first.
 pub fn names(kind: Kind, name: &str) -> Vec<String> {
     match kind {
-        Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => vec![ended(name)],
+        Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => vec![with_suffix(name)],
         Kind::Safetensors => {
-            let whole = published(name);
-            // A model without its head is published without this prefix, experts in one tensor without an ending.
+            let whole = safetensors_name(name);
+            // A model without its head is published without this prefix, experts in one tensor without a suffix.
             let bare = whole.strip_prefix("model.").unwrap_or(&whole).to_owned();
-            let mixtral = in_mixtral(&whole);
-            let spelt = |name: String| [ended(&name).replace("correction.bias", "correction_bias"), name];
+            let mixtral = mixtral_name(&whole);
+            let spelt =
+                |name: String| [with_suffix(&name).replace("correction.bias", "correction_bias"), name];
             let mut names = [spelt(whole), spelt(bare)].concat();
-            names.extend(mixtral.as_deref().map(ended));
+            names.extend(mixtral.as_deref().map(with_suffix));
             names.dedup();
             names
         }
     }
 }
 
-/// The tensor that may hold the rows of this one, and all whose rows it holds, in order.
-pub fn joined(name: &str) -> Option<(String, Vec<String>)> {
+/// The fused tensor that may hold the rows of this one, and all tensors whose rows it holds, in order.
+pub fn fused(name: &str) -> Option<(String, Vec<String>)> {
     let (name, ending) = name.strip_suffix(BIAS).map_or((name, ""), |name| (name, BIAS));
     let (block, part) = name.rsplit_once('.')?;
-    let (whole, parts) = JOINED.iter().find(|(_, parts)| parts.contains(&part))?;
+    let (whole, parts) = FUSED.iter().find(|(_, parts)| parts.contains(&part))?;
     let full = |part: &str| format!("{block}.{part}{ending}");
     Some((full(whole), parts.iter().map(|part| full(part)).collect()))
 }
 
-/// The tensor that may hold this one's half of the rows of every head, and both halves.
-pub fn halves(name: &str) -> Option<(String, [String; 2])> {
+/// The fused tensor that may hold this one's rows of every head, and the two tensors in it.
+pub fn fused_per_head(name: &str) -> Option<(String, [String; 2])> {
     let (block, part) = name.rsplit_once('.')?;
-    let [whole, first, second] = HALVES;
+    let [whole, first, second] = FUSED_PER_HEAD;
     let full = |part: &str| format!("{block}.{part}");
     [first, second].contains(&part).then(|| (full(whole), [full(first), full(second)]))
 }
 
-/// The tensors that may stand for this one, or a part of it, in a block.
-pub fn kin(name: &str) -> Vec<String> {
+/// The tensors that may stand in for this one, or for a part of it, in a block.
+pub fn alternatives(name: &str) -> Vec<String> {
     let Some((block, own)) = name.rsplit_once('.') else { return Vec::new() };
-    let joined = JOINED.iter().find(|(whole, parts)| *whole == own || parts.contains(&own));
-    let joined = joined.map_or(Vec::new(), |(whole, parts)| [&[*whole], *parts].concat());
-    let halves = if HALVES.contains(&own) { HALVES.to_vec() } else { Vec::new() };
-    joined.into_iter().chain(halves).map(|part| format!("{block}.{part}")).collect()
+    let fused = FUSED.iter().find(|(whole, parts)| *whole == own || parts.contains(&own));
+    let fused = fused.map_or(Vec::new(), |(whole, parts)| [&[*whole], *parts].concat());
+    let fused_per_head = if FUSED_PER_HEAD.contains(&own) { FUSED_PER_HEAD.to_vec() } else { Vec::new() };
+    fused.into_iter().chain(fused_per_head).map(|part| format!("{block}.{part}")).collect()
 }
 
-/// The names that one expert's part of a tensor may have in files that keep experts apart.
+/// The names of this tensor's part for one expert, in files that store experts separately.
 pub fn expert(kind: Kind, name: &str, expert: usize) -> Vec<String> {
-    let published = published(name);
-    let Some((before, part)) = published.rsplit_once('.') else { return Vec::new() };
+    let safetensors_name = safetensors_name(name);
+    let Some((before, part)) = safetensors_name.rsplit_once('.') else { return Vec::new() };
     if kind != Kind::Safetensors || !name.ends_with("_exps") {
         return Vec::new();
     }
     let own = format!("{before}.{expert}.{part}");
-    let mixtral = in_mixtral(&own);
-    [own].into_iter().chain(mixtral).map(|name| ended(&name)).collect()
+    let mixtral = mixtral_name(&own);
+    [own].into_iter().chain(mixtral).map(|name| with_suffix(&name)).collect()
 }
 
-/// The name that Mixtral has for a part of a block, where it has its own.
-fn in_mixtral(published: &str) -> Option<String> {
-    let (block, part) = published.split_once(".mlp.")?;
+/// Mixtral's own name for a tensor of a block, where it has one.
+fn mixtral_name(safetensors_name: &str) -> Option<String> {
+    let (block, part) = safetensors_name.split_once(".mlp.")?;
     let own = match part.strip_prefix("experts.").and_then(|part| part.split_once('.')) {
         None if part == "gate" => "gate".to_owned(),
         Some((expert, "gate_proj")) => format!("experts.{expert}.w1"),
@@ -130,28 +131,28 @@ fn in_mixtral(published: &str) -> Option<String> {
 
 /// The block that a tensor belongs to, by its name in graphs or in a file.
 pub fn block_of(name: &str) -> Option<&str> {
-    let beginnings = ["blk.", "model.layers.", "layers."];
-    beginnings.iter().find_map(|beginning| name.strip_prefix(beginning))?.split('.').next()
+    let prefixes = ["blk.", "model.layers.", "layers."];
+    prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?.split('.').next()
 }
 
-/// Whether a tensor of a file says nothing that the model does not say otherwise.
-pub fn is_needless(own: &str) -> bool {
-    NEEDLESS.iter().any(|ending| own.ends_with(ending))
+/// Whether a tensor of a file can be ignored, as it follows from the hyper-parameters.
+pub fn is_redundant(own: &str) -> bool {
+    REDUNDANT.iter().any(|ending| own.ends_with(ending))
 }
 
-/// The parts of a block.
+/// The tensors of a block.
 pub fn parts() -> impl Iterator<Item = &'static str> {
     PARTS.iter().map(|(own, _)| *own)
 }
 
-fn ended(name: &str) -> String {
+fn with_suffix(name: &str) -> String {
     if name.ends_with(BIAS) { name.to_owned() } else { format!("{name}.weight") }
 }
 
-fn published(name: &str) -> String {
+fn safetensors_name(name: &str) -> String {
     let (name, ending) = name.strip_suffix(BIAS).map_or((name, ""), |name| (name, BIAS));
     let in_list = |list: &[(&str, &'static str)], own: &str| {
-        list.iter().find(|(name, _)| *name == own).map(|(_, published)| *published)
+        list.iter().find(|(name, _)| *name == own).map(|(_, safetensors_name)| *safetensors_name)
     };
     match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((layer, part)) => {
@@ -196,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_some_tensors_may_lie_in_another() {
-        let (whole, parts) = joined("blk.3.attn_k.bias").unwrap();
+    fn rows_of_some_tensors_may_be_fused_into_one() {
+        let (whole, parts) = fused("blk.3.attn_k.bias").unwrap();
         assert_eq!(whole, "blk.3.attn_qkv.bias");
         assert_eq!(parts, ["blk.3.attn_q.bias", "blk.3.attn_k.bias", "blk.3.attn_v.bias"]);
-        assert_eq!(joined("blk.3.ffn_up").unwrap().0, "blk.3.ffn_gate_up");
-        assert!(joined("output").is_none() && joined("blk.3.ffn_down").is_none());
+        assert_eq!(fused("blk.3.ffn_up").unwrap().0, "blk.3.ffn_gate_up");
+        assert!(fused("output").is_none() && fused("blk.3.ffn_down").is_none());
     }
 }

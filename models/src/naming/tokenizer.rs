@@ -1,6 +1,6 @@
-//! What GGUF files call the parts of a tokenizer.
+//! The GGUF keys of a tokenizer.
 //!
-//! In: nothing. Out: keys, and the numbers of kinds of tokens, for who reads them and who writes them.
+//! In: nothing. Out: keys, and the numbers of token types, for readers and writers.
 
 pub(crate) const MODEL: &str = "tokenizer.ggml.model";
 pub(crate) const PRE: &str = "tokenizer.ggml.pre";
@@ -17,14 +17,14 @@ pub(crate) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 pub(crate) const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-/// Each names a token that ends an answer, besides the one at the end of a text.
-pub(crate) const ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+/// The keys of end-of-sequence tokens besides EOS itself.
+pub(crate) const MORE_EOS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
-/// Values of [`MODEL`]: byte-pair encoding over bytes, and pieces with scores.
-pub(crate) const LETTERS: &str = "gpt2";
-pub(crate) const PIECES: &str = "llama";
+/// Values of [`MODEL`]: byte-level BPE, and `SentencePiece` BPE with scores.
+pub(crate) const GPT2: &str = "gpt2";
+pub(crate) const SENTENCEPIECE: &str = "llama";
 
-/// What [`TYPES`] has for each token.
+/// The token types, values of [`TYPES`].
 pub(crate) mod kind {
     pub(crate) const NORMAL: u64 = 1;
     pub(crate) const UNKNOWN: u64 = 2;

@@ -1,10 +1,10 @@
-//! Any other checkpoint, as a GGUF file has it.
+//! Conversion of a checkpoint that is no GGUF file.
 //!
-//! In: the checkpoint of a folder, of qwen3.c or of Qorus, and the type that was asked for. Out: a [`Draft`] with the
-//! names, the order of rows and the pairs of GGUF.
-//! The model's graph says which tensors there are, and the binding finds them, so that what can be run can be converted
-//! and nothing is forgotten. Heads of Llama are reordered for pairs that are neighbours. Joint matrices of experts are
-//! split, and so is the expansion of latents where it is stored in blocks.
+//! In: a folder of safetensors, a qwen3.c checkpoint or a Qorus file, and the target type. Out: a [`Draft`] with GGUF's
+//! names, row order and metadata.
+//! The model's graph says which tensors there are and the binding finds them, so whatever can run can be converted and
+//! nothing is forgotten. The heads of Llama are reordered for interleaved RoPE pairs. Fused gate and up projections of
+//! experts are split, and so is the fused `kv_b` of MLA where it is block-quantised.
 
 use std::path::Path;
 
@@ -21,61 +21,69 @@ use crate::binding::{find, sizes};
 use crate::blocks::model;
 use crate::chat::Chat;
 use crate::config::{Attention, Config, Formats, Pairing, Rope, Scaling};
-use crate::facts::Facts;
-use crate::families::{architectures, in_gguf, read};
-use crate::layers::rope::speeds;
+use crate::families::{architectures, gguf_architecture, read};
+use crate::hparams::Hparams;
+use crate::layers::rope::inv_freq;
 use crate::naming::tensors::BIAS;
 use crate::naming::tokenizer::CHAT_TEMPLATE;
-use crate::quantize::choice::{self, Model};
 use crate::quantize::draft::{Draft, own_pairs};
 use crate::quantize::metadata;
-use crate::quantize::piece::{Order, Origin, Piece};
+use crate::quantize::output_tensor::{Order, Origin, OutputTensor};
+use crate::quantize::tensor_format::{self, Model};
 use crate::quantize::types::Type;
 use crate::tokenizer::export;
 
-/// What a checkpoint becomes.
+/// Plans the conversion of a checkpoint.
 pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<Draft, Error> {
     let own = checkpoint.architecture().unwrap_or("none");
-    let facts = Facts::of(checkpoint);
+    let hparams = Hparams::of(checkpoint);
     let unsupported = |what| Error::Unsupported { path: input.to_owned(), place: Place::Whole, what };
-    let (Some(gguf), Some(config)) = (in_gguf(own), read(own, facts)?) else {
-        return Err(unsupported(format!("the architecture is {own}; known are {}", architectures())));
+    let (Some(gguf), Some(config)) = (gguf_architecture(own), read(own, hparams)?) else {
+        return Err(unsupported(format!(
+            "the architecture {own} is not supported, expected one of {}",
+            architectures()
+        )));
     };
     if matches!(config.attention, Attention::Latent(_)) && config.rope.pairing == Pairing::Halves {
-        return Err(unsupported("its heads are turned by halves, which GGUF has no name for".to_owned()));
+        return Err(unsupported("its RoPE pairs are not interleaved, which GGUF has no form for".to_owned()));
     }
-    // Single precision marks the tensors that are kept in it, so matrices are given another format.
+    // F32 marks small tensors that stay in it; matrices get another placeholder.
     let config = Config { formats: Formats::Uniform(Format::BF16), ..config };
-    let mut pieces = pieces(checkpoint, input, &config, gguf)?;
-    choose(&mut pieces, ty, &config);
+    let mut tensors = tensors(checkpoint, input, &config, gguf)?;
+    choose(&mut tensors, ty, &config);
     let name = input.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let pairs = metadata::pairs(facts, &config, gguf, &name)?.into_iter();
+    let pairs = metadata::pairs(hparams, &config, gguf, &name)?.into_iter();
     let template = Chat::source(checkpoint)?.map(|text| (CHAT_TEMPLATE.to_owned(), Value::Text(text)));
     let pairs = pairs.chain(export::pairs(checkpoint, config.vocab)?).chain(template);
     let pairs = pairs.map(|(key, value)| pair(&key, &value)).chain(own_pairs(ty).map(|(_, pair)| pair));
-    Ok(Draft { pairs: pairs.collect(), pieces })
+    Ok(Draft { pairs: pairs.collect(), tensors })
 }
 
-/// Gives each tensor its format: what is small and kept precise has single precision.
-fn choose(pieces: &mut [Piece], ty: Type, config: &Config) {
+/// Sets the format of each tensor; small tensors are F32.
+fn choose(tensors: &mut [OutputTensor], ty: Type, config: &Config) {
     let model = Model {
         n_layers: config.n_layers,
-        n_experts: config.experts.as_ref().map_or(0, |experts| experts.n),
+        n_experts: config.experts.as_ref().map_or(0, |experts| experts.n_routed),
         has_head: !config.tied,
     };
-    for piece in pieces {
-        let Entry { name, shape, .. } = &piece.entry;
-        let chosen = choice::choose(ty, model, name, shape);
-        piece.is_unfit = chosen.is_some_and(|choice| choice.is_unfit);
-        piece.entry.stored = Stored::As(chosen.map_or(Format::F32, |choice| choice.format));
+    for tensor in tensors {
+        let Entry { name, shape, .. } = &tensor.entry;
+        let chosen = tensor_format::choose(ty, model, name, shape);
+        tensor.is_fallback = chosen.is_some_and(|choice| choice.is_fallback);
+        tensor.entry.stored = Stored::As(chosen.map_or(Format::F32, |choice| choice.format));
     }
 }
 
 /// All tensors of the new file.
-fn pieces(checkpoint: &Checkpoint, input: &Path, config: &Config, gguf: &str) -> Result<Vec<Piece>, Error> {
+fn tensors(
+    checkpoint: &Checkpoint,
+    input: &Path,
+    config: &Config,
+    gguf: &str,
+) -> Result<Vec<OutputTensor>, Error> {
     let graph = model(config, &Sym::from(1), config.n_layers)?;
     let mut found = find(input, checkpoint, &graph)?;
-    let mut pieces: Vec<Piece> = factors(config).into_iter().collect();
+    let mut tensors: Vec<OutputTensor> = factors(config).into_iter().collect();
     for node in graph.nodes.values() {
         let Op::Weight { name, shape, .. } = &node.op else { continue };
         let Some((source, format)) = found.remove(&**name) else { continue };
@@ -83,25 +91,25 @@ fn pieces(checkpoint: &Checkpoint, input: &Path, config: &Config, gguf: &str) ->
         let ending = if name.ends_with(BIAS) { "" } else { ".weight" };
         // The format is chosen later.
         let stored = Stored::As(Format::F32);
-        let entry = Entry { name: format!("{name}{ending}"), shape: merged(name, &sizes), stored };
+        let entry = Entry { name: format!("{name}{ending}"), shape: gguf_shape(name, &sizes), stored };
         let origin = (source, Stored::As(format));
-        match parted(config, name, &sizes) {
-            Some(parts) => pieces.extend(parts.into_iter().map(|(name, shape, order)| {
+        match split_parts(config, name, &sizes) {
+            Some(parts) => tensors.extend(parts.into_iter().map(|(name, shape, order)| {
                 let entry = Entry { name: format!("{name}.weight"), shape, stored };
-                piece(entry, origin.clone(), order)
+                tensor(entry, origin.clone(), order)
             })),
-            None => pieces.push(piece(entry, origin, order(config, gguf, name))),
+            None => tensors.push(tensor(entry, origin, order(config, gguf, name))),
         }
     }
-    Ok(pieces)
+    Ok(tensors)
 }
 
-fn piece(entry: Entry, (source, stored): (Source, Stored), order: Order) -> Piece {
-    Piece { entry, origin: Origin::Stored(source, stored), order, is_unfit: false }
+fn tensor(entry: Entry, (source, stored): (Source, Stored), order: Order) -> OutputTensor {
+    OutputTensor { entry, origin: Origin::Stored(source, stored), order, is_fallback: false }
 }
 
-/// The sizes as GGUF has them: rows and columns, behind what numbers matrices.
-fn merged(name: &str, sizes: &[usize]) -> Vec<usize> {
+/// The shape in GGUF: rows and columns, after the number of matrices.
+fn gguf_shape(name: &str, sizes: &[usize]) -> Vec<usize> {
     let are_many = ["_exps", ".attn_k_b", ".attn_v_b"].iter().any(|ending| name.ends_with(ending));
     match sizes {
         _ if name.ends_with(BIAS) => vec![sizes.iter().product()],
@@ -112,22 +120,22 @@ fn merged(name: &str, sizes: &[usize]) -> Vec<usize> {
     }
 }
 
-/// Heads of Llama are turned by neighbours in GGUF, whatever they are elsewhere.
+/// GGUF stores the heads of Llama for interleaved RoPE pairs, whatever the checkpoint has.
 fn order(config: &Config, gguf: &str, name: &str) -> Order {
     let part = name.strip_suffix(BIAS).unwrap_or(name);
-    let is_turned = part.ends_with(".attn_q") || part.ends_with(".attn_k");
+    let is_rotated = part.ends_with(".attn_q") || part.ends_with(".attn_k");
     match &config.attention {
         Attention::Grouped(heads)
-            if gguf == "llama" && is_turned && config.rope.pairing == Pairing::Halves =>
+            if gguf == "llama" && is_rotated && config.rope.pairing == Pairing::Halves =>
         {
-            Order::Neighbours { head: heads.head, turned: heads.turned }
+            Order::Interleaved { head: heads.head, rotary_dim: heads.rotary_dim }
         }
         Attention::Grouped(_) | Attention::Latent(_) => Order::Same,
     }
 }
 
-/// The parts of a tensor that GGUF never has whole: their names, sizes and rows.
-fn parted(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(String, Vec<usize>, Order)>> {
+/// The parts of a fused tensor that GGUF never has whole: their names, shapes and rows.
+fn split_parts(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(String, Vec<usize>, Order)>> {
     let (block, part) = name.rsplit_once('.')?;
     let full = |own: &str| format!("{block}.{own}");
     match (&config.attention, part, sizes) {
@@ -148,20 +156,20 @@ fn parted(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(String, V
     }
 }
 
-/// How much slower each pair turns, where a few numbers cannot say it.
-fn factors(config: &Config) -> Option<Piece> {
+/// The frequency divisor of each pair, for scaling types that GGUF has no keys for.
+fn factors(config: &Config) -> Option<OutputTensor> {
     let rope = &config.rope;
     if matches!(rope.scaling, Scaling::None | Scaling::Yarn { .. }) || rope.scaling.linear().is_some() {
         return None;
     }
     let n_dims = match &config.attention {
-        Attention::Grouped(heads) => heads.turned,
+        Attention::Grouped(heads) => heads.rotary_dim,
         Attention::Latent(sizes) => sizes.rope,
     };
-    let plain = speeds(&Rope { scaling: Scaling::None, ..rope.clone() }, n_dims);
+    let plain = inv_freq(&Rope { scaling: Scaling::None, ..rope.clone() }, n_dims);
     let factors: Vec<f32> =
-        plain.iter().zip(speeds(rope, n_dims)).map(|(plain, own)| (plain / own) as f32).collect();
+        plain.iter().zip(inv_freq(rope, n_dims)).map(|(plain, own)| (plain / own) as f32).collect();
     let (name, shape) = ("rope_freqs.weight".to_owned(), vec![factors.len()]);
     let entry = Entry { name, shape, stored: Stored::As(Format::F32) };
-    Some(Piece { entry, origin: Origin::Computed(factors), order: Order::Same, is_unfit: false })
+    Some(OutputTensor { entry, origin: Origin::Computed(factors), order: Order::Same, is_fallback: false })
 }

@@ -1,8 +1,8 @@
-//! What a new GGUF file will hold: its pairs, and for each tensor what it is made of.
+//! The plan of a new GGUF file: its metadata, and the origin of each tensor.
 //!
-//! In: a checkpoint and the type that was asked for. Out: a [`Draft`]. From a GGUF file pairs are taken over byte by
-//! byte, so that their types stay; tensors keep their names and order. All others are converted by `convert.rs`.
-//! Rows are brought together and decoded when they are asked for (`piece.rs`).
+//! In: a checkpoint and the target type. Out: a [`Draft`]. From a GGUF file, metadata is copied byte by byte, so that
+//! types stay; tensors keep their names and order. All other checkpoints are converted by `convert.rs`.
+//! Rows are gathered and decoded later, on demand (`output_tensor.rs`).
 
 use std::path::Path;
 
@@ -12,36 +12,36 @@ use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo, parts};
 
 use crate::binding::source::Source;
-use crate::quantize::choice::{Choice, Model, choose};
 use crate::quantize::convert;
-use crate::quantize::piece::{Order, Origin, Piece};
+use crate::quantize::output_tensor::{Order, Origin, OutputTensor};
+use crate::quantize::tensor_format::{Choice, Model, choose};
 use crate::quantize::types::Type;
 
 const FILE_TYPE: &str = "general.file_type";
 const QUANTISATION: &str = "general.quantization_version";
 /// The version of the block formats.
 const QUANTISATION_VERSION: u64 = 2;
-/// What does not hold for the new file: it has the usual alignment.
+/// Not copied: the new file has the default alignment.
 const ALIGNMENT: &str = "general.alignment";
 
-/// A file that is to be written.
+/// The plan of a file.
 pub(super) struct Draft {
     pub(super) pairs: Vec<Vec<u8>>,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) tensors: Vec<OutputTensor>,
 }
 
-/// What a checkpoint becomes.
+/// Plans the new file of a checkpoint.
 pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<Draft, Error> {
     match checkpoint.kind() {
         Kind::Gguf { .. } => {}
         Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => return convert::draft(checkpoint, input, ty),
     }
     let model = model(checkpoint);
-    let pieces = checkpoint.tensors().iter().map(|(name, info)| piece(input, ty, model, name, info));
-    Ok(Draft { pieces: pieces.collect::<Result<_, _>>()?, pairs: pairs(checkpoint, ty)? })
+    let tensors = checkpoint.tensors().iter().map(|(name, info)| tensor(input, ty, model, name, info));
+    Ok(Draft { tensors: tensors.collect::<Result<_, _>>()?, pairs: pairs(checkpoint, ty)? })
 }
 
-/// What every file says of its type.
+/// The metadata that every new file gets.
 pub(super) fn own_pairs(ty: Type) -> [(&'static str, Vec<u8>); 2] {
     [
         (FILE_TYPE, pair(FILE_TYPE, &Value::Unsigned(ty.number))),
@@ -59,7 +59,7 @@ fn pairs(checkpoint: &Checkpoint, ty: Type) -> Result<Vec<Vec<u8>>, Error> {
     Ok(kept.into_iter().chain(own.map(|(_, pair)| pair)).collect())
 }
 
-/// What the choices depend on, as the file says it.
+/// The properties of the model, as the file states them.
 fn model(checkpoint: &Checkpoint) -> Model {
     let architecture = checkpoint.architecture().unwrap_or_default();
     let count = |key: &str| {
@@ -73,7 +73,13 @@ fn model(checkpoint: &Checkpoint) -> Model {
     }
 }
 
-fn piece(input: &Path, ty: Type, model: Model, name: &str, info: &TensorInfo) -> Result<Piece, Error> {
+fn tensor(
+    input: &Path,
+    ty: Type,
+    model: Model,
+    name: &str,
+    info: &TensorInfo,
+) -> Result<OutputTensor, Error> {
     let chosen = choose(ty, model, name, &info.shape);
     let stored = match (chosen, info.stored) {
         (Some(Choice { format, .. }), Stored::As(_)) => Stored::As(format),
@@ -84,8 +90,8 @@ fn piece(input: &Path, ty: Type, model: Model, name: &str, info: &TensorInfo) ->
         }
         (None, stored) => stored,
     };
-    let is_unfit = chosen.is_some_and(|choice| choice.is_unfit);
+    let is_fallback = chosen.is_some_and(|choice| choice.is_fallback);
     let entry = Entry { name: name.to_owned(), shape: info.shape.clone(), stored };
     let whole = Source::Run { tensor: name.to_owned(), bytes: 0..info.n_bytes() };
-    Ok(Piece { entry, origin: Origin::Stored(whole, info.stored), order: Order::Same, is_unfit })
+    Ok(OutputTensor { entry, origin: Origin::Stored(whole, info.stored), order: Order::Same, is_fallback })
 }

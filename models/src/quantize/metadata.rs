@@ -1,18 +1,18 @@
-//! What GGUF says of a model's sizes, from what a folder says.
+//! The GGUF metadata of a model that comes from another kind of file.
 //!
-//! In: the facts of a folder and the sizes that were read of them. Out: keys and values, as llama.cpp's converter names
-//! them.
+//! In: the hyper-parameters of the file and the config read from them. Out: keys and values, named as by llama.cpp's
+//! converter.
 //! Numbers are written as f32, the type that readers expect.
 
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::value::{List, Value};
 
 use crate::config::{Attention, Config, Experts, Gate, Grouped, Latent, Scaling};
-use crate::facts::Facts;
-use crate::families::rotation::{GGUF_STRENGTH, gguf_magnitude};
-use crate::naming::keys::MSCALE_ALL;
+use crate::families::rope::{GGUF_MSCALE_SCALE, gguf_attention_factor};
+use crate::hparams::Hparams;
+use crate::naming::hparams::MSCALE_ALL;
 
-/// Pairs in the making.
+/// Collects metadata.
 struct Pairs {
     architecture: &'static str,
     pairs: Vec<(String, Value)>,
@@ -32,9 +32,9 @@ impl Pairs {
     }
 }
 
-/// All pairs but those of the tokenizer.
+/// All metadata except the tokenizer's.
 pub(super) fn pairs(
-    facts: Facts<'_>,
+    hparams: Hparams<'_>,
     config: &Config,
     architecture: &'static str,
     name: &str,
@@ -58,7 +58,7 @@ pub(super) fn pairs(
         let n_dense = (0..config.n_layers).take_while(|layer| config.dense.contains(layer)).count();
         to.count("leading_dense_block_count", n_dense);
     }
-    scaling(&mut to, facts, &config.rope.scaling)?;
+    scaling(&mut to, hparams, &config.rope.scaling)?;
     Ok(to.pairs)
 }
 
@@ -67,11 +67,11 @@ fn grouped(to: &mut Pairs, heads: &Grouped, n_layers: usize) {
     to.count("attention.head_count_kv", heads.n_kv);
     to.count("attention.key_length", heads.head);
     to.count("attention.value_length", heads.head);
-    to.count("rope.dimension_count", heads.turned);
+    to.count("rope.dimension_count", heads.rotary_dim);
     if let Some(window) = &heads.window {
         to.count("attention.sliding_window", window.size);
-        let has_window = (0..n_layers).map(|layer| !window.full.contains(&layer));
-        to.put("attention.sliding_window_pattern", Value::List(List::Bools(has_window.collect())));
+        let pattern = (0..n_layers).map(|layer| !window.full.contains(&layer));
+        to.put("attention.sliding_window_pattern", Value::List(List::Bools(pattern.collect())));
     }
 }
 
@@ -90,8 +90,8 @@ fn latent(to: &mut Pairs, sizes: &Latent) {
 }
 
 fn experts(to: &mut Pairs, sizes: &Experts) {
-    to.count("expert_count", sizes.n);
-    to.count("expert_used_count", sizes.n_used);
+    to.count("expert_count", sizes.n_routed);
+    to.count("expert_used_count", sizes.top_k);
     to.count("expert_feed_forward_length", sizes.ff);
     if sizes.n_shared > 0 {
         to.count("expert_shared_count", sizes.n_shared);
@@ -99,24 +99,24 @@ fn experts(to: &mut Pairs, sizes: &Experts) {
     let gate = match sizes.gate {
         Gate::Softmax => 1,
         Gate::Sigmoid => 2,
-        Gate::SoftmaxOfSelected => 3,
-        Gate::RootOfSoftplus => 4,
+        Gate::SoftmaxAfterTopK => 3,
+        Gate::SqrtSoftplus => 4,
     };
     to.count("expert_gating_func", gate);
     to.number("expert_weights_scale", f64::from(sizes.scale));
     to.put("expert_weights_norm", Value::Bool(sizes.renorm));
-    let (n, n_used) = sizes.groups.map_or((1, 1), |groups| (groups.n, groups.n_used));
-    to.count("expert_group_count", n);
-    to.count("expert_group_used_count", n_used);
+    let (n_groups, top_k) = sizes.groups.map_or((1, 1), |groups| (groups.n_groups, groups.top_k));
+    to.count("expert_group_count", n_groups);
+    to.count("expert_group_used_count", top_k);
 }
 
-/// How positions are stretched: all alike, or as YaRN does. Other ways become a tensor with a factor for each pair.
-fn scaling(to: &mut Pairs, facts: Facts<'_>, scaling: &Scaling) -> Result<(), Error> {
+/// RoPE scaling: linear or YaRN. Other types become a tensor with a divisor for each pair.
+fn scaling(to: &mut Pairs, hparams: Hparams<'_>, scaling: &Scaling) -> Result<(), Error> {
     if let Some(factor) = scaling.linear() {
         to.put("rope.scaling.type", Value::Text("linear".to_owned()));
         to.number("rope.scaling.factor", factor);
     }
-    let &Scaling::Yarn { factor, beta_fast, beta_slow, original, magnitude, .. } = scaling else {
+    let &Scaling::Yarn { factor, beta_fast, beta_slow, original, attention_factor, .. } = scaling else {
         return Ok(());
     };
     to.put("rope.scaling.type", Value::Text("yarn".to_owned()));
@@ -124,13 +124,13 @@ fn scaling(to: &mut Pairs, facts: Facts<'_>, scaling: &Scaling) -> Result<(), Er
     to.count("rope.scaling.original_context_length", original as usize);
     to.number("rope.scaling.yarn_beta_fast", beta_fast);
     to.number("rope.scaling.yarn_beta_slow", beta_slow);
-    let strength = facts.number_or_none(MSCALE_ALL)?;
-    if let Some(strength) = strength {
-        to.number("rope.scaling.yarn_log_multiplier", GGUF_STRENGTH * strength);
+    let mscale_all = hparams.number_or_none(MSCALE_ALL)?;
+    if let Some(mscale_all) = mscale_all {
+        to.number("rope.scaling.yarn_log_multiplier", GGUF_MSCALE_SCALE * mscale_all);
     }
-    let usual = gguf_magnitude(factor, strength);
-    if magnitude != usual {
-        to.number("rope.scaling.attn_factor", magnitude / usual);
+    let default = gguf_attention_factor(factor, mscale_all);
+    if attention_factor != default {
+        to.number("rope.scaling.attn_factor", attention_factor / default);
     }
     Ok(())
 }

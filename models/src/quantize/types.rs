@@ -1,14 +1,14 @@
-//! The types a model can be quantised to, by the names that users of llama.cpp type.
+//! The types that a model can be quantised to, by their names in llama.cpp.
 //!
-//! In: a name. Out: the format of most matrices, how many of the others get a better one, and the number under which a
-//! GGUF file says which type it is.
+//! In: a name. Out: the format of most matrices, which of the others get a better one, and the number of the type in
+//! GGUF (`general.file_type`).
 
 use fusebox_compiler::tensor::quant::Format;
 
-/// What a model is quantised to.
+/// A quantisation type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type {
-    /// The name.
+    /// Its name.
     pub name: &'static str,
     /// The format of most matrices.
     pub format: Format,
@@ -17,14 +17,14 @@ pub struct Type {
     pub(super) mix: Mix,
 }
 
-/// How many of the tensors that matter most get a better format than the others.
+/// Which tensors get a better format than the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mix {
-    /// None but the output head.
+    /// The output head only.
     Head,
-    /// Values and down projections of the first blocks.
+    /// Also the value and down projections of the first blocks.
     Small,
-    /// Values and down projections of half of the blocks.
+    /// Also the value and down projections of half of the blocks.
     Medium,
 }
 
@@ -32,7 +32,7 @@ const fn row(name: &'static str, format: Format, number: u64, mix: Mix) -> Type 
     Type { name, format, number, mix }
 }
 
-/// All of them; the last two are short for others.
+/// All types; the last two are short names.
 pub const TYPES: [Type; 15] = [
     row("F32", Format::F32, 0, Mix::Head),
     row("F16", Format::F16, 1, Mix::Head),
@@ -52,12 +52,12 @@ pub const TYPES: [Type; 15] = [
 ];
 
 impl Type {
-    /// The type of this name, in large letters or small ones.
+    /// The type of this name, in upper or lower case.
     pub fn named(name: &str) -> Option<Self> {
         TYPES.into_iter().find(|ty| ty.name.eq_ignore_ascii_case(name))
     }
 
-    /// All names, for a sentence.
+    /// All names, for errors.
     pub fn names() -> String {
         TYPES.map(|ty| ty.name).join(", ")
     }

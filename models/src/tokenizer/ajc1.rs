@@ -1,9 +1,9 @@
-//! The `.tokenizer` beside a checkpoint of qwen3.c.
+//! The `.tokenizer` file next to a qwen3.c checkpoint.
 //!
-//! In: a header of three numbers, then a score, a length and the bytes of each token. Out: its [`Parts`].
-//! The file holds no merges, only how urgent each made token is. But the two tokens that one is made of are what
-//! its bytes become when only the more urgent merges are known, so they are found again, from the most urgent on.
-//! Words are divided as Qwen2 does, since the file is an export of such a vocabulary.
+//! In: a header of three numbers, then a score, a length and the bytes of each token. Out: a [`TokenizerSpec`].
+//! The file has a score for each merged token instead of merges. A token's merge is found again by tokenising its bytes
+//! with the merges of higher score only: that leaves the two tokens it is made of.
+//! The pre-tokenizer is that of Qwen2, of whose vocabulary the file is an export.
 
 use std::path::Path;
 
@@ -12,33 +12,33 @@ use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::Checkpoint;
 use tokenizers::AddedToken;
 
-use crate::beside;
-use crate::naming::files::TOKENIZER_ENDING;
-use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts};
-use crate::tokenizer::pre;
-use crate::tokenizer::spelling::{Spelling, letter};
+use crate::naming::files::TOKENIZER_SUFFIX;
+use crate::sidecar;
+use crate::tokenizer::byte_encoding::{ByteEncoding, gpt2_char};
+use crate::tokenizer::pre_tokenizer;
+use crate::tokenizer::spec::{Keys, MAX_TOKENS, TokenizerSpec};
 
-/// The longest file that is read.
+/// The largest file that is read.
 const MAX_BYTES: usize = 64 << 20;
 const HEADER_BYTES: usize = 12;
-/// The score and the length of a token.
+/// Bytes of a token's score and length.
 const RECORD_BYTES: usize = 8;
-/// The score of a token that no merge makes.
-const UNMADE: f32 = -1e6;
-/// The most steps that finding the merges may take: the squares of all lengths.
+/// The score of a token that is no merge.
+const NO_MERGE_SCORE: f32 = -1e6;
+/// A bound on the work of finding the merges: the sum of squared token lengths.
 const MAX_STEPS: usize = 1 << 28;
 
-/// What is in the file.
+/// The contents of the file.
 struct Vocabulary<'a> {
     bos: u32,
     eos: u32,
     tokens: Vec<(f32, &'a [u8])>,
 }
 
-/// What the file beside the checkpoint says.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
-    let path = beside::with_ending(checkpoint, TOKENIZER_ENDING);
-    let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
+/// Reads the file next to the checkpoint.
+pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
+    let path = sidecar::with_suffix(checkpoint, TOKENIZER_SUFFIX);
+    let bytes = sidecar::read_required(&path, MAX_BYTES, "a tokenizer")?;
     let vocabulary = vocabulary(&path, &bytes)?;
     let merges = merges(&path, &vocabulary.tokens)?;
     let Vocabulary { bos, eos, tokens } = vocabulary;
@@ -46,33 +46,33 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
     let mut added = Vec::new();
     for (id, (score, bytes)) in (0..).zip(&tokens) {
         match std::str::from_utf8(bytes) {
-            Ok(text) if *score <= UNMADE && bytes.len() > 1 => {
+            Ok(text) if *score <= NO_MERGE_SCORE && bytes.len() > 1 => {
                 let is_special = text.starts_with("<|") && text.ends_with("|>");
                 added.push((id, AddedToken::from(text, is_special).normalized(false)));
                 texts.push(text.to_owned());
             }
-            _ => texts.push(letters(bytes)),
+            _ => texts.push(gpt2_chars(bytes)),
         }
     }
-    let qwen2 = pre::named("qwen2").expect("the pre-tokenizers hold qwen2");
+    let qwen2 = pre_tokenizer::named("qwen2").expect("the pre-tokenizers hold qwen2");
     let keys = Keys { tokens: "tokens", merges: "scores", added: "bos and eos" };
-    Ok(Parts {
+    Ok(TokenizerSpec {
         merges,
         added,
         normalizer: qwen2.normalizer(),
         pre: Some(qwen2.words()),
-        ends: vec![bos, eos],
-        ..Parts::new(path, keys, texts, Spelling::Letters)
+        eos: vec![bos, eos],
+        ..TokenizerSpec::new(path, keys, texts, ByteEncoding::Gpt2)
     })
 }
 
-fn letters(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| letter(*byte)).collect()
+fn gpt2_chars(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| gpt2_char(*byte)).collect()
 }
 
 fn vocabulary<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vocabulary<'a>, Error> {
     let refuse = |at: usize, what: String| Error::input(path, Place::Byte(at as u64), what);
-    let word = |at: usize| beside::word(path, bytes, at);
+    let word = |at: usize| sidecar::read_u32(path, bytes, at);
     let (bos, eos) = (word(4)?, word(8)?);
     let mut tokens = Vec::new();
     let mut at = HEADER_BYTES;
@@ -95,40 +95,45 @@ fn vocabulary<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vocabulary<'a>, Error>
     Ok(Vocabulary { bos, eos, tokens })
 }
 
-/// The merges that make the tokens, the most urgent first.
+/// The merges, highest score first.
 fn merges(path: &Path, tokens: &[(f32, &[u8])]) -> Result<Vec<(String, String)>, Error> {
     let refuse = |what: String| Error::input(path, Place::Key("scores".to_owned()), what);
-    let mut made: Vec<usize> = (0..tokens.len()).filter(|id| tokens[*id].0 > UNMADE).collect();
+    let mut merged_tokens: Vec<usize> =
+        (0..tokens.len()).filter(|id| tokens[*id].0 > NO_MERGE_SCORE).collect();
     let n_steps: usize =
-        made.iter().map(|id| tokens[*id].1.len()).fold(0, |sum, n| sum.saturating_add(n * n));
+        merged_tokens.iter().map(|id| tokens[*id].1.len()).fold(0, |sum, n| sum.saturating_add(n * n));
     if n_steps > MAX_STEPS {
-        return Err(refuse("expected shorter tokens that merges make".to_owned()));
+        return Err(refuse("expected shorter merged tokens".to_owned()));
     }
-    made.sort_by(|a, b| tokens[*b].0.total_cmp(&tokens[*a].0).then(a.cmp(b)));
-    let mut singles = [None; 256];
+    merged_tokens.sort_by(|a, b| tokens[*b].0.total_cmp(&tokens[*a].0).then(a.cmp(b)));
+    let mut byte_tokens = [None; 256];
     for (id, (_, bytes)) in tokens.iter().enumerate() {
         if let [byte] = bytes {
-            singles[usize::from(*byte)] = Some(id);
+            byte_tokens[usize::from(*byte)] = Some(id);
         }
     }
-    let mut known: AHashMap<(usize, usize), (usize, usize)> = AHashMap::with_capacity(made.len());
-    let mut merges = Vec::with_capacity(made.len());
-    for (rank, id) in made.into_iter().enumerate() {
+    let mut known: AHashMap<(usize, usize), (usize, usize)> = AHashMap::with_capacity(merged_tokens.len());
+    let mut merges = Vec::with_capacity(merged_tokens.len());
+    for (rank, id) in merged_tokens.into_iter().enumerate() {
         let bytes = tokens[id].1;
-        let ids: Option<Vec<usize>> = bytes.iter().map(|byte| singles[usize::from(*byte)]).collect();
-        match ids.map(|ids| merged(ids, &known)).as_deref() {
+        let ids: Option<Vec<usize>> = bytes.iter().map(|byte| byte_tokens[usize::from(*byte)]).collect();
+        match ids.map(|ids| apply_merges(ids, &known)).as_deref() {
             Some(&[a, b]) => {
                 known.insert((a, b), (rank, id));
-                merges.push((letters(tokens[a].1), letters(tokens[b].1)));
+                merges.push((gpt2_chars(tokens[a].1), gpt2_chars(tokens[b].1)));
             }
-            _ => return Err(refuse(format!("expected token {id} to be made of two more urgent ones"))),
+            _ => {
+                return Err(refuse(format!(
+                    "expected token {id} to be a merge of two tokens of higher score"
+                )));
+            }
         }
     }
     Ok(merges)
 }
 
-/// What tokens become when the most urgent known merge is done until none is left.
-fn merged(mut ids: Vec<usize>, known: &AHashMap<(usize, usize), (usize, usize)>) -> Vec<usize> {
+/// Applies known merges by rank until none is left.
+fn apply_merges(mut ids: Vec<usize>, known: &AHashMap<(usize, usize), (usize, usize)>) -> Vec<usize> {
     loop {
         let pairs = ids.windows(2).enumerate();
         let merges =
@@ -143,7 +148,7 @@ fn merged(mut ids: Vec<usize>, known: &AHashMap<(usize, usize), (usize, usize)>)
 mod tests {
     use super::*;
 
-    /// A file of these tokens: each with its score.
+    /// A file with these tokens and scores.
     fn file(tokens: &[(f32, &[u8])]) -> Vec<u8> {
         let mut bytes = [9u32, 0, 1].map(u32::to_le_bytes).concat();
         for (score, token) in tokens {
@@ -169,9 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_nothing_known_is_a_sentence() {
+    fn a_token_that_is_no_merge_is_a_sentence() {
         let error = found(&[(-1e6, b"a"), (-0.0, b"ab")]).unwrap_err();
-        assert_eq!(error, "f: key `scores`: expected token 1 to be made of two more urgent ones");
+        assert_eq!(error, "f: key `scores`: expected token 1 to be a merge of two tokens of higher score");
         assert!(found(&[(-1e6, b"a"), (-0.0, b"")]).is_err());
         assert!(found(&[(f32::NAN, b"a")]).unwrap_err().contains("expected a score of at most 0"));
     }

@@ -1,96 +1,100 @@
 //! The tokenizer in the metadata of a GGUF file.
 //!
-//! In: the keys `tokenizer.ggml.*`. Out: its [`Parts`].
-//! Byte-pair encoding over bytes is read, which these files call `gpt2`, and pieces with scores, which they call
-//! `llama`; the others are refused by name.
-//! What a file leaves out is as llama.cpp takes it.
+//! In: the keys `tokenizer.ggml.*`. Out: a [`TokenizerSpec`].
+//! Two models are supported: byte-level BPE, `gpt2` in these files, and `SentencePiece` BPE with scores, `llama`;
+//! others are refused by name.
+//! Missing keys have llama.cpp's defaults.
 
 use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::value::{List, Value};
 use tokenizers::AddedToken;
 
-use crate::beside;
 use crate::naming::tokenizer::{
-    ADD_BOS, ADD_EOS, ADD_SPACE, BOS, ENDS, EOS, LETTERS, MERGES, MODEL, PIECES, PRE, SCORES, TOKENS, TYPES,
-    UNKNOWN, kind,
+    ADD_BOS, ADD_EOS, ADD_SPACE, BOS, EOS, GPT2, MERGES, MODEL, MORE_EOS, PRE, SCORES, SENTENCEPIECE, TOKENS,
+    TYPES, UNKNOWN, kind,
 };
-use crate::tokenizer::parts::{Keys, Parts, Rules, names_an_end};
-use crate::tokenizer::pre;
-use crate::tokenizer::spelling::Spelling;
+use crate::sidecar;
+use crate::tokenizer::byte_encoding::ByteEncoding;
+use crate::tokenizer::pre_tokenizer;
+use crate::tokenizer::spec::{Keys, Rules, TokenizerSpec, is_eos_name};
 
-/// The tokens that are found before all others, and those that no text has.
-type Marked = (Vec<(u32, AddedToken)>, Vec<u32>);
+/// The added tokens, and the unused ones.
+type SpecialTokens = (Vec<(u32, AddedToken)>, Vec<u32>);
 
-/// What the file says of its tokenizer.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
+/// Reads the tokenizer.
+pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
     let file = File(checkpoint);
-    match file.text(MODEL)?.ok_or_else(|| file.refuse(MODEL, "expected a text, found nothing"))? {
-        LETTERS => by_merges(&file),
-        PIECES => by_scores(&file),
+    match file.string(MODEL)?.ok_or_else(|| file.refuse(MODEL, "expected a string, found nothing"))? {
+        GPT2 => byte_level_bpe(&file),
+        SENTENCEPIECE => sentencepiece_bpe(&file),
         other => {
             let found = quoted(other);
-            let what = format!("the tokenizer {found} is not supported, expected `{LETTERS}` or `{PIECES}`");
+            let what =
+                format!("the tokenizer {found} is not supported, expected `{GPT2}` or `{SENTENCEPIECE}`");
             Err(file.unsupported(MODEL, what))
         }
     }
 }
 
-/// Byte-pair encoding over bytes.
-fn by_merges(file: &File) -> Result<Parts, Error> {
-    let name = file.text(PRE)?.unwrap_or("default");
-    let pre = pre::named(name).ok_or_else(|| {
-        let what =
-            format!("the pre-tokenizer {} is not supported, expected one of {}", quoted(name), pre::names());
+/// Byte-level BPE.
+fn byte_level_bpe(file: &File) -> Result<TokenizerSpec, Error> {
+    let name = file.string(PRE)?.unwrap_or("default");
+    let pre = pre_tokenizer::named(name).ok_or_else(|| {
+        let what = format!(
+            "the pre-tokenizer {} is not supported, expected one of {}",
+            quoted(name),
+            pre_tokenizer::names()
+        );
         file.unsupported(PRE, what)
     })?;
     let defaults = Defaults { adds_bos: pre.adds_bos, bos: None, eos: None };
-    let parts = file.parts(Spelling::Letters, MERGES, &defaults)?;
-    Ok(Parts {
+    let spec = file.spec(ByteEncoding::Gpt2, MERGES, &defaults)?;
+    Ok(TokenizerSpec {
         merges: file.merges()?,
         normalizer: pre.normalizer(),
         pre: Some(pre.words()),
         rules: Rules { ignore_merges: pre.ignore_merges, ..Rules::default() },
-        ..parts
+        ..spec
     })
 }
 
-/// Pieces with scores.
-fn by_scores(file: &File) -> Result<Parts, Error> {
-    // Missing keys have the values of Llama's original vocabulary.
+/// `SentencePiece` BPE with scores.
+fn sentencepiece_bpe(file: &File) -> Result<TokenizerSpec, Error> {
+    // The defaults are those of Llama's original vocabulary.
     let defaults = Defaults { adds_bos: true, bos: Some(1), eos: Some(2) };
-    let parts = file.parts(Spelling::Pieces, SCORES, &defaults)?;
-    let unknown = file.token(UNKNOWN, parts.tokens.len())?.unwrap_or(0);
-    let unknown = parts.tokens.get(unknown as usize).cloned();
-    Ok(Parts {
-        scores: Some(file.scores(parts.tokens.len())?),
+    let spec = file.spec(ByteEncoding::SentencePiece, SCORES, &defaults)?;
+    let unknown = file.token(UNKNOWN, spec.tokens.len())?.unwrap_or(0);
+    let unknown = spec.tokens.get(unknown as usize).cloned();
+    Ok(TokenizerSpec {
+        scores: Some(file.scores(spec.tokens.len())?),
         rules: Rules {
             byte_fallback: true,
             unknown: unknown.map(|text| (text, false)),
-            drops_space: file.truth(ADD_SPACE)?.unwrap_or(true),
+            space_prefix: file.flag(ADD_SPACE)?.unwrap_or(true),
             ..Rules::default()
         },
-        ..parts
+        ..spec
     })
 }
 
-/// What holds where a file says nothing.
+/// The values of missing keys.
 struct Defaults {
     adds_bos: bool,
     bos: Option<u32>,
     eos: Option<u32>,
 }
 
-/// The metadata, asked for what a tokenizer needs.
+/// The metadata, read by key.
 struct File<'a>(&'a Checkpoint);
 
 impl<'a> File<'a> {
     fn refuse(&self, key: &str, what: impl Into<String>) -> Error {
-        Error::input(beside::weights(self.0), Place::Key(key.to_owned()), what)
+        Error::input(sidecar::weights_path(self.0), Place::Key(key.to_owned()), what)
     }
 
     fn unsupported(&self, key: &str, what: String) -> Error {
-        let path = beside::weights(self.0).to_owned();
+        let path = sidecar::weights_path(self.0).to_owned();
         Error::Unsupported { path, place: Place::Key(key.to_owned()), what }
     }
 
@@ -98,40 +102,45 @@ impl<'a> File<'a> {
         self.0.metadata().get(key)
     }
 
-    fn text(&self, key: &str) -> Result<Option<&'a str>, Error> {
+    fn string(&self, key: &str) -> Result<Option<&'a str>, Error> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let text = value.as_text();
-        text.map(Some).ok_or_else(|| self.refuse(key, format!("expected a text, found {value}")))
+        text.map(Some).ok_or_else(|| self.refuse(key, format!("expected a string, found {value}")))
     }
 
-    /// What all kinds of tokenizers have; `how` is the key of what they differ in.
-    fn parts(&self, spelling: Spelling, how: &'static str, defaults: &Defaults) -> Result<Parts, Error> {
-        let tokens = self.texts(TOKENS)?.to_vec();
+    /// What both models share; `merges_key` is the key of merges or scores.
+    fn spec(
+        &self,
+        encoding: ByteEncoding,
+        merges_key: &'static str,
+        defaults: &Defaults,
+    ) -> Result<TokenizerSpec, Error> {
+        let tokens = self.strings(TOKENS)?.to_vec();
         let token = |key: &str, default: Option<u32>| -> Result<Option<u32>, Error> {
             let default = default.filter(|id| (*id as usize) < tokens.len());
             Ok(self.token(key, tokens.len())?.or(default))
         };
         let (bos, eos) = (token(BOS, defaults.bos)?, token(EOS, defaults.eos)?);
-        let mut ends: Vec<u32> = eos.into_iter().collect();
-        for key in ENDS {
-            ends.extend(token(key, None)?);
+        let mut all_eos: Vec<u32> = eos.into_iter().collect();
+        for key in MORE_EOS {
+            all_eos.extend(token(key, None)?);
         }
-        let (added, unused) = self.marked(&tokens)?;
-        let adds_bos = self.truth(ADD_BOS)?.unwrap_or(defaults.adds_bos);
-        let adds_eos = self.truth(ADD_EOS)?.unwrap_or(false);
-        let path = beside::weights(self.0).to_owned();
-        let keys = Keys { tokens: TOKENS, merges: how, added: TYPES };
-        Ok(Parts {
+        let (added, unused) = self.special_tokens(&tokens)?;
+        let adds_bos = self.flag(ADD_BOS)?.unwrap_or(defaults.adds_bos);
+        let adds_eos = self.flag(ADD_EOS)?.unwrap_or(false);
+        let path = sidecar::weights_path(self.0).to_owned();
+        let keys = Keys { tokens: TOKENS, merges: merges_key, added: TYPES };
+        Ok(TokenizerSpec {
             added,
             unused,
             prefix: bos.filter(|_| adds_bos).into_iter().collect(),
             suffix: eos.filter(|_| adds_eos).into_iter().collect(),
-            ends,
-            ..Parts::new(path, keys, tokens, spelling)
+            eos: all_eos,
+            ..TokenizerSpec::new(path, keys, tokens, encoding)
         })
     }
 
-    /// The scores of the tokens, one for each.
+    /// The score of each token.
     fn scores(&self, n_tokens: usize) -> Result<Vec<f32>, Error> {
         let scores = match self.value(SCORES).and_then(Value::as_list) {
             Some(List::Floats(scores)) if scores.len() == n_tokens => scores,
@@ -148,23 +157,23 @@ impl<'a> File<'a> {
         Ok(scores.iter().map(|score| *score as f32).collect())
     }
 
-    fn truth(&self, key: &str) -> Result<Option<bool>, Error> {
+    fn flag(&self, key: &str) -> Result<Option<bool>, Error> {
         match self.value(key) {
             None => Ok(None),
-            Some(Value::Bool(truth)) => Ok(Some(*truth)),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
             Some(value) => Err(self.refuse(key, format!("expected true or false, found {value}"))),
         }
     }
 
-    fn texts(&self, key: &str) -> Result<&'a [String], Error> {
+    fn strings(&self, key: &str) -> Result<&'a [String], Error> {
         match self.value(key) {
             Some(Value::List(List::Texts(texts))) => Ok(texts),
-            Some(value) => Err(self.refuse(key, format!("expected a list of texts, found {value}"))),
-            None => Err(self.refuse(key, "expected a list of texts, found nothing")),
+            Some(value) => Err(self.refuse(key, format!("expected a list of strings, found {value}"))),
+            None => Err(self.refuse(key, "expected a list of strings, found nothing")),
         }
     }
 
-    /// The token that a key names, if there is one.
+    /// The token id under a key, if present.
     fn token(&self, key: &str, n_tokens: usize) -> Result<Option<u32>, Error> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let id = value.to_u64().filter(|id| *id < n_tokens as u64);
@@ -172,8 +181,8 @@ impl<'a> File<'a> {
         id.map(|id| Some(id as u32)).ok_or_else(expected)
     }
 
-    /// The tokens that are found before all others, and those that no text has.
-    fn marked(&self, tokens: &[String]) -> Result<Marked, Error> {
+    /// The added tokens (control, user-defined and unknown), and the unused ones.
+    fn special_tokens(&self, tokens: &[String]) -> Result<SpecialTokens, Error> {
         let (mut added, mut unused) = (Vec::new(), Vec::new());
         let Some(value) = self.value(TYPES) else { return Ok((added, unused)) };
         let types: Option<Vec<u64>> = match value.as_list() {
@@ -185,8 +194,8 @@ impl<'a> File<'a> {
         let expected = || format!("expected {} types, one for each token, found {value}", tokens.len());
         let types = types.ok_or_else(|| self.refuse(TYPES, expected()))?;
         for (id, (ty, text)) in types.into_iter().zip(tokens).enumerate() {
-            // Some files have what ends an answer among the tokens of words; llama.cpp knows it by its text, too.
-            let ty = if ty <= kind::BYTE && names_an_end(text) { kind::CONTROL } else { ty };
+            // Some files mark end-of-sequence tokens as normal; like llama.cpp, recognise them by their text.
+            let ty = if ty <= kind::BYTE && is_eos_name(text) { kind::CONTROL } else { ty };
             match ty {
                 kind::UNKNOWN | kind::CONTROL | kind::USER_DEFINED if !text.is_empty() => {
                     let token = AddedToken::from(text.as_str(), ty != kind::USER_DEFINED).normalized(false);
@@ -204,9 +213,9 @@ impl<'a> File<'a> {
     }
 
     fn merges(&self) -> Result<Vec<(String, String)>, Error> {
-        let merges = self.texts(MERGES)?;
+        let merges = self.strings(MERGES)?;
         let split = |(idx, merge): (usize, &String)| {
-            // The first token may itself begin with the space that parts them.
+            // The first token may itself start with the separating space.
             let first = merge.chars().next().map_or(0, char::len_utf8);
             let pair =
                 merge[first..].split_once(' ').map(|(a, b)| (merge[..first].to_owned() + a, b.to_owned()));

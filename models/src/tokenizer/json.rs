@@ -1,8 +1,9 @@
-//! The `tokenizer.json` beside safetensors, with the configurations that complete it.
+//! The `tokenizer.json` next to safetensors, with its sidecar files.
 //!
-//! In: `tokenizer.json`, its two configurations and that of the model, all of the folder. Out: its [`Parts`].
-//! Only byte-pair encoding is read, and of the other parts only kinds that are known to be safe on any text: a file
-//! names the code that runs, so what is not on a list here is refused.
+//! In: `tokenizer.json`, `tokenizer_config.json`, `generation_config.json` and `config.json` of a folder. Out: a
+//! [`TokenizerSpec`].
+//! Only BPE is supported, with normalizers, pre-tokenizers and decoders that are known to be safe on any text: a file
+//! selects the code that runs, so whatever is not on a list here is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -15,19 +16,19 @@ use serde_json::Value as Json;
 use serde_json::value::RawValue;
 use tokenizers::AddedToken;
 
-use crate::beside;
 use crate::naming::files;
-use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts, Rules};
-use crate::tokenizer::spelling::Spelling;
+use crate::sidecar;
+use crate::tokenizer::byte_encoding::ByteEncoding;
+use crate::tokenizer::spec::{Keys, MAX_TOKENS, Rules, TokenizerSpec};
 
-/// The key of the tokens that end an answer.
-const ENDS: &str = "eos_token_id";
-/// The longest vocabulary that is read.
+/// The key of the end-of-sequence tokens.
+const EOS_KEY: &str = "eos_token_id";
+/// The largest vocabulary file that is read.
 const MAX_BYTES: usize = 256 << 20;
 
-/// How many times as long texts may become before words are merged.
+/// The largest factor by which a normalizer may lengthen a text.
 const MAX_GROWTH: usize = 64;
-/// The steps that may come before words are merged.
+/// The supported normalizers.
 const NORMALIZERS: [&str; 10] =
     ["NFC", "NFD", "NFKC", "NFKD", "Sequence", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
 const PRE_TOKENIZERS: [&str; 6] = ["ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"];
@@ -77,7 +78,7 @@ struct Model {
     ignore_merges: bool,
 }
 
-/// Two tokens: as a list, or as one text with a space between.
+/// A merge: a pair of tokens, or one string with a space between them.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "two tokens, in a list or with a space between")]
 enum Merge {
@@ -114,67 +115,67 @@ struct Generation {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "the number of a token, or a list of them")]
+#[serde(untagged, expecting = "a token id, or a list of them")]
 enum Ids {
     One(u32),
     Many(Vec<u32>),
 }
 
-/// What the files of the folder say.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
-    let path = beside::in_folder(checkpoint, files::TOKENIZER);
-    let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
-    let config = beside::config(&beside::in_folder(checkpoint, files::TOKENIZER_CONFIG))?;
-    let generation = beside::config(&beside::in_folder(checkpoint, files::GENERATION))?;
+/// Reads the files of the folder.
+pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
+    let path = sidecar::in_folder(checkpoint, files::TOKENIZER);
+    let bytes = sidecar::read_required(&path, MAX_BYTES, "a tokenizer")?;
+    let config = sidecar::read_json(&sidecar::in_folder(checkpoint, files::TOKENIZER_CONFIG))?;
+    let generation = sidecar::read_json(&sidecar::in_folder(checkpoint, files::GENERATION))?;
     let (config, generation): (Config, Generation) =
         (config.unwrap_or_default(), generation.unwrap_or_default());
-    let mut parts = parts(path, &bytes, &config)?;
+    let mut spec = spec(path, &bytes, &config)?;
     let own = generation.eos_token_id.map_or(Vec::new(), Ids::into_vec);
-    for (file, ids) in [(files::GENERATION, own), (files::MODEL, model_ends(checkpoint)?)] {
-        if let Some(id) = ids.iter().find(|id| **id as usize >= parts.tokens.len()) {
-            let what = format!("expected ids below {}, the number of tokens, found {id}", parts.tokens.len());
-            return Err(refused_end(checkpoint, file, what));
+    for (file, ids) in [(files::GENERATION, own), (files::MODEL, model_eos(checkpoint)?)] {
+        if let Some(id) = ids.iter().find(|id| **id as usize >= spec.tokens.len()) {
+            let what = format!("expected ids below {}, the number of tokens, found {id}", spec.tokens.len());
+            return Err(refused_eos(checkpoint, file, what));
         }
-        parts.ends.extend(ids);
+        spec.eos.extend(ids);
     }
-    Ok(parts)
+    Ok(spec)
 }
 
-fn parts(path: PathBuf, bytes: &[u8], config: &Config) -> Result<Parts, Error> {
-    let file: File = beside::parse(&path, bytes)?;
-    let kind: ModelKind = beside::parse(&path, file.model.get().as_bytes())?;
+fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, Error> {
+    let file: File = sidecar::parse_json(&path, bytes)?;
+    let kind: ModelKind = sidecar::parse_json(&path, file.model.get().as_bytes())?;
     if kind.kind.as_deref().is_some_and(|kind| kind != "BPE") {
         let what = format!("{} is not supported, expected `BPE`", quoted(&kind.kind.unwrap_or_default()));
         return Err(unsupported(&path, "model.type", what));
     }
-    let model: Model = beside::parse(&path, file.model.get().as_bytes())?;
+    let model: Model = sidecar::parse_json(&path, file.model.get().as_bytes())?;
     check_model(&path, &model)?;
-    let (spelling, drops_space) = decoder(&path, file.decoder.as_ref())?;
+    let (encoding, space_prefix) = decoder(&path, file.decoder.as_ref())?;
     check_normalizer(&path, file.normalizer.as_ref())?;
     let rules = Rules {
         ignore_merges: model.ignore_merges,
         byte_fallback: model.byte_fallback,
         unknown: model.unk_token.map(|text| (text, model.fuse_unk)),
-        drops_space,
+        space_prefix,
     };
     let added = file.added_tokens.into_iter().filter(|added| !added.token.content.is_empty());
-    // A text that is in both has the number of the vocabulary.
-    let number =
+    // A token in both lists has the id of the vocabulary.
+    let with_id =
         |added: Added| (model.vocab.get(&added.token.content).copied().unwrap_or(added.id), added.token);
-    let added: Vec<(u32, AddedToken)> = added.map(number).collect();
+    let added: Vec<(u32, AddedToken)> = added.map(with_id).collect();
     let tokens = tokens(&path, model.vocab, &added)?;
     let id = |text: &str| tokens.iter().position(|token| token == text).map(|id| id as u32);
-    let (mut prefix, mut suffix) = surroundings(&path, file.post_processor.as_ref())?;
-    let surround = |ids: &mut Vec<u32>, is_asked: Option<bool>, name: Option<&Name>| match is_asked {
+    let (mut prefix, mut suffix) = prefix_and_suffix(&path, file.post_processor.as_ref())?;
+    let apply_flag = |ids: &mut Vec<u32>, flag: Option<bool>, name: Option<&Name>| match flag {
         Some(false) => ids.clear(),
         Some(true) if ids.is_empty() => ids.extend(name.and_then(|name| id(name.text()))),
         Some(true) | None => {}
     };
-    surround(&mut prefix, config.adds_bos, config.bos.as_ref());
-    surround(&mut suffix, config.adds_eos, config.eos.as_ref());
-    let ends = config.eos.as_ref().and_then(|name| id(name.text())).into_iter().collect();
+    apply_flag(&mut prefix, config.adds_bos, config.bos.as_ref());
+    apply_flag(&mut suffix, config.adds_eos, config.eos.as_ref());
+    let eos = config.eos.as_ref().and_then(|name| id(name.text())).into_iter().collect();
     let keys = Keys { tokens: "model.vocab", merges: "model.merges", added: "added_tokens" };
-    Ok(Parts {
+    Ok(TokenizerSpec {
         normalizer: component(&path, "normalizer", file.normalizer, &NORMALIZERS)?,
         pre: component(&path, "pre_tokenizer", file.pre_tokenizer, &PRE_TOKENIZERS)?,
         merges: model.merges.into_iter().map(Merge::into_pair).collect(),
@@ -182,8 +183,8 @@ fn parts(path: PathBuf, bytes: &[u8], config: &Config) -> Result<Parts, Error> {
         rules,
         prefix,
         suffix,
-        ends,
-        ..Parts::new(path, keys, tokens, spelling)
+        eos,
+        ..TokenizerSpec::new(path, keys, tokens, encoding)
     })
 }
 
@@ -193,12 +194,12 @@ fn unsupported(path: &Path, key: &str, what: String) -> Error {
 
 fn check_model(path: &Path, model: &Model) -> Result<(), Error> {
     let is_set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-    let odd = [
+    let unsupported_field = [
         (is_set(&model.continuing_subword_prefix), "model.continuing_subword_prefix"),
         (is_set(&model.end_of_word_suffix), "model.end_of_word_suffix"),
         (model.dropout.is_some_and(|dropout| dropout != 0.0), "model.dropout"),
     ];
-    if let Some((_, key)) = odd.iter().find(|(is_odd, _)| *is_odd) {
+    if let Some((_, key)) = unsupported_field.iter().find(|(is_present, _)| *is_present) {
         return Err(unsupported(path, key, "it is not supported, expected nothing".to_owned()));
     }
     match &model.unk_token {
@@ -210,7 +211,7 @@ fn check_model(path: &Path, model: &Model) -> Result<(), Error> {
     }
 }
 
-/// The texts of all tokens, each at its number.
+/// The texts of all tokens, by id.
 fn tokens(
     path: &Path,
     vocab: IndexMap<String, u32>,
@@ -236,7 +237,7 @@ fn tokens(
     Ok(tokens)
 }
 
-/// A part whose kind is on the list, and all parts inside of it.
+/// A component whose type is on the list, and so are all components nested in it.
 fn component<T: for<'de> Deserialize<'de>>(
     path: &Path,
     key: &str,
@@ -252,25 +253,25 @@ fn component<T: for<'de> Deserialize<'de>>(
     }
     let part = serde_json::from_value(json);
     part.map(Some).map_err(|error| {
-        let what = format!("expected a part of another form: {}", quoted(&error.to_string()));
+        let what = format!("expected a valid component: {}", quoted(&error.to_string()));
         Error::input(path, Place::Key(key.to_owned()), what)
     })
 }
 
-/// The kinds of a part and of those inside of it.
+/// The types of a component and of those nested in it.
 fn kinds(json: &Json) -> Vec<&str> {
     steps(json).into_iter().map(|step| step.get("type").and_then(Json::as_str).unwrap_or("")).collect()
 }
 
-/// A part and those inside of it.
+/// A component and those nested in it.
 pub(super) fn steps(json: &Json) -> Vec<&Json> {
     let inner = ["normalizers", "pretokenizers", "decoders", "processors"];
     let inner = inner.iter().filter_map(|key| json.get(key)?.as_array()).flatten();
     std::iter::once(json).chain(inner.flat_map(steps)).collect()
 }
 
-/// Texts that are replaced one after another may not grow without bound, and each step finds or adds something: the
-/// code that runs these steps fails on empty texts, and on patterns that find them.
+/// Bounds the growth of a text by replacements, and refuses empty patterns and prefixes: the library that runs these
+/// steps fails on them.
 fn check_normalizer(path: &Path, normalizer: Option<&Json>) -> Result<(), Error> {
     let refuse = |what: String| Err(Error::input(path, Place::Key("normalizer".to_owned()), what));
     let mut growth = 1usize;
@@ -278,11 +279,11 @@ fn check_normalizer(path: &Path, normalizer: Option<&Json>) -> Result<(), Error>
         let text = |place: &str| step.pointer(place).and_then(Json::as_str);
         match text("/type") {
             Some("Prepend") if text("/prepend") == Some("") => {
-                return refuse("expected a text to put first, found an empty one".to_owned());
+                return refuse("expected a text to prepend, found an empty one".to_owned());
             }
             Some("Replace") => {
                 let Some(replaced) = text("/pattern/String").filter(|text| !text.is_empty()) else {
-                    return refuse("expected a text of some characters to replace".to_owned());
+                    return refuse("expected a non-empty string to replace".to_owned());
                 };
                 let content = text("/content").unwrap_or_default();
                 growth = growth.saturating_mul(content.len().div_ceil(replaced.len()).max(1));
@@ -292,34 +293,34 @@ fn check_normalizer(path: &Path, normalizer: Option<&Json>) -> Result<(), Error>
     }
     if growth > MAX_GROWTH {
         return refuse(format!(
-            "expected texts that become at most {MAX_GROWTH} times as long, found {growth} times"
+            "expected replacements that lengthen a text at most {MAX_GROWTH} times, found {growth} times"
         ));
     }
     Ok(())
 }
 
-/// How tokens stand for bytes, and whether a text loses its first space.
-fn decoder(path: &Path, json: Option<&Json>) -> Result<(Spelling, bool), Error> {
+/// The byte encoding of tokens, and whether decoding strips the leading space.
+fn decoder(path: &Path, json: Option<&Json>) -> Result<(ByteEncoding, bool), Error> {
     let kinds = json.map_or(Vec::new(), kinds);
-    let odd = |kind: &&&str| {
+    let unsupported_field = |kind: &&&str| {
         !["Sequence", "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"].contains(kind)
     };
-    if let Some(kind) = kinds.iter().find(odd) {
+    if let Some(kind) = kinds.iter().find(unsupported_field) {
         return Err(unsupported(path, "decoder", format!("{} is not supported", quoted(kind))));
     }
     if kinds.contains(&"ByteLevel") {
-        return Ok((Spelling::Letters, false));
+        return Ok((ByteEncoding::Gpt2, false));
     }
     if kinds.iter().any(|kind| ["ByteFallback", "Metaspace"].contains(kind)) {
-        let drops_space = kinds.iter().any(|kind| ["Strip", "Metaspace"].contains(kind));
-        return Ok((Spelling::Pieces, drops_space));
+        let space_prefix = kinds.iter().any(|kind| ["Strip", "Metaspace"].contains(kind));
+        return Ok((ByteEncoding::SentencePiece, space_prefix));
     }
     let what = "expected `ByteLevel`, `ByteFallback` or `Metaspace`, found neither".to_owned();
     Err(unsupported(path, "decoder", what))
 }
 
-/// The tokens before and after a text.
-fn surroundings(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<u32>), Error> {
+/// The tokens added before and after a text.
+fn prefix_and_suffix(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let refuse = |what: &str| Error::input(path, Place::Key("post_processor".to_owned()), what);
     let (mut prefix, mut suffix) = (Vec::new(), Vec::new());
     let Some(json) = json else { return Ok((prefix, suffix)) };
@@ -347,16 +348,16 @@ fn surroundings(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<u32>)
             let ids = ids.ok_or_else(|| refuse("expected a list of ids for each special token"))?;
             for id in ids {
                 let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-                side.push(id.ok_or_else(|| refuse("expected ids of tokens"))?);
+                side.push(id.ok_or_else(|| refuse("expected token ids"))?);
             }
         }
     }
     Ok((prefix, suffix))
 }
 
-/// The ends that the configuration of the model names.
-fn model_ends(checkpoint: &Checkpoint) -> Result<Vec<u32>, Error> {
-    let Some(value) = checkpoint.metadata().get(ENDS) else { return Ok(Vec::new()) };
+/// The end-of-sequence tokens in `config.json`.
+fn model_eos(checkpoint: &Checkpoint) -> Result<Vec<u32>, Error> {
+    let Some(value) = checkpoint.metadata().get(EOS_KEY) else { return Ok(Vec::new()) };
     let ids = if let Value::List(List::Unsigned(ids)) = value {
         Some(ids.clone())
     } else {
@@ -364,14 +365,14 @@ fn model_ends(checkpoint: &Checkpoint) -> Result<Vec<u32>, Error> {
     };
     let ids = ids.and_then(|ids| ids.into_iter().map(|id| u32::try_from(id).ok()).collect());
     ids.ok_or_else(|| {
-        let what = format!("expected the number of a token, or a list of them, found {value}");
-        refused_end(checkpoint, files::MODEL, what)
+        let what = format!("expected a token id, or a list of them, found {value}");
+        refused_eos(checkpoint, files::MODEL, what)
     })
 }
 
-/// The error that an end is no token.
-fn refused_end(checkpoint: &Checkpoint, file: &str, what: String) -> Error {
-    Error::input(&beside::in_folder(checkpoint, file), Place::Key(ENDS.to_owned()), what)
+/// The error of an invalid end-of-sequence token.
+fn refused_eos(checkpoint: &Checkpoint, file: &str, what: String) -> Error {
+    Error::input(&sidecar::in_folder(checkpoint, file), Place::Key(EOS_KEY.to_owned()), what)
 }
 
 impl Merge {

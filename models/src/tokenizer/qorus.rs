@@ -1,8 +1,8 @@
-//! The tokenizer beside a Qorus file: `X.tokenizer`, or `tokenizer.bin` in the same folder.
+//! The tokenizer next to a Qorus file: `X.tokenizer`, or `tokenizer.bin` in the same folder.
 //!
-//! In: a header of eight numbers, the bytes of each token behind their length, then merges of two tokens into one, the
-//! most urgent first. Out: its [`Parts`].
-//! The file says nothing of words, so a text is merged as a whole.
+//! In: a header of eight numbers, the length and bytes of each token, then merges of two tokens into one, by rank. Out:
+//! a [`TokenizerSpec`].
+//! The file has no pre-tokenizer: merges apply across the whole text.
 
 use std::path::Path;
 
@@ -12,39 +12,39 @@ use tokenizers::AddedToken;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-use crate::beside;
-use crate::naming::files::{TOKENIZER_ENDING, TOKENIZER_OF_QORUS};
-use crate::tokenizer::parts::{Keys, MAX_TOKENS, Parts};
-use crate::tokenizer::spelling::{Spelling, letter};
+use crate::naming::files::{TOKENIZER_OF_QORUS, TOKENIZER_SUFFIX};
+use crate::sidecar;
+use crate::tokenizer::byte_encoding::{ByteEncoding, gpt2_char};
+use crate::tokenizer::spec::{Keys, MAX_TOKENS, TokenizerSpec};
 
-/// The longest file that is read.
+/// The largest file that is read.
 const MAX_BYTES: usize = 256 << 20;
-/// How it begins: the number 0x51544b52, little-endian.
+/// The magic number, little-endian.
 const MAGIC: u32 = 0x5154_4b52;
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 32;
 const MERGE_BYTES: usize = 12;
 
-/// What is in the file.
+/// The contents of the file.
 struct Vocabulary<'a> {
-    /// The first, the last and the empty token of a text.
+    /// BOS, EOS and padding.
     special: [u32; 3],
     tokens: Vec<&'a [u8]>,
     merges: Vec<[u32; 3]>,
 }
 
-/// What the file beside the checkpoint says.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
-    let own = beside::with_ending(checkpoint, TOKENIZER_ENDING);
-    let path = if own.exists() { own } else { beside::in_folder(checkpoint, TOKENIZER_OF_QORUS) };
-    let bytes = beside::needed(&path, MAX_BYTES, "a tokenizer")?;
+/// Reads the file next to the checkpoint.
+pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
+    let own = sidecar::with_suffix(checkpoint, TOKENIZER_SUFFIX);
+    let path = if own.exists() { own } else { sidecar::in_folder(checkpoint, TOKENIZER_OF_QORUS) };
+    let bytes = sidecar::read_required(&path, MAX_BYTES, "a tokenizer")?;
     let Vocabulary { special, tokens, merges } = vocabulary(&path, &bytes)?;
-    let spelt = |id: u32| tokens[id as usize].iter().map(|byte| letter(*byte)).collect::<String>();
-    let merges = merges.iter().map(|[a, b, _]| (spelt(*a), spelt(*b))).collect();
-    let mut texts: Vec<String> = (0..tokens.len() as u32).map(spelt).collect();
+    let encoded = |id: u32| tokens[id as usize].iter().map(|byte| gpt2_char(*byte)).collect::<String>();
+    let merges = merges.iter().map(|[a, b, _]| (encoded(*a), encoded(*b))).collect();
+    let mut texts: Vec<String> = (0..tokens.len() as u32).map(encoded).collect();
     let mut added = Vec::new();
     for id in special {
-        // One of a single letter stands for that letter too.
+        // A special token of a single byte stands for that byte too.
         let text = tokens.get(id as usize).and_then(|bytes| std::str::from_utf8(bytes).ok());
         if let Some(text) = text.filter(|text| text.len() > 1 && added.iter().all(|(known, _)| *known != id))
         {
@@ -53,21 +53,21 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<Parts, Error> {
         }
     }
     let [bos, eos, _] = special;
-    let known = |id: u32| (id as usize) < tokens.len();
+    let is_token = |id: u32| (id as usize) < tokens.len();
     let keys = Keys { tokens: "tokens", merges: "merges", added: "bos, eos and pad" };
-    Ok(Parts {
+    Ok(TokenizerSpec {
         merges,
         added,
         pre: Some(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false))),
-        prefix: Some(bos).filter(|id| known(*id)).into_iter().collect(),
-        ends: Some(eos).filter(|id| known(*id)).into_iter().collect(),
-        ..Parts::new(path, keys, texts, Spelling::Letters)
+        prefix: Some(bos).filter(|id| is_token(*id)).into_iter().collect(),
+        eos: Some(eos).filter(|id| is_token(*id)).into_iter().collect(),
+        ..TokenizerSpec::new(path, keys, texts, ByteEncoding::Gpt2)
     })
 }
 
 fn vocabulary<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vocabulary<'a>, Error> {
     let refuse = |at: usize, what: String| Error::input(path, Place::Byte(at as u64), what);
-    let word = |at: usize| beside::word(path, bytes, at);
+    let word = |at: usize| sidecar::read_u32(path, bytes, at);
     let header = [0, 4, 8, 12, 16, 20, 24].map(word);
     let [magic, version, n_tokens, n_merges, bos, eos, pad] = header;
     if magic? != MAGIC {
@@ -82,12 +82,12 @@ fn vocabulary<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vocabulary<'a>, Error>
         return Err(refuse(8, format!("expected 1 to {MAX_TOKENS} tokens, found {n_tokens}")));
     }
     let mut at = HEADER_BYTES;
-    // Each token takes a byte at least.
+    // Each token takes at least one byte.
     let mut tokens = Vec::with_capacity(n_tokens.min(bytes.len()));
     for _ in 0..n_tokens {
         let token = bytes.get(at).and_then(|n| bytes.get(at + 1..at + 1 + usize::from(*n)));
         let token = token
-            .ok_or_else(|| refuse(at, "expected a length and so many bytes, found the end".to_owned()))?;
+            .ok_or_else(|| refuse(at, "expected a length and that many bytes, found the end".to_owned()))?;
         tokens.push(token);
         at += 1 + token.len();
     }
@@ -103,7 +103,7 @@ fn vocabulary<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vocabulary<'a>, Error>
         let texts = ids.map(|id| tokens.get(id as usize).copied());
         match texts {
             [Some(a), Some(b), Some(made)] if [a, b].concat() == made => Ok(ids),
-            _ => Err(refuse(start, format!("expected two tokens and what they make, found {ids:?}"))),
+            _ => Err(refuse(start, format!("expected two tokens and their concatenation, found {ids:?}"))),
         }
     };
     let merges = (0..n_merges).map(merge).collect::<Result<_, _>>()?;
@@ -114,7 +114,7 @@ fn vocabulary<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vocabulary<'a>, Error>
 mod tests {
     use super::*;
 
-    /// A file of four tokens, one of which two others make.
+    /// A file of four tokens, one of them a merge.
     fn file() -> Vec<u8> {
         let mut bytes = [MAGIC, VERSION, 4, 1, 3, 3, u32::MAX, 0].map(u32::to_le_bytes).concat();
         for token in ["a", "b", "ab", "</s>"] {
@@ -154,7 +154,10 @@ mod tests {
             wrong(12, u32::MAX).contains("expected 4294967295 merges to the end of the file, found 12 bytes")
         );
         let merge = bytes.len() - 12;
-        assert_eq!(wrong(merge, 9), "f: byte 44: expected two tokens and what they make, found [9, 1, 2]");
+        assert_eq!(
+            wrong(merge, 9),
+            "f: byte 44: expected two tokens and their concatenation, found [9, 1, 2]"
+        );
         assert!(wrong(merge + 8, 1).contains("found [0, 1, 1]"));
     }
 }

@@ -1,47 +1,47 @@
-//! Text from tokens that come one by one.
+//! Streaming detokenisation: text from tokens that come one by one.
 //!
-//! In: the tokens of an answer, as a model finds them. Out: whole characters, as soon as they are whole.
-//! What has come out and what [`Stream::finish`] adds is what [`Tokenizer::decode`] says of all the tokens.
+//! In: the tokens of an answer, as they are generated. Out: whole UTF-8 characters, as soon as they are complete.
+//! The pieces and what [`Stream::finish`] adds are together what [`Tokenizer::decode`] gives for all tokens.
 
 use std::str::from_utf8;
 
 use crate::tokenizer::Tokenizer;
 
-/// A text under way.
+/// A streaming decoder.
 pub struct Stream<'a> {
     tokenizer: &'a Tokenizer,
     skip_special: bool,
-    /// The beginning of a character.
+    /// The bytes of an incomplete character.
     held: Vec<u8>,
-    /// Whether it is the beginning of a text, and nothing has come yet.
-    is_fresh: bool,
+    /// Whether a text starts here and nothing has come yet.
+    at_start: bool,
 }
 
 impl<'a> Stream<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool, is_fresh: bool) -> Self {
-        Self { tokenizer, skip_special, held: Vec::new(), is_fresh }
+    pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool, at_start: bool) -> Self {
+        Self { tokenizer, skip_special, held: Vec::new(), at_start }
     }
 
-    /// The characters that are whole with this token.
+    /// The characters that this token completes.
     pub fn push(&mut self, id: u32) -> String {
         if self.skip_special && self.tokenizer.is_special(id) {
             return String::new();
         }
         let mut bytes = self.tokenizer.token_bytes(id);
-        if self.is_fresh && !bytes.is_empty() {
-            self.is_fresh = false;
-            if self.tokenizer.drops_space {
+        if self.at_start && !bytes.is_empty() {
+            self.at_start = false;
+            if self.tokenizer.strips_space {
                 bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
             }
         }
         self.held.extend(bytes);
         let mut text = String::new();
-        let n_done = whole(&self.held, &mut text);
+        let n_done = complete(&self.held, &mut text);
         self.held.drain(..n_done);
         text
     }
 
-    /// What is left of a character that never became whole.
+    /// The rest, if the last character stayed incomplete.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.held).into_owned();
         self.held.clear();
@@ -49,8 +49,8 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Adds the characters that bytes begin with, and says how many bytes they take.
-fn whole(bytes: &[u8], text: &mut String) -> usize {
+/// Appends the complete characters at the start of `bytes`, and returns the number of bytes used.
+fn complete(bytes: &[u8], text: &mut String) -> usize {
     let mut at = 0;
     loop {
         let error = match from_utf8(&bytes[at..]) {
@@ -81,7 +81,7 @@ mod tests {
         while !rest.is_empty() {
             let (piece, after) = rest.split_at((1 + random.below(4)).min(rest.len()));
             held.extend(piece);
-            let n_done = whole(&held, &mut text);
+            let n_done = complete(&held, &mut text);
             held.drain(..n_done);
             rest = after;
         }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn any_pieces_of_any_bytes_give_the_text_of_the_whole() {
+    fn any_pieces_of_any_bytes_give_the_text_of_the_complete() {
         let mut random = Random::new(7);
         let alphabet = [b'a', 0xc3, 0xa9, 0xf0, 0x9f, 0x9a, 0x80, 0xe6, 0x97, 0xa5, 0xff, b'\n'];
         for _ in 0..2000 {
@@ -99,8 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn a_character_waits_until_it_is_whole() {
+    fn a_character_waits_until_it_is_complete() {
         let mut text = String::new();
-        assert_eq!((whole(&"a🚀".as_bytes()[..4], &mut text), text.as_str()), (1, "a"));
+        assert_eq!((complete(&"a🚀".as_bytes()[..4], &mut text), text.as_str()), (1, "a"));
     }
 }

@@ -1,25 +1,25 @@
-//! The names of facts: in GGUF below the architecture, in `config.json`, in the header of a qwen3.c checkpoint
-//! or of a Qorus file.
+//! The names of hyper-parameters: in GGUF (below the architecture), in `config.json`, in the header of a qwen3.c
+//! checkpoint or of a Qorus file.
 //!
-//! In: a [`Key`] and the kind of a file. Out: the names that the fact may have there, none where it has no such fact;
-//! and what `config.json` means where it does not say.
-//! What a fact means, and what is accepted, is up to who asks for it: `facts.rs` and `families/`.
+//! In: a [`Key`] and the kind of a file. Out: the names that the hyper-parameter may have there, none where that kind
+//! has no such thing; and the defaults of `config.json`.
+//! How a value is read and checked is in `hparams.rs` and `families/`.
 
 use fusebox_runtime::weights::Kind;
 use fusebox_runtime::weights::value::Value;
 
-/// A fact about a model by its names.
+/// A hyper-parameter by its names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
-    /// In GGUF, below the architecture, where it has the fact.
+    /// In GGUF, below the architecture, if it has one.
     gguf: Option<&'static str>,
-    /// In old GGUF files, where it had another name.
+    /// Its former name in GGUF.
     old: Option<&'static str>,
     /// In `config.json`, one of these.
     config: &'static [&'static str],
-    /// In a qwen3.c checkpoint, where it has the fact.
+    /// In a qwen3.c checkpoint, if it has one.
     ajc1: Option<&'static str>,
-    /// In a Qorus file, where it has the fact.
+    /// In a Qorus file, if it has one.
     qorus: Option<&'static str>,
 }
 
@@ -44,7 +44,7 @@ impl Key {
         Self { qorus: Some(name), ..self }
     }
 
-    /// The names that a file of this kind may have for it; the first is the one that counts, and to ask its author for.
+    /// The names in a file of this kind, in order of preference; errors quote the first.
     pub(crate) fn names(self, kind: Kind, architecture: &str) -> Vec<String> {
         match kind {
             Kind::Gguf { .. } => {
@@ -58,27 +58,27 @@ impl Key {
     }
 }
 
-/// The width of the residual stream.
+/// Hidden size.
 pub(crate) const HIDDEN: Key = key("embedding_length", &["hidden_size"]).ajc1("dim").qorus("dim");
-/// How many blocks.
+/// Number of blocks.
 pub(crate) const LAYERS: Key = key("block_count", &["num_hidden_layers"]).ajc1("n_layers").qorus("n_layers");
-/// How many of the blocks in the count predict further tokens; they are not used.
+/// How many blocks of the count are multi-token prediction (MTP) heads; they are not used.
 pub(crate) const EXTRA_LAYERS: Key = key("nextn_predict_layers", &[]);
-/// How many blocks behind those in the count predict further tokens; they are not used.
+/// How many MTP blocks follow those of the count; they are not used.
 pub(crate) const MORE_LAYERS: Key = config(&["num_nextn_predict_layers"]);
-/// How many different tokens.
+/// Vocabulary size.
 pub(crate) const VOCAB: Key = key("vocab_size", &["vocab_size"]).ajc1("vocab_size").qorus("vocab_size");
-/// The most positions.
+/// Context length.
 pub(crate) const CONTEXT: Key =
     key("context_length", &["max_position_embeddings"]).ajc1("max_seq_len").qorus("max_seq_len");
-/// The inner width of a dense block.
+/// FFN width of a dense block.
 pub(crate) const FF: Key =
     key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim").qorus("hidden_dim");
-/// What keeps a norm from dividing by zero.
+/// Epsilon of RMSNorm.
 pub(crate) const EPS: Key = key("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]).qorus("rms_norm_eps");
-/// Whether the head is the token table.
+/// Whether embeddings are tied.
 pub(crate) const TIED: Key = config(&["tie_word_embeddings"]);
-/// The function of a feed-forward network.
+/// Activation function of the FFN.
 pub(crate) const ACTIVATION: Key = config(&["hidden_act", "hidden_activation"]);
 
 /// Query heads.
@@ -87,59 +87,59 @@ pub(crate) const HEADS: Key =
 /// Key and value heads.
 pub(crate) const KV_HEADS: Key =
     key("attention.head_count_kv", &["num_key_value_heads"]).ajc1("n_kv_heads").qorus("n_kv_heads");
-/// The width of a head.
+/// Head dimension.
 pub(crate) const HEAD: Key = key("attention.key_length", &["head_dim"]).ajc1("head_dim");
-/// The width of a value.
+/// Head dimension of values.
 pub(crate) const VALUE: Key = key("attention.value_length", &[]);
-/// How many positions a token sees, its own included.
+/// Sliding window size, the token's own position included.
 pub(crate) const WINDOW: Key = key("attention.sliding_window", &["sliding_window"]);
-/// Whether it has such a window at all.
+/// Whether the sliding window is used at all.
 pub(crate) const WINDOW_USED: Key = config(&["use_sliding_window"]);
-/// How many blocks at the start have none.
+/// How many blocks at the start have full attention.
 pub(crate) const WINDOW_FROM: Key = config(&["max_window_layers"]);
-/// Whether no token sees what follows it.
+/// Whether attention is causal.
 pub(crate) const CAUSAL: Key = key("attention.causal", &["is_causal"]);
-/// How much sharper scores get with the position.
+/// Attention temperature that grows with the position.
 pub(crate) const TEMPERATURE: Key = key("attention.temperature_scale", &[]);
-/// Which blocks have one: a truth for each, or after how many blocks the next has none.
+/// Which blocks have a sliding window: a boolean each, or the period after which a block has none.
 pub(crate) const WINDOW_PATTERN: Key = key("attention.sliding_window_pattern", &[]);
-/// What each block sees.
+/// The attention type of each block.
 pub(crate) const LAYER_TYPES: Key = config(&["layer_types"]);
 
-/// The width queries are squeezed through.
+/// Rank of the query projection of MLA.
 pub(crate) const Q_LORA: Key = key("attention.q_lora_rank", &["q_lora_rank"]);
-/// The width keys and values are squeezed through.
+/// Rank of the key and value projection of MLA.
 pub(crate) const KV_LORA: Key = key("attention.kv_lora_rank", &["kv_lora_rank"]);
-/// The width of a key, in files that also tell that of the latent.
+/// Head dimension of keys, in files where `key_length` is that of the latent.
 pub(crate) const KEY_MLA: Key = key("attention.key_length_mla", &[]);
-/// The width of a value, in files that also tell that of the latent.
+/// Head dimension of values, in files where `value_length` is that of the latent.
 pub(crate) const VALUE_MLA: Key = key("attention.value_length_mla", &["v_head_dim"]);
-/// The part of a key that does not know its position.
+/// Key dimensions without RoPE.
 pub(crate) const NOPE: Key = config(&["qk_nope_head_dim"]);
-/// The elements of a head that are turned.
-pub(crate) const TURNED: Key = key("rope.dimension_count", &["qk_rope_head_dim"]);
-/// The part of a head that is turned.
-pub(crate) const TURNED_PART: Key =
+/// Rotary dimension.
+pub(crate) const ROTARY_DIM: Key = key("rope.dimension_count", &["qk_rope_head_dim"]);
+/// Rotary dimension as a fraction of the head dimension.
+pub(crate) const ROTARY_FACTOR: Key =
     config(&["rope_parameters.partial_rotary_factor", "partial_rotary_factor"]);
-/// Whether neighbours are turned together.
+/// Whether RoPE pairs are interleaved.
 pub(crate) const INTERLEAVED: Key = config(&["rope_interleave"]);
 
-/// How much slower the slowest pair turns than the fastest.
+/// RoPE base.
 pub(crate) const THETA: Key =
     key("rope.freq_base", &["rope_scaling.rope_theta", "rope_parameters.rope_theta", "rope_theta"])
         .qorus("rope_freq_base");
-/// How positions are stretched to longer texts.
-pub(crate) const SCALING: Key = key(
+/// RoPE scaling type.
+pub(crate) const SCALING_TYPE: Key = key(
     "rope.scaling.type",
     &["rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type", "rope_parameters.type"],
 );
-/// The object with all that; where there are two, they say the same.
-pub(crate) const SCALING_ITSELF: Key = config(&["rope_scaling", "rope_parameters"]);
-/// How much longer.
-pub(crate) const STRETCH: Key =
+/// The object with all of these; where there are two, they must agree.
+pub(crate) const SCALING_OBJECT: Key = config(&["rope_scaling", "rope_parameters"]);
+/// Context extension factor.
+pub(crate) const SCALING_FACTOR: Key =
     key("rope.scaling.factor", &["rope_scaling.factor", "rope_parameters.factor"]).old("rope.scale_linear");
-/// The length first trained on.
-pub(crate) const ORIGINAL: Key = key(
+/// Original context length.
+pub(crate) const ORIGINAL_CONTEXT: Key = key(
     "rope.scaling.original_context_length",
     &[
         "rope_scaling.original_max_position_embeddings",
@@ -147,53 +147,54 @@ pub(crate) const ORIGINAL: Key = key(
         "original_max_position_embeddings",
     ],
 );
-/// Pairs with fewer turns in an original text are slow.
-pub(crate) const LOW: Key = config(&["rope_scaling.low_freq_factor", "rope_parameters.low_freq_factor"]);
-/// Pairs with more are fast.
-pub(crate) const HIGH: Key = config(&["rope_scaling.high_freq_factor", "rope_parameters.high_freq_factor"]);
-/// Pairs with more turns in an original text are fast.
+/// Llama 3: pairs with fewer rotations in the original context are low-frequency.
+pub(crate) const LOW_FREQ: Key = config(&["rope_scaling.low_freq_factor", "rope_parameters.low_freq_factor"]);
+/// Llama 3: pairs with more are high-frequency.
+pub(crate) const HIGH_FREQ: Key =
+    config(&["rope_scaling.high_freq_factor", "rope_parameters.high_freq_factor"]);
+/// YaRN: pairs with more rotations in the original context keep their frequency.
 pub(crate) const BETA_FAST: Key =
     key("rope.scaling.yarn_beta_fast", &["rope_scaling.beta_fast", "rope_parameters.beta_fast"]);
-/// Pairs with fewer are slow.
+/// YaRN: pairs with fewer have it divided by the factor.
 pub(crate) const BETA_SLOW: Key =
     key("rope.scaling.yarn_beta_slow", &["rope_scaling.beta_slow", "rope_parameters.beta_slow"]);
-/// Whether the first and the last of the pairs between are whole numbers.
+/// YaRN: whether the ends of the ramp are rounded to whole pairs.
 pub(crate) const TRUNCATE: Key = config(&["rope_scaling.truncate", "rope_parameters.truncate"]);
-/// What turned queries and keys are multiplied by.
-pub(crate) const MAGNITUDE: Key =
+/// YaRN: factor on rotated queries and keys.
+pub(crate) const ATTENTION_FACTOR: Key =
     key("rope.scaling.attn_factor", &["rope_scaling.attention_factor", "rope_parameters.attention_factor"]);
-/// How strongly turned queries and keys are magnified.
+/// YaRN: strength of that factor.
 pub(crate) const MSCALE: Key = config(&["rope_scaling.mscale", "rope_parameters.mscale"]);
-/// How strongly scores are sharpened; GGUF has a tenth of it.
+/// YaRN: strength of the factor on attention scores; GGUF has a tenth of it.
 pub(crate) const MSCALE_ALL: Key = key(
     "rope.scaling.yarn_log_multiplier",
     &["rope_scaling.mscale_all_dim", "rope_parameters.mscale_all_dim"],
 );
 
-/// How many experts a block has.
+/// Routed experts.
 pub(crate) const EXPERTS: Key =
     key("expert_count", &["num_experts", "n_routed_experts", "num_local_experts"]);
-/// How many of them a token uses.
+/// Routed experts per token.
 pub(crate) const EXPERTS_USED: Key = key("expert_used_count", &["num_experts_per_tok"]);
-/// How many more every token uses.
+/// Shared experts.
 pub(crate) const EXPERTS_SHARED: Key = key("expert_shared_count", &["n_shared_experts"]);
-/// The inner width of one.
+/// FFN width of one expert.
 pub(crate) const EXPERT_FF: Key = key("expert_feed_forward_length", &["moe_intermediate_size"]);
-/// How many groups they come in.
+/// Groups of experts.
 pub(crate) const GROUPS: Key = key("expert_group_count", &["n_group"]);
-/// Of how many groups a token uses experts.
+/// Groups per token.
 pub(crate) const GROUPS_USED: Key = key("expert_group_used_count", &["topk_group"]);
 /// How experts are selected.
 pub(crate) const SELECTION: Key = config(&["topk_method"]);
-/// How a router's outputs become weights.
+/// Scoring function of the router.
 pub(crate) const GATE: Key = key("expert_gating_func", &["scoring_func"]);
-/// Whether the weights of the selected add up to one.
+/// Whether routing weights are normalised.
 pub(crate) const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
-/// What the weights are multiplied by in the end.
+/// Factor on routing weights.
 pub(crate) const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
 
-/// What `config.json` of an architecture means where it does not have a name, not even with null; all others have one
-/// meaning everywhere.
+/// The defaults of `config.json` that depend on the architecture: they hold where a name is absent, not where it is
+/// null. All other defaults are the same for every architecture.
 static DEFAULTS: [(&str, &str, Value); 13] = [
     ("mistral", "sliding_window", Value::Unsigned(4096)),
     ("qwen2", "sliding_window", Value::Unsigned(4096)),
@@ -210,10 +211,10 @@ static DEFAULTS: [(&str, &str, Value); 13] = [
     ("deepseek_v3", "topk_group", Value::Unsigned(4)),
 ];
 
-/// What `config.json` of an architecture means where it has none of these names.
+/// The default of a hyper-parameter in `config.json`, given its names.
 pub(crate) fn default(architecture: &str, names: &[String]) -> Option<&'static Value> {
-    let is_meant = |own: &str, name: &str| own == architecture && names.iter().any(|known| known == name);
-    DEFAULTS.iter().find(|(own, name, _)| is_meant(own, name)).map(|(.., value)| value)
+    let matches = |own: &str, name: &str| own == architecture && names.iter().any(|known| known == name);
+    DEFAULTS.iter().find(|(own, name, _)| matches(own, name)).map(|(.., value)| value)
 }
 
 #[cfg(test)]

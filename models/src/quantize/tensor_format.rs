@@ -1,49 +1,49 @@
-//! Which format each tensor gets: the type's own, or a better one where a model is hurt most.
+//! The format of each tensor: the type's own, or a better one for the tensors that matter most.
 //!
-//! In: the type that was asked for, what is known of the model, a tensor by its name in GGUF and its shape. Out: a
-//! format, or nothing where the tensor stays as it is.
-//! The choices are llama.cpp's, without an importance matrix, so that files of one name weigh and answer the same.
+//! In: the target type, what is known of the model, a tensor's name in GGUF and its shape. Out: a format, or `None`
+//! where the tensor stays as it is.
+//! The choices are llama.cpp's without an importance matrix, so that files of one type have the same size and quality.
 
 use fusebox_compiler::tensor::quant::Format;
 
 use crate::quantize::types::{Mix, Type};
 
-/// What the choices depend on.
+/// The properties of a model that the choices depend on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Model {
     pub(super) n_layers: usize,
     pub(super) n_experts: usize,
-    /// Whether there is an output head besides the token table.
+    /// Whether there is an output head besides the embedding matrix.
     pub(super) has_head: bool,
 }
 
-/// With so few experts, they are most of a model, so what all tokens share may be larger.
-const FEW_EXPERTS: usize = 8;
-/// Llama 70B: eight query heads share a value head, so values are few and count more.
-const MANY_LAYERS: usize = 80;
+/// Mixtral: with eight experts, these are most of the model, so shared tensors can be larger.
+const MIXTRAL_EXPERTS: usize = 8;
+/// Llama 70B: eight query heads share a value head, so value projections are small and matter more.
+const LLAMA_70B_LAYERS: usize = 80;
 
-/// What a tensor gets.
+/// The chosen format of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) format: Format,
-    /// Whether it should have got another one, which its rows do not fit.
-    pub(super) is_unfit: bool,
+    /// Whether it is a fallback, because rows are no multiple of the block size.
+    pub(super) is_fallback: bool,
 }
 
-/// What a tensor gets; nothing where it stays as it is.
+/// Chooses the format of a tensor; `None` where it stays as it is.
 pub(super) fn choose(ty: Type, model: Model, name: &str, shape: &[usize]) -> Option<Choice> {
     if !is_matrix(name, shape) {
         return None;
     }
     if ty.format.plain().is_some() {
-        return Some(Choice { format: ty.format, is_unfit: false });
+        return Some(Choice { format: ty.format, is_fallback: false });
     }
-    let (wanted, row_len) = (wanted(ty, model, name), shape.last().copied().unwrap_or(1));
-    let format = fitting(wanted, row_len);
-    Some(Choice { format, is_unfit: format != wanted })
+    let (preferred, row_len) = (preferred(ty, model, name), shape.last().copied().unwrap_or(1));
+    let format = with_fallback(preferred, row_len);
+    Some(Choice { format, is_fallback: format != preferred })
 }
 
-/// Whether a tensor is large and can do with less precision: norms, routers and vectors cannot.
+/// Whether a tensor is a large matrix; norms, routers and vectors are not quantised.
 fn is_matrix(name: &str, shape: &[usize]) -> bool {
     // Leading sizes of 1 do not count.
     let n_dims = shape.iter().skip_while(|size| **size == 1).count();
@@ -53,10 +53,10 @@ fn is_matrix(name: &str, shape: &[usize]) -> bool {
         && !name.contains("ffn_gate_inp.weight")
 }
 
-/// The format that a tensor should get if its rows fit.
-fn wanted(ty: Type, model: Model, name: &str) -> Format {
-    let has_few_experts = model.n_experts == FEW_EXPERTS;
-    let is_helped = |n_first: usize| match ty.mix {
+/// The format that a tensor should get, if its rows fit.
+fn preferred(ty: Type, model: Model, name: &str) -> Format {
+    let is_mixtral = model.n_experts == MIXTRAL_EXPERTS;
+    let is_upgraded = |n_first: usize| match ty.mix {
         Mix::Head => false,
         Mix::Small => layer(name) < n_first,
         Mix::Medium => is_sensitive(layer(name), model.n_layers),
@@ -69,20 +69,20 @@ fn wanted(ty: Type, model: Model, name: &str) -> Format {
     if is_head {
         return if ty.format == Format::Q8_0 { Format::Q8_0 } else { Format::Q6K };
     }
-    if has_few_experts && (name.contains("attn_v.weight") || name.contains("attn_k.weight")) {
+    if is_mixtral && (name.contains("attn_v.weight") || name.contains("attn_k.weight")) {
         return Format::Q8_0;
     }
     if name.contains("attn_v.weight") {
         return match ty.format {
-            _ if is_helped(4) => better(),
-            Format::Q4K if model.n_layers == MANY_LAYERS => Format::Q5K,
+            _ if is_upgraded(4) => better(),
+            Format::Q4K if model.n_layers == LLAMA_70B_LAYERS => Format::Q5K,
             format => format,
         };
     }
-    if name.contains("ffn_down") && is_helped(model.n_layers / 8) {
+    if name.contains("ffn_down") && is_upgraded(model.n_layers / 8) {
         return better();
     }
-    if name.contains("attn_output.weight") && has_few_experts && ty.format == Format::Q4K {
+    if name.contains("attn_output.weight") && is_mixtral && ty.format == Format::Q4K {
         return Format::Q5K;
     }
     if name.contains("attn_qkv.weight") && ty.mix == Mix::Medium {
@@ -97,14 +97,14 @@ fn is_sensitive(layer: usize, n_layers: usize) -> bool {
     layer < n_ends || layer >= n_layers - n_layers.div_ceil(8) || (layer - n_ends) % 3 == 2
 }
 
-/// The number of the block that a tensor is in.
+/// The block index in a tensor's name.
 fn layer(name: &str) -> usize {
     let number = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The format itself where rows are whole blocks of it, else one with shorter blocks and no fewer bits.
-fn fitting(format: Format, row_len: usize) -> Format {
+/// The format itself where rows are whole blocks, else one with shorter blocks and no fewer bits.
+fn with_fallback(format: Format, row_len: usize) -> Format {
     let fits = |format: &Format| row_len.is_multiple_of(format.block_len());
     let shorter = match format {
         Format::Q4K => Format::Q5_0,
@@ -146,21 +146,21 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_helps_the_tensors_that_matter() {
-        let helped = |ty: &str, part: &str| -> Vec<usize> {
+    fn a_mix_upgrades_the_tensors_that_matter() {
+        let upgraded = |ty: &str, part: &str| -> Vec<usize> {
             let is_better = |layer: &usize| {
                 let ty = Type::named(ty).unwrap();
                 chosen(ty.name, DENSE, &format!("blk.{layer}.{part}.weight")) != Some(ty.format)
             };
             (0..16).filter(is_better).collect()
         };
-        assert_eq!(helped("Q4_K_M", "ffn_down"), [0, 1, 4, 7, 10, 13, 14, 15]);
-        assert_eq!(helped("Q5_K_M", "attn_v"), [0, 1, 4, 7, 10, 13, 14, 15]);
+        assert_eq!(upgraded("Q4_K_M", "ffn_down"), [0, 1, 4, 7, 10, 13, 14, 15]);
+        assert_eq!(upgraded("Q5_K_M", "attn_v"), [0, 1, 4, 7, 10, 13, 14, 15]);
         assert_eq!(
-            (helped("Q4_K_S", "ffn_down"), helped("Q4_K_S", "attn_v")),
+            (upgraded("Q4_K_S", "ffn_down"), upgraded("Q4_K_S", "attn_v")),
             (vec![0, 1], vec![0, 1, 2, 3])
         );
-        assert!(helped("Q4_K_M", "ffn_up").is_empty() && helped("Q5_K_S", "ffn_down").is_empty());
+        assert!(upgraded("Q4_K_M", "ffn_up").is_empty() && upgraded("Q5_K_S", "ffn_down").is_empty());
     }
 
     #[test]
@@ -175,10 +175,13 @@ mod tests {
     #[test]
     fn rows_that_do_not_fit_get_shorter_blocks() {
         assert_eq!(
-            [Format::Q4K, Format::Q5K, Format::Q6K, Format::Q8_0].map(|format| fitting(format, 96)),
+            [Format::Q4K, Format::Q5K, Format::Q6K, Format::Q8_0].map(|format| with_fallback(format, 96)),
             [Format::Q5_0, Format::Q5_1, Format::Q8_0, Format::Q8_0]
         );
-        assert_eq!([fitting(Format::Q4K, 48), fitting(Format::Q4_0, 48)], [Format::F16, Format::F16]);
-        assert_eq!(fitting(Format::Q4K, 512), Format::Q4K);
+        assert_eq!(
+            [with_fallback(Format::Q4K, 48), with_fallback(Format::Q4_0, 48)],
+            [Format::F16, Format::F16]
+        );
+        assert_eq!(with_fallback(Format::Q4K, 512), Format::Q4K);
     }
 }

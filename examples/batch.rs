@@ -1,7 +1,7 @@
-//! Two stories at once, as a program of your own would tell them.
+//! Batched decoding from Rust: two sequences, decoded together.
 //!
-//! Run with `cargo run --release --example two_texts`: opens a model, reads two beginnings, and goes on with both, one
-//! token of each at a time, so that each weight is read once for the two of them.
+//! Run with `cargo run --release --example batch`: opens a model, prefills two prompts, and decodes both together, one
+//! token of each per step, so that each weight is read once for both.
 
 use std::error::Error;
 use std::path::Path;
@@ -17,7 +17,7 @@ use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::cache::Cache;
 
-const BEGINNINGS: [&str; 2] = ["Once upon a time", "The dog was"];
+const PROMPTS: [&str; 2] = ["Once upon a time", "The dog was"];
 const N_TOKENS: usize = 40;
 
 #[expect(clippy::print_stdout, reason = "an example shows what it did")]
@@ -28,25 +28,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let settings = Settings { context: 128, chunk: 32, cache: Format::F16, scored: Scored::Last };
     let (options, mut programs) = (Options::default(), Cache::default());
     let mut session =
-        model.session_of_texts(Box::new(device), &settings, BEGINNINGS.len(), &options, &mut programs)?;
+        model.session_of_texts(Box::new(device), &settings, PROMPTS.len(), &options, &mut programs)?;
     let mut sampler = Sampler::new(sample::Settings::default(), session.n_vocab())?;
 
-    let mut texts = Vec::new();
-    for (number, beginning) in BEGINNINGS.iter().enumerate() {
-        let tokens = tokenizer.encode(beginning, true)?;
+    let mut sequences = Vec::new();
+    for (number, prompt) in PROMPTS.iter().enumerate() {
+        let tokens = tokenizer.encode(prompt, true)?;
         session.turn_to(number)?;
         session.feed(&tokens)?;
-        texts.push(tokens);
+        sequences.push(tokens);
     }
     for _ in 0..N_TOKENS {
-        for (number, text) in texts.iter_mut().enumerate() {
+        for (number, sequence) in sequences.iter_mut().enumerate() {
             session.turn_to(number)?;
-            text.push(sampler.next(session.logits(), text)?);
+            sequence.push(sampler.next(session.logits(), sequence)?);
         }
-        session.feed_each(&texts.iter().map(|text| text.last().copied()).collect::<Vec<_>>())?;
+        session.feed_each(&sequences.iter().map(|sequence| sequence.last().copied()).collect::<Vec<_>>())?;
     }
-    for text in texts {
-        println!("{}\n", tokenizer.decode(&text, true));
+    for sequence in sequences {
+        println!("{}\n", tokenizer.decode(&sequence, true));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Dates as templates ask for them.
+//! `strftime` for chat templates.
 //!
-//! In: seconds since 1970 and a format of `strftime`. Out: a text, in English and in universal time.
-//! What the time is comes from outside: nothing here looks at a clock.
+//! In: seconds since 1970 and a format. Out: a text, in English and in UTC.
+//! The time is an argument: no clock is read here.
 
 const DAY: i64 = 86_400;
 const MONTHS: [&str; 12] = [
@@ -20,7 +20,7 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// The date in a format; a code that is not known stays as it is.
+/// Formats a time; an unknown code stays as it is.
 pub(super) fn format(seconds: i64, format: &str) -> String {
     let (day, time) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
     let (year, month, of_month) = date(day);
@@ -58,7 +58,7 @@ pub(super) fn format(seconds: i64, format: &str) -> String {
     text
 }
 
-/// Year, month and day of a number of days since 1970, by eras of 400 years that begin with March.
+/// Year, month and day from days since 1970, by eras of 400 years that start in March.
 fn date(day: i64) -> (i64, i64, i64) {
     let from_era = day + 719_468; // days from March of the year 0
     let era = from_era.div_euclid(146_097);

@@ -1,8 +1,8 @@
-//! A tensor of a new file, and where its numbers come from.
+//! A tensor of the new file, and the origin of its elements.
 //!
-//! In: a checkpoint, and which rows are wanted. Out: their numbers. A tensor is what the binding found for a weight, or
-//! some rows of it in another order, or numbers that follow from the model.
-//! Only the rows that are asked for are decoded; where rows become columns, all of their head are.
+//! In: a checkpoint, and a range of rows. Out: their elements in single precision. A tensor is what the binding found
+//! for a weight, some rows of it in another order, or computed from the hyper-parameters.
+//! Only the rows that are needed are decoded; for a transposed part, all rows of its head are.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use fusebox_runtime::weights::{Checkpoint, Stored};
 
 use crate::binding::source::Source;
 
-/// A tensor that is to be written.
-pub(super) struct Piece {
+/// A tensor to write.
+pub(super) struct OutputTensor {
     pub(super) entry: Entry,
     pub(super) origin: Origin,
     pub(super) order: Order,
-    /// Whether its rows are no whole blocks of the format that it should have got.
-    pub(super) is_unfit: bool,
+    /// Whether its format is a fallback, because rows are no multiple of the block size.
+    pub(super) is_fallback: bool,
 }
 
-/// What a tensor is made of.
+/// The origin of a tensor's elements.
 pub(super) enum Origin {
     /// Tensors of the checkpoint, in a format.
     Stored(Source, Stored),
@@ -29,25 +29,25 @@ pub(super) enum Origin {
     Computed(Vec<f32>),
 }
 
-/// How rows follow from those of the checkpoint.
+/// The order of rows, relative to the checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Order {
-    /// As they are.
+    /// Unchanged.
     Same,
-    /// Rows of both halves of a head's turned part take turns, so that pairs are neighbours.
-    Neighbours {
+    /// The two halves of a head's rotated rows are interleaved, for interleaved RoPE pairs.
+    Interleaved {
         /// Rows of a head.
         head: usize,
-        /// How many of them are turned, the first ones.
-        turned: usize,
+        /// How many of them are rotated, from the first on.
+        rotary_dim: usize,
     },
     /// `len` rows of each head, from `first` on.
     Part { head: usize, first: usize, len: usize },
-    /// The first `len` rows of each head, as columns.
+    /// The first `len` rows of each head, transposed.
     Columns { head: usize, len: usize },
 }
 
-impl Piece {
+impl OutputTensor {
     pub(super) fn row_len(&self) -> usize {
         self.entry.shape.last().copied().unwrap_or(1)
     }
@@ -56,7 +56,7 @@ impl Piece {
         self.entry.shape.iter().rev().skip(1).product()
     }
 
-    /// The bytes of the checkpoint, where nothing is to be changed.
+    /// The bytes of the checkpoint, where nothing changes.
     pub(super) fn as_stored<'a>(&'a self, checkpoint: &'a Checkpoint) -> Option<&'a [u8]> {
         let Origin::Stored(source, stored) = &self.origin else { return None };
         let (runs, changed) = source.runs(checkpoint);
@@ -65,17 +65,17 @@ impl Piece {
         (is_same && Some(run.len()) == self.entry.n_bytes()).then_some(*run)
     }
 
-    /// The numbers of some rows.
+    /// The elements of some rows.
     pub(super) fn elements(&self, checkpoint: &Checkpoint, rows: Range<usize>) -> Option<Vec<f32>> {
         let len = self.row_len();
         match &self.order {
             Order::Same => self.flat(checkpoint, rows.start * len..rows.end * len),
-            Order::Neighbours { head, turned } => {
-                // A vector is a column: its elements change places like rows.
+            Order::Interleaved { head, rotary_dim } => {
+                // A vector is a column: its elements are reordered like rows.
                 let (len, lines) = if self.entry.shape.len() == 1 { (1, 0..len) } else { (len, rows) };
                 let line = |line: usize| {
                     let (start, at) = (line / head * head, line % head);
-                    if at < *turned { start + at % 2 * (turned / 2) + at / 2 } else { line }
+                    if at < *rotary_dim { start + at % 2 * (rotary_dim / 2) + at / 2 } else { line }
                 };
                 self.lines(checkpoint, lines.map(line), len)
             }
@@ -86,7 +86,7 @@ impl Piece {
         }
     }
 
-    /// Rows by their numbers in the checkpoint.
+    /// Rows by their indices in the checkpoint.
     fn lines(
         &self,
         checkpoint: &Checkpoint,
@@ -120,7 +120,7 @@ impl Piece {
         Some(elements)
     }
 
-    /// Some elements of all that it is made of, one run after another; within a run they are whole blocks.
+    /// A range of elements over all runs of the origin, one after another; within a run they are whole blocks.
     fn flat(&self, checkpoint: &Checkpoint, range: Range<usize>) -> Option<Vec<f32>> {
         let (source, stored) = match &self.origin {
             Origin::Stored(source, stored) => (source, stored),
@@ -140,8 +140,8 @@ impl Piece {
         (elements.len() == range.len()).then_some(elements)
     }
 
-    /// Whether it was quantised before and now loses again, which single precision does not.
-    pub(super) fn is_twice(&self) -> bool {
+    /// Whether it was quantised before and is quantised again; F32 and the same format do not count.
+    pub(super) fn is_requantised(&self) -> bool {
         let Origin::Stored(_, Stored::As(format)) = self.origin else { return false };
         let is_kept = [Stored::As(format), Stored::As(Format::F32)].contains(&self.entry.stored);
         format.plain().is_none() && !is_kept

@@ -1,8 +1,8 @@
-//! How a text is divided into words before its bytes are merged, by the names that GGUF files use.
+//! Pre-tokenizers by their names in GGUF: how a text is split into words before BPE merges.
 //!
-//! In: the value of `tokenizer.ggml.pre`. Out: the patterns, one after another over what the ones before left whole,
-//! and what else the name stands for.
-//! A name that is not here is refused: another division gives other tokens, and nobody would notice.
+//! In: the value of `tokenizer.ggml.pre`. Out: the regular expressions, each applied to what the ones before left
+//! unsplit, and the other options that the name implies.
+//! An unknown name is refused: another split gives other tokens, and nobody would notice.
 
 use serde_json::Value as Json;
 use tokenizers::SplitDelimiterBehavior;
@@ -15,14 +15,14 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
 use crate::tokenizer::json::steps;
 
-/// What the name of a pre-tokenizer stands for.
+/// A pre-tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pre {
+pub(super) struct PreTokenizer {
     patterns: &'static [&'static str],
-    /// Whether a text is composed first; the files do not say it, their originals do.
-    is_composed: bool,
+    /// Whether a text is normalised to NFC first; GGUF files do not state it, the original tokenizers do.
+    uses_nfc: bool,
     pub(super) ignore_merges: bool,
-    /// Whether texts begin with the first token unless the file says otherwise.
+    /// Whether BOS is added unless the file says otherwise.
     pub(super) adds_bos: bool,
 }
 
@@ -99,8 +99,8 @@ const DEEPSEEK_V3: [&str; 3] = [
     ),
 ];
 
-/// The names with what they stand for.
-const NAMES: [(&str, Pre); 35] = [
+/// The known names.
+const NAMES: [(&str, PreTokenizer); 35] = [
     ("default", plain(&DEFAULT)),
     ("gpt-2", plain(&GPT2)),
     ("phi-2", plain(&GPT2)),
@@ -113,70 +113,70 @@ const NAMES: [(&str, Pre); 35] = [
     ("smollm", plain(&STARCODER)),
     ("codeshell", plain(&STARCODER)),
     ("exaone", plain(&STARCODER)),
-    ("qwen2", composed(&QWEN2)),
-    ("deepseek-r1-qwen", composed(&QWEN2)),
-    ("qwen35", composed(&QWEN35)),
+    ("qwen2", with_nfc(&QWEN2)),
+    ("deepseek-r1-qwen", with_nfc(&QWEN2)),
+    ("qwen35", with_nfc(&QWEN35)),
     ("stablelm2", plain(&QWEN2)),
     ("hunyuan", plain(&QWEN2)),
     ("megrez", plain(&QWEN2)),
-    ("llama-bpe", whole(&LLAMA3, true)),
-    ("llama3", whole(&LLAMA3, true)),
-    ("llama-v3", whole(&LLAMA3, true)),
-    ("falcon3", whole(&LLAMA3, true)),
-    ("pixtral", whole(&LLAMA3, true)),
-    ("midm-2.0", whole(&LLAMA3, true)),
+    ("llama-bpe", ignoring_merges(&LLAMA3, true)),
+    ("llama3", ignoring_merges(&LLAMA3, true)),
+    ("llama-v3", ignoring_merges(&LLAMA3, true)),
+    ("falcon3", ignoring_merges(&LLAMA3, true)),
+    ("pixtral", ignoring_merges(&LLAMA3, true)),
+    ("midm-2.0", ignoring_merges(&LLAMA3, true)),
     ("smaug-bpe", plain(&LLAMA3)),
     ("dbrx", plain(&LLAMA3)),
     ("glm4", plain(&LLAMA3)),
     ("chatglm-bpe", plain(&LLAMA3)),
-    ("tekken", whole(&TEKKEN, true)),
+    ("tekken", ignoring_merges(&TEKKEN, true)),
     ("gpt-4o", plain(&GPT4O)),
-    ("youtu", whole(&YOUTU, false)),
+    ("youtu", ignoring_merges(&YOUTU, false)),
     ("deepseek-llm", plain(&DEEPSEEK_LLM)),
     ("deepseek-coder", plain(&DEEPSEEK_CODER)),
     ("deepseek-v3", plain(&DEEPSEEK_V3)),
-    // Of our own: a text is merged as a whole.
+    // Not of llama.cpp: no split at all.
     ("whole", plain(&[])),
 ];
 
-const fn plain(patterns: &'static [&'static str]) -> Pre {
-    Pre { patterns, is_composed: false, ignore_merges: false, adds_bos: false }
+const fn plain(patterns: &'static [&'static str]) -> PreTokenizer {
+    PreTokenizer { patterns, uses_nfc: false, ignore_merges: false, adds_bos: false }
 }
 
-const fn composed(patterns: &'static [&'static str]) -> Pre {
-    Pre { patterns, is_composed: true, ignore_merges: false, adds_bos: false }
+const fn with_nfc(patterns: &'static [&'static str]) -> PreTokenizer {
+    PreTokenizer { patterns, uses_nfc: true, ignore_merges: false, adds_bos: false }
 }
 
-const fn whole(patterns: &'static [&'static str], adds_bos: bool) -> Pre {
-    Pre { patterns, is_composed: false, ignore_merges: true, adds_bos }
+const fn ignoring_merges(patterns: &'static [&'static str], adds_bos: bool) -> PreTokenizer {
+    PreTokenizer { patterns, uses_nfc: false, ignore_merges: true, adds_bos }
 }
 
-/// What a name stands for, if it is known.
-pub(super) fn named(name: &str) -> Option<Pre> {
+/// The pre-tokenizer of this name.
+pub(super) fn named(name: &str) -> Option<PreTokenizer> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, pre)| *pre)
 }
 
-/// The name of a division into words: by these steps, of a text that was prepared so, with these merges.
+/// The name of a pre-tokenizer, given its steps, its normalizer and the option.
 pub(super) fn name_of(
     steps: Option<&PreTokenizerWrapper>,
     normalizer: Option<&NormalizerWrapper>,
     ignore_merges: bool,
 ) -> Option<&'static str> {
     let found = patterns(&serde_json::to_value(steps?).ok()?)?;
-    let is_composed = is_composed(&serde_json::to_value(normalizer).ok()?)?;
-    let is_same = |pre: &Pre| {
-        pre.patterns == found && (pre.is_composed, pre.ignore_merges) == (is_composed, ignore_merges)
+    let uses_nfc = uses_nfc(&serde_json::to_value(normalizer).ok()?)?;
+    let is_same = |pre: &PreTokenizer| {
+        pre.patterns == found && (pre.uses_nfc, pre.ignore_merges) == (uses_nfc, ignore_merges)
     };
     NAMES.iter().find(|(_, pre)| is_same(pre)).map(|(name, _)| *name)
 }
 
-/// The patterns of the steps of a pre-tokenizer, in order; nothing where a step does more than a pattern says.
+/// The regular expressions of a pre-tokenizer, in order; `None` where a step does more than to split by one.
 fn patterns(json: &Json) -> Option<Vec<String>> {
     let of_step = |step: &Json| match step["type"].as_str()? {
         "Sequence" => Some(Vec::new()),
         "Split" if step["behavior"] == "Isolated" && step["invert"] == false => {
             let pattern = step.pointer("/pattern/Regex")?.as_str()?;
-            // Some files have these characters themselves.
+            // Some files have these characters unescaped.
             Some(vec![pattern.replace('\r', r"\r").replace('\n', r"\n")])
         }
         "Digits" if step["individual_digits"] == true => Some(vec![r"\p{N}".to_owned()]),
@@ -189,14 +189,14 @@ fn patterns(json: &Json) -> Option<Vec<String>> {
     Some(steps(json).into_iter().map(of_step).collect::<Option<Vec<_>>>()?.concat())
 }
 
-/// Whether a text is composed first, where nothing else is done to it.
-fn is_composed(normalizer: &Json) -> Option<bool> {
-    let composes = |step: &Json| match step["type"].as_str() {
+/// Whether a normalizer is NFC; `None` where it does anything else.
+fn uses_nfc(normalizer: &Json) -> Option<bool> {
+    let of_normalizer = |step: &Json| match step["type"].as_str() {
         None | Some("Sequence") => Some(false),
         Some("NFC") => Some(true),
         Some(_) => None,
     };
-    Some(steps(normalizer).into_iter().map(composes).collect::<Option<Vec<_>>>()?.contains(&true))
+    Some(steps(normalizer).into_iter().map(of_normalizer).collect::<Option<Vec<_>>>()?.contains(&true))
 }
 
 /// All names.
@@ -204,13 +204,13 @@ pub(super) fn names() -> String {
     NAMES.map(|(name, _)| name).join(", ")
 }
 
-impl Pre {
-    /// What composes a text, if anything does.
+impl PreTokenizer {
+    /// The normalizer, if there is one.
     pub(super) fn normalizer(self) -> Option<NormalizerWrapper> {
-        self.is_composed.then_some(NormalizerWrapper::NFC(NFC))
+        self.uses_nfc.then_some(NormalizerWrapper::NFC(NFC))
     }
 
-    /// What divides a text into words and writes their bytes as letters.
+    /// The steps: splits, then the byte encoding of GPT-2.
     pub(super) fn words(self) -> PreTokenizerWrapper {
         let split = |pattern: &&str| {
             let pattern = SplitPattern::Regex((*pattern).to_owned());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_another_engine() {
+    fn splits_are_those_of_another_engine() {
         let recorded: Json =
             serde_json::from_str(include_str!("../../../tests/fixtures/divisions.json")).unwrap();
         let strings = |json: &Json| -> Vec<String> {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_division_is_found_again_by_its_steps() {
+    fn every_pre_tokenizer_is_found_again_by_its_steps() {
         for (name, pre) in NAMES {
             let found = name_of(Some(&pre.words()), pre.normalizer().as_ref(), pre.ignore_merges).unwrap();
             assert_eq!(named(found).unwrap().patterns, pre.patterns, "{name}");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_division_with_a_step_that_no_name_stands_for_has_no_name() {
+    fn a_pre_tokenizer_with_a_step_that_no_name_implies_has_no_name() {
         let name = |steps: &str, normalizer: &str| {
             let steps: PreTokenizerWrapper = serde_json::from_str(steps).unwrap();
             let normalizer: Option<NormalizerWrapper> = serde_json::from_str(normalizer).unwrap();
@@ -279,10 +279,10 @@ mod tests {
         };
         let bytes =
             r#"{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}"#;
-        let composed = r#"{"type": "NFC"}"#;
+        let with_nfc = r#"{"type": "NFC"}"#;
         assert_eq!(name(bytes, "null"), Some("gpt-2"));
         assert_eq!(name(bytes, r#"{"type": "Sequence", "normalizers": []}"#), Some("gpt-2"));
-        assert_eq!(name(bytes, composed), None);
+        assert_eq!(name(bytes, with_nfc), None);
         assert_eq!(name(bytes, r#"{"type": "Lowercase"}"#), None);
         assert_eq!(name(&bytes.replace("prefix_space\": false", "prefix_space\": true"), "null"), None);
         let digits = format!(
@@ -292,11 +292,11 @@ mod tests {
         let split = |pattern: &str, behavior: &str| {
             format!(r#"{{"type": "Split", "pattern": {pattern}, "behavior": "{behavior}", "invert": false}}"#)
         };
-        // With the ends of lines themselves in it.
+        // With unescaped line ends.
         let pattern = Json::from(QWEN2[0].replace(r"\r", "\r").replace(r"\n", "\n"));
         let pattern = format!(r#"{{"Regex": {pattern}}}"#);
-        assert_eq!(name(&split(&pattern, "Isolated"), composed), Some("qwen2"));
-        assert_eq!(name(&split(&pattern, "Removed"), composed), None);
+        assert_eq!(name(&split(&pattern, "Isolated"), with_nfc), Some("qwen2"));
+        assert_eq!(name(&split(&pattern, "Removed"), with_nfc), None);
         assert_eq!(name(&split(r#"{"String": " "}"#, "Isolated"), "null"), None);
     }
 
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(words("gpt-2", "they'LL've"), ["they", "'", "LL", "'ve"]);
         assert_eq!(words("qwen2", "they'LL've"), ["they", "'LL", "'ve"]);
         assert_eq!(words("deepseek-v3", "x日本語y"), ["x", "日本語", "y"]);
-        // The third pattern's range from `:` to `~` holds the plain letters, so it divides words with others.
+        // The third pattern's range from `:` to `~` includes ASCII letters, so it splits words with others.
         assert_eq!(words("deepseek-llm", " über alles!"), [" ü", "ber", " alles", "!"]);
         assert_eq!(words("youtu", "HelloWorld 한국어"), ["Hello", "World", " ", "한국어"]);
     }

@@ -1,9 +1,9 @@
-//! What keeps a template from growing without bound.
+//! Resource limits of chat templates: what a template may allocate and compute.
 //!
-//! In: the compiled steps of a template. Out: the same steps, where each that makes a value out of others goes
-//! through a filter here, which counts what it reads and what it makes.
-//! Fuel alone does not suffice: a text that is joined to itself is astronomically long after a hundred steps.
-//! Lazy values are made at once: a chain of them would overflow the stack.
+//! In: the compiled instructions of a template. Out: the same instructions, where each that makes a value goes through
+//! a filter defined here, which counts what it reads and makes.
+//! Fuel alone does not suffice: a string concatenated with itself is astronomically long after a hundred steps. Lazy
+//! values are evaluated at once: a chain of them would overflow the stack.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use crate::chat::values::Ordered;
 
-/// The largest value, in bytes of text and in elements.
+/// The largest value, in bytes of strings and in elements.
 const MAX_VALUE: usize = 8 << 20;
-/// The largest sum over all values that are made and read.
+/// The largest sum of sizes over all values that are made and read.
 const MAX_WORK: usize = 1 << 30;
-/// The most steps of a rendering.
+/// The most instructions of a rendering.
 const FUEL: u64 = 2_000_000;
 /// The deepest nesting of a value.
 const MAX_DEPTH: usize = 64;
@@ -34,18 +34,18 @@ const LIST: &str = ":list";
 const TUPLE: &str = ":tuple";
 const MAP: &str = ":map";
 const SLICE: &str = ":slice";
-/// The filter that applies another one, by its name, to each element.
-const EACH: &str = "map";
+/// The filter that applies another one, given by name, to each element.
+const MAP_FILTER: &str = "map";
 const UNSUPPORTED: &str = "it is not supported in chat templates";
-/// What any value takes besides its text or its elements.
+/// The cost of any value besides its text or its elements.
 const VALUE: usize = 16;
 
-/// What has been made and read in one rendering.
+/// The work counter of one rendering.
 #[derive(Clone, Default)]
 pub(super) struct Work(Arc<AtomicUsize>);
 
-/// The names of the filters that a template may apply, as the guarded ones are called: those that it names, and those
-/// that a text of its own may name.
+/// The filters that a template may apply, with the names of their guarded versions: those that it calls, and those that
+/// one of its string constants may name.
 pub(super) fn filters(steps: &Instructions<'_>) -> IndexMap<String, String> {
     let steps = (0..).map_while(|idx| steps.get(idx));
     let names = steps.filter_map(|step| match step {
@@ -60,19 +60,19 @@ fn guarded(name: &str) -> String {
     format!(":filter-{name}")
 }
 
-/// The most steps of a rendering: fewer where one prints a long text of the template itself.
+/// The fuel of a rendering: less where one instruction prints a long text.
 pub(super) fn fuel(steps: &Instructions<'_>) -> u64 {
     let steps = (0..).map_while(|idx| steps.get(idx));
     let longest = steps.map(|step| if let Instruction::EmitRaw(text) = step { text.len() } else { 0 }).max();
     FUEL.min((MAX_WORK / longest.unwrap_or(0).max(1)) as u64)
 }
 
-/// Sends every step that makes values through the guard.
-pub(super) fn guard<'a>(steps: &mut Instructions<'a>, filters: &'a IndexMap<String, String>) {
+/// Redirects every instruction that makes values to a guarded filter.
+pub(super) fn redirect<'a>(steps: &mut Instructions<'a>, filters: &'a IndexMap<String, String>) {
     let mut idx = 0;
     while let Some(step) = steps.get_mut(idx) {
         idx += 1;
-        // No number of a slot: the filter is looked up by its name.
+        // No slot number: the filter is looked up by name.
         let filter =
             |name: &'a str, n: usize| Some(Instruction::ApplyFilter(name, Some(u16::try_from(n).ok()?), !0));
         let guarded = match step {
@@ -94,7 +94,7 @@ pub(super) fn guard<'a>(steps: &mut Instructions<'a>, filters: &'a IndexMap<Stri
     }
 }
 
-/// Adds the guarding filters of one rendering.
+/// Registers the guarded filters of one rendering.
 pub(super) fn add_to(
     environment: &mut Environment<'_>,
     filters: &IndexMap<String, String>,
@@ -106,14 +106,14 @@ pub(super) fn add_to(
         environment.add_filter(own.clone(), move |state: &mut State, values: Rest<ValueOrKwargs>| {
             let mut values = values.into_values();
             work.charge_call(&name, &values)?;
-            // What is applied to each element counts, too.
-            if name == EACH
+            // A filter applied to each element is guarded as well.
+            if name == MAP_FILTER
                 && let Some(inner) = values.get_mut(1)
                 && let Some(each) = inner.as_str().map(guarded)
             {
                 *inner = Value::from(each);
             }
-            work.made(state.apply_filter(&name, &values)?)
+            work.charge_result(state.apply_filter(&name, &values)?)
         });
     }
     let charged = |name, make: fn(&[Value]) -> Result<Value, Error>| {
@@ -160,13 +160,13 @@ pub(super) fn add_to(
         work.charge(std::slice::from_ref(value))?;
         let all: Vec<Value> = std::iter::once(value).chain(values).cloned().collect();
         work.charge_call(method, &all)?;
-        work.made(unknown_method_callback(state, value, method, values)?)
+        work.charge_result(unknown_method_callback(state, value, method, values)?)
     });
     // It prints all variables.
     environment.add_function("debug", || Err::<Value, _>(failure(UNSUPPORTED)));
 }
 
-/// The sum of numbers, texts or lists.
+/// The sum of numbers, strings or lists.
 fn add(values: &[Value]) -> Result<Value, Error> {
     let [a, b] = values else { return Err(failure("two values are added")) };
     let is_list = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
@@ -177,17 +177,17 @@ fn add(values: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// The elements of a list, or the characters of a text, from one place to another.
+/// A slice of a list or a string.
 fn slice(values: &[Value]) -> Result<Value, Error> {
-    here(operate("a[b:c:d]", values)?)
+    evaluated(operate("a[b:c:d]", values)?)
 }
 
-/// The same value; a lazy one with its elements made.
-fn here(value: Value) -> Result<Value, Error> {
+/// The same value, with lazy ones evaluated.
+fn evaluated(value: Value) -> Result<Value, Error> {
     if value.kind() == ValueKind::Iterable { Ok(value.try_iter()?.collect()) } else { Ok(value) }
 }
 
-/// The value of a Jinja expression, which calls up to four values `a` to `d`.
+/// Evaluates a Jinja expression over up to four values, `a` to `d`.
 fn operate(expression: &str, values: &[Value]) -> Result<Value, Error> {
     let environment = Environment::new();
     let named: BTreeMap<&str, Value> = ["a", "b", "c", "d"].into_iter().zip(values.iter().cloned()).collect();
@@ -199,7 +199,7 @@ fn failure(what: &'static str) -> Error {
 }
 
 impl Work {
-    /// Counts values that are read and what is made of them, which is as large.
+    /// Counts values that are read, and a result of the same size.
     fn charge(&self, values: &[Value]) -> Result<(), Error> {
         let mut sum = 0usize;
         for value in values {
@@ -208,24 +208,24 @@ impl Work {
         self.add(sum)
     }
 
-    /// From now on, every call fails.
-    pub(super) fn end(&self) {
+    /// Makes every later call fail.
+    pub(super) fn exhaust(&self) {
         self.0.store(MAX_WORK, Ordering::Relaxed);
     }
 
-    /// Counts what a call made.
-    fn made(&self, value: Value) -> Result<Value, Error> {
-        let value = here(value)?;
+    /// Counts the result of a call.
+    fn charge_result(&self, value: Value) -> Result<Value, Error> {
+        let value = evaluated(value)?;
         self.charge(std::slice::from_ref(&value))?;
         Ok(value)
     }
 
-    /// Counts a call by its name: what some make is larger than what they read.
+    /// Counts a call by its name: the results of some are larger than their arguments.
     fn charge_call(&self, name: &str, values: &[Value]) -> Result<(), Error> {
         self.charge(values)?;
         let nth = |idx: usize| values.get(idx).map_or(Ok(0), |value| size(value, 0));
         match name {
-            // Each place may take the new text; each element may take the text between.
+            // Every position may take the new text; every element may take the separator.
             "replace" => self.add(nth(0)?.saturating_add(1).saturating_mul(nth(2)?.max(1))),
             "join" => {
                 let n = values.iter().filter_map(Value::len).max().unwrap_or(0);
@@ -251,7 +251,7 @@ impl Work {
     }
 }
 
-/// The bytes of texts and the elements in a value; a failure where there are too many.
+/// The size of a value; fails where it is too large.
 fn size(value: &Value, depth: usize) -> Result<usize, Error> {
     let mut sum = VALUE;
     if let Some(text) = value.as_str() {

@@ -1,60 +1,61 @@
-//! The templates of qwen3.c: four texts with places for the system's and the user's.
+//! The chat templates of qwen3.c: four texts with placeholders for the system and user messages.
 //!
-//! In: the `.template` files beside the checkpoint. Out: a text for one question, with or without a system message.
-//! There is no form for earlier answers, as qwen3.c has no memory of them: such messages are refused.
+//! In: the `.template` files next to the checkpoint. Out: the text of one user message, with or without a system
+//! message.
+//! Earlier turns have no form in qwen3.c, so longer chats are refused.
 
 use fusebox_compiler::foundation::amount::counted;
 use fusebox_runtime::error::{Error as FileError, Place};
 use fusebox_runtime::weights::Checkpoint;
 use serde_json::{Map, Value as Json};
 
-use crate::beside;
 use crate::error::Error;
+use crate::sidecar;
 
-/// Where a message goes.
-const PLACE: &str = "%s";
+/// The placeholder of a message.
+const PLACEHOLDER: &str = "%s";
 /// The longest template that is read.
 const MAX_BYTES: usize = 1 << 16;
-/// The ending of each file: with or without a system message, then with or without thinking.
-const ENDINGS: [[&str; 2]; 2] = [
+/// The suffix of each file: with or without a system message, then with or without thinking.
+const SUFFIXES: [[&str; 2]; 2] = [
     [".template", ".template.with-thinking"],
     [".template.with-system", ".template.with-system-and-thinking"],
 ];
 
-/// What messages these templates have a form for.
+/// The messages that these templates can render.
 const EXPECTED: &str = "expected one user message, with or without a system message before it";
 
-/// The four templates, in the order of [`ENDINGS`].
+/// The four templates, in the order of [`SUFFIXES`].
 #[derive(Debug)]
-pub(super) struct Pieces([[String; 2]; 2]);
+pub(super) struct Templates([[String; 2]; 2]);
 
-impl Pieces {
-    /// The templates beside a checkpoint; nothing where there are none.
+impl Templates {
+    /// Opens the templates next to a checkpoint; `None` where there are none.
     pub(super) fn open(checkpoint: &Checkpoint) -> Result<Option<Self>, FileError> {
-        let mut pieces = [const { [const { String::new() }; 2] }; 2];
-        for (n_more, (endings, pieces)) in (1..).zip(ENDINGS.into_iter().zip(&mut pieces)) {
-            for (ending, piece) in endings.into_iter().zip(pieces) {
-                let path = beside::with_ending(checkpoint, ending);
-                let Some(text) = beside::text(&path, MAX_BYTES)? else { return Ok(None) };
-                let found = text.matches(PLACE).count();
-                if found != n_more {
+        let mut templates = [const { [const { String::new() }; 2] }; 2];
+        for (n_placeholders, (suffixes, templates)) in (1..).zip(SUFFIXES.into_iter().zip(&mut templates)) {
+            for (suffix, template) in suffixes.into_iter().zip(templates) {
+                let path = sidecar::with_suffix(checkpoint, suffix);
+                let Some(text) = sidecar::read_text(&path, MAX_BYTES)? else { return Ok(None) };
+                let found = text.matches(PLACEHOLDER).count();
+                if found != n_placeholders {
                     let what = format!(
                         "expected `%s` {}, found it {}",
-                        counted(n_more, "time"),
+                        counted(n_placeholders, "time"),
                         counted(found, "time")
                     );
                     return Err(FileError::input(&path, Place::Whole, what));
                 }
-                *piece = text;
+                *template = text;
             }
         }
-        Ok(Some(Self(pieces)))
+        Ok(Some(Self(templates)))
     }
 
-    /// The same as a template of Jinja.
-    pub(super) fn source(&self) -> String {
+    /// The same as one Jinja template.
+    pub(super) fn to_jinja(&self) -> String {
         let form = |template: &str, contents: &[&str]| -> String {
-            let texts = template.split(PLACE).map(|text| format!("{{{{ {} }}}}", Json::from(text)));
+            let texts = template.split(PLACEHOLDER).map(|text| format!("{{{{ {} }}}}", Json::from(text)));
             let contents = contents.iter().map(|content| format!("{{{{ {content}.content }}}}"));
             texts.zip(contents.chain([String::new()])).map(|(text, content)| text + &content).collect()
         };
@@ -73,7 +74,7 @@ impl Pieces {
         format!("{{% if {is_alone} %}}{alone}{{% elif {is_led} %}}{led}{{% else %}}{refusal}{{% endif %}}")
     }
 
-    /// The text of a question.
+    /// Renders one user message.
     pub(super) fn render(
         &self,
         messages: &[Json],
@@ -82,11 +83,11 @@ impl Pieces {
     ) -> Result<String, Error> {
         let refuse = |what: &str| Error::Template { what: what.to_owned() };
         if !add_generation_prompt {
-            return Err(refuse("expected to go on with an answer, which these templates always do"));
+            return Err(refuse("expected add_generation_prompt, as these templates always start an answer"));
         }
         let content = |message: &Json, role: &str| {
-            let is_right = message.get("role").and_then(Json::as_str) == Some(role);
-            message.get("content").and_then(Json::as_str).filter(|_| is_right).map(str::to_owned)
+            let has_role = message.get("role").and_then(Json::as_str) == Some(role);
+            message.get("content").and_then(Json::as_str).filter(|_| has_role).map(str::to_owned)
         };
         let contents: Option<Vec<String>> = match messages {
             [user] => [content(user, "user")].into_iter().collect(),
@@ -94,9 +95,9 @@ impl Pieces {
             _ => None,
         };
         let contents = contents.ok_or_else(|| refuse(EXPECTED))?;
-        let thinks = arguments.get("enable_thinking").and_then(Json::as_bool).unwrap_or(true);
-        let template = &self.0[contents.len() - 1][usize::from(thinks)];
-        let mut places = template.split(PLACE);
+        let thinking = arguments.get("enable_thinking").and_then(Json::as_bool).unwrap_or(true);
+        let template = &self.0[contents.len() - 1][usize::from(thinking)];
+        let mut places = template.split(PLACEHOLDER);
         let mut text = places.next().unwrap_or("").to_owned();
         for (content, after) in contents.iter().zip(places) {
             text += content;
