@@ -30,6 +30,7 @@ const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/micro/room.rs",
     "compiler/src/codegen/cpu/micro/tests.rs",
     "compiler/src/codegen/cpu/micro/view.rs",
+    "compiler/src/codegen/cpu/tests/far.rs",
     "runtime/src/device/cpu.rs",
     "runtime/src/device/gpu/cuda.rs",
     "runtime/src/device/gpu/wgpu_driver.rs",

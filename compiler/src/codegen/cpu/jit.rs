@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::UserFuncName;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
-use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_jit::{JITBuilder, JITMemoryProvider, JITModule, SystemMemoryProvider};
 use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
 
 use crate::codegen::check_symbols;
@@ -61,7 +61,17 @@ pub enum Bytes<'a> {
 
 /// Makes code of a kernel that verifies and keeps the limits of `limits.rs`.
 pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
+    link_in(Box::new(SystemMemoryProvider::new()), cpu, kernel)
+}
+
+/// The same in memory that need not be near any other.
+pub(super) fn link_in(
+    memory: Box<dyn JITMemoryProvider + Send>,
+    cpu: &Cpu,
+    kernel: &Kernel,
+) -> Result<Code, Error> {
     let mut builder = JITBuilder::with_isa(cpu.isa.clone(), default_libcall_names());
+    builder.memory_provider(memory);
     for function in Function::ALL {
         builder.symbol(function.name(), function.address());
     }

@@ -16,6 +16,8 @@ use crate::kernel::{Access, Expr, Stmt, VarId, samples};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
+#[cfg(unix)]
+mod far;
 mod products;
 mod rounds;
 mod skips;
@@ -61,8 +63,13 @@ fn check_at(
     inputs: &[Vec<u8>],
     step: usize,
 ) {
-    let kernel = &parse(text).unwrap();
-    let code = Cpu::at(level, numbers).unwrap().compile(kernel).unwrap();
+    let code = Cpu::at(level, numbers).unwrap().compile(&parse(text).unwrap()).unwrap();
+    check_code(&code, &format!("{level} {numbers:?}"), judge, values, inputs, step);
+}
+
+/// The same of code that was made before.
+fn check_code(code: &Code, how: &str, judge: Judge, values: &[i64], inputs: &[Vec<u8>], step: usize) {
+    let kernel = code.kernel();
     let names = symbols(kernel).into_iter().map(|symbol| symbol.name);
     let named: BTreeMap<_, _> = names.zip(values.iter().copied()).collect();
     let mut inputs = inputs.iter();
@@ -84,8 +91,8 @@ fn check_at(
     code.run(&pieces.collect::<Vec<_>>(), &mut buffers, values, &mut scratch).unwrap();
     for ((param, bytes), expected) in kernel.params.values().zip(&memory).zip(expected.0.values()) {
         let actual = decoded(param.format, bytes);
-        let which = format!("{} {level} {numbers:?}", param.name);
-        assert!(judge(&actual, expected), "{which}\n{actual:?}\n{expected:?}\n{text}");
+        let which = format!("{} {how}", param.name);
+        assert!(judge(&actual, expected), "{which}\n{actual:?}\n{expected:?}\n{kernel}");
     }
 }
 

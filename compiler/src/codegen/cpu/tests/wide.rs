@@ -34,7 +34,7 @@ const MAPS: [&str; 23] = [
 ];
 
 /// A kernel with one nest over five rows of `n` elements.
-fn rows(n: usize, y: &str, nest: &str) -> String {
+pub(super) fn rows(n: usize, y: &str, nest: &str) -> String {
     format!(
         "kernel \"rows\" map\n  read @0 x : f32[r:5, e:{n}]\n  read @1 h : f16[e:{n}]\n  \
          read @2 b : bf16[r:5, e:{n}]\n  read @3 s : f32[r:5]\n  read @4 i : i32[r:5, e:{n}]\n  write @5 y : {y}\n\
@@ -50,7 +50,7 @@ fn is_left(text: &str) -> bool {
 }
 
 /// Numbers for each buffer of `rows`, made of those that are given.
-fn numbers(n: usize, of: &[f32]) -> Vec<Vec<u8>> {
+pub(super) fn numbers(n: usize, of: &[f32]) -> Vec<Vec<u8>> {
     let pick = |count: usize, step: usize| -> Vec<f32> {
         (0..count).map(|i| of[(i * step + i / 16) % of.len()]).collect()
     };

@@ -99,7 +99,10 @@ impl Emitter<'_, '_> {
         let id = self.module.declare_function(&name, Linkage::Local, &signature);
         let id = id.expect("a name that nothing else has");
         self.own_functions.push((id, bytes));
-        self.module.declare_func_in_func(id, self.builder.func)
+        let function = self.module.declare_func_in_func(id, self.builder.func);
+        // Each function lies wherever the system finds room, perhaps farther away than a near call reaches.
+        self.builder.func.dfg.ext_funcs[function].colocated = false;
+        function
     }
 }
 
