@@ -125,7 +125,7 @@ fn step_line(step: &Step) -> String {
 
 fn step(s: &mut Scanner<'_>) -> Result<Step, SyntaxError> {
     s.expect("kernel")?;
-    let kernel = KernelId::from_index(number(s)?);
+    let kernel = KernelId::from_index(id(s)?);
     s.expect("instance")?;
     let instance = number(s)?;
     s.expect("fuses")?;
@@ -136,7 +136,7 @@ fn step(s: &mut Scanner<'_>) -> Result<Step, SyntaxError> {
     }
     let mut args = Vec::new();
     while !s.take("because") {
-        args.push(BufferId::from_index(number(s)?));
+        args.push(BufferId::from_index(id(s)?));
     }
     let mut barriers = Vec::new();
     while s.peek("\"") {
@@ -147,9 +147,15 @@ fn step(s: &mut Scanner<'_>) -> Result<Step, SyntaxError> {
     Ok(Step { kernel, args, instance, fused, barriers })
 }
 
-/// A number that counts or numbers something.
+/// The number of a kernel or of a buffer.
+fn id(s: &mut Scanner<'_>) -> Result<usize, SyntaxError> {
+    let id = number(s)?;
+    if u32::try_from(id).is_ok() { Ok(id) } else { Err(s.error("a number of 32 bits")) }
+}
+
+/// A number that counts something.
 fn number(s: &mut Scanner<'_>) -> Result<usize, SyntaxError> {
-    const EXPECTED: &str = "a number of 32 bits, or of 46 for bytes";
+    const EXPECTED: &str = "a number of at most 46 bits";
     let number = s.integer(EXPECTED)?;
     let fits = usize::try_from(number).ok().filter(|number| *number <= 1 << 46);
     fits.ok_or_else(|| s.error(EXPECTED))
@@ -183,6 +189,16 @@ mod tests {
             for found in ends.filter_map(|end| read(&text[..end]).ok()) {
                 assert_ne!(found, plan);
             }
+        }
+    }
+
+    #[test]
+    fn ids_that_no_list_has_are_refused() {
+        let text = write(&plans()[0]);
+        for (piece, with) in [("\nkernel 0 ", "\nkernel 4294967296 "), (" of 0 ", " of 1099511627776 ")] {
+            assert!(text.contains(piece), "{piece} in {text}");
+            let sentence = read(&text.replacen(piece, with, 1)).unwrap_err().to_string();
+            assert!(sentence.contains("a number of 32 bits"), "{sentence}");
         }
     }
 
