@@ -3,8 +3,8 @@
 //! In: a graph, numbers for it, a target and how fusion is steered. The reference evaluator gives the value of every
 //! node; each kernel is verified, interpreted on exactly the values it loads, and must store the values it stands for.
 //! So an error is found at its kernel, not at the end of a model. `blocks.rs`, `cases.rs` and `random.rs` bring the
-//! graphs; `jit.rs` runs the kernels as machine code, `gpu.rs` as code for GPUs. `bounds.rs` says what rounding in
-//! blocks allows.
+//! graphs; `jit.rs` runs the kernels as machine code, `gpu.rs` as code for GPUs; `races.rs` breaks them. `bounds.rs`
+//! says what rounding in blocks allows.
 
 mod blocks;
 mod bounds;
@@ -12,6 +12,7 @@ mod cases;
 mod generate;
 pub(crate) mod gpu;
 mod jit;
+mod races;
 mod random;
 mod shrink;
 

@@ -3,15 +3,19 @@
 //! In: any kernel. Out: one complaint for each thing that does not fit; none means that code may be made of it.
 //! Every index of every load, store and lookup lies between 0 and the size of its axis by [`Index::bounds`]; a tile is
 //! written before it is read; a nest reads nothing that it writes but the element a fold starts from.
+//! Of a kernel whose accesses are inside, no two tasks store to the same element, so tasks may run in any order.
 //! What is proven here is never checked again by generated code; `run` checks it all the same.
-//! Ranges and statements are walked here, nests in `nest.rs`, indices in `index.rs`, types in `types.rs`.
+//! Ranges and statements are walked here, nests in `nest.rs`, indices in `index.rs`, types in `types.rs`; `disjoint.rs`
+//! proves that tasks never meet.
 
 use crate::error::Complaint;
 use crate::kernel::index::Index;
 use crate::kernel::print::{all_symbols, place_text, var_text};
+use crate::kernel::verify::disjoint::verify_disjoint;
 use crate::kernel::{Access, Blocks, Kernel, Param, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
 use crate::tensor::dtype::DType;
 
+mod disjoint;
 mod index;
 mod nest;
 pub mod types;
@@ -42,6 +46,10 @@ pub fn verify(kernel: &Kernel) -> Vec<Complaint> {
             checker.walk();
         }
         complaints.append(&mut checker.complaints);
+    }
+    // Bounds decide which terms of an index tell tasks apart.
+    if complaints.is_empty() {
+        verify_disjoint(kernel, &mut complaints);
     }
     complaints
 }
