@@ -13,6 +13,7 @@ use serde_json::Error as JsonError;
 use serde_json::error::Category;
 
 use crate::error::{Error, Place, printable};
+use crate::own;
 
 /// The most characters of a complaint about JSON that are shown: it may quote the file.
 const MAX_COMPLAINT: usize = 160;
@@ -82,32 +83,52 @@ pub fn fault_of_json(error: &JsonError) -> String {
     }
 }
 
-/// All bytes of a file that was kept for later starts, or nothing where no such file is there: the path may hold a
-/// device or a pipe. The file counts as new from then on.
+/// All bytes of a file that was kept for later starts, or nothing where no such file of this user's is there: the path
+/// may hold a link, a device or a pipe, and a file or a folder that others may write to is not believed. The file
+/// counts as new from then on.
 pub fn kept(path: &Path) -> Option<Vec<u8>> {
-    let about = fs::metadata(path).ok()?;
-    if !about.is_file() || about.len() > MAX_KEPT_BYTES {
+    if !fs::metadata(folder_of(path)).is_ok_and(|about| own::is_own(&about)) {
         return None;
     }
-    let bytes = fs::read(path).ok()?;
+    let file = own::open(path).ok()?;
+    let about = file.metadata().ok()?;
+    if !about.is_file() || about.len() > MAX_KEPT_BYTES || !own::is_own(&about) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    (&file).take(MAX_KEPT_BYTES).read_to_end(&mut bytes).ok()?;
     // A folder that nothing can be written to works as well; nothing is deleted there either.
-    let _ = File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now()));
+    let _ = file.set_modified(SystemTime::now());
     Some(bytes)
 }
 
-/// Keeps a file for later starts, in a folder that may have to be made. Where files with this ending are too many for
-/// one folder, those go that were not used for longest.
+/// Keeps a file for later starts, in a folder of this user's that may have to be made. What has its name there is
+/// replaced and never followed. Where files with this ending are too many for one folder, those go that were not used
+/// for longest.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Where it cannot be written, or others may write to the folder.
 pub fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new(""));
+    let folder = folder_of(path);
     if !folder.exists() {
-        fs::create_dir_all(folder)?;
+        own::make_folder(folder)?;
     }
-    put(path, bytes)?;
+    if !own::is_own(&fs::metadata(folder)?) {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "others may write to the folder"));
+    }
+    let mut file = Unfinished::begin(path.to_owned(), None)?;
+    file.put(bytes)?;
+    file.finish()?;
     prune(path, MAX_FOLDER_BYTES);
     Ok(())
+}
+
+/// The folder that a file lies in.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
 }
 
 /// Deletes the oldest files beside this one with its ending, until the others have no more bytes than that.
@@ -176,8 +197,21 @@ impl Unfinished {
         if before.as_ref().is_some_and(fs::Permissions::readonly) {
             return Err(ErrorKind::PermissionDenied.into());
         }
+        Self::begin(path, before)
+    }
+
+    /// Begins a file that takes the place of whatever has its name.
+    fn begin(path: PathBuf, before: Option<fs::Permissions>) -> io::Result<Self> {
         let part = part_of(&path);
-        let file = File::create(&part)?;
+        let create = || File::options().write(true).create_new(true).open(&part);
+        let file = create().or_else(|error| {
+            // A process that had our number has left it, or somebody has put a link there.
+            if error.kind() != ErrorKind::AlreadyExists {
+                return Err(error);
+            }
+            fs::remove_file(&part)?;
+            create()
+        })?;
         let own = Self {
             to: BufWriter::with_capacity(1 << 20, file),
             part,
@@ -306,6 +340,46 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)]
+    fn what_is_kept_takes_the_place_of_a_link_and_follows_none() {
+        use std::os::unix::fs::symlink;
+        let folder = std::env::temp_dir().join(format!("fusebox-files-planted-{}", process::id()));
+        let [precious, link] = ["precious", "a.program"].map(|name| folder.join(name));
+        keep(&precious, b"precious").unwrap();
+        symlink(&precious, &link).unwrap();
+        symlink(&precious, part_of(&link)).unwrap();
+        assert_eq!(kept(&link), None, "a link is not followed");
+        keep(&link, b"a program").unwrap();
+        assert_eq!(fs::read(&precious).unwrap(), b"precious");
+        assert!(!link.is_symlink());
+        assert_eq!(kept(&link).as_deref(), Some(&b"a program"[..]));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no parts are left");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn only_what_is_this_users_alone_is_believed() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("fusebox-files-own-{}", process::id()));
+        let path = folder.join("deep").join("a.program");
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        keep(&path, b"a program").unwrap();
+        let deep = path.parent().unwrap();
+        assert_eq!(fs::metadata(deep).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(kept(&path).is_some());
+        set(&path, 0o666);
+        assert_eq!(kept(&path), None, "others may have written the file");
+        set(&path, 0o644);
+        set(deep, 0o777);
+        assert_eq!(kept(&path), None, "others may have put it there");
+        assert_eq!(keep(&path, b"x").unwrap_err().to_string(), "others may write to the folder");
+        set(deep, 0o755);
+        assert!(kept(&path).is_some());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn of_files_that_are_too_many_the_oldest_go() {
         let folder = std::env::temp_dir().join(format!("fusebox-files-many-{}", process::id()));
         let paths: Vec<PathBuf> = (0..4).map(|n| folder.join(format!("{n}.program"))).collect();
@@ -325,12 +399,13 @@ mod tests {
 
     #[test]
     fn only_a_file_of_a_size_that_programs_have_was_kept() {
-        let path = std::env::temp_dir().join(format!("fusebox-files-kept-{}", process::id()));
-        fs::write(&path, "a program").unwrap();
+        let folder = std::env::temp_dir().join(format!("fusebox-files-kept-{}", process::id()));
+        let path = folder.join("a.program");
+        keep(&path, b"a program").unwrap();
         assert_eq!(kept(&path).as_deref(), Some(&b"a program"[..]));
         File::options().write(true).open(&path).unwrap().set_len(MAX_KEPT_BYTES + 1).unwrap();
         assert_eq!(kept(&path), None);
-        fs::remove_file(&path).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
         assert_eq!(kept(&path), None);
     }
 

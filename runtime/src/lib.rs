@@ -10,6 +10,7 @@ pub mod buffer;
 pub mod device;
 pub mod error;
 pub mod files;
+mod own;
 pub mod session;
 pub mod threads;
 pub mod weights;

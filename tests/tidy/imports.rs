@@ -36,6 +36,7 @@ const UNSAFE: &[&str] = &[
     "runtime/src/device/gpu/wgpu_driver.rs",
     "runtime/src/device/gpu/vulkan_memory.rs",
     "runtime/src/device/gpu/nvrtc.rs",
+    "runtime/src/own.rs",
     "runtime/src/threads.rs",
     "runtime/src/weights/mapping.rs",
     "tests/allocations.rs",
