@@ -3,11 +3,24 @@
 //! In: the start of a command, or of an answer. Out: a write beyond the file size limit fails with an error instead of
 //! a signal; Ctrl-C during an answer stops the answer. A second Ctrl-C before the first was noticed ends the command,
 //! as one outside of an answer does.
+//! A command that a signal ends deletes its unfinished files. A model file that is truncated while it is mapped
+//! (SIGBUS) is reported, and the exit code is 2. Handlers take no lock and allocate nothing.
 
+#[cfg(unix)]
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(unix)]
+use fusebox_runtime::files;
+#[cfg(unix)]
+use fusebox_runtime::weights::mapping::file_at;
 
 /// Whether Ctrl-C was pressed.
 static CTRL_C: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread is already reporting a truncated file.
+#[cfg(unix)]
+static REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Prepares the process for a command, before there is another thread.
 #[expect(clippy::disallowed_methods, reason = "it is no knob of ours")]
@@ -18,6 +31,8 @@ pub(crate) fn init() {
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
+    #[cfg(unix)]
+    install_handlers();
     // Mesa asks the desktop for the order of devices, and prints errors where there is none.
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: no other thread reads the environment yet.
@@ -25,6 +40,74 @@ pub(crate) fn init() {
             std::env::set_var("NODEVICE_SELECT", "1");
         }
     }
+}
+
+/// Installs the handlers of signals that end the process.
+#[cfg(unix)]
+fn install_handlers() {
+    let handler = on_end as *const () as libc::sighandler_t;
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler is async-signal-safe.
+        let before = unsafe { libc::signal(signal, handler) };
+        // `nohup` and shells start commands with ignored signals: keep that.
+        if before == libc::SIG_IGN {
+            // SAFETY: a signal that is ignored runs no code.
+            unsafe { libc::signal(signal, before) };
+        }
+    }
+    // SAFETY: all zeros are a valid `sigaction`: no flags, no blocked signals.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_bus_error as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler is async-signal-safe and has the signature that `SA_SIGINFO` asks for.
+    unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
+}
+
+/// Deletes unfinished files; async-signal-safe.
+#[cfg(unix)]
+fn delete_unfinished() {
+    for part in files::parts() {
+        // SAFETY: the name ends in a zero, and `unlink` is async-signal-safe.
+        unsafe { libc::unlink(part.as_ptr()) };
+    }
+}
+
+/// Deletes unfinished files, then ends the process by the same signal.
+#[cfg(unix)]
+extern "C" fn on_end(signal: libc::c_int) {
+    delete_unfinished();
+    // SAFETY: the default action runs no code of this program.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: `raise` is async-signal-safe; the signal arrives when this handler returns.
+    unsafe { libc::raise(signal) };
+}
+
+/// SIGBUS: a page of a mapped file is gone. Reports which file, if it is a mapped model.
+#[cfg(unix)]
+extern "C" fn on_bus_error(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
+    // SAFETY: `SA_SIGINFO` promises a valid description.
+    let info = unsafe { &*info };
+    // SAFETY: for SIGBUS the description holds the address of the access.
+    let address = unsafe { info.si_addr() } as usize;
+    let Some(name) = file_at(address) else {
+        // SAFETY: the default action runs no code of this program; the access is tried again and ends the process.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        return;
+    };
+    // One thread reports and ends the process; others wait for that.
+    while REPORTED.swap(true, Ordering::Relaxed) {
+        // SAFETY: `pause` is async-signal-safe.
+        unsafe { libc::pause() };
+    }
+    let sentence =
+        ["fusebox: ", name, ": expected a file that stays as it is, found it shorter while it was read\n"];
+    for piece in sentence {
+        // SAFETY: the bytes are those of the piece, and `write` is async-signal-safe.
+        unsafe { libc::write(libc::STDERR_FILENO, piece.as_ptr().cast(), piece.len()) };
+    }
+    delete_unfinished();
+    // SAFETY: `_exit` is async-signal-safe.
+    unsafe { libc::_exit(2) }
 }
 
 /// While this lives, Ctrl-C sets a flag.
@@ -37,6 +120,7 @@ pub(crate) struct CtrlC {
 #[cfg(unix)]
 extern "C" fn on_ctrl_c(_: libc::c_int) {
     if CTRL_C.swap(true, Ordering::Relaxed) {
+        delete_unfinished();
         // SAFETY: `_exit` may be called in a signal handler.
         unsafe { libc::_exit(130) }
     }

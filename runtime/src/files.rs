@@ -3,6 +3,7 @@
 //! In: a path, and how many bytes are read at most, or the bytes to write. Out: a text, or one sentence.
 //! Nothing is read without a bound, and nothing is written over a file that is something else.
 
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use serde_json::Error as JsonError;
 use serde_json::error::Category;
 
 use crate::error::{Error, Place, printable};
+use crate::noted::{Note, Noted};
 use crate::own;
 
 /// The most characters of a complaint about JSON that are shown: it may quote the file.
@@ -23,6 +25,9 @@ const MAX_KEPT_BYTES: u64 = 64 << 20;
 
 /// What files of one kind that are kept in a folder may have together; beyond that the oldest go.
 const MAX_FOLDER_BYTES: u64 = 256 << 20;
+
+/// The names of files in the making.
+static PARTS: Noted<CString> = Noted::new();
 
 /// No link leads further than so many others.
 const MAX_LINKS: usize = 40;
@@ -184,6 +189,7 @@ pub struct Unfinished {
     path: PathBuf,
     n_written: u64,
     is_finished: bool,
+    _note: Note,
 }
 
 impl Unfinished {
@@ -203,6 +209,8 @@ impl Unfinished {
     /// Begins a file that takes the place of whatever has its name.
     fn begin(path: PathBuf, before: Option<fs::Permissions>) -> io::Result<Self> {
         let part = part_of(&path);
+        let name = CString::new(part.as_os_str().as_encoded_bytes())?;
+        let note = PARTS.add(name);
         let create = || File::options().write(true).create_new(true).open(&part);
         let file = create().or_else(|error| {
             // A process that had our number has left it, or somebody has put a link there.
@@ -218,6 +226,7 @@ impl Unfinished {
             path,
             n_written: 0,
             is_finished: false,
+            _note: note,
         };
         if let Some(before) = before {
             fs::set_permissions(&own.part, before)?;
@@ -277,6 +286,11 @@ fn behind_links(path: &Path) -> PathBuf {
         path = path.parent().unwrap_or(Path::new("")).join(target);
     }
     path
+}
+
+/// The files that are in the making, for a signal that ends the process.
+pub fn parts() -> impl Iterator<Item = &'static CStr> {
+    PARTS.iter().map(CString::as_c_str)
 }
 
 /// What a file is called until it is whole.

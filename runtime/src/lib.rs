@@ -10,6 +10,7 @@ pub mod buffer;
 pub mod device;
 pub mod error;
 pub mod files;
+mod noted;
 mod own;
 pub mod session;
 pub mod threads;

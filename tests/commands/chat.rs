@@ -2,10 +2,16 @@
 //!
 //! In: messages as flags, and as lines on standard input. Out: answers that end with the assistant's turn.
 
+#[cfg(unix)]
+use std::fs::{self, File};
+#[cfg(unix)]
+use std::io::Read;
 use std::io::Write;
 use std::process::Stdio;
 
 use crate::commands::{command, json, programs, refused, without};
+#[cfg(unix)]
+use crate::own;
 
 #[test]
 fn a_message_is_not_a_text_to_go_on_with() {
@@ -47,6 +53,30 @@ fn a_line_that_cannot_be_answered_does_not_end_the_conversation() {
     assert!(sentences[0].ends_with("but the context length is 512; the model supports no more"), "{error}");
     assert!(sentences[1].contains("expected UTF-8 text"), "{error}");
     assert_eq!(sentences[2..], ["fusebox: 2 messages not answered in full"], "{error}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_model_that_becomes_shorter_is_a_sentence() {
+    let path = own::path("shrinking.gguf");
+    fs::copy("assets/story.gguf", &path).expect("a copy");
+    let arguments = ["run", "--chat", "-n", "8", "-m", path.to_str().expect("text")];
+    let mut command = command(&programs(), &arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command runs");
+    let mut lines = child.stdin.take().expect("it reads");
+    lines.write_all(b"Tell me a story.\n").expect("it reads");
+    // An answer begins once the model is mapped.
+    child.stdout.as_mut().expect("it writes").read_exact(&mut [0]).expect("it answers");
+    File::options().write(true).open(&path).expect("a file").set_len(4096).expect("it is shorter");
+    // Where the first answer was already whole, the second needs the model.
+    let _ = lines.write_all(b"Another.\n");
+    drop(lines);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let error = String::from_utf8(output.stderr).expect("text");
+    let what = "expected a file that stays as it is, found it shorter while it was read";
+    assert_eq!(error, format!("fusebox: {}: {what}\n", path.display()));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::commands::{json, sentence, told};
+use crate::commands::{command, json, programs, sentence, told};
 use crate::own;
 
 #[test]
@@ -32,4 +32,25 @@ fn a_file_that_may_not_grow_is_a_sentence_and_leaves_nothing() {
     let sentence = sentence(&command.output().expect("it runs"), &["quantize"]);
     assert!(sentence.contains("large.gguf: "), "{sentence}");
     assert_eq!(fs::read_dir(path.parent().expect("it has a folder")).expect("a folder").count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_leaves_nothing_behind() {
+    let path = own::path("ended.gguf");
+    let folder = path.parent().expect("it has a folder");
+    let names = || fs::read_dir(folder).expect("a folder").flatten().map(|file| file.file_name());
+    // Where it was faster than the signal, it is done again.
+    let is_ended = (0..200).any(|_| {
+        let arguments = ["quantize", "assets/story.gguf", path.to_str().expect("a plain path"), "F32"];
+        let mut child = command(&programs(), &arguments).spawn().expect("it runs");
+        while names().next().is_none() && child.try_wait().expect("it is there").is_none() {}
+        Command::new("kill").arg(child.id().to_string()).status().expect("it is sent");
+        let status = child.wait().expect("it ends");
+        let left: Vec<_> = names().filter(|name| name != "ended.gguf").collect();
+        assert!(left.is_empty(), "{left:?}");
+        let _ = fs::remove_file(&path);
+        status.code().is_none()
+    });
+    assert!(is_ended, "it was always faster");
 }

@@ -47,6 +47,7 @@ const LAYERS: [Layers; 3] = [
         crates: &["fusebox_compiler"],
         modules: &[
             ("error", 0),
+            ("noted", 0),
             ("own", 0),
             ("files", 1),
             ("buffer", 1),

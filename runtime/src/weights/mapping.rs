@@ -3,22 +3,37 @@
 //! In: the path of a regular file. Out: its bytes for as long as the [`Mapping`] lives; pages are read when
 //! touched.
 //! This is the only place of file reading with `unsafe`, and nothing here looks at the bytes.
-//! A file must not change while it is mapped: then reads see other bytes, or the system ends the process.
+//! A file must not change while it is mapped: then reads see other bytes. Where it became shorter, the system sends
+//! SIGBUS, which ends the process unless the program handles it; [`file_at`] tells such a handler which file it was.
 
 #![expect(unsafe_code, reason = "a file is mapped by the system, outside of what the language can check")]
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use memmap2::Mmap;
 
-use crate::error::{Error, Place};
+use crate::error::{Error, Place, printable};
+use crate::noted::{Note, Noted};
+
+/// The most characters of a path that are told.
+const MAX_PATH: usize = 4096;
+
+/// The files that are mapped.
+static MAPPED: Noted<(Range<usize>, String)> = Noted::new();
+
+/// The file that is mapped at an address. A signal may ask at any time.
+pub fn file_at(address: usize) -> Option<&'static str> {
+    MAPPED.iter().find(|(range, _)| range.contains(&address)).map(|(_, name)| name.as_str())
+}
 
 /// The bytes of one file, read-only.
 #[derive(Debug)]
 pub(super) struct Mapping {
     map: Mmap,
+    _note: Note,
 }
 
 impl Mapping {
@@ -41,11 +56,31 @@ impl Mapping {
         // A refusal costs time and nothing else.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
-        Ok(Self { map })
+        let range = map.as_ptr_range();
+        let name = printable(&path.display().to_string(), MAX_PATH);
+        let note = MAPPED.add((range.start as usize..range.end as usize, name));
+        Ok(Self { map, _note: note })
     }
 
     /// The bytes of the file.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_an_address_is_known_while_it_is_mapped() {
+        let path = std::env::temp_dir().join(format!("fusebox-mapping-{}", std::process::id()));
+        fs::write(&path, "weights").unwrap();
+        let mapping = Mapping::open(&path).unwrap();
+        let last = mapping.bytes().as_ptr_range().end as usize - 1;
+        assert_eq!(file_at(last), path.to_str());
+        drop(mapping);
+        assert_eq!(file_at(last), None);
+        fs::remove_file(&path).unwrap();
     }
 }

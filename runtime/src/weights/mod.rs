@@ -27,7 +27,7 @@ mod folder;
 mod ggml;
 mod gguf;
 mod json;
-mod mapping;
+pub mod mapping;
 mod packed;
 pub mod parts;
 mod qorus;
