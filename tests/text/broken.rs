@@ -138,7 +138,44 @@ fn every_bad_part_of_a_tokenizer_is_a_sentence() {
             "/normalizer",
             json!({"type": "Sequence", "normalizers":
                 vec![json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}); 40]}),
-            "key `normalizer`: expected replacements that lengthen a text at most 64 times",
+            "key `normalizer`: expected steps that lengthen a text at most 64 times",
+        ),
+        (
+            "prepends-much",
+            "/normalizer",
+            json!({"type": "Sequence", "normalizers": [
+                {"type": "Prepend", "prepend": "b".repeat(300_000)},
+                {"type": "Replace", "pattern": {"String": "b"}, "content": "b".repeat(64)}]}),
+            "key `normalizer`: expected steps that lengthen a text at most 64 times, found 38400128 times",
+        ),
+        (
+            "decomposes-again",
+            "/normalizer",
+            json!({"type": "Sequence", "normalizers": vec![[
+                json!({"type": "Replace", "pattern": {"String": "\u{627}\u{644}"}, "content": "\u{fdfa}"}),
+                json!({"type": "NFKD"})]; 2].concat()}),
+            "key `normalizer`: expected steps that lengthen a text at most 64 times, found 242 times",
+        ),
+        (
+            "spells-bytes-again",
+            "/pre_tokenizer",
+            json!({"type": "Sequence", "pretokenizers":
+                vec![json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false}); 7]}),
+            "key `normalizer`: expected steps that lengthen a text at most 64 times, found 128 times",
+        ),
+        (
+            "many-steps",
+            "/pre_tokenizer",
+            json!({"type": "Sequence", "pretokenizers":
+                vec![json!({"type": "Digits", "individual_digits": true}); 64]}),
+            "key `pre_tokenizer`: expected at most 64 steps, found 65",
+        ),
+        (
+            "long-patterns",
+            "/pre_tokenizer",
+            json!({"type": "Sequence", "pretokenizers": vec![json!({"type": "Split",
+                "pattern": {"Regex": "a".repeat(9000)}, "behavior": "Isolated", "invert": false}); 2]}),
+            "key `pre_tokenizer`: expected patterns of at most 16384 bytes, found 18000",
         ),
         (
             "inner",

@@ -28,6 +28,9 @@ const MAX_BYTES: usize = 256 << 20;
 
 /// The largest factor by which a normalizer may lengthen a text.
 const MAX_GROWTH: usize = 64;
+/// The most steps of a component, and the most bytes of all its patterns.
+const MAX_STEPS: usize = 64;
+const MAX_PATTERN_BYTES: usize = 16 << 10;
 /// The supported normalizers.
 const NORMALIZERS: [&str; 10] =
     ["NFC", "NFD", "NFKC", "NFKD", "Sequence", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
@@ -151,7 +154,10 @@ fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, E
     let model: Model = sidecar::parse_json(&path, file.model.get().as_bytes())?;
     check_model(&path, &model)?;
     let (encoding, space_prefix) = decoder(&path, file.decoder.as_ref())?;
-    check_normalizer(&path, file.normalizer.as_ref())?;
+    for (key, part) in [("normalizer", &file.normalizer), ("pre_tokenizer", &file.pre_tokenizer)] {
+        part.as_ref().map_or(Ok(()), |part| check_sizes(&path, key, part))?;
+    }
+    check_growth(&path, file.normalizer.as_ref(), file.pre_tokenizer.as_ref())?;
     let rules = Rules {
         ignore_merges: model.ignore_merges,
         byte_fallback: model.byte_fallback,
@@ -270,31 +276,71 @@ pub(super) fn steps(json: &Json) -> Vec<&Json> {
     std::iter::once(json).chain(inner.flat_map(steps)).collect()
 }
 
-/// Bounds the growth of a text by replacements, and refuses empty patterns and prefixes: the library that runs these
-/// steps fails on them.
-fn check_normalizer(path: &Path, normalizer: Option<&Json>) -> Result<(), Error> {
+/// Bounds the growth of a text by normalizers and pre-tokenizers, and refuses empty patterns and prefixes: the library
+/// that runs these steps fails on them.
+fn check_growth(path: &Path, normalizer: Option<&Json>, pre: Option<&Json>) -> Result<(), Error> {
     let refuse = |what: String| Err(Error::input(path, Place::Key("normalizer".to_owned()), what));
-    let mut growth = 1usize;
-    for step in normalizer.map_or(Vec::new(), steps) {
+    let (mut growth, mut is_replaced) = (1usize, false);
+    for step in [normalizer, pre].into_iter().flatten().flat_map(steps) {
         let text = |place: &str| step.pointer(place).and_then(Json::as_str);
-        match text("/type") {
-            Some("Prepend") if text("/prepend") == Some("") => {
-                return refuse("expected a text to prepend, found an empty one".to_owned());
-            }
+        let is_set = |key: &str| step.get(key).and_then(Json::as_bool) != Some(false);
+        let own = match text("/type") {
+            // It is prepended to each piece between special tokens, and a piece may have one byte.
+            Some("Prepend") => match text("/prepend").unwrap_or_default().len() {
+                0 => return refuse("expected a text to prepend, found an empty one".to_owned()),
+                n => 1 + n,
+            },
             Some("Replace") => {
                 let Some(replaced) = text("/pattern/String").filter(|text| !text.is_empty()) else {
                     return refuse("expected a non-empty string to replace".to_owned());
                 };
-                let content = text("/content").unwrap_or_default();
-                growth = growth.saturating_mul(content.len().div_ceil(replaced.len()).max(1));
+                text("/content").unwrap_or_default().len().div_ceil(replaced.len()).max(1)
             }
-            _ => {}
-        }
+            // The longest decomposition in Unicode. These steps are idempotent unless a replacement ran before.
+            Some("NFKC" | "NFKD") if is_replaced => 11,
+            Some("NFC" | "NFD") if is_replaced => 3,
+            Some("Lowercase") if is_replaced => 2,
+            // Each byte becomes a character of at most two bytes.
+            Some("ByteLevel") => {
+                if is_set("add_prefix_space") {
+                    4
+                } else {
+                    2
+                }
+            }
+            // A space becomes a character of at most four bytes, and one is prepended.
+            Some("Metaspace") => 8,
+            _ => 1,
+        };
+        is_replaced |= matches!(text("/type"), Some("Prepend" | "Replace"));
+        growth = growth.saturating_mul(own);
     }
     if growth > MAX_GROWTH {
         return refuse(format!(
-            "expected replacements that lengthen a text at most {MAX_GROWTH} times, found {growth} times"
+            "expected steps that lengthen a text at most {MAX_GROWTH} times, found {growth} times"
         ));
+    }
+    Ok(())
+}
+
+/// Bounds the steps of a component and the bytes of its patterns: every text goes through all of them.
+fn check_sizes(path: &Path, key: &str, json: &Json) -> Result<(), Error> {
+    let refuse = |what: String| Err(Error::input(path, Place::Key(key.to_owned()), what));
+    let steps = steps(json);
+    if steps.len() > MAX_STEPS {
+        return refuse(format!("expected at most {MAX_STEPS} steps, found {}", steps.len()));
+    }
+    let patterns = steps.iter().filter_map(|step| step.get("pattern"));
+    let n_bytes = |pattern: &Json| {
+        ["/String", "/Regex"]
+            .iter()
+            .filter_map(|kind| pattern.pointer(kind)?.as_str())
+            .map(str::len)
+            .sum::<usize>()
+    };
+    let n_bytes: usize = patterns.map(n_bytes).sum();
+    if n_bytes > MAX_PATTERN_BYTES {
+        return refuse(format!("expected patterns of at most {MAX_PATTERN_BYTES} bytes, found {n_bytes}"));
     }
     Ok(())
 }
