@@ -238,6 +238,17 @@ fn absurd_counts_are_refused_before_anything_is_reserved() {
 }
 
 #[test]
+fn metadata_beyond_what_any_vocabulary_needs_is_refused() {
+    let n = (1 << 21) + 1;
+    let half = |key: &str| pair(key, LIST, list(U8, n as u64, vec![0; n]));
+    let at = 41 + 8 + n + 17;
+    let sentence = format!("byte {at}: expected at most 4194304 values in all lists, found more");
+    refuses_pairs("many-values", &[half("a"), half("b")], &sentence);
+    let keys: Vec<Vec<u8>> = (0..=1 << 16).map(|n| pair(&format!("k{n}"), U8, [1])).collect();
+    refuses_pairs("many-keys", &keys, "byte 16: expected at most 65536 keys, found 65537");
+}
+
+#[test]
 fn bad_pairs_are_refused() {
     refuses_pairs("empty-key", &[pair("", U8, [1])], "byte 24: expected a key, found an empty text");
     let twice = [pair("k", U8, [1]), pair("k", U8, [2])];

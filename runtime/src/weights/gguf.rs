@@ -27,6 +27,10 @@ const MAX_ALIGNMENT: u64 = 1 << 20;
 const MAX_KEY_BYTES: usize = u16::MAX as usize;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_DIMS: u32 = 4;
+/// How many keys there may be, and how many values in all lists: some times as many as the largest vocabulary needs.
+/// A value takes several times as much memory as the file.
+const MAX_KEYS: usize = 1 << 16;
+const MAX_LISTED: usize = 1 << 22;
 /// How deep lists may stand in lists.
 const MAX_DEPTH: usize = 4;
 
@@ -40,7 +44,11 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
     reader.take(MAGIC.len())?;
     let version = version(&mut reader)?;
     let n_tensors = reader.count("tensors", MIN_TENSOR_BYTES)?;
+    let at = reader.at();
     let n_pairs = reader.count("keys", MIN_PAIR_BYTES)?;
+    if n_pairs > MAX_KEYS {
+        return Err(reader.refuse(at, format!("at most {MAX_KEYS} keys"), n_pairs));
+    }
     let metadata = metadata(&mut reader, n_pairs)?;
     let alignment = alignment(path, &metadata)?;
     let mut tensors = IndexMap::new();
@@ -184,28 +192,32 @@ fn value(reader: &mut Reader) -> Result<Value, Error> {
 }
 
 fn list(reader: &mut Reader, depth: usize) -> Result<List, Error> {
-    let at = reader.at();
     if depth > MAX_DEPTH {
+        let at = reader.at();
         return Err(reader.refuse(at, format!("lists at most {MAX_DEPTH} deep"), "one more"));
     }
     let element = Type::read(reader)?;
-    let n = reader.count("elements", element.min_bytes())?;
+    let (at, n) = (reader.at(), reader.count("elements", element.min_bytes())?);
     match element {
-        Type::Unsigned { n_bytes } => many(reader, n, |r| r.unsigned(n_bytes)).map(List::Unsigned),
-        Type::Signed { n_bytes } => many(reader, n, |r| signed(r, n_bytes)).map(List::Signed),
-        Type::Float { n_bytes } => many(reader, n, |r| float(r, n_bytes)).map(List::Floats),
-        Type::Bool => many(reader, n, truth).map(List::Bools),
-        Type::Text => many(reader, n, text).map(List::Texts),
-        Type::List => many(reader, n, |r| list(r, depth + 1)).map(List::Lists),
+        Type::Unsigned { n_bytes } => many(reader, (at, n), |r| r.unsigned(n_bytes)).map(List::Unsigned),
+        Type::Signed { n_bytes } => many(reader, (at, n), |r| signed(r, n_bytes)).map(List::Signed),
+        Type::Float { n_bytes } => many(reader, (at, n), |r| float(r, n_bytes)).map(List::Floats),
+        Type::Bool => many(reader, (at, n), truth).map(List::Bools),
+        Type::Text => many(reader, (at, n), text).map(List::Texts),
+        Type::List => many(reader, (at, n), |r| list(r, depth + 1)).map(List::Lists),
     }
 }
 
 fn many<'a, T>(
     reader: &mut Reader<'a>,
-    n: usize,
+    (at, n): (usize, usize),
     read: impl Fn(&mut Reader<'a>) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
-    (0..n).map(|_| read(reader)).collect()
+    let mut values = reader.room(at, n, MAX_LISTED)?;
+    for _ in 0..n {
+        values.push(read(reader)?);
+    }
+    Ok(values)
 }
 
 fn signed(reader: &mut Reader, n_bytes: usize) -> Result<i64, Error> {
@@ -228,7 +240,13 @@ fn truth(reader: &mut Reader) -> Result<bool, Error> {
 }
 
 fn text(reader: &mut Reader) -> Result<String, Error> {
-    reader.text(usize::MAX).map(str::to_owned)
+    let at = reader.at();
+    let text = reader.text(usize::MAX)?;
+    let mut own = String::new();
+    let reserved = own.try_reserve_exact(text.len());
+    reserved.map_err(|_| reader.refuse(at, "a text that fits in memory", format!("{} bytes", text.len())))?;
+    own.push_str(text);
+    Ok(own)
 }
 
 fn alignment(path: &Path, metadata: &IndexMap<String, Value>) -> Result<usize, Error> {

@@ -14,12 +14,14 @@ pub(super) struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     at: usize,
+    /// How many values all lists so far have.
+    n_listed: usize,
 }
 
 impl<'a> Reader<'a> {
     /// Starts at the first byte.
     pub(super) fn new(path: &'a Path, bytes: &'a [u8]) -> Self {
-        Self { path, bytes, at: 0 }
+        Self { path, bytes, at: 0, n_listed: 0 }
     }
 
     /// The offset of the next byte.
@@ -69,6 +71,18 @@ impl<'a> Reader<'a> {
             let expected = format!("at most {most} {things} in the {} bytes that follow", self.n_left());
             self.refuse(at, expected, found)
         })
+    }
+
+    /// Room for a list, whose count stands at a place; lists may not have more than so many values together.
+    pub(super) fn room<T>(&mut self, at: usize, n: usize, most: usize) -> Result<Vec<T>, Error> {
+        self.n_listed = self.n_listed.saturating_add(n);
+        if self.n_listed > most {
+            return Err(self.refuse(at, format!("at most {most} values in all lists"), "more"));
+        }
+        let mut room = Vec::new();
+        let reserved = room.try_reserve_exact(n);
+        reserved.map_err(|_| self.refuse(at, "a list that fits in memory", format!("{n} values")))?;
+        Ok(room)
     }
 
     /// A length of eight bytes, then so many bytes of text.
