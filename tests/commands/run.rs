@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::commands::{command, fusebox, json, programs, refused, told, without};
+use crate::commands::{command, fusebox, json, programs, refused, sentence, told, without};
 use crate::own;
 
 fn text(told: &Value) -> &str {
@@ -91,6 +91,21 @@ fn a_stop_ends_the_text_and_is_no_part_of_it() {
     ]);
     let (before, _) = text(&whole).split_once(&stop).expect("it was cut from there");
     assert_eq!((text(&cut), &cut["finish"]), (before, &json!("stop")));
+}
+
+#[test]
+fn a_story_is_told_of_programs_that_were_kept_too() {
+    let arguments = ["run", "--tokens", "5", "-n", "1"];
+    told(&arguments);
+    let run = |story: &Path| {
+        command(&programs(), &arguments).env("FUSEBOX_STORY", story).output().expect("it runs")
+    };
+    let path = own::path("a.story");
+    assert_eq!(run(&path).status.code(), Some(0));
+    assert!(fs::read_to_string(&path).expect("a story").starts_with("# "));
+    let missing = own::path("no-folder").join("a.story");
+    let refusal = sentence(&run(&missing), &arguments);
+    assert!(refusal.starts_with("FUSEBOX_STORY: "), "{refusal}");
 }
 
 #[test]

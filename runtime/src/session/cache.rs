@@ -48,7 +48,9 @@ impl Cache {
     pub fn program(&mut self, graph: &Graph, options: &Options) -> Result<Program, Error> {
         let key = Key::of(graph, options);
         let path = self.folder.as_ref().map(|folder| folder.join(format!("{key}.program")));
-        if let Some(program) = path.as_deref().and_then(|path| read(path, key)) {
+        // A program that was kept has no story: where one is asked for, all is compiled.
+        let kept = path.as_deref().filter(|_| options.story.is_none());
+        if let Some(program) = kept.and_then(|path| read(path, key)) {
             self.counts.n_from_cache += program.plan.kernels.len();
             return Ok(program);
         }
