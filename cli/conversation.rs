@@ -39,6 +39,8 @@ enum Line {
     Message(String),
     /// Not UTF-8.
     NotUtf8,
+    /// Longer than [`MAX_LINE_BYTES`].
+    TooLong,
     Clear,
     Help,
     Empty,
@@ -99,6 +101,9 @@ impl<'a> Conversation<'a> {
                 Line::Message(text) => self.answer(&text, generator, limit, is_terminal),
                 Line::NotUtf8 => {
                     Err("standard input: expected UTF-8 text, found a line of other bytes".to_owned())
+                }
+                Line::TooLong => {
+                    Err(format!("standard input: expected lines of less than {MAX_LINE_BYTES} bytes"))
                 }
             };
             n_lines += 1;
@@ -163,8 +168,9 @@ fn read_line() -> Result<Line, String> {
     let mut line = Vec::new();
     let n_bytes = stdin().lock().take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
     let n_bytes = n_bytes.map_err(|error| format!("standard input: {error}"))?;
-    if n_bytes as u64 == MAX_LINE_BYTES {
-        return Err(format!("standard input: expected lines of less than {MAX_LINE_BYTES} bytes"));
+    if n_bytes as u64 == MAX_LINE_BYTES && line.last() != Some(&b'\n') {
+        let rest = stdin().lock().skip_until(b'\n');
+        return rest.map(|_| Line::TooLong).map_err(|error| format!("standard input: {error}"));
     }
     Ok(match str::from_utf8(&line).map(str::trim) {
         _ if n_bytes == 0 => Line::End,

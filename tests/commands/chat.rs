@@ -41,8 +41,9 @@ fn a_line_that_cannot_be_answered_does_not_end_the_conversation() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command runs");
     let mut lines = child.stdin.take().expect("it reads");
-    let long = "a ".repeat(1000);
+    let (long, longer) = ("a ".repeat(1000), "a ".repeat(8 << 20));
     lines.write_all(format!("{long}\n").as_bytes()).expect("it reads");
+    lines.write_all(format!("\u{e9}{longer}\n").as_bytes()).expect("it reads");
     lines.write_all(b"\xff\nTell me a story.\n").expect("it reads");
     drop(lines);
     let output = child.wait_with_output().expect("it ends");
@@ -51,8 +52,9 @@ fn a_line_that_cannot_be_answered_does_not_end_the_conversation() {
     let error = String::from_utf8(output.stderr).expect("text");
     let sentences: Vec<&str> = error.lines().collect();
     assert!(sentences[0].ends_with("but the context length is 512; the model supports no more"), "{error}");
-    assert!(sentences[1].contains("expected UTF-8 text"), "{error}");
-    assert_eq!(sentences[2..], ["fusebox: 2 messages not answered in full"], "{error}");
+    assert!(sentences[1].contains("expected lines of less than 16777216 bytes"), "{error}");
+    assert!(sentences[2].contains("expected UTF-8 text"), "{error}");
+    assert_eq!(sentences[3..], ["fusebox: 3 messages not answered in full"], "{error}");
 }
 
 #[test]
