@@ -158,7 +158,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
     let context = opened.context(arguments.context)?;
     let max = arguments.context.unwrap_or(opened.model.config.context);
-    opened.limit(max).check("the longest test has", needed)?;
+    let fits = opened.limit(max).check("the longest test has", needed);
+    fits.map_err(|error| opened.in_model(error))?;
     let context = context.no_less_than(needed);
     let mut all = Vec::new();
     for n_threads in threads {
@@ -223,8 +224,9 @@ fn measure(
             Kind::Prefill => *test,
             Kind::Decode => Test { n_tokens: test.n_tokens.min(N_WARM_UP), ..*test },
         };
-        run_once(&mut session, warm)?;
-        let repetitions = (0..n_repeats).map(|_| run_once(&mut session, *test)).collect::<Result<_, _>>()?;
+        let mut run = |test| run_once(&mut session, test).map_err(|error| opened.in_model(error));
+        run(warm)?;
+        let repetitions = (0..n_repeats).map(|_| run(*test)).collect::<Result<_, _>>()?;
         let after = host::memory_bandwidth(n_threads, &opened.target());
         let bandwidth = before.zip(after).map(|(before, after)| f64::midpoint(before, after));
         let bytes = bytes_of(&session, *test);

@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut opened = arguments.model.open(&mut progress, arguments.json)?;
     let tokenizer = open_tokenizer(opened.model.checkpoint(), matches!(prompt, Prompt::Text(_)))?;
     let limit = opened.limit(opened.model.config.context);
-    let tokens = prompt.tokens(tokenizer.as_ref(), limit)?;
+    let tokens = prompt.tokens(tokenizer.as_ref(), limit).map_err(|error| opened.in_model(error))?;
     progress.begin("compiling");
     let scored = if arguments.all { Scored::All } else { Scored::Last };
     // The default context length, so that prompts of usual lengths share a program.
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         each(session.feed(&tokens).map_err(|error| error.to_string())?);
     }
     if let Some(fault) = fault {
-        return Err(fault.to_string());
+        return Err(opened.in_model(fault));
     }
     if let Some(path) = &arguments.output {
         let written = files::write(path, npy::MAGIC, &npy::array(&shape, &rows));

@@ -3,6 +3,7 @@
 //! In: flags. Out: an [`OpenModel`], and sessions that run it. A bad flag is refused before a file is read, a bad file
 //! before anything is compiled.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -75,6 +76,7 @@ enum KvType {
 /// An opened model, ready to start sessions.
 pub(crate) struct OpenModel {
     pub(crate) model: Model,
+    path: PathBuf,
     device: Device,
     /// The programs compiled or loaded so far.
     pub(crate) cache: Cache,
@@ -98,7 +100,7 @@ impl ModelFlags {
     pub(crate) fn open(&self, progress: &mut Progress, is_quiet: bool) -> Result<OpenModel, String> {
         let device = Device::named(&self.device)?;
         if device == Device::Cpu && self.gpu_memory.is_some() {
-            return Err("--gpu-memory memory_needed a GPU: --device cuda, vulkan or metal".to_owned());
+            return Err("--gpu-memory needs a GPU: --device cuda, vulkan or metal".to_owned());
         }
         let (mut options, level) = environment()?;
         if let Some(target) = device.target() {
@@ -116,7 +118,7 @@ impl ModelFlags {
         };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
         let gpu_memory = self.gpu_memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20));
-        Ok(OpenModel { model, device, cache, options, level, numbers, kv_type, gpu_memory, is_quiet })
+        Ok(OpenModel { model, path, device, cache, options, level, numbers, kv_type, gpu_memory, is_quiet })
     }
 }
 
@@ -129,6 +131,11 @@ impl OpenModel {
             Some(n) if (1..=max).contains(&n) => Ok(ContextRange::exactly(n)),
             Some(n) => Err(format!("--context is {n}, expected 1 to {max}, the model's context length")),
         }
+    }
+
+    /// An error that depends on this model, with its path.
+    pub(crate) fn in_model(&self, error: impl Display) -> String {
+        format!("{}: {error}", self.path.display())
     }
 
     /// The limit that a prompt is checked against.

@@ -202,7 +202,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         parts.map(|parts| Conversation::new(parts, arguments.system.as_deref(), arguments.thinking));
     let limit = opened.limit(context.max);
     let tokens = match (&task, conversation.as_mut()) {
-        (Task::Complete(prompt), _) => Some(prompt.tokens(tokenizer.as_ref(), limit)?),
+        (Task::Complete(prompt), _) => {
+            let tokens = prompt.tokens(tokenizer.as_ref(), limit);
+            Some(tokens.map_err(|error| opened.in_model(error))?)
+        }
         (Task::Answer(text), Some(conversation)) => Some(conversation.prompt_with(text, limit)?),
         (Task::Answer(_) | Task::Chat, _) => None,
     };
@@ -217,7 +220,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     match (tokens, conversation) {
         (Some(tokens), _) if arguments.json => {
             let answer = generator.answer(&tokens, &mut |_| ControlFlow::Continue(()));
-            let answer = answer.map_err(|error| error.to_string())?;
+            let answer = answer.map_err(|error| opened.in_model(error))?;
             let json = to_json(&answer, tokens.len(), &times, &generator, &opened);
             output::print(&format!("{json:#}\n"));
         }
@@ -225,7 +228,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             // The built-in prompt is printed as part of the story.
             let is_story = arguments.model.is_default()
                 && matches!(&task, Task::Complete(Prompt::Text(text)) if text == STORY);
-            stream_answer(&mut generator, &tokens, if is_story { STORY } else { "" }, &times)?;
+            let before = if is_story { STORY } else { "" };
+            stream_answer(&mut generator, &tokens, before, &times).map_err(|error| opened.in_model(error))?;
         }
         (None, Some(conversation)) => {
             let limit = opened.limit(generator.session().context());

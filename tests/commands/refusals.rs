@@ -198,6 +198,7 @@ fn scores_that_are_no_numbers_are_no_answer_of_any_command() {
         ["run --tokens 5", "logits --tokens 5,6", "logits --tokens 5,6 --all --json", "bench -p 2 -n 2"]
     {
         let sentence = refused(&rest.split(' ').chain(["-m", path]).collect::<Vec<_>>());
-        assert_eq!(sentence, "logits: expected finite numbers, found NaN for token 0", "{rest}");
+        let expected = format!("{path}: logits: expected finite numbers, found NaN for token 0");
+        assert_eq!(sentence, expected, "{rest}");
     }
 }
