@@ -261,9 +261,10 @@ impl Code {
     /// `buffers` points to an address for each parameter, and to that of the room that [`Code::round`] has filled, if
     /// it has any bytes. At each lie the bytes of the parameter's largest shape. What
     /// is written may be read by the kernel only where `schedule::alias` allows it, and nobody else touches it
-    /// meanwhile but other tasks of the kernel. `symbols` has passed [`Code::n_tasks`], and the tasks are among
-    /// those of the part. `scratch` has [`Code::scratch_bytes`] bytes that are this call's alone; where it goes on, the
-    /// call before with this memory was for the same part, buffers and symbols, and nobody has written to it since.
+    /// meanwhile but other tasks of the kernel, which keep apart as `verify` has proven. `symbols` has passed
+    /// [`Code::n_tasks`], and the tasks are among those of the part. `scratch` has [`Code::scratch_bytes`] bytes that
+    /// are this call's alone; where it goes on, the call before with this memory was for the same part, buffers and
+    /// symbols, and nobody has written to it since.
     #[expect(unsafe_code, reason = "this is where generated code runs, without checks")]
     pub unsafe fn enter(
         &self,
