@@ -9,8 +9,8 @@
 //!
 //! 4- to 6-bit formats have the low four bits of 32 elements in 16 bytes, so that a 16-byte load has 32 quants and a
 //! word four quants of each half: byte j holds element j in its low nibble and element j + 16 in its high one. No
-//! number changes. A tensor grows by less than 16 bytes a field, and by 4 bytes for every 256 elements of Q4_K and
-//! Q5_K, whose 6-bit scales become bytes.
+//! number changes. A tensor grows by less than 16 bytes a field, and by 4 bytes for every 256 elements of `Q4_K` and
+//! `Q5_K`, whose 6-bit scales become bytes.
 
 use std::borrow::Cow;
 

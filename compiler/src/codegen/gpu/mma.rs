@@ -205,10 +205,10 @@ impl Emitter<'_> {
     /// Runs `act` for warps that have fragments of rows that exist.
     fn for_busy_warps(&mut self, product: &Product, act: impl FnOnce(&mut Self, ThreadPosition)) {
         let size = constant(i64::from(WARP));
-        let (subgroup_size, lane) = (self.writer.div(self.thread, size), self.writer.rem(self.thread, size));
+        let (warp, lane) = (self.writer.div(self.thread, size), self.writer.rem(self.thread, size));
         let fragments = product.fragments;
         let columns = constant(fragments.warps[1]);
-        let own = [self.writer.div(subgroup_size, columns), self.writer.rem(subgroup_size, columns)];
+        let own = [self.writer.div(warp, columns), self.writer.rem(warp, columns)];
         let at = ThreadPosition { own, lane };
         // Rows are numbered with their last variable slowest, and only that one may have fewer values than the tile has
         // room for.
@@ -219,7 +219,7 @@ impl Emitter<'_> {
             self.writer.below(first, n_rows)
         });
         let is_own = (fragments.n_warps() < i64::from(THREADS / WARP))
-            .then(|| self.writer.below(subgroup_size, constant(fragments.n_warps())));
+            .then(|| self.writer.below(warp, constant(fragments.n_warps())));
         self.if_present(is_own, |emitter| emitter.if_present(are_there, |emitter| act(emitter, at)));
     }
 

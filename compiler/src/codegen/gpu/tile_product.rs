@@ -280,9 +280,7 @@ part
                     continue;
                 };
                 n_shared += 1;
-                let own = |axis: usize, subgroup_size: i64| {
-                    (0..per_warp[axis]).map(move |i| subgroup_size + i * warps[axis])
-                };
+                let own = |axis: usize, warp: i64| (0..per_warp[axis]).map(move |i| warp + i * warps[axis]);
                 let mut found: Vec<(i64, i64)> = Vec::new();
                 for (row, column) in (0..warps[0]).flat_map(|r| (0..warps[1]).map(move |c| (r, c))) {
                     found.extend(own(0, row).flat_map(|row| own(1, column).map(move |column| (row, column))));
