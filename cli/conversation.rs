@@ -110,7 +110,7 @@ impl<'a> Conversation<'a> {
             match answer {
                 Ok(Finish::Closed) => return Ok(()),
                 Ok(Finish::Length) if is_terminal => {
-                    output::note("the answer was cut at the limit of -n tokens")
+                    output::note("the answer was cut at the limit of -n tokens");
                 }
                 Ok(Finish::Length | Finish::Eos | Finish::Stop) => {}
                 Ok(Finish::Context) => {

@@ -34,7 +34,7 @@ const ROPE_KEYS: [Key; 13] = [
     MSCALE_ALL,
 ];
 /// GGUF stores `mscale_all_dim` times this.
-pub(crate) const GGUF_MSCALE_SCALE: f64 = 0.1;
+pub(crate) const GGUF_MSCALE_FACTOR: f64 = 0.1;
 
 /// Reads RoPE for `n_dims` rotary dimensions.
 pub(super) fn rope(hparams: Hparams<'_>, pairing: Pairing, n_dims: usize) -> Result<Rope, Error> {
@@ -138,7 +138,7 @@ fn yarn(hparams: Hparams<'_>) -> Result<Scaling, Error> {
     let (attention_factor, mscale_all) = match hparams.kind() {
         // GGUF's factor comes on top, and `attention_factor` balances `mscale`.
         Kind::Gguf { .. } => {
-            let all = mscale_all.map(|tenth| tenth / GGUF_MSCALE_SCALE);
+            let all = mscale_all.map(|tenth| tenth / GGUF_MSCALE_FACTOR);
             (gguf_attention_factor(factor, all) * given.unwrap_or(1.0), all)
         }
         Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => {

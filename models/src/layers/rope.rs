@@ -133,7 +133,7 @@ mod tests {
     fn llama3_keeps_high_frequencies_and_lowers_low_ones() {
         let frequencies = inv_freq(&named("llama-3.2-1b").unwrap().rope, 64);
         close(frequencies[1], 0.663_601);
-        close(frequencies[14], 0.003_211_44); // 4.19 turns in 8192: the last that is kept
+        close(frequencies[14], 0.003_211_44); // 4.19 rotations in 8192: the last that is kept
         close(frequencies[16], 4.295_568e-4);
         close(frequencies[31], 9.418_31e-8);
     }

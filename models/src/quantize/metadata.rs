@@ -8,7 +8,7 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::value::{List, Value};
 
 use crate::config::{Attention, Config, Experts, Gate, Grouped, Latent, Scaling};
-use crate::families::rope::{GGUF_MSCALE_SCALE, gguf_attention_factor};
+use crate::families::rope::{GGUF_MSCALE_FACTOR, gguf_attention_factor};
 use crate::hparams::Hparams;
 use crate::naming::hparams::MSCALE_ALL;
 
@@ -126,7 +126,7 @@ fn scaling(to: &mut Pairs, hparams: Hparams<'_>, scaling: &Scaling) -> Result<()
     to.number("rope.scaling.yarn_beta_slow", beta_slow);
     let mscale_all = hparams.number_or_none(MSCALE_ALL)?;
     if let Some(mscale_all) = mscale_all {
-        to.number("rope.scaling.yarn_log_multiplier", GGUF_MSCALE_SCALE * mscale_all);
+        to.number("rope.scaling.yarn_log_multiplier", GGUF_MSCALE_FACTOR * mscale_all);
     }
     let default = gguf_attention_factor(factor, mscale_all);
     if attention_factor != default {

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn any_pieces_of_any_bytes_give_the_text_of_the_complete() {
+    fn any_pieces_of_any_bytes_give_the_text_of_the_whole() {
         let mut random = Random::new(7);
         let alphabet = [b'a', 0xc3, 0xa9, 0xf0, 0x9f, 0x9a, 0x80, 0xe6, 0x97, 0xa5, 0xff, b'\n'];
         for _ in 0..2000 {
