@@ -7,7 +7,6 @@
 #![expect(unsafe_code, reason = "an allocator is unsafe to write")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fusebox_compiler::codegen::cpu::Cpu;
@@ -18,6 +17,7 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::cache::Cache;
+use support::given::story;
 
 /// The system's allocator, and how often it was asked.
 struct Counting(AtomicUsize);
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 
 #[test]
 fn a_decode_step_allocates_nothing() {
-    let model = Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")).unwrap();
+    let model = Model::open(&story()).unwrap();
     for (numbers, n_threads) in [(Numbers::Single, 1), (Numbers::Quantised, 2)] {
         let device = Box::new(CpuDevice::new(Cpu::host(numbers).unwrap(), n_threads).unwrap());
         let settings = Settings { context: 64, chunk: 8, cache: Format::F16, scored: Scored::Last };

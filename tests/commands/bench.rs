@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::commands::{json, told};
+use crate::{json, told};
 
 const SMALL: [&str; 7] = ["bench", "-p", "8", "-n", "4", "-r", "2"];
 

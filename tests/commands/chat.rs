@@ -9,9 +9,10 @@ use std::io::Read;
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::commands::{command, json, programs, refused, without};
 #[cfg(unix)]
-use crate::own;
+use support::own;
+
+use crate::{command, json, programs, refused, without};
 
 #[test]
 fn a_message_is_not_a_text_to_go_on_with() {

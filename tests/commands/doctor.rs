@@ -5,13 +5,13 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use support::own;
 
-use crate::commands::{self, command, programs, told};
-use crate::own;
+use crate::{command, json, programs, told};
 
 #[test]
 fn it_tells_what_is_there_and_what_is_missing() {
-    let found = commands::json(&["doctor", "--json"]);
+    let found = json(&["doctor", "--json"]);
     assert!(found["threads"].as_u64().is_some_and(|n| n > 0));
     assert!(found["levels"].as_array().is_some_and(|levels| levels.contains(&"portable".into())));
     let folder = programs();

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::commands::{command, json, told};
+use crate::{command, json, told};
 
 #[test]
 fn a_table_has_a_row_for_each_kernel_and_few_of_them_a_block() {

@@ -5,9 +5,9 @@
 use std::fs;
 
 use serde_json::Value;
+use support::own;
 
-use crate::commands::{json, told};
-use crate::own;
+use crate::{json, told};
 
 fn numbers(told: &Value) -> Vec<f32> {
     told["logits"].as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()

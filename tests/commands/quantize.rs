@@ -5,8 +5,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::commands::{command, json, programs, sentence, told};
-use crate::own;
+use support::own;
+
+use crate::{command, json, programs, sentence, told};
 
 #[test]
 fn a_model_is_written_and_runs() {

@@ -11,13 +11,13 @@ use std::path::Path;
 
 use fusebox_runtime::weights::open;
 use serde_json::json;
+use support::own;
 
-use crate::commands::{self, command, programs, refused, sentence, without};
-use crate::own;
+use crate::{command, json, programs, refused, sentence, without};
 
 #[test]
 fn a_device_that_is_not_there_is_a_sentence_that_says_what_is() {
-    let found = commands::json(&["doctor", "--json"]);
+    let found = json(&["doctor", "--json"]);
     for device in found["devices"].as_array().expect("a list") {
         let Some(missing) = device["missing"].as_str() else { continue };
         assert_eq!(device["adapters"], json!([]));

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
+use support::own;
+use support::own;
 
-use crate::commands::{command, fusebox, json, programs, refused, sentence, told, without};
-use crate::own;
+use crate::{command, fusebox, json, programs, refused, sentence, told, without};
 
 fn text(told: &Value) -> &str {
     told["text"].as_str().expect("a text")
@@ -116,7 +117,8 @@ fn a_full_context_ends_the_text() {
     let all = json(&["run", "--tokens", "5,6,7", "-n", "100000", "--ignore-eos", "--json"]);
     assert_eq!((&all["finish"], all["tokens"].as_array().map(Vec::len)), (&json!("context"), Some(510)));
     let refusal = refused(&["run", "--tokens", "5,6,7,8", "-c", "3"]);
-    let expected = "story.gguf: the prompt has 4 tokens, but the context length is 3; -c raises it to at most 512";
+    let expected =
+        "story.gguf: the prompt has 4 tokens, but the context length is 3; -c raises it to at most 512";
     assert!(refusal.ends_with(expected), "{refusal}");
 }
 

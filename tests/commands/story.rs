@@ -3,9 +3,9 @@
 //! In: command lines, and graphs written to a folder of the test's own. Out: exit codes, sentences and keys.
 
 use serde_json::Value;
+use support::own;
 
-use crate::commands::{fusebox, refused};
-use crate::own;
+use crate::{fusebox, refused};
 
 /// Runs the command on a graph and expects a sentence with this end.
 fn refuses(name: &str, text: &str, sentence: &str) {

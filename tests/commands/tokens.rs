@@ -5,8 +5,9 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::commands::{command, json, programs, told};
-use crate::own;
+use support::own;
+
+use crate::{command, json, programs, told};
 
 #[test]
 fn words_become_tokens_and_tokens_words() {

@@ -4,7 +4,6 @@
 //! symbols, and every kernel must compute what it stands for, interpreted and compiled. The last test breaks kernels on
 //! purpose: the harness must notice.
 
-use fusebox_compiler::codegen::gpu::dialect::Language;
 use fusebox_compiler::fuse::hazard::protect;
 use fusebox_compiler::fuse::merge::{Steering, partition};
 use fusebox_compiler::graph::op::Binary;
@@ -38,7 +37,7 @@ fn holds(text: &str) {
         }
         assert_eq!(asked.states, safe.states);
         for target in TARGETS {
-            let witness: Witness = if Language::of(&target).is_some() { on_gpu } else { compiled };
+            let witness: Witness = if target.is_processor() { compiled } else { on_gpu };
             for chaos in [None, Some(1), Some(2)] {
                 let checks = (of_kernels(&graph), chaos.is_none().then_some(witness));
                 check_by(&graph, &bindings, &target, Steering { chaos, fuel: None }, checks)

@@ -30,7 +30,7 @@ use fusebox_runtime::device::gpu::machine::Machine;
 use fusebox_runtime::device::gpu::replay::Gpu;
 use fusebox_runtime::device::gpu::wgpu_driver::{Driver, Interface};
 use fusebox_runtime::device::gpu::wgpu_machine::WgpuDevice;
-use fusebox_runtime::error::Error;
+use support::skip::skip;
 
 use super::blocks::shrunk;
 use super::bounds::of_kernels;
@@ -48,7 +48,7 @@ fn vulkan() -> Option<&'static Mutex<WgpuDevice>> {
     let opened = DEVICE.get_or_init(|| {
         let driver = Driver::open(Interface::Vulkan);
         let device = driver.map(|driver| WgpuDevice::new(driver, None, silent()));
-        device.inspect(told).map_err(skipped).map(Mutex::new).ok()
+        device.inspect(told).map_err(skip).map(Mutex::new).ok()
     });
     opened.as_ref()
 }
@@ -56,7 +56,7 @@ fn vulkan() -> Option<&'static Mutex<WgpuDevice>> {
 /// The first NVIDIA GPU; a precise one uses no tensor cores, which round more.
 fn cuda(is_precise: bool) -> Option<CudaDevice> {
     let device = Cuda::open(is_precise, None).map(|cuda| CudaDevice::new(cuda, None, silent()));
-    device.inspect(told).map_err(skipped).ok()
+    device.inspect(told).map_err(skip).ok()
 }
 
 /// Whether there is any device to run on.
@@ -69,15 +69,8 @@ fn told<M: Machine>(device: &Gpu<M>) {
     println!("{}: {} threads read each other's registers", device.describe(), device.dialect().subgroup_size);
 }
 
-#[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
-#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` hands over")]
-fn skipped(error: Error) {
-    println!("skipped: {error}");
-}
-
 /// Compiles a kernel, runs it on the same buffers, and compares what it stores: with all features of a device, and for
 /// Vulkan also with only those that every device has.
-/// Vulkan with what any has.
 pub(crate) fn on_gpu(run: &Interpreted<'_>) -> Result<(), String> {
     if let Some(device) = vulkan() {
         let mut device = device.lock().unwrap();

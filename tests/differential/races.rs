@@ -13,9 +13,9 @@ use fusebox_compiler::kernel::verify::verify;
 use fusebox_compiler::kernel::{Kernel, Part, Place, Range, Stmt, Var, VarId};
 use fusebox_compiler::target::TARGETS;
 use fusebox_compiler::tensor::sym::Sym;
+use support::slow;
 
 use super::generate::{Sample, WITH_BLOCKS, generate};
-use crate::slow;
 
 /// The kernels of a random graph, fused by chance.
 fn kernels(seed: u64) -> Vec<Kernel> {

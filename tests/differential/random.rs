@@ -21,6 +21,7 @@ use fusebox_compiler::rewrite::{Choice, Settings, improve};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::sym::Sym;
+use support::slow;
 
 use super::bounds::{of_kernels, unrounded};
 use super::generate::{Sample, WITH_BLOCKS, generate};
@@ -28,7 +29,6 @@ use super::gpu::{is_there, on_gpu};
 use super::jit::compiled;
 use super::shrink::shrink;
 use super::{Witness, check_by, check_within};
-use crate::slow;
 
 /// Seeds that failed once.
 const REGRESSIONS: &[u64] = &[9411, 9522, 100_692, 101_053, 101_815, 104_383, 109_644, 302_241, 303_096];

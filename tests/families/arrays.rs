@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Attention, Config, Grouped, Pairing, Rope};
+use support::own::path;
+use support::run::{Run, relative_error};
 
-use crate::families::made::{Made, Tensor};
-use crate::families::odd::{grouped, small};
-use crate::inference::{Run, relative_error};
-use crate::own::path;
+use crate::made::{Made, Tensor};
+use crate::odd::{grouped, small};
 
 /// Single precision, summed in another order.
 const SAME: f64 = 1e-5;

@@ -16,13 +16,13 @@ use fusebox_models::quantize::types::Type;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::open;
 use serde_json::{Map, Value, json};
+use support::own::path;
 
-use crate::families::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
-use crate::families::made::Made;
-use crate::families::odd::{grouped, latent, small};
-use crate::families::packed::{packed_latents, packed_llama};
-use crate::families::recorded::{mixtral, write_mixtral};
-use crate::own::path;
+use crate::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
+use crate::made::Made;
+use crate::odd::{grouped, latent, small};
+use crate::packed::{packed_latents, packed_llama};
+use crate::recorded::{mixtral, write_mixtral};
 
 /// A checkpoint converted to a GGUF file.
 fn converted(input: &Path, ty: &str) -> PathBuf {

@@ -13,11 +13,11 @@ use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
+use support::own::path;
+use support::run::{Run, relative_error};
 
-use crate::families::made::Made;
-use crate::families::odd::{grouped, small};
-use crate::inference::{Run, relative_error};
-use crate::own::path;
+use crate::made::Made;
+use crate::odd::{grouped, small};
 
 const TOKENS: [u32; 13] = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 38];
 

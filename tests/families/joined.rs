@@ -14,11 +14,11 @@ use fusebox_models::config::{Attention, Config, Experts, Grouped};
 use fusebox_models::load::Model;
 use fusebox_runtime::device::Weights;
 use fusebox_runtime::weights::open;
+use support::own::path;
+use support::run::{Run, relative_error};
 
-use crate::families::made::Made;
-use crate::families::odd::{experts, grouped, small};
-use crate::inference::{Run, relative_error};
-use crate::own::path;
+use crate::made::Made;
+use crate::odd::{experts, grouped, small};
 
 /// Logits after a short prompt, and after one more token.
 fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {

@@ -19,8 +19,7 @@ use fusebox_models::config::{Attention, Config, Experts, Gate, Pairing, Scaling,
 use fusebox_models::naming::tensors::{BIAS, expert, names};
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
-
-use crate::files::gguf::{BOOL, F32, LIST, TEXT, U32, Writer, pair, tensor, text};
+use support::gguf::{BOOL, F32, LIST, TEXT, U32, Writer, pair, tensor, text};
 
 /// A model to write.
 #[derive(Clone)]

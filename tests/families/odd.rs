@@ -19,10 +19,10 @@ use fusebox_models::config::{
 };
 use fusebox_models::layers::embed::{Entry, Scored};
 use fusebox_models::load::Model;
+use support::own::path;
+use support::run::{Run, relative_error};
 
-use crate::families::made::Made;
-use crate::inference::{Run, relative_error};
-use crate::own::path;
+use crate::made::Made;
 
 /// Single precision, summed in another order.
 const SAME: f64 = 1e-5;

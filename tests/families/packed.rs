@@ -10,12 +10,12 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Attention, Config, Experts, Grouped, Latent, Pairing, Rope};
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
+use support::own::path;
+use support::packing::{self, Matrix};
+use support::run::{Run, relative_error};
 
-use crate::families::made::{Made, Tensor};
-use crate::families::odd::{experts, grouped, small};
-use crate::files::packing::{self, Matrix};
-use crate::inference::{Run, relative_error};
-use crate::own::path;
+use crate::made::{Made, Tensor};
+use crate::odd::{experts, grouped, small};
 
 /// Single precision, summed in another order.
 const SAME: f64 = 1e-5;

@@ -8,11 +8,11 @@ use std::path::Path;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Attention, Config, Formats, Grouped, Pairing, Rope};
+use support::own::path;
+use support::run::Run;
 
-use crate::families::made::Made;
-use crate::families::odd::{experts, grouped, latent, small};
-use crate::inference::Run;
-use crate::own::path;
+use crate::made::Made;
+use crate::odd::{experts, grouped, latent, small};
 
 /// Prompt lengths: one token, one more than some tasks take at once, one more than a chunk, and more.
 const LENGTHS: [usize; 4] = [1, 5, 17, 30];

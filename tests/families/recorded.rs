@@ -17,11 +17,12 @@ use fusebox_models::config::{
 use fusebox_models::layers::embed::Scored;
 use fusebox_runtime::session::Session;
 use serde_json::{Value as Json, json};
+use support::given::fixture;
+use support::own::path;
+use support::run::{Run, relative_error};
 
-use crate::families::made::{Made, Tensor};
-use crate::families::odd::{experts, grouped, latent, small};
-use crate::inference::{Run, relative_error};
-use crate::own::path;
+use crate::made::{Made, Tensor};
+use crate::odd::{experts, grouped, latent, small};
 
 /// Single precision, summed in another order, at any token; recorded with six digits.
 const SAME: f64 = 2e-5;
@@ -211,7 +212,7 @@ fn every_family_answers_as_transformers_does() {
     for case in &cases {
         case.write(&path(case.name));
     }
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families.json");
+    let fixture = fixture("families.json");
     let recorded: Json = serde_json::from_str(&read_to_string(fixture).unwrap()).unwrap();
     let list = |value: &Json| value.as_array().unwrap().clone();
     let tokens: Vec<u32> = list(&recorded["tokens"]).iter().map(|id| id.as_u64().unwrap() as u32).collect();

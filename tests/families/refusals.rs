@@ -8,10 +8,10 @@ use fusebox_models::config::{Attention, Config, Experts, Gate, Grouped, Groups, 
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use serde_json::{Value as Json, json};
+use support::own::path;
 
-use crate::families::made::Made;
-use crate::families::odd::{experts, grouped, latent, small};
-use crate::own::path;
+use crate::made::Made;
+use crate::odd::{experts, grouped, latent, small};
 
 /// The error of a file, without its path.
 fn refusal(file: &std::path::Path) -> String {

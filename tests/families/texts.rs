@@ -15,11 +15,11 @@ use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::fake::FakeDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
+use support::own::path;
+use support::run::{Run, relative_error};
 
-use crate::families::made::Made;
-use crate::families::odd::{experts, grouped, latent, small};
-use crate::inference::{Run, relative_error};
-use crate::own::path;
+use crate::made::Made;
+use crate::odd::{experts, grouped, latent, small};
 
 /// Single precision, summed in another order.
 const SAME: f64 = 1e-5;

@@ -6,10 +6,10 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Attention, Config, Experts, Gate, Grouped, Groups, Window};
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
+use support::own::path;
 
-use crate::families::made::{Made, Tensor};
-use crate::families::odd::{experts, grouped, latent, small};
-use crate::own::path;
+use crate::made::{Made, Tensor};
+use crate::odd::{experts, grouped, latent, small};
 
 /// The config read from a folder with these hyper-parameters changed.
 fn read(made: &Made, model_type: &str, facts: &[(&str, Json)]) -> Config {

@@ -5,9 +5,9 @@
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Kind, Stored, open};
+use support::own::write;
 
-use crate::files::{refuses, refuses_every_truncation};
-use crate::own::write;
+use crate::{refuses, refuses_every_truncation};
 
 /// dim, hidden, layers, heads, key heads, vocabulary, length, head, shared, group.
 const NUMBERS: [u32; 10] = [8, 12, 2, 2, 1, 5, 64, 4, 1, 4];

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use fusebox_runtime::weights::open;
 use fusebox_runtime::weights::value::{List, Value};
+use support::own::path;
 
-use crate::files::refusal;
-use crate::files::safetensors::{HEADER, file};
-use crate::own::path;
+use crate::refusal;
+use crate::safetensors::{HEADER, file};
 
 const OTHER: &str = "{\"c\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}";
 

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::{Checkpoint, Stored, open};
 use serde_json::{Map, json};
+use support::own::path;
+use support::packing::{Matrix, Tensor};
 
-use crate::files::packing::{Matrix, Tensor};
-use crate::files::refusal;
-use crate::own::path;
+use crate::refusal;
 
 const SHAPE: [usize; 2] = [16, 128];
 const GROUP: usize = 64;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use fusebox_models::quantize::quantize;
 use fusebox_models::quantize::types::Type;
 use fusebox_runtime::weights::open;
+use support::gguf::{U32, Writer, pair, tensor, text};
+use support::own::{path, write};
 
-use crate::files::gguf::{U32, Writer, pair, tensor, text};
-use crate::files::refusal;
-use crate::own::{path, write};
+use crate::refusal;
 
 /// What spoils two halves.
 type Change = dyn Fn(&mut [Writer; 2]);

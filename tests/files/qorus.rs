@@ -11,9 +11,9 @@ use fusebox_models::load::Model;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Kind, Stored, open};
+use support::own::{path, write};
 
-use crate::files::{refuses, refuses_every_truncation};
-use crate::own::{path, write};
+use crate::{refuses, refuses_every_truncation};
 
 /// Version, vocabulary, width, inner width, blocks, heads, key heads, length.
 const NUMBERS: [u32; 8] = [2, 5, 64, 96, 1, 2, 1, 16];

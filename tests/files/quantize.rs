@@ -12,14 +12,11 @@ use fusebox_models::quantize::{Summary, quantize};
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
+use support::given::story;
+use support::oracles;
+use support::own::{path, write};
 
-use crate::files::is_whole;
-use crate::oracles;
-use crate::own::{path, write};
-
-fn story() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")
-}
+use crate::is_whole;
 
 /// A model written again under a name of these tests.
 fn written(input: &Path, ty: &str, name: &str) -> (Checkpoint, Summary) {

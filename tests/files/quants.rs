@@ -4,11 +4,11 @@
 //! numbers. Out: the same bytes, told by a sum for each 256 numbers. Blocks alone are decoded as in their tensor.
 
 use std::fs;
-use std::path::Path;
 
 use fusebox_compiler::foundation::random::Random;
 use fusebox_compiler::tensor::quant::Format;
 use serde_json::Value as Json;
+use support::given::fixture;
 
 /// Twelve blocks of 256 numbers: even ones, ones with few large among them, one-sided ones, and zeros.
 fn numbers() -> Vec<f32> {
@@ -32,7 +32,7 @@ fn numbers() -> Vec<f32> {
 
 #[test]
 fn blocks_are_those_of_llama_cpp() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/quants.json");
+    let path = fixture("quants.json");
     let recorded: Json = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let recorded = recorded.as_object().unwrap();
     assert_eq!(recorded.len(), 8);

@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fusebox_runtime::weights::{Stored, open};
+use support::oracles;
 
-use crate::files::is_whole;
-use crate::oracles;
+use crate::is_whole;
 
 /// How many tensors of a file are decoded.
 const N_DECODED: usize = 6;

@@ -5,9 +5,9 @@
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Kind, Stored, open};
+use support::own::write;
 
-use crate::files::{refuses, refuses_every_truncation};
-use crate::own::write;
+use crate::{refuses, refuses_every_truncation};
 
 /// Two tensors and a text.
 pub(super) const HEADER: &str = "{\"__metadata__\":{\"format\":\"pt\"},\

@@ -44,4 +44,4 @@ fi
 # What the program does with the library: it finds the headers, and has machine code or a sentence.
 command -v cargo >/dev/null || exit 0
 library=$(find "$folder" -name 'libnvrtc.so.*' | head -1)
-LD_LIBRARY_PATH=$(realpath "$(dirname "$library")") cargo test --quiet --locked --package fusebox-runtime nvrtc
+LD_LIBRARY_PATH=$(realpath "$(dirname "$library")") cargo test --quiet --release --locked --workspace --lib nvrtc

@@ -2,8 +2,8 @@
 # Runs everything that wants a GPU, on a machine that has one, and writes a report.
 # Usage: tests/gpu/on_device.sh [DEVICE] [REPORT] [MODEL.gguf ...]
 # DEVICE is cuda, vulkan or metal; the models are run, and measured at depths 32 and 512, besides the default one.
-# Where there is no cargo, FUSEBOX names the program, and FUSEBOX_TESTS the binary of the tests, which looks for models
-# where it was built. No step takes longer than LIMIT, 120 seconds by default, or the tests than four times that, but
+# Where there is no cargo, FUSEBOX names the program, and FUSEBOX_TESTS the binaries of the tests, which look for models
+# where they were built. No step takes longer than LIMIT, 120 seconds by default, or the tests than four times that, but
 # for what cargo builds before. BENCH has more arguments for the benchmark of the default model.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -40,10 +40,11 @@ command -v nvidia-smi >/dev/null && run nvidia-smi
 [ -n "${FUSEBOX:-}" ] || run cargo build --quiet --release --locked
 run "$fusebox" doctor
 if [ -n "${FUSEBOX_TESTS:-}" ]; then
-  tests "$FUSEBOX_TESTS" gpu
+  for binary in $FUSEBOX_TESTS; do tests "$binary" gpu; done
 elif [ -z "${FUSEBOX:-}" ]; then
-  run cargo test --quiet --release --locked --test all --no-run
-  tests cargo test --quiet --release --locked --test all gpu
+  areas=(--workspace --test differential --test inference)
+  run cargo test --quiet --release --locked "${areas[@]}" --no-run
+  tests cargo test --quiet --release --locked "${areas[@]}" gpu
 fi
 run "$fusebox" run --device "$device" -m "$story" -p "Once upon a time" -n 64
 run "$fusebox" run --device "$device" -m "$story" -p "Once upon a time" -n 16 --print-kernels

@@ -2,7 +2,8 @@
 # Runs everything for CUDA without a GPU: `played/` is a fake driver, compiler and GPU that runs on the CPU.
 # Runs `on_device.sh` as a GPU would have it, the tests with the threads taken backwards, and what GPUs seldom do: end
 # of memory, no graphs, other versions. The argument is the folder of what is built, `target/played` by default; the
-# report lies in it. Says so and succeeds where there is no g++, or another processor than those of Linux on x86-64.
+# report lies in it. FUSEBOX_TESTS names the binaries of the tests, if they are built.
+# Says so and succeeds where there is no g++, or another processor than those of Linux on x86-64.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -22,7 +23,8 @@ FUSEBOX_CACHE=$(realpath "$folder")/cache
 export FUSEBOX_CACHE
 
 cargo build --quiet --release --locked
-tests=$(cargo test --locked --test all --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+tests=${FUSEBOX_TESTS:-$(cargo test --release --locked --workspace --test differential --test inference --no-run 2>&1 |
+  sed -n 's/^ *Executable .*(\(.*\))$/\1/p')}
 [ -n "$tests" ] || { echo "the tests cannot be built"; exit 1; }
 
 fusebox() {
@@ -41,9 +43,11 @@ fi
 grep -e '^test result' -e '^relative error' "$folder/report.txt"
 
 printf 'threads backwards: '
-env -u FUSEBOX_ORACLES LD_LIBRARY_PATH="$lib" PLAYED_BACKWARDS=1 VK_DRIVER_FILES=/dev/null \
-  VK_ICD_FILENAMES=/dev/null "$tests" gpu >"$folder/told" 2>&1 || { cat "$folder/told"; exit 1; }
-grep '^test result' "$folder/told"
+for binary in $tests; do
+  env -u FUSEBOX_ORACLES LD_LIBRARY_PATH="$lib" PLAYED_BACKWARDS=1 VK_DRIVER_FILES=/dev/null \
+    VK_ICD_FILENAMES=/dev/null "$binary" gpu >"$folder/told" 2>&1 || { cat "$folder/told"; exit 1; }
+  grep '^test result' "$folder/told"
+done
 
 # Models of all families on tensor cores, against the CPU: low-precision weights, and others. A wrong kernel is off by
 # tenths; another choice of expert by hundredths.

@@ -3,18 +3,13 @@
 //! In: the default model. Out: the same tokens whatever was said in between, and only what is new is fed.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_models::generate::{Answer, Finish, Generator, Settings};
 use fusebox_models::load::Model;
 use fusebox_models::tokenizer::Tokenizer;
-
-use crate::inference::Run;
-
-fn story() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")
-}
+use support::given::story;
+use support::run::Run;
 
 fn tokenizer() -> Tokenizer {
     Tokenizer::open(Model::open(&story()).unwrap().checkpoint()).unwrap()

@@ -22,10 +22,13 @@ use fusebox_runtime::device::{Device, Footprint};
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
+use support::given::{fixture, story};
+use support::run::{Run, relative_error};
+use support::skip::skip;
+use support::{oracles, own};
 
-use crate::inference::recorded::{MODELS, errors_of, files, json, prompts, prompts_of};
-use crate::inference::{Run, relative_error};
-use crate::{oracles, own};
+use crate::best::{answer, models, samplings};
+use crate::recorded::{MODELS, errors_of, files, json, prompts, prompts_of};
 
 /// Twice what the processor may be off.
 const BAR: f64 = 2e-5;
@@ -35,7 +38,7 @@ const MOST_TOKENS: usize = 3;
 
 /// A kind of GPU.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+enum Kind {
     /// What Vulkan drives, a program on the processor included.
     Vulkan,
     /// A GPU of NVIDIA, computing in single precision throughout.
@@ -43,10 +46,8 @@ pub(super) enum Kind {
 }
 
 /// The kinds that are here, and a line for each that is not.
-#[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
-pub(super) fn kinds() -> Vec<Kind> {
-    let skipped = |error| println!("skipped: {error}");
-    let is_there = |kind: &Kind| device(*kind, None).map_err(skipped).is_ok();
+fn kinds() -> Vec<Kind> {
+    let is_there = |kind: &Kind| device(*kind, None).map_err(skip).is_ok();
     [Kind::Vulkan, Kind::Cuda].into_iter().filter(is_there).collect()
 }
 
@@ -58,7 +59,7 @@ fn device(kind: Kind, limit: Option<usize>) -> Result<Box<dyn Device>, Error> {
 }
 
 /// A session on the first GPU of a kind.
-pub(super) fn session(kind: Kind, path: &Path, scored: Scored) -> Session {
+fn session(kind: Kind, path: &Path, scored: Scored) -> Session {
     limited(kind, path, (scored, Format::F32), None).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -91,9 +92,8 @@ fn on(
 
 #[test]
 fn the_default_model_answers_on_a_gpu_as_it_was_recorded() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = root.join("assets/story.gguf");
-    let prompts = prompts_of(&json(&root.join("tests/fixtures/story.json")), None);
+    let path = story();
+    let prompts = prompts_of(&json(&fixture("story.json")), None);
     for kind in kinds() {
         let mut session = session(kind, &path, Scored::Last);
         for (error, _) in errors_of(&mut session, &path, &prompts, (true, MOST_TOKENS)) {
@@ -104,7 +104,7 @@ fn the_default_model_answers_on_a_gpu_as_it_was_recorded() {
 
 #[test]
 fn caches_of_8_bits_are_the_same_on_a_gpu() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let path = story();
     for kind in kinds() {
         let session = limited(kind, &path, (Scored::Last, Format::Q8_0), None);
         let mut session = session.unwrap_or_else(|error| panic!("{error}"));
@@ -121,7 +121,7 @@ fn caches_of_8_bits_are_the_same_on_a_gpu() {
 
 #[test]
 fn memory_that_does_not_suffice_is_a_sentence_and_nothing_is_lost() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let path = story();
     let best = (Scored::TopK(1), Format::F32);
     for kind in kinds() {
         let session = session(kind, &path, Scored::TopK(1));
@@ -159,7 +159,7 @@ fn a_warm_start_compiles_nothing_and_what_is_damaged_is_compiled_anew() {
     let folder = own::path("machine-code");
     // It may be left from an earlier time.
     let _ = fs::remove_dir_all(&folder);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let path = story();
     let settings = Settings { context: 256, chunk: 64, cache: Format::F32, scored: Scored::Last };
     let start = || {
         let folder = Some(folder.clone());
@@ -206,6 +206,28 @@ fn logits_of_a_gpu_are_those_of_exact_arithmetic() {
             let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);
             println!("{worst:.2e} {} on {}", path.display(), session.device());
             assert!(worst <= 2.0 * bar, "{worst:e} {}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_token_and_its_score_are_all_that_comes_back_from_a_gpu() {
+    let [greedy, _, drawn] = samplings();
+    let samplings = [greedy, drawn];
+    for kind in kinds() {
+        // A program that plays a GPU is slow.
+        for (path, sampling) in
+            models().iter().take(3).flat_map(|path| samplings.iter().map(move |it| (path, it)))
+        {
+            let device_top_k = sampling.device_top_k().unwrap();
+            let n_tokens = 3;
+            let best = session(kind, path, Scored::TopK(device_top_k));
+            let (found, best) = answer(best, sampling, n_tokens);
+            // The prompt is one replay, and the last token is not fed.
+            let each = best.footprint().returned / n_tokens;
+            assert!(each <= (8 * device_top_k).next_multiple_of(256) + 256, "{each} bytes");
+            let all = session(kind, path, Scored::Last);
+            assert_eq!(found, answer(all, sampling, n_tokens).0, "{} {sampling:?}", path.display());
         }
     }
 }

@@ -11,9 +11,11 @@ use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::session::Session;
 use serde_json::Value;
+use support::given::{fixture, story};
+use support::oracles;
+use support::run::{Run, relative_error};
 
-use crate::inference::{Run, greedy, relative_error};
-use crate::oracles;
+use crate::greedy;
 
 /// A margin between the two likeliest tokens that no rounding closes.
 const WIDE: f64 = 1e-3;
@@ -109,11 +111,10 @@ pub(super) fn files(folder: &Path) -> Vec<(PathBuf, Option<String>)> {
 
 #[test]
 fn the_default_model_answers_as_it_was_recorded() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let prompts = prompts_of(&json(&root.join("tests/fixtures/story.json")), None);
+    let prompts = prompts_of(&json(&fixture("story.json")), None);
     for (run, bar) in [(Run::new(Numbers::Single), 1e-5), (fast(), 3e-2)] {
         let is_exact = run.numbers == Numbers::Single;
-        for (error, _) in errors(run, &root.join("assets/story.gguf"), &prompts, is_exact) {
+        for (error, _) in errors(run, &story(), &prompts, is_exact) {
             assert!(error <= bar, "{error:e} in {}", run.numbers);
         }
     }

@@ -4,7 +4,7 @@
 //! a fresh cache, a warm one and a broken one. Out: the same logits.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
@@ -15,9 +15,9 @@ use fusebox_models::load::Model;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::{Cache, Counts};
-
-use crate::inference::{Run, relative_error};
-use crate::own;
+use support::given::story;
+use support::own;
+use support::run::{Run, relative_error};
 
 /// Logits in single precision that differ by no more come from the same arithmetic in another order.
 const SAME: f64 = 1e-4;
@@ -29,10 +29,6 @@ fn same(numbers: Numbers) -> f64 {
         Numbers::Exact | Numbers::Single => SAME,
         Numbers::Quantised => SAME_ROUNDED,
     }
-}
-
-fn story() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf")
 }
 
 /// Some tokens of no meaning.

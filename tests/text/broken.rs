@@ -9,8 +9,7 @@ use fusebox_models::chat::Chat;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights;
 use serde_json::{Map, Value as Json, json};
-
-use crate::own;
+use support::own;
 
 /// A folder of the test's own, with a tensor and these files.
 fn folder(name: &str, files: &[(&str, &str)]) -> PathBuf {

@@ -4,17 +4,17 @@
 //! texts from a file with this vocabulary, and the effect of its options.
 
 use std::fs::read_to_string;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{open, store};
 use serde_json::Value as Json;
-
-use crate::own;
+use support::given::fixture;
+use support::own;
 
 fn recorded() -> Json {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pieces.json");
+    let path = fixture("pieces.json");
     serde_json::from_str(&read_to_string(path).unwrap()).unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Tokens and chats as Transformers has them, from every file of the recorded models.
 //!
-//! In: the default model with its fixture, and the folder of `crate::oracles` with an `oracle.json` for each model.
+//! In: the default model with its fixture, and the folder of `support::oracles` with an `oracle.json` for each model.
 //! Out: agreement, byte for byte, from `tokenizer.json`, from each GGUF file of the same model, and from the qwen3.c
 //! checkpoint.
 
@@ -11,8 +11,8 @@ use fusebox_models::chat::Chat;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::{self, Checkpoint};
 use serde_json::Value as Json;
-
-use crate::oracles;
+use support::given::{fixture, story};
+use support::oracles;
 
 fn json(path: &Path) -> Json {
     serde_json::from_str(&read_to_string(path).unwrap()).unwrap()
@@ -28,8 +28,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 /// Every checkpoint with the recorded cases of its model.
 fn checkpoints() -> Vec<(PathBuf, Json)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let own = (root.join("assets/story.gguf"), json(&root.join("tests/fixtures/story.json")));
+    let own = (story(), json(&fixture("story.json")));
     let mut checkpoints = vec![own];
     let Some(folder) = oracles::folder() else { return checkpoints };
     for folder in entries(&folder).into_iter().filter(|entry| entry.join("oracle.json").is_file()) {

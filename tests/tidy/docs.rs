@@ -1,47 +1,15 @@
 //! What the documents say about the tree: the paths they name.
 //!
 //! In: `README.md` and everything below `docs/`. Out: an offence for each path in backticks that leads nowhere.
-//! [`fences`] also serves `forms.rs`, which parses the examples.
+//! What stands in fenced blocks is read elsewhere: `tests/compile/forms.rs` parses the examples.
 
-use crate::tidy::{File, Offence, assert_none, exists, files, offence};
+use tree::{File, Offence, assert_none, documents, exists, fences, offence};
 
 /// The folders a path in a document may start from, besides the document's own.
 const BASES: [&str; 4] = ["", "compiler/src/", "models/src/", "runtime/src/"];
 
 /// The endings that make a single word a path.
 const ENDINGS: [&str; 4] = [".rs", ".toml", ".md", ".graph"];
-
-/// A fenced block of a document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fence {
-    /// The line of the first line inside.
-    pub(super) line: usize,
-    pub(super) language: String,
-    pub(super) body: String,
-}
-
-/// The documents a newcomer reads.
-pub(super) fn documents() -> Vec<File> {
-    files(&["md"]).into_iter().filter(|f| f.path == "README.md" || f.path.starts_with("docs/")).collect()
-}
-
-/// The fenced blocks of a document.
-pub(super) fn fences(text: &str) -> Vec<Fence> {
-    let (mut fences, mut open): (Vec<Fence>, Option<Fence>) = (Vec::new(), None);
-    for (line, content) in (1..).zip(text.lines()) {
-        match (&mut open, content.trim_start().strip_prefix("```")) {
-            (None, Some(language)) => {
-                let language = language.trim().to_owned();
-                open = Some(Fence { line: line + 1, language, body: String::new() });
-            }
-            (Some(_), Some(_)) => fences.extend(open.take()),
-            (Some(fence), None) => fence.body.extend([content, "\n"]),
-            (None, None) => {}
-        }
-    }
-    fences.extend(open);
-    fences
-}
 
 /// What stands in backticks outside of fenced blocks, each with its line.
 fn code_spans(text: &str) -> Vec<(usize, &str)> {
@@ -89,6 +57,8 @@ fn every_path_in_the_docs_exists() {
 
 #[cfg(test)]
 mod tests {
+    use tree::Fence;
+
     use super::*;
 
     #[test]

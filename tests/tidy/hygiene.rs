@@ -3,8 +3,9 @@
 //! In: sources and documents as text. Out: an offence for each line or file out of order.
 //! The words that are refused are put together here from pieces, so that this file does not offend itself.
 
-use crate::tidy::source::{Source, find_word, line_at, sources};
-use crate::tidy::{File, Offence, assert_none, files, offence};
+use tree::{File, Offence, assert_none, files, offence};
+
+use crate::source::{Source, find_word, line_at, sources};
 
 /// The longest line of code, in characters.
 const MAX_COLUMNS: usize = 120;

@@ -3,8 +3,9 @@
 //! In: the code of every file. Out: an offence for each use outside of the named places.
 //! The lists below are the permission; a file that no longer needs its permission is an offence as well.
 
-use crate::tidy::source::{Source, braced, find_word, line_at, sources};
-use crate::tidy::{Offence, assert_none, offence};
+use tree::{Offence, assert_none, offence};
+
+use crate::source::{Source, braced, find_word, line_at, sources};
 
 /// The files that may contain `unsafe`.
 const UNSAFE: &[&str] = &[
@@ -44,7 +45,7 @@ const UNSAFE: &[&str] = &[
 
 /// The files that may read environment variables.
 const ENVIRONMENT: [&str; 4] =
-    ["cli/signals.rs", "compiler/src/options.rs", "tests/oracles.rs", "tests/slow.rs"];
+    ["cli/signals.rs", "compiler/src/options.rs", "tests/support/oracles.rs", "tests/support/slow.rs"];
 
 fn unsafe_offences(source: &Source, allowed: &[&str]) -> Vec<Offence> {
     let uses = find_word(&source.code, "unsafe");
@@ -149,7 +150,7 @@ fn only_the_options_read_the_environment() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::File;
+    use tree::File;
 
     fn source(path: &str, text: &str) -> Source {
         Source::new(File { path: path.to_owned(), text: text.to_owned() })

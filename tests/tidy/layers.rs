@@ -4,8 +4,9 @@
 //! downhill. Inside one top-level module anything goes, and `lib.rs` and test modules are free.
 //! A module that is not in the table is an offence too: a new module needs a place.
 
-use crate::tidy::source::{Source, braced, find_word, leading_name, line_at, sources, split_commas};
-use crate::tidy::{Offence, assert_none, offence};
+use tree::{Offence, assert_none, offence};
+
+use crate::source::{Source, braced, find_word, leading_name, line_at, sources, split_commas};
 
 /// What one crate may use.
 struct Layers {
@@ -154,7 +155,7 @@ fn crates_depend_one_way() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::File;
+    use tree::File;
 
     fn source(path: &str, text: &str) -> Source {
         Source::new(File { path: path.to_owned(), text: text.to_owned() })

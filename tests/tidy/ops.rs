@@ -3,8 +3,9 @@
 //! In: the variants of `Op`, read from the text of its declaration. Out: an offence for each place that forgot one.
 //! It goes by names only; that the places say the right thing is for their own tests.
 
-use crate::tidy::source::{Source, braced, find_word, leading_name, line_at, sources, split_commas};
-use crate::tidy::{Offence, assert_none, files, offence};
+use tree::{Offence, assert_none, files, offence};
+
+use crate::source::{Source, braced, find_word, leading_name, line_at, sources, split_commas};
 
 /// Where `Op` is declared.
 const DECLARATION: &str = "compiler/src/graph/op.rs";
@@ -88,7 +89,7 @@ fn every_operation_is_described() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::File;
+    use tree::File;
 
     const ENUM: &str = "/// Doc, with comma.\npub enum Op {\n    /// A, b.\n    Input { name: Name, ty: Type },\n    \
         Const(Scalar),\n    #[default]\n    TopK,\n}\nimpl Op {\n  Self::TopK { .. } => \"top-k\",\n}\n";

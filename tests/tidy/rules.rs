@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::tidy::source::{Source, find_word, sources};
-use crate::tidy::{File, Offence, assert_none, files, offence};
+use tree::{File, Offence, assert_none, files, offence};
+
+use crate::source::{Source, find_word, sources};
 
 /// Where the rules live.
 const FOLDER: &str = "compiler/src/rewrite/rules/";

@@ -5,8 +5,9 @@
 //! A snapshot belongs to a case when the case's name is a whole part of its file name: `all__stories__norm@plan.snap`
 //! belongs to `norm.graph`.
 
-use crate::tidy::source::{Source, find_word, is_name_char, sources};
-use crate::tidy::{Offence, assert_none, offence, paths};
+use tree::{Offence, assert_none, offence, paths};
+
+use crate::source::{Source, find_word, is_name_char, sources};
 
 fn case_stem(path: &str) -> Option<&str> {
     let stem = path.strip_prefix("tests/cases/")?.strip_suffix(".graph")?;
@@ -64,7 +65,7 @@ fn cases_and_snapshots_belong_together() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::File;
+    use tree::File;
 
     #[test]
     fn a_case_owns_the_snapshots_with_its_whole_name() {

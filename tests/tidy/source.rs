@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::tidy::{File, files};
+use tree::{File, files};
 
 /// A Rust file.
 #[derive(Clone, Debug)]

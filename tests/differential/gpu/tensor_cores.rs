@@ -17,12 +17,12 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::value::Data;
 use fusebox_runtime::device::gpu::cuda::CudaDevice;
+use support::run::relative_error;
 
 use super::{cuda, in_dialect};
-use crate::differential::bounds::of_kernels;
-use crate::differential::jit::{decoded, encoded};
-use crate::differential::{Interpreted, Witness, check_by};
-use crate::inference::relative_error;
+use crate::bounds::of_kernels;
+use crate::jit::{decoded, encoded};
+use crate::{Interpreted, Witness, check_by};
 
 /// The relative error, as for logits.
 const MOST: f64 = 1e-3;

@@ -6,11 +6,17 @@
 //! graphs; `jit.rs` runs the kernels as machine code, `gpu.rs` as code for GPUs; `races.rs` breaks them. `bounds.rs`
 //! says what rounding in blocks allows.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
+
 mod blocks;
 mod bounds;
 mod cases;
 mod generate;
-pub(crate) mod gpu;
+#[cfg(feature = "gpu")]
+mod gpu;
+#[cfg(not(feature = "gpu"))]
+#[path = "no_gpu.rs"]
+mod gpu;
 mod jit;
 mod races;
 mod random;

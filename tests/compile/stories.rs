@@ -5,7 +5,7 @@
 //! that is wrong. A first line `# target: NAME` picks another device than `cpu`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::op::Op;
@@ -18,11 +18,12 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 use fusebox_models::config::{Attention, Config, Formats, Grouped, Latent, Window};
+use tree::root;
 
 use crate::road::check;
 
 fn cases() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let folder = root().join("tests/cases");
     let entries = std::fs::read_dir(folder).expect("the cases are there");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "graph"));
@@ -38,7 +39,7 @@ fn options(text: &str) -> Options {
 #[test]
 fn every_case_tells_its_story() {
     let mut settings = insta::Settings::clone_current();
-    settings.set_snapshot_path("cases");
+    settings.set_snapshot_path("../cases");
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     settings.bind(|| {

@@ -14,9 +14,11 @@ const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 const GPTQ_ORDER: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// A matrix before it is packed.
-pub(crate) struct Matrix {
-    pub(crate) n_inputs: usize,
-    pub(crate) n_outputs: usize,
+pub struct Matrix {
+    /// The length of a row.
+    pub n_inputs: usize,
+    /// The number of rows.
+    pub n_outputs: usize,
     /// Inputs that share a scale.
     group: usize,
     /// By input, then output.
@@ -27,11 +29,11 @@ pub(crate) struct Matrix {
 }
 
 /// A tensor of a folder: name, type, shape and bytes.
-pub(crate) type Tensor = (String, &'static str, Vec<usize>, Vec<u8>);
+pub type Tensor = (String, &'static str, Vec<usize>, Vec<u8>);
 
 impl Matrix {
     /// One with zeros from a range.
-    pub(crate) fn random([n_outputs, n_inputs]: [usize; 2], group: usize, zeros: Range<u32>) -> Self {
+    pub fn random([n_outputs, n_inputs]: [usize; 2], group: usize, zeros: Range<u32>) -> Self {
         let mut random = Random::new(9);
         let n_scales = n_inputs / group * n_outputs;
         let mut below = |n: u32| random.below(n as usize) as u32;
@@ -43,7 +45,7 @@ impl Matrix {
     }
 
     /// Numbers by output, then input, rounded; with one zero for all, or each group with its own.
-    pub(crate) fn rounded(numbers: &[f32], n_inputs: usize, group: usize, is_even: bool) -> Self {
+    pub fn rounded(numbers: &[f32], n_inputs: usize, group: usize, is_even: bool) -> Self {
         let (n_outputs, n_groups) = (numbers.len() / n_inputs, n_inputs / group);
         let (mut q, mut zeros, mut scales) = (vec![0; numbers.len()], Vec::new(), Vec::new());
         for at in 0..n_groups * n_outputs {
@@ -64,7 +66,7 @@ impl Matrix {
     }
 
     /// What it stands for, by output, then input.
-    pub(crate) fn numbers(&self) -> Vec<f32> {
+    pub fn numbers(&self) -> Vec<f32> {
         let number = |at: usize| {
             let (output, input) = (at / self.n_inputs, at % self.n_inputs);
             let group = input / self.group * self.n_outputs + output;
@@ -75,7 +77,7 @@ impl Matrix {
     }
 
     /// The tensors of GPTQ; the stored zeros lack so much.
-    pub(crate) fn gptq(&self, name: &str, lacking: u32) -> Vec<Tensor> {
+    pub fn gptq(&self, name: &str, lacking: u32) -> Vec<Tensor> {
         let zeros: Vec<u32> = self.zeros.iter().map(|zero| zero - lacking).collect();
         let order: Vec<u32> = (0..self.n_inputs).map(|input| (input / self.group) as u32).collect();
         let (n_words, n_groups) = (self.n_outputs / 8, self.n_inputs / self.group);
@@ -88,7 +90,7 @@ impl Matrix {
     }
 
     /// The tensors of AWQ.
-    pub(crate) fn awq(&self, name: &str) -> Vec<Tensor> {
+    pub fn awq(&self, name: &str) -> Vec<Tensor> {
         let (n_words, n_groups) = (self.n_outputs / 8, self.n_inputs / self.group);
         vec![
             words(name, "qweight", &[self.n_inputs, n_words], &across(&self.q, AWQ_ORDER)),

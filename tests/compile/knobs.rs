@@ -3,8 +3,7 @@
 //! In: `KNOBS` and `docs/debugging.md`. Out: an offence for a knob without its row, and for a row without its knob.
 
 use fusebox_compiler::options::KNOBS;
-
-use crate::tidy::{Offence, assert_none, files, offence};
+use tree::{Offence, assert_none, files, offence};
 
 /// The document that lists them.
 const DOCUMENT: &str = "docs/debugging.md";

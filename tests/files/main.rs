@@ -2,21 +2,19 @@
 //!
 //! In: files that small writers make in a folder of the test's own, spoilt one at a time. Out: shapes, bytes,
 //! sentences.
-//! One file a kind; `inspect.rs` looks at them through the command, `recorded.rs` at files that other
-//! programs wrote.
+//! One file a kind; `recorded.rs` looks at files that other programs wrote.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
 
 use std::path::Path;
 
 use fusebox_runtime::weights::{Checkpoint, open};
-
-use crate::own::{path, write};
+use support::own::{path, write};
 
 mod ajc1;
 mod folder;
-pub(crate) mod gguf;
-mod inspect;
+mod gguf;
 mod packed;
-pub(crate) mod packing;
 mod parts;
 mod qorus;
 mod quantize;

@@ -4,6 +4,8 @@
 //! logits of the reference evaluator, or one sentence.
 //! `made.rs` writes the files; all others read them.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
+
 mod arrays;
 mod converted;
 mod ends;

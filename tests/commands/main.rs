@@ -4,17 +4,19 @@
 //! keys and texts. Bad input gets one sentence that says what, where and what would be accepted, and exit code 2.
 //! One file per command; programs are cached in a folder of the tests, so that they are compiled once.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-
-use crate::own;
+use support::own;
 
 mod bench;
 mod chat;
 mod doctor;
+mod inspect;
 mod kernels;
 mod logits;
 mod quantize;

@@ -3,7 +3,7 @@
 //! In: the environment variable `SLOW`. Out: how much a test does. This is the only place of the tests that looks.
 
 /// So many by default, so many where the slow set is asked for.
-pub(crate) fn count(usual: u64, slow: u64) -> u64 {
+pub fn count(usual: u64, slow: u64) -> u64 {
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place of the tests that reads the environment"

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-
-use crate::files::gguf::{U32, Writer, pair, tensor};
-use crate::own::write;
+use support::gguf::{U32, Writer, pair, tensor};
+use support::own::write;
 
 fn inspect(path: &Path, more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));

@@ -5,13 +5,14 @@
 
 use std::path::PathBuf;
 
+use crate::skip::skip;
+
 /// The folder; nothing, and a line that says so, where there is none.
 #[expect(clippy::disallowed_methods, reason = "this is the one place of the tests that looks for them")]
-#[expect(clippy::print_stdout, reason = "a test that does nothing says so")]
-pub(crate) fn folder() -> Option<PathBuf> {
+pub fn folder() -> Option<PathBuf> {
     let folder = std::env::var("FUSEBOX_ORACLES").ok().map(PathBuf::from);
     if folder.is_none() {
-        println!("skipped: no oracles");
+        skip("no oracles");
     }
     folder
 }

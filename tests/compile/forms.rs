@@ -5,9 +5,7 @@
 use std::fmt::Display;
 
 use fusebox_compiler::{graph, kernel};
-
-use crate::tidy::docs::{documents, fences};
-use crate::tidy::{File, Offence, assert_none, offence};
+use tree::{File, Offence, assert_none, documents, fences, offence};
 
 /// The blocks of one language that `parse` refuses.
 fn refused<T, E: Display>(file: &File, language: &str, parse: impl Fn(&str) -> Result<T, E>) -> Vec<Offence> {

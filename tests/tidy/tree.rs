@@ -1,30 +1,21 @@
-//! The house rules that a machine can check; `docs/style.md` says what they are for.
+//! The source tree as text, for tests that read it.
 //!
-//! In: the source tree as text. Out: one test for each rule, which fails with the list of all offences.
-//! A rule is data plus a scan in its own file, and each scan has unit tests on literal text, so that a check which
-//! can never fail is noticed. Nothing here compiles or runs what it reads, except the text forms in the docs.
+//! In: the folder that this crate was built in. Out: files, the fenced blocks of documents, and a way to fail with all
+//! offences at once. Nothing here compiles or runs what it reads, and no other crate is needed.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-mod docs;
-mod forms;
-mod hygiene;
-mod imports;
-mod knobs;
-mod layers;
-mod ops;
-mod rules;
-mod snapshots;
-mod source;
-
 /// A place where a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Offence {
-    path: String,
-    line: usize,
-    what: String,
+pub struct Offence {
+    /// The file, from the root of the tree.
+    pub path: String,
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub what: String,
 }
 
 impl fmt::Display for Offence {
@@ -34,34 +25,38 @@ impl fmt::Display for Offence {
 }
 
 /// The offence `what` at a line of a file, counted from 1.
-fn offence(path: &str, line: usize, what: impl Into<String>) -> Offence {
+pub fn offence(path: &str, line: usize, what: impl Into<String>) -> Offence {
     Offence { path: path.to_owned(), line, what: what.into() }
 }
 
 /// Fails with all offences, each on its own line.
 #[track_caller]
-fn assert_none(offences: &[Offence]) {
+pub fn assert_none(offences: &[Offence]) {
     let list: Vec<String> = offences.iter().map(Offence::to_string).collect();
     assert!(list.is_empty(), "{} offences:\n{}\n", list.len(), list.join("\n"));
 }
 
 /// A text file of the tree; its path is relative to the root, with forward slashes.
 #[derive(Clone, Debug)]
-struct File {
-    path: String,
-    text: String,
+pub struct File {
+    /// Where it lies.
+    pub path: String,
+    /// What stands in it.
+    pub text: String,
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+/// The root of the tree.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two folders up").to_owned()
 }
 
-fn exists(path: &str) -> bool {
+/// Whether the tree has a file or folder.
+pub fn exists(path: &str) -> bool {
     root().join(path).exists()
 }
 
 /// Every file with one of these extensions, sorted by path.
-fn files(extensions: &[&str]) -> Vec<File> {
+pub fn files(extensions: &[&str]) -> Vec<File> {
     let wanted = |path: &&String| extensions.iter().any(|e| path.ends_with(&format!(".{e}")));
     let paths = paths();
     let read = |path: &String| {
@@ -72,7 +67,7 @@ fn files(extensions: &[&str]) -> Vec<File> {
 }
 
 /// The path of every file of the tree, sorted; hidden folders and build output are not part of it.
-fn paths() -> Vec<String> {
+pub fn paths() -> Vec<String> {
     let mut paths = Vec::new();
     walk(&root(), "", &mut paths);
     paths.sort();
@@ -98,11 +93,36 @@ fn walk(folder: &Path, prefix: &str, paths: &mut Vec<String>) {
     }
 }
 
-#[test]
-fn the_tree_is_found() {
-    let paths = paths();
-    for known in ["Cargo.toml", "compiler/src/lib.rs", "tests/tidy/mod.rs"] {
-        assert!(paths.iter().any(|p| p == known), "{known} is missing among {} files", paths.len());
+/// A fenced block of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The line of the first line inside.
+    pub line: usize,
+    /// What stands after the opening fence.
+    pub language: String,
+    /// The lines inside.
+    pub body: String,
+}
+
+/// The documents a newcomer reads.
+pub fn documents() -> Vec<File> {
+    files(&["md"]).into_iter().filter(|f| f.path == "README.md" || f.path.starts_with("docs/")).collect()
+}
+
+/// The fenced blocks of a document.
+pub fn fences(text: &str) -> Vec<Fence> {
+    let (mut fences, mut open): (Vec<Fence>, Option<Fence>) = (Vec::new(), None);
+    for (line, content) in (1..).zip(text.lines()) {
+        match (&mut open, content.trim_start().strip_prefix("```")) {
+            (None, Some(language)) => {
+                let language = language.trim().to_owned();
+                open = Some(Fence { line: line + 1, language, body: String::new() });
+            }
+            (Some(_), Some(_)) => fences.extend(open.take()),
+            (Some(fence), None) => fence.body.extend([content, "\n"]),
+            (None, None) => {}
+        }
     }
-    assert!(paths.iter().all(|p| !p.starts_with("target/")));
+    fences.extend(open);
+    fences
 }
