@@ -1,6 +1,7 @@
-//! One small graph for each idea, with its story beside it.
+//! One small graph for each idea, with its story and its kernels beside it.
 //!
-//! In: `tests/cases/*.graph`. Out: snapshots of the same name, read in review as code is.
+//! In: `tests/cases/*.graph`. Out: snapshots of the same name, the story in one and the loops of every kernel in
+//! another, read in review as code is.
 //! Every case is also compiled, run slowly and compared with the reference, so that a story never tells of a kernel
 //! that is wrong. A first line `# target: NAME` picks another device than `cpu`.
 
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::graph::parse::parse;
+use fusebox_compiler::kernel::Kernel;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::story::Story;
@@ -50,6 +52,8 @@ fn every_case_tells_its_story() {
             let options = options(&text);
             check(&graph, &options, 1).unwrap_or_else(|what| panic!("{name}: {what}"));
             let compiled = compile(&graph, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let kernels: Vec<String> = compiled.plan.kernels.values().map(Kernel::to_string).collect();
+            insta::assert_snapshot!(format!("{name}.kernels"), kernels.join("\n"));
             insta::assert_snapshot!(name, compiled.to_string());
         }
     });
