@@ -89,7 +89,7 @@ expect_compiled 0 "what was damaged is not replaced"
 PLAYED_WITHOUT_GRAPHS=1 fusebox run -p "Once upon a time" -n 4
 expect 'launches one by one' "nothing is said where capture fails"
 PLAYED_VERSION=12080 fusebox run -p "Once upon a time" -n 4 --print-kernels
-expect 'kernels a block' "a driver that tells times tells none"
+expect 'kernels per block' "a driver that tells times tells none"
 if PLAYED_MEMORY=1 fusebox run -p "Once upon a time" -n 4; then
   echo "a model fits into less memory than it takes"
   exit 1
