@@ -309,10 +309,10 @@ impl Ready {
         // An address is what it wraps.
         let buffers = step.buffers.as_ptr().cast::<*mut u8>();
         // SAFETY: `load` gave every parameter a buffer of its largest shape, which lives as long as the program. The
-        // plan and its kernels verify: what a step writes it reads only where that is proven harmless, no two tasks of a
-        // kernel store to the same element, and no other step runs until all threads have passed the barrier. `set` has
-        // checked the symbols, `Shares` gives no task twice, and each thread has scratch memory of its own, as large as
-        // the largest kernel wants it; it goes on only behind a call for the same part in the same step.
+        // plan and its kernels verify: what a step writes it reads only where that is proven harmless, no two tasks of
+        // a kernel store to the same element, and no other step runs until all threads have passed the barrier. `set`
+        // has checked the symbols, `Shares` gives no task twice, and each thread has scratch memory of its own, as
+        // large as the largest kernel wants it; it goes on only behind a call for the same part in the same step.
         unsafe { self.code.enter(part, tasks, buffers, &self.symbols, scratch.0, goes_on) }
     }
 }

@@ -135,7 +135,7 @@ impl Sum {
     }
 
     /// The same with every position within a block as the start of the block and what comes behind it.
-    fn from_blocks(&self, vars: &Vars) -> Option<Self> {
+    fn relative_to_blocks(&self, vars: &Vars) -> Option<Self> {
         let mut sum = Self { terms: BTreeMap::new(), rest: self.rest };
         for (atom, factor) in &self.terms {
             let block = match atom {
@@ -227,7 +227,7 @@ impl<'a> Pair<'a> {
         };
         let mut equations = Vec::new();
         if is_within(&left) || is_within(&right) {
-            equations.push([left.from_blocks(vars), right.from_blocks(vars)]);
+            equations.push([left.relative_to_blocks(vars), right.relative_to_blocks(vars)]);
         }
         equations.push([Some(left), Some(right)]);
         for [left, right] in equations {
