@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use support::own;
-use support::own;
 
 use crate::{command, fusebox, json, programs, refused, sentence, told, without};
 
