@@ -148,6 +148,27 @@ impl PartBuilder<'_> {
         self.from.target.stages_operands && args.iter().any(is_state) && args.iter().all(fits)
     }
 
+    /// The factor that is widened into a tile first: rows of a KV cache in half precision or less that meet a weight.
+    /// CPU kernels multiply weights with vectors in single precision only.
+    pub(super) fn widened(&self, args: &[NodeId]) -> Option<NodeId> {
+        let is_weight = |arg: &NodeId| self.stored_format(*arg, &[]).is_some();
+        let meets_weight = !self.from.target.dequantises_to_tiles && args.iter().any(is_weight);
+        args.iter().copied().find(|arg| meets_weight && !is_weight(arg) && self.is_narrow(*arg))
+    }
+
+    /// Whether a value is a view of a stored one whose elements have fewer bits than single precision.
+    fn is_narrow(&self, node: NodeId) -> bool {
+        let Node { op, args, ty, .. } = self.node(node);
+        match op {
+            _ if self.from.is_loadable(node) => {
+                let format = self.from.graph.stored_format(node).unwrap_or(Format::of(ty.dtype));
+                ty.dtype.is_float() && format != Format::F32
+            }
+            Op::Gather { .. } | Op::Cast(_) => self.is_narrow(args[0]),
+            _ => op.is_movement() && args.iter().any(|arg| self.is_narrow(*arg)),
+        }
+    }
+
     /// Accumulates a box of a contraction, one K-step after another.
     pub(super) fn contract_in_k_steps(
         &mut self,

@@ -154,9 +154,10 @@ impl PartBuilder<'_> {
     }
 
     fn product(&mut self, args: &[NodeId], at: &At, nest: &mut NestBuilder) -> Result<ExprId, TooLarge> {
-        let staged = self.are_staged(args, at, nest);
-        let a = self.operand(args[0], at, nest, staged)?;
-        let b = self.operand(args[1], at, nest, staged)?;
+        let (staged, widened) = (self.are_staged(args, at, nest), self.widened(args));
+        let is_copied = |arg: NodeId| staged || widened == Some(arg);
+        let a = self.operand(args[0], at, nest, is_copied(args[0]))?;
+        let b = self.operand(args[1], at, nest, is_copied(args[1]))?;
         Ok(nest.binary(Binary::Mul, a, b))
     }
 
