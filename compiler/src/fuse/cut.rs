@@ -2,13 +2,15 @@
 //!
 //! A cut is a set of nodes. Every node in it is stored by exactly one kernel; every other value is computed inside
 //! the kernels that need it. Leaves with storage of their own (inputs, weights, states, tables) count as stored.
+//! A view of a weight is in no cut: kernels decode what they read, and the dequantised form of a matrix is never
+//! written to memory, not even that of matrices which are gathered for each token.
 //! `merge.rs` chooses a cut, `kernel/lower` obeys it.
 
 use std::collections::BTreeSet;
 
 use crate::foundation::entity::List;
 use crate::graph::op::Op;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, Node, NodeId};
 
 /// A set of values that live in memory between kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,14 +20,15 @@ pub struct Cut {
 
 impl Cut {
     /// Everything that is computed is stored: one kernel for each operation except movement. The pieces of a
-    /// concatenation may be stored together.
+    /// concatenation may be stored together. Views of weights are not stored.
     pub fn everywhere(graph: &Graph) -> Self {
+        let is_weight = weight_views(graph);
         let mut computed: List<NodeId, bool> = List::default();
         let mut stored: List<NodeId, bool> = List::default();
-        for node in graph.nodes.values() {
+        for (id, node) in graph.nodes.iter() {
             let is_movement = node.op.is_movement();
             let from_computed = node.args.iter().any(|arg| computed[*arg]);
-            let is_computed = !node.op.is_leaf() && (!is_movement || from_computed);
+            let is_computed = !node.op.is_leaf() && (!is_movement || from_computed) && !is_weight[id];
             computed.push(is_computed);
             stored.push(is_computed && (!is_movement || matches!(node.op, Op::Concat { .. })));
         }
@@ -53,6 +56,12 @@ impl Cut {
     /// Stops storing a value: its readers compute it themselves.
     pub fn dissolve(&mut self, node: NodeId) {
         self.stored[node] = false;
+    }
+
+    /// Keeps a value in memory.
+    #[cfg(test)]
+    pub(crate) fn store(&mut self, node: NodeId) {
+        self.stored[node] = true;
     }
 
     /// The fan-in cone of `roots`: everything that a kernel storing them computes (a backward slice that ends at stored
@@ -87,6 +96,22 @@ impl Cut {
 pub(crate) fn operands(graph: &Graph, node: NodeId) -> &[NodeId] {
     let args = graph.nodes[node].args.as_slice();
     if matches!(graph.nodes[node].op, Op::Write { .. }) { &args[1..] } else { args }
+}
+
+/// Which values are views of a stored matrix: what movement, casts and gathers make of a weight. A gathered matrix is
+/// one, a gathered row is not: the embedding of a token is a vector to compute with.
+pub(crate) fn weight_views(graph: &Graph) -> List<NodeId, bool> {
+    let mut views: List<NodeId, bool> = List::default();
+    for Node { op, args, .. } in graph.nodes.values() {
+        let is_view = match op {
+            Op::Weight { shape, .. } => shape.rank() >= 2,
+            Op::Gather { .. } => views[args[0]] && graph.nodes[args[0]].ty.shape.rank() > 2,
+            Op::Cast(_) => views[args[0]],
+            _ => op.is_movement() && args.iter().all(|arg| views[*arg]),
+        };
+        views.push(is_view);
+    }
+    views
 }
 
 /// Whether a leaf is a buffer rather than a formula.

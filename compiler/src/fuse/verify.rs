@@ -1,11 +1,12 @@
 //! Verifies a partition.
 //!
 //! In: a graph and its partition. Out: a complaint for each breach; none for anything `merge.rs` makes. Every stored
-//! value belongs to one region, every region comes after what it reads, no contraction is computed by two, and no
-//! region reads a state that it writes.
+//! value belongs to one region, every region comes after what it reads, no contraction is computed by two, no region
+//! reads a state that it writes, and none stores the dequantised form of a weight unless the graph returns it.
 
 use crate::error::Complaint;
 use crate::foundation::entity::List;
+use crate::fuse::cut::weight_views;
 use crate::fuse::group::is_never_recomputed;
 use crate::fuse::merge::Partition;
 use crate::graph::op::Op;
@@ -39,6 +40,10 @@ pub(crate) fn verify(graph: &Graph, partition: &Partition) -> Vec<Complaint> {
     }
     let missing = partition.cut.nodes().filter(|node| stored_by[*node].is_none());
     complaints.extend(missing.map(|node| Complaint::new(node, "no region stores it")));
+    let (is_weight, asked_for) = (weight_views(graph), graph.roots());
+    let dequantised = partition.cut.nodes().filter(|node| is_weight[*node] && !asked_for.contains(node));
+    complaints
+        .extend(dequantised.map(|node| Complaint::new(node, "the dequantised form of a weight is stored")));
     complaints
 }
 
@@ -88,6 +93,34 @@ output y = %3
     #[test]
     fn a_region_must_come_after_what_it_reads() {
         assert_eq!(complaints(&[&[2], &[1], &[3]]), ["%1: region 0 reads it before it is stored"]);
+    }
+
+    #[test]
+    fn a_dequantised_weight_is_not_stored() {
+        let graph = parse(
+            "\
+%0 = input x : f32[t:2, d:32]
+%1 = input picks : i32[t:2]
+%2 = weight w : q8_0[x:4, f:3, d:32]
+%3 = gather %2 %1 along x
+%4 = contract %0 %3 over [d]
+output y = %4
+",
+        )
+        .unwrap();
+        let [gathered, product] = [3, 4].map(|number| graph.nodes.ids().nth(number).unwrap());
+        let whole = Cut::everywhere(&graph);
+        assert_eq!(whole.nodes().collect::<Vec<_>>(), [product]);
+        let found = |cut: Cut| {
+            let regions = cut.nodes().map(|node| vec![node]).collect();
+            let (reasons, merges, joins) = Default::default();
+            let partition = Partition { cut, regions, reasons, merges, joins };
+            verify(&graph, &partition).iter().map(Complaint::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(found(whole.clone()), [""; 0]);
+        let mut with = whole;
+        with.store(gathered);
+        assert_eq!(found(with), ["%3: the dequantised form of a weight is stored"]);
     }
 
     #[test]
