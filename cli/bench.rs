@@ -14,7 +14,6 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use fusebox_compiler::foundation::hash::stable_hash;
 use fusebox_compiler::foundation::table::table;
-use fusebox_compiler::schedule::Plan;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample::{self, Sampler};
 use fusebox_runtime::session::Session;
@@ -229,7 +228,7 @@ fn measure(
         let repetitions = (0..n_repeats).map(|_| run(*test)).collect::<Result<_, _>>()?;
         let after = host::memory_bandwidth(n_threads, &opened.target());
         let bandwidth = before.zip(after).map(|(before, after)| f64::midpoint(before, after));
-        let bytes = bytes_of(&session, *test);
+        let bytes = bytes_of(&mut session, *test)?;
         measured.push(Measured {
             subject: subject.clone(),
             test: *test,
@@ -291,18 +290,18 @@ fn feed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
 }
 
 /// Bytes of memory traffic of a test; for decode, those of the middle step times the number of steps.
-fn bytes_of(session: &Session, test: Test) -> f64 {
+fn bytes_of(session: &mut Session, test: Test) -> Result<f64, String> {
     if test.kind == Kind::Decode {
         let plan = session.plan_of_each();
-        return test.n_tokens as f64 * bytes_of_step(plan, test.depth + test.n_tokens / 2, 1);
+        return Ok(test.n_tokens as f64 * bytes_of_step(plan, test.depth + test.n_tokens / 2, 1));
     }
-    let pieces = session.pieces(test.n_tokens);
-    let mut position = test.depth;
-    let mut of_piece = |(plan, n_tokens): (&Plan, usize)| {
+    let (mut position, mut bytes) = (test.depth, 0.0);
+    for n_tokens in session.pieces(test.n_tokens) {
+        let plan = session.plan_of(n_tokens).map_err(|error| error.to_string())?;
+        bytes += bytes_of_step(plan, position, n_tokens);
         position += n_tokens;
-        bytes_of_step(plan, position - n_tokens, n_tokens)
-    };
-    pieces.map(&mut of_piece).sum()
+    }
+    Ok(bytes)
 }
 
 /// Mean and standard deviation.

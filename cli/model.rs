@@ -11,7 +11,6 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::options::Options;
-use fusebox_compiler::program::Program;
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
@@ -21,6 +20,7 @@ use fusebox_runtime::device::{self as runtime, Footprint};
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
+use fusebox_runtime::session::classes::Programs;
 
 use crate::context::{ContextLimit, ContextRange};
 use crate::devices::Device;
@@ -183,8 +183,8 @@ impl OpenModel {
             let mut longest = 0;
             for chunk in CHUNKS {
                 let tried = self.settings(context.max, chunk, scored);
-                let programs = self.model.programs(&tried, &self.options, &mut self.cache)?;
-                let needed = memory_needed(&programs, batch);
+                let mut programs = self.model.programs(&tried, &self.options, &self.cache)?;
+                let needed = memory_needed(&mut programs, batch)?;
                 let (fitting, fits_all) =
                     (context.fitting(&needed, tried.chunk, free), needed.bytes() <= free);
                 last = Some((tried, programs));
@@ -197,15 +197,14 @@ impl OpenModel {
                 }
             }
         }
-        let programs = match last {
+        let mut programs = match last {
             Some((tried, programs)) if tried == settings => programs,
-            _ => self.model.programs(&settings, &self.options, &mut self.cache)?,
+            _ => self.model.programs(&settings, &self.options, &self.cache)?,
         };
-        let needed = memory_needed(&programs, batch);
         if self.device != Device::Cpu && !self.is_quiet {
-            note_memory(&needed, settings.context, &*device);
+            note_memory(&memory_needed(&mut programs, batch)?, settings.context, &*device);
         }
-        let together = self.model.together(&settings, batch, &self.options, &mut self.cache)?;
+        let together = self.model.together(&settings, batch, &self.options, &self.cache)?;
         let before = device.describe();
         let session = self.model.start(device, programs, together, &settings)?;
         // The device may have switched to another mode while it started.
@@ -228,16 +227,16 @@ impl OpenModel {
         self.device.target().unwrap_or(Options::default().target)
     }
 
-    /// The decode and prefill programs for another target.
+    /// The programs of all classes of token counts, for another target.
     pub(crate) fn programs(
-        &mut self,
+        &self,
         context: ContextRange,
         scored: Scored,
         target: Target,
-    ) -> Result<[Program; 2], String> {
+    ) -> Result<Programs, String> {
         let options = Options { target, ..self.options.clone() };
         let settings = self.settings(context.max, CHUNKS[0], scored);
-        self.model.programs(&settings, &options, &mut self.cache).map_err(|error| error.to_string())
+        self.model.programs(&settings, &options, &self.cache).map_err(|error| error.to_string())
     }
 
     fn open_device(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
@@ -251,10 +250,13 @@ impl OpenModel {
     }
 }
 
-/// The device memory that programs need, with the states of every sequence.
-fn memory_needed(programs: &[Program; 2], batch: usize) -> Footprint {
-    let needed = Footprint::of(&programs.each_ref().map(|program| &program.plan));
-    Footprint { state: needed.state.saturating_mul(batch), ..needed }
+/// The device memory that a session needs, with the states of every sequence: that of its smallest and its largest
+/// program, as the others fit into the arena of the largest.
+fn memory_needed(programs: &mut Programs, batch: usize) -> Result<Footprint, Error> {
+    let largest = programs.classes().len() - 1;
+    let decode = programs.program(0)?.plan.clone();
+    let needed = Footprint::of(&[&decode, &programs.program(largest)?.plan]);
+    Ok(Footprint { state: needed.state.saturating_mul(batch), ..needed })
 }
 
 /// Prints the device memory that will be used.

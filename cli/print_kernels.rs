@@ -66,21 +66,20 @@ pub(crate) fn show(
 ) -> Result<String, String> {
     let [n_decode_repeats, n_prefill_repeats] = N_REPEATS;
     let (tokens, position, n_repeats) = match view {
-        View::Plan => return Ok(session.plans()[0].to_string()),
-        View::Source => return sources(session.plans()[0], &target),
+        View::Plan => return Ok(session.plan().to_string()),
+        View::Source => return sources(session.plan(), &target),
         View::Table => {
             let token = sequence.last().map_or(&[0][..], std::slice::from_ref);
             // The decode step needs a free position.
             (token, session.position().min(session.context() - 1), n_decode_repeats)
         }
         View::Prompt => {
-            let (_, n_tokens) =
-                session.pieces(sequence.len()).next().ok_or("there are no tokens to prefill again")?;
+            let n_tokens = session.pieces(sequence.len()).next().ok_or("there are no tokens to prefill again")?;
             (&sequence[..n_tokens], 0, n_prefill_repeats)
         }
     };
     let times = times(&mut session, tokens, position, n_repeats)?;
-    let plan = session.plan_of(tokens.len());
+    let plan = session.plan_of(tokens.len()).map_err(|error| error.to_string())?;
     let bandwidth = host::memory_bandwidth(n_threads, &target);
     Ok(Measured { plan, times, position, n_tokens: tokens.len(), bandwidth }.to_text(n_threads))
 }

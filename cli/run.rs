@@ -212,7 +212,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let load = start.elapsed();
     progress.begin("compiling");
     let start = Instant::now();
-    let session = opened.session(n_threads, context, scored(&settings))?;
+    let mut session = opened.session(n_threads, context, scored(&settings))?;
+    let n_tokens = tokens.as_ref().map_or(0, Vec::len);
+    session.prepare(n_tokens).map_err(|error| error.to_string())?;
     let times = Times { load, compile: start.elapsed() };
     drop(progress);
     let generator = Generator::new(session, tokenizer.as_ref(), settings);
@@ -250,10 +252,12 @@ fn print_sources(arguments: &Arguments, target: Target) -> Result<(), String> {
     if arguments.print_kernels != Some(View::Source) {
         return Err("--target prints kernel sources only; add --print-kernels=source".to_owned());
     }
-    let mut opened = arguments.model.open(&mut Progress::new(1), arguments.json)?;
+    let opened = arguments.model.open(&mut Progress::new(1), arguments.json)?;
     let context = opened.context(arguments.context)?;
-    // The decode program comes first, then that of prefill.
-    for program in opened.programs(context, scored(&arguments.settings()), target)? {
+    // The decode program comes first, then those for more and more tokens.
+    let mut programs = opened.programs(context, scored(&arguments.settings()), target)?;
+    for class in 0..programs.classes().len() {
+        let program = programs.program(class).map_err(|error| error.to_string())?;
         output::print(&print_kernels::sources(&program.plan, &target)?);
     }
     Ok(())
@@ -326,7 +330,7 @@ fn to_json(
 ) -> Value {
     let session = generator.session();
     let footprint = session.footprint();
-    let [decode, _] = session.plans();
+    let decode = session.plan();
     let timing = json!({
         "load_ms": ms(times.load),
         "compile_ms": ms(times.compile),
@@ -334,7 +338,7 @@ fn to_json(
         "prefill_tok_s": answer.timing.prefill_rate(),
         "decode_tok_s": answer.timing.decode_rate(),
     });
-    let counts = opened.cache.counts;
+    let counts = opened.cache.counts();
     json!({
         "tokens": answer.tokens,
         "text": answer.text,

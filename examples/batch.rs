@@ -26,9 +26,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tokenizer = Tokenizer::open(model.checkpoint())?;
     let device = CpuDevice::new(Cpu::at(Level::host(), Numbers::Quantised)?, 2)?;
     let settings = Settings { context: 128, chunk: 32, cache: Format::F16, scored: Scored::Last };
-    let (options, mut programs) = (Options::default(), Cache::default());
+    let (options, programs) = (Options::default(), Cache::default());
     let mut session =
-        model.session_of_texts(Box::new(device), &settings, PROMPTS.len(), &options, &mut programs)?;
+        model.session_of_texts(Box::new(device), &settings, PROMPTS.len(), &options, &programs)?;
     let mut sampler = Sampler::new(sample::Settings::default(), session.n_vocab())?;
 
     let mut sequences = Vec::new();

@@ -45,8 +45,7 @@ fn a_decode_step_allocates_nothing() {
     for (numbers, n_threads) in [(Numbers::Single, 1), (Numbers::Quantised, 2)] {
         let device = Box::new(CpuDevice::new(Cpu::host(numbers).unwrap(), n_threads).unwrap());
         let settings = Settings { context: 64, chunk: 8, cache: Format::F16, scored: Scored::Last };
-        let mut session =
-            model.session(device, &settings, &Options::default(), &mut Cache::default()).unwrap();
+        let mut session = model.session(device, &settings, &Options::default(), &Cache::default()).unwrap();
         session.feed(&[1, 2, 3]).unwrap();
         session.feed(&[4]).unwrap();
         let before = ALLOCATOR.0.load(Ordering::Relaxed);
@@ -63,7 +62,7 @@ fn a_decode_step_allocates_nothing() {
     let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Quantised).unwrap(), 2).unwrap());
     let settings = Settings { context: 64, chunk: 8, cache: Format::F16, scored: Scored::Last };
     let mut session =
-        model.session_of_texts(device, &settings, 3, &Options::default(), &mut Cache::default()).unwrap();
+        model.session_of_texts(device, &settings, 3, &Options::default(), &Cache::default()).unwrap();
     let tokens = [Some(1), None, Some(2)];
     session.feed_each(&tokens).unwrap();
     let before = ALLOCATOR.0.load(Ordering::Relaxed);

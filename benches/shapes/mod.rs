@@ -9,10 +9,11 @@ use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
+use fusebox_models::config::Config;
 use fusebox_models::layers::embed::{Entry, Scored};
 
 /// Every name.
-pub(crate) const NAMES: [&str; 19] = [
+pub(crate) const NAMES: [&str; 20] = [
     "decode_qkv_0.6b",
     "decode_mlp_0.6b",
     "decode_mlp_0.6b_x8",
@@ -22,6 +23,7 @@ pub(crate) const NAMES: [&str; 19] = [
     "decode_block_0.6b",
     "moe_64x8",
     "mla_decode_16k",
+    "mla_few_at_depth",
     "prefill_norm_8b_s512",
     "prefill_gate_8b_s512",
     "prefill_rotate_0.6b_s512",
@@ -59,6 +61,7 @@ pub(crate) fn named(name: &str) -> Option<Graph> {
         "prefill_mla_s512" => (&[LATENT, SOFTMAX], &[("T", "512"), ("P", "1024")]),
         "decode_likeliest_0.6b" => return likeliest(),
         "decode_block_0.6b" => return block(1),
+        "mla_few_at_depth" => return latent_block(8),
         "prefill_block_0.6b_s512" => return block(512),
         _ => return None,
     };
@@ -69,6 +72,12 @@ pub(crate) fn named(name: &str) -> Option<Graph> {
 /// A block of Qwen3-0.6B.
 fn block(tokens: i64) -> Option<Graph> {
     blocks::block(&blocks::named("qwen3-0.6b")?, &Sym::from(tokens)).ok()
+}
+
+/// A dense block of DeepSeek-V2-Lite after 4096 cached tokens: what a chat turn or a verification of drafts costs.
+fn latent_block(tokens: i64) -> Option<Graph> {
+    let config = Config { context: 4 * 4096, experts: None, ..blocks::named("deepseek-v2-lite")? };
+    blocks::block(&config, &Sym::from(tokens)).ok()
 }
 
 /// The scores of all tokens, and the 40 likeliest.

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::program::Program;
-use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_compiler::tensor::sym::{Sym, Symbol};
+use fusebox_compiler::tensor::sym::Sym;
 use fusebox_runtime::device::{Device, Weights};
 use fusebox_runtime::error::{Error, Place, quoted};
+use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::session::{Session, TOKENS};
+use fusebox_runtime::session::classes::{Class, Programs};
 use fusebox_runtime::weights::{Checkpoint, Kind, open};
 
 use crate::binding::{Bound, bind};
@@ -99,17 +99,13 @@ impl Model {
         &self.weights.checkpoint
     }
 
-    /// The decode and prefill graphs of a session: for one token, and for up to a chunk.
+    /// The graph of a session for one class of token counts.
     ///
     /// # Errors
-    /// All errors of the graphs.
-    pub fn graphs(&self, settings: &Settings) -> Result<[Graph; 2], Error> {
+    /// All errors of the graph.
+    pub fn graph(&self, settings: &Settings, class: Class) -> Result<Graph, Error> {
         let config = self.config_for(settings)?;
-        let name = Label::new(TOKENS).expect("one letter fits");
-        let chunk = settings.chunk as i64;
-        let several = Symbol::new(name, 1, chunk, (chunk / 2).max(1));
-        let graph = |tokens: Sym| part(&config, &tokens, config.n_layers, self.entry, settings.scored);
-        Ok([graph(Sym::from(1))?, graph(several.into())?])
+        Ok(part(&config, &class.tokens(), config.n_layers, self.entry, settings.scored)?)
     }
 
     /// The config of a session's graphs.
@@ -133,12 +129,15 @@ impl Model {
     }
 
     /// A session of one sequence, with an empty context.
+    ///
+    /// # Errors
+    /// Where the context is longer than the model's, a graph does not compile, or the device refuses its program.
     pub fn session(
         &self,
         device: Box<dyn Device>,
         settings: &Settings,
         options: &Options,
-        cache: &mut Cache,
+        cache: &Cache,
     ) -> Result<Session, Error> {
         self.session_of_texts(device, settings, 1, options, cache)
     }
@@ -153,25 +152,25 @@ impl Model {
         settings: &Settings,
         n_texts: usize,
         options: &Options,
-        cache: &mut Cache,
+        cache: &Cache,
     ) -> Result<Session, Error> {
         let programs = self.programs(settings, options, cache)?;
         let together = self.together(settings, n_texts, options, cache)?;
         self.start(device, programs, together, settings)
     }
 
-    /// The programs of a session: one token, and up to a chunk of them.
+    /// The programs of a session, which are compiled when they are first wanted.
     ///
     /// # Errors
-    /// Where the context is longer than the model's, or a graph does not compile.
-    pub fn programs(
-        &self,
-        settings: &Settings,
-        options: &Options,
-        cache: &mut Cache,
-    ) -> Result<[Program; 2], Error> {
-        let [decode, prefill] = self.graphs(settings)?;
-        Ok([cache.program(&decode, options)?, cache.program(&prefill, options)?])
+    /// Where the settings do not fit the model.
+    pub fn programs(&self, settings: &Settings, options: &Options, cache: &Cache) -> Result<Programs, Error> {
+        let (config, entry, scored) = (self.config_for(settings)?, self.entry, settings.scored);
+        let (options, cache) = (options.clone(), cache.clone());
+        let compile = move |class: Class| {
+            let graph = part(&config, &class.tokens(), config.n_layers, entry, scored)?;
+            cache.program(&graph, &options)
+        };
+        Ok(Programs::new(settings.chunk, Box::new(compile)))
     }
 
     /// The program that takes one token of each of several texts, and how many there are; nothing for a single text.
@@ -183,7 +182,7 @@ impl Model {
         settings: &Settings,
         n_texts: usize,
         options: &Options,
-        cache: &mut Cache,
+        cache: &Cache,
     ) -> Result<Option<(Program, usize)>, Error> {
         if n_texts <= 1 {
             return Ok(None);
@@ -193,14 +192,14 @@ impl Model {
         Ok(Some((cache.program(&graph, options)?, n_texts)))
     }
 
-    /// A session with programs that were made with these settings.
+    /// A session with programs of these settings.
     ///
     /// # Errors
-    /// Where the device refuses them.
+    /// Where one does not compile, or the device refuses it.
     pub fn start(
         &self,
         device: Box<dyn Device>,
-        programs: [Program; 2],
+        programs: Programs,
         together: Option<(Program, usize)>,
         settings: &Settings,
     ) -> Result<Session, Error> {

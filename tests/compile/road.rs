@@ -13,14 +13,16 @@ use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{evaluate, random};
-use fusebox_compiler::schedule;
+use fusebox_compiler::schedule::{self, Place as Storage, Plan};
 use fusebox_compiler::story::Story;
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
-use fusebox_models::config::{Config, Formats};
+use fusebox_models::config::{Attention, Config, Experts, Formats, Latent};
+use fusebox_runtime::session::POSITION;
+use fusebox_runtime::session::classes::Class;
 
 fn options(target: &str) -> Options {
     Options::for_target(Target::named(target).expect("a named target"))
@@ -295,4 +297,68 @@ fn a_graph_that_does_not_fit_together_is_refused_with_its_place() {
     graph.outputs.push(("y".into(), first));
     let error = compile(&graph, &options("cpu")).unwrap_err();
     assert!(matches!(error, Error::Input { .. }), "{error}");
+}
+
+/// The plan of a block for a class of token counts.
+fn plan_of(config: &Config, class: Class, target: &str) -> Plan {
+    let graph = blocks::block(config, &class.tokens()).expect("a block that fits together");
+    compile(&graph, &options(target)).expect("a block that compiles").plan
+}
+
+/// Whether a plan stores a value of every cached position in its arena.
+fn stores_every_position(plan: &Plan) -> bool {
+    let mut slots = plan.buffers.values().filter(|slot| matches!(slot.place, Storage::Arena { .. }));
+    slots.any(|slot| {
+        let mut sizes = slot.shape.iter().flat_map(|(_, size)| size.symbols());
+        sizes.any(|symbol| symbol.name.as_str() == POSITION)
+    })
+}
+
+#[test]
+fn up_to_128_tokens_read_the_latents_and_expand_nothing() {
+    let named = |name| blocks::named(name).expect("a named block");
+    let (lite, glm) = (named("deepseek-v2-lite"), named("glm-4.7-flash"));
+    // Of the sizes of the recorded models: expanding costs little, and is still not done.
+    let small = Latent {
+        n_heads: 4,
+        q_lora: Some(128),
+        kv_lora: 256,
+        nope: 64,
+        rope: 32,
+        value: 64,
+        is_joint: false,
+    };
+    let small =
+        Config { attention: Attention::Latent(small), hidden: 256, ff: 512, experts: None, ..lite.clone() };
+    for config in [small, lite, glm] {
+        for class in Class::all(512) {
+            for target in ["cpu", "cuda-sm90"] {
+                let (expands, most) = (stores_every_position(&plan_of(&config, class, target)), class.most);
+                let may_expand = most > 128;
+                assert!(may_expand || !expands, "{:?} on {target}, up to {most} tokens", config.attention);
+                // With more tokens a processor is faster with keys and values, so the question is a real one.
+                assert!(target != "cpu" || expands == may_expand, "{:?}, {most} tokens", config.attention);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_plan_stores_the_weights_of_the_experts_that_tokens_choose() {
+    let moe = blocks::named("qwen3-30b-a3b").expect("a named block");
+    let of_8 = |ff| {
+        let experts = moe.experts.clone().map(|experts| Experts { n: 8, n_used: 2, ff, ..experts });
+        Config { hidden: 256, experts, formats: Formats::Uniform(Format::Q4K), ..moe.clone() }
+    };
+    // What flows between kernels: a few vectors for each token and expert, and the parts of split attention. Weights
+    // of two experts would be 1 MiB for each token.
+    let most = |class: Class| (8 << 20) + class.most * (256 << 10);
+    for config in [of_8(256), of_8(512), moe.clone()] {
+        for class in Class::all(512).into_iter().filter(|class| class.most > 1) {
+            for target in ["cpu", "cuda-sm90", "vulkan"] {
+                let found = plan_of(&config, class, target).arena_bytes;
+                assert!(found <= most(class), "{found} bytes for {} tokens on {target}", class.most);
+            }
+        }
+    }
 }

@@ -29,7 +29,7 @@ fn made() -> Made {
 fn session(model: &Model, scored: Scored) -> Result<Session, String> {
     let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 1).unwrap());
     let settings = Settings { context: 40, chunk: 16, scored, ..Run::new(Numbers::Single).settings };
-    let session = model.session(device, &settings, &Options::default(), &mut Cache::default());
+    let session = model.session(device, &settings, &Options::default(), &Cache::default());
     session.map_err(|error| error.to_string())
 }
 

@@ -7,6 +7,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Attention, Config, Experts, Gate, Grouped, Groups, Pairing, Rope, Scaling};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
+use fusebox_runtime::session::classes::Class;
 use serde_json::{Value as Json, json};
 use support::own::path;
 
@@ -54,12 +55,12 @@ fn caches_whose_rows_fill_no_blocks_are_a_sentence() {
     let file = path("refused-caches.gguf");
     dense().gguf(&file, "llama");
     let model = Model::open(&file).unwrap();
-    let graphs = |cache| {
+    let graph = |cache| {
         let settings = Settings { context: 32, chunk: 8, cache, scored: Scored::Last };
-        model.graphs(&settings).map_err(|error| error.to_string())
+        model.graph(&settings, Class { least: 2, most: 8 }).map_err(|error| error.to_string())
     };
-    assert!(graphs(Format::F16).is_ok());
-    let error = graphs(Format::Q8_0).unwrap_err();
+    assert!(graph(Format::F16).is_ok());
+    let error = graph(Format::Q8_0).unwrap_err();
     let what = "a KV cache of q8_0 needs rows of a multiple of 32 elements, this model's have 16; f16 and f32 take any";
     assert_eq!(error, format!("{}: {what}", file.display()));
 }

@@ -39,7 +39,7 @@ fn session(made: &Made, name: &str, n_texts: usize, device: Box<dyn Device>) -> 
     let settings =
         Settings { context: 20, chunk: 8, scored: Scored::Last, ..Run::new(Numbers::Single).settings };
     let model = Model::open(&file).unwrap();
-    model.session_of_texts(device, &settings, n_texts, &Options::default(), &mut Cache::default()).unwrap()
+    model.session_of_texts(device, &settings, n_texts, &Options::default(), &Cache::default()).unwrap()
 }
 
 /// Decodes all sequences together; in some steps one rests. Returns the logits of every token, by sequence.
@@ -132,7 +132,7 @@ fn the_best_scores_of_several_texts_are_refused() {
     let settings = Settings { context: 20, chunk: 8, scored: Scored::TopK(2), ..base };
     let model = Model::open(&file).unwrap();
     let open = |n_texts| {
-        model.session_of_texts(processor(), &settings, n_texts, &Options::default(), &mut Cache::default())
+        model.session_of_texts(processor(), &settings, n_texts, &Options::default(), &Cache::default())
     };
     assert!(open(1).is_ok());
     let error = open(3).err().unwrap().to_string();

@@ -64,6 +64,25 @@ fn a_text_at_once_in_pieces_and_token_by_token_gives_the_same_logits() {
 }
 
 #[test]
+fn a_program_is_compiled_when_as_many_tokens_first_come() {
+    let mut session = Run::new(Numbers::Single).open(&story());
+    let n_emitted = |session: &Session| session.footprint().n_emitted;
+    let at_start = n_emitted(&session);
+    session.feed(&[1]).unwrap();
+    assert_eq!(n_emitted(&session), at_start, "the program for one token is there from the start");
+    session.feed(&tokens(2)).unwrap();
+    let few = n_emitted(&session);
+    assert!(few > at_start);
+    session.feed(&tokens(16)).unwrap();
+    assert_eq!(n_emitted(&session), few, "2 and 16 tokens are of one class");
+    session.prepare(64 + 17).unwrap();
+    let many = n_emitted(&session);
+    assert!(many > few);
+    session.feed(&tokens(64 + 17)).unwrap();
+    assert_eq!(n_emitted(&session), many, "a prepared program is not compiled again");
+}
+
+#[test]
 fn caches_of_8_bits_answer_nearly_as_those_in_full() {
     let logits = |cache: Format| {
         let mut run = Run::new(Numbers::Single);
@@ -147,9 +166,9 @@ fn cached(folder: &Path) -> (Vec<f32>, Counts) {
     let run = Run::new(Numbers::Single);
     let model = Model::open(&story()).unwrap();
     let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 1).unwrap());
-    let mut cache = Cache::new(Some(folder.to_owned()));
-    let mut session = model.session(device, &run.settings, &Options::default(), &mut cache).unwrap();
-    (session.feed(&tokens(9)).unwrap().to_vec(), cache.counts)
+    let cache = Cache::new(Some(folder.to_owned()));
+    let mut session = model.session(device, &run.settings, &Options::default(), &cache).unwrap();
+    (session.feed(&tokens(9)).unwrap().to_vec(), cache.counts())
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Run {
         let model = Model::open(path).unwrap_or_else(|error| panic!("{error}"));
         let cpu = Cpu::at(self.level, self.numbers).unwrap();
         let device = Box::new(CpuDevice::new(cpu, self.n_threads).unwrap());
-        model.session(device, &self.settings, &Options::default(), &mut Cache::default()).unwrap()
+        model.session(device, &self.settings, &Options::default(), &Cache::default()).unwrap()
     }
 }
 

@@ -138,7 +138,7 @@ impl CpuDevice {
 
     /// The code that an earlier plan's kernel has.
     fn known(&self, kernel: &Kernel) -> Option<&Arc<Code>> {
-        self.codes.iter().find(|code| code.kernel() == kernel)
+        self.codes.iter().find(|code| code.is_of(kernel))
     }
 
     /// Where a plan's arena starts, and the room behind it.
@@ -446,6 +446,23 @@ mod tests {
             (&[5], "symbol T: is 5, it must be in 1..4"),
         ] {
             assert!(refusal(symbols).contains(expected), "{}", refusal(symbols));
+        }
+    }
+
+    #[test]
+    fn kernels_whose_symbols_have_other_ranges_have_code_of_their_own() {
+        let mut device = CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 1).unwrap();
+        let weights: Arc<dyn Weights> = Arc::new(NoWeights);
+        let mut load = |range: &str| {
+            let text =
+                format!("symbol T in {range} near 4\n%0 = input x : f32[t:T]\n%1 = neg %0\noutput y = %1\n");
+            let plan = compile(&parse(&text).unwrap(), &Options::default()).unwrap().plan;
+            device.load(&plan, &weights).unwrap()
+        };
+        let [few, many, again] = ["1..4", "4..9", "4..9"].map(&mut load);
+        assert_eq!(device.footprint().n_emitted, 2);
+        for (program, n) in [(few, 4), (many, 9), (again, 5)] {
+            device.replay(program, &[n]).unwrap();
         }
     }
 

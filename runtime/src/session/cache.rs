@@ -2,9 +2,11 @@
 //!
 //! In: a graph and options. Out: its program, from the folder if it is there, else from the compiler, which is then
 //! kept. A file that is cut off, of another compiler or not what it says is as good as none, and is replaced.
+//! Copies of a cache count together: a session has one, for the programs that it compiles later.
 //! A folder that cannot be written changes nothing but the time the next start takes.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
@@ -20,10 +22,15 @@ const STORY: &[u8] = b"# ";
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     folder: Option<PathBuf>,
+    told: Arc<Mutex<Told>>,
+}
+
+/// What all copies of a cache have in common.
+#[derive(Debug, Default)]
+struct Told {
     /// The stories of all programs that were compiled.
     stories: Vec<String>,
-    /// How many programs were compiled, and how many came from the folder.
-    pub counts: Counts,
+    counts: Counts,
 }
 
 /// Where programs came from.
@@ -41,24 +48,35 @@ impl Cache {
         Self { folder, ..Self::default() }
     }
 
+    /// How many kernels were compiled, and how many came from the folder.
+    pub fn counts(&self) -> Counts {
+        self.told().counts
+    }
+
+    /// What is counted and told; a thread that panicked leaves numbers that are as good as any.
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The program of a graph.
     ///
     /// # Errors
     /// Where the graph does not compile.
-    pub fn program(&mut self, graph: &Graph, options: &Options) -> Result<Program, Error> {
+    pub fn program(&self, graph: &Graph, options: &Options) -> Result<Program, Error> {
         let key = Key::of(graph, options);
         let path = self.folder.as_ref().map(|folder| folder.join(format!("{key}.program")));
         // A program that was kept has no story: where one is asked for, all is compiled.
         let kept = path.as_deref().filter(|_| options.story.is_none());
         if let Some(program) = kept.and_then(|path| read(path, key)) {
-            self.counts.n_from_cache += program.plan.kernels.len();
+            self.told().counts.n_from_cache += program.plan.kernels.len();
             return Ok(program);
         }
         let (program, story) = Program::compile(key, graph, options)?;
-        self.counts.n_lowered += program.plan.kernels.len();
+        self.told().counts.n_lowered += program.plan.kernels.len();
         if let Some(path) = &options.story {
-            self.stories.push(story.to_string());
-            tell(path, &self.stories.join("\n"))?;
+            let mut told = self.told();
+            told.stories.push(story.to_string());
+            tell(path, &told.stories.join("\n"))?;
         }
         let Some(path) = path else { return Ok(program) };
         let bytes = program.to_bytes();

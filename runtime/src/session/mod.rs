@@ -1,4 +1,4 @@
-//! Texts in progress: programs for one token and for many, replayed over the same states.
+//! Texts in progress: programs for one token, for a few and for many, replayed over the same states.
 //!
 //! In: token numbers. Out: logits, or the best of them. The session knows at which position each text stands; every
 //! program reads it from a symbol, so no token ever compiles anything.
@@ -8,10 +8,11 @@
 //! stands, [`TOKENS`] how many there are; with several texts, [`position_of`] and [`state_of`] say what belongs to
 //! which. A program has one input, tokens or vectors in their place, and one output, logits or vectors; where it
 //! chooses the best logits by itself, it has the tokens of these as well, and nothing else comes back from its device.
-//! A step allocates nothing: `shape.rs` is a program that is loaded, `cache.rs` keeps programs between processes,
-//! `device/` runs them.
+//! The program for one token is loaded from the start, and a step with it allocates nothing. Those for more tokens are
+//! compiled and loaded when tokens come that are as many, or when [`Session::prepare`] is told of them.
+//! `classes.rs` says which program takes how many tokens, `shape.rs` is a program that is loaded, `cache.rs` keeps
+//! programs between processes, `device/` runs them.
 
-use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +27,10 @@ use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
 
 pub mod cache;
+pub mod classes;
 mod shape;
 
+use classes::Programs;
 use shape::Shape;
 
 /// The symbol for the position of a replay's first token.
@@ -45,28 +48,13 @@ pub fn state_of(state: &str, text: usize) -> String {
     format!("{state}.{text}")
 }
 
-/// What takes tokens of the text at hand.
-struct Shapes {
-    /// Takes one.
-    decode: Shape,
-    /// Takes several.
-    prefill: Shape,
-}
-
-impl Shapes {
-    fn of(&self, n_tokens: usize) -> &Shape {
-        if n_tokens == 1 { &self.decode } else { &self.prefill }
-    }
-
-    fn of_mut(&mut self, n_tokens: usize) -> &mut Shape {
-        if n_tokens == 1 { &mut self.decode } else { &mut self.prefill }
-    }
-}
-
 /// Texts in progress.
 pub struct Session {
     device: Box<dyn Device>,
-    shapes: Shapes,
+    weights: Arc<dyn Weights>,
+    programs: Programs,
+    /// What takes tokens of the text at hand, for each class of token numbers, once it was wanted; the first takes one.
+    shapes: Vec<Option<Shape>>,
     /// Takes one token of each text.
     together: Option<Shape>,
     texts: Vec<Text>,
@@ -95,32 +83,99 @@ impl Session {
     /// the program that takes one token of each of them, and their number.
     ///
     /// # Errors
-    /// Where a program is not of this form, or the device refuses it.
+    /// Where a program does not compile or is not of this form, or the device refuses it.
     pub fn new(
-        mut device: Box<dyn Device>,
-        [decode, prefill]: [Program; 2],
+        device: Box<dyn Device>,
+        mut programs: Programs,
         together: Option<(Program, usize)>,
         weights: &Arc<dyn Weights>,
         context: usize,
         n_vocab: usize,
     ) -> Result<Self, Error> {
-        let outputs = outputs(&decode.plan)?;
-        for other in iter::once(&prefill).chain(together.as_ref().map(|(program, _)| program)) {
-            if self::outputs(&other.plan)? != outputs {
-                return Err(refused("a program", "another one has other outputs".to_owned()));
+        let decode = &programs.program(0)?.plan;
+        let outputs = outputs(decode)?;
+        let width = outputs_of(decode)[outputs.0].shape.max_len();
+        let n_texts = together.as_ref().map_or(1, |(_, n_texts)| *n_texts);
+        let text = Text { position: 0, output: ProgramId::default(), rows: 0..1 };
+        let shapes = programs.classes().iter().map(|_| None).collect();
+        let mut session = Self {
+            device,
+            weights: Arc::clone(weights),
+            programs,
+            shapes,
+            together: None,
+            texts: vec![text; n_texts],
+            text: 0,
+            context,
+            n_vocab,
+            width,
+            outputs,
+        };
+        // Memory of a device's own is scarce: what needs most of it comes first, and others find room in its arena.
+        if session.device.free().is_some() {
+            session.load(session.shapes.len() - 1)?;
+        }
+        if let Some((program, _)) = together {
+            session.check_outputs(&program.plan)?;
+            let mut shape = Shape::new(program.plan, 1)?;
+            shape.load(&mut *session.device, weights, 0, false)?;
+            session.together = Some(shape);
+        }
+        for text in 0..n_texts {
+            session.text = text;
+            session.texts[text].output = session.load(0)?;
+        }
+        session.text = 0;
+        Ok(session)
+    }
+
+    /// The class of so many tokens of one replay.
+    fn class_of(&self, n_tokens: usize) -> usize {
+        let classes = self.programs.classes();
+        classes.iter().position(|class| n_tokens <= class.most).unwrap_or(classes.len() - 1)
+    }
+
+    /// The most tokens of a replay.
+    fn most_tokens(&self) -> usize {
+        self.programs.classes().last().map_or(1, |class| class.most)
+    }
+
+    /// The program of a class with the states of the text at hand, compiled and loaded where that was not done before.
+    fn load(&mut self, class: usize) -> Result<ProgramId, Error> {
+        if self.shapes[class].is_none() {
+            let plan = self.programs.take(class)?.plan;
+            self.check_outputs(&plan)?;
+            self.shapes[class] = Some(Shape::new(plan, self.texts.len())?);
+        }
+        let Self { device, weights, shapes, texts, text, .. } = self;
+        let shape = shapes[class].as_mut().expect("it was just made");
+        shape.load(&mut **device, weights, *text, texts.len() > 1)
+    }
+
+    /// Whether a plan gives what all others of the session give.
+    fn check_outputs(&self, plan: &Plan) -> Result<(), Error> {
+        if outputs(plan)? != self.outputs {
+            return Err(refused("a program", "another one has other outputs".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn shape(&self, class: usize) -> &Shape {
+        loaded(&self.shapes, class)
+    }
+
+    /// Makes ready for so many tokens at once: compiles and loads the programs that they need.
+    ///
+    /// # Errors
+    /// Where a program does not compile, or the device refuses it.
+    pub fn prepare(&mut self, n_tokens: usize) -> Result<(), Error> {
+        let most = self.most_tokens();
+        for n_now in [n_tokens.min(most), n_tokens % most] {
+            if n_now > 0 {
+                self.load(self.class_of(n_now))?;
             }
         }
-        let width = outputs_of(&decode.plan)[outputs.0].shape.max_len();
-        let n_texts = together.as_ref().map(|(_, n_texts)| *n_texts);
-        let mut loaded = |plan, n_texts| Shape::load(&mut *device, plan, weights, n_texts);
-        // The largest first: others find room in its arena.
-        let prefill = loaded(prefill.plan, n_texts)?;
-        let together = together.map(|(program, _)| loaded(program.plan, None)).transpose()?;
-        let decode = loaded(decode.plan, n_texts)?;
-        let text = Text { position: 0, output: decode.program(0), rows: 0..1 };
-        let texts = vec![text; n_texts.unwrap_or(1)];
-        let shapes = Shapes { decode, prefill };
-        Ok(Self { device, shapes, together, texts, text: 0, context, n_vocab, width, outputs })
+        Ok(())
     }
 
     /// How many texts there are.
@@ -156,28 +211,30 @@ impl Session {
         self.n_vocab
     }
 
-    /// The plan that takes one token, and the one that takes several.
-    pub fn plans(&self) -> [&Plan; 2] {
-        [&self.shapes.decode.plan, &self.shapes.prefill.plan]
+    /// The plan that takes one token.
+    pub fn plan(&self) -> &Plan {
+        &self.shape(0).plan
     }
 
     /// The plan that takes one token of each text; with one text, the plan that takes one token.
     pub fn plan_of_each(&self) -> &Plan {
-        &self.together.as_ref().unwrap_or(&self.shapes.decode).plan
+        self.together.as_ref().map_or_else(|| self.plan(), |together| &together.plan)
     }
 
     /// The plan that takes so many tokens in one replay.
-    pub fn plan_of(&self, n_tokens: usize) -> &Plan {
-        &self.shapes.of(n_tokens).plan
+    ///
+    /// # Errors
+    /// As [`Session::prepare`].
+    pub fn plan_of(&mut self, n_tokens: usize) -> Result<&Plan, Error> {
+        let class = self.class_of(n_tokens);
+        self.load(class)?;
+        Ok(&self.shape(class).plan)
     }
 
-    /// The replays that so many tokens at once become: the plan of each, and how many tokens it takes.
-    pub fn pieces(&self, n_tokens: usize) -> impl Iterator<Item = (&Plan, usize)> {
-        let most = self.shapes.prefill.most_tokens;
-        (0..n_tokens).step_by(most).map(move |first| {
-            let n = most.min(n_tokens - first);
-            (self.plan_of(n), n)
-        })
+    /// The replays that so many tokens at once become: how many tokens each takes.
+    pub fn pieces(&self, n_tokens: usize) -> impl Iterator<Item = usize> + use<> {
+        let most = self.most_tokens();
+        (0..n_tokens).step_by(most).map(move |first| most.min(n_tokens - first))
     }
 
     /// What the device holds.
@@ -215,7 +272,7 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`], and where the numbers are no whole vectors.
     pub fn score_vectors(&mut self, vectors: &[f32], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        let width = self.shapes.decode.row_bytes / size_of::<f32>();
+        let width = self.shape(0).row_bytes / size_of::<f32>();
         if !vectors.len().is_multiple_of(width) {
             let what = format!("expected whole vectors of {width} numbers, found {}", vectors.len());
             return Err(refused("vectors", what));
@@ -244,15 +301,16 @@ impl Session {
             check_tokens(&[token], self.n_vocab)?;
             together.check(Format::I32, "tokens", 1, (text.position, self.context))?;
         }
+        let program = together.load(&mut *self.device, &self.weights, 0, false)?;
         // A text that rests goes on with any token, and forgets it.
-        let input = self.device.input(together.program(0), 0).chunks_exact_mut(size_of::<u32>());
+        let input = self.device.input(program, 0).chunks_exact_mut(size_of::<u32>());
         input.zip(tokens).for_each(|(to, token)| to.copy_from_slice(&token.unwrap_or(0).to_le_bytes()));
         together.stand(self.texts.iter().map(|text| text.position), 1);
-        self.device.replay(together.program(0), &together.symbols)?;
+        self.device.replay(program, &together.symbols)?;
         for (number, (text, token)) in self.texts.iter_mut().zip(tokens).enumerate() {
             if token.is_some() {
                 let position = text.position + 1;
-                *text = Text { position, output: together.program(0), rows: number..number + 1 };
+                *text = Text { position, output: program, rows: number..number + 1 };
             }
         }
         Ok(())
@@ -260,12 +318,13 @@ impl Session {
 
     /// Replays the programs over the rows of an input.
     fn append(&mut self, rows: &[u8], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        let (mut left, row_bytes) = (rows, self.shapes.decode.row_bytes);
+        let (mut left, row_bytes) = (rows, self.shape(0).row_bytes);
+        self.prepare(rows.len() / row_bytes)?;
         while !left.is_empty() {
-            let n_now = (left.len() / row_bytes).min(self.shapes.prefill.most_tokens);
+            let n_now = (left.len() / row_bytes).min(self.most_tokens());
             let (now, later) = left.split_at(n_now * row_bytes);
-            let program = self.enter(now, n_now);
-            self.device.replay(program, &self.shapes.of(n_now).symbols)?;
+            let (program, class) = self.enter(now, n_now)?;
+            self.device.replay(program, &loaded(&self.shapes, class).symbols)?;
             self.pass(program, n_now);
             self.rows().chunks_exact(self.width).for_each(&mut *each);
             left = later;
@@ -279,12 +338,12 @@ impl Session {
     /// As [`Session::feed`], and where the tokens are too many for a replay.
     pub fn profile(&mut self, tokens: &[u32]) -> Result<Vec<Duration>, Error> {
         self.check_tokens(tokens)?;
-        let (n, most) = (tokens.len(), self.shapes.prefill.most_tokens);
+        let (n, most) = (tokens.len(), self.most_tokens());
         if n > most {
             return Err(refused("tokens", format!("a replay takes {most} at most, found {n}")));
         }
-        let program = self.enter(bytemuck::cast_slice(tokens), n);
-        let times = self.device.profile(program, &self.shapes.of(n).symbols)?;
+        let (program, class) = self.enter(bytemuck::cast_slice(tokens), n)?;
+        let times = self.device.profile(program, &loaded(&self.shapes, class).symbols)?;
         self.pass(program, n);
         Ok(times)
     }
@@ -315,17 +374,17 @@ impl Session {
     }
 
     fn check(&self, format: Format, what: &str, n: usize) -> Result<(), Error> {
-        self.shapes.decode.check(format, what, n, (self.position(), self.context))
+        self.shape(0).check(format, what, n, (self.position(), self.context))
     }
 
-    /// Tells a program what it starts from, and where that stands.
-    fn enter(&mut self, rows: &[u8], n: usize) -> ProgramId {
-        let position = self.position();
-        let shape = self.shapes.of_mut(n);
+    /// Tells the program of so many tokens what it starts from, and where that stands.
+    fn enter(&mut self, rows: &[u8], n: usize) -> Result<(ProgramId, usize), Error> {
+        let (position, class) = (self.position(), self.class_of(n));
+        let program = self.load(class)?;
+        let shape = self.shapes[class].as_mut().expect("it was just loaded");
         shape.stand([position], n);
-        let program = shape.program(self.text);
         self.device.input(program, 0)[..rows.len()].copy_from_slice(rows);
-        program
+        Ok((program, class))
     }
 
     /// Takes note that a program has taken so many tokens.
@@ -341,6 +400,10 @@ impl Session {
         let all: &[f32] = bytemuck::cast_slice(self.device.output(*output, self.outputs.0));
         &all[rows.start * self.width..rows.end * self.width]
     }
+}
+
+fn loaded(shapes: &[Option<Shape>], class: usize) -> &Shape {
+    shapes[class].as_ref().expect("a program is loaded before it is used")
 }
 
 fn check_tokens(tokens: &[u32], n_vocab: usize) -> Result<(), Error> {

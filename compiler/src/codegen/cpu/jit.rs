@@ -140,6 +140,13 @@ impl Code {
         &self.kernel
     }
 
+    /// Whether this is the code of a kernel: of an equal one whose symbols have the same ranges. Symbols compare equal
+    /// by name alone.
+    pub fn is_of(&self, kernel: &Kernel) -> bool {
+        let ranges = |all: &[Symbol]| all.iter().map(|symbol| (symbol.min, symbol.max)).collect::<Vec<_>>();
+        self.kernel == *kernel && ranges(&self.symbols) == ranges(&symbols(kernel))
+    }
+
     /// The symbols it wants values for, in this order.
     pub fn symbols(&self) -> &[Symbol] {
         &self.symbols

@@ -2,7 +2,7 @@
 //!
 //! In: a plan with one input. Out: what a session needs to replay it: which symbols say where the
 //! tokens stand and how many there are, and how large a row of the input is.
-//! Where a session has several texts, a program is loaded once for each: only the states differ.
+//! Where a session has several texts, a program is loaded for each that wants it: only the states differ.
 
 use std::sync::Arc;
 
@@ -16,28 +16,22 @@ use crate::session::{POSITION, TOKENS, input, position_of, refused, state_of};
 
 /// A program for a class of token numbers, loaded.
 pub(super) struct Shape {
-    /// For each text that it is loaded for.
-    programs: Vec<ProgramId>,
+    /// For each text, the program with its states, once that is loaded. One that goes on with all texts stands alone.
+    programs: Vec<Option<ProgramId>>,
     pub(super) plan: Plan,
     /// A value for each symbol of the plan.
     pub(super) symbols: Vec<i64>,
     /// Which symbols are positions: of the text at hand, or of every text.
     positions: Vec<Option<usize>>,
     tokens_idx: Option<usize>,
-    pub(super) most_tokens: usize,
     /// What the input is made of, and how much of it belongs to a token.
     format: Format,
     pub(super) row_bytes: usize,
 }
 
 impl Shape {
-    /// Loads a plan: once, or with the states of each of so many texts.
-    pub(super) fn load(
-        device: &mut dyn Device,
-        plan: Plan,
-        weights: &Arc<dyn Weights>,
-        n_texts: Option<usize>,
-    ) -> Result<Self, Error> {
+    /// A plan for each of so many texts, loaded for none of them yet.
+    pub(super) fn new(plan: Plan, n_texts: usize) -> Result<Self, Error> {
         let tokens = input(&plan)?;
         let most_tokens = tokens.shape.iter().next().map_or(1, |(_, size)| size.most().max(1) as usize);
         let (format, row_bytes) = (tokens.format, tokens.bytes / most_tokens);
@@ -47,19 +41,28 @@ impl Shape {
         let positions = if let Some(one) = idx(POSITION) { vec![Some(one)] } else { of_each.collect() };
         let tokens_idx = idx(TOKENS);
         let symbols = symbols.iter().map(|symbol| symbol.min).collect();
-        let programs = match n_texts {
-            None => vec![device.load(&plan, weights)?],
-            Some(n_texts) => {
-                let each = (0..n_texts).map(|text| device.load(&of_text(&plan, text), weights));
-                each.collect::<Result<_, _>>()?
-            }
-        };
-        Ok(Self { programs, plan, symbols, positions, tokens_idx, most_tokens, format, row_bytes })
+        let programs = vec![None; n_texts];
+        Ok(Self { programs, plan, symbols, positions, tokens_idx, format, row_bytes })
     }
 
-    /// The program that has the states of a text.
-    pub(super) fn program(&self, text: usize) -> ProgramId {
-        self.programs[text]
+    /// Loads the plan with the states of one of several texts, or as it is, unless that was done before.
+    pub(super) fn load(
+        &mut self,
+        device: &mut dyn Device,
+        weights: &Arc<dyn Weights>,
+        text: usize,
+        has_several: bool,
+    ) -> Result<ProgramId, Error> {
+        if let Some(program) = self.programs[text] {
+            return Ok(program);
+        }
+        let program = if has_several {
+            device.load(&of_text(&self.plan, text), weights)?
+        } else {
+            device.load(&self.plan, weights)?
+        };
+        self.programs[text] = Some(program);
+        Ok(program)
     }
 
     /// Tells where the tokens stand, and how many there are.

@@ -1,0 +1,142 @@
+//! Program classes: which program takes how many tokens, and when it is compiled.
+//!
+//! In: the most tokens of a replay, and what compiles the program of a class. Out: a program for each number of tokens,
+//! compiled when it is first wanted.
+//! What is best for a few tokens is wrong for many: a latent cache is expanded for a long prompt, and must not be for
+//! two tokens. So a program is made for numbers of tokens that are of one kind, and estimates are made near its usual
+//! number. All programs of a session work on the same states.
+//! The table of classes is here and nowhere else.
+
+use fusebox_compiler::program::Program;
+use fusebox_compiler::tensor::label::Label;
+use fusebox_compiler::tensor::sym::{Sym, Symbol};
+
+use crate::error::Error;
+use crate::session::TOKENS;
+
+/// The most tokens of each class but the last, which goes up to the most tokens of a replay; the first takes one token.
+const BOUNDS: [usize; 3] = [1, 16, 128];
+
+/// Numbers of tokens that one program takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// The fewest tokens.
+    pub least: usize,
+    /// The most tokens.
+    pub most: usize,
+}
+
+impl Class {
+    /// The classes of a session whose replays take at most so many tokens, smallest first.
+    pub fn all(most_tokens: usize) -> Vec<Self> {
+        let most_tokens = most_tokens.max(1);
+        let inner = BOUNDS.into_iter().filter(|bound| *bound < most_tokens);
+        let bounds = inner.chain([most_tokens]);
+        let mut least = 1;
+        let class = |most| {
+            let class = Self { least, most };
+            least = most + 1;
+            class
+        };
+        bounds.map(class).collect()
+    }
+
+    /// How many tokens a replay of this class takes, for a graph: a number, or a symbol within the bounds of the class.
+    /// Estimates are made for half of the most.
+    pub fn tokens(self) -> Sym {
+        let Self { least, most } = self;
+        if least == most {
+            return Sym::from(most);
+        }
+        let name = Label::new(TOKENS).expect("one letter fits");
+        Symbol::new(name, least as i64, most as i64, most as i64 / 2).into()
+    }
+}
+
+/// Compiles the program of a class, or fetches it from where compiled programs are kept.
+pub type Compile = Box<dyn FnMut(Class) -> Result<Program, Error> + Send>;
+
+/// The programs of a session, one for each class, compiled when they are first wanted.
+pub struct Programs {
+    classes: Vec<Class>,
+    /// Of each class, the program that nobody has taken yet.
+    compiled: Vec<Option<Program>>,
+    compile: Compile,
+}
+
+impl Programs {
+    /// Programs for replays of at most so many tokens.
+    pub fn new(most_tokens: usize, compile: Compile) -> Self {
+        let classes = Class::all(most_tokens);
+        let compiled = classes.iter().map(|_| None).collect();
+        Self { classes, compiled, compile }
+    }
+
+    /// The classes, smallest first; the first takes one token.
+    pub fn classes(&self) -> &[Class] {
+        &self.classes
+    }
+
+    /// The program of a class by its number, which stays here.
+    ///
+    /// # Errors
+    /// Where it does not compile.
+    pub fn program(&mut self, class: usize) -> Result<&Program, Error> {
+        let program = match self.compiled[class].take() {
+            Some(program) => program,
+            None => (self.compile)(self.classes[class])?,
+        };
+        Ok(self.compiled[class].insert(program))
+    }
+
+    /// The program of a class by its number, given away.
+    pub(super) fn take(&mut self, class: usize) -> Result<Program, Error> {
+        match self.compiled[class].take() {
+            Some(program) => Ok(program),
+            None => (self.compile)(self.classes[class]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::refused;
+
+    fn bounds(most_tokens: usize) -> Vec<(usize, usize)> {
+        Class::all(most_tokens).iter().map(|class| (class.least, class.most)).collect()
+    }
+
+    #[test]
+    fn every_number_of_tokens_is_in_one_class() {
+        assert_eq!(bounds(512), [(1, 1), (2, 16), (17, 128), (129, 512)]);
+        assert_eq!(bounds(2000), [(1, 1), (2, 16), (17, 128), (129, 2000)]);
+        assert_eq!(bounds(128), [(1, 1), (2, 16), (17, 128)]);
+        assert_eq!(bounds(8), [(1, 1), (2, 8)]);
+        assert_eq!(bounds(1), [(1, 1)]);
+        assert_eq!(bounds(0), [(1, 1)]);
+    }
+
+    #[test]
+    fn a_program_is_compiled_once_and_when_it_is_wanted() {
+        let mut n_asked = 0;
+        let refuse: Compile = Box::new(move |class| {
+            n_asked += 1;
+            Err(refused("a class", format!("up to {}, question {n_asked}", class.most)))
+        });
+        let mut programs = Programs::new(20, refuse);
+        assert_eq!(programs.classes().len(), 3);
+        let found = |error: Error| error.to_string();
+        assert!(found(programs.program(2).unwrap_err()).contains("up to 20, question 1"));
+        assert!(found(programs.take(1).unwrap_err()).contains("up to 16, question 2"));
+    }
+
+    #[test]
+    fn estimates_are_made_within_the_class() {
+        for class in Class::all(512) {
+            let tokens = class.tokens();
+            assert_eq!((tokens.least(), tokens.most()), (class.least as i64, class.most as i64));
+            assert!((tokens.least()..=tokens.most()).contains(&tokens.near()));
+        }
+    }
+}
