@@ -1,9 +1,16 @@
-//! What the documents say about the tree: the paths they name.
+//! What the documents say about the tree: the paths they name, and the example of the front page.
 //!
-//! In: `README.md` and everything below `docs/`. Out: an offence for each path in backticks that leads nowhere.
+//! In: the documents at the root and everything below `docs/`. Out: an offence for each path in backticks that leads
+//! nowhere.
 //! What stands in fenced blocks is read elsewhere: `tests/compile/forms.rs` parses the examples.
 
-use tree::{File, Offence, assert_none, documents, exists, fences, offence};
+use std::fs::read_to_string;
+
+use tree::marked::hold;
+use tree::{File, Offence, assert_none, documents, exists, fences, offence, root};
+
+/// The example that the front page shows, without its guide.
+const EXAMPLE: &str = "examples/hello_fusion.rs";
 
 /// The folders a path in a document may start from, besides the document's own.
 const BASES: [&str; 4] = ["", "compiler/src/", "models/src/", "runtime/src/"];
@@ -11,13 +18,20 @@ const BASES: [&str; 4] = ["", "compiler/src/", "models/src/", "runtime/src/"];
 /// The endings that make a single word a path.
 const ENDINGS: [&str; 4] = [".rs", ".toml", ".md", ".graph"];
 
-/// What stands in backticks outside of fenced blocks, each with its line.
-fn code_spans(text: &str) -> Vec<(usize, &str)> {
+/// The lines outside of fenced blocks, with their numbers.
+pub(super) fn prose(text: &str) -> Vec<(usize, &str)> {
     let fences = fences(text);
     let is_fenced =
         |line: usize| fences.iter().any(|f| (f.line..f.line + f.body.lines().count()).contains(&line));
-    let lines =
-        (1..).zip(text.lines()).filter(|(line, l)| !is_fenced(*line) && !l.trim_start().starts_with("```"));
+    (1..)
+        .zip(text.lines())
+        .filter(|(line, l)| !is_fenced(*line) && !l.trim_start().starts_with("```"))
+        .collect()
+}
+
+/// What stands in backticks outside of fenced blocks, each with its line.
+fn code_spans(text: &str) -> Vec<(usize, &str)> {
+    let lines = prose(text).into_iter();
     lines.flat_map(|(line, l)| l.split('`').skip(1).step_by(2).map(move |span| (line, span))).collect()
 }
 
@@ -55,6 +69,14 @@ fn every_path_in_the_docs_exists() {
     assert_none(&documents().iter().flat_map(|d| path_offences(d, exists)).collect::<Vec<_>>());
 }
 
+#[test]
+fn the_front_page_shows_a_real_example() {
+    let text = read_to_string(root().join(EXAMPLE)).expect("the example is readable");
+    let code = text.find("\nuse ").map(|at| text[at..].trim_start()).expect("the example imports something");
+    let shown = hold("README.md", EXAMPLE, &format!("```rust\n{code}```"));
+    assert!(shown.is_ok(), "{}", shown.unwrap_err());
+}
+
 #[cfg(test)]
 mod tests {
     use tree::Fence;
@@ -67,6 +89,7 @@ mod tests {
         let fence = Fence { line: 3, language: "graph".to_owned(), body: "c `d`\n".to_owned() };
         assert_eq!(fences(text), [fence]);
         assert_eq!(code_spans(text), [(1, "b"), (5, "e"), (5, "f")]);
+        assert_eq!(prose(text), [(1, "a `b`"), (5, "`e` and `f`")]);
     }
 
     #[test]

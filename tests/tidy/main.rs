@@ -11,6 +11,7 @@ mod hygiene;
 mod imports;
 mod layers;
 mod ops;
+mod results;
 mod rules;
 mod snapshots;
 mod source;

@@ -7,6 +7,11 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+pub mod marked;
+
+/// The documents at the root.
+const AT_ROOT: [&str; 3] = ["CHANGELOG.md", "CONTRIBUTING.md", "README.md"];
+
 /// A place where a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offence {
@@ -106,7 +111,8 @@ pub struct Fence {
 
 /// The documents a newcomer reads.
 pub fn documents() -> Vec<File> {
-    files(&["md"]).into_iter().filter(|f| f.path == "README.md" || f.path.starts_with("docs/")).collect()
+    let is_document = |file: &File| AT_ROOT.contains(&&*file.path) || file.path.starts_with("docs/");
+    files(&["md"]).into_iter().filter(is_document).collect()
 }
 
 /// The fenced blocks of a document.
