@@ -20,6 +20,8 @@ mod context;
 mod conversation;
 mod devices;
 mod doctor;
+#[cfg(test)]
+mod documents;
 mod example;
 #[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
 mod gpus;
