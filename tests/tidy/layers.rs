@@ -3,8 +3,10 @@
 //! In: the table below and every `crate::…` path in production code. Out: an offence for each path that does not lead
 //! downhill. Inside one top-level module anything goes, and `lib.rs` and test modules are free.
 //! A module that is not in the table is an offence too: a new module needs a place.
+//! `docs/architecture.md` has these tables; this file writes them.
 
-use tree::{Offence, assert_none, offence};
+use tree::marked::hold;
+use tree::{Offence, assert_none, exists, offence, root};
 
 use crate::source::{Source, braced, find_word, leading_name, line_at, sources, split_commas};
 
@@ -14,32 +16,55 @@ struct Layers {
     /// The other crates of the workspace it may name.
     crates: &'static [&'static str],
     /// Its top-level modules; each may import from smaller numbers only.
-    modules: &'static [(&'static str, u8)],
+    modules: &'static [Module],
     /// Its macros, which Rust keeps at the root of the crate, with the modules they belong to.
     macros: &'static [(&'static str, &'static str)],
 }
+
+/// A module: its name, its layer, what it is, and what it never does.
+type Module = (&'static str, u8, &'static str, &'static str);
 
 const LAYERS: [Layers; 3] = [
     Layers {
         folder: "compiler/src/",
         crates: &[],
         modules: &[
-            ("foundation", 0),
-            ("tensor", 1),
-            ("error", 1),
-            ("options", 2),
-            ("target", 1),
-            ("story", 1),
-            ("graph", 2),
-            ("reference", 3),
-            ("rewrite", 3),
-            ("fuse", 4),
-            ("kernel", 5),
-            ("schedule", 6),
-            ("codegen", 7),
-            ("recount", 7),
-            ("pipeline", 8),
-            ("program", 9),
+            (
+                "foundation",
+                0,
+                "ids, lists, hash, scanner, seeded numbers, amounts and tables as text",
+                "know tensors",
+            ),
+            (
+                "tensor",
+                1,
+                "data types, quantised formats, symbolic sizes, named shapes, values",
+                "know operations",
+            ),
+            ("target", 1, "what a device offers: rates, sizes, abilities", "talk to a device"),
+            ("error", 1, "what went wrong, with its place", "decide anything"),
+            ("story", 1, "what each stage did and why", "decide anything"),
+            ("options", 2, "every knob, declared once", "hold global state"),
+            ("graph", 2, "operations, types, text form, division into blocks", "run anything"),
+            ("reference", 3, "the meaning of each operation: a slow evaluator", "hold a fast path"),
+            ("rewrite", 3, "equal forms in an e-graph, the cheapest extracted", "approximate"),
+            (
+                "fuse",
+                4,
+                "which values are stored, which share a launch, and why",
+                "look at loops or instruction sets",
+            ),
+            (
+                "kernel",
+                5,
+                "tasks, tiles, loop nests; lowering, counting, interpreting",
+                "decide what is fused",
+            ),
+            ("schedule", 6, "order of launches, buffer lifetimes, the arena", "know e-graphs or models"),
+            ("codegen", 7, "kernels as code for one kind of device", "choose what is fused"),
+            ("recount", 7, "what each stage reports to the story", "decide anything"),
+            ("pipeline", 8, "the stages in order, as one function", "decide anything"),
+            ("program", 9, "a plan on disk, and its cache key", "trust what it reads"),
         ],
         macros: &[("define_id", "foundation")],
     },
@@ -47,15 +72,20 @@ const LAYERS: [Layers; 3] = [
         folder: "runtime/src/",
         crates: &["fusebox_compiler"],
         modules: &[
-            ("error", 0),
-            ("noted", 0),
-            ("own", 0),
-            ("files", 1),
-            ("buffer", 1),
-            ("threads", 0),
-            ("device", 2),
-            ("weights", 2),
-            ("session", 3),
+            ("error", 0, "what went wrong, with file and place", "print"),
+            ("noted", 0, "a list that a signal handler may read at any time", "take a lock"),
+            ("own", 0, "files and folders that no other user can write", "follow a name to another place"),
+            ("threads", 0, "a thread pool that enters a job together, and barriers", "know what a job is"),
+            ("buffer", 1, "zeroed, aligned memory that never moves", "grow"),
+            ("files", 1, "reading, atomic writing, pruning", "know a file format"),
+            ("device", 2, "plans bound to addresses, and their replay", "look anything up in a replay"),
+            (
+                "weights",
+                2,
+                "weight files: checked, mapped, written",
+                "copy a tensor that kernels can read in place",
+            ),
+            ("session", 3, "sequences with their KV caches; programs kept on disk", "know a model"),
         ],
         macros: &[],
     },
@@ -63,22 +93,27 @@ const LAYERS: [Layers; 3] = [
         folder: "models/src/",
         crates: &["fusebox_compiler", "fusebox_runtime"],
         modules: &[
-            ("config", 0),
-            ("error", 0),
-            ("naming", 0),
-            ("sidecar", 0),
-            ("hparams", 1),
-            ("layers", 1),
-            ("tokenizer", 2),
-            ("chat", 2),
-            ("sample", 1),
-            ("stop", 1),
-            ("families", 2),
-            ("blocks", 3),
-            ("binding", 3),
-            ("quantize", 4),
-            ("load", 4),
-            ("generate", 5),
+            ("config", 0, "hyper-parameters as plain data", "read a file"),
+            ("error", 0, "what went wrong", "print"),
+            ("naming", 0, "names of keys, tensors and files in every kind of checkpoint", "read a file"),
+            ("sidecar", 0, "files beside the weights: tokenizer, templates, settings", "read weights"),
+            (
+                "hparams",
+                1,
+                "hyper-parameters of a checkpoint, by one name for every kind of file",
+                "judge them",
+            ),
+            ("layers", 1, "attention, MLP, experts, norms: formulas on named axes", "help the compiler"),
+            ("sample", 1, "logits in, a token out", "know a session"),
+            ("stop", 1, "what ends an answer", "know a session"),
+            ("families", 2, "a `Config` from a file; sizes of well-known models", "build a graph"),
+            ("tokenizer", 2, "text to tokens and back", "know weights"),
+            ("chat", 2, "messages to text, by the model's template", "know weights"),
+            ("blocks", 3, "graphs by name: a block, a whole model", "run anything"),
+            ("binding", 3, "which tensor of the file each weight of the graph is", "run anything"),
+            ("quantize", 4, "a model written as GGUF", "know a command line"),
+            ("load", 4, "a file opened as a model that makes sessions", "know a command line"),
+            ("generate", 5, "prompt in, pieces of text out", "print"),
         ],
         macros: &[],
     },
@@ -93,7 +128,7 @@ fn module_offences(layers: &Layers, source: &Source) -> Vec<Offence> {
     if own == "lib" {
         return Vec::new();
     }
-    let layer = |module: &str| layers.modules.iter().find(|(name, _)| *name == module).map(|(_, n)| *n);
+    let layer = |module: &str| layers.modules.iter().find(|(name, ..)| *name == module).map(|(_, n, ..)| *n);
     let Some(own_layer) = layer(own) else {
         return vec![offence(&source.path, 1, format!("`{own}` is not in the layer table: give it a layer"))];
     };
@@ -150,6 +185,39 @@ fn crates_depend_one_way() {
     let pairs = LAYERS.iter().flat_map(|layers| sources.iter().map(move |source| (layers, source)));
     let offences: Vec<Offence> = pairs.flat_map(|(layers, source)| crate_offences(layers, source)).collect();
     assert_none(&offences);
+}
+
+/// The modules of a crate as a table for readers.
+fn table(layers: &Layers, is_folder: impl Fn(&str) -> bool) -> String {
+    let mut modules: Vec<&Module> = layers.modules.iter().collect();
+    modules.sort_by_key(|(_, layer, ..)| *layer);
+    let head = "| layer | module | what it is | what it never does |\n|---|---|---|---|\n".to_owned();
+    modules.iter().fold(head, |all, (name, layer, what, never)| {
+        let ending = if is_folder(&format!("{}{name}", layers.folder)) { "/" } else { ".rs" };
+        all + &format!("| {layer} | `{name}{ending}` | {what} | {never} |\n")
+    })
+}
+
+#[test]
+fn the_layers_in_the_documents_are_these() {
+    let faults = LAYERS.iter().filter_map(|layers| {
+        let name = format!("the layers of {}", layers.folder);
+        let made = table(layers, |path| root().join(path).is_dir());
+        hold("docs/architecture.md", &name, &made).err()
+    });
+    let faults: Vec<String> = faults.collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_module_of_the_table_exists() {
+    let places = LAYERS.iter().flat_map(|l| l.modules.iter().map(|(name, ..)| format!("{}{name}", l.folder)));
+    let lost = places.filter(|place| !exists(place) && !exists(&format!("{place}.rs")));
+    assert_none(
+        &lost
+            .map(|place| offence(&place, 1, "is in the layer table and not in the tree"))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[cfg(test)]
