@@ -10,8 +10,15 @@ use crate::source::{Source, find_word, line_at, sources};
 /// The longest line of code, in characters.
 const MAX_COLUMNS: usize = 120;
 
-/// The longest file, in lines without its tests.
-const MAX_LINES: usize = 600;
+/// The longest file, in lines without its tests. It stops growth that nobody looks at, and no more: a file is split
+/// where it holds two ideas, and one idea is not cut in two to fit a number.
+const MAX_LINES: usize = 1500;
+
+/// The list of what is known to be missing; a note in the code names a row of it.
+const GAPS: &str = "docs/known-gaps.md";
+
+/// What stands behind the word for such a note, before the name of the row.
+const NAMES_GAP: &str = "(known-gaps: ";
 
 /// Names that say nothing about what is inside.
 const EMPTY_NAMES: [&str; 8] = ["base", "common", "helper", "helpers", "misc", "shared", "util", "utils"];
@@ -57,7 +64,7 @@ fn length_offences(source: &Source) -> Vec<Offence> {
         offences.push(offence(
             &source.path,
             n_lines,
-            format!("more than {MAX_LINES} lines: split it by idea"),
+            format!("more than {MAX_LINES} lines: it holds several ideas"),
         ));
     }
     offences
@@ -72,15 +79,28 @@ fn path_offences(file: &File) -> Vec<Offence> {
     lines.map(|line| offence(&file.path, line, "the path of one machine")).collect()
 }
 
-fn stub_offences(source: &Source) -> Vec<Offence> {
-    let in_text = find_word(&source.text, concat!("TO", "DO")).into_iter();
-    let in_text = in_text.map(|at| (line_at(&source.text, at), "an intention, not code"));
+fn stub_offences(source: &Source, gaps: &[String]) -> Vec<Offence> {
+    let note = concat!("TO", "DO");
+    let names_gap = |at: &usize| {
+        let name =
+            source.text[at + note.len()..].strip_prefix(NAMES_GAP).and_then(|rest| rest.split_once(')'));
+        name.is_some_and(|(name, _)| gaps.iter().any(|gap| gap == name))
+    };
+    let in_text = find_word(&source.text, note).into_iter().filter(|at| !names_gap(at));
+    let what = format!("a note without a row: {note}{NAMES_GAP}NAME), with a NAME of {GAPS}");
+    let in_text = in_text.map(|at| (line_at(&source.text, at), what.clone()));
     let stubs = [concat!("to", "do!"), concat!("unimpl", "emented!")];
     let in_code = stubs.iter().flat_map(|stub| source.code.match_indices(stub));
-    let in_code = in_code.map(|(at, _)| (line_at(&source.code, at), "a stub"));
+    let in_code = in_code.map(|(at, _)| (line_at(&source.code, at), "a stub".to_owned()));
     let ignored = source.code.match_indices(concat!("#[ig", "nore"));
-    let ignored = ignored.map(|(at, _)| (line_at(&source.code, at), "a test that never runs"));
+    let ignored = ignored.map(|(at, _)| (line_at(&source.code, at), "a test that never runs".to_owned()));
     in_text.chain(in_code).chain(ignored).map(|(line, what)| offence(&source.path, line, what)).collect()
+}
+
+/// The names of the rows of the list: the first cell of each, in backticks.
+fn gaps(document: &str) -> Vec<String> {
+    let names = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    names.map(|(name, _)| name.to_owned()).collect()
 }
 
 fn name_offence(path: &str) -> Option<Offence> {
@@ -109,8 +129,14 @@ fn no_text_names_a_folder_of_one_machine() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
-    assert_none(&sources().iter().flat_map(stub_offences).collect::<Vec<_>>());
+fn what_is_left_for_later_is_a_known_gap() {
+    let document = files(&["md"]).into_iter().find(|file| file.path == GAPS).expect("the list is there");
+    let gaps = gaps(&document.text);
+    let twice = gaps.iter().enumerate().filter(|(n, gap)| gaps[..*n].contains(gap));
+    let twice = twice.map(|(_, gap)| offence(GAPS, 1, format!("`{gap}` stands twice")));
+    let notes = sources();
+    let notes = notes.iter().flat_map(|source| stub_offences(source, &gaps));
+    assert_none(&twice.chain(notes).collect::<Vec<_>>());
 }
 
 #[test]
@@ -168,7 +194,17 @@ mod tests {
     fn stubs_are_found() {
         let [note, stub, ignored] = [concat!("TO", "DO"), concat!("to", "do!"), concat!("ig", "nore")];
         let text = format!("// {note}: more\nfn f() {{ {stub}() }}\n#[{ignored}]");
-        assert_eq!(lines(&stub_offences(&source("a.rs", &text))), [1, 2, 3]);
+        assert_eq!(lines(&stub_offences(&source("a.rs", &text), &[])), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_note_names_a_row_of_the_known_gaps() {
+        let gaps = gaps("| name | gap |\n|---|---|\n| `slow-tail` | rows |\n");
+        assert_eq!(gaps, ["slow-tail"]);
+        let note = concat!("TO", "DO");
+        let text =
+            format!("// {note}(known-gaps: slow-tail): narrow vectors\n// {note}(known-gaps: other): x");
+        assert_eq!(lines(&stub_offences(&source("a.rs", &text), &gaps)), [2]);
     }
 
     #[test]
