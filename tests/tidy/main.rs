@@ -15,6 +15,7 @@ mod results;
 mod rules;
 mod snapshots;
 mod source;
+mod words;
 
 use tree::paths;
 
