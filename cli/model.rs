@@ -239,6 +239,12 @@ impl OpenModel {
         self.model.programs(&settings, &options, &self.cache).map_err(|error| error.to_string())
     }
 
+    /// The processor that code is compiled for; none where a GPU runs it.
+    pub(crate) fn cpu(&self) -> Result<Option<Cpu>, String> {
+        let cpu = || Cpu::at(self.level, self.numbers).map_err(|error| error.to_string());
+        (self.device == Device::Cpu).then(cpu).transpose()
+    }
+
     fn open_device(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
         match self.device {
             Device::Cpu => Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?)),

@@ -1,20 +1,25 @@
 //! `--print-kernels`: the kernels that run for a decode step or a prefill, with measured times.
 //!
-//! In: a session after a run. Out: a table of its launches with measured times and the operations each fuses, its plan,
-//! or the sources of its kernels. Launches of the same kernel share a row. `of peak` is the share of the memory
-//! bandwidth measured here; kernels on a GPU have none, as only the processor's memory is measured.
+//! In: a session after a run. Out: a table of its launches with measured times and the code that computes their
+//! products, and of the operations that each fuses; its plan; or the sources of its kernels. Launches of the same
+//! kernel share a row. `of peak` is the share of the memory bandwidth measured here; kernels on a GPU have none, as only
+//! the processor's memory is measured.
 //! A kernel whose data fit into the processor's caches can exceed 100 %.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::form::Form;
 use fusebox_compiler::codegen::{planned, source};
 use fusebox_compiler::error::Error;
 use fusebox_compiler::foundation::amount::{bytes, count, counted};
+use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::kernel::measure::{Measure, measure_at};
-use fusebox_compiler::schedule::{KernelId, Plan, Step};
+use fusebox_compiler::kernel::{Kernel, ParamId};
+use fusebox_compiler::schedule::{KernelId, Place, Plan, Step};
 use fusebox_compiler::target::{Target, Work};
 use fusebox_compiler::tensor::sym::Symbol;
 use fusebox_runtime::session::{POSITION, Session, TOKENS};
@@ -23,6 +28,10 @@ use crate::host;
 
 /// Measurements of each launch: for decode, and for prefill.
 const N_REPEATS: [usize; 2] = [9, 3];
+/// Columns of the table of times.
+const WIDTH: usize = 120;
+/// Marks generated code where a micro-kernel would be faster.
+const MARK: &str = "!";
 
 /// A value of `--print-kernels`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,6 +56,8 @@ struct Measured<'p> {
     n_tokens: usize,
     /// Memory bandwidth in bytes per second; none on a GPU.
     bandwidth: Option<f64>,
+    /// What the code is for, unless it runs on a GPU.
+    cpu: Option<Cpu>,
 }
 
 /// The launches of one kernel.
@@ -62,7 +73,7 @@ pub(crate) fn show(
     mut session: Session,
     sequence: &[u32],
     n_threads: usize,
-    (view, target): (View, Target),
+    (view, target, cpu): (View, Target, Option<Cpu>),
 ) -> Result<String, String> {
     let [n_decode_repeats, n_prefill_repeats] = N_REPEATS;
     let (tokens, position, n_repeats) = match view {
@@ -81,7 +92,7 @@ pub(crate) fn show(
     let times = times(&mut session, tokens, position, n_repeats)?;
     let plan = session.plan_of(tokens.len()).map_err(|error| error.to_string())?;
     let bandwidth = host::memory_bandwidth(n_threads, &target);
-    Ok(Measured { plan, times, position, n_tokens: tokens.len(), bandwidth }.to_text(n_threads))
+    Ok(Measured { plan, times, position, n_tokens: tokens.len(), bandwidth, cpu }.to_text(n_threads))
 }
 
 /// The source of every kernel of a plan, for a target.
@@ -164,27 +175,38 @@ fn rows<'p>(plan: &'p Plan, times: &[Duration]) -> Vec<Row<'p>> {
 }
 
 impl Measured<'_> {
-    /// The table, the operations that each row fuses, and a summary line.
+    /// The table of times, a summary line, the products without a micro-kernel, and what each row fuses.
     fn to_text(&self, n_threads: usize) -> String {
-        let heads = "step,launches,kernel,skeleton,ops,bytes,flops,us,GB/s,of peak,Gflop/s,barrier after it";
-        let mut lines: Vec<Vec<String>> = vec![heads.split(',').map(str::to_owned).collect()];
-        let mut fused = vec![["step", "fuses"].map(str::to_owned)];
-        let (mut all_ops, mut all) = (0, Work::default());
+        let heads = ["step", "launches", "bytes", "us", "GB/s", "of peak", "Gflop/s", "code", "tensors"];
+        let mut lines = vec![heads.map(str::to_owned)];
+        let heads = ["step", "ops", "flops", "barrier after it", "kernel", "fuses"];
+        let mut fused = vec![heads.map(str::to_owned)];
+        let (mut n_ops, mut all, mut slow) = (0, Work::default(), String::new());
         for Row { first, n_launches, step, time } in rows(self.plan, &self.times) {
-            let kernel = &self.plan.kernels[step.kernel];
+            let Kernel { name, skeleton, .. } = &self.plan.kernels[step.kernel];
             let work = measure_launch(self.plan, step, self.position, self.n_tokens).work();
-            all_ops += step.fused.n_ops() * n_launches;
+            n_ops += step.fused.n_ops() * n_launches;
             all = all + Work { bytes: work.bytes * n_launches as f64, flops: work.flops * n_launches as f64 };
-            let reasons: Vec<&str> = step.barriers.iter().map(|barrier| barrier.name()).collect();
-            let times = format!("×{n_launches}");
-            let what = [first.to_string(), times, kernel.name.clone(), kernel.skeleton.to_string()];
+            let forms = self.forms(step);
+            for form in &forms {
+                if let Form::Generated(reason) = form {
+                    slow += &format!("{MARK} kernel {first}: {name} runs without a fast form: {reason}\n");
+                }
+            }
             let seconds = time.as_secs_f64() / n_launches as f64;
-            lines.push(self.line(what, step.fused.n_ops(), work, seconds, &reasons.join(", ")));
-            fused.push([first.to_string(), step.fused.to_string()]);
+            let [times, number] = [format!("×{n_launches}"), first.to_string()];
+            let (code, skeleton) = (code(&forms), skeleton.name());
+            let code = if code.is_empty() { skeleton.to_owned() } else { code };
+            let tensors = name.strip_prefix(skeleton).unwrap_or(name).trim_start().to_owned();
+            lines.push(self.line([number.clone(), times], work, seconds, [code, tensors]));
+            let reasons: Vec<&str> = step.barriers.iter().map(|barrier| barrier.name()).collect();
+            let what = [reasons.join(", "), name.clone(), step.fused.to_string()];
+            fused.push(explained(number, step.fused.n_ops(), work, what));
         }
-        let what = ["all".to_owned(), format!("×{}", self.plan.steps.len()), String::new(), String::new()];
+        let times = format!("×{}", self.plan.steps.len());
         let seconds = self.times.iter().sum::<Duration>().as_secs_f64();
-        lines.push(self.line(what, all_ops, all, seconds, ""));
+        lines.push(self.line(["all".to_owned(), times], all, seconds, Default::default()));
+        fused.push(explained("all".to_owned(), n_ops, all, Default::default()));
         let memory = self.bandwidth.map_or_else(String::new, |bandwidth| {
             format!(" memory bandwidth {:.1} GB/s with {};", bandwidth / 1e9, counted(n_threads, "thread"))
         });
@@ -192,30 +214,79 @@ impl Measured<'_> {
             1 => format!("decode at position {}", self.position),
             n => format!("prefill of {n} tokens"),
         };
+        let times: String = table("rrrrrrrll", "  ", &lines).lines().map(cut).collect();
         format!(
-            "{}{} per block, {} launches per step;{memory} {phase}\n\n{}",
-            table("rrllrrrrrrrl", "  ", &lines),
+            "{times}{} per block, {} launches per step;{memory} {phase}\n{slow}\n{}",
             counted(per_block(self.plan), "kernel"),
             self.plan.steps.len(),
-            table("rl", "  ", &fused),
+            table("rrrlll", "  ", &fused),
         )
     }
 
-    /// A row: names, work and rates.
-    fn line(&self, what: [String; 4], n_ops: usize, work: Work, seconds: f64, reasons: &str) -> Vec<String> {
+    /// What computes the products of a launch with weights and caches; none on a GPU.
+    fn forms(&self, step: &Step) -> Vec<Form> {
+        let is_stored = |param: ParamId| {
+            let place = &self.plan.buffers[step.args[param.index()]].place;
+            matches!(place, Place::Weight | Place::State)
+        };
+        let forms = |cpu: &Cpu| cpu.forms(&self.plan.kernels[step.kernel], &is_stored);
+        self.cpu.as_ref().map_or_else(Vec::new, forms)
+    }
+
+    /// A row: number and launches, rates, code and tensors.
+    fn line(
+        &self,
+        [number, times]: [String; 2],
+        work: Work,
+        seconds: f64,
+        [code, tensors]: [String; 2],
+    ) -> [String; 9] {
         let rate = |n: f64| n / seconds.max(1e-9);
-        let numbers = [
-            n_ops.to_string(),
+        [
+            number,
+            times,
             bytes(work.bytes),
-            count(work.flops),
             format!("{:.1}", seconds * 1e6),
             format!("{:.1}", rate(work.bytes) / 1e9),
             percent(rate(work.bytes), self.bandwidth),
             format!("{:.1}", rate(work.flops) / 1e9),
-            reasons.to_owned(),
-        ];
-        what.into_iter().chain(numbers).collect()
+            code,
+            tensors,
+        ]
     }
+}
+
+/// A row of the second table.
+fn explained(number: String, n_ops: usize, work: Work, [reasons, name, fused]: [String; 3]) -> [String; 6] {
+    [number, n_ops.to_string(), count(work.flops), reasons, name, fused]
+}
+
+/// The code of a kernel in a few words; formats that share a micro-kernel stand together.
+fn code(forms: &[Form]) -> String {
+    let mut groups: Vec<([&str; 2], Vec<String>)> = Vec::new();
+    for form in forms {
+        let (what, format) = match form {
+            Form::Micro { op, format, layout } => ([*op, layout.unwrap_or("")], format.to_string()),
+            Form::Generated(_) => ([MARK, ""], "generated".to_owned()),
+        };
+        match groups.iter_mut().find(|(own, _)| *own == what) {
+            Some((_, formats)) if formats.contains(&format) => {}
+            Some((_, formats)) => formats.push(format),
+            None => groups.push((what, vec![format])),
+        }
+    }
+    let word = |([op, layout], formats): ([&str; 2], Vec<String>)| {
+        format!("{op} {} {layout}", formats.join("+")).trim_end().to_owned()
+    };
+    groups.into_iter().map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// A line of the table of times, cut to its width; the second table has whole names.
+fn cut(line: &str) -> String {
+    if line.chars().count() <= WIDTH {
+        return format!("{line}\n");
+    }
+    line.chars().take(WIDTH - 1).chain("…\n".chars()).collect()
 }
 
 /// A share of the memory bandwidth in percent, where that was measured.

@@ -241,7 +241,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     if let Some(view) = arguments.print_kernels {
         let (session, sequence) = generator.into_session();
-        let view = (view, opened.target());
+        let view = (view, opened.target(), opened.cpu()?);
         output::print(&format!("\n{}", print_kernels::show(session, &sequence, n_threads, view)?));
     }
     Ok(())

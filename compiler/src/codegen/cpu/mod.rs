@@ -5,9 +5,10 @@
 //! With [`level::Numbers::Exact`] every number is rounded where the interpreter rounds it, so results are equal bit for
 //! bit, but for the signs of zeros and NaNs; other numbers allow faster forms.
 //! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
-//! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`; `vector.rs` does several
-//! rounds at a time, and `wide/` more of them; `hoist.rs` finds what tasks have in common, `ahead.rs` what they all do;
-//! `decode.rs` knows the block formats, `math.rs` the functions that code calls; `jit.rs` runs what comes out.
+//! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`, and `form.rs` tells people
+//! which; `vector.rs` does several rounds at a time, and `wide/` more of them; `hoist.rs` finds what tasks have in
+//! common, `ahead.rs` what they all do; `decode.rs` knows the block formats, `math.rs` the functions that code calls;
+//! `jit.rs` runs what comes out.
 
 use std::fmt;
 
@@ -25,6 +26,7 @@ mod call;
 mod choice;
 mod decode;
 mod emit;
+pub mod form;
 mod halves;
 mod hoist;
 mod index;
@@ -43,6 +45,7 @@ mod memory;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some forms are of one kind of processor"))]
 mod micro;
 mod product;
+pub mod reason;
 mod scalar;
 mod stream;
 mod vector;

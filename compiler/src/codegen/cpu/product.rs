@@ -1,6 +1,7 @@
 //! Which nests are products or mixtures that `micro` has a function for.
 //!
-//! In: a nest that sums the products of two elements. Out: a [`Plan`], which says what each loop is for, or nothing.
+//! In: a nest that sums the products of two elements. Out: a [`Plan`], which says what each loop is for, or a
+//! [`Reason`] why there is none.
 //! All is decided by how the number of an element, in storage order, depends on the loops: loops that are one run of
 //! both factors go into a function, a loop that moves the weight only numbers its rows, one that moves the other factor
 //! only numbers the vectors, and all other loops are generated around the call. Where a number from memory picks a
@@ -13,6 +14,7 @@ use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::ahead::VECTORS;
 use crate::codegen::cpu::level::{Level, Numbers};
 use crate::codegen::cpu::micro::{self, Rounding, rounding, rounding_apart};
+use crate::codegen::cpu::reason::Reason;
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars, element_of};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
@@ -138,25 +140,31 @@ pub(super) fn at_start(index: &Index, loops: &[VarId], vars: &Vars) -> Index {
 
 /// What a nest is, if there is a function for it.
 pub(super) fn plan(cpu: &Cpu, kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Plan> {
+    find(cpu, kernel, part, nest).ok()
+}
+
+/// What a nest is, or why there is no function for it.
+pub(super) fn find(cpu: &Cpu, kernel: &Kernel, part: &Part, nest: &Nest) -> Result<Plan, Reason> {
     if cpu.numbers == Numbers::Exact {
-        return None;
+        return Err(Reason::Exact);
     }
     let finder = Finder::new(kernel, part, nest)?;
-    let mut found: Vec<Plan> =
-        finder.orders().into_iter().filter_map(|(w, x)| finder.product(w, x)).collect();
-    if found.is_empty() {
-        found = finder.orders().into_iter().filter_map(|(v, p)| finder.mix(v, p)).collect();
+    let mut tried: Vec<Result<Plan, Reason>> = finder.orders().map(|(w, x)| finder.product(w, x)).into();
+    if tried.iter().all(Result::is_err) {
+        tried.extend(finder.orders().map(|(v, p)| finder.mix(v, p)));
     }
+    let reason = tried.iter().filter_map(|tried| tried.as_ref().err()).max().copied();
     // The factor that takes less room an element, or has more rows, is the weight.
     let rank = |plan: &Plan| {
         let n_rows = plan.row.map_or(1, |var| finder.most(var).unwrap_or(1));
         (plan.w.format == Format::F32, Reverse(n_rows))
     };
-    let mut plan = found.into_iter().min_by_key(rank)?;
+    let plan = tried.into_iter().flatten().min_by_key(rank);
+    let mut plan = plan.ok_or_else(|| reason.expect("what is not found has a reason"))?;
     if cpu.numbers == Numbers::Quantised && plan.kind == Kind::Product {
         plan.rounded = finder.rounded(&plan, cpu.level);
     }
-    Some(plan)
+    Ok(plan)
 }
 
 /// A nest, taken apart.
@@ -170,17 +178,23 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn new(kernel: &'a Kernel, part: &'a Part, nest: &'a Nest) -> Option<Self> {
-        let folding = nest.fold.as_ref().filter(|folding| folding.fold == Fold::Sum)?;
-        let Expr::Binary(Binary::Mul, a, b) = &nest.exprs[nest.value] else { return None };
+    fn new(kernel: &'a Kernel, part: &'a Part, nest: &'a Nest) -> Result<Self, Reason> {
+        let folding = nest.fold.as_ref().filter(|folding| folding.fold == Fold::Sum).ok_or(Reason::Terms)?;
+        let Expr::Binary(Binary::Mul, a, b) = &nest.exprs[nest.value] else { return Err(Reason::Terms) };
+        let factor = |id: &ExprId| {
+            let (place, at) = nest.loaded(*id).ok_or(Reason::Terms)?;
+            Ok(stored(kernel, part, place, at))
+        };
+        let factors = [factor(a)?, factor(b)?];
         let folds = &folding.loops;
         if !nest.loops.iter().chain(folds).all(|var| is_simple(part, nest, *var)) {
-            return None;
+            return Err(Reason::Bounds);
         }
-        let factor = |id: &ExprId| nest.loaded(*id).map(|(place, at)| stored(kernel, part, place, at));
-        let factors = [factor(a)?, factor(b)?];
         let out = stored(kernel, part, nest.target, &nest.at);
-        (out.format == Format::F32).then_some(Self { kernel, part, nest, folds, factors, out })
+        if out.format != Format::F32 {
+            return Err(Reason::Sums(out.format));
+        }
+        Ok(Self { kernel, part, nest, folds, factors, out })
     }
 
     fn orders(&self) -> [(&Stored, &Stored); 2] {
@@ -193,12 +207,14 @@ impl<'a> Finder<'a> {
         self.part.full_len(var).map(|len| len.most().max(1))
     }
 
-    fn product(&self, w: &Stored, x: &Stored) -> Option<Plan> {
-        micro::storage(w.format).filter(|_| x.format == Format::F32)?;
-        let (run, k) = self.run(w, x)?;
+    fn product(&self, w: &Stored, x: &Stored) -> Result<Plan, Reason> {
+        if micro::storage(w.format).is_none() || x.format != Format::F32 {
+            return Err(Reason::Formats(w.format, x.format));
+        }
+        let (run, k) = self.run(w, x).ok_or(Reason::Strides)?;
         let block = w.format.block_len() as i64;
         if block > 1 && k.is_none_or(|k| k % block != 0) {
-            return None;
+            return Err(Reason::Rows(k, w.format));
         }
         let is_row = |var: &VarId| {
             let is_whole = w.element.step_of(*var).is_some_and(|step| step > 0 && step % block == 0);
@@ -212,13 +228,13 @@ impl<'a> Finder<'a> {
         let inner: Vec<VarId> = run.iter().chain(&row).chain(&col).copied().collect();
         let first = at_start(&w.element, &inner, &self.part.vars);
         if !first.is_multiple(block, &self.part.vars) {
-            return None;
+            return Err(Reason::Start(w.format));
         }
         let all = self.folds.iter().chain(&self.nest.loops);
         let around: Vec<VarId> = all.filter(|var| !inner.contains(var)).copied().collect();
         let picks = self.picks(w, x, &around);
         let (w, x, out) = (w.clone(), x.clone(), self.out.clone());
-        Some(Plan { kind: Kind::Product, w, x, out, around, row, col, run, picks, rounded: None })
+        Ok(Plan { kind: Kind::Product, w, x, out, around, row, col, run, picks, rounded: None })
     }
 
     /// What picks a matrix of the weight by loops around the call, where this is done often.
@@ -240,9 +256,9 @@ impl<'a> Finder<'a> {
         pays.then_some(Picks { matrix, n_matrices, step, w: first, loops, most })
     }
 
-    fn mix(&self, v: &Stored, p: &Stored) -> Option<Plan> {
+    fn mix(&self, v: &Stored, p: &Stored) -> Result<Plan, Reason> {
         if !v.format.is_written() || !v.format.dtype().is_float() || p.format != Format::F32 {
-            return None;
+            return Err(Reason::Formats(v.format, p.format));
         }
         let block = v.format.block_len() as i64;
         let step = |stored: &Stored, var: VarId| stored.element.step_of(var);
@@ -257,21 +273,25 @@ impl<'a> Finder<'a> {
             let moves = step(p, *var).is_some_and(|step| step > 0);
             moves && step(v, *var) == Some(0) && self.moves_out(*var)
         };
-        let element = self.longest(&is_element)?;
-        let row = self.folds.iter().filter(is_row).max_by_key(|var| self.most(**var)).copied()?;
+        let element = self.longest(&is_element).ok_or(Reason::Strides)?;
+        let rows = self.folds.iter().filter(is_row);
+        let row = rows.max_by_key(|var| self.most(**var)).copied().ok_or(Reason::Strides)?;
         let col = self.longest(&is_col);
         let inner = [Some(element), Some(row), col];
         let all: Vec<VarId> = inner.iter().flatten().copied().collect();
         let first = at_start(&v.element, &all, &self.part.vars);
-        let fills_blocks = block == 1 || self.part.fixed_len(element).is_some_and(|n| n % block == 0);
-        if !fills_blocks || !first.is_multiple(block, &self.part.vars) {
-            return None;
+        let n = self.part.fixed_len(element);
+        if block > 1 && n.is_none_or(|n| n % block != 0) {
+            return Err(Reason::Rows(n, v.format));
+        }
+        if !first.is_multiple(block, &self.part.vars) {
+            return Err(Reason::Start(v.format));
         }
         let all = self.folds.iter().chain(&self.nest.loops);
         let around = all.filter(|var| !inner.contains(&Some(**var))).copied().collect();
         let (w, x, out, run) = (v.clone(), p.clone(), self.out.clone(), vec![element]);
         let row = Some(row);
-        Some(Plan { kind: Kind::Mix, w, x, out, around, row, col, run, picks: None, rounded: None })
+        Ok(Plan { kind: Kind::Mix, w, x, out, around, row, col, run, picks: None, rounded: None })
     }
 
     fn moves_out(&self, var: VarId) -> bool {

@@ -83,6 +83,19 @@ impl Rounding {
             Self::Halves { n_parts } => n_parts,
         }
     }
+
+    /// The name in tables.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bytes { .. } => "bytes",
+            Self::Sixteens => "sixteens",
+            Self::Lanes => "lanes",
+            Self::Eights { .. } => "eights",
+            Self::Words => "words",
+            Self::Halves { n_parts: 1 } => "bf16",
+            Self::Halves { .. } => "2xbf16",
+        }
+    }
 }
 
 /// `out[r * out_row + c * out_col] += sum of w[r][i] * x[c][i]`
