@@ -22,7 +22,7 @@ mod convert;
 mod draft;
 mod metadata;
 mod output_tensor;
-mod tensor_format;
+pub mod tensor_format;
 pub mod types;
 
 /// About how many elements a thread converts at once.

@@ -10,11 +10,13 @@ use crate::quantize::types::{Mix, Type};
 
 /// The properties of a model that the choices depend on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Model {
-    pub(super) n_layers: usize,
-    pub(super) n_experts: usize,
+pub struct Model {
+    /// How many blocks.
+    pub n_layers: usize,
+    /// How many experts per block; 0 in a dense model.
+    pub n_experts: usize,
     /// Whether there is an output head besides the embedding matrix.
-    pub(super) has_head: bool,
+    pub has_head: bool,
 }
 
 /// Mixtral: with eight experts, these are most of the model, so shared tensors can be larger.
@@ -24,14 +26,15 @@ const LLAMA_70B_LAYERS: usize = 80;
 
 /// The chosen format of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
-    pub(super) format: Format,
+pub struct Choice {
+    /// How it is stored.
+    pub format: Format,
     /// Whether it is a fallback, because rows are no multiple of the block size.
-    pub(super) is_fallback: bool,
+    pub is_fallback: bool,
 }
 
 /// Chooses the format of a tensor; `None` where it stays as it is.
-pub(super) fn choose(ty: Type, model: Model, name: &str, shape: &[usize]) -> Option<Choice> {
+pub fn choose(ty: Type, model: Model, name: &str, shape: &[usize]) -> Option<Choice> {
     if !is_matrix(name, shape) {
         return None;
     }
