@@ -1,7 +1,8 @@
 //! How fast the functions of `micro` run on one thread, each in a kernel that does little else.
 //!
 //! Run with `cargo bench --bench micro`; a word behind `--` chooses the rows whose names have it.
-//! Products of each format with one vector and with several, `product_q8_0_t1` and so on; `picked` has a matrix of 64
+//! Products of each format with one vector and with several, `product_q8_0_t1` and so on, of rows of 1024 elements or of
+//! as many as `d576` tells; `picked` has a matrix of 64
 //! for each vector, and `scores` and `mix` are what attention does with keys and values of 512 positions. `round`
 //! rounds vectors for products: to bytes, by sixteens, in lanes, to tiles of eight, to words, to bfloat16 numbers, at
 //! the levels that do so.
@@ -17,6 +18,9 @@ use roofline::{Machine, Subject};
 const FORMATS: [&str; 12] =
     ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "int8.g64", "f16", "bf16", "f32"];
 
+/// Elements of rows: three numbers that are no multiples of 128, and the next multiples of two of them.
+const WIDTHS: [i64; 5] = [576, 640, 960, 2880, 2944];
+
 /// Formats of states.
 const STATES: [&str; 4] = ["f16", "bf16", "f32", "q8_0"];
 
@@ -24,7 +28,14 @@ fn main() {
     let machine = &Machine::measured();
     for format in FORMATS {
         for tokens in [1, 4, 8, 16, 64, 256] {
-            row(machine, &format!("product_{format}_t{tokens}"), &product(format, tokens), &Level::ALL);
+            row(machine, &format!("product_{format}_t{tokens}"), &product(format, tokens, 1024), &Level::ALL);
+        }
+    }
+    for format in FORMATS.into_iter().filter(|format| !format.ends_with("_k") && !format.starts_with("int8"))
+    {
+        for (tokens, width) in [1, 8, 64].into_iter().flat_map(|tokens| WIDTHS.map(|width| (tokens, width))) {
+            let name = format!("product_{format}_t{tokens}_d{width}");
+            row(machine, &name, &product(format, tokens, width), &Level::ALL);
         }
     }
     for format in ["q8_0", "q4_0", "q4_k"] {
@@ -58,18 +69,18 @@ fn element(format: &str, at: &str) -> String {
     if matches!(format, "f16" | "bf16") { format!("cast.f32({at})") } else { at.to_owned() }
 }
 
-/// Rows of 1024 elements with so many vectors.
-fn product(format: &str, tokens: i64) -> String {
+/// 1024 rows of so many elements with so many vectors.
+fn product(format: &str, tokens: i64, width: i64) -> String {
     format!(
         r#"kernel "product" matrix-vector
-  read @0 x : f32[t:{tokens}, d:1024]
-  read @1 w : {format}[e:1024, d:1024]
+  read @0 x : f32[t:{tokens}, d:{width}]
+  read @1 w : {format}[e:1024, d:{width}]
   write @2 y : f32[t:{tokens}, e:1024]
 part
   var t0 in 0..{tokens}
   var e1 in blocks of 32 step 32 from 0 to 1024
   var e2 within e1
-  var d3 in 0..1024
+  var d3 in 0..{width}
   grid e1
   for t0, e2
     @2[t0, e2] = sum d3 of mul(@0[t0, d3], {})

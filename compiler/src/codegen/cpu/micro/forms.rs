@@ -6,8 +6,8 @@
 //! Several rows at a time hide how long an addition takes; tiles of rows and columns use what was loaded more than
 //! once.
 
-/// `zero`, `splat`, `load` (of bytes), `wide_f16`, `wide_bf16`, `wide_i8`, `fma(a, b, c)`, `add`, `total`, `totals` (of
-/// four) and `lanes` of vectors `V`; and `ask_ahead`, which asks for what comes behind a piece, with `ask_alone` for
+/// `zero`, `splat`, `load` (of bytes), `padded` (bytes of a vector, of up to as many), `wide_f16`, `wide_bf16`, `wide_i8`,
+/// `fma(a, b, c)`, `add`, `total`, `totals` (of four) and `lanes` of vectors `V`; and `ask_ahead`, which asks for what comes behind a piece, with `ask_alone` for
 /// one row that is read by itself. Up to two vectors meet short rows `tall` at a time, and a mixture of so few has
 /// `wide` vectors of elements at a time.
 macro_rules! single_forms {
@@ -43,26 +43,35 @@ macro_rules! single_forms {
                 *x = &x[..k * 4];
             }
             let mut sums = [[[zero(); U]; C]; R];
-            for piece in 0..k / (PIECE * N) {
-                // Slices of a length that the compiler knows: it checks them here, and nothing that is taken of them.
-                let (mut ws, mut xs) = (w, x);
-                for w in &mut ws {
-                    *w = &w[n_bytes::<S>(piece * PIECE * N)..][..n_bytes::<S>(PIECE * N)];
-                }
-                for x in &mut xs {
-                    *x = &x[piece * PIECE * N * 4..][..PIECE * N * 4];
-                }
-                if asks {
-                    for w in ws {
-                        if R == 1 { ask_alone(w) } else { ask_ahead(w) }
-                    }
-                }
-                for i in 0..PIECE {
-                    add_products::<S, R, C, U>(&mut sums, (&ws, &xs), i * N, i % U);
-                }
+            let n_whole = k / (PIECE * N) * PIECE;
+            for first in (0..n_whole).step_by(PIECE) {
+                add_piece::<S, R, C, U, PIECE>(&mut sums, (&w, &x), first, asks);
             }
-            for i in k / (PIECE * N) * PIECE..k / N {
-                add_products::<S, R, C, U>(&mut sums, (&w, &x), i * N, 0);
+            // What fills no piece: two vectors at a time, then one.
+            let n_two = k / (2 * N) * 2;
+            for first in (n_whole..n_two).step_by(2) {
+                add_piece::<S, R, C, U, 2>(&mut sums, (&w, &x), first, asks);
+            }
+            if n_two < k / N {
+                add_piece::<S, R, C, U, 1>(&mut sums, (&w, &x), n_two, asks);
+            }
+            if k % N > 0 {
+                // The last elements, padded with zeros.
+                let (done, mut w_room, mut x_room) = (k / N * N, [[0; 4 * N]; R], [[0; 4 * N]; C]);
+                for (room, w) in w_room.iter_mut().zip(&w) {
+                    *room = padded(&w[n_bytes::<S>(done)..]);
+                }
+                for (room, x) in x_room.iter_mut().zip(&x) {
+                    *room = padded(&x[4 * done..]);
+                }
+                let (mut ws, mut xs) = (w, x);
+                for (w, room) in ws.iter_mut().zip(&w_room) {
+                    *w = room;
+                }
+                for (x, room) in xs.iter_mut().zip(&x_room) {
+                    *x = room;
+                }
+                add_products::<S, R, C, U>(&mut sums, (&ws, &xs), 0, 0);
             }
             let mut out = [[0.0; R]; C];
             // Four at a time: adding up the lanes of one vector alone takes long.
@@ -81,14 +90,34 @@ macro_rules! single_forms {
                     out[(first + i) / R][(first + i) % R] = four[i];
                 }
             }
-            for i in k / N * N..k {
-                for r in 0..R {
-                    for c in 0..C {
-                        out[c][r] += element::<S>(w[r], i) * element::<0>(x[c], i);
-                    }
+            out
+        }
+
+        /// Adds the products of `P` vectors of elements, from the `first` on; perhaps what comes behind them is asked for.
+        #[inline]
+        $(#[$attr])*
+        fn add_piece<const S: usize, const R: usize, const C: usize, const U: usize, const P: usize>(
+            sums: &mut [[[V; U]; C]; R],
+            (w, x): (&[&[u8]; R], &[&[u8]; C]),
+            first: usize,
+            asks: bool,
+        ) {
+            // Slices of a length that the compiler knows: it checks them here, and nothing that is taken of them.
+            let (mut ws, mut xs) = (*w, *x);
+            for w in &mut ws {
+                *w = &w[n_bytes::<S>(first * N)..][..n_bytes::<S>(P * N)];
+            }
+            for x in &mut xs {
+                *x = &x[first * N * 4..][..P * N * 4];
+            }
+            if asks {
+                for w in ws {
+                    if R == 1 { ask_alone(w) } else { ask_ahead(w) }
                 }
             }
-            out
+            for i in 0..P {
+                add_products::<S, R, C, U>(sums, (&ws, &xs), i * N, i % U);
+            }
         }
 
         /// Adds the products of `N` elements, from `at` on, to the `u`-th sums.
@@ -510,6 +539,14 @@ macro_rules! row_forms {
             of_format!(job, quantised_of::<S>(&job));
         }
     };
+}
+
+/// Up to `L` bytes, padded with zeros.
+#[inline(always)]
+pub(super) fn padded<const L: usize>(bytes: &[u8]) -> [u8; L] {
+    let mut out = [0; L];
+    out[..bytes.len()].copy_from_slice(bytes);
+    out
 }
 
 pub(super) use {row_forms, single_forms};

@@ -447,7 +447,8 @@ fn halved_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
 /// sum for each 32, and what large blocks want, for four of them at a time.
 fn sixteens_pieces(k: usize) -> [usize; 6] {
     let ends = |n: usize| n.next_multiple_of(64);
-    [ends(k), k / 128 * 128, ends(k / 8), ends(k / 8), ends(k / 8), (k / 256).div_ceil(4) * LARGE_BYTES]
+    let all = k.next_multiple_of(128);
+    [all, all, ends(k / 8), ends(k / 8), ends(k / 8), (k / 256).div_ceil(4) * LARGE_BYTES]
 }
 
 /// Bytes that four large blocks want of such a vector.

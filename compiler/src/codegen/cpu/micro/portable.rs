@@ -5,7 +5,7 @@
 use bytemuck::{cast_ref, cast_slice};
 
 use crate::codegen::cpu::micro::encode::blocks;
-use crate::codegen::cpu::micro::forms::{row_forms, single_forms};
+use crate::codegen::cpu::micro::forms::{padded, row_forms, single_forms};
 use crate::codegen::cpu::micro::rounding::{self, Rounded};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView};

@@ -263,6 +263,52 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
     }
 }
 
+#[test]
+fn products_of_widths_that_fill_no_last_vector_are_those_of_double_precision() {
+    let mut noise = Noise(29);
+    for level in levels() {
+        for format in FORMATS {
+            let ks: &[usize] =
+                if format.block_len() == 1 { &[577, 600, 1031] } else { &[544, 576, 608, 960, 2880] };
+            for k in ks.iter().copied().filter(|k| k.is_multiple_of(format.block_len())) {
+                for (n_rows, n_cols) in [(6, 1), (17, 8), (35, 64)] {
+                    let sizes = Sizes { n_rows, n_cols, k };
+                    for rounding in [None, rounding(level, format, n_cols)] {
+                        check_product(format, level, sizes, rounding, &mut noise);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_gives_what_it_gives_when_zeros_fill_its_last_unit() {
+    let mut noise = Noise(31);
+    for format in FORMATS.into_iter().filter(|format| format.block_len() == GROUP) {
+        for (level, n_cols) in levels().flat_map(|level| [1, 8, 64].map(|n_cols| (level, n_cols))) {
+            for (k, whole) in [(32, 128), (544, 640), (576, 640), (608, 640), (960, 1024)] {
+                let w = weight(format, k, &mut noise);
+                let mut padded = w.clone();
+                if matches!(format, Format::Int8 { .. }) {
+                    // Scales follow all numbers.
+                    padded.splice(k..k, repeat_n(0, whole - k));
+                }
+                padded.resize(format.bytes_for(whole).unwrap(), 0);
+                let x: Vec<f32> = (0..k * n_cols).map(|_| noise.float()).collect();
+                let longer: Vec<f32> =
+                    (x.chunks(k)).flat_map(|x| x.iter().copied().chain(repeat_n(0.0, whole - k))).collect();
+                let actual = of_a_row(level, format, &w, &x, n_cols);
+                let expected = of_a_row(level, format, &padded, &longer, n_cols);
+                for (actual, expected) in actual.into_iter().zip(expected) {
+                    let off = (actual - expected).abs();
+                    assert!(off <= 1e-5 * (k as f32).sqrt(), "{format} {level} {k} {actual} {expected}");
+                }
+            }
+        }
+    }
+}
+
 /// What a row gives with vectors that are rounded as so many want it, and in rows if they are many.
 fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) -> Vec<f32> {
     let k = x.len() / n_cols;

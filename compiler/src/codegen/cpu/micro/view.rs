@@ -47,6 +47,12 @@ impl<'a> Weights<'a> {
         (self.scales.get(r * self.scales_row..).unwrap_or_default(), self.scales_row)
     }
 
+    /// The bytes from the start of a row to the end of all rows.
+    #[inline(always)]
+    pub(super) fn from_row(&self, r: usize) -> &'a [u8] {
+        &self.bytes[r * self.row..]
+    }
+
     /// The bytes of a row, and where they lie apart its scales.
     #[inline(always)]
     pub(super) fn row(&self, r: usize) -> Blocks<'a> {

@@ -10,7 +10,7 @@ use bytemuck::{cast_ref, cast_slice};
 
 use crate::codegen::cpu::micro::asking::{ask_straight as ask_ahead, ask_straight as ask_alone};
 use crate::codegen::cpu::micro::encode::blocks;
-use crate::codegen::cpu::micro::forms::single_forms;
+use crate::codegen::cpu::micro::forms::{padded, single_forms};
 use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
 use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
 use crate::codegen::cpu::micro::{Encode, GROUP, Mix, Product, Quantise, Table, Whole};

@@ -9,8 +9,9 @@
 
 use std::arch::x86_64::{
     __m512i, _mm512_broadcast_i64x4, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-    _mm512_mul_ps, _mm512_permutex2var_epi64, _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_setr_epi64,
-    _mm512_srli_epi32, _mm512_sub_epi8,
+    _mm512_dpbusd_epi32, _mm512_mask_blend_epi32, _mm512_mask_blend_ps, _mm512_mul_ps,
+    _mm512_permutex2var_epi64, _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_setr_epi64,
+    _mm512_setzero_si512, _mm512_srli_epi32, _mm512_sub_epi8, _mm512_sub_epi32, _mm512_xor_si512,
 };
 use std::array::from_fn;
 
@@ -22,8 +23,8 @@ use crate::codegen::cpu::micro::avx512::amx::{Bytes, Tile, twice_each};
 use crate::codegen::cpu::micro::avx512::eights::{EIGHT, Eight, FOUR};
 use crate::codegen::cpu::micro::avx512::fours::{Order, four, k_factors, moved, order};
 use crate::codegen::cpu::micro::avx512::vector::{
-    N, Places, V, add, fma, gathered, lanes, load, load_bytes, load_half, splat, store, store_bytes, turned,
-    wide_lower, zero,
+    N, Places, V, fma, gathered, lanes, load, load_bytes, load_half, splat, splat_word, store, store_bytes,
+    turned, wide_lower, zero,
 };
 use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
 use crate::codegen::cpu::micro::view::ProductView;
@@ -304,32 +305,49 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         }
     }
 
-    /// A group that belongs to no unit.
-    #[cold]
+    /// Adds the products of a group that belongs to no unit, without tiles. Numbers are moved up by 128, for
+    /// `vpdpbusd` takes those of one side without sign; sums start from what takes this off again.
+    #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn rest(&self, out: &mut [V; TILE], x: Eight<'_>, idx: usize) {
         let (four, at) = (idx / FOUR, idx % FOUR);
-        let (scales, sums) = (lanes(load(&x.scales[four][at])), lanes(load(&x.sums[four][at])));
-        let vectors = x.numbers[four][at].as_flattened();
+        let (scales, sums) = (load(&x.scales[four][at]), load(&x.sums[four][at]));
+        let by = _mm512_set1_epi8(-128);
+        // Numbers, then what they exceed 127 by: four of each vector, for the row in each half of the lanes.
+        let (mut vectors, mut start) = ([_mm512_setzero_si512(); 2 * EIGHT], _mm512_setzero_si512());
+        let halves = x.numbers[four][at].as_flattened().as_chunks().0;
+        for (vectors, half) in vectors.iter_mut().zip(halves) {
+            *vectors = _mm512_broadcast_i64x4(load_half(half));
+            start = _mm512_dpbusd_epi32(start, by, *vectors);
+        }
+        start = _mm512_sub_epi32(_mm512_setzero_si512(), start);
         for (i, out) in out.iter_mut().enumerate() {
-            let mut products = [0.0; N];
-            for (tile, products) in products.as_chunks_mut::<EIGHT>().0.iter_mut().enumerate() {
-                let Unpacked { q, a, b } = self.row(i + TILE * tile).unpack(const { Storage::ALL[S] }, idx);
-                for (c, product) in products.iter_mut().enumerate() {
-                    let mut sum = 0.0;
-                    for (e, q) in q.into_iter().enumerate() {
-                        // The number, and what it exceeds.
-                        for part in 0..2 {
-                            let number = vectors[4 * EIGHT * (EIGHT * part + e / 4) + 4 * c + e % 4];
-                            sum += f32::from(q) * f32::from(number.cast_signed());
-                        }
-                    }
-                    *product = sum * scales[c] * a[0] + sums[c] * b;
-                }
+            let first = self.row(i).unpack(const { Storage::ALL[S] }, idx);
+            let second = self.row(i + TILE).unpack(const { Storage::ALL[S] }, idx);
+            let mut dots = start;
+            for step in 0..EIGHT {
+                let [low, high] = [four_of(&first, step), four_of(&second, step)];
+                let both = _mm512_xor_si512(_mm512_mask_blend_epi32(UPPER, low, high), by);
+                dots = _mm512_dpbusd_epi32(dots, both, vectors[step]);
+                dots = _mm512_dpbusd_epi32(dots, both, vectors[EIGHT + step]);
             }
-            *out = add(*out, load(cast_slice(&products).as_array().expect("a line")));
+            let factors = _mm512_mask_blend_ps(UPPER, splat(first.a[0]), splat(second.a[0]));
+            *out = fma(_mm512_mul_ps(_mm512_cvtepi32_ps(dots), scales), factors, *out);
+            if const { Storage::ALL[S].has_offsets() } {
+                *out = fma(sums, _mm512_mask_blend_ps(UPPER, splat(first.b), splat(second.b)), *out);
+            }
         }
     }
+}
+
+/// The upper half of sixteen lanes.
+const UPPER: u16 = 0xff00;
+
+/// The `step`-th four of 32 elements, in every lane.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn four_of(elements: &Unpacked, step: usize) -> __m512i {
+    splat_word(cast_slice::<_, u8>(&elements.q).as_chunks().0[step])
 }
 
 /// Four groups of a unit, each of them twice.
@@ -371,3 +389,78 @@ const PLACES: [[u8; 64]; EIGHT] = {
     }
     places
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codegen::cpu::level::Level;
+    use crate::codegen::cpu::micro::unpack::of_format;
+    use crate::codegen::cpu::micro::view::{Layout, product as view};
+    use crate::codegen::cpu::micro::{Product, Rounding, round, rounded_bytes};
+    use crate::tensor::quant::Format;
+
+    /// Adds all groups of 32 rows and eight vectors as those that belong to no unit.
+    #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+    fn by_groups<const S: usize, const B: usize>(job: &ProductView<'_>) -> [V; TILE] {
+        let (rows, mut out) = (Both::<S, B>::new(job, 0), [zero(); TILE]);
+        for idx in 0..job.k / GROUP {
+            rows.rest(&mut out, Eight::new(job.x.tiles(), job.k, 0), idx);
+        }
+        out
+    }
+
+    #[test]
+    fn a_group_of_no_unit_is_multiplied_without_tiles() {
+        if !Level::Avx512.is_supported() {
+            return;
+        }
+        for format in [Format::Q8_0, Format::Q4_1] {
+            let (n_rows, k) = (29, 96);
+            let x: Vec<f32> = (0..8 * k).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+            let mut w: Vec<u8> =
+                (0..format.bytes_for(n_rows * k).unwrap()).map(|i| (i * 89 % 251) as u8).collect();
+            for block in w.chunks_mut(format.block_bytes()) {
+                // One as a scale and, where there is one, as an offset.
+                block[..4].copy_from_slice(&[0, 60, 0, 60]);
+            }
+            let rounding = Rounding::Eights { group: GROUP };
+            let mut rounded = vec![0_u8; rounded_bytes(rounding, 8, k)];
+            // SAFETY: the vectors are there, and the room for them; the level rounds without tiles.
+            unsafe { round(Level::Amx, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (8, k)) };
+            let mut out = [0.0_f32; 8];
+            let row = format.bytes_for(k).unwrap();
+            let job = Product {
+                w: w.as_ptr(),
+                scales: w.as_ptr(),
+                x: rounded.as_ptr(),
+                out: out.as_mut_ptr(),
+                w_row: row as i64,
+                scales_row: 0,
+                x_col: k as i64,
+                out_row: 0,
+                out_col: 0,
+                n_rows: n_rows as i64,
+                n_cols: 8,
+                k: k as i64,
+                storage: Storage::ALL.iter().position(|own| Storage::of(format) == Some(*own)).unwrap()
+                    as i64,
+                group: 32,
+                columns: std::ptr::null(),
+                n_parts: 0,
+            };
+            // SAFETY: the description is of the numbers above.
+            let job = unsafe { view(&raw const job, Layout::Eights) }.unwrap();
+            // SAFETY: the level is supported.
+            let sums = unsafe { of_format!(job, [Q8_0 Q4_1], by_groups::<S, B>(&job)) };
+            let decoded = format.decode_all(&w, n_rows * k).unwrap();
+            for (r, c) in (0..n_rows).flat_map(|r| (0..8).map(move |c| (r, c))) {
+                // SAFETY: the level is supported.
+                let actual = unsafe { lanes(sums[r % TILE]) }[r / TILE * EIGHT + c];
+                let terms = decoded[r * k..][..k].iter().zip(&x[c * k..][..k]);
+                let exact: f32 = terms.clone().map(|(w, x)| w * x).sum();
+                let size: f32 = terms.map(|(w, x)| (w * x).abs()).sum();
+                assert!((actual - exact).abs() <= 5e-3 * size, "{format} {r} {c} {actual} {exact}");
+            }
+        }
+    }
+}

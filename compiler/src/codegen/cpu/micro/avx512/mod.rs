@@ -39,12 +39,13 @@ mod singles;
 mod sixes;
 mod sixteens;
 mod strips;
+mod tail;
 mod tiles;
 mod vector;
 mod words;
 
 use amx::{Bytes, Unit};
-use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, wide_i8, zero};
+use vector::{N, V, add, fma, lanes, load, padded, splat, total, totals, wide_bf16, wide_f16, wide_i8, zero};
 
 pub(super) const TABLE: Table = Table {
     single: by_panels,

@@ -7,30 +7,32 @@
 //! large ones as whole numbers of 16 bits, which takes fewer instructions.
 
 use std::arch::x86_64::{
-    __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_fmadd_ps, _mm_mul_ps,
-    _mm_set1_ps, _mm_setzero_ps, _mm_setzero_si128, _mm256_castps128_ps256, _mm256_castsi256_ps,
+    __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_fmadd_ps, _mm_maskz_mov_ps,
+    _mm_mul_ps, _mm_set1_ps, _mm_setzero_ps, _mm_setzero_si128, _mm256_castps128_ps256, _mm256_castsi256_ps,
     _mm256_cvtph_ps, _mm256_insertf128_ps, _mm256_mul_ps, _mm256_set_m128i, _mm512_broadcast_i32x4,
     _mm512_broadcastss_ps, _mm512_castps256_ps512, _mm512_castsi256_si512, _mm512_castsi512_si128,
-    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_inserti64x4, _mm512_madd_epi16, _mm512_mul_ps,
-    _mm512_mulhi_epi16, _mm512_mullo_epi16, _mm512_packs_epi32, _mm512_permutex2var_ps,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_inserti64x4, _mm512_madd_epi16, _mm512_maskz_mov_ps,
+    _mm512_mul_ps, _mm512_mulhi_epi16, _mm512_mullo_epi16, _mm512_packs_epi32, _mm512_permutex2var_ps,
     _mm512_permutexvar_epi16, _mm512_permutexvar_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8,
     _mm512_sub_ps, _mm512_unpackhi_epi8, _mm512_unpackhi_epi16, _mm512_unpacklo_epi8, _mm512_unpacklo_epi16,
     _mm512_zextps128_ps512,
 };
-use std::ops::Range;
 use std::slice::from_ref;
 
 use bytemuck::cast_ref;
 
+use crate::codegen::cpu::micro::GROUP;
 use crate::codegen::cpu::micro::asking::ask_ahead;
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, alternate, factors, factors_of_units, four, moved, offsets_of_units, order, six_bits_of_four,
 };
 use crate::codegen::cpu::micro::avx512::sixteens::{Large, Sixteens};
+use crate::codegen::cpu::micro::avx512::tail::{FOUR, last_row, last_units};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, add, add_dot, chosen, fma, load, load_bytes, load_half, load_quarter, splat, totals, zero,
 };
-use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
+use crate::codegen::cpu::micro::room::Room;
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// Rows whose sums are added up together.
@@ -49,105 +51,192 @@ pub(super) fn one<const S: usize, const B: usize>(job: &ProductView<'_>) {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn column<const S: usize, const B: usize>(job: &ProductView<'_>, c: usize) {
     let storage = const { Storage::ALL[S] };
-    let n_groups = const { Storage::ALL[S].unit_groups() };
-    let done = job.k / 32 / n_groups * n_groups;
     let x = &Sixteens::new(job.x.get(c), job.k);
+    let n_last = job.k / GROUP % FOUR;
     for r in (0..job.n_rows).step_by(ROWS) {
         let n = ROWS.min(job.n_rows - r);
         let mut sums = [zero(); ROWS];
         for i in 0..n {
-            let row = &job.w.row(r + i);
+            let (row, memory) = (&job.w.row(r + i), job.w.from_row(r + i));
             sums[i] = match (storage, order(storage)) {
                 (Storage::Q6K, _) => sixes::<B>(row, x),
                 (Storage::Q4K | Storage::Q5K, _) => large::<S, B>(row, x),
-                (_, Order::Halves) => nibbles::<S, B>(row, x),
-                (_, Order::Straight) => bytes::<S, B>(row, x),
+                (_, Order::Halves) => nibbles::<S, B>(row, memory, x, n_last),
+                (_, Order::Straight) => bytes::<S, B>(row, memory, x, n_last),
             };
         }
         job.out.add_down(r, c, &totals(sums)[..n]);
-        if done < job.k / 32 {
-            for i in 0..n {
-                job.out.add(r + i, c, rest::<S>(&job.w.row(r + i), x, done..job.k / 32));
-            }
-        }
     }
 }
 
-/// A row of small blocks of bytes, four at a time.
+/// A row of small blocks of bytes, four at a time; `n_last` of the last unit are its own, if it is not whole. `memory`
+/// begins with the row.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn bytes<const S: usize, const B: usize>(row: &Blocks<'_>, x: &Sixteens<'_>) -> V {
+fn bytes<const S: usize, const B: usize>(
+    row: &Blocks<'_>,
+    memory: &[u8],
+    x: &Sixteens<'_>,
+    n_last: usize,
+) -> V {
     let units = row.bytes.as_chunks::<B>().0;
-    let n = units.len();
+    let n = units.len() + usize::from(n_last > 0);
     let (numbers, totals) = (pieces::<128>(x.numbers, n), pieces::<16>(x.sums, n));
     let (even, odd) = (pieces::<16>(x.even, n), pieces::<16>(x.odd, n));
-    let (mut sums, mut others) = ([zero(); 2], _mm_setzero_ps());
+    let mut sums = Sums { products: [zero(); 2], others: _mm_setzero_ps() };
     for (at, unit) in units.iter().enumerate() {
         ask_ahead(unit);
         let own = factors::<S>(unit, row, at);
-        others = _mm_fmadd_ps(own, quarter(&totals[at]), others);
-        let [even, odd] = [&even[at], &odd[at]].map(|scales| _mm_mul_ps(own, quarter(scales)));
-        let both = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(even), odd);
-        let both = _mm512_castps256_ps512(both);
-        for (i, w) in four::<S>(unit, 0).into_iter().enumerate() {
-            let dots =
-                _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, load_bytes(&numbers[at].as_chunks().0[i]));
-            sums[i] = fma(_mm512_cvtepi32_ps(dots), chosen(both, &TWOS[i]), sums[i]);
-        }
+        let scales = [&even[at], &odd[at], &totals[at]];
+        sums = add_bytes::<S, B, 2>(sums, (unit, own), &numbers[at], scales);
     }
+    if n_last > 0 {
+        ask_ahead(&row.bytes[B * units.len()..]);
+        let (at, mut room, mut scales) = (n - 1, Room::new(), [[0; 4]; FOUR]);
+        let [unit] = last_units::<B, 1>(row, memory, at, &mut room);
+        let own = factors::<S>(unit, &last_row(unit, row, at, &mut scales), 0);
+        let own = _mm_maskz_mov_ps((1 << n_last) - 1, own);
+        let scales = [&even[at], &odd[at], &totals[at]];
+        sums = if n_last <= FOUR / 2 {
+            add_bytes::<S, B, 1>(sums, (unit, own), &numbers[at], scales)
+        } else {
+            add_bytes::<S, B, 2>(sums, (unit, own), &numbers[at], scales)
+        };
+    }
+    let Sums { products, others } = sums;
     let factor = splat(-f32::from(moved(const { Storage::ALL[S] })));
-    fma(_mm512_zextps128_ps512(others), factor, add(sums[0], sums[1]))
+    fma(_mm512_zextps128_ps512(others), factor, add(products[0], products[1]))
 }
 
-/// A row of small blocks of nibbles, four units at a time, which share what is done to scales.
+/// Sums of products, and of what multiplies the sums of the vector.
+#[derive(Clone, Copy)]
+struct Sums {
+    products: [V; 2],
+    others: __m128,
+}
+
+/// Adds the products of a unit of bytes, or of its first half if `N` is one, with numbers that have scales, those of
+/// even eights and of odd ones, and sums. Blocks have their own factors.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn nibbles<const S: usize, const B: usize>(row: &Blocks<'_>, x: &Sixteens<'_>) -> V {
-    let storage = const { Storage::ALL[S] };
-    let units = row.bytes.as_chunks::<B>().0;
-    let numbers = pieces::<128>(x.halves, units.len());
-    let (fours, ones) = units.as_chunks::<4>();
-    let n = fours.len();
-    let (four_numbers, one_numbers) = numbers.as_chunks::<4>();
-    let (even, odd, totals) = (pieces::<64>(x.even, n), pieces::<64>(x.odd, n), pieces::<64>(x.sums, n));
-    let (mut sums, mut others) = ([zero(); 2], zero());
-    for (at, units) in fours.iter().enumerate() {
-        ask_ahead(units.as_flattened());
-        let scales = [load(&even[at]), load(&odd[at])];
-        others =
-            fma(add_units::<S, B, 4>(units, &four_numbers[at], scales, &mut sums), load(&totals[at]), others);
+fn add_bytes<const S: usize, const B: usize, const N: usize>(
+    sums: Sums,
+    (unit, own): (&[u8; B], __m128),
+    numbers: &[u8; 128],
+    [even, odd, totals]: [&[u8; 16]; 3],
+) -> Sums {
+    let Sums { mut products, others } = sums;
+    let others = _mm_fmadd_ps(own, quarter(totals), others);
+    let (even, odd) = (_mm_mul_ps(own, quarter(even)), _mm_mul_ps(own, quarter(odd)));
+    let both = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(even), odd);
+    let both = _mm512_castps256_ps512(both);
+    for (i, w) in four::<S>(unit, 0).into_iter().enumerate().take(N) {
+        let dots = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, load_bytes(&numbers.as_chunks().0[i]));
+        products[i] = fma(_mm512_cvtepi32_ps(dots), chosen(both, &TWOS[i]), products[i]);
     }
-    for (i, (unit, numbers)) in ones.iter().zip(one_numbers).enumerate() {
-        let [even, odd, totals] =
-            [x.even, x.odd, x.sums].map(|all| _mm512_zextps128_ps512(quarter(&all.as_chunks().0[4 * n + i])));
-        let (unit, numbers) =
-            (from_ref(unit).as_array().expect("one"), from_ref(numbers).as_array().expect("one"));
-        others = fma(add_units::<S, B, 1>(unit, numbers, [even, odd], &mut sums), totals, others);
-    }
-    let factor = splat(if storage.has_offsets() { 1.0 } else { -f32::from(moved(storage)) });
-    fma(others, factor, add(sums[0], sums[1]))
+    Sums { products, others }
 }
 
-/// Adds the products of up to four units of nibbles, and gives what multiplies the sums of their groups: what weights
-/// are moved up by is an offset as well.
+/// A row of small blocks of nibbles, four units at a time, which share what is done to scales; `n_last` blocks of the
+/// last unit are its own, if it is not whole. `memory` begins with the row.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn nibbles<const S: usize, const B: usize>(
+    row: &Blocks<'_>,
+    memory: &[u8],
+    x: &Sixteens<'_>,
+    n_last: usize,
+) -> V {
+    let storage = const { Storage::ALL[S] };
+    let units = row.bytes.as_chunks::<B>().0;
+    let numbers = pieces::<128>(x.halves, units.len() + usize::from(n_last > 0));
+    let (fours, ones) = units.as_chunks::<4>();
+    let n = fours.len();
+    let (four_numbers, one_numbers) = (numbers[..4 * n].as_chunks::<4>().0, &numbers[4 * n..]);
+    let (even, odd, totals) = (pieces::<64>(x.even, n), pieces::<64>(x.odd, n), pieces::<64>(x.sums, n));
+    let mut sums = NibbleSums { products: [zero(); 2], others: zero() };
+    for (at, units) in fours.iter().enumerate() {
+        ask_ahead(units.as_flattened());
+        let scales = [load(&even[at]), load(&odd[at]), load(&totals[at])];
+        sums = add_units::<S, B, 4>(sums, units, &four_numbers[at], scales, u16::MAX);
+    }
+    ask_ahead(&row.bytes[4 * B * n..]);
+    if n_last == 0 {
+        for (i, (unit, numbers)) in ones.iter().zip(one_numbers).enumerate() {
+            let scales = [x.even, x.odd, x.sums];
+            let scales = scales.map(|all| _mm512_zextps128_ps512(quarter(&all.as_chunks().0[4 * n + i])));
+            let (unit, numbers) =
+                (from_ref(unit).as_array().expect("one"), from_ref(numbers).as_array().expect("one"));
+            sums = add_units::<S, B, 1>(sums, unit, numbers, scales, u16::MAX);
+        }
+    } else {
+        sums = match ones.len() {
+            0 => add_last::<S, B, 1>(sums, row, memory, x, n_last),
+            1 => add_last::<S, B, 2>(sums, row, memory, x, n_last),
+            2 => add_last::<S, B, 3>(sums, row, memory, x, n_last),
+            _ => add_last::<S, B, 4>(sums, row, memory, x, n_last),
+        };
+    }
+    let NibbleSums { products, others } = sums;
+    let factor = splat(if storage.has_offsets() { 1.0 } else { -f32::from(moved(storage)) });
+    fma(others, factor, add(products[0], products[1]))
+}
+
+/// Adds the products of the last `N` units of a row of nibbles, of which the last has `n_last` blocks.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn add_last<const S: usize, const B: usize, const N: usize>(
+    sums: NibbleSums,
+    row: &Blocks<'_>,
+    memory: &[u8],
+    x: &Sixteens<'_>,
+    n_last: usize,
+) -> NibbleSums {
+    let (at, mut room) = (row.bytes.len() / B / 4, Room::new());
+    let units = last_units::<B, N>(row, memory, 4 * at, &mut room);
+    let numbers = x.halves.as_chunks().0[4 * at..].first_chunk().expect("numbers for each unit");
+    let mut scales = [zero(); 3];
+    for (scales, all) in scales.iter_mut().zip([x.even, x.odd, x.sums]) {
+        *scales = load(&all.as_chunks().0[at]);
+    }
+    let own = (1 << (FOUR * (N - 1) + n_last)) - 1;
+    add_units::<S, B, N>(sums, units, numbers, scales, own)
+}
+
+/// Sums of products, and of what multiplies the sums of the vector.
+#[derive(Clone, Copy)]
+struct NibbleSums {
+    products: [V; 2],
+    others: V,
+}
+
+/// Adds the products of up to four units of nibbles, of which some blocks are their own; `scales` are those of even
+/// eights and of odd ones, and sums. What weights are moved up by is an offset as well.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn add_units<const S: usize, const B: usize, const N: usize>(
+    sums: NibbleSums,
     units: &[[u8; B]; N],
     numbers: &[[u8; 128]; N],
-    [even, odd]: [V; 2],
-    sums: &mut [V; 2],
-) -> V {
-    let own = factors_of_units::<S, B, N>(units);
+    [even, odd, totals]: [V; 3],
+    are_own: u16,
+) -> NibbleSums {
+    let NibbleSums { mut products, others } = sums;
+    let own = _mm512_maskz_mov_ps(are_own, factors_of_units::<S, B, N>(units));
     let [even, odd] = [_mm512_mul_ps(own, even), _mm512_mul_ps(own, odd)];
     for i in 0..N {
         let (w, (x, _)) = (four::<S>(&units[i], 0), numbers[i].as_chunks());
         let first = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[0], load_bytes(&x[0]));
         let both = _mm512_dpbusd_epi32(first, w[1], load_bytes(&x[1]));
         let factors = _mm512_permutex2var_ps(even, load_bytes(&FOURS[i]), odd);
-        sums[i % 2] = fma(_mm512_cvtepi32_ps(both), factors, sums[i % 2]);
+        products[i % 2] = fma(_mm512_cvtepi32_ps(both), factors, products[i % 2]);
     }
-    if const { Storage::ALL[S].has_offsets() } { offsets_of_units::<S, B, N>(units) } else { own }
+    let offsets = if const { Storage::ALL[S].has_offsets() } {
+        _mm512_maskz_mov_ps(are_own, offsets_of_units::<S, B, N>(units))
+    } else {
+        own
+    };
+    NibbleSums { products, others: fma(offsets, totals, others) }
 }
 
 /// A row of large blocks of four or five bits, four units at a time, which share what is done to scales.
@@ -304,21 +393,4 @@ const fn sixteens(half: usize) -> [u8; 64] {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn quarter(x: &[u8; 16]) -> __m128 {
     _mm_castsi128_ps(load_quarter(x))
-}
-
-/// The groups of a row of small blocks that fill no step.
-#[cold]
-fn rest<const S: usize>(row: &Blocks<'_>, x: &Sixteens<'_>, groups: Range<usize>) -> f32 {
-    let mut sum = 0.0;
-    for idx in groups {
-        let Unpacked { q, a: [a, _], b } = row.unpack(const { Storage::ALL[S] }, idx);
-        let mut eights = [0; 2];
-        for (i, (q, x)) in q.iter().zip(&x.numbers.as_chunks::<32>().0[idx]).enumerate() {
-            eights[i / 8 % 2] += i32::from(*q) * i32::from(x.cast_signed());
-        }
-        let [even, odd, total] =
-            [x.even, x.odd, x.sums].map(|all| f32::from_le_bytes(all.as_chunks().0[idx]));
-        sum += a * (eights[0] as f32 * even + eights[1] as f32 * odd) + b * total;
-    }
-    sum
 }

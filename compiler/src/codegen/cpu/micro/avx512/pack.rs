@@ -16,8 +16,10 @@ use crate::codegen::cpu::micro::asking::{LINE, Share, ask_for, to_next};
 use crate::codegen::cpu::micro::avx512::fours::{
     Order, are_nibbles, both, factors, four, heads, k_factors, k_steps, low_and_high, order, raised,
 };
+use crate::codegen::cpu::micro::avx512::tail::{FOUR, last_row, last_units};
 use crate::codegen::cpu::micro::avx512::vector::{V, lanes, store_bytes, transposed, wide_lower};
-use crate::codegen::cpu::micro::unpack::{Blocks, Storage, Unpacked};
+use crate::codegen::cpu::micro::room::Room;
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::{Out, ProductView};
 
 /// Groups of a row that are unpacked at a time.
@@ -57,7 +59,7 @@ pub(super) fn pack<const S: usize, const B: usize, const STEPS: bool>(
 ) {
     const { assert!(B == Storage::ALL[S].unit_bytes()) };
     let unit = const { Storage::ALL[S].unit_groups() };
-    let ahead = ahead::<B>(job, unit, (from, n));
+    let ahead = ahead::<S>(job, (from, n));
     for p in 0..n_rows.div_ceil(PANEL) {
         let place = |i: usize| r + (p * PANEL + i).min(n_rows - 1);
         let mut rows = [&[][..]; PANEL];
@@ -74,27 +76,51 @@ pub(super) fn pack<const S: usize, const B: usize, const STEPS: bool>(
                     }
                 }
             }
-            let (fours, _) = slab[unit * at..][..unit].as_chunks_mut::<4>();
-            for (half, groups) in fours.iter_mut().enumerate() {
-                numbers::<S, B>(groups, p, &units, half);
-            }
             let groups = &mut slab[unit * at..][..unit];
-            if const { Storage::ALL[S].is_large() } {
-                large_factors::<S, B, STEPS>(groups, p, &units);
-            } else {
-                small_factors::<S, B>(groups, p, &units, |i| (job.w.row(place(i)), from / unit + at));
+            one_unit::<S, B, STEPS>(groups, p, &units, |i| (job.w.row(place(i)), from / unit + at));
+        }
+        if n % unit > 0 {
+            let at = from / unit + n / unit;
+            let mut rooms = [const { Room::<[u8; B], 1>::new() }; PANEL];
+            let (mut units, mut scales) = ([&[0; B]; PANEL], [[[0; 4]; FOUR]; PANEL]);
+            for (i, (room, unit)) in rooms.iter_mut().zip(&mut units).enumerate() {
+                let row = &job.w.row(place(i));
+                if p < n_asked {
+                    ask_for(&row.bytes[B * at..], ahead);
+                }
+                [*unit] = last_units(row, job.w.from_row(place(i)), at, room).each_ref();
+                last_row(*unit, row, at, &mut scales[i]);
             }
+            let own = |i: usize| Blocks { bytes: units[i], scales: scales[i].as_flattened(), group: 32 };
+            one_unit::<S, B, STEPS>(&mut slab[n / unit * unit..][..unit], p, &units, |i| (own(i), 0));
         }
-        for (g, group) in slab[..n].iter_mut().enumerate().skip(n / unit * unit) {
-            one_group::<S>(&mut group.panels[p], |i| job.w.row(place(i)), from + g);
-        }
+    }
+}
+
+/// Unpacks a unit of each row of a panel; `place` tells a row, and which four of it these are.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn one_unit<'a, const S: usize, const B: usize, const STEPS: bool>(
+    groups: &mut [Group],
+    p: usize,
+    units: &[&[u8; B]; PANEL],
+    place: impl Fn(usize) -> (Blocks<'a>, usize),
+) {
+    for (half, groups) in groups.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        numbers::<S, B>(groups, p, units, half);
+    }
+    if const { Storage::ALL[S].is_large() } {
+        large_factors::<S, B, STEPS>(groups, p, units);
+    } else {
+        small_factors::<S, B>(groups, p, units, place);
     }
 }
 
 /// Bytes from groups `from..from + n` of a row to those that are unpacked next.
 #[inline(always)]
-fn ahead<const B: usize>(job: &ProductView<'_>, unit: usize, (from, n): (usize, usize)) -> usize {
-    to_next((from / unit * B, n / unit * B), job.k / 32 / unit * B, 2 * PANEL * job.w.stride())
+fn ahead<const S: usize>(job: &ProductView<'_>, (from, n): (usize, usize)) -> usize {
+    let n_bytes = |n_groups: usize| const { Storage::ALL[S] }.bytes(32 * n_groups);
+    to_next((n_bytes(from), n_bytes(n)), n_bytes(job.k / 32), 2 * PANEL * job.w.stride())
 }
 
 /// Rows of the second panel that is unpacked next, asked for while vectors are multiplied.
@@ -111,7 +137,7 @@ impl Next {
     ) -> Self {
         let unit = const { Storage::ALL[S].unit_groups() };
         let stride = job.w.stride();
-        let offset = from / unit * B + ahead::<B>(job, unit, (from, n)) + PANEL * stride;
+        let offset = from / unit * B + ahead::<S>(job, (from, n)) + PANEL * stride;
         let start = job.w.row(r).bytes.as_ptr().wrapping_add(offset);
         Self(Share::new(start, (PANEL, stride), columns, job.n_cols))
     }
@@ -227,24 +253,6 @@ fn nibbles<const S: usize, const B: usize>(
         for (i, four) in low_and_high(both).into_iter().enumerate() {
             let (group, step) = if is_large { (j / 8 * 2 + i, j % 8) } else { (j / 4, 4 * i + j % 4) };
             store_bytes(raised::<S>(four), &mut groups[group].panels[p].numbers[step]);
-        }
-    }
-}
-
-/// A group of rows that end before four are full.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn one_group<'a, const S: usize>(panel: &mut Panel, row: impl Fn(usize) -> Blocks<'a>, idx: usize) {
-    let storage = const { Storage::ALL[S] };
-    let moved = if storage.has_offsets() { 0 } else { 128 };
-    for lane in 0..PANEL {
-        let Unpacked { q, a, b } = row(lane).unpack(storage, idx);
-        for (i, q) in q.into_iter().enumerate() {
-            panel.numbers[i / 4][4 * lane + i % 4] = q.cast_unsigned().wrapping_add(moved);
-        }
-        let second = if storage.has_offsets() { b } else { a[1] };
-        for (to, factor) in panel.factors.iter_mut().zip([a[0], second]) {
-            to.as_chunks_mut().0[lane] = factor.to_le_bytes();
         }
     }
 }

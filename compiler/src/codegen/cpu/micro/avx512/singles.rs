@@ -11,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::codegen::cpu::micro::avx512::LONG;
 use crate::codegen::cpu::micro::avx512::vector::{
-    N, V, fma, lanes, load, splat, store_bytes, transposed, wide_bf16, wide_f16, zero,
+    N, V, fma, lanes, load, padded, splat, store_bytes, transposed, wide_bf16, wide_f16, zero,
 };
 use crate::codegen::cpu::micro::avx512::wide_bytes;
 use crate::codegen::cpu::micro::room::Room;
@@ -20,7 +20,7 @@ use crate::codegen::cpu::micro::view::{MixView, Out, ProductView, Vectors};
 
 /// Whether panels pay for so many vectors of so many elements. Long rows come from memory, and faster as they lie.
 pub(super) const fn pays(n_cols: usize, k: usize) -> bool {
-    k.is_multiple_of(N) && n_cols >= if k < LONG { 8 } else { 64 }
+    n_cols >= if k < LONG { 8 } else { 64 }
 }
 
 /// Columns of a mixture from which on they pay: few meet its rows as they lie, with nothing to add up across lanes.
@@ -42,7 +42,7 @@ struct Panel {
     lines: [Line; LINES],
 }
 
-/// All vectors with all rows, whose lengths are multiples of sixteen.
+/// All vectors with all rows.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
@@ -57,7 +57,12 @@ pub(super) fn product<const S: usize>(job: &ProductView<'_>) {
                     let mut rows = [_mm512_setzero_si512(); N];
                     for (i, row) in rows.iter_mut().enumerate() {
                         let r = (r + half * N + i).min(job.n_rows - 1);
-                        *row = _mm512_castps_si512(widened::<S>(job.w.row(r).bytes, from + at));
+                        let (bytes, at) = (job.w.row(r).bytes, from + at);
+                        *row = _mm512_castps_si512(if at + N <= job.k {
+                            widened::<S>(bytes, at)
+                        } else {
+                            widened::<S>(&padded(&bytes[const { Storage::ALL[S] }.bytes(at)..]), 0)
+                        });
                     }
                     for (line, column) in panel.lines[at..].iter_mut().zip(transposed(&rows)) {
                         store_bytes(column, &mut line[half]);

@@ -5,7 +5,8 @@
 //! product has one scale, whether it adds up neighbours or what lies sixteen apart. Scales are whole steps of a unit,
 //! which belongs to eight groups, so that products with large blocks are scaled as whole numbers.
 //! A row has six pieces: the numbers; of each four groups the first halves, then the second halves; for each group the
-//! scale of even eights, that of odd ones, and the sum times the scales; and a [`Large`] for each 32 groups.
+//! scale of even eights, that of odd ones, and the sum times the scales; and a [`Large`] for each 32 groups. All but the
+//! last are padded with zeros: numbers to a multiple of four groups, what groups have to one of sixteen.
 //! The scales of eight groups are infinite or NaN where one of their numbers is.
 
 use std::arch::x86_64::{
@@ -114,6 +115,20 @@ impl<'a> Row<'a> {
             larges: cast_slice_mut(&mut rest[..larges]),
         }
     }
+
+    /// Fills what belongs to no group with zeros.
+    #[inline(always)]
+    fn clear_from(&mut self, n: usize) {
+        self.numbers[n..].fill([[0; 16]; 2]);
+        for idx in n..n.next_multiple_of(4) {
+            for half in &mut self.halves[idx / 4] {
+                half[idx % 4] = [0; 16];
+            }
+        }
+        for scales in [&mut *self.even, &mut *self.odd, &mut *self.sums] {
+            scales[n..].fill([0; 4]);
+        }
+    }
 }
 
 #[inline]
@@ -130,6 +145,7 @@ pub(super) fn round(job: &mut QuantiseView<'_>) {
         for (at, groups) in x.chunks(8).enumerate() {
             round_eight(&mut row, at, groups);
         }
+        row.clear_from(x.len());
     }
 }
 
@@ -158,9 +174,8 @@ fn round_eight(row: &mut Row<'_>, at: usize, groups: &[[u8; 128]]) {
         let [even_sum, odd_sum] = [eights[0] + eights[2], eights[1] + eights[3]];
         let idx = 8 * at + i;
         row.numbers[idx] = halves;
-        if let Some([firsts, seconds]) = row.halves.get_mut(idx / 4) {
-            [firsts[idx % 4], seconds[idx % 4]] = halves;
-        }
+        let [firsts, seconds] = &mut row.halves[idx / 4];
+        [firsts[idx % 4], seconds[idx % 4]] = halves;
         row.even[idx] = even_scale.to_le_bytes();
         row.odd[idx] = odd_scale.to_le_bytes();
         row.sums[idx] = (f32::from(even_sum) * even_scale + f32::from(odd_sum) * odd_scale).to_le_bytes();

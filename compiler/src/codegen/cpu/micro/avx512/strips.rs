@@ -8,12 +8,13 @@ use std::arch::x86_64::{__m128, __m512i, _mm_castps_si128, _mm512_castps512_ps12
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::codegen::cpu::micro::GROUP;
 use crate::codegen::cpu::micro::avx512::fours::{
-    Order, factors_of_four, four, k_factors, moved, offsets_of_four, order,
+    Order, factors_of_four, four, k_factors, offsets_of_four, order,
 };
+use crate::codegen::cpu::micro::avx512::tail::{FOUR, last_row, last_units};
 use crate::codegen::cpu::micro::avx512::vector::{store_bytes, store_quarter};
-use crate::codegen::cpu::micro::unpack::{Storage, Unpacked};
+use crate::codegen::cpu::micro::room::Room;
+use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
 use crate::codegen::cpu::micro::view::ProductView;
 
 /// Rows side by side.
@@ -21,9 +22,6 @@ pub(super) const ROWS: usize = 16;
 
 /// Strips that are unpacked at a time.
 pub(super) const STRIPS: usize = 8;
-
-/// Groups of a strip.
-pub(super) const FOUR: usize = 4;
 
 /// Four groups of each row.
 #[derive(Clone, Copy, Zeroable, Pod)]
@@ -45,7 +43,6 @@ pub(super) fn fill<const S: usize, const B: usize, const L: bool>(
     (from, n): (usize, usize),
 ) {
     const { assert!(B == Storage::ALL[S].unit_bytes()) };
-    let storage = const { Storage::ALL[S] };
     let n_groups = const { Storage::ALL[S].unit_groups() };
     for i in 0..ROWS {
         let row = job.w.row(r + i.min(n_rows - 1));
@@ -58,17 +55,32 @@ pub(super) fn fill<const S: usize, const B: usize, const L: bool>(
             continue;
         }
         for (at, (strip, unit)) in slab.iter_mut().zip(units).enumerate() {
-            if !L {
-                put_numbers(strip, i, four::<S>(unit, 0));
-            }
-            put_factors(factors_of_four::<S>(unit, &row, first + at), &mut strip.factors[i][0]);
-            if storage.has_offsets() {
-                put_factors(offsets_of_four::<S>(unit), &mut strip.factors[i][1]);
-            }
+            small::<S, B, L>(strip, i, unit, (&row, first + at));
+        }
+        if n % n_groups > 0 {
+            let (at, mut room, mut scales) = (first + n_units, Room::new(), [[0; 4]; FOUR]);
+            let [unit] = last_units::<B, 1>(&row, job.w.from_row(r + i.min(n_rows - 1)), at, &mut room);
+            let own = last_row(unit, &row, at, &mut scales);
+            small::<S, B, L>(&mut slab[n_units], i, unit, (&own, 0));
         }
     }
-    if n % n_groups > 0 {
-        rest::<S>(&mut slab[n / FOUR], job, (r, n_rows), from + n / FOUR * FOUR);
+}
+
+/// Four blocks of 32 elements of the `i`-th row, those from the `at`-th unit of a row on.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn small<const S: usize, const B: usize, const L: bool>(
+    strip: &mut Strip,
+    i: usize,
+    unit: &[u8; B],
+    (row, at): (&Blocks<'_>, usize),
+) {
+    if !L {
+        put_numbers(strip, i, four::<S>(unit, 0));
+    }
+    put_factors(factors_of_four::<S>(unit, row, at), &mut strip.factors[i][0]);
+    if const { Storage::ALL[S].has_offsets() } {
+        put_factors(offsets_of_four::<S>(unit), &mut strip.factors[i][1]);
     }
 }
 
@@ -89,24 +101,6 @@ fn large<const S: usize>(strips: &mut [Strip; 2], i: usize, unit: &[u8]) {
             if const { Storage::ALL[S] }.is_halved() { [2 * half, 2 * half + 1] } else { [half, 2 + half] };
         for (factors, of) in strip.factors[i].iter_mut().zip(two) {
             put_factors(quarters[of], factors);
-        }
-    }
-}
-
-/// Groups from `from` on, with which rows end before four are full.
-#[cold]
-fn rest<const S: usize>(strip: &mut Strip, job: &ProductView<'_>, (r, n_rows): (usize, usize), from: usize) {
-    let storage = const { Storage::ALL[S] };
-    for i in 0..ROWS {
-        let row = job.w.row(r + i.min(n_rows - 1));
-        let numbers = strip.numbers[i].as_chunks_mut::<8>().0;
-        for g in 0..job.k / GROUP - from {
-            let Unpacked { q, a, b } = row.unpack(storage, from + g);
-            for (j, eight) in q.as_chunks::<8>().0.iter().enumerate() {
-                numbers[place(storage, g, j)] = eight.map(|q| q.cast_unsigned().wrapping_add(moved(storage)));
-            }
-            strip.factors[i][0][g] = a[0].to_le_bytes();
-            strip.factors[i][1][g] = b.to_le_bytes();
         }
     }
 }

@@ -8,11 +8,11 @@ use std::arch::x86_64::{
     _mm256_storeu_si256, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512,
     _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps,
     _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_i32gather_epi32,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_permutexvar_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_shuffle_i64x2,
-    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd,
-    _mm512_unpacklo_ps,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_permutexvar_epi32,
+    _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_shuffle_f32x4, _mm512_shuffle_i64x2, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -45,6 +45,28 @@ pub(super) fn load(x: &[u8; 4 * N]) -> V {
 pub(super) fn load_bytes(x: &[u8; 64]) -> __m512i {
     // SAFETY: the array is as long as the vector.
     unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
+}
+
+/// Up to 64 bytes; zeros follow the last of them.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn load_up_to(x: &[u8]) -> __m512i {
+    // Where nothing is mapped, a load takes hundreds of cycles, even if its mask is empty.
+    if x.is_empty() {
+        return _mm512_setzero_si512();
+    }
+    let mask = if x.len() < 64 { (1 << x.len()) - 1 } else { u64::MAX };
+    // SAFETY: the mask has no byte behind the last, and no other byte is read.
+    unsafe { _mm512_maskz_loadu_epi8(mask, x.as_ptr().cast()) }
+}
+
+/// The same as an array.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn padded(x: &[u8]) -> [u8; 64] {
+    let mut out = [0; 64];
+    store_bytes(load_up_to(x), &mut out);
+    out
 }
 
 #[inline]
