@@ -347,7 +347,7 @@ fn up_to_128_tokens_read_the_latents_and_expand_nothing() {
 fn no_plan_stores_the_weights_of_the_experts_that_tokens_choose() {
     let moe = blocks::named("qwen3-30b-a3b").expect("a named block");
     let of_8 = |ff| {
-        let experts = moe.experts.clone().map(|experts| Experts { n: 8, n_used: 2, ff, ..experts });
+        let experts = moe.experts.clone().map(|experts| Experts { n_routed: 8, top_k: 2, ff, ..experts });
         Config { hidden: 256, experts, formats: Formats::Uniform(Format::Q4K), ..moe.clone() }
     };
     // What flows between kernels: a few vectors for each token and expert, and the parts of split attention. Weights
