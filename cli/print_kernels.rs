@@ -85,7 +85,8 @@ pub(crate) fn show(
             (token, session.position().min(session.context() - 1), n_decode_repeats)
         }
         View::Prompt => {
-            let n_tokens = session.pieces(sequence.len()).next().ok_or("there are no tokens to prefill again")?;
+            let n_tokens =
+                session.pieces(sequence.len()).next().ok_or("there are no tokens to prefill again")?;
             (&sequence[..n_tokens], 0, n_prefill_repeats)
         }
     };

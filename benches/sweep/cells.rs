@@ -147,12 +147,12 @@ impl Cell {
             Kind::Head => dense(&base, 2048, grouped(16, size)),
             Kind::Experts => {
                 let experts = Experts {
-                    n: size,
-                    n_used: 4,
+                    n_routed: size,
+                    top_k: 4,
                     n_shared: 0,
                     ff: 768,
                     gate: Gate::Softmax,
-                    is_biased: false,
+                    router_bias: false,
                     renorm: true,
                     scale: 1.0,
                     groups: None,
@@ -204,7 +204,7 @@ fn per_block(config: &Config) -> usize {
         Attention::Latent(own) => config.hidden * own.n_heads * (own.nope + own.value),
     };
     let of_network = match &config.experts {
-        Some(experts) => 3 * config.hidden * experts.ff * experts.n,
+        Some(experts) => 3 * config.hidden * experts.ff * experts.n_routed,
         None => 3 * config.hidden * config.ff,
     };
     of_attention + of_network

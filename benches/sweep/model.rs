@@ -14,9 +14,8 @@ use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::reference::random::Numbers as Random;
-use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_compiler::tensor::sym::{Sym, Symbol};
+use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks::part;
 use fusebox_models::config::{Config, Formats};
 use fusebox_models::layers::embed::{Entry, Scored};
@@ -25,8 +24,9 @@ use fusebox_models::quantize::tensor_format::{self, choose};
 use fusebox_models::quantize::types::Type;
 use fusebox_runtime::device::Weights;
 use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::session::{Session, TOKENS};
+use fusebox_runtime::session::classes::{Class, Programs};
 use fusebox_runtime::weights::Kind;
 
 use crate::cells::Cell;
@@ -67,17 +67,17 @@ impl Model {
         let depth = cell.shape.kind.depths().iter().max().copied().unwrap_or(0);
         let config = Config { context: depth + 2 * CHUNK, cache: Format::F16, ..cell.config() };
         let config = quantised(config, cell.format)?;
-        let name = Label::new(TOKENS).expect("one letter fits");
-        let several = Symbol::new(name, 1, CHUNK as i64, CHUNK as i64 / 2);
-        let [decode, prefill] = [graph(&config, Sym::from(1))?, graph(&config, several.into())?];
-        let weights: Arc<dyn Weights> = Arc::new(tensors(&decode));
-        let (mut cache, options) = (Cache::default(), Options::default());
-        let mut program = |graph| cache.program(graph, &options);
-        let programs = [program(&decode)?, program(&prefill)?];
+        let weights: Arc<dyn Weights> = Arc::new(tensors(&graph(&config, Sym::from(1))?));
+        let (context, n_vocab) = (config.context - CHUNK, config.vocab);
+        let (cache, options) = (Cache::default(), Options::default());
+        let compile = move |class: Class| {
+            let graph = part(&config, &class.tokens(), config.n_layers, Entry::Tokens, Scored::Last)?;
+            cache.program(&graph, &options)
+        };
+        let programs = Programs::new(CHUNK, Box::new(compile));
         let cpu = Cpu::host(Numbers::Quantised)?;
         let device = Box::new(CpuDevice::new(cpu, n_threads)?);
-        let context = config.context - CHUNK;
-        let session = Session::new(device, programs, None, &weights, context, config.vocab)?;
+        let session = Session::new(device, programs, None, &weights, context, n_vocab)?;
         Ok(Self { session })
     }
 
@@ -103,8 +103,8 @@ impl Model {
         }
         let mut position = cell.depth;
         let mut bound = 0.0;
-        for (plan, n_tokens) in self.session.pieces(cell.prompt) {
-            bound += roofline(plan, position, n_tokens);
+        for n_tokens in self.session.pieces(cell.prompt) {
+            bound += roofline(self.session.plan_of(n_tokens)?, position, n_tokens);
             position += n_tokens;
         }
         Ok(Time { ms: 1e3 * least, share: bound / least })
@@ -126,7 +126,7 @@ fn quantised(config: Config, ty: &str) -> Result<Config, Box<dyn Error>> {
     let ty = Type::named(ty).ok_or_else(|| format!("there is no type {ty}"))?;
     // Single precision marks the tensors that are kept in it.
     let config = Config { formats: Formats::Uniform(Format::BF16), ..config };
-    let n_experts = config.experts.as_ref().map_or(0, |experts| experts.n);
+    let n_experts = config.experts.as_ref().map_or(0, |experts| experts.n_routed);
     let model = tensor_format::Model { n_layers: config.n_layers, n_experts, has_head: !config.tied };
     let mut formats = BTreeMap::new();
     for node in graph(&config, Sym::from(1))?.nodes.values() {
