@@ -16,7 +16,7 @@ use fusebox_compiler::foundation::hash::stable_hash;
 use fusebox_compiler::foundation::table::table;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample::{self, Sampler};
-use fusebox_runtime::session::Session;
+use fusebox_runtime::session::{SequenceId, Session};
 use serde_json::json;
 
 use crate::context::ContextRange;
@@ -249,7 +249,7 @@ fn measure(
 fn run_once(session: &mut Session, test: Test) -> Result<Repetition, String> {
     let Test { kind, n_tokens, depth, batch } = test;
     for sequence in 0..batch {
-        session.turn_to(sequence).map_err(|error| error.to_string())?;
+        session.select(SequenceId(sequence)).map_err(|error| error.to_string())?;
         session.truncate(depth);
         if session.position() < depth {
             let missing = fake_tokens(session, session.position()..depth);
@@ -261,13 +261,13 @@ fn run_once(session: &mut Session, test: Test) -> Result<Repetition, String> {
     let mut sampler =
         Sampler::new(sample::Settings::default(), session.n_vocab()).map_err(|error| error.to_string())?;
     let (mut seconds, mut likeliest) = (0.0, Vec::new());
-    let mut each = vec![None; session.n_texts()];
+    let mut each = vec![None; session.n_sequences()];
     for tokens in tokens.chunks(n_at_once) {
         each.fill(Some(tokens[0]));
         let start = Instant::now();
         match kind {
             Kind::Prefill => feed(session, tokens)?,
-            Kind::Decode => session.feed_each(&each).map_err(|error| error.to_string())?,
+            Kind::Decode => session.decode_batch(&each).map_err(|error| error.to_string())?,
         }
         seconds += start.elapsed().as_secs_f64();
         let token = match session.best() {
@@ -292,7 +292,7 @@ fn feed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
 /// Bytes of memory traffic of a test; for decode, those of the middle step times the number of steps.
 fn bytes_of(session: &mut Session, test: Test) -> Result<f64, String> {
     if test.kind == Kind::Decode {
-        let plan = session.plan_of_each();
+        let plan = session.batch_plan();
         return Ok(test.n_tokens as f64 * bytes_of_step(plan, test.depth + test.n_tokens / 2, 1));
     }
     let (mut position, mut bytes) = (test.depth, 0.0);

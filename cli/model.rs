@@ -204,9 +204,9 @@ impl OpenModel {
         if self.device != Device::Cpu && !self.is_quiet {
             note_memory(&memory_needed(&mut programs, batch)?, settings.context, &*device);
         }
-        let together = self.model.together(&settings, batch, &self.options, &self.cache)?;
+        let batch_program = self.model.batch_program(&settings, batch, &self.options, &self.cache)?;
         let before = device.describe();
-        let session = self.model.start(device, programs, together, &settings)?;
+        let session = self.model.start(device, programs, batch_program, &settings)?;
         // The device may have switched to another mode while it started.
         if session.device() != before {
             note(&session.device());

@@ -15,6 +15,7 @@ use fusebox_models::load::{Model, Settings};
 use fusebox_models::sample::{self, Sampler};
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::session::SequenceId;
 use fusebox_runtime::session::cache::Cache;
 
 const PROMPTS: [&str; 2] = ["Once upon a time", "The dog was"];
@@ -28,22 +29,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let settings = Settings { context: 128, chunk: 32, cache: Format::F16, scored: Scored::Last };
     let (options, programs) = (Options::default(), Cache::default());
     let mut session =
-        model.session_of_texts(Box::new(device), &settings, PROMPTS.len(), &options, &programs)?;
+        model.session_of_sequences(Box::new(device), &settings, PROMPTS.len(), &options, &programs)?;
     let mut sampler = Sampler::new(sample::Settings::default(), session.n_vocab())?;
 
     let mut sequences = Vec::new();
     for (number, prompt) in PROMPTS.iter().enumerate() {
         let tokens = tokenizer.encode(prompt, true)?;
-        session.turn_to(number)?;
+        session.select(SequenceId(number))?;
         session.feed(&tokens)?;
         sequences.push(tokens);
     }
     for _ in 0..N_TOKENS {
         for (number, sequence) in sequences.iter_mut().enumerate() {
-            session.turn_to(number)?;
+            session.select(SequenceId(number))?;
             sequence.push(sampler.next(session.logits(), sequence)?);
         }
-        session.feed_each(&sequences.iter().map(|sequence| sequence.last().copied()).collect::<Vec<_>>())?;
+        session
+            .decode_batch(&sequences.iter().map(|sequence| sequence.last().copied()).collect::<Vec<_>>())?;
     }
     for sequence in sequences {
         println!("{}\n", tokenizer.decode(&sequence, true));

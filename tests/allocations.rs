@@ -62,12 +62,12 @@ fn a_decode_step_allocates_nothing() {
     let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Quantised).unwrap(), 2).unwrap());
     let settings = Settings { context: 64, chunk: 8, cache: Format::F16, scored: Scored::Last };
     let mut session =
-        model.session_of_texts(device, &settings, 3, &Options::default(), &Cache::default()).unwrap();
+        model.session_of_sequences(device, &settings, 3, &Options::default(), &Cache::default()).unwrap();
     let tokens = [Some(1), None, Some(2)];
-    session.feed_each(&tokens).unwrap();
+    session.decode_batch(&tokens).unwrap();
     let before = ALLOCATOR.0.load(Ordering::Relaxed);
     for _ in 0..32 {
-        session.feed_each(&tokens).unwrap();
+        session.decode_batch(&tokens).unwrap();
     }
     assert_eq!(ALLOCATOR.0.load(Ordering::Relaxed) - before, 0, "three texts");
 }

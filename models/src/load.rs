@@ -139,24 +139,24 @@ impl Model {
         options: &Options,
         cache: &Cache,
     ) -> Result<Session, Error> {
-        self.session_of_texts(device, settings, 1, options, cache)
+        self.session_of_sequences(device, settings, 1, options, cache)
     }
 
-    /// A session at the start of several texts, which it can go on with together.
+    /// A session with several empty sequences, which it can decode as a batch.
     ///
     /// # Errors
-    /// As [`Model::session`], and where only the best scores of several texts are asked for.
-    pub fn session_of_texts(
+    /// As [`Model::session`], and where only the best logits of several sequences are wanted.
+    pub fn session_of_sequences(
         &self,
         device: Box<dyn Device>,
         settings: &Settings,
-        n_texts: usize,
+        n_sequences: usize,
         options: &Options,
         cache: &Cache,
     ) -> Result<Session, Error> {
         let programs = self.programs(settings, options, cache)?;
-        let together = self.together(settings, n_texts, options, cache)?;
-        self.start(device, programs, together, settings)
+        let batch = self.batch_program(settings, n_sequences, options, cache)?;
+        self.start(device, programs, batch, settings)
     }
 
     /// The programs of a session, which are compiled when they are first wanted.
@@ -173,23 +173,23 @@ impl Model {
         Ok(Programs::new(settings.chunk, Box::new(compile)))
     }
 
-    /// The program that takes one token of each of several texts, and how many there are; nothing for a single text.
+    /// The batch program, which takes one token of each of several sequences, and their number; none for one sequence.
     ///
     /// # Errors
     /// As [`Model::programs`].
-    pub fn together(
+    pub fn batch_program(
         &self,
         settings: &Settings,
-        n_texts: usize,
+        n_sequences: usize,
         options: &Options,
         cache: &Cache,
     ) -> Result<Option<(Program, usize)>, Error> {
-        if n_texts <= 1 {
+        if n_sequences <= 1 {
             return Ok(None);
         }
         let config = self.config_for(settings)?;
-        let graph = decode_batch(&config, n_texts, config.n_layers, self.entry, settings.scored)?;
-        Ok(Some((cache.program(&graph, options)?, n_texts)))
+        let graph = decode_batch(&config, n_sequences, config.n_layers, self.entry, settings.scored)?;
+        Ok(Some((cache.program(&graph, options)?, n_sequences)))
     }
 
     /// A session with programs of these settings.
@@ -200,11 +200,11 @@ impl Model {
         &self,
         device: Box<dyn Device>,
         programs: Programs,
-        together: Option<(Program, usize)>,
+        batch: Option<(Program, usize)>,
         settings: &Settings,
     ) -> Result<Session, Error> {
         let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
-        Session::new(device, programs, together, &weights, settings.context, self.config.vocab)
+        Session::new(device, programs, batch, &weights, settings.context, self.config.vocab)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Memory of this process, zero until it is written.
+//! Page-aligned memory of this process, zero until it is written.
 //!
-//! In: how many bytes. Out: a [`Buffer`] that starts at a page; the system gives a page when it is first touched, so
-//! what a long context might need costs nothing before it is needed.
-//! Large pages, where the system has them, are read faster by a fifth and are there as a whole once touched.
+//! In: a size in bytes. Out: a [`Buffer`]. The system maps a page when it is first touched, so a KV cache for a long
+//! context costs nothing until it is used.
+//! Large pages, where the system has them, are read about a fifth faster and are mapped as a whole once touched.
 //! Nothing here knows what the bytes mean.
 
 use memmap2::MmapMut;
@@ -20,7 +20,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// So many bytes, all zero.
+    /// A buffer of this many zero bytes.
     ///
     /// # Errors
     /// [`Error::Memory`], where the system has no such memory.

@@ -1,4 +1,4 @@
-//! What can go wrong in the runtime, sorted by who must act.
+//! The errors of the runtime, sorted by who must act.
 //!
 //! In: a file, a place in it and what is wrong there. Out: an `Error` that prints as one line, one sentence.
 //! Text that comes from a file is never printed as it is: `quoted` shortens and escapes it.
@@ -13,7 +13,7 @@ use thiserror::Error;
 /// The most characters of a file's own text that a sentence shows.
 const MAX_QUOTED: usize = 60;
 
-/// Why the runtime cannot go on.
+/// An error of the runtime.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {

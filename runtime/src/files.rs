@@ -1,7 +1,7 @@
-//! Files that people name: texts that are read whole, and results that are written.
+//! Files that people name: text files that are read, and results that are written.
 //!
-//! In: a path, and how many bytes are read at most, or the bytes to write. Out: a text, or one sentence.
-//! Nothing is read without a bound, and nothing is written over a file that is something else.
+//! In: a path, and the most bytes to read, or the bytes to write. Out: a text, or one sentence.
+//! Every read has a limit, and nothing is written over a file that is something else.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -29,10 +29,10 @@ const MAX_FOLDER_BYTES: u64 = 256 << 20;
 /// The names of files in the making.
 static PARTS: Noted<CString> = Noted::new();
 
-/// No link leads further than so many others.
+/// The most links that are followed.
 const MAX_LINKS: usize = 40;
 
-/// All bytes of a file that has no more than so many.
+/// All bytes of a file that has at most `max_bytes`.
 ///
 /// # Errors
 /// [`Error::Io`] where it cannot be read, [`Error::Input`] where it has more.
@@ -41,7 +41,7 @@ pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, Error> {
     read_from(file, path, max_bytes)
 }
 
-/// All bytes of what has this name, which has no more than so many.
+/// All bytes of an open file, called `name` in errors, that has at most `max_bytes`.
 fn read_from(from: impl Read, name: &Path, max_bytes: usize) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read = from.take(max_bytes as u64 + 1).read_to_end(&mut bytes);

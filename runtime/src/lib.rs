@@ -1,8 +1,8 @@
-//! Fusebox's runtime: what runs a compiled plan, and what feeds it.
+//! Fusebox's runtime: runs compiled programs on weight files.
 //!
 //! In: programs of `fusebox_compiler`, and weight files. Out: [`session::Session`]s that replay programs on a
-//! [`device`], with [`weights`] used where they lie in their files.
-//! No model is known here: a file's names and metadata are handed on as they are.
+//! [`device`], with [`weights`] used where they are mapped.
+//! No model is known here: a file's names and metadata are passed on as they are.
 
 #![deny(unsafe_code)]
 

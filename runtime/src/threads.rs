@@ -1,9 +1,10 @@
-//! Threads that work together: a team that enters a job at once, and barriers inside it.
+//! A thread pool: a team that executes one job at a time, and barriers within a job.
 //!
-//! In: how many threads, then one job after another. Out: nothing; a job is done when [`Team::run`] returns.
-//! Who waits looks again for a moment and then sleeps: steps follow each other within microseconds, tokens may not.
-//! Nothing is allocated after [`Team::new`]. A job must not panic: the others would wait forever, so the process ends.
-//! What is done once needs no team: [`each`].
+//! In: the number of threads, then one job after another. Out: nothing; a job is done when [`Team::run`] returns.
+//! A waiting thread spins for a moment and then sleeps: steps follow each other within microseconds, tokens may not.
+//! Nothing is allocated after [`Team::new`]. A job must not panic: the other threads would wait forever, so the process
+//! is aborted.
+//! [`each`] runs a function once on several threads without a team.
 
 #![expect(unsafe_code, reason = "a job is borrowed by threads that outlive it")]
 
@@ -38,7 +39,7 @@ pub fn each<T: Send>(n_threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
     })
 }
 
-/// A point that all threads of a team pass together.
+/// A point that no thread of a team passes before all have reached it.
 #[derive(Debug)]
 pub struct Barrier {
     n_threads: usize,
@@ -51,7 +52,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// A barrier for so many threads.
+    /// A barrier for `n_threads` threads.
     pub fn new(n_threads: usize) -> Self {
         Self {
             n_threads,
@@ -126,7 +127,7 @@ impl std::fmt::Debug for Slot {
 }
 
 impl Team {
-    /// A team of so many threads, the caller's included.
+    /// A team of `n_threads` threads, the caller's included.
     ///
     /// # Errors
     /// What the system says where it gives no more threads.

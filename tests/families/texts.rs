@@ -13,8 +13,8 @@ use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::Device;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::fake::FakeDevice;
-use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
+use fusebox_runtime::session::{SequenceId, Session};
 use support::own::path;
 use support::run::{Run, relative_error};
 
@@ -39,22 +39,22 @@ fn session(made: &Made, name: &str, n_texts: usize, device: Box<dyn Device>) -> 
     let settings =
         Settings { context: 20, chunk: 8, scored: Scored::Last, ..Run::new(Numbers::Single).settings };
     let model = Model::open(&file).unwrap();
-    model.session_of_texts(device, &settings, n_texts, &Options::default(), &Cache::default()).unwrap()
+    model.session_of_sequences(device, &settings, n_texts, &Options::default(), &Cache::default()).unwrap()
 }
 
 /// Decodes all sequences together; in some steps one rests. Returns the logits of every token, by sequence.
 fn together(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
     let mut rows: [Vec<Vec<f32>>; 3] = Default::default();
     for (text, prompt) in PROMPTS.iter().enumerate() {
-        session.turn_to(text).unwrap();
+        session.select(SequenceId(text)).unwrap();
         rows[text].push(session.feed(prompt).unwrap().to_vec());
     }
     for round in 0..6 {
         let token = |text: usize| (round % 3 != text || round < 2).then_some((7 * round + text) as u32);
         let tokens: Vec<Option<u32>> = (0..3).map(token).collect();
-        session.feed_each(&tokens).unwrap();
+        session.decode_batch(&tokens).unwrap();
         for (text, _) in tokens.iter().enumerate().filter(|(_, token)| token.is_some()) {
-            session.turn_to(text).unwrap();
+            session.select(SequenceId(text)).unwrap();
             rows[text].push(session.logits().to_vec());
         }
     }
@@ -109,17 +109,20 @@ fn a_text_that_is_not_there_and_tokens_for_others_are_refused() {
         let error: fusebox_runtime::error::Error = result.unwrap_err();
         error.to_string()
     };
-    assert_eq!(complaint(session.turn_to(3)), "texts: there is no text 3, the session has 3");
-    let too_few = session.feed_each(&[Some(1)]);
-    assert_eq!(complaint(too_few), "tokens: expected one for each of 3 texts, found 1");
-    let unknown = session.feed_each(&[Some(1), None, Some(50)]);
+    assert_eq!(
+        complaint(session.select(SequenceId(3))),
+        "sequences: there is no sequence 3, the session has 3"
+    );
+    let too_few = session.decode_batch(&[Some(1)]);
+    assert_eq!(complaint(too_few), "tokens: expected one for each of 3 sequences, found 1");
+    let unknown = session.decode_batch(&[Some(1), None, Some(50)]);
     assert_eq!(complaint(unknown), "tokens: there is no token 50, the model has 50");
     for _ in 0..20 {
-        session.feed_each(&[None, Some(1), None]).unwrap();
+        session.decode_batch(&[None, Some(1), None]).unwrap();
     }
-    let full = session.feed_each(&[Some(1), Some(1), None]);
-    assert_eq!(complaint(full), "tokens: no room for 1 behind 20: the context holds 20 tokens");
-    session.turn_to(0).unwrap();
+    let full = session.decode_batch(&[Some(1), Some(1), None]);
+    assert_eq!(complaint(full), "tokens: no room for 1 after 20: the context holds 20 tokens");
+    session.select(SequenceId(0)).unwrap();
     assert_eq!(session.position(), 0);
 }
 
@@ -132,7 +135,7 @@ fn the_best_scores_of_several_texts_are_refused() {
     let settings = Settings { context: 20, chunk: 8, scored: Scored::TopK(2), ..base };
     let model = Model::open(&file).unwrap();
     let open = |n_texts| {
-        model.session_of_texts(processor(), &settings, n_texts, &Options::default(), &Cache::default())
+        model.session_of_sequences(processor(), &settings, n_texts, &Options::default(), &Cache::default())
     };
     assert!(open(1).is_ok());
     let error = open(3).err().unwrap().to_string();

@@ -151,7 +151,7 @@ fn the_last_position_is_taken_and_none_behind_it() {
     session.feed(&tokens(19)).unwrap();
     let expected = session.feed(&[5]).unwrap().to_vec();
     let error = session.feed(&[6]).unwrap_err().to_string();
-    assert_eq!(error, "tokens: no room for 1 behind 20: the context holds 20 tokens");
+    assert_eq!(error, "tokens: no room for 1 after 20: the context holds 20 tokens");
     session.truncate(19);
     assert_eq!(session.feed(&[5]).unwrap(), expected);
     assert!(session.feed(&[]).is_err());

@@ -10,7 +10,7 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
-use fusebox_runtime::session::{POSITION, position_of, state_of};
+use fusebox_runtime::session::{POSITION, SequenceId, position_of, state_of};
 
 use crate::config::Config;
 use crate::naming::tensors::BIAS;
@@ -36,8 +36,8 @@ pub(crate) struct Sequence {
     pub(crate) s: Dim,
     /// The position of its first token in this step.
     pub(crate) start: Sym,
-    /// Its index in the batch; `None` where the step has one sequence.
-    index: Option<usize>,
+    /// Its number in the batch; `None` where the step has one sequence.
+    id: Option<SequenceId>,
 }
 
 impl<'a> Scope<'a> {
@@ -51,8 +51,9 @@ impl<'a> Scope<'a> {
     /// The scope of a decode step of a batch, one token per sequence.
     pub(crate) fn of_batch(config: &'a Config, batch: usize) -> Self {
         let g = Builder::new();
-        let sequences =
-            (0..batch).map(|index| Sequence::new(&g, config, &Sym::from(1), Some(index))).collect();
+        let sequences = (0..batch)
+            .map(|number| Sequence::new(&g, config, &Sym::from(1), Some(SequenceId(number))))
+            .collect();
         Self { t: g.dim("t", batch), d: g.dim("d", config.hidden), g, config, sequences }
     }
 
@@ -71,10 +72,10 @@ impl<'a> Scope<'a> {
         xs: [&Tensor; N],
         each: impl Fn(&Sequence, [&Tensor; N]) -> Tensor,
     ) -> Tensor {
-        let one = |sequence: &Sequence| match sequence.index {
+        let one = |sequence: &Sequence| match sequence.id {
             None => each(sequence, xs),
-            Some(index) => {
-                let own = xs.map(|x| x.slice(&self.t, index, 1));
+            Some(id) => {
+                let own = xs.map(|x| x.slice(&self.t, id.0, 1));
                 each(sequence, own.each_ref())
             }
         };
@@ -121,10 +122,10 @@ impl<'a> Scope<'a> {
 }
 
 impl Sequence {
-    fn new(g: &Builder, config: &Config, tokens: &Sym, index: Option<usize>) -> Self {
-        let name = index.map_or_else(|| POSITION.to_owned(), position_of);
+    fn new(g: &Builder, config: &Config, tokens: &Sym, id: Option<SequenceId>) -> Self {
+        let name = id.map_or_else(|| POSITION.to_owned(), position_of);
         let start: Sym = position_symbol(&name, config.context as i64, tokens).into();
-        Self { t: g.dim("t", tokens), s: g.dim("s", start.clone() + tokens), start, index }
+        Self { t: g.dim("t", tokens), s: g.dim("s", start.clone() + tokens), start, id }
     }
 
     /// The position of each of its tokens.
@@ -135,7 +136,7 @@ impl Sequence {
 
     /// The name of its state, given the name without a batch.
     pub(crate) fn state_name(&self, name: &str) -> String {
-        self.index.map_or_else(|| name.to_owned(), |index| state_of(name, index))
+        self.id.map_or_else(|| name.to_owned(), |id| state_of(name, id))
     }
 }
 

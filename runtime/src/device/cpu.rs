@@ -1,10 +1,11 @@
-//! The processor: machine code, run by a team of threads that enter once a replay.
+//! The CPU device: machine code, run by a team of threads that is entered once a replay.
 //!
-//! In: plans. Out: replays. Weights are read where they lie; states, arena, inputs and outputs are the device's.
-//! All threads walk the same steps. Of each step they take tasks, as `shares.rs` deals them, and meet at a barrier
-//! behind it.
-//! A replay allocates nothing and looks nothing up: every address is worked out when a plan is loaded, and memory that
-//! has an address is never moved.
+//! In: plans. Out: replays. Weights are read where they are mapped; states, arena, inputs and outputs belong to the
+//! device.
+//! All threads execute the same steps. In each step they take tasks, as `shares.rs` distributes them, and meet at a
+//! barrier after it.
+//! A replay allocates nothing and looks nothing up: every address is computed when a plan is loaded, and memory whose
+//! address was handed out never moves.
 
 #![expect(unsafe_code, reason = "code runs on addresses that are kept from load to replay")]
 
@@ -31,10 +32,10 @@ use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, veri
 use crate::error::Error;
 use crate::threads::{Barrier, Team, each};
 
-/// Where the room behind an arena may start.
+/// Alignment of the space after an arena.
 const ALIGNMENT: usize = 64;
 
-/// The processor as a device.
+/// The CPU as a device.
 pub struct CpuDevice {
     cpu: Cpu,
     team: Team,
@@ -43,37 +44,37 @@ pub struct CpuDevice {
     weights: IndexSet<Name>,
     /// The code of every kernel, once.
     codes: Vec<Arc<Code>>,
-    /// What flows inside replays, and room for rounding behind it: programs share them, as one runs at a time and
-    /// leaves nothing there.
+    /// Intermediate values, and after them the activations rounded ahead of a step. Programs share arenas, because one
+    /// runs at a time and leaves nothing there.
     arenas: Vec<Buffer>,
-    /// The task memory of each thread.
+    /// The scratch memory of each thread.
     scratch: Vec<(Buffer, Address)>,
     footprint: Footprint,
 }
 
-/// A plan that was taken in.
+/// A loaded plan.
 struct Program {
     symbols: Vec<Symbol>,
     kernels: List<KernelId, Ready>,
     steps: Vec<Step>,
-    /// Every thread waits here behind every step.
+    /// Every thread waits here after every step.
     barrier: Barrier,
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
-    /// What steps have addresses of besides: constants and weights.
+    /// Keeps the constants and weights that steps have addresses of.
     _kept: (Vec<Buffer>, Arc<dyn Weights>),
 }
 
-/// A kernel with its code, and what the symbols of a replay make of it.
+/// A kernel with its code, and its values for the current replay.
 struct Ready {
     code: Arc<Code>,
-    /// Which of the plan's symbols each of the kernel's is.
+    /// For each symbol of the kernel, its index among the symbols of the plan.
     symbol_idx: Vec<usize>,
     symbols: Vec<i64>,
-    /// The tasks of each part.
+    /// The number of tasks of each part.
     n_tasks: Vec<i64>,
     n_tasks_of_all: i64,
-    /// The tasks that round vectors ahead of them.
+    /// The number of tasks that round activations before the others.
     n_roundings: i64,
 }
 
@@ -81,11 +82,11 @@ struct Ready {
 struct Step {
     kernel: KernelId,
     buffers: Vec<Address>,
-    /// The tasks that nobody has taken yet, those that round vectors and the others.
+    /// The tasks not taken yet: those that round activations, and the others.
     left: [Shares; 2],
 }
 
-/// Where memory starts that outlives every replay.
+/// The start of memory that outlives every replay.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct Address(*mut u8);
@@ -97,7 +98,7 @@ unsafe impl Send for Address {}
 unsafe impl Sync for Address {}
 
 impl CpuDevice {
-    /// A device of so many threads.
+    /// A device with `n_threads` threads.
     ///
     /// # Errors
     /// Where the system gives no more threads.
@@ -118,7 +119,7 @@ impl CpuDevice {
         })
     }
 
-    /// The code of all kernels; what no earlier plan had is made by all threads.
+    /// The code of all kernels of a plan. Kernels that no earlier plan had are compiled, by all threads.
     fn emit(&mut self, plan: &Plan) -> Result<Vec<Arc<Code>>, Error> {
         let is_new = |kernel: &&Kernel| self.known(kernel).is_none();
         let kernels: Vec<&Kernel> = plan.kernels.values().filter(is_new).collect();
@@ -136,12 +137,12 @@ impl CpuDevice {
         Ok(plan.kernels.values().filter_map(|kernel| self.known(kernel)).cloned().collect())
     }
 
-    /// The code that an earlier plan's kernel has.
+    /// The code of a kernel, if an earlier plan had it.
     fn known(&self, kernel: &Kernel) -> Option<&Arc<Code>> {
         self.codes.iter().find(|code| code.is_of(kernel))
     }
 
-    /// Where a plan's arena starts, and the room behind it.
+    /// The start of an arena of at least `bytes`, allocated if no earlier one is large enough.
     fn arena(&mut self, bytes: usize) -> Result<*mut u8, Error> {
         let fits = self.arenas.iter().position(|arena| arena.bytes().len() >= bytes);
         let idx = fits.unwrap_or(self.arenas.len());
@@ -152,7 +153,7 @@ impl CpuDevice {
         Ok(self.arenas[idx].start())
     }
 
-    /// Gives every state of a plan a memory; states of one name are one state.
+    /// Allocates the states of a plan; states of the same name are the same memory.
     fn allocate_states(&mut self, plan: &Plan) -> Result<(), Error> {
         for slot in placed(plan, |place| *place == Place::State) {
             let BufferSlot { name, bytes, .. } = slot;
@@ -164,7 +165,7 @@ impl CpuDevice {
                 continue;
             }
             let state = Buffer::zeroed(*bytes)?;
-            // A short text would touch all large pages if they were longer than what lies together.
+            // A short sequence would touch all large pages if they were longer than a contiguous run of rows.
             let is_long = run_bytes(slot) >= LARGE_PAGE;
             self.states.insert(name.clone(), if is_long { state.in_large_pages() } else { state });
             self.footprint.state += bytes;
@@ -172,7 +173,7 @@ impl CpuDevice {
         Ok(())
     }
 
-    /// Room for the tasks of every thread.
+    /// Allocates scratch memory for every thread.
     fn allocate_scratch(&mut self, bytes: usize) -> Result<(), Error> {
         if self.scratch.first().is_none_or(|(scratch, _)| scratch.bytes().len() < bytes) {
             let addressed = |mut buffer: Buffer| {
@@ -194,7 +195,8 @@ impl CpuDevice {
         }
     }
 
-    /// Runs all steps; threads tell how many are done, the first at the beginning, the last to be ready after each.
+    /// Runs all steps. `passed` is called with the number of finished steps: at the start by the first thread, then by
+    /// the last thread to finish each step.
     fn run(
         &mut self,
         program: ProgramId,
@@ -246,7 +248,7 @@ impl Ready {
         Self { code, symbol_idx, symbols, n_tasks, n_tasks_of_all: 0, n_roundings: 0 }
     }
 
-    /// Takes the values of the plan's symbols.
+    /// Sets the values of the plan's symbols.
     fn set(&mut self, symbols: &[i64]) -> Result<(), Error> {
         for (own, idx) in self.symbols.iter_mut().zip(&self.symbol_idx) {
             *own = symbols[*idx];
@@ -259,7 +261,7 @@ impl Ready {
         Ok(())
     }
 
-    /// Rounds vectors that all tasks of a step need, until none is left to take.
+    /// Rounds the activations that all tasks of a step need, until no task is left.
     fn round(&self, step: &Step, thread: usize) {
         while let Some(tasks) = step.left[0].take(thread) {
             let buffers = step.buffers.as_ptr().cast::<*mut u8>();
@@ -268,7 +270,7 @@ impl Ready {
         }
     }
 
-    /// Runs tasks of a step until none is left to take.
+    /// Runs tasks of a step until none is left.
     fn work(&self, step: &Step, thread: usize, scratch: Address) {
         let mut before = None;
         while let Some(tasks) = step.left[1].take(thread) {
@@ -280,7 +282,7 @@ impl Ready {
         }
     }
 
-    /// Asks for what a thread reads first in a step.
+    /// Prefetches what a thread reads first in a step.
     fn ask_first(&self, step: &Step, thread: usize, n_threads: usize) {
         let task = first(thread, n_threads, self.n_tasks_of_all);
         if let Some((part, own)) = self.of_parts(task..task + 1).next() {
@@ -288,7 +290,7 @@ impl Ready {
         }
     }
 
-    /// Which tasks of each part some of all tasks are.
+    /// Splits a range of all tasks into ranges of each part.
     fn of_parts(&self, tasks: Range<i64>) -> impl Iterator<Item = (usize, Range<i64>)> {
         let mut before = 0;
         let own = move |(part, n_tasks): (usize, &i64)| {
@@ -327,7 +329,7 @@ impl Device for CpuDevice {
         let codes = self.emit(plan)?;
         self.allocate_states(plan)?;
         self.allocate_scratch(codes.iter().map(|code| code.scratch_bytes()).max().unwrap_or(0))?;
-        // Steps follow each other, so they share a room for what is rounded.
+        // Steps follow each other, so they share the space for rounded activations.
         let room_bytes = codes.iter().map(|code| code.room_bytes()).max().unwrap_or(0);
         let room_at = plan.arena_bytes.next_multiple_of(ALIGNMENT);
         let arena = self.arena(room_at + room_bytes)?;
@@ -405,7 +407,7 @@ impl Device for CpuDevice {
     }
 }
 
-/// Bytes that lie together along the longest axis of a buffer, which in a state is that of tokens.
+/// Bytes of a contiguous run along the longest axis of a buffer, which in a KV cache is that of positions.
 fn run_bytes(slot: &BufferSlot) -> usize {
     let sizes = slot.shape.iter().map(|(_, size)| size.most());
     let longest = sizes.clone().max();

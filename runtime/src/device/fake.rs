@@ -1,7 +1,7 @@
-//! A device that interprets: slow, obvious, and it remembers what was asked of it.
+//! A device that interprets plans: slow, obvious, and it records every call.
 //!
-//! In: plans, as any device takes them. Out: what `schedule::run` makes of them, and a record of every call.
-//! It is what other devices are held against, and what tests of the session look at.
+//! In: plans, as any device takes them. Out: what `schedule::run` computes, and a list of the calls.
+//! Other devices are compared with it, and tests of sessions read its record.
 //! Nothing here is meant to be fast: every replay binds everything anew.
 
 use std::collections::BTreeMap;
@@ -30,10 +30,10 @@ pub struct FakeDevice {
     pub calls: Vec<Call>,
 }
 
-/// What was asked of the device.
+/// A call of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// A plan of so many steps was loaded.
+    /// A plan with this many steps was loaded.
     Load(usize),
     /// A program was run with these symbols.
     Replay(ProgramId, Vec<i64>),
@@ -101,7 +101,7 @@ impl Device for FakeDevice {
         let start = Instant::now();
         self.replay(program, symbols)?;
         let n_steps = self.programs[program].plan.steps.len();
-        // The interpreter does not tell steps apart.
+        // The interpreter does not time single steps.
         Ok(vec![start.elapsed() / n_steps.max(1) as u32; n_steps])
     }
 
@@ -118,7 +118,7 @@ impl Device for FakeDevice {
     }
 }
 
-/// The value whose elements lie at the start of some bytes.
+/// The value stored at the start of some bytes.
 fn value(slot: &BufferSlot, bytes: &[u8], of: impl Fn(Symbol) -> i64) -> Value {
     let axes: Vec<_> = slot.shape.iter().map(|(axis, size)| (*axis, size.evaluate(&of) as usize)).collect();
     let n_elements: usize = axes.iter().map(|(_, n)| n).product();

@@ -1,9 +1,10 @@
-//! Where programs run: memory and replay behind one trait.
+//! Devices: memory and replay behind one trait.
 //!
 //! In: a plan and the weights it names; then, for every replay, inputs and the values of symbols. Out: outputs.
-//! A device owns everything a plan places: states live on between replays and are shared by name between all programs
-//! of the device. Whatever can be checked is checked when a program is loaded; a replay looks nothing up.
-//! `cpu.rs` runs machine code, `gpu/` what GPUs take, `fake.rs` interprets and keeps a record.
+//! A device owns all buffers of a plan. States (KV caches) stay from replay to replay, and programs that name the same
+//! state share it. Whatever can be checked is checked when a program is loaded; a replay looks nothing up. A program
+//! may be loaded at any time, also between replays of others.
+//! `cpu.rs` runs machine code, `gpu/` has the GPUs, `fake.rs` interprets and records its calls.
 
 use std::collections::BTreeSet;
 use std::fmt;

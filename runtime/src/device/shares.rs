@@ -1,9 +1,9 @@
-//! The tasks of a step, shared out among threads.
+//! Work stealing within a step: how threads share its tasks.
 //!
-//! In: how many tasks there are. Out: each of them once, to the threads that ask for some.
-//! The tasks of a thread lie together, and it takes them from the front: so it reads memory in one stream, which starts
-//! where it is known to start before the step begins. Who has none left takes some from the back of another's.
-//! Nothing is ordered by this: there is a barrier before a step, and one behind it.
+//! In: the number of tasks. Out: each task once, to the threads that ask for one.
+//! Each thread owns a contiguous range of tasks and takes them from the front, so it reads memory as one stream whose
+//! start is known before the step begins. A thread without tasks steals from the back of another one's range.
+//! Nothing is ordered by this: there is a barrier before a step, and one after it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Shares(Vec<AtomicU64>);
 
 impl Shares {
-    /// No tasks, for so many threads.
+    /// No tasks, for `n_threads` threads.
     pub(super) fn new(n_threads: usize) -> Self {
         Self((0..n_threads.max(1)).map(|_| AtomicU64::new(0)).collect())
     }

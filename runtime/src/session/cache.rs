@@ -1,9 +1,9 @@
-//! Programs kept on disk, so that what was compiled once is not compiled again.
+//! Compiled programs on disk, so that nothing is compiled twice.
 //!
-//! In: a graph and options. Out: its program, from the folder if it is there, else from the compiler, which is then
-//! kept. A file that is cut off, of another compiler or not what it says is as good as none, and is replaced.
-//! Copies of a cache count together: a session has one, for the programs that it compiles later.
-//! A folder that cannot be written changes nothing but the time the next start takes.
+//! In: a graph and options. Out: its program, from the folder if it is there, else from the compiler, and then it is
+//! written to the folder. A file that is truncated, of another compiler or of another format counts as missing and is
+//! replaced. A folder that cannot be written costs the next start its time and nothing else.
+//! Clones of a cache share their counts: a session keeps one for the programs that it compiles later.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

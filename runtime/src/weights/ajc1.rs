@@ -1,9 +1,8 @@
 //! Checkpoints of qwen3.c: a header of 256 bytes, then arrays without names.
 //!
-//! In: the bytes of a file that opens with [`MAGIC`]. Out: its sizes as metadata, and its tensors under the
-//! names that GGUF has for them, as the file has none; the shapes are `[outputs, inputs]`.
-//! The file is exactly as long as its sizes ask for, and that is checked before the first tensor is
-//! described.
+//! In: the bytes of a file that starts with [`MAGIC`]. Out: its sizes as metadata, and its tensors. The file has no
+//! names, so they get those of GGUF; shapes are `[outputs, inputs]`.
+//! The file is exactly as long as its sizes imply, which is checked before the first tensor is described.
 //! A quantised tensor is all its bytes followed by all its scales, layer by layer.
 
 use std::path::Path;

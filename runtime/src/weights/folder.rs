@@ -2,7 +2,7 @@
 //!
 //! In: the path of the folder. Out: a checkpoint over all its weight files; the metadata is `config.json`,
 //! with names of nested objects joined by dots.
-//! An index can only name files of the folder itself, and no tensor may come from two of them.
+//! An index may name files of the folder itself only, and no tensor may be in two of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,7 @@ struct Index {
 #[derive(Default)]
 struct Config {
     values: IndexMap<String, Value>,
-    /// The names that stand there for nothing.
+    /// The names whose value is null.
     nulls: BTreeSet<String>,
 }
 

@@ -1,8 +1,8 @@
-//! The types of GGML by number, as GGUF files name them.
+//! The tensor types of GGML by number, as GGUF files name them.
 //!
-//! In: a number from a file. Out: how such a tensor is stored, and how many elements and bytes a block has; and the
-//! number of what is to be written.
-//! Types that no kernel reads are in the table too, so that a file with them can be looked at.
+//! In: a number from a file. Out: the format of such a tensor, and the elements and bytes of a block; and the number of
+//! a format, for writing.
+//! Types that no kernel reads are in the table too, so that a file with them can be inspected.
 
 use fusebox_compiler::tensor::quant::Format;
 

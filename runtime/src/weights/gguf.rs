@@ -1,10 +1,9 @@
 //! GGUF files, versions 2 and 3, little-endian.
 //!
-//! In: the bytes of a file that opens with [`MAGIC`]. Out: its metadata and its tensors, in the file's order.
-//! A key or a tensor that comes twice is refused, and so are tensors that overlap, leave the file or do not
-//! lie at a multiple of the alignment: no two names can mean the same bytes.
-//! GGUF names the innermost size first; shapes leave here with the outermost first. The types are in
-//! `ggml.rs`.
+//! In: the bytes of a file that starts with [`MAGIC`]. Out: its metadata and its tensors, in the file's order.
+//! A duplicate key or tensor is refused, and so are tensors that overlap, leave the file or are not aligned: no two
+//! names can mean the same bytes.
+//! GGUF lists the innermost size first; shapes are returned with the outermost first. The types are in `ggml.rs`.
 
 use std::ops::Range;
 use std::path::Path;

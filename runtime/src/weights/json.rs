@@ -1,7 +1,7 @@
-//! JSON that others wrote: objects whose order counts and whose names must differ.
+//! JSON of others: objects that keep their order and may have no duplicate names.
 //!
-//! In: the bytes of a JSON text. Out: an [`Entries`] of any type of values, or the byte that does not read.
-//! Plain readers of JSON keep the last of two equal names without a word; here that is an error.
+//! In: the bytes of a JSON text. Out: an [`Entries`] of any type of values, or the byte at which it is wrong.
+//! Ordinary readers of JSON silently keep the last of two equal names; here that is an error.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -40,10 +40,10 @@ pub mod value;
 #[derive(Debug)]
 pub struct Checkpoint {
     contents: Contents,
-    /// Keys that stand in a configuration for nothing.
+    /// Keys of a configuration whose value is null.
     nulls: BTreeSet<String>,
     files: Vec<(PathBuf, Mapping)>,
-    /// Tensors whose bytes are made of others'.
+    /// Tensors whose bytes are repacked from other tensors.
     packed: Vec<Packed>,
 }
 
@@ -183,7 +183,7 @@ impl Checkpoint {
         &self.contents.metadata
     }
 
-    /// Whether the file says of a key that there is none of it, which is more than to say nothing.
+    /// Whether the file gives a key the value null, as opposed to leaving it out.
     pub fn is_null(&self, key: &str) -> bool {
         self.nulls.contains(key)
     }
@@ -204,8 +204,7 @@ impl Checkpoint {
         self.metadata().get(key)?.as_text()
     }
 
-    /// The bytes of a tensor, where they lie in the file, or made of packed ones when they are first asked for; nothing
-    /// if there is no tensor of this name.
+    /// The bytes of a tensor, as mapped, or repacked on first use; none if there is no tensor of this name.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         let tensor = self.tensors().get(name)?;
         if let Some(idx) = tensor.packed {

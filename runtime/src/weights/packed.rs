@@ -1,12 +1,12 @@
-//! Matrices of four bits as GPTQ and AWQ pack them, brought into blocks that kernels read.
+//! GPTQ and AWQ: 4-bit matrices, repacked into blocks that kernels read.
 //!
 //! In: the tensors of a folder whose configuration names one of the two. Out: for each set of `qweight`, `qzeros` and
-//! `scales` one tensor `weight` `[outputs, inputs]`, in a format of blocks; its bytes are made when they are first
-//! asked for, and then stay in memory. A set that cannot be brought there exactly is refused in one sentence.
-//! Both pack columns into whole numbers, which no kernel walks along. An element is `scale * (q - zero)` with `q` below
-//! 16 and `zero` from 0 to 16: with `Q5_0`'s five bits that is `scale * (q' - 16)`, and where every zero is 8, `Q4_0`'s
-//! four are enough. Both are exact, as the scales are of half precision before and after.
-//! Why not where they lie: `docs/decisions/0010-packed-columns.md`.
+//! `scales` one tensor `weight` `[outputs, inputs]` in a block format; its bytes are made on first use and then stay in
+//! memory. A set that cannot be repacked exactly is refused in one sentence.
+//! Both pack columns into words, which no kernel can read along a row. An element is `scale * (q - zero)` with `q`
+//! below 16 and `zero` from 0 to 16: with the five bits of `Q5_0` that is `scale * (q' - 16)`, and where every zero is
+//! 8, the four of `Q4_0` are enough. Both are exact, as the scales are half precision before and after.
+//! Why they are not read as they are: `docs/decisions/0010-packed-columns.md`.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -50,7 +50,7 @@ enum Layout {
 
 type Files = [(PathBuf, Mapping)];
 
-/// Brings the matrices of a folder into blocks, where its configuration says that they are packed.
+/// Repacks the matrices of a folder into blocks, where its configuration says that they are packed.
 pub(super) fn unpack(folder: &Path, checkpoint: &mut Checkpoint) -> Result<(), Error> {
     let Some(layout) = layout(folder, &checkpoint.contents)? else { return Ok(()) };
     let names: Vec<String> = checkpoint.tensors().keys().cloned().collect();
@@ -155,7 +155,7 @@ impl Packed {
         self.n_inputs / BLOCK * self.n_outputs * self.format.block_bytes()
     }
 
-    /// The blocks, made when they are first asked for.
+    /// The blocks, made on first use.
     pub(super) fn bytes(&self, files: &Files) -> &[u8] {
         self.bytes.get_or_init(|| {
             let mut bytes = vec![0; self.n_bytes()];
@@ -236,7 +236,7 @@ fn check_order(checkpoint: &Checkpoint, name: &str, group: usize, n_inputs: usiz
     }
 }
 
-/// A whole number of a tensor that was checked to have so many.
+/// A 32-bit word of a tensor whose length was checked.
 fn word(files: &Files, info: &TensorInfo, idx: usize) -> u32 {
     let bytes = &files[info.file_idx].1.bytes()[info.range.clone()];
     u32::from_le_bytes(std::array::from_fn(|i| bytes[idx * 4 + i]))

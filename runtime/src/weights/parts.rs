@@ -1,8 +1,8 @@
-//! A GGUF file that was cut into several.
+//! A GGUF file that was split into several.
 //!
-//! In: one of the files, whichever. Out: a checkpoint over all of them; the metadata is that of the first.
-//! Each says which of how many it is, and its name says the same: `NAME-00001-of-00003.gguf` is the first of three. No
-//! tensor may come from two of them.
+//! In: any one of the files. Out: a checkpoint over all of them; the metadata is that of the first.
+//! Each file contains its number and the number of files, and its name says the same: `NAME-00001-of-00003.gguf` is the
+//! first of three. No tensor may be in two of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! Files of Qorus: a header of 64 bytes, then the arrays of a Llama model without names.
 //!
-//! In: the bytes of a file that opens with [`MAGIC`]. Out: its sizes as metadata, and its tensors under the names that
-//! GGUF has for them, as the file has none; the shapes are `[outputs, inputs]`.
-//! Every array is filled up to a multiple of 64 bytes, and the tables of tokens to a multiple of 32 rows. The file is
-//! exactly as long as that makes it, which is checked before the first tensor is described.
+//! In: the bytes of a file that starts with [`MAGIC`]. Out: its sizes as metadata, and its tensors. The file has no
+//! names, so they get those of GGUF; shapes are `[outputs, inputs]`.
+//! Every array is padded to a multiple of 64 bytes, and the token tables to a multiple of 32 rows. The file is exactly
+//! as long as that implies, which is checked before the first tensor is described.
 
 use std::path::Path;
 
@@ -20,9 +20,9 @@ pub(super) const MAGIC: [u8; 4] = *b"1ROQ";
 
 const HEADER_BYTES: usize = 64;
 const MAX_LAYERS: usize = 4096;
-/// Arrays are filled up to a multiple of so many bytes.
+/// Arrays are padded to a multiple of this many bytes.
 const ALIGNMENT: usize = 64;
-/// Tables of tokens are filled up to a multiple of so many rows.
+/// Token tables are padded to a multiple of this many rows.
 const TABLE_ROWS: usize = 32;
 /// What keeps a norm from dividing by zero, where the file does not say.
 const EPS: f64 = 1e-5;
@@ -46,7 +46,7 @@ struct Array {
     name: String,
     shape: Vec<usize>,
     format: Format,
-    /// Rows that are there to fill up.
+    /// Padding rows.
     n_spare: usize,
 }
 

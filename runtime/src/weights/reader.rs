@@ -1,8 +1,8 @@
-//! A cursor over the bytes of a file that others wrote.
+//! A cursor over the bytes of a file of others.
 //!
-//! In: all bytes of the file. Out: little-endian numbers, texts and counts, or an error that names the byte.
-//! No count leaves here that the rest of the file could not hold, so nothing is reserved or repeated on the
-//! word of the file alone.
+//! In: all bytes of the file. Out: little-endian numbers, strings and counts, or an error that names the byte.
+//! A count is refused if the rest of the file could not hold as many things, so that the file alone never decides how
+//! much is allocated or repeated.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
         self.unsigned(8)
     }
 
-    /// The next eight bytes as the number of things that follow, each of at least so many bytes.
+    /// The next eight bytes as the number of things that follow, each of at least `min_bytes` bytes.
     pub(super) fn count(&mut self, things: &str, min_bytes: usize) -> Result<usize, Error> {
         let at = self.at;
         let found = self.u64()?;
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
         Ok(room)
     }
 
-    /// A length of eight bytes, then so many bytes of text.
+    /// A string: a length of eight bytes, then that many bytes of UTF-8.
     pub(super) fn text(&mut self, max_bytes: usize) -> Result<&'a str, Error> {
         let at = self.at;
         let n_bytes = self.count("bytes of text", 1)?;

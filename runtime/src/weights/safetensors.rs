@@ -1,9 +1,9 @@
 //! A single safetensors file.
 //!
-//! In: the bytes of a file whose header is JSON. Out: its tensors in the header's order, and its own
-//! metadata, which is all texts.
-//! The bytes of the tensors fill the file behind the header without holes and without overlap, as the format
-//! demands: nothing can hide between them.
+//! In: the bytes of a file with a JSON header. Out: its tensors in the header's order, and its own metadata, which is
+//! all strings.
+//! The tensors fill the file after the header without gaps and without overlap, as the format demands: nothing can hide
+//! between them.
 //! A folder of such files is read by `folder.rs`.
 
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! Writes GGUF files, version 3.
 //!
-//! In: pairs of keys and values, descriptions of tensors, and a function that hands over the bytes of one tensor after
-//! another. Out: a file that `gguf.rs` and other programs read.
-//! The file grows under another name and gets its own when it is whole, so that an error or a power cut leaves what was
-//! there before. Bytes are not kept: as much is in memory as is handed over at once.
+//! In: keys and values, descriptions of tensors, and a function that returns the bytes of one tensor after another.
+//! Out: a file that `gguf.rs` and other programs read.
+//! The file is written under a temporary name and renamed when it is complete, so that an error or a power cut leaves
+//! what was there before. Only the bytes of one call of the function are in memory at a time.
 
 use std::io;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! Metadata as every kind of file has it: numbers, texts and lists of one type.
+//! Metadata of every kind of file: numbers, strings, and lists of one type.
 //!
-//! In: what the readers of the kinds found. Out: values to ask for numbers and texts, and to print.
-//! Widths and signs of the file are not kept: whoever needs a number asks whether the value is one.
+//! In: what the readers found. Out: values that can be asked for a number or a string, and printed.
+//! The width and sign of a number in the file are not kept: whoever needs a number asks whether the value is one.
 
 use std::fmt;
 
