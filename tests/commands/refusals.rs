@@ -37,7 +37,7 @@ fn senseless_flags_are_sentences() {
         ("run -n 99999999999999999999999", "too large"),
         ("run -n -1", "'--n <N>': expected a whole number"),
         ("run -t -1", "--threads"),
-        ("bench -r -1", "--repeats"),
+        ("bench -r -1", "--repetitions"),
         ("run --seed -1", "--seed"),
         ("run --tokens 1,99999", "no token 99999"),
         ("run --tokens -1", "'-1' for '--tokens <IDS>': expected a whole number of at least 0"),

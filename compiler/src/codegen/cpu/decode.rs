@@ -46,7 +46,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The number that half-precision bits stand for.
+    /// Half precision to single precision.
     pub(super) fn widened_f16(&mut self, bits: Value) -> Value {
         let sign = self.builder.ins().band_imm_u(bits, 0x8000);
         let sign = self.builder.ins().ishl_imm_u(sign, 16);

@@ -5,7 +5,7 @@
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them; how far that went is kept there too,
 //! for a call that goes on. Code for a whole nest, where there is a faster form, belongs in `nest`: `product.rs`,
-//! `vector.rs` has one, and `blocks.rs` the only one; `skip.rs` finds rounds to leave out.
+//! `vector.rs` has one, and `encode_call.rs` the only one; `skip.rs` finds rounds to leave out.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,12 +19,12 @@ use cranelift_jit::JITModule;
 use cranelift_module::{FuncId, Module};
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::ahead::{self, ahead};
-use crate::codegen::cpu::hoist::{Step, What, picks_bytes, rounded, steps};
+use crate::codegen::cpu::hoist::{Step, What, rounded, routing_bytes, steps};
 use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::{CONSTANT, PROVEN};
 use crate::codegen::cpu::micro::{Table, table};
-use crate::codegen::cpu::product::Rounded;
+use crate::codegen::cpu::product::Activations;
+use crate::codegen::cpu::quantise_ahead::{self, ahead};
 use crate::codegen::cpu::scalar::type_of;
 use crate::codegen::skip::hidden;
 use crate::foundation::entity::List;
@@ -77,15 +77,15 @@ pub(super) fn emit(
         params: List::default(),
         tiles: List::default(),
         slots: Vec::new(),
-        picks: None,
+        routing: None,
         symbols: BTreeMap::new(),
         vars: BTreeMap::new(),
         masks: BTreeMap::new(),
     };
     let slots = rounded(cpu, kernel, part);
     let steps = steps(cpu, kernel, part, &slots);
-    let rooms = Rooms::new(part, steps.len(), &slots);
-    let scratch_bytes = rooms.end + picks_bytes(cpu, kernel, part);
+    let rooms = ScratchLayout::new(part, steps.len(), &slots);
+    let scratch_bytes = rooms.end + routing_bytes(cpu, kernel, part);
     let call = emitter.arguments(symbols, rooms, slots);
     emitter.tasks(&call, &steps);
     emitter.builder.ins().return_(&[]);
@@ -125,7 +125,7 @@ pub(super) struct Emitter<'a, 'f> {
     /// Vectors that products round.
     pub(super) slots: Vec<Slot>,
     /// Room to sort vectors in.
-    pub(super) picks: Option<Value>,
+    pub(super) routing: Option<Value>,
     pub(super) symbols: BTreeMap<Symbol, Value>,
     /// The variables that have a value here, and those of loops that are done.
     pub(super) vars: BTreeMap<VarId, Value>,
@@ -135,7 +135,7 @@ pub(super) struct Emitter<'a, 'f> {
 
 /// Room for vectors that products round.
 pub(super) struct Slot {
-    pub(super) rounded: Rounded,
+    pub(super) rounded: Activations,
     /// Where it starts.
     pub(super) start: Value,
     /// Whether a step before this one has filled it.
@@ -144,7 +144,7 @@ pub(super) struct Slot {
 
 impl Emitter<'_, '_> {
     /// Reads the arguments.
-    fn arguments(&mut self, symbols: &[Symbol], rooms: Rooms, slots: Vec<Rounded>) -> Call {
+    fn arguments(&mut self, symbols: &[Symbol], rooms: ScratchLayout, slots: Vec<Activations>) -> Call {
         let entry = self.builder.create_block();
         self.builder.append_block_params_for_function_params(entry);
         self.enter(entry);
@@ -157,7 +157,7 @@ impl Emitter<'_, '_> {
             let value = self.builder.ins().load(I64, CONSTANT, arguments[1], 8 * idx as i32);
             self.symbols.insert(*symbol, value);
         }
-        let Rooms { tiles, rounded, done, end } = rooms;
+        let ScratchLayout { tiles, rounded, done, end } = rooms;
         let ahead = ahead(self.cpu, self.kernel);
         let room = (!ahead.is_empty()).then(|| {
             let offset = 8 * self.kernel.params.len() as i32;
@@ -168,13 +168,13 @@ impl Emitter<'_, '_> {
             self.tiles.push(base);
         }
         for (rounded, offset) in slots.into_iter().zip(rounded) {
-            let start = match (ahead::of(&ahead, &rounded), room) {
+            let start = match (quantise_ahead::of(&ahead, &rounded), room) {
                 (Some(own), Some(room)) => self.builder.ins().iadd_imm_s(room, own.offset as i64),
                 _ => self.builder.ins().iadd_imm_s(arguments[4], offset as i64),
             };
             self.slots.push(Slot { rounded, start, is_filled: false });
         }
-        self.picks = Some(self.builder.ins().iadd_imm_s(arguments[4], end as i64));
+        self.routing = Some(self.builder.ins().iadd_imm_s(arguments[4], end as i64));
         let done = self.builder.ins().iadd_imm_s(arguments[4], done as i64);
         Call { first: arguments[2], end: arguments[3], done, goes_on: arguments[5] }
     }
@@ -421,15 +421,15 @@ impl Emitter<'_, '_> {
 
 /// Where each tile and the room for each of some vectors start in the scratch memory, what is kept of steps, and where
 /// they end.
-struct Rooms {
+struct ScratchLayout {
     tiles: Vec<usize>,
     rounded: Vec<usize>,
     done: usize,
     end: usize,
 }
 
-impl Rooms {
-    fn new(part: &Part, n_steps: usize, slots: &[Rounded]) -> Self {
+impl ScratchLayout {
+    fn new(part: &Part, n_steps: usize, slots: &[Activations]) -> Self {
         let mut end = 0;
         let mut place = |n_bytes: usize| {
             let start = end;

@@ -59,13 +59,13 @@ fn is_product(nest: &Nest, is_stored: &dyn Fn(ParamId) -> bool) -> bool {
 
 fn form(plan: &Plan) -> Form {
     let op = match (plan.kind, plan.row, plan.col) {
-        (Kind::Mix, ..) => "mix",
-        // Vectors that are sorted by the matrix that is picked for them are multiplied together.
-        _ if plan.picks.is_some() => "gemm",
+        (Kind::WeightedSum, ..) => "mix",
+        // Activations grouped by expert are multiplied together.
+        _ if plan.routing.is_some() => "gemm",
         (Kind::Product, _, Some(_)) => "gemm",
         (Kind::Product, Some(_), None) => "gemv",
         (Kind::Product, None, None) => "dot",
     };
-    let layout = plan.rounded.as_ref().map(|rounded| rounded.rounding.name());
+    let layout = plan.rounded.as_ref().map(|rounded| rounded.layout.name());
     Form::Micro { op, format: plan.w.format, layout }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice::from_ref;
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::product::{Plan, Rounded, plan};
+use crate::codegen::cpu::product::{Activations, Plan, plan};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::walk::nests;
 use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, VarId};
@@ -46,8 +46,8 @@ struct Effects {
 }
 
 /// All vectors that the products of a part round, each once.
-pub(super) fn rounded(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Rounded> {
-    let mut all: Vec<Rounded> = Vec::new();
+pub(super) fn rounded(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Activations> {
+    let mut all: Vec<Activations> = Vec::new();
     for rounded in plans(cpu, kernel, part).filter_map(|plan| plan.rounded) {
         if !all.contains(&rounded) {
             all.push(rounded);
@@ -57,9 +57,9 @@ pub(super) fn rounded(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Rounded> {
 }
 
 /// Bytes of the room in which the products of a part sort vectors, one product after another.
-pub(super) fn picks_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
-    let picks = plans(cpu, kernel, part).filter_map(|plan| plan.picks);
-    picks.map(|picks| picks.bytes()).max().unwrap_or(0)
+pub(super) fn routing_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
+    let routing = plans(cpu, kernel, part).filter_map(|plan| plan.routing);
+    routing.map(|routing| routing.bytes()).max().unwrap_or(0)
 }
 
 /// The products of a part that functions compute.
@@ -68,7 +68,7 @@ fn plans(cpu: &Cpu, kernel: &Kernel, part: &Part) -> impl Iterator<Item = Plan> 
 }
 
 /// The body of a part, step by step.
-pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Rounded]) -> Vec<Step<'a>> {
+pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Activations]) -> Vec<Step<'a>> {
     let slot_of = |nest: &Nest| {
         let plan = plan(cpu, kernel, part, nest)?;
         let rounded = plan.rounded.as_ref()?;

@@ -17,12 +17,12 @@ use cranelift_jit::{JITBuilder, JITMemoryProvider, JITModule, SystemMemoryProvid
 use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
 
 use crate::codegen::check_symbols;
-use crate::codegen::cpu::ahead::{Ahead, VECTORS, ahead, room_bytes};
 use crate::codegen::cpu::emit::{ALIGNMENT, emit, signature};
+use crate::codegen::cpu::first_reads::{Stream, streams};
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::math::Function;
-use crate::codegen::cpu::micro::{ask_from, round, rounded_bytes};
-use crate::codegen::cpu::stream::{Stream, streams};
+use crate::codegen::cpu::micro::{activation_bytes, prefetch_first, quantise_activations};
+use crate::codegen::cpu::quantise_ahead::{Ahead, VECTORS, ahead, room_bytes};
 use crate::codegen::cpu::wide::evex::ALIGNMENT as ALIGNMENT_OF_CODE;
 use crate::codegen::cpu::{Cpu, bug};
 use crate::error::Error;
@@ -223,7 +223,7 @@ impl Code {
         let place = unsafe { buffers.add(stream.param.index()) };
         // SAFETY: as above.
         let start = unsafe { *place };
-        ask_from(start.wrapping_add(stream.offset(task, n_tasks)));
+        prefetch_first(start.wrapping_add(stream.offset(task, n_tasks)));
     }
 
     /// The bytes of the room for what is rounded before the first task; it starts at a multiple of 64.
@@ -251,13 +251,20 @@ impl Code {
                 [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks) as usize);
             before += n_tasks;
             let [first, end] = [first, end].map(|task| (task * VECTORS).min(own.n_vectors(&of)));
-            let offset = own.offset + first / VECTORS * rounded_bytes(own.rounding, VECTORS, own.k);
+            let offset = own.offset + first / VECTORS * activation_bytes(own.layout, VECTORS, own.k);
             let places = [own.param.index(), self.kernel.params.len()].map(|idx| buffers.wrapping_add(idx));
             // SAFETY: the caller promises the addresses.
             let [from, to] = places.map(|place| unsafe { *place });
             let from = from.wrapping_add(4 * first * own.k);
             // SAFETY: the parameter has the vectors, and the room a place for each.
-            unsafe { round(self.level, own.rounding, (from, to.wrapping_add(offset)), (end - first, own.k)) };
+            unsafe {
+                quantise_activations(
+                    self.level,
+                    own.layout,
+                    (from, to.wrapping_add(offset)),
+                    (end - first, own.k),
+                )
+            };
         }
     }
 

@@ -1,14 +1,22 @@
-//! Kernels as code for this processor, made with Cranelift.
+//! CPU code generation with Cranelift.
 //!
-//! In: any kernel. Out: [`Code`], or why there is none: it does not verify, its numbers could overflow, or Cranelift
-//! does not know the processor.
-//! With [`level::Numbers::Exact`] every number is rounded where the interpreter rounds it, so results are equal bit for
-//! bit, but for the signs of zeros and NaNs; other numbers allow faster forms.
-//! `limits.rs` guards the arithmetic of indices; `emit.rs` walks a part, `index.rs`, `scalar.rs` and `memory.rs` its
-//! leaves; `product.rs` finds products, which `call.rs` leaves to the functions of `micro/`, and `form.rs` tells people
-//! which; `vector.rs` does several rounds at a time, and `wide/` more of them; `hoist.rs` finds what tasks have in
-//! common, `ahead.rs` what they all do; `decode.rs` knows the block formats, `math.rs` the functions that code calls;
-//! `jit.rs` runs what comes out.
+//! In: a verified kernel. Out: [`Code`], or why there is none: the kernel does not verify, its indices could overflow,
+//! or Cranelift does not know the processor. With [`level::Numbers::Exact`] each number is rounded where the
+//! interpreter rounds it, so results are equal bit for bit, except for the signs of zeros and NaNs; the other modes
+//! allow faster code.
+//!
+//! ```text
+//! limits.rs          refuses indices that could overflow
+//! emit.rs            one part of a kernel as a function: tasks, loops, nests
+//! index.rs, scalar.rs, memory.rs, decode.rs, math.rs   indices, expressions, loads and stores, block formats, libm
+//! hoist.rs           what tasks share is computed once
+//! product.rs         recognises GEMM and weighted sums; product_call.rs calls the kernels of micro/ for them
+//! form.rs            names the kernel of each product for people, or with reason.rs why there is none
+//! quantise_ahead.rs  activations that are quantised once, before all tasks
+//! vector_plan.rs     chooses the loop to vectorise; vector.rs emits it with 128 bits, wide/ with AVX-512
+//! first_reads.rs     what each task reads first, for prefetching
+//! jit.rs             links the code and calls it
+//! ```
 
 use std::fmt;
 
@@ -19,19 +27,17 @@ use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::kernel::verify::verify;
 
-mod ahead;
 mod approx;
-mod blocks;
-mod call;
-mod choice;
 mod decode;
 mod emit;
+mod encode_call;
+mod first_reads;
 pub mod form;
-mod halves;
+mod half_precision;
 mod hoist;
 mod index;
 pub mod jit;
-mod lanes;
+mod lane_strides;
 pub mod level;
 mod limits;
 mod math;
@@ -45,10 +51,12 @@ mod memory;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some forms are of one kind of processor"))]
 mod micro;
 mod product;
+mod product_call;
+mod quantise_ahead;
 pub mod reason;
 mod scalar;
-mod stream;
 mod vector;
+mod vector_plan;
 mod wide;
 
 use jit::Code;

@@ -1,19 +1,18 @@
-//! Which nests are products or mixtures that `micro` has a function for.
+//! Recognises nests that are GEMM or weighted sums, for which `micro` has kernels.
 //!
-//! In: a nest that sums the products of two elements. Out: a [`Plan`], which says what each loop is for, or a
-//! [`Reason`] why there is none.
-//! All is decided by how the number of an element, in storage order, depends on the loops: loops that are one run of
-//! both factors go into a function, a loop that moves the weight only numbers its rows, one that moves the other factor
-//! only numbers the vectors, and all other loops are generated around the call. Where a number from memory picks a
-//! matrix for each of many vectors, the vectors are sorted by it.
-//! Nothing is emitted here; `call.rs` does that.
+//! In: a nest that sums products of two elements. Out: a [`Plan`] that assigns a role to each loop, or a [`Reason`] why
+//! there is none. Roles follow from how the storage index of both factors depends on a loop: a loop that steps through
+//! both contiguously is the reduction (`k`); one that steps only through the weight counts rows; one that steps only
+//! through the other factor counts columns; all others are generated around the call. Where a number from memory
+//! selects the matrix for many columns (mixture of experts), columns are grouped by it. Nothing is emitted here;
+//! `product_call.rs` does that.
 
 use std::cmp::Reverse;
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::ahead::VECTORS;
 use crate::codegen::cpu::level::{Level, Numbers};
-use crate::codegen::cpu::micro::{self, Rounding, rounding, rounding_apart};
+use crate::codegen::cpu::micro::{self, ActivationLayout, activation_layout, activation_layout_scattered};
+use crate::codegen::cpu::quantise_ahead::VECTORS;
 use crate::codegen::cpu::reason::Reason;
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars, element_of};
@@ -21,7 +20,7 @@ use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Sym;
 
-/// Fewer vectors that a matrix is picked for are not worth sorting.
+/// Fewer routed rows are not worth grouping by expert.
 const MANY: i64 = 32;
 /// Room that rounded vectors may take, in bytes.
 const MOST_ROUNDED: usize = 64 << 20;
@@ -53,15 +52,15 @@ pub(super) struct Plan {
     pub(super) col: Option<VarId>,
     /// The loops that are a run, innermost first; of a mixture, the loop over elements.
     pub(super) run: Vec<VarId>,
-    /// What picks a matrix for each of many vectors, if anything does.
-    pub(super) picks: Option<Picks>,
+    /// What routing a matrix for each of many vectors, if anything does.
+    pub(super) routing: Option<Routing>,
     /// The vectors rounded, if they are.
-    pub(super) rounded: Option<Rounded>,
+    pub(super) rounded: Option<Activations>,
 }
 
-/// Vectors that are sorted by the matrix that is picked for them.
+/// Activation rows that are grouped by expert.
 #[derive(Clone, Debug)]
-pub(super) struct Picks {
+pub(super) struct Routing {
     /// The number of the matrix.
     pub(super) matrix: Index,
     pub(super) n_matrices: i64,
@@ -69,16 +68,16 @@ pub(super) struct Picks {
     pub(super) step: i64,
     /// The first matrix.
     pub(super) w: Stored,
-    /// The loops around the call that it is picked by.
+    /// The loops around the call that select it.
     pub(super) loops: Vec<VarId>,
     /// How many vectors there are at most.
     pub(super) most: i64,
 }
 
-impl Picks {
+impl Routing {
     /// Bytes of the room that sorting takes.
     pub(super) fn bytes(&self) -> usize {
-        micro::picks_bytes(self.most as usize, self.n_matrices as usize)
+        micro::routing_bytes(self.most as usize, self.n_matrices as usize)
     }
 }
 
@@ -88,18 +87,18 @@ pub(super) enum Kind {
     /// Products along rows.
     Product,
     /// Whole rows with a factor each.
-    Mix,
+    WeightedSum,
 }
 
 /// Vectors that are rounded before they are multiplied. Equal ones hold the same numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rounded {
+pub(super) struct Activations {
     /// The first element of the first vector.
     pub(super) x: Stored,
     /// The loops that lead from vector to vector, as they are known from outside; the last is that of `micro`.
     pub(super) dims: Vec<Dim>,
     pub(super) k: usize,
-    pub(super) rounding: Rounding,
+    pub(super) layout: ActivationLayout,
     /// Whether all vectors of a parameter are rounded ahead of the tasks.
     pub(super) is_ahead: bool,
 }
@@ -114,11 +113,11 @@ pub(super) struct Dim {
     pub(super) most: usize,
 }
 
-impl Rounded {
+impl Activations {
     /// Bytes of vectors side by side.
     pub(super) fn set_bytes(&self) -> usize {
         let n_cols = self.dims.last().map_or(1, |dim| dim.most);
-        micro::rounded_bytes(self.rounding, n_cols, self.k)
+        micro::activation_bytes(self.layout, n_cols, self.k)
     }
 
     /// Bytes of all.
@@ -232,20 +231,20 @@ impl<'a> Finder<'a> {
         }
         let all = self.folds.iter().chain(&self.nest.loops);
         let around: Vec<VarId> = all.filter(|var| !inner.contains(var)).copied().collect();
-        let picks = self.picks(w, x, &around);
+        let routing = self.routing(w, x, &around);
         let (w, x, out) = (w.clone(), x.clone(), self.out.clone());
-        Ok(Plan { kind: Kind::Product, w, x, out, around, row, col, run, picks, rounded: None })
+        Ok(Plan { kind: Kind::Product, w, x, out, around, row, col, run, routing, rounded: None })
     }
 
-    /// What picks a matrix of the weight by loops around the call, where this is done often.
-    fn picks(&self, w: &Stored, x: &Stored, around: &[VarId]) -> Option<Picks> {
+    /// What routing a matrix of the weight by loops around the call, where this is done often.
+    fn routing(&self, w: &Stored, x: &Stored, around: &[VarId]) -> Option<Routing> {
         let is_lookup = |(atom, _): &&(Atom, i64)| matches!(atom, Atom::Lookup { .. });
         let (atom, step) = w.element.terms().iter().find(is_lookup)?;
         let Atom::Lookup { below, .. } = atom else { return None };
         let matrix = Index::atom(atom.clone());
         let first = Stored { element: w.element.minus(&matrix.times(*step)), ..w.clone() };
-        let picks = |var: &&VarId| matrix.uses_var(|own| own == **var);
-        let loops: Vec<VarId> = around.iter().filter(picks).copied().collect();
+        let routing = |var: &&VarId| matrix.uses_var(|own| own == **var);
+        let loops: Vec<VarId> = around.iter().filter(routing).copied().collect();
         let lies_evenly = |var: &VarId| {
             let steps = [x, &self.out].map(|stored| stored.element.step_of(*var));
             steps.iter().all(Option::is_some) && !first.element.uses_var(|own| own == *var)
@@ -253,7 +252,7 @@ impl<'a> Finder<'a> {
         let most = loops.iter().try_fold(1, |n: i64, var| n.checked_mul(self.most(*var)?))?;
         let pays = *step > 0 && most >= MANY && loops.iter().all(lies_evenly);
         let (n_matrices, step) = (*below, *step);
-        pays.then_some(Picks { matrix, n_matrices, step, w: first, loops, most })
+        pays.then_some(Routing { matrix, n_matrices, step, w: first, loops, most })
     }
 
     fn mix(&self, v: &Stored, p: &Stored) -> Result<Plan, Reason> {
@@ -291,7 +290,7 @@ impl<'a> Finder<'a> {
         let around = all.filter(|var| !inner.contains(&Some(**var))).copied().collect();
         let (w, x, out, run) = (v.clone(), p.clone(), self.out.clone(), vec![element]);
         let row = Some(row);
-        Ok(Plan { kind: Kind::Mix, w, x, out, around, row, col, run, picks: None, rounded: None })
+        Ok(Plan { kind: Kind::WeightedSum, w, x, out, around, row, col, run, routing: None, rounded: None })
     }
 
     fn moves_out(&self, var: VarId) -> bool {
@@ -321,14 +320,19 @@ impl<'a> Finder<'a> {
     }
 
     /// How the vectors of a product are rounded, if there is room.
-    fn rounded(&self, plan: &Plan, level: Level) -> Option<Rounded> {
+    fn rounded(&self, plan: &Plan, level: Level) -> Option<Activations> {
         let n_cols = plan.col.map_or(Some(1), |var| self.most(var))?;
-        let rounding = match &plan.picks {
-            Some(picks) => rounding_apart(level, plan.w.format, (picks.most / picks.n_matrices) as usize)?,
-            None => rounding(level, plan.w.format, n_cols as usize)?,
+        let layout = match &plan.routing {
+            Some(routing) => activation_layout_scattered(
+                level,
+                plan.w.format,
+                (routing.most / routing.n_matrices) as usize,
+            )?,
+            None => activation_layout(level, plan.w.format, n_cols as usize)?,
         };
         // Scores are exponents: a word is not near enough for keys, of which the number of rows is not known.
-        if rounding == Rounding::Words && plan.row.is_some_and(|var| self.part.fixed_len(var).is_none()) {
+        if layout == ActivationLayout::Int14 && plan.row.is_some_and(|var| self.part.fixed_len(var).is_none())
+        {
             return None;
         }
         let lens = plan.run.iter().map(|var| self.part.fixed_len(*var));
@@ -348,7 +352,7 @@ impl<'a> Finder<'a> {
         let fixed: Vec<VarId> = loops.iter().chain(&plan.run).copied().filter(known).collect();
         let x = Stored { element: at_start(&plan.x.element, &fixed, &self.part.vars), ..plan.x.clone() };
         let is_ahead = self.is_ahead(plan, &x, &loops, k);
-        let rounded = Rounded { x, dims, k: k as usize, rounding, is_ahead };
+        let rounded = Activations { x, dims, k: k as usize, layout, is_ahead };
         (is_ahead || rounded.bytes() <= MOST_ROUNDED).then_some(rounded)
     }
 

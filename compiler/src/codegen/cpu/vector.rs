@@ -1,21 +1,21 @@
-//! Nests done several rounds at a time, in vectors of four numbers.
+//! Vectorised nests, four lanes of 32 bits at a time.
 //!
-//! In: a nest. Out: code for it, or `false` where `choice.rs` finds nothing to gain, and nothing was emitted.
-//! The values of one loop become lanes. What does not move with them is computed before that loop, and before the
-//! loops outside of it where it can be; rounds that are left over are done one at a time by the same expressions.
-//! A fold along the lanes keeps several sums and joins them at the end, a fold across them one sum for each lane: so
-//! numbers are added in another order than that of the text, which `Numbers::Exact` forbids.
+//! In: a nest. Out: code for it, or `false` where `vector_plan.rs` finds nothing to gain; then nothing was emitted. The
+//! iterations of one loop become lanes. What does not change with them is computed before that loop, and before outer
+//! loops where possible; left-over iterations are done one at a time by the same expressions. A reduction along the
+//! lanes keeps several accumulators and joins them at the end, a reduction across them keeps one for each lane: so
+//! numbers are added in another order than in the text, which `Numbers::Exact` forbids.
 
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::types::{F32X4, I8X16, I32, I32X4};
 use cranelift_codegen::ir::{Endianness, InstBuilder, MemFlagsData, Value};
 use cranelift_frontend::Variable;
 
-use crate::codegen::cpu::choice::{Flat, Form, Plan};
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::lanes::{LANES, Stride};
+use crate::codegen::cpu::lane_strides::{LANES, Stride};
 use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::CONSTANT;
+use crate::codegen::cpu::vector_plan::{Flat, Form, Plan};
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::Index;

@@ -1,14 +1,36 @@
-//! Products of weights and vectors, written by hand for each level of instructions.
+//! Micro-kernels: hand-written GEMV, GEMM, weighted sums and activation quantisation for each instruction set.
 //!
-//! In: the address of a [`Product`], a [`Picked`], a [`Quantise`], a [`Halve`], a [`Mix`] or an [`Encode`],
-//! filled in by generated code: addresses, strides, sizes.
-//! Out: sums added to what is there, rows of 8-bit numbers, or blocks of a format. Strides are not negative, sizes may
-//! be zero or less.
-//! `unpack.rs` knows the block formats, `forms.rs` is what the levels have in common; `view.rs` makes slices of
-//! addresses, so that everything behind it is safe code. No memory is kept, and any thread may call.
+//! In: the address of an argument struct ([`GemmArgs`], [`RoutedGemmArgs`], [`QuantiseArgs`], [`Bf16Args`],
+//! [`WeightedSumArgs`] or [`EncodeArgs`]) that generated code fills in: addresses, strides, sizes. Strides are never
+//! negative; sizes may be zero or negative, which means no work.
+//! Out: `out += W * x`, quantised activations, or encoded blocks. No state is kept; any thread may call.
 //!
-//! A vector of 8-bit numbers is a row: the numbers, then what belongs to each 32 of them, as `rounding.rs` tells, and
-//! `words.rs` of numbers of 14 bits.
+//! What multiplies a weight depends on its format, the level and the number of activation columns:
+//!
+//! ```text
+//! weights    level            columns  activations      entry                  file                    unpacked by
+//! quantised  avx512*, amx        1..2  Int8Gemv         gemv_int8              gemv                    unpack_blocks
+//!            avx512*            3..16  Int8Interleaved  gemm_int8_interleaved  gemm_small              unpack_rows
+//!            avx512*             17..  Int8Rows         gemm_int8_rows         gemm_packed, tile_32x6  pack_int8
+//!            amx                 3..4  Int8Interleaved  gemm_int8_interleaved  gemm_small              unpack_rows
+//!            amx                5..15  Int8Amx          gemm_int8_amx          gemm_amx_int8           unpack_blocks
+//!            amx (Q6_K)         5..15  Int8Interleaved  gemm_int8_interleaved  gemm_small              unpack_rows
+//!            amx                 16..  Bf16Tiles, 1     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
+//!            avx2                 few  Int8Rows         gemm_int8_rows         gemm_small_int8/16    unpack_int8/16
+//!            avx2                more  Int8Rows         gemm_int8_rows         gemm_packed, tile_16x4  pack_panels
+//!            neon, portable       all  Int8Rows         gemm_int8_rows         ../generic              block_formats
+//! BF16       avx512-bf16          5..  Bf16Tiles, 1     gemm_bf16              gemm_bf16               pack_bf16
+//!            amx                 16..  Bf16Tiles, 1     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
+//! F16        amx                 16..  Bf16Tiles, 2     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
+//! F16, BF16  other x86           16..  Int14            gemm_int14             gemm_int14              gemm_int14
+//! plain      avx512*, amx    8../64..  single           gemm_f32_packed        gemm_f32                gemm_f32
+//!            all                 rest  single           gemm_f32               ../generic              -
+//! ```
+//!
+//! `avx512*` is avx512 and avx512-bf16; files without `../` are in the folder of the level. [`activation_layout`]
+//! chooses the row of the table, [`Table`] has the entries of a level. `block_formats.rs` defines the block formats,
+//! `view.rs` turns addresses into slices, so that the code behind it is safe; `prefetch.rs` prefetches, `routed.rs`
+//! groups activations by expert.
 
 use std::ops::RangeInclusive;
 
@@ -16,84 +38,84 @@ use crate::codegen::cpu::level::Level;
 use crate::tensor::quant::Format;
 
 #[cfg(target_arch = "x86_64")]
-mod asking;
-#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod encode;
-mod forms;
+mod block_formats;
+mod encode_q8_0;
+mod generic;
+#[cfg(target_arch = "x86_64")]
+mod int14_rows;
+mod int8_rows;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod picked;
 mod portable;
 #[cfg(target_arch = "x86_64")]
-mod room;
-mod rounding;
+mod prefetch;
+mod routed;
+#[cfg(target_arch = "x86_64")]
+mod stack_buffer;
 #[cfg(test)]
 mod tests;
-mod unpack;
 mod view;
-#[cfg(target_arch = "x86_64")]
-mod words;
 
-use unpack::Storage;
+use block_formats::Storage;
 
-/// Elements that share a scale in vectors of whole numbers.
+/// Elements of a group: activations that share a scale.
 pub(super) const GROUP: usize = 32;
 
-/// Elements of a large block.
-const LARGE: usize = 256;
+/// Elements of a super-block, the block of a K-quant.
+const SUPER_BLOCK: usize = 256;
 
-/// Vectors from which on it pays to unpack weights for bfloat16 numbers and words.
-const MANY: usize = 16;
+/// Columns from which packing weights pays for `Bf16Tiles` with AMX and for `Int14`.
+const MIN_COLS_PACKED: usize = 16;
 
-/// Vectors that lie apart from which on unpacked weights pay.
-const MANY_APART: usize = 3;
+/// Scattered columns (those of an expert) from which packing weights pays.
+const MIN_SCATTERED_COLS_PACKED: usize = 3;
 
-/// How many vectors lie side by side, where they may: fewer are multiplied one by one, more with unpacked weights.
-const IN_LANES: RangeInclusive<usize> = 3..=16;
+/// Columns for which activations are interleaved: fewer take one GEMV each, more are multiplied with packed weights.
+const INTERLEAVED_COLS: RangeInclusive<usize> = 3..=16;
 
-/// Vectors from which on tiles of eight pay, where there are such tiles, and dot products of bfloat16 numbers.
-const FEW: usize = 5;
+/// Columns from which AMX with integers pays, and `vdpbf16ps`.
+const MIN_COLS_TILED: usize = 5;
 
-/// How vectors are rounded before they are multiplied.
+/// How activations are quantised and stored before a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rounding {
-    /// To 8 bits a number, with a scale for every group.
-    Bytes { group: usize },
-    /// To 8 bits a number, with a scale for every sixteen, for products of one vector at a time.
-    Sixteens,
-    /// To 8 bits a number, with a scale for every sixteen, eight vectors side by side.
-    Lanes,
-    /// As bytes, in tiles of eight vectors.
-    Eights { group: usize },
-    /// To 14 bits a number, with a scale for every [`GROUP`].
-    Words,
-    /// To the sum of so many bfloat16 numbers.
-    Halves { n_parts: i64 },
+pub(super) enum ActivationLayout {
+    /// 8-bit integers with a scale for each `group`, one row per column (`int8_rows.rs`).
+    Int8Rows { group: usize },
+    /// 8-bit integers with a scale for each sixteen, for GEMV (`avx512/quantise_gemv.rs`).
+    Int8Gemv,
+    /// 8-bit integers with a scale for each sixteen, eight columns interleaved (`avx512/quantise_interleaved.rs`).
+    Int8Interleaved,
+    /// 8-bit integers with a scale for each `group`, in AMX tiles of eight columns (`avx512/quantise_amx.rs`).
+    Int8Amx { group: usize },
+    /// 14-bit integers with a scale for each [`GROUP`] (`int14_rows.rs`).
+    Int14,
+    /// Sums of `n_parts` bfloat16 numbers, in tiles of sixteen columns (`avx512/bf16_tiles.rs`).
+    Bf16Tiles { n_parts: i64 },
 }
 
-impl Rounding {
-    /// What the function that rounds is told: how many numbers share a scale, or how many parts a number has.
-    pub(super) fn number(self) -> i64 {
+impl ActivationLayout {
+    /// The parameter of the function that quantises: the group size, or the number of parts.
+    pub(super) fn parameter(self) -> i64 {
         match self {
-            Self::Bytes { group } | Self::Eights { group } => group as i64,
-            Self::Sixteens | Self::Lanes | Self::Words => GROUP as i64,
-            Self::Halves { n_parts } => n_parts,
+            Self::Int8Rows { group } | Self::Int8Amx { group } => group as i64,
+            Self::Int8Gemv | Self::Int8Interleaved | Self::Int14 => GROUP as i64,
+            Self::Bf16Tiles { n_parts } => n_parts,
         }
     }
 
     /// The name in tables.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Bytes { .. } => "bytes",
-            Self::Sixteens => "sixteens",
-            Self::Lanes => "lanes",
-            Self::Eights { .. } => "eights",
-            Self::Words => "words",
-            Self::Halves { n_parts: 1 } => "bf16",
-            Self::Halves { .. } => "2xbf16",
+            Self::Int8Rows { .. } => "int8",
+            Self::Int8Gemv => "int8x16",
+            Self::Int8Interleaved => "int8-interleaved",
+            Self::Int8Amx { .. } => "int8-amx",
+            Self::Int14 => "int14",
+            Self::Bf16Tiles { n_parts: 1 } => "bf16",
+            Self::Bf16Tiles { .. } => "2xbf16",
         }
     }
 }
@@ -101,36 +123,36 @@ impl Rounding {
 /// `out[r * out_row + c * out_col] += sum of w[r][i] * x[c][i]`
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Product {
+pub(super) struct GemmArgs {
     /// The first row of the weight.
     pub(super) w: *const u8,
-    /// The scales of that row where they lie apart.
+    /// The scales of that row where they are stored apart (`Int8`).
     pub(super) scales: *const u8,
-    /// The first vector: single precision, or what [`Quantise`] made of it.
+    /// The first column of activations: single precision, or quantised by [`QuantiseArgs`] or [`Bf16Args`].
     pub(super) x: *const u8,
     pub(super) out: *mut f32,
     /// Bytes from one row to the next.
     pub(super) w_row: i64,
     /// Bytes from the scales of one row to those of the next.
     pub(super) scales_row: i64,
-    /// Elements from one vector in single precision to the next.
+    /// Elements from one column in single precision to the next.
     pub(super) x_col: i64,
     pub(super) out_row: i64,
     pub(super) out_col: i64,
     pub(super) n_rows: i64,
     pub(super) n_cols: i64,
     pub(super) k: i64,
-    /// What [`storage`] gives.
+    /// The number of the weight format, from [`storage`].
     pub(super) storage: i64,
-    /// Elements that share a scale where they lie apart.
+    /// Elements that share a scale where scales are stored apart.
     pub(super) group: i64,
-    /// Where each vector and its results lie; null where they lie evenly, as the steps say.
+    /// The address of each column and of its results; null where the strides above give them.
     pub(super) columns: *const Column,
-    /// Of how many bfloat16 numbers each number of a vector is the sum; zero where it is none.
+    /// The parts of `Bf16Tiles`; zero with other layouts.
     pub(super) n_parts: i64,
 }
 
-/// A vector of a product.
+/// A scattered column of a product.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Column {
@@ -139,17 +161,17 @@ pub(super) struct Column {
     pub(super) out: *mut f32,
 }
 
-/// Products of vectors with the matrix that is picked for each.
+/// Products of each activation row with the matrix of its expert.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Picked {
-    /// That of the first matrix, but for what belongs to vectors.
-    pub(super) product: Product,
-    /// The function that multiplies.
-    pub(super) function: unsafe extern "C" fn(*const Product),
-    pub(super) picks: *mut Pick,
-    pub(super) n_picks: i64,
-    /// Room for a number for each matrix.
+pub(super) struct RoutedGemmArgs {
+    /// The product with the first matrix; its columns are ignored.
+    pub(super) product: GemmArgs,
+    /// The GEMM of the level.
+    pub(super) function: unsafe extern "C" fn(*const GemmArgs),
+    pub(super) rows: *mut RoutedRow,
+    pub(super) n_rows: i64,
+    /// Scratch: the first row of each matrix.
     pub(super) firsts: *mut i64,
     pub(super) n_matrices: i64,
     /// Bytes from one matrix to the next.
@@ -158,20 +180,20 @@ pub(super) struct Picked {
     pub(super) scales_matrix: i64,
 }
 
-/// A vector and the matrix that is picked for it.
+/// An activation row and its expert's matrix.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Pick {
+pub(super) struct RoutedRow {
     pub(super) matrix: i64,
     pub(super) column: Column,
-    /// The next one of the same matrix: room for the function.
+    /// Scratch: the next row of the same matrix.
     pub(super) next: i64,
 }
 
-/// Rounds vectors to 8 bits a number, with a scale for every `group` of them.
+/// Quantises activations to integers, with a scale for each `group` of them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Quantise {
+pub(super) struct QuantiseArgs {
     pub(super) x: *const f32,
     pub(super) out: *mut u8,
     pub(super) x_col: i64,
@@ -180,10 +202,10 @@ pub(super) struct Quantise {
     pub(super) group: i64,
 }
 
-/// Rounds vectors to bfloat16 numbers, each to the sum of one or two.
+/// Rounds activations to sums of one or two bfloat16 numbers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Halve {
+pub(super) struct Bf16Args {
     pub(super) x: *const f32,
     pub(super) out: *mut u8,
     pub(super) x_col: i64,
@@ -195,7 +217,7 @@ pub(super) struct Halve {
 /// `out[c * out_col + e] += sum of p[c * p_col + s * p_row] * v[s][e]`
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Mix {
+pub(super) struct WeightedSumArgs {
     pub(super) v: *const u8,
     pub(super) p: *const f32,
     pub(super) out: *mut f32,
@@ -214,89 +236,89 @@ pub(super) struct Mix {
 /// `out[i / 32]` is the block of `x[i]`, of format `Q8_0`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Encode {
+pub(super) struct EncodeArgs {
     pub(super) x: *const f32,
     pub(super) out: *mut u8,
     pub(super) n: i64,
 }
 
-/// The functions of a level.
+/// The kernels of a level.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
-    /// A product with vectors in single precision.
-    pub(super) single: unsafe extern "C" fn(*const Product),
-    /// A product with vectors of 8-bit numbers.
-    pub(super) quantised: unsafe extern "C" fn(*const Product),
-    pub(super) quantise: unsafe extern "C" fn(*const Quantise),
-    pub(super) mix: unsafe extern "C" fn(*const Mix),
-    pub(super) encode: unsafe extern "C" fn(*const Encode),
-    /// Elements of a vector of bytes that share a scale where rows are large blocks.
-    pub(super) large_group: usize,
-    /// The functions for one vector at a time, if there are any.
-    pub(super) sixteens: Option<Whole>,
-    /// The functions for eight vectors side by side, if there are any.
-    pub(super) lanes: Option<Whole>,
-    /// The functions for tiles of eight vectors, if there are any.
-    pub(super) eights: Option<Whole>,
-    /// The functions for vectors of words, and rows of 16-bit numbers, if there are any.
-    pub(super) words: Option<Whole>,
-    /// The functions for bfloat16 numbers, if there are any.
-    pub(super) halves: Option<Halves>,
+    /// GEMM with activations in single precision.
+    pub(super) gemm_f32: unsafe extern "C" fn(*const GemmArgs),
+    /// GEMM with `Int8Rows`.
+    pub(super) gemm_int8_rows: unsafe extern "C" fn(*const GemmArgs),
+    pub(super) quantise_int8_rows: unsafe extern "C" fn(*const QuantiseArgs),
+    pub(super) weighted_sum: unsafe extern "C" fn(*const WeightedSumArgs),
+    pub(super) encode: unsafe extern "C" fn(*const EncodeArgs),
+    /// Activations of `Int8Rows` that share a scale where the weight is a K-quant.
+    pub(super) super_block_group: usize,
+    /// The kernels for `Int8Gemv`, if the level has them.
+    pub(super) int8_gemv: Option<QuantisedFunctions>,
+    /// The kernels for `Int8Interleaved`, if the level has them.
+    pub(super) int8_interleaved: Option<QuantisedFunctions>,
+    /// The kernels for `Int8Amx`, if the level has them.
+    pub(super) int8_amx: Option<QuantisedFunctions>,
+    /// The kernels for `Int14` and rows of 16-bit numbers, if the level has them.
+    pub(super) int14: Option<QuantisedFunctions>,
+    /// The kernels for `Bf16Tiles`, if the level has them.
+    pub(super) bf16: Option<Bf16Functions>,
 }
 
 impl Table {
-    /// The functions that round to whole numbers, and multiply them.
-    pub(super) fn whole(&self, rounding: Rounding) -> Whole {
-        let own = match rounding {
-            Rounding::Sixteens => self.sixteens,
-            Rounding::Lanes => self.lanes,
-            Rounding::Eights { .. } => self.eights,
-            Rounding::Words => self.words,
-            Rounding::Bytes { .. } | Rounding::Halves { .. } => None,
+    /// The kernels that quantise to a layout of integers, and multiply.
+    pub(super) fn quantised_functions(&self, activation_layout: ActivationLayout) -> QuantisedFunctions {
+        let own = match activation_layout {
+            ActivationLayout::Int8Gemv => self.int8_gemv,
+            ActivationLayout::Int8Interleaved => self.int8_interleaved,
+            ActivationLayout::Int8Amx { .. } => self.int8_amx,
+            ActivationLayout::Int14 => self.int14,
+            ActivationLayout::Int8Rows { .. } | ActivationLayout::Bf16Tiles { .. } => None,
         };
-        own.unwrap_or(Whole { quantise: self.quantise, product: self.quantised })
+        own.unwrap_or(QuantisedFunctions { quantise: self.quantise_int8_rows, product: self.gemm_int8_rows })
     }
 }
 
-/// The functions for vectors of whole numbers that lie in one way.
+/// The kernels for one layout of integers.
 #[derive(Clone, Copy)]
-pub(super) struct Whole {
-    pub(super) quantise: unsafe extern "C" fn(*const Quantise),
-    pub(super) product: unsafe extern "C" fn(*const Product),
+pub(super) struct QuantisedFunctions {
+    pub(super) quantise: unsafe extern "C" fn(*const QuantiseArgs),
+    pub(super) product: unsafe extern "C" fn(*const GemmArgs),
 }
 
-/// The functions of a level that multiplies bfloat16 numbers.
+/// The kernels for `Bf16Tiles`.
 #[derive(Clone, Copy)]
-pub(super) struct Halves {
-    pub(super) halve: unsafe extern "C" fn(*const Halve),
-    /// A product with vectors of bfloat16 numbers.
-    pub(super) product: unsafe extern "C" fn(*const Product),
-    /// A mixture whose factors are rounded to sums of two bfloat16 numbers, if that is faster.
-    pub(super) mix: unsafe extern "C" fn(*const Mix),
-    /// Vectors from which on such a product is faster.
+pub(super) struct Bf16Functions {
+    pub(super) to_bf16_tiles: unsafe extern "C" fn(*const Bf16Args),
+    /// GEMM with `Bf16Tiles`.
+    pub(super) product: unsafe extern "C" fn(*const GemmArgs),
+    /// A weighted sum whose factors are rounded to sums of two bfloat16 numbers, where that is faster.
+    pub(super) weighted_sum: unsafe extern "C" fn(*const WeightedSumArgs),
+    /// Columns from which such a product is faster.
     least: usize,
-    /// Of how many numbers the vectors of a product with a format are the sums, if it is faster.
+    /// The parts of activations for a weight format, where such a product is faster.
     n_parts: fn(Storage) -> Option<i64>,
 }
 
-/// Whether there are tiles of bfloat16 numbers, and this process may use them.
+/// Whether the processor has AMX and this process may use it.
 pub(super) fn has_amx() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return avx512::has_tiles();
+    return avx512::has_amx();
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
 
-/// The function that sorts vectors by the matrix picked for them; any level may call it.
-pub(super) const PICKED: unsafe extern "C" fn(*const Picked) = picked::picked;
+/// GEMM of routed rows, for every level.
+pub(super) const ROUTED_GEMM: unsafe extern "C" fn(*const RoutedGemmArgs) = routed::routed_gemm;
 
 /// The functions of a level that this processor has.
 pub(super) fn table(level: Level) -> Table {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Amx => avx512::WITH_TILES,
+        Level::Amx => avx512::TABLE_AMX,
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512Bf16 => avx512::WITH_HALVES,
+        Level::Avx512Bf16 => avx512::TABLE_BF16,
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => avx512::TABLE,
         #[cfg(target_arch = "x86_64")]
@@ -307,176 +329,182 @@ pub(super) fn table(level: Level) -> Table {
     }
 }
 
-/// The number that stands for a format, if there are products for it.
+/// The number of a weight format, if there are products for it.
 pub(super) fn storage(format: Format) -> Option<i64> {
     let storage = Storage::of(format)?;
     Storage::ALL.iter().position(|own| *own == storage).map(|place| place as i64)
 }
 
-/// Bytes of the room that so many picks among so many matrices take.
-pub(super) fn picks_bytes(n_picks: usize, n_matrices: usize) -> usize {
-    n_picks * size_of::<Pick>() + n_matrices * size_of::<i64>()
+/// Bytes of scratch memory for so many routed rows and matrices.
+pub(super) fn routing_bytes(n_rows: usize, n_matrices: usize) -> usize {
+    n_rows * size_of::<RoutedRow>() + n_matrices * size_of::<i64>()
 }
 
-/// How a level wants vectors rounded that are multiplied with a format, up to so many at once.
-pub(super) fn rounding(level: Level, format: Format, n_cols: usize) -> Option<Rounding> {
+/// The layout of activations for a product of a weight format with up to `n_cols` columns.
+pub(super) fn activation_layout(level: Level, format: Format, n_cols: usize) -> Option<ActivationLayout> {
     let storage = Storage::of(format)?;
-    let halves = table(level).halves.filter(|halves| n_cols >= halves.least);
+    let halves = table(level).bf16.filter(|halves| n_cols >= halves.least);
     let n_parts = halves.and_then(|halves| (halves.n_parts)(storage));
-    let is_few = n_cols >= FEW && table(level).eights.is_some() && has_eights(storage);
-    let bytes = match n_cols {
-        n if n < *IN_LANES.start() && table(level).sixteens.is_some() => Rounding::Sixteens,
-        _ if is_few => Rounding::Eights { group: group_of(format) },
-        n if IN_LANES.contains(&n) && table(level).lanes.is_some() => Rounding::Lanes,
-        _ => in_rows(level, format),
+    let is_amx_int8 = n_cols >= MIN_COLS_TILED && table(level).int8_amx.is_some() && has_amx_int8(storage);
+    let int8 = match n_cols {
+        n if n < *INTERLEAVED_COLS.start() && table(level).int8_gemv.is_some() => ActivationLayout::Int8Gemv,
+        _ if is_amx_int8 => ActivationLayout::Int8Amx { group: group_of(format) },
+        n if INTERLEAVED_COLS.contains(&n) && table(level).int8_interleaved.is_some() => {
+            ActivationLayout::Int8Interleaved
+        }
+        _ => int8_rows_layout(level, format),
     };
-    let whole = match storage {
+    let quantised_functions = match storage {
         Storage::F32 => None,
-        Storage::F16 | Storage::BF16 => in_words(level, n_cols),
-        _ => Some(bytes),
+        Storage::F16 | Storage::BF16 => int14_layout(level, n_cols),
+        _ => Some(int8),
     };
-    n_parts.map(|n_parts| Rounding::Halves { n_parts }).or(whole)
+    n_parts.map(|n_parts| ActivationLayout::Bf16Tiles { n_parts }).or(quantised_functions)
 }
 
-/// The same of vectors that lie apart, of which so many meet a matrix: none shares a register with its neighbours.
-pub(super) fn rounding_apart(level: Level, format: Format, n_beside: usize) -> Option<Rounding> {
+/// The same for scattered columns, `n_beside` for each matrix: they cannot be interleaved.
+pub(super) fn activation_layout_scattered(
+    level: Level,
+    format: Format,
+    n_beside: usize,
+) -> Option<ActivationLayout> {
     match Storage::of(format)? {
         Storage::F32 => None,
-        Storage::F16 | Storage::BF16 => in_words(level, n_beside),
-        _ if n_beside < MANY_APART => rounding(level, format, 1),
-        _ => Some(in_rows(level, format)),
+        Storage::F16 | Storage::BF16 => int14_layout(level, n_beside),
+        _ if n_beside < MIN_SCATTERED_COLS_PACKED => activation_layout(level, format, 1),
+        _ => Some(int8_rows_layout(level, format)),
     }
 }
 
-/// How vectors are rounded to words, each a row, where so many pay.
-fn in_words(level: Level, n_cols: usize) -> Option<Rounding> {
-    (n_cols >= MANY && table(level).words.is_some()).then_some(Rounding::Words)
+/// `Int14`, where the level has it and it pays for so many columns.
+fn int14_layout(level: Level, n_cols: usize) -> Option<ActivationLayout> {
+    (n_cols >= MIN_COLS_PACKED && table(level).int14.is_some()).then_some(ActivationLayout::Int14)
 }
 
-/// How vectors are rounded to bytes, each a row.
-fn in_rows(level: Level, format: Format) -> Rounding {
-    let is_large = format.block_len() == LARGE;
-    Rounding::Bytes { group: if is_large { table(level).large_group } else { group_of(format) } }
+/// `Int8Rows` with the group that suits a weight format.
+fn int8_rows_layout(level: Level, format: Format) -> ActivationLayout {
+    let is_super_block = format.block_len() == SUPER_BLOCK;
+    ActivationLayout::Int8Rows {
+        group: if is_super_block { table(level).super_block_group } else { group_of(format) },
+    }
 }
 
-/// Elements of a vector that share a scale where it is rounded to bytes.
+/// Activations that share a scale with a weight format.
 fn group_of(format: Format) -> usize {
     if let Format::Int8 { group } = format { group as usize } else { GROUP }
 }
 
-/// Whether there are products with tiles of eight: all 32 elements of a group must have one factor.
-const fn has_eights(storage: Storage) -> bool {
-    !storage.is_halved()
+/// Whether `Int8Amx` has kernels for a format: all 32 elements of a group must share one scale.
+const fn has_amx_int8(storage: Storage) -> bool {
+    !storage.has_two_scales()
 }
 
-/// Rounds so many vectors of so many elements, one after another.
+/// Quantises `n_cols` columns of `k` elements, stored one after another.
 ///
 /// # Safety
 /// The first address must be of the vectors, the second of room for them.
-pub(super) unsafe fn round(
+pub(super) unsafe fn quantise_activations(
     level: Level,
-    rounding: Rounding,
+    activation_layout: ActivationLayout,
     (from, to): (*const u8, *mut u8),
     (n_cols, k): (usize, usize),
 ) {
     let (x, out, x_col, n_cols, k) = (from.cast(), to, k as i64, n_cols as i64, k as i64);
-    match rounding {
-        Rounding::Bytes { .. }
-        | Rounding::Sixteens
-        | Rounding::Lanes
-        | Rounding::Eights { .. }
-        | Rounding::Words => {
-            let job = Quantise { x, out, x_col, n_cols, k, group: rounding.number() };
+    match activation_layout {
+        ActivationLayout::Int8Rows { .. }
+        | ActivationLayout::Int8Gemv
+        | ActivationLayout::Int8Interleaved
+        | ActivationLayout::Int8Amx { .. }
+        | ActivationLayout::Int14 => {
+            let job = QuantiseArgs { x, out, x_col, n_cols, k, group: activation_layout.parameter() };
             // SAFETY: the caller promises what the description says.
-            unsafe { (table(level).whole(rounding).quantise)(&raw const job) };
+            unsafe { (table(level).quantised_functions(activation_layout).quantise)(&raw const job) };
         }
-        Rounding::Halves { n_parts } => {
-            let job = Halve { x, out, x_col, n_cols, k, n_parts };
-            let halves = table(level).halves.expect("a level without them asks for no such rounding");
+        ActivationLayout::Bf16Tiles { n_parts } => {
+            let job = Bf16Args { x, out, x_col, n_cols, k, n_parts };
+            let halves = table(level).bf16.expect("a level without them asks for no such rounding");
             // SAFETY: as above.
-            unsafe { (halves.halve)(&raw const job) };
+            unsafe { (halves.to_bf16_tiles)(&raw const job) };
         }
     }
 }
 
-/// Finds out how memory is asked for on this processor.
+/// Chooses how to prefetch on this processor.
 pub(super) fn prepare() {
     #[cfg(target_arch = "x86_64")]
-    asking::prepare();
+    prefetch::prepare();
 }
 
-/// Asks for memory that will be read from this address on.
-pub(super) fn ask_from(start: *const u8) {
+/// Prefetches the start of a stream.
+pub(super) fn prefetch_first(start: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: all of these processors have the instruction.
     unsafe {
-        asking::ask_from(start);
+        prefetch::prefetch_first(start);
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = start;
 }
 
-/// Reads memory as kernels do, and gives something that depends on it.
+/// Reads memory as kernels do, and returns something that depends on it.
 pub(super) fn read(piece: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: all of these processors have the instruction.
-    let sum = unsafe { asking::read(piece) };
+    let sum = unsafe { prefetch::read(piece) };
     #[cfg(not(target_arch = "x86_64"))]
     let sum = piece.iter().step_by(64).fold(0, |sum, byte| sum ^ u64::from(*byte));
     sum
 }
 
-/// Bytes of vectors that are rounded.
-pub(super) fn rounded_bytes(rounding: Rounding, n_cols: usize, k: usize) -> usize {
-    match rounding {
-        Rounding::Bytes { .. } => quantised_bytes(n_cols, k),
-        Rounding::Sixteens => sixteens_bytes(n_cols, k),
-        Rounding::Lanes => lanes_bytes(n_cols, k),
-        Rounding::Eights { .. } => eights_bytes(n_cols, k),
-        Rounding::Words => words_bytes(n_cols, k),
-        Rounding::Halves { n_parts } => halved_bytes(n_cols, k, n_parts as usize),
+/// Bytes of quantised activations.
+pub(super) fn activation_bytes(activation_layout: ActivationLayout, n_cols: usize, k: usize) -> usize {
+    match activation_layout {
+        ActivationLayout::Int8Rows { .. } => int8_rows_bytes(n_cols, k),
+        ActivationLayout::Int8Gemv => int8_gemv_bytes(n_cols, k),
+        ActivationLayout::Int8Interleaved => int8_interleaved_bytes(n_cols, k),
+        ActivationLayout::Int8Amx { .. } => int8_amx_bytes(n_cols, k),
+        ActivationLayout::Int14 => int14_bytes(n_cols, k),
+        ActivationLayout::Bf16Tiles { n_parts } => bf16_tiles_bytes(n_cols, k, n_parts as usize),
     }
 }
 
-/// Bytes of vectors of bfloat16 numbers: tiles of 32 elements of sixteen vectors.
-fn halved_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
+/// Bytes of `Bf16Tiles`: tiles of sixteen columns by 32 elements.
+fn bf16_tiles_bytes(n_cols: usize, k: usize, n_parts: usize) -> usize {
     n_parts * n_cols.div_ceil(16) * k.div_ceil(32) * 1024
 }
 
-/// Bytes of the pieces of a vector of 8-bit numbers with a scale for each sixteen: the numbers twice, two scales and a
-/// sum for each 32, and what large blocks want, for four of them at a time.
-fn sixteens_pieces(k: usize) -> [usize; 6] {
+/// Bytes of the pieces of an `Int8Gemv` row, as `avx512/quantise_gemv.rs` lists them.
+fn int8_gemv_pieces(k: usize) -> [usize; 6] {
     let ends = |n: usize| n.next_multiple_of(64);
     let all = k.next_multiple_of(128);
-    [all, all, ends(k / 8), ends(k / 8), ends(k / 8), (k / 256).div_ceil(4) * LARGE_BYTES]
+    [all, all, ends(k / 8), ends(k / 8), ends(k / 8), (k / 256).div_ceil(4) * SUPER_BLOCK_ACTIVATION_BYTES]
 }
 
-/// Bytes that four large blocks want of such a vector.
-const LARGE_BYTES: usize = 2368;
+/// Bytes of the last piece of such a row for four super-blocks.
+const SUPER_BLOCK_ACTIVATION_BYTES: usize = 2368;
 
-/// Bytes of such vectors.
-fn sixteens_bytes(n_cols: usize, k: usize) -> usize {
-    n_cols * sixteens_pieces(k).into_iter().sum::<usize>()
+/// Bytes of `Int8Gemv`.
+fn int8_gemv_bytes(n_cols: usize, k: usize) -> usize {
+    n_cols * int8_gemv_pieces(k).into_iter().sum::<usize>()
 }
 
-/// Bytes of vectors of 8-bit numbers eight of which lie side by side: for each 32 elements the numbers and a line of
-/// scales.
-fn lanes_bytes(n_cols: usize, k: usize) -> usize {
+/// Bytes of `Int8Interleaved`: for each 32 elements of eight columns four lines of numbers and a line of scales.
+fn int8_interleaved_bytes(n_cols: usize, k: usize) -> usize {
     n_cols.div_ceil(8) * (k / GROUP) * (4 + 1) * 64
 }
 
-/// Bytes of vectors of 8-bit numbers in tiles of eight: for each 32 elements, and for four times as many at once, the
-/// numbers with what they exceed 127 by, a line of scales, and one of sums.
-fn eights_bytes(n_cols: usize, k: usize) -> usize {
+/// Bytes of `Int8Amx`: for each 32 elements of eight columns, padded to four times as many, four lines of numbers, four
+/// of their excess, a line of scales and a line of sums.
+fn int8_amx_bytes(n_cols: usize, k: usize) -> usize {
     n_cols.div_ceil(8) * (k / GROUP).next_multiple_of(4) * (8 + 1 + 1) * 64
 }
 
-/// Bytes of vectors of words: a line for each 32 elements, then a scale for each.
-fn words_bytes(n_cols: usize, k: usize) -> usize {
+/// Bytes of `Int14`: a line for each 32 elements, then a scale for each.
+fn int14_bytes(n_cols: usize, k: usize) -> usize {
     n_cols * (k.div_ceil(GROUP) * (2 * GROUP + 4)).next_multiple_of(64)
 }
 
-/// Bytes of vectors of 8-bit numbers.
-fn quantised_bytes(n_cols: usize, k: usize) -> usize {
-    n_cols * rounding::row_bytes(k)
+/// Bytes of `Int8Rows`.
+fn int8_rows_bytes(n_cols: usize, k: usize) -> usize {
+    n_cols * int8_rows::row_bytes(k)
 }

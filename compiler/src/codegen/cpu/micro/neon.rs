@@ -1,6 +1,6 @@
-//! Products with the 128 bits of Arm.
+//! Micro-kernels with 128-bit NEON.
 //!
-//! In: addresses of descriptions. Out: as `mod.rs` says. Every processor of this architecture has these instructions.
+//! In: addresses of argument structs. Out: see `mod.rs`. Every processor of this architecture has these instructions.
 
 use std::arch::aarch64::{
     float32x4_t, int32x4_t, vaddq_f32, vaddvq_f32, vcreate_s8, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32,
@@ -11,12 +11,12 @@ use std::arch::aarch64::{
 
 use bytemuck::{cast_ref, cast_slice};
 
-use crate::codegen::cpu::micro::encode::blocks;
-use crate::codegen::cpu::micro::forms::{padded, row_forms, single_forms};
-use crate::codegen::cpu::micro::rounding::{self, Rounded};
-use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
-use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
-use crate::codegen::cpu::micro::{Encode, GROUP, Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
+use crate::codegen::cpu::micro::encode_q8_0::blocks;
+use crate::codegen::cpu::micro::generic::{padded, row_forms, single_forms};
+use crate::codegen::cpu::micro::int8_rows::{self, Int8Row};
+use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
+use crate::codegen::cpu::micro::{EncodeArgs, GROUP, GemmArgs, QuantiseArgs, Table, WeightedSumArgs};
 
 const N: usize = 4;
 
@@ -55,11 +55,11 @@ fn wide_f16(x: &[u8; 2 * N]) -> V {
     unsafe { vld1q_f32(wide.as_ptr()) }
 }
 
-/// The processor finds out by itself what is needed next.
+/// The hardware prefetcher suffices.
 #[inline(always)]
-fn ask_ahead(_piece: &[u8]) {}
+fn prefetch_stream(_piece: &[u8]) {}
 
-use ask_ahead as ask_alone;
+use prefetch_stream as prefetch_row;
 
 #[inline]
 #[target_feature(enable = "neon")]
@@ -99,16 +99,16 @@ fn lanes(a: V) -> [f32; N] {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn total(a: V) -> f32 {
+fn horizontal_sum(a: V) -> f32 {
     vaddvq_f32(a)
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn totals(all: [V; 4]) -> [f32; 4] {
+fn sum_each_of_4(all: [V; 4]) -> [f32; 4] {
     let mut out = [0.0; 4];
     for (out, own) in out.iter_mut().zip(all) {
-        *out = total(own);
+        *out = horizontal_sum(own);
     }
     out
 }
@@ -122,7 +122,7 @@ fn blank() -> V {
 #[inline]
 #[target_feature(enable = "neon")]
 fn total_of(sum: V) -> f32 {
-    total(sum)
+    horizontal_sum(sum)
 }
 
 /// Sums of the products of 16 numbers.

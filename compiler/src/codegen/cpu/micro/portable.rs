@@ -1,15 +1,15 @@
-//! Products in plain Rust, for any processor.
+//! Micro-kernels in plain Rust, for any processor.
 //!
-//! In: addresses of descriptions. Out: as `mod.rs` says. The compiler makes of the arrays what the processor has.
+//! In: addresses of argument structs. Out: see `mod.rs`. The compiler vectorises the arrays for the target.
 
 use bytemuck::{cast_ref, cast_slice};
 
-use crate::codegen::cpu::micro::encode::blocks;
-use crate::codegen::cpu::micro::forms::{padded, row_forms, single_forms};
-use crate::codegen::cpu::micro::rounding::{self, Rounded};
-use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
-use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
-use crate::codegen::cpu::micro::{Encode, GROUP, Mix, Product, Quantise, Table};
+use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
+use crate::codegen::cpu::micro::encode_q8_0::blocks;
+use crate::codegen::cpu::micro::generic::{padded, row_forms, single_forms};
+use crate::codegen::cpu::micro::int8_rows::{self, Int8Row};
+use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
+use crate::codegen::cpu::micro::{EncodeArgs, GROUP, GemmArgs, QuantiseArgs, Table, WeightedSumArgs};
 
 const N: usize = 8;
 
@@ -46,11 +46,11 @@ fn wide_f16(x: &[u8; 2 * N]) -> V {
     v
 }
 
-/// The processor finds out by itself what is needed next.
+/// The hardware prefetcher suffices.
 #[inline(always)]
-fn ask_ahead(_piece: &[u8]) {}
+fn prefetch_stream(_piece: &[u8]) {}
 
-use ask_ahead as ask_alone;
+use prefetch_stream as prefetch_row;
 
 #[inline(always)]
 fn wide_bf16(x: &[u8; 2 * N]) -> V {
@@ -92,15 +92,15 @@ fn lanes(a: V) -> [f32; N] {
 }
 
 #[inline(always)]
-fn total(a: V) -> f32 {
+fn horizontal_sum(a: V) -> f32 {
     a.iter().sum()
 }
 
 #[inline(always)]
-fn totals(all: [V; 4]) -> [f32; 4] {
+fn sum_each_of_4(all: [V; 4]) -> [f32; 4] {
     let mut out = [0.0; 4];
     for (out, own) in out.iter_mut().zip(all) {
-        *out = total(own);
+        *out = horizontal_sum(own);
     }
     out
 }

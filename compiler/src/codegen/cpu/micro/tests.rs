@@ -2,7 +2,7 @@
 
 use std::iter::repeat_n;
 
-use super::rounding::Rounded;
+use super::int8_rows::Int8Row;
 use super::*;
 
 /// Numbers that look random, the same each time.
@@ -96,7 +96,7 @@ fn step_of(group: &[f32]) -> f64 {
         let n = fours.len();
         if n < 2 { fours[0] } else { fours[n - 2].max(fours[n - 1] / 2.0) }
     };
-    let is_own = matches!(group.len(), GROUP | LARGE);
+    let is_own = matches!(group.len(), GROUP | SUPER_BLOCK);
     let most = if is_own { group.chunks(GROUP).map(of_some).fold(0.0, f32::max) } else { largest(group) };
     f64::from(most) / 127.0
 }
@@ -123,7 +123,13 @@ fn steps_of_lanes(x: &[f32]) -> impl Iterator<Item = f64> {
     (0..x.len()).map(move |i| steps[i / 4 % 2])
 }
 
-fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Rounding>, noise: &mut Noise) {
+fn check_product(
+    format: Format,
+    level: Level,
+    sizes: Sizes,
+    rounding: Option<ActivationLayout>,
+    noise: &mut Noise,
+) {
     let Sizes { n_rows, n_cols, k } = sizes;
     let w = weight(format, n_rows * k, noise);
     let mut x: Vec<f32> = (0..n_cols * (k + 3)).map(|_| noise.float()).collect();
@@ -137,30 +143,36 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
     let mut out = vec![0.5_f32; n_rows * out_row + n_cols * out_col];
     let table = table(level);
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
-    let n_rounded = rounding.map_or(0, |rounding| rounded_bytes(rounding, n_cols, k));
+    let n_rounded = rounding.map_or(0, |rounding| activation_bytes(rounding, n_cols, k));
     let mut rounded = vec![0xa5_u8; n_rounded];
-    let number = rounding.map_or(0, Rounding::number);
+    let number = rounding.map_or(0, ActivationLayout::parameter);
     let (n, x_col) = (n_cols as i64, k as i64 + 3);
-    let bytes =
-        Quantise { x: x.as_ptr(), out: rounded.as_mut_ptr(), x_col, n_cols: n, k: k as i64, group: number };
+    let bytes = QuantiseArgs {
+        x: x.as_ptr(),
+        out: rounded.as_mut_ptr(),
+        x_col,
+        n_cols: n,
+        k: k as i64,
+        group: number,
+    };
     let halves =
-        Halve { x: x.as_ptr(), out: rounded.as_mut_ptr(), x_col, n_cols: n, k: k as i64, n_parts: number };
+        Bf16Args { x: x.as_ptr(), out: rounded.as_mut_ptr(), x_col, n_cols: n, k: k as i64, n_parts: number };
     let function = match rounding {
-        None => table.single,
-        Some(Rounding::Halves { .. }) => {
-            // SAFETY: the description is of the vectors above.
-            unsafe { (table.halves.unwrap().halve)(&raw const halves) };
-            table.halves.unwrap().product
+        None => table.gemm_f32,
+        Some(ActivationLayout::Bf16Tiles { .. }) => {
+            // SAFETY: the argument struct describes the memory above.
+            unsafe { (table.bf16.unwrap().to_bf16_tiles)(&raw const halves) };
+            table.bf16.unwrap().product
         }
         Some(rounding) => {
-            let functions = table.whole(rounding);
-            // SAFETY: the description is of the vectors above.
+            let functions = table.quantised_functions(rounding);
+            // SAFETY: the argument struct describes the memory above.
             unsafe { (functions.quantise)(&raw const bytes) };
             functions.product
         }
     };
     let is_apart = matches!(format, Format::Int8 { .. });
-    let job = Product {
+    let job = GemmArgs {
         w: w.as_ptr(),
         scales: w[if is_apart { n_rows * k } else { 0 }..].as_ptr(),
         x: if rounding.is_some() { rounded.as_ptr() } else { x.as_ptr().cast() },
@@ -178,16 +190,16 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
         columns: std::ptr::null(),
         n_parts: number,
     };
-    // SAFETY: the description is of the vectors above.
+    // SAFETY: the argument struct describes the memory above.
     unsafe { function(&raw const job) };
     let steps = |x: &[f32]| -> Vec<f64> {
         match rounding {
-            Some(Rounding::Sixteens) => x.chunks(256).flat_map(steps_of_sixteens).collect(),
-            Some(Rounding::Lanes) => x.chunks(32).flat_map(steps_of_lanes).collect(),
-            Some(Rounding::Bytes { group } | Rounding::Eights { group }) => {
+            Some(ActivationLayout::Int8Gemv) => x.chunks(256).flat_map(steps_of_sixteens).collect(),
+            Some(ActivationLayout::Int8Interleaved) => x.chunks(32).flat_map(steps_of_lanes).collect(),
+            Some(ActivationLayout::Int8Rows { group } | ActivationLayout::Int8Amx { group }) => {
                 x.chunks(group).flat_map(|group| repeat_n(step_of(group), group.len())).collect()
             }
-            None | Some(Rounding::Words | Rounding::Halves { .. }) => vec![0.0; x.len()],
+            None | Some(ActivationLayout::Int14 | ActivationLayout::Bf16Tiles { .. }) => vec![0.0; x.len()],
         }
     };
     let steps: Vec<Vec<f64>> = x.chunks(k + 3).map(|x| steps(&x[..k])).collect();
@@ -210,7 +222,7 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
                 (i / 32 * 32..(i / 32 * 32 + 32).min(k)).map(|i| of(i).abs()).fold(0.0, f64::max)
             };
             let (w, x) = (|i: usize| f64::from(decoded[r * k + i]), |i: usize| f64::from(x[c * (k + 3) + i]));
-            for i in (0..k).filter(|_| rounding == Some(Rounding::Words)) {
+            for i in (0..k).filter(|_| rounding == Some(ActivationLayout::Int14)) {
                 let off = [x(i) * largest(&w, i), w(i) * largest(&x, i)].map(|off| (off / 8191.0).powi(2));
                 worded += (off[0] + off[1]) / 12.0;
             }
@@ -218,11 +230,14 @@ fn check_product(format: Format, level: Level, sizes: Sizes, rounding: Option<Ro
             let allowed = match rounding {
                 None => 1e-6 * size,
                 Some(
-                    Rounding::Bytes { .. } | Rounding::Sixteens | Rounding::Lanes | Rounding::Eights { .. },
+                    ActivationLayout::Int8Rows { .. }
+                    | ActivationLayout::Int8Gemv
+                    | ActivationLayout::Int8Interleaved
+                    | ActivationLayout::Int8Amx { .. },
                 ) => 1e-6 * size + 6.0 * variance.sqrt(),
-                Some(Rounding::Words) => 1e-6 * size + 6.0 * worded.sqrt(),
-                Some(Rounding::Halves { n_parts: 1 }) => 1e-6 * size + 6.0 * halved.sqrt(),
-                Some(Rounding::Halves { .. }) => TWO_HALVES * size,
+                Some(ActivationLayout::Int14) => 1e-6 * size + 6.0 * worded.sqrt(),
+                Some(ActivationLayout::Bf16Tiles { n_parts: 1 }) => 1e-6 * size + 6.0 * halved.sqrt(),
+                Some(ActivationLayout::Bf16Tiles { .. }) => TWO_HALVES * size,
             };
             let actual = f64::from(out[r * out_row + c * out_col]);
             let off = (actual - exact).abs();
@@ -248,11 +263,12 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
                         if sizes.k * n_cols * n_rows > 400_000 {
                             continue;
                         }
-                        let bytes = (block > 1).then(|| in_rows(level, format));
-                        let one_by_one = rounding(level, format, 1);
+                        let bytes = (block > 1).then(|| int8_rows_layout(level, format));
+                        let one_by_one = activation_layout(level, format, 1);
                         // A program for many vectors gets few of them, too.
-                        let of_many = rounding(level, format, 64);
-                        let roundings = [None, bytes, one_by_one, of_many, rounding(level, format, n_cols)];
+                        let of_many = activation_layout(level, format, 64);
+                        let roundings =
+                            [None, bytes, one_by_one, of_many, activation_layout(level, format, n_cols)];
                         for rounding in roundings {
                             check_product(format, level, sizes, rounding, &mut noise);
                         }
@@ -273,7 +289,7 @@ fn products_of_widths_that_fill_no_last_vector_are_those_of_double_precision() {
             for k in ks.iter().copied().filter(|k| k.is_multiple_of(format.block_len())) {
                 for (n_rows, n_cols) in [(6, 1), (17, 8), (35, 64)] {
                     let sizes = Sizes { n_rows, n_cols, k };
-                    for rounding in [None, rounding(level, format, n_cols)] {
+                    for rounding in [None, activation_layout(level, format, n_cols)] {
                         check_product(format, level, sizes, rounding, &mut noise);
                     }
                 }
@@ -312,14 +328,18 @@ fn a_row_gives_what_it_gives_when_zeros_fill_its_last_unit() {
 /// What a row gives with vectors that are rounded as so many want it, and in rows if they are many.
 fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) -> Vec<f32> {
     let k = x.len() / n_cols;
-    let is_many = n_cols > *IN_LANES.end();
-    let rounding = if is_many { in_rows(level, format) } else { rounding(level, format, n_cols).unwrap() };
-    let mut rounded = vec![0_u8; rounded_bytes(rounding, n_cols, k)];
+    let is_many = n_cols > *INTERLEAVED_COLS.end();
+    let rounding = if is_many {
+        int8_rows_layout(level, format)
+    } else {
+        activation_layout(level, format, n_cols).unwrap()
+    };
+    let mut rounded = vec![0_u8; activation_bytes(rounding, n_cols, k)];
     // SAFETY: the vectors are there, and the room for them.
-    unsafe { round(level, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (n_cols, k)) };
+    unsafe { quantise_activations(level, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (n_cols, k)) };
     let mut out = vec![0.0_f32; n_cols];
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
-    let job = Product {
+    let job = GemmArgs {
         w: row.as_ptr(),
         scales: row[if matches!(format, Format::Int8 { .. }) { k } else { 0 }..].as_ptr(),
         x: rounded.as_ptr(),
@@ -337,8 +357,8 @@ fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) 
         columns: std::ptr::null(),
         n_parts: 0,
     };
-    // SAFETY: the description is of the numbers above.
-    unsafe { (table(level).whole(rounding).product)(&raw const job) };
+    // SAFETY: the argument struct describes the memory above.
+    unsafe { (table(level).quantised_functions(rounding).product)(&raw const job) };
     out
 }
 
@@ -385,7 +405,7 @@ fn products_of_more_elements_than_a_panel_has_are_those_of_double_precision() {
         for format in [Format::F32, Format::F16, Format::BF16] {
             for (n_rows, n_cols) in [(1, 8), (3, 15), (16, 17), (33, 64)] {
                 let sizes = Sizes { n_rows, n_cols, k: 272 };
-                for rounding in [None, rounding(level, format, n_cols)] {
+                for rounding in [None, activation_layout(level, format, n_cols)] {
                     check_product(format, level, sizes, rounding, &mut noise);
                 }
             }
@@ -409,7 +429,7 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
                 let decoded = format.decode_all(&v, n_rows * n).unwrap();
                 let p: Vec<f32> = (0..n_rows * n_cols).map(|_| noise.float()).collect();
                 let mut out = vec![0.25_f32; n_cols * (n + 1)];
-                let job = Mix {
+                let job = WeightedSumArgs {
                     v: v.as_ptr(),
                     p: p.as_ptr(),
                     out: out.as_mut_ptr(),
@@ -423,10 +443,11 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
                     storage: storage(format).unwrap(),
                 };
                 let table = table(level);
-                let rounded = table.halves.map(|halves| (halves.mix, TWO_HALVES));
-                for (function, tolerance) in [Some((table.mix, 1e-6)), rounded].into_iter().flatten() {
+                let rounded = table.bf16.map(|halves| (halves.weighted_sum, TWO_HALVES));
+                for (function, tolerance) in [Some((table.weighted_sum, 1e-6)), rounded].into_iter().flatten()
+                {
                     out.fill(0.25);
-                    // SAFETY: the description is of the vectors above.
+                    // SAFETY: the argument struct describes the memory above.
                     unsafe { function(&raw const job) };
                     for (c, out) in out.chunks_exact(n + 1).enumerate() {
                         for e in 0..n {
@@ -462,8 +483,8 @@ fn blocks_are_those_of_the_format() {
     Format::Q8_0.encode(&x, &mut expected).unwrap();
     for level in levels() {
         let mut out = vec![0xa5_u8; 34 * 50 + 1];
-        let job = Encode { x: x.as_ptr(), out: out.as_mut_ptr(), n: x.len() as i64 };
-        // SAFETY: the description is of the numbers above.
+        let job = EncodeArgs { x: x.as_ptr(), out: out.as_mut_ptr(), n: x.len() as i64 };
+        // SAFETY: the argument struct describes the memory above.
         unsafe { (table(level).encode)(&raw const job) };
         assert_eq!(out.pop(), Some(0xa5));
         assert_eq!(out, expected, "{level}");
@@ -473,11 +494,11 @@ fn blocks_are_those_of_the_format() {
 /// A vector of `n` times a group, rounded.
 fn rounded_rows(level: Level, group: &[f32; GROUP], n: usize) -> Vec<u8> {
     let x = group.repeat(n);
-    let mut out = vec![0xa5_u8; rounded_bytes(Rounding::Bytes { group: GROUP }, 1, x.len())];
+    let mut out = vec![0xa5_u8; activation_bytes(ActivationLayout::Int8Rows { group: GROUP }, 1, x.len())];
     let (k, group) = (x.len() as i64, GROUP as i64);
-    let job = Quantise { x: x.as_ptr(), out: out.as_mut_ptr(), x_col: k, n_cols: 1, k, group };
-    // SAFETY: the description is of the vector above.
-    unsafe { (table(level).quantise)(&raw const job) };
+    let job = QuantiseArgs { x: x.as_ptr(), out: out.as_mut_ptr(), x_col: k, n_cols: 1, k, group };
+    // SAFETY: the argument struct describes the memory above.
+    unsafe { (table(level).quantise_int8_rows)(&raw const job) };
     out
 }
 
@@ -495,10 +516,10 @@ fn a_group_is_rounded_alike_alone_and_among_others() {
     }
     for (level, group) in levels().flat_map(|level| groups.iter().map(move |group| (level, group))) {
         let (alone, five) = (rounded_rows(level, group, 1), rounded_rows(level, group, 5));
-        let (alone, five) = (Rounded::new(&alone, GROUP), Rounded::new(&five, 5 * GROUP));
+        let (alone, five) = (Int8Row::new(&alone, GROUP), Int8Row::new(&five, 5 * GROUP));
         for i in 0..5 {
             // Levels of 512 bits have bytes, and all else in tails.
-            if table(level).sixteens.is_some() {
+            if table(level).int8_gemv.is_some() {
                 assert_eq!(five.wide[32 * i..][..32], alone.wide[..32], "{level} {group:?} {i}");
                 assert_eq!(five.tails[32 * i..][..32], alone.tails[..32], "{level} {group:?} {i}");
                 continue;

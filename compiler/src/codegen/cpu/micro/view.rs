@@ -1,19 +1,19 @@
-//! What generated code hands over, as slices.
+//! Argument structs of generated code as slices.
 //!
-//! In: the address of a description. Out: views of the memory that it describes, with every length known.
-//! This is the border: generated code has proven that each element lies inside its buffer, and behind the border the
-//! compiler checks every access. Results are written through [`Out`], one element or a few neighbours at a time,
-//! because what lies between them may belong to another thread.
+//! In: the address of an argument struct. Out: views of the memory that it describes, with every length known. This is
+//! the safety boundary: generated code has proven that each element is inside its buffer, and past it every access is
+//! checked. Results are written through [`Out`], one element or a few neighbours at a time, because the memory between
+//! them may belong to another thread.
 
 use std::array::from_fn;
 use std::marker::PhantomData;
 use std::slice;
 
-use crate::codegen::cpu::micro::rounding::row_bytes;
-use crate::codegen::cpu::micro::unpack::{Blocks, Storage};
+use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::int8_rows::row_bytes;
 use crate::codegen::cpu::micro::{
-    Column, Encode, Halve, Mix, Pick, Picked, Product, Quantise, eights_bytes, halved_bytes, lanes_bytes,
-    quantised_bytes, sixteens_bytes, words_bytes,
+    Bf16Args, Column, EncodeArgs, GemmArgs, QuantiseArgs, RoutedGemmArgs, RoutedRow, WeightedSumArgs,
+    bf16_tiles_bytes, int8_amx_bytes, int8_gemv_bytes, int8_interleaved_bytes, int8_rows_bytes, int14_bytes,
 };
 
 /// Rows of a weight.
@@ -35,13 +35,13 @@ impl<'a> Weights<'a> {
         self.row
     }
 
-    /// The bytes of some rows, and of what lies between them.
+    /// The bytes of some rows, including the gaps between them.
     #[inline(always)]
     pub(super) fn block(&self, r: usize, n_rows: usize) -> &'a [u8] {
         &self.bytes[r * self.row..][..(n_rows - 1) * self.row + self.row_bytes]
     }
 
-    /// Scales that lie apart, from those of a row on, and bytes from those of one row to those of the next.
+    /// Scales that are stored apart, from a row on, and the bytes from one row's scales to the next.
     #[inline(always)]
     pub(super) fn scales(&self, r: usize) -> (&'a [u8], usize) {
         (self.scales.get(r * self.scales_row..).unwrap_or_default(), self.scales_row)
@@ -53,17 +53,17 @@ impl<'a> Weights<'a> {
         &self.bytes[r * self.row..]
     }
 
-    /// The bytes of a row, and where they lie apart its scales.
+    /// The blocks of a row, and its scales where they are stored apart.
     #[inline(always)]
-    pub(super) fn row(&self, r: usize) -> Blocks<'a> {
+    pub(super) fn row(&self, r: usize) -> BlockRow<'a> {
         let bytes = &self.bytes[r * self.row..][..self.row_bytes];
         let (scales, _) = self.scales(r);
-        Blocks { bytes, scales, group: self.group }
+        BlockRow { bytes, scales, group: self.group }
     }
 }
 
-/// The vectors of a product, or the factors of a mixture: in single precision, of whole numbers or in tiles; as bytes,
-/// for nothing promises that they are aligned.
+/// The activations of a product, in any layout, or the factors of a weighted sum; as bytes, since their alignment is
+/// unknown.
 #[derive(Clone, Copy)]
 pub(super) struct Vectors<'a> {
     bytes: &'a [u8],
@@ -71,7 +71,7 @@ pub(super) struct Vectors<'a> {
     step: usize,
     /// Bytes of one.
     len: usize,
-    /// Where each lies, unless they lie evenly.
+    /// The address of each where they are scattered, else empty.
     apart: &'a [Column],
 }
 
@@ -86,13 +86,13 @@ impl<'a> Vectors<'a> {
         &self.bytes[c * self.step..][..self.len]
     }
 
-    /// Bytes from one to the next, where they lie evenly.
+    /// Bytes from one to the next, unless they are scattered.
     #[inline(always)]
     pub(super) fn step(&self) -> usize {
         self.step
     }
 
-    /// The bytes of all that lie in tiles.
+    /// The bytes of all columns, for layouts that interleave them.
     #[inline(always)]
     pub(super) fn tiles(&self) -> &'a [u8] {
         self.bytes
@@ -107,7 +107,7 @@ pub(super) struct Out<'a> {
     col: usize,
     n_rows: usize,
     n_cols: usize,
-    /// Where each column starts, unless they lie evenly.
+    /// The start of each column where they are scattered, else empty.
     apart: &'a [Column],
 }
 
@@ -137,8 +137,8 @@ impl Out<'_> {
         Self::add_run(self.column(c).wrapping_add(r * self.row), self.row, xs);
     }
 
-    /// Adds to columns side by side, from row `r` and column `c` on, if they lie evenly and their rows are neighbours;
-    /// gives whether they do. What is there is checked once for all of them.
+    /// Adds to a block from row `r` and column `c` on, if rows are neighbours and columns not scattered; returns
+    /// whether they are. Bounds are checked once for the block.
     #[inline(always)]
     pub(super) fn add_block<const N: usize, const P: usize, const C: usize>(
         &self,
@@ -156,7 +156,7 @@ impl Out<'_> {
         fits
     }
 
-    /// Adds to a row, from column `c` on, where columns lie evenly.
+    /// Adds to a row, from column `c` on; columns must not be scattered.
     #[inline(always)]
     pub(super) fn add_across(&self, r: usize, c: usize, xs: &[f32]) {
         assert!(r < self.n_rows && c + xs.len() <= self.n_cols, "elements that are there");
@@ -164,12 +164,12 @@ impl Out<'_> {
         Self::add_run(self.start.wrapping_add(r * self.row + c * self.col), self.col, xs);
     }
 
-    /// Rows as columns.
+    /// Transposed: rows as columns.
     pub(super) fn turned(&self) -> Self {
         Self { row: self.col, col: self.row, n_rows: self.n_cols, n_cols: self.n_rows, ..*self }
     }
 
-    /// The 32 rows and columns from an element on, if they are there and those of a row are neighbours.
+    /// The square of 32 by 32 results from an element on, if it is inside and its rows are contiguous.
     #[inline(always)]
     pub(super) fn square(&self, r: usize, c: usize) -> Option<Square<'_>> {
         let fits = r + 32 <= self.n_rows && c + 32 <= self.n_cols && self.col == 1 && self.apart.is_empty();
@@ -206,7 +206,7 @@ impl Out<'_> {
     }
 }
 
-/// 32 lines of 32 sums that nobody else uses.
+/// 32 lines of 32 sums, exclusively.
 pub(super) struct Square<'a> {
     start: *mut f32,
     /// Bytes from one line to the next.
@@ -215,36 +215,31 @@ pub(super) struct Square<'a> {
 }
 
 impl<'a> Square<'a> {
-    /// One that has memory of its own.
+    /// A square in memory of its own.
     pub(super) fn of(sums: &'a mut [[f32; 32]; 32]) -> Self {
         Self { start: sums.as_mut_ptr().cast(), line: 4 * 32, sums: PhantomData }
     }
 
-    /// Where it starts, and how far lines lie apart, in bytes.
+    /// Its start, and the bytes from one line to the next.
     pub(super) fn lines(&mut self) -> (*mut f32, usize) {
         (self.start, self.line)
     }
 }
 
-/// How the vectors of a product lie.
+/// The layout of the activations of a product.
 #[derive(Clone, Copy)]
 pub(super) enum Layout {
-    Single,
-    Bytes,
-    /// Of bytes, with a scale for each sixteen.
-    Sixteens,
-    /// Of bytes, eight side by side.
-    Lanes,
-    /// In tiles of eight.
-    Eights,
-    /// Of words.
-    Words,
-    /// In tiles of sixteen.
-    Halves,
+    F32,
+    Int8Rows,
+    Int8Gemv,
+    Int8Interleaved,
+    Int8Amx,
+    Int14,
+    Bf16Tiles,
 }
 
-/// A product, with its memory.
-pub(super) struct ProductView<'a> {
+/// A GEMM with its memory.
+pub(super) struct GemmView<'a> {
     pub(super) w: Weights<'a>,
     pub(super) x: Vectors<'a>,
     pub(super) out: Out<'a>,
@@ -253,14 +248,14 @@ pub(super) struct ProductView<'a> {
     pub(super) k: usize,
 }
 
-/// Vectors that matrices are picked for, with their memory.
-pub(super) struct PickedView<'a> {
-    pub(super) job: &'a Picked,
-    pub(super) picks: &'a mut [Pick],
+/// Routed rows with their memory.
+pub(super) struct RoutedView<'a> {
+    pub(super) job: &'a RoutedGemmArgs,
+    pub(super) rows: &'a mut [RoutedRow],
     pub(super) firsts: &'a mut [i64],
 }
 
-/// Vectors to be rounded, with room for the result.
+/// Activations to be quantised, and memory for the result.
 pub(super) struct QuantiseView<'a> {
     pub(super) x: &'a [u8],
     pub(super) x_col: usize,
@@ -270,8 +265,8 @@ pub(super) struct QuantiseView<'a> {
     pub(super) out: &'a mut [u8],
 }
 
-/// Vectors to be rounded to bfloat16, with room for the result.
-pub(super) struct HalveView<'a> {
+/// Activations to be rounded to bfloat16, and memory for the result.
+pub(super) struct Bf16View<'a> {
     pub(super) x: &'a [u8],
     pub(super) x_col: usize,
     pub(super) n_cols: usize,
@@ -280,8 +275,8 @@ pub(super) struct HalveView<'a> {
     pub(super) out: &'a mut [u8],
 }
 
-/// A mixture, with its memory.
-pub(super) struct MixView<'a> {
+/// A weighted sum with its memory.
+pub(super) struct WeightedSumView<'a> {
     pub(super) v: Weights<'a>,
     /// The factors of each column.
     pub(super) p: Vectors<'a>,
@@ -294,23 +289,23 @@ pub(super) struct MixView<'a> {
     pub(super) n: usize,
 }
 
-/// Numbers that become blocks, with their memory.
+/// Numbers to be encoded, with their memory.
 pub(super) struct EncodeView<'a> {
     pub(super) x: &'a [f32],
     pub(super) blocks: &'a mut [[u8; 34]],
 }
 
-/// One past the last of `n` pieces of `len` that start `stride` apart.
+/// The length of `n` pieces of `len` that start `stride` apart.
 fn extent(n: usize, stride: usize, len: usize) -> usize {
     (n - 1) * stride + len
 }
 
-/// The memory of a product; nothing where there is nothing to add.
+/// The memory of a GEMM; `None` where there is nothing to add.
 ///
 /// # Safety
-/// The address must be of a description whose memory is there, and apart from its results.
-pub(super) unsafe fn product<'a>(job: *const Product, layout: Layout) -> Option<ProductView<'a>> {
-    // SAFETY: the caller promises a description.
+/// The address must be of a valid argument struct whose memory does not overlap its results.
+pub(super) unsafe fn gemm<'a>(job: *const GemmArgs, layout: Layout) -> Option<GemmView<'a>> {
+    // SAFETY: the caller promises a valid argument struct.
     let job = unsafe { &*job };
     let [n_rows, n_cols, k] = [job.n_rows, job.n_cols, job.k].map(|n| n.max(0) as usize);
     if n_rows == 0 || n_cols == 0 || k == 0 {
@@ -321,13 +316,13 @@ pub(super) unsafe fn product<'a>(job: *const Product, layout: Layout) -> Option<
     let w = unsafe { weights(w, Storage::ALL[job.storage as usize], job.group as usize, n_rows, k) };
     let x_col = job.x_col as usize * 4;
     let (step, len, n_bytes) = match layout {
-        Layout::Single => (x_col, 4 * k, extent(n_cols, x_col, 4 * k)),
-        Layout::Bytes => (row_bytes(k), row_bytes(k), quantised_bytes(n_cols, k)),
-        Layout::Sixteens => (sixteens_bytes(1, k), sixteens_bytes(1, k), sixteens_bytes(n_cols, k)),
-        Layout::Lanes => (0, 0, lanes_bytes(n_cols, k)),
-        Layout::Eights => (0, 0, eights_bytes(n_cols, k)),
-        Layout::Words => (words_bytes(1, k), words_bytes(1, k), words_bytes(n_cols, k)),
-        Layout::Halves => (0, 0, halved_bytes(n_cols, k, job.n_parts as usize)),
+        Layout::F32 => (x_col, 4 * k, extent(n_cols, x_col, 4 * k)),
+        Layout::Int8Rows => (row_bytes(k), row_bytes(k), int8_rows_bytes(n_cols, k)),
+        Layout::Int8Gemv => (int8_gemv_bytes(1, k), int8_gemv_bytes(1, k), int8_gemv_bytes(n_cols, k)),
+        Layout::Int8Interleaved => (0, 0, int8_interleaved_bytes(n_cols, k)),
+        Layout::Int8Amx => (0, 0, int8_amx_bytes(n_cols, k)),
+        Layout::Int14 => (int14_bytes(1, k), int14_bytes(1, k), int14_bytes(n_cols, k)),
+        Layout::Bf16Tiles => (0, 0, bf16_tiles_bytes(n_cols, k, job.n_parts as usize)),
     };
     let (bytes, apart): (&[u8], &[Column]) = if job.columns.is_null() {
         // SAFETY: the caller promises that the vectors are there.
@@ -339,29 +334,29 @@ pub(super) unsafe fn product<'a>(job: *const Product, layout: Layout) -> Option<
     let x = Vectors { bytes, step, len, apart };
     let (row, col) = (job.out_row as usize, job.out_col as usize);
     let out = Out { start: job.out, row, col, n_rows, n_cols, apart };
-    Some(ProductView { w, x, out, n_rows, n_cols, k })
+    Some(GemmView { w, x, out, n_rows, n_cols, k })
 }
 
-/// The memory of vectors that matrices are picked for.
+/// The memory of routed rows.
 ///
 /// # Safety
-/// The address must be of a description whose memory is there.
-pub(super) unsafe fn picked<'a>(job: *const Picked) -> PickedView<'a> {
-    // SAFETY: the caller promises a description.
+/// The address must be of a valid argument struct.
+pub(super) unsafe fn routed<'a>(job: *const RoutedGemmArgs) -> RoutedView<'a> {
+    // SAFETY: the caller promises a valid argument struct.
     let job = unsafe { &*job };
-    // SAFETY: the caller promises that the picks are there, for this task alone.
-    let picks = unsafe { slice::from_raw_parts_mut(job.picks, job.n_picks.max(0) as usize) };
+    // SAFETY: the caller promises that the rows are there, for this task alone.
+    let rows = unsafe { slice::from_raw_parts_mut(job.rows, job.n_rows.max(0) as usize) };
     // SAFETY: the caller promises that the room is there, for this task alone.
     let firsts = unsafe { slice::from_raw_parts_mut(job.firsts, job.n_matrices.max(0) as usize) };
-    PickedView { job, picks, firsts }
+    RoutedView { job, rows, firsts }
 }
 
-/// The memory of vectors to be rounded; nothing where there are none.
+/// The memory of activations to be quantised; `None` where there are none.
 ///
 /// # Safety
-/// The address must be of a description whose memory is there, and apart from its results.
-pub(super) unsafe fn quantise<'a>(job: *const Quantise, layout: Layout) -> Option<QuantiseView<'a>> {
-    // SAFETY: the caller promises a description.
+/// The address must be of a valid argument struct whose memory does not overlap its results.
+pub(super) unsafe fn quantise<'a>(job: *const QuantiseArgs, layout: Layout) -> Option<QuantiseView<'a>> {
+    // SAFETY: the caller promises a valid argument struct.
     let job = unsafe { &*job };
     let [n_cols, k] = [job.n_cols, job.k].map(|n| n.max(0) as usize);
     if n_cols == 0 || k == 0 {
@@ -369,11 +364,11 @@ pub(super) unsafe fn quantise<'a>(job: *const Quantise, layout: Layout) -> Optio
     }
     let x_col = job.x_col as usize * 4;
     let n_bytes = match layout {
-        Layout::Sixteens => sixteens_bytes(n_cols, k),
-        Layout::Lanes => lanes_bytes(n_cols, k),
-        Layout::Eights => eights_bytes(n_cols, k),
-        Layout::Words => words_bytes(n_cols, k),
-        _ => quantised_bytes(n_cols, k),
+        Layout::Int8Gemv => int8_gemv_bytes(n_cols, k),
+        Layout::Int8Interleaved => int8_interleaved_bytes(n_cols, k),
+        Layout::Int8Amx => int8_amx_bytes(n_cols, k),
+        Layout::Int14 => int14_bytes(n_cols, k),
+        _ => int8_rows_bytes(n_cols, k),
     };
     // SAFETY: the caller promises that the vectors are there.
     let x = unsafe { slice::from_raw_parts(job.x.cast::<u8>(), extent(n_cols, x_col, 4 * k)) };
@@ -382,12 +377,12 @@ pub(super) unsafe fn quantise<'a>(job: *const Quantise, layout: Layout) -> Optio
     Some(QuantiseView { x, x_col, n_cols, k, group: job.group as usize, out })
 }
 
-/// The memory of vectors to be rounded to bfloat16; nothing where there are none.
+/// The memory of activations to be rounded to bfloat16; `None` where there are none.
 ///
 /// # Safety
-/// The address must be of a description whose memory is there, and apart from its results.
-pub(super) unsafe fn halve<'a>(job: *const Halve) -> Option<HalveView<'a>> {
-    // SAFETY: the caller promises a description.
+/// The address must be of a valid argument struct whose memory does not overlap its results.
+pub(super) unsafe fn bf16<'a>(job: *const Bf16Args) -> Option<Bf16View<'a>> {
+    // SAFETY: the caller promises a valid argument struct.
     let job = unsafe { &*job };
     let [n_cols, k] = [job.n_cols, job.k].map(|n| n.max(0) as usize);
     if n_cols == 0 || k == 0 {
@@ -397,16 +392,16 @@ pub(super) unsafe fn halve<'a>(job: *const Halve) -> Option<HalveView<'a>> {
     // SAFETY: the caller promises that the vectors are there.
     let x = unsafe { slice::from_raw_parts(job.x.cast::<u8>(), extent(n_cols, x_col, 4 * k)) };
     // SAFETY: the caller promises that the room is there and apart.
-    let out = unsafe { slice::from_raw_parts_mut(job.out, halved_bytes(n_cols, k, n_parts)) };
-    Some(HalveView { x, x_col, n_cols, k, n_parts, out })
+    let out = unsafe { slice::from_raw_parts_mut(job.out, bf16_tiles_bytes(n_cols, k, n_parts)) };
+    Some(Bf16View { x, x_col, n_cols, k, n_parts, out })
 }
 
-/// The memory of a mixture; nothing where there is nothing to add.
+/// The memory of a weighted sum; `None` where there is nothing to add.
 ///
 /// # Safety
-/// The address must be of a description whose memory is there, and apart from its results.
-pub(super) unsafe fn mix<'a>(job: *const Mix) -> Option<MixView<'a>> {
-    // SAFETY: the caller promises a description.
+/// The address must be of a valid argument struct whose memory does not overlap its results.
+pub(super) unsafe fn weighted_sum<'a>(job: *const WeightedSumArgs) -> Option<WeightedSumView<'a>> {
+    // SAFETY: the caller promises a valid argument struct.
     let job = unsafe { &*job };
     let [n_rows, n_cols, n] = [job.n_rows, job.n_cols, job.n].map(|n| n.max(0) as usize);
     if n_rows == 0 || n_cols == 0 || n == 0 {
@@ -422,15 +417,15 @@ pub(super) unsafe fn mix<'a>(job: *const Mix) -> Option<MixView<'a>> {
     let p = Vectors { bytes, step: p_col, len, apart: &[] };
     let row = job.out_col as usize;
     let out = Out { start: job.out, row, col: 1, n_rows: n_cols, n_cols: n, apart: &[] };
-    Some(MixView { v, p, p_row, out, n_rows, n_cols, n })
+    Some(WeightedSumView { v, p, p_row, out, n_rows, n_cols, n })
 }
 
-/// The memory of numbers that become blocks.
+/// The memory of numbers to be encoded.
 ///
 /// # Safety
-/// The address must be of a description whose memory is there, and apart from its results.
-pub(super) unsafe fn encode<'a>(job: *const Encode) -> EncodeView<'a> {
-    // SAFETY: the caller promises a description.
+/// The address must be of a valid argument struct whose memory does not overlap its results.
+pub(super) unsafe fn encode<'a>(job: *const EncodeArgs) -> EncodeView<'a> {
+    // SAFETY: the caller promises a valid argument struct.
     let job = unsafe { &*job };
     let n = job.n.max(0) as usize;
     // SAFETY: the caller promises that the numbers are there, in a tile, which starts at a multiple of 64 bytes.
@@ -440,7 +435,7 @@ pub(super) unsafe fn encode<'a>(job: *const Encode) -> EncodeView<'a> {
     EncodeView { x, blocks }
 }
 
-/// Where rows start, and how far they lie apart.
+/// Addresses and strides of rows.
 #[derive(Clone, Copy)]
 struct Raw {
     w: *const u8,

@@ -198,7 +198,7 @@ fn products_are_near_what_is_interpreted() {
                     let cpu = Cpu::at(level, numbers).unwrap();
                     let of_nest = |nest: &Nest| plan(&cpu, &kernel, &kernel.parts[0], nest);
                     assert_eq!(count(&kernel.parts[0].body, &of_nest), n_products, "{text}");
-                    let is_sorted = |nest: &Nest| of_nest(nest).filter(|plan| plan.picks.is_some());
+                    let is_sorted = |nest: &Nest| of_nest(nest).filter(|plan| plan.routing.is_some());
                     let n_sorted = count(&kernel.parts[0].body, &is_sorted);
                     assert_eq!(n_sorted > 0, kernel.name.starts_with("sorted"), "{text}");
                     for step in [1, 3, 1000] {

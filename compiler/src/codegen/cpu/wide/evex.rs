@@ -1,9 +1,9 @@
-//! Machine code with vectors of 512 bits, which Cranelift does not have.
+//! An assembler for AVX-512 (EVEX) functions.
 //!
-//! In: instructions on registers, one after another. Out: the bytes of a function that takes the address of fields.
-//! A vector has sixteen numbers of 32 bits. The last operand of an instruction is a register, memory, or one number for
-//! all lanes, which is kept behind the code. The first two fields are how many elements a row has, and how many rows
-//! there are; the loops over both are the only ones. Encodings are those of Intel's manual.
+//! In: instructions on registers, one after another. Out: the bytes of a function that takes the address of its fields.
+//! A register has sixteen 32-bit lanes. The last operand of an instruction is a register, memory, or a constant that is
+//! broadcast from behind the code. The first two fields are the elements of a row and the number of rows; the loops
+//! over both are the only ones. Encodings follow Intel's manual.
 
 /// A register of sixteen numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

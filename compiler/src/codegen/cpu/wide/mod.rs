@@ -1,13 +1,13 @@
-//! Nests left to functions with vectors of 512 bits, where the processor has them.
+//! Nests as functions with AVX-512, which Cranelift does not support.
 //!
-//! In: a nest, and which of its loops becomes lanes. Out: calls of a function that does rows of elements, or `false`
-//! where `places.rs` or `rows.rs` find no way or little would be gained; then nothing was emitted.
-//! One loop goes through the elements of a row, one through rows, and those that are left are generated around the
-//! call. Cranelift has vectors of 128 bits only, so `evex.rs` writes these functions.
+//! In: a nest, and which of its loops becomes lanes. Out: calls of a function that computes rows of elements, or
+//! `false` where `access.rs` or `row_function.rs` find no way or little to gain; then nothing was emitted. One loop
+//! runs over the elements of a row, one over rows; the others are generated around the call. Cranelift has vectors of
+//! up to 128 bits, so `evex.rs` encodes these functions.
 
+mod access;
 pub(super) mod evex;
-mod places;
-mod rows;
+mod row_function;
 
 use std::cmp::Reverse;
 
@@ -16,13 +16,13 @@ use cranelift_codegen::ir::{AbiParam, FuncRef, InstBuilder, Signature, Value};
 use cranelift_codegen::isa::CallConv;
 use cranelift_module::{Linkage, Module};
 
-use crate::codegen::cpu::choice::{Form, Plan};
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::lanes::Lane;
+use crate::codegen::cpu::lane_strides::Lane;
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::product::{at_start, is_simple};
-use crate::codegen::cpu::wide::places::{Field, Loops, Places};
-use crate::codegen::cpu::wide::rows::function;
+use crate::codegen::cpu::vector_plan::{Form, Plan};
+use crate::codegen::cpu::wide::access::{Field, Loops, Places};
+use crate::codegen::cpu::wide::row_function::function;
 use crate::kernel::{Nest, VarId};
 
 /// The lanes of a vector.
@@ -31,7 +31,7 @@ const N: i64 = 16;
 /// Rows where indices move evenly through so many elements only.
 const WIDTHS: [i64; 7] = [1024, 512, 256, 128, 64, 32, N];
 
-/// What a call and a row cost besides their elements, in the units of `choice.rs`.
+/// What a call and a row cost besides their elements, in the units of `vector_plan.rs`.
 const CALL: i64 = 60;
 const ROW: i64 = 15;
 

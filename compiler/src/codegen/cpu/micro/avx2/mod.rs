@@ -1,94 +1,107 @@
-//! Products with 256 bits: AVX2, FMA and F16C.
+//! Micro-kernels with 256 bits: AVX2, FMA and F16C.
 //!
-//! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
-//! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
-//! `few.rs` and `bytes.rs` multiply quantised weights with a few vectors, `many.rs` with many, and `words.rs` rows of
-//! 16-bit numbers with many; the last two share the assembly of `quads.rs`. `fours.rs` and `pairs.rs` know the block
-//! formats, `pack.rs` and `round.rs` prepare the two sides, and `vector.rs` is what everything here is made of.
+//! In: addresses of argument structs. Out: see `mod.rs` of the folder above. Only a processor with these instructions
+//! may call these functions: a table is taken by level, and a level is checked when it is chosen.
+//!
+//! ```text
+//! kernel                 columns                    activations from    weights from
+//! gemm_small_int8.rs     up to 2, formats <= 5 bit  quantise_rows.rs    unpack_int8.rs
+//! gemm_small_int16.rs    up to 8 (Q6_K up to 4)     quantise_rows.rs    unpack_int16.rs
+//! gemm_packed.rs         more                       quantise_rows.rs    pack_panels.rs
+//! gemm_int14.rs          F16, BF16 from 16 on       gemm_int14.rs       gemm_int14.rs
+//! ```
+//!
+//! The last two share the inner loop of `tile_16x4.rs`. `vector.rs` has loads, stores and arithmetic.
 
 use bytemuck::{cast_ref, cast_slice};
 
-use crate::codegen::cpu::micro::asking::{ask_straight as ask_ahead, ask_straight as ask_alone};
-use crate::codegen::cpu::micro::encode::blocks;
-use crate::codegen::cpu::micro::forms::{padded, single_forms};
-use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
-use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
-use crate::codegen::cpu::micro::{Encode, GROUP, Mix, Product, Quantise, Table, Whole};
+use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
+use crate::codegen::cpu::micro::encode_q8_0::blocks;
+use crate::codegen::cpu::micro::generic::{padded, single_forms};
+use crate::codegen::cpu::micro::prefetch::{
+    prefetch_linear as prefetch_stream, prefetch_linear as prefetch_row,
+};
+use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
+use crate::codegen::cpu::micro::{
+    EncodeArgs, GROUP, GemmArgs, QuantiseArgs, QuantisedFunctions, Table, WeightedSumArgs,
+};
 
-mod bytes;
-mod few;
-mod fours;
-mod many;
-mod pack;
-mod pairs;
-mod quads;
-mod round;
+mod gemm_int14;
+mod gemm_packed;
+mod gemm_small_int16;
+mod gemm_small_int8;
+mod pack_panels;
+mod quantise_rows;
+mod tile_16x4;
+mod unpack_int16;
+mod unpack_int8;
 mod vector;
-mod words;
 
-use vector::{N, V, add, fma, lanes, load, splat, total, totals, wide_bf16, wide_f16, wide_i8, zero};
+use vector::{
+    N, V, add, fma, horizontal_sum, lanes, load, splat, sum_each_of_4, wide_bf16, wide_f16, wide_i8, zero,
+};
 
 pub(super) const TABLE: Table = Table {
-    single,
-    quantised,
-    quantise,
-    mix,
+    gemm_f32,
+    gemm_int8_rows,
+    quantise_int8_rows,
+    weighted_sum,
     encode,
-    large_group: GROUP,
-    sixteens: None,
-    lanes: None,
-    eights: None,
-    words: Some(Whole { quantise: words, product: by_words }),
-    halves: None,
+    super_block_group: GROUP,
+    int8_gemv: None,
+    int8_interleaved: None,
+    int8_amx: None,
+    int14: Some(QuantisedFunctions { quantise: quantise_int14, product: by_words }),
+    bf16: None,
 };
 
 single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, tall 4, wide 4 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C" fn quantise(job: *const Quantise) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Bytes) }) else { return };
-    round::round(&mut job);
+unsafe extern "C" fn quantise_int8_rows(job: *const QuantiseArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Rows) }) else { return };
+    quantise_rows::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C" fn quantised(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
-    of_format!(job, product::<S, B>(&job));
+unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
+    for_format!(job, product::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C" fn words(job: *const Quantise) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Words) }) else { return };
-    words::round(&mut job);
+unsafe extern "C" fn quantise_int14(job: *const QuantiseArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int14) }) else { return };
+    gemm_int14::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C" fn by_words(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Words) }) else { return };
+unsafe extern "C" fn by_words(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int14) }) else { return };
     match job.w.storage {
-        Storage::F16 => words::product::<{ Storage::F16 as usize }>(&job),
-        Storage::BF16 => words::product::<{ Storage::BF16 as usize }>(&job),
+        Storage::F16 => gemm_int14::gemm::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 => gemm_int14::gemm::<{ Storage::BF16 as usize }>(&job),
         _ => unreachable!("`rounding` asks for words with no other format"),
     }
 }
 
 /// Weights of a format, of which `B` bytes are taken at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn product<const S: usize, const B: usize>(job: &ProductView<'_>) {
+fn product<const S: usize, const B: usize>(job: &GemmView<'_>) {
     if job.n_cols > const { few_of(Storage::ALL[S]) } {
-        many::all::<S>(job);
-    } else if const { pairs::byte_bits(Storage::ALL[S]).is_some() } {
-        bytes::few::<S, B>(job);
+        gemm_packed::gemm::<S>(job);
+    } else if const { unpack_int8::byte_bits(Storage::ALL[S]).is_some() } {
+        gemm_small_int8::few::<S, B>(job);
     } else {
-        few::few::<S, B>(job);
+        gemm_small_int16::few::<S, B>(job);
     }
 }
 
-/// Vectors for which unpacking a weight into panels takes longer than it saves.
+/// Columns up to which packing takes longer than it saves.
 const fn few_of(storage: Storage) -> usize {
     match storage {
         Storage::Q8_0 | Storage::Int8 => 8,

@@ -1,6 +1,6 @@
-//! Vectors of 256 bits: to and from memory, and the arithmetic of `forms.rs`.
+//! 256-bit vectors: loads, stores, shuffles and the arithmetic that `generic.rs` needs.
 //!
-//! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder but for `mod.rs`.
+//! In and out: byte arrays and vectors. Only `mod.rs` of this folder accesses memory in another way.
 
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _mm_add_ps, _mm_cvtsi64_si128, _mm_cvtss_f32, _mm_hadd_ps, _mm_loadu_si128,
@@ -119,16 +119,16 @@ pub(super) fn lanes(a: V) -> [f32; N] {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn total(a: V) -> f32 {
+pub(super) fn horizontal_sum(a: V) -> f32 {
     let sum = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
     let sum = _mm_hadd_ps(sum, sum);
     _mm_cvtss_f32(_mm_hadd_ps(sum, sum))
 }
 
-/// What four vectors add up to.
+/// The horizontal sums of four registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn totals([a, b, c, d]: [V; 4]) -> [f32; 4] {
+pub(super) fn sum_each_of_4([a, b, c, d]: [V; 4]) -> [f32; 4] {
     let halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     let all = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
     let mut out = [0.0; 4];

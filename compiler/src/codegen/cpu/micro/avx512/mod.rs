@@ -1,87 +1,103 @@
-//! Products with 512 bits and dot products of bytes: AVX-512 F, BW, VL, VNNI.
+//! Micro-kernels with 512 bits: AVX-512 F, BW, VL and VNNI, optionally BF16 and AMX.
 //!
-//! In: addresses of descriptions. Out: as `mod.rs` of the folder above says. Only a processor that has these
-//! instructions may call these functions; the table is asked for by level, and a level is checked when it is chosen.
-//! `one.rs` multiplies quantised weights with one vector at a time that `sixteens.rs` has rounded, `few.rs` with a few
-//! that `lanes.rs` has, `many.rs` with many; `fours.rs` knows the block formats, `strips.rs` prepares rows for a few,
-//! and `pack.rs` and `round.rs` the two sides for many, the latter with `abreast.rs`.
-//! `words.rs` multiplies rows of 16-bit numbers with many vectors, or `dots.rs` where they are bfloat16 numbers and the
-//! processor knows those; `singles.rs` does it in single precision, for states. With AMX, `bytes.rs` multiplies what
-//! `eights.rs` has rounded, and `tiles.rs` what `halves.rs` has; `amx.rs` is the unit. `vector.rs` is what everything
-//! here is made of.
+//! In: addresses of argument structs. Out: see `mod.rs` of the folder above, which lists the kernel for each format and
+//! number of columns. Only a processor with these instructions may call these functions: a table is taken by level, and
+//! a level is checked when it is chosen.
+//!
+//! ```text
+//! kernel                   activations from            weights from
+//! gemv.rs                  quantise_gemv.rs            unpack_blocks.rs, last_blocks.rs
+//! gemm_small.rs            quantise_interleaved.rs     unpack_rows.rs
+//! gemm_packed.rs           quantise_rows.rs            pack_int8.rs
+//!   tile_32x6.rs             quantise_four_groups.rs
+//! gemm_int14.rs            gemm_int14.rs               gemm_int14.rs
+//! gemm_bf16.rs             bf16_tiles.rs               pack_bf16.rs
+//! gemm_f32.rs              as they are                 gemm_f32.rs
+//! gemm_amx_int8.rs         quantise_amx.rs             unpack_blocks.rs
+//! gemm_amx_bf16.rs         bf16_tiles.rs               pack_bf16.rs
+//! ```
+//!
+//! `amx.rs` wraps the AMX instructions, `vector.rs` all other loads, stores and arithmetic.
 
 use bytemuck::{cast_ref, cast_slice};
 
-use crate::codegen::cpu::micro::asking::{ask_ahead, ask_alone};
-use crate::codegen::cpu::micro::encode::blocks;
-use crate::codegen::cpu::micro::forms::single_forms;
-use crate::codegen::cpu::micro::unpack::{Storage, Unpacked, of_format, widened};
-use crate::codegen::cpu::micro::view::{self, MixView, ProductView};
+use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
+use crate::codegen::cpu::micro::encode_q8_0::blocks;
+use crate::codegen::cpu::micro::generic::single_forms;
+use crate::codegen::cpu::micro::prefetch::{prefetch_row, prefetch_stream};
+use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
 use crate::codegen::cpu::micro::{
-    Encode, FEW, Halve, Halves, LARGE, MANY, Mix, Product, Quantise, Table, Whole,
+    Bf16Args, Bf16Functions, EncodeArgs, GemmArgs, MIN_COLS_PACKED, MIN_COLS_TILED, QuantiseArgs,
+    QuantisedFunctions, SUPER_BLOCK, Table, WeightedSumArgs,
 };
 
-mod abreast;
 mod amx;
-mod bytes;
-mod dots;
-mod eights;
-mod few;
-mod fours;
-mod halves;
-mod lanes;
-mod many;
-mod one;
-mod pack;
-mod panels;
-mod round;
-mod singles;
-mod sixes;
-mod sixteens;
-mod strips;
-mod tail;
-mod tiles;
+mod bf16_tiles;
+mod gemm_amx_bf16;
+mod gemm_amx_int8;
+mod gemm_bf16;
+mod gemm_f32;
+mod gemm_int14;
+mod gemm_packed;
+mod gemm_small;
+mod gemv;
+mod last_blocks;
+mod pack_bf16;
+mod pack_int8;
+mod quantise_amx;
+mod quantise_four_groups;
+mod quantise_gemv;
+mod quantise_interleaved;
+mod quantise_rows;
+mod tile_32x6;
+mod unpack_blocks;
+mod unpack_rows;
 mod vector;
-mod words;
 
 use amx::{Bytes, Unit};
-use vector::{N, V, add, fma, lanes, load, padded, splat, total, totals, wide_bf16, wide_f16, wide_i8, zero};
+use vector::{
+    N, V, add, fma, horizontal_sum, lanes, load, padded, splat, sum_each_of_4, wide_bf16, wide_f16, wide_i8,
+    zero,
+};
 
 pub(super) const TABLE: Table = Table {
-    single: by_panels,
-    quantised,
-    quantise,
-    mix: mix_by_panels,
+    gemm_f32: gemm_f32_packed,
+    gemm_int8_rows,
+    quantise_int8_rows,
+    weighted_sum: weighted_sum_packed,
     encode,
-    large_group: LARGE,
-    sixteens: Some(Whole { quantise: sixteens, product: by_sixteens }),
-    lanes: Some(Whole { quantise: lanes_of, product: by_lanes }),
-    eights: None,
-    words: Some(Whole { quantise: words, product: by_words }),
-    halves: None,
+    super_block_group: SUPER_BLOCK,
+    int8_gemv: Some(QuantisedFunctions { quantise: quantise_int8_gemv, product: gemv_int8 }),
+    int8_interleaved: Some(QuantisedFunctions {
+        quantise: quantise_int8_interleaved,
+        product: gemm_int8_interleaved,
+    }),
+    int8_amx: None,
+    int14: Some(QuantisedFunctions { quantise: quantise_int14, product: gemm_int14 }),
+    bf16: None,
 };
 
 /// With dot products of bfloat16 numbers.
-pub(super) const WITH_HALVES: Table = Table {
-    halves: Some(Halves {
-        halve,
-        product: by_dots,
-        mix: mix_by_panels,
-        least: FEW,
-        n_parts: n_parts_of_dots,
+pub(super) const TABLE_BF16: Table = Table {
+    bf16: Some(Bf16Functions {
+        to_bf16_tiles,
+        product: gemm_bf16,
+        weighted_sum: weighted_sum_packed,
+        least: MIN_COLS_TILED,
+        n_parts: bf16_parts,
     }),
     ..TABLE
 };
 
-/// With tiles.
-pub(super) const WITH_TILES: Table = Table {
-    eights: Some(Whole { quantise: eights, product: by_bytes }),
-    halves: Some(Halves {
-        halve,
-        product: by_tiles,
-        mix: mix_by_tiles,
-        least: MANY,
-        n_parts: n_parts_of_tiles,
+/// With AMX.
+pub(super) const TABLE_AMX: Table = Table {
+    int8_amx: Some(QuantisedFunctions { quantise: quantise_int8_amx, product: gemm_int8_amx }),
+    bf16: Some(Bf16Functions {
+        to_bf16_tiles,
+        product: gemm_bf16_amx,
+        weighted_sum: weighted_sum_amx,
+        least: MIN_COLS_PACKED,
+        n_parts: amx_bf16_parts,
     }),
     ..TABLE
 };
@@ -89,141 +105,141 @@ pub(super) const WITH_TILES: Table = Table {
 single_forms! { #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")] tile 4 by 4, tall 8, wide 8 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn by_panels(address: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(address, view::Layout::Single) }) else { return };
-    let pays = singles::pays(job.n_cols, job.k);
+unsafe extern "C" fn gemm_f32_packed(address: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(address, view::Layout::F32) }) else { return };
+    let pays = gemm_f32::pays(job.n_cols, job.k);
     match job.w.storage {
-        Storage::F32 if pays => singles::product::<{ Storage::F32 as usize }>(&job),
-        Storage::F16 if pays => singles::product::<{ Storage::F16 as usize }>(&job),
-        Storage::BF16 if pays => singles::product::<{ Storage::BF16 as usize }>(&job),
+        Storage::F32 if pays => gemm_f32::gemm::<{ Storage::F32 as usize }>(&job),
+        Storage::F16 if pays => gemm_f32::gemm::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 if pays => gemm_f32::gemm::<{ Storage::BF16 as usize }>(&job),
         // SAFETY: as above.
-        _ => unsafe { single(address) },
+        _ => unsafe { gemm_f32(address) },
     }
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn mix_by_panels(address: *const Mix) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::mix(address) }) else { return };
-    let are_many = job.n_cols >= singles::MANY_MIXED && job.n.is_multiple_of(2 * N);
+unsafe extern "C" fn weighted_sum_packed(address: *const WeightedSumArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::weighted_sum(address) }) else { return };
+    let are_many = job.n_cols >= gemm_f32::MANY_MIXED && job.n.is_multiple_of(2 * N);
     let pays = are_many && job.p_row == size_of::<f32>();
     match job.v.storage {
-        Storage::F32 if pays => singles::mixture::<{ Storage::F32 as usize }>(&job),
-        Storage::F16 if pays => singles::mixture::<{ Storage::F16 as usize }>(&job),
-        Storage::BF16 if pays => singles::mixture::<{ Storage::BF16 as usize }>(&job),
-        Storage::Q8_0 if pays => singles::mixture::<{ Storage::Q8_0 as usize }>(&job),
+        Storage::F32 if pays => gemm_f32::weighted_sum::<{ Storage::F32 as usize }>(&job),
+        Storage::F16 if pays => gemm_f32::weighted_sum::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 if pays => gemm_f32::weighted_sum::<{ Storage::BF16 as usize }>(&job),
+        Storage::Q8_0 if pays => gemm_f32::weighted_sum::<{ Storage::Q8_0 as usize }>(&job),
         // SAFETY: as above.
-        _ => unsafe { mix(address) },
+        _ => unsafe { weighted_sum(address) },
     }
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn quantise(job: *const Quantise) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Bytes) }) else { return };
-    round::round(&mut job);
+unsafe extern "C" fn quantise_int8_rows(job: *const QuantiseArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Rows) }) else { return };
+    quantise_rows::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn quantised(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Bytes) }) else { return };
-    of_format!(job, many::all::<S, B>(&job));
+unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
+    for_format!(job, gemm_packed::gemm::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn sixteens(job: *const Quantise) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Sixteens) }) else { return };
-    sixteens::round(&mut job);
+unsafe extern "C" fn quantise_int8_gemv(job: *const QuantiseArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Gemv) }) else { return };
+    quantise_gemv::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn by_sixteens(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Sixteens) }) else { return };
-    of_format!(job, one::one::<S, B>(&job));
+unsafe extern "C" fn gemv_int8(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Gemv) }) else { return };
+    for_format!(job, gemv::gemv::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn lanes_of(job: *const Quantise) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Lanes) }) else { return };
-    lanes::round(&mut job);
+unsafe extern "C" fn quantise_int8_interleaved(job: *const QuantiseArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Interleaved) }) else { return };
+    quantise_interleaved::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn by_lanes(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Lanes) }) else { return };
-    of_format!(job, few::product::<S, B>(&job));
+unsafe extern "C" fn gemm_int8_interleaved(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Interleaved) }) else { return };
+    for_format!(job, gemm_small::gemm::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn eights(job: *const Quantise) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Eights) }) else { return };
-    eights::round(&mut job);
+unsafe extern "C" fn quantise_int8_amx(job: *const QuantiseArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Amx) }) else { return };
+    quantise_amx::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn by_bytes(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Eights) }) else { return };
-    // SAFETY: the table is asked for by a level that has tiles and the permission.
+unsafe extern "C" fn gemm_int8_amx(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Amx) }) else { return };
+    // SAFETY: the table belongs to a level that has AMX and the permission.
     let unit = &unsafe { Bytes::new() };
     // `has_eights` has no Q6_K.
-    of_format!(job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q4Pairs], bytes::product::<S, B>(unit, &job));
+    for_format!(job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q4Pairs], gemm_amx_int8::gemm::<S, B>(unit, &job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn words(job: *const Quantise) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Words) }) else { return };
-    words::round(&mut job);
+unsafe extern "C" fn quantise_int14(job: *const QuantiseArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int14) }) else { return };
+    gemm_int14::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn by_words(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Words) }) else { return };
+unsafe extern "C" fn gemm_int14(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int14) }) else { return };
     match job.w.storage {
-        Storage::F16 => words::product::<{ Storage::F16 as usize }>(&job),
-        Storage::BF16 => words::product::<{ Storage::BF16 as usize }>(&job),
+        Storage::F16 => gemm_int14::gemm::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 => gemm_int14::gemm::<{ Storage::BF16 as usize }>(&job),
         _ => unreachable!("`rounding` asks for words with no other format"),
     }
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn halve(job: *const Halve) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(mut job) = (unsafe { view::halve(job) }) else { return };
-    halves::halve(&mut job);
+unsafe extern "C" fn to_bf16_tiles(job: *const Bf16Args) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(mut job) = (unsafe { view::bf16(job) }) else { return };
+    bf16_tiles::convert(&mut job);
 }
 
-/// Whether there are tiles, and this process may use them.
-pub(super) fn has_tiles() -> bool {
+/// Whether the processor has AMX and this process may use it.
+pub(super) fn has_amx() -> bool {
     amx::is_there()
 }
 
-/// A bfloat16 number is a part; two parts are slower than words.
-fn n_parts_of_dots(storage: Storage) -> Option<i64> {
+/// One part for BF16; F16 would need two, which is slower than `Int14`.
+fn bf16_parts(storage: Storage) -> Option<i64> {
     (storage == Storage::BF16).then_some(1)
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
-unsafe extern "C" fn by_dots(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Halves) }) else { return };
+unsafe extern "C" fn gemm_bf16(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Bf16Tiles) }) else { return };
     match job.w.storage {
-        Storage::BF16 => dots::product::<{ Storage::BF16 as usize }>(&job),
+        Storage::BF16 => gemm_bf16::gemm::<{ Storage::BF16 as usize }>(&job),
         _ => unreachable!("`n_parts_of_dots` has no other format"),
     }
 }
 
-/// Blocks lose nothing by one part: their vectors would else be rounded to 8 bits.
-fn n_parts_of_tiles(storage: Storage) -> Option<i64> {
+/// Quantised weights lose nothing with one part: their activations would be rounded to 8 bits otherwise.
+fn amx_bf16_parts(storage: Storage) -> Option<i64> {
     match storage {
         Storage::F32 => None,
         Storage::F16 => Some(2),
@@ -232,42 +248,42 @@ fn n_parts_of_tiles(storage: Storage) -> Option<i64> {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn by_tiles(job: *const Product) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::product(job, view::Layout::Halves) }) else { return };
-    // SAFETY: the table is asked for by a level that has tiles and the permission.
+unsafe extern "C" fn gemm_bf16_amx(job: *const GemmArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::gemm(job, view::Layout::Bf16Tiles) }) else { return };
+    // SAFETY: the table belongs to a level that has AMX and the permission.
     let unit = &unsafe { Unit::new() };
     match job.w.storage {
         Storage::F32 => unreachable!("`n_parts_of_tiles` has no such format"),
         Storage::F16 if job.k <= SHORT => {
-            tiles::product::<{ Storage::F16 as usize }, 256, 2, 4, 0>(unit, &job);
+            gemm_amx_bf16::gemm::<{ Storage::F16 as usize }, 256, 2, 4, 0>(unit, &job);
         }
-        Storage::F16 => tiles::product::<{ Storage::F16 as usize }, 256, 2, 32, 0>(unit, &job),
-        Storage::BF16 => tiles::product::<{ Storage::BF16 as usize }, 256, 1, 32, 0>(unit, &job),
+        Storage::F16 => gemm_amx_bf16::gemm::<{ Storage::F16 as usize }, 256, 2, 32, 0>(unit, &job),
+        Storage::BF16 => gemm_amx_bf16::gemm::<{ Storage::BF16 as usize }, 256, 1, 32, 0>(unit, &job),
         Storage::Q8_0 if job.k <= SHORT => {
-            of_format!(job, [Q8_0], tiles::product::<S, B, 1, 4, 4>(unit, &job));
+            for_format!(job, [Q8_0], gemm_amx_bf16::gemm::<S, B, 1, 4, 4>(unit, &job));
         }
-        _ => of_format!(job, tiles::product::<S, B, 1, 32, 8>(unit, &job)),
+        _ => for_format!(job, gemm_amx_bf16::gemm::<S, B, 1, 32, 8>(unit, &job)),
     }
 }
 
-/// Columns from which on a mixture by tiles is faster.
+/// Columns from which a weighted sum with AMX is faster.
 const MANY_MIXED: usize = 8;
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn mix_by_tiles(address: *const Mix) {
-    // SAFETY: generated code promises what the view asks for.
-    let Some(job) = (unsafe { view::mix(address) }) else { return };
-    let has_tiles = matches!(job.v.storage, Storage::F16 | Storage::Q8_0);
-    if !has_tiles || job.n_cols < MANY_MIXED || job.p_row != size_of::<f32>() {
+unsafe extern "C" fn weighted_sum_amx(address: *const WeightedSumArgs) {
+    // SAFETY: generated code passes a valid argument struct.
+    let Some(job) = (unsafe { view::weighted_sum(address) }) else { return };
+    let has_amx = matches!(job.v.storage, Storage::F16 | Storage::Q8_0);
+    if !has_amx || job.n_cols < MANY_MIXED || job.p_row != size_of::<f32>() {
         // SAFETY: as above.
-        return unsafe { mix_by_panels(address) };
+        return unsafe { weighted_sum_packed(address) };
     }
-    // SAFETY: the table is asked for by a level that has tiles and the permission.
+    // SAFETY: the table belongs to a level that has AMX and the permission.
     let unit = &unsafe { Unit::new() };
     match job.v.storage {
-        Storage::F16 => tiles::mixture::<{ Storage::F16 as usize }>(unit, &job),
-        _ => tiles::mixture::<{ Storage::Q8_0 as usize }>(unit, &job),
+        Storage::F16 => gemm_amx_bf16::weighted_sum::<{ Storage::F16 as usize }>(unit, &job),
+        _ => gemm_amx_bf16::weighted_sum::<{ Storage::Q8_0 as usize }>(unit, &job),
     }
 }
 

@@ -1,6 +1,6 @@
-//! Vectors of 512 bits: to and from memory, and the arithmetic of `forms.rs`.
+//! 512-bit vectors: loads, stores, shuffles and the arithmetic that `generic.rs` needs.
 //!
-//! In and out: arrays of bytes and vectors. Memory is met here and nowhere else in this folder.
+//! In and out: byte arrays and vectors. No other file of this folder accesses memory through intrinsics.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -163,22 +163,22 @@ pub(super) fn lanes(a: V) -> [f32; N] {
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn total(a: V) -> f32 {
+pub(super) fn horizontal_sum(a: V) -> f32 {
     _mm512_reduce_add_ps(a)
 }
 
-/// For each lane the number at a place.
+/// `out[lane] = numbers[places[lane]]`
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn chosen(numbers: V, places: &[u8; 64]) -> V {
+pub(super) fn permute(numbers: V, places: &[u8; 64]) -> V {
     // The compiler makes two shuffles of one that it takes for a permutation of numbers.
     _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(places), _mm512_castps_si512(numbers)))
 }
 
-/// What four vectors add up to.
+/// The horizontal sums of four registers.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn totals([a, b, c, d]: [V; 4]) -> [f32; 4] {
+pub(super) fn sum_each_of_4([a, b, c, d]: [V; 4]) -> [f32; 4] {
     let ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
     let cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
     let even = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
@@ -198,7 +198,7 @@ pub(super) const ODD: i32 = 0b11_01_11_01;
 /// Sixteen rows of sixteen words as columns.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn transposed(rows: &[__m512i; 16]) -> [__m512i; 16] {
+pub(super) fn transpose(rows: &[__m512i; 16]) -> [__m512i; 16] {
     let (mut a, mut b) = (*rows, *rows);
     for i in 0..8 {
         a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
@@ -227,12 +227,12 @@ pub(super) fn transposed(rows: &[__m512i; 16]) -> [__m512i; 16] {
 /// Sixteen vectors of numbers as columns.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn turned(rows: &[V; N]) -> [V; N] {
+pub(super) fn transpose_f32(rows: &[V; N]) -> [V; N] {
     let (mut words, mut out) = ([_mm512_setzero_si512(); N], *rows);
     for i in 0..N {
         words[i] = _mm512_castps_si512(rows[i]);
     }
-    for (out, words) in out.iter_mut().zip(transposed(&words)) {
+    for (out, words) in out.iter_mut().zip(transpose(&words)) {
         *out = _mm512_castsi512_ps(words);
     }
     out
@@ -246,7 +246,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Where some rows begin that are so many bytes apart.
+    /// The starts of some rows, `stride` bytes apart.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     pub(super) fn new(stride: usize, rows: &[usize; N]) -> Self {
@@ -257,10 +257,10 @@ impl Places {
     }
 }
 
-/// A word from each of sixteen places, counted from a byte on.
+/// Gathers a 32-bit word from each of sixteen places, relative to byte `from`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn gathered(bytes: &[u8], from: usize, places: &Places) -> __m512i {
+pub(super) fn gather(bytes: &[u8], from: usize, places: &Places) -> __m512i {
     assert!(from + places.last + 4 <= bytes.len(), "words that are there");
     let start = bytes[from..].as_ptr();
     // SAFETY: no place is behind the last, whose word ends with the bytes.
@@ -295,7 +295,7 @@ pub(super) fn add_dot(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
 /// Four bytes in every lane.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn splat_word(four: [u8; 4]) -> __m512i {
+pub(super) fn broadcast_4_bytes(four: [u8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(four))
 }
 

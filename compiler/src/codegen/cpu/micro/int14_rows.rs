@@ -1,0 +1,47 @@
+//! The activation layout `Int14`: 14-bit integers in 16 bits, with a scale for each 32.
+//!
+//! In: the bytes of a quantised row. Out: its steps of 32 integers and their scales. `scale = max|x| / 8191` is the
+//! largest range for which a sum of 32 products fits 32 bits. Elements within a factor of four of the largest are as
+//! exact as in half precision, and the sum is more exact.
+//!
+//! ```text
+//! row = [q: 32 x i16] * ceil(k / 32), [scale: f32] * ceil(k / 32), padded to 64 bytes
+//! ```
+
+/// The largest number: the sum of 32 squares of it has 31 bits.
+pub(super) const MOST: f32 = 8191.0;
+
+/// Below it the largest of 32 numbers makes all of them zeros, as one divided by it may be infinite.
+pub(super) const LEAST: f32 = 1e-30;
+
+/// Numbers that share a scale.
+pub(super) const STEP: usize = 32;
+
+/// Some steps of a rounded vector.
+#[derive(Clone, Copy)]
+pub(super) struct Words<'a> {
+    pub(super) steps: &'a [[[u8; 4]; STEP / 2]],
+    pub(super) scales: &'a [[u8; 4]],
+}
+
+impl<'a> Words<'a> {
+    /// Some steps of a vector of `k` elements.
+    #[inline(always)]
+    pub(super) fn new(bytes: &'a [u8], k: usize, (from, n): (usize, usize)) -> Self {
+        let (steps, scales) = bytes.split_at(2 * STEP * k.div_ceil(STEP));
+        let steps = &steps.as_chunks().0.as_chunks().0[from..from + n];
+        Self { steps, scales: &scales.as_chunks().0[from..from + n] }
+    }
+}
+
+/// The first `L` bytes; behind the end are zeros, for which there is room.
+#[inline(always)]
+pub(super) fn padded<'a, const L: usize>(bytes: &'a [u8], room: &'a mut [u8; L]) -> &'a [u8; L] {
+    if let Some(whole) = bytes.first_chunk() {
+        return whole;
+    }
+    let (start, rest) = room.split_at_mut(bytes.len());
+    start.copy_from_slice(bytes);
+    rest.fill(0);
+    room
+}
