@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "N")]
     context: Option<usize>,
     /// Repetitions of each test.
-    #[arg(short, long, value_name = "N", default_value_t = 5)]
+    #[arg(short, long, alias = "repeats", value_name = "N", default_value_t = 5)]
     repetitions: usize,
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]

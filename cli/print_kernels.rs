@@ -2,8 +2,8 @@
 //!
 //! In: a session after a run. Out: a table of its launches with measured times and the code that computes their
 //! products, and of the operations that each fuses; its plan; or the sources of its kernels. Launches of the same
-//! kernel share a row. `of peak` is the share of the memory bandwidth measured here; kernels on a GPU have none, as only
-//! the processor's memory is measured.
+//! kernel share a row. `of peak` is the share of the memory bandwidth measured here; kernels on a GPU have none, as
+//! only the processor's memory is measured.
 //! A kernel whose data fit into the processor's caches can exceed 100 %.
 
 use std::collections::BTreeMap;
