@@ -263,8 +263,8 @@ impl Code {
                     own.layout,
                     (from, to.wrapping_add(offset)),
                     (end - first, own.k),
-                )
-            };
+                );
+            }
         }
     }
 

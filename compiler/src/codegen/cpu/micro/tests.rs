@@ -123,6 +123,32 @@ fn steps_of_lanes(x: &[f32]) -> impl Iterator<Item = f64> {
     (0..x.len()).map(move |i| steps[i / 4 % 2])
 }
 
+/// Columns of `k + 3` elements, of which the first `k` are quantised, and the function for a product with them.
+fn quantised(
+    level: Level,
+    layout: Option<ActivationLayout>,
+    x: &[f32],
+    (n_cols, k): (usize, usize),
+) -> (Vec<u8>, unsafe extern "C" fn(*const GemmArgs)) {
+    let table = table(level);
+    let Some(layout) = layout else { return (Vec::new(), table.gemm_f32) };
+    let mut rounded = vec![0xa5_u8; activation_bytes(layout, n_cols, k)];
+    let (x, out, x_col, n_cols, k) =
+        (x.as_ptr(), rounded.as_mut_ptr(), k as i64 + 3, n_cols as i64, k as i64);
+    if let ActivationLayout::Bf16Tiles { n_parts } = layout {
+        let functions = table.bf16.unwrap();
+        let job = Bf16Args { x, out, x_col, n_cols, k, n_parts };
+        // SAFETY: the argument struct describes the memory above.
+        unsafe { (functions.to_bf16_tiles)(&raw const job) };
+        return (rounded, functions.product);
+    }
+    let functions = table.quantised_functions(layout);
+    let job = QuantiseArgs { x, out, x_col, n_cols, k, group: layout.parameter() };
+    // SAFETY: the argument struct describes the memory above.
+    unsafe { (functions.quantise)(&raw const job) };
+    (rounded, functions.product)
+}
+
 fn check_product(
     format: Format,
     level: Level,
@@ -141,36 +167,9 @@ fn check_product(
     let decoded = format.decode_all(&w, n_rows * k).unwrap();
     let (out_row, out_col) = if noise.next().is_multiple_of(2) { (n_cols + 1, 1) } else { (1, n_rows + 2) };
     let mut out = vec![0.5_f32; n_rows * out_row + n_cols * out_col];
-    let table = table(level);
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
-    let n_rounded = rounding.map_or(0, |rounding| activation_bytes(rounding, n_cols, k));
-    let mut rounded = vec![0xa5_u8; n_rounded];
+    let (rounded, function) = quantised(level, rounding, &x, (n_cols, k));
     let number = rounding.map_or(0, ActivationLayout::parameter);
-    let (n, x_col) = (n_cols as i64, k as i64 + 3);
-    let bytes = QuantiseArgs {
-        x: x.as_ptr(),
-        out: rounded.as_mut_ptr(),
-        x_col,
-        n_cols: n,
-        k: k as i64,
-        group: number,
-    };
-    let halves =
-        Bf16Args { x: x.as_ptr(), out: rounded.as_mut_ptr(), x_col, n_cols: n, k: k as i64, n_parts: number };
-    let function = match rounding {
-        None => table.gemm_f32,
-        Some(ActivationLayout::Bf16Tiles { .. }) => {
-            // SAFETY: the argument struct describes the memory above.
-            unsafe { (table.bf16.unwrap().to_bf16_tiles)(&raw const halves) };
-            table.bf16.unwrap().product
-        }
-        Some(rounding) => {
-            let functions = table.quantised_functions(rounding);
-            // SAFETY: the argument struct describes the memory above.
-            unsafe { (functions.quantise)(&raw const bytes) };
-            functions.product
-        }
-    };
     let is_apart = matches!(format, Format::Int8 { .. });
     let job = GemmArgs {
         w: w.as_ptr(),

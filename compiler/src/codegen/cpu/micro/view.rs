@@ -49,7 +49,7 @@ impl<'a> Weights<'a> {
 
     /// The bytes from the start of a row to the end of all rows.
     #[inline(always)]
-    pub(super) fn from_row(&self, r: usize) -> &'a [u8] {
+    pub(super) fn rows_from(&self, r: usize) -> &'a [u8] {
         &self.bytes[r * self.row..]
     }
 

@@ -395,79 +395,17 @@ const PLACES: [[u8; 64]; EIGHT] = {
     places
 };
 
+/// The products of up to 32 rows with eight vectors, all groups as those that belong to no unit.
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::codegen::cpu::level::Level;
-    use crate::codegen::cpu::micro::block_formats::for_format;
-    use crate::codegen::cpu::micro::view::{Layout, gemm as view};
-    use crate::codegen::cpu::micro::{ActivationLayout, GemmArgs, activation_bytes, quantise_activations};
-    use crate::tensor::quant::Format;
-
-    /// Adds all groups of 32 rows and eight vectors as those that belong to no unit.
-    #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-    fn by_groups<const S: usize, const B: usize>(job: &GemmView<'_>) -> [V; TILE] {
-        let (rows, mut out) = (Both::<S, B>::new(job, 0), [zero(); TILE]);
-        for idx in 0..job.k / GROUP {
-            rows.rest(&mut out, Eight::new(job.x.tiles(), job.k, 0), idx);
-        }
-        out
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn without_tiles<const S: usize, const B: usize>(job: &GemmView<'_>) -> [[f32; N]; TILE] {
+    let (rows, mut sums) = (Both::<S, B>::new(job, 0), [zero(); TILE]);
+    for idx in 0..job.k / GROUP {
+        rows.rest(&mut sums, Eight::new(job.x.tiles(), job.k, 0), idx);
     }
-
-    #[test]
-    fn a_group_of_no_unit_is_multiplied_without_tiles() {
-        if !Level::Avx512.is_supported() {
-            return;
-        }
-        for format in [Format::Q8_0, Format::Q4_1] {
-            let (n_rows, k) = (29, 96);
-            let x: Vec<f32> = (0..8 * k).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
-            let mut w: Vec<u8> =
-                (0..format.bytes_for(n_rows * k).unwrap()).map(|i| (i * 89 % 251) as u8).collect();
-            for block in w.chunks_mut(format.block_bytes()) {
-                // One as a scale and, where there is one, as an offset.
-                block[..4].copy_from_slice(&[0, 60, 0, 60]);
-            }
-            let rounding = ActivationLayout::Int8Amx { group: GROUP };
-            let mut rounded = vec![0_u8; activation_bytes(rounding, 8, k)];
-            // SAFETY: the vectors are there, and the room for them; the level rounds without tiles.
-            unsafe {
-                quantise_activations(Level::Amx, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (8, k))
-            };
-            let mut out = [0.0_f32; 8];
-            let row = format.bytes_for(k).unwrap();
-            let job = GemmArgs {
-                w: w.as_ptr(),
-                scales: w.as_ptr(),
-                x: rounded.as_ptr(),
-                out: out.as_mut_ptr(),
-                w_row: row as i64,
-                scales_row: 0,
-                x_col: k as i64,
-                out_row: 0,
-                out_col: 0,
-                n_rows: n_rows as i64,
-                n_cols: 8,
-                k: k as i64,
-                storage: Storage::ALL.iter().position(|own| Storage::of(format) == Some(*own)).unwrap()
-                    as i64,
-                group: 32,
-                columns: std::ptr::null(),
-                n_parts: 0,
-            };
-            // SAFETY: the argument struct describes the memory above.
-            let job = unsafe { view(&raw const job, Layout::Int8Amx) }.unwrap();
-            // SAFETY: the level is supported.
-            let sums = unsafe { for_format!(job, [Q8_0 Q4_1], by_groups::<S, B>(&job)) };
-            let decoded = format.decode_all(&w, n_rows * k).unwrap();
-            for (r, c) in (0..n_rows).flat_map(|r| (0..8).map(move |c| (r, c))) {
-                // SAFETY: the level is supported.
-                let actual = unsafe { lanes(sums[r % TILE]) }[r / TILE * EIGHT + c];
-                let terms = decoded[r * k..][..k].iter().zip(&x[c * k..][..k]);
-                let exact: f32 = terms.clone().map(|(w, x)| w * x).sum();
-                let size: f32 = terms.map(|(w, x)| (w * x).abs()).sum();
-                assert!((actual - exact).abs() <= 5e-3 * size, "{format} {r} {c} {actual} {exact}");
-            }
-        }
+    let mut out = [[0.0; N]; TILE];
+    for (out, sums) in out.iter_mut().zip(sums) {
+        *out = lanes(sums);
     }
+    out
 }

@@ -4,7 +4,7 @@
 //! Rows are packed once for all columns (`pack_int8.rs`): a register holds four elements of each of sixteen rows, and
 //! four elements of a column, broadcast, are multiplied with it. The four elements with an excess are multiplied twice.
 //! Weights have the zero point 128; accumulators start from the value that cancels it. Sums are scaled every 32
-//! elements (16 for Q6_K), by the activation's scale as well, except with K-quants, where 256 activations share one.
+//! elements (16 for `Q6_K`), by the activation's scale as well, except with K-quants, where 256 activations share one.
 //! `tile_32x6.rs` is the inner loop for 32 rows and six columns, which is nearly all of the work.
 
 use std::arch::x86_64::{

@@ -58,7 +58,7 @@ fn gemv_column<const S: usize, const B: usize>(job: &GemmView<'_>, c: usize) {
         let n = ROWS.min(job.n_rows - r);
         let mut sums = [zero(); ROWS];
         for i in 0..n {
-            let (row, memory) = (&job.w.row(r + i), job.w.from_row(r + i));
+            let (row, memory) = (&job.w.row(r + i), job.w.rows_from(r + i));
             sums[i] = match (storage, order(storage)) {
                 (Storage::Q6K, _) => row_of_q6_k::<B>(row, x),
                 (Storage::Q4K | Storage::Q5K, _) => row_of_k_blocks::<S, B>(row, x),
@@ -70,8 +70,8 @@ fn gemv_column<const S: usize, const B: usize>(job: &GemmView<'_>, c: usize) {
     }
 }
 
-/// A row of a format of bytes (Q8_0, Int8): four blocks of 32 at a time. `n_last` blocks of the last unit belong to the
-/// row, unless it is whole; `memory` starts with the row.
+/// A row of a format of bytes (`Q8_0`, Int8): four blocks of 32 at a time. `n_last` blocks of the last unit belong to
+/// the row, unless it is whole; `memory` starts with the row.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn row_of_bytes<const S: usize, const B: usize>(
@@ -241,7 +241,7 @@ fn add_units<const S: usize, const B: usize, const N: usize>(
     NibbleSums { products, corrections: fma(offsets, totals, corrections) }
 }
 
-/// A row of Q4_K or Q5_K: four blocks (1024 elements) at a time share the arithmetic of scales.
+/// A row of `Q4_K` or `Q5_K`: four blocks (1024 elements) at a time share the arithmetic of scales.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn row_of_k_blocks<const S: usize, const B: usize>(row: &BlockRow<'_>, x: &GemvActivations<'_>) -> V {
@@ -299,7 +299,7 @@ fn add_k_blocks<const S: usize, const B: usize>(
     }
 }
 
-/// A row of Q6_K.
+/// A row of `Q6_K`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn row_of_q6_k<const B: usize>(row: &BlockRow<'_>, x: &GemvActivations<'_>) -> V {
@@ -383,7 +383,7 @@ const fn group_scale_words(block: usize) -> [u8; 64] {
     out
 }
 
-/// Shuffle indices of the scales of each half of a Q6_K block, one for sixteen elements, in the same order, as the
+/// Shuffle indices of the scales of each half of a `Q6_K` block, one for sixteen elements, in the same order, as the
 /// upper bytes of words.
 const SIXTEENTH_SCALE_BYTES: [[u8; 64]; 2] = [sixteenth_scale_bytes(0), sixteenth_scale_bytes(1)];
 

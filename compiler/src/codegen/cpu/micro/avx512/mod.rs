@@ -289,3 +289,67 @@ unsafe extern "C" fn weighted_sum_amx(address: *const WeightedSumArgs) {
 
 /// Elements of rows that are short: those of attention.
 const SHORT: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codegen::cpu::level::Level;
+    use crate::codegen::cpu::micro::{
+        ActivationLayout, GROUP, activation_bytes, quantise_activations, storage,
+    };
+    use crate::tensor::quant::Format;
+
+    #[test]
+    fn a_group_of_no_unit_is_multiplied_without_tiles() {
+        if !Level::Avx512.is_supported() {
+            return;
+        }
+        for format in [Format::Q8_0, Format::Q4_1] {
+            let (n_rows, k) = (29, 96);
+            let x: Vec<f32> = (0..8 * k).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+            let mut w: Vec<u8> =
+                (0..format.bytes_for(n_rows * k).unwrap()).map(|i| (i * 89 % 251) as u8).collect();
+            for block in w.chunks_mut(format.block_bytes()) {
+                // One as a scale and, where there is one, as an offset.
+                block[..4].copy_from_slice(&[0, 60, 0, 60]);
+            }
+            let layout = ActivationLayout::Int8Amx { group: GROUP };
+            let mut rounded = vec![0_u8; activation_bytes(layout, 8, k)];
+            // SAFETY: the vectors are there, and the room for them; the level rounds without tiles.
+            unsafe {
+                quantise_activations(Level::Amx, layout, (x.as_ptr().cast(), rounded.as_mut_ptr()), (8, k));
+            }
+            let mut out = [0.0_f32; 8];
+            let job = GemmArgs {
+                w: w.as_ptr(),
+                scales: w.as_ptr(),
+                x: rounded.as_ptr(),
+                out: out.as_mut_ptr(),
+                w_row: format.bytes_for(k).unwrap() as i64,
+                scales_row: 0,
+                x_col: k as i64,
+                out_row: 0,
+                out_col: 0,
+                n_rows: n_rows as i64,
+                n_cols: 8,
+                k: k as i64,
+                storage: storage(format).unwrap(),
+                group: GROUP as i64,
+                columns: std::ptr::null(),
+                n_parts: 0,
+            };
+            // SAFETY: the argument struct describes the memory above.
+            let job = unsafe { view::gemm(&raw const job, view::Layout::Int8Amx) }.unwrap();
+            // SAFETY: the level is supported.
+            let sums = unsafe { for_format!(job, [Q8_0 Q4_1], gemm_amx_int8::without_tiles::<S, B>(&job)) };
+            let decoded = format.decode_all(&w, n_rows * k).unwrap();
+            for (r, c) in (0..n_rows).flat_map(|r| (0..8).map(move |c| (r, c))) {
+                let actual = sums[r % 16][r / 16 * 8 + c];
+                let terms = decoded[r * k..][..k].iter().zip(&x[c * k..][..k]);
+                let exact: f32 = terms.clone().map(|(w, x)| w * x).sum();
+                let size: f32 = terms.map(|(w, x)| (w * x).abs()).sum();
+                assert!((actual - exact).abs() <= 5e-3 * size, "{format} {r} {c} {actual} {exact}");
+            }
+        }
+    }
+}

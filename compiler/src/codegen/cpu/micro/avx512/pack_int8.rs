@@ -97,7 +97,7 @@ pub(super) fn pack<const S: usize, const B: usize, const STEPS: bool>(
                 if p < n_asked {
                     prefetch_line(&row.bytes[B * at..], ahead);
                 }
-                [*unit] = last_units(row, job.w.from_row(place(i)), at, buffer).each_ref();
+                [*unit] = last_units(row, job.w.rows_from(place(i)), at, buffer).each_ref();
                 last_row(*unit, row, at, &mut scales[i]);
             }
             let own = |i: usize| BlockRow { bytes: units[i], scales: scales[i].as_flattened(), group: 32 };

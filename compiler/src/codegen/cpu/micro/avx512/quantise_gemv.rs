@@ -64,7 +64,7 @@ pub(super) struct Block {
     pub(super) numbers: [[u8; 64]; 4],
     /// The scale of each four, in 256ths of a unit.
     pub(super) steps: [[u8; 64]; 2],
-    /// -32 times the sum of each eight, at its first four: cancels the zero point of Q6_K.
+    /// -32 times the sum of each eight, at its first four: cancels the zero point of `Q6_K`.
     pub(super) moved: [[u8; 64]; 2],
 }
 

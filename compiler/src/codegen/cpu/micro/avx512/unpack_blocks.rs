@@ -193,7 +193,7 @@ fn k_nibbles(bytes: &[u8; 64]) -> [__m512i; 2] {
     out
 }
 
-/// Half a Q4_K or Q5_K block in memory order: groups 0 and 2, then 1 and 3.
+/// Half a `Q4_K` or `Q5_K` block in memory order: groups 0 and 2, then 1 and 3.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn unpack_128_alternating<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
@@ -301,7 +301,7 @@ pub(super) fn unit_scales<const S: usize, const B: usize, const N: usize>(units:
     _mm512_castpd_ps(_mm512_insertf64x4::<1>(low, high))
 }
 
-/// The scales of four Q4Pairs blocks.
+/// The scales of four `Q4Pairs` blocks.
 #[inline]
 #[target_feature(enable = "sse")]
 fn pair_factors(unit: &[u8]) -> __m128 {
@@ -377,7 +377,7 @@ fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
     _mm_cvtph_ps(_mm_cvtsi64_si128(all.cast_signed()))
 }
 
-/// The scales and offsets of the eight groups of a Q4_K or Q5_K block, or the sixteen scales of a Q6_K block.
+/// The scales and offsets of the eight groups of a `Q4_K` or `Q5_K` block, or the sixteen scales of a `Q6_K` block.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn k_block_scales<const S: usize>(unit: &[u8]) -> V {

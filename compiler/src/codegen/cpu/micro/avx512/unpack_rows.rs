@@ -58,7 +58,7 @@ pub(super) fn fill<const S: usize, const B: usize, const L: bool>(
         }
         if n % n_groups > 0 {
             let (at, mut buffer, mut scales) = (first + n_units, StackBuffer::new(), [[0; 4]; FOUR]);
-            let [unit] = last_units::<B, 1>(&row, job.w.from_row(r + i.min(n_rows - 1)), at, &mut buffer);
+            let [unit] = last_units::<B, 1>(&row, job.w.rows_from(r + i.min(n_rows - 1)), at, &mut buffer);
             let own = last_row(unit, &row, at, &mut scales);
             small::<S, B, L>(&mut slab[n_units], i, unit, (&own, 0));
         }
