@@ -23,7 +23,7 @@ const WIDTHS: [usize; 11] = [576, 640, 896, 960, 1152, 1536, 2048, 2560, 2880, 3
 const HEADS: [usize; 5] = [64, 80, 96, 128, 256];
 const EXPERTS: [usize; 5] = [8, 16, 32, 64, 128];
 const LATENTS: [usize; 4] = [128, 256, 384, 512];
-/// How many elements the matrices of a model have together, at least: more than caches hold.
+/// How many elements the matrices of all blocks but the last have together, at least: more than caches hold.
 const N_WEIGHTS: usize = 128 << 20;
 
 /// A model, and what it is given.
@@ -174,7 +174,8 @@ impl Cell {
             }
         };
         let per_block = per_block(&config);
-        Config { n_layers: N_WEIGHTS.div_ceil(per_block), ..config }
+        // Of the last block most is computed for the last token only.
+        Config { n_layers: 1 + N_WEIGHTS.div_ceil(per_block), ..config }
     }
 }
 
