@@ -1,7 +1,7 @@
 //! A guard against performance cliffs: the shapes that people run, one size varied at a time.
 //!
-//! Run with `cargo bench --bench sweep`, which takes about ten minutes; `-- --quick` takes one. Words choose the cells
-//! whose labels have all of them: `-- dense q4_0`.
+//! Run with `cargo bench --bench sweep`, which takes about five minutes; `-- --quick` takes one. Words choose the cells
+//! whose labels have all of them: `-- width q4_0`.
 //! A cell is a model (`cells.rs`), how many tokens it takes at once, and how many the KV cache has before. Models have
 //! random weights in memory (`model.rs`). The cost of a cell is its time over the roofline of its work (`work.rs`).
 //! `judge.rs` compares the costs of neighbours; the cells that stand out are measured again, and shown.
