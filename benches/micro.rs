@@ -1,18 +1,9 @@
 //! How fast the micro-kernels run on one thread, each in a kernel that does little else.
 //!
-<<<<<<< ours
 //! Run with `cargo bench --bench micro`; a word after `--` selects rows by name.
 //! `product_q8_0_t1` is a GEMV of Q8_0, `_t8` and `_t64` have 8 and 64 columns; rows have 1024 elements, or as many as
 //! `d576` says. `picked` has a matrix of 64 for each column, `scores` and `mix` are what attention does with keys and
 //! values of 512 positions. `round` quantises activations for products, in each layout that the level has.
-=======
-//! Run with `cargo bench --bench micro`; a word behind `--` chooses the rows whose names have it.
-//! Products of each format with one vector and with several, `product_q8_0_t1` and so on, of rows of 1024 elements, or
-//! of as many as `d576` tells; `picked` has a matrix of 64
-//! for each vector, and `scores` and `mix` are what attention does with keys and values of 512 positions. `round`
-//! rounds vectors for products: to bytes, by sixteens, in lanes, to tiles of eight, to words, to bfloat16 numbers, at
-//! the levels that do so.
->>>>>>> theirs
 //! `exps` takes exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
 
 use fusebox_compiler::codegen::cpu::level::Level;
