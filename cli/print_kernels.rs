@@ -182,7 +182,7 @@ impl Measured<'_> {
         let mut lines = vec![heads.map(str::to_owned)];
         let heads = ["step", "ops", "flops", "barrier after it", "kernel", "fuses"];
         let mut fused = vec![heads.map(str::to_owned)];
-        let (mut n_ops, mut all, mut slow) = (0, Work::default(), String::new());
+        let (mut n_ops, mut all, mut slow) = (0, Work::default(), Vec::new());
         for Row { first, n_launches, step, time } in rows(self.plan, &self.times) {
             let Kernel { name, skeleton, .. } = &self.plan.kernels[step.kernel];
             let work = measure_launch(self.plan, step, self.position, self.n_tokens).work();
@@ -191,7 +191,7 @@ impl Measured<'_> {
             let forms = self.forms(step);
             for form in &forms {
                 if let Form::Generated(reason) = form {
-                    slow += &format!("{MARK} kernel {first}: {name} runs without a fast form: {reason}\n");
+                    slow.push(format!("{MARK} kernel {first}: {name} runs without a fast form: {reason}\n"));
                 }
             }
             let seconds = time.as_secs_f64() / n_launches as f64;
@@ -217,9 +217,10 @@ impl Measured<'_> {
         };
         let times: String = table("rrrrrrrll", "  ", &lines).lines().map(cut).collect();
         format!(
-            "{times}{} per block, {} launches per step;{memory} {phase}\n{slow}\n{}",
+            "{times}{} per block, {} launches per step;{memory} {phase}\n{}\n{}",
             counted(per_block(self.plan), "kernel"),
             self.plan.steps.len(),
+            slow.concat(),
             table("rrrlll", "  ", &fused),
         )
     }

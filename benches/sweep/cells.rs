@@ -2,8 +2,8 @@
 //!
 //! Out: [`cells`], sorted, so that those of one model follow each other. Each [`Kind`] varies the sizes that it is
 //! about; all its other sizes stay. Numbers that say where a cell stands on an axis are its [`Cell::coordinates`].
-//! Sizes are of published models where there are such: 576 and 960 of SmolLM2, 896 and 3584 of Qwen2.5, 2880 of
-//! gpt-oss, heads of 80 and 96 of Phi, latents of 256 and 512 of MiniCPM3 and DeepSeek.
+//! Sizes are of published models where there are such: 576 and 960 of `SmolLM2`, 896 and 3584 of Qwen2.5, 2880 of
+//! gpt-oss, heads of 80 and 96 of Phi, latents of 256 and 512 of `MiniCPM3` and DeepSeek.
 
 use std::fmt;
 

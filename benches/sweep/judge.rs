@@ -71,9 +71,12 @@ pub(crate) fn table(verdicts: &BTreeMap<Cell, Verdict>) -> String {
     if out.is_empty() { n } else { columns("lrrl", "  ", &rows) + &n }
 }
 
+/// Cells in order along one axis, by their family and their other coordinates.
+type Lines = BTreeMap<(Kind, [u64; 4]), Vec<(Cell, Time)>>;
+
 /// The lines along an axis: cells that differ in nothing else, in order.
-fn lines(times: &BTreeMap<Cell, Time>, axis: usize) -> BTreeMap<(Kind, [u64; 4]), Vec<(Cell, Time)>> {
-    let mut lines: BTreeMap<_, Vec<(Cell, Time)>> = BTreeMap::new();
+fn lines(times: &BTreeMap<Cell, Time>, axis: usize) -> Lines {
+    let mut lines = Lines::new();
     for (cell, time) in times {
         let mut others = cell.coordinates();
         others[axis] = 0;

@@ -67,7 +67,7 @@ impl Model {
         let depth = cell.shape.kind.depths().iter().max().copied().unwrap_or(0);
         let config = Config { context: depth + 2 * CHUNK, cache: Format::F16, ..cell.config() };
         let config = quantised(config, cell.format)?;
-        let weights: Arc<dyn Weights> = Arc::new(tensors(&graph(&config, Sym::from(1))?));
+        let weights: Arc<dyn Weights> = Arc::new(tensors(&graph(&config)?));
         let (context, n_vocab) = (config.context - CHUNK, config.vocab);
         let (cache, options) = (Cache::default(), Options::default());
         let compile = move |class: Class| {
@@ -116,9 +116,9 @@ fn tokens(session: &Session, n: usize) -> Vec<u32> {
     (0..n).map(|place| (place * 7919 + 13) as u32 % session.n_vocab() as u32).collect()
 }
 
-/// The graph of a model that takes so many tokens.
-fn graph(config: &Config, tokens: Sym) -> Result<Graph, Box<dyn Error>> {
-    Ok(part(config, &tokens, config.n_layers, Entry::Tokens, Scored::Last)?)
+/// The graph of a model for one token.
+fn graph(config: &Config) -> Result<Graph, Box<dyn Error>> {
+    Ok(part(config, &Sym::from(1), config.n_layers, Entry::Tokens, Scored::Last)?)
 }
 
 /// The model with each matrix in the format that a type has for it.
@@ -129,7 +129,7 @@ fn quantised(config: Config, ty: &str) -> Result<Config, Box<dyn Error>> {
     let n_experts = config.experts.as_ref().map_or(0, |experts| experts.n_routed);
     let model = tensor_format::Model { n_layers: config.n_layers, n_experts, has_head: !config.tied };
     let mut formats = BTreeMap::new();
-    for node in graph(&config, Sym::from(1))?.nodes.values() {
+    for node in graph(&config)?.nodes.values() {
         let Op::Weight { name, shape, format: Format::BF16 } = &node.op else { continue };
         let sizes: Vec<usize> = shape.iter().map(|(_, size)| size.most() as usize).collect();
         // The rows of this one are all heads together.

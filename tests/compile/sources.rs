@@ -140,8 +140,11 @@ fn loops(source: &str) -> (usize, usize) {
     (n, deepest)
 }
 
-/// Loads and stores of the arrays whose names begin with `name`: widths in bytes with their counts, the widest first.
-fn accesses(source: &str, name: &str) -> (Vec<(usize, usize)>, Vec<(usize, usize)>) {
+/// Widths in bytes with their counts, the widest first.
+type Widths = Vec<(usize, usize)>;
+
+/// Loads and stores of the arrays whose names begin with `name`.
+fn accesses(source: &str, name: &str) -> (Widths, Widths) {
     let (mut loads, mut stores) = (Vec::new(), Vec::new());
     for line in source.lines() {
         for (at, _) in line.match_indices(name) {
@@ -169,12 +172,12 @@ fn width(source: &str, name: &str) -> usize {
     let declared = |line: &str| {
         let wgsl = line.split_once(&format!("> {name}: array<")).map(|(_, rest)| rest.to_owned());
         let pieces = line.split([',', '=']).map(str::trim);
-        let c = pieces.filter_map(|piece| {
+        let mut c = pieces.filter_map(|piece| {
             let piece = piece.split(" [[").next()?;
             let before = piece.strip_suffix(name)?.trim_end().trim_end_matches("__restrict__").trim_end();
             Some(before.strip_suffix('*')?.trim_end().rsplit(' ').next()?.to_owned())
         });
-        wgsl.or_else(|| c.last())
+        wgsl.or_else(|| c.next_back())
     };
     let declared = source.lines().find_map(declared).unwrap_or_else(|| panic!("{name} is not declared"));
     let kind = declared.trim_end_matches([';', '>']).split(", ").next().expect("a first part");

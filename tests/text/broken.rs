@@ -73,6 +73,7 @@ fn a_folder_without_a_tokenizer_is_a_sentence() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn every_bad_part_of_a_tokenizer_is_a_sentence() {
     let cases = [
         (

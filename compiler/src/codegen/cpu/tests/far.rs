@@ -36,6 +36,7 @@ impl JITMemoryProvider for Far {
         }
     }
 
+    #[expect(clippy::result_large_err, reason = "the error is that of the trait")]
     fn finalize(&mut self, protection: BranchProtection) -> ModuleResult<()> {
         self.0.iter_mut().try_for_each(|region| JITMemoryProvider::finalize(region, protection))
     }
