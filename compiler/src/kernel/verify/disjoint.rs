@@ -397,7 +397,7 @@ mod tests {
 
     /// What is wrong with a kernel that stores to `y`, of 8 rows of 16 elements, and to `z`, of 128.
     fn complaints(parts: &[&str]) -> Vec<String> {
-        let parts: String = parts.iter().map(|part| format!("part\n{part}")).collect();
+        let parts = parts.iter().map(|part| format!("part\n{part}")).collect::<Vec<_>>().concat();
         let text = format!(
             "symbol P in 0..4 near 2\nkernel \"k\" map\n  read @0 i : i32[a:8]\n  write @1 y : f32[a:8, b:16]\n  \
              write @2 z : f32[c:128]\n{parts}"
