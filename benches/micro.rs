@@ -1,9 +1,9 @@
 //! How fast the micro-kernels run on one thread, each in a kernel that does little else.
 //!
 //! Run with `cargo bench --bench micro`; a word after `--` selects rows by name.
-//! `product_q8_0_t1` is a GEMV of `q8_0`, `_t8` and `_t64` have 8 and 64 columns; rows have 1024 elements, or as many as
-//! `d576` says. `picked` has a matrix of 64 for each column, `scores` and `mix` are what attention does with keys and
-//! values of 512 positions. `round` quantises activations for products, in each layout that the level has.
+//! `product_q8_0_t1` is a GEMV of `q8_0`, `_t8` and `_t64` have 8 and 64 columns; rows have 1024 elements, or as
+//! many as `d576` says. `picked` has a matrix of 64 for each column, `scores` and `mix` are what attention does with
+//! keys and values of 512 positions. `round` quantises activations for products, in each layout that the level has.
 //! `exps` takes exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
 
 use fusebox_compiler::codegen::cpu::level::Level;
