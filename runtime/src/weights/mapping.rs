@@ -1,6 +1,6 @@
 //! A file as a slice of memory, without copying it.
 //!
-//! In: the path of a regular file. Out: its bytes for as long as the [`Mapping`] lives; pages are read when
+//! In: the path of a regular file. Out: its bytes for as long as the mapping lives; pages are read when
 //! touched.
 //! This is the only place of file reading with `unsafe`, and nothing here looks at the bytes.
 //! A file must not change while it is mapped: then reads see other bytes. Where it became shorter, the system sends
