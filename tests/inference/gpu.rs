@@ -167,6 +167,7 @@ fn a_warm_start_compiles_nothing_and_what_is_damaged_is_compiled_anew() {
         let folder = Some(folder.clone());
         let device = CudaDevice::new(Cuda::open(true, folder.clone()).unwrap(), None, silent());
         let mut session = on(Box::new(device), Kind::Cuda, &path, (&settings, folder)).unwrap();
+        session.prepare(3).unwrap();
         let Footprint { n_compiled, n_kept, .. } = session.footprint();
         (session.feed(&[3, 14, 15]).unwrap().to_vec(), [n_compiled, n_kept])
     };
