@@ -1,6 +1,6 @@
 //! How long compiling takes: every named shape, one block of each family, and one model at several depths.
 //!
-//! Run with `cargo bench --bench compile`; a word behind `--` chooses the rows whose names have it. A row has the least
+//! Run with `cargo bench --bench compile`; a word after `--` selects rows by name. A row has the least
 //! and the median time of many. Compare rows of one run with each other; absolute times depend on the machine. `depth`
 //! shows that time does not grow with the number of equal layers.
 
@@ -39,7 +39,7 @@ fn main() {
             blocks::block(&config(name), &Sym::from(1i64)).expect("a block that fits together")
         });
     }
-    // A whole decoding step with so many layers.
+    // A whole decode step with this number of layers.
     for n_layers in [4, 28, 64] {
         row(&format!("depth {n_layers}"), &|| {
             blocks::model(&config("qwen3-0.6b"), &Sym::from(1i64), n_layers)

@@ -1,8 +1,8 @@
 //! How fast the micro-kernels run on one thread, each in a kernel that does little else.
 //!
 //! Run with `cargo bench --bench micro`; a word after `--` selects rows by name.
-//! `product_q8_0_t1` is a GEMV of `q8_0`, `_t8` and `_t64` have 8 and 64 columns; rows have 1024 elements, or as
-//! many as `d576` says. `picked` has a matrix of 64 for each column, `scores` and `mix` are what attention does with
+//! `product_q8_0_t1` is a GEMV of `q8_0`, `_t8` and `_t64` have 8 and 64 columns; rows have 1024 elements, or
+//! 576 in `d576`. `picked` has a matrix of 64 for each column, `scores` and `mix` are what attention does with
 //! keys and values of 512 positions. `round` quantises activations for products, in each layout that the level has.
 //! `exps` takes exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
 
@@ -67,7 +67,7 @@ fn element(format: &str, at: &str) -> String {
     if matches!(format, "f16" | "bf16") { format!("cast.f32({at})") } else { at.to_owned() }
 }
 
-/// 1024 rows of so many elements with so many vectors.
+/// 1024 rows of `width` elements with `tokens` columns.
 fn product(format: &str, tokens: i64, width: i64) -> String {
     format!(
         r#"kernel "product" matrix-vector
@@ -141,7 +141,7 @@ part
     )
 }
 
-/// Keys of 128 elements with so many queries, for eight heads.
+/// Keys of 128 elements with `tokens` queries, for eight heads.
 fn scores(format: &str, tokens: i64) -> String {
     format!(
         r#"symbol P in 0..511 near 511
@@ -162,7 +162,7 @@ part
     )
 }
 
-/// Values of 128 elements with so many weights each, for eight heads.
+/// Values of 128 elements with `tokens` weights each, for eight heads.
 fn mix(format: &str, tokens: i64) -> String {
     format!(
         r#"kernel "mix" attention

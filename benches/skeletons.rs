@@ -1,6 +1,6 @@
 //! How fast the kernels of every named shape run as machine code on one thread.
 //!
-//! Run with `cargo bench --bench skeletons`; a word behind `--` chooses the rows whose names have it.
+//! Run with `cargo bench --bench skeletons`; a word after `--` selects rows by name.
 //! A row is named by its shape, the number of the kernel among those of the shape, and what the kernel fuses, its
 //! skeleton first. `roofline` tells what else stands in it. A kernel that takes less than a microsecond has none.
 

@@ -77,7 +77,7 @@ fn read_together(n_threads: usize) -> f64 {
 fn read_by_thread(n_bytes: usize, start_line: &Barrier) -> f64 {
     let mut memory = Buffer::zeroed(n_bytes).map(Buffer::in_large_pages).ok();
     if let Some(memory) = &mut memory {
-        // A page that was never written has no memory behind it.
+        // A page that was never written has no memory of its own.
         memory.bytes_mut().fill(1);
     }
     let (mut rates, mut sum) = (Vec::new(), 0);

@@ -187,10 +187,10 @@ fn block(block: &BlockStory) -> Value {
     json!({
         "name": block.name,
         "uses": block.n_uses,
-        "operations": { "asked": block.n_written, "improved": block.n_improved },
+        "operations": { "written": block.n_written, "improved": block.n_improved },
         "rules_used": block.rules_used,
         "forms": block.forms,
-        "seconds": { "asked": block.seconds.0, "chosen": block.seconds.1 },
+        "seconds": { "written": block.seconds.0, "improved": block.seconds.1 },
         "egraph": { "nodes": block.egraph.nodes, "rounds": block.egraph.rounds, "stopped": block.egraph.stopped },
         "kernels": block.kernels.iter().map(kernel).collect::<Vec<_>>(),
     })

@@ -71,7 +71,7 @@ impl Copies {
     }
 }
 
-/// Whether each parameter comes from memory: what is told to, and what no cache holds.
+/// Whether each parameter comes from memory: those that must, and those that no cache holds.
 pub(super) fn from_memory(kernel: &Kernel, is_cold: &[bool]) -> Vec<bool> {
     let params = kernel.params.values().zip(is_cold);
     params.map(|(param, is_cold)| *is_cold || bytes(param) > LARGE).collect()

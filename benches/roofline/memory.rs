@@ -23,9 +23,9 @@ const MOMENT: Duration = Duration::from_millis(40);
 pub(super) struct Memory(Buffer);
 
 impl Memory {
-    /// So many bytes.
+    /// Memory of `n_bytes`.
     pub(super) fn of(n_bytes: usize) -> Self {
-        let mut memory = Buffer::zeroed(n_bytes).expect("room for what is read").in_large_pages();
+        let mut memory = Buffer::zeroed(n_bytes).expect("memory to read").in_large_pages();
         // A page that nobody wrote is not in memory yet.
         memory.bytes_mut().fill(1);
         Self(memory)

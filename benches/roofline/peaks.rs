@@ -78,7 +78,7 @@ mod x86 {
         }
     }
 
-    /// Multiplications a second of a loop that does so many for a sum and a round.
+    /// Multiplications a second of a loop that does `n` of them for a sum and an iteration.
     fn rate(n: usize, run: impl Fn()) -> f64 {
         let (begin, mut best) = (Instant::now(), f64::INFINITY);
         while begin.elapsed() < MOMENT {

@@ -1,7 +1,7 @@
 //! The shapes that every bench knows by the same names.
 //!
-//! In: a name of [`NAMES`]. Out: a graph. `decode` has one token, or as many as `x8` tells, `prefill` as many as `s512`
-//! tells; what lies behind them in a cache is told in thousands. `0.6b` and `8b` have the sizes of Qwen3.
+//! In: a name of [`NAMES`]. Out: a graph. `decode` has one token, or the number after `x`; `prefill` has the number
+//! after `s`; the depth of the cache is in thousands. `0.6b` and `8b` have the sizes of Qwen3.
 //! A graph is put together of pieces: nodes have numbers that pieces agree on, and sizes have places.
 //! Together the shapes have kernels of every skeleton. No kernel is named here: that is up to the compiler.
 

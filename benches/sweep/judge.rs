@@ -93,8 +93,8 @@ fn along(axis: usize, line: &[(Cell, Time)]) -> Vec<(Cell, Verdict)> {
     let x = |place: usize| (line[place].0.coordinates()[axis] as f64).ln();
     let cost = |place: usize| -line[place].1.share.ln();
     let verdict = |place: usize| {
-        let (before, behind) = (place.checked_sub(1), Some(place + 1).filter(|next| *next < line.len()));
-        let expected = match (before, behind) {
+        let (before, after) = (place.checked_sub(1), Some(place + 1).filter(|next| *next < line.len()));
+        let expected = match (before, after) {
             (Some(a), Some(b)) => cost(a) + (cost(b) - cost(a)) * (x(place) - x(a)) / (x(b) - x(a)),
             (Some(one), None) | (None, Some(one)) => cost(one),
             (None, None) => return None,

@@ -46,7 +46,7 @@ struct Arguments {
     /// Judge the rows of these files instead of measuring.
     #[arg(long, value_name = "FILE")]
     read: Vec<PathBuf>,
-    /// Threads to run on [default: as many as the machine runs at once].
+    /// Threads to run on [default: the number that the machine runs at once].
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     /// What `cargo bench` says to every bench.

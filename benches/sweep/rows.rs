@@ -44,7 +44,7 @@ pub(crate) fn row(Origin(origin): &Origin, cell: &Cell, verdict: &Verdict) -> St
     format!("{origin},{},{size},{format},{depth},{prompt},{ms:.6},{share:.6},{factor:.3}", kind.name())
 }
 
-/// The cells of rows, the last one of each; a row that is none is told by its number.
+/// The cells of rows, the last one of each; a bad row is reported with its number.
 pub(crate) fn read(text: &str) -> Result<BTreeMap<Cell, Time>, String> {
     let mut times = BTreeMap::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| *line != HEADS) {

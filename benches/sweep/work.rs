@@ -34,7 +34,7 @@ fn of_kernel(kernel: &Kernel, value: Values<'_>) -> f64 {
     CPU.roofline(Work { flops: 2.0 * n_products, ..measure_at(kernel, value).work() })
 }
 
-/// How many products the nests of a body add up, when it is done so many times.
+/// The number of products that the nests of a body add up, if it runs `times` times.
 fn products(part: &Part, body: &[Stmt], times: f64, of: &impl Fn(&Sym) -> i64) -> f64 {
     let n_products = |stmt: &Stmt| match stmt {
         Stmt::Loop { var, body } => products(part, body, times * part.n_values(*var, of) as f64, of),

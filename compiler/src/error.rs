@@ -14,7 +14,7 @@ use crate::foundation::text::SyntaxError;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The graph asks for something that does not fit together.
+    /// Parts of the graph do not fit each other.
     #[error("{}", lines(.complaints))]
     Input {
         /// Everything that does not fit, in the order it was written.

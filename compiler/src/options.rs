@@ -15,7 +15,7 @@ pub struct Options {
     pub target: Target,
     /// How far the e-graph of a block may grow.
     pub limits: Limits,
-    /// Stop each block after so many rewrites, and after so many merges: for finding the one that is wrong.
+    /// Stop each block after this number of rewrites, and of merges: for finding the one that is wrong.
     pub fuel: Option<usize>,
     /// Choose at random among what is right, by this seed: for tests.
     pub chaos: Option<u64>,
@@ -182,7 +182,7 @@ pub fn toolkits() -> Vec<PathBuf> {
     ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).map(PathBuf::from).collect()
 }
 
-/// Where programs are kept unless something else is asked for: below the user's folder for such things.
+/// The default folder of cached programs: below the user's cache folder.
 fn default_cache() -> Option<String> {
     let folder = |name: &str| variable(name).filter(|folder| Path::new(folder).is_absolute());
     let below = |folder: String, path: &str| Path::new(&folder).join(path).to_str().map(str::to_owned);

@@ -8,7 +8,7 @@ use crate::error::Error;
 /// Searches a stream for the first of several stop strings.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
-    texts: Vec<String>,
+    strings: Vec<String>,
     held: String,
     has_stopped: bool,
 }
@@ -18,12 +18,12 @@ impl Stop {
     ///
     /// # Errors
     /// [`Error::Setting`] for an empty string, which would end every answer.
-    pub(crate) fn new(texts: Vec<String>) -> Result<Self, Error> {
-        if texts.iter().any(String::is_empty) {
-            let (expected, found) = ("texts that are not empty".to_owned(), "an empty one".to_owned());
+    pub(crate) fn new(strings: Vec<String>) -> Result<Self, Error> {
+        if strings.iter().any(String::is_empty) {
+            let (expected, found) = ("strings that are not empty".to_owned(), "an empty one".to_owned());
             return Err(Error::Setting { setting: "stop", expected, found });
         }
-        Ok(Self { texts, held: String::new(), has_stopped: false })
+        Ok(Self { strings, held: String::new(), has_stopped: false })
     }
 
     /// The text that is certain to precede any stop string, given this piece; empty once one was found.
@@ -51,7 +51,7 @@ impl Stop {
 
     /// Where the first stop string starts.
     fn first(&self) -> Option<usize> {
-        self.texts.iter().filter_map(|text| self.held.find(text.as_str())).min()
+        self.strings.iter().filter_map(|text| self.held.find(text.as_str())).min()
     }
 
     fn stop_at(&mut self, at: usize) -> String {
@@ -71,7 +71,7 @@ impl Stop {
             let longest = (text.len() - 1).min(self.held.len());
             (1..=longest).rev().find(|n| self.held.as_bytes().ends_with(&text.as_bytes()[..*n]))
         };
-        let n_bytes = self.texts.iter().filter_map(may_begin).max().unwrap_or(0);
+        let n_bytes = self.strings.iter().filter_map(may_begin).max().unwrap_or(0);
         // The cut falls between characters, even if a stop string matches half of one.
         (n_bytes..=self.held.len())
             .find(|n| self.held.is_char_boundary(self.held.len() - n))
@@ -85,8 +85,8 @@ mod tests {
 
     use super::*;
 
-    fn stop(texts: &[&str]) -> Stop {
-        Stop::new(texts.iter().map(|text| (*text).to_owned()).collect()).unwrap()
+    fn stop(strings: &[&str]) -> Stop {
+        Stop::new(strings.iter().map(|text| (*text).to_owned()).collect()).unwrap()
     }
 
     #[test]
@@ -116,8 +116,8 @@ mod tests {
         let mut random = Random::new(3);
         for _ in 0..2000 {
             let text: String = (0..random.below(16)).map(|_| ['a', 'b', 'é'][random.below(3)]).collect();
-            let texts = [&["aba", "béa"][..], &["abab", "b", "béa"], &["aéb", "é"]][random.below(3)];
-            let mut stop = stop(texts);
+            let strings = [&["aba", "béa"][..], &["abab", "b", "béa"], &["aéb", "é"]][random.below(3)];
+            let mut stop = stop(strings);
             let (mut out, mut rest) = (String::new(), text.as_str());
             while let Some((at, c)) = rest.char_indices().nth(random.below(3)) {
                 let (piece, after) = rest.split_at(at + c.len_utf8());
@@ -126,7 +126,7 @@ mod tests {
             }
             out += &stop.push(rest);
             out += &stop.finish();
-            let end = texts.iter().filter_map(|stop| text.find(stop)).min();
+            let end = strings.iter().filter_map(|stop| text.find(stop)).min();
             assert_eq!(
                 (out.as_str(), stop.has_stopped()),
                 (&text[..end.unwrap_or(text.len())], end.is_some())

@@ -40,10 +40,10 @@ pub enum Error {
     /// A graph cannot be compiled, or a plan cannot be loaded or run.
     #[error(transparent)]
     Program(#[from] fusebox_compiler::error::Error),
-    /// A device has no room for what was asked of it.
+    /// A device has too little memory for a request.
     #[error("{what} needs {} on {device}, {}", bytes(*needed as f64), free_of(*free))]
     Memory {
-        /// What there is no room for.
+        /// The request.
         what: String,
         /// The device.
         device: String,
@@ -105,12 +105,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// A file's own text in backticks: on one line, without control characters, and not too long.
+/// A string of a file in backticks: on one line, without control characters, and not too long.
 pub fn quoted(text: &str) -> String {
     format!("`{}`", printable(text, MAX_QUOTED))
 }
 
-/// At most so many characters of a text, escaped where they do not print.
+/// At most `n_chars` characters of a string, escaped where they do not print.
 pub fn printable(text: &str, n_chars: usize) -> String {
     let shown: String = text.chars().take(n_chars).flat_map(escaped).collect();
     if text.chars().nth(n_chars).is_some() { shown + "…" } else { shown }

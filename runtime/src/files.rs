@@ -14,8 +14,8 @@ use serde_json::Error as JsonError;
 use serde_json::error::Category;
 
 use crate::error::{Error, Place, printable};
-use crate::noted::{Note, Noted};
 use crate::own;
+use crate::signal_list::{Entered, SignalList};
 
 /// The most characters of a complaint about JSON that are shown: it may quote the file.
 const MAX_COMPLAINT: usize = 160;
@@ -27,7 +27,7 @@ const MAX_KEPT_BYTES: u64 = 64 << 20;
 const MAX_FOLDER_BYTES: u64 = 256 << 20;
 
 /// The names of files in the making.
-static PARTS: Noted<CString> = Noted::new();
+static PARTS: SignalList<CString> = SignalList::new();
 
 /// The most links that are followed.
 const MAX_LINKS: usize = 40;
@@ -173,8 +173,8 @@ pub fn write(path: &Path, begin: &[u8], bytes: &[u8]) -> Result<(), Error> {
     put(path, bytes).map_err(io)
 }
 
-/// Puts a file in its place whole, or not at all: nobody ever reads half of one, and what was there stays where there
-/// is no room for what comes.
+/// Puts a file in its place whole, or not at all: nobody ever reads half of one, and what was there stays if the
+/// new file does not fit the disk.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = Unfinished::create(path)?;
     file.put(bytes)?;
@@ -189,7 +189,7 @@ pub struct Unfinished {
     path: PathBuf,
     n_written: u64,
     is_finished: bool,
-    _note: Note,
+    _entered: Entered,
 }
 
 impl Unfinished {
@@ -198,7 +198,7 @@ impl Unfinished {
     /// # Errors
     /// Where it cannot be written, or one that is there may not be replaced.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let path = behind_links(path);
+        let path = link_target(path);
         let before = fs::metadata(&path).ok().map(|about| about.permissions());
         if before.as_ref().is_some_and(fs::Permissions::readonly) {
             return Err(ErrorKind::PermissionDenied.into());
@@ -210,7 +210,7 @@ impl Unfinished {
     fn begin(path: PathBuf, before: Option<fs::Permissions>) -> io::Result<Self> {
         let part = part_of(&path);
         let name = CString::new(part.as_os_str().as_encoded_bytes())?;
-        let note = PARTS.add(name);
+        let entered = PARTS.add(name);
         let create = || File::options().write(true).create_new(true).open(&part);
         let file = create().or_else(|error| {
             // A process that had our number has left it, or somebody has put a link there.
@@ -226,7 +226,7 @@ impl Unfinished {
             path,
             n_written: 0,
             is_finished: false,
-            _note: note,
+            _entered: entered,
         };
         if let Some(before) = before {
             fs::set_permissions(&own.part, before)?;
@@ -257,7 +257,7 @@ impl Unfinished {
         self.to.get_ref().sync_all()
     }
 
-    /// Gives the file its name; how many bytes it has.
+    /// Gives the file its name, and returns its length.
     ///
     /// # Errors
     /// Where the system refuses.
@@ -272,14 +272,14 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_finished {
-            // The error that led here is told; that a part is left behind would not help.
+            // The error that led here is reported; a second one about the partial file would not help.
             let _ = fs::remove_file(&self.part);
         }
     }
 }
 
-/// Where a file lies that links may lead to, also where it is not there yet.
-fn behind_links(path: &Path) -> PathBuf {
+/// The file that a path names after links are followed; it need not exist.
+fn link_target(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
         let Ok(target) = fs::read_link(&path) else { break };
@@ -288,12 +288,12 @@ fn behind_links(path: &Path) -> PathBuf {
     path
 }
 
-/// The files that are in the making, for a signal that ends the process.
+/// The files that are being written, for the handler of a signal that ends the process.
 pub fn parts() -> impl Iterator<Item = &'static CStr> {
     PARTS.iter().map(CString::as_c_str)
 }
 
-/// What a file is called until it is whole.
+/// The name of a file until it is complete.
 pub fn part_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.part", process::id()));

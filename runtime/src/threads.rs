@@ -26,8 +26,8 @@ const YIELDS: usize = 1_000;
 /// What a team does, given the number of the thread.
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
 
-/// What each of so many threads gives, in the order of their numbers; the first is this one. If one panics, so does
-/// this.
+/// The result of each of `n_threads` threads, in the order of their numbers; the first is this one. If one panics, so
+/// does this.
 pub fn each<T: Send>(n_threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let work = &work;
     thread::scope(|scope| {
@@ -98,7 +98,7 @@ impl Barrier {
     }
 }
 
-/// Threads that are ready for jobs; the one that asks is number 0 and works as well.
+/// Threads that are ready for jobs; the caller is number 0 and works as well.
 #[derive(Debug)]
 pub struct Team {
     shared: Arc<Shared>,

@@ -117,7 +117,7 @@ fn a_conversation_that_is_cleared_begins_anew() {
     let line = format!("{}\n", "Tell me a story. ".repeat(5));
     let (once, code) = answers(&line);
     assert_eq!(code, Some(0));
-    assert_eq!(answers(&line.repeat(2)), (once.clone(), Some(2)), "there is no room for both");
+    assert_eq!(answers(&line.repeat(2)), (once.clone(), Some(2)), "both do not fit the context");
     assert_eq!(answers(&format!("{line}/clear\n{line}")), (once.repeat(2), Some(0)));
 }
 

@@ -46,7 +46,7 @@ fn it_counts_what_is_kept_and_nothing_else() {
     assert_eq!(found["cache"], expected);
     let text = told(&["doctor"]);
     assert!(text.contains(", 1 program, 2 compiled CUDA kernels, 9 B\n"), "{text}");
-    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 4, "it leaves nothing behind");
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 4, "it leaves no file");
     fs::remove_dir_all(&folder).expect("it was made here");
 }
 

@@ -34,7 +34,7 @@ fn programs() -> PathBuf {
 fn command(cache: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));
     command.args(arguments).env("FUSEBOX_CACHE", cache).env_remove("FUSEBOX_LEVEL").stdin(Stdio::null());
-    // Some GPU drivers print errors where there is no such folder, unless they are told not to look.
+    // Some GPU drivers print errors where there is no such folder, unless they must not look.
     command.env_remove("XDG_RUNTIME_DIR");
     command
 }

@@ -9,6 +9,7 @@
 
 mod forms;
 mod knobs;
+mod products;
 mod road;
 #[cfg(feature = "gpu")]
 mod sources;

@@ -72,8 +72,8 @@ fn a_compiled_model_computes_the_same_whatever_is_chosen() {
     }
 }
 
-/// A block writes a state, and what stands behind it reads that.
-const STATE_BEHIND: &str = "symbol P in 0..6 near 2
+/// A block writes a state, and a node after the block reads it.
+const STATE_READ_AFTER_BLOCK: &str = "symbol P in 0..6 near 2
 %0 = input x : f32[t:2, f:4]
 block blk.0
 %1 = state blk.0.rows : f16[s:8, f:4]
@@ -86,10 +86,11 @@ output rows = %4
 
 #[test]
 fn a_state_is_read_behind_the_block_that_writes_it() {
-    let apart = STATE_BEHIND.replace("block blk.0\n", "").replace("end\n", "");
+    let apart = STATE_READ_AFTER_BLOCK.replace("block blk.0\n", "").replace("end\n", "");
     let later = apart.replace("%4 =", "block blk.1\n%4 =").replace("output", "end\noutput");
-    for (text, target) in
-        [STATE_BEHIND, &apart, &later].into_iter().flat_map(|text| TARGETS.map(|target| (text, target)))
+    for (text, target) in [STATE_READ_AFTER_BLOCK, &apart, &later]
+        .into_iter()
+        .flat_map(|text| TARGETS.map(|target| (text, target)))
     {
         let graph = parse(text).unwrap();
         check(&graph, &Options::for_target(target), 3)

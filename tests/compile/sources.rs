@@ -115,7 +115,7 @@ fn counts(source: &str) -> Vec<String> {
     ]
 }
 
-/// `256, 4` of `__launch_bounds__` as `256 x 4`: threads per block, blocks per multiprocessor.
+/// `256, 4` of `__launch_bounds__` as `256 x 4`: threads per block, blocks per SM.
 fn launch_bounds(bounds: &str) -> String {
     bounds.split(')').next().expect("a first part").replace(", ", " x ")
 }

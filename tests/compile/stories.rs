@@ -59,7 +59,7 @@ fn every_case_tells_its_story() {
     });
 }
 
-/// A block of a model for so many tokens.
+/// A block of a model for a number of tokens.
 fn block(config: &Config, tokens: i64) -> Graph {
     blocks::block(config, &Sym::from(tokens)).expect("a block that fits together")
 }

@@ -13,7 +13,7 @@ use fusebox_compiler::reference::random::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use half::f16;
 
-/// The largest number of a block is so many steps.
+/// Steps of the largest number of a block.
 const STEPS: f64 = 127.0;
 
 /// For a kernel of a graph, which loads exactly what it should.

@@ -108,10 +108,10 @@ fn check(name: &str, made: &Made, file: &std::path::Path) {
     let mut session = run.open(file);
     let (prompt, rest) = tokens.split_at(N_TOKENS[0]);
     let error = relative_error(session.feed(prompt).unwrap(), &expected[prompt.len() - 1]);
-    assert!(error <= SAME, "{name}: {error:e} behind {} tokens", prompt.len());
+    assert!(error <= SAME, "{name}: {error:e} after {} tokens", prompt.len());
     for (token, expected) in rest.iter().zip(&expected[prompt.len()..]) {
         let error = relative_error(session.feed(&[*token]).unwrap(), expected);
-        assert!(error <= SAME, "{name}: {error:e} behind {} tokens", session.position());
+        assert!(error <= SAME, "{name}: {error:e} after {} tokens", session.position());
     }
 }
 

@@ -143,7 +143,7 @@ fn latent_cases() -> Vec<Case> {
 
 /// Weights that make every part of a model matter: norms and embeddings are about one, and queries and keys are large.
 /// Factors are powers of two, so nothing is rounded.
-fn weighty(name: &str, own: &Tensor) -> Tensor {
+fn emphasised(name: &str, own: &Tensor) -> Tensor {
     let part = name.rsplit('.').next().unwrap_or(name);
     let (offset, factor) = match part {
         _ if part.ends_with("norm") => (1.0, 1.0),
@@ -177,7 +177,7 @@ impl Case {
     fn write(&self, folder: &Path) {
         let mut made = Made::new(&self.config);
         for (name, own) in &mut made.tensors {
-            *own = weighty(name, own);
+            *own = emphasised(name, own);
         }
         made.facts.extend(self.facts.as_object().unwrap().clone());
         if let Attention::Latent(own) = &self.config.attention {

@@ -12,11 +12,11 @@ use crate::{refuses, refuses_every_truncation};
 /// dim, hidden, layers, heads, key heads, vocabulary, length, head, shared, group.
 const NUMBERS: [u32; 10] = [8, 12, 2, 2, 1, 5, 64, 4, 1, 4];
 
-/// Bytes of the arrays that these numbers ask for.
+/// Bytes of the arrays that these numbers require.
 const BODY: usize =
     4 * (2 * 2 * 8 + 8 + 2 * 2 * 4) + 2 * (5 * 8) + 2 * 2 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 12 * 8);
 
-/// A file with these numbers in its header and so many bytes behind it.
+/// A file with these numbers in its header and `n_body` bytes after it.
 fn file(numbers: &[u32], n_body: usize) -> Vec<u8> {
     let mut bytes = [b"1cja".to_vec(), 1u32.to_le_bytes().to_vec()].concat();
     bytes.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
@@ -42,7 +42,7 @@ fn a_good_file_is_read_layer_by_layer() {
     assert_eq!(checkpoint.tensors().len(), 2 * 11 + 2);
     let down = &checkpoint.tensors()["blk.1.ffn_down.weight"];
     assert_eq!((&down.shape[..], down.stored), (&[8, 12][..], Stored::As(Format::Int8 { group: 4 })));
-    // The scales of a layer stand directly behind its numbers, before the next layer.
+    // The scales of a layer directly follow its numbers, before the next layer.
     let queries = 256 + 4 * 56 + 80;
     assert_eq!(checkpoint.bytes("blk.0.attn_q.weight").unwrap(), &bytes[queries..queries + 128]);
     assert_eq!(checkpoint.bytes("blk.1.attn_q.weight").unwrap(), &bytes[queries + 128..queries + 256]);

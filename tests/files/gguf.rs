@@ -183,7 +183,7 @@ fn bad_pairs_are_refused() {
     refuses_pairs("bool", &[pair("k", 7, [2])], "byte 37: expected 0 or 1 for a truth, found 2");
     let sentence = "byte 46: expected a text in UTF-8, found other bytes";
     refuses_pairs("utf8", &[pair("k", TEXT, text(b"a\xff"))], sentence);
-    let sentence = "byte 24: expected a text of at most 65535 bytes, found 65536";
+    let sentence = "byte 24: expected a string of at most 65535 bytes, found 65536";
     refuses_pairs("key", &[pair(&"k".repeat(65536), U8, [1])], sentence);
     let deep = (0..100).fold(list(U8, 1, [1]), |inner, _| list(LIST, 1, inner));
     let sentence = "byte 85: expected lists at most 4 deep, found one more";
@@ -207,7 +207,7 @@ fn bad_shapes_are_refused() {
         &[tensor("", &[1], 0, 0)],
         "byte 24: expected the name of a tensor, found an empty text",
     );
-    let sentence = "byte 24: expected a text of at most 64 bytes, found 65";
+    let sentence = "byte 24: expected a string of at most 64 bytes, found 65";
     refuses_tensors("name", &[tensor(&"n".repeat(65), &[1], 0, 0)], sentence);
     refuses_tensors("5d", &[tensor("a", &[1; 5], 0, 0)], "byte 33: expected 1 to 4 dimensions, found 5");
     refuses_tensors("0d", &[tensor("a", &[], 0, 0)], "byte 33: expected 1 to 4 dimensions, found 0");

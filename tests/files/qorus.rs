@@ -22,7 +22,7 @@ const NUMBERS: [u32; 8] = [2, 5, 64, 96, 1, 2, 1, 16];
 const BODY: usize =
     2 * 32 * 64 * 4 + 64 * 4 + 2 * 64 * 4 + (64 * 64 * 2 + 32 * 64 * 2 + 64 * 96 * 3) / 32 * 20;
 
-/// A file with these numbers in its header and so many bytes behind it.
+/// A file with these numbers in its header and `n_body` bytes after it.
 fn file(numbers: &[u32; 8], theta: f32, eps: f32, n_body: usize) -> Vec<u8> {
     let mut bytes = b"1ROQ".to_vec();
     bytes.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));

@@ -14,7 +14,7 @@ pub(super) const HEADER: &str = "{\"__metadata__\":{\"format\":\"pt\"},\
     \"b\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[8,20]},\
     \"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}   ";
 
-/// The bytes of a file with so many bytes of data.
+/// The bytes of a file with `n_data` bytes of data.
 pub(super) fn file(header: &str, n_data: u8) -> Vec<u8> {
     let data: Vec<u8> = (0..n_data).collect();
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()

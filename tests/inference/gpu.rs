@@ -63,7 +63,7 @@ fn session(kind: Kind, path: &Path, scored: Scored) -> Session {
     limited(kind, path, (scored, Format::F32), None).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The same on a device that holds at most so many bytes.
+/// The same on a device with a limited memory.
 fn limited(
     kind: Kind,
     path: &Path,

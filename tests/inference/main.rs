@@ -16,7 +16,7 @@ mod gpu;
 mod recorded;
 mod session;
 
-/// The tokens that a session goes on with, each the likeliest, the logits of the first included.
+/// The tokens that a session decodes greedily, with the logits of the first.
 fn greedy(session: &mut Session, prompt: &[u32], n: usize) -> (Vec<f32>, Vec<u32>) {
     let first = session.feed(prompt).unwrap().to_vec();
     let mut tokens = vec![likeliest(&first)];

@@ -71,7 +71,7 @@ fn errors(run: Run, path: &Path, prompts: &[Prompt], is_exact: bool) -> Vec<(f64
     errors_of(&mut run.open(path), path, prompts, (is_exact, usize::MAX))
 }
 
-/// The same of a session, with at most so many tokens of each answer.
+/// The same of a session, with a limited number of tokens of each answer.
 pub(super) fn errors_of(
     session: &mut Session,
     path: &Path,
@@ -231,17 +231,17 @@ fn rounded_activations_cost_no_more_than_they_cost_llama_cpp() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the commands do unless they are told otherwise.
+/// The defaults of the commands.
 fn fast() -> Run {
     let mut run = Run::new(Numbers::Quantised);
     run.settings.cache = Format::F16;
     run
 }
 
-/// Stored numbers of these checkpoints lie on a grid of whole numbers, so many activations of the first block lie
-/// exactly between two of 8 bits. The last bit of a sum of squares decides which one is taken, and every such decision
-/// moves logits by a hundredth: the program itself differs from itself by 2.6e-2 once another optimisation level adds
-/// up in another order. Rounded activations cannot be held against it more closely than that.
+/// Stored numbers of these checkpoints are multiples of a step, so a number of activations of the first block are
+/// exactly between two 8-bit integers. The last bit of a sum of squares decides which one is taken, and every such
+/// decision moves logits by a hundredth: the program itself differs from itself by 2.6e-2 once another optimisation
+/// level adds up in another order. Quantised activations cannot be held against it more closely than that.
 #[test]
 fn checkpoints_of_qwen3_c_answer_as_its_own_program() {
     let Some(folder) = oracles::folder() else { return };

@@ -1,8 +1,8 @@
-//! Whether the slow set of tests is asked for.
+//! Whether the slow set of tests runs.
 //!
 //! In: the environment variable `SLOW`. Out: how much a test does. This is the only place of the tests that looks.
 
-/// So many by default, so many where the slow set is asked for.
+/// `usual` by default, `slow` where the slow set runs.
 pub fn count(usual: u64, slow: u64) -> u64 {
     #[expect(
         clippy::disallowed_methods,

@@ -1,7 +1,7 @@
 //! `SentencePiece` BPE vocabularies with scores, as Llama 2 and Mistral have them in GGUF files.
 //!
 //! In: `tests/fixtures/pieces.json`, recorded from `SentencePiece` by the script next to it. Out: the same tokens and
-//! texts from a file with this vocabulary, and the effect of its options.
+//! strings from a file with this vocabulary, and the effect of its options.
 
 use std::fs::read_to_string;
 use std::path::PathBuf;
@@ -92,14 +92,14 @@ fn special_tokens_stand_for_themselves() {
 }
 
 #[test]
-fn an_answer_keeps_its_space_behind_words_and_loses_it_behind_special_tokens() {
+fn an_answer_keeps_its_space_after_words_and_loses_it_after_special_tokens() {
     let tokenizer = tokenizer("pieces.gguf", &[]);
     let word = tokenizer.encode("the", false).unwrap();
-    let behind = |before: u32| {
+    let after = |before: u32| {
         let mut stream = tokenizer.stream_after(Some(before), true);
         word.iter().map(|id| stream.push(*id)).collect::<String>() + &stream.finish()
     };
-    assert_eq!((behind(word[0]), behind(1)), (" the".to_owned(), "the".to_owned()));
+    assert_eq!((after(word[0]), after(1)), (" the".to_owned(), "the".to_owned()));
 }
 
 #[test]

@@ -17,7 +17,7 @@ const MAX_LINES: usize = 1500;
 /// The list of what is known to be missing; a note in the code names a row of it.
 const GAPS: &str = "docs/known-gaps.md";
 
-/// What stands behind the word for such a note, before the name of the row.
+/// The text between the word for such a note and the name of the row.
 const NAMES_GAP: &str = "(known-gaps: ";
 
 /// Names that say nothing about what is inside.

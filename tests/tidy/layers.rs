@@ -73,9 +73,14 @@ const LAYERS: [Layers; 3] = [
         crates: &["fusebox_compiler"],
         modules: &[
             ("error", 0, "what went wrong, with file and place", "print"),
-            ("noted", 0, "a list that a signal handler may read at any time", "take a lock"),
             ("own", 0, "files and folders that no other user can write", "follow a name to another place"),
-            ("threads", 0, "a thread pool that enters a job together, and barriers", "know what a job is"),
+            ("signal_list", 0, "a list that a signal handler may read at any time", "take a lock"),
+            (
+                "threads",
+                0,
+                "a thread pool whose threads enter each job together, and barriers",
+                "know what a job is",
+            ),
             ("buffer", 1, "zeroed, aligned memory that never moves", "grow"),
             ("files", 1, "reading, atomic writing, pruning", "know a file format"),
             ("device", 2, "plans bound to addresses, and their replay", "look anything up in a replay"),

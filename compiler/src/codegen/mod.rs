@@ -1,7 +1,7 @@
 //! Machine code for kernels.
 //!
 //! In: a kernel that verifies. Out: code that stores what the interpreter in `kernel::run` would store. Each backend is
-//! a folder behind a feature: `cpu/` compiles for the processor it runs on, `gpu/` prints sources for GPUs on any
+//! a folder with a feature: `cpu/` compiles for the processor it runs on, `gpu/` prints sources for GPUs on any
 //! machine. Nothing here chooses what to fuse: a kernel says that already.
 
 use std::borrow::Cow;
@@ -54,7 +54,7 @@ pub fn planned<'p>(plan: &'p Plan, target: &Target) -> Result<Cow<'p, Plan>, Err
     Ok(Cow::Borrowed(plan))
 }
 
-/// Said where a build without the feature `gpu` is asked for GPU code.
+/// The error of a build without the feature `gpu` where GPU code is requested.
 pub const WITHOUT_GPUS: &str = "this build has no code for GPUs: build it with the feature `gpu`";
 
 /// What a kernel is compiled from: a source for GPUs, its text form for processors, which compile it directly. No

@@ -13,7 +13,7 @@ pub fn count(n: f64) -> String {
     scaled(n, &["", " k", " M", " G", " T"], 1000.0)
 }
 
-/// So many of something: `1 token`, `2 tokens`.
+/// A number with its noun: `1 token`, `2 tokens`.
 pub fn counted(n: usize, what: &str) -> String {
     match n {
         1 => format!("1 {what}"),

@@ -13,7 +13,7 @@ pub enum Barrier {
     /// It updates a state (such as a KV cache) that later kernels read: the realize barrier.
     StateWrite,
     /// The author wrote a `barrier`.
-    Asked,
+    Explicit,
     /// The reader reduces or multiplies all of it: each of the reader's tasks would compute all of it again.
     NeedsEveryRow,
     /// Several kernels read it, and each would compute it again.
@@ -72,7 +72,7 @@ impl Barrier {
     pub const ALL: [Self; 9] = [
         Self::Output,
         Self::StateWrite,
-        Self::Asked,
+        Self::Explicit,
         Self::NeedsEveryRow,
         Self::SeveralReaders,
         Self::OtherShape,
@@ -86,7 +86,7 @@ impl Barrier {
         match self {
             Self::Output => "output",
             Self::StateWrite => "state write",
-            Self::Asked => "asked for by the author",
+            Self::Explicit => "explicit barrier",
             Self::NeedsEveryRow => "needs every row",
             Self::SeveralReaders => "several readers",
             Self::OtherShape => "other shape",

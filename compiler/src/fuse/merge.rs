@@ -67,7 +67,7 @@ impl Partition {
         self.reasons.iter().find(|(stored, _)| *stored == node).map(|(_, reason)| *reason)
     }
 
-    /// The barriers behind the kernels of a region: those of its roots after the last kernel, partial results before
+    /// The barriers after the kernels of a region: those of its roots after the last kernel, partial results before
     /// it.
     pub fn barriers(&self, roots: &[NodeId], is_last: bool) -> Vec<Barrier> {
         if !is_last {
@@ -160,7 +160,7 @@ impl<P: Price> Merge<'_, P> {
         for (id, node) in self.graph.nodes.iter() {
             match node.op {
                 Op::Write { .. } => self.reasons[id] = Barrier::StateWrite.into(),
-                Op::Barrier => self.reasons[id] = Barrier::Asked.into(),
+                Op::Barrier => self.reasons[id] = Barrier::Explicit.into(),
                 _ => {}
             }
         }

@@ -33,7 +33,7 @@ pub enum Misfit {
         /// The right argument's axes.
         right: Shape,
     },
-    /// An axis is asked for that is not there.
+    /// An axis that does not exist.
     #[error("axis {axis} is not in {shape}")]
     Missing {
         /// The axis.
@@ -175,7 +175,7 @@ pub(crate) fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
     }
 }
 
-/// Blocks run along the last axes, as many as it takes to fill them: a row of a file may be several axes here.
+/// Blocks run along the last axes, over enough of them to fill a block: a row of a file may be several axes here.
 fn weight(shape: &Shape, format: Format) -> Result<Type, Misfit> {
     let n_elements = shape.iter().fold(1i64, |n, (_, size)| n.saturating_mul(size.most()));
     let block = format.block_len() as i64;

@@ -149,7 +149,7 @@ pub enum Op {
         /// The first position written.
         at: Sym,
     },
-    /// The value itself, written to memory because the author asks for it.
+    /// The value itself, written to memory because the author requests it.
     Barrier,
 }
 

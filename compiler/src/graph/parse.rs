@@ -173,7 +173,7 @@ symbol T in 1..8 near 1
 %3 = iota v:T
 ";
 
-    /// One line for each operation and form of an operation, to stand behind `HEAD`.
+    /// One line for each operation and form of an operation, to follow `HEAD`.
     pub(in crate::graph) const LINES: [&str; 34] = [
         "input z : i32[]",
         "weight w : int8.g64[v:10, d:64]",
@@ -215,7 +215,7 @@ symbol T in 1..8 near 1
         format!("{HEAD}%4 = {line}\n")
     }
 
-    /// The error of a line behind `HEAD`, which is line 8.
+    /// The error of a line after `HEAD`, which is line 8.
     pub(in crate::graph) fn check(line: &str, expected: &str) {
         let error = parse(&with_line(line)).unwrap_err();
         assert_eq!(error.to_string(), expected);

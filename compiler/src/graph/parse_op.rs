@@ -18,7 +18,7 @@ const NAMES: [&str; 21] = [
     "rename", "expand", "slice", "concat", "contract", "gather", "top-k", "attend", "write", "barrier",
 ];
 
-/// The operation of this name, which was read at `at`, with what stands behind its arguments.
+/// The operation of this name, which was read at `at`, with the attributes after its arguments.
 pub(super) fn read_op(
     at: &Scanner<'_>,
     op_name: &str,

@@ -1,4 +1,4 @@
-//! Writes a graph as text: one line a node, its type behind it as a comment.
+//! Writes a graph as text: one line a node, its type after it as a comment.
 //!
 //! In: a graph. Out: the text form, which `parse.rs` reads back to the same graph without its sites.
 //! The same graph always gives the same text, and a graph that does not verify can still be printed.
@@ -142,7 +142,7 @@ fn write_empty_blocks(
     Ok(())
 }
 
-/// What stands behind the arguments, with a leading blank where there is anything.
+/// The attributes after the arguments, with a leading blank where there are any.
 fn attributes(op: &Op) -> String {
     match op {
         Op::Input { name, ty } => format!(" {name} : {ty}"),

@@ -1,7 +1,7 @@
 //! Prices kernels for fusion: lowers them and counts.
 //!
 //! In: a cut and the roots of one launch. Out: estimated seconds on the target. So the decision and the kernel can
-//! never disagree about what is computed twice. Prices are cached: merging asks for the same kernels again and again.
+//! never disagree about what is computed twice. Prices are cached: merging prices the same kernels again and again.
 
 use indexmap::IndexMap;
 

@@ -36,7 +36,7 @@ pub(super) fn rename(frame: &Frame, x: &Value, from: Axis, to: Axis) -> Value {
     frame.filled(frame.read_through(x, &view.without(from).with(to, step)))
 }
 
-/// A run of positions of one axis, as many as the result has.
+/// A run of positions of one axis, the length of the result's axis.
 pub(super) fn slice(frame: &Frame, x: &Value, axis: Axis, start: usize) -> Value {
     frame.filled(frame.read_through(x, &View::of(&x.axes).starting(axis, start)))
 }

@@ -143,7 +143,7 @@ impl Numbers {
                 half(2, self.about(most / 63.0));
             }
             Format::Q4Pairs => put_f32(&mut block[16..], self.about(most / 8.0)),
-            Format::Int8 { .. } => unreachable!("its scales lie behind all elements, see `stored`"),
+            Format::Int8 { .. } => unreachable!("its scales follow all elements, see `stored`"),
         }
     }
 

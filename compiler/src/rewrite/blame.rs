@@ -11,7 +11,7 @@ use crate::rewrite::{Choice, Settings, improve_with};
 /// How many random forms are judged beside the one the settings ask for.
 const N_FORMS: u64 = 16;
 
-/// The rule behind the first application after which some form is not right; nothing where all are right.
+/// The rule whose application made the first wrong form; nothing where all are right.
 ///
 /// Bisects, taking it that what is wrong after few applications stays wrong after more.
 pub fn blame(

@@ -152,7 +152,7 @@ impl Bill {
         }
     }
 
-    /// Ends a kernel: nothing is pending behind it.
+    /// Ends a kernel: nothing is pending after it.
     fn close(&mut self, value: usize, work: f64, finish: f64, is_open: bool) {
         self.add((value, Part::Work), work);
         self.add((value, Part::Finish), finish);
@@ -171,7 +171,7 @@ impl Bill {
         }
     }
 
-    /// Takes out the ends of the contractions behind `scores`: they are used as they come.
+    /// Takes out the ends of the contractions that produce `scores`: they are used as they come.
     fn stream(&mut self, scores: &Self) {
         self.entries.retain(|((value, part), _)| *part != Part::Finish || !scores.open.contains(value));
     }

@@ -107,7 +107,7 @@ pub struct Report {
 /// A value for which different forms were priced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Form {
-    /// The author's line that asks for the value, where one does.
+    /// The author's line that computes the value, where one does.
     pub site: Option<Site>,
     /// The rule that found the form taken, or `as written`.
     pub chosen: &'static str,

@@ -1,4 +1,4 @@
-//! The listing of a plan: its steps, then what lies in the arena and when.
+//! The listing of a plan: its steps, then the buffers of the arena with their lifetimes.
 //!
 //! In: a plan. Out: two tables for people. A buffer in the arena is written `name@offset`.
 //! Lifetimes and shared places are worked out from the plan again, so a plan made by hand prints as well.

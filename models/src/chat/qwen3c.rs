@@ -1,4 +1,4 @@
-//! The chat templates of qwen3.c: four texts with placeholders for the system and user messages.
+//! The chat templates of qwen3.c: four strings with placeholders for the system and user messages.
 //!
 //! In: the `.template` files next to the checkpoint. Out: the text of one user message, with or without a system
 //! message.

@@ -217,7 +217,7 @@ fn check_model(path: &Path, model: &Model) -> Result<(), Error> {
     }
 }
 
-/// The texts of all tokens, by id.
+/// The strings of all tokens, by id.
 fn tokens(
     path: &Path,
     vocab: IndexMap<String, u32>,

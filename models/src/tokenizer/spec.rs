@@ -24,7 +24,7 @@ const MAX_TOKEN_BYTES: usize = 1 << 16;
 /// The longest message of a library that is shown, in characters: it may quote the file.
 const MAX_MESSAGE: usize = 160;
 
-/// Special tokens with these texts are end-of-sequence tokens, whatever else a file says.
+/// Special tokens with these names are end-of-sequence tokens, whatever else a file says.
 const EOS_NAMES: [&str; 11] = [
     "<|im_end|>",
     "<|endoftext|>",

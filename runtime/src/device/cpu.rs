@@ -44,7 +44,7 @@ pub struct CpuDevice {
     weights: IndexSet<Name>,
     /// The code of every kernel, once.
     codes: Vec<Arc<Code>>,
-    /// Intermediate values, and after them the activations rounded ahead of a step. Programs share arenas, because one
+    /// Intermediate values, then the activations quantised ahead of a step. Programs share arenas, because one
     /// runs at a time and leaves nothing there.
     arenas: Vec<Buffer>,
     /// The scratch memory of each thread.
@@ -74,15 +74,15 @@ struct Ready {
     /// The number of tasks of each part.
     n_tasks: Vec<i64>,
     n_tasks_of_all: i64,
-    /// The number of tasks that round activations before the others.
-    n_roundings: i64,
+    /// The number of tasks that quantise activations before the others.
+    n_quantise_tasks: i64,
 }
 
 /// A launch with its addresses.
 struct Step {
     kernel: KernelId,
     buffers: Vec<Address>,
-    /// The tasks not taken yet: those that round activations, and the others.
+    /// The tasks not taken yet: those that quantise activations, and the others.
     left: [Shares; 2],
 }
 
@@ -105,7 +105,7 @@ impl CpuDevice {
     pub fn new(cpu: Cpu, n_threads: usize) -> Result<Self, Error> {
         let team = Team::new(n_threads);
         let team =
-            team.map_err(|error| refused("threads", format!("{n_threads} were asked for: {error}")))?;
+            team.map_err(|error| refused("threads", format!("{n_threads} were requested: {error}")))?;
         Ok(Self {
             cpu,
             team,
@@ -160,7 +160,7 @@ impl CpuDevice {
             if let Some(state) = self.states.get(name) {
                 let found = state.bytes().len();
                 if found != *bytes {
-                    return Err(refused(name, format!("the state has {found} bytes, {bytes} are asked for")));
+                    return Err(refused(name, format!("the state has {found} bytes, {bytes} are needed")));
                 }
                 continue;
             }
@@ -208,8 +208,8 @@ impl CpuDevice {
         for ready in kernels.values_mut() {
             ready.set(symbols)?;
         }
-        for Step { kernel, left: [roundings, tasks], .. } in steps {
-            roundings.deal(kernels[*kernel].n_roundings);
+        for Step { kernel, left: [quantise_shares, tasks], .. } in steps {
+            quantise_shares.deal(kernels[*kernel].n_quantise_tasks);
             tasks.deal(kernels[*kernel].n_tasks_of_all);
         }
         let (program, scratch) = (&self.programs[program], &self.scratch);
@@ -220,8 +220,8 @@ impl CpuDevice {
             }
             for (number, step) in program.steps.iter().enumerate() {
                 let ready = &program.kernels[step.kernel];
-                if ready.n_roundings > 0 {
-                    ready.round(step, thread);
+                if ready.n_quantise_tasks > 0 {
+                    ready.quantise(step, thread);
                     program.barrier.wait();
                 }
                 ready.work(step, thread, scratch[thread].1);
@@ -245,7 +245,7 @@ impl Ready {
         let symbol_idx: Vec<usize> = code.symbols().iter().map(idx).collect();
         let symbols = vec![0; symbol_idx.len()];
         let n_tasks = vec![0; plan.kernels[kernel].parts.len()];
-        Self { code, symbol_idx, symbols, n_tasks, n_tasks_of_all: 0, n_roundings: 0 }
+        Self { code, symbol_idx, symbols, n_tasks, n_tasks_of_all: 0, n_quantise_tasks: 0 }
     }
 
     /// Sets the values of the plan's symbols.
@@ -254,19 +254,19 @@ impl Ready {
             *own = symbols[*idx];
         }
         self.n_tasks_of_all = self.code.n_tasks(&self.symbols)?;
-        self.n_roundings = self.code.n_roundings(&self.symbols);
+        self.n_quantise_tasks = self.code.n_quantise_tasks(&self.symbols);
         for (part, n_tasks) in self.n_tasks.iter_mut().enumerate() {
             *n_tasks = self.code.n_tasks_of_part(part, &self.symbols);
         }
         Ok(())
     }
 
-    /// Rounds the activations that all tasks of a step need, until no task is left.
-    fn round(&self, step: &Step, thread: usize) {
+    /// Quantises the activations that all tasks of a step need, until no task is left.
+    fn quantise(&self, step: &Step, thread: usize) {
         while let Some(tasks) = step.left[0].take(thread) {
             let buffers = step.buffers.as_ptr().cast::<*mut u8>();
-            // SAFETY: as in `enter`; `load` gave the step the address of a room as large as its kernel wants it.
-            unsafe { self.code.round(tasks, buffers, &self.symbols) };
+            // SAFETY: as in `enter`; `load` gave the step an address with as many bytes as its kernel needs.
+            unsafe { self.code.quantise(tasks, buffers, &self.symbols) };
         }
     }
 
@@ -275,7 +275,7 @@ impl Ready {
         let mut before = None;
         while let Some(tasks) = step.left[1].take(thread) {
             for (part, own) in self.of_parts(tasks) {
-                self.ask(part, own.start, step);
+                self.prefetch(part, own.start, step);
                 self.enter(part, own, step, scratch, before == Some(part));
                 before = Some(part);
             }
@@ -286,7 +286,7 @@ impl Ready {
     fn ask_first(&self, step: &Step, thread: usize, n_threads: usize) {
         let task = first(thread, n_threads, self.n_tasks_of_all);
         if let Some((part, own)) = self.of_parts(task..task + 1).next() {
-            self.ask(part, own.start, step);
+            self.prefetch(part, own.start, step);
         }
     }
 
@@ -301,21 +301,21 @@ impl Ready {
         self.n_tasks.iter().enumerate().map(own).filter(|(_, own)| !own.is_empty())
     }
 
-    fn ask(&self, part: usize, task: i64, step: &Step) {
+    fn prefetch(&self, part: usize, task: i64, step: &Step) {
         let buffers = step.buffers.as_ptr().cast::<*mut u8>();
         // SAFETY: `load` gave every parameter an address.
-        unsafe { self.code.ask(part, task, self.n_tasks[part], buffers) }
+        unsafe { self.code.prefetch(part, task, self.n_tasks[part], buffers) }
     }
 
-    fn enter(&self, part: usize, tasks: Range<i64>, step: &Step, scratch: Address, goes_on: bool) {
+    fn enter(&self, part: usize, tasks: Range<i64>, step: &Step, scratch: Address, continues: bool) {
         // An address is what it wraps.
         let buffers = step.buffers.as_ptr().cast::<*mut u8>();
         // SAFETY: `load` gave every parameter a buffer of its largest shape, which lives as long as the program. The
         // plan and its kernels verify: what a step writes it reads only where that is proven harmless, no two tasks of
         // a kernel store to the same element, and no other step runs until all threads have passed the barrier. `set`
         // has checked the symbols, `Shares` gives no task twice, and each thread has scratch memory of its own, as
-        // large as the largest kernel wants it; it goes on only behind a call for the same part in the same step.
-        unsafe { self.code.enter(part, tasks, buffers, &self.symbols, scratch.0, goes_on) }
+        // large as the largest kernel needs it; it continues only after a call for the same part in the same step.
+        unsafe { self.code.enter(part, tasks, buffers, &self.symbols, scratch.0, continues) }
     }
 }
 
@@ -329,11 +329,11 @@ impl Device for CpuDevice {
         let codes = self.emit(plan)?;
         self.allocate_states(plan)?;
         self.allocate_scratch(codes.iter().map(|code| code.scratch_bytes()).max().unwrap_or(0))?;
-        // Steps follow each other, so they share the space for rounded activations.
-        let room_bytes = codes.iter().map(|code| code.room_bytes()).max().unwrap_or(0);
-        let room_at = plan.arena_bytes.next_multiple_of(ALIGNMENT);
-        let arena = self.arena(room_at + room_bytes)?;
-        let room = Address(arena.wrapping_add(room_at));
+        // Steps follow each other, so they share the memory for quantised activations.
+        let ahead_bytes = codes.iter().map(|code| code.ahead_bytes()).max().unwrap_or(0);
+        let ahead_at = plan.arena_bytes.next_multiple_of(ALIGNMENT);
+        let arena = self.arena(ahead_at + ahead_bytes)?;
+        let ahead = Address(arena.wrapping_add(ahead_at));
         let (mut inputs, mut outputs, mut constants) = (Vec::new(), Vec::new(), Vec::new());
         let mut starts: List<BufferId, Address> = List::default();
         for slot in plan.buffers.values() {
@@ -360,7 +360,7 @@ impl Device for CpuDevice {
         let n_threads = self.team.n_threads();
         let step = |step: &fusebox_compiler::schedule::Step| Step {
             kernel: step.kernel,
-            buffers: step.args.iter().map(|arg| starts[*arg]).chain([room]).collect(),
+            buffers: step.args.iter().map(|arg| starts[*arg]).chain([ahead]).collect(),
             left: [n_threads; 2].map(Shares::new),
         };
         let steps = plan.steps.iter().map(step).collect();

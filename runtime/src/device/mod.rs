@@ -43,7 +43,7 @@ pub trait Device {
     /// Takes a plan in: emits its code, gives its values a place, and finds its weights.
     ///
     /// # Errors
-    /// Where a weight is missing or has other bytes than the plan asks for, a state has another size than in an
+    /// Where a weight is missing or has another length than the plan needs, a state has another size than in an
     /// earlier program, or the device cannot hold or do it.
     fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error>;
 
@@ -138,7 +138,7 @@ fn placed<'p>(
     plan.buffers.values().filter(move |slot| wanted(&slot.place))
 }
 
-/// The bytes of a weight, which are as many as the plan asks for.
+/// The bytes of a weight, of the length that the plan needs.
 fn weight<'w>(slot: &BufferSlot, weights: &'w dyn Weights) -> Result<&'w [u8], Error> {
     let BufferSlot { name, format, shape, bytes, .. } = slot;
     let found = weights.bytes(name);

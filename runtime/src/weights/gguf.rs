@@ -26,7 +26,7 @@ const MAX_ALIGNMENT: u64 = 1 << 20;
 const MAX_KEY_BYTES: usize = u16::MAX as usize;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_DIMS: u32 = 4;
-/// How many keys there may be, and how many values in all lists: some times as many as the largest vocabulary needs.
+/// The largest numbers of keys, and of values in all lists: some times what the largest vocabulary needs.
 /// A value takes several times as much memory as the file.
 const MAX_KEYS: usize = 1 << 16;
 const MAX_LISTED: usize = 1 << 22;
@@ -314,7 +314,7 @@ pub(super) fn n_bytes(shape: &[usize], row: ggml::Type) -> Result<usize, (String
     n_bytes.ok_or_else(|| ("a size that fits in memory".to_owned(), format!("{shape:?}")))
 }
 
-/// Moves every tensor behind the header and checks that it ends inside the file.
+/// Adds the offset of the data to that of every tensor, and checks that it ends inside the file.
 fn placed(
     path: &Path,
     file_bytes: usize,

@@ -16,13 +16,13 @@ use std::path::Path;
 use memmap2::Mmap;
 
 use crate::error::{Error, Place, printable};
-use crate::noted::{Note, Noted};
+use crate::signal_list::{Entered, SignalList};
 
 /// The most characters of a path that are told.
 const MAX_PATH: usize = 4096;
 
 /// The files that are mapped.
-static MAPPED: Noted<(Range<usize>, String)> = Noted::new();
+static MAPPED: SignalList<(Range<usize>, String)> = SignalList::new();
 
 /// The file that is mapped at an address. A signal may ask at any time.
 pub fn file_at(address: usize) -> Option<&'static str> {
@@ -33,7 +33,7 @@ pub fn file_at(address: usize) -> Option<&'static str> {
 #[derive(Debug)]
 pub(super) struct Mapping {
     map: Mmap,
-    _note: Note,
+    _entered: Entered,
 }
 
 impl Mapping {
@@ -50,7 +50,7 @@ impl Mapping {
         let file = File::open(path).map_err(failed)?;
         // SAFETY: the file stays open for as long as it is mapped, and the map is handed out as `&[u8]` only,
         // so this process never writes to it. That no other process shortens or rewrites the file meanwhile
-        // cannot be had from here; it is what every reader of mapped files asks of its user.
+        // cannot be had from here; every reader of mapped files requires it of its user.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
         // Large pages, for what is not in memory yet: the disk is read in longer pieces, and weights are read faster.
         // A refusal costs time and nothing else.
@@ -58,8 +58,8 @@ impl Mapping {
         let _ = map.advise(memmap2::Advice::HugePage);
         let range = map.as_ptr_range();
         let name = printable(&path.display().to_string(), MAX_PATH);
-        let note = MAPPED.add((range.start as usize..range.end as usize, name));
-        Ok(Self { map, _note: note })
+        let entered = MAPPED.add((range.start as usize..range.end as usize, name));
+        Ok(Self { map, _entered: entered })
     }
 
     /// The bytes of the file.

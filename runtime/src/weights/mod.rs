@@ -4,7 +4,7 @@
 //! [`Checkpoint`] with the metadata as key and value, and each tensor's shape, format and bytes, which stay in the file
 //! until they are touched.
 //! A file is hostile until proven otherwise: a bad one is one sentence, and there is no checkpoint then. Each
-//! range lies inside its file, and a tensor's bytes are exactly as many as its shape and format ask for.
+//! range lies inside its file, and a tensor's bytes have exactly the length that its shape and format need.
 //! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`
 //! with `parts.rs`, `safetensors.rs` with `folder.rs` and `packed.rs`, `ajc1.rs`, `qorus.rs`; all read
 //! through `reader.rs`. GGUF files are written by `store.rs`.
@@ -94,7 +94,7 @@ pub enum Stored {
     Other(&'static str),
 }
 
-/// Opens and checks a checkpoint of any kind; the kind is told by the content, not by the name.
+/// Opens and checks a checkpoint of any kind; the kind follows from the content, not from the name.
 ///
 /// # Errors
 /// [`Error::Io`] where the file cannot be read, [`Error::Input`] where it is not as its kind wants it, and

@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Room for a list, whose count stands at a place; lists may not have more than so many values together.
+    /// An empty list with capacity for `n` values, a count read at `at`; all lists together may have `most` values.
     pub(super) fn room<T>(&mut self, at: usize, n: usize, most: usize) -> Result<Vec<T>, Error> {
         self.n_listed = self.n_listed.saturating_add(n);
         if self.n_listed > most {
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         let at = self.at;
         let n_bytes = self.count("bytes of text", 1)?;
         if n_bytes > max_bytes {
-            return Err(self.refuse(at, format!("a text of at most {max_bytes} bytes"), n_bytes));
+            return Err(self.refuse(at, format!("a string of at most {max_bytes} bytes"), n_bytes));
         }
         let start = self.at;
         std::str::from_utf8(self.take(n_bytes)?)
@@ -154,7 +154,7 @@ mod tests {
         let with = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
         assert_eq!(reader(&with("é".as_bytes())).text(2).unwrap(), "é");
         let long = reader(&with(b"abc")).text(2).unwrap_err().to_string();
-        assert_eq!(long, "f: byte 0: expected a text of at most 2 bytes, found 3");
+        assert_eq!(long, "f: byte 0: expected a string of at most 2 bytes, found 3");
         let bad = reader(&with(b"a\xff")).text(9).unwrap_err().to_string();
         assert_eq!(bad, "f: byte 9: expected a text in UTF-8, found other bytes");
     }

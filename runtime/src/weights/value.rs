@@ -1,7 +1,7 @@
 //! Metadata of every kind of file: numbers, strings, and lists of one type.
 //!
-//! In: what the readers found. Out: values that can be asked for a number or a string, and printed.
-//! The width and sign of a number in the file are not kept: whoever needs a number asks whether the value is one.
+//! In: what the readers found. Out: values that convert to a number or a string, and print.
+//! The width and sign of a number in the file are not kept.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::error::printable;
 
 /// The most elements of a list that are printed.
 const MAX_SHOWN: usize = 8;
-/// The most characters of a text that are printed.
+/// The most characters of a string that are printed.
 const MAX_CHARS: usize = 80;
 
 /// The value of one key.
@@ -23,7 +23,7 @@ pub enum Value {
     Signed(i64),
     /// Any other number.
     Float(f64),
-    /// A text.
+    /// A string.
     Text(String),
     /// Many values of one type.
     List(List),
@@ -32,7 +32,7 @@ pub enum Value {
 /// Values of one type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum List {
-    /// Truths.
+    /// Truth values.
     Bools(Vec<bool>),
     /// Whole numbers that are not negative by their type.
     Unsigned(Vec<u64>),
@@ -40,14 +40,14 @@ pub enum List {
     Signed(Vec<i64>),
     /// Other numbers.
     Floats(Vec<f64>),
-    /// Texts.
+    /// Strings.
     Texts(Vec<String>),
     /// Lists, each of its own type.
     Lists(Vec<List>),
 }
 
 impl Value {
-    /// The text, if it is one.
+    /// The string, if it is one.
     pub fn as_text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }

@@ -167,7 +167,7 @@ fn attention_of_many_tokens() {
     attention(32, 32, 64, 96);
 }
 
-/// Fewer tokens than the program has room for. Vectors are scaled first, as norms do.
+/// Fewer tokens than the program takes at most. Columns are scaled first, as by norms.
 fn experts(format: &str, [tokens, room, per_token]: [i64; 3], experts: i32, [rows, elements]: [i64; 2]) {
     let text = format!(
         "\

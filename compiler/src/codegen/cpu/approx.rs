@@ -45,7 +45,7 @@ impl Emitter<'_, '_> {
         let scaled = self.builder.ins().fmul(x, scale);
         let scaled = self.blend(is_tiny, scaled, x);
         let bits = self.as_bits(scaled);
-        // The exponent by which the rest lies between the roots of one half and of two.
+        // The exponent that leaves a mantissa between the roots of one half and of two.
         let root = self.wholes(x, 0x3f35_04f3);
         let above = self.builder.ins().isub(bits, root);
         let exponent = self.shifted_right(above, 23);
@@ -110,10 +110,10 @@ impl Emitter<'_, '_> {
         self.turned(next, sin, cos)
     }
 
-    /// How many quarters of a turn an angle has, and the sine and the cosine of what is left.
+    /// The number of quarter turns of an angle, and the sine and the cosine of the remainder.
     fn sin_and_cos(&mut self, x: Value) -> (Value, Value, Value) {
         let (quarter, n) = self.nearest_multiple(x, std::f32::consts::FRAC_2_PI);
-        // The first difference is exact: a fused product is not rounded, and what is left has few bits.
+        // The first difference is exact: a fused product is not rounded, and the remainder has a short mantissa.
         let high = FRAC_PI_2 as f32;
         let middle = (FRAC_PI_2 - f64::from(high)) as f32;
         let low = (FRAC_PI_2 - f64::from(high) - f64::from(middle)) as f32;
@@ -131,7 +131,7 @@ impl Emitter<'_, '_> {
         (quarter, sin, self.mul_add(cos, fourth, start))
     }
 
-    /// The sine of an angle with so many quarters of a turn, by the sine and the cosine of the rest.
+    /// The sine of an angle, from its number of quarter turns and the sine and the cosine of the remainder.
     fn turned(&mut self, quarter: Value, sin: Value, cos: Value) -> Value {
         let [one, two, zero] = [1, 2, 0].map(|number| self.wholes(quarter, number));
         let parity = self.builder.ins().band(quarter, one);
@@ -144,7 +144,7 @@ impl Emitter<'_, '_> {
         self.as_floats(bits)
     }
 
-    /// The whole number nearest to `x · by`: in the low bits of the first, as a number the second.
+    /// The integer nearest to `x · by`: in the low bits of the first result, and as a float, the second.
     fn nearest_multiple(&mut self, x: Value, by: f32) -> (Value, Value) {
         let (by, rounder) = (self.floats(x, by), self.floats(x, ROUNDER));
         let rounded = self.mul_add(x, by, rounder);

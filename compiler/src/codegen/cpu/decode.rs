@@ -145,7 +145,7 @@ impl Emitter<'_, '_> {
         self.builder.ins().fsub(product, offset)
     }
 
-    /// What multiplies the elements of a group, and what is then taken off.
+    /// The scale of a group, and the offset that is subtracted after it.
     fn scale_and_offset(&mut self, block: Value, group: Value) -> (Value, Value) {
         let none = self.whole(0);
         // Groups 4 to 7 keep their upper two bits with groups 0 to 3.

@@ -5,7 +5,7 @@
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them; how far that went is kept there too,
 //! for a call that goes on. Code for a whole nest, where there is a faster form, belongs in `nest`: `product.rs`,
-//! `vector.rs` has one, and `encode_call.rs` the only one; `skip.rs` finds rounds to leave out.
+//! `vector.rs` has one, and `encode_call.rs` the only one; `skip.rs` finds iterations to leave out.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use cranelift_jit::JITModule;
 use cranelift_module::{FuncId, Module};
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::hoist::{Step, What, rounded, routing_bytes, steps};
+use crate::codegen::cpu::hoist::{Step, What, quantised, routing_bytes, steps};
 use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::{CONSTANT, PROVEN};
 use crate::codegen::cpu::micro::{Table, table};
@@ -40,8 +40,9 @@ use crate::tensor::sym::Symbol;
 /// Tiles start at multiples of this many bytes.
 pub(super) const ALIGNMENT: usize = 64;
 
-/// What the code of a part takes: the addresses of the buffers, with that of what was rounded ahead, the values of the
-/// symbols, the first task, one past the last, the scratch memory, and whether it goes on with a call before.
+/// The arguments of a part's code: the addresses of the buffers, last that of the activations that were quantised
+/// ahead; the values of the symbols; the first task; one past the last; the scratch memory; and whether the call
+/// continues the one before.
 pub(super) fn signature(convention: CallConv) -> Signature {
     let mut signature = Signature::new(convention);
     signature.params = vec![AbiParam::new(I64); 6];
@@ -82,25 +83,25 @@ pub(super) fn emit(
         vars: BTreeMap::new(),
         masks: BTreeMap::new(),
     };
-    let slots = rounded(cpu, kernel, part);
+    let slots = quantised(cpu, kernel, part);
     let steps = steps(cpu, kernel, part, &slots);
-    let rooms = ScratchLayout::new(part, steps.len(), &slots);
-    let scratch_bytes = rooms.end + routing_bytes(cpu, kernel, part);
-    let call = emitter.arguments(symbols, rooms, slots);
+    let layout = ScratchLayout::new(part, steps.len(), &slots);
+    let scratch_bytes = layout.end + routing_bytes(cpu, kernel, part);
+    let call = emitter.arguments(symbols, layout, slots);
     emitter.tasks(&call, &steps);
     emitter.builder.ins().return_(&[]);
     emitter.builder.finalize(config);
     Emitted { scratch_bytes, functions: emitter.own_functions }
 }
 
-/// What a call of a part is for.
+/// The arguments of a call, as values.
 struct Call {
     first: Value,
     end: Value,
-    /// Where it is kept for which tasks each step is done.
+    /// Memory that holds, for each step, the tasks for which it has been done.
     done: Value,
-    /// Whether a call before has left that there.
-    goes_on: Value,
+    /// Whether the call continues the one before, so that this memory is valid.
+    continues: Value,
 }
 
 /// A part, as far as it has been emitted.
@@ -110,7 +111,7 @@ pub(super) struct Emitter<'a, 'f> {
     pub(super) module: &'a mut JITModule,
     /// Functions that are known there, and the bytes that they are to have.
     pub(super) own_functions: Vec<(FuncId, Vec<u8>)>,
-    /// The level and the numbers that the code is for.
+    /// The instruction set and the numeric mode.
     pub(super) cpu: &'a Cpu,
     /// The functions of `micro` for this level.
     pub(super) table: Table,
@@ -122,20 +123,20 @@ pub(super) struct Emitter<'a, 'f> {
     pub(super) params: List<ParamId, Value>,
     /// Where each tile starts.
     pub(super) tiles: List<TileId, Value>,
-    /// Vectors that products round.
+    /// Activations that products quantise.
     pub(super) slots: Vec<Slot>,
-    /// Room to sort vectors in.
+    /// Scratch memory to group columns by expert.
     pub(super) routing: Option<Value>,
     pub(super) symbols: BTreeMap<Symbol, Value>,
     /// The variables that have a value here, and those of loops that are done.
     pub(super) vars: BTreeMap<VarId, Value>,
-    /// The masks that comparisons of vectors gave, by their ones and zeros.
+    /// The masks of vector comparisons, by the vector of ones and zeros made from each.
     pub(super) masks: BTreeMap<Value, Value>,
 }
 
-/// Room for vectors that products round.
+/// Scratch memory for activations that products quantise.
 pub(super) struct Slot {
-    pub(super) rounded: Activations,
+    pub(super) quantised: Activations,
     /// Where it starts.
     pub(super) start: Value,
     /// Whether a step before this one has filled it.
@@ -144,7 +145,7 @@ pub(super) struct Slot {
 
 impl Emitter<'_, '_> {
     /// Reads the arguments.
-    fn arguments(&mut self, symbols: &[Symbol], rooms: ScratchLayout, slots: Vec<Activations>) -> Call {
+    fn arguments(&mut self, symbols: &[Symbol], layout: ScratchLayout, slots: Vec<Activations>) -> Call {
         let entry = self.builder.create_block();
         self.builder.append_block_params_for_function_params(entry);
         self.enter(entry);
@@ -157,9 +158,9 @@ impl Emitter<'_, '_> {
             let value = self.builder.ins().load(I64, CONSTANT, arguments[1], 8 * idx as i32);
             self.symbols.insert(*symbol, value);
         }
-        let ScratchLayout { tiles, rounded, done, end } = rooms;
+        let ScratchLayout { tiles, quantised, done, end } = layout;
         let ahead = ahead(self.cpu, self.kernel);
-        let room = (!ahead.is_empty()).then(|| {
+        let ahead_start = (!ahead.is_empty()).then(|| {
             let offset = 8 * self.kernel.params.len() as i32;
             self.builder.ins().load(I64, CONSTANT, arguments[0], offset)
         });
@@ -167,16 +168,18 @@ impl Emitter<'_, '_> {
             let base = self.builder.ins().iadd_imm_s(arguments[4], offset as i64);
             self.tiles.push(base);
         }
-        for (rounded, offset) in slots.into_iter().zip(rounded) {
-            let start = match (quantise_ahead::of(&ahead, &rounded), room) {
-                (Some(own), Some(room)) => self.builder.ins().iadd_imm_s(room, own.offset as i64),
+        for (quantised, offset) in slots.into_iter().zip(quantised) {
+            let start = match (quantise_ahead::of(&ahead, &quantised), ahead_start) {
+                (Some(own), Some(ahead_start)) => {
+                    self.builder.ins().iadd_imm_s(ahead_start, own.offset as i64)
+                }
                 _ => self.builder.ins().iadd_imm_s(arguments[4], offset as i64),
             };
-            self.slots.push(Slot { rounded, start, is_filled: false });
+            self.slots.push(Slot { quantised, start, is_filled: false });
         }
         self.routing = Some(self.builder.ins().iadd_imm_s(arguments[4], end as i64));
         let done = self.builder.ins().iadd_imm_s(arguments[4], done as i64);
-        Call { first: arguments[2], end: arguments[3], done, goes_on: arguments[5] }
+        Call { first: arguments[2], end: arguments[3], done, continues: arguments[5] }
     }
 
     fn tasks(&mut self, call: &Call, steps: &[Step<'_>]) {
@@ -188,7 +191,7 @@ impl Emitter<'_, '_> {
             done.push(is_kept.then(|| {
                 let before = self.builder.ins().load(I64, PROVEN, call.done, 8 * number as i32);
                 let nothing = self.whole(-1);
-                let before = self.builder.ins().select(call.goes_on, before, nothing);
+                let before = self.builder.ins().select(call.continues, before, nothing);
                 let variable = self.builder.declare_var(I64);
                 self.builder.def_var(variable, before);
                 variable
@@ -197,7 +200,7 @@ impl Emitter<'_, '_> {
         self.counted((call.first, 1, call.end), |emitter, task| {
             let mut rest = task;
             let mut positions = Vec::new();
-            // The numbers that outer variables have together, all of them first.
+            // The linear number of the outer variables: first that of all of them.
             let mut numbers = vec![task];
             for len in lens.iter().skip(1).rev() {
                 positions.push(emitter.builder.ins().urem(rest, *len));
@@ -217,7 +220,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Gives the variables of the grid their values and runs the body, but where a variable is past its end.
+    /// Sets the variables of the grid and runs the body, unless a variable is past its end.
     fn task(&mut self, grid: &[VarId], positions: &[Value], body: &mut dyn FnMut(&mut Self)) {
         let part = self.part;
         let Some((var, inner)) = grid.split_first() else { return body(self) };
@@ -233,7 +236,7 @@ impl Emitter<'_, '_> {
         self.when(is_there, |emitter| emitter.task(inner, &positions[1..], body));
     }
 
-    /// Does the steps of a task that the task before has not done for it.
+    /// Does the steps of a task that the previous task has not done for it.
     fn steps(&mut self, steps: &[Step<'_>], done: &[Option<Variable>], numbers: &[Value]) {
         for (Step { what, depth }, done) in steps.iter().zip(done) {
             let Some(done) = done else {
@@ -252,8 +255,8 @@ impl Emitter<'_, '_> {
     fn step_of(&mut self, what: &What<'_>) {
         match what {
             What::Round(plan, slot) => {
-                let rounded = self.slots[*slot].rounded.clone();
-                self.round(plan, &rounded, *slot);
+                let quantised = self.slots[*slot].quantised.clone();
+                self.quantise(plan, &quantised, *slot);
             }
             What::Stmt(stmt, slots) => {
                 self.set_filled(slots, true);
@@ -279,7 +282,7 @@ impl Emitter<'_, '_> {
         self.enter(after);
     }
 
-    /// How many values a variable of the grid takes at most, as `Part::n_values` counts.
+    /// The largest number of values of a grid variable, as `Part::n_values` counts.
     fn n_values(&mut self, var: VarId) -> Value {
         match &self.part.vars[var].range {
             Range::Whole { len } => self.sym(len),
@@ -287,8 +290,8 @@ impl Emitter<'_, '_> {
                 let end = self.sym(end);
                 let zero = self.whole(0);
                 let end = self.builder.ins().smax(end, zero);
-                let rounded = self.builder.ins().iadd_imm_s(end, step - 1);
-                self.split(rounded, *step).0
+                let rounded_up = self.builder.ins().iadd_imm_s(end, step - 1);
+                self.split(rounded_up, *step).0
             }
             Range::Within { .. } => unreachable!("a grid takes whole axes and blocks"),
         }
@@ -307,7 +310,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Runs a body, but where one of some indices is above zero.
+    /// Runs a body unless one of some indices is above zero.
     fn unless(&mut self, hidden: &[Index], body: &[Stmt]) {
         let Some((index, others)) = hidden.split_first() else { return self.body(body) };
         let (index, zero) = (self.index(index), self.whole(0));
@@ -329,14 +332,14 @@ impl Emitter<'_, '_> {
         });
     }
 
-    /// The nest without rounding its value to what storing rounds it to.
+    /// The nest without a rounding of its value that storing repeats.
     fn rounded_once<'n>(&self, nest: &'n Nest) -> Cow<'n, Nest> {
         let Expr::Cast(dtype @ (DType::F16 | DType::BF16), value) = nest.exprs[nest.value] else {
             return Cow::Borrowed(nest);
         };
         let bare = Nest { value, ..nest.clone() };
-        let is_rounded = nest.fold.is_none() && self.layout(nest.target).format == Format::of(dtype);
-        if is_rounded && self.dtype(&bare) == DType::F32 { Cow::Owned(bare) } else { Cow::Borrowed(nest) }
+        let store_rounds = nest.fold.is_none() && self.layout(nest.target).format == Format::of(dtype);
+        if store_rounds && self.dtype(&bare) == DType::F32 { Cow::Owned(bare) } else { Cow::Borrowed(nest) }
     }
 
     fn folded(&mut self, nest: &Nest, folding: &Folding) -> Value {
@@ -374,7 +377,7 @@ impl Emitter<'_, '_> {
         });
     }
 
-    /// The first value of a variable, what lies between two, and one past the last.
+    /// The first value of a variable, its step, and one past the last.
     pub(super) fn values(&mut self, var: VarId) -> (Value, i64, Value) {
         let part = self.part;
         match &part.vars[var].range {
@@ -400,8 +403,8 @@ impl Emitter<'_, '_> {
         let value = self.builder.append_block_param(head, I64);
         self.builder.ins().jump(head, &[first.into()]);
         self.builder.switch_to_block(head);
-        // The way out comes first: Cranelift then visits the rounds before what follows, and only so takes out of them
-        // what is the same in each.
+        // The exit block is created first: Cranelift then visits the loop body before the code after it, without which
+        // it hoists nothing out of the loop.
         let is_over = self.builder.ins().icmp(IntCC::SignedGreaterThanOrEqual, value, end);
         self.builder.ins().brif(is_over, after, &[], inside, &[]);
         self.enter(inside);
@@ -412,18 +415,18 @@ impl Emitter<'_, '_> {
         self.enter(after);
     }
 
-    /// Goes on in a block that everything already leads to.
+    /// Switches to a block whose predecessors are all known.
     fn enter(&mut self, block: Block) {
         self.builder.switch_to_block(block);
         self.builder.seal_block(block);
     }
 }
 
-/// Where each tile and the room for each of some vectors start in the scratch memory, what is kept of steps, and where
-/// they end.
+/// The layout of the scratch memory: where each tile starts, each set of quantised activations, and the memory of which
+/// steps are done; and its end.
 struct ScratchLayout {
     tiles: Vec<usize>,
-    rounded: Vec<usize>,
+    quantised: Vec<usize>,
     done: usize,
     end: usize,
 }
@@ -438,8 +441,9 @@ impl ScratchLayout {
         };
         let bytes_of = |tile: &Tile| tile.dims.iter().product::<usize>() * tile.dtype.bytes();
         let tiles = part.tiles.values().map(|tile| place(bytes_of(tile))).collect();
-        let rounded = slots.iter().map(|slot| place(if slot.is_ahead { 0 } else { slot.bytes() })).collect();
+        let quantised =
+            slots.iter().map(|slot| place(if slot.is_ahead { 0 } else { slot.bytes() })).collect();
         let done = place(8 * n_steps);
-        Self { tiles, rounded, done, end }
+        Self { tiles, quantised, done, end }
     }
 }

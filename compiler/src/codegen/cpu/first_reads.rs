@@ -10,7 +10,7 @@ use crate::kernel::walk::nests;
 use crate::kernel::{Kernel, Nest, Param, ParamId, Part, Skeleton};
 use crate::tensor::quant::Format;
 
-/// A weight with fewer bytes is not worth asking for.
+/// A weight with fewer bytes is not worth a prefetch.
 const LEAST: usize = 1 << 16;
 
 /// A weight that is read from its start to its end.

@@ -2,7 +2,7 @@
 //!
 //! In: a kernel, and which of its parameters are weights or caches. Out: a [`Form`] for each way in which one of these
 //! is multiplied with activations.
-//! `product.rs` says it, which code generation asks as well: nothing is recognised a second time here.
+//! The answer is that of `product.rs`, which code generation uses too: nothing is recognised a second time here.
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::product::{Kind, Plan, find};
@@ -17,12 +17,12 @@ use crate::tensor::quant::Format;
 pub enum Form {
     /// A hand-written micro-kernel.
     Micro {
-        /// `gemm` for many vectors, `gemv` for one, `dot` where each sum is a call, `mix` for sums of rows that have a
-        /// factor each, as those of values in attention.
+        /// `gemm` for many columns, `gemv` for one, `dot` where each sum is a call, `mix` for weighted sums of rows, as
+        /// of values in attention.
         op: &'static str,
         /// The format of the weight or cache.
         format: Format,
-        /// How activations are rounded and laid out; none for single precision.
+        /// How activations are quantised and laid out; none for single precision.
         layout: Option<&'static str>,
     },
     /// Generated scalar or vector code.
@@ -66,6 +66,6 @@ fn form(plan: &Plan) -> Form {
         (Kind::Product, Some(_), None) => "gemv",
         (Kind::Product, None, None) => "dot",
     };
-    let layout = plan.rounded.as_ref().map(|rounded| rounded.layout.name());
+    let layout = plan.quantised.as_ref().map(|quantised| quantised.layout.name());
     Form::Micro { op, format: plan.w.format, layout }
 }

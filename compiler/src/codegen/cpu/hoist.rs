@@ -17,15 +17,15 @@ use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, VarId}
 /// Something that a task does.
 pub(super) struct Step<'a> {
     pub(super) what: What<'a>,
-    /// How many of the grid's variables, from the outermost on, it depends on.
+    /// The number of grid variables, from the outermost on, that it depends on.
     pub(super) depth: usize,
 }
 
 /// What is done.
 pub(super) enum What<'a> {
-    /// A statement; with the vectors that it finds rounded.
+    /// A statement, with the activations that are quantised before it.
     Stmt(&'a Stmt, Vec<usize>),
-    /// The vectors of a product are rounded.
+    /// The activations of a product are quantised.
     Round(Box<Plan>, usize),
 }
 
@@ -45,18 +45,18 @@ struct Effects {
     is_final: bool,
 }
 
-/// All vectors that the products of a part round, each once.
-pub(super) fn rounded(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Activations> {
+/// All activations that the products of a part quantise, each once.
+pub(super) fn quantised(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Activations> {
     let mut all: Vec<Activations> = Vec::new();
-    for rounded in plans(cpu, kernel, part).filter_map(|plan| plan.rounded) {
-        if !all.contains(&rounded) {
-            all.push(rounded);
+    for quantised in plans(cpu, kernel, part).filter_map(|plan| plan.quantised) {
+        if !all.contains(&quantised) {
+            all.push(quantised);
         }
     }
     all
 }
 
-/// Bytes of the room in which the products of a part sort vectors, one product after another.
+/// Bytes of scratch memory in which the products of a part group columns by expert, one product after another.
 pub(super) fn routing_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
     let routing = plans(cpu, kernel, part).filter_map(|plan| plan.routing);
     routing.map(|routing| routing.bytes()).max().unwrap_or(0)
@@ -71,8 +71,8 @@ fn plans(cpu: &Cpu, kernel: &Kernel, part: &Part) -> impl Iterator<Item = Plan> 
 pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Activations]) -> Vec<Step<'a>> {
     let slot_of = |nest: &Nest| {
         let plan = plan(cpu, kernel, part, nest)?;
-        let rounded = plan.rounded.as_ref()?;
-        let slot = slots.iter().position(|slot| slot == rounded)?;
+        let quantised = plan.quantised.as_ref()?;
+        let slot = slots.iter().position(|slot| slot == quantised)?;
         Some((plan, slot))
     };
     let mut steps = Vec::new();
@@ -86,20 +86,20 @@ pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Act
             let Some((plan, slot)) = slot_of(nest).filter(|(_, slot)| !slots[*slot].is_ahead) else {
                 continue;
             };
-            let rounding = Effects::of_rounding(&plan, slot, part);
-            if rounding.vars.is_disjoint(&loops) && rounding.reads.is_disjoint(&effects.writes) {
+            let quantising = Effects::of_quantising(&plan, slot, part);
+            if quantising.vars.is_disjoint(&loops) && quantising.reads.is_disjoint(&effects.writes) {
                 if valid.insert(slot) {
-                    all.push(rounding);
+                    all.push(quantising);
                     steps.push(What::Round(Box::new(plan), slot));
                 }
                 effects.reads.insert(Memory::Slot(slot));
                 found.push(slot);
             } else {
-                // Each round of a loop has others.
+                // Each iteration of a loop has others.
                 effects.writes.insert(Memory::Slot(slot));
             }
         }
-        // What was rounded of a tile, or into another's room, is no longer true.
+        // Activations quantised from a tile that changes, or whose memory is used again, are no longer valid.
         valid.retain(|slot| {
             let source = match slots[*slot].x.place {
                 Place::Tile(tile) => effects.writes.contains(&Memory::Tile(tile)),
@@ -114,7 +114,7 @@ pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Act
     steps.into_iter().zip(depths).map(|(what, depth)| Step { what, depth }).collect()
 }
 
-/// On how many variables of the grid each step depends.
+/// The number of grid variables that each step depends on.
 fn depths(all: &[Effects], part: &Part) -> Vec<usize> {
     let of_var = |var: &VarId| part.grid.iter().position(|own| own == var).map_or(0, |position| position + 1);
     let own = |effects: &Effects| {
@@ -156,8 +156,8 @@ impl Effects {
         effects
     }
 
-    /// Rounding reads what the product reads, and depends on less: the weight has no part in it.
-    fn of_rounding(plan: &Plan, slot: usize, part: &Part) -> Self {
+    /// Quantising reads what the product reads, and depends on less: the weight has no part in it.
+    fn of_quantising(plan: &Plan, slot: usize, part: &Part) -> Self {
         let mut effects = Self::default();
         effects.place(plan.x.place);
         effects.index(&plan.x.element);

@@ -22,7 +22,7 @@ use crate::codegen::cpu::first_reads::{Stream, streams};
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::math::Function;
 use crate::codegen::cpu::micro::{activation_bytes, prefetch_first, quantise_activations};
-use crate::codegen::cpu::quantise_ahead::{Ahead, VECTORS, ahead, room_bytes};
+use crate::codegen::cpu::quantise_ahead::{Ahead, COLUMNS, ahead, ahead_bytes};
 use crate::codegen::cpu::wide::evex::ALIGNMENT as ALIGNMENT_OF_CODE;
 use crate::codegen::cpu::{Cpu, bug};
 use crate::error::Error;
@@ -41,7 +41,7 @@ pub struct Code {
     /// The code of each part.
     entries: Vec<Entry>,
     scratch_bytes: usize,
-    /// What is rounded before the first task, with the functions of a level.
+    /// The activations that are quantised before the first task.
     ahead: Vec<Ahead>,
     /// What the tasks of each part read first.
     streams: Vec<Option<Stream>>,
@@ -50,7 +50,7 @@ pub struct Code {
     module: Mutex<Option<JITModule>>,
 }
 
-/// The bytes of a buffer, for what the kernel does with it.
+/// The bytes of a buffer, as the kernel uses it.
 #[derive(Debug)]
 pub enum Bytes<'a> {
     /// Of a buffer that is read.
@@ -147,7 +147,7 @@ impl Code {
         self.kernel == *kernel && ranges(&self.symbols) == ranges(&symbols(kernel))
     }
 
-    /// The symbols it wants values for, in this order.
+    /// The symbols that need values, in this order.
     pub fn symbols(&self) -> &[Symbol] {
         &self.symbols
     }
@@ -157,7 +157,7 @@ impl Code {
         self.scratch_bytes
     }
 
-    /// How many tasks there are, over all parts.
+    /// The number of tasks of all parts.
     ///
     /// # Errors
     /// [`Error::Input`] for symbols that are missing or outside of their ranges.
@@ -166,7 +166,7 @@ impl Code {
         Ok(self.kernel.parts.iter().map(|part| self.n_tasks_of(part, symbols)).sum())
     }
 
-    /// Runs some of the tasks, piece after piece, numbered over all parts; what other tasks write stays as it is.
+    /// Runs some of the tasks, range after range, numbered over all parts; the results of other tasks stay as they are.
     ///
     /// # Errors
     /// [`Error::Input`] for buffers, symbols, tasks or scratch memory that are not those of the kernel.
@@ -187,11 +187,11 @@ impl Code {
             return Err(Error::input("scratch memory", what));
         }
         let mut pointers = self.pointers(buffers)?;
-        let mut room = vec![0; self.room_bytes() + ALIGNMENT];
-        let start = room.as_ptr().align_offset(ALIGNMENT);
-        pointers.push(room[start..].as_mut_ptr());
-        // SAFETY: all is checked above, and the room has the bytes that are asked for.
-        unsafe { self.round(0..self.n_roundings(symbols), pointers.as_ptr(), symbols) };
+        let mut ahead = vec![0; self.ahead_bytes() + ALIGNMENT];
+        let start = ahead.as_ptr().align_offset(ALIGNMENT);
+        pointers.push(ahead[start..].as_mut_ptr());
+        // SAFETY: all is checked above, and `ahead` has the bytes that are needed.
+        unsafe { self.quantise(0..self.n_quantise_tasks(symbols), pointers.as_ptr(), symbols) };
         let mut before = 0;
         for (idx, part) in self.kernel.parts.iter().enumerate() {
             let n_tasks = self.n_tasks_of(part, symbols);
@@ -207,17 +207,17 @@ impl Code {
         Ok(())
     }
 
-    /// How many tasks a part has; the symbols are taken as they are.
+    /// The number of tasks of a part; the symbols are not checked.
     pub fn n_tasks_of_part(&self, part: usize, symbols: &[i64]) -> i64 {
         self.n_tasks_of(&self.kernel.parts[part], symbols)
     }
 
-    /// Asks for the memory that a task of a part reads first; `n_tasks` are all that the part has.
+    /// Prefetches the memory that a task of a part reads first; the part has `n_tasks`.
     ///
     /// # Safety
     /// The addresses must be those of the parameters; nothing is read there.
     #[expect(unsafe_code, reason = "addresses are handed on without checks")]
-    pub unsafe fn ask(&self, part: usize, task: i64, n_tasks: i64, buffers: *const *mut u8) {
+    pub unsafe fn prefetch(&self, part: usize, task: i64, n_tasks: i64, buffers: *const *mut u8) {
         let Some(stream) = self.streams[part] else { return };
         // SAFETY: the caller promises an address for each parameter.
         let place = unsafe { buffers.add(stream.param.index()) };
@@ -226,23 +226,23 @@ impl Code {
         prefetch_first(start.wrapping_add(stream.offset(task, n_tasks)));
     }
 
-    /// The bytes of the room for what is rounded before the first task; it starts at a multiple of 64.
-    pub fn room_bytes(&self) -> usize {
-        room_bytes(&self.ahead)
+    /// The bytes of the memory for activations that are quantised before the first task; it starts at a multiple of 64.
+    pub fn ahead_bytes(&self) -> usize {
+        ahead_bytes(&self.ahead)
     }
 
-    /// How many tasks round vectors before the first task; the symbols are taken as they are.
-    pub fn n_roundings(&self, symbols: &[i64]) -> i64 {
+    /// The number of tasks that quantise activations before the first task; the symbols are not checked.
+    pub fn n_quantise_tasks(&self, symbols: &[i64]) -> i64 {
         let of = |sym: &Sym| sym.evaluate(|symbol| self.value(symbol, symbols));
         self.ahead.iter().map(|own| own.n_tasks(&of)).sum()
     }
 
-    /// Rounds some of what is rounded before the first task.
+    /// Quantises some of the activations that are quantised before the first task.
     ///
     /// # Safety
-    /// As [`Code::enter`], and behind the addresses of the parameters is that of the room, of [`Code::room_bytes`].
+    /// As [`Code::enter`]; the address after those of the parameters is that of [`Code::ahead_bytes`] bytes.
     #[expect(unsafe_code, reason = "addresses are handed on without checks")]
-    pub unsafe fn round(&self, tasks: Range<i64>, buffers: *const *mut u8, symbols: &[i64]) {
+    pub unsafe fn quantise(&self, tasks: Range<i64>, buffers: *const *mut u8, symbols: &[i64]) {
         let of = |sym: &Sym| sym.evaluate(|symbol| self.value(symbol, symbols));
         let mut before = 0;
         for own in &self.ahead {
@@ -250,13 +250,13 @@ impl Code {
             let [first, end] =
                 [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks) as usize);
             before += n_tasks;
-            let [first, end] = [first, end].map(|task| (task * VECTORS).min(own.n_vectors(&of)));
-            let offset = own.offset + first / VECTORS * activation_bytes(own.layout, VECTORS, own.k);
+            let [first, end] = [first, end].map(|task| (task * COLUMNS).min(own.n_columns(&of)));
+            let offset = own.offset + first / COLUMNS * activation_bytes(own.layout, COLUMNS, own.k);
             let places = [own.param.index(), self.kernel.params.len()].map(|idx| buffers.wrapping_add(idx));
             // SAFETY: the caller promises the addresses.
             let [from, to] = places.map(|place| unsafe { *place });
             let from = from.wrapping_add(4 * first * own.k);
-            // SAFETY: the parameter has the vectors, and the room a place for each.
+            // SAFETY: the parameter has the columns, and the memory a place for each.
             unsafe {
                 quantise_activations(
                     self.level,
@@ -268,16 +268,16 @@ impl Code {
         }
     }
 
-    /// Runs some tasks of a part and checks nothing: for whoever keeps the arguments ready between many runs.
-    /// Where it goes on, it takes what the call before has left in the scratch memory, and does not do it again.
+    /// Runs some tasks of a part without checks: for callers that keep the arguments ready between runs.
+    /// Where it continues the previous call, it reuses what that call left in the scratch memory.
     ///
     /// # Safety
-    /// `buffers` points to an address for each parameter, and to that of the room that [`Code::round`] has filled, if
-    /// it has any bytes. At each lie the bytes of the parameter's largest shape. What
-    /// is written may be read by the kernel only where `schedule::alias` allows it, and nobody else touches it
-    /// meanwhile but other tasks of the kernel, which keep apart as `verify` has proven. `symbols` has passed
+    /// `buffers` points to an address for each parameter, and to that of the memory that [`Code::quantise`] has filled,
+    /// if it has any bytes. At each address are the bytes of the parameter's largest shape. Memory that is
+    /// written may be read by the kernel only where `schedule::alias` allows it, and nobody else touches it meanwhile
+    /// except other tasks of the kernel, whose writes are disjoint as `verify` has proven. `symbols` has passed
     /// [`Code::n_tasks`], and the tasks are among those of the part. `scratch` has [`Code::scratch_bytes`] bytes that
-    /// are this call's alone; where it goes on, the call before with this memory was for the same part, buffers and
+    /// are this call's alone; where it continues, the previous call with this memory was for the same part, buffers and
     /// symbols, and nobody has written to it since.
     #[expect(unsafe_code, reason = "this is where generated code runs, without checks")]
     pub unsafe fn enter(
@@ -287,14 +287,14 @@ impl Code {
         buffers: *const *mut u8,
         symbols: &[i64],
         scratch: *mut u8,
-        goes_on: bool,
+        continues: bool,
     ) {
         let entry = self.entries[part];
-        // The scratch memory has room to start at a multiple of the alignment.
+        // The scratch memory is long enough to start at a multiple of the alignment.
         let scratch = scratch.wrapping_add(scratch.align_offset(ALIGNMENT));
         // SAFETY: `verify` has proven, and `limits` guarded, that with the symbols and tasks that the caller promises
         // every access lies within the largest shape of its buffer or within a tile.
-        unsafe { entry(buffers, symbols.as_ptr(), tasks.start, tasks.end, scratch, i64::from(goes_on)) }
+        unsafe { entry(buffers, symbols.as_ptr(), tasks.start, tasks.end, scratch, i64::from(continues)) }
     }
 
     fn n_tasks_of(&self, part: &Part, symbols: &[i64]) -> i64 {
@@ -306,7 +306,7 @@ impl Code {
         symbols[idx.expect("every symbol of a kernel is in its list")]
     }
 
-    /// Where each buffer starts, if it is all that its parameter says.
+    /// The address of each buffer, if it has the size and access of its parameter.
     fn pointers(&self, buffers: &mut [Bytes<'_>]) -> Result<Vec<*mut u8>, Error> {
         let n_params = self.kernel.params.len();
         if buffers.len() != n_params {

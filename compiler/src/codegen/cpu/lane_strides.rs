@@ -17,7 +17,7 @@ pub(super) struct Lane<'a> {
     pub(super) var: VarId,
     /// The values that are done at once.
     pub(super) rounds: i64,
-    /// So many of them move evenly, whatever index it is, or the index is given up.
+    /// The number of neighbouring values over which an index must have one stride; else there is no answer.
     pub(super) group: i64,
 }
 
@@ -35,7 +35,7 @@ impl Lane<'_> {
         index.uses_var(|var| var == self.var)
     }
 
-    /// How far an index moves, if that is the same for the lanes of every group.
+    /// The stride of an index, if it is the same in every group of lanes.
     pub(super) fn stride(&self, index: &Index) -> Option<Stride> {
         let mut sum = Stride { step: 0, is_even: true };
         for (atom, factor) in index.terms() {
@@ -67,7 +67,7 @@ impl Lane<'_> {
         }
     }
 
-    /// A number that divides an index in the first lane of every group, or of all rounds; 0 divides 0.
+    /// A divisor of an index in the first lane of every group, or of all iterations; 0 divides 0.
     pub(super) fn divisor(&self, index: &Index) -> i64 {
         index.terms().iter().fold(index.offset().abs(), |so_far, (atom, factor)| {
             gcd(so_far, self.divisor_of(atom).saturating_mul(factor.saturating_abs()))
@@ -96,7 +96,7 @@ impl Lane<'_> {
         }
     }
 
-    /// A number that divides how many values the variable takes.
+    /// A divisor of the number of values of the variable.
     pub(super) fn length_divisor(&self) -> i64 {
         match &self.vars[self.var].range {
             Range::Whole { len } => self.divisor(&Index::sym(len)),

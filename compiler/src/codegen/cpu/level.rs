@@ -1,7 +1,7 @@
-//! Which instructions code may use, and how exactly it must count.
+//! Which instructions code may use, and how exact it must be.
 //!
 //! In: the processor this runs on, or a name. Out: a [`Level`] of instructions; beside it the choice of [`Numbers`].
-//! A level is chosen once, when code is made; what the processor lacks is refused then, never met later.
+//! A level is chosen once, when code is made; an instruction that the processor lacks is refused then.
 //! `nest` in `emit.rs` asks both before it takes a faster form.
 
 use std::fmt;
@@ -9,10 +9,10 @@ use std::fmt;
 use crate::codegen::cpu::micro::has_amx;
 use crate::error::Error;
 
-/// A set of instructions that faster forms are written for, the best first.
+/// An instruction set that faster code is written for, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// As `Avx512Bf16`, with tiles of bfloat16 numbers: AMX.
+    /// As `Avx512Bf16`, with tiles of bfloat16 numbers and bytes: AMX.
     Amx,
     /// As `Avx512`, with dot products of bfloat16 numbers: AVX-512 BF16.
     Avx512Bf16,
@@ -26,15 +26,15 @@ pub enum Level {
     Portable,
 }
 
-/// How exactly code counts.
+/// How exact code is: the numeric mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Numbers {
     /// As the interpreter does, bit for bit: one number at a time, in the order of the text. For checking.
     Exact,
     /// Single precision throughout; sums in any order, functions within a few units in the last place.
     Single,
-    /// As `Single`, but what is multiplied by quantised weights is rounded to 8 bits a number first, or to what else
-    /// suits the level and no format of weights loses by.
+    /// As `Single`, but activations of quantised weights are quantised to 8-bit integers first, or to another layout
+    /// that suits the level and costs no format accuracy.
     Quantised,
 }
 
@@ -51,7 +51,7 @@ impl Level {
     /// The level of this name, if this processor has it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a level that the processor lacks, or that there is not.
+    /// [`Error::Unsupported`] for a level that the processor lacks, or that does not exist.
     pub fn named(name: &str) -> Result<Self, Error> {
         let found = Self::ALL.into_iter().find(|level| level.name() == name && level.is_supported());
         let there: Vec<&str> =

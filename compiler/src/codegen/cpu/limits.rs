@@ -1,8 +1,8 @@
 //! Refuses kernels whose indices could overflow.
 //!
 //! In: a verified kernel. Out: nothing, or the limit that it passes.
-//! The bounds that `verify` proves are of sums without end, while code counts with 64 bits: where the sizes of all
-//! terms of a sum stay small, the two agree, and the proof holds for the code. The interpreter saturates instead.
+//! `verify` proves bounds of exact integers, and code computes with 64 bits: where the sizes of all terms of a sum stay
+//! small, the two agree, and the proof holds for the code. The interpreter saturates instead.
 //! No kernel of a real model comes near.
 
 use crate::error::Error;

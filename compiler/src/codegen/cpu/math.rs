@@ -3,7 +3,7 @@
 //! In: a single-precision number. Out: the function of it, or the bits of a narrower number.
 //! Each does exactly what the interpreter does: double precision, rounded once; a narrow number by way of the rounding
 //! of `tensor::dtype`.
-//! `jit.rs` tells the linker where they are; they hold no state and may be called from any thread.
+//! `jit.rs` gives the linker their addresses; they hold no state and may be called from any thread.
 
 use cranelift_codegen::ir::types::{F32, I32};
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, Value};
@@ -45,7 +45,7 @@ impl Function {
         }
     }
 
-    /// Where it is.
+    /// Its address.
     pub(super) fn address(self) -> *const u8 {
         match self {
             Self::Exp => exp as *const u8,
@@ -57,7 +57,7 @@ impl Function {
         }
     }
 
-    /// What it takes and gives.
+    /// Its signature.
     pub(super) fn signature(self, convention: CallConv) -> Signature {
         let result = match self {
             Self::Exp | Self::Ln | Self::Sin | Self::Cos => F32,

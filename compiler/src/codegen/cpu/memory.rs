@@ -2,7 +2,8 @@
 //!
 //! In: a place and an index for each axis. Out: the element decoded, or stored in the type of its place.
 //! No access is checked here: `verify` has proven every index inside its axis, and `jit.rs` that buffers are as long as
-//! their shapes. Only what a kernel reads may be read early or once for many; tiles are read in the order of the text.
+//! their shapes. Only parameters that a kernel does not write may be read early, or once for several uses; tiles are
+//! read in program order.
 //! Quantised blocks are taken apart in `decode.rs`.
 
 use cranelift_codegen::ir::types::{F32, I16, I32};

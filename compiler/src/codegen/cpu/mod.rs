@@ -107,8 +107,8 @@ impl fmt::Display for Cpu {
     }
 }
 
-/// Reads memory as kernels do, ahead of what is needed, and gives something that depends on it: what memory gives at
-/// most is measured by that.
+/// Reads memory as kernels do, with prefetches, and returns something that depends on it: memory bandwidth is measured
+/// with this.
 pub fn read(piece: &[u8]) -> u64 {
     micro::read(piece)
 }

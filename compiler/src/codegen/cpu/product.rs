@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::level::{Level, Numbers};
 use crate::codegen::cpu::micro::{self, ActivationLayout, activation_layout, activation_layout_scattered};
-use crate::codegen::cpu::quantise_ahead::VECTORS;
+use crate::codegen::cpu::quantise_ahead::COLUMNS;
 use crate::codegen::cpu::reason::Reason;
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars, element_of};
@@ -22,8 +22,8 @@ use crate::tensor::sym::Sym;
 
 /// Fewer routed rows are not worth grouping by expert.
 const MANY: i64 = 32;
-/// Room that rounded vectors may take, in bytes.
-const MOST_ROUNDED: usize = 64 << 20;
+/// Bytes that quantised activations may take in scratch memory.
+const MAX_QUANTISED_BYTES: usize = 64 << 20;
 
 /// An element of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct Stored {
     pub(super) place: Place,
     pub(super) format: Format,
     pub(super) n_elements: i64,
-    /// Its number in storage order.
+    /// Its index in storage order.
     pub(super) element: Index,
 }
 
@@ -39,29 +39,29 @@ pub(super) struct Stored {
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) kind: Kind,
-    /// The weight, or the rows that are mixed.
+    /// The weight, or the rows of a weighted sum.
     pub(super) w: Stored,
-    /// The vectors, or the factors of a mixture.
+    /// The activations, or the factors of a weighted sum.
     pub(super) x: Stored,
     pub(super) out: Stored,
     /// Loops around the call.
     pub(super) around: Vec<VarId>,
-    /// The loop over rows of the weight; of a mixture, the one over rows that are mixed.
+    /// The loop over rows.
     pub(super) row: Option<VarId>,
-    /// The loop over vectors.
+    /// The loop over columns: activation vectors.
     pub(super) col: Option<VarId>,
-    /// The loops that are a run, innermost first; of a mixture, the loop over elements.
+    /// The reduction loops (`k`), innermost first; of a weighted sum, the loop over elements.
     pub(super) run: Vec<VarId>,
-    /// What routing a matrix for each of many vectors, if anything does.
+    /// The routing that selects a matrix for each column, if there is one.
     pub(super) routing: Option<Routing>,
-    /// The vectors rounded, if they are.
-    pub(super) rounded: Option<Activations>,
+    /// The quantised activations, unless they stay in single precision.
+    pub(super) quantised: Option<Activations>,
 }
 
 /// Activation rows that are grouped by expert.
 #[derive(Clone, Debug)]
 pub(super) struct Routing {
-    /// The number of the matrix.
+    /// The index of the matrix.
     pub(super) matrix: Index,
     pub(super) n_matrices: i64,
     /// Elements from one matrix to the next.
@@ -70,51 +70,51 @@ pub(super) struct Routing {
     pub(super) w: Stored,
     /// The loops around the call that select it.
     pub(super) loops: Vec<VarId>,
-    /// How many vectors there are at most.
+    /// The largest number of columns.
     pub(super) most: i64,
 }
 
 impl Routing {
-    /// Bytes of the room that sorting takes.
+    /// Bytes of scratch memory for grouping.
     pub(super) fn bytes(&self) -> usize {
         micro::routing_bytes(self.most as usize, self.n_matrices as usize)
     }
 }
 
-/// What is added up.
+/// Which of the two sums a nest is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Products along rows.
+    /// GEMM: dot products along rows.
     Product,
-    /// Whole rows with a factor each.
+    /// Weighted sum: whole rows with a factor each.
     WeightedSum,
 }
 
-/// Vectors that are rounded before they are multiplied. Equal ones hold the same numbers.
+/// Activations that are quantised before they are multiplied. Equal descriptions are of equal numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Activations {
-    /// The first element of the first vector.
+    /// The first element of the first column.
     pub(super) x: Stored,
-    /// The loops that lead from vector to vector, as they are known from outside; the last is that of `micro`.
+    /// The loops over columns, outermost first; the last is that of `micro`.
     pub(super) dims: Vec<Dim>,
     pub(super) k: usize,
     pub(super) layout: ActivationLayout,
-    /// Whether all vectors of a parameter are rounded ahead of the tasks.
+    /// Whether the whole parameter is quantised ahead of the tasks (`quantise_ahead.rs`).
     pub(super) is_ahead: bool,
 }
 
-/// A loop that leads from vector to vector.
+/// A loop over columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dim {
     pub(super) range: Range,
-    /// How far apart vectors lie, in elements; or the loop itself, where they do not lie evenly.
+    /// The stride from column to column in elements; or the loop itself, where there is no constant stride.
     pub(super) step: Result<i64, VarId>,
-    /// How many values it takes at most.
+    /// The largest number of its values.
     pub(super) most: usize,
 }
 
 impl Activations {
-    /// Bytes of vectors side by side.
+    /// Bytes of the columns of one call.
     pub(super) fn set_bytes(&self) -> usize {
         let n_cols = self.dims.last().map_or(1, |dim| dim.most);
         micro::activation_bytes(self.layout, n_cols, self.k)
@@ -137,12 +137,12 @@ pub(super) fn at_start(index: &Index, loops: &[VarId], vars: &Vars) -> Index {
     index.replaced(&start, vars)
 }
 
-/// What a nest is, if there is a function for it.
+/// The plan of a nest, if there is a micro-kernel for it.
 pub(super) fn plan(cpu: &Cpu, kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Plan> {
     find(cpu, kernel, part, nest).ok()
 }
 
-/// What a nest is, or why there is no function for it.
+/// The plan of a nest, or why there is no micro-kernel for it.
 pub(super) fn find(cpu: &Cpu, kernel: &Kernel, part: &Part, nest: &Nest) -> Result<Plan, Reason> {
     if cpu.numbers == Numbers::Exact {
         return Err(Reason::Exact);
@@ -153,7 +153,7 @@ pub(super) fn find(cpu: &Cpu, kernel: &Kernel, part: &Part, nest: &Nest) -> Resu
         tried.extend(finder.orders().map(|(v, p)| finder.mix(v, p)));
     }
     let reason = tried.iter().filter_map(|tried| tried.as_ref().err()).max().copied();
-    // The factor that takes less room an element, or has more rows, is the weight.
+    // The factor with fewer bytes an element, or with more rows, is the weight.
     let rank = |plan: &Plan| {
         let n_rows = plan.row.map_or(1, |var| finder.most(var).unwrap_or(1));
         (plan.w.format == Format::F32, Reverse(n_rows))
@@ -161,7 +161,7 @@ pub(super) fn find(cpu: &Cpu, kernel: &Kernel, part: &Part, nest: &Nest) -> Resu
     let plan = tried.into_iter().flatten().min_by_key(rank);
     let mut plan = plan.ok_or_else(|| reason.expect("what is not found has a reason"))?;
     if cpu.numbers == Numbers::Quantised && plan.kind == Kind::Product {
-        plan.rounded = finder.rounded(&plan, cpu.level);
+        plan.quantised = finder.quantised(&plan, cpu.level);
     }
     Ok(plan)
 }
@@ -201,7 +201,7 @@ impl<'a> Finder<'a> {
         [(a, b), (b, a)]
     }
 
-    /// How many values a loop takes at most.
+    /// The largest number of values of a loop.
     fn most(&self, var: VarId) -> Option<i64> {
         self.part.full_len(var).map(|len| len.most().max(1))
     }
@@ -233,10 +233,10 @@ impl<'a> Finder<'a> {
         let around: Vec<VarId> = all.filter(|var| !inner.contains(var)).copied().collect();
         let routing = self.routing(w, x, &around);
         let (w, x, out) = (w.clone(), x.clone(), self.out.clone());
-        Ok(Plan { kind: Kind::Product, w, x, out, around, row, col, run, routing, rounded: None })
+        Ok(Plan { kind: Kind::Product, w, x, out, around, row, col, run, routing, quantised: None })
     }
 
-    /// What routing a matrix of the weight by loops around the call, where this is done often.
+    /// The routing that selects a matrix of the weight by loops around the call, if it has enough rows to group.
     fn routing(&self, w: &Stored, x: &Stored, around: &[VarId]) -> Option<Routing> {
         let is_lookup = |(atom, _): &&(Atom, i64)| matches!(atom, Atom::Lookup { .. });
         let (atom, step) = w.element.terms().iter().find(is_lookup)?;
@@ -290,7 +290,7 @@ impl<'a> Finder<'a> {
         let around = all.filter(|var| !inner.contains(&Some(**var))).copied().collect();
         let (w, x, out, run) = (v.clone(), p.clone(), self.out.clone(), vec![element]);
         let row = Some(row);
-        Ok(Plan { kind: Kind::WeightedSum, w, x, out, around, row, col, run, routing: None, rounded: None })
+        Ok(Plan { kind: Kind::WeightedSum, w, x, out, around, row, col, run, routing: None, quantised: None })
     }
 
     fn moves_out(&self, var: VarId) -> bool {
@@ -303,7 +303,7 @@ impl<'a> Finder<'a> {
         loops.max_by_key(|var| self.most(**var)).copied()
     }
 
-    /// The folded loops that are one run of both factors, innermost first, and its length if it is always the same.
+    /// The reduction loops that are contiguous in both factors, innermost first, and their length if it is constant.
     fn run(&self, w: &Stored, x: &Stored) -> Option<(Vec<VarId>, Option<i64>)> {
         let mut run = Vec::new();
         let mut len = Some(1);
@@ -319,8 +319,8 @@ impl<'a> Finder<'a> {
         (!run.is_empty()).then_some((run, len))
     }
 
-    /// How the vectors of a product are rounded, if there is room.
-    fn rounded(&self, plan: &Plan, level: Level) -> Option<Activations> {
+    /// How the activations of a product are quantised, if they fit scratch memory.
+    fn quantised(&self, plan: &Plan, level: Level) -> Option<Activations> {
         let n_cols = plan.col.map_or(Some(1), |var| self.most(var))?;
         let layout = match &plan.routing {
             Some(routing) => activation_layout_scattered(
@@ -330,7 +330,7 @@ impl<'a> Finder<'a> {
             )?,
             None => activation_layout(level, plan.w.format, n_cols as usize)?,
         };
-        // Scores are exponents: a word is not near enough for keys, of which the number of rows is not known.
+        // Scores are exponents: 14-bit keys are not exact enough, and keys have no constant number of rows.
         if layout == ActivationLayout::Int14 && plan.row.is_some_and(|var| self.part.fixed_len(var).is_none())
         {
             return None;
@@ -352,17 +352,17 @@ impl<'a> Finder<'a> {
         let fixed: Vec<VarId> = loops.iter().chain(&plan.run).copied().filter(known).collect();
         let x = Stored { element: at_start(&plan.x.element, &fixed, &self.part.vars), ..plan.x.clone() };
         let is_ahead = self.is_ahead(plan, &x, &loops, k);
-        let rounded = Activations { x, dims, k: k as usize, layout, is_ahead };
-        (is_ahead || rounded.bytes() <= MOST_ROUNDED).then_some(rounded)
+        let quantised = Activations { x, dims, k: k as usize, layout, is_ahead };
+        (is_ahead || quantised.bytes() <= MAX_QUANTISED_BYTES).then_some(quantised)
     }
 
-    /// Whether vectors are all that a parameter holds, one after another, and those of a call start a whole set.
+    /// Whether a parameter holds nothing but contiguous columns, and each call starts at a multiple of [`COLUMNS`].
     fn is_ahead(&self, plan: &Plan, first: &Stored, loops: &[VarId], k: i64) -> bool {
         let Place::Param(param) = first.place else { return false };
         let shape = &self.kernel.params[param].shape;
         let rest: i64 = shape.iter().skip(1).map(|(_, size)| size.as_const().unwrap_or(0)).product();
         let is_near = |var: VarId| plan.x.element.step_of(var) == Some(k);
-        let set = k * VECTORS as i64;
+        let set = k * COLUMNS as i64;
         let starts_set = |var: &VarId| {
             let step = plan.x.element.step_of(*var);
             plan.col == Some(*var) || step.is_some_and(|step| step % set == 0)

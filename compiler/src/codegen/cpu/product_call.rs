@@ -14,7 +14,7 @@ use crate::codegen::cpu::micro::{
     ActivationLayout, Bf16Functions, ROUTED_GEMM, Table, activation_bytes, routing_bytes, storage,
 };
 use crate::codegen::cpu::product::{Activations, Kind, Plan, Routing, Stored, at_start, plan};
-use crate::codegen::cpu::quantise_ahead::VECTORS;
+use crate::codegen::cpu::quantise_ahead::COLUMNS;
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
 use crate::kernel::index::Index;
@@ -22,31 +22,31 @@ use crate::kernel::{Expr, Folding, Nest, Place, VarId};
 use crate::tensor::quant::Format;
 
 impl Emitter<'_, '_> {
-    /// Emits a nest as calls of `micro`, if it is a product or a mixture.
+    /// Emits a nest as calls of `micro`, if it is a GEMM or a weighted sum.
     pub(super) fn product(&mut self, nest: &Nest) -> bool {
         let Some(plan) = plan(self.cpu, self.kernel, self.part, nest) else {
             return false;
         };
         self.starts(nest);
-        let rounded = plan.rounded.as_ref().and_then(|rounded| self.slot(rounded));
-        if let (Some(rounded), Some(slot)) = (&plan.rounded, rounded)
+        let quantised = plan.quantised.as_ref().and_then(|quantised| self.slot(quantised));
+        if let (Some(quantised), Some(slot)) = (&plan.quantised, quantised)
             && !self.slots[slot].is_filled
-            && !rounded.is_ahead
+            && !quantised.is_ahead
         {
-            self.round(&plan, rounded, slot);
+            self.quantise(&plan, quantised, slot);
         }
         let is_sorted =
             |var: &&VarId| plan.routing.as_ref().is_none_or(|routing| !routing.loops.contains(var));
         let around: Vec<VarId> = plan.around.iter().filter(is_sorted).copied().collect();
         self.each(&around, &mut |emitter| match (plan.kind, &plan.routing) {
-            (Kind::Product, None) => emitter.call_product(&plan, rounded),
-            (Kind::Product, Some(routing)) => emitter.call_routed(&plan, routing, rounded),
-            (Kind::WeightedSum, _) => emitter.call_mix(&plan),
+            (Kind::Product, None) => emitter.call_product(&plan, quantised),
+            (Kind::Product, Some(routing)) => emitter.call_routed(&plan, routing, quantised),
+            (Kind::WeightedSum, _) => emitter.call_weighted_sum(&plan),
         });
         true
     }
 
-    /// Stores what the sums start from, unless it is there.
+    /// Stores the initial values of sums, unless they are there.
     fn starts(&mut self, nest: &Nest) {
         let Some(Folding { init, .. }) = &nest.fold else { return };
         let mut first = Nest { fold: None, ..nest.clone() };
@@ -63,28 +63,28 @@ impl Emitter<'_, '_> {
         self.nest(&first);
     }
 
-    /// Where vectors that a plan rounds are kept.
-    pub(super) fn slot(&self, rounded: &Activations) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.rounded == *rounded)
+    /// The slot of the activations that a plan quantises.
+    pub(super) fn slot(&self, quantised: &Activations) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.quantised == *quantised)
     }
 
-    /// Rounds the vectors of a plan.
-    pub(super) fn round(&mut self, plan: &Plan, rounded: &Activations, slot: usize) {
+    /// Quantises the activations of a plan.
+    pub(super) fn quantise(&mut self, plan: &Plan, quantised: &Activations, slot: usize) {
         let table = self.table;
         let moves = |var: &&VarId| plan.x.element.step_of(**var) != Some(0);
         let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
         self.each(&around, &mut |emitter| {
-            let function = match rounded.layout {
+            let function = match quantised.layout {
                 ActivationLayout::Bf16Tiles { .. } => halves(&table).to_bf16_tiles as *const u8,
                 whole => table.quantised_functions(whole).quantise as *const u8,
             };
             let fields = [
                 emitter.place_of(&plan.x, &Self::inner(plan)).0,
-                emitter.set(plan, rounded, slot),
+                emitter.set(plan, quantised, slot),
                 emitter.step(&plan.x, plan.col),
                 emitter.n(plan.col),
                 emitter.run_len(plan),
-                emitter.whole(rounded.layout.parameter()),
+                emitter.whole(quantised.layout.parameter()),
             ];
             emitter.call_micro(function, &fields);
         });
@@ -101,9 +101,9 @@ impl Emitter<'_, '_> {
 
     /// Groups the rows of some loops by expert, and multiplies them.
     fn call_routed(&mut self, plan: &Plan, routing: &Routing, slot: Option<usize>) {
-        let room = self.routing.expect("the arguments are read before the body");
+        let scratch = self.routing.expect("the arguments are read before the body");
         let next = self.builder.declare_var(I64);
-        self.builder.def_var(next, room);
+        self.builder.def_var(next, scratch);
         self.each(&routing.loops, &mut |emitter| {
             let matrix = emitter.index(&routing.matrix);
             let (x, out) = emitter.column(plan, slot);
@@ -115,33 +115,33 @@ impl Emitter<'_, '_> {
             emitter.builder.def_var(next, after);
         });
         let end = self.builder.use_var(next);
-        let n_bytes = self.builder.ins().isub(end, room);
+        let n_bytes = self.builder.ins().isub(end, scratch);
         let n_rows = self.split(n_bytes, routing_bytes(1, 0) as i64).0;
         let w = self.place_of(&routing.w, &Self::inner(plan));
         let nowhere = self.whole(0);
         let (function, n_parts) = self.function(plan, slot);
         let mut fields = self.fields(plan, w, (nowhere, nowhere), nowhere, n_parts);
-        let firsts = self.builder.ins().iadd_imm_s(room, routing_bytes(routing.most as usize, 0) as i64);
+        let firsts = self.builder.ins().iadd_imm_s(scratch, routing_bytes(routing.most as usize, 0) as i64);
         let function = self.whole(function as i64);
         let n_matrices = self.whole(routing.n_matrices);
-        fields.extend([function, room, n_rows, firsts, n_matrices]);
+        fields.extend([function, scratch, n_rows, firsts, n_matrices]);
         fields.extend(bytes_of(plan.w.format, routing.step).map(|n_bytes| self.whole(n_bytes)));
         self.call_micro(ROUTED_GEMM as *const u8, &fields);
     }
 
-    /// Where a vector and its results lie.
+    /// The addresses of a column and of its results.
     fn column(&mut self, plan: &Plan, slot: Option<usize>) -> (Value, Value) {
         let inner = Self::inner(plan);
-        let x = match (&plan.rounded, slot) {
-            (Some(rounded), Some(slot)) => self.set(plan, rounded, slot),
+        let x = match (&plan.quantised, slot) {
+            (Some(quantised), Some(slot)) => self.set(plan, quantised, slot),
             _ => self.place_of(&plan.x, &inner).0,
         };
         (x, self.place_of(&plan.out, &inner).0)
     }
 
-    /// The function that multiplies vectors, rounded ones or others, and of how many numbers each is the sum.
+    /// The GEMM function for quantised or plain activations, and the number of parts of each activation.
     fn function(&self, plan: &Plan, slot: Option<usize>) -> (*const u8, i64) {
-        let layout = plan.rounded.as_ref().filter(|_| slot.is_some()).map(|rounded| rounded.layout);
+        let layout = plan.quantised.as_ref().filter(|_| slot.is_some()).map(|quantised| quantised.layout);
         let (function, n_parts) = match layout {
             None => (self.table.gemm_f32, 0),
             Some(ActivationLayout::Bf16Tiles { n_parts }) => (halves(&self.table).product, n_parts),
@@ -150,7 +150,7 @@ impl Emitter<'_, '_> {
         (function as *const u8, n_parts)
     }
 
-    /// The description of a product.
+    /// The argument struct of a product.
     fn fields(
         &mut self,
         plan: &Plan,
@@ -183,7 +183,7 @@ impl Emitter<'_, '_> {
         ]
     }
 
-    fn call_mix(&mut self, plan: &Plan) {
+    fn call_weighted_sum(&mut self, plan: &Plan) {
         let inner = Self::inner(plan);
         let row = plan.row.and_then(|var| plan.w.element.step_of(var)).unwrap_or(0);
         let fields = [
@@ -199,14 +199,14 @@ impl Emitter<'_, '_> {
             self.run_len(plan),
             self.whole(storage(plan.w.format).expect("a plan has a format of `micro`")),
         ];
-        let mix = match (self.table.bf16, self.cpu.numbers) {
+        let function = match (self.table.bf16, self.cpu.numbers) {
             (Some(halves), Numbers::Quantised) => halves.weighted_sum,
             _ => self.table.weighted_sum,
         };
-        self.call_micro(mix as *const u8, &fields);
+        self.call_micro(function as *const u8, &fields);
     }
 
-    /// The loops that the function does.
+    /// The loops inside the function.
     fn inner(plan: &Plan) -> Vec<VarId> {
         plan.run.iter().chain(&plan.row).chain(&plan.col).copied().collect()
     }
@@ -232,42 +232,42 @@ impl Emitter<'_, '_> {
         (place, place)
     }
 
-    /// The address of rounded vectors, for the loops around.
-    fn set(&mut self, plan: &Plan, rounded: &Activations, slot: usize) -> Value {
-        if rounded.is_ahead {
-            return self.set_ahead(plan, rounded, slot);
+    /// The address of quantised activations, for the loops around.
+    fn set(&mut self, plan: &Plan, quantised: &Activations, slot: usize) -> Value {
+        if quantised.is_ahead {
+            return self.set_ahead(plan, quantised, slot);
         }
         let moves = |var: &&VarId| plan.x.element.step_of(**var) != Some(0);
         let mut set = self.whole(0);
-        for (var, dim) in plan.around.iter().filter(moves).zip(&rounded.dims) {
+        for (var, dim) in plan.around.iter().filter(moves).zip(&quantised.dims) {
             let start = at_start(&Index::var(*var), &[*var], &self.part.vars);
             let position = self.index(&Index::var(*var).minus(&start));
             set = self.builder.ins().imul_imm_s(set, dim.most as i64);
             set = self.builder.ins().iadd(set, position);
         }
-        let offset = self.builder.ins().imul_imm_s(set, rounded.set_bytes() as i64);
+        let offset = self.builder.ins().imul_imm_s(set, quantised.set_bytes() as i64);
         let start = self.slots[slot].start;
         self.builder.ins().iadd(start, offset)
     }
 
-    /// The address of vectors that were rounded ahead, for the loops around.
-    fn set_ahead(&mut self, plan: &Plan, rounded: &Activations, slot: usize) -> Value {
+    /// The address of activations that were quantised ahead, for the loops around.
+    fn set_ahead(&mut self, plan: &Plan, quantised: &Activations, slot: usize) -> Value {
         let first = at_start(&plan.x.element, &Self::inner(plan), &self.part.vars);
         let element = self.index(&first);
-        let set = self.split(element, (rounded.k * VECTORS) as i64).0;
-        let n_bytes = activation_bytes(rounded.layout, VECTORS, rounded.k);
+        let set = self.split(element, (quantised.k * COLUMNS) as i64).0;
+        let n_bytes = activation_bytes(quantised.layout, COLUMNS, quantised.k);
         let offset = self.builder.ins().imul_imm_s(set, n_bytes as i64);
         let start = self.slots[slot].start;
         self.builder.ins().iadd(start, offset)
     }
 
-    /// How far apart the elements of a loop lie.
+    /// The stride of a loop.
     pub(super) fn step(&mut self, stored: &Stored, var: Option<VarId>) -> Value {
         let step = var.and_then(|var| stored.element.step_of(var)).unwrap_or(0);
         self.whole(step)
     }
 
-    /// How many values a loop takes here; one where there is no loop.
+    /// The number of values of a loop here; one where there is no loop.
     pub(super) fn n(&mut self, var: Option<VarId>) -> Value {
         let Some(var) = var else { return self.whole(1) };
         let (first, _, end) = self.values(var);
@@ -282,7 +282,7 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// Calls a function with a description of 64-bit numbers.
+    /// Calls a function with an argument struct of 64-bit fields.
     pub(super) fn call_micro(&mut self, function: *const u8, fields: &[Value]) {
         let mut signature = Signature::new(self.builder.func.signature.call_conv);
         signature.params.push(AbiParam::new(I64));
@@ -313,5 +313,5 @@ fn bytes_of(format: Format, n_elements: i64) -> [i64; 2] {
 }
 
 fn halves(table: &Table) -> Bf16Functions {
-    table.bf16.expect("a level without them asks for no such rounding")
+    table.bf16.expect("a level without them has no such layout")
 }

@@ -1,49 +1,49 @@
 //! Activations that are quantised once for all tasks of a kernel, before the first.
 //!
 //! In: a kernel. Out: which parameters hold such activations, as contiguous rows, and where in a shared buffer they are
-//! stored when quantised. Whoever runs the kernel quantises them with all threads, [`VECTORS`] rows at a time, before
+//! stored when quantised. Whoever runs the kernel quantises them with all threads, [`COLUMNS`] rows at a time, before
 //! the first task. Single rows, and layouts that interleave rows, are quantised by the tasks that need them.
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::emit::ALIGNMENT;
-use crate::codegen::cpu::hoist::rounded;
+use crate::codegen::cpu::hoist::quantised;
 use crate::codegen::cpu::micro::{ActivationLayout, activation_bytes};
 use crate::codegen::cpu::product::Activations;
 use crate::kernel::{Kernel, ParamId, Place};
 use crate::tensor::sym::Sym;
 
-/// Vectors that are rounded at a time, and that lie together.
-pub(super) const VECTORS: usize = 16;
+/// Columns that are quantised and stored together.
+pub(super) const COLUMNS: usize = 16;
 
-/// A parameter that is rounded.
+/// A parameter that is quantised.
 #[derive(Clone, Debug)]
 pub(super) struct Ahead {
     pub(super) param: ParamId,
     pub(super) k: usize,
     pub(super) layout: ActivationLayout,
-    /// How many elements there are.
+    /// The number of elements.
     len: Sym,
-    /// Where they start in the room, and where others may.
+    /// Where they start in the shared buffer, and the first free byte after them.
     pub(super) offset: usize,
     end: usize,
 }
 
 impl Ahead {
-    /// How many vectors there are.
-    pub(super) fn n_vectors(&self, of: &impl Fn(&Sym) -> i64) -> usize {
+    /// The number of columns.
+    pub(super) fn n_columns(&self, of: &impl Fn(&Sym) -> i64) -> usize {
         of(&self.len).max(0) as usize / self.k
     }
 
-    /// How many tasks round them.
+    /// The number of tasks that quantise them.
     pub(super) fn n_tasks(&self, of: &impl Fn(&Sym) -> i64) -> i64 {
-        self.n_vectors(of).div_ceil(VECTORS) as i64
+        self.n_columns(of).div_ceil(COLUMNS) as i64
     }
 }
 
-/// What is rounded ahead of a kernel's tasks.
+/// The activations that are quantised ahead of a kernel's tasks.
 pub(super) fn ahead(cpu: &Cpu, kernel: &Kernel) -> Vec<Ahead> {
     let mut all: Vec<Ahead> = Vec::new();
-    for slot in kernel.parts.iter().flat_map(|part| rounded(cpu, kernel, part)) {
+    for slot in kernel.parts.iter().flat_map(|part| quantised(cpu, kernel, part)) {
         let Place::Param(param) = slot.x.place else { continue };
         if !slot.is_ahead || of(&all, &slot).is_some() {
             continue;
@@ -58,16 +58,16 @@ pub(super) fn ahead(cpu: &Cpu, kernel: &Kernel) -> Vec<Ahead> {
     all
 }
 
-/// What holds the vectors of a product.
-pub(super) fn of<'a>(all: &'a [Ahead], rounded: &Activations) -> Option<&'a Ahead> {
+/// The parameter that holds the activations of a product.
+pub(super) fn of<'a>(all: &'a [Ahead], quantised: &Activations) -> Option<&'a Ahead> {
     let is_it = |own: &&Ahead| {
         let here = (Place::Param(own.param), own.k, own.layout);
-        here == (rounded.x.place, rounded.k, rounded.layout)
+        here == (quantised.x.place, quantised.k, quantised.layout)
     };
-    all.iter().find(is_it).filter(|_| rounded.is_ahead)
+    all.iter().find(is_it).filter(|_| quantised.is_ahead)
 }
 
-/// Bytes of the room that all of them share.
-pub(super) fn room_bytes(all: &[Ahead]) -> usize {
+/// Bytes of the shared buffer.
+pub(super) fn ahead_bytes(all: &[Ahead]) -> usize {
     all.last().map_or(0, |last| last.end)
 }

@@ -22,7 +22,7 @@ pub enum Reason {
     Formats(Format, Format),
     /// The sum does not run along the rows of both factors.
     Strides,
-    /// Rows of so many elements, or of a length that varies, are not whole blocks of the format.
+    /// Rows of this length, or of a length that varies, are not whole blocks of the format.
     Rows(Option<i64>, Format),
     /// Rows may start inside a block of the format.
     Start(Format),

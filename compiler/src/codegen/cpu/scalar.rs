@@ -83,7 +83,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Rounded once, behind the root and the quotient.
+    /// Rounded once, after the root and the quotient.
     fn rsqrt(&mut self, a: Value) -> Value {
         let wide = self.builder.ins().fpromote(F64, a);
         let root = self.builder.ins().sqrt(wide);
@@ -112,7 +112,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The first where it is beyond the second or the second is NaN, else the second.
+    /// The first where it is beyond the second, or where the second is NaN; else the second.
     fn outer(&mut self, beyond: FloatCC, a: Value, b: Value) -> Value {
         let is_beyond = self.builder.ins().fcmp(beyond, a, b);
         let is_alone = self.builder.ins().fcmp(FloatCC::Unordered, b, b);
@@ -173,7 +173,7 @@ impl Emitter<'_, '_> {
         self.builder.ins().fcvt_from_sint(ty, whole)
     }
 
-    /// What folding starts from.
+    /// The initial value of a fold.
     pub(super) fn identity(&mut self, fold: Fold, dtype: DType) -> Value {
         self.constant(fold.identity(dtype))
     }
@@ -190,7 +190,7 @@ impl Emitter<'_, '_> {
         self.builder.func.dfg.value_type(value).lane_type() == F32
     }
 
-    /// Whether there are four of it.
+    /// Whether it is a vector.
     pub(super) fn is_vector(&self, value: Value) -> bool {
         self.builder.func.dfg.value_type(value).is_vector()
     }

@@ -24,7 +24,7 @@ use crate::kernel::{Expr, ExprId, Folding, Nest, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
-/// What is known before a loop: scalars that do not change in it, and where loads start that move with it.
+/// Values computed before a loop: its invariants, and the start of each load that moves with it.
 #[derive(Clone)]
 struct Ready {
     scalars: List<ExprId, Option<Value>>,
@@ -32,7 +32,7 @@ struct Ready {
     target: Option<Value>,
 }
 
-/// How many vectors are done at once, or a single number.
+/// The number of vectors that are processed at once, or a scalar.
 #[derive(Clone, Copy, PartialEq)]
 enum Width {
     Groups(i64),
@@ -106,7 +106,7 @@ impl Emitter<'_, '_> {
         });
     }
 
-    /// Several sums of every fourth number, joined at the end.
+    /// Several accumulators, each of every fourth element, joined at the end.
     fn along(&mut self, plan: &Plan<'_>, folding: &Folding, ready: &Ready) {
         self.each(&plan.nest.loops, &mut |emitter| {
             let mut ready = ready.clone();
@@ -135,7 +135,7 @@ impl Emitter<'_, '_> {
         });
     }
 
-    /// Adds one round to the sums; a product is added without being rounded first.
+    /// Adds one iteration to the accumulators, with an FMA where the value is a product.
     fn accumulate(&mut self, plan: &Plan<'_>, ready: &Ready, fold: Fold, sums: &[Variable], width: Width) {
         let value = plan.nest.value;
         let product = match plan.nest.exprs[value] {
@@ -159,7 +159,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Folds one more number in; NaN is passed over.
+    /// Folds one more number in; NaN is ignored.
     fn fold_in(&mut self, fold: Fold, so_far: Value, x: Value) -> Value {
         if fold == Fold::Max && self.is_float(x) {
             let is_beyond = self.builder.ins().fcmp(FloatCC::LessThan, so_far, x);
@@ -192,7 +192,7 @@ impl Emitter<'_, '_> {
         variable
     }
 
-    /// The loop whose values are lanes: as many rounds at once as the plan says, then one at a time.
+    /// The loop whose values are lanes: as many iterations at once as the plan has, then one at a time.
     fn lane_loop(&mut self, plan: &Plan<'_>, body: &mut dyn FnMut(&mut Self, Width)) {
         let (var, rounds) = (plan.lane.var, plan.groups * LANES);
         let (first, _, end) = self.values(var);
@@ -216,7 +216,7 @@ impl Emitter<'_, '_> {
         });
     }
 
-    /// Computes what does not depend on loops that are still to come.
+    /// Computes what does not depend on inner loops.
     fn prepare(&mut self, plan: &Plan<'_>, ready: &mut Ready, open: &[VarId]) {
         let is_open = |index: &Index| index.uses_var(|var| open.contains(&var));
         for (id, expr) in plan.nest.exprs.iter().filter(|(id, _)| plan.is_needed[*id]) {
@@ -239,7 +239,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Some expressions in the lanes of this round.
+    /// Some expressions in the lanes of this iteration.
     fn lanes_of(
         &mut self,
         plan: &Plan<'_>,
@@ -273,7 +273,7 @@ impl Emitter<'_, '_> {
         roots.iter().map(|root| values[*root].clone()).collect()
     }
 
-    /// Does something with the variable of the lanes further on, by a number of rounds.
+    /// Does something with the lane variable advanced by a number of iterations.
     fn ahead<T>(&mut self, plan: &Plan<'_>, by: i64, act: impl FnOnce(&mut Self) -> T) -> T {
         let var = plan.lane.var;
         let here = self.vars[&var];
@@ -356,13 +356,13 @@ impl Emitter<'_, '_> {
         groups.collect()
     }
 
-    /// The number of an element: what stands still and what moves.
+    /// The index of an element: its constant part, and the part that moves with the lanes.
     fn moved(&mut self, flat: &Flat, start: Value) -> Value {
         let moving = self.index(&flat.moving);
         self.builder.ins().iadd(start, moving)
     }
 
-    /// Elements of quantised blocks: four bytes at a time where they lie together, else one by one.
+    /// Elements of quantised blocks: four bytes at a time where they are contiguous, else one by one.
     fn decoded_lanes(&mut self, plan: &Plan<'_>, flat: &Flat, start: Value, width: Width) -> Vec<Value> {
         let layout = self.layout(flat.place);
         let n_elements = layout.dims.iter().product();

@@ -14,12 +14,12 @@ use crate::kernel::{Expr, ExprId, Nest, Place, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
-/// The largest factor of an index that is taken apart here; what is beyond is done one by one.
+/// The largest factor of an index that is analysed here; with a larger one, lanes are computed one by one.
 const LARGEST: i64 = 1 << 50;
-/// The longest way between two lanes that an instruction can hold.
+/// The largest stride between two lanes that an instruction can encode.
 const FARTHEST: i64 = 1 << 20;
 
-/// How the lanes of a loop are used.
+/// The role of the lanes of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     /// Every lane stores an element.
@@ -30,14 +30,14 @@ pub(super) enum Form {
     Across,
 }
 
-/// A nest whose rounds are done several at a time.
+/// A nest whose iterations are done several at a time.
 pub(super) struct Plan<'a> {
     pub(super) nest: &'a Nest,
     pub(super) form: Form,
     pub(super) lane: Lane<'a>,
-    /// Vectors at once.
+    /// Vectors that are processed at once.
     pub(super) groups: i64,
-    /// What one of them costs.
+    /// The cost of one of them.
     pub(super) cost: i64,
     /// The type of the value.
     pub(super) dtype: DType,
@@ -45,15 +45,15 @@ pub(super) struct Plan<'a> {
     pub(super) others: Vec<VarId>,
     /// The expressions that the value needs, and what it starts from unless that is a scalar.
     pub(super) is_needed: List<ExprId, bool>,
-    /// Whether an expression is another in another lane.
+    /// Whether an expression differs between lanes.
     pub(super) moves: List<ExprId, bool>,
-    /// Where loads lie.
+    /// The access of each load.
     pub(super) flats: List<ExprId, Option<Flat>>,
-    /// Where lanes are stored.
+    /// The access of the store.
     pub(super) target: Option<Flat>,
 }
 
-/// The number of an element in storage order.
+/// The index of an element in storage order.
 pub(super) struct Flat {
     pub(super) place: Place,
     pub(super) format: Format,
@@ -62,7 +62,7 @@ pub(super) struct Flat {
     /// The others.
     pub(super) moving: Index,
     pub(super) stride: Option<Stride>,
-    /// What divides the number of the first lane.
+    /// A divisor of the index of the first lane.
     pub(super) divisor: i64,
 }
 
@@ -73,7 +73,7 @@ impl Flat {
         self.format == Format::Q8_0 && is_close && self.divisor % LANES == 0
     }
 
-    /// What a load of one number costs, and of four.
+    /// The cost of loading one number, and of four.
     fn costs(&self) -> (i64, i64) {
         let Some(dtype) = self.format.plain() else {
             return if self.is_in_quads() { (16, 9) } else { (30, 130) };
@@ -93,7 +93,7 @@ impl Flat {
 }
 
 impl<'a> Emitter<'a, '_> {
-    /// The best way to do a nest in vectors, if one is better than none.
+    /// The best plan of a nest, if one is faster than scalar code.
     pub(super) fn plan<'n>(&self, nest: &'n Nest) -> Option<Plan<'n>>
     where
         'a: 'n,
@@ -106,7 +106,7 @@ impl<'a> Emitter<'a, '_> {
         plans.min_by_key(|plan| plan.cost)
     }
 
-    /// How many values a loop takes usually.
+    /// The usual number of values of a loop.
     pub(super) fn usual(&self, var: VarId) -> Option<i64> {
         self.part.full_len(var).map(|len| len.near())
     }
@@ -154,7 +154,7 @@ impl<'a> Emitter<'a, '_> {
         Some(plan)
     }
 
-    /// Finds out what moves, and where loads and stores lie.
+    /// Finds which expressions move with the lanes, and the access of each load and store.
     fn locate(&self, plan: &mut Plan<'_>) -> Option<()> {
         let lane = plan.lane;
         let (mut moves, mut flats) = (List::<ExprId, bool>::default(), List::default());
@@ -176,7 +176,7 @@ impl<'a> Emitter<'a, '_> {
         Some(())
     }
 
-    /// The number of an element; none where the sum could leave 64 bits.
+    /// The index of an element; none where the sum could leave 64 bits.
     fn flat(&self, lane: &Lane<'_>, place: Place, at: &[Index]) -> Option<Flat> {
         let layout = self.layout(place);
         let mut sum = Index::default();
@@ -203,7 +203,7 @@ impl<'a> Emitter<'a, '_> {
     }
 }
 
-/// What a round costs alone, and four of them in lanes.
+/// The cost of an iteration alone, and of four in lanes.
 fn costs(plan: &Plan<'_>) -> (i64, i64) {
     let folds = plan.nest.folds();
     let is_folded = |index: &Index| index.uses_var(|var| folds.contains(&var));
@@ -214,7 +214,7 @@ fn costs(plan: &Plan<'_>) -> (i64, i64) {
         repeats.push(is_repeated);
         let (one, four) = match (plan.is_needed[id], plan.moves[id]) {
             (true, true) => costs_of(plan, id),
-            // A scalar of each round of the fold, put into every lane.
+            // A scalar of each iteration of the fold, broadcast.
             (true, false) if is_repeated && plan.form == Form::Across => {
                 let (one, _) = costs_of(plan, id);
                 (one, one + 1)
@@ -244,7 +244,7 @@ fn costs_of(plan: &Plan<'_>, id: ExprId) -> (i64, i64) {
     }
 }
 
-/// How many vectors at once: several of cheap ones, and as many as leave no rounds over where that is known.
+/// The number of vectors at once: several of cheap ones, and where the length is known, a number that divides it.
 fn groups(plan: &Plan<'_>, cost: i64, usual: i64) -> i64 {
     let is_block = |flat: &Flat| flat.is_in_quads();
     let n_blocks = plan.flats.values().flatten().filter(|flat| is_block(flat)).count();

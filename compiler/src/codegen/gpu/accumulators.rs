@@ -49,10 +49,10 @@ fn accumulation_loop(part: &Part, body: &[Stmt], sum: &Operand) -> Option<VarId>
         Stmt::Loop { var, body } if n_accesses(body, sum.tile) > 0 => Some((number, *var, body)),
         Stmt::Loop { .. } | Stmt::Nest(_) => None,
     })?;
-    let (before, behind) = (&body[..number], &body[number + 1..]);
+    let (before, after) = (&body[..number], &body[number + 1..]);
     let is_zeroed = before.iter().filter_map(Stmt::nest).any(|nest| zeroes(nest, sum.tile));
-    let is_only_read = nests(behind).all(|nest| nest.target != Place::Tile(sum.tile));
-    let n_others = n_accesses(&part.body, sum.tile) - n_accesses(behind, sum.tile);
+    let is_only_read = nests(after).all(|nest| nest.target != Place::Tile(sum.tile));
+    let n_others = n_accesses(&part.body, sum.tile) - n_accesses(after, sum.tile);
     let loops = body[number].loops();
     let stays = !sum.element.uses_var(|own| loops.contains(&own));
     // One nest zeroes it, and the other is the product.

@@ -27,7 +27,7 @@ const MAX_PREFETCHED_WORDS: i64 = 32;
 /// What a thread has prefetched.
 pub(super) struct DoubleBuffer<'n> {
     tile_loads: Vec<PrefetchedTile<'n>>,
-    /// The statements behind the leading tile loads.
+    /// The statements after the leading tile loads.
     rest: &'n [Stmt],
 }
 

@@ -162,9 +162,9 @@ impl<'a> Emitter<'a> {
 
     pub(super) fn body(&mut self, body: &'a [Stmt]) {
         let mut rest = body;
-        while let Some((stmt, behind)) = rest.split_first() {
+        while let Some((stmt, after)) = rest.split_first() {
             let n_filled = self.load_tiles(rest);
-            rest = if n_filled > 0 { &rest[n_filled..] } else { behind };
+            rest = if n_filled > 0 { &rest[n_filled..] } else { after };
             match stmt {
                 Stmt::Loop { var, body } => self.emit_loop(*var, body),
                 Stmt::Nest(nest) if n_filled == 0 && !self.is_accumulator_init(nest) => {

@@ -179,7 +179,7 @@ pub(super) fn field_offset(format: Format, n_elements: usize, wanted: FieldKind)
         }
         start += (n_blocks * bytes_of(format, (what, field))).next_multiple_of(ALIGNMENT);
     }
-    unreachable!("a format is asked for fields that it has")
+    unreachable!("callers pass fields that the format has")
 }
 
 /// Bytes of a tensor in GPU memory: whole words, whatever the format.

@@ -28,7 +28,7 @@ pub(super) fn live_ranges(part: &Part, kept: &Accumulators) -> LiveRanges {
     found
 }
 
-/// Walks statements, the first of them numbered `start`; gives the number behind the last.
+/// Walks statements, the first of them numbered `start`; returns the number after the last.
 fn walk(
     (part, kept): (&Part, &Accumulators),
     body: &[Stmt],

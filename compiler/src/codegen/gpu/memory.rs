@@ -76,7 +76,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Sixteen bits of an array of words, by their number behind a first word.
+    /// Sixteen bits of an array of words, by their index from a first word on.
     pub(super) fn half_of_words(&mut self, list: Variable, first: usize, number: Variable) -> Variable {
         let word = self.word_of_half(list, first, number);
         self.half_of_word(word, number)

@@ -320,10 +320,10 @@ fn sorted_declarations(source: &str) -> String {
         .map(<[_]>::len)
         .sum::<usize>();
     let (head, rest) = lines.split_at(first);
-    let (types, behind) = rest.split_at(n);
+    let (types, after) = rest.split_at(n);
     let mut types: Vec<&[&str]> = types.split_inclusive(|line| *line == "};").collect();
     types.sort_unstable();
-    [head, &types.concat(), behind].concat().join("\n")
+    [head, &types.concat(), after].concat().join("\n")
 }
 
 /// CubeCL refusing a verified kernel is our bug.

@@ -130,7 +130,7 @@ fn only_gpus_have_a_language() {
     assert_eq!(["cuda-sm90", "vulkan", "metal"].map(of), LANGUAGES.map(Some));
 }
 
-/// Eight rows of so many elements and a vector.
+/// Eight rows of `k` elements and a column.
 fn rows(format: &str, elements: usize) -> String {
     format!(
         r#"kernel "matvec w" matrix-vector

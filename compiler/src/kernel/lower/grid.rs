@@ -168,7 +168,7 @@ impl Lowering<'_> {
             (false, true) => target.rows_per_task as i64,
             (false, false) => gemm_tile.rows,
         };
-        // Rows that every task has anyway leave room for fewer others.
+        // Rows that every task has anyway count towards the limit.
         let n_kept = n_of(rows.without(heaviest.shared));
         let mut row_room = (rows_per_task / n_kept.max(1)).max(1);
         let mut routed_room = (target.routed_rows_per_task as i64 / n_folded).max(1);
@@ -328,7 +328,7 @@ fn is_only_moved(graph: &Graph, cut: &Cut, mut node: NodeId) -> bool {
     true
 }
 
-/// Takes up to `size` positions, as far as there is room.
+/// Takes up to `size` positions, as far as they fit.
 fn take_block(room: &mut i64, size: i64) -> i64 {
     let block = (*room).min(size).max(1);
     *room = (*room / block).max(1);

@@ -2,7 +2,7 @@
 //!
 //! In: a contraction with concatenated weights. Out: the rows of each weight: as separate parts of a launch where rows
 //! number tasks, else as consecutive nests. Selecting the weight row by row would be right as well, but no microkernel
-//! does that. The target asks for the split, and fusion decides without it.
+//! does that. The target requires the split, and fusion decides without it.
 
 use crate::graph::op::Op;
 use crate::graph::{Node, NodeId};

@@ -209,7 +209,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Builds a part; a second time, where tiles that it asks for are better merged.
+/// Builds a part; a second time, where tiles that it requests are better merged.
 fn built_twice(
     params: &mut Params,
     build: impl Fn(&mut Params, &TileRequests) -> Result<(super::Part, TileRequests), TooLarge>,

@@ -94,7 +94,7 @@ impl<'a> PartBuilder<'a> {
         }
     }
 
-    /// The part, and every tile that its nests asked for.
+    /// The part, and every tile that its nests requested.
     pub(super) fn finish(mut self) -> (Part, TileRequests) {
         self.part.body = self.scopes.pop().unwrap_or_default();
         (self.part, self.requests)

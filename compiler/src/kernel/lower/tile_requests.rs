@@ -1,7 +1,7 @@
 //! Merges overlapping tiles of one value, so that it is computed once.
 //!
 //! In: every box that the nests of a part ask for. Out: for each, the box to fill instead: the hull of those that touch
-//! or overlap. Rotary embedding asks for the two halves of a row, and a norm for all of it: without this the row would
+//! or overlap. Rotary embedding needs the two halves of a row, and a norm for all of it: without this the row would
 //! be multiplied out twice. Only boxes at constant offsets from each other are compared.
 
 use indexmap::IndexMap;
@@ -17,7 +17,7 @@ type Region = Vec<(i64, i64)>;
 /// What boxes must agree on to be compared: the node, and each axis up to a constant offset.
 type RegionClass = (NodeId, Vec<(Index, Option<SpanLoop>)>);
 
-/// The boxes asked for, by class.
+/// The requested boxes, by class.
 #[derive(Default)]
 pub(super) struct TileRequests {
     classes: IndexMap<RegionClass, Vec<Region>>,

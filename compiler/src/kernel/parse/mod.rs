@@ -199,7 +199,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The axis of a variable, from its name or from the quotes behind it.
+    /// The axis of a variable, from its name or from the quotes after it.
     fn var_label(&mut self, id: VarId) -> Read<Label> {
         let at = self.s.clone();
         let number = id.index().to_string();

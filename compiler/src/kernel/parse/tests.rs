@@ -1,4 +1,4 @@
-//! Texts that do not read, and texts that read in another spelling.
+//! Sources that do not parse, and sources that parse in another spelling.
 
 use super::*;
 use crate::graph::op::Scalar;

@@ -1,6 +1,6 @@
 //! Writes the scalars of a nest as nested calls, with a `let` for what is used twice or nested deep.
 //!
-//! In: a nest. Out: the texts of its `let` lines, of its value and of its fold's start.
+//! In: a nest. Out: the text of its `let` lines, of its value and of its fold's start.
 //! Equal expressions are made one first, so the text depends on nothing but what is computed.
 //! A reference to a later expression, which no verified nest has, is written `?`.
 
@@ -17,14 +17,14 @@ use crate::kernel::{Expr, ExprId, Nest};
 /// How deep calls may nest before a `let` cuts them; well below what `parse` accepts.
 const MAX_DEPTH: usize = 12;
 
-/// The texts of a nest's scalars.
+/// The text of each scalar of a nest.
 pub(super) struct Scalars {
     pub(super) lets: Vec<String>,
     pub(super) value: String,
     pub(super) init: Option<String>,
 }
 
-/// The texts of a nest's scalars.
+/// The text of each scalar of a nest.
 pub(super) fn scalars(nest: &Nest, vars: &Vars) -> Scalars {
     let (exprs, new_ids) = joined(&nest.exprs);
     let new_id = |id: ExprId| new_ids.get(id).copied().unwrap_or(id);

@@ -1,4 +1,4 @@
-//! Samples run against literal numbers, one kernel for each fault, and texts with random slips.
+//! Samples run against literal numbers, one kernel for each fault, and sources with random mistakes.
 
 use super::*;
 use crate::foundation::entity::List;

@@ -134,7 +134,7 @@ impl Sum {
         Some(())
     }
 
-    /// The same with every position within a block as the start of the block and what comes behind it.
+    /// The same with every position within a block as the start of the block plus an offset.
     fn relative_to_blocks(&self, vars: &Vars) -> Option<Self> {
         let mut sum = Self { terms: BTreeMap::new(), rest: self.rest };
         for (atom, factor) in &self.terms {

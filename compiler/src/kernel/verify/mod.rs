@@ -170,7 +170,7 @@ impl Checker<'_> {
         if self.bind(var, "a loop", !self.is_within(var), "whole axes and blocks") {
             self.body(body);
         }
-        // A loop may have no iteration, so what it writes does not count behind it.
+        // A loop may have no iteration, so what it writes does not count after it.
         self.bound.truncate(n_bound);
         self.written.truncate(n_written);
     }

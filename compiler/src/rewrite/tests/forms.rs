@@ -1,4 +1,4 @@
-//! The forms that architecture asks for are found, at the sizes of real models.
+//! The forms that the architecture requires are found, at the sizes of real models.
 //!
 //! In: parts of models. Out: nothing, or the lines of the graph that are not as they should be. Nothing is evaluated.
 

@@ -2,7 +2,7 @@
 //!
 //! In: any plan. Out: one complaint for each thing that does not fit; none means that it may be launched.
 //! The steps are gone through in order, over ranges of bytes: whatever is read was written before, and nothing wrote
-//! over it since. A kernel that may replace an argument by its result is asked again, see `alias::may_share`.
+//! over it since. A kernel that may replace an argument by its result is checked again, see `alias::may_share`.
 //! What a kernel does inside is proven by `kernel::verify`.
 
 use crate::error::Complaint;

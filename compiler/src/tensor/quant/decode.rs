@@ -1,6 +1,6 @@
 //! Dequantises blocks, format by format: what their bits mean.
 //!
-//! In: the bytes of exactly one block, and room for exactly its elements; `Format` sees to both. Out: the elements. The
+//! In: the bytes of exactly one block, and a buffer of its elements; `Format` sees to both. Out: the elements. The
 //! layouts are those of `ggml-common.h`, all little-endian, each given as a formula for element `i`; `int8` is a group
 //! of qwen3.c followed by its scale, `q4_pairs` a block of Qorus. The order of the arithmetic is GGML's, so that
 //! results are equal bit by bit.

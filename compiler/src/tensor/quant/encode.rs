@@ -1,6 +1,6 @@
 //! Quantises blocks, format by format: the way back from `decode.rs`.
 //!
-//! In: exactly the elements of one block, all finite, and room for exactly its bytes; `Format` sees to both. Out: the
+//! In: exactly the elements of one block, all finite, and a buffer of its bytes; `Format` sees to both. Out: the
 //! bytes. The choices are those of llama.cpp's reference quantisers, rounding and order of the sums included, so that
 //! the bytes are equal. Groups of 256 are in `superblock.rs`.
 

@@ -3,7 +3,7 @@
 //! In: the bytes of one tensor, as a file holds them, and its number of elements. Out: the numbers they stand for, or
 //! nothing where the bytes are too few; and the other way round, the bytes of numbers.
 //! A format is one row of the table in `Format::layout`; everything else follows from that row.
-//! `Int8` is the odd one: its scales lie behind all elements of the tensor instead of inside the blocks.
+//! `Int8` is the odd one: its scales are stored after all elements of the tensor instead of inside the blocks.
 //! Nothing here may be fast or know of kernels: this is the definition that kernels are held against.
 //! The meaning of the bits of a block is in `decode.rs`; which bits numbers become is in `encode.rs`.
 

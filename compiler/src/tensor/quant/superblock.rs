@@ -1,6 +1,6 @@
 //! Quantises K-quant super-blocks of 256: groups with scales of their own, and one scale for these scales.
 //!
-//! In: 256 finite elements and room for the bytes of a block. Out: the bytes, as llama.cpp's reference quantisers have
+//! In: 256 finite elements and a buffer for a block. Out: the bytes, as llama.cpp's reference quantisers have
 //! them. First each group is fitted on its own (`fit.rs`); then the scales are rounded to what the block stores, and
 //! the elements are quantised with the rounded ones.
 
@@ -74,8 +74,10 @@ fn put_lines(x: &[f32], search: &Search, block: &mut [u8]) -> [u8; 256] {
     for (fit, group) in lines.iter_mut().zip(x.as_chunks().0) {
         *fit = line(group, search);
     }
-    let scale = lines.iter().fold(0.0, |most: f32, line| most.max(line.scale));
-    let offset = lines.iter().fold(0.0, |most: f32, line| most.max(line.offset));
+    // Not `f32::max`, which may give either zero of 0.0 and -0.0.
+    let largest = |most: f32, own: f32| if own > most { own } else { most };
+    let scale = lines.iter().map(|line| line.scale).fold(0.0, largest);
+    let offset = lines.iter().map(|line| line.offset).fold(0.0, largest);
     put_f16(block, 0, scale / MOST);
     put_f16(block, 2, offset / MOST);
     let per = |most: f32| if most > 0.0 { MOST / most } else { 0.0 };

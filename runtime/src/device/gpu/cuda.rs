@@ -1,6 +1,6 @@
 //! An NVIDIA GPU, through the CUDA driver.
 //!
-//! In: what `replay.rs` asks for. Out: one CUDA graph launch for each replay, and one wait. CubeCL prints the sources,
+//! In: requests of `replay.rs`. Out: one CUDA graph launch for each replay, and one wait. CubeCL prints the sources,
 //! NVRTC compiles them (`nvrtc.rs`), and the machine code is cached on disk (`machine_code_cache.rs`). A whole replay
 //! is captured as one CUDA graph when its plan is loaded. A graph names addresses that never move; what changes from
 //! replay to replay is copied to where its kernels read it. Grids are as large as any replay may need, because
@@ -42,7 +42,7 @@ use crate::threads::each;
 
 /// Thread blocks an SM, at most: more than are resident, so that all SMs finish together.
 const BLOCKS_PER_SM: u32 = 16;
-/// The same for kernels with global scratch: as many as are resident where each takes many registers.
+/// The same for kernels with global scratch: those that are resident where each takes many registers.
 const SCRATCH_BLOCKS_PER_SM: u32 = 2;
 /// The first driver whose event timer has the ABI of the CUDA 13 headers.
 const EVENT_TIMES_VERSION: c_int = 12_080;
@@ -145,7 +145,7 @@ impl Cuda {
             compiler().map_err(|what| CompilerError::Unsupported { what, target: "cuda".to_owned() })?;
         let context = CudaContext::new(0).map_err(driver)?;
         // SAFETY: there is one stream only, so whatever uses memory does so in the order of that stream, and memory is
-        // given back behind everything that was asked of the stream before.
+        // freed after everything that was enqueued on the stream before.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(driver)?;
         let units = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
@@ -248,7 +248,7 @@ impl Cuda {
         ended?.ok_or_else(|| "the driver gave no graph".to_owned())
     }
 
-    /// Blocks the stream for a while, so that launches queue up behind it.
+    /// Blocks the stream for a while, so that launches queue up.
     fn pause(&self, time: Duration) -> Result<(), DriverError> {
         unsafe extern "C" fn sleep(n_micros: *mut c_void) {
             thread::sleep(Duration::from_micros(n_micros.addr() as u64));
@@ -268,7 +268,7 @@ impl Machine for Cuda {
     type Function = Function;
     type Launch = Launch;
     /// Nothing where kernels are launched one by one.
-    type Sequence = Option<CudaGraph>;
+    type LaunchList = Option<CudaGraph>;
 
     fn describe(&self) -> String {
         match &self.note {
@@ -322,7 +322,7 @@ impl Machine for Cuda {
         self.context.bind_to_thread().map_err(driver)?;
         let stream = self.stream.cu_stream();
         // SAFETY: the piece lies in memory that it keeps and has as many bytes. Of memory that the driver does not
-        // know, it makes a copy before it returns, so the bytes may change behind this.
+        // know, it makes a copy before it returns, so the bytes may change after this.
         unsafe { result::memcpy_htod_async(to.address, &bytes[..n_bytes], stream) }.map_err(driver)
     }
 
@@ -349,7 +349,7 @@ impl Machine for Cuda {
         Ok(Launch { function: function.loaded.clone(), config, addresses })
     }
 
-    fn sequence(&mut self, launches: &[Launch], _: usize) -> Result<Option<CudaGraph>, Error> {
+    fn launch_list(&mut self, launches: &[Launch], _: usize) -> Result<Option<CudaGraph>, Error> {
         if launches.is_empty() {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! What lies in device memory: weights, states (KV caches), and the arena that all programs share.
+//! The contents of device memory: weights, states (KV caches), and the arena that all programs share.
 //!
 //! In: the buffers of plans. Out: memory for each. Weights are repacked and uploaded once, states live on, and all
 //! programs share one arena, because no two of them run at a time. Before a plan allocates anything, it is known
@@ -21,7 +21,7 @@ use crate::error::Error;
 /// The most threads that repack weights. Each holds one tensor at a time, which bounds host memory.
 const MAX_REPACK_THREADS: usize = 4;
 
-/// Is told the uploaded bytes of a program's weights, and how many there are.
+/// Called with the uploaded bytes of a program's weights, and their total.
 pub type Tell = Box<dyn FnMut(usize, usize) + Send>;
 
 /// Ignores the progress.
@@ -138,7 +138,7 @@ impl<T: Clone> DeviceMemory<T> {
         let needed = bytes(*format, shape.max_len());
         if let Some((found, state)) = self.states.get(name) {
             if *found != needed {
-                return Err(refused(name, format!("the state has {found} bytes, {needed} are asked for")));
+                return Err(refused(name, format!("the state has {found} bytes, {needed} are needed")));
             }
             return Ok(state.clone());
         }

@@ -21,8 +21,8 @@ pub trait Machine {
     type Function;
     /// A kernel with its bindings; whoever has this keeps the memory alive.
     type Launch;
-    /// What a fixed sequence of launches needs besides, such as a CUDA graph.
-    type Sequence;
+    /// What a fixed list of launches needs besides, such as a CUDA graph.
+    type LaunchList;
 
     /// Its name, for people.
     fn describe(&self) -> String;
@@ -86,16 +86,20 @@ pub trait Machine {
     ///
     /// # Errors
     /// Where the driver refuses.
-    fn sequence(&mut self, launches: &[Self::Launch], exit_bytes: usize) -> Result<Self::Sequence, Error>;
+    fn launch_list(
+        &mut self,
+        launches: &[Self::Launch],
+        exit_bytes: usize,
+    ) -> Result<Self::LaunchList, Error>;
 
-    /// Runs a sequence, each launch with its number of workgroups, waits, and reads the result. Surplus workgroups do
+    /// Runs a list, each launch with its number of workgroups, waits, and reads the result. Surplus workgroups do
     /// nothing.
     ///
     /// # Errors
     /// Where the driver refuses.
     fn run(
         &self,
-        sequence: &Self::Sequence,
+        list: &Self::LaunchList,
         launches: &[Self::Launch],
         n_workgroups: &[u32],
         exit: (&Self::Memory, &mut [u8]),
@@ -107,7 +111,7 @@ pub trait Machine {
     /// Where the driver refuses.
     fn run_one(&self, launch: &Self::Launch, n_workgroups: u32) -> Result<(), Error>;
 
-    /// Runs all launches of a sequence, and measures each.
+    /// Runs all launches of a list, and measures each.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -115,11 +119,11 @@ pub trait Machine {
         clocked(self, launches, n_workgroups)
     }
 
-    /// Reads memory of at most the sequence's result size.
+    /// Reads memory of at most the list's result size.
     ///
     /// # Errors
     /// Where the driver refuses.
-    fn read(&self, sequence: &Self::Sequence, from: &Self::Memory, to: &mut [u8]) -> Result<(), Error>;
+    fn read(&self, list: &Self::LaunchList, from: &Self::Memory, to: &mut [u8]) -> Result<(), Error>;
 }
 
 /// Wall times of launches, round trips included.

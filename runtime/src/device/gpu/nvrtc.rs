@@ -83,7 +83,7 @@ impl Nvrtc {
         let source = CString::new(source.replace(BUILT_IN, "")).map_err(|fault| fault.to_string())?;
         let program = Program(result::create_program(&source, None).map_err(said)?);
         let options = self.options(architecture);
-        // SAFETY: the program was created above and is destroyed behind this.
+        // SAFETY: the program was created above and is destroyed after this.
         let made = unsafe { result::compile_program(program.0, &options) };
         if let Err(fault) = made {
             return Err(program.log().unwrap_or_else(|| said(fault)));

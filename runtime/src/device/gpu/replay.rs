@@ -3,7 +3,7 @@
 //! In: plans. Out: replays: one upload (symbols and inputs), one submission or CUDA graph of all launches, one download
 //! (outputs), one wait. Bindings are made when a plan is loaded, and a program keeps their memory alive. Apart from its
 //! inputs, only the values of symbols change from replay to replay, so one program serves every position of a sequence.
-//! Nothing here knows which GPU it is: that is behind `machine.rs`.
+//! Nothing here depends on which GPU it is: `machine.rs` is the interface to that.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,8 +40,8 @@ pub struct Gpu<M: Machine> {
 
 /// A loaded plan.
 struct Program<M: Machine> {
-    // Drop order: the sequence, its launches, their memory.
-    sequence: M::Sequence,
+    // Drop order: the list, its launches, their memory.
+    launch_list: M::LaunchList,
     launches: Vec<M::Launch>,
     /// Keeps the memory of the launches alive: a launch need not.
     _pieces: Vec<M::Memory>,
@@ -124,9 +124,9 @@ impl<M: Machine> Gpu<M> {
         let launch = machine.launch(&functions[0], &pieces, n_workgroups)?;
         machine.run_one(&launch, n_workgroups)?;
         let most = buffers.iter().map(Vec::len).max().unwrap_or(0);
-        let sequence = machine.sequence(&[], most)?;
+        let launch_list = machine.launch_list(&[], most)?;
         for (buffer, piece) in buffers.iter_mut().zip(&pieces) {
-            machine.read(&sequence, piece, buffer)?;
+            machine.read(&launch_list, piece, buffer)?;
         }
         Ok(())
     }
@@ -276,7 +276,7 @@ impl<M: Machine> Device for Gpu<M> {
             launches.push(self.machine.launch(&self.functions[functions[step.kernel]], &pieces, most)?);
             kept.extend(pieces);
         }
-        let sequence = self.machine.sequence(&launches, exit.n_bytes)?;
+        let launch_list = self.machine.launch_list(&launches, exit.n_bytes)?;
         let transfer_buffer = |layout: Layout, device| {
             Ok::<_, Error>(TransferBuffer {
                 host: Buffer::zeroed(layout.n_bytes)?,
@@ -289,7 +289,7 @@ impl<M: Machine> Device for Gpu<M> {
             kernels,
             steps: plan.steps.iter().map(|step| step.kernel).collect(),
             n_workgroups: vec![0; launches.len()],
-            sequence,
+            launch_list,
             launches,
             _pieces: kept,
             entry: transfer_buffer(entry, entered)?,
@@ -304,17 +304,17 @@ impl<M: Machine> Device for Gpu<M> {
 
     fn replay(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error> {
         self.enter(program, symbols)?;
-        let Program { sequence, launches, n_workgroups, exit, .. } = &mut self.programs[program];
+        let Program { launch_list, launches, n_workgroups, exit, .. } = &mut self.programs[program];
         let TransferBuffer { host, device, .. } = exit;
         self.memory.footprint.returned += host.bytes().len();
-        self.machine.run(sequence, launches, n_workgroups, (device, host.bytes_mut()))
+        self.machine.run(launch_list, launches, n_workgroups, (device, host.bytes_mut()))
     }
 
     fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error> {
         self.enter(program, symbols)?;
-        let Program { sequence, launches, n_workgroups, exit, .. } = &mut self.programs[program];
+        let Program { launch_list, launches, n_workgroups, exit, .. } = &mut self.programs[program];
         let times = self.machine.times(launches, n_workgroups)?;
-        self.machine.read(sequence, &exit.device, exit.host.bytes_mut())?;
+        self.machine.read(launch_list, &exit.device, exit.host.bytes_mut())?;
         Ok(times)
     }
 

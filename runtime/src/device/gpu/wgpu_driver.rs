@@ -44,7 +44,7 @@ fn kernel(@builtin(local_invocation_index) unit: u32) {
     }
 }
 ";
-/// Weights are uploaded in slices of so many bytes, each of which is waited for.
+/// Bytes of the slices in which weights are uploaded, one after another.
 const PIECE: usize = 64 << 20;
 
 /// A graphics API.

@@ -1,6 +1,6 @@
 //! A GPU driven through wgpu: Vulkan or Metal.
 //!
-//! In: what `replay.rs` asks for. Out: wgpu's buffers, pipelines and bind groups, and a submission of one compute pass
+//! In: requests of `replay.rs`. Out: wgpu's buffers, pipelines and bind groups, and a submission of one compute pass
 //! for each replay. wgpu inserts the barriers between dispatches itself.
 
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Machine for Driver {
     type Function = Arc<Pipeline>;
     type Launch = Launch;
     /// The staging buffer that results are read back through.
-    type Sequence = Buffer;
+    type LaunchList = Buffer;
 
     fn describe(&self) -> String {
         let found = self.adapter();
@@ -105,7 +105,7 @@ impl Machine for Driver {
         Ok(Launch { pipeline: Arc::clone(function), bound: self.bound(function, &pieces)? })
     }
 
-    fn sequence(&mut self, _: &[Launch], exit_bytes: usize) -> Result<Buffer, Error> {
+    fn launch_list(&mut self, _: &[Launch], exit_bytes: usize) -> Result<Buffer, Error> {
         self.staging(exit_bytes)
     }
 

@@ -9,15 +9,15 @@
 /// `zero`, `splat`, `load` (of bytes), `padded` (bytes of a vector, of up to as many), `wide_f16`, `wide_bf16`,
 /// `wide_i8`, `fma(a, b, c)`, `add`, `horizontal_sum`, `sum_each_of_4` (of four) and `lanes` of vectors `V`; and
 /// `prefetch_stream` and, for one row that is read by itself, `prefetch_row`.
-/// Up to two vectors meet short rows `tall` at a time, and a mixture of so few has `wide` vectors of elements at a
-/// time.
+/// With up to two columns, short rows are multiplied `tall` at a time, and a weighted sum takes `wide` vectors of
+/// elements at a time.
 macro_rules! single_forms {
     ($(#[$attr:meta])* tile $rows:literal by $cols:literal, tall $tall:literal, wide $wide:literal) => {
         /// Elements of a row that are unpacked at a time.
         const CHUNK: usize = 1024;
 
-        /// Columns that are multiplied with whole rows, at most.
-        const TOGETHER: usize = 16;
+        /// The largest number of columns that are multiplied with whole rows.
+        const MAX_COLS_WHOLE_ROWS: usize = 16;
 
         /// Registers of a row in an unrolled piece.
         const PIECE: usize = 8;
@@ -25,16 +25,16 @@ macro_rules! single_forms {
         /// Elements from which rows are read one after another: memory bandwidth is highest with one stream.
         const LONG: usize = 512;
 
-        /// The products of `R` rows with `C` columns, with `U` accumulators each; with `asks` it prefetches.
+        /// The products of `R` rows with `C` columns, with `U` accumulators each; with `prefetch` it prefetches.
         #[inline]
         $(#[$attr])*
         fn dots<const S: usize, const R: usize, const C: usize, const U: usize>(
             w: [&[u8]; R],
             x: [&[u8]; C],
             k: usize,
-            asks: bool,
+            prefetch: bool,
         ) -> [[f32; R]; C] {
-            // Loops, as everywhere here: a closure that a library function calls may not become part of the caller.
+            // Loops, as everywhere here: a closure passed to a library function might not be inlined.
             let (mut w, mut x) = (w, x);
             for w in &mut w {
                 *w = &w[..n_bytes::<S>(k)];
@@ -45,31 +45,31 @@ macro_rules! single_forms {
             let mut sums = [[[zero(); U]; C]; R];
             let n_whole = k / (PIECE * N) * PIECE;
             for first in (0..n_whole).step_by(PIECE) {
-                add_piece::<S, R, C, U, PIECE>(&mut sums, (&w, &x), first, asks);
+                add_piece::<S, R, C, U, PIECE>(&mut sums, (&w, &x), first, prefetch);
             }
             // The rest of a row: two registers at a time, then one.
             let n_two = k / (2 * N) * 2;
             for first in (n_whole..n_two).step_by(2) {
-                add_piece::<S, R, C, U, 2>(&mut sums, (&w, &x), first, asks);
+                add_piece::<S, R, C, U, 2>(&mut sums, (&w, &x), first, prefetch);
             }
             if n_two < k / N {
-                add_piece::<S, R, C, U, 1>(&mut sums, (&w, &x), n_two, asks);
+                add_piece::<S, R, C, U, 1>(&mut sums, (&w, &x), n_two, prefetch);
             }
             if k % N > 0 {
                 // The last elements, padded with zeros.
-                let (done, mut w_room, mut x_room) = (k / N * N, [[0; 4 * N]; R], [[0; 4 * N]; C]);
-                for (room, w) in w_room.iter_mut().zip(&w) {
-                    *room = padded(&w[n_bytes::<S>(done)..]);
+                let (done, mut w_end, mut x_end) = (k / N * N, [[0; 4 * N]; R], [[0; 4 * N]; C]);
+                for (buffer, w) in w_end.iter_mut().zip(&w) {
+                    *buffer = padded(&w[n_bytes::<S>(done)..]);
                 }
-                for (room, x) in x_room.iter_mut().zip(&x) {
-                    *room = padded(&x[4 * done..]);
+                for (buffer, x) in x_end.iter_mut().zip(&x) {
+                    *buffer = padded(&x[4 * done..]);
                 }
                 let (mut ws, mut xs) = (w, x);
-                for (w, room) in ws.iter_mut().zip(&w_room) {
-                    *w = room;
+                for (w, buffer) in ws.iter_mut().zip(&w_end) {
+                    *w = buffer;
                 }
-                for (x, room) in xs.iter_mut().zip(&x_room) {
-                    *x = room;
+                for (x, buffer) in xs.iter_mut().zip(&x_end) {
+                    *x = buffer;
                 }
                 add_products::<S, R, C, U>(&mut sums, (&ws, &xs), 0, 0);
             }
@@ -93,14 +93,14 @@ macro_rules! single_forms {
             out
         }
 
-        /// Adds the products of `P` registers of elements, from the `first` on; with `asks` it prefetches.
+        /// Adds the products of `P` registers of elements, from the `first` on; with `prefetch` it prefetches.
         #[inline]
         $(#[$attr])*
         fn add_piece<const S: usize, const R: usize, const C: usize, const U: usize, const P: usize>(
             sums: &mut [[[V; U]; C]; R],
             (w, x): (&[&[u8]; R], &[&[u8]; C]),
             first: usize,
-            asks: bool,
+            prefetch: bool,
         ) {
             // Slices of constant length: their bounds are checked here, and no element of them is checked again.
             let (mut ws, mut xs) = (*w, *x);
@@ -110,7 +110,7 @@ macro_rules! single_forms {
             for x in &mut xs {
                 *x = &x[first * N * 4..][..P * N * 4];
             }
-            if asks {
+            if prefetch {
                 for w in ws {
                     if R == 1 { prefetch_row(w) } else { prefetch_stream(w) }
                 }
@@ -166,7 +166,7 @@ macro_rules! single_forms {
         #[inline]
         $(#[$attr])*
         fn wide_bytes(block: &[u8; 34], at: usize) -> V {
-            // Widened in all lanes at once, as elements are: alone it takes longer than all that it multiplies.
+            // Widened in all lanes at once, as elements are: alone it takes longer than the products.
             let scales = [[block[0], block[1]]; N];
             let scale = wide_f16(scales.as_flattened().first_chunk().expect("as many"));
             fma(wide_i8(*block[2 + at..].first_chunk().expect("within a block")), scale, zero())
@@ -184,7 +184,7 @@ macro_rules! single_forms {
             }
         }
 
-        /// Rows `r..r + n` of plain numbers with all columns, from element `from` on; with `asks` it prefetches.
+        /// Rows `r..r + n` of plain numbers with all columns, from element `from` on; with `prefetch` it prefetches.
         #[inline]
         $(#[$attr])*
         fn rows<const S: usize, const R: usize>(
@@ -192,23 +192,23 @@ macro_rules! single_forms {
             w: [&[u8]; R],
             (r, n): (usize, usize),
             (from, k): (usize, usize),
-            asks: bool,
+            prefetch: bool,
         ) {
             let x = |c: usize| &job.x.get(c)[from * 4..];
             let mut c = 0;
             while c < job.n_cols {
                 let n_cols = (job.n_cols - c).min($cols);
-                let asks = asks && c == 0;
+                let prefetch = prefetch && c == 0;
                 if n_cols == 1 && (n == 1 || k >= LONG) {
                     for (i, w) in w.iter().take(n).enumerate() {
-                        let [sums] = dots::<S, 1, 1, 8>([w], [x(c)], k, asks);
+                        let [sums] = dots::<S, 1, 1, 8>([w], [x(c)], k, prefetch);
                         job.out.add_down(r + i, c, &sums);
                     }
                 } else if n_cols == 1 {
-                    let [sums] = dots::<S, R, 1, 2>(w, [x(c)], k, asks);
+                    let [sums] = dots::<S, R, 1, 2>(w, [x(c)], k, prefetch);
                     job.out.add_down(r, c, &sums[..n]);
                 } else if n_cols == 2 {
-                    let sums = dots::<S, R, 2, 1>(w, [x(c), x(c + 1)], k, asks);
+                    let sums = dots::<S, R, 2, 1>(w, [x(c), x(c + 1)], k, prefetch);
                     job.out.add_down(r, c, &sums[0][..n]);
                     job.out.add_down(r, c + 1, &sums[1][..n]);
                 } else {
@@ -216,7 +216,7 @@ macro_rules! single_forms {
                     for i in 1..n_cols {
                         xs[i] = x(c + i);
                     }
-                    let sums = dots::<S, R, $cols, 1>(w, xs, k, asks);
+                    let sums = dots::<S, R, $cols, 1>(w, xs, k, prefetch);
                     for (i, sums) in sums.iter().take(n_cols).enumerate() {
                         job.out.add_down(r, c + i, &sums[..n]);
                     }
@@ -240,7 +240,7 @@ macro_rules! single_forms {
         $(#[$attr])*
         fn gemm_plain_rows<const S: usize, const R: usize>(job: &GemmView<'_>) {
             // All columns are read for every few rows: in pieces that stay in the cache.
-            let chunk = if job.n_cols > TOGETHER { CHUNK } else { job.k };
+            let chunk = if job.n_cols > MAX_COLS_WHOLE_ROWS { CHUNK } else { job.k };
             for from in (0..job.k).step_by(chunk) {
                 let k = chunk.min(job.k - from);
                 for r in (0..job.n_rows).step_by(R) {
@@ -309,7 +309,7 @@ macro_rules! single_forms {
         $(#[$attr])*
         fn gemm_unpacked<const S: usize>(job: &GemmView<'_>) {
             let storage = const { Storage::ALL[S] };
-            let mut room = [[0.0; CHUNK]; $rows];
+            let mut buffer = [[0.0; CHUNK]; $rows];
             for from in (0..job.k).step_by(CHUNK) {
                 let k = CHUNK.min(job.k - from);
                 for r in (0..job.n_rows).step_by($rows) {
@@ -317,16 +317,16 @@ macro_rules! single_forms {
                     for i in 0..n {
                         let row = &job.w.row(r + i);
                         prefetch_stream(&row.bytes[storage.bytes(from)..storage.bytes(from + k)]);
-                        for (idx, out) in (from / 32..).zip(room[i][..k].as_chunks_mut::<32>().0) {
+                        for (idx, out) in (from / 32..).zip(buffer[i][..k].as_chunks_mut::<32>().0) {
                             let block = wide_block(&row.unpack(storage, idx));
                             for (i, out) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
                                 *out = lanes(block[i]);
                             }
                         }
                     }
-                    let mut w = [cast_slice(&room[0]); $rows];
+                    let mut w = [cast_slice(&buffer[0]); $rows];
                     for i in 1..n {
-                        w[i] = cast_slice(&room[i]);
+                        w[i] = cast_slice(&buffer[i]);
                     }
                     rows::<0, $rows>(job, w, (r, n), (from, k), false);
                 }
@@ -392,7 +392,7 @@ macro_rules! single_forms {
                     }
                 }
             }
-            // Sums that only a short loop takes out of registers stay there until then.
+            // Sums stay in registers: only this short loop moves them to memory.
             let mut out = [[[0.0; N]; E]; C];
             for i in 0..C {
                 for e in 0..E {

@@ -11,13 +11,13 @@
 /// The largest number: the sum of 32 squares of it has 31 bits.
 pub(super) const MOST: f32 = 8191.0;
 
-/// Below it the largest of 32 numbers makes all of them zeros, as one divided by it may be infinite.
+/// If the largest of 32 numbers is smaller, all of them become zeros: its inverse may be infinite.
 pub(super) const LEAST: f32 = 1e-30;
 
 /// Numbers that share a scale.
 pub(super) const STEP: usize = 32;
 
-/// Some steps of a rounded vector.
+/// Some steps of a quantised column.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'a> {
     pub(super) steps: &'a [[[u8; 4]; STEP / 2]],
@@ -25,7 +25,7 @@ pub(super) struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// Some steps of a vector of `k` elements.
+    /// Some steps of a column of `k` elements.
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize, (from, n): (usize, usize)) -> Self {
         let (steps, scales) = bytes.split_at(2 * STEP * k.div_ceil(STEP));
@@ -34,7 +34,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The first `L` bytes; behind the end are zeros, for which there is room.
+/// The first `L` bytes, padded with zeros.
 #[inline(always)]
 pub(super) fn padded<'a, const L: usize>(bytes: &'a [u8], room: &'a mut [u8; L]) -> &'a [u8; L] {
     if let Some(whole) = bytes.first_chunk() {

@@ -1,6 +1,6 @@
-//! The activation layout `Int8Rows`: 8-bit integers with a scale for each group, one row per activation vector.
+//! The activation layout `Int8Rows`: 8-bit integers with a scale for each group, one row per column.
 //!
-//! In: vectors in single precision. Out: `x[i] = q[i] * scale`, rounded to nearest, with `|q|` up to 127 but for one
+//! In: columns in single precision. Out: `x[i] = q[i] * scale`, rounded to nearest, with `|q|` up to 127 but for one
 //! run of four neighbours of each 32, the one with the largest number, whose `|q|` may reach 254. So one outlier does
 //! not make the other 28 coarse. The part above 127 is the excess: `excess = q - clamp(q, -127, 127)`. Groups of
 //! qwen3.c checkpoints (sizes other than 32 and 256) have no excess. A scale is infinite or NaN where one of its
@@ -39,15 +39,15 @@ pub(super) fn row_bytes(k: usize) -> usize {
     pieces(k).into_iter().sum()
 }
 
-/// A quantised activation vector.
+/// A quantised column.
 #[derive(Clone, Copy)]
 pub(super) struct Int8Row<'a> {
-    /// Of 16 bits.
+    /// 16-bit integers.
     pub(super) wide: &'a [u8],
     pub(super) scales: &'a [u8],
     pub(super) sums: &'a [u8],
     pub(super) tails: &'a [u8],
-    /// Of up to 127, each 32 with the tail behind them.
+    /// Clamped to ±127, each 32 followed by their tail.
     pub(super) bytes: &'a [u8],
 }
 
@@ -62,7 +62,7 @@ impl<'a> Int8Row<'a> {
         Self { wide, scales, sums, tails, bytes: &rest[..near] }
     }
 
-    /// Groups `from..from + n`, of numbers of 16 bits and of bytes.
+    /// Groups `from..from + n`, as 16-bit integers and as bytes.
     #[inline(always)]
     pub(super) fn lines(&self, from: usize, n: usize) -> Lines<'a> {
         Lines {
@@ -72,7 +72,7 @@ impl<'a> Int8Row<'a> {
         }
     }
 
-    /// Groups `from..from + n`, of numbers of 8 bits.
+    /// Groups `from..from + n`, as 8-bit integers.
     #[inline(always)]
     pub(super) fn groups(&self, from: usize, n: usize) -> Groups<'a> {
         Groups {
@@ -82,7 +82,7 @@ impl<'a> Int8Row<'a> {
         }
     }
 
-    /// The `idx`-th 32 numbers of 16 bits.
+    /// The `idx`-th 32 numbers as 16-bit integers.
     #[inline(always)]
     pub(super) fn wide(&self, idx: usize) -> &'a [u8; 64] {
         self.wide[idx * 64..].first_chunk().expect("a vector has whole groups")
@@ -100,17 +100,17 @@ impl<'a> Int8Row<'a> {
     }
 }
 
-/// Some groups of a vector of numbers of 16 bits, with a line for each.
+/// Some groups of a column of 16-bit integers, with a line for each.
 #[derive(Clone, Copy)]
 pub(super) struct Lines<'a> {
     pub(super) words: &'a [[u8; 64]],
-    /// Of up to 127, each with the tail behind them.
+    /// Clamped to ±127, each followed by its tail.
     pub(super) bytes: &'a [[u8; 64]],
-    /// What bytes exceed 127 by.
+    /// The excess of the bytes.
     pub(super) excess: &'a [[u8; 32]],
 }
 
-/// Some groups of a vector of numbers of 8 bits.
+/// Some groups of a column of 8-bit integers.
 #[derive(Clone, Copy)]
 pub(super) struct Groups<'a> {
     numbers: &'a [[[u8; 4]; 8]],
@@ -145,7 +145,7 @@ impl Column<'_> {
         f32::from_le_bytes(self.tail[of as usize])
     }
 
-    /// Which four may exceed 127.
+    /// The run of four that may exceed 127.
     #[inline(always)]
     pub(super) fn large(&self) -> usize {
         u32::from_le_bytes(self.tail[Tail::Place as usize]) as usize / 64 % 8
@@ -179,11 +179,11 @@ pub(super) struct Group {
     pub(super) halves: [i32; 2],
 }
 
-/// Where four groups of a row belong.
+/// The memory of four groups of a row.
 pub(super) struct Four<'a> {
     pub(super) numbers: &'a mut [[u8; 32]; 4],
     pub(super) tails: &'a mut [[u8; 32]; 4],
-    /// Of 16 bits.
+    /// 16-bit integers.
     pub(super) sums: &'a mut [u8; 8],
 }
 
@@ -213,7 +213,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Stores the `idx`-th 32 numbers, of 16 bits, with their sum and scale.
+    /// Stores the `idx`-th 32 numbers as 16-bit integers, with their sum and scale.
     #[inline(always)]
     pub(super) fn put_wide(&mut self, idx: usize, numbers: [u8; 64], sum: i32, scale: f32) {
         self.wide.as_chunks_mut().0[idx] = numbers;
@@ -221,7 +221,7 @@ impl<'a> Row<'a> {
         self.sums[idx] = (sum as f32 * scale).to_le_bytes();
     }
 
-    /// Stores the same numbers of up to 127 as bytes, and what they exceed it by, which only the `large`-th four do.
+    /// Stores the same numbers as bytes clamped to ±127, and their excess, which only the `large`-th run of four has.
     #[inline(always)]
     pub(super) fn put_line(&mut self, idx: usize, numbers: [u8; 32], excess: [[u8; 4]; 8], large: usize) {
         self.tails[idx] = excess;
@@ -231,7 +231,7 @@ impl<'a> Row<'a> {
         *line = [numbers, cast(tail)];
     }
 
-    /// Where those of each four groups belong, one after another.
+    /// The memory of each four groups, one after another.
     #[inline(always)]
     pub(super) fn fours(&mut self) -> impl Iterator<Item = Four<'_>> {
         let numbers = self.wide.as_chunks_mut().0.as_chunks_mut().0;
@@ -241,7 +241,7 @@ impl<'a> Row<'a> {
         all.map(|((numbers, tails), sums)| Four { numbers, tails, sums })
     }
 
-    /// Stores the `idx`-th 32 numbers as bytes, with their scale, and which four may be large.
+    /// Stores the `idx`-th 32 numbers as bytes, with their scale, and the run of four that has an excess.
     #[inline(always)]
     pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32, large: usize) {
         let [first, second] = group.halves.map(|half| -128 * half);

@@ -29,7 +29,7 @@
 //!
 //! `avx512*` is avx512 and avx512-bf16; files without `../` are in the folder of the level. [`activation_layout`]
 //! chooses the row of the table, [`Table`] has the entries of a level. `block_formats.rs` defines the block formats,
-//! `view.rs` turns addresses into slices, so that the code behind it is safe; `prefetch.rs` prefetches, `routed.rs`
+//! `view.rs` turns addresses into slices, so that the kernels are safe code; `prefetch.rs` prefetches, `routed.rs`
 //! groups activations by expert.
 
 use std::ops::RangeInclusive;
@@ -296,7 +296,7 @@ pub(super) struct Bf16Functions {
     /// A weighted sum whose factors are rounded to sums of two bfloat16 numbers, where that is faster.
     pub(super) weighted_sum: unsafe extern "C" fn(*const WeightedSumArgs),
     /// Columns from which such a product is faster.
-    least: usize,
+    min_cols: usize,
     /// The parts of activations for a weight format, where such a product is faster.
     n_parts: fn(Storage) -> Option<i64>,
 }
@@ -335,7 +335,7 @@ pub(super) fn storage(format: Format) -> Option<i64> {
     Storage::ALL.iter().position(|own| *own == storage).map(|place| place as i64)
 }
 
-/// Bytes of scratch memory for so many routed rows and matrices.
+/// Bytes of scratch memory for a number of routed rows and matrices.
 pub(super) fn routing_bytes(n_rows: usize, n_matrices: usize) -> usize {
     n_rows * size_of::<RoutedRow>() + n_matrices * size_of::<i64>()
 }
@@ -343,8 +343,8 @@ pub(super) fn routing_bytes(n_rows: usize, n_matrices: usize) -> usize {
 /// The layout of activations for a product of a weight format with up to `n_cols` columns.
 pub(super) fn activation_layout(level: Level, format: Format, n_cols: usize) -> Option<ActivationLayout> {
     let storage = Storage::of(format)?;
-    let halves = table(level).bf16.filter(|halves| n_cols >= halves.least);
-    let n_parts = halves.and_then(|halves| (halves.n_parts)(storage));
+    let bf16 = table(level).bf16.filter(|bf16| n_cols >= bf16.min_cols);
+    let n_parts = bf16.and_then(|bf16| (bf16.n_parts)(storage));
     let is_amx_int8 = n_cols >= MIN_COLS_TILED && table(level).int8_amx.is_some() && has_amx_int8(storage);
     let int8 = match n_cols {
         n if n < *INTERLEAVED_COLS.start() && table(level).int8_gemv.is_some() => ActivationLayout::Int8Gemv,
@@ -362,21 +362,21 @@ pub(super) fn activation_layout(level: Level, format: Format, n_cols: usize) -> 
     n_parts.map(|n_parts| ActivationLayout::Bf16Tiles { n_parts }).or(quantised_functions)
 }
 
-/// The same for scattered columns, `n_beside` for each matrix: they cannot be interleaved.
+/// The same for scattered columns, `n_per_matrix` for each matrix: they cannot be interleaved.
 pub(super) fn activation_layout_scattered(
     level: Level,
     format: Format,
-    n_beside: usize,
+    n_per_matrix: usize,
 ) -> Option<ActivationLayout> {
     match Storage::of(format)? {
         Storage::F32 => None,
-        Storage::F16 | Storage::BF16 => int14_layout(level, n_beside),
-        _ if n_beside < MIN_SCATTERED_COLS_PACKED => activation_layout(level, format, 1),
+        Storage::F16 | Storage::BF16 => int14_layout(level, n_per_matrix),
+        _ if n_per_matrix < MIN_SCATTERED_COLS_PACKED => activation_layout(level, format, 1),
         _ => Some(int8_rows_layout(level, format)),
     }
 }
 
-/// `Int14`, where the level has it and it pays for so many columns.
+/// `Int14`, where the level has it and the number of columns makes it pay.
 fn int14_layout(level: Level, n_cols: usize) -> Option<ActivationLayout> {
     (n_cols >= MIN_COLS_PACKED && table(level).int14.is_some()).then_some(ActivationLayout::Int14)
 }
@@ -402,7 +402,7 @@ const fn has_amx_int8(storage: Storage) -> bool {
 /// Quantises `n_cols` columns of `k` elements, stored one after another.
 ///
 /// # Safety
-/// The first address must be of the vectors, the second of room for them.
+/// The first address must be of the columns, the second of memory for [`activation_bytes`].
 pub(super) unsafe fn quantise_activations(
     level: Level,
     activation_layout: ActivationLayout,
@@ -422,9 +422,9 @@ pub(super) unsafe fn quantise_activations(
         }
         ActivationLayout::Bf16Tiles { n_parts } => {
             let job = Bf16Args { x, out, x_col, n_cols, k, n_parts };
-            let halves = table(level).bf16.expect("a level without them asks for no such rounding");
+            let bf16 = table(level).bf16.expect("a level without them has no such layout");
             // SAFETY: as above.
-            unsafe { (halves.to_bf16_tiles)(&raw const job) };
+            unsafe { (bf16.to_bf16_tiles)(&raw const job) };
         }
     }
 }

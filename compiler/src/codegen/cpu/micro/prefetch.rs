@@ -70,7 +70,7 @@ pub(super) fn prefetch_row(piece: &[u8]) {
     }
 }
 
-/// The same for one of several rows that are read in turns, a few lines of each.
+/// The same for one of several rows that are read alternately, a few lines of each.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn prefetch_interleaved(piece: &[u8]) {
@@ -170,7 +170,7 @@ pub(super) struct PrefetchShare {
 }
 
 impl PrefetchShare {
-    /// The share of columns `c..c + n` of `n_cols` in so many rows of a stride.
+    /// The share of columns `c..c + n` of `n_cols` in a number of rows with a stride.
     #[inline(always)]
     pub(super) fn new(
         start: *const u8,

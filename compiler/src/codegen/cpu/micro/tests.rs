@@ -264,7 +264,7 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
                         }
                         let bytes = (block > 1).then(|| int8_rows_layout(level, format));
                         let one_by_one = activation_layout(level, format, 1);
-                        // A program for many vectors gets few of them, too.
+                        // A program for many columns may get few of them.
                         let of_many = activation_layout(level, format, 64);
                         let roundings =
                             [None, bytes, one_by_one, of_many, activation_layout(level, format, n_cols)];
@@ -324,7 +324,7 @@ fn a_row_gives_what_it_gives_when_zeros_fill_its_last_unit() {
     }
 }
 
-/// What a row gives with vectors that are rounded as so many want it, and in rows if they are many.
+/// The products of a row with columns in the layout for their number, and as rows of a GEMM if they are many.
 fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) -> Vec<f32> {
     let k = x.len() / n_cols;
     let is_many = n_cols > *INTERLEAVED_COLS.end();
@@ -490,7 +490,7 @@ fn blocks_are_those_of_the_format() {
     }
 }
 
-/// A vector of `n` times a group, rounded.
+/// A column of `n` copies of a group, quantised.
 fn rounded_rows(level: Level, group: &[f32; GROUP], n: usize) -> Vec<u8> {
     let x = group.repeat(n);
     let mut out = vec![0xa5_u8; activation_bytes(ActivationLayout::Int8Rows { group: GROUP }, 1, x.len())];

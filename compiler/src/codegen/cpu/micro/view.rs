@@ -76,7 +76,7 @@ pub(super) struct Vectors<'a> {
 }
 
 impl<'a> Vectors<'a> {
-    /// The bytes of a vector.
+    /// The bytes of a column.
     #[inline(always)]
     pub(super) fn get(&self, c: usize) -> &'a [u8] {
         if let Some(column) = self.apart.get(c) {
@@ -445,7 +445,7 @@ struct Raw {
 }
 
 /// # Safety
-/// So many rows of `k` elements must be there, with their scales.
+/// The number of rows must be right, each with `k` elements and its scales.
 unsafe fn weights<'a>(raw: Raw, storage: Storage, group: usize, n_rows: usize, k: usize) -> Weights<'a> {
     let (row, scales_row) = (raw.row as usize, raw.scales_row as usize);
     let row_bytes = storage.bytes(k);

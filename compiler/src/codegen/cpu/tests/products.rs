@@ -3,7 +3,7 @@
 //! In: kernels as text, for every format of the weight, every level and all numbers. Out: numbers that are near enough.
 
 use super::*;
-use crate::codegen::cpu::hoist::{rounded, steps};
+use crate::codegen::cpu::hoist::{quantised, steps};
 use crate::codegen::cpu::product::{Plan, plan};
 use crate::kernel::Nest;
 
@@ -224,7 +224,7 @@ fn what_tasks_have_in_common_is_done_once_for_them() {
     let kernel = parse(&PRODUCTS[0].0.replace("FORMAT", "q8_0")).unwrap();
     let cpu = Cpu::host(Numbers::Quantised).unwrap();
     let part = &kernel.parts[0];
-    let slots = rounded(&cpu, &kernel, part);
+    let slots = quantised(&cpu, &kernel, part);
     let depths: Vec<usize> = steps(&cpu, &kernel, part, &slots).iter().map(|step| step.depth).collect();
     // The tile and its squares go with the tokens, and so do its numbers of 8 bits, which both weights share.
     assert_eq!((slots.len(), depths), (1, vec![1, 1, 1, 2, 2, 2]));
@@ -236,6 +236,6 @@ fn vectors_of_a_parameter_are_rounded_ahead_of_all_tasks() {
     let cpu = Cpu::host(Numbers::Quantised).unwrap();
     let code = cpu.compile(&kernel).unwrap();
     // Both products share them, and tasks neither round nor keep any.
-    assert_eq!((code.n_roundings(&[53]), code.n_roundings(&[16])), (4, 1));
-    assert!(code.room_bytes() > 0 && code.scratch_bytes() < 32 * 40 * 4 + 128);
+    assert_eq!((code.n_quantise_tasks(&[53]), code.n_quantise_tasks(&[16])), (4, 1));
+    assert!(code.ahead_bytes() > 0 && code.scratch_bytes() < 32 * 40 * 4 + 128);
 }

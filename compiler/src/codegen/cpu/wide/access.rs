@@ -13,22 +13,22 @@ use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, VarId};
 use crate::tensor::dtype::DType;
 
-/// The loops that a function does.
+/// The loops inside a function.
 #[derive(Clone, Copy)]
 pub(super) struct Loops<'a> {
     /// Goes through the elements of a row.
     pub(super) lane: Lane<'a>,
-    /// Whether all of its values are a row, not only so many as its rounds.
+    /// Whether a row is all of its values, not a part of them.
     pub(super) is_whole: bool,
     /// Goes through rows.
     pub(super) row: Option<VarId>,
 }
 
-/// What a function takes behind the sizes: first all addresses.
+/// A field of a function's arguments, after the sizes: first all addresses.
 pub(super) enum Field {
     /// Of the first element.
     Address(Stored),
-    /// A number that is the same in all rounds.
+    /// A number that is the same in all iterations.
     Number(ExprId),
     /// The first position.
     Position(Index),
@@ -119,7 +119,7 @@ impl Places {
         Some(own)
     }
 
-    /// The fields behind the addresses: what is the same in all rounds, and where positions begin.
+    /// The fields after the addresses: numbers that are the same in all iterations, and first positions.
     fn add_numbers(&mut self, nest: &Nest) {
         for (id, expr) in nest.exprs.iter().filter(|(id, _)| self.is_needed[*id]) {
             let is_number = self.extents[id] == Extent::Nowhere && !matches!(expr, Expr::Const(_));
@@ -127,14 +127,14 @@ impl Places {
                 Expr::Position(index) if self.positions[id].is_some() => {
                     self.fields.push(Field::Position(index.clone()));
                 }
-                _ if is_number && self.is_asked_for(nest, id) => self.fields.push(Field::Number(id)),
+                _ if is_number && self.has_varying_user(nest, id) => self.fields.push(Field::Number(id)),
                 _ => {}
             }
         }
     }
 
-    /// Whether something that is the same in all rounds is asked for by what is not.
-    fn is_asked_for(&self, nest: &Nest, id: ExprId) -> bool {
+    /// Whether a number that is the same in all iterations has a user that is not.
+    fn has_varying_user(&self, nest: &Nest, id: ExprId) -> bool {
         let mut users = nest.exprs.iter().filter(|(user, _)| self.is_needed[*user]);
         id == nest.value
             || nest.init() == Some(id)
@@ -167,7 +167,7 @@ impl Steps {
     }
 }
 
-/// The addresses that elements lie behind, with their steps from row to row.
+/// The base addresses of accesses, with their steps from row to row.
 #[derive(Default)]
 struct Addresses {
     all: Vec<(Stored, i32)>,

@@ -2,7 +2,7 @@
 //!
 //! In: instructions on registers, one after another. Out: the bytes of a function that takes the address of its fields.
 //! A register has sixteen 32-bit lanes. The last operand of an instruction is a register, memory, or a constant that is
-//! broadcast from behind the code. The first two fields are the elements of a row and the number of rows; the loops
+//! broadcast from after the code. The first two fields are the elements of a row and the number of rows; the loops
 //! over both are the only ones. Encodings follow Intel's manual.
 
 /// A register of sixteen numbers.
@@ -14,9 +14,9 @@ pub(super) struct Zmm(pub(super) u8);
 pub(super) struct Mask(pub(super) u8);
 
 impl Mask {
-    /// What is done in all lanes.
+    /// All lanes.
     pub(super) const ALL: Self = Self(0);
-    /// What is done behind the last whole vector of a row.
+    /// The lanes after the last whole vector of a row.
     pub(super) const REST: Self = Self(1);
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Gpr(u8);
 const FIELDS: Gpr = Gpr(7);
 /// Counts the elements of a row.
 const COUNTER: Gpr = Gpr(1);
-/// Registers for addresses. Those behind the first six belong to the caller, and are given back.
+/// Registers for addresses. Those after the first six are callee-saved.
 pub(super) const ADDRESSES: [Gpr; 12] =
     [Gpr(0), Gpr(6), Gpr(8), Gpr(9), Gpr(10), Gpr(11), Gpr(3), Gpr(5), Gpr(12), Gpr(13), Gpr(14), Gpr(15)];
 const N_FREE: usize = 6;
@@ -148,20 +148,20 @@ impl Op {
 /// A function, while its code is written.
 pub(super) struct Assembler {
     code: Vec<u8>,
-    /// What lies behind the code.
+    /// The constants after the code.
     numbers: Vec<Source>,
-    /// Where the way to one of them is missing, and where that way starts.
+    /// Displacements of constants that are still missing, and what they are relative to.
     missing: Vec<(usize, usize, usize)>,
     n_addresses: usize,
     /// Where the loops over rows and over lanes start.
     rows: usize,
     lanes: usize,
-    /// Jumps that lead ahead.
+    /// Forward jumps.
     ahead: Vec<usize>,
 }
 
 impl Assembler {
-    /// Begins a function that has so many addresses behind the sizes. Rows may end with less than a vector, or not.
+    /// Begins a function with `n_addresses` addresses after the sizes; `has_rest`: rows may end with part of a vector.
     pub(super) fn new(n_addresses: usize, has_rest: bool) -> Self {
         let (numbers, missing, ahead) = (Vec::new(), Vec::new(), Vec::new());
         let mut own = Self { code: Vec::new(), numbers, missing, n_addresses, rows: 0, lanes: 0, ahead };
@@ -299,7 +299,7 @@ impl Assembler {
         self.land();
     }
 
-    /// Moves addresses on by so many bytes, and begins the next row.
+    /// Advances addresses by their steps in bytes, and begins the next row.
     pub(super) fn end_rows(&mut self, steps: &[i32]) {
         for (register, step) in ADDRESSES.iter().zip(steps).filter(|(_, step)| **step != 0) {
             // add register, step
@@ -330,7 +330,7 @@ impl Assembler {
             match number {
                 Source::Bits(bits) => self.code.extend(bits.to_le_bytes()),
                 Source::Lanes => self.code.extend((0..16_u32).flat_map(u32::to_le_bytes)),
-                Source::Zmm(_) | Source::Memory(_) => unreachable!("only numbers lie behind the code"),
+                Source::Zmm(_) | Source::Memory(_) => unreachable!("only constants are after the code"),
             }
         }
         for (number, at, from) in self.missing {

@@ -28,7 +28,7 @@ use crate::kernel::{Nest, VarId};
 /// The lanes of a vector.
 const N: i64 = 16;
 
-/// Rows where indices move evenly through so many elements only.
+/// Row lengths that are tried where indices have one stride over part of a loop only.
 const WIDTHS: [i64; 7] = [1024, 512, 256, 128, 64, 32, N];
 
 /// What a call and a row cost besides their elements, in the units of `vector_plan.rs`.
@@ -100,7 +100,7 @@ impl Emitter<'_, '_> {
         let id = id.expect("a name that nothing else has");
         self.own_functions.push((id, bytes));
         let function = self.module.declare_func_in_func(id, self.builder.func);
-        // Each function lies wherever the system finds room, perhaps farther away than a near call reaches.
+        // Each function is wherever the system allocates it, perhaps farther away than a near call reaches.
         self.builder.func.dfg.ext_funcs[function].colocated = false;
         function
     }

@@ -186,7 +186,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Gives back what nothing needs behind an expression.
+    /// Frees the registers that nothing needs after an expression.
     fn give_back(&mut self, id: ExprId, expr: &Expr) {
         let nest = self.nest;
         let factors = self.factors().unwrap_or([nest.value; 2]);

@@ -1,6 +1,6 @@
 //! A GPU on a machine that computes nothing and knows which of its memory is still kept.
 //!
-//! In: plans. Out: what the machine was asked for, and an error where a launch finds its memory gone.
+//! In: plans. Out: the requests to the machine, and an error where a launch finds its memory gone.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -43,7 +43,7 @@ impl Machine for Fake {
     type Function = ();
     /// Names its memory, and does not keep it.
     type Launch = Vec<Weak<()>>;
-    type Sequence = ();
+    type LaunchList = ();
 
     fn describe(&self) -> String {
         "a fake".to_owned()
@@ -94,7 +94,7 @@ impl Machine for Fake {
         Ok(pieces.iter().map(Rc::downgrade).collect())
     }
 
-    fn sequence(&mut self, _: &[Vec<Weak<()>>], _: usize) -> Result<(), Error> {
+    fn launch_list(&mut self, _: &[Vec<Weak<()>>], _: usize) -> Result<(), Error> {
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl Weights for Blocks {
     }
 }
 
-/// What is told while the weights of a plan are handed over, and what goes wrong.
+/// The progress that is reported while the weights of a plan are uploaded, and the error.
 fn told(plan: &Plan, missing: Option<Name>) -> (Vec<(usize, usize)>, Option<String>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let own = Arc::clone(&told);

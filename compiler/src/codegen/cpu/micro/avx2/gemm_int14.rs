@@ -26,7 +26,7 @@ use crate::codegen::cpu::micro::prefetch::{distance_to_next, prefetch_line};
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, QuantiseView};
 
-/// Steps of rows that are rounded at a time.
+/// Steps of rows that are quantised at a time.
 const STEPS: usize = 16;
 
 #[inline]
@@ -56,14 +56,14 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
     }
 }
 
-/// The bits of sizes, which have the order of the sizes; NaN counts as the largest.
+/// Absolute values as bits, which compare in the same order; NaN counts as the largest.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn size(x: V) -> __m256i {
     _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX))
 }
 
-/// The scales of numbers of which these are the largest, and what the numbers are multiplied by.
+/// The scales of groups with these largest numbers, and the inverse of each.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn scale_of(most: V) -> (V, V) {
@@ -150,7 +150,7 @@ fn pack<const S: usize>(panel: &mut Panel, job: &GemmView<'_>, r: usize, step: u
     }
 }
 
-/// Adds the products of the panels of a slab with `C` vectors, from `c` on. A second panel may be any.
+/// Adds the products of the panels of a slab with `C` columns, from `c` on. A second panel may have any content.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile<const C: usize>(
@@ -171,7 +171,7 @@ fn tile<const C: usize>(
         for i in 1..4 {
             columns[i] = column(&x[i], step);
         }
-        // Those that come next.
+        // The next columns.
         for column in columns {
             prefetch_line(column.numbers, 4 * job.x.step());
         }
@@ -180,7 +180,7 @@ fn tile<const C: usize>(
     sums.add_to::<C>(&job.out, (r, n_rows), c);
 }
 
-/// What a vector has for a step.
+/// A step of a column, and its scale.
 #[inline(always)]
 fn column<'a>(x: &Words<'a>, step: usize) -> Column<'a, 4> {
     Column { numbers: cast_ref(&x.steps[step]), tail: &x.scales[step] }

@@ -42,7 +42,7 @@ pub(super) fn gemm<const S: usize>(job: &GemmView<'_>) {
     }
 }
 
-/// Adds the products of the panels of a slab with `C` vectors, from `c` on. A second panel may be any.
+/// Adds the products of the panels of a slab with `C` columns, from `c` on. A second panel may have any content.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile<const S: usize, const C: usize>(
@@ -97,12 +97,12 @@ fn products<const S: usize, const C: usize, const BITS: usize>(
     }
 }
 
-/// What a vector has for its `g`-th group: the tail is behind the bytes.
+/// The `g`-th group of a column: its bytes are followed by the tail.
 #[inline(always)]
 fn column<'a, const BITS: usize>(x: &Lines<'a>, g: usize) -> Column<'a, TAIL> {
     let bytes = &x.bytes[g];
     Column {
         numbers: if BITS == 16 { &x.words[g] } else { bytes },
-        tail: bytes.last_chunk().expect("a tail behind bytes"),
+        tail: bytes.last_chunk().expect("a tail after the bytes"),
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn few<const S: usize, const B: usize>(job: &GemmView<'_>) {
     }
 }
 
-/// The numbers of a vector and what belongs to them, four groups at a time.
+/// The numbers, scales and sums of a column, four groups at a time.
 #[derive(Clone, Copy)]
 struct Fours<'a> {
     words: &'a [[[u8; 64]; 4]],

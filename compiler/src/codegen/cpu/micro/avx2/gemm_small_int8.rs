@@ -39,8 +39,7 @@ pub(super) fn few<const S: usize, const B: usize>(job: &GemmView<'_>) {
     }
 }
 
-/// Adds the products of `P` pairs of rows, from `r` on, with `C` vectors, from `c` on. Behind the end the last row
-/// counts again.
+/// Adds the products of `P` pairs of rows, from `r` on, with `C` columns, from `c` on. Missing rows repeat the last.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn some<const S: usize, const B: usize, const P: usize, const C: usize>(
@@ -117,12 +116,12 @@ fn some<const S: usize, const B: usize, const P: usize, const C: usize>(
     }
 }
 
-/// What belongs to a vector, four groups at a time.
+/// The parts of a column, four groups at a time.
 #[derive(Clone, Copy)]
 struct Fours<'a> {
-    /// Bytes of up to 127, and the tail of each.
+    /// Bytes clamped to ±127, and the tail of each group.
     lines: &'a [[[u8; 64]; 4]],
-    /// What bytes exceed 127 by.
+    /// The excess of the bytes.
     excess: &'a [[[u8; 32]; 4]],
     scales: &'a [[u8; 16]],
     sums: &'a [[u8; 16]],
@@ -141,8 +140,8 @@ impl<'a> Fours<'a> {
     }
 }
 
-/// Sums of the products of 32 numbers, four of them each: with 127, and with what two of the vector's exceed it by, 16
-/// bits hold those of numbers of up to 31.
+/// Sums of four of 32 products each: 16 bits hold those of weights up to 31 with activations up to 127, and with the
+/// excess of two activations.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot(w: Pair, line: &[u8; 64], excess: &[u8; 32]) -> __m256i {
@@ -176,7 +175,7 @@ fn one_group<const S: usize, const C: usize>(
         let (scale, sum, x) = (x[c].scale(idx), x[c].sum(idx), x[c].lines(idx, 1));
         let dots = _mm256_cvtepi32_ps(dot(w, &x.bytes[0], &x.excess[0]));
         let a = _mm256_set_m128(_mm_set1_ps(a1 * scale), _mm_set1_ps(a0 * scale));
-        // Every lane has its share.
+        // Every lane has its part of the sum.
         let b = _mm256_set_m128(_mm_set1_ps(b1 * sum / 4.0), _mm_set1_ps(b0 * sum / 4.0));
         sums[c] = fma(dots, a, b);
     }

@@ -85,11 +85,11 @@ unsafe extern "C" fn by_words(job: *const GemmArgs) {
     match job.w.storage {
         Storage::F16 => gemm_int14::gemm::<{ Storage::F16 as usize }>(&job),
         Storage::BF16 => gemm_int14::gemm::<{ Storage::BF16 as usize }>(&job),
-        _ => unreachable!("`rounding` asks for words with no other format"),
+        _ => unreachable!("`activation_layout` has no other format"),
     }
 }
 
-/// Weights of a format, of which `B` bytes are taken at a time.
+/// Weights of a format, `B` bytes at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn product<const S: usize, const B: usize>(job: &GemmView<'_>) {
     if job.n_cols > const { few_of(Storage::ALL[S]) } {

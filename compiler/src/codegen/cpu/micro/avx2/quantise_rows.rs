@@ -1,6 +1,6 @@
 //! Quantises activations to the layout `Int8Rows`.
 //!
-//! In: vectors in single precision. Out: rows as `int8_rows.rs` describes them: 16-bit numbers, of each 32 first the
+//! In: columns in single precision. Out: rows as `int8_rows.rs` describes them: 16-bit numbers, of each 32 first the
 //! even ones, then the odd ones, as `unpack_int16.rs` has weights; and clamped bytes in their own order.
 
 use std::arch::x86_64::{
@@ -66,7 +66,7 @@ fn folded(most: __m128i, others: __m128i, second: __m128i) -> (__m128i, __m128i)
     (_mm_max_epu32(most, second), _mm_max_epu32(others, _mm_min_epu32(most, second)))
 }
 
-/// Sizes of eight numbers, as bits.
+/// Absolute values of eight numbers, as bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn size(x: &[u8; 32]) -> __m256i {
@@ -112,7 +112,7 @@ fn sum([even, odd]: [__m256i; 2]) -> i32 {
     _mm_cvtsi128_si32(sums)
 }
 
-/// Numbers of up to 127 in their order; what they exceed it by, and which four do.
+/// Numbers clamped to ±127 in their order; their excess, and the run of four that has one.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn bytes(words: [__m256i; 2]) -> ([u8; 32], [[u8; 4]; 8], usize) {

@@ -12,7 +12,7 @@ use crate::codegen::cpu::micro::avx2::pack_panels::{Group, PANEL, Panel};
 use crate::codegen::cpu::micro::int8_rows::Tail;
 use crate::codegen::cpu::micro::view::Out;
 
-/// Sums in single precision of two panels, for four vectors each.
+/// Sums in single precision of two panels, for four columns each.
 #[derive(Default)]
 #[repr(align(32))]
 pub(super) struct Sums([[[f32; PANEL]; 4]; 2]);
@@ -29,10 +29,10 @@ impl Sums {
     }
 }
 
-/// What a vector has for a group.
+/// A group of a column.
 #[derive(Clone, Copy)]
 pub(super) struct Column<'a, const T: usize> {
-    /// Words; or bytes, of which there are half as many.
+    /// 16-bit integers, or half the number of bytes.
     pub(super) numbers: &'a [u8; 64],
     /// A whole [`Tail`], or the scale alone.
     pub(super) tail: &'a [u8; T],
@@ -41,7 +41,7 @@ pub(super) struct Column<'a, const T: usize> {
 /// Bytes of a whole tail.
 pub(super) const TAIL: usize = 32;
 
-/// The same text for each vector; `c` is its number.
+/// The same assembly for each column; `c` is its number.
 macro_rules! each {
     ($($piece:tt)*) => {
         concat!(
@@ -65,7 +65,7 @@ macro_rules! piece {
     };
 }
 
-/// A step with each vector: the first of some is where their sums begin.
+/// A step with each column: the first step of a sum starts it.
 macro_rules! step {
     ($multiply:literal, $add:literal) => {
         concat!(
@@ -87,8 +87,8 @@ macro_rules! step {
     };
 }
 
-/// Adds the products of two panels with `C` vectors; other columns may be any. Panels hold words, or bytes of `BITS`
-/// bits, of which so many products of two add up in 16 bits: eight of numbers of up to 15 and 127, four of up to 31.
+/// Adds the products of two panels with `C` columns; the others may have any content. Panels hold 16-bit integers, or
+/// bytes of `BITS` bits; their pairs of products add up in 16 bits: eight of weights up to 15, four of up to 31.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS: bool, const T: usize>(
@@ -105,9 +105,9 @@ pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS:
         "rows of one length lie alike"
     );
     let mut halves = MaybeUninit::<[[[u8; 32]; 4]; 2]>::uninit();
-    // SAFETY: what is read lies in numbers and tails, and in the group, at most 255 bytes behind its beginning for the
-    // four that are large: in all rounded vectors of one length a tail is as far from its numbers. What is written are
-    // the sums, which are as aligned as their type, and the room for halves, which is read behind that.
+    // SAFETY: what is read lies in numbers and tails, and in the group, at most 255 bytes after its beginning for the
+    // four that are large: all quantised columns of one length have their tails at the same distance. Written are the
+    // sums, aligned as their type, and the buffer for halves, which is read after that.
     unsafe {
         asm!(
             ".if {bits} == 16",
@@ -128,7 +128,7 @@ pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS:
             ".endif",
             step!("vpmaddubsw", "vpaddw"),
             ".endr",
-            // The four that are large once more.
+            // The excess of the run of four.
             each!(
                 "movzx {place:e}, byte ptr [{x" c "} + {tail} + 4 * {place_at}]\n"
                 "vpbroadcastd ymm6, dword ptr [{x" c "} + {tail} + 4 * {excess_at}]\n"
@@ -174,7 +174,7 @@ pub(super) fn add_products<const C: usize, const BITS: usize, const HAS_OFFSETS:
             ),
             n = const C,
             bits = const BITS,
-            // Steps whose sums go on from each other.
+            // Steps that add to the same sums.
             n_steps = const if BITS == 5 { 4 } else { 16 },
             has_offsets = const HAS_OFFSETS as usize,
             panel = const size_of::<Panel>(),

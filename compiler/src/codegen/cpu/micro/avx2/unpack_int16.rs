@@ -21,7 +21,7 @@ use crate::codegen::cpu::micro::block_formats::{BlockRow, DequantisedBlock, Stor
 /// 32 numbers.
 pub(super) type Group = [__m256i; 2];
 
-/// How far numbers are too large.
+/// The zero point that unpacked numbers have.
 pub(super) const fn zero_point(storage: Storage) -> u8 {
     match storage {
         Storage::Q5_0 => 16,
@@ -145,7 +145,7 @@ fn smaller(factors: __m128) -> __m128 {
     _mm_mul_ps(factors, _mm_set1_ps(1.0 / 256.0))
 }
 
-/// The same of two rows, each in a half.
+/// The same for two rows, one in each half.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn pair_scales<const S: usize>(
@@ -195,7 +195,7 @@ pub(super) fn scale_and_offset<const S: usize>(row: &BlockRow<'_>, idx: usize) -
 #[target_feature(enable = "avx2,fma,f16c")]
 fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
     let n_bytes = const { Storage::ALL[S].block().1 };
-    // Those of two blocks are taken with what stands behind them, so that none goes through another register.
+    // Those of two blocks are loaded with the bytes after them, so that none goes through a general register.
     let from = |i: usize| load_half(piece(&unit[i * n_bytes + at..], 0));
     let [a, b] = [_mm_unpacklo_epi16(from(0), from(1)), _mm_unpacklo_epi16(from(2), from(3))];
     _mm_cvtph_ps(_mm_unpacklo_epi32(a, b))

@@ -22,7 +22,7 @@ use crate::codegen::cpu::micro::block_formats::Storage;
 /// 32 elements of two rows.
 pub(super) type Pair = [__m256i; 2];
 
-/// Bits of the numbers that are bytes; none for formats that have words.
+/// Bits of numbers that are unpacked to bytes; none for formats that are unpacked to 16 bits.
 pub(super) const fn byte_bits(storage: Storage) -> Option<u32> {
     match storage {
         Storage::Q4_0 | Storage::Q4_1 | Storage::Q4K | Storage::Q4Pairs => Some(4),

@@ -137,8 +137,7 @@ pub(super) fn sum_each_of_4([a, b, c, d]: [V; 4]) -> [f32; 4] {
     out
 }
 
-/// What four vectors of whole numbers add up to, each in halves: half by half, a lane each. Horizontal additions would
-/// take more steps.
+/// The sums of four vectors of integers: a lane for each half of each. Horizontal additions would take more steps.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn four_sums([a, b, c, d]: [__m256i; 4]) -> __m256i {
@@ -147,7 +146,7 @@ pub(super) fn four_sums([a, b, c, d]: [__m256i; 4]) -> __m256i {
     _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
 }
 
-/// What two vectors add up to, each in halves.
+/// The sums of the halves of two vectors.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn row_totals(a: V, b: V) -> [f32; 4] {
@@ -173,7 +172,7 @@ pub(super) fn transposed(rows: &[__m256i; 8]) -> [__m256i; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
-/// Eight rows of four words as columns. The `i`-th row lies beside the row four behind it.
+/// Eight rows of four words as columns. The `i`-th row shares a register with row `i + 4`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn columns([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {

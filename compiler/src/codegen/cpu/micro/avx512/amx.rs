@@ -12,13 +12,13 @@ use std::marker::PhantomData;
 
 use crate::codegen::cpu::micro::view::Square;
 
-/// Sixteen lines of 64 bytes: 32 elements of sixteen vectors, or sixteen pairs of elements of sixteen rows.
+/// Sixteen lines of 64 bytes: 32 elements of sixteen columns, or sixteen pairs of elements of sixteen rows.
 pub(super) type Tile = [[u8; 64]; 16];
 
 /// Lines of a square of sums.
 pub(super) const SQUARE: usize = 32;
 
-/// Products along the elements: two columns of tiles of vectors, one of pairs of tiles of rows.
+/// Products along the elements: two columns of activation tiles, one of pairs of weight tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) vectors: [&'a [Tile]; 2],
@@ -28,8 +28,8 @@ pub(super) struct Run<'a> {
 /// The eight tile registers of this thread, each of a whole tile.
 pub(super) struct Unit(Registers);
 
-/// The tile registers of this thread for bytes: two pairs for sums of sixteen rows with eight vectors, two of 64 bytes
-/// of sixteen rows, and one of as many bytes of eight vectors.
+/// The tile registers of this thread for bytes: two pairs for sums of sixteen rows with eight columns, two of 64 bytes
+/// of sixteen rows, and one of as many bytes of eight columns.
 pub(super) struct Bytes(Registers);
 
 /// Tile registers that are set up.
@@ -50,7 +50,7 @@ impl Registers {
     /// Sets them up: bytes of a line and lines of each.
     ///
     /// # Safety
-    /// The processor must have AMX, and the process the permission that [`is_there`] asks for.
+    /// The processor must have AMX, and the process the permission that [`is_there`] requests.
     unsafe fn new(lines: [(u16, u8); 8]) -> Self {
         let mut shapes = Shapes { palette: [0; 16], line_bytes: [0; 16], n_lines: [0; 16] };
         shapes.palette[0] = 1;
@@ -172,9 +172,9 @@ impl Bytes {
         Self(unsafe { Registers::new([half, half, half, half, WHOLE, WHOLE, half, half]) })
     }
 
-    /// Multiplies a group of two tiles of rows, which have it twice, with eight vectors: their numbers, and what they
-    /// exceed. Keeps the sums in the odd or the even pair of registers, and stores those of the other pair: a line for
-    /// each row of the first tile, and behind it for one of the second.
+    /// Multiplies a group of two tiles of rows, which have it twice, with eight columns: their numbers and their
+    /// excess. Keeps the sums in the odd or the even pair of registers, and stores those of the other pair: a line for
+    /// each row of the first tile, followed by one for a row of the second.
     #[inline(always)]
     #[expect(clippy::unused_self, reason = "who has a unit has set its tiles up")]
     pub(super) fn dots<const ODD: usize>(
@@ -258,7 +258,7 @@ pub(super) fn twice_each(rows: &[u8], stride: usize, lines: &mut [[u8; 64]; 32])
     }
 }
 
-/// Whether the processor has the tiles and the system lets this process use them, for which it is asked here.
+/// Whether the processor has AMX and the system grants it to this process, which is requested here.
 #[cfg(target_os = "linux")]
 pub(super) fn is_there() -> bool {
     // `arch_prctl` with `ARCH_REQ_XCOMP_PERM` for the data of tiles.
@@ -285,7 +285,7 @@ pub(super) fn is_there() -> bool {
     result == 0
 }
 
-/// No other system is asked.
+/// Other systems are not supported.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn is_there() -> bool {
     false

@@ -1,8 +1,8 @@
 //! The activation layout `Bf16Tiles`: bfloat16 numbers in tiles.
 //!
-//! In: vectors in single precision. Out: tiles of sixteen vectors by 32 elements, all tiles of sixteen vectors one
+//! In: columns in single precision. Out: tiles of sixteen columns by 32 elements, all tiles of sixteen columns one
 //! after another; elements past the end are zeros. With two parts, `x = first + second`: the tiles of the second part,
-//! which is what rounding to the first has lost, follow those of the first.
+//! the rounding error of the first, follow those of the first.
 
 use std::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_or_si512,
@@ -17,10 +17,10 @@ use crate::codegen::cpu::micro::view::Bf16View;
 /// Elements of a line of a tile.
 pub(super) const STEP: usize = 32;
 
-/// Vectors of a tile.
+/// Columns of a tile.
 pub(super) const LINES: usize = 16;
 
-/// Tiles of vectors of `P` parts.
+/// Tiles of columns of `P` parts.
 #[derive(Clone, Copy)]
 pub(super) struct Vectors<'a, const P: usize> {
     tiles: &'a [Tile],
@@ -28,12 +28,12 @@ pub(super) struct Vectors<'a, const P: usize> {
 }
 
 impl<'a, const P: usize> Vectors<'a, P> {
-    /// The tiles of vectors of `k` elements.
+    /// The tiles of columns of `k` elements.
     pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
         Self { tiles: bytes.as_chunks().0.as_chunks().0, n_steps: k.div_ceil(STEP) }
     }
 
-    /// Some steps of one part of sixteen vectors.
+    /// Some steps of one part of sixteen columns.
     #[inline(always)]
     pub(super) fn steps(&self, sixteen: usize, part: usize, (from, n): (usize, usize)) -> &'a [Tile] {
         &self.tiles[(sixteen * P + part) * self.n_steps + from..][..n]
@@ -59,7 +59,7 @@ pub(super) fn convert(job: &mut Bf16View<'_>) {
     }
 }
 
-/// The next 32 numbers; behind the end are zeros.
+/// The next 32 numbers, padded with zeros.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn loaded(x: &[u8]) -> [V; 2] {
@@ -68,7 +68,7 @@ pub(super) fn loaded(x: &[u8]) -> [V; 2] {
     [load(&two[0]), load(&two[1])]
 }
 
-/// Numbers rounded to bfloat16, in the upper halves of words, and what is left of them.
+/// Numbers rounded to bfloat16, in the upper halves of words, and their rounding errors.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn split(numbers: [V; 2]) -> ([__m512i; 2], [V; 2]) {

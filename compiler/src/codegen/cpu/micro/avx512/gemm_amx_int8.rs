@@ -4,8 +4,7 @@
 //! time. Rows become bytes, each 32 elements twice side by side, so that they meet both numbers and excess at once. The
 //! tile unit gives integer sums for a group of 32; a vector register scales those of two rows, one of each tile, and
 //! adds them up. The unit works on a group while the sums of an earlier one are scaled. The last groups of rows whose
-//! number of groups is no multiple of four are multiplied without tiles. As many rows ahead as are being multiplied are
-//! prefetched, as one stream.
+//! number of groups is no multiple of four are multiplied without tiles. The next rows are prefetched as one stream.
 
 use std::arch::x86_64::{
     __m512i, _mm512_broadcast_i64x4, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
@@ -38,7 +37,7 @@ const ROWS: usize = 2 * TILE;
 /// Runs of four groups whose scales are kept: those of the previous unit, and of a super-block.
 const KEPT: usize = 4;
 
-/// All vectors with all rows, `B` bytes of a row at a time.
+/// All columns with all rows, `B` bytes of a row at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn gemm<const S: usize, const B: usize>(unit: &Bytes, job: &GemmView<'_>) {
@@ -78,7 +77,7 @@ struct Both<'a, const S: usize, const B: usize> {
     apart: [Places; 2],
 }
 
-/// Something of each row: eight rows of the first tile and as many of the second, then the other eight of each.
+/// A value of each row: eight rows of the first tile and eight of the second, then the other eight of each.
 type OfRows = [[f32; 2 * EIGHT]; 2];
 
 /// Four groups of all rows, each of them twice.
@@ -148,7 +147,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         self.job.w.row(self.first + i.min(self.n - 1))
     }
 
-    /// The products of all rows with eight vectors: in a register those of a row of the first tile, and of the second.
+    /// The products of all rows with eight columns; a register has those of a row of the first tile, and of the second.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn products(&self, unit: &Bytes, x: Eight<'_>, scratch: &mut Scratch) -> [V; TILE] {
@@ -180,7 +179,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         out
     }
 
-    /// Gives the unit of tiles four groups, and scales the sums of four before them, if there are any.
+    /// Issues the tile products of four groups, and scales the sums of the previous four, if there are any.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn four<const ANY: bool>(
@@ -208,7 +207,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         *out = own;
     }
 
-    /// Asks for a piece of the rows to come, and copies the next group if rows are bytes.
+    /// Prefetches a piece of the following rows, and copies the next group if rows are bytes.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn prepare(&self, idx: usize, numbers: &mut Numbers) {
@@ -217,7 +216,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         self.copy(idx + 1, numbers);
     }
 
-    /// Whether groups are copied, each just before the unit gets it.
+    /// Whether groups are copied, each just before it is multiplied.
     #[inline(always)]
     fn are_copied(&self) -> bool {
         matches!(Storage::ALL[S], Storage::Q8_0 | Storage::Int8) && self.n == ROWS
@@ -236,7 +235,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         }
     }
 
-    /// Adds the products of a group of a four, whose sums the unit of tiles has given.
+    /// Scales and adds the tile products of one group of four.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn scale(mut out: [V; TILE], x: Eight<'_>, (four, i): (usize, usize), kept: &Kept) -> [V; TILE] {
@@ -254,7 +253,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         out
     }
 
-    /// What belongs to the `at`-th unit.
+    /// The scales and offsets of the `at`-th unit.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn scales(&self, at: usize, out: &mut Kept) {
@@ -268,7 +267,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
                     let four = (2 * at + i / FOUR % 2) % KEPT;
                     match i {
                         ..8 => store(line, &mut out.scales[four][i % FOUR][half]),
-                        // These are taken off.
+                        // These are subtracted.
                         _ => store(_mm512_mul_ps(line, splat(-1.0)), &mut out.offsets[four][i % FOUR][half]),
                     }
                 }
@@ -298,7 +297,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         }
     }
 
-    /// Four groups of each row as bytes. Rows that are not there keep what they had.
+    /// Four groups of each row as bytes. Missing rows are not written.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn unpack(&self, at: usize, half: usize, numbers: &mut Numbers) {
@@ -310,15 +309,15 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
         }
     }
 
-    /// Adds the products of a group that belongs to no unit, without tiles. Numbers are moved up by 128, for
-    /// `vpdpbusd` takes those of one side without sign; sums start from what takes this off again.
+    /// Adds the products of a group that belongs to no unit, without tiles. Weights have the zero point 128, because
+    /// `vpdpbusd` takes one side unsigned; accumulators start from the value that cancels it.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
     fn rest(&self, out: &mut [V; TILE], x: Eight<'_>, idx: usize) {
         let (four, at) = (idx / FOUR, idx % FOUR);
         let (scales, sums) = (load(&x.scales[four][at]), load(&x.sums[four][at]));
         let by = _mm512_set1_epi8(-128);
-        // Numbers, then what they exceed 127 by: four of each vector, for the row in each half of the lanes.
+        // Numbers, then their excess: four of each column, for the row in each half of the lanes.
         let (mut vectors, mut start) = ([_mm512_setzero_si512(); 2 * EIGHT], _mm512_setzero_si512());
         let halves = x.numbers[four][at].as_flattened().as_chunks().0;
         for (vectors, half) in vectors.iter_mut().zip(halves) {
@@ -369,21 +368,21 @@ fn twice<const S: usize, const B: usize>(unit: &[u8], half: usize) -> [__m512i; 
     let [a, b] = unpack_128::<S>(unit, half).map(|numbers| _mm512_sub_epi8(numbers, by));
     let groups = match order(const { Storage::ALL[S] }) {
         Order::Sequential => [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]],
-        Order::Bf16Functions => [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]],
+        Order::SplitHalves => [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]],
     };
     groups.map(|[i, j, k, l]| _mm512_permutex2var_epi64(a, _mm512_setr_epi64(i, j, k, l, i, j, k, l), b))
 }
 
-/// What belongs to a row of the first tile, in the lower lanes, and to one of the second.
+/// The value of a row of the first tile in the lower lanes, and of a row of the second in the upper ones.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_row(all: &OfRows, i: usize) -> V {
     let own = load(cast_slice(&all[i / EIGHT]).as_array().expect("a line"));
-    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
+    // In assembly: the compiler would split this shuffle in two.
     _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(&PLACES[i % EIGHT]), _mm512_castps_si512(own)))
 }
 
-/// Which lanes of eight rows of each tile are those of the first, the second, and so on.
+/// The lanes of the first, the second, ... of eight rows of each tile.
 const PLACES: [[u8; 64]; EIGHT] = {
     let mut places = [[0; 64]; EIGHT];
     let mut at = 0;
@@ -395,7 +394,7 @@ const PLACES: [[u8; 64]; EIGHT] = {
     places
 };
 
-/// The products of up to 32 rows with eight vectors, all groups as those that belong to no unit.
+/// The products of up to 32 rows with eight columns, all groups without tiles.
 #[cfg(test)]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn without_tiles<const S: usize, const B: usize>(job: &GemmView<'_>) -> [[f32; N]; TILE] {

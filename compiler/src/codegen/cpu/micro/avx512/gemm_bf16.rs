@@ -114,9 +114,9 @@ fn gemm_in_place(job: &GemmView<'_>) {
         let mut rests = [[0; LINE]; TILE];
         for (i, (row, rest)) in rows.iter_mut().zip(&mut rests).enumerate() {
             let bytes = &job.w.row(r + i.min(n_rows - 1)).bytes[..2 * job.k];
-            let behind;
-            (*row, behind) = bytes.as_chunks();
-            rest[..behind.len()].copy_from_slice(behind);
+            let after;
+            (*row, after) = bytes.as_chunks();
+            rest[..after.len()].copy_from_slice(after);
         }
         for c in (0..job.n_cols).step_by(TILE) {
             let x = x.steps(c / LINES, 0, (0, n_steps));

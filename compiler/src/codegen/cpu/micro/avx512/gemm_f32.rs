@@ -1,8 +1,8 @@
 //! Single-precision GEMM with packed rows of F32, F16 or BF16, and weighted sums with many columns.
 //!
-//! In: rows, and vectors or factors. Out: products added to what is in `out`, in tiles of 32 rows by up to eight
+//! In: rows, and columns or factors. Out: products added to what is in `out`, in tiles of 32 rows by up to eight
 //! columns. Rows are converted once for all columns, into a panel with one element of each of 32 rows side by side; a
-//! weighted sum has 32 elements of one row there. One number of a vector, broadcast, is multiplied with a line of the
+//! weighted sum has 32 elements of one row there. One number of a column, broadcast, is multiplied with a line of the
 //! panel, so nothing is added across lanes.
 
 use std::arch::x86_64::{_mm512_castps_si512, _mm512_setzero_si512};
@@ -18,7 +18,7 @@ use crate::codegen::cpu::micro::block_formats::Storage;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, Out, Vectors, WeightedSumView};
 
-/// Whether packing pays for so many columns of so many elements. Long rows are bound by memory, and faster in place.
+/// Whether packing pays for a number of columns of `k` elements. Long rows are memory-bound, and faster in place.
 pub(super) const fn pays(n_cols: usize, k: usize) -> bool {
     n_cols >= if k < LONG { 8 } else { 64 }
 }

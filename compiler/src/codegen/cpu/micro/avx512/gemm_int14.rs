@@ -2,7 +2,7 @@
 //!
 //! In: rows, and activations in single precision. Out: activations in the layout `Int14` (`int14_rows.rs`), and their
 //! products with rows, which are quantised in the same way, in tiles of 32 rows by up to six columns. `vpdpwssd`
-//! multiplies and adds two pairs in each lane, twice as many as single precision does. Rows are packed once for all
+//! multiplies and adds two pairs in each lane, twice the rate of single precision. Rows are packed once for all
 //! columns, into panels with two elements of each of sixteen rows side by side.
 
 use std::arch::x86_64::{
@@ -27,7 +27,7 @@ use crate::codegen::cpu::micro::prefetch::{distance_to_next, prefetch_line};
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, QuantiseView};
 
-/// Steps of 32 elements that are rounded at a time.
+/// Steps of 32 elements that are quantised at a time.
 const STEPS: usize = 16;
 
 /// 32 elements of sixteen rows.
@@ -59,14 +59,14 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
     }
 }
 
-/// The bits of sizes, which have the order of the sizes; NaN counts as the largest.
+/// Absolute values as bits, which compare in the same order; NaN counts as the largest.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn size(x: V) -> __m512i {
     _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX))
 }
 
-/// The scales of numbers of which these are the largest, and what the numbers are multiplied by.
+/// The scales of groups with these largest numbers, and the inverse of each.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn scale_of(most: V) -> (V, V) {

@@ -161,7 +161,7 @@ fn add_large<const S: usize, const B: usize, const P: usize, const C: usize>(
     }
 }
 
-/// The `g`-th group of each vector.
+/// The `g`-th group of each column.
 #[inline(always)]
 fn columns_of<'a, const C: usize>(x: &[Groups<'a>; C], g: usize) -> [Column<'a>; C] {
     let mut columns = [x[0].at(g); C];

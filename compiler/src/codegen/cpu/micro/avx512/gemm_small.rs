@@ -1,6 +1,6 @@
 //! Quantised GEMM for 3 to 16 columns.
 //!
-//! In: rows and vectors in the layout of `quantise_interleaved.rs`. Out: their products. A register of activations
+//! In: rows and columns in the layout of `quantise_interleaved.rs`. Out: their products. A register of activations
 //! holds eight elements of each of eight columns. Sixteen rows are unpacked at a time (`unpack_rows.rs`; formats of
 //! whole bytes are read in place), and eight elements of a row, broadcast, are multiplied with all eight columns at
 //! once. Weights have a zero point; accumulators start from the value that cancels it.
@@ -88,12 +88,12 @@ impl Stored {
     /// Group `from` of some rows.
     #[inline(always)]
     fn new<const S: usize>(job: &GemmView<'_>, (r, n_rows): (usize, usize), from: usize) -> Self {
-        Self { start: job.w.block(r, n_rows).as_ptr(), stride: job.w.stride() }.behind::<S>(from)
+        Self { start: job.w.block(r, n_rows).as_ptr(), stride: job.w.stride() }.advanced::<S>(from)
     }
 
     /// `n_groups` groups further on.
     #[inline(always)]
-    fn behind<const S: usize>(self, n_groups: usize) -> Self {
+    fn advanced<const S: usize>(self, n_groups: usize) -> Self {
         Self { start: self.start.wrapping_add(n_groups * Self::n_bytes::<S>()), ..self }
     }
 
@@ -149,7 +149,7 @@ fn multiply<const S: usize, const L: bool>(
         if let Some(next) = next {
             next.prefetch(g);
         }
-        add_group::<S, L>(&mut own, (&slab[g / FOUR], g % FOUR), stored.behind::<S>(g), x);
+        add_group::<S, L>(&mut own, (&slab[g / FOUR], g % FOUR), stored.advanced::<S>(g), x);
     }
     *sums = own;
 }
@@ -190,7 +190,7 @@ fn add_group<const S: usize, const L: bool>(
     let factors =
         (&raw const strip.factors).wrapping_byte_add(if storage.has_two_scales() { 8 * g } else { 4 * g });
     // SAFETY: what is read lies in the strip, whose rows of factors are 32 bytes apart, and of numbers 128, or with `L`
-    // in sixteen rows of weights, as many as `rows` has then. Nothing is written.
+    // in sixteen rows of weights, the number that `rows` has then. Nothing is written.
     unsafe {
         asm!(
             ".irp row, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",

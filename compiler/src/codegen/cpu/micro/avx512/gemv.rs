@@ -62,7 +62,7 @@ fn gemv_column<const S: usize, const B: usize>(job: &GemmView<'_>, c: usize) {
             sums[i] = match (storage, order(storage)) {
                 (Storage::Q6K, _) => row_of_q6_k::<B>(row, x),
                 (Storage::Q4K | Storage::Q5K, _) => row_of_k_blocks::<S, B>(row, x),
-                (_, Order::Bf16Functions) => row_of_nibbles::<S, B>(row, memory, x, n_last),
+                (_, Order::SplitHalves) => row_of_nibbles::<S, B>(row, memory, x, n_last),
                 (_, Order::Sequential) => row_of_bytes::<S, B>(row, memory, x, n_last),
             };
         }

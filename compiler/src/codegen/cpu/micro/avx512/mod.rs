@@ -83,7 +83,7 @@ pub(super) const TABLE_BF16: Table = Table {
         to_bf16_tiles,
         product: gemm_bf16,
         weighted_sum: weighted_sum_packed,
-        least: MIN_COLS_TILED,
+        min_cols: MIN_COLS_TILED,
         n_parts: bf16_parts,
     }),
     ..TABLE
@@ -96,7 +96,7 @@ pub(super) const TABLE_AMX: Table = Table {
         to_bf16_tiles,
         product: gemm_bf16_amx,
         weighted_sum: weighted_sum_amx,
-        least: MIN_COLS_PACKED,
+        min_cols: MIN_COLS_PACKED,
         n_parts: amx_bf16_parts,
     }),
     ..TABLE
@@ -189,7 +189,7 @@ unsafe extern "C" fn gemm_int8_amx(job: *const GemmArgs) {
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Amx) }) else { return };
     // SAFETY: the table belongs to a level that has AMX and the permission.
     let unit = &unsafe { Bytes::new() };
-    // `has_eights` has no Q6_K.
+    // `has_amx_int8` has no Q6_K.
     for_format!(job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q4Pairs], gemm_amx_int8::gemm::<S, B>(unit, &job));
 }
 
@@ -207,7 +207,7 @@ unsafe extern "C" fn gemm_int14(job: *const GemmArgs) {
     match job.w.storage {
         Storage::F16 => gemm_int14::gemm::<{ Storage::F16 as usize }>(&job),
         Storage::BF16 => gemm_int14::gemm::<{ Storage::BF16 as usize }>(&job),
-        _ => unreachable!("`rounding` asks for words with no other format"),
+        _ => unreachable!("`activation_layout` has no other format"),
     }
 }
 
@@ -234,11 +234,11 @@ unsafe extern "C" fn gemm_bf16(job: *const GemmArgs) {
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Bf16Tiles) }) else { return };
     match job.w.storage {
         Storage::BF16 => gemm_bf16::gemm::<{ Storage::BF16 as usize }>(&job),
-        _ => unreachable!("`n_parts_of_dots` has no other format"),
+        _ => unreachable!("`bf16_parts` has no other format"),
     }
 }
 
-/// Quantised weights lose nothing with one part: their activations would be rounded to 8 bits otherwise.
+/// Quantised weights lose nothing with one part: their activations would be quantised to 8 bits otherwise.
 fn amx_bf16_parts(storage: Storage) -> Option<i64> {
     match storage {
         Storage::F32 => None,
@@ -254,7 +254,7 @@ unsafe extern "C" fn gemm_bf16_amx(job: *const GemmArgs) {
     // SAFETY: the table belongs to a level that has AMX and the permission.
     let unit = &unsafe { Unit::new() };
     match job.w.storage {
-        Storage::F32 => unreachable!("`n_parts_of_tiles` has no such format"),
+        Storage::F32 => unreachable!("`amx_bf16_parts` has no such format"),
         Storage::F16 if job.k <= SHORT => {
             gemm_amx_bf16::gemm::<{ Storage::F16 as usize }, 256, 2, 4, 0>(unit, &job);
         }
@@ -287,7 +287,7 @@ unsafe extern "C" fn weighted_sum_amx(address: *const WeightedSumArgs) {
     }
 }
 
-/// Elements of rows that are short: those of attention.
+/// Rows up to this length are short: those of attention.
 const SHORT: usize = 128;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Quantised rows are packed by `pack_int8.rs` first, which knows their formats. F16 does not fit one bfloat16 number:
-//! what is rounded away goes into a second set of panels.
+//! the rounding error goes into a second set of panels.
 
 use std::arch::x86_64::{
     __m512i, _mm512_castsi512_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
@@ -76,7 +76,7 @@ fn widen<const S: usize>(panel: &Panel, tile: &mut Tile) {
     let (lines, _) = tile.as_chunks_mut::<2>();
     for (step, (numbers, lines)) in panel.numbers.iter().zip(lines).enumerate() {
         let factors = load(&panel.factors[if has_two_scales { step / 4 } else { 0 }]);
-        // A byte behind the exponent of 256 is 256 more than it says.
+        // A byte under the exponent of 256 is the number 256 plus the byte.
         let moved = if storage.has_offsets() { 256.0 } else { 384.0 };
         let mut offsets = _mm512_mul_ps(factors, splat(-moved));
         if storage.has_offsets() {
@@ -113,7 +113,7 @@ pub(super) fn plain<const S: usize, const N: usize>(
     (from, n): (usize, usize),
     ahead: Option<usize>,
 ) {
-    let mut rooms = [[0; 64]; PANEL];
+    let mut buffers = [[0; 64]; PANEL];
     for p in 0..n_rows.div_ceil(PANEL) {
         let mut rows = [&[][..]; PANEL];
         for (i, row) in rows.iter_mut().enumerate() {
@@ -122,12 +122,12 @@ pub(super) fn plain<const S: usize, const N: usize>(
         for step in 0..n {
             // All addresses first, then all loads: so rows stay in registers.
             let mut lines = [&[0; 64]; PANEL];
-            for ((row, room), line) in rows.iter().zip(&mut rooms).zip(&mut lines) {
+            for ((row, buffer), line) in rows.iter().zip(&mut buffers).zip(&mut lines) {
                 let row = &row[2 * STEP * step..];
                 if let Some(ahead) = ahead {
                     prefetch_line(row, ahead);
                 }
-                *line = padded(row, room);
+                *line = padded(row, buffer);
             }
             if matches!(const { Storage::ALL[S] }, Storage::BF16) {
                 let mut halves = [_mm512_setzero_si512(); PANEL];
@@ -160,7 +160,7 @@ fn store(rows: &[__m512i; PANEL], tile: &mut Tile) {
     }
 }
 
-/// The elements of some rows of a mixture as panels: two rows side by side, sixteen elements across.
+/// The elements of some rows of a weighted sum as panels: two rows side by side, sixteen elements across.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn pairs<const S: usize, const N: usize>(
@@ -183,7 +183,7 @@ pub(super) fn pairs<const S: usize, const N: usize>(
     }
 }
 
-/// Up to 32 numbers of a row; behind the end are zeros.
+/// Up to 32 numbers of a row, padded with zeros.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn widened<const S: usize>(row: &[u8], (e, n): (usize, usize)) -> [V; 2] {
@@ -191,7 +191,7 @@ fn widened<const S: usize>(row: &[u8], (e, n): (usize, usize)) -> [V; 2] {
         let block: &[u8; 34] = row[e / 32 * 34..].first_chunk().expect("rows have whole blocks");
         return [wide_bytes(block, 0), wide_bytes(block, STEP / 2)];
     }
-    let mut room = [0; 64];
-    let (two, _) = padded(&row[2 * e..][..2 * n], &mut room).as_chunks();
+    let mut buffer = [0; 64];
+    let (two, _) = padded(&row[2 * e..][..2 * n], &mut buffer).as_chunks();
     [wide_f16(&two[0]), wide_f16(&two[1])]
 }

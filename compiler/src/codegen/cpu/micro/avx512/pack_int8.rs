@@ -55,7 +55,7 @@ pub(super) struct Panel {
 }
 
 /// Unpacks groups `from..from + n` of rows `r..r + n_rows`, of which a unit has `B` bytes; with `STEPS`, offsets of
-/// super-blocks stay integers. Missing rows of a panel repeat the last. What follows the first `n_asked` panels is
+/// super-blocks stay integers. Missing rows of a panel repeat the last. What follows the first `n_prefetched` panels is
 /// prefetched here, the rest by [`Next`].
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -64,7 +64,7 @@ pub(super) fn pack<const S: usize, const B: usize, const STEPS: bool>(
     job: &GemmView<'_>,
     (r, n_rows): (usize, usize),
     (from, n): (usize, usize),
-    n_asked: usize,
+    n_prefetched: usize,
 ) {
     const { assert!(B == Storage::ALL[S].unit_bytes()) };
     let unit = const { Storage::ALL[S].unit_groups() };
@@ -79,7 +79,7 @@ pub(super) fn pack<const S: usize, const B: usize, const STEPS: bool>(
             let mut units = [&rows[0][0]; PANEL];
             for (unit_of, row) in units.iter_mut().zip(&rows) {
                 *unit_of = &row[from / unit + at];
-                if p < n_asked {
+                if p < n_prefetched {
                     for line in 0..B.div_ceil(LINE) {
                         prefetch_line(*unit_of, LINE * line + ahead);
                     }
@@ -94,7 +94,7 @@ pub(super) fn pack<const S: usize, const B: usize, const STEPS: bool>(
             let (mut units, mut scales) = ([&[0; B]; PANEL], [[[0; 4]; FOUR]; PANEL]);
             for (i, (buffer, unit)) in buffers.iter_mut().zip(&mut units).enumerate() {
                 let row = &job.w.row(place(i));
-                if p < n_asked {
+                if p < n_prefetched {
                     prefetch_line(&row.bytes[B * at..], ahead);
                 }
                 [*unit] = last_units(row, job.w.rows_from(place(i)), at, buffer).each_ref();
@@ -201,7 +201,7 @@ fn numbers<const S: usize, const B: usize>(
             straight::<S, B, 0>(groups, p, units, half);
             straight::<S, B, 1>(groups, p, units, half);
         }
-        Order::Bf16Functions => halves::<S, B>(groups, p, units, half),
+        Order::SplitHalves => halves::<S, B>(groups, p, units, half),
     }
 }
 

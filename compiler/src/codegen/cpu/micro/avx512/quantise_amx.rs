@@ -1,6 +1,6 @@
-//! The activation layout `Int8Amx`: 8-bit integers of eight vectors in AMX tiles, for `gemm_amx_int8.rs`.
+//! The activation layout `Int8Amx`: 8-bit integers of eight columns in AMX tiles, for `gemm_amx_int8.rs`.
 //!
-//! In: vectors in single precision. Out: for each eight vectors one tile for each 32 elements, then a line of scales
+//! In: columns in single precision. Out: for each eight columns one tile for each 32 elements, then a line of scales
 //! and a line of sums for each tile:
 //!
 //! ```text
@@ -23,19 +23,19 @@ use crate::codegen::cpu::micro::int8_rows::{held, scale_of};
 use crate::codegen::cpu::micro::view::QuantiseView;
 use crate::codegen::cpu::micro::{GROUP, int8_amx_bytes};
 
-/// Vectors side by side.
+/// Columns side by side.
 pub(super) const EIGHT: usize = 8;
 
 /// Lines of a group.
 const LINES: usize = 8;
 
-/// Groups that come together.
+/// Groups that are stored together.
 pub(super) const FOUR: usize = 4;
 
 /// A line of a tile, or of sixteen numbers in single precision.
 type Line = [u8; 64];
 
-/// Eight vectors, of which four groups come together.
+/// Eight columns, four groups at a time.
 #[derive(Clone, Copy)]
 pub(super) struct Eight<'a> {
     pub(super) numbers: &'a [[[Line; LINES]; FOUR]],
@@ -44,7 +44,7 @@ pub(super) struct Eight<'a> {
 }
 
 impl<'a> Eight<'a> {
-    /// The `idx`-th eight vectors of `k` elements.
+    /// The `idx`-th eight columns of `k` elements.
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], k: usize, idx: usize) -> Self {
         let n_bytes = int8_amx_bytes(EIGHT, k);
@@ -110,7 +110,7 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
     }
 }
 
-/// The scale of some groups, and what their numbers are multiplied by.
+/// The scales of some groups, and their inverses.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn scale_of_group(x: &[[u8; 128]]) -> (f32, f32) {

@@ -1,7 +1,7 @@
 //! Quantises four groups of 32 activations at once.
 //!
-//! In: 128 numbers, or 256 that share a scale. Out: what `int8_rows.rs` describes, bit for bit. What exists once for a
-//! group is computed in one lane for each of the four groups, so that none waits for another.
+//! In: 128 numbers, or 256 that share a scale. Out: the layout of `int8_rows.rs`, bit for bit. Values that exist once
+//! for a group are computed in one lane for each of the four groups, so that none waits for another.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _CMP_GT_OQ, _mm_add_epi32, _mm_castps_si128, _mm_castsi128_ps,
@@ -20,7 +20,7 @@ use crate::codegen::cpu::micro::avx512::quantise_rows::{Parts, parts, sizes};
 use crate::codegen::cpu::micro::avx512::vector::{lanes_of_quarter, splat, store_half};
 use crate::codegen::cpu::micro::int8_rows::Four;
 
-/// Rounds four groups, or twice as many that share a scale.
+/// Quantises four groups, or eight that share a scale.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn quantise<const F: usize>(out: [Four<'_>; F], x: &[[[u8; 128]; 4]; F]) {
@@ -39,7 +39,7 @@ pub(super) fn quantise<const F: usize>(out: [Four<'_>; F], x: &[[[u8; 128]; 4]; 
     }
 }
 
-/// What the scale of each group must hold, as `rounding::held` says, and which four of its numbers are largest.
+/// The range that the scale of each group must cover (`int8_rows.rs`), and the run of four with its largest number.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn held(x: &[[u8; 128]; 4]) -> (__m128i, __m128i) {
@@ -48,7 +48,7 @@ fn held(x: &[[u8; 128]; 4]) -> (__m128i, __m128i) {
     (_mm_max_epu32(_mm_castps_si128(most), others), large)
 }
 
-/// Rounds groups whose scales must hold so much, and whose largest numbers are in these four.
+/// Quantises groups with these ranges, whose largest numbers are in these runs of four.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn put(out: Four<'_>, x: &[[u8; 128]; 4], (most, large): (__m128i, __m128i)) {
@@ -77,17 +77,17 @@ fn put(out: Four<'_>, x: &[[u8; 128]; 4], (most, large): (__m128i, __m128i)) {
     let scales = _mm_castps_si128(scales);
     let beyond = _mm_setr_epi32(beyond[0], beyond[1], beyond[2], beyond[3]);
     let ahead = transpose_f32([_mm_add_epi32(first, second), scales, beyond, _mm_slli_epi32::<6>(large)]);
-    let behind = transpose_f32([first, second, sums, _mm_setzero_si128()]);
+    let upper = transpose_f32([first, second, sums, _mm_setzero_si128()]);
     for g in 0..4 {
-        store_half(_mm256_set_m128i(behind[g], ahead[g]), &mut tails[g]);
+        store_half(_mm256_set_m128i(upper[g], ahead[g]), &mut tails[g]);
     }
 }
 
-/// Of each group its largest size, which four numbers hold it, and the largest size of the others.
+/// For each group its largest absolute value, the run of four that has it, and the largest value outside that run.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn largest(x: &[[u8; 128]; 4]) -> (__m128i, __m128i, __m128i) {
-    // A quarter of lanes belongs to the same four of all groups. The first of those that are equal has the most here.
+    // A quarter of the lanes has the same run of four of all groups. Of equal ones the first counts.
     let ranks = [
         _mm512_setr_epi32(8, 8, 8, 8, 7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5),
         _mm512_setr_epi32(4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1),
@@ -114,7 +114,7 @@ fn largest(x: &[[u8; 128]; 4]) -> (__m128i, __m128i, __m128i) {
     (_mm512_castsi512_si128(most), large, _mm512_castsi512_si128(others))
 }
 
-/// The most of each four lanes of four vectors, those of a vector in a lane of each quarter.
+/// The maxima of each four lanes of four vectors: those of a vector are in one lane of each quarter.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_fours([a, b, c, d]: [__m512i; 4]) -> __m512i {
@@ -123,7 +123,7 @@ fn of_fours([a, b, c, d]: [__m512i; 4]) -> __m512i {
     _mm512_max_epu32(_mm512_unpacklo_epi64(near, far), _mm512_unpackhi_epi64(near, far))
 }
 
-/// The most of all quarters, in each.
+/// The maximum of all quarters, in each of them.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn across(a: __m512i) -> __m512i {
@@ -131,7 +131,7 @@ fn across(a: __m512i) -> __m512i {
     _mm512_max_epu32(twos, _mm512_shuffle_i64x2::<0b01_00_11_10>(twos, twos))
 }
 
-/// The sums of each four lanes of four vectors, those of a vector in a lane of each half.
+/// The sums of each four lanes of four vectors: those of a vector are in one lane of each half.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn sums([a, b, c, d]: [__m256i; 4]) -> __m256i {

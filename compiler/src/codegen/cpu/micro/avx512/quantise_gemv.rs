@@ -1,6 +1,6 @@
 //! The activation layout `Int8Gemv`: 8-bit integers for GEMV, with a scale for each sixteen elements.
 //!
-//! In: vectors in single precision. Out: rows for `gemv.rs`. Of the four runs of eight elements in a group of 32, the
+//! In: columns in single precision. Out: rows for `gemv.rs`. Of the four runs of eight elements in a group of 32, the
 //! even ones share a scale and the odd ones share another. So each 32-bit lane of a dot product has one scale, whether
 //! its sum is of neighbours or of elements sixteen apart. Scales are multiples (1 to 63) of a unit that eight groups
 //! share, so that products with K-quants can be scaled as integers. The scales of eight groups are infinite or NaN
@@ -37,7 +37,7 @@ const STEPS: f32 = 63.0;
 /// Eight groups of smaller numbers are zero: nothing divides by their unit.
 const LEAST: f32 = 1e-34;
 
-/// Upwards, without a sign of what is lost.
+/// Rounding upwards, without exceptions.
 const UP: i32 = 0b1010;
 
 /// Activations for four super-blocks; lines of 16-bit numbers, except `blocks` and `units`.
@@ -70,7 +70,7 @@ pub(super) struct Block {
 
 const _: () = assert!(size_of::<Large>() == SUPER_BLOCK_ACTIVATION_BYTES);
 
-/// A quantised activation vector.
+/// A quantised column.
 #[derive(Clone, Copy)]
 pub(super) struct GemvActivations<'a> {
     pub(super) numbers: &'a [u8],
@@ -146,7 +146,7 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
         let x = job.x[c * job.x_col..][..4 * k].as_chunks::<128>().0;
         let mut row = Row::new(row, k);
         for large in &mut *row.larges {
-            // Also those of missing blocks.
+            // Missing blocks included.
             large.units = Zeroable::zeroed();
         }
         for (at, groups) in x.chunks(8).enumerate() {
@@ -205,8 +205,8 @@ fn quantise_eight_groups(row: &mut Row<'_>, at: usize, groups: &[[u8; 128]]) {
     }
 }
 
-/// The largest sizes of a group, as bits: that of the even eights in the first half of the lanes, that of the odd ones
-/// in the second.
+/// The largest absolute values of a group, as bits: of the even runs of eight in the first half of the lanes, of the
+/// odd ones in the second.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_eights(x: &[u8; 128]) -> __m512i {
@@ -221,16 +221,16 @@ fn even_and_odd(a: V) -> [f32; 2] {
     [_mm512_cvtss_f32(a), _mm512_cvtss_f32(_mm512_shuffle_f32x4::<0b10_10_10_10>(a, a))]
 }
 
-/// A group that is rounded.
+/// A quantised group.
 struct Group {
     halves: [[u8; 16]; 2],
-    /// The sum of each eight.
+    /// The sum of each run of eight.
     eights: [i16; 4],
-    /// -32 times these.
+    /// -32 times these sums.
     moved: [i16; 4],
 }
 
-/// Numbers times what their scales are the inverse of.
+/// Numbers times the inverses of their scales.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn group(x: &[u8; 128], by: V) -> Group {

@@ -1,14 +1,14 @@
-//! The activation layout `Int8Interleaved`: 8-bit integers of eight vectors side by side, for `gemm_small.rs`.
+//! The activation layout `Int8Interleaved`: 8-bit integers of eight columns side by side, for `gemm_small.rs`.
 //!
-//! In: vectors in single precision. Out: for each eight vectors one [`Group`] for each 32 elements:
+//! In: columns in single precision. Out: for each eight columns one [`Group`] for each 32 elements:
 //!
 //! ```text
 //! numbers[j] = [x0: e(8j)..e(8j+8) | x1: ... | ... | x7: e(8j)..e(8j+8)]   j = 0..4, 64 bytes each
 //! scales     = [x0: first four, last four | x1: ... | ... | x7]            16 x f32
 //! ```
 //!
-//! Of each run of eight elements the first four use the vector's first scale and the last four its second: so a 32-bit
-//! lane of a dot product has one scale. Missing vectors are zeros. A scale is infinite or NaN where one of its numbers
+//! Of each run of eight elements the first four use the column's first scale and the last four its second: so a 32-bit
+//! lane of a dot product has one scale. Missing columns are zeros. A scale is infinite or NaN where one of its numbers
 //! is.
 
 use std::arch::x86_64::{
@@ -24,23 +24,23 @@ use crate::codegen::cpu::micro::avx512::vector::{splat, store_quarter};
 use crate::codegen::cpu::micro::view::QuantiseView;
 use crate::codegen::cpu::micro::{GROUP, int8_interleaved_bytes};
 
-/// Vectors side by side.
+/// Columns side by side.
 pub(super) const EIGHT: usize = 8;
 
 /// The inverse of a smaller scale might be infinite: such numbers are zero.
 const LEAST: f32 = 1e-38;
 
-/// 32 elements of eight vectors.
+/// 32 elements of eight columns.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Group {
-    /// Eight elements of each vector, then the next eight of each.
+    /// Eight elements of each column, then the next eight of each.
     pub(super) numbers: [[u8; 64]; 4],
-    /// The scales of the two lanes of each vector.
+    /// The scales of the two lanes of each column.
     pub(super) scales: [u8; 64],
 }
 
-/// The groups of vectors of `k` elements, for each eight vectors.
+/// The groups of columns of `k` elements, for each eight columns.
 #[inline(always)]
 pub(super) fn eights(bytes: &[u8], k: usize) -> impl Iterator<Item = &[Group]> {
     cast_slice(bytes).chunks_exact(k / GROUP)
@@ -69,7 +69,7 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
 }
 
 impl Group {
-    /// Stores what belongs to the `i`-th vector.
+    /// Stores the numbers and scales of the `i`-th column.
     #[inline(always)]
     fn put(&mut self, i: usize, numbers: [[u8; 8]; 4], scales: [u8; 8]) {
         for (line, eight) in self.numbers.iter_mut().zip(numbers) {
@@ -79,12 +79,12 @@ impl Group {
     }
 }
 
-/// 32 elements of a vector.
+/// 32 elements of a column.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn round_group(group: &mut Group, i: usize, x: &[u8; 128]) {
     let fours = of_two_fours(x);
-    // Now quarters have the largest sizes of even and of odd fours by turns.
+    // Now quarters have, alternating, the largest absolute values of even and of odd runs of four.
     let most = _mm512_max_epu32(fours, _mm512_shuffle_i64x2::<0b01_00_11_10>(fours, fours));
     let scales = _mm512_mul_ps(_mm512_castsi512_ps(most), splat(1.0 / 127.0));
     let are_scales = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(scales, splat(LEAST));

@@ -1,6 +1,6 @@
 //! Quantises activations to the layout `Int8Rows`.
 //!
-//! In: vectors in single precision. Out: rows as `int8_rows.rs` describes them, bit for bit. Groups are quantised four
+//! In: columns in single precision. Out: rows as `int8_rows.rs` describes them, bit for bit. Groups are quantised four
 //! at a time (`quantise_four_groups.rs`), except those of qwen3.c checkpoints.
 
 use std::arch::x86_64::{
@@ -42,7 +42,7 @@ pub(super) fn quantise(job: &mut QuantiseView<'_>) {
     }
 }
 
-/// Rounds the groups that can go four at a time, if `n` of 32 numbers share a scale; gives how many scales that were.
+/// Quantises the groups that can go four at a time, if `n` of 32 numbers share a scale; returns the number of scales.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn four_groups_at_a_time(row: &mut Row<'_>, x: &[[u8; 128]], n: usize) -> usize {
@@ -67,7 +67,7 @@ fn four_groups_at_a_time(row: &mut Row<'_>, x: &[[u8; 128]], n: usize) -> usize 
     }
 }
 
-/// Which four of 32 numbers hold the largest size, that size, and the largest of the others, as bits.
+/// The run of four of 32 numbers with the largest absolute value, that value, and the largest of the others, as bits.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn largest(x: &[u8; 128]) -> (usize, u32, u32) {
@@ -84,21 +84,21 @@ pub(super) fn largest(x: &[u8; 128]) -> (usize, u32, u32) {
     (large as usize, most, _mm512_reduce_max_epu32(both))
 }
 
-/// Sizes of numbers, as bits.
+/// Absolute values, as bits.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn sizes(x: &[u8; 64]) -> __m512i {
     _mm512_and_si512(_mm512_castps_si512(load(x)), _mm512_set1_epi32(i32::MAX))
 }
 
-/// The largest size of each four numbers, as bits, in each of their lanes.
+/// The largest absolute value of each four numbers, as bits, in each of their lanes.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn of_fours(x: &[u8; 64]) -> __m512i {
     across_fours(sizes(x))
 }
 
-/// The same of each four of 32 numbers and the four that lie sixteen further on.
+/// The same of each four of 32 numbers and the four that are sixteen further on.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn of_two_fours(x: &[u8; 128]) -> __m512i {
@@ -106,7 +106,7 @@ pub(super) fn of_two_fours(x: &[u8; 128]) -> __m512i {
     across_fours(_mm512_max_epu32(sizes(&x[0]), sizes(&x[1])))
 }
 
-/// The most of each four lanes, in each of them.
+/// The maximum of each four lanes, in each of them.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn across_fours(a: __m512i) -> __m512i {
@@ -130,13 +130,13 @@ pub(super) fn rounded(x: &[u8; 128], by: f32) -> Group {
     group
 }
 
-/// 32 numbers that are rounded.
+/// 32 quantised numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Parts {
-    /// Of up to 127.
+    /// Clamped to ±127.
     pub(super) near: __m256i,
     pub(super) excess: __m256i,
-    /// The sum of each four.
+    /// The sum of each run of four.
     pub(super) fours: __m256i,
 }
 
@@ -157,14 +157,14 @@ fn joined(a: __m128i, b: __m128i) -> __m256i {
     _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b)
 }
 
-/// Whole numbers.
+/// Rounded to integers.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn whole(x: &[u8; 64], by: V) -> __m512i {
     _mm512_cvtps_epi32(_mm512_mul_ps(load(x), by))
 }
 
-/// Numbers of up to 127, and what they exceed it by.
+/// Numbers clamped to ±127, and their excess.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn halved(whole: __m512i) -> (__m128i, __m128i) {

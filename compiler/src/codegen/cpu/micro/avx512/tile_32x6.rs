@@ -13,7 +13,7 @@ use crate::codegen::cpu::micro::avx512::vector::V;
 use crate::codegen::cpu::micro::block_formats::Storage;
 use crate::codegen::cpu::micro::int8_rows::{Column, Tail};
 
-/// The same text for each vector; `c` is its number.
+/// The same assembly for each column; `c` is its number.
 macro_rules! each {
     ($($piece:tt)*) => {
         concat!(
@@ -36,7 +36,7 @@ macro_rules! piece {
     };
 }
 
-/// Adds the products of two panels with six vectors. Products start from zero where the format has offsets.
+/// Adds the products of two panels with six columns. Products start from zero where the format has offsets.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn add_products<const S: usize>(sums: &mut [V; 12], group: &Group, x: &[Column<'_>; 6]) {
@@ -47,10 +47,10 @@ pub(super) fn add_products<const S: usize>(sums: &mut [V; 12], group: &Group, x:
         "rows of one length lie alike"
     );
     // SAFETY: what is read lies in the group, at a place below its eighth, and in numbers and tails: in all rows of
-    // rounded vectors of one length a tail is as far from its numbers. Nothing is written.
+    // quantised columns of one length a tail is at the same distance from its numbers. Nothing is written.
     unsafe {
         asm!(
-            // What takes off that weights were moved up.
+            // Cancels the zero point of the weights.
             each!(
                 "vpbroadcastd zmm2" c ", dword ptr [{x" c "} + {tail} + 4 * {start}]\n"
                 "vmovdqa64 zmm1" c ", zmm2" c "\n"
@@ -64,7 +64,7 @@ pub(super) fn add_products<const S: usize>(sums: &mut [V; 12], group: &Group, x:
                 "vpdpbusd zmm1" c ", zmm17, zmm18\n"
             ),
             ".endr",
-            // The four that are large once more.
+            // The excess of the run of four.
             each!(
                 "mov {place:e}, dword ptr [{x" c "} + {tail} + 4 * {place_at}]\n"
                 "vpbroadcastd zmm18, dword ptr [{x" c "} + {tail} + 4 * {excess_at}]\n"

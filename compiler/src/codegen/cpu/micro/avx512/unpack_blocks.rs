@@ -30,13 +30,13 @@ pub(super) enum Order {
     /// One after the other.
     Sequential,
     /// The first halves of each 32, then the second halves.
-    Bf16Functions,
+    SplitHalves,
 }
 
 pub(super) const fn order(storage: Storage) -> Order {
     match storage {
         Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 | Storage::Q4Pairs => {
-            Order::Bf16Functions
+            Order::SplitHalves
         }
         _ => Order::Sequential,
     }
@@ -151,7 +151,7 @@ pub(super) fn nibbles_128<const S: usize>(unit: &[u8], half: usize) -> __m512i {
         Storage::Q4_0 => words::<S>(unit, const { &word_places(Storage::ALL[S], 2, 8) }),
         Storage::Q4_1 => words::<S>(unit, const { &word_places(Storage::ALL[S], 4, 8) }),
         Storage::Q4K => load_bytes(&unit[16..].as_chunks().0[half]),
-        _ => unreachable!("`are_nibbles` has no other format"),
+        _ => unreachable!("`has_nibble_pairs` has no other format"),
     }
 }
 
@@ -210,7 +210,7 @@ pub(super) fn unpack_128_alternating<const S: usize>(unit: &[u8], half: usize) -
             }
             out
         }
-        _ => unreachable!("only these have groups side by side"),
+        _ => unreachable!("only these have two groups in each byte"),
     }
 }
 
@@ -323,7 +323,7 @@ fn halves_of_units<const S: usize, const B: usize, const N: usize, const AT: usi
 ) -> V {
     let mut all = [_mm_setzero_si128(); 4];
     for i in 0..N {
-        // From what the nibbles are taken from as well.
+        // The nibbles are taken from the same loads.
         let words = words::<S>(&units[i], const { &word_places(Storage::ALL[S], AT, 1) });
         all[i] = _mm512_castsi512_si128(words);
     }
@@ -421,12 +421,13 @@ fn six_bits(words: __m128i) -> __m128i {
     _mm512_castsi512_si128(six_bits_of_four(_mm512_zextsi128_si512(words)))
 }
 
-/// The same of four blocks.
+/// The same for four blocks.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn six_bits_of_four(words: __m512i) -> __m512i {
-    // Behind the two halves lie three words. Six bits of each byte of the first are four scales, of the second four
-    // offsets. The other scales and offsets have four bits in the third, and the two above those of the first ones.
+    // After `d` and `dmin` come three 32-bit words. The low six bits of each byte of the first word are scales 0 to 3,
+    // those of the second offsets 0 to 3. Scales and offsets 4 to 7 have their low four bits in the third word, and
+    // their upper two in the top bits of the first and the second.
     let in_all = |words: [i32; 4]| _mm512_broadcast_i32x4(cast(words));
     let low = _mm512_shuffle_epi32::<0b11_10_11_01>(words);
     let low = _mm512_srlv_epi32(low, in_all([0, 0, 0, 4]));

@@ -126,6 +126,6 @@ fn put_factors(factors: __m128, out: &mut [[u8; 4]; FOUR]) {
 pub(super) const fn place(storage: Storage, g: usize, j: usize) -> usize {
     match order(storage) {
         Order::Sequential => 4 * g + j,
-        Order::Bf16Functions => 2 * g + j / 2 * 8 + j % 2,
+        Order::SplitHalves => 2 * g + j / 2 * 8 + j % 2,
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn load_up_to(x: &[u8]) -> __m512i {
         return _mm512_setzero_si512();
     }
     let mask = if x.len() < 64 { (1 << x.len()) - 1 } else { u64::MAX };
-    // SAFETY: the mask has no byte behind the last, and no other byte is read.
+    // SAFETY: the mask has no byte after the last, and no other byte is read.
     unsafe { _mm512_maskz_loadu_epi8(mask, x.as_ptr().cast()) }
 }
 
@@ -171,7 +171,7 @@ pub(super) fn horizontal_sum(a: V) -> f32 {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn permute(numbers: V, places: &[u8; 64]) -> V {
-    // The compiler makes two shuffles of one that it takes for a permutation of numbers.
+    // In assembly: the compiler would split this shuffle in two.
     _mm512_castsi512_ps(_mm512_permutexvar_epi32(load_bytes(places), _mm512_castps_si512(numbers)))
 }
 
@@ -263,7 +263,7 @@ impl Places {
 pub(super) fn gather(bytes: &[u8], from: usize, places: &Places) -> __m512i {
     assert!(from + places.last + 4 <= bytes.len(), "words that are there");
     let start = bytes[from..].as_ptr();
-    // SAFETY: no place is behind the last, whose word ends with the bytes.
+    // SAFETY: no place is after the last, whose word ends with the bytes.
     unsafe { _mm512_i32gather_epi32::<1>(places.offsets, start.cast()) }
 }
 
@@ -278,7 +278,7 @@ pub(super) fn wide_lower(words: __m512i) -> V {
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn add_dot(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    // Written out: of the function for it the compiler makes two instructions.
+    // In assembly: the compiler makes two instructions of its intrinsic.
     // SAFETY: whoever calls has the instruction, which meets no memory.
     unsafe {
         asm!(
@@ -292,7 +292,7 @@ pub(super) fn add_dot(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
     sums
 }
 
-/// Four bytes in every lane.
+/// Four bytes, broadcast to every lane.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn broadcast_4_bytes(four: [u8; 4]) -> __m512i {

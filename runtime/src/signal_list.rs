@@ -1,52 +1,52 @@
-//! A list that a signal may read at any time.
+//! A list that a signal handler may read at any time.
 //!
-//! In: values that matter while something lasts. Out: those that do, found without a lock.
-//! An entry that was taken off stays in memory, for a signal may be looking at it; an equal value takes its place.
+//! In: values, each for as long as its [`Entered`] lives. Out: the values on the list, read without a lock.
+//! A removed entry stays in memory, because a handler may be reading it; an equal value uses it again.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The list.
-pub(crate) struct Noted<T: 'static> {
+pub(crate) struct SignalList<T: 'static> {
     first: OnceLock<Box<Entry<T>>>,
 }
 
 struct Entry<T: 'static> {
     value: T,
-    lasts: AtomicBool,
+    is_listed: AtomicBool,
     next: OnceLock<Box<Entry<T>>>,
 }
 
-/// While it lives, a value is on the list.
+/// Keeps a value on the list while it lives.
 #[derive(Debug)]
-pub(crate) struct Note {
-    lasts: &'static AtomicBool,
+pub(crate) struct Entered {
+    is_listed: &'static AtomicBool,
 }
 
-impl<T: PartialEq> Noted<T> {
+impl<T: PartialEq> SignalList<T> {
     /// An empty list.
     pub(crate) const fn new() -> Self {
         Self { first: OnceLock::new() }
     }
 
     /// Puts a value on the list.
-    pub(crate) fn add(&'static self, mut value: T) -> Note {
+    pub(crate) fn add(&'static self, mut value: T) -> Entered {
         let mut place = &self.first;
         loop {
-            if let Some(Entry { value: own, lasts, next }) = place.get().map(Box::as_ref) {
-                if *own == value && !lasts.swap(true, Ordering::AcqRel) {
-                    return Note { lasts };
+            if let Some(Entry { value: own, is_listed, next }) = place.get().map(Box::as_ref) {
+                if *own == value && !is_listed.swap(true, Ordering::AcqRel) {
+                    return Entered { is_listed };
                 }
                 place = next;
                 continue;
             }
-            let entry = Entry { value, lasts: AtomicBool::new(true), next: OnceLock::new() };
+            let entry = Entry { value, is_listed: AtomicBool::new(true), next: OnceLock::new() };
             match place.set(Box::new(entry)) {
                 Ok(()) => {
-                    let Entry { lasts, .. } = place.get().expect("it was set just now").as_ref();
-                    return Note { lasts };
+                    let Entry { is_listed, .. } = place.get().expect("it was set just now").as_ref();
+                    return Entered { is_listed };
                 }
-                // Another thread was faster, and this one goes behind.
+                // Another thread was faster: this entry goes after that one.
                 Err(entry) => value = entry.value,
             }
         }
@@ -60,13 +60,13 @@ impl<T: PartialEq> Noted<T> {
             place = &entry.next;
             Some(entry)
         });
-        entries.filter(|entry| entry.lasts.load(Ordering::Acquire)).map(|entry| &entry.value)
+        entries.filter(|entry| entry.is_listed.load(Ordering::Acquire)).map(|entry| &entry.value)
     }
 }
 
-impl Drop for Note {
+impl Drop for Entered {
     fn drop(&mut self) {
-        self.lasts.store(false, Ordering::Release);
+        self.is_listed.store(false, Ordering::Release);
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_there_while_their_notes_live() {
-        static LIST: Noted<u32> = Noted::new();
+    fn values_are_listed_while_their_guards_live() {
+        static LIST: SignalList<u32> = SignalList::new();
         let all = || LIST.iter().copied().collect::<Vec<_>>();
         assert!(all().is_empty());
         let (one, two, again) = (LIST.add(1), LIST.add(2), LIST.add(1));
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn threads_add_at_once() {
-        static LIST: Noted<usize> = Noted::new();
+        static LIST: SignalList<usize> = SignalList::new();
         let add = |n: usize| std::thread::spawn(move || std::mem::forget(LIST.add(n)));
         (0..8).map(add).collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
         let mut all: Vec<usize> = LIST.iter().copied().collect();
