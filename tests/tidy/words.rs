@@ -1,7 +1,7 @@
 //! Words of the field in documents and helps: no word of our own comes back where readers know another.
 //!
-//! In: the prose of the documents, and the comments that the command's help is made from. Out: an offence for each word
-//! of the list below.
+//! In: the prose of the documents, the comments that the command's help is made from, and those of the compiler and the
+//! benches. Out: an offence for each word of the list below.
 //! Fenced blocks, code in backticks and blocks made from data are passed over: they are held where they are written.
 //! `docs/glossary.md` has the words that are ours, and what the field calls them.
 
@@ -70,17 +70,27 @@ fn offences(file: &File) -> Vec<Offence> {
     found
 }
 
-/// What a file of the command says of its flags.
-fn help_offences(file: &File) -> Vec<Offence> {
+/// The offences of the comments that begin with `mark`: `///` for the helps of the command.
+fn comment_offences(file: &File, mark: &str) -> Vec<Offence> {
     let lines = (1..).zip(file.text.lines());
-    let helps = lines.filter_map(|(line, text)| Some((line, text.trim_start().strip_prefix("///")?)));
-    helps.flat_map(|(line, text)| relapses(&file.path, line, text)).collect()
+    let comments = lines.filter_map(|(line, text)| Some((line, text.trim_start().strip_prefix(mark)?)));
+    comments.flat_map(|(line, text)| relapses(&file.path, line, text)).collect()
+}
+
+fn assert_comments(folders: &[&str], mark: &str) {
+    let is_own = |file: &File| folders.iter().any(|folder| file.path.starts_with(folder));
+    let own = files(&["rs"]).into_iter().filter(is_own);
+    assert_none(&own.flat_map(|file| comment_offences(&file, mark)).collect::<Vec<_>>());
 }
 
 #[test]
 fn helps_use_the_words_of_the_field() {
-    let own = files(&["rs"]).into_iter().filter(|file| file.path.starts_with("cli/"));
-    assert_none(&own.flat_map(|file| help_offences(&file)).collect::<Vec<_>>());
+    assert_comments(&["cli/"], "///");
+}
+
+#[test]
+fn comments_of_the_compiler_use_the_words_of_the_field() {
+    assert_comments(&["compiler/", "benches/"], "//");
 }
 
 #[test]
@@ -98,10 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn relapses_are_found_in_helps() {
-        let text = "/// So many tokens.\nlet x = \"so many\"; // so many\n    /// Tokens.\n".to_owned();
+    fn relapses_are_found_in_comments() {
+        let text = "/// So many tokens.\nlet x = \"so many\"; // so many\n    /// Tokens.\n// So many.\n";
+        let text = text.to_owned();
         let file = File { path: "cli/a.rs".to_owned(), text };
-        assert_eq!(help_offences(&file).iter().map(|o| o.line).collect::<Vec<_>>(), [1]);
+        let lines = |mark| comment_offences(&file, mark).iter().map(|o| o.line).collect::<Vec<_>>();
+        assert_eq!((lines("///"), lines("//")), (vec![1], vec![1, 4]));
     }
 
     #[test]

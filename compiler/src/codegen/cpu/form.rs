@@ -58,7 +58,7 @@ fn is_product(nest: &Nest, is_stored: &dyn Fn(ParamId) -> bool) -> bool {
 }
 
 fn form(plan: &Plan) -> Form {
-    let op = match (plan.kind, plan.row, plan.col) {
+    let op = match (plan.kind, plan.row, plan.cols.first()) {
         (Kind::WeightedSum, ..) => "mix",
         // Activations grouped by expert are multiplied together.
         _ if plan.routing.is_some() => "gemm",

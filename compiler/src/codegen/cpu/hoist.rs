@@ -161,7 +161,7 @@ impl Effects {
         let mut effects = Self::default();
         effects.place(plan.x.place);
         effects.index(&plan.x.element);
-        for var in plan.around.iter().chain(&plan.col).chain(&plan.run) {
+        for var in plan.around.iter().chain(&plan.cols).chain(&plan.run) {
             if plan.x.element.uses_var(|own| own == *var) {
                 effects.range(*var, part);
             }

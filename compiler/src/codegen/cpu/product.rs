@@ -18,7 +18,6 @@ use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars, element_of};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
 use crate::tensor::quant::Format;
-use crate::tensor::sym::Sym;
 
 /// Fewer routed rows are not worth grouping by expert.
 const MANY: i64 = 32;
@@ -48,8 +47,8 @@ pub(super) struct Plan {
     pub(super) around: Vec<VarId>,
     /// The loop over rows.
     pub(super) row: Option<VarId>,
-    /// The loop over columns: activation vectors.
-    pub(super) col: Option<VarId>,
+    /// The loops over columns, innermost first: one run of activation vectors.
+    pub(super) cols: Vec<VarId>,
     /// The reduction loops (`k`), innermost first; of a weighted sum, the loop over elements.
     pub(super) run: Vec<VarId>,
     /// The routing that selects a matrix for each column, if there is one.
@@ -95,8 +94,12 @@ pub(super) enum Kind {
 pub(super) struct Activations {
     /// The first element of the first column.
     pub(super) x: Stored,
-    /// The loops over columns, outermost first; the last is that of `micro`.
+    /// The loops over columns, outermost first; the last ones are those of a call.
     pub(super) dims: Vec<Dim>,
+    /// The largest number of columns of a call.
+    pub(super) n_cols: usize,
+    /// The largest number of calls.
+    pub(super) n_sets: usize,
     pub(super) k: usize,
     pub(super) layout: ActivationLayout,
     /// Whether the whole parameter is quantised ahead of the tasks (`quantise_ahead.rs`).
@@ -116,14 +119,12 @@ pub(super) struct Dim {
 impl Activations {
     /// Bytes of the columns of one call.
     pub(super) fn set_bytes(&self) -> usize {
-        let n_cols = self.dims.last().map_or(1, |dim| dim.most);
-        micro::activation_bytes(self.layout, n_cols, self.k)
+        micro::activation_bytes(self.layout, self.n_cols, self.k)
     }
 
     /// Bytes of all.
     pub(super) fn bytes(&self) -> usize {
-        let sets = self.dims.iter().rev().skip(1).map(|dim| dim.most);
-        sets.fold(self.set_bytes(), usize::saturating_mul)
+        self.set_bytes().saturating_mul(self.n_sets)
     }
 }
 
@@ -223,8 +224,8 @@ impl<'a> Finder<'a> {
             let moves = x.element.step_of(*var).is_some_and(|step| step > 0);
             moves && w.element.step_of(*var) == Some(0) && self.moves_out(*var)
         };
-        let (row, col) = (self.longest(&is_row), self.longest(&is_col));
-        let inner: Vec<VarId> = run.iter().chain(&row).chain(&col).copied().collect();
+        let (row, cols) = (self.longest(&is_row), self.columns(x, &is_col));
+        let inner: Vec<VarId> = run.iter().chain(&row).chain(&cols).copied().collect();
         let first = at_start(&w.element, &inner, &self.part.vars);
         if !first.is_multiple(block, &self.part.vars) {
             return Err(Reason::Start(w.format));
@@ -233,7 +234,7 @@ impl<'a> Finder<'a> {
         let around: Vec<VarId> = all.filter(|var| !inner.contains(var)).copied().collect();
         let routing = self.routing(w, x, &around);
         let (w, x, out) = (w.clone(), x.clone(), self.out.clone());
-        Ok(Plan { kind: Kind::Product, w, x, out, around, row, col, run, routing, quantised: None })
+        Ok(Plan { kind: Kind::Product, w, x, out, around, row, cols, run, routing, quantised: None })
     }
 
     /// The routing that selects a matrix of the weight by loops around the call, if it has enough rows to group.
@@ -249,7 +250,7 @@ impl<'a> Finder<'a> {
             let steps = [x, &self.out].map(|stored| stored.element.step_of(*var));
             steps.iter().all(Option::is_some) && !first.element.uses_var(|own| own == *var)
         };
-        let most = loops.iter().try_fold(1, |n: i64, var| n.checked_mul(self.most(*var)?))?;
+        let most = self.most_of(&loops)?;
         let pays = *step > 0 && most >= MANY && loops.iter().all(lies_evenly);
         let (n_matrices, step) = (*below, *step);
         pays.then_some(Routing { matrix, n_matrices, step, w: first, loops, most })
@@ -275,10 +276,9 @@ impl<'a> Finder<'a> {
         let element = self.longest(&is_element).ok_or(Reason::Strides)?;
         let rows = self.folds.iter().filter(is_row);
         let row = rows.max_by_key(|var| self.most(**var)).copied().ok_or(Reason::Strides)?;
-        let col = self.longest(&is_col);
-        let inner = [Some(element), Some(row), col];
-        let all: Vec<VarId> = inner.iter().flatten().copied().collect();
-        let first = at_start(&v.element, &all, &self.part.vars);
+        let cols = self.columns(p, &is_col);
+        let inner: Vec<VarId> = cols.iter().copied().chain([element, row]).collect();
+        let first = at_start(&v.element, &inner, &self.part.vars);
         let n = self.part.fixed_len(element);
         if block > 1 && n.is_none_or(|n| n % block != 0) {
             return Err(Reason::Rows(n, v.format));
@@ -287,10 +287,21 @@ impl<'a> Finder<'a> {
             return Err(Reason::Start(v.format));
         }
         let all = self.folds.iter().chain(&self.nest.loops);
-        let around = all.filter(|var| !inner.contains(&Some(**var))).copied().collect();
+        let around = all.filter(|var| !inner.contains(var)).copied().collect();
         let (w, x, out, run) = (v.clone(), p.clone(), self.out.clone(), vec![element]);
         let row = Some(row);
-        Ok(Plan { kind: Kind::WeightedSum, w, x, out, around, row, col, run, routing: None, quantised: None })
+        Ok(Plan {
+            kind: Kind::WeightedSum,
+            w,
+            x,
+            out,
+            around,
+            row,
+            cols,
+            run,
+            routing: None,
+            quantised: None,
+        })
     }
 
     fn moves_out(&self, var: VarId) -> bool {
@@ -301,6 +312,29 @@ impl<'a> Finder<'a> {
     fn longest(&self, fits: &dyn Fn(&VarId) -> bool) -> Option<VarId> {
         let loops = self.nest.loops.iter().filter(|var| fits(var));
         loops.max_by_key(|var| self.most(**var)).copied()
+    }
+
+    /// Of the runs of loops that fit, the one with the most values, innermost loop first: in `x` and in the result each
+    /// loop steps over all values of those before.
+    fn columns(&self, x: &Stored, fits: &dyn Fn(&VarId) -> bool) -> Vec<VarId> {
+        let steps = |var: VarId| [x, &self.out].map(|stored| stored.element.step_of(var));
+        let fitting = || self.nest.loops.iter().copied().filter(|var| fits(var));
+        let runs = fitting().map(|first| {
+            let (mut run, mut next) = (vec![first], steps(first));
+            while let Some(len) = run.last().and_then(|last| self.part.fixed_len(*last)) {
+                next = next.map(|step| step.and_then(|step| step.checked_mul(len)));
+                let follows = |var: &VarId| !run.contains(var) && steps(*var) == next;
+                let Some(var) = fitting().find(follows) else { break };
+                run.push(var);
+            }
+            run
+        });
+        runs.max_by_key(|run| self.most_of(run)).unwrap_or_default()
+    }
+
+    /// The largest number of values of some loops together.
+    fn most_of(&self, loops: &[VarId]) -> Option<i64> {
+        loops.iter().try_fold(1, |n: i64, var| n.checked_mul(self.most(*var)?))
     }
 
     /// The reduction loops that are contiguous in both factors, innermost first, and their length if it is constant.
@@ -321,14 +355,14 @@ impl<'a> Finder<'a> {
 
     /// How the activations of a product are quantised, if they fit scratch memory.
     fn quantised(&self, plan: &Plan, level: Level) -> Option<Activations> {
-        let n_cols = plan.col.map_or(Some(1), |var| self.most(var))?;
+        let n_cols = self.most_of(&plan.cols)? as usize;
         let layout = match &plan.routing {
             Some(routing) => activation_layout_scattered(
                 level,
                 plan.w.format,
                 (routing.most / routing.n_matrices) as usize,
             )?,
-            None => activation_layout(level, plan.w.format, n_cols as usize)?,
+            None => activation_layout(level, plan.w.format, n_cols)?,
         };
         // Scores are exponents: 14-bit keys are not exact enough, and keys have no constant number of rows.
         if layout == ActivationLayout::Int14 && plan.row.is_some_and(|var| self.part.fixed_len(var).is_none())
@@ -339,20 +373,19 @@ impl<'a> Finder<'a> {
         let k = lens.into_iter().try_fold(1, |k, len| len.map(|len| k * len))?;
         let step = |var: VarId| plan.x.element.step_of(var);
         let moves = |var: &&VarId| step(**var) != Some(0);
-        let loops: Vec<VarId> = plan.around.iter().filter(moves).chain(&plan.col).copied().collect();
+        let mut loops: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
+        let n_sets = self.most_of(&loops)? as usize;
+        loops.extend(plan.cols.iter().rev());
         let mut dims = Vec::new();
         for var in &loops {
             let range = self.part.vars[*var].range.clone();
             dims.push(Dim { range, step: step(*var).ok_or(*var), most: self.most(*var)? as usize });
         }
-        if plan.col.is_none() {
-            dims.push(Dim { range: Range::Whole { len: Sym::from(1i64) }, step: Ok(0), most: 1 });
-        }
         let known = |var: &VarId| step(*var).is_some();
         let fixed: Vec<VarId> = loops.iter().chain(&plan.run).copied().filter(known).collect();
         let x = Stored { element: at_start(&plan.x.element, &fixed, &self.part.vars), ..plan.x.clone() };
         let is_ahead = self.is_ahead(plan, &x, &loops, k);
-        let quantised = Activations { x, dims, k: k as usize, layout, is_ahead };
+        let quantised = Activations { x, dims, n_cols, n_sets, k: k as usize, layout, is_ahead };
         (is_ahead || quantised.bytes() <= MAX_QUANTISED_BYTES).then_some(quantised)
     }
 
@@ -361,15 +394,15 @@ impl<'a> Finder<'a> {
         let Place::Param(param) = first.place else { return false };
         let shape = &self.kernel.params[param].shape;
         let rest: i64 = shape.iter().skip(1).map(|(_, size)| size.as_const().unwrap_or(0)).product();
-        let is_near = |var: VarId| plan.x.element.step_of(var) == Some(k);
+        let is_near = |var: &VarId| plan.x.element.step_of(*var) == Some(k);
         let set = k * COLUMNS as i64;
         let starts_set = |var: &VarId| {
             let step = plan.x.element.step_of(*var);
-            plan.col == Some(*var) || step.is_some_and(|step| step % set == 0)
+            plan.cols.contains(var) || step.is_some_and(|step| step % set == 0)
         };
         rest > 0
             && rest % k == 0
-            && plan.col.is_some_and(is_near)
+            && plan.cols.first().is_some_and(is_near)
             && loops.iter().all(starts_set)
             && first.element.is_multiple(set, &self.part.vars)
     }

@@ -81,9 +81,9 @@ impl Emitter<'_, '_> {
             let fields = [
                 emitter.place_of(&plan.x, &Self::inner(plan)).0,
                 emitter.set(plan, quantised, slot),
-                emitter.step(&plan.x, plan.col),
-                emitter.n(plan.col),
-                emitter.run_len(plan),
+                emitter.step(&plan.x, plan.cols.first().copied()),
+                emitter.len(&plan.cols),
+                emitter.len(&plan.run),
                 emitter.whole(quantised.layout.parameter()),
             ];
             emitter.call_micro(function, &fields);
@@ -170,12 +170,12 @@ impl Emitter<'_, '_> {
             out,
             rows[0],
             rows[1],
-            self.step(&plan.x, plan.col),
+            self.step(&plan.x, plan.cols.first().copied()),
             self.step(&plan.out, plan.row),
-            self.step(&plan.out, plan.col),
+            self.step(&plan.out, plan.cols.first().copied()),
             self.n(plan.row),
-            self.n(plan.col),
-            self.run_len(plan),
+            self.len(&plan.cols),
+            self.len(&plan.run),
             self.whole(storage(format).expect("a plan has a format of `micro`")),
             self.whole(group),
             columns,
@@ -191,12 +191,12 @@ impl Emitter<'_, '_> {
             self.place_of(&plan.x, &inner).0,
             self.place_of(&plan.out, &inner).0,
             self.whole(bytes_of(plan.w.format, row)[0]),
-            self.step(&plan.x, plan.col),
+            self.step(&plan.x, plan.cols.first().copied()),
             self.step(&plan.x, plan.row),
-            self.step(&plan.out, plan.col),
+            self.step(&plan.out, plan.cols.first().copied()),
             self.n(plan.row),
-            self.n(plan.col),
-            self.run_len(plan),
+            self.len(&plan.cols),
+            self.len(&plan.run),
             self.whole(storage(plan.w.format).expect("a plan has a format of `micro`")),
         ];
         let function = match (self.table.bf16, self.cpu.numbers) {
@@ -208,7 +208,7 @@ impl Emitter<'_, '_> {
 
     /// The loops inside the function.
     fn inner(plan: &Plan) -> Vec<VarId> {
-        plan.run.iter().chain(&plan.row).chain(&plan.col).copied().collect()
+        plan.run.iter().chain(&plan.row).chain(&plan.cols).copied().collect()
     }
 
     /// The address of the first element, and of its scale where scales are stored apart.
@@ -274,9 +274,10 @@ impl Emitter<'_, '_> {
         self.builder.ins().isub(end, first)
     }
 
-    fn run_len(&mut self, plan: &Plan) -> Value {
+    /// The number of values of some loops together.
+    fn len(&mut self, loops: &[VarId]) -> Value {
         let one = self.whole(1);
-        plan.run.iter().fold(one, |len, var| {
+        loops.iter().fold(one, |len, var| {
             let n = self.n(Some(*var));
             self.builder.ins().imul(len, n)
         })

@@ -88,7 +88,7 @@ const STAGE: &str = "codegen::gpu";
 /// Threads of a workgroup (thread block).
 pub const THREADS: u32 = 256;
 /// `__launch_bounds__(256, 4)`: four thread blocks an SM, which caps a thread at 64 registers. Without it ptxas either
-/// takes so few registers that loads wait for each other, or so many that occupancy drops.
+/// takes so few registers that loads wait for each other, or too many for full occupancy.
 const BLOCKS_PER_SM: u32 = 4;
 /// The entry point of every source.
 pub const ENTRY: &str = "kernel";

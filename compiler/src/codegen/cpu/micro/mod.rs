@@ -27,6 +27,7 @@
 //!            all                 rest  single           gemm_f32               ../generic              -
 //! ```
 //!
+//! A program for up to sixteen columns that gets one or two multiplies them as a program for two does.
 //! `avx512*` is avx512 and avx512-bf16; files without `../` are in the folder of the level. [`activation_layout`]
 //! chooses the row of the table, [`Table`] has the entries of a level. `block_formats.rs` defines the block formats,
 //! `view.rs` turns addresses into slices, so that the kernels are safe code; `prefetch.rs` prefetches, `routed.rs`
@@ -461,7 +462,10 @@ pub(super) fn activation_bytes(activation_layout: ActivationLayout, n_cols: usiz
     match activation_layout {
         ActivationLayout::Int8Rows { .. } => int8_rows_bytes(n_cols, k),
         ActivationLayout::Int8Gemv => int8_gemv_bytes(n_cols, k),
-        ActivationLayout::Int8Interleaved => int8_interleaved_bytes(n_cols, k),
+        // One or two columns are stored as for GEMV.
+        ActivationLayout::Int8Interleaved => {
+            int8_interleaved_bytes(n_cols, k).max(int8_gemv_bytes(n_cols.min(2), k))
+        }
         ActivationLayout::Int8Amx { .. } => int8_amx_bytes(n_cols, k),
         ActivationLayout::Int14 => int14_bytes(n_cols, k),
         ActivationLayout::Bf16Tiles { n_parts } => bf16_tiles_bytes(n_cols, k, n_parts as usize),

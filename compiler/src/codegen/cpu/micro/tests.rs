@@ -194,6 +194,10 @@ fn check_product(
     let steps = |x: &[f32]| -> Vec<f64> {
         match rounding {
             Some(ActivationLayout::Int8Gemv) => x.chunks(256).flat_map(steps_of_sixteens).collect(),
+            // One or two are quantised as for GEMV.
+            Some(ActivationLayout::Int8Interleaved) if n_cols < *INTERLEAVED_COLS.start() => {
+                x.chunks(256).flat_map(steps_of_sixteens).collect()
+            }
             Some(ActivationLayout::Int8Interleaved) => x.chunks(32).flat_map(steps_of_lanes).collect(),
             Some(ActivationLayout::Int8Rows { group } | ActivationLayout::Int8Amx { group }) => {
                 x.chunks(group).flat_map(|group| repeat_n(step_of(group), group.len())).collect()
@@ -266,8 +270,10 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
                         let one_by_one = activation_layout(level, format, 1);
                         // A program for many columns may get few of them.
                         let of_many = activation_layout(level, format, 64);
-                        let roundings =
-                            [None, bytes, one_by_one, of_many, activation_layout(level, format, n_cols)];
+                        let most = *INTERLEAVED_COLS.end();
+                        let of_few = activation_layout(level, format, most).filter(|_| n_cols <= most);
+                        let own = activation_layout(level, format, n_cols);
+                        let roundings = [None, bytes, one_by_one, of_many, of_few, own];
                         for rounding in roundings {
                             check_product(format, level, sizes, rounding, &mut noise);
                         }

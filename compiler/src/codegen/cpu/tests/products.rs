@@ -9,8 +9,8 @@ use crate::kernel::Nest;
 
 /// Products as they occur: rows and vectors in blocks, many vectors of a parameter, runs of several axes, weights
 /// picked by numbers from memory, for few vectors and for many, one vector for two weights, sums that are carried on,
-/// and mixtures.
-const PRODUCTS: [(&str, usize); 7] = [
+/// weighted sums, and the columns of two loops.
+const PRODUCTS: [(&str, usize); 8] = [
     (
         r#"kernel "gate and up" matrix-matrix
   read @0 x : f32[t:37, d:64]
@@ -157,6 +157,35 @@ part
 "#,
         1,
     ),
+    (
+        r#"symbol T in 1..30 near 21
+kernel "grouped heads" attention
+  read @0 q : f32[t:T, kv:2, g:3, e:64]
+  read @1 k : FORMAT[kv:2, s:21, e:64]
+  read @2 v : f16[kv:2, s:21, e:64]
+  write @3 y : f32[t:T, kv:2, g:3, e:64]
+part
+  tile tile0 : f32[8, 3, 64]
+  tile tile1 : f32[8, 3, 21]
+  tile tile2 : f32[8, 3, 64]
+  var t0 in blocks of 8 step 8 from 0 to T
+  var kv1 in 0..2
+  var t2 within t0
+  var g3 in 0..3
+  var s4 in 0..21
+  var e5 in 0..64
+  grid t0, kv1
+  for t2, g3, e5
+    tile0[-t0+t2, g3, e5] = mul(@0[t2, kv1, g3, e5], 0.5)
+  for t2, g3, s4
+    tile1[-t0+t2, g3, s4] = sum e5 of mul(tile0[-t0+t2, g3, e5], @1[kv1, s4, e5])
+  for t2, g3, e5
+    tile2[-t0+t2, g3, e5] = sum s4 of mul(tile1[-t0+t2, g3, s4], cast.f32(@2[kv1, s4, e5]))
+  for t2, g3, e5
+    @3[t2, kv1, g3, e5] = tile2[-t0+t2, g3, e5]
+"#,
+        2,
+    ),
 ];
 
 /// Whether numbers are off by no more than a share of the typical size.
@@ -175,6 +204,7 @@ fn products_are_near_what_is_interpreted() {
             let text = if matches!(format, "f16" | "bf16") {
                 let weights = [
                     "@1[f3, d4]",
+                    "@1[kv1, s4, e5]",
                     "@2[f3, d4]",
                     "@1[d1, kv4, g3, e2]",
                     "@2[lookup(@1[k2], 5), d0, f1]",
@@ -201,6 +231,13 @@ fn products_are_near_what_is_interpreted() {
                     let is_sorted = |nest: &Nest| of_nest(nest).filter(|plan| plan.routing.is_some());
                     let n_sorted = count(&kernel.parts[0].body, &is_sorted);
                     assert_eq!(n_sorted > 0, kernel.name.starts_with("sorted"), "{text}");
+                    let is_joined = |nest: &Nest| of_nest(nest).filter(|plan| plan.cols.len() == 2);
+                    let n_joined = count(&kernel.parts[0].body, &is_joined);
+                    assert_eq!(
+                        n_joined,
+                        if &*kernel.name == "grouped heads" { n_products } else { 0 },
+                        "{text}"
+                    );
                     for step in [1, 3, 1000] {
                         check_at((level, numbers, judge), text, &values, &inputs(text), step);
                     }
@@ -226,7 +263,7 @@ fn what_tasks_have_in_common_is_done_once_for_them() {
     let part = &kernel.parts[0];
     let slots = quantised(&cpu, &kernel, part);
     let depths: Vec<usize> = steps(&cpu, &kernel, part, &slots).iter().map(|step| step.depth).collect();
-    // The tile and its squares go with the tokens, and so do its numbers of 8 bits, which both weights share.
+    // The tile and its squares go with the tokens, and so do its 8-bit integers, which both weights share.
     assert_eq!((slots.len(), depths), (1, vec![1, 1, 1, 2, 2, 2]));
 }
 

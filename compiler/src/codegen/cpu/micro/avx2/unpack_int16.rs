@@ -3,8 +3,8 @@
 //! In: the bytes of four blocks of 32, or of a block of 256. Out: integers `q` with `a` and `b`, so that `element = a *
 //! q + b`, four groups of 32 at a time; of each group first the even elements, then the odd ones, since bytes widen to
 //! 16 bits in place. Formats of up to 5 bits are unpacked to bytes (`unpack_int8.rs`). The formulas are those of
-//! `block_formats.rs`, one instruction at a time, with these differences: numbers of 4 and 5 bits stay unsigned, and
-//! `b` subtracts their zero point; numbers of 8 bits stay in the upper halves of 16-bit numbers; numbers of 6 bits are
+//! `block_formats.rs`, one instruction at a time, with these differences: 4-bit and 5-bit integers stay unsigned,
+//! and `b` subtracts their zero point; 8-bit integers stay in the upper halves of 16-bit ones; 6-bit integers are
 //! multiplied by their integer scales of sixteen.
 
 use std::arch::x86_64::{

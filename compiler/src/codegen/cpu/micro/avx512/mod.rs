@@ -27,8 +27,8 @@ use crate::codegen::cpu::micro::generic::single_forms;
 use crate::codegen::cpu::micro::prefetch::{prefetch_row, prefetch_stream};
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
 use crate::codegen::cpu::micro::{
-    Bf16Args, Bf16Functions, EncodeArgs, GemmArgs, MIN_COLS_PACKED, MIN_COLS_TILED, QuantiseArgs,
-    QuantisedFunctions, SUPER_BLOCK, Table, WeightedSumArgs,
+    Bf16Args, Bf16Functions, EncodeArgs, GemmArgs, INTERLEAVED_COLS, MIN_COLS_PACKED, MIN_COLS_TILED,
+    QuantiseArgs, QuantisedFunctions, SUPER_BLOCK, Table, WeightedSumArgs,
 };
 
 mod amx;
@@ -162,9 +162,18 @@ unsafe extern "C" fn gemv_int8(job: *const GemmArgs) {
     for_format!(job, gemv::gemv::<S, B>(&job));
 }
 
+/// A program for more columns may get fewer than this: each takes a GEMV then, because any number of interleaved columns
+/// takes as long as eight.
+const MIN_COLS_INTERLEAVED: i64 = *INTERLEAVED_COLS.start() as i64;
+
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn quantise_int8_interleaved(job: *const QuantiseArgs) {
     // SAFETY: generated code passes a valid argument struct.
+    if unsafe { &*job }.n_cols < MIN_COLS_INTERLEAVED {
+        // SAFETY: as above; the memory suffices for either layout.
+        return unsafe { quantise_int8_gemv(job) };
+    }
+    // SAFETY: as above.
     let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Interleaved) }) else { return };
     quantise_interleaved::quantise(&mut job);
 }
@@ -172,6 +181,11 @@ unsafe extern "C" fn quantise_int8_interleaved(job: *const QuantiseArgs) {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 unsafe extern "C" fn gemm_int8_interleaved(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
+    if unsafe { &*job }.n_cols < MIN_COLS_INTERLEAVED {
+        // SAFETY: as above; these columns were quantised for it.
+        return unsafe { gemv_int8(job) };
+    }
+    // SAFETY: as above.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Interleaved) }) else { return };
     for_format!(job, gemm_small::gemm::<S, B>(&job));
 }
