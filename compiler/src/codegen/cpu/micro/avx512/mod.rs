@@ -162,8 +162,8 @@ unsafe extern "C" fn gemv_int8(job: *const GemmArgs) {
     for_format!(job, gemv::gemv::<S, B>(&job));
 }
 
-/// A program for more columns may get fewer than this: each takes a GEMV then, because any number of interleaved columns
-/// takes as long as eight.
+/// A program for more columns may get fewer than this: each takes a GEMV then, because interleaved columns take as long
+/// as eight.
 const MIN_COLS_INTERLEAVED: i64 = *INTERLEAVED_COLS.start() as i64;
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
