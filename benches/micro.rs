@@ -16,8 +16,8 @@ use roofline::{Machine, Subject};
 const FORMATS: [&str; 12] =
     ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "int8.g64", "f16", "bf16", "f32"];
 
-/// Elements of rows: three numbers that are no multiples of 128, and the next multiples of two of them.
-const WIDTHS: [i64; 5] = [576, 640, 960, 2880, 2944];
+/// Elements of rows: four numbers that are no multiples of 128, and the next multiples of three of them.
+const WIDTHS: [i64; 6] = [544, 576, 640, 960, 2880, 2944];
 
 /// Formats of states.
 const STATES: [&str; 4] = ["f16", "bf16", "f32", "q8_0"];
