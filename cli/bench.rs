@@ -9,6 +9,7 @@
 
 use std::fmt::Write as _;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
@@ -37,6 +38,9 @@ const N_WARM_UP: usize = 4;
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
+    /// The model, as -m names it.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    place: Option<PathBuf>,
     #[command(flatten)]
     model: ModelFlags,
     /// Prompt tokens per prefill test; 0 skips prefill.
@@ -153,7 +157,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         threads.push(n_threads(None)?);
     }
     let is_quiet = arguments.output != OutputFormat::Md;
-    let mut opened = arguments.model.open(&mut Progress::new(1), is_quiet)?;
+    let mut opened = arguments.model.open(
+        arguments.place.as_deref().or(arguments.model.path()),
+        &mut Progress::new(1),
+        is_quiet,
+    )?;
     let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
     let context = opened.context(arguments.context)?;
     let max = arguments.context.unwrap_or(opened.model.config.context);

@@ -5,7 +5,7 @@
 
 use std::fs::{read_dir, remove_file};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use fusebox_compiler::codegen::cpu::level::Level;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::devices::Device;
 use crate::host;
-use crate::model::{default_model, environment, levels};
+use crate::model::{default_model_places, environment, levels};
 use crate::output::print;
 
 /// How to print it.
@@ -37,7 +37,8 @@ struct Findings {
     memory: Option<(u64, u64)>,
     cache: Option<String>,
     files_of_cache: CacheFiles,
-    model: Result<String, String>,
+    /// The copy of the default model, or where the first run writes it.
+    model: Option<PathBuf>,
     devices: [(Device, Result<Vec<Found>, String>); 4],
 }
 
@@ -63,8 +64,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         n_threads: host::n_threads(),
         memory: host::memory(),
         files_of_cache: options.cache.as_deref().map(cached).unwrap_or_default(),
+        model: default_model_places(options.cache.as_deref()).next(),
         cache: options.cache,
-        model: default_model().map(|path| path.display().to_string()),
         devices: Device::ALL.map(|device| (device, device.adapters())),
     };
     print(&if arguments.json { format!("{:#}\n", findings.to_json()) } else { findings.to_text() });
@@ -112,7 +113,9 @@ impl Findings {
             || "unknown on this system".to_owned(),
             |(all, free)| format!("{}, {} free", bytes(all as f64), bytes(free as f64)),
         );
-        let model = self.model.as_ref().map_or_else(Clone::clone, Clone::clone);
+        let place =
+            self.model.as_ref().map_or_else(String::new, |path| format!(", mapped from {}", path.display()));
+        let model = format!("part of this program{place}");
         let rows = [
             ["processor".to_owned(), self.processor.clone()],
             ["instruction set".to_owned(), format!("{} (supported: {})", self.level, self.levels.join(", "))],
@@ -153,7 +156,7 @@ impl Findings {
                 "fault": self.files_of_cache.fault,
             },
             "devices": devices.collect::<Vec<_>>(),
-            "default_model": { "found": self.model.is_ok(), "path": self.model.as_ref().ok() },
+            "default_model": { "found": true, "path": self.model },
         })
     }
 }

@@ -29,9 +29,9 @@ fn written(arg: &Arg) -> String {
     let names: Vec<String> = values.iter().map(|name| format!("<{name}>")).collect();
     let value = if takes_value { names.concat() } else { String::new() };
     let value = match arg.get_num_args().map(|range| range.min_values()) {
+        _ if flags.is_empty() => value,
         Some(0) if takes_value => format!("[={value}]"),
         _ if arg.is_require_equals_set() => format!("={value}"),
-        _ if flags.is_empty() => value,
         _ if takes_value => format!(" {value}"),
         _ => String::new(),
     };

@@ -49,6 +49,11 @@ pub(crate) fn peak_rss() -> Option<u64> {
     kib_field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }
 
+/// The resident set size of this process in bytes, mapped files included.
+pub(crate) fn rss() -> Option<u64> {
+    kib_field(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
+}
+
 /// A field of a `/proc` file in kB, in bytes.
 fn kib_field(text: &str, key: &str) -> Option<u64> {
     let mut rows = text.lines().filter_map(|line| line.split_once(':'));

@@ -3,26 +3,22 @@
 //! In: the path of a checkpoint of any kind. Out: its kind, metadata and tensors as text, or as one JSON object.
 //! Text from the file is escaped before it reaches a terminal; of a long list the length is printed.
 
-use std::fmt::Write as _;
-use std::path::PathBuf;
-
 use clap::Args;
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::foundation::table::table;
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
+use std::fmt::Write as _;
 
-use crate::model::model_path;
+use crate::model::ModelName;
 use crate::output::print;
 
 /// What to inspect.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small built-in story
-    /// model].
-    #[arg(short, long, value_name = "PATH")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelName,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -37,7 +33,7 @@ struct Total {
 
 /// Prints what the file holds.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    let path = model_path(arguments.model.as_deref())?;
+    let path = arguments.model.path()?;
     let checkpoint = open(&path).map_err(|error| error.to_string())?;
     let text = if arguments.json { format!("{:#}\n", to_json(&checkpoint)) } else { to_text(&checkpoint) };
     print(&text);

@@ -2,10 +2,10 @@
 //!
 //! In: a command line. Out: text or JSON on standard output; for bad input one sentence on standard error and exit code
 //! 2. No decision about models or kernels is made here.
-//! One file per command: `run.rs`, `logits.rs`, `tokens.rs`, `bench.rs`, `inspect.rs`, `story.rs`, `quantize.rs`,
-//! `doctor.rs`.
-//! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `print_kernels.rs`. `example.rs` is what the
-//! examples of model families show.
+//! One file per command: `run.rs` with `chat/`, `logits.rs`, `tokens.rs`, `bench.rs`, `inspect.rs`, `story.rs`,
+//! `quantize.rs`, `doctor.rs`, `shell.rs` (completions and manual); `welcome.rs` is what it says without one.
+//! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `sampling.rs`, `print_kernels.rs`; `foreign.rs`
+//! takes those of other programs. `example.rs` is what the examples of model families show.
 
 use std::ffi::OsString;
 use std::io::{Write, stdout};
@@ -16,13 +16,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand};
 
 mod bench;
+mod chat;
 mod context;
-mod conversation;
 mod devices;
 mod doctor;
 #[cfg(test)]
 mod documents;
 mod example;
+mod foreign;
 #[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
 mod gpus;
 mod host;
@@ -36,16 +37,19 @@ mod progress;
 mod prompt;
 mod quantize;
 mod run;
+mod sampling;
+mod shell;
 mod signals;
 mod story;
 mod tokens;
+mod welcome;
 
 /// Compiles language models into a few fused kernels, runs them, and explains how.
 #[derive(Parser)]
 #[command(name = "fusebox", version, about)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -66,13 +70,25 @@ enum Command {
     Quantize(quantize::Arguments),
     /// Show the processor, memory, devices, program cache and default model.
     Doctor(doctor::Arguments),
+    /// Print a script that completes commands and flags in a shell.
+    Completions(shell::Completions),
+    /// Print the manual page, or write those of all commands.
+    Man(shell::Man),
 }
 
 /// The `fusebox` command.
 pub fn main() -> ExitCode {
     signals::init();
-    exit_code(match Cli::try_parse() {
-        Ok(Cli { command }) => success(match command {
+    let arguments = match foreign::translated(std::env::args_os().collect(), true) {
+        Ok(arguments) => arguments,
+        Err(sentence) => return exit_code(Err(sentence)),
+    };
+    exit_code(match Cli::try_parse_from(&arguments) {
+        Ok(Cli { command: None }) => {
+            output::print(welcome::TEXT);
+            Ok(ExitCode::SUCCESS)
+        }
+        Ok(Cli { command: Some(command) }) => success(match command {
             Command::Run(arguments) => run::run(&arguments),
             Command::Logits(arguments) => logits::run(&arguments),
             Command::Tokens(arguments) => tokens::run(&arguments),
@@ -81,6 +97,11 @@ pub fn main() -> ExitCode {
             Command::Inspect(arguments) => inspect::run(&arguments),
             Command::Quantize(arguments) => quantize::run(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),
+            Command::Completions(arguments) => {
+                shell::complete(&arguments, Cli::command());
+                Ok(())
+            }
+            Command::Man(arguments) => shell::man(&arguments, Cli::command()),
         }),
         Err(error) => parser_error(&error),
     })
@@ -101,7 +122,10 @@ pub fn example(block: &str) -> ExitCode {
 /// `fusebox run`, without the word `run`.
 pub fn run() -> ExitCode {
     signals::init();
-    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let arguments = match foreign::translated(std::env::args_os().collect(), false) {
+        Ok(arguments) => arguments,
+        Err(sentence) => return exit_code(Err(sentence)),
+    };
     let command = run::Arguments::augment_args(clap::Command::new("fusebox"));
     let arguments = command
         .try_get_matches_from(arguments)
@@ -131,7 +155,9 @@ fn parser_error(error: &Error) -> Result<ExitCode, String> {
     if error.kind() == ErrorKind::InvalidUtf8 {
         return Err(format!("expected UTF-8 text, found {}", not_utf8()));
     }
+    let suggested = suggestion(error);
     let hint = match error.kind() {
+        _ if suggested.is_some() => suggested.unwrap_or_default(),
         ErrorKind::InvalidSubcommand => {
             let command = Cli::command();
             let names = command.get_subcommands().map(clap::Command::get_name);
@@ -141,6 +167,23 @@ fn parser_error(error: &Error) -> Result<ExitCode, String> {
         ErrorKind::UnknownArgument => "; --help lists all flags".to_owned(),
         _ => String::new(),
     };
+    Err(format!("{}{hint}", first_sentence(error)))
+}
+
+/// What the parser thinks was meant.
+fn suggestion(error: &Error) -> Option<String> {
+    let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(meant) => Some(format!("; did you mean {meant}?")),
+        ContextValue::Strings(all) if !all.is_empty() => {
+            Some(format!("; did you mean {}?", all.join(" or ")))
+        }
+        _ => None,
+    })
+}
+
+/// The first sentence of an error of the argument parser.
+fn first_sentence(error: &Error) -> String {
     let text = error.to_string();
     let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
     let mut sentence = lines.collect::<Vec<_>>().join(" ");
@@ -149,7 +192,7 @@ fn parser_error(error: &Error) -> Result<ExitCode, String> {
         sentence = sentence.replace(message, "expected a whole number of at least 0");
     }
     let sentence = sentence.replace("number too large to fit in target type", "the number is too large");
-    Err(format!("{}{hint}", sentence.strip_prefix("error: ").unwrap_or(&sentence)))
+    sentence.strip_prefix("error: ").unwrap_or(&sentence).to_owned()
 }
 
 /// Whether an unexpected argument may be a model path, in a command that has `-m`.

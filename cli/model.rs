@@ -18,6 +18,7 @@ use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::{self as runtime, Footprint};
 use fusebox_runtime::error::Error;
+use fusebox_runtime::files;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::Programs;
@@ -29,8 +30,9 @@ use crate::host;
 use crate::output::note;
 use crate::progress::Progress;
 
-/// The file of the default model.
+/// The file of the default model, and what it holds.
 const DEFAULT_MODEL: &str = "story.gguf";
+static STORY: &[u8] = include_bytes!("../assets/story.gguf");
 /// The context length of a session, unless `-c` says otherwise or the model's is shorter.
 const DEFAULT_CONTEXT: usize = 4096;
 /// The most threads.
@@ -43,9 +45,9 @@ const SCORE_ALL_CHUNK: usize = 32;
 /// Which model, on which device, in which precision.
 #[derive(Args)]
 pub(crate) struct ModelFlags {
-    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small built-in story
-    /// model].
-    #[arg(short, long, value_name = "PATH")]
+    /// The model: a GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small
+    /// built-in story model].
+    #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Device to run on: auto, cpu, cuda, vulkan or metal.
     #[arg(long, value_name = "NAME", default_value = "auto")]
@@ -59,6 +61,25 @@ pub(crate) struct ModelFlags {
     /// Data type of the KV cache [default: f16, with --precise f32].
     #[arg(long, value_name = "TYPE", ignore_case = true)]
     kv_type: Option<KvType>,
+}
+
+/// Which model, for commands that run none.
+#[derive(Args)]
+pub(crate) struct ModelName {
+    /// The model: a GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small
+    /// built-in story model].
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    place: Option<PathBuf>,
+    /// The same.
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+}
+
+impl ModelName {
+    /// The path of the model.
+    pub(crate) fn path(&self) -> Result<PathBuf, String> {
+        model_path(self.place.as_deref().or(self.model.as_deref()))
+    }
 }
 
 /// A data type of the KV cache.
@@ -91,13 +112,18 @@ pub(crate) struct OpenModel {
 }
 
 impl ModelFlags {
-    /// Whether no model was given.
-    pub(crate) fn is_default(&self) -> bool {
-        self.model.is_none()
+    /// The model that `-m` names.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.model.as_deref()
     }
 
-    /// Opens the model; a quiet one prints no notes.
-    pub(crate) fn open(&self, progress: &mut Progress, is_quiet: bool) -> Result<OpenModel, String> {
+    /// Opens a model, by default the built-in one; a quiet one prints no notes.
+    pub(crate) fn open(
+        &self,
+        name: Option<&Path>,
+        progress: &mut Progress,
+        is_quiet: bool,
+    ) -> Result<OpenModel, String> {
         let device = Device::named(&self.device)?;
         if device == Device::Cpu && self.gpu_memory.is_some() {
             return Err("--gpu-memory needs a GPU: --device cuda, vulkan or metal".to_owned());
@@ -106,7 +132,7 @@ impl ModelFlags {
         if let Some(target) = device.target() {
             options = Options { target, ..options }.with_env()?;
         }
-        let path = model_path(self.model.as_deref())?;
+        let path = model_path(name)?;
         progress.begin("loading the model");
         let model = Model::open(&path).map_err(|error| error.to_string())?;
         let numbers = if self.precise { Numbers::Single } else { Numbers::Quantised };
@@ -308,20 +334,21 @@ pub(crate) fn model_path(flag: Option<&Path>) -> Result<PathBuf, String> {
     flag.map_or_else(|| default_model().map_err(missing), |path| Ok(path.to_owned()))
 }
 
-/// The path of the default model: next to the program, in the share folder of an installation, or in the source folder
-/// that the program was built from.
-pub(crate) fn default_model() -> Result<PathBuf, String> {
-    let mut folders = Vec::new();
-    if let Ok(program) = std::env::current_exe()
-        && let Some(folder) = program.parent()
-    {
-        folders.push(folder.join("assets"));
-        folders.push(folder.join("../share/fusebox"));
+/// Where copies of the default model may lie, which is part of this program: in the folder of the program cache, or
+/// in that for temporary files.
+pub(crate) fn default_model_places(cache: Option<&str>) -> impl Iterator<Item = PathBuf> + use<> {
+    let folders = cache.map(PathBuf::from).into_iter().chain([files::temporary_folder()]);
+    folders.map(|folder| folder.join(DEFAULT_MODEL))
+}
+
+/// The path of the default model, for which its copy may have to be written.
+fn default_model() -> Result<PathBuf, String> {
+    let mut fault = String::new();
+    for path in default_model_places(Options::from_env()?.cache.as_deref()) {
+        match files::kept_or(&path, STORY) {
+            Ok(()) => return Ok(path),
+            Err(error) => fault = format!("{}: {error}", path.display()),
+        }
     }
-    folders.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("assets"));
-    let found = folders.iter().map(|folder| folder.join(DEFAULT_MODEL)).find(|path| path.is_file());
-    found.ok_or_else(|| {
-        let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        format!("{DEFAULT_MODEL} was not found in {}", folders.join(", "))
-    })
+    Err(format!("cannot be written to {fault}"))
 }

@@ -57,7 +57,7 @@ struct Measured<'p> {
     /// Memory bandwidth in bytes per second; none on a GPU.
     bandwidth: Option<f64>,
     /// What the code is for, unless it runs on a GPU.
-    cpu: Option<Cpu>,
+    cpu: Option<&'p Cpu>,
 }
 
 /// The launches of one kernel.
@@ -70,10 +70,10 @@ struct Row<'p> {
 
 /// Shows a view of the decode step that comes next, or of the prefill of `tokens`, the sequence so far.
 pub(crate) fn show(
-    mut session: Session,
+    session: &mut Session,
     sequence: &[u32],
     n_threads: usize,
-    (view, target, cpu): (View, Target, Option<Cpu>),
+    (view, target, cpu): (View, Target, Option<&Cpu>),
 ) -> Result<String, String> {
     let [n_decode_repeats, n_prefill_repeats] = N_REPEATS;
     let (tokens, position, n_repeats) = match view {
@@ -90,7 +90,7 @@ pub(crate) fn show(
             (&sequence[..n_tokens], 0, n_prefill_repeats)
         }
     };
-    let times = times(&mut session, tokens, position, n_repeats)?;
+    let times = times(session, tokens, position, n_repeats)?;
     let plan = session.plan_of(tokens.len()).map_err(|error| error.to_string())?;
     let bandwidth = host::memory_bandwidth(n_threads, &target);
     Ok(Measured { plan, times, position, n_tokens: tokens.len(), bandwidth, cpu }.to_text(n_threads))
@@ -232,7 +232,7 @@ impl Measured<'_> {
             matches!(place, Place::Weight | Place::State)
         };
         let forms = |cpu: &Cpu| cpu.forms(&self.plan.kernels[step.kernel], &is_stored);
-        self.cpu.as_ref().map_or_else(Vec::new, forms)
+        self.cpu.map_or_else(Vec::new, forms)
     }
 
     /// A row: number and launches, rates, code and tensors.

@@ -3,6 +3,13 @@
 //! In: flags. Out: a [`Prompt`], and its token ids, if they fit into the context.
 //! The file `-` is standard input. A newline at the end of a file is dropped: editors put it there.
 
+#[cfg(unix)]
+use std::fs::File;
+use std::io::{IsTerminal, stdin};
+#[cfg(unix)]
+use std::os::fd::AsFd;
+#[cfg(unix)]
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -84,6 +91,27 @@ pub(crate) fn open_tokenizer(
 /// One id in a list of token ids; blanks and brackets around it are dropped, so that printed lists can be pasted.
 fn token_id(text: &str) -> Result<u32, std::num::ParseIntError> {
     text.trim_matches(|c: char| c.is_whitespace() || c == '[' || c == ']').parse()
+}
+
+/// The text of standard input, where that is a pipe or a file, and not empty. Beside words it is read only where it
+/// surely is one: who starts a command often leaves another kind of input open for ever.
+pub(crate) fn piped(is_beside_words: bool) -> Result<Option<String>, String> {
+    if stdin().is_terminal() || (is_beside_words && !is_pipe_or_file()) {
+        return Ok(None);
+    }
+    Ok(Some(read_file(Path::new("-"))?).filter(|text| !text.trim().is_empty()))
+}
+
+#[cfg(unix)]
+fn is_pipe_or_file() -> bool {
+    let input = stdin().as_fd().try_clone_to_owned().map(File::from);
+    let about = input.and_then(|input| input.metadata());
+    about.is_ok_and(|about| about.file_type().is_fifo() || about.is_file())
+}
+
+#[cfg(not(unix))]
+fn is_pipe_or_file() -> bool {
+    true
 }
 
 fn read_file(path: &Path) -> Result<String, String> {

@@ -2,9 +2,14 @@
 //!
 //! In: a model, a prompt, and sampling settings. Out: text as it is generated, or one JSON object with the text, its
 //! tokens, timing, kernel counts and memory. `--print-kernels` adds the kernels that ran.
-//! Without a prompt the default model tells a story; with `--chat`, a chat starts: `conversation.rs`.
+//! Without a model or a prompt the default model tells a story. A model without a prompt chats on a terminal: `chat/`.
+//! Words after the model, and a pipe, are a message where the model has a chat template; `-p` and `-f` are continued as
+//! they are unless `--chat` is given.
 
+use std::ffi::OsString;
+use std::io::{IsTerminal, stdin, stdout};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -12,53 +17,52 @@ use clap::builder::NonEmptyStringValueParser;
 use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::target::Target;
 use fusebox_models::chat::Chat;
-use fusebox_models::error::Error;
-use fusebox_models::generate::{Answer, Generator, Settings};
+use fusebox_models::generate::{Answer, Finish, Generator, Settings};
 use fusebox_models::layers::embed::Scored;
-use fusebox_models::sample::{self, Sampler};
+use fusebox_models::sample::recommended::Recommended;
 use serde_json::{Value, json};
 
-use crate::conversation::Conversation;
+use crate::chat::{Controls, Conversation};
 use crate::host::milliseconds;
 use crate::model::{ModelFlags, OpenModel, n_threads};
 use crate::print_kernels::{self, View};
 use crate::progress::Progress;
-use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
+use crate::prompt::{self, Prompt, PromptFlags, open_tokenizer};
+use crate::sampling::{SamplingFlags, in_words};
+use crate::signals::{self, CtrlC};
 use crate::story::target;
 use crate::{host, output};
 
 /// The prompt of the default model, unless another is given.
 const STORY: &str = "Once upon a time";
+/// The most tokens of a completion, unless `-n` says otherwise.
+const MAX_TOKENS: usize = 256;
 
 /// What to generate.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
+    /// The model, unless -m names it, and a message: `fusebox run model.gguf Why is the sky blue?`.
+    #[arg(value_name = "MODEL [MESSAGE]", num_args = 0..)]
+    words: Vec<OsString>,
     #[command(flatten)]
     model: ModelFlags,
     #[command(flatten)]
     prompt: PromptFlags,
-    /// Maximum number of tokens to generate.
-    #[arg(short, long, value_name = "N", default_value_t = 256, aliases = ["predict", "n-predict", "max-tokens"])]
-    n: usize,
-    /// Answer the prompt as a chat message, formatted with the model's chat template; without a prompt, chat line by
-    /// line.
-    #[arg(long)]
-    chat: bool,
-    /// System message; needs --chat.
-    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true, alias = "system-prompt")]
-    system: Option<String>,
-    /// Reasoning on or off, for chat templates that have such a switch; needs --chat [default: the template's].
-    #[arg(long, value_name = "on|off", requires = "chat", value_parser = on_or_off)]
-    thinking: Option<bool>,
+    /// Maximum number of tokens to generate; -1 is no limit [default: 256; in a chat -1].
+    #[arg(
+        short, long, value_name = "N", allow_negative_numbers = true, value_parser = output::count_or_all,
+        aliases = ["predict", "n-predict", "max-tokens"]
+    )]
+    n: Option<usize>,
+    #[command(flatten)]
+    chat: ChatFlags,
     /// Threads [default: all hardware threads].
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     /// Context length in tokens [default: the model's, at most 4096].
     #[arg(short, long, value_name = "N", alias = "ctx-size")]
     context: Option<usize>,
-    #[command(flatten)]
-    sampling: Sampling,
     /// Stop string: ends generation and is not printed; may be repeated.
     #[arg(
         long,
@@ -81,59 +85,51 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of text.
     #[arg(long, conflicts_with = "print_kernels")]
     json: bool,
+    #[command(flatten)]
+    sampling: SamplingFlags,
 }
 
-/// Sampling settings.
+/// Whether the prompt is a message, and what a chat starts with.
 #[derive(Args)]
-struct Sampling {
-    /// Sampling temperature; 0 is greedy: always the most likely token.
-    #[arg(long, alias = "temperature", value_name = "X", default_value = "0", value_parser = |text: &str| {
-        sampling_number(text, |temperature| sample::Settings { temperature, ..sample::Settings::default() })
-    })]
-    temp: f32,
-    /// Top-k sampling: keep only the N most likely tokens; 0 keeps all.
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "temp")]
-    top_k: usize,
-    /// Top-p (nucleus) sampling: keep the smallest set of most likely tokens whose probabilities sum to P.
-    #[arg(long, value_name = "P", default_value = "1", requires = "temp", value_parser = |text: &str| {
-        sampling_number(text, |top_p| sample::Settings { top_p, ..sample::Settings::default() })
-    })]
-    top_p: f32,
-    /// Min-p sampling: drop tokens less likely than P times the most likely one.
-    #[arg(long, value_name = "P", default_value = "0", requires = "temp", value_parser = |text: &str| {
-        sampling_number(text, |min_p| sample::Settings { min_p, ..sample::Settings::default() })
-    })]
-    min_p: f32,
-    /// Repeat penalty: divides the logits of tokens among the last 64 (multiplies negative ones).
-    #[arg(long, value_name = "X", default_value = "1", value_parser = |text: &str| {
-        sampling_number(text, |repeat_penalty| sample::Settings { repeat_penalty, ..sample::Settings::default() })
-    })]
-    repeat_penalty: f32,
-    /// Seed of the random number generator.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
-}
-
-/// Parses a number and checks it as a sampling setting.
-fn sampling_number(text: &str, settings: fn(f32) -> sample::Settings) -> Result<f32, String> {
-    let number = text.parse().unwrap_or(f32::NAN);
-    match Sampler::new(settings(number), 0) {
-        Ok(_) => Ok(number),
-        Err(Error::Setting { expected, .. }) if number == f32::INFINITY => {
-            Err(format!("expected {expected}, no larger than {:e}", f32::MAX))
-        }
-        Err(Error::Setting { expected, .. }) => Err(format!("expected {expected}")),
-        Err(error) => Err(error.to_string()),
-    }
+struct ChatFlags {
+    /// Answer the prompt as a chat message, formatted with the model's chat template; without a prompt, chat. A
+    /// terminal, words and a pipe are a chat anyway where the model has a template.
+    #[arg(long, visible_alias = "conversation")]
+    chat: bool,
+    /// Continue words or a pipe as plain text, even where the model has a chat template.
+    #[arg(long, conflicts_with = "chat", visible_alias = "no-conversation")]
+    no_chat: bool,
+    /// System message of a chat.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        conflicts_with = "no_chat",
+        allow_hyphen_values = true,
+        alias = "system-prompt"
+    )]
+    system: Option<String>,
+    /// Reasoning on or off, for chat templates that have such a switch [default: the template's].
+    #[arg(long, value_name = "on|off", conflicts_with = "no_chat", value_parser = on_or_off)]
+    thinking: Option<bool>,
 }
 
 /// Parses `on` or `off`.
 fn on_or_off(text: &str) -> Result<bool, String> {
     match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
+        "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
         _ => Err("expected on or off".to_owned()),
     }
+}
+
+/// What is wanted, before the model is known.
+enum Wanted {
+    /// A prompt that a flag gave.
+    Prompt(Prompt),
+    /// Words, or a pipe.
+    Text(String),
+    /// Nothing; messages may come from standard input.
+    Nothing,
 }
 
 /// What to do.
@@ -151,111 +147,166 @@ struct Times {
 }
 
 impl Arguments {
-    fn settings(&self) -> Settings {
-        let Sampling { temp, top_k, top_p, min_p, repeat_penalty, seed } = self.sampling;
-        let sampling = sample::Settings {
-            temperature: temp,
-            top_k,
-            top_p,
-            min_p,
-            repeat_penalty,
-            seed,
-            ..sample::Settings::default()
+    /// The model that is named by a flag or by the first word, and the other words.
+    fn named(&self) -> Result<(Option<&Path>, String), String> {
+        let (name, words) = match (self.model.path(), self.words.split_first()) {
+            (None, Some((first, rest))) => (Some(Path::new(first)), rest),
+            (name, _) => (name, self.words.as_slice()),
         };
-        let (stops, ignore_eos) = (self.stop.clone(), self.ignore_eos);
-        Settings { max_tokens: self.n, stops, ignore_eos, sampling }
+        let words: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
+        let words = words.ok_or("a message is expected in UTF-8, found other bytes")?;
+        Ok((name, words.join(" ")))
     }
 
-    fn task(&self) -> Result<Task, String> {
-        match self.prompt.read()? {
-            Some(Prompt::Tokens(_)) if self.chat => {
-                Err("--chat takes text, not token ids: -p TEXT or -f FILE".to_owned())
-            }
-            Some(Prompt::Text(text)) if self.chat => Ok(Task::Answer(text)),
-            Some(prompt) => Ok(Task::Complete(prompt)),
-            None if self.chat && self.json => {
-                Err("--chat --json needs a message: -p TEXT or -f FILE".to_owned())
-            }
-            None if self.chat => Ok(Task::Chat),
-            None if self.model.is_default() => Ok(Task::Complete(Prompt::Text(STORY.to_owned()))),
-            None => Err("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3".to_owned()),
+    /// What is wanted; reads files, and standard input where it is the prompt.
+    fn wanted(&self, name: Option<&Path>, words: &str) -> Result<Wanted, String> {
+        let flag = self.prompt.read()?;
+        if flag.is_some() && !words.is_empty() {
+            return Err(format!("the prompt is given twice: by a flag, and as `{words}`"));
         }
+        let has_words = !words.is_empty();
+        Ok(match flag {
+            Some(Prompt::Tokens(_)) if self.chat.chat => {
+                return Err("--chat takes text, not token ids: -p TEXT or -f FILE".to_owned());
+            }
+            Some(prompt) => Wanted::Prompt(prompt),
+            // With --chat and without words, each line is a message.
+            None if name.is_none() || (self.chat.chat && !has_words) => Wanted::Nothing,
+            None => match prompt::piped(has_words)? {
+                Some(text) if has_words => Wanted::Text(format!("{text}\n{words}")),
+                Some(text) => Wanted::Text(text),
+                None if has_words => Wanted::Text(words.to_owned()),
+                None => Wanted::Nothing,
+            },
+        })
+    }
+
+    /// What to do with a model that has a chat template or has none.
+    fn task(&self, wanted: Wanted, is_default: bool, has_template: bool) -> Result<Task, String> {
+        let is_typed = stdin().is_terminal();
+        Ok(match wanted {
+            Wanted::Prompt(Prompt::Text(text)) if self.chat.chat => Task::Answer(text),
+            Wanted::Prompt(prompt) => Task::Complete(prompt),
+            Wanted::Text(text) if self.chat.chat || (has_template && !self.chat.no_chat) => {
+                Task::Answer(text)
+            }
+            Wanted::Text(text) => Task::Complete(Prompt::Text(text)),
+            Wanted::Nothing if self.chat.chat && self.json => {
+                return Err("--chat --json needs a message: -p TEXT or -f FILE".to_owned());
+            }
+            Wanted::Nothing if self.chat.chat => Task::Chat,
+            Wanted::Nothing if is_default => Task::Complete(Prompt::Text(STORY.to_owned())),
+            Wanted::Nothing if is_typed && has_template && !self.chat.no_chat && !self.json => Task::Chat,
+            Wanted::Nothing => {
+                let why = if is_typed && !has_template { "; the model has no chat template" } else { "" };
+                return Err(format!("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3{why}"));
+            }
+        })
     }
 }
 
 /// Runs a model.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    if let Some(name) = &arguments.target {
-        return print_sources(arguments, target(name)?);
+    let (name, words) = arguments.named()?;
+    if let Some(target_name) = &arguments.target {
+        return print_sources(arguments, name, target(target_name)?);
     }
-    let (settings, task) = (arguments.settings(), arguments.task()?);
+    let wanted = arguments.wanted(name, &words)?;
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(3);
     let start = Instant::now();
-    let mut opened = arguments.model.open(&mut progress, arguments.json)?;
+    let mut opened = arguments.model.open(name, &mut progress, arguments.json)?;
     let context = opened.context(arguments.context)?;
+    let chat = open_chat(&opened, arguments.chat.chat)?;
+    let task = arguments.task(wanted, name.is_none(), chat.is_some())?;
+    let is_chat = matches!(task, Task::Answer(_) | Task::Chat);
+    if !is_chat && (arguments.chat.system.is_some() || arguments.chat.thinking.is_some()) {
+        return Err("--system and --thinking are for a chat; --chat makes the prompt a message".to_owned());
+    }
     let needs_tokenizer = !matches!(task, Task::Complete(Prompt::Tokens(_)));
     let tokenizer = open_tokenizer(opened.model.checkpoint(), needs_tokenizer)?;
-    let chat = if arguments.chat { Some(open_chat(&opened)?) } else { None };
+    let recommended = Recommended::of(opened.model.checkpoint()).map_err(|error| error.to_string())?;
+    let settings = Settings {
+        max_tokens: arguments.n.unwrap_or(if is_chat { usize::MAX } else { MAX_TOKENS }),
+        stops: arguments.stop.clone(),
+        ignore_eos: arguments.ignore_eos,
+        sampling: arguments.sampling.settings(&recommended, is_chat, tokenizer.as_ref()),
+    };
     let parts = chat.as_ref().zip(tokenizer.as_ref());
-    let mut conversation =
-        parts.map(|parts| Conversation::new(parts, arguments.system.as_deref(), arguments.thinking));
+    let mut conversation = parts
+        .map(|parts| Conversation::new(parts, arguments.chat.system.as_deref(), arguments.chat.thinking));
     let limit = opened.limit(context.max);
     let tokens = match (&task, conversation.as_mut()) {
         (Task::Complete(prompt), _) => {
             let tokens = prompt.tokens(tokenizer.as_ref(), limit);
             Some(tokens.map_err(|error| opened.in_model(error))?)
         }
-        (Task::Answer(text), Some(conversation)) => Some(conversation.prompt_with(text, limit)?),
+        (Task::Answer(text), Some(conversation)) => Some(conversation.prompt_with(text, limit)?.0),
         (Task::Answer(_) | Task::Chat, _) => None,
     };
     let load = start.elapsed();
     progress.begin("compiling");
     let start = Instant::now();
-    let mut session = opened.session(n_threads, context, scored(&settings))?;
+    // `/set` may ask for a sampler that needs all logits.
+    let scored = if matches!(task, Task::Chat) { Scored::Last } else { scored(&settings) };
+    let mut session = opened.session(n_threads, context, scored)?;
     let n_tokens = tokens.as_ref().map_or(0, Vec::len);
     session.prepare(n_tokens).map_err(|error| error.to_string())?;
     let times = Times { load, compile: start.elapsed() };
     drop(progress);
-    let generator = Generator::new(session, tokenizer.as_ref(), settings);
+    let generator = Generator::new(session, tokenizer.as_ref(), settings.clone());
     let mut generator = generator.map_err(|error| error.to_string())?;
     match (tokens, conversation) {
         (Some(tokens), _) if arguments.json => {
             let answer = generator.answer(&tokens, &mut |_| ControlFlow::Continue(()));
             let answer = answer.map_err(|error| opened.in_model(error))?;
-            let json = to_json(&answer, tokens.len(), &times, &generator, &opened);
+            let json = to_json(&answer, tokens.len(), &times, &generator, &opened, &settings);
             output::print(&format!("{json:#}\n"));
         }
         (Some(tokens), _) => {
             // The built-in prompt is printed as part of the story.
-            let is_story = arguments.model.is_default()
-                && matches!(&task, Task::Complete(Prompt::Text(text)) if text == STORY);
+            let is_story =
+                name.is_none() && matches!(&task, Task::Complete(Prompt::Text(text)) if text == STORY);
             let before = if is_story { STORY } else { "" };
-            stream_answer(&mut generator, &tokens, before, &times).map_err(|error| opened.in_model(error))?;
+            let answer = stream_answer(&mut generator, &tokens, before);
+            let answer = answer.map_err(|error| opened.in_model(error))?;
+            output::note(&format!("{}; {}", summary(&answer, &times), in_words(&settings.sampling)));
+            if answer.finish == Finish::Closed {
+                signals::end_if_interrupted();
+            }
         }
         (None, Some(conversation)) => {
-            let limit = opened.limit(generator.session().context());
-            conversation.run(&mut generator, limit)?;
+            let controls = Controls {
+                sampling: arguments.sampling.clone(),
+                recommended,
+                settings,
+                limit: opened.limit(generator.session().context()),
+                n_threads,
+                target: opened.target(),
+                cpu: opened.cpu()?,
+            };
+            conversation.run(&mut generator, controls)?;
         }
         (None, None) => {}
     }
     if let Some(view) = arguments.print_kernels {
-        let (session, sequence) = generator.into_session();
-        let view = (view, opened.target(), opened.cpu()?);
-        output::print(&format!("\n{}", print_kernels::show(session, &sequence, n_threads, view)?));
+        let (mut session, sequence) = generator.into_session();
+        let cpu = opened.cpu()?;
+        let view = (view, opened.target(), cpu.as_ref());
+        output::print(&format!("\n{}", print_kernels::show(&mut session, &sequence, n_threads, view)?));
     }
     Ok(())
 }
 
 /// Prints the kernel sources of a model for a target, without a device.
-fn print_sources(arguments: &Arguments, target: Target) -> Result<(), String> {
+fn print_sources(arguments: &Arguments, name: Option<&Path>, target: Target) -> Result<(), String> {
     if arguments.print_kernels != Some(View::Source) {
         return Err("--target prints kernel sources only; add --print-kernels=source".to_owned());
     }
-    let opened = arguments.model.open(&mut Progress::new(1), arguments.json)?;
+    let opened = arguments.model.open(name, &mut Progress::new(1), arguments.json)?;
     let context = opened.context(arguments.context)?;
     // The decode program comes first, then those for more and more tokens.
-    let mut programs = opened.programs(context, scored(&arguments.settings()), target)?;
+    let mut programs = opened.programs(context, Scored::TopK(1), target)?;
     for class in 0..programs.classes().len() {
         let program = programs.program(class).map_err(|error| error.to_string())?;
         output::print(&print_kernels::sources(&program.plan, &target)?);
@@ -268,27 +319,37 @@ fn scored(settings: &Settings) -> Scored {
     settings.sampling.device_top_k().map_or(Scored::Last, Scored::TopK)
 }
 
-fn open_chat(opened: &OpenModel) -> Result<Chat, String> {
-    let chat = Chat::open(opened.model.checkpoint()).map_err(|error| error.to_string())?;
-    let mut chat =
-        chat.ok_or("this model has no chat template; drop --chat to complete the prompt as plain text")?;
+/// The chat template of the model; one is required where `--chat` asks for it.
+fn open_chat(opened: &OpenModel, is_required: bool) -> Result<Option<Chat>, String> {
+    let chat = match Chat::open(opened.model.checkpoint()) {
+        Ok(None) if is_required => {
+            let sentence =
+                "this model has no chat template; drop --chat to complete the prompt as plain text";
+            return Err(sentence.to_owned());
+        }
+        // A plain completion needs no template, broken or not.
+        Err(_) if !is_required => None,
+        chat => chat.map_err(|error| error.to_string())?,
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    chat.set_clock(now.as_secs() as i64);
-    Ok(chat)
+    Ok(chat.map(|mut chat| {
+        chat.set_clock(now.as_secs() as i64);
+        chat
+    }))
 }
 
 /// Streams a completion, with `before` in front of it.
-fn stream_answer(
-    generator: &mut Generator<'_>,
-    tokens: &[u32],
-    before: &str,
-    times: &Times,
-) -> Result<(), String> {
+fn stream_answer(generator: &mut Generator<'_>, tokens: &[u32], before: &str) -> Result<Answer, String> {
     let mut before = Some(before);
-    let answer = generator.answer(tokens, &mut |piece| match before.take() {
-        Some(before) => output::stream(&format!("{before}{piece}")),
-        None => output::stream(piece),
+    let ctrl_c = stdout().is_terminal().then(CtrlC::catch);
+    let answer = generator.answer(tokens, &mut |piece| {
+        let flow = match before.take() {
+            Some(before) => output::stream(&format!("{before}{piece}")),
+            None => output::stream(piece),
+        };
+        if ctrl_c.is_some() && signals::ctrl_c_pressed() { ControlFlow::Break(()) } else { flow }
     });
+    drop(ctrl_c);
     let answer = answer.map_err(|error| error.to_string())?;
     // If no piece came, `before` is still to be printed.
     let before = before.unwrap_or_default();
@@ -296,8 +357,7 @@ fn stream_answer(
     if is_open(before) || is_open(&answer.text) {
         output::print(&format!("{before}\n"));
     }
-    output::note(&summary(&answer, times));
-    Ok(())
+    Ok(answer)
 }
 
 /// A line of timings.
@@ -327,6 +387,7 @@ fn to_json(
     times: &Times,
     generator: &Generator<'_>,
     opened: &OpenModel,
+    settings: &Settings,
 ) -> Value {
     let session = generator.session();
     let footprint = session.footprint();
@@ -337,7 +398,9 @@ fn to_json(
         "first_token_ms": answer.timing.first_token.map(ms),
         "prefill_tok_s": answer.timing.prefill_rate(),
         "decode_tok_s": answer.timing.decode_rate(),
+        "token_ms": answer.times.iter().map(|time| ms(*time)).collect::<Vec<_>>(),
     });
+    let sampling = &settings.sampling;
     let counts = opened.cache.counts();
     json!({
         "tokens": answer.tokens,
@@ -345,6 +408,13 @@ fn to_json(
         "prompt_tokens": n_prompt,
         "finish": answer.finish.name(),
         "device": session.device(),
+        "sampling": {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "seed": sampling.seed,
+        },
         "timing": timing,
         "kernels": {
             "per_step": decode.steps.len(),
@@ -360,6 +430,7 @@ fn to_json(
             "arena": footprint.arena,
             "state": footprint.state,
             "returned": footprint.returned,
+            "rss": host::rss(),
             "peak_rss": host::peak_rss(),
         },
     })

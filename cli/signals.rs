@@ -143,6 +143,14 @@ pub(crate) fn ctrl_c_pressed() -> bool {
     CTRL_C.load(Ordering::Relaxed)
 }
 
+/// Ends the process as Ctrl-C does, if it was pressed, so that a shell knows: what was to be said has been said.
+pub(crate) fn end_if_interrupted() {
+    #[cfg(unix)]
+    if ctrl_c_pressed() {
+        on_end(libc::SIGINT);
+    }
+}
+
 #[cfg(unix)]
 impl Drop for CtrlC {
     fn drop(&mut self) {

@@ -2,15 +2,13 @@
 //!
 //! In: a model, and text or token ids. Out: a line per token, or one JSON object. No weight is read.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use fusebox_compiler::foundation::table::table;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::open;
 use serde_json::json;
 
-use crate::model::model_path;
+use crate::model::ModelName;
 use crate::output::print;
 use crate::prompt::{Prompt, PromptFlags};
 
@@ -18,10 +16,8 @@ use crate::prompt::{Prompt, PromptFlags};
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// A GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small built-in story
-    /// model].
-    #[arg(short, long, value_name = "PATH")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelName,
     #[command(flatten)]
     prompt: PromptFlags,
     /// Print one JSON object instead of a table.
@@ -33,7 +29,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let prompt = arguments.prompt.read()?;
     let prompt = prompt.ok_or("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3")?;
-    let path = model_path(arguments.model.as_deref())?;
+    let path = arguments.model.path()?;
     let checkpoint = open(&path).map_err(|error| error.to_string())?;
     let tokenizer = Tokenizer::open(&checkpoint).map_err(|error| error.to_string())?;
     let tokens = match prompt {

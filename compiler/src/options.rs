@@ -3,7 +3,7 @@
 //! In: defaults, then what the caller sets. Out: an [`Options`] that travels as a value; there are no globals.
 //! [`KNOBS`] is the list that documents and checks go by. Environment variables are read here and nowhere else.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::target::{CPU, TARGETS, Target};
@@ -182,18 +182,33 @@ pub fn toolkits() -> Vec<PathBuf> {
     ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).map(PathBuf::from).collect()
 }
 
+/// A folder that a variable names by its whole path.
+fn folder(name: &str) -> Option<PathBuf> {
+    variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+}
+
 /// The default folder of cached programs: below the user's cache folder.
 fn default_cache() -> Option<String> {
-    let folder = |name: &str| variable(name).filter(|folder| Path::new(folder).is_absolute());
-    let below = |folder: String, path: &str| Path::new(&folder).join(path).to_str().map(str::to_owned);
     let caches = if cfg!(target_os = "macos") {
-        folder("HOME").and_then(|home| below(home, "Library/Caches"))
+        folder("HOME").map(|home| home.join("Library/Caches"))
     } else if cfg!(windows) {
         folder("LOCALAPPDATA")
     } else {
-        folder("XDG_CACHE_HOME").or_else(|| below(folder("HOME")?, ".cache"))
+        folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))
     };
-    below(caches?, "fusebox")
+    caches?.join("fusebox").to_str().map(str::to_owned)
+}
+
+/// Where commands keep what they remember from one run to the next, such as the history of chats.
+pub fn state_folder() -> Option<PathBuf> {
+    let states = if cfg!(target_os = "macos") {
+        folder("HOME").map(|home| home.join("Library/Application Support"))
+    } else if cfg!(windows) {
+        folder("LOCALAPPDATA")
+    } else {
+        folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))
+    };
+    Some(states?.join("fusebox"))
 }
 
 #[cfg(test)]

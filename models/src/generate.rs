@@ -55,6 +55,8 @@ pub struct Answer {
     pub finish: Finish,
     /// Timing.
     pub timing: Timing,
+    /// When each token came, since the start.
+    pub times: Vec<Duration>,
 }
 
 /// Timing of a generation.
@@ -122,16 +124,26 @@ impl<'a> Generator<'a> {
         tokenizer: Option<&'a Tokenizer>,
         settings: Settings,
     ) -> Result<Self, Error> {
-        let sampler = Sampler::new(settings.sampling.clone(), session.n_vocab())?;
-        Stop::new(settings.stops.clone())?;
-        if let Some(found) = session.best().map(<[u32]>::len) {
-            let needed = settings.sampling.device_top_k().unwrap_or(usize::MAX).min(session.n_vocab());
-            if needed > found {
-                let expected = format!("a session that gives {needed} logits");
-                return Err(Error::Setting { setting: "sampling", expected, found: found.to_string() });
-            }
-        }
+        let sampler = sampler_for(&session, &settings)?;
         Ok(Self { session, tokenizer, sampler, settings, cached: Vec::new() })
+    }
+
+    /// Other stop conditions and sampling settings for the answers that follow; the KV cache stays.
+    ///
+    /// # Errors
+    /// As [`Generator::new`]; then nothing has changed.
+    pub fn set(&mut self, settings: Settings) -> Result<(), Error> {
+        self.sampler = sampler_for(&self.session, &settings)?;
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// Lends the session and the tokens in its KV cache, to measure it. What the session has forgotten afterwards is
+    /// fed again when it is needed.
+    pub fn lend<R>(&mut self, to: impl FnOnce(&mut Session, &[u32]) -> R) -> R {
+        let result = to(&mut self.session, &self.cached);
+        self.cached.truncate(self.session.position());
+        result
     }
 
     /// The session, as the last generation left it.
@@ -162,6 +174,7 @@ impl<'a> Generator<'a> {
             text: String::new(),
             finish: Finish::Length,
             timing: Timing { n_prompt, prefill, ..Timing::default() },
+            times: Vec::new(),
         };
         let mut sink = TextSink {
             stream: self.tokenizer.map(|tokenizer| tokenizer.stream_after(prompt.last().copied(), true)),
@@ -209,6 +222,7 @@ impl<'a> Generator<'a> {
                 return Ok(Finish::Eos);
             }
             answer.tokens.push(token);
+            answer.times.push(start.elapsed());
             if let ControlFlow::Break(finish) = sink.push(token, &mut answer.text) {
                 return Ok(finish);
             }
@@ -224,6 +238,20 @@ impl<'a> Generator<'a> {
         }
         Ok(Finish::Length)
     }
+}
+
+/// A sampler, if the session returns as many logits as it needs.
+fn sampler_for(session: &Session, settings: &Settings) -> Result<Sampler, Error> {
+    let sampler = Sampler::new(settings.sampling.clone(), session.n_vocab())?;
+    Stop::new(settings.stops.clone())?;
+    if let Some(found) = session.best().map(<[u32]>::len) {
+        let needed = settings.sampling.device_top_k().unwrap_or(usize::MAX).min(session.n_vocab());
+        if needed > found {
+            let expected = format!("a session that gives {needed} logits");
+            return Err(Error::Setting { setting: "sampling", expected, found: found.to_string() });
+        }
+    }
+    Ok(sampler)
 }
 
 /// Turns tokens into pieces of text.

@@ -128,6 +128,19 @@ pub fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes sure that a file of this user's holds these bytes, in a folder of this user's that may have to be made.
+///
+/// # Errors
+/// As [`keep`].
+pub fn kept_or(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if kept(path).is_some_and(|found| found == bytes) { Ok(()) } else { keep(path, bytes) }
+}
+
+/// A folder for temporary files of this user, which [`keep`] makes.
+pub fn temporary_folder() -> PathBuf {
+    own::temporary_folder()
+}
+
 /// The folder that a file lies in.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {

@@ -2,14 +2,14 @@
 //!
 //! In: messages as flags, and as lines on standard input. Out: answers that end with the assistant's turn.
 
+use std::fs;
 #[cfg(unix)]
-use std::fs::{self, File};
+use std::fs::File;
 #[cfg(unix)]
 use std::io::Read;
 use std::io::Write;
 use std::process::Stdio;
 
-#[cfg(unix)]
 use support::own;
 
 use crate::{command, json, programs, refused, without};
@@ -103,7 +103,7 @@ fn a_full_context_is_told_with_what_may_be_done() {
 
 /// What a chat prints for lines on standard input, and its exit code.
 fn answers(more: &[&str], lines: &str) -> (String, Option<i32>) {
-    let mut command = command(&programs(), &[&["run", "--chat", "-n", "8"], more].concat());
+    let mut command = command(&programs(), &[&["run", "--chat", "-n", "8", "--temp", "0"], more].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().expect("the command runs");
     child.stdin.take().expect("it reads").write_all(lines.as_bytes()).expect("it reads");
@@ -132,7 +132,62 @@ fn a_model_is_told_its_part_once() {
     assert_eq!(ask(&["--thinking", "off"]), ask(&["--thinking", "on"]));
     let [own, cleared] = ["Hello.\n", "/clear\nHello.\n"].map(|lines| answers(&["--system", "Sing."], lines));
     assert_eq!(own, cleared, "its part stays");
-    assert!(refused(&["run", "--system", "Sing."]).contains("--chat"));
+    assert!(refused(&["run", "--system", "Sing.", "-p", "a"]).contains("--chat"));
+}
+
+#[test]
+fn a_command_is_never_sent_to_the_model() {
+    let (text, code) =
+        answers(&[], "Hello.\n/foo\n/regen\n/set temp 3x\n/system Sing.\n/quit\nNever read.\n");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines.len(), code), (2, Some(2)), "{text}");
+    assert_eq!(lines[0], lines[1], "the likeliest answer is the same again");
+}
+
+#[test]
+fn settings_can_be_changed_and_messages_kept() {
+    let path = own::path("messages.json");
+    let path = path.to_str().expect("a plain path");
+    let (text, code) = answers(&[], &format!("Hello.\n/save {path}\n/set n 3\n/regen\n"));
+    assert_eq!(code, Some(0), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with(lines[1]) && lines[1].len() < lines[0].len(), "{text}");
+    let kept = fs::read_to_string(path).expect("messages");
+    let kept: serde_json::Value = serde_json::from_str(&kept).expect("JSON");
+    assert_eq!((&kept[0]["role"], &kept[0]["content"]), (&"user".into(), &"Hello.".into()));
+    let (again, code) = answers(&[], &format!("/load {path}\n/regen\n"));
+    assert_eq!((again.lines().next(), code), (Some(lines[0]), Some(0)));
+}
+
+#[test]
+fn quotes_make_one_message_of_several_lines() {
+    let once = answers(&[], "\"\"\"Tell me\na story.\"\"\"\n");
+    assert_eq!((once.0.lines().count(), once.1), (1, Some(0)), "{}", once.0);
+}
+
+#[test]
+fn words_and_pipes_are_messages_and_p_is_text() {
+    let model = "assets/story.gguf";
+    let n_prompt = |arguments: &[&str], input: &str| {
+        let fixed = ["-n", "1", "--json"];
+        let mut command = command(&programs(), &[arguments, &fixed].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("the command runs");
+        // A command that does not read its input may have ended.
+        let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+        let output = child.wait_with_output().expect("it ends");
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (told["prompt_tokens"].as_u64().expect("a number"), told["sampling"]["temperature"] == 0.0)
+    };
+    let message = n_prompt(&["run", "--chat", "-p", "Hello there"], "");
+    assert!(!message.1, "a chat draws");
+    assert_eq!(n_prompt(&["run", model, "Hello", "there"], ""), message);
+    assert_eq!(n_prompt(&["run", "-m", model, "Hello there"], ""), message);
+    assert_eq!(n_prompt(&["run", model], "Hello there\n"), message);
+    assert!(n_prompt(&["run", model, "there"], "Hello").0 >= message.0);
+    let text = n_prompt(&["run", "-p", "Hello there"], "not read");
+    assert!(text.0 < message.0 && text.1, "a completion is greedy");
+    assert_eq!(n_prompt(&["run", model, "--no-chat"], "Hello there\n"), text);
 }
 
 #[test]

@@ -23,6 +23,8 @@ mod quantize;
 mod refusals;
 mod run;
 mod story;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod tokens;
 
 /// The program cache of all these tests.

@@ -15,6 +15,7 @@ use crate::sample::penalties::{Agreements, Counts, Dry};
 
 mod candidates;
 pub mod penalties;
+pub mod recommended;
 
 /// Beyond this k, top-k on the device takes longer than copying all logits back.
 const MAX_DEVICE_TOP_K: usize = 64;
