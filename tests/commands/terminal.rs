@@ -16,7 +16,7 @@ use support::skip::skip;
 use crate::programs;
 
 /// How long the terminal may take to show something.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A command on a terminal of 24 lines and 60 columns.
 struct Terminal {
