@@ -25,5 +25,5 @@ pub mod naming;
 pub mod quantize;
 pub mod sample;
 mod sidecar;
-mod stop;
+pub mod stop;
 pub mod tokenizer;

@@ -7,10 +7,11 @@ use crate::error::Error;
 
 /// Searches a stream for the first of several stop strings.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop {
+pub struct Stop {
     strings: Vec<String>,
     held: String,
-    has_stopped: bool,
+    /// The number of the string that was found.
+    found: Option<usize>,
 }
 
 impl Stop {
@@ -18,51 +19,57 @@ impl Stop {
     ///
     /// # Errors
     /// [`Error::Setting`] for an empty string, which would end every answer.
-    pub(crate) fn new(strings: Vec<String>) -> Result<Self, Error> {
+    pub fn new(strings: Vec<String>) -> Result<Self, Error> {
         if strings.iter().any(String::is_empty) {
             let (expected, found) = ("strings that are not empty".to_owned(), "an empty one".to_owned());
             return Err(Error::Setting { setting: "stop", expected, found });
         }
-        Ok(Self { strings, held: String::new(), has_stopped: false })
+        Ok(Self { strings, held: String::new(), found: None })
     }
 
     /// The text that is certain to precede any stop string, given this piece; empty once one was found.
-    pub(crate) fn push(&mut self, piece: &str) -> String {
-        if self.has_stopped {
+    pub fn push(&mut self, piece: &str) -> String {
+        if self.has_stopped() {
             return String::new();
         }
         self.held += piece;
         let undecided = self.held.len() - self.n_undecided();
         // A possible stop string that starts earlier decides where the answer ends.
-        if let Some(at) = self.first().filter(|at| *at <= undecided) {
-            return self.stop_at(at);
+        if let Some(first) = self.first().filter(|(at, _)| *at <= undecided) {
+            return self.stop_at(first);
         }
         let rest = self.held.split_off(undecided);
         std::mem::replace(&mut self.held, rest)
     }
 
     /// The text held back at the end of the answer.
-    pub(crate) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         match self.first() {
-            Some(at) => self.stop_at(at),
+            Some(first) => self.stop_at(first),
             None => std::mem::take(&mut self.held),
         }
     }
 
-    /// Where the first stop string starts.
-    fn first(&self) -> Option<usize> {
-        self.strings.iter().filter_map(|text| self.held.find(text.as_str())).min()
+    /// Where the first stop string starts, and its number.
+    fn first(&self) -> Option<(usize, usize)> {
+        let strings = self.strings.iter().enumerate();
+        strings.filter_map(|(number, string)| Some((self.held.find(string.as_str())?, number))).min()
     }
 
-    fn stop_at(&mut self, at: usize) -> String {
-        self.has_stopped = true;
+    fn stop_at(&mut self, (at, number): (usize, usize)) -> String {
+        self.found = Some(number);
         self.held.truncate(at);
         std::mem::take(&mut self.held)
     }
 
     /// Whether a stop string was found.
-    pub(crate) fn has_stopped(&self) -> bool {
-        self.has_stopped
+    pub fn has_stopped(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// The stop string that was found.
+    pub fn found(&self) -> Option<&str> {
+        self.found.map(|number| self.strings[number].as_str())
     }
 
     /// How many bytes at the end may be the start of a stop string.
@@ -93,7 +100,7 @@ mod tests {
     fn a_stop_may_span_pieces_and_never_comes_out() {
         let mut stop = stop(&["</s>", "END"]);
         assert_eq!(["a<", "b</", "s", ">c"].map(|piece| stop.push(piece)), ["a", "<b", "", ""]);
-        assert!(stop.has_stopped());
+        assert_eq!((stop.has_stopped(), stop.found()), (true, Some("</s>")));
         assert_eq!((stop.push("more"), stop.finish()), (String::new(), String::new()));
     }
 

@@ -68,6 +68,11 @@ impl Jinja {
         Ok(own)
     }
 
+    /// The text it was parsed from.
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Defines `strftime_now`.
     pub(super) fn set_clock(&mut self, seconds: i64) {
         self.environment.add_function("strftime_now", move |format: &str| strftime::format(seconds, format));

@@ -108,6 +108,14 @@ impl Chat {
         }
     }
 
+    /// The source of the template, where it is Jinja.
+    pub fn template(&self) -> Option<&str> {
+        match &self.form {
+            Form::Jinja(jinja) => Some(jinja.source()),
+            Form::Qwen3c(_) => None,
+        }
+    }
+
     /// Renders messages, usually objects with `role` and `content`. `add_generation_prompt` appends the start of the
     /// assistant's answer. `arguments` are further variables, such as `enable_thinking`.
     ///
