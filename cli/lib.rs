@@ -38,6 +38,8 @@ mod prompt;
 mod quantize;
 mod run;
 mod sampling;
+#[cfg(feature = "serve")]
+mod serve;
 mod shell;
 mod signals;
 mod story;
@@ -56,6 +58,9 @@ struct Cli {
 enum Command {
     /// Complete a prompt, or chat.
     Run(Box<run::Arguments>),
+    /// Serve models over HTTP, as OpenAI, Anthropic, Ollama and llama.cpp do.
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::Arguments>),
     /// Print the logits of the next token.
     Logits(logits::Arguments),
     /// Tokenise text, or decode token ids.
@@ -90,6 +95,8 @@ pub fn main() -> ExitCode {
         }
         Ok(Cli { command: Some(command) }) => success(match command {
             Command::Run(arguments) => run::run(&arguments),
+            #[cfg(feature = "serve")]
+            Command::Serve(arguments) => serve::run(&arguments),
             Command::Logits(arguments) => logits::run(&arguments),
             Command::Tokens(arguments) => tokens::run(&arguments),
             Command::Bench(arguments) => bench::run(&arguments),

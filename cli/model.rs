@@ -49,6 +49,13 @@ pub(crate) struct ModelFlags {
     /// built-in story model].
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceFlags,
+}
+
+/// On which device, in which precision.
+#[derive(Args, Clone)]
+pub(crate) struct DeviceFlags {
     /// Device to run on: auto, cpu, cuda, vulkan or metal.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     device: String,
@@ -117,6 +124,18 @@ impl ModelFlags {
         self.model.as_deref()
     }
 
+    /// Opens a model, by default the built-in one; a quiet one prints no notes.
+    pub(crate) fn open(
+        &self,
+        name: Option<&Path>,
+        progress: &mut Progress,
+        is_quiet: bool,
+    ) -> Result<OpenModel, String> {
+        self.device.open(name, progress, is_quiet)
+    }
+}
+
+impl DeviceFlags {
     /// Opens a model, by default the built-in one; a quiet one prints no notes.
     pub(crate) fn open(
         &self,

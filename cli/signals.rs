@@ -63,6 +63,15 @@ fn install_handlers() {
     unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
 }
 
+/// Leaves the signals that end the process to whoever handles them next, who asks the handler before as well.
+#[cfg(all(unix, feature = "serve"))]
+pub(crate) fn release() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the default action runs no code of this program.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// Deletes unfinished files; async-signal-safe.
 #[cfg(unix)]
 fn delete_unfinished() {

@@ -22,6 +22,7 @@ mod logits;
 mod quantize;
 mod refusals;
 mod run;
+mod serve;
 mod story;
 #[cfg(target_os = "linux")]
 mod terminal;

@@ -1,0 +1,228 @@
+//! `fusebox serve`: answers requests over HTTP.
+//!
+//! In: models and flags. Out: a line with the address once the socket is open, then nothing until a signal.
+//! The server itself is the crate `serve/`; here are its flags, and how it opens models and sessions.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fusebox_models::layers::embed::Scored;
+use fusebox_runtime::files;
+use fusebox_serve::engine::Output;
+use fusebox_serve::{CHATML, Open, Opened, Pooling, Settings, Source, serve};
+
+use crate::model::{DeviceFlags, OpenModel, model_path, n_threads};
+use crate::output;
+use crate::progress::Progress;
+#[cfg(unix)]
+use crate::signals;
+
+/// The longest file with a template or keys.
+const MAX_FILE: usize = 1 << 20;
+/// The most sequences of a batch.
+const MAX_PARALLEL: usize = 64;
+
+/// What to serve, and to whom.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A model file, or NAME=PATH; more models are loaded when a request names them [default: a small built-in story
+    /// model].
+    #[arg(short, long, value_name = "[NAME=]PATH")]
+    model: Vec<String>,
+    /// Another name of the first model; repeatable.
+    #[arg(long, value_name = "NAME")]
+    alias: Vec<String>,
+    #[command(flatten)]
+    device: DeviceFlags,
+    /// Address to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port to listen on; 0 for any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// Context length of a sequence [default: 4096, or the model's if shorter].
+    #[arg(short, long, value_name = "TOKENS")]
+    context: Option<usize>,
+    /// Threads [default: all hardware threads].
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+    /// Sequences that are computed together.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    parallel: usize,
+    /// The most tokens of a replay: longer prompts are computed in chunks, beside decodes.
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    max_batch_tokens: usize,
+    /// The most sequences in the queue; then requests are refused with status 429.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_queue: usize,
+    /// The most prompt tokens in the queue.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1 << 20)]
+    max_queue_tokens: usize,
+    /// API key that requests must have; repeatable.
+    #[arg(long, value_name = "KEY")]
+    api_key: Vec<String>,
+    /// File with API keys, one a line.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Origin of web pages that may send requests, or *; repeatable.
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// The largest body of a request, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 32)]
+    max_body: usize,
+    /// Seconds that a request may take [default: no limit].
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    /// Seconds in which requests are still taken after SIGTERM.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    drain_delay: f64,
+    /// Seconds that streams may then take to end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    drain: f64,
+    /// Chat template in place of the model's: chatml, or a Jinja file.
+    #[arg(long, value_name = "NAME|FILE")]
+    chat_template: Option<String>,
+    /// How embeddings are pooled, where the model does not say.
+    #[arg(long, value_name = "HOW")]
+    pooling: Option<PoolingName>,
+    /// Put the times of prefill and decode into every answer.
+    #[arg(long)]
+    timings: bool,
+    /// Send reasoning under the key `reasoning` as well as `reasoning_content`.
+    #[arg(long)]
+    reasoning_key: bool,
+    /// Memory that loaded models may take, in MiB; the one idle for longest makes room for another [default: no limit].
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u64>,
+    /// Seconds after which an idle model is unloaded, where there are several.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    keep_alive: f64,
+}
+
+/// How hidden vectors become an embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PoolingName {
+    /// Their mean.
+    Mean,
+    /// That of the last token.
+    Last,
+}
+
+/// Serves until a signal.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let settings = settings(arguments)?;
+    let sources = sources(arguments)?;
+    let n_threads = n_threads(arguments.threads)?;
+    let (device, context) = (arguments.device.clone(), arguments.context);
+    let parallel = arguments.parallel;
+    if !(1..=MAX_PARALLEL).contains(&parallel) {
+        return Err(format!("--parallel is {parallel}, expected 1 to {MAX_PARALLEL}"));
+    }
+    let open: Open = Arc::new(move |path: &Path| {
+        let opened = device.open(Some(path), &mut Progress::new(1), true)?;
+        let context = opened.context(context)?;
+        let model = opened.model.clone();
+        let opened = Mutex::new(opened);
+        let make = move |output, n_sequences| {
+            let mut opened: std::sync::MutexGuard<'_, OpenModel> =
+                opened.lock().unwrap_or_else(PoisonError::into_inner);
+            let scored = match output {
+                Output::Last => Scored::Last,
+                Output::Every => Scored::All,
+                Output::Hidden => Scored::Normed,
+            };
+            opened.batch_session(n_threads, context, scored, n_sequences)
+        };
+        Ok(Opened { model, make_session: Arc::new(make), n_sequences: parallel })
+    });
+    #[cfg(unix)]
+    signals::release();
+    serve(settings, sources, open, |address| {
+        output::print(&format!("listening on http://{address}\n"));
+    })
+}
+
+fn seconds(flag: &str, value: f64) -> Result<Duration, String> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| format!("{flag} is {value}, expected seconds of at least 0"))
+}
+
+fn settings(arguments: &Arguments) -> Result<Settings, String> {
+    let mut keys = arguments.api_key.clone();
+    if let Some(path) = &arguments.api_key_file {
+        let text = files::text(path, MAX_FILE).map_err(|error| error.to_string())?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        keys.extend(lines.map(str::to_owned));
+        if keys.is_empty() {
+            return Err(format!("{}: expected API keys, one a line, found none", path.display()));
+        }
+    }
+    if keys.iter().any(String::is_empty) {
+        return Err("--api-key is empty, expected a key".to_owned());
+    }
+    let template = match arguments.chat_template.as_deref() {
+        None => None,
+        Some("chatml") => Some(CHATML.to_owned()),
+        Some(path) => Some(files::text(Path::new(path), MAX_FILE).map_err(|error| error.to_string())?),
+    };
+    let pooling = arguments.pooling.map(|name| match name {
+        PoolingName::Mean => Pooling::Mean,
+        PoolingName::Last => Pooling::Last,
+    });
+    if arguments.max_batch_tokens == 0 {
+        return Err("--max-batch-tokens is 0, expected at least 1".to_owned());
+    }
+    Ok(Settings {
+        host: arguments.host,
+        port: arguments.port,
+        keys,
+        origins: arguments.cors_origin.clone(),
+        max_body: arguments.max_body.saturating_mul(1 << 20),
+        batch_tokens: arguments.max_batch_tokens,
+        max_queue: arguments.max_queue,
+        max_queue_tokens: arguments.max_queue_tokens,
+        timeout: arguments.timeout.map(|time| seconds("--timeout", time)).transpose()?,
+        drain_delay: seconds("--drain-delay", arguments.drain_delay)?,
+        drain: seconds("--drain", arguments.drain)?,
+        template,
+        pooling,
+        shows_timings: arguments.timings,
+        shows_reasoning: arguments.reasoning_key,
+        memory: arguments.memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20)),
+        keep_alive: seconds("--keep-alive", arguments.keep_alive)?,
+        tls: None,
+    })
+}
+
+/// The models with their names: the part before `=`, or that of the file.
+fn sources(arguments: &Arguments) -> Result<Vec<Source>, String> {
+    let mut sources: Vec<Source> = Vec::new();
+    let given = arguments.model.iter().map(|text| match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !name.contains(['/', '\\']) => {
+            (Some(name), PathBuf::from(path))
+        }
+        _ => (None, PathBuf::from(text)),
+    });
+    let mut given: Vec<(Option<&str>, PathBuf)> = given.collect();
+    if given.is_empty() {
+        given.push((None, model_path(None)?));
+    }
+    for (name, path) in given {
+        let stem = || path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let name = name.map_or_else(stem, str::to_owned);
+        if !path.exists() {
+            return Err(format!("{}: expected a model, found no file", path.display()));
+        }
+        if sources.iter().any(|source| source.names.contains(&name)) {
+            return Err(format!("two models have the name {name}; name them with -m NAME=PATH"));
+        }
+        sources.push(Source { names: vec![name], path });
+    }
+    if let Some(first) = sources.first_mut() {
+        first.names.extend(arguments.alias.iter().cloned());
+    }
+    Ok(sources)
+}

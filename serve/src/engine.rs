@@ -1,0 +1,131 @@
+//! What the scheduler computes with: sequences that are extended in batches.
+//!
+//! In: pieces of sequences. Out: rows of logits.
+//! This is the seam to the runtime: [`Engine`] here, its form over a [`Session`] in `slots.rs`.
+//! Memory is counted in pages. A step that does not fit says how many pages it needs, and changes nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use fusebox_runtime::session::Session;
+
+/// A sequence of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub usize);
+
+/// Which rows of logits a piece gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scored {
+    /// None: more of the prompt follows.
+    None,
+    /// That of the last token.
+    Last,
+    /// One for each token.
+    All,
+}
+
+/// Tokens that a step appends to a sequence.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The sequence; a step has at most one piece of it.
+    pub sequence: SequenceId,
+    /// The tokens, at least one.
+    pub tokens: Vec<u32>,
+    /// The rows that are wanted.
+    pub scored: Scored,
+}
+
+/// What an engine holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Tokens of a page.
+    pub page: usize,
+    /// Pages in all.
+    pub pages: usize,
+    /// Pages that nobody uses.
+    pub free: usize,
+    /// The most sequences that may be open.
+    pub sequences: usize,
+    /// The most tokens of a sequence.
+    pub context: usize,
+    /// The size of the vocabulary.
+    pub vocab: usize,
+    /// Whether a fork shares pages; where it does not, it computes them again.
+    pub shares: bool,
+}
+
+/// Why a step or a fork was not done. Nothing has changed then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Too few pages.
+    Full {
+        /// Pages that are needed.
+        needed: usize,
+        /// Pages that nobody uses.
+        free: usize,
+    },
+    /// The device failed.
+    Fault(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full { needed, free } => write!(f, "{needed} pages are needed, {free} are free"),
+            Self::Fault(what) => f.write_str(what),
+        }
+    }
+}
+
+/// Extends sequences. One thread owns it.
+pub trait Engine {
+    /// What it holds.
+    fn capacity(&self) -> Capacity;
+
+    /// Opens an empty sequence.
+    ///
+    /// # Errors
+    /// [`Refused::Full`] where no more may be open.
+    fn open(&mut self) -> Result<SequenceId, Refused>;
+
+    /// Opens a sequence that begins with the first `at` tokens of another.
+    ///
+    /// # Errors
+    /// As [`Engine::open`] and [`Engine::step`].
+    fn fork(&mut self, of: SequenceId, at: usize) -> Result<SequenceId, Refused>;
+
+    /// Appends all pieces in one replay, if the device can.
+    ///
+    /// # Errors
+    /// Then no piece was appended.
+    fn step(&mut self, batch: &[Piece]) -> Result<(), Refused>;
+
+    /// The rows of a piece of the last step, one after another.
+    fn rows(&self, piece: usize) -> &[f32];
+
+    /// Drops the tokens of a sequence from `n` on.
+    fn truncate(&mut self, sequence: SequenceId, n: usize);
+
+    /// Closes a sequence; its pages are free.
+    fn release(&mut self, sequence: SequenceId);
+
+    /// The hidden vectors of a text of its own, one for each token.
+    ///
+    /// # Errors
+    /// [`Refused::Fault`] where the device fails.
+    fn hidden(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused>;
+}
+
+/// What the sessions of an engine return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The logits of the last token.
+    Last,
+    /// The logits of every token.
+    Every,
+    /// The hidden vector of every token.
+    Hidden,
+}
+
+/// Makes the sessions of an engine, of so many sequences, on its own thread.
+pub type MakeSession = Arc<dyn Fn(Output, usize) -> Result<Session, String> + Send + Sync>;

@@ -1,0 +1,138 @@
+//! Constrained decoding: JSON schemas, regular expressions and Lark grammars, by `llguidance`.
+//!
+//! In: a grammar and a tokenizer. Out: for each step the tokens that are allowed.
+//! A keyword of a schema that is not enforced is an error, never silence. White space between the tokens of JSON is
+//! bounded, so that a model cannot go on for ever with it.
+
+use std::sync::Arc;
+
+use fusebox_models::tokenizer::Tokenizer;
+use llguidance::api::TopLevelGrammar;
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+use toktrie::{ApproximateTokEnv, SimpleVob, TokRxInfo, TokTrie};
+
+/// The longest grammar that is taken, in bytes.
+const MAX_BYTES: usize = 1 << 20;
+/// White space between the tokens of JSON.
+const BLANK: &str = r"[ \n]{1,4}";
+
+/// Makes constraints over one vocabulary.
+pub(crate) struct Grammars {
+    factory: ParserFactory,
+}
+
+/// What an answer must match.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Grammar {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON of a schema.
+    Schema(Value),
+    /// A regular expression.
+    Regex(String),
+    /// A grammar in the Lark syntax of `llguidance`.
+    Lark(String),
+}
+
+/// The state of one constrained sequence.
+pub(crate) struct Constraint {
+    matcher: Matcher,
+}
+
+impl Grammars {
+    /// # Errors
+    /// Where the vocabulary cannot be made into a trie.
+    pub(crate) fn new(tokenizer: &Tokenizer, n_vocab: usize) -> Result<Self, String> {
+        let word = |id: u32| {
+            let bytes = tokenizer.token_bytes(id);
+            if tokenizer.is_special(id) || tokenizer.is_eos(id) {
+                let name =
+                    if bytes.is_empty() { format!("<special {id}>").into_bytes() } else { bytes.to_vec() };
+                [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_slice()].concat()
+            } else {
+                bytes.to_vec()
+            }
+        };
+        let words: Vec<Vec<u8>> = (0..n_vocab as u32).map(word).collect();
+        let eos = tokenizer.eos();
+        let first = eos.first().copied().ok_or("the tokenizer has no end token")?;
+        let trie = TokTrie::from(&TokRxInfo::new(n_vocab as u32, first), &words).with_eos_tokens(eos);
+        let env = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&(env as _)).map_err(|error| error.to_string())?;
+        factory.quiet();
+        Ok(Self { factory })
+    }
+
+    /// A constraint at its start.
+    ///
+    /// # Errors
+    /// A sentence with the part of the grammar that is not supported.
+    pub(crate) fn constraint(&self, grammar: &Grammar) -> Result<Constraint, String> {
+        let top = match grammar {
+            Grammar::JsonObject => TopLevelGrammar::from_json_schema(bounded(json!({ "type": "object" }))),
+            Grammar::Schema(schema) => {
+                check_length(schema.to_string().len())?;
+                TopLevelGrammar::from_json_schema(bounded(schema.clone()))
+            }
+            Grammar::Regex(regex) => {
+                check_length(regex.len())?;
+                TopLevelGrammar::from_regex(regex)
+            }
+            Grammar::Lark(lark) => {
+                check_length(lark.len())?;
+                TopLevelGrammar::from_lark(lark.clone())
+            }
+        };
+        let mut matcher = Matcher::new(self.factory.create_parser(top));
+        if let Some(error) = matcher.get_error() {
+            return Err(first_line(&error));
+        }
+        // Some grammars fail only when they are first used.
+        matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?;
+        Ok(Constraint { matcher })
+    }
+}
+
+/// A schema with bounded white space; `true` and `false` stay what they are.
+fn bounded(mut schema: Value) -> Value {
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": BLANK }));
+    }
+    schema
+}
+
+fn check_length(n: usize) -> Result<(), String> {
+    if n > MAX_BYTES {
+        return Err(format!("expected at most {MAX_BYTES} bytes, found {n}"));
+    }
+    Ok(())
+}
+
+fn first_line(error: &str) -> String {
+    error.lines().next().unwrap_or_default().chars().take(400).collect()
+}
+
+impl Constraint {
+    /// The tokens that may come next.
+    ///
+    /// # Errors
+    /// A sentence where the grammar became too large.
+    pub(crate) fn mask(&mut self) -> Result<SimpleVob, String> {
+        self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))
+    }
+
+    /// Takes a token; true where nothing may follow.
+    ///
+    /// # Errors
+    /// A sentence where it is not allowed.
+    pub(crate) fn accept(&mut self, id: u32) -> Result<bool, String> {
+        self.matcher.consume_token(id).map_err(|error| first_line(&error.to_string()))?;
+        Ok(self.matcher.is_stopped())
+    }
+
+    /// The same constraint for another sequence.
+    pub(crate) fn again(&self) -> Self {
+        Self { matcher: self.matcher.deep_clone() }
+    }
+}

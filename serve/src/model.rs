@@ -1,0 +1,299 @@
+//! One model that is served: its text side and the thread of its engine.
+//!
+//! In: an opened model. Out: prompts as tokens, and a place to submit jobs.
+//! Messages become text by the model's own template; a template without tools has them written into the system message.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fusebox_models::chat::Chat;
+use fusebox_models::load::Model;
+use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::weights::Checkpoint;
+use fusebox_runtime::weights::value::Value as Metadata;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::engine::MakeSession;
+use crate::grammar::Grammars;
+use crate::problem::Problem;
+use crate::scheduler::Limits;
+use crate::slots::Slots;
+use crate::tools::{Format, Tool};
+use crate::worker::{QueueLimits, Worker};
+
+/// The most bytes of a token that count when a text is judged too long.
+const MAX_TOKEN_BYTES: usize = 128;
+
+/// A model as the command opens it.
+pub struct Opened {
+    /// The file.
+    pub model: Model,
+    /// Makes sessions; called on the engine's thread.
+    pub make_session: MakeSession,
+    /// How many sequences the engine computes together.
+    pub n_sequences: usize,
+}
+
+/// How a hidden vector is made of those of all tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// That of the last token.
+    Last,
+}
+
+/// What does not depend on the model's file.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) batch_tokens: usize,
+    pub(crate) queue: QueueLimits,
+    pub(crate) template: Option<String>,
+    pub(crate) pooling: Option<Pooling>,
+}
+
+/// A model that is served.
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) tokenizer: Tokenizer,
+    chat: Option<Chat>,
+    pub(crate) worker: Worker,
+    grammars: OnceLock<Result<Grammars, String>>,
+    /// How calls are written; none where the template knows of no tools.
+    pub(crate) format: Option<Format>,
+    /// Whether the template knows of reasoning.
+    pub(crate) thinks: bool,
+    pub(crate) created: u64,
+    pub(crate) size: u64,
+    pub(crate) n_params: u64,
+    pub(crate) architecture: String,
+    pub(crate) quantization: String,
+    pub(crate) trained_context: usize,
+    /// Numbers of a hidden vector.
+    pub(crate) width: usize,
+    /// Metadata of the file that is no list.
+    pub(crate) info: Map<String, Value>,
+    /// A hash of what the model and the server are.
+    pub(crate) digest: String,
+    pub(crate) pooling: Option<Pooling>,
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The text of a template that a flag names: `chatml`, or the source itself.
+pub const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}\
+{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+/// How tools are described where the template does not do it.
+fn described(tools: &[Tool]) -> String {
+    let list: Vec<String> = tools.iter().map(|tool| tool.to_json().to_string()).collect();
+    format!(
+        "You may call functions to answer. These are their signatures:\n<tools>\n{}\n</tools>\n\
+         To call one, write a JSON object with its name and arguments between these tags:\n\
+         <tool_call>\n{{\"name\": NAME, \"arguments\": OBJECT}}\n</tool_call>",
+        list.join("\n")
+    )
+}
+
+fn to_json(value: &Metadata) -> Option<Value> {
+    Some(match value {
+        Metadata::Bool(value) => json!(value),
+        Metadata::Unsigned(value) => json!(value),
+        Metadata::Signed(value) => json!(value),
+        Metadata::Float(value) => json!(value),
+        Metadata::Text(value) if value.len() <= 1024 => json!(value),
+        Metadata::Text(_) | Metadata::List(_) => return None,
+    })
+}
+
+impl Served {
+    /// Opens the text side of a model, and starts its engine.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub(crate) fn start(name: &str, opened: Opened, terms: &Terms) -> Result<Self, String> {
+        let Opened { model, make_session, n_sequences } = opened;
+        let checkpoint = model.checkpoint();
+        let tokenizer = Tokenizer::open(checkpoint).map_err(|error| error.to_string())?;
+        let chat = match &terms.template {
+            Some(source) => Some(Chat::from_source(source, Map::new())),
+            None => Chat::open(checkpoint).transpose(),
+        };
+        let mut chat = chat.transpose().map_err(|error| error.to_string())?;
+        if let Some(chat) = &mut chat {
+            chat.set_clock(now() as i64);
+        }
+        let source = chat.as_ref().and_then(Chat::template).unwrap_or_default();
+        let info: Map<String, Value> = checkpoint
+            .metadata()
+            .iter()
+            .filter(|(key, _)| !key.starts_with("tokenizer."))
+            .filter_map(|(key, value)| Some((key.clone(), to_json(value)?)))
+            .collect();
+        let text = |key: &str| info.get(key).and_then(Value::as_str).map(str::to_owned);
+        let pooling = terms.pooling.or_else(|| {
+            let architecture = text("general.architecture")?;
+            match info.get(&format!("{architecture}.pooling_type"))?.as_u64()? {
+                1 => Some(Pooling::Mean),
+                3 => Some(Pooling::Last),
+                _ => None,
+            }
+        });
+        let size: u64 = checkpoint.tensors().values().map(|tensor| tensor.n_bytes() as u64).sum();
+        let n_params: u64 = checkpoint.tensors().values().map(|tensor| tensor.n_elements() as u64).sum();
+        let hash = Sha256::digest(format!("{name} {size} {n_params} {}", env!("CARGO_PKG_VERSION")));
+        let digest = hash.iter().fold(String::new(), |all, byte| all + &format!("{byte:02x}"));
+        let limits = Limits { batch_tokens: terms.batch_tokens };
+        let make = move || Ok(Box::new(Slots::new(Arc::clone(&make_session), n_sequences)?) as _);
+        let worker = Worker::start(Box::new(make), limits, terms.queue)?;
+        Ok(Self {
+            name: name.to_owned(),
+            worker,
+            grammars: OnceLock::new(),
+            format: Format::of_template(source),
+            thinks: source.contains("<think>") || source.contains("</think>"),
+            created: now(),
+            size,
+            n_params,
+            architecture: text("general.architecture").unwrap_or_else(|| "unknown".to_owned()),
+            quantization: largest_format(checkpoint),
+            trained_context: model.config.context,
+            width: model.config.hidden,
+            info,
+            digest,
+            pooling,
+            tokenizer,
+            chat,
+        })
+    }
+
+    /// The tokens of a text.
+    ///
+    /// # Errors
+    /// Where the text is far too long, or the file's own rules fail on it.
+    pub(crate) fn tokens(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Problem> {
+        // Every token has at least a byte, and none has more than a few dozen.
+        let least = text.len() / MAX_TOKEN_BYTES;
+        if least > self.worker.capacity.context {
+            return Err(Problem::too_long(self.worker.capacity.context, least));
+        }
+        self.tokenizer.encode(text, add_special).map_err(|error| Problem::invalid(error.to_string()))
+    }
+
+    /// The text of messages, by the template.
+    ///
+    /// # Errors
+    /// Where there is no template, or it refuses the messages.
+    pub(crate) fn render(
+        &self,
+        messages: &[Value],
+        tools: &[Tool],
+        add_generation_prompt: bool,
+        variables: &Map<String, Value>,
+    ) -> Result<String, Problem> {
+        let Some(chat) = &self.chat else {
+            let what = "this model has no chat template; use /v1/completions, or start the server with --chat-template";
+            return Err(Problem { param: Some("messages".to_owned()), ..Problem::invalid(what) });
+        };
+        let mut variables = variables.clone();
+        let told;
+        let messages = if self.format.is_some() {
+            if !tools.is_empty() {
+                variables.insert("tools".to_owned(), tools.iter().map(Tool::to_json).collect());
+            }
+            messages
+        } else {
+            told = without_tools(messages, tools);
+            &told
+        };
+        chat.render(messages, add_generation_prompt, &variables).map_err(|error| Problem {
+            param: Some("messages".to_owned()),
+            ..Problem::invalid(error.to_string())
+        })
+    }
+
+    /// Whether the model has a template at all.
+    pub(crate) fn has_chat(&self) -> bool {
+        self.chat.is_some()
+    }
+
+    /// The source of the template.
+    pub(crate) fn template(&self) -> Option<&str> {
+        self.chat.as_ref()?.template()
+    }
+
+    /// How calls are written, for templates without tools as well.
+    pub(crate) fn call_format(&self) -> Format {
+        self.format.unwrap_or(Format::Hermes)
+    }
+
+    /// What makes constraints; it is made when it is first wanted.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub(crate) fn grammars(&self) -> Result<&Grammars, String> {
+        let grammars =
+            self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, self.worker.capacity.vocab));
+        grammars.as_ref().map_err(Clone::clone)
+    }
+
+    /// A text as a grammar wants it: a special token by its id.
+    pub(crate) fn literal(&self, text: &str) -> String {
+        match self.tokenizer.encode(text, false).as_deref() {
+            Ok([id]) if self.tokenizer.is_special(*id) => format!("<[{id}]>"),
+            _ => Value::from(text).to_string(),
+        }
+    }
+
+    /// The name of the build and the file in answers.
+    pub(crate) fn fingerprint(&self) -> String {
+        format!("fp_{}", &self.digest[..10])
+    }
+}
+
+/// The format of most bytes of a checkpoint.
+fn largest_format(checkpoint: &Checkpoint) -> String {
+    let largest = checkpoint.tensors().values().max_by_key(|tensor| tensor.n_elements());
+    largest.map_or_else(String::new, |tensor| tensor.stored.to_string().to_uppercase())
+}
+
+/// Messages for a template without tools: they are described in the system message, and calls and their results are
+/// text.
+fn without_tools(messages: &[Value], tools: &[Tool]) -> Vec<Value> {
+    let mut told: Vec<Value> = messages.iter().map(plain_message).collect();
+    if !tools.is_empty() {
+        let text = described(tools);
+        match told.first_mut().filter(|first| first["role"] == "system") {
+            Some(first) => {
+                let before = first["content"].as_str().unwrap_or_default();
+                first["content"] = format!("{before}\n\n{text}").into();
+            }
+            None => told.insert(0, json!({ "role": "system", "content": text })),
+        }
+    }
+    told
+}
+
+fn plain_message(message: &Value) -> Value {
+    let mut message = message.clone();
+    let content = message["content"].as_str().unwrap_or_default().to_owned();
+    if message["role"] == "tool" {
+        return json!({ "role": "user", "content": format!("<tool_response>\n{content}\n</tool_response>") });
+    }
+    let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+    let calls = calls.iter().map(|call| {
+        let function = &call["function"];
+        let call = json!({ "name": function["name"], "arguments": function["arguments"] });
+        format!("<tool_call>\n{call}\n</tool_call>")
+    });
+    let parts: Vec<String> = Some(content).filter(|text| !text.is_empty()).into_iter().chain(calls).collect();
+    if let Some(object) = message.as_object_mut() {
+        object.remove("tool_calls");
+        object.insert("content".to_owned(), parts.join("\n").into());
+    }
+    message
+}

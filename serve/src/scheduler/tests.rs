@@ -1,0 +1,474 @@
+//! A deterministic engine, and what the scheduler does with it.
+//!
+//! The next token of a sequence follows from all its tokens, so that any token computed in a wrong place shows.
+
+use std::collections::HashMap;
+
+use fusebox_models::sample::Settings;
+
+use super::*;
+use crate::sampling::Sampling;
+
+const VOCAB: usize = 64;
+
+/// Sequences as lists of tokens; pages are counted, and may be short.
+struct Lists {
+    page: usize,
+    pages: usize,
+    sequences: usize,
+    shares: bool,
+    next: usize,
+    open: HashMap<SequenceId, Vec<u32>>,
+    rows: Vec<Vec<f32>>,
+    /// Steps with their pieces: sequence and number of tokens.
+    steps: Vec<Vec<(usize, usize)>>,
+    /// A token that no step takes.
+    poison: Option<u32>,
+}
+
+/// The likeliest token after these.
+fn follows(tokens: &[u32]) -> u32 {
+    let hash = tokens.iter().fold(7u64, |hash, token| {
+        (hash ^ u64::from(*token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+    });
+    2 + (hash >> 40) as u32 % (VOCAB as u32 - 2)
+}
+
+fn row(tokens: &[u32]) -> Vec<f32> {
+    let mut row = vec![0.0; VOCAB];
+    row[follows(tokens) as usize] = 10.0;
+    row
+}
+
+impl Lists {
+    fn new(pages: usize, sequences: usize) -> Self {
+        Self {
+            page: 4,
+            pages,
+            sequences,
+            shares: true,
+            next: 0,
+            open: HashMap::new(),
+            rows: Vec::new(),
+            steps: Vec::new(),
+            poison: None,
+        }
+    }
+
+    fn used(&self) -> usize {
+        self.open.values().map(|tokens| tokens.len().div_ceil(self.page)).sum()
+    }
+
+    fn n_computed(&self) -> usize {
+        self.steps.iter().flatten().map(|(_, n)| n).sum()
+    }
+}
+
+impl Engine for Lists {
+    fn capacity(&self) -> Capacity {
+        let Self { page, pages, sequences, shares, .. } = *self;
+        let free = pages - self.used();
+        Capacity { page, pages, free, sequences, context: 200, vocab: VOCAB, shares }
+    }
+
+    fn open(&mut self) -> Result<SequenceId, Refused> {
+        if self.open.len() == self.sequences {
+            return Err(Refused::Full { needed: 1, free: 0 });
+        }
+        self.next += 1;
+        self.open.insert(SequenceId(self.next), Vec::new());
+        Ok(SequenceId(self.next))
+    }
+
+    fn fork(&mut self, of: SequenceId, at: usize) -> Result<SequenceId, Refused> {
+        let tokens = self.open[&of][..at].to_vec();
+        if self.used() + tokens.len().div_ceil(self.page) > self.pages {
+            return Err(Refused::Full { needed: 1, free: 0 });
+        }
+        let forked = self.open()?;
+        self.open.insert(forked, tokens);
+        Ok(forked)
+    }
+
+    fn step(&mut self, batch: &[Piece]) -> Result<(), Refused> {
+        assert!(!batch.is_empty());
+        let grown = |piece: &Piece| {
+            let n = self.open[&piece.sequence].len();
+            (n + piece.tokens.len()).div_ceil(self.page) - n.div_ceil(self.page)
+        };
+        let (needed, free) = (batch.iter().map(grown).sum(), self.pages - self.used());
+        if needed > free {
+            return Err(Refused::Full { needed, free });
+        }
+        if batch.iter().any(|piece| piece.tokens.iter().any(|token| Some(*token) == self.poison)) {
+            return Err(Refused::Fault("a poisoned token".to_owned()));
+        }
+        self.rows.clear();
+        self.steps.push(batch.iter().map(|piece| (piece.sequence.0, piece.tokens.len())).collect());
+        for piece in batch {
+            let tokens = self.open.get_mut(&piece.sequence).unwrap();
+            let mut rows = Vec::new();
+            for token in &piece.tokens {
+                tokens.push(*token);
+                if piece.scored == Rows::All {
+                    rows.extend(row(tokens));
+                }
+            }
+            if piece.scored == Rows::Last {
+                rows = row(tokens);
+            }
+            self.rows.push(rows);
+        }
+        Ok(())
+    }
+
+    fn rows(&self, piece: usize) -> &[f32] {
+        &self.rows[piece]
+    }
+
+    fn truncate(&mut self, sequence: SequenceId, n: usize) {
+        self.open.get_mut(&sequence).unwrap().truncate(n);
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.open.remove(&sequence).unwrap();
+    }
+
+    fn hidden(&mut self, _: &[u32]) -> Result<Vec<f32>, Refused> {
+        Ok(Vec::new())
+    }
+}
+
+type Inbox = mpsc::Receiver<(usize, Event)>;
+
+fn job(prompt: &[u32], max_tokens: usize) -> (Job, Inbox) {
+    let (events, inbox) = mpsc::channel(ROOM + 400);
+    let chain = Settings { temperature: 0.0, ..Settings::default() };
+    let drawer = Drawer::new(Sampling { chain, ..Sampling::default() }, VOCAB).unwrap();
+    let job = Job {
+        prompt: prompt.to_vec(),
+        max_tokens,
+        drawer,
+        prompt_scores: None,
+        ends: vec![0],
+        stops: Vec::new(),
+        min_tokens: 0,
+        constraint: None,
+        priority: 0,
+        deadline: None,
+        salt: None,
+        is_cached: true,
+        events,
+        choice: 0,
+        cancelled: Arc::new(AtomicBool::new(false)),
+        arrived: Instant::now(),
+        place: None,
+    };
+    (job, inbox)
+}
+
+fn scheduler(batch_tokens: usize) -> Scheduler {
+    Scheduler::new(Limits { batch_tokens })
+}
+
+/// What a prompt should be continued with.
+fn expected(prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    for _ in 0..n {
+        tokens.push(follows(&tokens));
+    }
+    tokens.split_off(prompt.len())
+}
+
+fn run(scheduler: &mut Scheduler, engine: &mut Lists) {
+    for _ in 0..10_000 {
+        if scheduler.tick(engine, Instant::now()) == Tick::Idle {
+            return;
+        }
+    }
+    panic!("it does not end: {:?}", engine.steps.last());
+}
+
+fn heard(inbox: &mut Inbox) -> (Vec<u32>, Option<Event>) {
+    let (mut tokens, mut last) = (Vec::new(), None);
+    while let Ok((_, event)) = inbox.try_recv() {
+        if let Event::Token(scored) = &event {
+            tokens.push(scored.id);
+        }
+        last = Some(event);
+    }
+    (tokens, last)
+}
+
+fn prompt(seed: u32, n: u32) -> Vec<u32> {
+    (0..n).map(|at| 2 + (seed * 31 + at * 7) % (VOCAB as u32 - 2)).collect()
+}
+
+#[test]
+fn a_crowd_gets_what_each_gets_alone() {
+    let (mut scheduler, mut engine) = (scheduler(16), Lists::new(1000, 64));
+    let mut inboxes = Vec::new();
+    for seed in 0..40 {
+        let prompt = prompt(seed, 1 + seed % 23);
+        let (job, inbox) = job(&prompt, 20 + seed as usize % 9);
+        scheduler.submit(job);
+        inboxes.push((prompt, 20 + seed as usize % 9, inbox));
+        scheduler.tick(&mut engine, Instant::now());
+    }
+    run(&mut scheduler, &mut engine);
+    for (prompt, n, mut inbox) in inboxes {
+        let (tokens, last) = heard(&mut inbox);
+        assert_eq!((tokens, last), (expected(&prompt, n), Some(Event::Done(Finish::Length))));
+    }
+    assert!(engine.steps.iter().all(|step| step.iter().map(|(_, n)| n).sum::<usize>() <= 16));
+    assert!(engine.steps.iter().any(|step| step.len() > 8), "decodes share a step");
+}
+
+#[test]
+fn decodes_go_on_beside_a_long_prompt_and_short_prompts_pass_it() {
+    let (mut scheduler, mut engine) = (scheduler(8), Lists::new(1000, 8));
+    let (first, mut inbox) = job(&prompt(1, 3), 100);
+    scheduler.submit(first);
+    scheduler.tick(&mut engine, Instant::now());
+    let (long, mut long_inbox) = job(&prompt(2, 90), 1);
+    scheduler.submit(long);
+    scheduler.tick(&mut engine, Instant::now());
+    let (short, mut short_inbox) = job(&prompt(3, 5), 1);
+    scheduler.submit(short);
+    heard(&mut inbox);
+    scheduler.tick(&mut engine, Instant::now());
+    assert_eq!(heard(&mut inbox).0.len(), 1, "a decode does not wait for a prompt");
+    assert_eq!(heard(&mut short_inbox).0.len(), 1, "a short prompt passes a long one");
+    assert_eq!(heard(&mut long_inbox).0.len(), 0);
+    run(&mut scheduler, &mut engine);
+    assert_eq!(heard(&mut long_inbox).0, expected(&prompt(2, 90), 1));
+}
+
+#[test]
+fn a_full_pool_preempts_the_youngest_and_nobody_is_lost() {
+    let (mut scheduler, mut engine) = (scheduler(32), Lists::new(12, 8));
+    let mut inboxes = Vec::new();
+    for seed in 0..5 {
+        let prompt = prompt(seed, 8);
+        let (job, inbox) = job(&prompt, 20);
+        scheduler.submit(job);
+        inboxes.push((prompt, inbox));
+    }
+    run(&mut scheduler, &mut engine);
+    assert!(scheduler.report.preemptions > 0);
+    for (prompt, mut inbox) in inboxes {
+        assert_eq!(heard(&mut inbox).0, expected(&prompt, 20));
+    }
+}
+
+#[test]
+fn a_sequence_that_the_whole_pool_cannot_hold_ends_alone() {
+    let (mut scheduler, mut engine) = (scheduler(32), Lists::new(4, 8));
+    let (big, mut inbox) = job(&prompt(1, 10), 50);
+    scheduler.submit(big);
+    run(&mut scheduler, &mut engine);
+    let (tokens, last) = heard(&mut inbox);
+    assert_eq!((tokens.len(), last), (7, Some(Event::Done(Finish::Context))));
+    let (after, mut inbox) = job(&prompt(2, 4), 2);
+    scheduler.submit(after);
+    run(&mut scheduler, &mut engine);
+    assert_eq!(heard(&mut inbox).0, expected(&prompt(2, 4), 2));
+}
+
+#[test]
+fn a_shared_beginning_is_computed_once_even_for_those_who_come_together() {
+    let (mut scheduler, mut engine) = (scheduler(16), Lists::new(1000, 64));
+    let system = prompt(9, 60);
+    let mut inboxes = Vec::new();
+    for seed in 0..8 {
+        let prompt = [system.clone(), prompt(seed, 5)].concat();
+        let (job, inbox) = job(&prompt, 3);
+        scheduler.submit(job);
+        inboxes.push((prompt, inbox));
+    }
+    run(&mut scheduler, &mut engine);
+    for (prompt, mut inbox) in inboxes {
+        assert_eq!(heard(&mut inbox).0, expected(&prompt, 3));
+    }
+    let once = 60 + 8 * (5 + 2);
+    assert!(engine.n_computed() <= once + 16, "{} tokens, {once} are needed", engine.n_computed());
+    assert!(scheduler.report.cached_tokens >= 7 * 59, "{}", scheduler.report.cached_tokens);
+}
+
+#[test]
+fn slots_that_share_nothing_are_taken_over_by_what_continues_them() {
+    let (mut scheduler, mut engine) = (scheduler(64), Lists { shares: false, ..Lists::new(100, 2) });
+    let first = prompt(1, 20);
+    let (one, mut inbox) = job(&first, 4);
+    scheduler.submit(one);
+    run(&mut scheduler, &mut engine);
+    let second = [first.clone(), heard(&mut inbox).0, prompt(3, 4)].concat();
+    let before = engine.n_computed();
+    let (two, mut inbox) = job(&second, 2);
+    scheduler.submit(two);
+    run(&mut scheduler, &mut engine);
+    assert_eq!(heard(&mut inbox).0, expected(&second, 2));
+    assert_eq!(engine.n_computed() - before, 1 + 4 + 1);
+    // Another salt begins anew.
+    let before = engine.n_computed();
+    let (mut three, mut inbox) = job(&second, 1);
+    three.salt = Some("other".to_owned());
+    scheduler.submit(three);
+    run(&mut scheduler, &mut engine);
+    assert_eq!(heard(&mut inbox).0, expected(&second, 1));
+    assert_eq!(engine.n_computed() - before, second.len());
+}
+
+#[test]
+fn the_same_prompt_again_needs_no_replay_before_its_first_token() {
+    for shares in [true, false] {
+        let (mut scheduler, mut engine) = (scheduler(64), Lists { shares, ..Lists::new(100, 4) });
+        let prompt = prompt(6, 20);
+        for n in [5, 1, 7] {
+            let before = engine.n_computed();
+            let (again, mut inbox) = job(&prompt, n);
+            scheduler.submit(again);
+            run(&mut scheduler, &mut engine);
+            assert_eq!(heard(&mut inbox).0, expected(&prompt, n));
+            let n_prompt = if before == 0 { prompt.len() } else { 0 };
+            assert_eq!(engine.n_computed() - before, n_prompt + n - 1);
+        }
+    }
+}
+
+#[test]
+fn who_leaves_is_gone_before_the_next_step_and_others_stay() {
+    let (mut scheduler, mut engine) = (scheduler(32), Lists::new(1000, 2));
+    let (first, inbox) = job(&prompt(1, 3), 100);
+    let (second, mut second_inbox) = job(&prompt(2, 3), 30);
+    let (queued, queued_inbox) = job(&prompt(3, 3), 5);
+    let flag = Arc::clone(&first.cancelled);
+    for job in [first, second, queued] {
+        scheduler.submit(job);
+    }
+    scheduler.tick(&mut engine, Instant::now());
+    assert_eq!((scheduler.n_running(), scheduler.n_waiting()), (2, 1));
+    flag.store(true, Ordering::Relaxed);
+    drop(queued_inbox);
+    scheduler.tick(&mut engine, Instant::now());
+    assert_eq!((scheduler.n_running(), scheduler.n_waiting()), (1, 0));
+    assert_eq!(scheduler.report.cancelled, 2);
+    run(&mut scheduler, &mut engine);
+    assert_eq!(heard(&mut second_inbox).0, expected(&prompt(2, 3), 30));
+    drop(inbox);
+}
+
+#[test]
+fn a_reader_without_room_is_paused_then_dropped() {
+    let (mut scheduler, mut engine) = (scheduler(32), Lists::new(1000, 4));
+    let (events, mut inbox) = mpsc::channel(ROOM + 3);
+    let (slow, _) = job(&prompt(1, 3), 100);
+    scheduler.submit(Job { events, ..slow });
+    let start = Instant::now();
+    for _ in 0..20 {
+        scheduler.tick(&mut engine, start);
+    }
+    let n_steps = engine.steps.len();
+    assert!(n_steps < 8, "{n_steps} steps for a reader that does not read");
+    assert_eq!(scheduler.tick(&mut engine, start), Tick::Blocked);
+    scheduler.tick(&mut engine, start + SLOW_READER + Duration::from_secs(1));
+    assert_eq!((scheduler.n_running(), scheduler.report.slow_readers), (0, 1));
+    assert!(heard(&mut inbox).0.len() < 8);
+}
+
+#[test]
+fn a_deadline_is_an_error_before_the_first_token_and_an_end_after_it() {
+    let (mut scheduler, mut engine) = (scheduler(32), Lists::new(1000, 1));
+    let start = Instant::now();
+    let (mut first, mut first_inbox) = job(&prompt(1, 3), 100);
+    let (mut second, mut second_inbox) = job(&prompt(2, 3), 100);
+    for late in [&mut first, &mut second] {
+        late.deadline = Some(start + Duration::from_secs(5));
+    }
+    scheduler.submit(first);
+    scheduler.submit(second);
+    scheduler.tick(&mut engine, start);
+    scheduler.tick(&mut engine, start + Duration::from_secs(6));
+    assert_eq!(heard(&mut first_inbox).1, Some(Event::Done(Finish::Late)));
+    assert!(matches!(heard(&mut second_inbox).1, Some(Event::Failed(failure)) if failure.0.status() == 504));
+}
+
+#[test]
+fn one_fault_is_the_fault_of_one_request() {
+    let (mut scheduler, mut engine) = (scheduler(64), Lists::new(1000, 8));
+    engine.poison = Some(1);
+    let (good, mut good_inbox) = job(&prompt(1, 5), 6);
+    let (bad, mut bad_inbox) = job(&[3, 1, 4], 6);
+    let (other, mut other_inbox) = job(&prompt(2, 5), 6);
+    for job in [good, bad, other] {
+        scheduler.submit(job);
+    }
+    run(&mut scheduler, &mut engine);
+    assert!(matches!(heard(&mut bad_inbox).1, Some(Event::Failed(failure)) if failure.0.status() == 500));
+    assert_eq!(heard(&mut good_inbox).0, expected(&prompt(1, 5), 6));
+    assert_eq!(heard(&mut other_inbox).0, expected(&prompt(2, 5), 6));
+}
+
+#[test]
+fn priority_goes_first_until_others_have_waited_too_long() {
+    let (mut scheduler, mut engine) = (scheduler(64), Lists::new(1000, 1));
+    let now = Instant::now();
+    let (mut old, mut old_inbox) = job(&prompt(1, 3), 1);
+    let (mut fresh, mut fresh_inbox) = job(&prompt(2, 3), 1);
+    let (mut urgent, mut urgent_inbox) = job(&prompt(3, 3), 1);
+    (old.priority, old.arrived) = (1, now);
+    (fresh.priority, fresh.arrived) = (0, now + AGEING * 2);
+    (urgent.priority, urgent.arrived) = (-5, now + AGEING * 2);
+    for job in [fresh, old, urgent] {
+        scheduler.submit(job);
+    }
+    scheduler.tick(&mut engine, now);
+    assert_eq!(heard(&mut urgent_inbox).0.len(), 1);
+    scheduler.tick(&mut engine, now);
+    assert_eq!(heard(&mut old_inbox).0.len(), 1, "it has waited for long enough");
+    scheduler.tick(&mut engine, now);
+    assert_eq!(heard(&mut fresh_inbox).0.len(), 1);
+}
+
+#[test]
+fn prompts_are_scored_token_by_token_in_chunks_of_any_size() {
+    for chunk in [1, 3, 64] {
+        let (mut scheduler, mut engine) = (scheduler(chunk), Lists::new(1000, 4));
+        let prompt = prompt(4, 10);
+        let (scored, mut inbox) = job(&prompt, 1);
+        scheduler.submit(Job { prompt_scores: Some(1), ..scored });
+        run(&mut scheduler, &mut engine);
+        let mut scores = None;
+        while let Ok((_, event)) = inbox.try_recv() {
+            if let Event::Prompt(found) = event {
+                scores = Some(found);
+            }
+        }
+        let scores = scores.unwrap();
+        assert_eq!(scores.iter().map(|scored| scored.id).collect::<Vec<_>>(), prompt, "{chunk}");
+        assert_eq!(scores[0].logprob, None);
+        for at in 1..prompt.len() {
+            assert_eq!(scores[at].top[0].0, follows(&prompt[..at]), "{chunk}");
+        }
+    }
+}
+
+#[test]
+fn the_pool_is_empty_once_everything_is_over() {
+    let (mut scheduler, mut engine) = (scheduler(16), Lists::new(40, 8));
+    let mut inboxes = Vec::new();
+    for seed in 0..60 {
+        let (job, inbox) = job(&prompt(seed, 1 + seed % 13), 1 + seed as usize % 7);
+        if seed % 3 == 0 {
+            job.cancelled.store(true, Ordering::Relaxed);
+        }
+        scheduler.submit(job);
+        if seed % 5 != 0 {
+            inboxes.push(inbox);
+        }
+        scheduler.tick(&mut engine, Instant::now());
+    }
+    run(&mut scheduler, &mut engine);
+    while scheduler.forget(&mut engine) {}
+    assert_eq!((engine.open.len(), engine.used()), (0, 0));
+}

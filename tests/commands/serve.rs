@@ -1,0 +1,149 @@
+//! `fusebox serve`: requests over plain sockets, and an orderly end.
+//!
+//! In: requests as bytes. Out: answers that are those of `fusebox run`, refusals by name, exit code 0 after SIGTERM.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::{command, json as told_json, programs, refused};
+
+/// A server over the built-in model; it ends with this.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let fixed = ["serve", "--port", "0", "--chat-template", "chatml", "--drain-delay", "0"];
+        let mut command = command(&programs(), &[&fixed, arguments].concat());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the command runs");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+        let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let server = Self { child, port };
+        let until = Instant::now() + Duration::from_mins(2);
+        while server.get("/ready").0 != 200 {
+            assert!(Instant::now() < until, "the server does not become ready");
+            sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    fn send(&self, head: &str, body: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let length = body.len();
+        let text = format!(
+            "{head}\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        socket.write_all(text.as_bytes()).expect("it reads");
+        socket
+    }
+
+    fn whole(&self, head: &str, body: &str) -> (u16, String) {
+        let mut text = String::new();
+        self.send(head, body).read_to_string(&mut text).expect("an answer");
+        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        (status, text.split_once("\r\n\r\n").expect("a body").1.to_owned())
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        self.whole(&format!("GET {path} HTTP/1.1"), "")
+    }
+
+    fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let head = format!("POST {path} HTTP/1.1\r\nContent-Type: application/json");
+        let (status, text) = self.whole(&head, &body.to_string());
+        (status, serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    /// Sequences that run or wait.
+    fn n_busy(&self) -> f64 {
+        let text = self.get("/metrics").1;
+        let names = ["fusebox_requests_running ", "fusebox_requests_waiting "];
+        let lines = text.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));
+        lines.filter_map(|line| line.split(' ').nth(1)?.parse::<f64>().ok()).sum()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_greedy_answer_is_that_of_run_streamed_or_not() {
+    let server = Server::start(&["--parallel", "1"]);
+    let told = told_json(&["run", "-p", "Once upon a time", "-n", "24", "--temp", "0", "--json"]);
+    let wanted = told["text"].as_str().expect("a text");
+    let mut body = json!({ "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0 });
+    for _ in 0..2 {
+        let (status, answer) = server.post("/v1/completions", &body);
+        assert_eq!((status, answer["choices"][0]["text"].as_str()), (200, Some(wanted)), "{answer}");
+    }
+    body["stream"] = true.into();
+    let head = "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json";
+    let (_, text) = server.whole(head, &body.to_string());
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let events = events.map(|rest| serde_json::from_str::<Value>(&format!("{{{rest}")).expect("JSON"));
+    let streamed: String =
+        events.filter_map(|event| event["choices"][0]["text"].as_str().map(str::to_owned)).collect();
+    assert_eq!(streamed, wanted);
+    assert!(text.contains("data: [DONE]\n\n"));
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_name() {
+    let server = Server::start(&["--api-key", "secret"]);
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "bogus": 1 });
+    let (status, answer) = server.post("/v1/chat/completions", &body);
+    assert_eq!((status, answer["error"]["code"].as_str()), (401, Some("invalid_api_key")));
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer secret";
+    let (status, text) = server.whole(head, &body.to_string());
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((status, answer["error"]["param"].as_str()), (400, Some("bogus")), "{answer}");
+    assert_eq!(server.get("/health").0, 200);
+    assert_eq!(server.get("/nowhere").0, 404);
+}
+
+#[test]
+fn who_leaves_is_not_computed_for() {
+    let server = Server::start(&[]);
+    let body = json!({ "prompt": "The", "max_tokens": 100_000, "ignore_eos": true });
+    let head = "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json";
+    let socket = server.send(head, &body.to_string());
+    let until = Instant::now() + Duration::from_secs(20);
+    while server.n_busy() == 0.0 && Instant::now() < until {
+        sleep(Duration::from_millis(5));
+    }
+    drop(socket);
+    while server.n_busy() > 0.0 {
+        assert!(Instant::now() < until, "it goes on for nobody");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_the_server_in_order() {
+    let mut server = Server::start(&[]);
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    assert!(server.child.wait().expect("it ends").success());
+}
+
+#[test]
+fn bad_flags_are_sentences() {
+    assert!(refused(&["serve", "--parallel", "0"]).starts_with("--parallel is 0"));
+    assert!(refused(&["serve", "-m", "no such file", "--port", "0"]).contains("no such file"));
+    let model = concat!("a=", env!("CARGO_MANIFEST_DIR"), "/assets/story.gguf");
+    assert!(refused(&["serve", "-m", model, "-m", model]).contains("two models"));
+}
