@@ -317,3 +317,88 @@ fn tag_start(text: &str) -> usize {
     let before = &text[..text.len() - tag];
     tag + before.len() - before.trim_end_matches('\n').len()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use fusebox_runtime::weights::open;
+    use serde_json::json;
+
+    use super::*;
+
+    fn tokenizer() -> Tokenizer {
+        let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/story.gguf"));
+        Tokenizer::open(&open(model).unwrap()).unwrap()
+    }
+
+    /// The pieces of a text, and why it ended.
+    fn read(text: &str, reading: Reading) -> (Vec<Piece>, Option<Reason>) {
+        let tokenizer = tokenizer();
+        let mut reader = Reader::new(&tokenizer, reading, None);
+        let mut pieces = Vec::new();
+        for id in tokenizer.encode(text, false).unwrap() {
+            pieces.extend(reader.push(Scored { id, ..Scored::default() }, false));
+        }
+        pieces.extend(reader.finish(Finish::End));
+        (pieces, reader.reason)
+    }
+
+    fn texts(pieces: &[Piece]) -> (String, String) {
+        let (mut text, mut thought) = (String::new(), String::new());
+        for piece in pieces {
+            match piece {
+                Piece::Text(more, _) => text += more,
+                Piece::Reasoning(more) => thought += more,
+                Piece::Call(..) | Piece::Arguments(..) => {}
+            }
+        }
+        (text, thought)
+    }
+
+    #[test]
+    fn reasoning_is_kept_apart_wherever_it_began() {
+        let thinks = |within| Reading { thinks: Some(within), ..Reading::default() };
+        let (pieces, _) = read("<think>\nHm, a < b.\n</think>\n\nYes.", thinks(false));
+        assert_eq!(texts(&pieces), ("Yes.".to_owned(), "Hm, a < b.".to_owned()));
+        let (pieces, _) = read("\nHm.\n</think>\n\nYes </b>", thinks(true));
+        assert_eq!(texts(&pieces), ("Yes </b>".to_owned(), "Hm.".to_owned()));
+        let (pieces, _) = read("No thought, <thin", thinks(false));
+        assert_eq!(texts(&pieces), ("No thought, <thin".to_owned(), String::new()));
+        let (pieces, _) = read("It never ends", thinks(true));
+        assert_eq!(texts(&pieces), (String::new(), "It never ends".to_owned()));
+    }
+
+    #[test]
+    fn a_stop_string_ends_the_answer_and_is_no_part_of_it_unless_wanted() {
+        let stops = vec!["big, red".to_owned()];
+        let (pieces, reason) =
+            read("A big, red house", Reading { stops: stops.clone(), ..Reading::default() });
+        assert_eq!((texts(&pieces).0.trim_end(), reason), ("A", Some(Reason::StopText(stops[0].clone()))));
+        let reading = Reading { stops, includes_stop: true, ..Reading::default() };
+        assert_eq!(texts(&read("A big, red house", reading).0).0, "A big, red");
+    }
+
+    #[test]
+    fn characters_stay_whole_and_every_scored_token_comes_out() {
+        let text = "é 🚀 日本";
+        let (pieces, _) = read(text, Reading { is_scored: true, ..Reading::default() });
+        assert_eq!(texts(&pieces).0, text);
+        let n_scored: usize =
+            pieces.iter().map(|piece| if let Piece::Text(_, all) = piece { all.len() } else { 0 }).sum();
+        assert_eq!(n_scored, tokenizer().encode(text, false).unwrap().len());
+        assert!(
+            pieces.iter().all(|piece| !matches!(piece, Piece::Text(text, _) if text.contains('\u{fffd}')))
+        );
+    }
+
+    #[test]
+    fn calls_are_the_reason_of_the_end() {
+        let tool = Tool { name: "f".to_owned(), description: None, parameters: json!({}) };
+        let reading = Reading { tools: Some((Format::Hermes, vec![tool])), ..Reading::default() };
+        let (pieces, reason) =
+            read(r#"<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>"#, reading);
+        assert_eq!(reason, Some(Reason::Calls));
+        assert_eq!(pieces.first(), Some(&Piece::Call(0, "f".to_owned())));
+    }
+}

@@ -54,18 +54,18 @@ def mutated(body):
     for _ in range(RNG.choice([1, 1, 2, 4])):
         path = RNG.choice(list(places(body)))
         if not path:
-            body[RNG.choice(["n", "seed", "x", "suffix", "format", "input", "prompt", "tools"])] = RNG.choice(ODD)
+            body[RNG.choice(["n", "seed", "x", "suffix", "format", "input", "prompt", "tools"])] = copy.deepcopy(RNG.choice(ODD))
             continue
         inner = body
         for key in path[:-1]:
             inner = inner[key]
         way = RNG.random()
         if way < 0.7:
-            inner[path[-1]] = RNG.choice(ODD)
+            inner[path[-1]] = copy.deepcopy(RNG.choice(ODD))
         elif way < 0.85 and isinstance(inner, dict):
             del inner[path[-1]]
         elif isinstance(inner, dict):
-            inner[RNG.choice(["", "extra", "type", "role", "content"])] = RNG.choice(ODD)
+            inner[RNG.choice(["", "extra", "type", "role", "content"])] = copy.deepcopy(RNG.choice(ODD))
         if not isinstance(body, dict):
             break
     return body

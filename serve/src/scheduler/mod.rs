@@ -26,6 +26,9 @@ pub(crate) const ROOM: usize = 512;
 const SLOW_READER: Duration = Duration::from_secs(30);
 /// How many times a piece of a prompt may be passed by shorter ones.
 const MAX_PASSED: usize = 8;
+/// The shortest beginning that is taken over: a shorter one is computed again, so that what a short prompt is answered
+/// does not depend on what was asked before.
+const MIN_SHARED: usize = 32;
 /// The most sequences that are kept for their beginnings.
 const MAX_KEPT: usize = 256;
 
@@ -460,7 +463,7 @@ impl Scheduler {
         let most = entry.tokens.len() - 1;
         let same = self.kept.iter().enumerate().filter(|(_, kept)| kept.salt == entry.job.salt);
         let same = same.map(|(at, kept)| (at, common(&kept.tokens, &entry.tokens).min(most)));
-        same.filter(|(_, n)| *n > 0).max_by_key(|(at, n)| (*n, Reverse(*at)))
+        same.filter(|(_, n)| *n >= MIN_SHARED).max_by_key(|(at, n)| (*n, Reverse(*at)))
     }
 
     /// The kept sequence of the very same prompt.
@@ -550,7 +553,7 @@ impl Scheduler {
         // A kept sequence that is a beginning as a whole is continued in place.
         let kept = kept.filter(|_| best.is_some_and(|(kept, n)| self.kept[kept].tokens.len() > n));
         let (of, n) = running.chain(kept).max_by_key(|(_, n)| *n)?;
-        if n == 0 || best.is_some_and(|(_, kept)| kept > n) {
+        if n < MIN_SHARED || best.is_some_and(|(_, kept)| kept > n) {
             return None;
         }
         let needed = (entry.tokens.len() + 1).div_ceil(capacity.page) - n / capacity.page;

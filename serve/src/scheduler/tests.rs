@@ -298,7 +298,7 @@ fn a_shared_beginning_is_computed_once_even_for_those_who_come_together() {
 #[test]
 fn slots_that_share_nothing_are_taken_over_by_what_continues_them() {
     let (mut scheduler, mut engine) = (scheduler(64), Lists { shares: false, ..Lists::new(100, 2) });
-    let first = prompt(1, 20);
+    let first = prompt(1, 40);
     let (one, mut inbox) = job(&first, 4);
     scheduler.submit(one);
     run(&mut scheduler, &mut engine);
