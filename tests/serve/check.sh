@@ -32,8 +32,12 @@ if [ ! -e "$venv/complete" ] && [ -z "${FUSEBOX_SERVE_VENV:-}" ]; then
 fi
 if [ -x "$venv/bin/python" ]; then
   "$venv/bin/python" "$here/clients.py" 127.0.0.1 "$port"
-  "$venv/bin/schemathesis" run "$root/serve/openapi.json" --url "http://127.0.0.1:$port" \
-    --checks not_a_server_error,content_type_conformance --max-examples "${SCHEMATHESIS_EXAMPLES:-10}" --seed 1 --header "x-request-timeout: 5"
+  # It leaves files where it runs.
+  scratch=$(mktemp -d)
+  openapi=$(realpath "$root/serve/openapi.json") venv=$(realpath "$venv")
+  (cd "$scratch" && "$venv/bin/schemathesis" run "$openapi" --url "http://127.0.0.1:$port" \
+    --checks not_a_server_error,content_type_conformance --max-examples "${SCHEMATHESIS_EXAMPLES:-10}" --seed 1 --header "x-request-timeout: 5")
+  rm -rf "$scratch"
 fi
 kill "$server" && wait "$server"
 python3 "$here/chaos.py" "$command" "$model" "${SECONDS_OF_CHAOS:-20}" 32
