@@ -32,6 +32,8 @@ if [ ! -e "$venv/complete" ] && [ -z "${FUSEBOX_SERVE_VENV:-}" ]; then
 fi
 if [ -x "$venv/bin/python" ]; then
   "$venv/bin/python" "$here/clients.py" 127.0.0.1 "$port"
+fi
+if [ -x "$venv/bin/schemathesis" ]; then
   # It leaves files where it runs.
   scratch=$(mktemp -d)
   openapi=$(realpath "$root/serve/openapi.json") venv=$(realpath "$venv")

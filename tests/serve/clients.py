@@ -45,14 +45,14 @@ def openai(model):
     answer = api.completions.create(model=model, prompt="The sea", max_tokens=4, logprobs=2, echo=True)
     assert answer.choices[0].logprobs.token_logprobs[0] is None
     tool = {"name": "store", "parameters": PERSON}
-    answer = api.chat.completions.create(model=model, messages=HI, max_tokens=80, temperature=0, parallel_tool_calls=False,
+    answer = api.chat.completions.create(model=model, messages=HI, max_tokens=160, temperature=0, parallel_tool_calls=False,
                                          tools=[{"type": "function", "function": tool}], tool_choice="required")
     assert set(json.loads(answer.choices[0].message.tool_calls[0].function.arguments)) == {"name", "age"}
     answer = api.responses.create(model=model, input="Say hello.", max_output_tokens=8)
     assert answer.output_text
     with api.responses.stream(model=model, input="Say hello.", max_output_tokens=8) as events:
         assert [event.type for event in events][-1] in ("response.completed", "response.incomplete")
-    answer = api.responses.create(model=model, input="A person.", max_output_tokens=80, text={"format": {
+    answer = api.responses.create(model=model, input="A person.", max_output_tokens=160, text={"format": {
         "type": "json_schema", "name": "person", "schema": PERSON, "strict": True}})
     assert set(json.loads(answer.output_text)) == {"name", "age"}
     for wrong, kind in [({"temperature": -3}, openai.BadRequestError), ({"model": "none"}, openai.NotFoundError)]:
@@ -75,7 +75,7 @@ def anthropic(model):
     assert api.messages.count_tokens(model=model, messages=HI).input_tokens > 3
     tools = [{"name": "store", "input_schema": PERSON}]
     choice = {"type": "any", "disable_parallel_tool_use": True}
-    with api.messages.stream(model=model, max_tokens=80, messages=HI, tools=tools, tool_choice=choice) as stream:
+    with api.messages.stream(model=model, max_tokens=160, messages=HI, tools=tools, tool_choice=choice) as stream:
         last = stream.get_final_message()
     assert last.stop_reason == "tool_use" and set(last.content[-1].input) == {"name", "age"}, last
 
@@ -90,7 +90,7 @@ def ollama(model):
     text = "".join(part.message.content for part in api.chat(model=model, messages=HI, options=options, stream=True))
     assert text == whole.message.content
     assert api.generate(model=model, prompt="Hi", options=options).done
-    assert set(json.loads(api.chat(model=model, messages=HI, format=PERSON, options={"num_predict": 80}).message.content)) == {"name", "age"}
+    assert set(json.loads(api.chat(model=model, messages=HI, format=PERSON, options={"num_predict": 160}).message.content)) == {"name", "age"}
 
 
 @client("litellm")
@@ -115,7 +115,7 @@ def langchain(model):
     chat = ChatOpenAI(model=model, max_tokens=8, temperature=0, base_url=BASE + "/v1")
     whole = chat.invoke("Say hello.").content
     assert "".join(part.content for part in chat.stream("Say hello.")) == whole
-    value = ChatOpenAI(model=model, max_tokens=80, base_url=BASE + "/v1").with_structured_output(
+    value = ChatOpenAI(model=model, max_tokens=160, base_url=BASE + "/v1").with_structured_output(
         {"title": "person", **PERSON}, method="json_schema").invoke("A person.")
     assert set(value) == {"name", "age"}, value
 
@@ -132,7 +132,7 @@ def instructor(model):
         age: int = Field(ge=0, le=99)
     for mode in [instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA]:
         api = instructor.from_openai(openai.OpenAI(), mode=mode)
-        assert isinstance(api.chat.completions.create(model=model, messages=HI, max_tokens=100, response_model=Person), Person)
+        assert isinstance(api.chat.completions.create(model=model, messages=HI, max_tokens=200, response_model=Person), Person)
 
 
 @client("agents")

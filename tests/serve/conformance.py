@@ -241,7 +241,7 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
 
 def structured():
     format = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
-    body = post(CHAT, chat(response_format=format, max_tokens=80))[1]
+    body = post(CHAT, chat(response_format=format, max_tokens=160))[1]
     value = json.loads(body["choices"][0]["message"]["content"])
     check("schema", set(value) == {"name", "age"} and isinstance(value["age"], int), value)
     body = post(CHAT, chat(structured_outputs={"choice": ["red", "green"]}))[1]
@@ -254,7 +254,7 @@ def structured():
     tools = [{"type": "function", "function": TOOL}]
     named = {"type": "function", "function": {"name": "get_weather"}}
     for choice in ["required", named]:
-        wanted = chat(tools=tools, tool_choice=choice, max_tokens=80, parallel_tool_calls=False)
+        wanted = chat(tools=tools, tool_choice=choice, max_tokens=160, parallel_tool_calls=False)
         body = post(CHAT, wanted)[1]
         message = body["choices"][0]["message"]
         call = message["tool_calls"][0]
@@ -290,7 +290,7 @@ def others():
     status, body = post("/v1/messages", {"model": name, "messages": HI})
     check("anthropic error", status == 400 and body["type"] == "error" and body["error"]["type"] == "invalid_request_error", body)
     tools = [{"name": "get_weather", "input_schema": TOOL["parameters"]}]
-    body = post("/v1/messages", {**wanted, "tools": tools, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "max_tokens": 80})[1]
+    body = post("/v1/messages", {**wanted, "tools": tools, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "max_tokens": 160})[1]
     check("anthropic tool", body["stop_reason"] == "tool_use" and isinstance(body["content"][-1]["input"], dict), body)
     status, body = post("/api/chat", {"model": name, "messages": HI, "stream": False, "options": {"temperature": 0, "num_predict": 8}})
     check("ollama", body["done"] is True and body["message"]["content"] and body["eval_count"] <= 8, body)
