@@ -25,10 +25,10 @@ pub(crate) struct Arguments {
 }
 
 /// The tensors of one format, summed.
-struct Total {
-    format: String,
+pub(crate) struct Total {
+    pub(crate) format: String,
     n_tensors: usize,
-    n_bytes: usize,
+    pub(crate) n_bytes: usize,
 }
 
 /// Prints what the file holds.
@@ -40,12 +40,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-fn n_bytes(checkpoint: &Checkpoint) -> usize {
+/// The size of all files.
+pub(crate) fn n_bytes(checkpoint: &Checkpoint) -> usize {
     checkpoint.files().map(|(_, n_bytes)| n_bytes).sum()
 }
 
 /// The totals by format, in the order of their first tensor.
-fn totals(checkpoint: &Checkpoint) -> Vec<Total> {
+pub(crate) fn totals(checkpoint: &Checkpoint) -> Vec<Total> {
     let mut totals: Vec<Total> = Vec::new();
     for tensor in checkpoint.tensors().values() {
         let format = tensor.stored.to_string();

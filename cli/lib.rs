@@ -3,7 +3,8 @@
 //! In: a command line. Out: text or JSON on standard output; for bad input one sentence on standard error and exit code
 //! 2. No decision about models or kernels is made here.
 //! One file per command: `run.rs` with `chat/`, `logits.rs`, `tokens.rs`, `bench.rs`, `inspect.rs`, `story.rs`,
-//! `quantize.rs`, `doctor.rs`, `shell.rs` (completions and manual); `welcome.rs` is what it says without one.
+//! `quantize.rs`, `doctor.rs`, `hub.rs` (models by name), `shell.rs` (completions and manual); `welcome.rs` is what it
+//! says without one.
 //! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `sampling.rs`, `print_kernels.rs`; `foreign.rs`
 //! takes those of other programs. `example.rs` is what the examples of model families show.
 
@@ -27,6 +28,8 @@ mod foreign;
 #[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
 mod gpus;
 mod host;
+#[cfg_attr(not(feature = "hub"), path = "no_hub.rs")]
+mod hub;
 mod inspect;
 mod logits;
 mod model;
@@ -75,6 +78,18 @@ enum Command {
     Quantize(quantize::Arguments),
     /// Show the processor, memory, devices, program cache and default model.
     Doctor(doctor::Arguments),
+    /// Fetch a model from the hub into the cache that other tools share.
+    #[cfg(feature = "hub")]
+    Pull(hub::Pull),
+    /// List the stored models.
+    #[cfg(feature = "hub")]
+    Ls(hub::Ls),
+    /// Delete a stored model.
+    #[cfg(feature = "hub")]
+    Rm(hub::Rm),
+    /// Describe a model: architecture, size, formats, context, recommended sampling.
+    #[cfg(feature = "hub")]
+    Show(hub::Show),
     /// Print a script that completes commands and flags in a shell.
     Completions(shell::Completions),
     /// Print the manual page, or write those of all commands.
@@ -104,6 +119,14 @@ pub fn main() -> ExitCode {
             Command::Inspect(arguments) => inspect::run(&arguments),
             Command::Quantize(arguments) => quantize::run(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),
+            #[cfg(feature = "hub")]
+            Command::Pull(arguments) => hub::pull(&arguments),
+            #[cfg(feature = "hub")]
+            Command::Ls(arguments) => hub::ls(&arguments),
+            #[cfg(feature = "hub")]
+            Command::Rm(arguments) => hub::rm(&arguments),
+            #[cfg(feature = "hub")]
+            Command::Show(arguments) => hub::show(&arguments),
             Command::Completions(arguments) => {
                 shell::complete(&arguments, Cli::command());
                 Ok(())

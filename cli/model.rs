@@ -27,6 +27,7 @@ use crate::context::{ContextLimit, ContextRange};
 use crate::devices::Device;
 use crate::gpus;
 use crate::host;
+use crate::hub;
 use crate::output::note;
 use crate::progress::Progress;
 
@@ -45,8 +46,8 @@ const SCORE_ALL_CHUNK: usize = 32;
 /// Which model, on which device, in which precision.
 #[derive(Args)]
 pub(crate) struct ModelFlags {
-    /// The model: a GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small
-    /// built-in story model].
+    /// The model: a GGUF file, a safetensors file or folder, a qwen3.c checkpoint, a Qorus file, a stored model, or
+    /// owner/name on the hub [default: a small built-in story model].
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -73,8 +74,8 @@ pub(crate) struct DeviceFlags {
 /// Which model, for commands that run none.
 #[derive(Args)]
 pub(crate) struct ModelName {
-    /// The model: a GGUF file, a safetensors file or folder, a qwen3.c checkpoint or a Qorus file [default: a small
-    /// built-in story model].
+    /// The model: a GGUF file, a safetensors file or folder, a qwen3.c checkpoint, a Qorus file, a stored model, or
+    /// owner/name on the hub [default: a small built-in story model].
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     place: Option<PathBuf>,
     /// The same.
@@ -347,10 +348,13 @@ pub(crate) fn n_threads(flag: Option<usize>) -> Result<usize, String> {
     }
 }
 
-/// The path of the model, given the value of `-m`.
+/// The path of the model, given its name: a path, a stored name, or what the hub has.
 pub(crate) fn model_path(flag: Option<&Path>) -> Result<PathBuf, String> {
     let missing = |fault| format!("the default model {fault}; choose a model with -m");
-    flag.map_or_else(|| default_model().map_err(missing), |path| Ok(path.to_owned()))
+    let Some(name) = flag else { return default_model().map_err(missing) };
+    // A path that is there is meant as a path.
+    let found = if name.exists() { None } else { hub::path_of(name)? };
+    Ok(found.unwrap_or_else(|| name.to_owned()))
 }
 
 /// Where copies of the default model may lie, which is part of this program: in the folder of the program cache, or

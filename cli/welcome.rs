@@ -7,7 +7,7 @@ pub(crate) const TEXT: &str = "\
 Fusebox runs language models, and shows how it compiles them into a few fused kernels. For example:
 
   fusebox run                                a small built-in model tells a story
-  fusebox run model.gguf                     chat with a model: a GGUF file or a folder with safetensors
+  fusebox run model.gguf                     chat with a model: a file, a folder, or owner/name on the hub
   fusebox run model.gguf \"Why is it dark?\"   one question; a pipe works, too
   fusebox run --print-kernels                the kernels of every token, with times and reasons
   fusebox story --block qwen3-0.6b           how a block becomes kernels

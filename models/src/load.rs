@@ -23,7 +23,7 @@ use fusebox_runtime::weights::{Checkpoint, Kind, open};
 use crate::binding::{Bound, bind};
 use crate::blocks::{decode_batch, part};
 use crate::config::{Config, Formats};
-use crate::families::{architectures, read};
+use crate::families::{architectures, gguf_architecture, read};
 use crate::hparams::Hparams;
 use crate::layers::embed::{Entry, Scored};
 use crate::naming::files;
@@ -206,6 +206,21 @@ impl Model {
         let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
         Session::new(device, programs, batch, &weights, settings.context, self.config.vocab)
     }
+}
+
+/// Refuses an architecture that no family reads, by its name in GGUF or in `config.json`.
+///
+/// # Errors
+/// Says which there are.
+pub fn check_architecture(architecture: &str) -> Result<(), String> {
+    if gguf_architecture(architecture).is_some() {
+        return Ok(());
+    }
+    Err(format!(
+        "the architecture {} is not supported, expected one of {}",
+        quoted(architecture),
+        architectures()
+    ))
 }
 
 /// The error of a checkpoint that does not name its architecture.

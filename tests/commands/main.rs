@@ -16,6 +16,8 @@ use support::own;
 mod bench;
 mod chat;
 mod doctor;
+#[cfg(all(unix, feature = "hub"))]
+mod hub;
 mod inspect;
 mod kernels;
 mod logits;

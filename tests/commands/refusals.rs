@@ -114,7 +114,10 @@ fn senseless_flags_are_sentences() {
         ("quantize no-such-file a.gguf Q4_0", "no-such-file"),
         ("quantize assets/story.gguf no-such-folder/a.gguf F16", "no-such-folder/a.gguf: "),
         ("quantize assets/story.gguf a.gguf F16 -t 0", "1 to 256"),
-        ("sing", "run, serve, logits, tokens, bench, story, inspect, quantize, doctor, completions, man"),
+        (
+            "sing",
+            "run, serve, logits, tokens, bench, story, inspect, quantize, doctor, pull, ls, rm, show, completions, man",
+        ),
     ] {
         let arguments: Vec<&str> = line.split(' ').collect();
         let sentence = refused(&arguments);

@@ -32,6 +32,7 @@ const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/micro/tests.rs",
     "compiler/src/codegen/cpu/micro/view.rs",
     "compiler/src/codegen/cpu/tests/far.rs",
+    "hub/src/disk.rs",
     "runtime/src/device/cpu.rs",
     "runtime/src/device/gpu/cuda.rs",
     "runtime/src/device/gpu/wgpu_driver.rs",
@@ -44,9 +45,10 @@ const UNSAFE: &[&str] = &[
 ];
 
 /// The files that may read environment variables.
-const ENVIRONMENT: [&str; 5] = [
+const ENVIRONMENT: [&str; 6] = [
     "cli/signals.rs",
     "compiler/src/options.rs",
+    "hub/src/settings.rs",
     "tests/support/oracles.rs",
     "tests/support/slow.rs",
     "tests/tidy/marked.rs",
