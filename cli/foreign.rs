@@ -107,7 +107,7 @@ const FLAGS: &[(&[&str], Answer)] = &[
         No("a prompt cannot be kept in a file; a chat keeps its KV cache, and /save its messages"),
     ),
     (&["--isq"], No("models are quantised ahead: fusebox quantize MODEL FILE Q4_K_M")),
-    (&["--port", "--host", "--api-key"], No("fusebox run serves nobody")),
+    (&["--port", "--host", "--api-key"], No("fusebox run serves nobody; fusebox serve does")),
     (&["-hff", "--hf-file"], No("the file is chosen by its quantisation: -m owner/name:Q4_K_M")),
     (&["-mu", "--model-url"], No("a model is a path or owner/name")),
 ];
