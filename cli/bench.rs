@@ -258,7 +258,8 @@ fn run_once(session: &mut Session, test: Test) -> Result<Repetition, String> {
     let Test { kind, n_tokens, depth, batch } = test;
     for sequence in 0..batch {
         session.select(SequenceId(sequence)).map_err(|error| error.to_string())?;
-        session.truncate(depth);
+        let kept = session.reusable(depth);
+        session.truncate(kept).map_err(|error| error.to_string())?;
         if session.position() < depth {
             let missing = fake_tokens(session, session.position()..depth);
             feed(session, &missing)?;

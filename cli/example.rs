@@ -29,7 +29,7 @@ pub(crate) fn show(name: &str, example: &str) -> Result<(), String> {
         "Kernels per token in each of the {} blocks of {name}, compiled for {}:\n\n{}\n\
          This needs no weights. To run a model of your own:\n  \
          cargo run --release --example {example} -- --model PATH -p TEXT\n",
-        config.n_layers,
+        config.n_layers(),
         options.target.name,
         table("lrl", "  ", &rows)
     ));

@@ -182,7 +182,7 @@ pub(crate) fn show(arguments: &Show) -> Result<(), String> {
             "bytes": inspect::n_bytes(checkpoint),
             "formats": formats,
             "context": model.config.context,
-            "layers": model.config.n_layers,
+            "layers": model.config.n_layers(),
             "vocabulary": model.config.vocab,
             "chat": chat.is_some(),
             "sampling": {
@@ -222,7 +222,7 @@ pub(crate) fn show(arguments: &Show) -> Result<(), String> {
         ["size", &size],
         ["formats", &formats.join(", ")],
         ["context", &counted(model.config.context, "token")],
-        ["layers", &model.config.n_layers.to_string()],
+        ["layers", &model.config.n_layers().to_string()],
         ["vocabulary", &counted(model.config.vocab, "token")],
         ["chat", if chat.is_some() { "has a template" } else { "has no template" }],
         ["sampling", &sampling],

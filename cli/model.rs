@@ -262,7 +262,9 @@ impl OpenModel {
 
     fn settings(&self, context: usize, chunk: usize, scored: Scored) -> Settings {
         let max_chunk = match scored {
-            Scored::Last | Scored::TopK(_) | Scored::Unnormed | Scored::Normed => chunk,
+            Scored::Last | Scored::TopK(_) | Scored::Unnormed | Scored::Normed => {
+                chunk.min(self.model.config.most_tokens())
+            }
             Scored::All => chunk.min(SCORE_ALL_CHUNK),
         };
         Settings { context, chunk: context.clamp(2, max_chunk), cache: self.kv_type, scored }

@@ -147,10 +147,10 @@ fn times(
 ) -> Result<Vec<Duration>, String> {
     let mut all: Vec<Vec<Duration>> = Vec::new();
     for _ in 0..=n_repeats {
-        session.truncate(position);
+        session.truncate(position).map_err(|error| error.to_string())?;
         all.push(session.profile(tokens).map_err(|error| error.to_string())?);
     }
-    session.truncate(position);
+    session.truncate(position).map_err(|error| error.to_string())?;
     let median = |step: usize| {
         // The first measurement is the warm-up.
         let mut own: Vec<Duration> = all[1..].iter().map(|times| times[step]).collect();

@@ -76,7 +76,9 @@ fn block(tokens: i64) -> Option<Graph> {
 
 /// A dense block of DeepSeek-V2-Lite after 4096 cached tokens: what a chat turn or a verification of drafts costs.
 fn latent_block(tokens: i64) -> Option<Graph> {
-    let config = Config { context: 4 * 4096, experts: None, ..blocks::named("deepseek-v2-lite")? };
+    let config = Config { context: 4 * 4096, ..blocks::named("deepseek-v2-lite")? };
+    let dense = config.blocks.first()?.network.clone();
+    let config = config.with_network(&dense, |_| true);
     blocks::block(&config, &Sym::from(tokens)).ok()
 }
 

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use fusebox_models::blocks::named;
-use fusebox_models::config::{Attention, Config, Experts, Gate, Grouped, Latent};
+use fusebox_models::config::{Activation, Config, Dense, Experts, Gate, Grouped, Latent, Mixer, Network};
 
 /// How many tokens are taken at once.
 const PROMPTS: [usize; 6] = [1, 2, 4, 16, 64, 512];
@@ -143,14 +143,19 @@ impl Cell {
         let base = named("llama-3.2-1b").expect("a named block");
         let size = self.shape.size;
         let config = match self.shape.kind {
-            Kind::Width => dense(&base, size, grouped(size / 64, 64)),
-            Kind::Head => dense(&base, 2048, grouped(16, size)),
+            Kind::Width => dense(&base, size, &grouped(size / 64, 64)),
+            Kind::Head => dense(&base, 2048, &grouped(16, size)),
             Kind::Experts => {
                 let experts = Experts {
                     n_routed: size,
                     top_k: 4,
-                    n_shared: 0,
+                    shared_ff: 0,
+                    has_shared_gate: false,
                     ff: 768,
+                    activation: Activation::Silu,
+                    is_gated: true,
+                    has_biases: false,
+                    weighs_input: false,
                     gate: Gate::Softmax,
                     router_bias: false,
                     renorm: true,
@@ -158,7 +163,7 @@ impl Cell {
                     groups: None,
                     is_joint: false,
                 };
-                Config { experts: Some(experts), ..dense(&base, 2048, grouped(32, 64)) }
+                dense(&base, 2048, &grouped(32, 64)).with_network(&Network::Sparse(experts), |_| true)
             }
             Kind::Latent => {
                 let latent = Latent {
@@ -169,13 +174,14 @@ impl Cell {
                     rope: 64,
                     value: 128,
                     is_joint: false,
+                    turn: base.rope().expect("it has RoPE").clone(),
                 };
-                dense(&base, 2048, Attention::Latent(latent))
+                dense(&base, 2048, &Mixer::Latent(latent))
             }
         };
         let per_block = per_block(&config);
         // Of the last block most is computed for the last token only.
-        Config { n_layers: 1 + N_WEIGHTS.div_ceil(per_block), ..config }
+        config.with_layers(1 + N_WEIGHTS.div_ceil(per_block))
     }
 }
 
@@ -188,25 +194,29 @@ impl fmt::Display for Cell {
 }
 
 /// A dense model. Rows of the down projection are three times as long as others: no rounder than the width is.
-fn dense(base: &Config, hidden: usize, attention: Attention) -> Config {
-    Config { attention, hidden, ff: 3 * hidden, vocab: 1024, tied: false, ..base.clone() }
+fn dense(base: &Config, hidden: usize, mixer: &Mixer) -> Config {
+    let rope = base.rope().expect("it has RoPE");
+    let network = Network::Dense(Dense::swiglu(3 * hidden));
+    let config = Config { hidden, vocab: 1024, tied: false, ..base.clone() };
+    config.with_mixer(mixer).with_rope(rope).with_network(&network, |_| true)
 }
 
 /// Heads that share keys in groups of three or more, where their number lets them.
-fn grouped(n_heads: usize, head: usize) -> Attention {
+fn grouped(n_heads: usize, head: usize) -> Mixer {
     let n_kv = (1..=n_heads / 3).rev().find(|n_kv| n_heads.is_multiple_of(*n_kv)).unwrap_or(1);
-    Attention::Grouped(Grouped::new(n_heads, n_kv, head))
+    Mixer::Grouped(Grouped::new(n_heads, n_kv, head))
 }
 
 /// About how many elements the matrices of a block have.
 fn per_block(config: &Config) -> usize {
-    let of_attention = match &config.attention {
-        Attention::Grouped(own) => config.hidden * own.head * 2 * (own.n_heads + own.n_kv),
-        Attention::Latent(own) => config.hidden * own.n_heads * (own.nope + own.value),
+    let of_attention = match &config.blocks[0].mixer {
+        Mixer::Grouped(own) => config.hidden * own.head * 2 * (own.n_heads + own.n_kv),
+        Mixer::Latent(own) => config.hidden * own.n_heads * (own.nope + own.value),
+        _ => 0,
     };
-    let of_network = match &config.experts {
+    let of_network = match config.experts() {
         Some(experts) => 3 * config.hidden * experts.ff * experts.n_routed,
-        None => 3 * config.hidden * config.ff,
+        None => 3 * config.hidden * config.ff().unwrap_or(0),
     };
     of_attention + of_network
 }

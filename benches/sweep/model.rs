@@ -19,7 +19,7 @@ use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks::part;
 use fusebox_models::config::{Config, Formats};
 use fusebox_models::layers::embed::{Entry, Scored};
-use fusebox_models::naming::tensors::names;
+use fusebox_models::naming::tensors::Names;
 use fusebox_models::quantize::tensor_format::{self, choose};
 use fusebox_models::quantize::types::Type;
 use fusebox_runtime::device::Weights;
@@ -71,7 +71,7 @@ impl Model {
         let (context, n_vocab) = (config.context - CHUNK, config.vocab);
         let (cache, options) = (Cache::default(), Options::default());
         let compile = move |class: Class| {
-            let graph = part(&config, &class.tokens(), config.n_layers, Entry::Tokens, Scored::Last)?;
+            let graph = part(&config, &class.tokens(), config.n_layers(), Entry::Tokens, Scored::Last)?;
             cache.program(&graph, &options)
         };
         let programs = Programs::new(CHUNK, Box::new(compile));
@@ -90,7 +90,7 @@ impl Model {
         let prompt = tokens(&self.session, cell.prompt);
         let (begin, mut least) = (Instant::now(), f64::INFINITY);
         for repeat in 0.. {
-            self.session.truncate(cell.depth);
+            self.session.truncate(cell.depth)?;
             let start = Instant::now();
             self.session.feed(&prompt)?;
             // The first one warms up.
@@ -118,7 +118,7 @@ fn tokens(session: &Session, n: usize) -> Vec<u32> {
 
 /// The graph of a model for one token.
 fn graph(config: &Config) -> Result<Graph, Box<dyn Error>> {
-    Ok(part(config, &Sym::from(1), config.n_layers, Entry::Tokens, Scored::Last)?)
+    Ok(part(config, &Sym::from(1), config.n_layers(), Entry::Tokens, Scored::Last)?)
 }
 
 /// The model with each matrix in the format that a type has for it.
@@ -126,8 +126,8 @@ fn quantised(config: Config, ty: &str) -> Result<Config, Box<dyn Error>> {
     let ty = Type::named(ty).ok_or_else(|| format!("there is no type {ty}"))?;
     // Single precision marks the tensors that are kept in it.
     let config = Config { formats: Formats::Uniform(Format::BF16), ..config };
-    let n_experts = config.experts.as_ref().map_or(0, |experts| experts.n_routed);
-    let model = tensor_format::Model { n_layers: config.n_layers, n_experts, has_head: !config.tied };
+    let n_experts = config.experts().map_or(0, |experts| experts.n_routed);
+    let model = tensor_format::Model { n_layers: config.n_layers(), n_experts, has_head: !config.tied };
     let mut formats = BTreeMap::new();
     for node in graph(&config)?.nodes.values() {
         let Op::Weight { name, shape, format: Format::BF16 } = &node.op else { continue };
@@ -135,7 +135,7 @@ fn quantised(config: Config, ty: &str) -> Result<Config, Box<dyn Error>> {
         // The rows of this one are all heads together.
         let n_rows = if name.ends_with("attn_output") { 1 } else { sizes.len() - 1 };
         let sizes = [&sizes[..n_rows], &[sizes[n_rows..].iter().product()]].concat();
-        let in_file = names(Kind::Gguf { version: 3 }, name).remove(0);
+        let in_file = Names::common(Kind::Gguf { version: 3 }).of(name).remove(0);
         let format = choose(ty, model, &in_file, &sizes).map_or(Format::F32, |choice| choice.format);
         formats.insert(name.to_string(), format);
     }

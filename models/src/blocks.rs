@@ -11,13 +11,32 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::sym::Sym;
 
 use crate::config::Config;
-use crate::families::{deepseek, llama, qwen2, qwen3};
+use crate::families::published;
 use crate::layers::block::{self, step};
 use crate::layers::embed::{Entry, Scored};
 use crate::layers::scope::Scope;
 
+/// A published model: its name, and its config.
+type Published = (&'static str, fn() -> Config);
+
+const PUBLISHED: [Published; NAMES.len()] = [
+    ("qwen3-0.6b", published::qwen3_0_6b),
+    ("qwen3-8b", published::qwen3_8b),
+    ("qwen3-30b-a3b", published::qwen3_30b_a3b),
+    ("llama-3.2-1b", published::llama_3_2_1b),
+    ("mistral-7b", published::mistral_7b),
+    ("qwen2.5-0.5b", published::qwen2_5_0_5b),
+    ("deepseek-v2-lite", published::deepseek_v2_lite),
+    ("glm-4.7-flash", published::glm_4_7_flash),
+    ("gemma-4-e4b", published::gemma_4_e4b),
+    ("gpt-oss-20b", published::gpt_oss_20b),
+    ("qwen3.6-27b", published::qwen3_6_27b),
+    ("lfm2.5", published::lfm2_5),
+    ("nemotron-3-nano", published::nemotron_3_nano),
+];
+
 /// The names that [`named`] knows.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 13] = [
     "qwen3-0.6b",
     "qwen3-8b",
     "qwen3-30b-a3b",
@@ -26,30 +45,31 @@ pub const NAMES: [&str; 8] = [
     "qwen2.5-0.5b",
     "deepseek-v2-lite",
     "glm-4.7-flash",
+    "gemma-4-e4b",
+    "gpt-oss-20b",
+    "qwen3.6-27b",
+    "lfm2.5",
+    "nemotron-3-nano",
 ];
 
 /// The config of a published model.
 pub fn named(name: &str) -> Option<Config> {
-    match name {
-        "qwen3-0.6b" => Some(qwen3::qwen3_0_6b()),
-        "qwen3-8b" => Some(qwen3::qwen3_8b()),
-        "qwen3-30b-a3b" => Some(qwen3::qwen3_30b_a3b()),
-        "llama-3.2-1b" => Some(llama::llama_3_2_1b()),
-        "mistral-7b" => Some(llama::mistral_7b()),
-        "qwen2.5-0.5b" => Some(qwen2::qwen2_5_0_5b()),
-        "deepseek-v2-lite" => Some(deepseek::deepseek_v2_lite()),
-        "glm-4.7-flash" => Some(deepseek::glm_4_7_flash()),
-        _ => None,
-    }
+    PUBLISHED.iter().find(|(own, _)| *own == name).map(|(_, config)| config())
+}
+
+/// The first block of the most common kind.
+fn most_common(config: &Config) -> usize {
+    let count = |layer: &usize| config.blocks.iter().filter(|block| **block == config.blocks[*layer]).count();
+    (0..config.n_layers()).rev().max_by_key(count).unwrap_or(0)
 }
 
 /// One block, with experts where the model has them: `x` `[t, d]` to `y` `[t, d]`.
 pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
     let m = Scope::new(config, tokens);
     let x = m.g.input("x", DType::F32, &[&m.t, &m.d]);
-    // The first block of the most common kind.
-    let layer = (0..config.n_layers).find(|layer| !config.dense.contains(layer)).unwrap_or(0);
-    let y = block::block(&m, layer, &x);
+    let layer = most_common(config);
+    let own = config.per_layer.map(|width| m.g.input("own", DType::F32, &[&m.t, &m.g.dim("p", width)]));
+    let y = block::block(&m, layer, &x, own.as_ref());
     m.g.finish(&[("y", &y)])
 }
 
@@ -144,9 +164,9 @@ mod tests {
     fn every_model_fits_for_one_token_many_and_any_number() {
         for config in configs() {
             for tokens in steps(&config) {
-                let graph = model(&config, &tokens, config.n_layers).unwrap();
+                let graph = model(&config, &tokens, config.n_layers()).unwrap();
                 assert_eq!(output(&graph), format!("logits [v:{}]", config.vocab));
-                assert_eq!(graph.blocks.len(), config.n_layers);
+                assert_eq!(graph.blocks.len(), config.n_layers());
             }
         }
     }

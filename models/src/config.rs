@@ -1,44 +1,135 @@
-//! The hyper-parameters of a model, as plain data.
+//! The hyper-parameters of a model, as plain data: a list of block kinds, and what is around them.
 //!
 //! In: the numbers a model was published with; `families/` holds those of well-known ones. Out: a [`Config`], which
 //! every layer reads and none changes.
+//! A block is a [`Mixer`], which moves data between tokens, and a [`Network`], which works on each token alone.
 //! Nothing is checked here: a graph built from sizes that do not fit reports them itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusebox_compiler::tensor::quant::Format;
 
+/// The most tokens of a prefill step where a block carries a state.
+const RECURRENT_STEP: usize = 64;
+
 /// Everything a graph depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The attention of every block.
-    pub attention: Attention,
+    /// The blocks (layers), first to last.
+    pub blocks: Vec<Block>,
     /// Hidden size: the width of the residual stream.
     pub hidden: usize,
-    /// Number of blocks (layers).
-    pub n_layers: usize,
     /// Vocabulary size.
     pub vocab: usize,
     /// Capacity of the KV cache, in positions.
     pub context: usize,
-    /// Epsilon of RMSNorm.
+    /// Epsilon of all norms.
     pub eps: f32,
-    /// Rotary position embedding.
-    pub rope: Rope,
-    /// FFN width of a dense block.
-    pub ff: usize,
-    /// Mixture of experts (MoE), in every block that is not dense.
-    pub experts: Option<Experts>,
-    /// The dense blocks of a model with experts.
-    pub dense: BTreeSet<usize>,
+    /// Whether norms subtract the mean first (LayerNorm); else they are RMSNorm.
+    pub is_centred: bool,
+    /// Factor on embeddings.
+    pub embedding_scale: f32,
+    /// Factor on logits.
+    pub logit_scale: f32,
+    /// Soft cap of logits: `cap · tanh(logit / cap)`.
+    pub logit_cap: Option<f32>,
+    /// Width of the per-layer embeddings that every block adds, if it does (Gemma 4 E).
+    pub per_layer: Option<usize>,
     /// Whether the output head shares the embedding matrix (tied embeddings).
     pub tied: bool,
-    /// Names of the weight matrices that have a bias, as layers name them.
+    /// Names of the weight matrices and norms that have a bias, as layers name them.
     pub biased: BTreeSet<String>,
     /// Storage formats of the weights.
     pub formats: Formats,
     /// Data type of the KV cache.
     pub cache: Format,
+}
+
+/// The kind of a block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    /// What moves data between tokens.
+    pub mixer: Mixer,
+    /// What works on each token alone.
+    pub network: Network,
+    /// Where the norms are.
+    pub order: Order,
+    /// Factor on what each half adds to the residual stream.
+    pub residual_scale: f32,
+    /// Whether the residual stream after the block is multiplied by a stored number.
+    pub has_output_scale: bool,
+}
+
+/// Where the norms of a block are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Before each half (pre-norm).
+    Before,
+    /// After each half (OLMo 2).
+    After,
+    /// Before and after each half (Gemma 2, GLM-4).
+    Around,
+    /// One norm before both halves, which read the same (Cohere, Phi-2).
+    Parallel,
+}
+
+/// The kinds of mixers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mixer {
+    /// Grouped-query attention (GQA): Llama, Mistral, Qwen2 and Qwen3.
+    Grouped(Grouped),
+    /// Multi-head latent attention (MLA): `DeepSeek` V2 and its successors, such as GLM-4.7-Flash.
+    Latent(Latent),
+    /// A gated delta rule behind a short convolution: Qwen3-Next, Qwen3.5.
+    Delta(Delta),
+    /// A state space with one decay per head (Mamba-2): Granite 4 H, Nemotron-H.
+    StateSpace(StateSpace),
+    /// A gated short convolution: LFM2.
+    ShortConv(ShortConv),
+    /// None: the block is a network alone.
+    None,
+}
+
+/// The kinds of feed-forward networks (FFN).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Network {
+    /// One FFN for all tokens.
+    Dense(Dense),
+    /// A mixture of experts (MoE).
+    Sparse(Experts),
+    /// A dense FFN and a mixture of experts side by side, each with norms of its own (Gemma 4).
+    Both(Dense, Experts),
+    /// None: the block is a mixer alone.
+    None,
+}
+
+/// A dense FFN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dense {
+    /// FFN width.
+    pub ff: usize,
+    /// Activation function.
+    pub activation: Activation,
+    /// Whether the activation gates a second projection.
+    pub is_gated: bool,
+}
+
+/// Activation functions of an FFN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// GELU by its `tanh` approximation.
+    GeluTanh,
+    /// `max(x, 0)²`.
+    SquaredRelu,
+    /// `x · sigmoid(alpha · x)` with `x` up to `limit`; the gated projection is clamped to `±limit`, then 1 is added.
+    Clamped {
+        /// Factor inside the sigmoid.
+        alpha: f32,
+        /// Largest value of either projection.
+        limit: f32,
+    },
 }
 
 /// Storage formats of the weights.
@@ -60,15 +151,6 @@ impl Formats {
     }
 }
 
-/// The kinds of attention.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Attention {
-    /// Grouped-query attention (GQA): Llama, Mistral, Qwen2 and Qwen3.
-    Grouped(Grouped),
-    /// Multi-head latent attention (MLA): `DeepSeek` V2 and its successors, such as GLM-4.7-Flash.
-    Latent(Latent),
-}
-
 /// Grouped-query attention (GQA).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grouped {
@@ -80,19 +162,70 @@ pub struct Grouped {
     pub head: usize,
     /// Rotary dimension: RoPE rotates the first `rotary_dim` elements of a head.
     pub rotary_dim: usize,
-    /// Whether queries and keys are RMS-normalised before RoPE (QK norm).
-    pub qk_norm: bool,
-    /// Sliding window, if any.
+    /// Rotary position embedding; none for a block without positions (NoPE).
+    pub rope: Option<Rope>,
+    /// How queries and keys are normalised (QK norm), if they are.
+    pub qk_norm: Option<QkNorm>,
+    /// Which earlier positions a token sees, if not all.
     pub window: Option<Window>,
+    /// Factor on scores, if not `1/√head`.
+    pub scale: Option<f64>,
+    /// Soft cap of scores.
+    pub cap: Option<f32>,
+    /// Factor on queries that grows with the position.
+    pub temperature: Option<Temperature>,
+    /// Whether each head has a sink: a stored score that competes with those of positions and has no value.
+    pub has_sinks: bool,
+    /// Whether a sigmoid gate, stored after each query head, scales the output.
+    pub is_gated: bool,
+    /// What values are.
+    pub values: Values,
+    /// The block whose KV cache this one reads, if it has none of its own.
+    pub shares: Option<usize>,
 }
 
-/// Sliding-window attention.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Window size in positions, the token's own included.
-    pub size: usize,
-    /// The blocks with full attention.
-    pub full: BTreeSet<usize>,
+/// How queries and keys are normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Each head before RoPE.
+    Head,
+    /// Each head after RoPE (Hunyuan).
+    HeadAfterRope,
+    /// Each head after RoPE, without weights (Llama 4).
+    BareAfterRope,
+    /// All heads together, before RoPE (OLMo 2, MiniMax M2).
+    Whole,
+}
+
+/// What values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// A projection of their own.
+    Projected,
+    /// A projection of their own, normalised without weights.
+    Normalised,
+    /// The projection of the keys, normalised without weights.
+    Keys,
+}
+
+/// Which earlier positions a token sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// A number of positions, the token's own included.
+    Sliding(usize),
+    /// Those of its own chunk of a number of positions (Llama 4).
+    Chunk(usize),
+}
+
+/// A factor on queries: `1 + strength · ln(1 + ⌊(position + offset) / length⌋)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// After how many positions it grows.
+    pub length: usize,
+    /// How fast it grows.
+    pub strength: f32,
+    /// What is added to a position.
+    pub offset: usize,
 }
 
 /// Multi-head latent attention (MLA): keys and values are up-projections of one small cached vector per position.
@@ -112,19 +245,71 @@ pub struct Latent {
     pub value: usize,
     /// Whether the up-projections of keys and values are stored as one matrix, `kv_b`.
     pub is_joint: bool,
+    /// Rotary position embedding.
+    pub turn: Rope,
+}
+
+/// A gated delta rule: each head carries a matrix from token to token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// Key heads.
+    pub n_key: usize,
+    /// Value heads, a multiple of the key heads.
+    pub n_value: usize,
+    /// Head dimension of keys.
+    pub key: usize,
+    /// Head dimension of values.
+    pub value: usize,
+    /// Tokens that the convolution sees.
+    pub kernel: usize,
+    /// Whether the value heads of one key head are apart by the number of key heads; else they are adjacent.
+    pub is_tiled: bool,
+    /// Whether the projections of the decay and of the strength are stored as one matrix, alternating by key head.
+    pub is_joint: bool,
+}
+
+/// A state space (Mamba-2): each head carries a matrix that decays by one factor per token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateSpace {
+    /// Heads.
+    pub n_heads: usize,
+    /// Head dimension.
+    pub head: usize,
+    /// Groups of heads that share the input and output vectors of the state.
+    pub n_groups: usize,
+    /// State dimension.
+    pub state: usize,
+    /// Tokens that the convolution sees.
+    pub kernel: usize,
+}
+
+/// A gated short convolution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShortConv {
+    /// Tokens that the convolution sees.
+    pub kernel: usize,
 }
 
 /// A mixture of experts (MoE).
+#[allow(clippy::struct_excessive_bools, reason = "each is a part that a family has or has not")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     /// Routed experts.
     pub n_routed: usize,
     /// Routed experts per token.
     pub top_k: usize,
-    /// Shared experts, which every token uses.
-    pub n_shared: usize,
+    /// FFN width of all shared experts together, which every token uses; 0 where there are none.
+    pub shared_ff: usize,
+    /// Whether a sigmoid of each token scales the output of the shared experts.
+    pub has_shared_gate: bool,
     /// FFN width of one expert.
     pub ff: usize,
+    /// Activation function.
+    pub activation: Activation,
+    /// Whether the activation gates a second projection.
+    pub is_gated: bool,
+    /// Whether experts and router have biases.
+    pub has_biases: bool,
     /// Scoring function of the router.
     pub gate: Gate,
     /// Whether a stored bias is added to the scores for the selection of experts.
@@ -133,6 +318,8 @@ pub struct Experts {
     pub renorm: bool,
     /// Factor on the routing weights.
     pub scale: f32,
+    /// Whether the routing weight scales an expert's input instead of its output (Llama 4).
+    pub weighs_input: bool,
     /// Groups of experts, for group-limited routing.
     pub groups: Option<Groups>,
     /// Whether gate and up projections are stored as one matrix.
@@ -201,6 +388,17 @@ pub enum Scaling {
         /// Original context length.
         original: f64,
     },
+    /// A divisor for each pair's frequency, and a factor on the rotated queries and keys (longrope).
+    Long {
+        /// The divisors for contexts up to the original one.
+        short: Vec<f32>,
+        /// Those for longer contexts.
+        long: Vec<f32>,
+        /// Original context length.
+        original: usize,
+        /// Factor on cos and sin.
+        attention_factor: f64,
+    },
     /// YaRN: a linear ramp over the pairs between kept and divided frequencies, and rescaled attention scores.
     Yarn {
         /// Context extension factor.
@@ -211,6 +409,8 @@ pub enum Scaling {
         beta_slow: f64,
         /// Original context length.
         original: f64,
+        /// Whether the ends of the ramp are rounded to whole pairs.
+        is_rounded: bool,
         /// Factor on the rotated queries and keys (on cos and sin).
         attention_factor: f64,
         /// Factor on whole queries and keys: scores grow by its square (`mscale_all_dim` of MLA models).
@@ -227,56 +427,221 @@ impl Scaling {
     }
 }
 
-impl Config {
-    /// The experts of a block, unless it is dense.
-    pub fn experts_of(&self, layer: usize) -> Option<&Experts> {
-        self.experts.as_ref().filter(|_| !self.dense.contains(&layer))
+impl Block {
+    /// A pre-norm block without further scales.
+    pub fn new(mixer: Mixer, network: Network) -> Self {
+        Self { mixer, network, order: Order::Before, residual_scale: 1.0, has_output_scale: false }
+    }
+}
+
+impl Network {
+    /// The dense FFN, if there is one.
+    pub fn dense(&self) -> Option<&Dense> {
+        match self {
+            Self::Dense(dense) | Self::Both(dense, _) => Some(dense),
+            Self::Sparse(_) | Self::None => None,
+        }
     }
 
-    /// Elements of a row of the KV cache.
-    pub fn cached_row(&self) -> usize {
-        match &self.attention {
-            Attention::Grouped(grouped) => grouped.head,
-            Attention::Latent(latent) => latent.kv_lora + latent.rope,
+    /// The experts, if there are any.
+    pub fn experts(&self) -> Option<&Experts> {
+        match self {
+            Self::Sparse(experts) | Self::Both(_, experts) => Some(experts),
+            Self::Dense(_) | Self::None => None,
         }
+    }
+}
+
+impl Dense {
+    /// SwiGLU of this width.
+    pub fn swiglu(ff: usize) -> Self {
+        Self { ff, activation: Activation::Silu, is_gated: true }
+    }
+}
+
+impl Mixer {
+    /// Its RoPE, if it has one.
+    pub fn rope(&self) -> Option<&Rope> {
+        match self {
+            Self::Grouped(own) => own.rope.as_ref(),
+            Self::Latent(own) => Some(&own.turn),
+            Self::Delta(_) | Self::StateSpace(_) | Self::ShortConv(_) | Self::None => None,
+        }
+    }
+
+    /// Whether it carries a state from token to token that no position indexes.
+    pub fn is_recurrent(&self) -> bool {
+        matches!(self, Self::Delta(_) | Self::StateSpace(_) | Self::ShortConv(_))
+    }
+
+    /// Elements of a row of its KV cache, if it has one.
+    fn cached_row(&self) -> Option<usize> {
+        match self {
+            Self::Grouped(own) => Some(own.head),
+            Self::Latent(own) => Some(own.kv_lora + own.rope),
+            Self::Delta(_) | Self::StateSpace(_) | Self::ShortConv(_) | Self::None => None,
+        }
+    }
+}
+
+impl Config {
+    /// A model of these blocks with the usual ends: RMSNorms with an epsilon of 1e-6, an output head of its own.
+    pub fn new(blocks: Vec<Block>, hidden: usize, vocab: usize, context: usize) -> Self {
+        Self {
+            blocks,
+            hidden,
+            vocab,
+            context,
+            eps: 1e-6,
+            is_centred: false,
+            embedding_scale: 1.0,
+            logit_scale: 1.0,
+            logit_cap: None,
+            per_layer: None,
+            tied: false,
+            biased: BTreeSet::new(),
+            formats: Formats::Uniform(Format::F32),
+            cache: Format::F32,
+        }
+    }
+
+    /// The number of blocks.
+    pub fn n_layers(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The experts of the first block that has any.
+    pub fn experts(&self) -> Option<&Experts> {
+        self.blocks.iter().find_map(|block| block.network.experts())
+    }
+
+    /// The FFN width of the first dense block.
+    pub fn ff(&self) -> Option<usize> {
+        self.blocks.iter().find_map(|block| block.network.dense()).map(|dense| dense.ff)
+    }
+
+    /// The RoPE of the last block that has one: where blocks differ, those with full attention are last.
+    pub fn rope(&self) -> Option<&Rope> {
+        self.blocks.iter().rev().find_map(|block| block.mixer.rope())
+    }
+
+    /// Elements of the rows of the KV cache; rows of several widths where blocks differ.
+    pub fn cached_rows(&self) -> BTreeSet<usize> {
+        self.blocks.iter().filter_map(|block| block.mixer.cached_row()).collect()
+    }
+
+    /// Whether a block carries a state that no position indexes.
+    pub fn is_recurrent(&self) -> bool {
+        self.blocks.iter().any(|block| block.mixer.is_recurrent())
+    }
+
+    /// The most tokens that a step of a prefill should take: the closed form of a recurrent mixer grows with their
+    /// cube.
+    pub fn most_tokens(&self) -> usize {
+        if self.is_recurrent() { RECURRENT_STEP } else { usize::MAX }
+    }
+
+    /// The same with another number of blocks; the last is repeated.
+    #[must_use]
+    pub fn with_layers(mut self, n_layers: usize) -> Self {
+        if let Some(last) = self.blocks.last().cloned() {
+            self.blocks.resize(n_layers, last);
+        }
+        self
+    }
+
+    /// The same with another mixer in every block.
+    #[must_use]
+    pub fn with_mixer(mut self, mixer: &Mixer) -> Self {
+        self.blocks.iter_mut().for_each(|block| block.mixer = mixer.clone());
+        self
+    }
+
+    /// The same with another network in every block that `is_changed` selects.
+    #[must_use]
+    pub fn with_network(mut self, network: &Network, is_changed: impl Fn(usize) -> bool) -> Self {
+        let blocks = self.blocks.iter_mut().enumerate().filter(|(layer, _)| is_changed(*layer));
+        blocks.for_each(|(_, block)| block.network = network.clone());
+        self
+    }
+
+    /// The same with another RoPE in every block with attention.
+    #[must_use]
+    pub fn with_rope(mut self, rope: &Rope) -> Self {
+        for block in &mut self.blocks {
+            match &mut block.mixer {
+                Mixer::Grouped(own) => own.rope = Some(rope.clone()),
+                Mixer::Latent(own) => own.turn = rope.clone(),
+                Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::ShortConv(_) | Mixer::None => {}
+            }
+        }
+        self
+    }
+
+    /// The same with the RoPE of a context length. Only longrope needs it: as in llama.cpp, the context of a session
+    /// decides, and not the length of its sequence.
+    #[must_use]
+    pub fn for_context(self, context: usize) -> Self {
+        let Some(mut rope) = self.rope().cloned() else { return self };
+        match &mut rope.scaling {
+            Scaling::Long { short, long, original, .. } if context > *original => short.clone_from(long),
+            _ => return self,
+        }
+        self.with_rope(&rope)
     }
 
     /// The same structure with small sizes, for the reference evaluator.
     #[must_use]
     pub fn shrunk(&self) -> Self {
-        Self {
-            attention: self.attention.shrunk(),
-            hidden: 64,
-            n_layers: 2,
-            vocab: 64,
-            context: 32,
-            ff: 96,
-            experts: self.experts.clone().map(Experts::shrunk),
-            ..self.clone()
-        }
+        let blocks = self.blocks.iter().take(2).map(Block::shrunk).collect();
+        let per_layer = self.per_layer.map(|_| 32);
+        Self { blocks, hidden: 64, vocab: 64, context: 32, per_layer, ..self.clone() }
+    }
+}
+
+impl Block {
+    fn shrunk(&self) -> Self {
+        let network = match self.network.clone() {
+            Network::Dense(own) => Network::Dense(Dense { ff: 96, ..own }),
+            Network::Sparse(own) => Network::Sparse(own.shrunk()),
+            Network::Both(dense, own) => Network::Both(Dense { ff: 96, ..dense }, own.shrunk()),
+            Network::None => Network::None,
+        };
+        Self { mixer: self.mixer.shrunk(), network, ..self.clone() }
     }
 }
 
 impl Experts {
     fn shrunk(self) -> Self {
         let groups = self.groups.map(|groups| Groups { n_groups: 4, top_k: 2, ..groups });
-        Self { n_routed: 8, top_k: 2, ff: 32, groups, ..self }
+        let shared_ff = 32 * self.shared_ff / self.ff;
+        Self { n_routed: 8, top_k: 2, ff: 32, shared_ff, groups, ..self }
     }
 }
 
 impl Grouped {
-    /// Full rotary dimension, no QK norm, no window.
+    /// No RoPE, no QK norm, no window.
     pub fn new(n_heads: usize, n_kv: usize, head: usize) -> Self {
-        Self { n_heads, n_kv, head, rotary_dim: head, qk_norm: false, window: None }
-    }
-
-    /// The window of a block; `None` for full attention.
-    pub fn window_of(&self, layer: usize) -> Option<usize> {
-        self.window.as_ref().filter(|window| !window.full.contains(&layer)).map(|window| window.size)
+        Self {
+            n_heads,
+            n_kv,
+            head,
+            rotary_dim: head,
+            rope: None,
+            qk_norm: None,
+            window: None,
+            scale: None,
+            cap: None,
+            temperature: None,
+            has_sinks: false,
+            is_gated: false,
+            values: Values::Projected,
+            shares: None,
+        }
     }
 }
 
-impl Attention {
+impl Mixer {
     fn shrunk(&self) -> Self {
         match self {
             Self::Grouped(own) => Self::Grouped(Grouped {
@@ -284,7 +649,8 @@ impl Attention {
                 n_kv: 2,
                 head: 32,
                 rotary_dim: own.rotary_dim * 32 / own.head,
-                window: own.window.clone().map(|window| Window { size: 5, ..window }),
+                window: own.window.map(|_| Window::Sliding(5)),
+                shares: None,
                 ..own.clone()
             }),
             Self::Latent(own) => Self::Latent(Latent {
@@ -294,8 +660,15 @@ impl Attention {
                 nope: 32,
                 rope: 8,
                 value: 64,
-                is_joint: own.is_joint,
+                ..own.clone()
             }),
+            Self::Delta(own) => {
+                Self::Delta(Delta { n_key: 2, n_value: 4, key: 16, value: 32, ..own.clone() })
+            }
+            Self::StateSpace(own) => {
+                Self::StateSpace(StateSpace { n_heads: 4, head: 32, n_groups: 1, state: 16, ..own.clone() })
+            }
+            Self::ShortConv(_) | Self::None => self.clone(),
         }
     }
 }

@@ -193,7 +193,8 @@ impl<'a> Generator<'a> {
     fn feed_prompt(&mut self, prompt: &[u32]) -> Result<usize, Error> {
         let pairs = self.cached.iter().zip(prompt);
         let n_same = pairs.take_while(|(a, b)| a == b).count().min(prompt.len().saturating_sub(1));
-        self.session.truncate(n_same);
+        let n_same = self.session.reusable(n_same);
+        self.session.truncate(n_same)?;
         self.cached.truncate(n_same);
         self.session.feed(&prompt[n_same..])?;
         self.cached.extend(&prompt[n_same..]);

@@ -13,23 +13,122 @@ use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo};
 
 use crate::naming::files;
 use crate::naming::hparams::{Key, VOCAB, default};
-use crate::naming::tensors::{fused, names};
+use crate::naming::tensors::{How, Names, Renamed, fused};
 use crate::naming::tokenizer::TOKENS;
 use crate::sidecar;
 
 /// The largest count that any model could have.
 const MAX_COUNT: u64 = 1 << 24;
 
+/// The part of a multimodal `config.json` with the hyper-parameters of its language model.
+const TEXT: &str = "text_config";
+/// The object with RoPE, which may have one for each kind of block.
+const ROPE: &str = "rope_parameters";
+
 /// A checkpoint's metadata, read by hyper-parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hparams<'a> {
     checkpoint: &'a Checkpoint,
+    names: Names,
+    /// The kind of block whose RoPE is read, where `config.json` tells them apart.
+    kind_of_block: Option<&'static str>,
 }
 
 impl<'a> Hparams<'a> {
-    /// The hyper-parameters of a checkpoint.
-    pub(crate) fn of(checkpoint: &'a Checkpoint) -> Self {
-        Self { checkpoint }
+    /// The hyper-parameters of a checkpoint, whose family has these tensors otherwise.
+    pub(crate) fn new(checkpoint: &'a Checkpoint, renamed: &'static [&'static [Renamed]]) -> Self {
+        let names = Names { kind: checkpoint.kind(), renamed };
+        Self { checkpoint, names, kind_of_block: None }
+    }
+
+    /// The architecture that a checkpoint names: of its language model, where it has other parts.
+    pub(crate) fn architecture_of(checkpoint: &'a Checkpoint) -> Option<&'a str> {
+        let whole = checkpoint.architecture();
+        match checkpoint.kind() {
+            Kind::Safetensors => {
+                let text = checkpoint.metadata().get(&format!("{TEXT}.model_type")).and_then(Value::as_text);
+                text.or(whole)
+            }
+            Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => whole,
+        }
+    }
+
+    /// The same, with the RoPE of a kind of block.
+    pub(crate) fn of_blocks(self, kind: &'static str) -> Self {
+        Self { kind_of_block: Some(kind), ..self }
+    }
+
+    /// Whether `config.json` has a RoPE for this kind of block.
+    pub(crate) fn has_rope_of(self, kind: &str) -> bool {
+        let below = format!("{ROPE}.{kind}.");
+        let is_below = |key: &String| key.trim_start_matches("text_config.").starts_with(&below);
+        self.kind() == Kind::Safetensors && self.checkpoint.metadata().keys().any(is_below)
+    }
+
+    /// The names of tensors.
+    pub(crate) fn names(self) -> Names {
+        self.names
+    }
+
+    /// How the file stores a tensor.
+    pub(crate) fn how(self, name: &str) -> How {
+        self.names.how(name)
+    }
+
+    /// The names that a hyper-parameter may have, in order of preference.
+    fn names_of(self, key: Key) -> Vec<String> {
+        let names = key.names(self.kind(), self.architecture());
+        if self.kind() != Kind::Safetensors {
+            return names;
+        }
+        let with_kind = |name: String| {
+            let own = self.kind_of_block.zip(name.strip_prefix(ROPE)?.strip_prefix('.'));
+            own.map(|(kind, rest)| format!("{ROPE}.{kind}.{rest}"))
+        };
+        // What is said of a kind of block holds, and nothing else.
+        let names: Vec<String> = match self.kind_of_block {
+            Some(_) if names.iter().any(|name| name.starts_with(ROPE)) => {
+                names.into_iter().filter_map(with_kind).collect()
+            }
+            Some(_) | None => names,
+        };
+        let nested = names.iter().map(|name| format!("{TEXT}.{name}"));
+        let is_nested = self.checkpoint.metadata().keys().any(|key| key.starts_with("text_config."));
+        if is_nested { nested.chain(names.iter().cloned()).collect() } else { names }
+    }
+
+    /// A count for each block, where the file has a list.
+    pub(crate) fn sizes_if(self, key: Key) -> Result<Option<Vec<usize>>, Error> {
+        let Some(value) = self.value(key).filter(|value| value.as_list().is_some()) else { return Ok(None) };
+        let number = |n: u64| (n <= MAX_COUNT).then_some(n as usize);
+        let all = match value.as_list() {
+            Some(List::Unsigned(all)) => all.iter().map(|n| number(*n)).collect(),
+            Some(List::Signed(all)) => all.iter().map(|n| u64::try_from(*n).ok().and_then(number)).collect(),
+            Some(List::Bools(_) | List::Floats(_) | List::Texts(_) | List::Lists(_)) | None => None,
+        };
+        let what = || format!("expected numbers from 0 to {MAX_COUNT}, found {value}");
+        all.map(Some).ok_or_else(|| self.refused(key, what()))
+    }
+
+    /// Positive numbers, where the file has a list.
+    pub(crate) fn numbers_of(self, key: Key) -> Result<Option<Vec<f32>>, Error> {
+        self.converted(key, "a list of positive numbers", |value| {
+            let numbers: Vec<f32> = match value.as_list()? {
+                List::Floats(all) => all.iter().map(|x| *x as f32).collect(),
+                List::Unsigned(all) => all.iter().map(|n| *n as f32).collect(),
+                List::Signed(all) => all.iter().map(|n| *n as f32).collect(),
+                List::Bools(_) | List::Texts(_) | List::Lists(_) => return None,
+            };
+            numbers.iter().all(|x| x.is_finite() && *x > 0.0).then_some(numbers)
+        })
+    }
+
+    /// A count of one block, where the file has it by the number of the block.
+    pub(crate) fn count_of_block(self, layer: usize, name: &str) -> Option<usize> {
+        let name = format!("per_layer_config.{layer}.{name}");
+        let names = [format!("{TEXT}.{name}"), name];
+        let value = names.iter().find_map(|name| self.checkpoint.metadata().get(name))?;
+        value.to_u64().filter(|n| (1..=MAX_COUNT).contains(n)).map(|n| n as usize)
     }
 
     /// A required positive count.
@@ -80,9 +179,12 @@ impl<'a> Hparams<'a> {
 
     /// Refuses an object whose values are objects themselves.
     pub(crate) fn refuse_nested(self, key: Key) -> Result<(), Error> {
+        if self.kind_of_block.is_some() {
+            return Ok(());
+        }
         self.converted(key, "an object", |_| None::<()>)?;
         let mut keys = self.checkpoint.metadata().keys().filter_map(|key| key.rsplit_once('.'));
-        let names = key.names(self.kind(), self.architecture());
+        let names = self.names_of(key);
         let is_below = |object: &str| names.iter().any(|name| object.starts_with(&format!("{name}.")));
         match keys.find(|(object, _)| is_below(object)) {
             Some((object, _)) => {
@@ -96,7 +198,7 @@ impl<'a> Hparams<'a> {
     /// Refuses two objects of this key that disagree about any of `keys`; a key outside both counts for both.
     pub(crate) fn refuse_disagreement(self, objects: Key, keys: &[Key]) -> Result<(), Error> {
         let metadata = self.checkpoint.metadata();
-        let names = |key: Key| key.names(self.kind(), self.architecture());
+        let names = |key: Key| self.names_of(key);
         let is_in = |name: &str, object: &str| name.starts_with(&format!("{object}."));
         let is_there = |object: &String| metadata.keys().any(|key| is_in(key, object));
         let objects: Vec<String> = names(objects).into_iter().filter(is_there).collect();
@@ -119,7 +221,7 @@ impl<'a> Hparams<'a> {
 
     /// Refuses two names of one hyper-parameter with different values.
     pub(crate) fn refuse_conflict(self, key: Key) -> Result<(), Error> {
-        let names = key.names(self.kind(), self.architecture());
+        let names = self.names_of(key);
         let mut said = names.iter().filter_map(|name| self.checkpoint.metadata().get_key_value(name));
         let Some((first, expected)) = said.next() else { return Ok(()) };
         let Some((name, found)) = said.find(|(_, value)| !is_equal(value, expected)) else { return Ok(()) };
@@ -201,7 +303,7 @@ impl<'a> Hparams<'a> {
 
     /// The error of an invalid hyper-parameter.
     pub(crate) fn refused(self, key: Key, what: String) -> Error {
-        let names = key.names(self.checkpoint.kind(), self.architecture());
+        let names = self.names_of(key);
         let found = names.iter().find(|name| self.checkpoint.metadata().contains_key(*name));
         let place = found.or(names.first()).map_or(Place::Whole, |name| Place::Key(name.clone()));
         Error::input(&self.path(), place, what)
@@ -214,13 +316,13 @@ impl<'a> Hparams<'a> {
 
     /// The error of an invalid tensor.
     pub(crate) fn refused_tensor(self, name: &str, what: String) -> Error {
-        let own = names(self.kind(), name).into_iter().next().unwrap_or_default();
+        let own = self.names.of(name).into_iter().next().unwrap_or_default();
         Error::input(sidecar::weights_path(self.checkpoint), Place::Tensor(own), what)
     }
 
     /// The architecture, as the file names it.
     pub(crate) fn architecture(self) -> &'a str {
-        self.checkpoint.architecture().unwrap_or_default()
+        Self::architecture_of(self.checkpoint).unwrap_or_default()
     }
 
     /// The file that has the metadata.
@@ -244,15 +346,16 @@ impl<'a> Hparams<'a> {
 
     /// The tensor under one of the names that it may have.
     pub(crate) fn stored(self, name: &str) -> Option<(&'a String, &'a TensorInfo)> {
-        names(self.kind(), name).iter().find_map(|own| self.checkpoint.tensors().get_key_value(own))
+        self.names.of(name).iter().find_map(|own| self.checkpoint.tensors().get_key_value(own))
     }
 
     fn value(self, key: Key) -> Option<&'a Value> {
-        let names = key.names(self.checkpoint.kind(), self.architecture());
+        let names = self.names_of(key);
         let found = names.iter().find_map(|name| self.checkpoint.metadata().get(name));
         let is_absent = || !names.iter().any(|name| self.checkpoint.is_null(name));
         let is_folder = self.kind() == Kind::Safetensors;
-        found.or_else(|| default(self.architecture(), &names).filter(|_| is_folder && is_absent()))
+        let plain = || key.names(self.kind(), self.architecture());
+        found.or_else(|| default(self.architecture(), &plain()).filter(|_| is_folder && is_absent()))
     }
 }
 

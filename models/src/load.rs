@@ -23,7 +23,7 @@ use fusebox_runtime::weights::{Checkpoint, Kind, open};
 use crate::binding::{Bound, bind};
 use crate::blocks::{decode_batch, part};
 use crate::config::{Config, Formats};
-use crate::families::{architectures, gguf_architecture, read};
+use crate::families::{gguf_architecture, hparams, read, unsupported};
 use crate::hparams::Hparams;
 use crate::layers::embed::{Entry, Scored};
 use crate::naming::files;
@@ -72,23 +72,42 @@ impl Model {
 
     fn with_ends(path: &Path, entry: Entry, needs_head: bool) -> Result<Self, Error> {
         let checkpoint = open(path)?;
-        let architecture = checkpoint.architecture().ok_or_else(|| nameless(path, &checkpoint))?;
-        let hparams = Hparams::of(&checkpoint);
-        let mut config = read(architecture, hparams)?.ok_or_else(|| Error::Unsupported {
+        let architecture =
+            Hparams::architecture_of(&checkpoint).ok_or_else(|| nameless(path, &checkpoint))?;
+        let hparams = hparams(&checkpoint);
+        let config = read(architecture, hparams)?.ok_or_else(|| Error::Unsupported {
             path: path.to_owned(),
             place: Place::Whole,
-            what: format!(
-                "the architecture {} is not supported, expected one of {}",
-                quoted(architecture),
-                architectures()
-            ),
+            what: format!("the architecture {} {}", quoted(architecture), unsupported(architecture)),
         })?;
         let has_head = needs_head || hparams.has(if config.tied { "token_embd" } else { "output" });
+        if entry == Entry::Vectors && config.per_layer.is_some() {
+            let what = "expected token ids for its per-layer embeddings: it cannot start from vectors";
+            return Err(Error::input(path, Place::Whole, what));
+        }
+        Self::bound(path, checkpoint, config, (entry, has_head))
+    }
+
+    /// A decoder of your own: a config made in code instead of read by a family, with the weights of a checkpoint.
+    /// Weights have the names of GGUF, or in a folder those of the family that it names.
+    ///
+    /// # Errors
+    /// Where the blocks do not fit together, or a weight of theirs is not in the file.
+    pub fn define(path: &Path, config: Config) -> Result<Self, Error> {
+        Self::bound(path, open(path)?, config, (Entry::Tokens, true))
+    }
+
+    fn bound(
+        path: &Path,
+        checkpoint: Checkpoint,
+        mut config: Config,
+        (entry, has_head): (Entry, bool),
+    ) -> Result<Self, Error> {
         let scored = if has_head { Scored::Last } else { Scored::Normed };
         // F32 marks small tensors that are never quantised; matrices get another placeholder until the file's format is
         // known.
         config.formats = Formats::Uniform(Format::BF16);
-        let graph = part(&config, &Sym::from(1), config.n_layers, entry, scored)?;
+        let graph = part(&config, &Sym::from(1), config.n_layers(), entry, scored)?;
         let (bound, formats) = bind(path, checkpoint, &graph)?;
         config.formats = Formats::Each(formats);
         Ok(Self { config, entry, has_head, weights: Arc::new(bound) })
@@ -105,15 +124,15 @@ impl Model {
     /// All errors of the graph.
     pub fn graph(&self, settings: &Settings, class: Class) -> Result<Graph, Error> {
         let config = self.config_for(settings)?;
-        Ok(part(&config, &class.tokens(), config.n_layers, self.entry, settings.scored)?)
+        Ok(part(&config, &class.tokens(), config.n_layers(), self.entry, settings.scored)?)
     }
 
     /// The config of a session's graphs.
     fn config_for(&self, settings: &Settings) -> Result<Config, Error> {
         let Settings { context, chunk, cache, scored } = *settings;
         let path = sidecar::weights_path(self.checkpoint());
-        let (row, block) = (self.config.cached_row(), cache.block_len());
-        if row % block != 0 {
+        let block = cache.block_len();
+        if let Some(row) = self.config.cached_rows().into_iter().find(|row| row % block != 0) {
             let what = format!(
                 "a KV cache of {cache} needs rows of a multiple of {block} elements, this model's have {row}; \
                  f16 and f32 take any"
@@ -125,7 +144,7 @@ impl Model {
             return Err(Error::input(path, Place::Whole, what));
         }
         // The KV cache has room for a whole chunk after the last position, so that no range depends on another.
-        Ok(Config { context: context + chunk, cache, ..self.config.clone() })
+        Ok(Config { context: context + chunk, cache, ..self.config.clone().for_context(context) })
     }
 
     /// A session of one sequence, with an empty context.
@@ -167,7 +186,7 @@ impl Model {
         let (config, entry, scored) = (self.config_for(settings)?, self.entry, settings.scored);
         let (options, cache) = (options.clone(), cache.clone());
         let compile = move |class: Class| {
-            let graph = part(&config, &class.tokens(), config.n_layers, entry, scored)?;
+            let graph = part(&config, &class.tokens(), config.n_layers(), entry, scored)?;
             cache.program(&graph, &options)
         };
         Ok(Programs::new(settings.chunk, Box::new(compile)))
@@ -188,7 +207,7 @@ impl Model {
             return Ok(None);
         }
         let config = self.config_for(settings)?;
-        let graph = decode_batch(&config, n_sequences, config.n_layers, self.entry, settings.scored)?;
+        let graph = decode_batch(&config, n_sequences, config.n_layers(), self.entry, settings.scored)?;
         Ok(Some((cache.program(&graph, options)?, n_sequences)))
     }
 
@@ -213,14 +232,12 @@ impl Model {
 /// # Errors
 /// Says which there are.
 pub fn check_architecture(architecture: &str) -> Result<(), String> {
-    if gguf_architecture(architecture).is_some() {
+    // A multimodal model has its language model below, by a name of its own.
+    let text = format!("{architecture}_text");
+    if gguf_architecture(architecture).or_else(|| gguf_architecture(&text)).is_some() {
         return Ok(());
     }
-    Err(format!(
-        "the architecture {} is not supported, expected one of {}",
-        quoted(architecture),
-        architectures()
-    ))
+    Err(format!("the architecture {} {}", quoted(architecture), unsupported(architecture)))
 }
 
 /// The error of a checkpoint that does not name its architecture.

@@ -50,7 +50,13 @@ impl Slots {
     fn select(&mut self, sequence: SequenceId) -> Result<(), Refused> {
         let n = self.tokens(sequence).len();
         self.session.select(Slot(sequence.0)).map_err(fault)?;
-        self.session.truncate(n);
+        // Where a state goes only forward, the tokens before are computed again.
+        let kept = self.session.reusable(n);
+        self.session.truncate(kept).map_err(fault)?;
+        if kept < n {
+            let tokens = self.texts[sequence.0].as_ref().expect("the sequence is open");
+            self.session.feed(tokens).map_err(fault)?;
+        }
         Ok(())
     }
 
@@ -89,7 +95,7 @@ impl Slots {
         }
         let before = self.texts[piece.sequence.0].as_ref().expect("the sequence is open");
         let session = self.every.as_mut().expect("it was just made");
-        session.truncate(0);
+        session.truncate(0).map_err(fault)?;
         if !before.is_empty() {
             session.feed(before).map_err(fault)?;
         }
@@ -98,7 +104,10 @@ impl Slots {
     }
 
     fn append(&mut self, batch: &[Piece]) -> Result<(), Refused> {
-        let is_batch = batch.iter().filter(|piece| is_decode(piece)).count() > 1;
+        let n_decoded = batch.iter().filter(|piece| is_decode(piece)).count();
+        // A state that goes only forward would do so in the slots without a token, too.
+        let may_skip = n_decoded == self.texts.len() || !self.session.is_forward_only();
+        let is_batch = n_decoded > 1 && may_skip;
         if is_batch {
             self.decode(batch)?;
         }
@@ -181,7 +190,7 @@ impl Engine for Slots {
             self.hidden = Some((self.make)(Output::Hidden, 1).map_err(Refused::Fault)?);
         }
         let session = self.hidden.as_mut().expect("it was just made");
-        session.truncate(0);
+        session.truncate(0).map_err(fault)?;
         let mut rows = Vec::new();
         session.score(tokens, &mut |row| rows.extend_from_slice(row)).map_err(fault)?;
         Ok(rows)

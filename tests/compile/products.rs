@@ -20,6 +20,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::blocks;
 use fusebox_models::config::Formats;
 use fusebox_runtime::session::classes::Class;
+use support::plain::with_micro_kernels;
 
 /// Weights with caches.
 const FORMATS: [(Format, Format); 4] = [
@@ -66,7 +67,8 @@ fn every_product_of_a_named_model_has_a_micro_kernel() {
     let exact = Cpu::host(Numbers::Exact).unwrap();
     let options = Options::for_target(Target::named("cpu").unwrap());
     let mut found = BTreeSet::new();
-    for (name, (weights, cache)) in blocks::NAMES.into_iter().flat_map(|name| FORMATS.map(|own| (name, own)))
+    for (name, (weights, cache)) in
+        with_micro_kernels().into_iter().flat_map(|name| FORMATS.map(|own| (name, own)))
     {
         let mut config = blocks::named(name).unwrap();
         (config.formats, config.cache) = (Formats::Uniform(weights), cache);

@@ -20,9 +20,10 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
-use fusebox_models::config::{Attention, Config, Experts, Formats, Latent};
+use fusebox_models::config::{Config, Dense, Experts, Formats, Latent, Mixer, Network};
 use fusebox_runtime::session::POSITION;
 use fusebox_runtime::session::classes::Class;
+use support::plain::with_micro_kernels;
 
 fn options(target: &str) -> Options {
     Options::for_target(Target::named(target).expect("a named target"))
@@ -242,7 +243,7 @@ fn has_function(kernel: &Kernel, part: &Part, nest: &Nest) -> bool {
 fn processors_have_functions_for_all_products() {
     let caches = [Format::F32, Format::F16, Format::Q8_0];
     let weights = [Format::F16, Format::Q8_0, Format::Q4K];
-    let all = blocks::NAMES.into_iter().flat_map(|name| caches.map(|cache| (name, cache)));
+    let all = with_micro_kernels().into_iter().flat_map(|name| caches.map(|cache| (name, cache)));
     for (name, cache, weights) in all.flat_map(|(name, cache)| weights.map(|weights| (name, cache, weights)))
     {
         let named = blocks::named(name).unwrap();
@@ -264,7 +265,7 @@ fn processors_have_functions_for_all_products() {
 
 #[test]
 fn depth_changes_neither_blocks_nor_kernels() {
-    let config = blocks::named("qwen3-0.6b").unwrap();
+    let config = blocks::named("qwen3-0.6b").unwrap().with_layers(64);
     let story = |layers| {
         let graph = blocks::model(&config, &Sym::from(1i64), layers).unwrap();
         compile(&graph, &options("cpu")).unwrap().story
@@ -328,17 +329,28 @@ fn up_to_128_tokens_read_the_latents_and_expand_nothing() {
         rope: 32,
         value: 64,
         is_joint: false,
+        turn: lite.rope().expect("it has RoPE").clone(),
     };
-    let small =
-        Config { attention: Attention::Latent(small), hidden: 256, ff: 512, experts: None, ..lite.clone() };
+    let network = Network::Dense(Dense::swiglu(512));
+    let small = Config { hidden: 256, ..lite.clone() }
+        .with_mixer(&Mixer::Latent(small))
+        .with_network(&network, |_| true);
     for config in [small, lite, glm] {
         for class in Class::all(512) {
             for target in ["cpu", "cuda-sm90"] {
                 let (expands, most) = (stores_every_position(&plan_of(&config, class, target)), class.most);
                 let may_expand = most > 128;
-                assert!(may_expand || !expands, "{:?} on {target}, up to {most} tokens", config.attention);
+                assert!(
+                    may_expand || !expands,
+                    "{:?} on {target}, up to {most} tokens",
+                    config.blocks[0].mixer
+                );
                 // With more tokens a processor is faster with keys and values, so the question is a real one.
-                assert!(target != "cpu" || expands == may_expand, "{:?}, {most} tokens", config.attention);
+                assert!(
+                    target != "cpu" || expands == may_expand,
+                    "{:?}, {most} tokens",
+                    config.blocks[0].mixer
+                );
             }
         }
     }
@@ -348,8 +360,10 @@ fn up_to_128_tokens_read_the_latents_and_expand_nothing() {
 fn no_plan_stores_the_weights_of_the_experts_that_tokens_choose() {
     let moe = blocks::named("qwen3-30b-a3b").expect("a named block");
     let of_8 = |ff| {
-        let experts = moe.experts.clone().map(|experts| Experts { n_routed: 8, top_k: 2, ff, ..experts });
-        Config { hidden: 256, experts, formats: Formats::Uniform(Format::Q4K), ..moe.clone() }
+        let experts = moe.experts().expect("it has experts").clone();
+        let network = Network::Sparse(Experts { n_routed: 8, top_k: 2, ff, ..experts });
+        Config { hidden: 256, formats: Formats::Uniform(Format::Q4K), ..moe.clone() }
+            .with_network(&network, |_| true)
     };
     // What flows between kernels: a few vectors for each token and expert, and the parts of split attention. Weights
     // of two experts would be 1 MiB for each token.

@@ -5,7 +5,7 @@
 //! Every case is also compiled, run slowly and compared with the reference, so that a story never tells of a kernel
 //! that is wrong. A first line `# target: NAME` picks another device than `cpu`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use fusebox_compiler::graph::Graph;
@@ -19,7 +19,8 @@ use fusebox_compiler::target::{CPU, Target};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
-use fusebox_models::config::{Attention, Config, Formats, Grouped, Latent, Window};
+use fusebox_models::config::{Config, Formats, Grouped, Latent, Mixer, Window};
+use support::plain::with_micro_kernels;
 use tree::root;
 
 use crate::road::check;
@@ -76,6 +77,7 @@ fn every_named_block_keeps_its_counts() {
     for name in blocks::NAMES {
         let config = blocks::named(name).expect("a named block");
         for (tokens, target) in [(1, "cpu"), (1, "cuda-sm90"), (512, "cpu")] {
+            let tokens = config.most_tokens().min(tokens) as i64;
             let story = told(&block(&config, tokens), Target::named(target).expect("a named target"));
             let egraph = &story.blocks[0].egraph;
             let (read, written, _) = story.totals();
@@ -129,11 +131,9 @@ fn mixed(config: &Config) -> Config {
 fn as_in_files(name: &str) -> Vec<Config> {
     let config = blocks::named(name).expect("a named block");
     let mut all = vec![mixed(&config)];
-    if let Attention::Latent(sizes) = &config.attention {
-        let joint = Config {
-            attention: Attention::Latent(Latent { is_joint: true, ..sizes.clone() }),
-            ..config.clone()
-        };
+    if let Mixer::Latent(sizes) = &config.blocks[0].mixer {
+        let joint = Mixer::Latent(Latent { is_joint: true, ..sizes.clone() });
+        let joint = config.clone().with_mixer(&joint);
         all.extend([mixed(&joint), joint]);
     }
     all.push(config);
@@ -142,10 +142,10 @@ fn as_in_files(name: &str) -> Vec<Config> {
 
 #[test]
 fn a_dense_block_is_at_most_five_kernels_and_one_with_latents_and_experts_at_most_ten() {
-    for name in blocks::NAMES {
+    for name in with_micro_kernels() {
         for config in as_in_files(name) {
             let story = told(&block(&config, 1), CPU);
-            let most = if config.experts.is_none() { 5 } else { 10 };
+            let most = if config.experts().is_none() { 5 } else { 10 };
             let names: Vec<&str> = story.launches().map(|kernel| &*kernel.name).collect();
             assert!(names.len() <= most, "{name}: {}", names.join("\n"));
         }
@@ -155,16 +155,16 @@ fn a_dense_block_is_at_most_five_kernels_and_one_with_latents_and_experts_at_mos
 #[test]
 fn one_token_reads_what_lies_in_its_window_and_nothing_before() {
     let mistral = blocks::named("mistral-7b").expect("a named block");
-    let Attention::Grouped(heads) = &mistral.attention else { panic!("latents") };
+    let Mixer::Grouped(heads) = &mistral.blocks[0].mixer else { panic!("latents") };
     let windowed = |window: Option<Window>| {
-        let attention = Attention::Grouped(Grouped { window, ..heads.clone() });
-        block(&Config { attention, ..mistral.clone() }, 1)
+        let mixer = Mixer::Grouped(Grouped { window, ..heads.clone() });
+        block(&mistral.clone().with_mixer(&mixer), 1)
     };
     let of_position = stored_bytes(&windowed(None))[2] / mistral.context as f64;
     for target in ["cpu", "cuda-sm90"] {
         let device = Target::named(target).expect("a named target");
         let read = |window: Option<usize>| {
-            let graph = windowed(window.map(|size| Window { size, full: BTreeSet::new() }));
+            let graph = windowed(window.map(Window::Sliding));
             told(&graph, device).totals().0
         };
         // The caches are a quarter full; some positions are taken at a time, with the heads that share a key.
@@ -200,9 +200,9 @@ fn stored_bytes(graph: &Graph) -> [f64; 3] {
 
 #[test]
 fn one_token_reads_the_experts_it_uses_and_no_others() {
-    for name in blocks::NAMES {
+    for name in with_micro_kernels() {
         for config in as_in_files(name) {
-            let Some(experts) = &config.experts else { continue };
+            let Some(experts) = config.experts() else { continue };
             let graph = block(&config, 1);
             let (read, ..) = told(&graph, CPU).totals();
             let [others, all, states] = stored_bytes(&graph);

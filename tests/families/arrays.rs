@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Attention, Config, Grouped, Pairing, Rope};
+use fusebox_models::config::{Pairing, Rope};
 use support::own::path;
+use support::plain::{Attention, Grouped, Plain};
 use support::run::{Run, relative_error};
 
 use crate::made::{Made, Tensor};
@@ -36,14 +37,14 @@ pub(crate) fn of_qwen3_c(tied: bool) -> Made {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
     let own = small(Attention::Grouped(heads), Format::Int8 { group: GROUP });
     let rope = Rope { theta: 1e6, ..own.rope.clone() };
-    Made::new(&Config { eps: 1e-6, rope, tied, ..own })
+    Made::new(&Plain { eps: 1e-6, rope, tied, ..own })
 }
 
 /// A model for a Qorus file: its embeddings are not quantised.
 pub(crate) fn of_qorus() -> Made {
     let own = small(Attention::Grouped(grouped(2, 1, 32)), Format::Q4Pairs);
     let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
-    let mut made = Made::new(&Config { rope, tied: false, ..own });
+    let mut made = Made::new(&Plain { rope, tied: false, ..own });
     for name in ["token_embd", "output"] {
         let table = made.tensors.get_mut(name).unwrap();
         *table = plain(table);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat;
-use fusebox_models::config::{Attention, Config, Grouped, Pairing, Rope, Scaling, Window};
+use fusebox_models::config::{self, Config, Mixer, Pairing, Rope, Scaling};
 use fusebox_models::load::Model;
 use fusebox_models::quantize::quantize;
 use fusebox_models::quantize::types::Type;
@@ -17,6 +17,7 @@ use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::open;
 use serde_json::{Map, Value, json};
 use support::own::path;
+use support::plain::{Attention, Grouped, Plain, Window, window_of};
 
 use crate::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
 use crate::made::Made;
@@ -60,6 +61,17 @@ fn same_tokens(a: &Path, b: &Path, text: &str) {
     assert_eq!(a, b);
 }
 
+/// The mixer, whatever RoPE pairs: GGUF reorders the rows of Llama.
+fn turned(mixer: &Mixer) -> Mixer {
+    match mixer {
+        Mixer::Grouped(own) => {
+            let rope = own.rope.clone().map(|rope| Rope { pairing: Pairing::Halves, ..rope });
+            Mixer::Grouped(config::Grouped { rope, ..own.clone() })
+        }
+        other => other.clone(),
+    }
+}
+
 #[test]
 fn blocks_with_and_without_a_window_stay_so() {
     let window = |full: &[usize]| Some(Window { size: 5, full: full.iter().copied().collect() });
@@ -73,12 +85,15 @@ fn blocks_with_and_without_a_window_stay_so() {
         ("qwen3", normed(&[0, 3])),
         ("qwen3", normed(&[])),
     ] {
-        let made = Made::new(&Config { n_layers: 4, ..small(attention, Format::BF16) });
+        let made = Made::new(&Plain { n_layers: 4, ..small(attention, Format::BF16) });
         let folder = path(&format!("converted-{name}"));
         made.folder(&folder, name);
         add_tokenizer(&folder);
         let file = converted(&folder, "BF16");
-        assert_eq!(Model::open(&file).unwrap().config.attention, made.config.attention, "{name}");
+        let read = Model::open(&file).unwrap().config;
+        let mixers =
+            |config: &Config| config.blocks.iter().map(|block| turned(&block.mixer)).collect::<Vec<_>>();
+        assert_eq!(mixers(&read), mixers(&made.config.config()), "{name}");
         same(&folder, &file);
         // And again, from GGUF to GGUF.
         same(&folder, &converted(&file, "F32"));
@@ -120,7 +135,7 @@ fn stretched_positions_of_latents_stay_so() {
     let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
     let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 24.0 };
     let (made, folder) =
-        (Made::new(&Config { rope: Rope { scaling, ..rope }, ..own }), path("converted-latents"));
+        (Made::new(&Plain { rope: Rope { scaling, ..rope }, ..own }), path("converted-latents"));
     made.folder(&folder, "deepseek_v3");
     add_tokenizer(&folder);
     same(&folder, &converted(&folder, "F32"));
@@ -135,7 +150,8 @@ fn heads_that_are_turned_in_part_stay_so() {
         add_tokenizer(&folder);
         let file = converted(&folder, "F32");
         let config = Model::open(&file).unwrap().config;
-        assert_eq!((&config.attention, config.rope.pairing), (&own.attention, pairs));
+        assert_eq!(config.rope().unwrap().pairing, pairs);
+        assert_eq!(turned(&config.blocks[0].mixer), turned(&own.config().blocks[0].mixer));
         same(&folder, &file);
     }
 }
@@ -146,22 +162,19 @@ fn experts_of_mixtral_stay_so() {
     write_mixtral(&made, &folder);
     add_tokenizer(&folder);
     let file = converted(&folder, "BF16");
-    assert_eq!(Model::open(&file).unwrap().config.experts, made.config.experts);
+    assert_eq!(Model::open(&file).unwrap().config.experts(), made.config.experts.as_ref());
     same(&folder, &file);
 }
 
 #[test]
 fn a_file_says_which_blocks_have_a_window_in_several_ways() {
     let heads = Grouped { window: Some(Window { size: 5, full: [2].into() }), ..grouped(4, 2, 16) };
-    let mut made = Made::new(&Config { n_layers: 4, ..small(Attention::Grouped(heads), Format::F32) });
+    let mut made = Made::new(&Plain { n_layers: 4, ..small(Attention::Grouped(heads), Format::F32) });
     let file = path("pattern.gguf");
     let mut full = |pattern: Value| {
         made.facts.insert("attention.sliding_window_pattern".to_owned(), pattern);
         made.gguf(&file, "llama");
-        Model::open(&file).map(|model| {
-            let Attention::Grouped(heads) = model.config.attention else { panic!("no llama") };
-            heads.window.unwrap().full.into_iter().collect::<Vec<_>>()
-        })
+        Model::open(&file).map(|model| window_of(&model.config).unwrap().full.into_iter().collect::<Vec<_>>())
     };
     assert_eq!(full(json!(3)).unwrap(), [2]);
     assert_eq!(full(json!(2)).unwrap(), [1, 3]);

@@ -7,13 +7,13 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Attention, Config};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use support::own::path;
+use support::plain::{Attention, Plain};
 use support::run::{Run, relative_error};
 
 use crate::made::Made;
@@ -23,7 +23,7 @@ const TOKENS: [u32; 13] = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 38];
 
 fn made() -> Made {
     let own = small(Attention::Grouped(grouped(4, 2, 16)), Format::F32);
-    Made::new(&Config { tied: false, ..own })
+    Made::new(&Plain { tied: false, ..own })
 }
 
 fn session(model: &Model, scored: Scored) -> Result<Session, String> {
@@ -69,11 +69,11 @@ fn vectors_of_the_table_are_as_good_as_tokens() {
         let found = rows_of_vectors(&mut from_vectors, &vectors(&made, &TOKENS));
         assert!(relative_error(&found, &expected) <= 1e-5);
         // The sequence continues after a truncation, and starts over.
-        from_vectors.truncate(10);
+        from_vectors.truncate(10).unwrap();
         assert_eq!(from_vectors.position(), 10);
         let found = rows_of_vectors(&mut from_vectors, &vectors(&made, &TOKENS[10..]));
         assert!(relative_error(&found, &expected[10 * width..]) <= 1e-5);
-        from_vectors.truncate(0);
+        from_vectors.truncate(0).unwrap();
         let found = rows_of_vectors(&mut from_vectors, &vectors(&made, &TOKENS[..1]));
         assert!(relative_error(&found, &expected[..width]) <= 1e-5);
         assert_eq!(from_vectors.logits(), found);

@@ -10,11 +10,12 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::binding::bind;
 use fusebox_models::blocks::model;
-use fusebox_models::config::{Attention, Config, Experts, Grouped};
+use fusebox_models::config::Experts;
 use fusebox_models::load::Model;
 use fusebox_runtime::device::Weights;
 use fusebox_runtime::weights::open;
 use support::own::path;
+use support::plain::{Attention, Grouped, Plain};
 use support::run::{Run, relative_error};
 
 use crate::made::Made;
@@ -35,7 +36,7 @@ fn blocks(parts: &[&str], block: usize) -> Vec<String> {
 fn split_and_joined(format: Format) -> (Made, Made) {
     let all = ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"];
     let config = small(Attention::Grouped(grouped(4, 2, 32)), format);
-    let split = Made::new(&Config { biased: all.map(str::to_owned).into(), ..config });
+    let split = Made::new(&Plain { biased: all.map(str::to_owned).into(), ..config });
     let mut joined = split.clone();
     for block in 0..2 {
         for ending in ["", ".bias"] {
@@ -70,7 +71,7 @@ fn joined_projections_are_not_copied() {
     let (split, joined) = split_and_joined(Format::Q8_0);
     let file = path("joined-views.gguf");
     joined.gguf(&file, "qwen2");
-    let graph = model(&split.config, &Sym::from(1), 2).unwrap();
+    let graph = model(&split.config.config(), &Sym::from(1), 2).unwrap();
     let (bound, formats) = bind(&file, open(&file).unwrap(), &graph).unwrap();
     assert_eq!(formats["blk.1.attn_k"], Format::Q8_0);
     let whole = bound.checkpoint.bytes("blk.1.attn_qkv.weight").unwrap().as_ptr_range();
@@ -84,7 +85,7 @@ fn joined_projections_are_not_copied() {
 fn experts_apart_are_experts_together() {
     let heads = Grouped { qk_norm: true, ..grouped(2, 1, 32) };
     let own = small(Attention::Grouped(heads), Format::F32);
-    let whole = Made::new(&Config { experts: Some(experts(6, 2)), ..own.clone() });
+    let whole = Made::new(&Plain { experts: Some(experts(6, 2)), ..own.clone() });
     let (together, apart) = (path("experts.gguf"), path("experts-apart"));
     whole.gguf(&together, "qwen3moe");
     whole.folder(&apart, "qwen3_moe");
@@ -92,7 +93,7 @@ fn experts_apart_are_experts_together() {
     assert_eq!(logits(&apart, Numbers::Single), expected);
 
     let mut joint = whole.clone();
-    joint.config = Config { experts: Some(Experts { is_joint: true, ..experts(6, 2) }), ..own };
+    joint.config = Plain { experts: Some(Experts { is_joint: true, ..experts(6, 2) }), ..own };
     for block in 0..2 {
         let parts = blocks(&["ffn_gate_exps", "ffn_up_exps"], block);
         joint.join(&parts, &format!("blk.{block}.ffn_gate_up_exps"));
@@ -101,7 +102,7 @@ fn experts_apart_are_experts_together() {
     joint.gguf(&in_gguf, "qwen3moe");
     joint.folder(&in_folder, "qwen3_moe");
     for file in [in_gguf, in_folder] {
-        assert_eq!(Model::open(&file).unwrap().config.experts, joint.config.experts);
+        assert_eq!(Model::open(&file).unwrap().config.experts(), joint.config.experts.as_ref());
         let error = relative_error(&logits(&file, Numbers::Single), &expected);
         assert!(error <= 1e-5, "{error:e} {}", file.display());
     }

@@ -15,16 +15,17 @@ use fusebox_compiler::reference::{Bindings, Stored};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks::model;
-use fusebox_models::config::{Attention, Config, Experts, Gate, Pairing, Scaling, Window};
-use fusebox_models::naming::tensors::{BIAS, expert, names};
+use fusebox_models::config::{Experts, Gate, Pairing, Scaling};
+use fusebox_models::naming::tensors::{BIAS, Names};
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
 use support::gguf::{BOOL, F32, LIST, TEXT, U32, Writer, pair, tensor, text};
+use support::plain::{Attention, Plain, Window};
 
 /// A model to write.
 #[derive(Clone)]
 pub(crate) struct Made {
-    pub(crate) config: Config,
+    pub(crate) config: Plain,
     pub(crate) tensors: BTreeMap<String, Tensor>,
     /// Hyper-parameters that the file has in addition or instead; null removes one.
     pub(crate) facts: Map<String, Json>,
@@ -40,8 +41,9 @@ pub(crate) struct Tensor {
 
 impl Made {
     /// Random weights for the whole graph.
-    pub(crate) fn new(config: &Config) -> Self {
-        let graph = model(config, &Sym::from(1), config.n_layers).unwrap();
+    pub(crate) fn new(config: &Plain) -> Self {
+        let whole = config.config();
+        let graph = model(&whole, &Sym::from(1), whole.n_layers()).unwrap();
         let mut tensors = BTreeMap::new();
         for node in graph.nodes.values() {
             let Op::Weight { name, shape, format } = &node.op else { continue };
@@ -97,7 +99,7 @@ impl Made {
         (writer.tensors, writer.data) = (Vec::new(), Vec::new());
         for (name, own) in &self.tensors {
             let sizes: Vec<u64> = own.shape.iter().rev().map(|size| *size as u64).collect();
-            let name = names(Kind::Gguf { version: 3 }, name).remove(0);
+            let name = Names::common(Kind::Gguf { version: 3 }).of(name).remove(0);
             writer.tensors.push(tensor(&name, &sizes, number(own.format), writer.data.len() as u64));
             writer.data.extend(&own.bytes);
             writer.data.resize(writer.data.len().next_multiple_of(32), 0);
@@ -116,11 +118,11 @@ impl Made {
         for (name, own) in &self.tensors {
             let is_joint = self.config.experts.as_ref().is_some_and(|experts| experts.is_joint);
             if is_joint || !name.ends_with("_exps") {
-                pieces.push((names(Kind::Safetensors, name).remove(0), own.clone()));
+                pieces.push((Names::common(Kind::Safetensors).of(name).remove(0), own.clone()));
                 continue;
             }
             for (idx, bytes) in own.bytes.chunks(own.bytes.len() / own.shape[0]).enumerate() {
-                let name = expert(Kind::Safetensors, name, idx).remove(0);
+                let name = Names::common(Kind::Safetensors).expert(name, idx).remove(0);
                 pieces.push((name, Tensor { shape: own.shape[1..].to_vec(), bytes: bytes.to_vec(), ..*own }));
             }
         }
@@ -203,7 +205,7 @@ fn object(json: Json) -> Map<String, Json> {
     object
 }
 
-fn gguf_facts(config: &Config) -> Map<String, Json> {
+fn gguf_facts(config: &Plain) -> Map<String, Json> {
     let mut facts = object(json!({
         "embedding_length": config.hidden, "block_count": config.n_layers, "vocab_size": config.vocab,
         "context_length": config.context, "feed_forward_length": config.ff, "rope.freq_base": config.rope.theta,
@@ -236,7 +238,7 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
         };
         let groups = own.groups.map_or((1, 1), |groups| (groups.n_groups, groups.top_k));
         facts.extend(object(json!({
-            "expert_count": own.n_routed, "expert_used_count": own.top_k, "expert_shared_count": own.n_shared,
+            "expert_count": own.n_routed, "expert_used_count": own.top_k, "expert_shared_count": own.shared_ff / own.ff,
             "expert_feed_forward_length": own.ff, "expert_gating_func": gate, "expert_weights_norm": own.renorm,
             "expert_weights_scale": own.scale, "expert_group_count": groups.0,
             "expert_group_used_count": groups.1, "leading_dense_block_count": config.dense.len(),
@@ -245,7 +247,7 @@ fn gguf_facts(config: &Config) -> Map<String, Json> {
     facts
 }
 
-fn published_facts(config: &Config) -> Map<String, Json> {
+fn published_facts(config: &Plain) -> Map<String, Json> {
     let scaling = match &config.rope.scaling {
         Scaling::Llama3 { factor, low, high, original } => json!({
             "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
@@ -279,7 +281,7 @@ fn published_facts(config: &Config) -> Map<String, Json> {
     facts
 }
 
-fn layer_types(config: &Config, window: &Window) -> Vec<&'static str> {
+fn layer_types(config: &Plain, window: &Window) -> Vec<&'static str> {
     let is_full = |layer| window.full.contains(&layer);
     (0..config.n_layers)
         .map(|layer| if is_full(layer) { "full_attention" } else { "sliding_attention" })
@@ -291,7 +293,7 @@ fn published_experts(own: &Experts) -> Json {
     let method =
         own.groups.map(|groups| if groups.score_top_k == 1 { "group_limited_greedy" } else { "noaux_tc" });
     json!({
-        "num_experts": own.n_routed, "num_experts_per_tok": own.top_k, "n_shared_experts": own.n_shared,
+        "num_experts": own.n_routed, "num_experts_per_tok": own.top_k, "n_shared_experts": own.shared_ff / own.ff,
         "moe_intermediate_size": own.ff, "scoring_func": gate, "norm_topk_prob": own.renorm,
         "routed_scaling_factor": own.scale, "n_group": own.groups.map(|groups| groups.n_groups),
         "topk_group": own.groups.map(|groups| groups.top_k), "topk_method": method,

@@ -12,6 +12,7 @@ mod ends;
 mod joined;
 mod made;
 mod odd;
+mod oracles;
 mod packed;
 mod pairs;
 mod recorded;

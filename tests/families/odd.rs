@@ -13,13 +13,14 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_compiler::tensor::value::{Data, Value};
-use fusebox_models::blocks::{named, part};
+use fusebox_models::blocks::part;
 use fusebox_models::config::{
-    Attention, Config, Experts, Formats, Gate, Grouped, Groups, Latent, Pairing, Rope, Scaling, Window,
+    Activation, Config, Experts, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling,
 };
 use fusebox_models::layers::embed::{Entry, Scored};
 use fusebox_models::load::Model;
 use support::own::path;
+use support::plain::{Attention, Grouped, Plain, Window};
 use support::run::{Run, relative_error};
 
 use crate::made::Made;
@@ -30,8 +31,8 @@ const SAME: f64 = 1e-5;
 const N_TOKENS: [usize; 2] = [21, 4];
 
 /// A small model with this attention.
-pub(crate) fn small(attention: Attention, format: Format) -> Config {
-    Config {
+pub(crate) fn small(attention: Attention, format: Format) -> Plain {
+    Plain {
         attention,
         hidden: 64,
         n_layers: 2,
@@ -43,7 +44,8 @@ pub(crate) fn small(attention: Attention, format: Format) -> Config {
         tied: true,
         formats: Formats::Uniform(format),
         rope: Rope { theta: 1e4, pairing: Pairing::Halves, scaling: Scaling::None },
-        ..named("llama-3.2-1b").unwrap()
+        eps: 1e-5,
+        biased: BTreeSet::new(),
     }
 }
 
@@ -52,15 +54,22 @@ pub(crate) fn grouped(n_heads: usize, n_kv: usize, head: usize) -> Grouped {
 }
 
 pub(crate) fn latent(is_joint: bool) -> Latent {
-    Latent { n_heads: 3, q_lora: Some(40), kv_lora: 48, nope: 24, rope: 8, value: 40, is_joint }
+    // Replaced by that of the model.
+    let turn = Rope { theta: 1e4, pairing: Pairing::Interleaved, scaling: Scaling::None };
+    Latent { n_heads: 3, q_lora: Some(40), kv_lora: 48, nope: 24, rope: 8, value: 40, is_joint, turn }
 }
 
 pub(crate) fn experts(n_routed: usize, top_k: usize) -> Experts {
     Experts {
         n_routed,
         top_k,
-        n_shared: 0,
+        shared_ff: 0,
+        has_shared_gate: false,
         ff: 40,
+        activation: Activation::Silu,
+        is_gated: true,
+        has_biases: false,
+        weighs_input: false,
         gate: Gate::Softmax,
         router_bias: false,
         renorm: true,
@@ -73,7 +82,7 @@ pub(crate) fn experts(n_routed: usize, top_k: usize) -> Experts {
 /// The logits of every token, from the graph.
 fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
     let graph =
-        part(config, &Sym::from(tokens.len() as i64), config.n_layers, Entry::Tokens, Scored::All).unwrap();
+        part(config, &Sym::from(tokens.len() as i64), config.n_layers(), Entry::Tokens, Scored::All).unwrap();
     let mut bindings = made.bindings();
     bindings.symbols.insert(Label::new("P").unwrap(), 0);
     for node in graph.nodes.values() {
@@ -100,9 +109,9 @@ fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
 fn check(name: &str, made: &Made, file: &std::path::Path) {
     let model = Model::open(file).unwrap_or_else(|error| panic!("{error}"));
     let read = Config { formats: made.config.formats.clone(), ..model.config.clone() };
-    assert_eq!(read, Config { cache: Format::F32, ..made.config.clone() }, "{name}");
+    assert_eq!(read, made.config.config(), "{name}");
     let tokens: Vec<u32> = (0..N_TOKENS.iter().sum::<usize>() as u32).map(|i| (i * 17 + 3) % 50).collect();
-    let expected = expected(made, &made.config, &tokens);
+    let expected = expected(made, &made.config.config(), &tokens);
     let mut run = Run::new(Numbers::Single);
     (run.settings.context, run.settings.chunk) = (40, 16);
     let mut session = run.open(file);
@@ -115,13 +124,13 @@ fn check(name: &str, made: &Made, file: &std::path::Path) {
     }
 }
 
-fn in_gguf(name: &str, architecture: &str, config: &Config) {
+fn in_gguf(name: &str, architecture: &str, config: &Plain) {
     let (made, file) = (Made::new(config), path(&format!("{name}.gguf")));
     made.gguf(&file, architecture);
     check(name, &made, &file);
 }
 
-fn in_folder(name: &str, model_type: &str, config: &Config) {
+fn in_folder(name: &str, model_type: &str, config: &Plain) {
     let (made, file) = (Made::new(config), path(name));
     made.folder(&file, model_type);
     check(name, &made, &file);
@@ -130,9 +139,9 @@ fn in_folder(name: &str, model_type: &str, config: &Config) {
 #[test]
 fn five_query_heads_share_one_of_width_40() {
     let own = small(Attention::Grouped(grouped(5, 1, 40)), Format::F32);
-    let config = Config { hidden: 72, ff: 100, tied: false, ..own };
+    let config = Plain { hidden: 72, ff: 100, tied: false, ..own };
     let neighbours = Rope { pairing: Pairing::Interleaved, ..config.rope.clone() };
-    in_gguf("head-40", "llama", &Config { rope: neighbours, ..config.clone() });
+    in_gguf("head-40", "llama", &Plain { rope: neighbours, ..config.clone() });
     in_folder("head-40", "llama", &config);
 }
 
@@ -141,7 +150,7 @@ fn seven_query_heads_share_each_of_width_48_with_biases() {
     for format in [Format::F32, Format::Q8_0] {
         let own = small(Attention::Grouped(grouped(14, 2, 48)), format);
         let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
-        in_gguf(&format!("head-48-{format}"), "qwen2", &Config { hidden: 96, ff: 160, biased, ..own });
+        in_gguf(&format!("head-48-{format}"), "qwen2", &Plain { hidden: 96, ff: 160, biased, ..own });
     }
 }
 
@@ -154,7 +163,7 @@ fn windows_may_be_shorter_than_tiles_and_chunks() {
     for (name, full) in [("window-later", [0].into()), ("window-first-and-last", [1, 2].into())] {
         let heads = Grouped { window: Some(Window { size: 5, full }), qk_norm: true, ..grouped(4, 2, 24) };
         let own = small(Attention::Grouped(heads), Format::F16);
-        in_folder(name, "qwen3", &Config { n_layers: 4, ..own });
+        in_folder(name, "qwen3", &Plain { n_layers: 4, ..own });
     }
 }
 
@@ -163,7 +172,7 @@ fn a_part_of_each_head_may_be_turned() {
     let heads = Grouped { rotary_dim: 8, ..grouped(4, 2, 24) };
     let config = small(Attention::Grouped(heads), Format::F32);
     let neighbours = Rope { pairing: Pairing::Interleaved, ..config.rope.clone() };
-    in_gguf("part-turned", "llama", &Config { rope: neighbours, ..config.clone() });
+    in_gguf("part-turned", "llama", &Plain { rope: neighbours, ..config.clone() });
     in_gguf("part-turned-halves", "qwen2", &config);
     let heads = Grouped { rotary_dim: 12, qk_norm: true, ..grouped(4, 2, 16) };
     in_folder("part-turned", "qwen3", &small(Attention::Grouped(heads), Format::F32));
@@ -173,7 +182,7 @@ fn a_part_of_each_head_may_be_turned() {
 fn experts_may_be_of_any_number() {
     let heads = Grouped { qk_norm: true, ..grouped(3, 3, 16) };
     let own = small(Attention::Grouped(heads), Format::F32);
-    let config = Config { hidden: 40, experts: Some(experts(7, 3)), tied: false, ..own };
+    let config = Plain { hidden: 40, experts: Some(experts(7, 3)), tied: false, ..own };
     in_gguf("experts-7", "qwen3moe", &config);
     in_folder("experts-7", "qwen3_moe", &config);
 }
@@ -181,11 +190,17 @@ fn experts_may_be_of_any_number() {
 #[test]
 fn several_blocks_may_be_dense_before_experts_in_groups() {
     let groups = Some(Groups { n_groups: 4, top_k: 2, score_top_k: 2 });
-    let sparse =
-        Experts { n_shared: 1, gate: Gate::Sigmoid, router_bias: true, scale: 1.8, groups, ..experts(12, 4) };
+    let sparse = Experts {
+        shared_ff: 40,
+        gate: Gate::Sigmoid,
+        router_bias: true,
+        scale: 1.8,
+        groups,
+        ..experts(12, 4)
+    };
     let own = small(Attention::Latent(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
-    let config = Config { n_layers: 4, dense: [0, 1, 2].into(), experts: Some(sparse), rope, ..own };
+    let config = Plain { n_layers: 4, dense: [0, 1, 2].into(), experts: Some(sparse), rope, ..own };
     in_gguf("dense-3", "deepseek2", &config);
     in_folder("dense-3", "deepseek_v3", &config);
 }
@@ -194,7 +209,7 @@ fn several_blocks_may_be_dense_before_experts_in_groups() {
 fn dense_blocks_and_those_with_experts_may_take_turns() {
     let heads = Grouped { qk_norm: true, ..grouped(2, 1, 16) };
     let own = small(Attention::Grouped(heads), Format::F32);
-    let config = Config { n_layers: 4, dense: [0, 2].into(), experts: Some(experts(4, 2)), ..own };
+    let config = Plain { n_layers: 4, dense: [0, 2].into(), experts: Some(experts(4, 2)), ..own };
     in_gguf("turns", "qwen3moe", &config);
     in_folder("turns", "qwen3_moe", &config);
 }
@@ -208,7 +223,7 @@ fn every_gate_weighs_as_its_formula_says() {
         let sizes = Latent { q_lora: None, ..latent(false) };
         let own = small(Attention::Latent(sizes), Format::F32);
         let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
-        let config = Config { n_layers: 1, experts: Some(sparse), rope, tied: false, ..own };
+        let config = Plain { n_layers: 1, experts: Some(sparse), rope, tied: false, ..own };
         in_gguf(&format!("gate-{gate:?}"), "deepseek2", &config);
     }
 }
@@ -218,9 +233,9 @@ fn all_blocks_of_latent_attention_may_be_dense() {
     let sizes = Latent { q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, ..latent(false) };
     let own = small(Attention::Latent(sizes.clone()), Format::Q8_0);
     let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
-    let config = Config { attention: Attention::Latent(sizes.clone()), rope, ..own };
+    let config = Plain { attention: Attention::Latent(sizes.clone()), rope, ..own };
     in_gguf("youtu", "deepseek2", &config);
     // The up-projections of keys and values in one matrix, as older files have it.
     let joint = Latent { is_joint: true, ..sizes };
-    in_gguf("youtu-joint", "deepseek2", &Config { attention: Attention::Latent(joint), ..config });
+    in_gguf("youtu-joint", "deepseek2", &Plain { attention: Attention::Latent(joint), ..config });
 }

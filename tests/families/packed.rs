@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Attention, Config, Experts, Grouped, Latent, Pairing, Rope};
+use fusebox_models::config::{Experts, Latent, Pairing, Rope};
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
 use support::own::path;
 use support::packing::{self, Matrix};
+use support::plain::{Attention, Grouped, Plain};
 use support::run::{Run, relative_error};
 
 use crate::made::{Made, Tensor};
-use crate::odd::{experts, grouped, small};
+use crate::odd::{experts, grouped, latent, small};
 
 /// Single precision, summed in another order.
 const SAME: f64 = 1e-5;
@@ -124,10 +125,10 @@ pub(crate) fn packed_latents(name: &str) -> [PathBuf; 2] {
 
 fn latents() -> Made {
     let own =
-        Latent { n_heads: 2, q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, is_joint: true };
+        Latent { n_heads: 2, q_lora: Some(64), kv_lora: 64, nope: 32, rope: 8, value: 32, ..latent(true) };
     let own = sizes(small(Attention::Latent(own), Format::F32));
     let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
-    Made::new(&Config { rope, ..own })
+    Made::new(&Plain { rope, ..own })
 }
 
 fn named(name: &str) -> Packing {
@@ -147,15 +148,15 @@ fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
 }
 
 /// Rows that hold several groups of each size.
-fn sizes(config: Config) -> Config {
-    Config { hidden: 128, ff: 256, ..config }
+fn sizes(config: Plain) -> Plain {
+    Plain { hidden: 128, ff: 256, ..config }
 }
 
 #[test]
 fn packed_models_answer_as_their_numbers_do() {
     let llama = Made::new(&sizes(small(Attention::Grouped(grouped(4, 2, 32)), Format::F32)));
     let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
-    let qwen2 = Made::new(&Config { biased, ..llama.config.clone() });
+    let qwen2 = Made::new(&Plain { biased, ..llama.config.clone() });
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
     let qwen3 = Made::new(&sizes(small(Attention::Grouped(heads), Format::F32)));
     for packing in packings() {
@@ -172,7 +173,7 @@ fn packed_experts_are_brought_together() {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
     let own = sizes(small(Attention::Grouped(heads), Format::F32));
     let sparse = Experts { ff: 64, ..experts(4, 2) };
-    let made = Made::new(&Config { experts: Some(sparse), ..own });
+    let made = Made::new(&Plain { experts: Some(sparse), ..own });
     for name in ["gptq-64", "awq-32"] {
         named(name).check(&made, "qwen3_moe");
     }

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Attention, Config, Formats, Grouped, Pairing, Rope};
+use fusebox_models::config::{Formats, Pairing, Rope};
 use support::own::path;
+use support::plain::{Attention, Grouped, Plain};
 use support::run::Run;
 
 use crate::made::Made;
@@ -25,7 +26,7 @@ fn logits(file: &Path, numbers: Numbers) -> Vec<f32> {
     let tokens: Vec<u32> = (0..40).map(|i| (i * 17 + 3) % 50).collect();
     let mut logits = Vec::new();
     for len in LENGTHS {
-        session.truncate(0);
+        session.truncate(0).unwrap();
         logits.extend_from_slice(session.feed(&tokens[..len]).unwrap());
         logits.extend_from_slice(session.feed(&tokens[len..=len]).unwrap());
     }
@@ -70,10 +71,10 @@ fn interleave_pairs(made: &mut Made, heads: &Grouped) {
 }
 
 /// A model in one number format after another.
-fn check_each(name: &str, config: &Config, kinds: [&str; 2]) {
+fn check_each(name: &str, config: &Plain, kinds: [&str; 2]) {
     for format in [Format::F32, Format::BF16] {
         let formats = Formats::Uniform(format);
-        let made = Made::new(&Config { formats, ..config.clone() });
+        let made = Made::new(&Plain { formats, ..config.clone() });
         check(&format!("{name}-{format}"), &made, kinds);
     }
 }
@@ -83,9 +84,9 @@ fn models_of_grouped_attention_are_the_same_from_both() {
     let own = small(Attention::Grouped(grouped(4, 2, 16)), Format::F32);
     check_each("llama", &own, ["llama", "llama"]);
     let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
-    check_each("llama-biased", &Config { biased, tied: false, ..own.clone() }, ["llama", "llama"]);
+    check_each("llama-biased", &Plain { biased, tied: false, ..own.clone() }, ["llama", "llama"]);
     let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
-    check_each("qwen2", &Config { biased, ..own }, ["qwen2", "qwen2"]);
+    check_each("qwen2", &Plain { biased, ..own }, ["qwen2", "qwen2"]);
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
     check_each("qwen3", &small(Attention::Grouped(heads), Format::F32), ["qwen3", "qwen3"]);
 }
@@ -94,8 +95,8 @@ fn models_of_grouped_attention_are_the_same_from_both() {
 fn models_of_experts_and_latents_are_the_same_from_both() {
     let heads = Grouped { qk_norm: true, ..grouped(4, 2, 16) };
     let own = small(Attention::Grouped(heads), Format::F32);
-    check_each("qwen3moe", &Config { experts: Some(experts(6, 2)), ..own }, ["qwen3_moe", "qwen3moe"]);
+    check_each("qwen3moe", &Plain { experts: Some(experts(6, 2)), ..own }, ["qwen3_moe", "qwen3moe"]);
     let own = small(Attention::Latent(latent(false)), Format::F32);
     let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
-    check_each("deepseek", &Config { rope, ..own }, ["deepseek_v2", "deepseek2"]);
+    check_each("deepseek", &Plain { rope, ..own }, ["deepseek_v2", "deepseek2"]);
 }

@@ -11,14 +11,13 @@ use std::path::Path;
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{
-    Attention, Config, Experts, Gate, Grouped, Groups, Latent, Pairing, Rope, Scaling, Window,
-};
+use fusebox_models::config::{Experts, Gate, Groups, Latent, Pairing, Rope, Scaling};
 use fusebox_models::layers::embed::Scored;
 use fusebox_runtime::session::Session;
 use serde_json::{Value as Json, json};
 use support::given::fixture;
 use support::own::path;
+use support::plain::{Attention, Grouped, Plain, Window};
 use support::run::{Run, relative_error};
 
 use crate::made::{Made, Tensor};
@@ -35,42 +34,42 @@ const VOCAB: usize = 32;
 struct Case {
     name: &'static str,
     model_type: &'static str,
-    config: Config,
+    config: Plain,
     /// Further hyper-parameters of the folder.
     facts: Json,
 }
 
 /// The config of a model, with this attention.
-fn sizes(attention: Attention) -> Config {
+fn sizes(attention: Attention) -> Plain {
     let own = small(attention, Format::BF16);
-    Config { vocab: VOCAB, eps: 1e-6, tied: false, rope: Rope { theta: 500.0, ..own.rope.clone() }, ..own }
+    Plain { vocab: VOCAB, eps: 1e-6, tied: false, rope: Rope { theta: 500.0, ..own.rope.clone() }, ..own }
 }
 
-fn plain() -> Config {
+fn plain() -> Plain {
     sizes(Attention::Grouped(grouped(4, 2, 16)))
 }
 
 /// GQA with QK norm; all heads together need not be as wide as the residual stream.
-fn normed(window: Option<Window>) -> Config {
+fn normed(window: Option<Window>) -> Plain {
     sizes(Attention::Grouped(Grouped { window, qk_norm: true, ..grouped(4, 2, 24) }))
 }
 
 /// Experts in every block, with the FFN width of a dense block.
-pub(crate) fn mixtral() -> Config {
-    Config { ff: 48, experts: Some(Experts { ff: 48, ..experts(6, 2) }), ..plain() }
+pub(crate) fn mixtral() -> Plain {
+    Plain { ff: 48, experts: Some(Experts { ff: 48, ..experts(6, 2) }), ..plain() }
 }
 
 /// MLA; experts after one dense block, if there are any.
-fn latents(q_lora: Option<usize>, experts: Option<Experts>) -> Config {
+fn latents(q_lora: Option<usize>, experts: Option<Experts>) -> Plain {
     let own = sizes(Attention::Latent(Latent { n_heads: 4, q_lora, ..latent(true) }));
     let dense = if experts.is_some() { [0].into() } else { BTreeSet::new() };
     let rope = Rope { pairing: Pairing::Interleaved, ..own.rope.clone() };
-    Config { n_layers: 3, experts, dense, rope, ..own }
+    Plain { n_layers: 3, experts, dense, rope, ..own }
 }
 
 fn grouped_cases() -> Vec<Case> {
     let case = |name, model_type, config, facts| Case { name, model_type, config, facts };
-    let stretched = |scaling| Config { rope: Rope { scaling, ..plain().rope }, ..plain() };
+    let stretched = |scaling| Plain { rope: Rope { scaling, ..plain().rope }, ..plain() };
     let window = |size, full: &[usize]| Some(Window { size, full: full.iter().copied().collect() });
     let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12});
     let more = |more: Json| {
@@ -81,15 +80,15 @@ fn grouped_cases() -> Vec<Case> {
     let llama3 = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 32.0 };
     let near = Attention::Grouped(Grouped { window: window(5, &[]), ..grouped(4, 2, 16) });
     let biased = ["attn_q", "attn_k", "attn_v"].map(str::to_owned).into();
-    let seven = Config { experts: Some(experts(7, 3)), n_layers: 3, dense: [1].into(), ..normed(None) };
+    let seven = Plain { experts: Some(experts(7, 3)), n_layers: 3, dense: [1].into(), ..normed(None) };
     let unweighed = Experts { renorm: false, ..experts(8, 2) };
     vec![
-        case("llama", "llama", Config { tied: true, ..plain() }, json!({})),
+        case("llama", "llama", Plain { tied: true, ..plain() }, json!({})),
         case("llama-llama3", "llama", stretched(llama3), json!({})),
         case("mistral-window", "mistral", sizes(near), json!({})),
         case("mixtral", "mixtral", mixtral(), json!({})),
-        case("qwen2-biases", "qwen2", Config { biased, ..plain() }, json!({})),
-        case("qwen3", "qwen3", Config { tied: true, ..normed(None) }, json!({})),
+        case("qwen2-biases", "qwen2", Plain { biased, ..plain() }, json!({})),
+        case("qwen3", "qwen3", Plain { tied: true, ..normed(None) }, json!({})),
         case("qwen3-window", "qwen3", normed(window(4, &[0])), json!({})),
         case(
             "qwen3-linear",
@@ -103,7 +102,7 @@ fn grouped_cases() -> Vec<Case> {
         case(
             "qwen3-moe-unweighed",
             "qwen3_moe",
-            Config { experts: Some(unweighed), ..normed(None) },
+            Plain { experts: Some(unweighed), ..normed(None) },
             json!({}),
         ),
     ]
@@ -117,10 +116,10 @@ fn latent_cases() -> Vec<Case> {
             "beta_slow": 0.5, "mscale": mscale, "mscale_all_dim": mscale_all_dim,
         }})
     };
-    let v2 = Experts { n_shared: 2, renorm: false, scale: 1.5, ..experts(8, 3) };
+    let v2 = Experts { shared_ff: 80, renorm: false, scale: 1.5, ..experts(8, 3) };
     let in_groups = Experts { groups: Some(Groups { n_groups: 4, top_k: 2, score_top_k: 1 }), ..v2.clone() };
     let v3 = Experts {
-        n_shared: 1,
+        shared_ff: 40,
         gate: Gate::Sigmoid,
         router_bias: true,
         scale: 2.5,
@@ -130,14 +129,14 @@ fn latent_cases() -> Vec<Case> {
     let glm = Experts { groups: None, scale: 1.8, ..v3.clone() };
     let ungrouped = json!({"n_group": 1, "topk_group": 1, "topk_method": "noaux_tc"});
     let halves = latents(Some(40), Some(v3.clone()));
-    let halves = Config { rope: Rope { pairing: Pairing::Halves, ..halves.rope.clone() }, ..halves };
+    let halves = Plain { rope: Rope { pairing: Pairing::Halves, ..halves.rope.clone() }, ..halves };
     vec![
         case("deepseek-v2-groups", "deepseek_v2", latents(None, Some(in_groups)), json!({})),
         case("deepseek-v2-yarn", "deepseek_v2", latents(Some(40), Some(v2)), yarn("greedy", 0.7, 0.7)),
         case("deepseek-v3-yarn", "deepseek_v3", latents(Some(40), Some(v3)), yarn("noaux_tc", 1.0, 0.5)),
         case("deepseek-v3-halves", "deepseek_v3", halves, json!({})),
         case("glm4-moe-lite", "glm4_moe_lite", latents(Some(40), Some(glm)), ungrouped),
-        case("youtu", "youtu", Config { tied: true, ..latents(Some(40), None) }, json!({})),
+        case("youtu", "youtu", Plain { tied: true, ..latents(Some(40), None) }, json!({})),
     ]
 }
 
@@ -199,7 +198,7 @@ impl Case {
 /// The logits of every token, with `at_once` tokens per step.
 fn rows(session: &mut Session, tokens: &[u32], at_once: usize) -> Vec<Vec<f32>> {
     let mut rows = Vec::new();
-    session.truncate(0);
+    session.truncate(0).unwrap();
     for tokens in tokens.chunks(at_once) {
         session.score(tokens, &mut |row| rows.push(row.to_vec())).unwrap();
     }

@@ -7,7 +7,6 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Attention, Config, Grouped, Window};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::Device;
@@ -16,6 +15,7 @@ use fusebox_runtime::device::fake::FakeDevice;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::{SequenceId, Session};
 use support::own::path;
+use support::plain::{Attention, Grouped, Plain, Window};
 use support::run::{Run, relative_error};
 
 use crate::made::Made;
@@ -65,7 +65,7 @@ fn together(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
 fn alone(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
     let mut rows: [Vec<Vec<f32>>; 3] = Default::default();
     for (text, prompt) in PROMPTS.iter().enumerate() {
-        session.truncate(0);
+        session.truncate(0).unwrap();
         rows[text].push(session.feed(prompt).unwrap().to_vec());
         for round in (0..6).filter(|round| round % 3 != text || *round < 2) {
             rows[text].push(session.feed(&[(7 * round + text) as u32]).unwrap().to_vec());
@@ -74,7 +74,7 @@ fn alone(session: &mut Session) -> [Vec<Vec<f32>>; 3] {
     rows
 }
 
-fn check(name: &str, config: &Config) {
+fn check(name: &str, config: &Plain) {
     let made = Made::new(config);
     let expected = alone(&mut session(&made, name, 1, processor()));
     for device in [processor(), Box::new(FakeDevice::default())] {
@@ -98,7 +98,7 @@ fn texts_with_windows_know_nothing_of_each_other() {
 #[test]
 fn texts_of_latents_and_experts_know_nothing_of_each_other() {
     let own = small(Attention::Latent(latent(false)), Format::F32);
-    check("texts-latents", &Config { experts: Some(experts(4, 2)), dense: [0].into(), ..own });
+    check("texts-latents", &Plain { experts: Some(experts(4, 2)), dense: [0].into(), ..own });
 }
 
 #[test]

@@ -115,7 +115,8 @@ fn a_whole_file_is_a_llama_with_its_tokenizer() {
     fs::write(PathBuf::from(format!("{}.tokenizer", model.display())), vocabulary).unwrap();
     let config = Model::open(&model).unwrap().config;
     assert_eq!((config.vocab, config.context, config.tied), (5, 16, false));
-    assert_eq!((config.rope.pairing, config.rope.scaling), (Pairing::Interleaved, Scaling::None));
+    let rope = config.rope().unwrap();
+    assert_eq!((rope.pairing, &rope.scaling), (Pairing::Interleaved, &Scaling::None));
     let tokenizer = Tokenizer::open(&open(&model).unwrap()).unwrap();
     assert_eq!(tokenizer.encode("abb</s>", true).unwrap(), [3, 2, 1, 4]);
     assert_eq!((tokenizer.eos(), tokenizer.decode(&[2, 0], false)), (&[4][..], "aba".to_owned()));

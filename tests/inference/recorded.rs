@@ -80,7 +80,7 @@ pub(super) fn errors_of(
 ) -> Vec<(f64, f64)> {
     let mut errors = Vec::new();
     for prompt in prompts {
-        session.truncate(0);
+        session.truncate(0).unwrap();
         let (logits, tokens) = greedy(session, &prompt.ids, prompt.tokens.len().min(most));
         if is_exact && prompt.margin > WIDE {
             assert_eq!(tokens, prompt.tokens[..tokens.len()], "{} {}", path.display(), prompt.name);
@@ -167,7 +167,7 @@ fn a_model_in_gguf_and_in_safetensors_gives_the_same_logits_bit_for_bit() {
                 let mut session = run.open(path);
                 let mut logits = Vec::new();
                 for prompt in &prompts {
-                    session.truncate(0);
+                    session.truncate(0).unwrap();
                     logits.extend_from_slice(session.feed(&prompt.ids).unwrap());
                     logits.extend_from_slice(session.feed(&prompt.tokens[..1]).unwrap());
                 }

@@ -9,6 +9,7 @@ pub mod given;
 pub mod oracles;
 pub mod own;
 pub mod packing;
+pub mod plain;
 pub mod run;
 pub mod skip;
 pub mod slow;

@@ -19,14 +19,13 @@ use fusebox_runtime::device::Weights;
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
+use crate::families::hparams;
 use crate::hparams::Hparams;
-use crate::naming::tensors::{
-    BIAS, alternatives, block_of, expert, fused, fused_per_head, is_redundant, names,
-};
+use crate::naming::tensors::{BIAS, How, Part, alternatives, block_of, fused, fused_per_head, is_redundant};
 
 pub(crate) mod source;
 
-use source::{Axis, Recipe, Source};
+use source::{Axis, Number, Recipe, Source};
 
 /// The weights of a graph, bound to a checkpoint.
 #[derive(Debug)]
@@ -84,6 +83,7 @@ pub(crate) fn sizes(shape: &Shape) -> Vec<usize> {
 struct Search<'a> {
     path: &'a Path,
     checkpoint: &'a Checkpoint,
+    hparams: Hparams<'a>,
     /// All weights.
     wanted: BTreeMap<String, Wanted>,
 }
@@ -102,7 +102,7 @@ impl<'a> Search<'a> {
             }
             _ => None,
         });
-        Self { path, checkpoint, wanted: weights.collect() }
+        Self { path, checkpoint, hparams: hparams(checkpoint), wanted: weights.collect() }
     }
 
     fn all(&self) -> Result<BTreeMap<String, (Source, Format)>, Error> {
@@ -116,12 +116,33 @@ impl<'a> Search<'a> {
         self.refuse_bias(name)?;
         let shape = &wanted.shape[..];
         if let Some((own, info)) = self.stored(name) {
-            let format = self.checked(&own, info, shape)?;
-            if wanted.is_f32 && format != Format::F32 {
-                let recipe = Recipe::AsF32 { tensor: own, format, n_elements: info.n_elements() };
-                return Ok((Source::derived(recipe), Format::F32));
+            let (source, format, number) = match self.hparams.how(name) {
+                How::Transposed { part, of, is_interleaved } => {
+                    let (source, format) = self.transposed(&own, info, shape, (part, of, is_interleaved))?;
+                    (source, format, Number::Same)
+                }
+                How::PerKeyHead(part) => {
+                    let (source, format) = self.per_key_head(name, &own, info, part)?;
+                    (source, format, Number::Same)
+                }
+                how @ (How::Same | How::LessOne | How::LogOfNegative) => {
+                    let number = match how {
+                        How::LessOne => Number::PlusOne,
+                        How::LogOfNegative => Number::NegativeExp,
+                        _ => Number::Same,
+                    };
+                    let format = self.checked(&own, info, shape)?;
+                    (Source::Run { tensor: own, bytes: 0..info.n_bytes() }, format, number)
+                }
+            };
+            if wanted.is_f32 && (format != Format::F32 || number != Number::Same) {
+                let (source, n_elements) = (Box::new(source), shape.iter().product());
+                return Ok((
+                    Source::derived(Recipe::AsF32 { source, format, n_elements, number }),
+                    Format::F32,
+                ));
             }
-            return Ok((Source::Run { tensor: own, bytes: 0..info.n_bytes() }, format));
+            return Ok((source, format));
         }
         if let Some(found) = self.fused_rows(name)? {
             return Ok(found);
@@ -132,7 +153,7 @@ impl<'a> Search<'a> {
         if let Some(found) = self.fused_per_head(name)? {
             return Ok(found);
         }
-        let own = names(self.checkpoint.kind(), name).into_iter().next().unwrap_or_default();
+        let own = self.hparams.names().of(name).into_iter().next().unwrap_or_else(|| name.to_owned());
         Err(self.refused(&own, format!("expected a tensor of shape {shape:?}, found none")))
     }
 
@@ -147,7 +168,76 @@ impl<'a> Search<'a> {
 
     /// The tensor under one of its names.
     fn stored(&self, name: &str) -> Option<(String, &TensorInfo)> {
-        Hparams::of(self.checkpoint).stored(name).map(|(own, info)| (own.clone(), info))
+        self.hparams.stored(name).map(|(own, info)| (own.clone(), info))
+    }
+
+    /// Experts that are stored with inputs before outputs, and some parts of the outputs together.
+    fn transposed(
+        &self,
+        own: &str,
+        info: &TensorInfo,
+        shape: &[usize],
+        (part, of, is_interleaved): (usize, usize, bool),
+    ) -> Result<(Source, Format), Error> {
+        let (n_outputs, inputs) = match *shape {
+            [_, outputs, inputs] => (outputs, inputs),
+            [_, outputs] => (outputs, 1),
+            _ => (1, 1),
+        };
+        let n_experts = shape.first().copied().unwrap_or(1);
+        let stored = if shape.len() == 2 {
+            vec![n_experts, of * n_outputs]
+        } else {
+            vec![n_experts, inputs, of * n_outputs]
+        };
+        let format = self.checked(own, info, &stored)?;
+        if format.block_len() > 1 {
+            return Err(self.refused(own, format!("expected plain numbers, found {format}")));
+        }
+        let (from, stride) = if is_interleaved { (part, of) } else { (part * n_outputs, 1) };
+        let axes = [
+            Axis { len: n_experts, stride: inputs * of * n_outputs },
+            Axis { len: n_outputs, stride },
+            Axis { len: inputs, stride: of * n_outputs },
+        ];
+        let element_bytes = format.block_bytes();
+        Ok((Source::derived(Recipe::Strided { tensor: own.to_owned(), element_bytes, from, axes }), format))
+    }
+
+    /// Rows of a matrix with queries, keys, values and gates of one key head after another.
+    fn per_key_head(
+        &self,
+        name: &str,
+        own: &str,
+        info: &TensorInfo,
+        part: Part,
+    ) -> Result<(Source, Format), Error> {
+        let shape = |part: &str| {
+            let block = name.rsplit_once('.').map_or("", |(block, _)| block);
+            self.wanted.get(&format!("{block}.{part}")).map(|wanted| wanted.shape.as_slice())
+        };
+        let (Some(&[n_mixed, n_columns]), Some(&[n_heads, n_values, value, _])) =
+            (shape("ssm_in"), shape("ssm_gate"))
+        else {
+            return Err(self.refused(own, "expected the parts of a delta rule, found others".to_owned()));
+        };
+        // Rows of each part, of one head.
+        let v = n_values * value;
+        let k = n_mixed.saturating_sub(n_heads * v) / 2 / n_heads;
+        let n_rows = 2 * k + 2 * v;
+        let format = self.checked(own, info, &[n_heads * n_rows, n_columns])?;
+        let row_bytes = info.n_bytes() / (n_heads * n_rows).max(1);
+        let rows = |first: usize, n: usize| {
+            (0..n_heads).map(move |head| {
+                let first = head * n_rows + first;
+                first * row_bytes..(first + n) * row_bytes
+            })
+        };
+        let ranges = match part {
+            Part::Mixed => rows(0, k).chain(rows(k, k)).chain(rows(2 * k, v)).collect(),
+            Part::Gate => rows(2 * k + v, v).collect(),
+        };
+        Ok((Source::derived(Recipe::Rows { tensor: own.to_owned(), ranges }), format))
     }
 
     /// Rows of a fused tensor.
@@ -170,12 +260,12 @@ impl<'a> Search<'a> {
 
     /// Experts that are stored separately.
     fn separate_experts(&self, name: &str, shape: &[usize]) -> Result<Option<(Source, Format)>, Error> {
-        let kind = self.checkpoint.kind();
+        let names = self.hparams.names();
         let Some((n_experts, inner)) = shape.split_first() else { return Ok(None) };
         let is_there = |own: &String| self.checkpoint.tensors().contains_key(own);
         // All are named as the first is.
-        let Some(spelling) = expert(kind, name, 0).iter().position(is_there) else { return Ok(None) };
-        let named = |idx| expert(kind, name, idx).swap_remove(spelling);
+        let Some(spelling) = names.expert(name, 0).iter().position(is_there) else { return Ok(None) };
+        let named = |idx| names.expert(name, idx).swap_remove(spelling);
         let (first, one_more) = (named(0), named(*n_experts));
         if is_there(&one_more) {
             return Err(
@@ -239,10 +329,9 @@ impl<'a> Search<'a> {
 
     /// Refuses a tensor of a block that the graph does not use: the hyper-parameters contradict the tensors.
     fn refuse_unused(&self, found: &BTreeMap<String, (Source, Format)>) -> Result<(), Error> {
-        let kind = self.checkpoint.kind();
+        let names = self.hparams.names();
         let blocks: BTreeSet<&str> = self.wanted.keys().filter_map(|name| block_of(name)).collect();
-        let others =
-            self.wanted.keys().flat_map(|name| alternatives(name)).flat_map(|name| names(kind, &name));
+        let others = self.wanted.keys().flat_map(|name| alternatives(name)).flat_map(|name| names.of(&name));
         let mut known: BTreeSet<String> = others.collect();
         known.extend(found.values().flat_map(|(source, _)| source.tensors()).cloned());
         let is_unused = |(own, info): &(&String, &TensorInfo)| {

@@ -27,12 +27,35 @@ pub(crate) enum Source {
 pub(crate) enum Recipe {
     /// Stored tensors one after another.
     Concatenated(Vec<String>),
-    /// A small tensor, decoded to F32.
-    AsF32 { tensor: String, format: Format, n_elements: usize },
+    /// A small tensor, decoded to F32, and what graphs want of each number.
+    AsF32 { source: Box<Source>, format: Format, n_elements: usize, number: Number },
+    /// Ranges of the bytes of a stored tensor, one after another.
+    Rows { tensor: String, ranges: Vec<Range<usize>> },
     /// F32 elements that are bfloat16 numbers, as such.
     AsBf16(Box<Source>),
     /// Elements of a tensor in another order, given by strides.
     Strided { tensor: String, element_bytes: usize, from: usize, axes: [Axis; 3] },
+}
+
+/// What graphs want of a stored number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    /// The number itself.
+    Same,
+    /// 1 more.
+    PlusOne,
+    /// `-e^x`.
+    NegativeExp,
+}
+
+impl Number {
+    fn of(self, x: f32) -> f32 {
+        match self {
+            Self::Same => x,
+            Self::PlusOne => x + 1.0,
+            Self::NegativeExp => -x.exp(),
+        }
+    }
 }
 
 /// An axis of the result: its length, and its stride in the stored tensor.
@@ -60,8 +83,8 @@ impl Source {
             Self::Run { tensor, .. } => slice::from_ref(tensor),
             Self::Derived { recipe, .. } => match recipe {
                 Recipe::Concatenated(tensors) => tensors,
-                Recipe::AsF32 { tensor, .. } | Recipe::Strided { tensor, .. } => slice::from_ref(tensor),
-                Recipe::AsBf16(source) => source.tensors(),
+                Recipe::Rows { tensor, .. } | Recipe::Strided { tensor, .. } => slice::from_ref(tensor),
+                Recipe::AsF32 { source, .. } | Recipe::AsBf16(source) => source.tensors(),
             },
         }
     }
@@ -74,15 +97,17 @@ impl Source {
             Self::Derived { recipe: Recipe::Concatenated(tensors), .. } => {
                 (tensors.iter().map(stored).collect(), None)
             }
-            Self::Derived { recipe: Recipe::AsF32 { tensor, format, .. }, .. } => {
-                (vec![stored(tensor)], Some(*format))
+            Self::Derived { recipe: Recipe::AsF32 { source, format, number: Number::Same, .. }, .. } => {
+                (source.runs(checkpoint).0, Some(*format))
             }
             Self::Derived { recipe: Recipe::AsBf16(source), .. } => {
                 (source.runs(checkpoint).0, Some(Format::F32))
             }
-            Self::Run { .. } | Self::Derived { recipe: Recipe::Strided { .. }, .. } => {
-                (vec![self.bytes(checkpoint).unwrap_or_default()], None)
-            }
+            Self::Run { .. }
+            | Self::Derived {
+                recipe: Recipe::Strided { .. } | Recipe::Rows { .. } | Recipe::AsF32 { .. },
+                ..
+            } => (vec![self.bytes(checkpoint).unwrap_or_default()], None),
         }
     }
 
@@ -108,9 +133,14 @@ impl Recipe {
         let stored = |tensor: &String| checkpoint.bytes(tensor).unwrap_or_default();
         match self {
             Self::Concatenated(tensors) => tensors.iter().map(stored).collect::<Vec<_>>().concat(),
-            Self::AsF32 { tensor, format, n_elements } => {
-                let numbers = format.decode_all(stored(tensor), *n_elements).unwrap_or_default();
-                numbers.into_iter().flat_map(f32::to_le_bytes).collect()
+            Self::AsF32 { source, format, n_elements, number } => {
+                let bytes = source.transient_bytes(checkpoint);
+                let numbers = format.decode_all(&bytes, *n_elements).unwrap_or_default();
+                numbers.into_iter().flat_map(|x| number.of(x).to_le_bytes()).collect()
+            }
+            Self::Rows { tensor, ranges } => {
+                let bytes = stored(tensor);
+                ranges.iter().flat_map(|range| &bytes[range.clone()]).copied().collect()
             }
             Self::AsBf16(source) => {
                 let upper = |number: &[u8; 4]| [number[2], number[3]];

@@ -10,48 +10,71 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Groups, Rope, Window};
+use crate::config::{Activation, Block, Config, Dense, Experts, Formats, Gate, Grouped, Groups, Network};
+use crate::families::family::{Family, Windows};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    ACTIVATION, CAUSAL, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF,
-    GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, MORE_LAYERS, ROTARY_DIM,
-    ROTARY_FACTOR, TEMPERATURE, TIED, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
+    ACTIVATION, CAUSAL, CENTRED_EPS, CONTEXT, DENSE_FF, EMBEDDING_SCALE, EPS, EXPERT_FF, EXPERTS,
+    EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF, GATE, GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS,
+    Key, LAYER_TYPES, LAYERS, LOGIT_CAP, LOGIT_SCALE, MORE_LAYERS, RENORM, ROTARY_DIM, ROTARY_FACTOR,
+    SHARED_FF, TIED, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
 
+/// The norms by which a block is told to be in the file.
+const NORMS: [&str; 2] = ["attn_norm", "attn_post_norm"];
 /// The largest head dimension; the frequencies of its pairs are a table in the graph.
 const MAX_HEAD: usize = 1 << 12;
 
-/// A config with this attention and RoPE, without experts, and with all other sizes as in the file.
-pub(super) fn backbone(hparams: Hparams<'_>, attention: Attention, rope: Rope) -> Result<Config, Error> {
-    if let Some(name) = hparams.string(ACTIVATION)?.filter(|name| !["silu", "swish"].contains(name)) {
-        return Err(hparams.refused(ACTIVATION, format!("expected silu, found {}", quoted(name))));
+/// A config with these blocks, and all other sizes as in the file.
+pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>) -> Result<Config, Error> {
+    if hparams.flag(CAUSAL)? == Some(false) {
+        return Err(hparams.refused(CAUSAL, "expected true, found false".to_owned()));
     }
-    refuse_other_attention(hparams)?;
-    let n_layers = n_layers(hparams)?;
+    let hidden = hparams.count(HIDDEN)?;
+    let root = if family.scales_embedding { (hidden as f32).sqrt() } else { 1.0 };
+    let logit_scale = hparams.number_or_none(LOGIT_SCALE)?.unwrap_or(1.0) as f32;
     Ok(Config {
-        attention,
-        hidden: hparams.count(HIDDEN)?,
-        n_layers,
+        hidden,
         vocab: hparams.vocab()?,
         context: hparams.count(CONTEXT)?,
-        eps: eps(hparams)? as f32,
-        rope,
-        ff: hparams.count(FF)?,
-        experts: None,
-        dense: BTreeSet::new(),
+        eps: eps(hparams, family)? as f32,
+        is_centred: family.is_centred,
+        embedding_scale: hparams.number_or_none(EMBEDDING_SCALE)?.map_or(root, |scale| scale as f32),
+        logit_scale: if family.divides_logits { 1.0 / logit_scale } else { logit_scale },
+        logit_cap: hparams.number_or_none(LOGIT_CAP)?.map(|cap| cap as f32),
+        per_layer: None,
         tied: is_tied(hparams)?,
-        biased: biased(hparams, n_layers),
+        biased: biased(hparams, family, blocks.len()),
+        blocks,
         formats: Formats::Uniform(Format::F32),
         cache: Format::F32,
     })
 }
 
-/// The epsilon of RMSNorm; GGUF always has it.
-fn eps(hparams: Hparams<'_>) -> Result<f64, Error> {
+/// Refuses another activation than the family's.
+pub(super) fn check_activation(hparams: Hparams<'_>, family: &Family) -> Result<(), Error> {
+    let known: &[&str] = match family.activation {
+        Activation::Silu | Activation::Clamped { .. } => &["silu", "swish"],
+        // Gemma says `gelu` and means its approximation.
+        Activation::GeluTanh if family.scales_embedding => &["gelu_pytorch_tanh", "gelu"],
+        Activation::GeluTanh => &["gelu_pytorch_tanh", "gelu_new", "gelu_fast"],
+        Activation::SquaredRelu => &["relu2"],
+    };
+    match hparams.string(ACTIVATION)?.filter(|name| !known.contains(name)) {
+        Some(name) => {
+            Err(hparams.refused(ACTIVATION, format!("expected {}, found {}", known[0], quoted(name))))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The epsilon of norms; GGUF always has it.
+fn eps(hparams: Hparams<'_>, family: &Family) -> Result<f64, Error> {
+    let key = if family.is_centred { CENTRED_EPS } else { EPS };
     match hparams.kind() {
-        Kind::Gguf { .. } => hparams.number(EPS),
-        Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => Ok(hparams.number_if(EPS)?.unwrap_or(1e-6)),
+        Kind::Gguf { .. } => hparams.number(key),
+        Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => Ok(hparams.number_if(key)?.unwrap_or(1e-6)),
     }
 }
 
@@ -62,50 +85,52 @@ fn is_tied(hparams: Hparams<'_>) -> Result<bool, Error> {
     Ok(is_stated && (!has_head || hparams.are_equal(["token_embd", "output"])))
 }
 
-/// Refuses attention that no family here has.
-fn refuse_other_attention(hparams: Hparams<'_>) -> Result<(), Error> {
-    if hparams.flag(CAUSAL)? == Some(false) {
-        return Err(hparams.refused(CAUSAL, "expected true, found false".to_owned()));
-    }
-    if let Some(scale) = hparams.number_or_none(TEMPERATURE)? {
-        return Err(hparams.refused(TEMPERATURE, format!("expected 0, found {scale}")));
-    }
-    Ok(())
-}
-
 /// The number of blocks that are used, the last of which must be in the file.
 pub(super) fn n_layers(hparams: Hparams<'_>) -> Result<usize, Error> {
-    let (all, extra) = (hparams.count(LAYERS)?, hparams.size_if(EXTRA_LAYERS)?.unwrap_or(0));
+    let listed = hparams.strings(LAYER_TYPES)?.map(<[String]>::len);
+    let all = match (hparams.count_if(LAYERS)?, listed) {
+        (None, Some(all)) if all > 0 => all,
+        (count, _) => count.map_or_else(|| hparams.count(LAYERS), Ok)?,
+    };
+    let extra = hparams.size_if(EXTRA_LAYERS)?.unwrap_or(0);
     if extra >= all {
         let what = format!("expected less than the {all} blocks, found {extra}");
         return Err(hparams.refused(EXTRA_LAYERS, what));
     }
     let n_layers = all - extra;
     // The graph is built block by block: an absurd count must not get that far.
-    if !hparams.has(&format!("blk.{}.attn_norm", n_layers - 1)) {
+    let has = |layer: usize| NORMS.iter().any(|norm| hparams.has(&format!("blk.{layer}.{norm}")));
+    if !has(n_layers - 1) {
         let what =
             format!("expected the number of blocks in the file, found {all}, the last of which is missing");
         return Err(hparams.refused(LAYERS, what));
     }
     let beyond = all + hparams.size_if(MORE_LAYERS)?.unwrap_or(0);
-    if hparams.has(&format!("blk.{beyond}.attn_norm")) {
+    if has(beyond) {
         let what = format!("expected the number of blocks in the file, found {all}, and there are more");
         return Err(hparams.refused(LAYERS, what));
     }
     Ok(n_layers)
 }
 
-/// The weight matrices that have a bias in some block.
-fn biased(hparams: Hparams<'_>, n_layers: usize) -> BTreeSet<String> {
+/// The weight matrices that have a bias, in some block or outside of them, and the LayerNorms.
+fn biased(hparams: Hparams<'_>, family: &Family, n_layers: usize) -> BTreeSet<String> {
     let has = |name: String| hparams.has(&name) && hparams.has(&format!("{name}{BIAS}"));
     let has_bias = |part: &&str| (0..n_layers).any(|layer| has(format!("blk.{layer}.{part}")));
-    parts().filter(has_bias).map(str::to_owned).collect()
+    let ends = ["output_norm", "output"].into_iter().filter(|name| has((*name).to_owned()));
+    let may_have = |part: &&str| family.is_centred || !part.ends_with("norm");
+    parts().filter(has_bias).chain(ends).filter(may_have).map(str::to_owned).collect()
 }
 
-/// The sizes of grouped-query attention.
-pub(super) fn grouped(hparams: Hparams<'_>, qk_norm: bool) -> Result<Grouped, Error> {
+/// Grouped-query attention without RoPE, as the file says it of all blocks.
+pub(super) fn grouped(hparams: Hparams<'_>) -> Result<Grouped, Error> {
     let (n_heads, hidden) = (hparams.count(HEADS)?, hparams.count(HIDDEN)?);
-    let n_kv = hparams.count_if(KV_HEADS)?.unwrap_or(n_heads);
+    // Where blocks differ, those without attention have 0.
+    let most = |all: Vec<usize>| all.into_iter().max().filter(|n| *n > 0);
+    let n_kv = match hparams.sizes_if(KV_HEADS)?.and_then(most) {
+        Some(n_kv) => n_kv,
+        None => hparams.count_if(KV_HEADS)?.unwrap_or(n_heads),
+    };
     check_divisor(hparams, KV_HEADS, n_kv, n_heads, "query heads")?;
     let head = if let Some(head) = hparams.count_if(HEAD)? {
         head
@@ -117,11 +142,11 @@ pub(super) fn grouped(hparams: Hparams<'_>, qk_norm: bool) -> Result<Grouped, Er
     if let Some(found) = hparams.count_if(VALUE)?.filter(|found| *found != head) {
         return Err(hparams.refused(VALUE, format!("expected {head} like the keys, found {found}")));
     }
-    Ok(Grouped { rotary_dim: rotary_dim(hparams, head)?, qk_norm, ..Grouped::new(n_heads, n_kv, head) })
+    Ok(Grouped { rotary_dim: rotary_dim(hparams, head)?, ..Grouped::new(n_heads, n_kv, head) })
 }
 
 /// The rotary dimension: a number in GGUF, a fraction of the head dimension in `config.json`.
-fn rotary_dim(hparams: Hparams<'_>, head: usize) -> Result<usize, Error> {
+pub(super) fn rotary_dim(hparams: Hparams<'_>, head: usize) -> Result<usize, Error> {
     let (key, n) = match (hparams.count_if(ROTARY_DIM)?, hparams.number_if(ROTARY_FACTOR)?) {
         (Some(n), _) => (ROTARY_DIM, n),
         (None, Some(factor)) => (ROTARY_FACTOR, (head as f64 * factor) as usize),
@@ -151,40 +176,45 @@ fn check_divisor(hparams: Hparams<'_>, key: Key, n: usize, of: usize, what: &str
     Err(hparams.refused(key, format!("expected a divisor of the {of} {what}, found {n}")))
 }
 
-/// The sliding window. A file may have a window size and not use it, unless its family always does (`is_always`).
-/// `from` is the family's first block with a window, which a file may override.
+/// The size of the sliding window, and the blocks without it. A file may have a size and not use it, unless its family
+/// always does.
 pub(super) fn window(
     hparams: Hparams<'_>,
-    is_always: bool,
-    from: Option<usize>,
-) -> Result<Option<Window>, Error> {
+    windows: Windows,
+) -> Result<Option<(usize, BTreeSet<usize>)>, Error> {
     let full = full_attention_layers(hparams)?;
-    if !is_always && !hparams.flag(WINDOW_USED)?.unwrap_or(full.is_some()) {
-        return Ok(None);
-    }
-    let Some(size) = hparams.count_or_none(WINDOW)? else { return Ok(None) };
-    if let Some(full) = full {
-        return Ok(Some(Window { size, full }));
-    }
-    let Some(types) = hparams.strings(LAYER_TYPES)? else {
-        let from = match from {
-            Some(usual) => hparams.size_if(WINDOW_FROM)?.unwrap_or(usual),
-            None => 0,
-        };
-        return Ok(Some(Window { size, full: (0..from.min(n_layers(hparams)?)).collect() }));
+    let is_used = match windows {
+        Windows::InGguf => hparams.kind() != Kind::Safetensors,
+        Windows::All => true,
+        Windows::AllButLastOf(_) => hparams.flag(WINDOW_USED)?.unwrap_or(true),
+        Windows::From(_) => hparams.flag(WINDOW_USED)?.unwrap_or(full.is_some()),
+        Windows::Chunks => false,
     };
-    let known = ["full_attention", "sliding_attention"];
-    if let Some(ty) = types.iter().find(|ty| !known.contains(&ty.as_str())) {
-        return Err(
-            hparams.refused(LAYER_TYPES, format!("expected {}, found {}", known.join(" or "), quoted(ty)))
-        );
+    let Some(size) = hparams.count_or_none(WINDOW)?.filter(|_| is_used) else { return Ok(None) };
+    if let Some(full) = full {
+        return Ok(Some((size, full)));
     }
-    let full = (0..types.len()).filter(|layer| types[*layer] == known[0]).collect();
-    Ok(Some(Window { size, full }))
+    let n_layers = n_layers(hparams)?;
+    if let Some(types) = hparams.strings(LAYER_TYPES)? {
+        let known = ["full_attention", "sliding_attention"];
+        if let Some(ty) = types.iter().find(|ty| !known.contains(&ty.as_str())) {
+            let what = format!("expected {}, found {}", known.join(" or "), quoted(ty));
+            return Err(hparams.refused(LAYER_TYPES, what));
+        }
+        return Ok(Some((size, (0..types.len()).filter(|layer| types[*layer] == known[0]).collect())));
+    }
+    let full = match windows {
+        Windows::AllButLastOf(period) => (0..n_layers).filter(|layer| layer % period == period - 1).collect(),
+        Windows::From(usual) if usual > 0 => {
+            (0..hparams.size_if(WINDOW_FROM)?.unwrap_or(usual).min(n_layers)).collect()
+        }
+        Windows::From(_) | Windows::InGguf | Windows::All | Windows::Chunks => BTreeSet::new(),
+    };
+    Ok(Some((size, full)))
 }
 
 /// The blocks with full attention, where a GGUF file states them: one by one, or as the last of every period.
-fn full_attention_layers(hparams: Hparams<'_>) -> Result<Option<BTreeSet<usize>>, Error> {
+pub(super) fn full_attention_layers(hparams: Hparams<'_>) -> Result<Option<BTreeSet<usize>>, Error> {
     let n_layers = n_layers(hparams)?;
     if let Some(flags) = hparams.flags(WINDOW_PATTERN)? {
         if flags.len() < n_layers {
@@ -198,18 +228,37 @@ fn full_attention_layers(hparams: Hparams<'_>) -> Result<Option<BTreeSet<usize>>
         .map(|period| (0..n_layers).filter(|layer| period > 0 && layer % period == period - 1).collect()))
 }
 
-/// The experts, if there are any, and the dense blocks. What families differ in is passed in: the scoring function and
-/// the normalisation of routing weights; the groups are added later. Which blocks have experts is seen by their
-/// tensors, so the many ways to state it need not be known.
-pub(super) fn experts(
+/// The network of each block. Which blocks have experts is seen by their tensors, so the many ways to state it need not
+/// be known.
+pub(super) fn networks(
     hparams: Hparams<'_>,
-    gate: Gate,
-    renorm: bool,
-) -> Result<Option<(Experts, BTreeSet<usize>)>, Error> {
+    family: &Family,
+    experts: Option<&Experts>,
+) -> Result<Vec<Network>, Error> {
+    check_activation(hparams, family)?;
+    let n_layers = n_layers(hparams)?;
+    let widths = hparams.sizes_if(FF)?.filter(|widths| widths.len() >= n_layers);
+    let dense = |layer: usize| {
+        let ff = match (&widths, hparams.count_if(DENSE_FF)?) {
+            (Some(widths), _) => widths[layer],
+            (None, Some(ff)) => ff,
+            (None, None) => hparams.count(FF)?,
+        };
+        let &Family { activation, is_gated, .. } = family;
+        Ok(Network::Dense(Dense { ff, activation, is_gated }))
+    };
+    let one = |layer: usize| match experts.filter(|_| hparams.has(&format!("blk.{layer}.ffn_gate_inp"))) {
+        Some(experts) => Ok(Network::Sparse(experts.clone())),
+        None => dense(layer),
+    };
+    (0..n_layers).map(one).collect()
+}
+
+/// The experts, if there are any; the groups are added later.
+pub(super) fn experts(hparams: Hparams<'_>, family: &Family) -> Result<Option<Experts>, Error> {
     let Some(n_routed) = hparams.count_or_none(EXPERTS)? else { return Ok(None) };
     let has_router = |layer: &usize| hparams.has(&format!("blk.{layer}.ffn_gate_inp"));
-    let (sparse, dense): (BTreeSet<usize>, BTreeSet<usize>) = (0..n_layers(hparams)?).partition(has_router);
-    let Some(first) = sparse.first() else { return Ok(None) };
+    let Some(first) = (0..n_layers(hparams)?).find(has_router) else { return Ok(None) };
     let top_k = hparams.count(EXPERTS_USED)?;
     if top_k > n_routed {
         let what = format!("expected at most the {n_routed} experts, found {top_k}");
@@ -217,22 +266,62 @@ pub(super) fn experts(
     }
     let ff = match hparams.count_if(EXPERT_FF)? {
         Some(ff) => ff,
+        None if family.is_expert_ff_shared => hparams.count(FF)?,
         None => (hparams.count(FF)? / top_k).max(1),
     };
+    let n_shared = hparams.size_if(EXPERTS_SHARED)?;
     let at = |part: &str| format!("blk.{first}.{part}");
-    let experts = Experts {
+    let shared_ff = match (hparams.size_if(SHARED_FF)?, n_shared) {
+        // GGUF files of ERNIE have a number that is none.
+        (Some(_), Some(n_shared)) if family.gguf == "ernie4_5-moe" => n_shared * ff,
+        (Some(shared_ff), _) => shared_ff,
+        (None, Some(n_shared)) => n_shared * ff,
+        // Llama 4 has one, and does not say it.
+        (None, None) if hparams.has(&at("ffn_up_shexp")) => ff,
+        (None, None) => 0,
+    };
+    let renorm = hparams.flag(RENORM)?;
+    let [in_folder, in_gguf] = family.renorm;
+    let usual = if hparams.kind() == Kind::Safetensors { in_folder } else { in_gguf };
+    Ok(Some(Experts {
         n_routed,
         top_k,
-        n_shared: hparams.size_if(EXPERTS_SHARED)?.unwrap_or(0),
+        shared_ff,
+        has_shared_gate: hparams.has(&at("ffn_gate_inp_shexp")),
         ff,
-        gate,
+        activation: family.activation,
+        is_gated: family.is_gated,
+        has_biases: hparams.has(&at(&format!("ffn_up_exps{BIAS}"))),
+        gate: gate(hparams, family.gate)?,
         router_bias: hparams.has(&at(&format!("exp_probs_b{BIAS}"))),
-        renorm,
+        renorm: renorm.unwrap_or(usual),
         scale: hparams.number_or_none(WEIGHT_SCALE)?.unwrap_or(1.0) as f32,
+        weighs_input: family.weighs_input,
         groups: None,
         is_joint: hparams.has(&at("ffn_gate_up_exps")),
-    };
-    Ok(Some((experts, dense)))
+    }))
+}
+
+/// The scoring function of the router.
+fn gate(hparams: Hparams<'_>, usual: Gate) -> Result<Gate, Error> {
+    if hparams.kind() == Kind::Safetensors {
+        return match hparams.string(GATE)? {
+            None => Ok(usual),
+            Some("sigmoid") => Ok(Gate::Sigmoid),
+            Some("softmax") => Ok(Gate::Softmax),
+            Some(other) => {
+                Err(hparams.refused(GATE, format!("expected softmax or sigmoid, found {}", quoted(other))))
+            }
+        };
+    }
+    match hparams.size_if(GATE)?.unwrap_or(0) {
+        0 => Ok(usual),
+        1 => Ok(Gate::Softmax),
+        2 => Ok(Gate::Sigmoid),
+        3 => Ok(Gate::SoftmaxAfterTopK),
+        4 => Ok(Gate::SqrtSoftplus),
+        other => Err(hparams.refused(GATE, format!("expected 1 to 4, found {other}"))),
+    }
 }
 
 /// Group-limited routing, if a token uses some of the groups only; a group's score sums its `score_top_k` best experts.

@@ -4,42 +4,41 @@
 //! They differ in sizes, in whether queries have a low-rank projection too, and in the routing of experts.
 //! Read next: `layers/latent.rs` and `layers/experts.rs`.
 
-use std::collections::BTreeSet;
-
-use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Attention, Config, Experts, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling};
-use crate::families::config_parts::{self, backbone};
-use crate::families::rope::rope;
+use crate::config::{Block, Config, Experts, Gate, Groups, Latent, Mixer, Pairing};
+use crate::families::config_parts::{self, backbone, networks};
+use crate::families::family::Family;
+use crate::families::rope::rope as config_rope;
 use crate::hparams::Hparams;
-use crate::layers::rope::yarn_mscale;
 use crate::naming::hparams::{
-    GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, RENORM, ROTARY_DIM, ROTARY_FACTOR,
-    SELECTION, VALUE, VALUE_MLA,
+    GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, ROTARY_DIM, ROTARY_FACTOR, SELECTION,
+    TEMPERATURE, VALUE, VALUE_MLA,
 };
 
 /// The vocabulary size of GLM-4.7-Flash.
-const GLM_VOCAB: usize = 154_880;
+pub(super) const GLM_VOCAB: usize = 154_880;
 
 /// Reads the config of a file.
 ///
 /// # Errors
 /// Names the hyper-parameter that is missing or invalid.
-pub(crate) fn read(hparams: Hparams<'_>) -> Result<Config, Error> {
+pub(super) fn read(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+    if let Some(scale) = hparams.number_or_none(TEMPERATURE)? {
+        return Err(hparams.refused(TEMPERATURE, format!("expected 0, found {scale}")));
+    }
     let sizes = latent_sizes(hparams)?;
-    let pairing =
-        if hparams.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Interleaved };
-    let rope = rope(hparams, pairing, sizes.rope)?;
-    let backbone = backbone(hparams, Attention::Latent(sizes), rope)?;
-    let gate = gate(hparams, &backbone)?;
+    let gate = gate(hparams)?;
     // Published models with a sigmoid router normalise the routing weights; GGUF states it.
-    let by_default = gate == Gate::Sigmoid && hparams.kind() == Kind::Safetensors;
-    let found = config_parts::experts(hparams, gate, hparams.flag(RENORM)?.unwrap_or(by_default))?;
-    let Some((experts, dense)) = found else { return Ok(backbone) };
-    let groups = groups(hparams, &experts)?;
-    Ok(Config { experts: Some(Experts { groups, ..experts }), dense, ..backbone })
+    let family = Family { gate, renorm: [gate == Gate::Sigmoid, false], ..*family };
+    let experts = match config_parts::experts(hparams, &family)? {
+        Some(experts) => Some(Experts { groups: groups(hparams, &experts)?, ..experts }),
+        None => None,
+    };
+    let networks = networks(hparams, &family, experts.as_ref())?;
+    let block = |network| Block::new(Mixer::Latent(sizes.clone()), network);
+    backbone(hparams, &family, networks.into_iter().map(block).collect())
 }
 
 /// The sizes of MLA. New GGUF files have the head dimensions besides those of the cached latent.
@@ -67,31 +66,24 @@ fn latent_sizes(hparams: Hparams<'_>) -> Result<Latent, Error> {
     // Block-quantised rows cannot be split across the matrix: they would have to be quantised again.
     let n_layers = config_parts::n_layers(hparams)?;
     let is_joint = (0..n_layers).any(|layer| hparams.is_block_quantised(&format!("blk.{layer}.attn_kv_b")));
-    Ok(Latent { n_heads, q_lora: hparams.count_or_none(Q_LORA)?, kv_lora, nope, rope, value, is_joint })
+    let pairing =
+        if hparams.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Interleaved };
+    let turn = config_rope(hparams, pairing, rope)?;
+    let q_lora = hparams.count_or_none(Q_LORA)?;
+    Ok(Latent { n_heads, q_lora, kv_lora, nope, rope, value, is_joint, turn })
 }
 
-/// The scoring function of the router.
-fn gate(hparams: Hparams<'_>, backbone: &Config) -> Result<Gate, Error> {
+/// The scoring function of the router, where the file does not say it.
+fn gate(hparams: Hparams<'_>) -> Result<Gate, Error> {
     if hparams.kind() == Kind::Safetensors {
-        return match hparams.string(GATE)? {
-            None if hparams.architecture() == "deepseek_v2" => Ok(Gate::Softmax),
-            None | Some("sigmoid") => Ok(Gate::Sigmoid),
-            Some("softmax") => Ok(Gate::Softmax),
-            Some(other) => {
-                Err(hparams.refused(GATE, format!("expected softmax or sigmoid, found {}", quoted(other))))
-            }
-        };
+        let is_v2 = hparams.architecture() == "deepseek_v2";
+        let is_softmax = is_v2 && hparams.string(GATE)?.is_none() || hparams.string(GATE)? == Some("softmax");
+        return Ok(if is_softmax { Gate::Softmax } else { Gate::Sigmoid });
     }
     // Early GGUF files of GLM-4.7-Flash do not state it.
-    let is_glm = [47, 48].contains(&backbone.n_layers) && backbone.vocab == GLM_VOCAB;
-    match hparams.size_if(GATE)?.unwrap_or(0) {
-        0 if is_glm => Ok(Gate::Sigmoid),
-        0 | 1 => Ok(Gate::Softmax),
-        2 => Ok(Gate::Sigmoid),
-        3 => Ok(Gate::SoftmaxAfterTopK),
-        4 => Ok(Gate::SqrtSoftplus),
-        other => Err(hparams.refused(GATE, format!("expected 1 to 4, found {other}"))),
-    }
+    let is_glm = [47, 48].contains(&config_parts::n_layers(hparams)?) && hparams.vocab()? == GLM_VOCAB;
+    let stated = hparams.size_if(GATE)?.unwrap_or(0);
+    Ok(if stated == 2 || stated == 0 && is_glm { Gate::Sigmoid } else { Gate::Softmax })
 }
 
 /// Group-limited routing: V2 scores a group by its best expert, all later models by its two best.
@@ -108,107 +100,4 @@ fn groups(hparams: Hparams<'_>, experts: &Experts) -> Result<Option<Groups>, Err
         }
     };
     config_parts::groups(hparams, experts, score_top_k)
-}
-
-/// DeepSeek-V2-Lite.
-pub(crate) fn deepseek_v2_lite() -> Config {
-    Config {
-        attention: Attention::Latent(Latent {
-            n_heads: 16,
-            q_lora: None,
-            kv_lora: 512,
-            nope: 128,
-            rope: 64,
-            value: 128,
-            is_joint: false,
-        }),
-        hidden: 2048,
-        n_layers: 27,
-        vocab: 102_400,
-        context: 4096,
-        eps: 1e-6,
-        rope: Rope {
-            theta: 1e4,
-            pairing: Pairing::Interleaved,
-            scaling: Scaling::Yarn {
-                factor: 40.0,
-                beta_fast: 32.0,
-                beta_slow: 1.0,
-                original: 4096.0,
-                attention_factor: 1.0,
-                mscale: yarn_mscale(40.0, 0.707),
-            },
-        },
-        ff: 10_944,
-        experts: Some(Experts {
-            n_routed: 64,
-            top_k: 6,
-            n_shared: 2,
-            ff: 1408,
-            gate: Gate::Softmax,
-            router_bias: false,
-            renorm: false,
-            scale: 1.0,
-            groups: None,
-            is_joint: false,
-        }),
-        dense: [0].into(),
-        tied: false,
-        biased: BTreeSet::new(),
-        formats: Formats::Uniform(Format::Q8_0),
-        cache: Format::F32,
-    }
-}
-
-/// GLM-4.7-Flash.
-pub(crate) fn glm_4_7_flash() -> Config {
-    Config {
-        attention: Attention::Latent(Latent {
-            n_heads: 20,
-            q_lora: Some(768),
-            kv_lora: 512,
-            nope: 192,
-            rope: 64,
-            value: 256,
-            is_joint: false,
-        }),
-        n_layers: 47,
-        vocab: GLM_VOCAB,
-        eps: 1e-5,
-        rope: Rope { theta: 1e6, pairing: Pairing::Interleaved, scaling: Scaling::None },
-        ff: 10_240,
-        experts: Some(Experts {
-            n_routed: 64,
-            top_k: 4,
-            n_shared: 1,
-            ff: 1536,
-            gate: Gate::Sigmoid,
-            router_bias: true,
-            renorm: true,
-            scale: 1.8,
-            groups: None,
-            is_joint: false,
-        }),
-        ..deepseek_v2_lite()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use fusebox_compiler::tensor::sym::Sym;
-
-    use super::*;
-    use crate::layers::latent::scale;
-    use crate::layers::scope::Scope;
-
-    #[test]
-    fn scores_are_scaled_by_the_head_dimension_and_yarns_mscale() {
-        let check = |config: &Config, expected: f64| {
-            let m = Scope::new(config, &Sym::from(1));
-            let Attention::Latent(sizes) = &config.attention else { panic!("not latent") };
-            assert!((scale(&m, sizes) - expected).abs() < 1e-6);
-        };
-        check(&deepseek_v2_lite(), 0.114_721);
-        check(&glm_4_7_flash(), 0.0625);
-    }
 }

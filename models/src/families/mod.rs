@@ -1,49 +1,62 @@
-//! Model families: each file reads the configs of one family, and holds those of well-known members.
+//! Model families: a table of what each has otherwise than Llama, the readers of their hyper-parameters, and the sizes
+//! of well-known members.
 //!
 //! In: the hyper-parameters of a file. Out: a [`Config`], from which `layers/block.rs` builds every block.
-//! To add a family: add a file here and its architectures to [`ARCHITECTURES`]; the names of well-known members go to
-//! `blocks.rs`.
+//! To add a family of known parts: add a row to `table.rs`. The names of well-known members go to `blocks.rs`.
 
 use fusebox_runtime::error::Error;
+use fusebox_runtime::weights::Checkpoint;
 
 use crate::config::Config;
 use crate::hparams::Hparams;
 
 mod config_parts;
+mod decoder;
 pub(crate) mod deepseek;
-pub(crate) mod llama;
-pub(crate) mod qwen2;
-pub(crate) mod qwen3;
+mod family;
+mod gemma4;
+mod hybrid;
+pub(crate) mod published;
 pub(crate) mod rope;
+mod table;
 
-/// Reads a config from the hyper-parameters of a file.
-type Reader = fn(Hparams<'_>) -> Result<Config, Error>;
+use family::Family;
+use table::{FAMILIES, MISSING};
 
-/// The supported architectures: the name in GGUF or in `config.json` (`model_type`), the name in GGUF, and the reader.
-const ARCHITECTURES: [(&str, &str, Reader); 13] = [
-    ("llama", "llama", llama::read),
-    ("mistral", "llama", llama::read),
-    ("mixtral", "llama", llama::read),
-    ("qwen2", "qwen2", qwen2::read),
-    ("qwen3", "qwen3", qwen3::read),
-    ("qwen3moe", "qwen3moe", qwen3::read),
-    ("qwen3_moe", "qwen3moe", qwen3::read),
-    ("deepseek2", "deepseek2", deepseek::read),
-    ("deepseek_v2", "deepseek2", deepseek::read),
-    ("deepseek_v3", "deepseek2", deepseek::read),
-    ("glm4_moe_lite", "deepseek2", deepseek::read),
-    ("youtu", "deepseek2", deepseek::read),
-    ("youtu_llm", "deepseek2", deepseek::read),
-];
+/// The family of an architecture, as GGUF or `config.json` (`model_type`) names it.
+fn family(architecture: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.gguf == architecture || family.folder.contains(&architecture))
+}
+
+/// The hyper-parameters of a checkpoint, with the names of its family.
+pub(crate) fn hparams(checkpoint: &Checkpoint) -> Hparams<'_> {
+    let known = Hparams::architecture_of(checkpoint).and_then(family);
+    Hparams::new(checkpoint, known.map_or(&[], |family| family.names))
+}
+
+/// Why an architecture is not supported, as an end of a sentence.
+pub(crate) fn unsupported(architecture: &str) -> String {
+    match MISSING.iter().find(|(names, _)| names.contains(&architecture)) {
+        Some((_, part)) => format!("is not supported, it needs: {part}"),
+        None => format!("is not supported, expected one of {}", architectures()),
+    }
+}
 
 /// All names, for error messages.
-pub(crate) fn architectures() -> String {
-    ARCHITECTURES.map(|(name, ..)| name).join(", ")
+fn architectures() -> String {
+    let names = FAMILIES.iter().flat_map(|family| [&[family.gguf], family.folder].concat());
+    let mut all: Vec<&str> = Vec::new();
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all.join(", ")
 }
 
 /// The name of an architecture in GGUF; `None` for an unknown one.
 pub(crate) fn gguf_architecture(architecture: &str) -> Option<&'static str> {
-    ARCHITECTURES.iter().find(|(name, ..)| *name == architecture).map(|(_, gguf, _)| *gguf)
+    family(architecture).map(|family| family.gguf)
 }
 
 /// Reads the config of a file of this architecture; `None` for an unknown one.
@@ -51,6 +64,5 @@ pub(crate) fn gguf_architecture(architecture: &str) -> Option<&'static str> {
 /// # Errors
 /// Names the hyper-parameter that is missing or invalid.
 pub(crate) fn read(architecture: &str, hparams: Hparams<'_>) -> Result<Option<Config>, Error> {
-    let known = ARCHITECTURES.iter().find(|(name, ..)| *name == architecture);
-    known.map(|(.., read)| read(hparams)).transpose()
+    family(architecture).map(|family| (family.read)(hparams, family)).transpose()
 }

@@ -11,10 +11,13 @@ use crate::config::{Pairing, Rope, Scaling};
 use crate::hparams::Hparams;
 use crate::layers::rope::yarn_mscale;
 use crate::naming::hparams::{
-    ATTENTION_FACTOR, BETA_FAST, BETA_SLOW, CONTEXT, HIGH_FREQ, Key, LOW_FREQ, MSCALE, MSCALE_ALL,
-    ORIGINAL_CONTEXT, ROTARY_FACTOR, SCALING_FACTOR, SCALING_OBJECT, SCALING_TYPE, THETA, TRUNCATE,
+    ALPHA, ATTENTION_FACTOR, BETA_FAST, BETA_SLOW, CONTEXT, HIGH_FREQ, Key, LOCAL_THETA, LONG_FACTORS,
+    LOW_FREQ, MSCALE, MSCALE_ALL, ORIGINAL_CONTEXT, ROTARY_FACTOR, SCALING_FACTOR, SCALING_OBJECT,
+    SCALING_TYPE, SHORT_FACTORS, THETA, TRUNCATE,
 };
 
+/// The types of context extension.
+const KINDS: &str = "none, default, dynamic, linear, llama3, longrope, proportional, yarn";
 /// The tensor with a frequency divisor for each pair.
 const FACTORS: &str = "rope_freqs";
 /// The keys of the `rope_scaling` and `rope_parameters` objects.
@@ -36,6 +39,11 @@ const ROPE_KEYS: [Key; 13] = [
 /// GGUF stores `mscale_all_dim` times this.
 pub(crate) const GGUF_MSCALE_FACTOR: f64 = 0.1;
 
+/// The tensors with those of longrope, for short contexts and for long ones.
+const LONG: [&str; 2] = ["rope_factors_short", "rope_factors_long"];
+/// The divisor of a pair that does not rotate.
+const NEVER: f32 = 1e30;
+
 /// Reads RoPE for `n_dims` rotary dimensions.
 pub(super) fn rope(hparams: Hparams<'_>, pairing: Pairing, n_dims: usize) -> Result<Rope, Error> {
     let default = match hparams.kind() {
@@ -43,7 +51,20 @@ pub(super) fn rope(hparams: Hparams<'_>, pairing: Pairing, n_dims: usize) -> Res
         Kind::Ajc1 => 1e6,
     };
     let theta = hparams.number_if(THETA)?.unwrap_or(default);
+    // NTK scaling by a constant is another base.
+    let alpha = hparams.number_or_none(ALPHA)?.unwrap_or(1.0);
+    let theta = theta * alpha.powf(n_dims as f64 / (n_dims as f64 - 2.0));
     Ok(Rope { theta, pairing, scaling: scaling(hparams, n_dims)? })
+}
+
+/// Reads the RoPE of blocks with a window, where it may be another: `config.json` has an object for each kind of block
+/// or another base, GGUF another base; context extension is for full attention.
+pub(super) fn local_rope(hparams: Hparams<'_>, full: &Rope, n_dims: usize, base: f64) -> Result<Rope, Error> {
+    if hparams.has_rope_of("sliding_attention") {
+        return rope(hparams.of_blocks("sliding_attention"), full.pairing, n_dims);
+    }
+    let theta = hparams.number_if(LOCAL_THETA)?.unwrap_or(base);
+    Ok(Rope { theta, pairing: full.pairing, scaling: Scaling::None })
 }
 
 fn scaling(hparams: Hparams<'_>, n_dims: usize) -> Result<Scaling, Error> {
@@ -60,12 +81,18 @@ fn scaling(hparams: Hparams<'_>, n_dims: usize) -> Result<Scaling, Error> {
         }
     };
     match kind {
-        "none" | "default" => factors(hparams, n_dims),
+        // Dynamic NTK scaling begins beyond the model's context.
+        "none" | "default" | "dynamic" => match hparams.numbers(LONG[0]) {
+            Some(_) => longrope(hparams, n_dims),
+            None => factors(hparams, n_dims),
+        },
+        "longrope" | "su" => longrope(hparams, n_dims),
+        "proportional" => proportional(hparams, n_dims),
         "linear" => linear(hparams, n_dims),
         "llama3" => llama3(hparams),
         "yarn" => yarn(hparams),
         _ => {
-            let what = format!("expected none, default, linear, llama3 or yarn, found {}", quoted(kind));
+            let what = format!("expected one of {KINDS}, found {}", quoted(kind));
             Err(hparams.refused(SCALING_TYPE, what))
         }
     }
@@ -91,12 +118,48 @@ fn factors(hparams: Hparams<'_>, n_dims: usize) -> Result<Scaling, Error> {
     }
 }
 
+/// Divisors for short contexts and for long ones.
+fn longrope(hparams: Hparams<'_>, n_dims: usize) -> Result<Scaling, Error> {
+    let context = hparams.count(CONTEXT)? as f64;
+    let original = hparams.number_if(ORIGINAL_CONTEXT)?.unwrap_or(context);
+    let extension = if original > 1.0 { context / original } else { 1.0 };
+    let usual = if extension > 1.0 { (1.0 + extension.ln() / original.ln()).sqrt() } else { 1.0 };
+    let is_gguf = matches!(hparams.kind(), Kind::Gguf { .. });
+    let usual = if is_gguf { 1.0 } else { usual };
+    let list = |key: Key, tensor: &str| {
+        let found = if is_gguf { hparams.numbers(tensor) } else { hparams.numbers_of(key)? };
+        let n_found = found.as_ref().map_or(0, Vec::len);
+        let what = || format!("expected {} positive numbers, found {n_found}", n_dims / 2);
+        let fits =
+            found.filter(|all| all.len() == n_dims / 2 && all.iter().all(|x| x.is_finite() && *x > 0.0));
+        fits.ok_or_else(|| {
+            if is_gguf { hparams.refused_tensor(tensor, what()) } else { hparams.refused(key, what()) }
+        })
+    };
+    Ok(Scaling::Long {
+        short: list(SHORT_FACTORS, LONG[0])?,
+        long: list(LONG_FACTORS, LONG[1])?,
+        original: original as usize,
+        attention_factor: hparams.number_or_none(ATTENTION_FACTOR)?.unwrap_or(usual),
+    })
+}
+
+/// The frequencies of a whole head, of which the first part of the pairs rotates (Gemma 4).
+fn proportional(hparams: Hparams<'_>, n_dims: usize) -> Result<Scaling, Error> {
+    let part = hparams.number_if(ROTARY_FACTOR)?.unwrap_or(1.0);
+    let n_rotated = (part * n_dims as f64 / 2.0) as usize;
+    let divisor = |pair| if pair < n_rotated { 1.0 } else { NEVER };
+    Ok(Scaling::Factors((0..n_dims / 2).map(divisor).collect()))
+}
+
 /// Linear scaling: divides all frequencies, on top of any per-pair divisors.
 fn linear(hparams: Hparams<'_>, n_dims: usize) -> Result<Scaling, Error> {
     let factor = hparams.number(SCALING_FACTOR)? as f32;
     let each = match factors(hparams, n_dims)? {
         Scaling::Factors(factors) => factors,
-        Scaling::None | Scaling::Llama3 { .. } | Scaling::Yarn { .. } => vec![1.0; n_dims / 2],
+        Scaling::None | Scaling::Long { .. } | Scaling::Llama3 { .. } | Scaling::Yarn { .. } => {
+            vec![1.0; n_dims / 2]
+        }
     };
     Ok(Scaling::Factors(each.into_iter().map(|own| own * factor).collect()))
 }
@@ -119,9 +182,7 @@ fn yarn(hparams: Hparams<'_>) -> Result<Scaling, Error> {
         let what = "expected no per-pair factors together with yarn, found some";
         return Err(hparams.refused_tensor(FACTORS, what.to_owned()));
     }
-    if hparams.flag(TRUNCATE)? == Some(false) {
-        return Err(hparams.refused(TRUNCATE, "expected true, found false".to_owned()));
-    }
+    let is_rounded = hparams.flag(TRUNCATE)?.unwrap_or(true);
     let beta_fast = hparams.number_if(BETA_FAST)?.unwrap_or(32.0);
     let beta_slow = hparams.number_if(BETA_SLOW)?.unwrap_or(1.0);
     if beta_fast < beta_slow {
@@ -154,6 +215,7 @@ fn yarn(hparams: Hparams<'_>) -> Result<Scaling, Error> {
         beta_fast,
         beta_slow,
         original,
+        is_rounded,
         attention_factor,
         mscale: mscale_all.map_or(1.0, |all| yarn_mscale(factor, all)),
     })

@@ -1,4 +1,4 @@
-//! Grouped-query attention (GQA) with a causal mask and an optional sliding window.
+//! Grouped-query attention (GQA) with a causal mask and an optional window.
 //!
 //! In: normalised activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
 //! Query head `kv·G + g` reads key head `kv`; as both are axes of the query, keys and values are never repeated.
@@ -6,46 +6,130 @@
 //! [`attend`] serves `latent.rs` (MLA) as well.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
+use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::Grouped;
+use crate::config::{Grouped, QkNorm, Temperature, Values, Window};
 use crate::layers::kv_cache::append;
-use crate::layers::norm::norm;
+use crate::layers::mlp::{sigmoid, soft_cap};
+use crate::layers::norm::{bare_norm, norm};
 use crate::layers::rope::rotate;
-use crate::layers::scope::{Scope, Sequence};
+use crate::layers::scope::{Scope, Sequence, static_size};
 use crate::layers::softmax::softmax;
 
+/// What attention scores are made of besides queries and keys.
+pub(crate) struct Scoring<'a> {
+    /// Factor on scores.
+    pub(crate) scale: f64,
+    /// Their soft cap.
+    pub(crate) cap: Option<f32>,
+    /// Which positions are seen.
+    pub(crate) window: Option<Window>,
+    /// The score of each head's sink.
+    pub(crate) sinks: Option<&'a Tensor>,
+}
+
+impl Scoring<'_> {
+    /// A factor alone.
+    pub(crate) fn plain(scale: f64) -> Self {
+        Self { scale, cap: None, window: None, sinks: None }
+    }
+}
+
 /// Grouped-query attention over cached keys and values.
-pub(crate) fn grouped(m: &Scope, heads: &Grouped, layer: usize, x: &Tensor) -> Tensor {
+pub(crate) fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
     let d = &m.d;
     let kv = &m.g.dim("kv", heads.n_kv);
     let group = &m.g.dim("g", heads.n_heads / heads.n_kv);
     let e = &m.g.dim("e", heads.head);
 
-    let q = m.linear(x, "attn_q", &[kv, group, e], [d]); // [t, kv, g, e]
-    let k = m.linear(x, "attn_k", &[kv, e], [d]); // [t, kv, e]
-    let v = m.linear(x, "attn_v", &[kv, e], [d]); // [t, kv, e]
+    let (q, gate) = if heads.is_gated {
+        let both = m.linear(x, "attn_q", &[kv, group, &e.sized(2 * heads.head)], [d]);
+        (both.slice(e, 0, heads.head), Some(sigmoid(&both.slice(e, heads.head, heads.head))))
+    } else {
+        (m.linear(x, "attn_q", &[kv, group, e], [d]), None)
+    }; // [t, kv, g, e]
+    let own = match heads.shares {
+        None => Ok(keys_and_values(m, heads, x, [kv, e])),
+        Some(from) => Err(from),
+    };
+    let q = placed(m, heads, "attn_q_norm", &q, &[kv, group, e]);
+    let q = match &heads.temperature {
+        Some(temperature) => q * query_factor(m, temperature),
+        None => q,
+    };
 
-    let normed = |name, x| if heads.qk_norm { norm(m, name, &x, e) } else { x };
-    let q = rotated(m, heads, &normed("attn_q_norm", q), e);
-    let k = rotated(m, heads, &normed("attn_k_norm", k), e);
-
-    let scale = 1.0 / (heads.head as f64).sqrt();
-    let y = m.per_sequence([&q, &k, &v], |sequence, [q, k, v]| {
-        let k = append(m, sequence, "k", &[kv, &sequence.s, e], k);
-        let v = append(m, sequence, "v", &[kv, &sequence.s, e], v);
-        attend(m, sequence, [q, &k, &v], e, scale, heads.window_of(layer))
-    }); // [t, kv, g, e]
+    let scoring = Scoring {
+        scale: heads.scale.unwrap_or(1.0 / (heads.head as f64).sqrt()),
+        cap: heads.cap,
+        window: heads.window,
+        sinks: if heads.has_sinks { Some(&m.f32_weight("attn_sinks", &[kv, group])) } else { None },
+    };
+    let y = match own {
+        Ok((k, v)) => {
+            let k = placed(m, heads, "attn_k_norm", &k, &[kv, e]);
+            m.per_sequence([&q, &k, &v], |sequence, [q, k, v]| {
+                let k = append(m, sequence, "k", &[kv, &sequence.s, e], k);
+                let v = append(m, sequence, "v", &[kv, &sequence.s, e], v);
+                m.keep(sequence, [&k, &v]);
+                attend(m, sequence, [q, &k, &v], e, &scoring)
+            })
+        }
+        Err(from) => m.per_sequence([&q], |sequence, [q]| {
+            let (k, v) = m.cached(sequence, from);
+            attend(m, sequence, [q, &k, &v], e, &scoring)
+        }),
+    }; // [t, kv, g, e]
+    let y = gate.map_or(y.clone(), |gate| y * gate);
     m.linear(&y, "attn_output", &[d], [kv, group, e])
+}
+
+/// The keys, before norm and RoPE, and the values of this step's tokens, `[t, kv, e]`.
+fn keys_and_values(m: &Scope, heads: &Grouped, x: &Tensor, [kv, e]: [&Dim; 2]) -> (Tensor, Tensor) {
+    let k = m.linear(x, "attn_k", &[kv, e], [&m.d]);
+    let v = match heads.values {
+        Values::Projected => m.linear(x, "attn_v", &[kv, e], [&m.d]),
+        Values::Normalised => bare_norm(&m.linear(x, "attn_v", &[kv, e], [&m.d]), e, m.config.eps),
+        Values::Keys => bare_norm(&k, e, m.config.eps),
+    };
+    (k, v)
+}
+
+/// QK norm and RoPE, in the order that the block has them.
+fn placed(m: &Scope, heads: &Grouped, name: &str, x: &Tensor, dims: &[&Dim]) -> Tensor {
+    let e = dims[dims.len() - 1];
+    let rotate = |x: &Tensor| rotated(m, heads, x, e);
+    match heads.qk_norm {
+        None => rotate(x),
+        Some(QkNorm::Head) => rotate(&norm(m, name, x, e)),
+        Some(QkNorm::HeadAfterRope) => norm(m, name, &rotate(x), e),
+        Some(QkNorm::BareAfterRope) if heads.rope.is_none() => x.clone(),
+        Some(QkNorm::BareAfterRope) => bare_norm(&rotate(x), e, m.config.eps),
+        Some(QkNorm::Whole) => {
+            let all = &m.g.dim("all", dims.iter().map(|dim| static_size(dim)).product::<usize>());
+            rotate(&norm(m, name, &x.merge(dims, all), all).split(all, dims))
+        }
+    }
 }
 
 /// RoPE on the first `rotary_dim` elements of each head.
 fn rotated(m: &Scope, heads: &Grouped, x: &Tensor, e: &Dim) -> Tensor {
-    let n = heads.rotary_dim;
+    let (Some(rope), n) = (&heads.rope, heads.rotary_dim) else { return x.clone() };
     if n == heads.head {
-        return rotate(m, x, e);
+        return rotate(m, rope, x, e);
     }
-    let first = rotate(m, &x.slice(e, 0, n), &e.sized(n));
+    let first = rotate(m, rope, &x.slice(e, 0, n), &e.sized(n));
     m.g.concat(e, &[&first, &x.slice(e, n, heads.head - n)])
+}
+
+/// The factor on the query of each token, `[t]`.
+fn query_factor(m: &Scope, by: &Temperature) -> Tensor {
+    // A position is divided by counting the multiples of the length up to it.
+    let n_multiples = (m.config.context + by.offset) / by.length;
+    let multiple = &m.g.dim("multiple", n_multiples.max(1));
+    let bound = (m.g.iota(multiple).cast(DType::F32) + 1.0) * by.length as f32;
+    let position = m.positions().cast(DType::F32) + by.offset as f32;
+    let n_below = m.g.select(&bound.le(&position), &m.g.constant(1.0), &m.g.constant(0.0)).sum(multiple);
+    (n_below + 1.0).ln() * by.strength + 1.0
 }
 
 /// Scaled dot-product attention, `softmax(q·k · scale + mask) · v`, contracted over `e`.
@@ -54,21 +138,43 @@ pub(crate) fn attend(
     sequence: &Sequence,
     [q, k, v]: [&Tensor; 3],
     e: &Dim,
-    scale: f64,
-    window: Option<usize>,
+    scoring: &Scoring<'_>,
 ) -> Tensor {
-    let scores = q.contract(k, [e]) * scale as f32 + mask(m, sequence, window);
-    softmax(&scores, &sequence.s).contract(v, [&sequence.s])
+    let scores = q.contract(k, [e]) * scoring.scale as f32;
+    let scores = scoring.cap.map_or(scores.clone(), |cap| soft_cap(&scores, cap));
+    let scores = scores + mask(m, sequence, scoring.window);
+    let s = &sequence.s;
+    let Some(sinks) = scoring.sinks else { return softmax(&scores, s).contract(v, [s]) };
+    // A sink is one more position, after all others, with a value of 0.
+    let one = &s.sized(1);
+    let scores = m.g.concat(s, &[&scores, &sinks.expand(one).expand(&sequence.t)]);
+    let v = m.g.concat(s, &[v, &(v.slice(s, 0, 1) * 0.0)]);
+    let s = &s.sized(s.size.clone() + 1);
+    softmax(&scores, s).contract(&v, [s])
 }
 
 /// The attention mask: 0 at visible positions, -∞ after the token's own and before its window.
-fn mask(m: &Scope, sequence: &Sequence, window: Option<usize>) -> Tensor {
+fn mask(m: &Scope, sequence: &Sequence, window: Option<Window>) -> Tensor {
     let (position, own) = (m.g.iota(&sequence.s), sequence.positions(&m.g));
     let masked = m.g.constant(f32::NEG_INFINITY);
     let causal = m.g.select(&position.le(&own), &m.g.constant(0.0), &masked); // [s, t]
     match window {
         None => causal,
-        Some(size) => m.g.select(&own.lt(&(position + m.g.integer(size as i32))), &causal, &masked),
+        Some(Window::Sliding(size)) => {
+            m.g.select(&own.lt(&(position + m.g.integer(size as i32))), &causal, &masked)
+        }
+        // Within the first chunk, both are the same.
+        Some(Window::Chunk(size)) if m.config.context <= size => causal,
+        Some(Window::Chunk(size)) => {
+            let n_chunks = m.config.context.div_ceil(size);
+            let chunk = &m.g.dim("chunk", n_chunks);
+            let first = m.g.iota(chunk) * m.g.integer(size as i32);
+            let of = |x: &Tensor| {
+                let is_after = m.g.select(&first.le(x), &m.g.constant(1.0), &m.g.constant(0.0));
+                is_after.sum(chunk)
+            };
+            m.g.select(&of(&own).equals(&of(&position)), &causal, &masked)
+        }
     }
 }
 
@@ -76,14 +182,13 @@ fn mask(m: &Scope, sequence: &Sequence, window: Option<usize>) -> Tensor {
 mod tests {
     use fusebox_compiler::graph::Name;
     use fusebox_compiler::reference::{Bindings, evaluate};
-    use fusebox_compiler::tensor::dtype::DType;
     use fusebox_compiler::tensor::label::Label;
     use fusebox_compiler::tensor::sym::Sym;
     use fusebox_compiler::tensor::value::{Data, Value};
 
     use super::*;
     use crate::blocks::named;
-    use crate::config::{Config, Pairing, Rope, Scaling};
+    use crate::config::{Pairing, Rope, Scaling};
 
     /// Tokens, first position, head dimension, rotary dimension.
     const SIZES: [usize; 4] = [3, 5, 12, 8];
@@ -113,8 +218,8 @@ mod tests {
         let [n_tokens, start, head, n] = SIZES;
         for pairing in [Pairing::Halves, Pairing::Interleaved] {
             let rope = Rope { theta: 1e4, pairing, scaling: Scaling::None };
-            let config = Config { rope, ..named("llama-3.2-1b").unwrap().shrunk() };
-            let heads = Grouped { rotary_dim: n, ..Grouped::new(1, 1, head) };
+            let config = named("llama-3.2-1b").unwrap().shrunk();
+            let heads = Grouped { rotary_dim: n, rope: Some(rope), ..Grouped::new(1, 1, head) };
             let m = Scope::new(&config, &Sym::from(n_tokens as i64));
             let e = &m.g.dim("e", head);
             let y = rotated(&m, &heads, &m.g.input("x", DType::F32, &[&m.t, e]), e);

@@ -8,9 +8,11 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
+use crate::layers::mlp::soft_cap;
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 use crate::layers::top_k::top_k;
+use crate::naming::tensors::BIAS;
 
 /// What a step starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,7 @@ pub enum Scored {
 /// The residual stream before the first block.
 pub(crate) fn entry(m: &Scope, entry: Entry) -> Tensor {
     match entry {
-        Entry::Tokens => embed(m, &m.g.input("tokens", DType::I32, &[&m.t])),
+        Entry::Tokens => embed(m, &m.tokens()),
         Entry::Vectors => m.g.input("x", DType::F32, &[&m.t, &m.d]),
     }
 }
@@ -47,7 +49,8 @@ pub(crate) fn entry(m: &Scope, entry: Entry) -> Tensor {
 /// Looks tokens up in the embedding matrix.
 fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
     let v = &vocabulary(m);
-    m.matrix("token_embd", &[v, &m.d]).gather(v, tokens).cast(DType::F32) // [t, d]
+    let x = m.matrix("token_embd", &[v, &m.d]).gather(v, tokens).cast(DType::F32); // [t, d]
+    if m.config.embedding_scale == 1.0 { x } else { x * m.config.embedding_scale }
 }
 
 /// The results of a step by name, given the residual stream after the last block.
@@ -68,7 +71,11 @@ pub(crate) fn head(m: &Scope, x: &Tensor, scored: Scored) -> Vec<(&'static str, 
 fn logits(m: &Scope, x: &Tensor) -> Tensor {
     let (d, v) = (&m.d, &vocabulary(m));
     let table = if m.config.tied { "token_embd" } else { "output" };
-    norm(m, "output_norm", x, d).contract(&m.matrix(table, &[v, d]), [d])
+    let y = norm(m, "output_norm", x, d).contract(&m.matrix(table, &[v, d]), [d]);
+    let bias = format!("output{BIAS}");
+    let y = if m.config.biased.contains("output") { y + m.f32_weight(&bias, &[v]) } else { y };
+    let y = if m.config.logit_scale == 1.0 { y } else { y * m.config.logit_scale };
+    m.config.logit_cap.map_or(y.clone(), |cap| soft_cap(&y, cap))
 }
 
 /// The vocabulary axis.

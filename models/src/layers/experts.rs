@@ -8,8 +8,9 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::{Experts, Gate, Groups};
-use crate::layers::mlp::{mlp, sigmoid, swiglu};
+use crate::config::{Dense, Experts, Gate, Groups};
+use crate::layers::mlp::{activate, gated, mlp, sigmoid, softplus};
+use crate::layers::norm::{bare_norm, norm};
 use crate::layers::scope::{Scope, static_size};
 use crate::layers::softmax::softmax;
 use crate::naming::tensors::BIAS;
@@ -20,36 +21,76 @@ const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
 /// `Σ_x weight_x · expert_x`, plus the shared experts.
 pub(crate) fn experts(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
     let expert = &m.g.dim("x", sizes.n_routed);
-    let routed =
-        routing_weights(m, sizes, expert, x).contract(&expert_outputs(m, sizes, expert, x), [expert]); // [t, d]
-    match sizes.n_shared {
-        0 => routed,
-        n_shared => routed + mlp(m, "_shexp", n_shared * sizes.ff, x),
+    let logits = router_logits(m, sizes, expert, x);
+    let (one_hot, weight, k) = routing(m, sizes, expert, &logits);
+    let weight = (&one_hot * weight).sum(&k); // [t, x]
+    let routed = if sizes.weighs_input {
+        one_hot.sum(&k).contract(&expert_outputs(m, sizes, expert, &(x * weight)), [expert])
+    } else {
+        weight.contract(&expert_outputs(m, sizes, expert, x), [expert])
+    }; // [t, d]
+    if sizes.shared_ff == 0 {
+        return routed;
     }
+    let &Experts { shared_ff: ff, activation, is_gated, .. } = sizes;
+    let shared = mlp(m, "_shexp", &Dense { ff, activation, is_gated }, x);
+    if sizes.has_shared_gate {
+        let one = &m.g.dim("one", 1);
+        let gate = x.contract(&m.f32_weight("ffn_gate_inp_shexp", &[one, &m.d]), [&m.d]).sum(one); // [t]
+        return routed + shared * sigmoid(&gate);
+    }
+    routed + shared
+}
+
+/// The experts beside a dense FFN (Gemma 4): with a norm of their own, a router with a norm without weights and a
+/// factor per element, and a factor per expert.
+pub(crate) fn experts_beside(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
+    let expert = &m.g.dim("x", sizes.n_routed);
+    let h = norm(m, "pre_ffw_norm_2", x, &m.d);
+    let factor = m.f32_weight("ffn_gate_inp.scale", &[&m.d]) * (static_size(&m.d) as f32).sqrt().recip();
+    let logits = router_logits(m, sizes, expert, &(bare_norm(x, &m.d, m.config.eps) * factor));
+    let (one_hot, weight, k) = routing(m, sizes, expert, &logits);
+    let weight = (one_hot * weight).sum(&k) * m.f32_weight("ffn_down_exps.scale", &[expert]);
+    weight.contract(&expert_outputs(m, sizes, expert, &h), [expert])
 }
 
 /// The output of every expert for every token, `[t, x, d]`.
 fn expert_outputs(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tensor {
     let (d, f) = (&m.d, &m.g.dim("f", sizes.ff));
-    let (gate, up) = if sizes.is_joint {
-        let both = m.matrix("ffn_gate_up_exps", &[expert, &f.sized(2 * sizes.ff), d]);
-        (both.slice(f, 0, sizes.ff), both.slice(f, sizes.ff, sizes.ff))
-    } else {
-        (m.matrix("ffn_gate_exps", &[expert, f, d]), m.matrix("ffn_up_exps", &[expert, f, d]))
+    let biased = |y: Tensor, name: &str, rows: &Dim| {
+        if sizes.has_biases { y + m.f32_weight(&format!("{name}{BIAS}"), &[expert, rows]) } else { y }
     };
-    let (gate, up) = (x.contract(&gate, [d]), x.contract(&up, [d])); // [t, x, f]
-    swiglu(&gate, &up).contract(&m.matrix("ffn_down_exps", &[expert, d, f]), [f]) // [t, x, d]
+    let project = |name: &str, matrix: &Tensor| biased(x.contract(matrix, [d]), name, f); // [t, x, f]
+    let separate = |name: &str| project(name, &m.matrix(name, &[expert, f, d]));
+    let inner = if !sizes.is_gated {
+        activate(sizes.activation, &separate("ffn_up_exps"))
+    } else if sizes.is_joint {
+        let both = m.matrix("ffn_gate_up_exps", &[expert, &f.sized(2 * sizes.ff), d]);
+        let gate = project("ffn_gate_exps", &both.slice(f, 0, sizes.ff));
+        gated(sizes.activation, &gate, &project("ffn_up_exps", &both.slice(f, sizes.ff, sizes.ff)))
+    } else {
+        let gate = separate("ffn_gate_exps");
+        gated(sizes.activation, &gate, &separate("ffn_up_exps"))
+    }; // [t, x, f]
+    let y = inner.contract(&m.matrix("ffn_down_exps", &[expert, d, f]), [f]); // [t, x, d]
+    biased(y, "ffn_down_exps", d)
 }
 
-/// The routing weight of every expert for every token, 0 for those not selected, `[t, x]`.
-fn routing_weights(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tensor {
-    let k = &m.g.dim("k", sizes.top_k);
+/// The logit of every expert for every token, `[t, x]`.
+fn router_logits(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tensor {
     let logits = x.contract(&m.f32_weight("ffn_gate_inp", &[expert, &m.d]), [&m.d]);
+    let bias = format!("ffn_gate_inp{BIAS}");
+    if sizes.has_biases { logits + m.f32_weight(&bias, &[expert]) } else { logits }
+}
+
+/// The selected experts of every token as 1 among 0, `[t, k, x]`, their routing weights, `[t, k]`, and the axis `k`.
+fn routing(m: &Scope, sizes: &Experts, expert: &Dim, logits: &Tensor) -> (Tensor, Tensor, Dim) {
+    let k = &m.g.dim("k", sizes.top_k);
     let scores = match sizes.gate {
-        Gate::Softmax => softmax(&logits, expert),
-        Gate::Sigmoid => sigmoid(&logits),
-        Gate::SoftmaxAfterTopK => logits,
-        Gate::SqrtSoftplus => softplus(&logits).sqrt(),
+        Gate::Softmax => softmax(logits, expert),
+        Gate::Sigmoid => sigmoid(logits),
+        Gate::SoftmaxAfterTopK => logits.clone(),
+        Gate::SqrtSoftplus => softplus(logits).sqrt(),
     }; // [t, x]
 
     let bias = format!("exp_probs_b{BIAS}");
@@ -59,7 +100,7 @@ fn routing_weights(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tens
     let selected = selection.top_k(expert, k); // [t, k]
     let weight = selected_weights(m, sizes, k, &scores.gather(expert, &selected)); // [t, k]
     let one_hot = selected.equals(&m.g.iota(expert)).cast(DType::F32); // [t, k, x]
-    (one_hot * weight).sum(k) // [t, x]
+    (one_hot, weight, k.clone())
 }
 
 /// Group-limited routing: keeps the scores of experts in the best groups, -∞ for all others.
@@ -80,11 +121,4 @@ fn selected_weights(m: &Scope, sizes: &Experts, k: &Dim, scores: &Tensor) -> Ten
     let total = || weight.sum(k).maximum(&m.g.constant(MIN_WEIGHT_SUM));
     let weight = if sizes.renorm { &weight / total() } else { weight.clone() };
     if sizes.scale == 1.0 { weight } else { weight * sizes.scale }
-}
-
-/// `ln(1 + e^x)`, stable for large x.
-fn softplus(x: &Tensor) -> Tensor {
-    let zero = x.builder().constant(0.0);
-    let size = x.maximum(&-x);
-    x.maximum(&zero) + ((-size).exp() + 1.0).ln()
 }

@@ -9,7 +9,7 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 
 use crate::config::Latent;
-use crate::layers::attention::attend;
+use crate::layers::attention::{Scoring, attend};
 use crate::layers::kv_cache::append;
 use crate::layers::norm::norm;
 use crate::layers::rope::{mscale, rotate};
@@ -31,7 +31,7 @@ pub(crate) fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
         let k_nope = low.contract(&k_b, [c]); // [s, h, e]
         let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [s, h, e]
         let v = low.contract(&v_b, [c]); // [s, h, e]
-        attend(m, sequence, [q, &k, &v], key, scale(m, sizes), None)
+        attend(m, sequence, [q, &k, &v], key, &Scoring::plain(scale(sizes)))
     }); // [t, h, e]
     m.linear(&y, "attn_output", &[&m.d], [h, value])
 }
@@ -47,8 +47,8 @@ fn up_projections(m: &Scope, sizes: &Latent, [h, e, c]: [&Dim; 3]) -> (Tensor, T
 }
 
 /// The factor on attention scores.
-pub(crate) fn scale(m: &Scope, sizes: &Latent) -> f64 {
-    mscale(&m.config.rope).powi(2) / ((sizes.nope + sizes.rope) as f64).sqrt()
+pub(crate) fn scale(sizes: &Latent) -> f64 {
+    mscale(&sizes.turn).powi(2) / ((sizes.nope + sizes.rope) as f64).sqrt()
 }
 
 /// The queries, with RoPE on the last elements of each head.
@@ -61,7 +61,7 @@ fn query(m: &Scope, sizes: &Latent, [h, e]: &[&Dim; 2], x: &Tensor) -> Tensor {
         m.linear(x, "attn_q", &[h, e], [&m.d])
     }; // [t, h, e]
     let q_nope = q.slice(*e, 0, sizes.nope);
-    let q_rope = rotate(m, &q.slice(*e, sizes.nope, sizes.rope), &e.sized(sizes.rope));
+    let q_rope = rotate(m, &sizes.turn, &q.slice(*e, sizes.nope, sizes.rope), &e.sized(sizes.rope));
     m.g.concat(*e, &[&q_nope, &q_rope])
 }
 
@@ -70,7 +70,7 @@ fn entry(m: &Scope, sizes: &Latent, c: &Dim, x: &Tensor) -> Tensor {
     let both = &c.sized(sizes.kv_lora + sizes.rope);
     let (low, k_rope) = parts(sizes, c, &m.linear(x, "attn_kv_a_mqa", &[both], [&m.d]));
     let low = norm(m, "attn_kv_a_norm", &low, c);
-    let k_rope = rotate(m, &k_rope, &c.sized(sizes.rope));
+    let k_rope = rotate(m, &sizes.turn, &k_rope, &c.sized(sizes.rope));
     m.g.concat(c, &[&low, &k_rope])
 }
 

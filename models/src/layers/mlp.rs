@@ -1,29 +1,82 @@
-//! SwiGLU: the feed-forward network (FFN) of a dense block.
+//! The feed-forward network (FFN) of a dense block.
 //!
 //! In: normalised activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
-//! One projection gates another: `W_down (silu(W_gate x) · W_up x)`.
+//! One projection gates another, `W_down (f(W_gate x) · W_up x)`, or there is none, `W_down f(W_up x)`.
 //! Experts are many small ones of these; see `experts.rs`.
 
 use fusebox_compiler::graph::build::Tensor;
 
+use crate::config::{Activation, Dense};
 use crate::layers::scope::Scope;
 
-/// The FFN of width `ff`, with weight names that end in `suffix`.
-pub(crate) fn mlp(m: &Scope, suffix: &str, ff: usize, x: &Tensor) -> Tensor {
-    let (d, f) = (&m.d, &m.g.dim("f", ff));
-    let gate = m.linear(x, &format!("ffn_gate{suffix}"), &[f], [d]); // [t, f]
-    let up = m.linear(x, &format!("ffn_up{suffix}"), &[f], [d]); // [t, f]
-    m.linear(&swiglu(&gate, &up), &format!("ffn_down{suffix}"), &[d], [f])
+/// `√(2/π)` and the cubic term of GELU's approximation.
+const GELU: (f32, f32) = (0.797_884_6, 0.044_715);
+
+/// The FFN, with weight names that end in `suffix`.
+pub(crate) fn mlp(m: &Scope, suffix: &str, sizes: &Dense, x: &Tensor) -> Tensor {
+    let (d, f) = (&m.d, &m.g.dim("f", sizes.ff));
+    let project = |name: &str| m.linear(x, &format!("{name}{suffix}"), &[f], [d]); // [t, f]
+    let inner = if sizes.is_gated {
+        let gate = project("ffn_gate");
+        gated(sizes.activation, &gate, &project("ffn_up"))
+    } else {
+        activate(sizes.activation, &project("ffn_up"))
+    };
+    m.linear(&inner, &format!("ffn_down{suffix}"), &[d], [f])
 }
 
-/// `silu(gate) · up`
+/// `f(gate) · up`
 #[track_caller]
-pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
-    gate * sigmoid(gate) * up
+pub(crate) fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Tensor {
+    let Activation::Clamped { limit, .. } = activation else { return activate(activation, gate) * up };
+    let most = up.builder().constant(limit);
+    activate(activation, gate) * (up.minimum(&most).maximum(&-most) + 1.0)
+}
+
+/// `f(x)`
+#[track_caller]
+pub(crate) fn activate(activation: Activation, x: &Tensor) -> Tensor {
+    match activation {
+        Activation::Silu => silu(x),
+        Activation::GeluTanh => {
+            let (factor, cubic) = GELU;
+            // `1 + tanh y` is `2 sigmoid 2y`.
+            x * sigmoid(&((x + x * x * x * cubic) * (2.0 * factor)))
+        }
+        Activation::SquaredRelu => {
+            let positive = x.maximum(&x.builder().constant(0.0));
+            &positive * &positive
+        }
+        Activation::Clamped { alpha, limit } => {
+            let x = x.minimum(&x.builder().constant(limit));
+            &x * sigmoid(&(&x * alpha))
+        }
+    }
+}
+
+/// `x · sigmoid(x)`
+#[track_caller]
+pub(crate) fn silu(x: &Tensor) -> Tensor {
+    x * sigmoid(x)
 }
 
 /// `1 / (1 + e^-x)`
 #[track_caller]
 pub(crate) fn sigmoid(x: &Tensor) -> Tensor {
     ((-x).exp() + 1.0).recip()
+}
+
+/// `cap · tanh(x / cap)`
+#[track_caller]
+pub(crate) fn soft_cap(x: &Tensor, cap: f32) -> Tensor {
+    // `tanh y` is `1 - 2 / (e^2y + 1)`.
+    (-((x * (2.0 / cap)).exp() + 1.0).recip() * 2.0 + 1.0) * cap
+}
+
+/// `ln(1 + e^x)`, stable for large x.
+#[track_caller]
+pub(crate) fn softplus(x: &Tensor) -> Tensor {
+    let zero = x.builder().constant(0.0);
+    let size = x.maximum(&-x);
+    x.maximum(&zero) + ((-size).exp() + 1.0).ln()
 }

@@ -15,13 +15,17 @@
 
 pub(crate) mod attention;
 pub(crate) mod block;
+pub(crate) mod delta;
 pub mod embed;
 pub(crate) mod experts;
 pub(crate) mod kv_cache;
 pub(crate) mod latent;
 pub(crate) mod mlp;
 pub(crate) mod norm;
+pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod scope;
+pub(crate) mod short_conv;
 pub(crate) mod softmax;
+pub(crate) mod state_space;
 pub(crate) mod top_k;

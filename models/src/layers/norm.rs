@@ -1,22 +1,31 @@
-//! RMSNorm: scales a vector to unit mean square, then by a learned weight per element.
+//! RMSNorm and LayerNorm: a vector is scaled to unit mean square, then by a learned weight per element.
 //!
 //! In: activations and the axis to normalise over. Out: activations of the same axes.
-//! The mean is not subtracted and there is no bias.
-//! Every block applies one before attention and one before the FFN; see `block.rs`.
+//! LayerNorm subtracts the mean first. A bias is added where the model has one.
+//! Where a block applies them is in `block.rs`.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 
 use crate::layers::scope::{Scope, static_size};
+use crate::naming::tensors::BIAS;
 
-/// RMSNorm with the weight of this name.
+/// The model's kind of norm, with the weight of this name.
 #[track_caller]
 pub(crate) fn norm(m: &Scope, name: &str, x: &Tensor, over: &Dim) -> Tensor {
-    rms_norm(x, &m.f32_weight(name, &[over]), over, m.config.eps)
+    let centred = m.config.is_centred.then(|| x - x.sum(over) / static_size(over) as f32);
+    let y = rms_norm(centred.as_ref().unwrap_or(x), &m.f32_weight(name, &[over]), over, m.config.eps);
+    if m.config.biased.contains(name) { y + m.f32_weight(&format!("{name}{BIAS}"), &[over]) } else { y }
 }
 
 /// `x / √(mean x² + ε) · weight`
 #[track_caller]
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, over: &Dim, eps: f32) -> Tensor {
+    bare_norm(x, over, eps) * weight
+}
+
+/// `x / √(mean x² + ε)`
+#[track_caller]
+pub(crate) fn bare_norm(x: &Tensor, over: &Dim, eps: f32) -> Tensor {
     let mean = (x * x).sum(over) / static_size(over) as f32;
-    x * (mean + eps).rsqrt() * weight
+    x * (mean + eps).rsqrt()
 }

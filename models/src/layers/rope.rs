@@ -1,4 +1,5 @@
-//! Rotary position embedding (RoPE), with context extension by linear scaling, Llama 3 scaling or YaRN.
+//! Rotary position embedding (RoPE), with context extension by linear scaling, Llama 3 scaling, longrope or
+//! YaRN.
 //!
 //! In: queries or keys of this step's tokens, and the axis to rotate. Out: the same axes, rotated.
 //! Each pair of elements is rotated by `position · frequency`, so that the product of a query and a key depends on
@@ -16,24 +17,24 @@ use crate::config::{Pairing, Rope, Scaling};
 use crate::layers::scope::{Scope, static_size};
 
 /// `x` with every pair `(a, b)` along `axis` rotated: `(a cos φ - b sin φ, b cos φ + a sin φ)`.
-pub(crate) fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
+pub(crate) fn rotate(m: &Scope, rope: &Rope, x: &Tensor, axis: &Dim) -> Tensor {
     let n_dims = static_size(axis);
     let (side, pair) = (&m.g.dim("side", 2), &m.g.dim("pair", n_dims / 2));
-    let stored = match m.config.rope.pairing {
+    let stored = match rope.pairing {
         Pairing::Halves => [side, pair],
         Pairing::Interleaved => [pair, side],
     };
 
-    let frequencies = inv_freq(&m.config.rope, n_dims).into_iter().map(|frequency| frequency as f32);
+    let frequencies = inv_freq(rope, n_dims).into_iter().map(|frequency| frequency as f32);
     let frequencies: Vec<f32> = frequencies.collect();
     let angle = m.positions().cast(DType::F32) * m.g.table(pair, &frequencies); // [t, pair]
-    let (cos, sin) = (&apply_attention_factor(m, angle.cos()), &apply_attention_factor(m, angle.sin()));
+    let (cos, sin) = (&apply_attention_factor(rope, angle.cos()), &apply_attention_factor(rope, angle.sin()));
 
     let x = x.split(axis, &stored);
     // One element of each pair, `[…, side:1, pair]`.
     let part = |at| {
         let (part, one) = (x.slice(side, at, 1), &side.sized(1));
-        match m.config.rope.pairing {
+        match rope.pairing {
             Pairing::Halves => part,
             Pairing::Interleaved => part.merge(&[pair, one], axis).split(axis, &[one, pair]),
         }
@@ -42,11 +43,19 @@ pub(crate) fn rotate(m: &Scope, x: &Tensor, axis: &Dim) -> Tensor {
     m.g.concat(side, &[&(a * cos - b * sin), &(b * cos + a * sin)]).merge(&[side, pair], axis)
 }
 
-/// Applies YaRN's attention factor to cos or sin.
-fn apply_attention_factor(m: &Scope, x: Tensor) -> Tensor {
-    match m.config.rope.scaling {
-        Scaling::Yarn { attention_factor, .. } if attention_factor != 1.0 => x * attention_factor as f32,
-        Scaling::Yarn { .. } | Scaling::None | Scaling::Factors(_) | Scaling::Llama3 { .. } => x,
+/// Applies the attention factor of YaRN or longrope to cos or sin.
+fn apply_attention_factor(rope: &Rope, x: Tensor) -> Tensor {
+    match rope.scaling {
+        Scaling::Yarn { attention_factor, .. } | Scaling::Long { attention_factor, .. }
+            if attention_factor != 1.0 =>
+        {
+            x * attention_factor as f32
+        }
+        Scaling::Yarn { .. }
+        | Scaling::Long { .. }
+        | Scaling::None
+        | Scaling::Factors(_)
+        | Scaling::Llama3 { .. } => x,
     }
 }
 
@@ -56,12 +65,14 @@ pub(crate) fn inv_freq(rope: &Rope, n_dims: usize) -> Vec<f64> {
         let frequency = rope.theta.powf(-2.0 * pair as f64 / n_dims as f64);
         match &rope.scaling {
             Scaling::None => frequency,
-            Scaling::Factors(factors) => {
+            Scaling::Factors(factors) | Scaling::Long { short: factors, .. } => {
                 frequency / factors.get(pair).map_or(1.0, |factor| f64::from(*factor))
             }
             Scaling::Llama3 { .. } => frequency / f64::from(llama3_divisor(rope, pair, n_dims)),
-            &Scaling::Yarn { factor, beta_fast, beta_slow, original, .. } => {
+            &Scaling::Yarn { factor, beta_fast, beta_slow, original, is_rounded, .. } => {
                 let (first, last) = correction_range(rope.theta, n_dims, [beta_fast, beta_slow], original);
+                let (first, last) = if is_rounded { (first.floor(), last.ceil()) } else { (first, last) };
+                let (first, last) = (first.max(0.0), last.min(n_dims as f64 - 1.0));
                 blend(frequency, frequency / factor, (pair as f64 - first) / (last - first).max(0.001))
             }
         }
@@ -73,7 +84,7 @@ pub(crate) fn inv_freq(rope: &Rope, n_dims: usize) -> Vec<f64> {
 pub(crate) fn mscale(rope: &Rope) -> f64 {
     match rope.scaling {
         Scaling::Yarn { mscale, .. } => mscale,
-        Scaling::None | Scaling::Factors(_) | Scaling::Llama3 { .. } => 1.0,
+        Scaling::None | Scaling::Factors(_) | Scaling::Long { .. } | Scaling::Llama3 { .. } => 1.0,
     }
 }
 
@@ -108,7 +119,7 @@ fn blend(fast: f64, slow: f64, at: f64) -> f64 {
 fn correction_range(base: f64, n_dims: usize, turns: [f64; 2], original: f64) -> (f64, f64) {
     let n_dims = n_dims as f64;
     let [fast, slow] = turns.map(|turns| n_dims * (original / (turns * TAU)).ln() / (2.0 * base.ln()));
-    (fast.floor().max(0.0), slow.ceil().min(n_dims - 1.0))
+    (fast, slow)
 }
 
 #[cfg(test)]
@@ -122,7 +133,7 @@ mod tests {
 
     #[test]
     fn plain_frequencies_fall_geometrically() {
-        let rope = named("qwen3-0.6b").unwrap().rope;
+        let rope = named("qwen3-0.6b").unwrap().rope().unwrap().clone();
         let frequencies = inv_freq(&rope, 128);
         assert_eq!((frequencies.len(), frequencies[0]), (64, 1.0));
         close(frequencies[1], 0.805_842);
@@ -131,7 +142,7 @@ mod tests {
 
     #[test]
     fn llama3_keeps_high_frequencies_and_lowers_low_ones() {
-        let frequencies = inv_freq(&named("llama-3.2-1b").unwrap().rope, 64);
+        let frequencies = inv_freq(named("llama-3.2-1b").unwrap().rope().unwrap(), 64);
         close(frequencies[1], 0.663_601);
         close(frequencies[14], 0.003_211_44); // 4.19 rotations in 8192: the last that is kept
         close(frequencies[16], 4.295_568e-4);
@@ -140,8 +151,9 @@ mod tests {
 
     #[test]
     fn yarn_blends_from_pair_10_to_pair_23() {
-        let rope = named("deepseek-v2-lite").unwrap().rope;
-        assert_eq!(correction_range(rope.theta, 64, [32.0, 1.0], 4096.0), (10.0, 23.0));
+        let rope = named("deepseek-v2-lite").unwrap().rope().unwrap().clone();
+        let (first, last) = correction_range(rope.theta, 64, [32.0, 1.0], 4096.0);
+        assert_eq!((first.floor(), last.ceil()), (10.0, 23.0));
         let frequencies = inv_freq(&rope, 64);
         close(frequencies[10], 0.056_234_1);
         close(frequencies[16], 0.005_5);

@@ -5,7 +5,11 @@
 //! position. A decode step may also take a batch, one token per sequence: sequence `i` is at position `Pi` and has
 //! states of its own.
 
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+
 use fusebox_compiler::graph::build::{Builder, Dim, Tensor};
+use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
@@ -14,6 +18,9 @@ use fusebox_runtime::session::{POSITION, SequenceId, position_of, state_of};
 
 use crate::config::Config;
 use crate::naming::tensors::BIAS;
+
+/// Cached keys and values by block and sequence.
+type Kept = BTreeMap<(usize, Option<SequenceId>), [Tensor; 2]>;
 
 /// What the layers of one step share.
 pub(crate) struct Scope<'a> {
@@ -26,6 +33,12 @@ pub(crate) struct Scope<'a> {
     /// The residual stream.
     pub(crate) d: Dim,
     sequences: Vec<Sequence>,
+    /// The block that is written at the moment.
+    layer: Cell<usize>,
+    /// The token ids, once a layer has read them.
+    tokens: OnceCell<Tensor>,
+    /// The cached keys and values of each block and sequence, which later blocks may share.
+    kept: RefCell<Kept>,
 }
 
 /// One sequence of a step.
@@ -45,7 +58,7 @@ impl<'a> Scope<'a> {
     pub(crate) fn new(config: &'a Config, tokens: &Sym) -> Self {
         let g = Builder::new();
         let sequences = vec![Sequence::new(&g, config, tokens, None)];
-        Self { t: g.dim("t", tokens), d: g.dim("d", config.hidden), g, config, sequences }
+        Self::with(config, g.dim("t", tokens), g, sequences)
     }
 
     /// The scope of a decode step of a batch, one token per sequence.
@@ -54,7 +67,35 @@ impl<'a> Scope<'a> {
         let sequences = (0..batch)
             .map(|number| Sequence::new(&g, config, &Sym::from(1), Some(SequenceId(number))))
             .collect();
-        Self { t: g.dim("t", batch), d: g.dim("d", config.hidden), g, config, sequences }
+        Self::with(config, g.dim("t", batch), g, sequences)
+    }
+
+    fn with(config: &'a Config, t: Dim, g: Builder, sequences: Vec<Sequence>) -> Self {
+        let d = g.dim("d", config.hidden);
+        let (layer, tokens, kept) = (Cell::new(0), OnceCell::new(), RefCell::default());
+        Self { g, config, t, d, sequences, layer, tokens, kept }
+    }
+
+    /// The token ids of this step, `[t]`.
+    #[track_caller]
+    pub(crate) fn tokens(&self) -> Tensor {
+        self.tokens.get_or_init(|| self.g.input("tokens", DType::I32, &[&self.t])).clone()
+    }
+
+    /// Says that a block begins.
+    pub(crate) fn enter(&self, layer: usize) {
+        self.layer.set(layer);
+    }
+
+    /// Keeps the cached keys and values of this block for later ones.
+    pub(crate) fn keep(&self, sequence: &Sequence, [k, v]: [&Tensor; 2]) {
+        self.kept.borrow_mut().insert((self.layer.get(), sequence.id), [k.clone(), v.clone()]);
+    }
+
+    /// The cached keys and values of an earlier block.
+    pub(crate) fn cached(&self, sequence: &Sequence, layer: usize) -> (Tensor, Tensor) {
+        let [k, v] = self.kept.borrow()[&(layer, sequence.id)].clone();
+        (k, v)
     }
 
     /// The position of each token of this step.

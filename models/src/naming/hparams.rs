@@ -75,11 +75,12 @@ pub(crate) const CONTEXT: Key =
 pub(crate) const FF: Key =
     key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim").qorus("hidden_dim");
 /// Epsilon of RMSNorm.
-pub(crate) const EPS: Key = key("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]).qorus("rms_norm_eps");
+pub(crate) const EPS: Key =
+    key("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"]).qorus("rms_norm_eps");
 /// Whether embeddings are tied.
 pub(crate) const TIED: Key = config(&["tie_word_embeddings"]);
 /// Activation function of the FFN.
-pub(crate) const ACTIVATION: Key = config(&["hidden_act", "hidden_activation"]);
+pub(crate) const ACTIVATION: Key = config(&["hidden_activation", "hidden_act", "mlp_hidden_act"]);
 
 /// Query heads.
 pub(crate) const HEADS: Key =
@@ -100,11 +101,14 @@ pub(crate) const WINDOW_FROM: Key = config(&["max_window_layers"]);
 /// Whether attention is causal.
 pub(crate) const CAUSAL: Key = key("attention.causal", &["is_causal"]);
 /// Attention temperature that grows with the position.
-pub(crate) const TEMPERATURE: Key = key("attention.temperature_scale", &[]);
+pub(crate) const TEMPERATURE: Key = key(
+    "attention.temperature_scale",
+    &["rope_parameters.llama_4_scaling_beta", "rope_scaling.llama_4_scaling_beta"],
+);
 /// Which blocks have a sliding window: a boolean each, or the period after which a block has none.
 pub(crate) const WINDOW_PATTERN: Key = key("attention.sliding_window_pattern", &[]);
 /// The attention type of each block.
-pub(crate) const LAYER_TYPES: Key = config(&["layer_types"]);
+pub(crate) const LAYER_TYPES: Key = config(&["layer_types", "layers_block_type"]);
 
 /// Rank of the query projection of MLA.
 pub(crate) const Q_LORA: Key = key("attention.q_lora_rank", &["q_lora_rank"]);
@@ -173,11 +177,13 @@ pub(crate) const MSCALE_ALL: Key = key(
 
 /// Routed experts.
 pub(crate) const EXPERTS: Key =
-    key("expert_count", &["num_experts", "n_routed_experts", "num_local_experts"]);
+    key("expert_count", &["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"]);
 /// Routed experts per token.
-pub(crate) const EXPERTS_USED: Key = key("expert_used_count", &["num_experts_per_tok"]);
+pub(crate) const EXPERTS_USED: Key =
+    key("expert_used_count", &["num_experts_per_tok", "moe_k", "top_k_experts"]);
 /// Shared experts.
-pub(crate) const EXPERTS_SHARED: Key = key("expert_shared_count", &["n_shared_experts"]);
+pub(crate) const EXPERTS_SHARED: Key =
+    key("expert_shared_count", &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"]);
 /// FFN width of one expert.
 pub(crate) const EXPERT_FF: Key = key("expert_feed_forward_length", &["moe_intermediate_size"]);
 /// Groups of experts.
@@ -192,6 +198,91 @@ pub(crate) const GATE: Key = key("expert_gating_func", &["scoring_func"]);
 pub(crate) const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
 /// Factor on routing weights.
 pub(crate) const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
+
+/// FFN width of all shared experts together.
+pub(crate) const SHARED_FF: Key = key(
+    "expert_shared_feed_forward_length",
+    &["shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"],
+);
+/// FFN width of a dense block, where experts have another of the same name (Llama 4).
+pub(crate) const DENSE_FF: Key = config(&["intermediate_size_mlp"]);
+/// Epsilon of LayerNorm.
+pub(crate) const CENTRED_EPS: Key = key(
+    "attention.layer_norm_epsilon",
+    &["layer_norm_eps", "norm_epsilon", "layer_norm_epsilon", "norm_eps"],
+);
+/// Factor on embeddings.
+pub(crate) const EMBEDDING_SCALE: Key = key("embedding_scale", &["embedding_multiplier"]);
+/// Factor on what each half of a block adds.
+pub(crate) const RESIDUAL_SCALE: Key = key("residual_scale", &["residual_multiplier"]);
+/// Factor on logits, or divisor.
+pub(crate) const LOGIT_SCALE: Key = key("logit_scale", &["logit_scale", "logits_scaling"]);
+/// Factor on attention scores.
+pub(crate) const ATTENTION_SCALE: Key = key("attention.scale", &["attention_multiplier"]);
+/// The width whose root divides attention scores.
+pub(crate) const SCALE_WIDTH: Key = config(&["query_pre_attn_scalar"]);
+/// Soft cap of logits.
+pub(crate) const LOGIT_CAP: Key = key("final_logit_softcapping", &["final_logit_softcapping"]);
+/// Soft cap of attention scores.
+pub(crate) const ATTENTION_CAP: Key = key("attn_logit_softcapping", &["attn_logit_softcapping"]);
+/// RoPE base of blocks with a window.
+pub(crate) const LOCAL_THETA: Key = key("rope.freq_base_swa", &["rope_local_base_freq"]);
+/// Rotary dimension of blocks with a window.
+pub(crate) const LOCAL_ROTARY_DIM: Key = key("rope.dimension_count_swa", &[]);
+/// Head dimension of blocks with a window.
+pub(crate) const LOCAL_HEAD: Key = key("attention.key_length_swa", &[]);
+/// Head dimension of blocks with full attention.
+pub(crate) const GLOBAL_HEAD: Key = config(&["global_head_dim"]);
+/// Key and value heads of blocks with full attention.
+pub(crate) const GLOBAL_KV_HEADS: Key = config(&["num_global_key_value_heads"]);
+/// How many blocks at the end share the KV cache of earlier ones.
+pub(crate) const SHARING: Key = key("attention.shared_kv_layers", &["num_kv_shared_layers"]);
+/// Whether blocks that share have an FFN of twice the width.
+pub(crate) const DOUBLE_WIDE: Key = config(&["use_double_wide_mlp"]);
+/// Width of the per-layer embeddings.
+pub(crate) const PER_LAYER: Key = key("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]);
+/// Which blocks have RoPE.
+pub(crate) const WITH_ROPE: Key = config(&["no_rope_layers"]);
+/// Whether there is RoPE at all.
+pub(crate) const POSITIONS: Key = config(&["position_embedding_type"]);
+/// Whether RoPE is used, in hybrids.
+pub(crate) const ROPE_USED: Key = key("rope.scaling.finetuned", &[]);
+/// Whether attention scores grow with the position, and how (Llama 4).
+pub(crate) const TUNING: Key = config(&["attn_temperature_tuning"]);
+/// How fast they grow.
+pub(crate) const TUNING_SCALE: Key = config(&["attn_scale"]);
+/// After how many positions.
+pub(crate) const TUNING_LENGTH: Key = config(&["floor_scale"]);
+/// Length of the chunks of attention.
+pub(crate) const CHUNK: Key = key("attention.chunk_size", &["attention_chunk_size"]);
+/// Factor on the frequency of a pair, for short sequences and for long ones.
+pub(crate) const SHORT_FACTORS: Key = config(&["rope_parameters.short_factor", "rope_scaling.short_factor"]);
+/// The same for long ones.
+pub(crate) const LONG_FACTORS: Key = config(&["rope_parameters.long_factor", "rope_scaling.long_factor"]);
+/// Strength of NTK scaling by a constant.
+pub(crate) const ALPHA: Key = config(&["rope_parameters.alpha", "rope_scaling.alpha"]);
+/// Which blocks carry a state instead of attention.
+pub(crate) const RECURRENT_LAYERS: Key = key("attention.recurrent_layers", &[]);
+/// Every so many blocks have attention, where the others carry a state.
+pub(crate) const ATTENTION_INTERVAL: Key = key("full_attention_interval", &["full_attention_interval"]);
+/// Tokens that the short convolution of a recurrent mixer sees.
+pub(crate) const KERNEL: Key =
+    key("ssm.conv_kernel", &["linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"]);
+/// Key heads of a delta rule, groups of a state space.
+pub(crate) const STATE_GROUPS: Key =
+    key("ssm.group_count", &["linear_num_key_heads", "mamba_n_groups", "n_groups"]);
+/// Value heads of a delta rule, heads of a state space.
+pub(crate) const STATE_HEADS: Key =
+    key("ssm.time_step_rank", &["linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"]);
+/// Head dimension of the keys of a delta rule, state dimension of a state space.
+pub(crate) const STATE: Key =
+    key("ssm.state_size", &["linear_key_head_dim", "mamba_d_state", "ssm_state_size"]);
+/// Head dimension of the values of a delta rule, of a state space.
+pub(crate) const STATE_HEAD: Key = config(&["linear_value_head_dim", "mamba_d_head", "mamba_head_dim"]);
+/// Head dimension times heads.
+pub(crate) const STATE_INNER: Key = key("ssm.inner_size", &[]);
+/// Tokens that the short convolution of LFM2 sees.
+pub(crate) const SHORT_KERNEL: Key = key("shortconv.l_cache", &["conv_L_cache"]);
 
 /// The defaults of `config.json` that depend on the architecture: they hold where a name is absent, not where it is
 /// null. All other defaults are the same for every architecture.
@@ -226,7 +317,7 @@ mod tests {
         let gguf = Kind::Gguf { version: 3 };
         assert_eq!(HIDDEN.names(gguf, "qwen3"), ["qwen3.embedding_length"]);
         assert_eq!(HIDDEN.names(Kind::Ajc1, "qwen3"), ["dim"]);
-        assert_eq!(EXPERTS.names(Kind::Safetensors, "qwen3_moe").len(), 3);
+        assert_eq!(EXPERTS.names(Kind::Safetensors, "qwen3_moe").len(), 4);
         assert!(EPS.names(Kind::Ajc1, "qwen3").is_empty());
         assert_eq!(THETA.names(Kind::Qorus, "llama"), ["rope_freq_base"]);
         assert!(TIED.names(gguf, "llama").is_empty());

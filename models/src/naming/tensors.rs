@@ -1,7 +1,7 @@
 //! The names of tensors. Graphs use those of GGUF without `.weight`; a bias keeps its suffix.
 //!
 //! In: the name of a tensor in graphs. Out: the tensors of a file that it may be, may be a part of, or may be assembled
-//! from.
+//! from. Most families share the names below; a family lists those that it has otherwise, and how they are stored.
 //! Read next: `binding/mod.rs`, which looks for them.
 
 use fusebox_runtime::weights::Kind;
@@ -10,7 +10,7 @@ use fusebox_runtime::weights::Kind;
 pub const BIAS: &str = ".bias";
 
 /// The tensors of a block, here and in safetensors.
-const PARTS: [(&str, &str); 29] = [
+const PARTS: [(&str, &str); 56] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -18,19 +18,37 @@ const PARTS: [(&str, &str); 29] = [
     ("attn_qkv", "self_attn.qkv_proj"),
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_sinks", "self_attn.sinks"),
     ("attn_output", "self_attn.o_proj"),
+    ("attn_post_norm", "post_self_attn_layernorm"),
     ("attn_q_a", "self_attn.q_a_proj"),
     ("attn_q_a_norm", "self_attn.q_a_layernorm"),
     ("attn_q_b", "self_attn.q_b_proj"),
     ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
     ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
     ("attn_kv_b", "self_attn.kv_b_proj"),
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_gate", "linear_attn.in_proj_z"),
+    ("ssm_alpha", "linear_attn.in_proj_a"),
+    ("ssm_beta", "linear_attn.in_proj_b"),
+    ("ssm_ba", "linear_attn.in_proj_ba"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_dt", "mamba.dt"),
+    ("ssm_a", "mamba.A_log"),
+    ("ssm_d", "mamba.D"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.out_proj", "conv.out_proj"),
     ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_post_norm", "post_feedforward_layernorm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_gate_up", "mlp.gate_up_proj"),
     ("ffn_down", "mlp.down_proj"),
     ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
     ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
     ("ffn_gate_up_shexp", "mlp.shared_experts.gate_up_proj"),
@@ -40,11 +58,30 @@ const PARTS: [(&str, &str); 29] = [
     ("ffn_gate_up_exps", "mlp.experts.gate_up_proj"),
     ("ffn_down_exps", "mlp.experts.down_proj"),
     ("exp_probs_b", "mlp.gate.e_score_correction"),
+    ("inp_gate", "per_layer_input_gate"),
+    ("proj", "per_layer_projection"),
+    ("post_norm", "post_per_layer_input_norm"),
+    ("layer_output_scale", "layer_scalar"),
+    ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+    ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+    ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+    ("ffn_gate_inp.scale", "router.scale"),
+    ("ffn_down_exps.scale", "router.per_expert_scale"),
 ];
 
 /// The tensors outside of blocks, here and in safetensors.
-const ENDS: [(&str, &str); 3] =
-    [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+const ENDS: [(&str, &str); 6] = [
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    ("output", "lm_head"),
+    ("per_layer_token_embd", "model.embed_tokens_per_layer"),
+    ("per_layer_model_proj", "model.per_layer_model_projection"),
+    ("per_layer_proj_norm", "model.per_layer_projection_norm"),
+];
+
+/// What the names in safetensors begin with: with the head, without it, as the text part of a multimodal model in two
+/// ways, and in Nemotron-H.
+const PREFIXES: [&str; 5] = ["model.", "", "model.language_model.", "language_model.model.", "backbone."];
 
 /// Fused tensors, whose rows are those of several tensors.
 const FUSED: [(&str, &[&str]); 3] = [
@@ -59,22 +96,173 @@ const REDUNDANT: [&str; 2] = [".self_attn.rotary_emb.inv_freq", ".attn_rot_embd.
 /// A fused tensor that has rows of two others for every head.
 const FUSED_PER_HEAD: [&str; 3] = ["attn_kv_b", "attn_k_b", "attn_v_b"];
 
-/// The names of a tensor in a file of this kind, in order of preference; errors quote the first.
-pub fn names(kind: Kind, name: &str) -> Vec<String> {
-    match kind {
-        Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => vec![with_suffix(name)],
-        Kind::Safetensors => {
-            let whole = safetensors_name(name);
-            // A model without its head is published without this prefix, experts in one tensor without a suffix.
-            let bare = whole.strip_prefix("model.").unwrap_or(&whole).to_owned();
-            let mixtral = mixtral_name(&whole);
-            let spelt =
-                |name: String| [with_suffix(&name).replace("correction.bias", "correction_bias"), name];
-            let mut names = [spelt(whole), spelt(bare)].concat();
-            names.extend(mixtral.as_deref().map(with_suffix));
-            names.dedup();
-            names
+/// A tensor that a family names or stores otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// Its name in graphs, without the block.
+    pub own: &'static str,
+    /// Its name in GGUF, if another; empty where GGUF has no such tensor.
+    pub gguf: Option<&'static str>,
+    /// Its name in safetensors, if another, below the block; without `model.` where it is of no block.
+    pub folder: Option<&'static str>,
+    /// How it is stored in safetensors.
+    pub how: How,
+}
+
+/// How safetensors store a tensor that GGUF stores as graphs want it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The same.
+    Same,
+    /// Less 1: norms of Gemma and Qwen3-Next.
+    LessOne,
+    /// As the logarithm of its negative: decays.
+    LogOfNegative,
+    /// Experts with inputs before outputs; of `of` interleaved or consecutive parts of the outputs, part `part`.
+    Transposed {
+        /// Which part.
+        part: usize,
+        /// Of how many.
+        of: usize,
+        /// Whether outputs of the parts alternate.
+        is_interleaved: bool,
+    },
+    /// Rows of a matrix with parts for each key head, of Qwen3-Next: queries, keys, values or gates.
+    PerKeyHead(Part),
+}
+
+/// The parts that Qwen3-Next stores for each key head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Queries, keys and values: all queries first.
+    Mixed,
+    /// Output gates.
+    Gate,
+}
+
+/// A tensor that is named otherwise in both kinds of files.
+pub const fn renamed(own: &'static str, gguf: &'static str, folder: &'static str) -> Renamed {
+    Renamed { own, gguf: Some(gguf), folder: Some(folder), how: How::Same }
+}
+
+/// A tensor that is named otherwise in GGUF.
+pub const fn in_gguf(own: &'static str, gguf: &'static str) -> Renamed {
+    Renamed { own, gguf: Some(gguf), folder: None, how: How::Same }
+}
+
+/// A tensor that is named otherwise in safetensors.
+pub const fn in_folder(own: &'static str, folder: &'static str) -> Renamed {
+    Renamed { own, gguf: None, folder: Some(folder), how: How::Same }
+}
+
+impl Renamed {
+    /// The same, stored in another way in safetensors.
+    #[must_use]
+    pub const fn how(self, how: How) -> Self {
+        Self { how, ..self }
+    }
+}
+
+/// The names of tensors in a kind of file, for a family.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// The kind of file.
+    pub kind: Kind,
+    /// What the family has otherwise.
+    pub renamed: &'static [&'static [Renamed]],
+}
+
+impl Names {
+    /// The names that most families share.
+    pub fn common(kind: Kind) -> Self {
+        Self { kind, renamed: &[] }
+    }
+
+    /// The names of a tensor, in order of preference; errors quote the first.
+    pub fn of(self, name: &str) -> Vec<String> {
+        if self.kind == Kind::Safetensors {
+            let mut names: Vec<String> = Vec::new();
+            for whole in self.in_folder(name) {
+                names.extend(spelt(&whole));
+                names.extend(mixtral_name(&whole).into_iter().flat_map(|name| spelt(&name)));
+            }
+            return names;
         }
+        let (block, part, ending) = split(name);
+        match self.entries(part).find_map(|entry| entry.gguf) {
+            Some("") => Vec::new(),
+            Some(own) => spelt(&format!("{block}{own}{ending}")),
+            None => spelt(name),
+        }
+    }
+
+    /// How the file stores a tensor.
+    pub(crate) fn how(self, name: &str) -> How {
+        let (_, part, _) = split(name);
+        let mut hows = self.entries(part).map(|entry| entry.how);
+        match self.kind {
+            Kind::Safetensors => hows.find(|how| *how != How::Same).unwrap_or(How::Same),
+            Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => How::Same,
+        }
+    }
+
+    /// The names of this tensor's part for one expert, in files that store experts separately.
+    pub fn expert(self, name: &str, expert: usize) -> Vec<String> {
+        if self.kind != Kind::Safetensors || !name.ends_with("_exps") {
+            return Vec::new();
+        }
+        let one = |whole: String| {
+            let (before, part) = whole.rsplit_once('.')?;
+            let own = format!("{before}.{expert}.{part}");
+            let mixtral = mixtral_name(&own);
+            Some([own].into_iter().chain(mixtral).map(|name| with_suffix(&name)))
+        };
+        self.in_folder(name).into_iter().filter_map(one).flatten().collect()
+    }
+
+    fn entries(self, part: &str) -> impl Iterator<Item = &'static Renamed> + use<'_> {
+        self.renamed.iter().copied().flatten().filter(move |entry| entry.own == part)
+    }
+
+    /// The names in safetensors without a suffix, with every prefix.
+    fn in_folder(self, name: &str) -> Vec<String> {
+        let (block, part, ending) = split(name);
+        let entry = self.entries(part).find_map(|entry| entry.folder);
+        if entry == Some("") {
+            return Vec::new();
+        }
+        let in_list = |list: &[(&'static str, &'static str)]| {
+            list.iter().find(|(own, _)| *own == part).map(|(_, folder)| *folder)
+        };
+        if block.is_empty() {
+            let own = entry.or(in_list(&ENDS).map(|own| own.strip_prefix("model.").unwrap_or(own)));
+            let own = own.unwrap_or(part);
+            // The head is outside of the model.
+            if own == "lm_head" {
+                return ["", "language_model."].map(|prefix| format!("{prefix}{own}{ending}")).into();
+            }
+            return PREFIXES.map(|prefix| format!("{prefix}{own}{ending}")).into();
+        }
+        let layer = block.trim_start_matches("blk.").trim_end_matches('.');
+        let own = entry.or(in_list(&PARTS)).unwrap_or(part);
+        PREFIXES.map(|prefix| format!("{prefix}layers.{layer}.{own}{ending}")).into()
+    }
+}
+
+/// A name in graphs as its block with a dot, the rest, and the suffix of a bias.
+fn split(name: &str) -> (&str, &str, &str) {
+    let (whole, ending) = name.strip_suffix(BIAS).map_or((name, ""), |name| (name, BIAS));
+    let block =
+        whole.strip_prefix("blk.").and_then(|rest| rest.find('.')).map_or(0, |at| "blk.".len() + at + 1);
+    (&whole[..block], &whole[block..], ending)
+}
+
+/// With a suffix and without, as experts in one tensor have none, and some biases another.
+fn spelt(name: &str) -> Vec<String> {
+    match name.strip_suffix(BIAS) {
+        Some(own) if own.ends_with("correction") => vec![format!("{own}_bias"), name.to_owned()],
+        Some(own) => vec![name.to_owned(), format!("{own}_bias")],
+        None => vec![with_suffix(name), name.to_owned()],
     }
 }
 
@@ -104,18 +292,6 @@ pub fn alternatives(name: &str) -> Vec<String> {
     fused.into_iter().chain(fused_per_head).map(|part| format!("{block}.{part}")).collect()
 }
 
-/// The names of this tensor's part for one expert, in files that store experts separately.
-pub fn expert(kind: Kind, name: &str, expert: usize) -> Vec<String> {
-    let safetensors_name = safetensors_name(name);
-    let Some((before, part)) = safetensors_name.rsplit_once('.') else { return Vec::new() };
-    if kind != Kind::Safetensors || !name.ends_with("_exps") {
-        return Vec::new();
-    }
-    let own = format!("{before}.{expert}.{part}");
-    let mixtral = mixtral_name(&own);
-    [own].into_iter().chain(mixtral).map(|name| with_suffix(&name)).collect()
-}
-
 /// Mixtral's own name for a tensor of a block, where it has one.
 fn mixtral_name(safetensors_name: &str) -> Option<String> {
     let (block, part) = safetensors_name.split_once(".mlp.")?;
@@ -131,8 +307,9 @@ fn mixtral_name(safetensors_name: &str) -> Option<String> {
 
 /// The block that a tensor belongs to, by its name in graphs or in a file.
 pub fn block_of(name: &str) -> Option<&str> {
-    let prefixes = ["blk.", "model.layers.", "layers."];
-    prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?.split('.').next()
+    let graph = name.strip_prefix("blk.");
+    let mut folder = PREFIXES.iter().filter_map(|prefix| name.strip_prefix(prefix)?.strip_prefix("layers."));
+    graph.or_else(|| folder.next())?.split('.').next()
 }
 
 /// Whether a tensor of a file can be ignored, as it follows from the hyper-parameters.
@@ -149,51 +326,52 @@ fn with_suffix(name: &str) -> String {
     if name.ends_with(BIAS) { name.to_owned() } else { format!("{name}.weight") }
 }
 
-fn safetensors_name(name: &str) -> String {
-    let (name, ending) = name.strip_suffix(BIAS).map_or((name, ""), |name| (name, BIAS));
-    let in_list = |list: &[(&str, &'static str)], own: &str| {
-        list.iter().find(|(name, _)| *name == own).map(|(_, safetensors_name)| *safetensors_name)
-    };
-    match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-        Some((layer, part)) => {
-            format!("model.layers.{layer}.{}{ending}", in_list(&PARTS, part).unwrap_or(part))
-        }
-        None => format!("{}{ending}", in_list(&ENDS, name).unwrap_or(name)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GGUF: Kind = Kind::Gguf { version: 3 };
-    const FOLDER: Kind = Kind::Safetensors;
+    const GGUF: Names = Names { kind: Kind::Gguf { version: 3 }, renamed: &[] };
+    const FOLDER: Names = Names { kind: Kind::Safetensors, renamed: &[] };
 
     #[test]
     fn each_kind_has_its_own_names() {
-        assert_eq!(names(GGUF, "blk.7.attn_q"), ["blk.7.attn_q.weight"]);
-        assert_eq!(names(GGUF, "blk.7.attn_q.bias"), ["blk.7.attn_q.bias"]);
-        assert_eq!(names(FOLDER, "blk.7.attn_q")[0], "model.layers.7.self_attn.q_proj.weight");
-        assert_eq!(names(FOLDER, "blk.7.attn_q.bias")[0], "model.layers.7.self_attn.q_proj.bias");
-        assert_eq!(names(FOLDER, "output")[0], "lm_head.weight");
+        assert_eq!(GGUF.of("blk.7.attn_q")[0], "blk.7.attn_q.weight");
+        assert!(GGUF.of("blk.7.attn_q.bias").contains(&"blk.7.attn_q.bias".to_owned()));
+        assert_eq!(FOLDER.of("blk.7.attn_q")[0], "model.layers.7.self_attn.q_proj.weight");
+        let bias = "model.layers.7.self_attn.q_proj.bias".to_owned();
+        assert!(FOLDER.of("blk.7.attn_q.bias").contains(&bias));
+        assert_eq!(FOLDER.of("output")[0], "lm_head.weight");
     }
 
     #[test]
     fn published_names_have_variants() {
-        assert!(names(FOLDER, "blk.0.attn_norm").contains(&"layers.0.input_layernorm.weight".to_owned()));
+        assert!(FOLDER.of("blk.0.attn_norm").contains(&"layers.0.input_layernorm.weight".to_owned()));
+        let nested = "model.language_model.layers.0.input_layernorm.weight".to_owned();
+        assert!(FOLDER.of("blk.0.attn_norm").contains(&nested));
+        assert_eq!(block_of(&nested), Some("0"));
         let down = "model.layers.0.mlp.experts.down_proj".to_owned();
-        assert!(names(FOLDER, "blk.0.ffn_down_exps").contains(&down));
-        assert_eq!(
-            names(FOLDER, "blk.1.exp_probs_b.bias")[0],
-            "model.layers.1.mlp.gate.e_score_correction_bias"
-        );
-        let one = expert(FOLDER, "blk.0.ffn_up_exps", 12);
+        assert!(FOLDER.of("blk.0.ffn_down_exps").contains(&down));
+        assert_eq!(FOLDER.of("blk.1.exp_probs_b.bias")[0], "model.layers.1.mlp.gate.e_score_correction_bias");
+        let one = FOLDER.expert("blk.0.ffn_up_exps", 12);
         let mixtral = "model.layers.0.block_sparse_moe.experts.12.w3.weight";
-        assert_eq!(one, ["model.layers.0.mlp.experts.12.up_proj.weight", mixtral]);
-        assert!(expert(GGUF, "blk.0.ffn_up_exps", 0).is_empty());
-        assert!(expert(FOLDER, "blk.0.ffn_up", 0).is_empty());
+        assert_eq!(one[..2], ["model.layers.0.mlp.experts.12.up_proj.weight", mixtral]);
+        assert!(GGUF.expert("blk.0.ffn_up_exps", 0).is_empty());
+        assert!(FOLDER.expert("blk.0.ffn_up", 0).is_empty());
         let router = "model.layers.0.block_sparse_moe.gate.weight".to_owned();
-        assert!(names(FOLDER, "blk.0.ffn_gate_inp").contains(&router));
+        assert!(FOLDER.of("blk.0.ffn_gate_inp").contains(&router));
+    }
+
+    #[test]
+    fn a_family_has_its_own_names_and_no_others() {
+        const OWN: &[&[Renamed]] = &[&[
+            renamed("ffn_norm", "post_attention_norm", "pre_feedforward_layernorm"),
+            in_gguf("ffn_up", ""),
+        ]];
+        let gguf = Names { renamed: OWN, ..GGUF };
+        assert_eq!(gguf.of("blk.3.ffn_norm")[0], "blk.3.post_attention_norm.weight");
+        assert!(gguf.of("blk.3.ffn_up").is_empty() && !gguf.of("blk.3.ffn_down").is_empty());
+        let folder = Names { renamed: OWN, ..FOLDER };
+        assert_eq!(folder.of("blk.3.ffn_norm")[0], "model.layers.3.pre_feedforward_layernorm.weight");
     }
 
     #[test]

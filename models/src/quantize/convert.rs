@@ -20,8 +20,8 @@ use crate::binding::source::Source;
 use crate::binding::{find, sizes};
 use crate::blocks::model;
 use crate::chat::Chat;
-use crate::config::{Attention, Config, Formats, Pairing, Rope, Scaling};
-use crate::families::{architectures, gguf_architecture, read};
+use crate::config::{Config, Formats, Mixer, Pairing, Rope, Scaling};
+use crate::families::{self, gguf_architecture, hparams, read};
 use crate::hparams::Hparams;
 use crate::layers::rope::inv_freq;
 use crate::naming::tensors::BIAS;
@@ -33,18 +33,25 @@ use crate::quantize::tensor_format::{self, Model};
 use crate::quantize::types::Type;
 use crate::tokenizer::export;
 
+/// The architectures whose folders become GGUF files.
+const CONVERTED: [&str; 5] = ["llama", "qwen2", "qwen3", "qwen3moe", "deepseek2"];
+
 /// Plans the conversion of a checkpoint.
 pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<Draft, Error> {
-    let own = checkpoint.architecture().unwrap_or("none");
-    let hparams = Hparams::of(checkpoint);
+    let own = Hparams::architecture_of(checkpoint).unwrap_or("none");
+    let hparams = hparams(checkpoint);
     let unsupported = |what| Error::Unsupported { path: input.to_owned(), place: Place::Whole, what };
     let (Some(gguf), Some(config)) = (gguf_architecture(own), read(own, hparams)?) else {
-        return Err(unsupported(format!(
-            "the architecture {own} is not supported, expected one of {}",
-            architectures()
-        )));
+        return Err(unsupported(format!("the architecture {own} {}", families::unsupported(own))));
     };
-    if matches!(config.attention, Attention::Latent(_)) && config.rope.pairing == Pairing::Halves {
+    if !CONVERTED.contains(&gguf) {
+        return Err(unsupported(format!(
+            "a folder of the architecture {own} is not converted to GGUF yet, only those of {}",
+            CONVERTED.join(", ")
+        )));
+    }
+    let is_latent = config.blocks.iter().any(|block| matches!(block.mixer, Mixer::Latent(_)));
+    if is_latent && config.rope().is_some_and(|rope| rope.pairing == Pairing::Halves) {
         return Err(unsupported("its RoPE pairs are not interleaved, which GGUF has no form for".to_owned()));
     }
     // F32 marks small tensors that stay in it; matrices get another placeholder.
@@ -62,8 +69,8 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
 /// Sets the format of each tensor; small tensors are F32.
 fn choose(tensors: &mut [OutputTensor], ty: Type, config: &Config) {
     let model = Model {
-        n_layers: config.n_layers,
-        n_experts: config.experts.as_ref().map_or(0, |experts| experts.n_routed),
+        n_layers: config.n_layers(),
+        n_experts: config.experts().map_or(0, |experts| experts.n_routed),
         has_head: !config.tied,
     };
     for tensor in tensors {
@@ -81,7 +88,7 @@ fn tensors(
     config: &Config,
     gguf: &str,
 ) -> Result<Vec<OutputTensor>, Error> {
-    let graph = model(config, &Sym::from(1), config.n_layers)?;
+    let graph = model(config, &Sym::from(1), config.n_layers())?;
     let mut found = find(input, checkpoint, &graph)?;
     let mut tensors: Vec<OutputTensor> = factors(config).into_iter().collect();
     for node in graph.nodes.values() {
@@ -124,13 +131,12 @@ fn gguf_shape(name: &str, sizes: &[usize]) -> Vec<usize> {
 fn order(config: &Config, gguf: &str, name: &str) -> Order {
     let part = name.strip_suffix(BIAS).unwrap_or(name);
     let is_rotated = part.ends_with(".attn_q") || part.ends_with(".attn_k");
-    match &config.attention {
-        Attention::Grouped(heads)
-            if gguf == "llama" && is_rotated && config.rope.pairing == Pairing::Halves =>
-        {
+    let is_by_halves = config.rope().is_some_and(|rope| rope.pairing == Pairing::Halves);
+    match &config.blocks[0].mixer {
+        Mixer::Grouped(heads) if gguf == "llama" && is_rotated && is_by_halves => {
             Order::Interleaved { head: heads.head, rotary_dim: heads.rotary_dim }
         }
-        Attention::Grouped(_) | Attention::Latent(_) => Order::Same,
+        _ => Order::Same,
     }
 }
 
@@ -138,8 +144,8 @@ fn order(config: &Config, gguf: &str, name: &str) -> Order {
 fn split_parts(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(String, Vec<usize>, Order)>> {
     let (block, part) = name.rsplit_once('.')?;
     let full = |own: &str| format!("{block}.{own}");
-    match (&config.attention, part, sizes) {
-        (Attention::Latent(own), "attn_kv_b", &[n, head, width]) => {
+    match (&config.blocks[0].mixer, part, sizes) {
+        (Mixer::Latent(own), "attn_kv_b", &[n, head, width]) => {
             let of_values = Order::Part { head, first: own.nope, len: own.value };
             Some(vec![
                 (full("attn_k_b"), vec![n, width, own.nope], Order::Columns { head, len: own.nope }),
@@ -158,13 +164,14 @@ fn split_parts(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(Stri
 
 /// The frequency divisor of each pair, for scaling types that GGUF has no keys for.
 fn factors(config: &Config) -> Option<OutputTensor> {
-    let rope = &config.rope;
+    let rope = config.rope()?;
     if matches!(rope.scaling, Scaling::None | Scaling::Yarn { .. }) || rope.scaling.linear().is_some() {
         return None;
     }
-    let n_dims = match &config.attention {
-        Attention::Grouped(heads) => heads.rotary_dim,
-        Attention::Latent(sizes) => sizes.rope,
+    let n_dims = match &config.blocks[0].mixer {
+        Mixer::Grouped(heads) => heads.rotary_dim,
+        Mixer::Latent(sizes) => sizes.rope,
+        _ => return None,
     };
     let plain = inv_freq(&Rope { scaling: Scaling::None, ..rope.clone() }, n_dims);
     let factors: Vec<f32> =

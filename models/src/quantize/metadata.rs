@@ -7,10 +7,10 @@
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::value::{List, Value};
 
-use crate::config::{Attention, Config, Experts, Gate, Grouped, Latent, Scaling};
+use crate::config::{Config, Experts, Gate, Grouped, Latent, Mixer, Scaling, Window};
 use crate::families::rope::{GGUF_MSCALE_FACTOR, gguf_attention_factor};
 use crate::hparams::Hparams;
-use crate::naming::hparams::MSCALE_ALL;
+use crate::naming::hparams::{FF, MSCALE_ALL};
 
 /// Collects metadata.
 struct Pairs {
@@ -42,36 +42,49 @@ pub(super) fn pairs(
     let text = |key: &str, text: &str| (key.to_owned(), Value::Text(text.to_owned()));
     let own = vec![text("general.architecture", architecture), text("general.name", name)];
     let mut to = Pairs { architecture, pairs: own };
-    to.count("block_count", config.n_layers);
+    to.count("block_count", config.n_layers());
     to.count("context_length", config.context);
     to.count("embedding_length", config.hidden);
-    to.count("feed_forward_length", config.ff);
+    to.count("feed_forward_length", hparams.count_if(FF)?.or(config.ff()).unwrap_or(1));
     to.count("vocab_size", config.vocab);
     to.number("attention.layer_norm_rms_epsilon", f64::from(config.eps));
-    to.number("rope.freq_base", config.rope.theta);
-    match &config.attention {
-        Attention::Grouped(heads) => grouped(&mut to, heads, config.n_layers),
-        Attention::Latent(sizes) => latent(&mut to, sizes),
+    if let Some(rope) = config.rope() {
+        to.number("rope.freq_base", rope.theta);
     }
-    if let Some(sizes) = &config.experts {
+    match &config.blocks[0].mixer {
+        Mixer::Grouped(heads) => grouped(&mut to, heads, config),
+        Mixer::Latent(sizes) => latent(&mut to, sizes),
+        Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::ShortConv(_) | Mixer::None => {}
+    }
+    if let Some(sizes) = config.experts() {
         experts(&mut to, sizes);
-        let n_dense = (0..config.n_layers).take_while(|layer| config.dense.contains(layer)).count();
+        let n_dense = config.blocks.iter().take_while(|block| block.network.experts().is_none()).count();
         to.count("leading_dense_block_count", n_dense);
     }
-    scaling(&mut to, hparams, &config.rope.scaling)?;
+    if let Some(rope) = config.rope() {
+        scaling(&mut to, hparams, &rope.scaling)?;
+    }
     Ok(to.pairs)
 }
 
-fn grouped(to: &mut Pairs, heads: &Grouped, n_layers: usize) {
+fn grouped(to: &mut Pairs, heads: &Grouped, config: &Config) {
     to.count("attention.head_count", heads.n_heads);
     to.count("attention.head_count_kv", heads.n_kv);
     to.count("attention.key_length", heads.head);
     to.count("attention.value_length", heads.head);
     to.count("rope.dimension_count", heads.rotary_dim);
-    if let Some(window) = &heads.window {
-        to.count("attention.sliding_window", window.size);
-        let pattern = (0..n_layers).map(|layer| !window.full.contains(&layer));
+    let windows: Vec<Option<usize>> = config.blocks.iter().map(|block| window_of(&block.mixer)).collect();
+    if let Some(size) = windows.iter().flatten().next() {
+        to.count("attention.sliding_window", *size);
+        let pattern = windows.iter().map(Option::is_some);
         to.put("attention.sliding_window_pattern", Value::List(List::Bools(pattern.collect())));
+    }
+}
+
+fn window_of(mixer: &Mixer) -> Option<usize> {
+    match mixer {
+        Mixer::Grouped(Grouped { window: Some(Window::Sliding(size)), .. }) => Some(*size),
+        _ => None,
     }
 }
 
@@ -93,8 +106,8 @@ fn experts(to: &mut Pairs, sizes: &Experts) {
     to.count("expert_count", sizes.n_routed);
     to.count("expert_used_count", sizes.top_k);
     to.count("expert_feed_forward_length", sizes.ff);
-    if sizes.n_shared > 0 {
-        to.count("expert_shared_count", sizes.n_shared);
+    if sizes.shared_ff > 0 {
+        to.count("expert_shared_count", sizes.shared_ff / sizes.ff);
     }
     let gate = match sizes.gate {
         Gate::Softmax => 1,

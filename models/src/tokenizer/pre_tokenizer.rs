@@ -99,8 +99,24 @@ const DEEPSEEK_V3: [&str; 3] = [
     ),
 ];
 
+const FALCON: [&str; 3] = [r"[\p{P}\$\+<=>\^~\|`]+", GPT2[0], r"[0-9][0-9][0-9]"];
+
+const BLOOM: [&str; 1] = [r" ?[^(\s|.,!?…。，、।۔،)]+"];
+
+const VIKING: [&str; 2] = [BLOOM[0], r"\p{N}"];
+
+const BAILING: [&str; 1] = [concat!(
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|",
+    r"\s*[\r\n]|\s+(?!\S)|\s+",
+)];
+
+const SEED_CODER: [&str; 1] = [concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|",
+    r"\s*[\r\n]+|\s+(?!\S)|\s+",
+)];
+
 /// The known names.
-const NAMES: [(&str, PreTokenizer); 35] = [
+const NAMES: [(&str, PreTokenizer); 64] = [
     ("default", plain(&DEFAULT)),
     ("gpt-2", plain(&GPT2)),
     ("phi-2", plain(&GPT2)),
@@ -135,6 +151,35 @@ const NAMES: [(&str, PreTokenizer); 35] = [
     ("deepseek-llm", plain(&DEEPSEEK_LLM)),
     ("deepseek-coder", plain(&DEEPSEEK_CODER)),
     ("deepseek-v3", plain(&DEEPSEEK_V3)),
+    ("jina-es", plain(&GPT2)),
+    ("jina-de", plain(&GPT2)),
+    ("jina-v2-es", plain(&GPT2)),
+    ("jina-v2-de", plain(&GPT2)),
+    ("gigachat", plain(&GPT2)),
+    ("a.x-4.0", plain(&GPT2)),
+    ("mellum", plain(&GPT2)),
+    ("jais", plain(&GPT2)),
+    ("trillion", plain(&GPT2)),
+    ("granite-docling", plain(&GPT2)),
+    ("minerva-7b", plain(&STARCODER)),
+    ("falcon-h1", ignoring_merges(&LLAMA3, true)),
+    ("lfm2", ignoring_merges(&LLAMA3, true)),
+    ("jina-v5-nano", ignoring_merges(&LLAMA3, true)),
+    ("solar-open", plain(&QWEN2)),
+    ("grok-2", plain(&QWEN2)),
+    ("llama4", plain(&GPT4O)),
+    ("minimax-m2", plain(&GPT4O)),
+    ("hunyuan-dense", plain(&DEEPSEEK_V3)),
+    ("joyai-llm", plain(&DEEPSEEK_V3)),
+    ("falcon", plain(&FALCON)),
+    ("bloom", plain(&BLOOM)),
+    ("poro-chat", plain(&BLOOM)),
+    ("gpt3-finnish", plain(&BLOOM)),
+    ("viking", plain(&VIKING)),
+    ("bailingmoe", plain(&BAILING)),
+    ("bailingmoe2", plain(&BAILING)),
+    ("llada-moe", plain(&BAILING)),
+    ("seed-coder", plain(&SEED_CODER)),
     // Not of llama.cpp: no split at all.
     ("whole", plain(&[])),
 ];

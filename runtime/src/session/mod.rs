@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
 use fusebox_compiler::foundation::amount::counted;
+use fusebox_compiler::graph::Name;
 use fusebox_compiler::program::Program;
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
@@ -37,6 +38,19 @@ use loaded::Loaded;
 pub const POSITION: &str = "P";
 /// The symbol for the number of tokens of a replay, where it varies.
 pub const TOKENS: &str = "T";
+
+/// What the names of states begin with that no position indexes.
+const CARRIED: &str = "carried_";
+
+/// The name of a state that no position indexes: it goes from token to token, and only forward.
+pub fn carried(name: &str) -> String {
+    format!("{CARRIED}{name}")
+}
+
+/// Whether a state has such a name; blocks put theirs before it, sequences their number after it.
+fn is_carried(name: &str) -> bool {
+    name.split('.').any(|part| part.starts_with(CARRIED))
+}
 
 /// One of the sequences of a session, by its number from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -312,9 +326,14 @@ impl Session {
             let what = format!("expected one for each of {sequences}, found {}", tokens.len());
             return Err(refused("tokens", what));
         }
-        let Some(batch) = &mut self.batch else {
+        if self.batch.is_none() {
             return tokens[0].map_or(Ok(()), |token| self.feed(&[token]).map(|_| ()));
-        };
+        }
+        if tokens.contains(&None) && self.carried().is_some() {
+            // A sequence without a token would go forward all the same.
+            return Err(refused("tokens", "a state goes only forward: every sequence needs one".to_owned()));
+        }
+        let Some(batch) = &mut self.batch else { return Ok(()) };
         for (sequence, token) in self.sequences.iter().zip(tokens) {
             if let Some(token) = token {
                 check_tokens(&[*token], self.n_vocab)?;
@@ -381,10 +400,39 @@ impl Session {
         Some(bytemuck::cast_slice(self.device.output(self.sequence().output, ids?)))
     }
 
+    /// How many of the first `position` tokens can be kept: all, unless a state goes only forward.
+    pub fn reusable(&self, position: usize) -> usize {
+        if position >= self.position() || self.carried().is_none() { position } else { 0 }
+    }
+
+    /// Whether a state goes only forward, so that a sequence cannot be cut.
+    pub fn is_forward_only(&self) -> bool {
+        self.carried().is_some()
+    }
+
+    /// The name of a state that goes only forward, if there is one.
+    fn carried(&self) -> Option<&Name> {
+        let states = self.plan().buffers.values().filter(|slot| slot.place == Place::State);
+        states.map(|slot| &slot.name).find(|name| is_carried(name))
+    }
+
     /// Drops all tokens from a position on and keeps those before it. Memory is freed when the session is dropped.
-    pub fn truncate(&mut self, position: usize) {
+    ///
+    /// # Errors
+    /// Where a state goes only forward: then all tokens can be kept, or none.
+    pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
+        if self.reusable(position) < position.min(self.position())
+            && let Some(state) = self.carried()
+        {
+            let what = format!(
+                "the state `{state}` goes only forward: of {} none or all can be kept, not {position}",
+                counted(self.position(), "token")
+            );
+            return Err(refused("a sequence", what));
+        }
         let sequence = self.sequence_mut();
         sequence.position = sequence.position.min(position);
+        Ok(())
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {

@@ -1,0 +1,143 @@
+//! What families of decoders differ in, as data.
+//!
+//! In: nothing. Out: the type of a row of `table.rs`, and the row that the others start from.
+//! `decoder.rs` reads the hyper-parameters of a file by such a row.
+
+use fusebox_runtime::error::Error;
+
+use crate::config::{Activation, Config, Gate, Mixer, Order, QkNorm};
+use crate::families::decoder;
+use crate::hparams::Hparams;
+use crate::naming::tensors::Renamed;
+
+/// Reads a config from the hyper-parameters of a file.
+pub(super) type Reader = fn(Hparams<'_>, &Family) -> Result<Config, Error>;
+
+/// What a family has otherwise than Llama.
+#[allow(clippy::struct_excessive_bools, reason = "each is a part that a family has or has not")]
+pub(super) struct Family {
+    /// Its architecture in GGUF.
+    pub(super) gguf: &'static str,
+    /// Its names in `config.json` (`model_type`).
+    pub(super) folder: &'static [&'static str],
+    /// Tensors that it names or stores otherwise.
+    pub(super) names: &'static [&'static [Renamed]],
+    /// The reader.
+    pub(super) read: Reader,
+    /// Which elements of a head RoPE rotates together.
+    pub(super) pairs: Pairs,
+    /// Which blocks have no RoPE.
+    pub(super) nope: Nope,
+    /// The RoPE of blocks with a window.
+    pub(super) local_rope: LocalRope,
+    /// QK norm.
+    pub(super) qk_norm: Option<QkNorm>,
+    /// Whether blocks without weights of that norm have none; else these weights are missing.
+    pub(super) is_qk_norm_optional: bool,
+    /// Which blocks have a window.
+    pub(super) windows: Windows,
+    /// Whether heads have sinks.
+    pub(super) has_sinks: bool,
+    /// Whether attention has an output gate, stored after each query head.
+    pub(super) is_gated_attention: bool,
+    /// Whether attention scores may grow with the position.
+    pub(super) has_temperature: bool,
+    /// What blocks without attention have.
+    pub(super) recurrent: Option<fn(Hparams<'_>) -> Result<Mixer, Error>>,
+    /// Where norms are.
+    pub(super) order: Order,
+    /// Whether they are LayerNorms.
+    pub(super) is_centred: bool,
+    /// Whether embeddings are multiplied by the root of the hidden size.
+    pub(super) scales_embedding: bool,
+    /// Whether the scale of logits divides them.
+    pub(super) divides_logits: bool,
+    /// The activation of FFNs.
+    pub(super) activation: Activation,
+    /// Whether FFNs are gated.
+    pub(super) is_gated: bool,
+    /// The router of experts, where the file does not say it.
+    pub(super) gate: Gate,
+    /// Whether routing weights are normalised, where the file does not say it: in a folder, in GGUF.
+    pub(super) renorm: [bool; 2],
+    /// Whether the FFN width of an expert may be under the key of a dense block's.
+    pub(super) is_expert_ff_shared: bool,
+    /// Whether routing weights scale the inputs of experts.
+    pub(super) weighs_input: bool,
+}
+
+/// Which elements of a head RoPE rotates together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pairs {
+    /// `i` and `i + n/2`.
+    Halves,
+    /// `2i` and `2i + 1`.
+    Interleaved,
+    /// As published by halves; GGUF has the rows reordered for interleaved pairs.
+    Reordered,
+}
+
+/// Which blocks have no RoPE.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nope {
+    /// None of them; all of them where the file says so.
+    Stated,
+    /// The last of every so many, unless the file lists them.
+    LastOf(usize),
+    /// Those with full attention, where others have a window.
+    FullAttention,
+}
+
+/// The RoPE of blocks with a window.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum LocalRope {
+    /// That of all blocks.
+    Same,
+    /// The same base without context extension.
+    Unscaled,
+    /// Another base without context extension: this one, unless the file says another.
+    Base(f64),
+}
+
+/// Which blocks have a window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Windows {
+    /// None in a folder; in GGUF all, if the file has a window.
+    InGguf,
+    /// All, if the file has a window.
+    All,
+    /// If the file says that the window is used: all from a block on, if it does not list them.
+    From(usize),
+    /// If the file has a window: all but the last of every so many, if it does not list them.
+    AllButLastOf(usize),
+    /// Chunks, in all blocks with RoPE.
+    Chunks,
+}
+
+/// Llama, which the rows of the table start from.
+pub(super) const LLAMA: Family = Family {
+    gguf: "llama",
+    folder: &["llama"],
+    names: &[],
+    read: decoder::read,
+    pairs: Pairs::Halves,
+    nope: Nope::Stated,
+    local_rope: LocalRope::Same,
+    qk_norm: None,
+    is_qk_norm_optional: false,
+    windows: Windows::InGguf,
+    has_sinks: false,
+    is_gated_attention: false,
+    has_temperature: false,
+    recurrent: None,
+    order: Order::Before,
+    is_centred: false,
+    scales_embedding: false,
+    divides_logits: false,
+    activation: Activation::Silu,
+    is_gated: true,
+    gate: Gate::Softmax,
+    renorm: [true, true],
+    is_expert_ff_shared: false,
+    weighs_input: false,
+};

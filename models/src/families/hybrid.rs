@@ -1,0 +1,157 @@
+//! Families whose blocks carry a state from token to token instead of attention: Qwen3-Next, Qwen3.5, LFM2, Granite 4 H
+//! and Nemotron-H.
+//!
+//! In: the hyper-parameters of a file. Out: which blocks, and their mixers.
+//! Read next: `layers/recurrent.rs`.
+
+use std::collections::BTreeSet;
+
+use fusebox_runtime::error::{Error, quoted};
+use fusebox_runtime::weights::Kind;
+
+use crate::config::{Block, Config, Delta, Dense, Mixer, Network, ShortConv, StateSpace};
+use crate::families::config_parts::{backbone, experts, n_layers};
+use crate::families::decoder::{self, mixers};
+use crate::families::family::Family;
+use crate::hparams::Hparams;
+use crate::naming::hparams::{
+    ATTENTION_INTERVAL, FF, KERNEL, KV_HEADS, Key, LAYER_TYPES, RECURRENT_LAYERS, SHORT_KERNEL, STATE,
+    STATE_GROUPS, STATE_HEAD, STATE_HEADS, STATE_INNER,
+};
+
+/// The words of `layer_types` for blocks that carry a state.
+const RECURRENT: [&str; 3] = ["linear_attention", "mamba", "conv"];
+/// Those for blocks with attention.
+const ATTENTION: [&str; 2] = ["full_attention", "attention"];
+
+/// The blocks that carry a state.
+pub(super) fn recurrent_layers(hparams: Hparams<'_>, family: &Family) -> Result<BTreeSet<usize>, Error> {
+    let n_layers = n_layers(hparams)?;
+    if family.recurrent.is_none() {
+        return Ok(BTreeSet::new());
+    }
+    if let Some(types) = hparams.strings(LAYER_TYPES)? {
+        let known = [&RECURRENT[..], &ATTENTION[..], &["moe", "mlp"]].concat();
+        if let Some(ty) = types.iter().find(|ty| !known.contains(&ty.as_str())) {
+            let what = format!("expected one of {}, found {}", known.join(", "), quoted(ty));
+            return Err(hparams.refused(LAYER_TYPES, what));
+        }
+        let is_recurrent =
+            |layer: &usize| types.get(*layer).is_some_and(|ty| RECURRENT.contains(&ty.as_str()));
+        return Ok((0..n_layers).filter(is_recurrent).collect());
+    }
+    if let Some(flags) = hparams.flags(RECURRENT_LAYERS)? {
+        return Ok((0..n_layers).filter(|layer| flags.get(*layer) == Some(&true)).collect());
+    }
+    if let Some(n_kv) = hparams.sizes_if(KV_HEADS)? {
+        return Ok((0..n_layers).filter(|layer| n_kv.get(*layer) == Some(&0)).collect());
+    }
+    let period = hparams.count_if(ATTENTION_INTERVAL)?.unwrap_or(4);
+    Ok((0..n_layers).filter(|layer| (layer + 1) % period != 0).collect())
+}
+
+/// A gated delta rule.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn delta(hparams: Hparams<'_>) -> Result<Mixer, Error> {
+    let (n_key, n_value, key) =
+        (hparams.count(STATE_GROUPS)?, hparams.count(STATE_HEADS)?, hparams.count(STATE)?);
+    check_multiple(hparams, STATE_HEADS, n_value, n_key)?;
+    let value = match (hparams.count_if(STATE_HEAD)?, hparams.count_if(STATE_INNER)?) {
+        (Some(value), _) => value,
+        (None, Some(inner)) => inner / n_value,
+        (None, None) => key,
+    };
+    let has_joint = |layer| hparams.has(&format!("blk.{layer}.ssm_ba"));
+    Ok(Mixer::Delta(Delta {
+        n_key,
+        n_value,
+        key,
+        value,
+        kernel: hparams.count(KERNEL)?,
+        is_tiled: hparams.kind() != Kind::Safetensors && hparams.architecture() != "qwen3next",
+        is_joint: (0..n_layers(hparams)?).any(has_joint),
+    }))
+}
+
+/// A state space.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn state_space(hparams: Hparams<'_>) -> Result<Mixer, Error> {
+    let (n_heads, n_groups) = (hparams.count(STATE_HEADS)?, hparams.count(STATE_GROUPS)?);
+    check_multiple(hparams, STATE_HEADS, n_heads, n_groups)?;
+    let head = match hparams.count_if(STATE_HEAD)? {
+        Some(head) => head,
+        None => hparams.count(STATE_INNER)? / n_heads,
+    };
+    let (state, kernel) = (hparams.count(STATE)?, hparams.count(KERNEL)?);
+    Ok(Mixer::StateSpace(StateSpace { n_heads, head, n_groups, state, kernel }))
+}
+
+/// A gated short convolution.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn short_conv(hparams: Hparams<'_>) -> Result<Mixer, Error> {
+    Ok(Mixer::ShortConv(ShortConv { kernel: hparams.count(SHORT_KERNEL)? }))
+}
+
+fn check_multiple(hparams: Hparams<'_>, key: Key, n: usize, of: usize) -> Result<(), Error> {
+    if n.is_multiple_of(of) {
+        return Ok(());
+    }
+    Err(hparams.refused(key, format!("expected a multiple of the {of} groups, found {n}")))
+}
+
+/// LFM2, whose folders state a width that the FFN does not have.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn lfm2(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+    let mut config = decoder::read(hparams, family)?;
+    for (layer, block) in config.blocks.iter_mut().enumerate() {
+        let stored = hparams.stored(&format!("blk.{layer}.ffn_up")).and_then(|(_, info)| info.shape.first());
+        if let (Network::Dense(dense), Some(rows)) = (&mut block.network, stored) {
+            dense.ff = *rows;
+        }
+    }
+    Ok(config)
+}
+
+/// Nemotron-H: every block is a mixer or a network, which is seen by its tensors.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn nemotron_h(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+    let sparse = experts(hparams, family)?;
+    let has = |layer: usize, part: &str| hparams.has(&format!("blk.{layer}.{part}"));
+    let one = |layer: usize, mixer: Mixer| {
+        if has(layer, "attn_q") || has(layer, "ssm_in") {
+            return Ok(Block::new(mixer, Network::None));
+        }
+        let network = match &sparse {
+            Some(sparse) if has(layer, "ffn_gate_inp") => Network::Sparse(sparse.clone()),
+            _ => {
+                let widths = hparams.sizes_if(FF)?.and_then(|widths| widths.get(layer).copied());
+                let ff = match widths {
+                    Some(ff) => ff,
+                    None => hparams.count(FF)?,
+                };
+                Network::Dense(Dense { ff, activation: family.activation, is_gated: family.is_gated })
+            }
+        };
+        Ok(Block::new(Mixer::None, network))
+    };
+    let mut mixers = mixers(hparams, &Family { recurrent: None, ..*family })?;
+    for (layer, mixer) in mixers.iter_mut().enumerate() {
+        if has(layer, "ssm_in") {
+            *mixer = state_space(hparams)?;
+        } else if let Mixer::Grouped(heads) = mixer {
+            heads.rope = None;
+        }
+    }
+    let blocks = mixers.into_iter().enumerate().map(|(layer, mixer)| one(layer, mixer));
+    backbone(hparams, family, blocks.collect::<Result<_, Error>>()?)
+}

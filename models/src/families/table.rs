@@ -1,0 +1,553 @@
+//! The table of families: what each has otherwise than Llama, and which parts others lack.
+//!
+//! In: nothing. Out: rows. A family of known parts is one row, with the names of its tensors where they differ.
+//! Where a folder and GGUF store a tensor in different ways, the row says how (`naming/tensors.rs`).
+
+use crate::config::{Activation, Gate, Order, QkNorm};
+use crate::families::family::{Family, LLAMA, LocalRope, Nope, Pairs, Windows};
+use crate::families::{deepseek, gemma4, hybrid};
+use crate::naming::tensors::{How, Part, Renamed, in_folder, in_gguf, renamed};
+
+/// All families. Of two with the same name the first counts.
+pub(super) const FAMILIES: &[Family] = &[
+    Family { pairs: Pairs::Reordered, is_expert_ff_shared: true, ..LLAMA },
+    Family {
+        folder: &["mistral", "mixtral"],
+        pairs: Pairs::Reordered,
+        windows: Windows::All,
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "mistral3",
+        folder: &["ministral3"],
+        pairs: Pairs::Reordered,
+        windows: Windows::All,
+        has_temperature: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "llama4",
+        folder: &["llama4_text"],
+        names: &[LLAMA4],
+        pairs: Pairs::Interleaved,
+        nope: Nope::LastOf(4),
+        qk_norm: Some(QkNorm::BareAfterRope),
+        windows: Windows::Chunks,
+        has_temperature: true,
+        gate: Gate::Sigmoid,
+        renorm: [false, false],
+        is_expert_ff_shared: true,
+        weighs_input: true,
+        ..LLAMA
+    },
+    Family { gguf: "qwen2", folder: &["qwen2"], windows: Windows::From(28), ..LLAMA },
+    Family {
+        gguf: "qwen2vl",
+        folder: &["qwen2_vl_text", "qwen2_5_vl_text"],
+        windows: Windows::From(28),
+        ..LLAMA
+    },
+    Family {
+        gguf: "qwen2moe",
+        folder: &["qwen2_moe"],
+        names: &[ONE_SHARED_EXPERT],
+        windows: Windows::From(28),
+        renorm: [false, false],
+        ..LLAMA
+    },
+    Family {
+        gguf: "qwen3",
+        folder: &["qwen3"],
+        qk_norm: Some(QkNorm::Head),
+        windows: Windows::From(28),
+        ..LLAMA
+    },
+    Family { gguf: "qwen3vl", folder: &["qwen3_vl_text"], qk_norm: Some(QkNorm::Head), ..LLAMA },
+    Family {
+        gguf: "qwen3moe",
+        folder: &["qwen3_moe"],
+        qk_norm: Some(QkNorm::Head),
+        windows: Windows::From(0),
+        renorm: [false, true],
+        ..LLAMA
+    },
+    Family { gguf: "qwen3vlmoe", folder: &[], qk_norm: Some(QkNorm::Head), ..LLAMA },
+    Family {
+        gguf: "qwen3next",
+        folder: &["qwen3_next"],
+        names: &[QWEN3_NEXT, LINEAR_ATTENTION, ONE_SHARED_EXPERT, LESS_ONE],
+        qk_norm: Some(QkNorm::Head),
+        is_gated_attention: true,
+        recurrent: Some(hybrid::delta),
+        ..LLAMA
+    },
+    Family {
+        gguf: "qwen35",
+        folder: &["qwen3_5_text"],
+        names: &[LINEAR_ATTENTION, LESS_ONE],
+        qk_norm: Some(QkNorm::Head),
+        is_gated_attention: true,
+        recurrent: Some(hybrid::delta),
+        ..LLAMA
+    },
+    Family {
+        gguf: "qwen35moe",
+        folder: &["qwen3_5_moe_text"],
+        names: &[LINEAR_ATTENTION, ONE_SHARED_EXPERT, LESS_ONE],
+        qk_norm: Some(QkNorm::Head),
+        is_gated_attention: true,
+        recurrent: Some(hybrid::delta),
+        ..LLAMA
+    },
+    Family {
+        gguf: "gemma",
+        folder: &["gemma"],
+        names: &[LESS_ONE],
+        scales_embedding: true,
+        activation: Activation::GeluTanh,
+        ..LLAMA
+    },
+    Family {
+        gguf: "gemma2",
+        folder: &["gemma2"],
+        names: &[NORMS_AROUND, LESS_ONE],
+        order: Order::Around,
+        scales_embedding: true,
+        activation: Activation::GeluTanh,
+        windows: Windows::AllButLastOf(2),
+        ..LLAMA
+    },
+    Family {
+        gguf: "gemma3",
+        folder: &["gemma3_text"],
+        names: &[NORMS_AROUND, LESS_ONE],
+        order: Order::Around,
+        scales_embedding: true,
+        activation: Activation::GeluTanh,
+        qk_norm: Some(QkNorm::Head),
+        windows: Windows::AllButLastOf(6),
+        local_rope: LocalRope::Base(1e4),
+        ..LLAMA
+    },
+    Family {
+        gguf: "gemma4",
+        folder: &["gemma4_text"],
+        names: &[GEMMA4, NORMS_AROUND],
+        read: gemma4::read,
+        order: Order::Around,
+        scales_embedding: true,
+        activation: Activation::GeluTanh,
+        qk_norm: Some(QkNorm::Head),
+        windows: Windows::AllButLastOf(6),
+        local_rope: LocalRope::Base(1e4),
+        ..LLAMA
+    },
+    Family {
+        gguf: "gpt-oss",
+        folder: &["gpt_oss"],
+        names: &[GPT_OSS],
+        windows: Windows::AllButLastOf(2),
+        has_sinks: true,
+        activation: Activation::Clamped { alpha: 1.702, limit: 7.0 },
+        gate: Gate::SoftmaxAfterTopK,
+        renorm: [false, false],
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family { gguf: "phi3", folder: &["phi3"], names: &[JOINT_GATE_UP], windows: Windows::All, ..LLAMA },
+    Family {
+        gguf: "glm4",
+        folder: &["glm4"],
+        names: &[JOINT_GATE_UP, GLM4],
+        pairs: Pairs::Interleaved,
+        order: Order::Around,
+        ..LLAMA
+    },
+    Family { gguf: "chatglm", folder: &[], names: &[JOINT_GATE_UP], pairs: Pairs::Interleaved, ..LLAMA },
+    Family {
+        gguf: "glm4moe",
+        folder: &["glm4_moe", "solar_open"],
+        names: &[POST_ATTENTION_NORM],
+        qk_norm: Some(QkNorm::Head),
+        is_qk_norm_optional: true,
+        gate: Gate::Sigmoid,
+        ..LLAMA
+    },
+    Family {
+        gguf: "dots1",
+        folder: &["dots1"],
+        qk_norm: Some(QkNorm::Head),
+        gate: Gate::Sigmoid,
+        renorm: [false, false],
+        ..LLAMA
+    },
+    Family {
+        gguf: "lfm2",
+        folder: &["lfm2"],
+        names: &[LFM2],
+        read: hybrid::lfm2,
+        qk_norm: Some(QkNorm::Head),
+        recurrent: Some(hybrid::short_conv),
+        ..LLAMA
+    },
+    Family { gguf: "granite", folder: &["granite"], pairs: Pairs::Reordered, divides_logits: true, ..LLAMA },
+    Family {
+        gguf: "granitemoe",
+        folder: &["granitemoe", "granitemoeshared"],
+        names: &[GRANITE_MOE],
+        pairs: Pairs::Reordered,
+        divides_logits: true,
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "granitehybrid",
+        folder: &["granitemoehybrid"],
+        names: &[GRANITE_MOE, DECAY],
+        pairs: Pairs::Reordered,
+        divides_logits: true,
+        recurrent: Some(hybrid::state_space),
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "nemotron_h_moe",
+        folder: &[],
+        names: &[NEMOTRON_H, DECAY],
+        read: hybrid::nemotron_h,
+        activation: Activation::SquaredRelu,
+        is_gated: false,
+        gate: Gate::Sigmoid,
+        recurrent: Some(hybrid::state_space),
+        ..LLAMA
+    },
+    Family {
+        gguf: "nemotron_h",
+        folder: &["nemotron_h"],
+        names: &[NEMOTRON_H, DECAY],
+        read: hybrid::nemotron_h,
+        activation: Activation::SquaredRelu,
+        is_gated: false,
+        gate: Gate::Sigmoid,
+        recurrent: Some(hybrid::state_space),
+        ..LLAMA
+    },
+    Family {
+        gguf: "nemotron",
+        folder: &["nemotron"],
+        names: &[LESS_ONE],
+        is_centred: true,
+        activation: Activation::SquaredRelu,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family {
+        gguf: "minimax-m2",
+        folder: &["minimax_m2"],
+        names: &[&[in_folder("exp_probs_b", "block_sparse_moe.e_score_correction")]],
+        qk_norm: Some(QkNorm::Whole),
+        gate: Gate::Sigmoid,
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "olmo2",
+        folder: &["olmo2", "olmo3"],
+        names: &[NORMS_AROUND],
+        qk_norm: Some(QkNorm::Whole),
+        order: Order::After,
+        windows: Windows::AllButLastOf(4),
+        local_rope: LocalRope::Unscaled,
+        ..LLAMA
+    },
+    Family {
+        gguf: "olmoe",
+        folder: &["olmoe"],
+        qk_norm: Some(QkNorm::Whole),
+        renorm: [false, false],
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family { gguf: "smollm3", folder: &["smollm3"], pairs: Pairs::Reordered, nope: Nope::LastOf(4), ..LLAMA },
+    Family { gguf: "seed_oss", folder: &["seed_oss"], names: &[POST_ATTENTION_NORM], ..LLAMA },
+    Family { gguf: "ernie4_5", folder: &["ernie4_5"], pairs: Pairs::Interleaved, ..LLAMA },
+    Family {
+        gguf: "ernie4_5-moe",
+        folder: &["ernie4_5_moe"],
+        names: &[&[in_folder("exp_probs_b", "mlp.moe_statics.e_score_correction")]],
+        pairs: Pairs::Interleaved,
+        ..LLAMA
+    },
+    Family {
+        gguf: "hunyuan-dense",
+        folder: &["hunyuan_v1_dense"],
+        names: &[HUNYUAN],
+        qk_norm: Some(QkNorm::HeadAfterRope),
+        ..LLAMA
+    },
+    Family {
+        gguf: "exaone4",
+        folder: &["exaone4"],
+        names: &[NORMS_AROUND],
+        qk_norm: Some(QkNorm::Head),
+        order: Order::After,
+        windows: Windows::AllButLastOf(4),
+        nope: Nope::FullAttention,
+        ..LLAMA
+    },
+    Family {
+        gguf: "cohere2",
+        folder: &["cohere2"],
+        pairs: Pairs::Interleaved,
+        order: Order::Parallel,
+        is_centred: true,
+        windows: Windows::AllButLastOf(4),
+        nope: Nope::FullAttention,
+        ..LLAMA
+    },
+    Family {
+        gguf: "command-r",
+        folder: &["cohere"],
+        pairs: Pairs::Interleaved,
+        order: Order::Parallel,
+        is_centred: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "starcoder2",
+        folder: &["starcoder2"],
+        names: &[&[in_folder("ffn_up", "mlp.c_fc"), in_folder("ffn_down", "mlp.c_proj")]],
+        is_centred: true,
+        activation: Activation::GeluTanh,
+        is_gated: false,
+        windows: Windows::All,
+        ..LLAMA
+    },
+    Family {
+        gguf: "phi2",
+        folder: &["phi"],
+        names: &[PHI2],
+        order: Order::Parallel,
+        is_centred: true,
+        activation: Activation::GeluTanh,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family { gguf: "internlm2", folder: &[], pairs: Pairs::Reordered, ..LLAMA },
+    Family { folder: &["internlm3"], pairs: Pairs::Reordered, ..LLAMA },
+    Family { gguf: "xverse", folder: &[], ..LLAMA },
+    Family { gguf: "exaone", folder: &[], ..LLAMA },
+    Family {
+        gguf: "arcee",
+        folder: &["arcee"],
+        pairs: Pairs::Reordered,
+        activation: Activation::SquaredRelu,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family {
+        gguf: "deepseek2",
+        folder: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "youtu_llm", "kimi_k2"],
+        read: deepseek::read,
+        ..LLAMA
+    },
+    // Before it was `deepseek2` in GGUF.
+    Family { gguf: "youtu", folder: &[], read: deepseek::read, ..LLAMA },
+];
+
+/// Architectures that lack a part here, with its name.
+pub(super) const MISSING: &[(&[&str], &str)] = &[
+    (
+        &["deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "minimax-m3", "qwen4exp", "qwen4_exp"],
+        "an indexer, which selects the positions that attention sees",
+    ),
+    (&["deepseek4", "deepseek_v4", "hy_v4"], "a compressed KV cache, an indexer and hyper-connections"),
+    (&["gemma3n", "gemma3n_text"], "AltUp, LAuReL and activation sparsity"),
+    (&["kimi-linear", "kimi_linear"], "a delta rule with a decay per element"),
+    (&["falcon-h1", "falcon_h1"], "attention and a state space side by side in a block"),
+    (&["mamba", "mamba2", "jamba", "bamba", "zamba2", "falcon_mamba"], "a state space without attention"),
+    (&["rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7", "rwkv"], "the recurrence of RWKV"),
+    (&["recurrent_gemma"], "a gated linear recurrence"),
+    (&["apertus"], "the activation xIELU"),
+    (&["phimoe"], "routing by SparseMixer"),
+    (&["gptneox", "gpt_neox", "falcon"], "two norms before parallel halves"),
+    (
+        &["gpt2", "bloom", "mpt", "jais", "baichuan", "starcoder", "gpt_bigcode"],
+        "ALiBi or absolute positions",
+    ),
+    (
+        &[
+            "bert",
+            "nomic-bert",
+            "modern-bert",
+            "jina-bert-v2",
+            "neo-bert",
+            "modernbert",
+            "xlm-roberta",
+            "eurobert",
+        ],
+        "attention that is not causal",
+    ),
+    (&["gemma-embedding"], "attention that is not causal"),
+    (&["t5", "t5encoder"], "an encoder with relative position biases"),
+    (&["dbrx", "olmo"], "LayerNorm without weights, or clamped projections"),
+    (&["minimax", "minimax_01"], "lightning attention"),
+    (&["lfm2moe", "lfm2_moe"], "a mixture of experts beside short convolutions"),
+    (&["cohere2moe", "cohere2_moe"], "experts in parallel halves"),
+    (&["laguna", "mimo2", "mimo_v2_flash", "step35", "afmoe", "mellum"], "attention gates of each head"),
+];
+
+/// Norms that a folder stores less 1.
+const LESS_ONE: &[Renamed] = &[
+    less_one("attn_norm", "input_layernorm"),
+    less_one("attn_post_norm", "post_attention_layernorm"),
+    less_one("ffn_norm", "post_attention_layernorm"),
+    less_one("ffn_post_norm", "post_feedforward_layernorm"),
+    less_one("attn_q_norm", "self_attn.q_norm"),
+    less_one("attn_k_norm", "self_attn.k_norm"),
+    less_one("output_norm", "norm"),
+];
+
+const fn less_one(own: &'static str, folder: &'static str) -> Renamed {
+    in_folder(own, folder).how(How::LessOne)
+}
+
+/// Norms before and after each half, as Gemma and OLMo name them.
+const NORMS_AROUND: &[Renamed] = &[
+    renamed("attn_post_norm", "post_attention_norm", "post_attention_layernorm"),
+    renamed("ffn_norm", "ffn_norm", "pre_feedforward_layernorm"),
+    renamed("ffn_post_norm", "post_ffw_norm", "post_feedforward_layernorm"),
+];
+
+/// GGUF names the norm before the FFN after the attention.
+const POST_ATTENTION_NORM: &[Renamed] = &[in_gguf("ffn_norm", "post_attention_norm")];
+
+/// Gate and up projection are one matrix, which GGUF calls `ffn_up`.
+const JOINT_GATE_UP: &[Renamed] =
+    &[in_gguf("ffn_gate_up", "ffn_up"), in_gguf("ffn_up", ""), in_gguf("ffn_gate", "")];
+
+/// A folder names the shared experts as one.
+const ONE_SHARED_EXPERT: &[Renamed] = &[
+    in_folder("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    in_folder("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    in_folder("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+];
+
+/// Decays are stored as logarithms in a folder.
+const DECAY: &[Renamed] = &[in_folder("ssm_a", "mamba.A_log").how(How::LogOfNegative)];
+
+const LINEAR_ATTENTION: &[Renamed] = &[
+    in_gguf("ffn_norm", "post_attention_norm").how(How::LessOne),
+    renamed("ssm_in", "attn_qkv", "linear_attn.in_proj_qkv"),
+    renamed("ssm_gate", "attn_gate", "linear_attn.in_proj_z"),
+    in_folder("ssm_conv1d", "linear_attn.conv1d"),
+    in_folder("ssm_dt", "linear_attn.dt"),
+    in_folder("ssm_a", "linear_attn.A_log").how(How::LogOfNegative),
+    in_folder("ssm_norm", "linear_attn.norm"),
+    in_folder("ssm_out", "linear_attn.out_proj"),
+];
+
+const QWEN3_NEXT: &[Renamed] = &[
+    renamed("ssm_in", "attn_qkv", "linear_attn.in_proj_qkvz").how(How::PerKeyHead(Part::Mixed)),
+    renamed("ssm_gate", "attn_gate", "linear_attn.in_proj_qkvz").how(How::PerKeyHead(Part::Gate)),
+];
+
+const GEMMA4: &[Renamed] = &[
+    in_folder("ffn_gate_inp", "router.proj"),
+    in_folder("ffn_gate_up_exps", "experts.gate_up_proj"),
+    in_folder("ffn_down_exps", "experts.down_proj"),
+];
+
+const GLM4: &[Renamed] = &[
+    in_gguf("attn_post_norm", "post_attention_norm"),
+    renamed("ffn_post_norm", "post_ffw_norm", "post_mlp_layernorm"),
+];
+
+const GPT_OSS: &[Renamed] = &[
+    in_gguf("ffn_norm", "post_attention_norm"),
+    in_folder("ffn_gate_inp", "mlp.router"),
+    in_folder("ffn_gate_exps", "mlp.experts.gate_up_proj").how(transposed(0, 2, true)),
+    in_folder("ffn_up_exps", "mlp.experts.gate_up_proj").how(transposed(1, 2, true)),
+    in_folder("ffn_gate_up_exps", ""),
+    in_folder("ffn_down_exps", "mlp.experts.down_proj").how(transposed(0, 1, false)),
+];
+
+const LLAMA4: &[Renamed] = &[
+    in_folder("ffn_gate", "feed_forward.gate_proj"),
+    in_folder("ffn_up", "feed_forward.up_proj"),
+    in_folder("ffn_down", "feed_forward.down_proj"),
+    in_folder("ffn_gate_inp", "feed_forward.router"),
+    in_folder("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
+    in_folder("ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
+    in_folder("ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
+    in_folder("ffn_gate_exps", "feed_forward.experts.gate_up_proj").how(transposed(0, 2, false)),
+    in_folder("ffn_up_exps", "feed_forward.experts.gate_up_proj").how(transposed(1, 2, false)),
+    in_folder("ffn_gate_up_exps", ""),
+    in_folder("ffn_down_exps", "feed_forward.experts.down_proj").how(transposed(0, 1, false)),
+];
+
+const fn transposed(part: usize, of: usize, is_interleaved: bool) -> How {
+    How::Transposed { part, of, is_interleaved }
+}
+
+const LFM2: &[Renamed] = &[
+    renamed("output_norm", "token_embd_norm", "embedding_norm"),
+    in_folder("attn_norm", "operator_norm"),
+    in_folder("ffn_norm", "ffn_norm"),
+    in_folder("attn_q_norm", "self_attn.q_layernorm"),
+    in_folder("attn_k_norm", "self_attn.k_layernorm"),
+    in_folder("attn_output", "self_attn.out_proj"),
+    in_folder("ffn_gate", "feed_forward.w1"),
+    in_folder("ffn_up", "feed_forward.w3"),
+    in_folder("ffn_down", "feed_forward.w2"),
+];
+
+const GRANITE_MOE: &[Renamed] = &[
+    in_folder("ffn_gate_inp", "block_sparse_moe.router.layer"),
+    in_folder("ffn_gate_up_exps", "block_sparse_moe.input_linear"),
+    in_folder("ffn_down_exps", "block_sparse_moe.output_linear"),
+    in_folder("ffn_gate_up_shexp", "shared_mlp.input_linear"),
+    in_folder("ffn_down_shexp", "shared_mlp.output_linear"),
+    in_folder("ffn_gate_up", "shared_mlp.input_linear"),
+    in_folder("ffn_down", "shared_mlp.output_linear"),
+];
+
+/// Every block has one half, with one norm.
+const NEMOTRON_H: &[Renamed] = &[
+    in_folder("token_embd", "embeddings"),
+    in_folder("output_norm", "norm_f"),
+    in_folder("attn_norm", "norm"),
+    renamed("ffn_norm", "attn_norm", "norm"),
+    in_folder("attn_q", "mixer.q_proj"),
+    in_folder("attn_k", "mixer.k_proj"),
+    in_folder("attn_v", "mixer.v_proj"),
+    in_folder("attn_output", "mixer.o_proj"),
+    in_folder("ssm_in", "mixer.in_proj"),
+    in_folder("ssm_conv1d", "mixer.conv1d"),
+    in_folder("ssm_dt", "mixer.dt"),
+    in_folder("ssm_a", "mixer.A_log").how(How::LogOfNegative),
+    in_folder("ssm_d", "mixer.D"),
+    in_folder("ssm_norm", "mixer.norm"),
+    in_folder("ssm_out", "mixer.out_proj"),
+    in_folder("ffn_up", "mixer.up_proj"),
+    in_folder("ffn_down", "mixer.down_proj"),
+    in_folder("ffn_gate_inp", "mixer.gate"),
+    in_folder("exp_probs_b", "mixer.gate.e_score_correction"),
+    in_folder("ffn_up_exps", "mixer.experts.up_proj"),
+    in_folder("ffn_down_exps", "mixer.experts.down_proj"),
+    in_folder("ffn_up_shexp", "mixer.shared_experts.up_proj"),
+    in_folder("ffn_down_shexp", "mixer.shared_experts.down_proj"),
+];
+
+const HUNYUAN: &[Renamed] = &[
+    in_folder("attn_q_norm", "self_attn.query_layernorm"),
+    in_folder("attn_k_norm", "self_attn.key_layernorm"),
+];
+
+const PHI2: &[Renamed] = &[
+    in_folder("attn_output", "self_attn.dense"),
+    in_folder("ffn_up", "mlp.fc1"),
+    in_folder("ffn_down", "mlp.fc2"),
+    in_folder("output_norm", "final_layernorm"),
+];

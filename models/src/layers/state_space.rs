@@ -1,0 +1,58 @@
+//! A state space with one decay per head (Mamba-2): each head carries a matrix from token to token.
+//!
+//! In: normalised activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
+//! `S' = a S + s (x Bᵀ)` and `y = S' C + D x`, written down for all tokens of a step at once, as attention whose scores
+//! decay. The vectors `B` and `C` are shared by the heads of a group.
+//! Inputs come from a short convolution; the output is gated, then normalised in each group.
+
+use fusebox_compiler::graph::build::{Dim, Tensor};
+
+use crate::config::StateSpace;
+use crate::layers::mlp::{silu, softplus};
+use crate::layers::norm::rms_norm;
+use crate::layers::recurrent::{Carried, Decay, convolved};
+use crate::layers::scope::{Scope, Sequence};
+use crate::naming::tensors::BIAS;
+
+/// The whole mixer.
+pub(crate) fn state_space(m: &Scope, sizes: &StateSpace, x: &Tensor) -> Tensor {
+    let d = &m.d;
+    let (n, r) = (&m.g.dim("n", sizes.n_groups), &m.g.dim("r", sizes.n_heads / sizes.n_groups));
+    let (e, w) = (&m.g.dim("e", sizes.head), &m.g.dim("w", sizes.state));
+    let (inner, shared) = (sizes.n_heads * sizes.head, sizes.n_groups * sizes.state);
+    let c = &m.g.dim("c", inner + 2 * shared);
+
+    let all = &c.sized(2 * inner + 2 * shared + sizes.n_heads);
+    let all = m.linear(x, "ssm_in", &[all], [d]); // gate, then what is convolved, then time steps
+    let gate = all.slice(c, 0, inner).split(c, &[n, r, e]); // [t, n, r, e]
+    let mixed = all.slice(c, inner, inner + 2 * shared); // [t, c]
+    let step = all.slice(c, 2 * inner + 2 * shared, sizes.n_heads).split(c, &[n, r]);
+    let step = softplus(&(step + m.f32_weight(&format!("ssm_dt{BIAS}"), &[n, r]))); // [t, n, r]
+    let decay = &step * m.f32_weight("ssm_a", &[n, r]);
+    let skip = m.f32_weight("ssm_d", &[n, r]);
+
+    let y = m.per_sequence([&mixed, &step, &decay], |sequence, [mixed, step, decay]| {
+        let mixed = silu(&convolved(m, sequence, "ssm_conv1d", sizes.kernel, c, mixed));
+        let part = |at, len, dims: &[&Dim]| mixed.slice(c, at, len).split(c, dims);
+        let x = part(0, inner, &[n, r, e]);
+        let (b, c) = (part(inner, shared, &[n, w]), part(inner + shared, shared, &[n, w]));
+        scan(m, sequence, [n, r, e, w], [&(&x * step), &b, &c, decay]) + x * &skip
+    }); // [t, n, r, e]
+    let group = &m.g.dim("group", sizes.n_heads / sizes.n_groups * sizes.head);
+    let y = (y * silu(&gate)).merge(&[r, e], group);
+    let weight = m.f32_weight("ssm_norm", &[n, group]);
+    let y = rms_norm(&y, &weight, group, m.config.eps).split(group, &[r, e]);
+    m.linear(&y, "ssm_out", &[d], [n, r, e])
+}
+
+/// What each token reads from its state.
+fn scan(m: &Scope, sequence: &Sequence, [n, r, e, w]: [&Dim; 4], [x, b, c, decay]: [&Tensor; 4]) -> Tensor {
+    let (t, u) = (&sequence.t, &m.g.dim("u", sequence.t.size.clone()));
+    let state = Carried::new(m, sequence, "space", &[n, r, e, w]);
+    let old = &state.before;
+    let left = Decay::new(m, [t, u], decay);
+    let seen = c.contract(&b.rename(t, u), [w]) * &left.between; // [t, u, n, r]
+    let y = old.contract(c, [w]) * &left.at + seen.contract(&x.rename(t, u), [u]);
+    state.write(n, &(old * &left.whole + b.contract(&(x * &left.after), [t])));
+    y
+}
