@@ -179,6 +179,11 @@ impl OpenModel {
         }
     }
 
+    /// The path of the model.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// An error that depends on this model, with its path.
     pub(crate) fn in_model(&self, error: impl Display) -> String {
         format!("{}: {error}", self.path.display())

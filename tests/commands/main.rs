@@ -21,6 +21,7 @@ mod hub;
 mod inspect;
 mod kernels;
 mod logits;
+mod perplexity;
 mod quantize;
 mod refusals;
 mod run;
