@@ -81,15 +81,20 @@ fn a_person_edits_pastes_and_recalls() {
     let Some(mut terminal) = Terminal::run("-n 6 --temp 0", states_text) else { return };
     terminal.types("", "> ");
     terminal.types("Helo\u{1b}[Dl\r", "of 512");
+    terminal.types("", "> ");
     let recalled = terminal.types("\u{1b}[A", "Hello");
     assert!(!recalled.contains("^["), "{recalled}");
     terminal.types("\u{3}", "/quit ends the chat");
+    terminal.types("", "> ");
     let refused = terminal.types("/foo\r", "makes it a message");
     assert!(refused.contains("/foo is no command") && !refused.contains("tok"), "{refused}");
+    terminal.types("", "> ");
     let answered = terminal.types("\u{1b}[200~one\ntwo\nthree\nfour\u{1b}[201~\r", "of 512");
     assert_eq!(answered.matches("token").count(), 1, "{answered}");
+    terminal.types("", "> ");
     let stats = terminal.types("/stats\r", "sampling");
     assert!(stats.contains("answers    2"), "{stats}");
+    terminal.types("", "> ");
     terminal.types("\u{4}", "");
     assert_eq!(terminal.end(), Some(0));
     let history = fs::read_to_string(states.join("fusebox/history")).expect("a history");
@@ -106,6 +111,7 @@ fn ctrl_c_stops_an_answer_and_words_stay_whole() {
     let rest = terminal.types("\u{3}", "of 512");
     let stopped = terminal.types("", "\n");
     assert!(stopped.contains("; stopped"), "{rest}{stopped}");
+    terminal.types("", "> ");
     terminal.types("\u{4}", "");
     assert_eq!(terminal.end(), Some(0));
 }
