@@ -19,7 +19,7 @@ pub struct Config {
     pub n_layers: usize,
     /// Vocabulary size.
     pub vocab: usize,
-    /// Capacity of the KV cache, in positions.
+    /// Context length: the most tokens of a sequence.
     pub context: usize,
     /// Epsilon of RMSNorm.
     pub eps: f32,
@@ -37,8 +37,34 @@ pub struct Config {
     pub biased: BTreeSet<String>,
     /// Storage formats of the weights.
     pub formats: Formats,
-    /// Data type of the KV cache.
-    pub cache: Format,
+    /// The KV cache.
+    pub cache: KvCache,
+}
+
+/// The KV cache: pages of rows, of which every sequence takes as many as it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCache {
+    /// Data type.
+    pub format: Format,
+    /// Rows of a page: the tokens that it holds.
+    pub page_rows: usize,
+    /// Pages of all sequences together.
+    pub n_pages: usize,
+}
+
+/// Rows of a page, unless a session says otherwise.
+pub const PAGE_ROWS: usize = 64;
+
+impl KvCache {
+    /// A cache in single precision for one sequence of so many tokens.
+    pub fn of_one(context: usize) -> Self {
+        Self { format: Format::F32, page_rows: PAGE_ROWS, n_pages: context.div_ceil(PAGE_ROWS) }
+    }
+
+    /// The most pages of a sequence.
+    pub fn pages_of(&self, context: usize) -> usize {
+        context.div_ceil(self.page_rows)
+    }
 }
 
 /// Storage formats of the weights.
@@ -250,6 +276,7 @@ impl Config {
             n_layers: 2,
             vocab: 64,
             context: 32,
+            cache: KvCache { page_rows: 8, n_pages: 4, ..self.cache },
             ff: 96,
             experts: self.experts.clone().map(Experts::shrunk),
             ..self.clone()

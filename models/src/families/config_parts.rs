@@ -10,7 +10,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Groups, Rope, Window};
+use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Groups, KvCache, Rope, Window};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
     ACTIVATION, CAUSAL, CONTEXT, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF,
@@ -43,7 +43,7 @@ pub(super) fn backbone(hparams: Hparams<'_>, attention: Attention, rope: Rope) -
         tied: is_tied(hparams)?,
         biased: biased(hparams, n_layers),
         formats: Formats::Uniform(Format::F32),
-        cache: Format::F32,
+        cache: KvCache::of_one(hparams.count(CONTEXT)?),
     })
 }
 

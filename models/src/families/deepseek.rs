@@ -10,7 +10,9 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Attention, Config, Experts, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling};
+use crate::config::{
+    Attention, Config, Experts, Formats, Gate, Groups, KvCache, Latent, Pairing, Rope, Scaling,
+};
 use crate::families::config_parts::{self, backbone};
 use crate::families::rope::rope;
 use crate::hparams::Hparams;
@@ -156,7 +158,7 @@ pub(crate) fn deepseek_v2_lite() -> Config {
         tied: false,
         biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
-        cache: Format::F32,
+        cache: KvCache::of_one(4096),
     }
 }
 
@@ -204,7 +206,7 @@ mod tests {
     #[test]
     fn scores_are_scaled_by_the_head_dimension_and_yarns_mscale() {
         let check = |config: &Config, expected: f64| {
-            let m = Scope::new(config, &Sym::from(1));
+            let m = Scope::new(config, &(&Sym::from(1)).into());
             let Attention::Latent(sizes) = &config.attention else { panic!("not latent") };
             assert!((scale(&m, sizes) - expected).abs() < 1e-6);
         };

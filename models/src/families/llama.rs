@@ -12,7 +12,9 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Pairing, Rope, Scaling, Window};
+use crate::config::{
+    Attention, Config, Experts, Formats, Gate, Grouped, KvCache, Pairing, Rope, Scaling, Window,
+};
 use crate::families::config_parts::{self, backbone, window};
 use crate::families::rope::rope;
 use crate::hparams::Hparams;
@@ -61,7 +63,7 @@ pub(crate) fn llama_3_2_1b() -> Config {
         tied: true,
         biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
-        cache: Format::F32,
+        cache: KvCache::of_one(4096),
     }
 }
 
@@ -74,6 +76,7 @@ pub(crate) fn mistral_7b() -> Config {
         n_layers: 32,
         vocab: 32_000,
         context: 8192,
+        cache: KvCache::of_one(8192),
         rope: Rope { theta: 1e4, pairing: Pairing::Halves, scaling: Scaling::None },
         ff: 14_336,
         tied: false,

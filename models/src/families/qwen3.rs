@@ -10,7 +10,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, Pairing, Rope, Scaling};
+use crate::config::{Attention, Config, Experts, Formats, Gate, Grouped, KvCache, Pairing, Rope, Scaling};
 use crate::families::config_parts::{self, backbone, experts as experts_of, window};
 use crate::families::qwen2::WINDOW_FROM;
 use crate::families::rope::rope;
@@ -50,7 +50,7 @@ pub(crate) fn qwen3_0_6b() -> Config {
         tied: true,
         biased: BTreeSet::new(),
         formats: Formats::Uniform(Format::Q8_0),
-        cache: Format::F32,
+        cache: KvCache::of_one(4096),
     }
 }
 

@@ -7,6 +7,7 @@
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
+use fusebox_runtime::session::inputs;
 
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
@@ -39,8 +40,8 @@ pub enum Scored {
 /// The residual stream before the first block.
 pub(crate) fn entry(m: &Scope, entry: Entry) -> Tensor {
     match entry {
-        Entry::Tokens => embed(m, &m.g.input("tokens", DType::I32, &[&m.t])),
-        Entry::Vectors => m.g.input("x", DType::F32, &[&m.t, &m.d]),
+        Entry::Tokens => embed(m, &m.g.input(inputs::TOKENS, DType::I32, &[&m.t])),
+        Entry::Vectors => m.g.input(inputs::VECTORS, DType::F32, &[&m.t, &m.d]),
     }
 }
 
@@ -76,7 +77,10 @@ fn vocabulary(m: &Scope) -> Dim {
     m.g.dim("v", m.config.vocab)
 }
 
-/// The hidden state of the last token, without the axis `t`.
+/// The hidden state of the last token, without the axis `t`; of a batch, every token is the last of its sequence.
 fn last(m: &Scope, x: &Tensor) -> Tensor {
+    if m.is_batch {
+        return x.clone();
+    }
     x.slice(&m.t, m.t.size.clone() - 1, 1).merge(&[&m.t, &m.d], &m.d) // [d]
 }

@@ -24,4 +24,5 @@ pub(crate) mod norm;
 pub(crate) mod rope;
 pub(crate) mod scope;
 pub(crate) mod softmax;
+pub mod step;
 pub(crate) mod top_k;

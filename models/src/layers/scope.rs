@@ -1,18 +1,26 @@
-//! The context of a layer: the graph builder, the config, and the sequences of the step with their positions.
+//! The context of a layer: the graph builder, the config, and the tokens of the step with their places.
 //!
-//! In: a config and the number of tokens per step. Out: a [`Scope`] that layers take axes and weights from.
-//! The tokens take positions `P` to `P + T`; `P` is a symbol, known when the step runs, so one graph serves every
-//! position. A decode step may also take a batch, one token per sequence: sequence `i` is at position `Pi` and has
-//! states of its own.
+//! In: a config and the form of a step. Out: a [`Scope`] that layers take axes and weights from.
+//! One graph serves every position: where tokens are is an input. Three things that are often the same number are kept
+//! apart:
+//!
+//! | | of a token | input |
+//! |---|---|---|
+//! | position | what RoPE sees | `positions` `[t]` |
+//! | slot | what the causal mask sees: how many tokens of its sequence are kept before it | `slot` |
+//! | place | where its rows lie in the KV cache | `page` `[t]`, `row` `[t]` |
+//!
+//! The page table holds the pages of each sequence in the order of slots.
 
 use fusebox_compiler::graph::build::{Builder, Dim, Tensor};
+use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
-
-use fusebox_runtime::session::{POSITION, SequenceId, position_of, state_of};
+use fusebox_runtime::session::{PAGES, inputs};
 
 use crate::config::Config;
+use crate::layers::step::Step;
 use crate::naming::tensors::BIAS;
 
 /// What the layers of one step share.
@@ -21,74 +29,59 @@ pub(crate) struct Scope<'a> {
     pub(crate) g: Builder,
     /// The hyper-parameters.
     pub(crate) config: &'a Config,
-    /// The tokens of this step, of all sequences.
+    /// Whether every token is of another sequence.
+    pub(crate) is_batch: bool,
+    /// The tokens of this step.
     pub(crate) t: Dim,
     /// The residual stream.
     pub(crate) d: Dim,
-    sequences: Vec<Sequence>,
-}
-
-/// One sequence of a step.
-pub(crate) struct Sequence {
-    /// Its tokens in this step.
-    pub(crate) t: Dim,
-    /// Its positions so far, this step's included.
-    pub(crate) s: Dim,
-    /// The position of its first token in this step.
-    pub(crate) start: Sym,
-    /// Its number in the batch; `None` where the step has one sequence.
-    id: Option<SequenceId>,
+    /// The pages of a sequence.
+    pub(crate) p: Dim,
+    /// The rows of a page.
+    pub(crate) r: Dim,
+    /// The position of each token, `[t]`.
+    pub(crate) positions: Tensor,
+    /// The slot of the first token, `[]`, or of each token of a batch, `[t]`.
+    slot: Tensor,
+    /// Where each token goes in the KV cache, both `[t]`.
+    pub(crate) page: Tensor,
+    pub(crate) row: Tensor,
+    /// The pages of the sequence, `[p]`, or of each token's own sequence, `[t, p]`.
+    pub(crate) table: Tensor,
 }
 
 impl<'a> Scope<'a> {
-    /// The scope of a step of `tokens` tokens of one sequence.
-    pub(crate) fn new(config: &'a Config, tokens: &Sym) -> Self {
+    /// The scope of a step.
+    pub(crate) fn new(config: &'a Config, step: &Step) -> Self {
         let g = Builder::new();
-        let sequences = vec![Sequence::new(&g, config, tokens, None)];
-        Self { t: g.dim("t", tokens), d: g.dim("d", config.hidden), g, config, sequences }
-    }
-
-    /// The scope of a decode step of a batch, one token per sequence.
-    pub(crate) fn of_batch(config: &'a Config, batch: usize) -> Self {
-        let g = Builder::new();
-        let sequences = (0..batch)
-            .map(|number| Sequence::new(&g, config, &Sym::from(1), Some(SequenceId(number))))
-            .collect();
-        Self { t: g.dim("t", batch), d: g.dim("d", config.hidden), g, config, sequences }
-    }
-
-    /// The position of each token of this step.
-    #[track_caller]
-    pub(crate) fn positions(&self) -> Tensor {
-        let each: Vec<Tensor> = self.sequences.iter().map(|sequence| sequence.positions(&self.g)).collect();
-        self.concat(each) // [t]
-    }
-
-    /// Applies `each` to the tokens of every sequence in `xs`, `[t, …]`, separately: used where sequences must not see
-    /// each other.
-    #[track_caller]
-    pub(crate) fn per_sequence<const N: usize>(
-        &self,
-        xs: [&Tensor; N],
-        each: impl Fn(&Sequence, [&Tensor; N]) -> Tensor,
-    ) -> Tensor {
-        let one = |sequence: &Sequence| match sequence.id {
-            None => each(sequence, xs),
-            Some(id) => {
-                let own = xs.map(|x| x.slice(&self.t, id.0, 1));
-                each(sequence, own.each_ref())
-            }
+        let (Step::Run(tokens) | Step::Batch(tokens)) = step;
+        let t = g.dim("t", tokens);
+        let p = g.dim("p", pages(config));
+        let input = |name: &str, dims: &[&Dim]| g.input(name, DType::I32, dims);
+        let (slot, table) = match step {
+            Step::Run(_) => (input(inputs::SLOT, &[]), input(inputs::TABLE, &[&p])),
+            Step::Batch(_) => (input(inputs::SLOT, &[&t]), input(inputs::TABLE, &[&t, &p])),
         };
-        self.concat(self.sequences.iter().map(one).collect())
+        Self {
+            is_batch: matches!(step, Step::Batch(_)),
+            positions: input(inputs::POSITIONS, &[&t]),
+            page: input(inputs::PAGE, &[&t]),
+            row: input(inputs::ROW, &[&t]),
+            slot,
+            table,
+            d: g.dim("d", config.hidden),
+            r: g.dim("r", config.cache.page_rows),
+            p,
+            t,
+            config,
+            g,
+        }
     }
 
-    /// Concatenates the tokens of all sequences.
+    /// The slot of each token, `[t]`.
     #[track_caller]
-    fn concat(&self, mut each: Vec<Tensor>) -> Tensor {
-        match each.len() {
-            1 => each.remove(0),
-            _ => self.g.concat(&self.t, &each.iter().collect::<Vec<_>>()),
-        }
+    pub(crate) fn slots(&self) -> Tensor {
+        if self.is_batch { self.slot.clone() } else { &self.slot + self.g.iota(&self.t) }
     }
 
     /// `W x`, and `+ b` where the model has a bias of this name.
@@ -121,33 +114,15 @@ impl<'a> Scope<'a> {
     }
 }
 
-impl Sequence {
-    fn new(g: &Builder, config: &Config, tokens: &Sym, id: Option<SequenceId>) -> Self {
-        let name = id.map_or_else(|| POSITION.to_owned(), position_of);
-        let start: Sym = position_symbol(&name, config.context as i64, tokens).into();
-        Self { t: g.dim("t", tokens), s: g.dim("s", start.clone() + tokens), start, id }
-    }
-
-    /// The position of each of its tokens.
-    #[track_caller]
-    pub(crate) fn positions(&self, g: &Builder) -> Tensor {
-        g.iota(&self.t) + g.symbolic(&self.start) // [t]
-    }
-
-    /// The name of its state, given the name without a batch.
-    pub(crate) fn state_name(&self, name: &str) -> String {
-        self.id.map_or_else(|| name.to_owned(), |id| state_of(name, id))
-    }
-}
-
 /// The size of an axis that is no number of tokens or positions.
 pub(crate) fn static_size(dim: &Dim) -> usize {
     let size = dim.size.as_const().expect("only numbers of tokens and positions are symbolic");
     size as usize
 }
 
-/// A position symbol, with room for `tokens` after it. Cost estimates take the KV cache as a quarter full.
-fn position_symbol(name: &str, context: i64, tokens: &Sym) -> Symbol {
-    let name = Label::new(name).expect("a letter and a number fit");
-    Symbol::new(name, 0, context - tokens.most(), context / 4)
+/// How many pages the longest sequence of a step has. Cost estimates take the context as a quarter full.
+fn pages(config: &Config) -> Sym {
+    let most = config.cache.pages_of(config.context) as i64;
+    let name = Label::new(PAGES).expect("one letter fits");
+    if most == 1 { Sym::from(1) } else { Symbol::new(name, 1, most, (most / 4).max(1)).into() }
 }
