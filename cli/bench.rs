@@ -16,8 +16,8 @@ use clap::{Args, ValueEnum};
 use fusebox_compiler::foundation::hash::stable_hash;
 use fusebox_compiler::foundation::table::table;
 use fusebox_models::layers::embed::Scored;
-use fusebox_models::sample::{self, Sampler};
-use fusebox_runtime::session::{SequenceId, Session};
+use fusebox_runtime::session::classes::Form;
+use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
 use serde_json::json;
 
 use crate::context::ContextRange;
@@ -28,7 +28,7 @@ use crate::print_kernels::{bytes_of_step, percent};
 use crate::progress::Progress;
 
 /// The largest batch.
-const MAX_BATCH: usize = 64;
+const MAX_BATCH: usize = 256;
 /// The most repetitions of a test.
 const MAX_REPEATS: usize = 1000;
 /// Decode steps of a warm-up.
@@ -212,7 +212,8 @@ fn measure(
     let mut progress = Progress::new(tests.len() + 1);
     progress.begin("compiling");
     let batch = tests.iter().map(|test| test.batch).max().unwrap_or(1);
-    let mut session = opened.batch_session(n_threads, context, Scored::TopK(1), batch)?;
+    let mut engine = opened.engine(n_threads, context, Scored::TopK(1), batch)?;
+    let sequences: Vec<SequenceId> = (0..batch).map(|_| engine.open()).collect();
     let subject = Subject {
         model: opened
             .model
@@ -220,7 +221,7 @@ fn measure(
             .files()
             .next()
             .map_or_else(String::new, |(path, _)| path.display().to_string()),
-        device: session.device(),
+        device: engine.device(),
         kv_type: opened.kv_type.to_string(),
     };
     let mut measured = Vec::new();
@@ -231,12 +232,12 @@ fn measure(
             Kind::Prefill => *test,
             Kind::Decode => Test { n_tokens: test.n_tokens.min(N_WARM_UP), ..*test },
         };
-        let mut run = |test| run_once(&mut session, test).map_err(|error| opened.in_model(error));
+        let mut run = |test| run_once(&mut engine, &sequences, test).map_err(|error| opened.in_model(error));
         run(warm)?;
         let repetitions = (0..n_repeats).map(|_| run(*test)).collect::<Result<_, _>>()?;
         let after = host::memory_bandwidth(n_threads, &opened.target());
         let bandwidth = before.zip(after).map(|(before, after)| f64::midpoint(before, after));
-        let bytes = bytes_of(&mut session, *test)?;
+        let bytes = bytes_of(&mut engine, *test)?;
         measured.push(Measured {
             subject: subject.clone(),
             test: *test,
@@ -252,63 +253,58 @@ fn measure(
     Ok(measured)
 }
 
-/// Runs a test once. With a batch of one the program also finds the most likely token, inside the timed step; with a
-/// larger batch it is found outside.
-fn run_once(session: &mut Session, test: Test) -> Result<Repetition, String> {
+/// Runs a test once. The programs find the most likely token themselves, inside the timed step.
+fn run_once(engine: &mut Engine, sequences: &[SequenceId], test: Test) -> Result<Repetition, String> {
     let Test { kind, n_tokens, depth, batch } = test;
-    for sequence in 0..batch {
-        session.select(SequenceId(sequence)).map_err(|error| error.to_string())?;
-        let kept = session.reusable(depth);
-        session.truncate(kept).map_err(|error| error.to_string())?;
-        if session.position() < depth {
-            let missing = fake_tokens(session, session.position()..depth);
-            feed(session, &missing)?;
+    let sequences = &sequences[..batch];
+    for sequence in sequences {
+        let len = |engine: &Engine| engine.len(*sequence).map_err(|error| error.to_string());
+        let is_cut = depth < len(engine)? && engine.is_forward_only();
+        engine.truncate(*sequence, if is_cut { 0 } else { depth }).map_err(|error| error.to_string())?;
+        let len = len(engine)?;
+        if len < depth {
+            step(engine, &[*sequence], &fake_tokens(engine, len..depth))?;
         }
     }
-    let tokens = fake_tokens(session, depth..depth + n_tokens);
+    let tokens = fake_tokens(engine, depth..depth + n_tokens);
     let n_at_once = if kind == Kind::Prefill { tokens.len() } else { 1 };
-    let mut sampler =
-        Sampler::new(sample::Settings::default(), session.n_vocab()).map_err(|error| error.to_string())?;
     let (mut seconds, mut likeliest) = (0.0, Vec::new());
-    let mut each = vec![None; session.n_sequences()];
     for tokens in tokens.chunks(n_at_once) {
-        each.fill(Some(tokens[0]));
         let start = Instant::now();
-        match kind {
-            Kind::Prefill => feed(session, tokens)?,
-            Kind::Decode => session.decode_batch(&each).map_err(|error| error.to_string())?,
-        }
+        step(engine, sequences, tokens)?;
         seconds += start.elapsed().as_secs_f64();
-        let token = match session.best() {
-            Some(ids) => sampler.next_of_top_k(ids, session.logits()),
-            None => sampler.next(session.logits(), &[]),
-        };
-        likeliest.push(token.map_err(|error| error.to_string())? as usize);
+        let best = engine.best(sequences[0]).map_err(|error| error.to_string())?;
+        likeliest.extend(best.and_then(|best| best.last()).map(|token| *token as usize));
     }
     Ok(Repetition { seconds: seconds.max(1e-9), hash: stable_hash(&likeliest) })
 }
 
 /// Made-up token ids for a range of positions.
-fn fake_tokens(session: &Session, positions: Range<usize>) -> Vec<u32> {
-    let token = |position: usize| (position.wrapping_mul(7919).wrapping_add(13) % session.n_vocab()) as u32;
+fn fake_tokens(engine: &Engine, positions: Range<usize>) -> Vec<u32> {
+    let n_vocab = engine.limits().n_vocab;
+    let token = |position: usize| (position.wrapping_mul(7919).wrapping_add(13) % n_vocab) as u32;
     positions.map(token).collect()
 }
 
-fn feed(session: &mut Session, tokens: &[u32]) -> Result<(), String> {
-    session.feed(tokens).map(|_| ()).map_err(|error| error.to_string())
+/// Extends every sequence by the same tokens.
+fn step(engine: &mut Engine, sequences: &[SequenceId], tokens: &[u32]) -> Result<(), String> {
+    let piece = |sequence: &SequenceId| Piece { sequence: *sequence, feed: Feed::Tokens(tokens) };
+    engine.step(&sequences.iter().map(piece).collect::<Vec<_>>()).map_err(|error| error.to_string())
 }
 
 /// Bytes of memory traffic of a test; for decode, those of the middle step times the number of steps.
-fn bytes_of(session: &mut Session, test: Test) -> Result<f64, String> {
-    if test.kind == Kind::Decode {
-        let plan = session.batch_plan();
-        return Ok(test.n_tokens as f64 * bytes_of_step(plan, test.depth + test.n_tokens / 2, 1));
+fn bytes_of(engine: &mut Engine, test: Test) -> Result<f64, String> {
+    let Test { kind, n_tokens, depth, batch } = test;
+    if kind == Kind::Decode {
+        let form = if batch > 1 { Form::Batch } else { Form::Run };
+        let plan = engine.plan_of(form, batch).map_err(|error| error.to_string())?;
+        return Ok(n_tokens as f64 * bytes_of_step(plan, depth + n_tokens / 2, batch));
     }
-    let (mut position, mut bytes) = (test.depth, 0.0);
-    for n_tokens in session.pieces(test.n_tokens) {
-        let plan = session.plan_of(n_tokens).map_err(|error| error.to_string())?;
-        bytes += bytes_of_step(plan, position, n_tokens);
-        position += n_tokens;
+    let (mut position, mut bytes) = (depth, 0.0);
+    for n_now in engine.pieces(n_tokens) {
+        let plan = engine.plan_of(Form::Run, n_now).map_err(|error| error.to_string())?;
+        bytes += bytes_of_step(plan, position, n_now);
+        position += n_now;
     }
     Ok(bytes)
 }

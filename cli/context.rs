@@ -4,6 +4,7 @@
 //! A text that cannot fit is refused before it is tokenised, which takes time and memory.
 
 use fusebox_compiler::foundation::amount::counted;
+use fusebox_models::config::PAGE_ROWS;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::device::Footprint;
 
@@ -75,13 +76,13 @@ impl ContextRange {
 
     /// The longest context that fits into `free` bytes, and no less than the minimum; `needed` is the memory for the
     /// maximum.
-    pub(crate) fn fitting(self, needed: &Footprint, chunk: usize, free: usize) -> usize {
+    pub(crate) fn fitting(self, needed: &Footprint, free: usize) -> usize {
         if needed.bytes() <= free {
             return self.max;
         }
-        let per_token = needed.state.div_ceil(self.max + chunk).max(1);
+        let per_page = needed.state.div_ceil(self.max.div_ceil(PAGE_ROWS)).max(1);
         let for_kv_cache = free.saturating_sub(needed.bytes() - needed.state);
-        (for_kv_cache / per_token).saturating_sub(chunk).clamp(self.min, self.max)
+        (for_kv_cache / per_page * PAGE_ROWS).clamp(self.min, self.max)
     }
 }
 
@@ -107,14 +108,14 @@ mod tests {
 
     #[test]
     fn a_context_is_as_long_as_memory_lets_it_be() {
-        // The KV cache of 100 tokens and a chunk of 28 takes 10 bytes per token.
-        let needed = Footprint { weights: 5000, arena: 1000, state: 1280, ..Footprint::default() };
-        let context = ContextRange { min: 1, max: 100 };
-        assert_eq!(context.fitting(&needed, 28, 7280), 100);
-        assert_eq!(context.fitting(&needed, 28, 7279), 99);
-        assert_eq!(context.fitting(&needed, 28, 6000 + 280 + 70), 7);
-        assert_eq!(context.fitting(&needed, 28, 6000), 1);
-        assert_eq!(context.no_less_than(40).fitting(&needed, 28, 0), 40);
-        assert_eq!(ContextRange::exactly(100).fitting(&needed, 28, 0), 100);
+        // The KV cache of 300 tokens has five pages of 64, each of 640 bytes.
+        let needed = Footprint { weights: 5000, arena: 1000, state: 3200, ..Footprint::default() };
+        let context = ContextRange { min: 1, max: 300 };
+        assert_eq!(context.fitting(&needed, 9200), 300);
+        assert_eq!(context.fitting(&needed, 9199), 256);
+        assert_eq!(context.fitting(&needed, 6000 + 640), 64);
+        assert_eq!(context.fitting(&needed, 6000), 1);
+        assert_eq!(context.no_less_than(40).fitting(&needed, 0), 40);
+        assert_eq!(ContextRange::exactly(100).fitting(&needed, 0), 100);
     }
 }

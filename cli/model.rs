@@ -21,7 +21,8 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::files;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::session::classes::Programs;
+use fusebox_runtime::session::classes::{Form, Programs};
+use fusebox_runtime::session::engine::Engine;
 
 use crate::context::{ContextLimit, ContextRange};
 use crate::devices::Device;
@@ -201,46 +202,40 @@ impl OpenModel {
         context: ContextRange,
         scored: Scored,
     ) -> Result<Session, String> {
-        self.batch_session(n_threads, context, scored, 1)
+        self.engine(n_threads, context, scored, 1).map(Session::of)
     }
 
-    /// A session of several sequences, decoded together.
-    pub(crate) fn batch_session(
+    /// An engine for a number of sequences.
+    pub(crate) fn engine(
         &mut self,
         n_threads: usize,
         context: ContextRange,
         scored: Scored,
         batch: usize,
-    ) -> Result<Session, String> {
-        // A batch decodes without the arg-max in the program: each sequence has a row of logits.
-        let scored = match scored {
-            Scored::TopK(_) if batch > 1 => Scored::Last,
-            scored => scored,
-        };
-        self.start_session(n_threads, context, scored, batch).map_err(|error| error.to_string())
+    ) -> Result<Engine, String> {
+        self.start_engine(n_threads, context, scored, batch).map_err(|error| error.to_string())
     }
 
-    fn start_session(
+    fn start_engine(
         &mut self,
         n_threads: usize,
         context: ContextRange,
         scored: Scored,
         batch: usize,
-    ) -> Result<Session, Error> {
+    ) -> Result<Engine, Error> {
         let device = self.open_device(n_threads)?;
-        let mut settings = self.settings(context.max, CHUNKS[0], scored);
+        let mut settings = self.settings(context.max, CHUNKS[0], scored, batch);
         let mut last = None;
         if let Some(free) = device.free() {
             let mut longest = 0;
             for chunk in CHUNKS {
-                let tried = self.settings(context.max, chunk, scored);
+                let tried = self.settings(context.max, chunk, scored, batch);
                 let mut programs = self.model.programs(&tried, &self.options, &self.cache)?;
-                let needed = memory_needed(&mut programs, batch)?;
-                let (fitting, fits_all) =
-                    (context.fitting(&needed, tried.chunk, free), needed.bytes() <= free);
+                let needed = memory_needed(&mut programs)?;
+                let (fitting, fits_all) = (context.fitting(&needed, free), needed.bytes() <= free);
                 last = Some((tried, programs));
                 if fits_all || fitting > longest {
-                    (longest, settings) = (fitting, self.settings(fitting, chunk, scored));
+                    (longest, settings) = (fitting, self.settings(fitting, chunk, scored, batch));
                 }
                 // Where the context is much longer than the chunk, a smaller chunk would gain little.
                 if fits_all || (4 * chunk..context.max).contains(&longest) {
@@ -253,26 +248,25 @@ impl OpenModel {
             _ => self.model.programs(&settings, &self.options, &self.cache)?,
         };
         if self.device != Device::Cpu && !self.is_quiet {
-            note_memory(&memory_needed(&mut programs, batch)?, settings.context, &*device);
+            note_memory(&memory_needed(&mut programs)?, settings.context, &*device);
         }
-        let batch_program = self.model.batch_program(&settings, batch, &self.options, &self.cache)?;
         let before = device.describe();
-        let session = self.model.start(device, programs, batch_program, &settings)?;
+        let engine = self.model.start_engine(device, programs, &settings)?;
         // The device may have switched to another mode while it started.
-        if session.device() != before {
-            note(&session.device());
+        if engine.device() != before {
+            note(&engine.device());
         }
-        Ok(session)
+        Ok(engine)
     }
 
-    fn settings(&self, context: usize, chunk: usize, scored: Scored) -> Settings {
+    fn settings(&self, context: usize, chunk: usize, scored: Scored, batch: usize) -> Settings {
         let max_chunk = match scored {
             Scored::Last | Scored::TopK(_) | Scored::Unnormed | Scored::Normed => {
                 chunk.min(self.model.config.most_tokens())
             }
             Scored::All => chunk.min(SCORE_ALL_CHUNK),
         };
-        Settings { context, chunk: context.clamp(2, max_chunk), cache: self.kv_type, scored }
+        Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored)
     }
 
     /// The target of the device itself, even where the environment names another to compile for.
@@ -288,7 +282,7 @@ impl OpenModel {
         target: Target,
     ) -> Result<Programs, String> {
         let options = Options { target, ..self.options.clone() };
-        let settings = self.settings(context.max, CHUNKS[0], scored);
+        let settings = self.settings(context.max, CHUNKS[0], scored, 1);
         self.model.programs(&settings, &options, &self.cache).map_err(|error| error.to_string())
     }
 
@@ -309,13 +303,17 @@ impl OpenModel {
     }
 }
 
-/// The device memory that a session needs, with the states of every sequence: that of its smallest and its largest
-/// program, as the others fit into the arena of the largest.
-fn memory_needed(programs: &mut Programs, batch: usize) -> Result<Footprint, Error> {
-    let largest = programs.classes().len() - 1;
-    let decode = programs.program(0)?.plan.clone();
-    let needed = Footprint::of(&[&decode, &programs.program(largest)?.plan]);
-    Ok(Footprint { state: needed.state.saturating_mul(batch), ..needed })
+/// The device memory that programs need: that of the smallest and the largest of each form, as the others fit into the
+/// arena of the largest.
+fn memory_needed(programs: &mut Programs) -> Result<Footprint, Error> {
+    let classes = programs.classes();
+    let last = |form| classes.iter().rposition(|class| class.form == form);
+    let largest: Vec<usize> = [Form::Run, Form::Batch].into_iter().filter_map(last).collect();
+    let mut plans = vec![programs.program(0)?.plan.clone()];
+    for class in largest {
+        plans.push(programs.program(class)?.plan.clone());
+    }
+    Ok(Footprint::of(&plans.iter().collect::<Vec<_>>()))
 }
 
 /// Prints the device memory that will be used.

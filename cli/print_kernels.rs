@@ -22,7 +22,8 @@ use fusebox_compiler::kernel::{Kernel, ParamId};
 use fusebox_compiler::schedule::{KernelId, Place, Plan, Step};
 use fusebox_compiler::target::{Target, Work};
 use fusebox_compiler::tensor::sym::Symbol;
-use fusebox_runtime::session::{POSITION, Session, TOKENS};
+use fusebox_models::config::PAGE_ROWS;
+use fusebox_runtime::session::{PAGES, Session, TOKENS};
 
 use crate::host;
 
@@ -115,10 +116,9 @@ pub(crate) fn bytes_of_step(plan: &Plan, position: usize, n_tokens: usize) -> f6
 
 /// The work of a launch for `n_tokens` tokens from a position on.
 fn measure_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measure {
-    // Each sequence of a batch has a position symbol of its own.
     let value = |symbol: Symbol| match symbol.name.as_str() {
         TOKENS => n_tokens as i64,
-        name if name.starts_with(POSITION) => position as i64,
+        PAGES => (position + n_tokens).div_ceil(PAGE_ROWS) as i64,
         _ => symbol.near,
     };
     measure_at(&plan.kernels[step.kernel], &value)

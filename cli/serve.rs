@@ -1,7 +1,7 @@
 //! `fusebox serve`: answers requests over HTTP.
 //!
 //! In: models and flags. Out: a line with the address once the socket is open, then nothing until a signal.
-//! The server itself is the crate `serve/`; here are its flags, and how it opens models and sessions.
+//! The server itself is the crate `serve/`; here are its flags, and how it opens models and engines.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -134,9 +134,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
                 Output::Every => Scored::All,
                 Output::Hidden => Scored::Normed,
             };
-            opened.batch_session(n_threads, context, scored, n_sequences)
+            opened.engine(n_threads, context, scored, n_sequences)
         };
-        Ok(Opened { model, make_session: Arc::new(make), n_sequences: parallel })
+        Ok(Opened { model, make_engine: Arc::new(make), n_sequences: parallel })
     });
     #[cfg(unix)]
     signals::release();

@@ -14,6 +14,7 @@ use fusebox_compiler::story::{BlockStory, KernelStory, Story};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
+use fusebox_models::layers::step::Step;
 use fusebox_runtime::files;
 use fusebox_runtime::session::cache::tell;
 use serde_json::{Map, Value, json};
@@ -22,6 +23,8 @@ use crate::host::milliseconds;
 use crate::output;
 use crate::print_kernels::sources;
 
+/// The most sequences of a step.
+const MAX_BATCH: usize = 256;
 /// The most tokens of a step.
 const MAX_TOKENS: usize = 2048;
 /// The most layers.
@@ -34,8 +37,8 @@ const MAX_GRAPH_BYTES: usize = 64 << 20;
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// A graph in its text form.
-    #[arg(conflicts_with_all = ["block", "tokens", "layers"])]
+    /// A graph in its text step.
+    #[arg(conflicts_with_all = ["block", "tokens", "batch", "layers"])]
     file: Option<PathBuf>,
     /// A built-in block: qwen3-0.6b, qwen3-8b, qwen3-30b-a3b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b, deepseek-v2-lite,
     /// glm-4.7-flash.
@@ -44,6 +47,9 @@ pub(crate) struct Arguments {
     /// Tokens per step: 1 is decode, more is prefill.
     #[arg(long, value_name = "T", default_value_t = 1)]
     tokens: usize,
+    /// Decode one token of each of B sequences per step, instead of tokens of one sequence.
+    #[arg(long, value_name = "B", conflicts_with = "tokens")]
+    batch: Option<usize>,
     /// Compile a whole model with N layers, from token ids to logits, instead of one block.
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
@@ -111,10 +117,14 @@ fn graph(arguments: &Arguments) -> Result<Graph, String> {
     if tokens == 0 || tokens > MAX_TOKENS {
         return Err(format!("--tokens is {tokens}, expected 1 to {MAX_TOKENS}"));
     }
-    let tokens = Sym::from(tokens);
+    let step = match arguments.batch {
+        None => Step::Run(Sym::from(tokens)),
+        Some(n) if (1..=MAX_BATCH).contains(&n) => Step::Batch(Sym::from(n)),
+        Some(n) => return Err(format!("--batch is {n}, expected 1 to {MAX_BATCH}")),
+    };
     let graph = match arguments.layers {
-        None => blocks::block(&config, &tokens),
-        Some(n) if (1..=MAX_LAYERS).contains(&n) => blocks::model(&config, &tokens, n),
+        None => blocks::block(&config, step),
+        Some(n) if (1..=MAX_LAYERS).contains(&n) => blocks::model(&config, step, n),
         Some(n) => return Err(format!("--layers is {n}, expected 1 to {MAX_LAYERS}")),
     };
     graph.map_err(|error| error.to_string())

@@ -15,8 +15,8 @@ use fusebox_models::load::{Model, Settings};
 use fusebox_models::sample::{self, Sampler};
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::device::cpu::CpuDevice;
-use fusebox_runtime::session::SequenceId;
 use fusebox_runtime::session::cache::Cache;
+use fusebox_runtime::session::engine::{Feed, Piece};
 
 const PROMPTS: [&str; 2] = ["Once upon a time", "The dog was"];
 const N_TOKENS: usize = 40;
@@ -26,29 +26,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf"))?;
     let tokenizer = Tokenizer::open(model.checkpoint())?;
     let device = CpuDevice::new(Cpu::at(Level::host(), Numbers::Quantised)?, 2)?;
-    let settings = Settings { context: 128, chunk: 32, cache: Format::F16, scored: Scored::Last };
-    let (options, programs) = (Options::default(), Cache::default());
-    let mut session =
-        model.session_of_sequences(Box::new(device), &settings, PROMPTS.len(), &options, &programs)?;
-    let mut sampler = Sampler::new(sample::Settings::default(), session.n_vocab())?;
+    let settings = Settings::of_batch(PROMPTS.len(), 128, 32, Format::F16, Scored::Last);
+    let mut engine = model.engine(Box::new(device), &settings, &Options::default(), &Cache::default())?;
+    let mut sampler = Sampler::new(sample::Settings::default(), model.config.vocab)?;
 
-    let mut sequences = Vec::new();
-    for (number, prompt) in PROMPTS.iter().enumerate() {
-        let tokens = tokenizer.encode(prompt, true)?;
-        session.select(SequenceId(number))?;
-        session.feed(&tokens)?;
-        sequences.push(tokens);
+    // What each sequence is extended by next: its prompt, then one token after another.
+    let mut next = Vec::new();
+    for prompt in PROMPTS {
+        next.push((engine.open(), tokenizer.encode(prompt, true)?));
     }
     for _ in 0..N_TOKENS {
-        for (number, sequence) in sequences.iter_mut().enumerate() {
-            session.select(SequenceId(number))?;
-            sequence.push(sampler.next(session.logits(), sequence)?);
+        let pieces = next.iter();
+        let pieces =
+            pieces.map(|(sequence, tokens)| Piece { sequence: *sequence, feed: Feed::Tokens(tokens) });
+        engine.step(&pieces.collect::<Vec<_>>())?;
+        for (sequence, tokens) in &mut next {
+            *tokens = vec![sampler.next(engine.logits(*sequence)?, engine.tokens(*sequence)?)?];
         }
-        session
-            .decode_batch(&sequences.iter().map(|sequence| sequence.last().copied()).collect::<Vec<_>>())?;
     }
-    for sequence in sequences {
-        println!("{}\n", tokenizer.decode(&sequence, true));
+    for (sequence, _) in next {
+        println!("{}\n", tokenizer.decode(engine.tokens(sequence)?, true));
     }
     Ok(())
 }

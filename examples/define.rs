@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Model::define(&file, decoder())?;
     let tokenizer = Tokenizer::open(model.checkpoint())?;
     let device = CpuDevice::new(Cpu::at(Level::host(), Numbers::Quantised)?, 2)?;
-    let settings = Settings { context: 128, chunk: 32, cache: Format::F16, scored: Scored::Last };
+    let settings = Settings::of_one(128, 32, Format::F16, Scored::Last);
     let mut session = model.session(Box::new(device), &settings, &Options::default(), &Cache::default())?;
     let mut sampler = Sampler::new(sample::Settings::default(), session.n_vocab())?;
 

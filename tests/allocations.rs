@@ -17,6 +17,7 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::cache::Cache;
+use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
 use support::given::story;
 
 /// The system's allocator, and how often it was asked.
@@ -44,7 +45,7 @@ fn a_decode_step_allocates_nothing() {
     let model = Model::open(&story()).unwrap();
     for (numbers, n_threads) in [(Numbers::Single, 1), (Numbers::Quantised, 2)] {
         let device = Box::new(CpuDevice::new(Cpu::host(numbers).unwrap(), n_threads).unwrap());
-        let settings = Settings { context: 64, chunk: 8, cache: Format::F16, scored: Scored::Last };
+        let settings = Settings::of_one(64, 8, Format::F16, Scored::Last);
         let mut session = model.session(device, &settings, &Options::default(), &Cache::default()).unwrap();
         session.feed(&[1, 2, 3]).unwrap();
         session.feed(&[4]).unwrap();
@@ -60,14 +61,23 @@ fn a_decode_step_allocates_nothing() {
     }
     // In one test with the rest: another thread's would be counted as well.
     let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Quantised).unwrap(), 2).unwrap());
-    let settings = Settings { context: 64, chunk: 8, cache: Format::F16, scored: Scored::Last };
-    let mut session =
-        model.session_of_sequences(device, &settings, 3, &Options::default(), &Cache::default()).unwrap();
-    let tokens = [Some(1), None, Some(2)];
-    session.decode_batch(&tokens).unwrap();
+    let settings = Settings::of_batch(4, 128, 8, Format::F16, Scored::Last);
+    let mut engine = model.engine(device, &settings, &Options::default(), &Cache::default()).unwrap();
+    let open: Vec<SequenceId> = (0..4).map(|_| engine.open()).collect();
+    let step = |engine: &mut Engine, open: &[SequenceId]| {
+        let token = [1];
+        let pieces: [Piece<'_>; 4] = std::array::from_fn(|number| Piece {
+            sequence: open[number % open.len()],
+            feed: Feed::Tokens(&token),
+        });
+        engine.step(&pieces[..open.len()]).unwrap();
+    };
+    step(&mut engine, &open);
+    step(&mut engine, &open[..1]);
     let before = ALLOCATOR.0.load(Ordering::Relaxed);
-    for _ in 0..32 {
-        session.decode_batch(&tokens).unwrap();
+    // Past the end of a page, with sequences that come and go.
+    for number in 0..100 {
+        step(&mut engine, &open[..4 - number % 4]);
     }
-    assert_eq!(ALLOCATOR.0.load(Ordering::Relaxed) - before, 0, "three texts");
+    assert_eq!(ALLOCATOR.0.load(Ordering::Relaxed) - before, 0, "four sequences");
 }

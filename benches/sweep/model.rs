@@ -17,8 +17,9 @@ use fusebox_compiler::reference::random::Numbers as Random;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks::part;
-use fusebox_models::config::{Config, Formats};
+use fusebox_models::config::{Config, Formats, KvCache};
 use fusebox_models::layers::embed::{Entry, Scored};
+use fusebox_models::layers::step::Step;
 use fusebox_models::naming::tensors::Names;
 use fusebox_models::quantize::tensor_format::{self, choose};
 use fusebox_models::quantize::types::Type;
@@ -27,6 +28,7 @@ use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::{Class, Programs};
+use fusebox_runtime::session::engine::{Engine, Limits};
 use fusebox_runtime::weights::Kind;
 
 use crate::cells::Cell;
@@ -65,19 +67,22 @@ impl Model {
     /// The model of a cell, with room for all of its cells.
     pub(crate) fn new(cell: &Cell, n_threads: usize) -> Result<Self, Box<dyn Error>> {
         let depth = cell.shape.kind.depths().iter().max().copied().unwrap_or(0);
-        let config = Config { context: depth + 2 * CHUNK, cache: Format::F16, ..cell.config() };
+        let context = depth + CHUNK;
+        let cache = KvCache { format: Format::F16, ..KvCache::of_one(context) };
+        let config = Config { context, cache, ..cell.config() };
         let config = quantised(config, cell.format)?;
         let weights: Arc<dyn Weights> = Arc::new(tensors(&graph(&config)?));
-        let (context, n_vocab) = (config.context - CHUNK, config.vocab);
+        let KvCache { page_rows, n_pages, .. } = config.cache;
+        let limits = Limits { context, n_vocab: config.vocab, page_rows, n_pages };
         let (cache, options) = (Cache::default(), Options::default());
         let compile = move |class: Class| {
-            let graph = part(&config, &class.tokens(), config.n_layers(), Entry::Tokens, Scored::Last)?;
+            let graph = part(&config, Step::of(class), config.n_layers(), Entry::Tokens, Scored::Last)?;
             cache.program(&graph, &options)
         };
-        let programs = Programs::new(CHUNK, Box::new(compile));
+        let programs = Programs::new(CHUNK, 1, Box::new(compile));
         let cpu = Cpu::host(Numbers::Quantised)?;
         let device = Box::new(CpuDevice::new(cpu, n_threads)?);
-        let session = Session::new(device, programs, None, &weights, context, n_vocab)?;
+        let session = Session::of(Engine::new(device, programs, &weights, limits)?);
         Ok(Self { session })
     }
 

@@ -12,13 +12,14 @@ use fusebox_compiler::kernel::{Expr, Kernel, Nest, Part, Stmt};
 use fusebox_compiler::schedule::{KernelId, Plan};
 use fusebox_compiler::target::{CPU, Work};
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
-use fusebox_runtime::session::{POSITION, TOKENS};
+use fusebox_models::config::PAGE_ROWS;
+use fusebox_runtime::session::{PAGES, TOKENS};
 
 /// The least seconds that a replay takes.
 pub(crate) fn roofline(plan: &Plan, position: usize, n_tokens: usize) -> f64 {
     let value = |symbol: Symbol| match symbol.name.as_str() {
         TOKENS => n_tokens as i64,
-        POSITION => position as i64,
+        PAGES => (position + n_tokens).div_ceil(PAGE_ROWS) as i64,
         _ => symbol.near,
     };
     let seconds: List<KernelId, f64> =

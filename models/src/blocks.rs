@@ -1,20 +1,21 @@
 //! The graphs that tools and tests select by name.
 //!
-//! In: a name from [`NAMES`], or any config, and the number of tokens per step. Out: a graph, or all errors in it.
-//! The number of tokens may be a symbol. The result depends on the arguments alone.
+//! In: a name from [`NAMES`], or any config, and the tokens of a step: how many of one sequence, or of how many
+//! sequences one each. Out: a graph, or all errors in it. The numbers may be symbols. The result depends on the
+//! arguments alone.
 //! How a block is built is in `layers/block.rs`.
 
 use fusebox_compiler::error::Error;
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
-use fusebox_compiler::tensor::sym::Sym;
 
 use crate::config::Config;
 use crate::families::published;
-use crate::layers::block::{self, step};
+use crate::layers::block;
 use crate::layers::embed::{Entry, Scored};
 use crate::layers::scope::Scope;
+use crate::layers::step::Step;
 
 /// A published model: its name, and its config.
 type Published = (&'static str, fn() -> Config);
@@ -64,8 +65,8 @@ fn most_common(config: &Config) -> usize {
 }
 
 /// One block, with experts where the model has them: `x` `[t, d]` to `y` `[t, d]`.
-pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
-    let m = Scope::new(config, tokens);
+pub fn block(config: &Config, step: impl Into<Step>) -> Result<Graph, Error> {
+    let m = Scope::new(config, &step.into());
     let x = m.g.input("x", DType::F32, &[&m.t, &m.d]);
     let layer = most_common(config);
     let own = config.per_layer.map(|width| m.g.input("own", DType::F32, &[&m.t, &m.g.dim("p", width)]));
@@ -74,40 +75,22 @@ pub fn block(config: &Config, tokens: &Sym) -> Result<Graph, Error> {
 }
 
 /// A whole step through `n_layers` blocks: `tokens` `[t]` to `logits` `[v]` of the next token.
-pub fn model(config: &Config, tokens: &Sym, n_layers: usize) -> Result<Graph, Error> {
-    part(config, tokens, n_layers, Entry::Tokens, Scored::Last)
+pub fn model(config: &Config, step: impl Into<Step>, n_layers: usize) -> Result<Graph, Error> {
+    part(config, step, n_layers, Entry::Tokens, Scored::Last)
 }
 
 /// As [`model`], starting from embeddings `x` `[t, d]` or ending with hidden states `hidden` `[t, d]` where selected.
-/// With [`Scored::All`] `logits` are `[t, v]`; with [`Scored::TopK`] `logits` and `ids` are `[k]`.
+/// With [`Scored::All`] `logits` are `[t, v]`; with [`Scored::TopK`] `logits` and `ids` are `[k]`. In a batch every
+/// token is the last of its sequence, so all of these have an axis `t`.
 pub fn part(
     config: &Config,
-    tokens: &Sym,
+    step: impl Into<Step>,
     n_layers: usize,
     from: Entry,
     scored: Scored,
 ) -> Result<Graph, Error> {
-    whole(&Scope::new(config, tokens), n_layers, from, scored)
-}
-
-/// A decode step of a batch, one token per sequence: as [`part`], with a row of logits per sequence.
-pub fn decode_batch(
-    config: &Config,
-    batch: usize,
-    n_layers: usize,
-    from: Entry,
-    scored: Scored,
-) -> Result<Graph, Error> {
-    // Every token of the step is the last of its sequence.
-    let scored = match scored {
-        Scored::Last | Scored::TopK(_) | Scored::All => Scored::All,
-        Scored::Unnormed | Scored::Normed => scored,
-    };
-    whole(&Scope::of_batch(config, batch), n_layers, from, scored)
-}
-
-fn whole(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Result<Graph, Error> {
-    let results = step(m, n_layers, from, scored);
+    let m = Scope::new(config, &step.into());
+    let results = block::step(&m, n_layers, from, scored);
     let results: Vec<(&str, &Tensor)> = results.iter().map(|(name, result)| (*name, result)).collect();
     m.g.finish(&results)
 }
@@ -116,9 +99,11 @@ fn whole(m: &Scope, n_layers: usize, from: Entry, scored: Scored) -> Result<Grap
 mod tests {
     use fusebox_compiler::graph::op::Op;
     use fusebox_compiler::tensor::label::Label;
-    use fusebox_compiler::tensor::sym::Symbol;
+    use fusebox_compiler::tensor::quant::Format;
+    use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
     use super::*;
+    use crate::config::{Grouped, KvCache, Mixer};
 
     fn configs() -> Vec<Config> {
         let published: Vec<Config> = NAMES.iter().map(|name| named(name).unwrap()).collect();
@@ -185,9 +170,11 @@ mod tests {
 
     #[test]
     fn a_model_that_does_not_fit_says_where() {
-        let config = Config { context: 256, ..named("qwen3-0.6b").unwrap() };
-        let error = block(&config, &Sym::from(512)).unwrap_err().to_string();
-        assert!(error.contains("layers/attention.rs") && error.contains("leave"), "{error}");
+        let config = named("qwen3-0.6b").unwrap();
+        let cache = KvCache { format: Format::Q8_0, ..config.cache };
+        let odd = Config { cache, ..config.with_mixer(&Mixer::Grouped(Grouped::new(16, 8, 100))) };
+        let error = block(&odd, &Sym::from(512)).unwrap_err().to_string();
+        assert!(error.contains("layers/attention.rs") && error.contains("e:100"), "{error}");
     }
 
     #[test]
@@ -205,8 +192,8 @@ mod tests {
             "blk.0.ffn_gate q8_0 [f:3072, d:1024]",
             "blk.0.ffn_norm f32 [d:1024]",
             "blk.0.ffn_up q8_0 [f:3072, d:1024]",
-            "blk.0.k state [kv:8, s:4096, e:128]",
-            "blk.0.v state [kv:8, s:4096, e:128]",
+            "blk.0.k state [page:64, kv:8, r:64, e:128]",
+            "blk.0.v state [page:64, kv:8, r:64, e:128]",
         ];
         assert_eq!(stored_tensors(&graph), expected);
     }
@@ -233,7 +220,7 @@ mod tests {
             "blk.1.ffn_norm f32 [d:2048]",
             "blk.1.ffn_up_exps q8_0 [x:64, f:1536, d:2048]",
             "blk.1.ffn_up_shexp q8_0 [f:1536, d:2048]",
-            "blk.1.latent state [s:4096, c:576]",
+            "blk.1.latent state [page:64, r:64, c:576]",
         ];
         assert_eq!(stored_tensors(&graph), expected);
     }
@@ -252,7 +239,7 @@ mod tests {
             "blk.0.ffn_gate q8_0 [f:10944, d:2048]",
             "blk.0.ffn_norm f32 [d:2048]",
             "blk.0.ffn_up q8_0 [f:10944, d:2048]",
-            "blk.0.latent state [s:4096, c:576]",
+            "blk.0.latent state [page:64, r:64, c:576]",
             "output q8_0 [v:102400, d:2048]",
             "output_norm f32 [d:2048]",
             "token_embd q8_0 [v:102400, d:2048]",

@@ -21,7 +21,7 @@ pub struct Config {
     pub hidden: usize,
     /// Vocabulary size.
     pub vocab: usize,
-    /// Capacity of the KV cache, in positions.
+    /// Context length: the most tokens of a sequence.
     pub context: usize,
     /// Epsilon of all norms.
     pub eps: f32,
@@ -41,8 +41,41 @@ pub struct Config {
     pub biased: BTreeSet<String>,
     /// Storage formats of the weights.
     pub formats: Formats,
-    /// Data type of the KV cache.
-    pub cache: Format,
+    /// The KV cache.
+    pub cache: KvCache,
+}
+
+/// The KV cache: pages of rows, of which every sequence takes as many as it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCache {
+    /// Data type.
+    pub format: Format,
+    /// Rows of a page: the tokens that it holds.
+    pub page_rows: usize,
+    /// Pages of all sequences together.
+    pub n_pages: usize,
+    /// Sequences that may have tokens at a time, where blocks carry states.
+    pub n_sequences: usize,
+}
+
+/// Rows of a page, unless a session says otherwise.
+pub const PAGE_ROWS: usize = 64;
+
+impl KvCache {
+    /// A cache in single precision for one sequence of so many tokens.
+    pub fn of_one(context: usize) -> Self {
+        Self {
+            format: Format::F32,
+            page_rows: PAGE_ROWS,
+            n_pages: context.div_ceil(PAGE_ROWS),
+            n_sequences: 1,
+        }
+    }
+
+    /// The most pages of a sequence.
+    pub fn pages_of(&self, context: usize) -> usize {
+        context.div_ceil(self.page_rows)
+    }
 }
 
 /// The kind of a block.
@@ -501,7 +534,7 @@ impl Config {
             tied: false,
             biased: BTreeSet::new(),
             formats: Formats::Uniform(Format::F32),
-            cache: Format::F32,
+            cache: KvCache::of_one(context),
         }
     }
 
@@ -578,6 +611,12 @@ impl Config {
         self
     }
 
+    /// The same with another context length, and a KV cache that holds as much.
+    #[must_use]
+    pub fn with_context(self, context: usize) -> Self {
+        Self { context, cache: KvCache { format: self.cache.format, ..KvCache::of_one(context) }, ..self }
+    }
+
     /// The same with the RoPE of a context length. Only longrope needs it: as in llama.cpp, the context of a session
     /// decides, and not the length of its sequence.
     #[must_use]
@@ -595,7 +634,8 @@ impl Config {
     pub fn shrunk(&self) -> Self {
         let blocks = self.blocks.iter().take(2).map(Block::shrunk).collect();
         let per_layer = self.per_layer.map(|_| 32);
-        Self { blocks, hidden: 64, vocab: 64, context: 32, per_layer, ..self.clone() }
+        let cache = KvCache { page_rows: 8, n_pages: 4, ..self.cache };
+        Self { blocks, hidden: 64, vocab: 64, context: 32, per_layer, cache, ..self.clone() }
     }
 }
 

@@ -245,7 +245,7 @@ impl<'a> Generator<'a> {
 fn sampler_for(session: &Session, settings: &Settings) -> Result<Sampler, Error> {
     let sampler = Sampler::new(settings.sampling.clone(), session.n_vocab())?;
     Stop::new(settings.stops.clone())?;
-    if let Some(found) = session.best().map(<[u32]>::len) {
+    if let Some(found) = session.best().map(|_| session.width()) {
         let needed = settings.sampling.device_top_k().unwrap_or(usize::MAX).min(session.n_vocab());
         if needed > found {
             let expected = format!("a session that gives {needed} logits");

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
-use fusebox_compiler::program::Program;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_runtime::device::{Device, Weights};
@@ -18,14 +17,16 @@ use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::{Class, Programs};
+use fusebox_runtime::session::engine::{Engine, Limits};
 use fusebox_runtime::weights::{Checkpoint, Kind, open};
 
 use crate::binding::{Bound, bind};
-use crate::blocks::{decode_batch, part};
-use crate::config::{Config, Formats};
+use crate::blocks::part;
+use crate::config::{Config, Formats, KvCache};
 use crate::families::{gguf_architecture, hparams, read, unsupported};
 use crate::hparams::Hparams;
 use crate::layers::embed::{Entry, Scored};
+use crate::layers::step::Step;
 use crate::naming::files;
 use crate::sidecar;
 
@@ -39,17 +40,33 @@ pub struct Model {
     weights: Arc<Bound>,
 }
 
-/// Settings of a session.
+/// Settings of a session or an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Context length in tokens.
+    /// Context length in tokens: the most of a sequence.
     pub context: usize,
     /// Maximum number of tokens per prefill step.
     pub chunk: usize,
-    /// Data type of the KV cache.
-    pub cache: Format,
+    /// The most sequences of a decode step.
+    pub batch: usize,
+    /// The KV cache.
+    pub cache: KvCache,
     /// What a step returns.
     pub scored: Scored,
+}
+
+impl Settings {
+    /// For one sequence, with a KV cache that holds all of its context.
+    pub fn of_one(context: usize, chunk: usize, cache: Format, scored: Scored) -> Self {
+        Self::of_batch(1, context, chunk, cache, scored)
+    }
+
+    /// For so many sequences, with a KV cache that holds the whole context of each.
+    pub fn of_batch(batch: usize, context: usize, chunk: usize, cache: Format, scored: Scored) -> Self {
+        let one = KvCache::of_one(context);
+        let cache = KvCache { format: cache, n_pages: batch * one.n_pages, n_sequences: batch, ..one };
+        Self { context, chunk, batch, cache, scored }
+    }
 }
 
 impl Model {
@@ -124,18 +141,19 @@ impl Model {
     /// All errors of the graph.
     pub fn graph(&self, settings: &Settings, class: Class) -> Result<Graph, Error> {
         let config = self.config_for(settings)?;
-        Ok(part(&config, &class.tokens(), config.n_layers(), self.entry, settings.scored)?)
+        Ok(part(&config, Step::of(class), config.n_layers(), self.entry, settings.scored)?)
     }
 
     /// The config of a session's graphs.
     fn config_for(&self, settings: &Settings) -> Result<Config, Error> {
-        let Settings { context, chunk, cache, scored } = *settings;
+        let Settings { context, cache, scored, .. } = *settings;
         let path = sidecar::weights_path(self.checkpoint());
-        let block = cache.block_len();
+        let block = cache.format.block_len();
         if let Some(row) = self.config.cached_rows().into_iter().find(|row| row % block != 0) {
             let what = format!(
-                "a KV cache of {cache} needs rows of a multiple of {block} elements, this model's have {row}; \
-                 f16 and f32 take any"
+                "a KV cache of {} needs rows of a multiple of {block} elements, this model's have {row}; \
+                 f16 and f32 take any",
+                cache.format
             );
             return Err(Error::input(path, Place::Whole, what));
         }
@@ -143,8 +161,7 @@ impl Model {
             let what = "expected an output head for logits, found none: this model returns hidden states";
             return Err(Error::input(path, Place::Whole, what));
         }
-        // The KV cache has room for a whole chunk after the last position, so that no range depends on another.
-        Ok(Config { context: context + chunk, cache, ..self.config.clone().for_context(context) })
+        Ok(Config { context, cache, ..self.config.clone().for_context(context) })
     }
 
     /// A session of one sequence, with an empty context.
@@ -158,24 +175,22 @@ impl Model {
         options: &Options,
         cache: &Cache,
     ) -> Result<Session, Error> {
-        self.session_of_sequences(device, settings, 1, options, cache)
+        self.start(device, self.programs(settings, options, cache)?, settings)
     }
 
-    /// A session with several empty sequences, which it can decode as a batch.
+    /// An engine without sequences.
     ///
     /// # Errors
-    /// As [`Model::session`], and where only the best logits of several sequences are wanted.
-    pub fn session_of_sequences(
+    /// As [`Model::session`].
+    pub fn engine(
         &self,
         device: Box<dyn Device>,
         settings: &Settings,
-        n_sequences: usize,
         options: &Options,
         cache: &Cache,
-    ) -> Result<Session, Error> {
+    ) -> Result<Engine, Error> {
         let programs = self.programs(settings, options, cache)?;
-        let batch = self.batch_program(settings, n_sequences, options, cache)?;
-        self.start(device, programs, batch, settings)
+        self.start_engine(device, programs, settings)
     }
 
     /// The programs of a session, which are compiled when they are first wanted.
@@ -186,29 +201,10 @@ impl Model {
         let (config, entry, scored) = (self.config_for(settings)?, self.entry, settings.scored);
         let (options, cache) = (options.clone(), cache.clone());
         let compile = move |class: Class| {
-            let graph = part(&config, &class.tokens(), config.n_layers(), entry, scored)?;
+            let graph = part(&config, Step::of(class), config.n_layers(), entry, scored)?;
             cache.program(&graph, &options)
         };
-        Ok(Programs::new(settings.chunk, Box::new(compile)))
-    }
-
-    /// The batch program, which takes one token of each of several sequences, and their number; none for one sequence.
-    ///
-    /// # Errors
-    /// As [`Model::programs`].
-    pub fn batch_program(
-        &self,
-        settings: &Settings,
-        n_sequences: usize,
-        options: &Options,
-        cache: &Cache,
-    ) -> Result<Option<(Program, usize)>, Error> {
-        if n_sequences <= 1 {
-            return Ok(None);
-        }
-        let config = self.config_for(settings)?;
-        let graph = decode_batch(&config, n_sequences, config.n_layers(), self.entry, settings.scored)?;
-        Ok(Some((cache.program(&graph, options)?, n_sequences)))
+        Ok(Programs::new(settings.chunk, settings.batch, Box::new(compile)))
     }
 
     /// A session with programs of these settings.
@@ -219,11 +215,26 @@ impl Model {
         &self,
         device: Box<dyn Device>,
         programs: Programs,
-        batch: Option<(Program, usize)>,
         settings: &Settings,
     ) -> Result<Session, Error> {
+        Ok(Session::of(self.start_engine(device, programs, settings)?))
+    }
+
+    /// An engine with programs of these settings.
+    ///
+    /// # Errors
+    /// As [`Model::start`].
+    pub fn start_engine(
+        &self,
+        device: Box<dyn Device>,
+        programs: Programs,
+        settings: &Settings,
+    ) -> Result<Engine, Error> {
         let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
-        Session::new(device, programs, batch, &weights, settings.context, self.config.vocab)
+        let KvCache { page_rows, n_pages, n_sequences, .. } = settings.cache;
+        let (context, n_vocab) = (settings.context, self.config.vocab);
+        let limits = Limits { context, n_vocab, page_rows, n_pages, n_sequences };
+        Engine::new(device, programs, &weights, limits)
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fusebox_compiler::foundation::amount::bytes;
+use fusebox_compiler::foundation::amount::{bytes, counted};
 use thiserror::Error;
 
 /// The most characters of a file's own text that a sentence shows.
@@ -51,6 +51,14 @@ pub enum Error {
         needed: usize,
         /// Bytes that are there, where that is known.
         free: Option<usize>,
+    },
+    /// There are too few free pages in the KV cache. Nothing has changed; it may work once sequences are released.
+    #[error("the KV cache is full: {} needed, {free} free", counted(*needed, "page"))]
+    Full {
+        /// Pages that are needed.
+        needed: usize,
+        /// Pages that can be taken.
+        free: usize,
     },
     /// The environment names a file that cannot be used.
     #[error("{variable}: {fault}")]

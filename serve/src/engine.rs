@@ -1,13 +1,13 @@
 //! What the scheduler computes with: sequences that are extended in batches.
 //!
 //! In: pieces of sequences. Out: rows of logits.
-//! This is the seam to the runtime: [`Engine`] here, its form over a [`Session`] in `slots.rs`.
+//! This is the seam to the runtime: [`Engine`] here, its form over the engine of the runtime in `paged.rs`.
 //! Memory is counted in pages. A step that does not fit says how many pages it needs, and changes nothing.
 
 use std::fmt;
 use std::sync::Arc;
 
-use fusebox_runtime::session::Session;
+use fusebox_runtime::session::engine::Engine as Runtime;
 
 /// A sequence of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,7 +116,7 @@ pub trait Engine {
     fn hidden(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused>;
 }
 
-/// What the sessions of an engine return.
+/// What the engines of the runtime return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// The logits of the last token.
@@ -127,5 +127,5 @@ pub enum Output {
     Hidden,
 }
 
-/// Makes the sessions of an engine, of so many sequences, on its own thread.
-pub type MakeSession = Arc<dyn Fn(Output, usize) -> Result<Session, String> + Send + Sync>;
+/// Makes engines of the runtime, for a number of sequences, on the thread that uses them.
+pub type MakeEngine = Arc<dyn Fn(Output, usize) -> Result<Runtime, String> + Send + Sync>;

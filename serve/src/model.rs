@@ -14,11 +14,11 @@ use fusebox_runtime::weights::value::Value as Metadata;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::engine::MakeSession;
+use crate::engine::MakeEngine;
 use crate::grammar::Grammars;
+use crate::paged::Paged;
 use crate::problem::Problem;
 use crate::scheduler::Limits;
-use crate::slots::Slots;
 use crate::tools::{Format, Tool};
 use crate::worker::{QueueLimits, Worker};
 
@@ -30,7 +30,7 @@ pub struct Opened {
     /// The file.
     pub model: Model,
     /// Makes sessions; called on the engine's thread.
-    pub make_session: MakeSession,
+    pub make_engine: MakeEngine,
     /// How many sequences the engine computes together.
     pub n_sequences: usize,
 }
@@ -116,7 +116,7 @@ impl Served {
     /// # Errors
     /// One sentence.
     pub(crate) fn start(name: &str, opened: Opened, terms: &Terms) -> Result<Self, String> {
-        let Opened { model, make_session, n_sequences } = opened;
+        let Opened { model, make_engine, n_sequences } = opened;
         let checkpoint = model.checkpoint();
         let tokenizer = Tokenizer::open(checkpoint).map_err(|error| error.to_string())?;
         let chat = match &terms.template {
@@ -148,7 +148,7 @@ impl Served {
         let hash = Sha256::digest(format!("{name} {size} {n_params} {}", env!("CARGO_PKG_VERSION")));
         let digest = hash.iter().fold(String::new(), |all, byte| all + &format!("{byte:02x}"));
         let limits = Limits { batch_tokens: terms.batch_tokens };
-        let make = move || Ok(Box::new(Slots::new(Arc::clone(&make_session), n_sequences)?) as _);
+        let make = move || Ok(Box::new(Paged::new(Arc::clone(&make_engine), n_sequences)?) as _);
         let worker = Worker::start(Box::new(make), limits, terms.queue)?;
         Ok(Self {
             name: name.to_owned(),

@@ -19,6 +19,7 @@ use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::blocks;
 use fusebox_models::config::Formats;
+use fusebox_models::layers::step;
 use fusebox_runtime::session::classes::Class;
 use support::plain::with_micro_kernels;
 
@@ -71,9 +72,9 @@ fn every_product_of_a_named_model_has_a_micro_kernel() {
         with_micro_kernels().into_iter().flat_map(|name| FORMATS.map(|own| (name, own)))
     {
         let mut config = blocks::named(name).unwrap();
-        (config.formats, config.cache) = (Formats::Uniform(weights), cache);
-        for class in Class::all(512) {
-            let graph = blocks::model(&config, &class.tokens(), 2).unwrap();
+        (config.formats, config.cache.format) = (Formats::Uniform(weights), cache);
+        for class in [Class::runs(512), Class::batches(64)].concat() {
+            let graph = blocks::model(&config, step::Step::of(class), 2).unwrap();
             let plan = compile(&graph, &options).unwrap().plan;
             for cpu in &cpus {
                 let (n_products, generated) = products(cpu, &plan);

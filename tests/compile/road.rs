@@ -20,9 +20,10 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
-use fusebox_models::config::{Config, Dense, Experts, Formats, Latent, Mixer, Network};
-use fusebox_runtime::session::POSITION;
-use fusebox_runtime::session::classes::Class;
+use fusebox_models::config::{Config, Dense, Experts, Formats, KvCache, Latent, Mixer, Network};
+use fusebox_models::layers::step::Step;
+use fusebox_runtime::session::PAGES;
+use fusebox_runtime::session::classes::{self, Class};
 use support::plain::with_micro_kernels;
 
 fn options(target: &str) -> Options {
@@ -79,7 +80,10 @@ const STATE_READ_AFTER_BLOCK: &str = "symbol P in 0..6 near 2
 block blk.0
 %1 = state blk.0.rows : f16[s:8, f:4]
 %2 = cast %0 f16
-%3 = write %1 %2 s from t at P
+%90 = iota t:2
+%91 = symbolic P
+%92 = add %90 %91
+%3 = write %1 %2 %92 along [s]
 end
 %4 = slice %3 s at 0 len P+2
 output rows = %4
@@ -190,7 +194,7 @@ fn a_whole_step_adds_at_most_four_kernels_to_its_blocks() {
 fn latent_traffic(tokens: i64, target: &str) -> (Vec<String>, bool) {
     let story = block_story("deepseek-v2-lite", tokens, target);
     let lines: Vec<String> = story.launches().flat_map(|kernel| kernel.traffic.clone()).collect();
-    let expands = lines.iter().any(|line| line.starts_with("writes") && line.contains('P'));
+    let expands = lines.iter().any(|line| line.starts_with("writes") && line.contains('N'));
     (lines.into_iter().filter(|line| line.ends_with(" of latent")).collect(), expands)
 }
 
@@ -198,7 +202,7 @@ fn latent_traffic(tokens: i64, target: &str) -> (Vec<String>, bool) {
 fn decoding_reads_the_latent_cache_once_and_expands_nothing() {
     for target in ["cpu", "cuda-sm90"] {
         let (lines, expands) = latent_traffic(1, target);
-        assert_eq!(lines, ["writes 576 f32 of latent", "reads 576*P+576 f32 of latent"], "{target}");
+        assert_eq!(lines, ["writes 576 f32 of latent", "reads 36864*N f32 of latent"], "{target}");
         assert!(!expands, "keys or values of every cached position are stored on {target}");
     }
 }
@@ -250,7 +254,8 @@ fn processors_have_functions_for_all_products() {
         if !named.hidden.is_multiple_of(weights.block_len()) {
             continue;
         }
-        let config = Config { cache, formats: Formats::Uniform(weights), ..named };
+        let in_pages = KvCache { format: cache, ..named.cache };
+        let config = Config { cache: in_pages, formats: Formats::Uniform(weights), ..named };
         for tokens in [1, 8, 512] {
             let graph = blocks::block(&config, &Sym::from(tokens)).unwrap();
             for kernel in compile(&graph, &options("cpu")).unwrap().plan.kernels.values() {
@@ -303,7 +308,7 @@ fn a_graph_that_does_not_fit_together_is_refused_with_its_place() {
 
 /// The plan of a block for a class of token counts.
 fn plan_of(config: &Config, class: Class, target: &str) -> Plan {
-    let graph = blocks::block(config, &class.tokens()).expect("a block that fits together");
+    let graph = blocks::block(config, Step::of(class)).expect("a block that fits together");
     compile(&graph, &options(target)).expect("a block that compiles").plan
 }
 
@@ -312,7 +317,7 @@ fn stores_every_position(plan: &Plan) -> bool {
     let mut slots = plan.buffers.values().filter(|slot| matches!(slot.place, Storage::Arena { .. }));
     slots.any(|slot| {
         let mut sizes = slot.shape.iter().flat_map(|(_, size)| size.symbols());
-        sizes.any(|symbol| symbol.name.as_str() == POSITION)
+        sizes.any(|symbol| symbol.name.as_str() == PAGES)
     })
 }
 
@@ -336,10 +341,10 @@ fn up_to_128_tokens_read_the_latents_and_expand_nothing() {
         .with_mixer(&Mixer::Latent(small))
         .with_network(&network, |_| true);
     for config in [small, lite, glm] {
-        for class in Class::all(512) {
+        for class in [Class::runs(512), Class::batches(256)].concat() {
             for target in ["cpu", "cuda-sm90"] {
                 let (expands, most) = (stores_every_position(&plan_of(&config, class, target)), class.most);
-                let may_expand = most > 128;
+                let may_expand = class.form == classes::Form::Run && most > 128;
                 assert!(
                     may_expand || !expands,
                     "{:?} on {target}, up to {most} tokens",
@@ -369,7 +374,9 @@ fn no_plan_stores_the_weights_of_the_experts_that_tokens_choose() {
     // of two experts would be 1 MiB for each token.
     let most = |class: Class| (8 << 20) + class.most * (256 << 10);
     for config in [of_8(256), of_8(512), moe.clone()] {
-        for class in Class::all(512).into_iter().filter(|class| class.most > 1) {
+        for class in
+            [Class::runs(512), Class::batches(64)].concat().into_iter().filter(|class| class.most > 1)
+        {
             for target in ["cpu", "cuda-sm90", "vulkan"] {
                 let found = plan_of(&config, class, target).arena_bytes;
                 assert!(found <= most(class), "{found} bytes for {} tokens on {target}", class.most);

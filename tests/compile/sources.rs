@@ -39,7 +39,7 @@ symbol T in 1..32 near 32
 %5 = cast %2 f32
 %6 = cast %4 f32
 %7 = contract %0 %5 over [d]
-%8 = attend %7 %6 over s
+%8 = attend %7 %6 over [s]
 output y = %8
 ";
 

@@ -98,7 +98,7 @@ fn keys_lie_in_two_places() {
 %5 = concat %1 %4 along e
 %6 = slice %5 s at 0 len P+T
 %7 = contract %0 %6 over [e]
-%8 = attend %7 %6 over s
+%8 = attend %7 %6 over [s]
 output y = %8
 ",
     );
@@ -127,7 +127,7 @@ symbol P in 0..299 near 200
 %14 = select %11 %12 %13
 %15 = select %10 %14 %13
 %16 = add %3 %15
-%17 = attend %16 %2 over s
+%17 = attend %16 %2 over [s]
 output y = %17
 "
         );
@@ -184,7 +184,10 @@ fn slices_of_a_joined_projection_go_different_ways() {
 %4 = slice %2 f at 33 len 32
 %5 = exp %4
 %6 = state k : f32[s:12, f:33]
-%7 = write %6 %3 s from t at P
+%90 = iota t:T
+%91 = symbolic P
+%92 = add %90 %91
+%7 = write %6 %3 %92 along [s]
 %8 = slice %7 s at 0 len P+T
 output a = %5
 output b = %8
@@ -212,7 +215,10 @@ fn a_value_sees_a_state_before_and_after_a_write() {
         "\
 %0 = input x : f32[t:T, d:4]
 %1 = state k : f32[s:12, d:4]
-%2 = write %1 %0 s from t at P
+%90 = iota t:T
+%91 = symbolic P
+%92 = add %90 %91
+%2 = write %1 %0 %92 along [s]
 %3 = sub %2 %1
 output y = %3
 ",
@@ -222,7 +228,10 @@ output y = %3
         "\
 %0 = input x : f32[t:T, d:4]
 %1 = state k : f32[s:12, d:4]
-%2 = write %1 %0 s from t at P
+%90 = iota t:T
+%91 = symbolic P
+%92 = add %90 %91
+%2 = write %1 %0 %92 along [s]
 %3 = slice %1 s at 0 len 4
 %4 = reduce-sum %2 over s
 %5 = mul %3 %4
@@ -238,15 +247,24 @@ fn a_state_moves_within_itself_and_two_swap() {
         "\
 %0 = state k : f32[s:12, d:4]
 %1 = slice %0 s at 1 len 11
-%2 = write %0 %1 s from s at 0
+%90 = rename %1 s to w
+%91 = iota w:11
+%92 = symbolic 0
+%93 = add %91 %92
+%2 = write %0 %90 %93 along [s]
 ",
     );
     holds(
         "\
 %0 = state a : f32[s:12, d:4]
 %1 = state b : f32[s:12, d:4]
-%2 = write %0 %1 s from s at 0
-%3 = write %1 %0 s from s at 0
+%90 = rename %1 s to w
+%91 = iota w:12
+%92 = symbolic 0
+%93 = add %91 %92
+%2 = write %0 %90 %93 along [s]
+%94 = rename %0 s to w
+%3 = write %1 %94 %93 along [s]
 output y = %2
 ",
     );
@@ -258,7 +276,11 @@ fn a_cheap_merge_does_not_move_a_read_behind_the_write() {
         "\
 %0 = input x : bf16[a:7]
 %1 = state k : bf16[a:14]
-%2 = write %1 %0 a from a at P
+%90 = rename %0 a to w
+%91 = iota w:7
+%92 = symbolic P
+%93 = add %91 %92
+%2 = write %1 %90 %93 along [a]
 %3 = cast %1 f32
 %4 = cast %2 f32
 %5 = mul %3 %4
@@ -274,7 +296,10 @@ fn rows_are_written_at_the_end_and_in_two_halves() {
 %0 = input x : f32[t:T, d:3]
 %1 = state k : f16[s:12, d:3]
 %2 = cast %0 f16
-%3 = write %1 %2 s from t at 12-T
+%90 = iota t:T
+%91 = symbolic 12-T
+%92 = add %90 %91
+%3 = write %1 %2 %92 along [s]
 output y = %3
 ",
     );
@@ -282,8 +307,14 @@ output y = %3
         "\
 %0 = input x : i32[t:T]
 %1 = state k : i32[s:24]
-%2 = write %1 %0 s from t at P
-%3 = write %2 %0 s from t at P+12
+%90 = iota t:T
+%91 = symbolic P
+%92 = add %90 %91
+%2 = write %1 %0 %92 along [s]
+%93 = iota t:T
+%94 = symbolic P+12
+%95 = add %93 %94
+%3 = write %2 %0 %95 along [s]
 %4 = reduce-sum %2 over s
 output y = %4
 output z = %3
@@ -299,7 +330,7 @@ fn attention_over_a_cache_that_may_be_empty() {
 %1 = state k : f16[s:7, d:8]
 %2 = slice %1 s at 0 len P
 %3 = contract %0 %2 over [d]
-%4 = attend %3 %2 over s
+%4 = attend %3 %2 over [s]
 output y = %4
 ",
     );
@@ -312,11 +343,14 @@ fn a_state_of_blocks_is_written_and_read_in_one_replay() {
 %0 = input x : f32[t:T, h:2, d:64]
 %1 = state k : q8_0[h:2, s:12, d:64]
 %2 = exp %0
-%3 = write %1 %2 s from t at P
+%90 = iota t:T
+%91 = symbolic P
+%92 = add %90 %91
+%3 = write %1 %2 %92 along [s]
 %4 = slice %3 s at 0 len P+T
 %5 = input q : f32[u:3, h:2, d:64]
 %6 = contract %5 %4 over [d]
-%7 = attend %6 %4 over s
+%7 = attend %6 %4 over [s]
 output y = %7
 ",
     );
@@ -330,7 +364,10 @@ fn rows_of_blocks_are_products_with_more_rows_than_a_task_takes() {
 %1 = weight w : q8_0[e:288, d:96]
 %2 = contract %0 %1 over [d]
 %3 = state v : q8_0[s:12, e:288]
-%4 = write %3 %2 s from t at P
+%90 = iota t:T
+%91 = symbolic P
+%92 = add %90 %91
+%4 = write %3 %2 %92 along [s]
 %5 = slice %4 s at 0 len P+T
 %6 = input p : f32[c:9, s:P+T]
 %7 = contract %6 %5 over [s]
@@ -351,7 +388,7 @@ fn attention_of_few_heads_is_split_over_positions() {
 %5 = lt %3 %4
 %6 = const -inf
 %7 = select %5 %2 %6
-%8 = attend %7 %1 over s
+%8 = attend %7 %1 over [s]
 %9 = neg %8
 output y = %9
 ",

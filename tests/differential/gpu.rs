@@ -158,7 +158,7 @@ symbol P in 0..180 near 20
 %3 = contract %0 %2 over [d]
 %4 = state v : f16[s:188, d:32]
 %5 = slice %4 s at 0 len P+8
-%6 = attend %3 %5 over s
+%6 = attend %3 %5 over [s]
 output y = %6
 ",
     )

@@ -14,7 +14,7 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use support::own::path;
 use support::plain::{Attention, Plain};
-use support::run::{Run, relative_error};
+use support::run::relative_error;
 
 use crate::made::Made;
 use crate::odd::{grouped, small};
@@ -28,7 +28,7 @@ fn made() -> Made {
 
 fn session(model: &Model, scored: Scored) -> Result<Session, String> {
     let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 1).unwrap());
-    let settings = Settings { context: 40, chunk: 16, scored, ..Run::new(Numbers::Single).settings };
+    let settings = Settings::of_one(40, 16, Format::F32, scored);
     let session = model.session(device, &settings, &Options::default(), &Cache::default());
     session.map_err(|error| error.to_string())
 }

@@ -15,7 +15,7 @@ use fusebox_compiler::reference::{Bindings, Stored};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks::model;
-use fusebox_models::config::{Experts, Gate, Pairing, Scaling};
+use fusebox_models::config::{Config, Experts, Gate, Pairing, Scaling};
 use fusebox_models::naming::tensors::{BIAS, Names};
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
@@ -42,16 +42,7 @@ pub(crate) struct Tensor {
 impl Made {
     /// Random weights for the whole graph.
     pub(crate) fn new(config: &Plain) -> Self {
-        let whole = config.config();
-        let graph = model(&whole, &Sym::from(1), whole.n_layers()).unwrap();
-        let mut tensors = BTreeMap::new();
-        for node in graph.nodes.values() {
-            let Op::Weight { name, shape, format } = &node.op else { continue };
-            let bytes = Numbers::of(5, name).stored(*format, shape).bytes.to_vec();
-            let sizes: Vec<usize> = shape.iter().map(|(_, size)| size.most() as usize).collect();
-            let shape = merged(name, &sizes);
-            tensors.insert(name.to_string(), Tensor { shape, format: *format, bytes });
-        }
+        let tensors = random_tensors(&config.config());
         Self { config: config.clone(), tensors, facts: Map::new() }
     }
 
@@ -96,15 +87,7 @@ impl Made {
                 number => pair(&key, F32, (number.as_f64().unwrap() as f32).to_le_bytes()),
             });
         }
-        (writer.tensors, writer.data) = (Vec::new(), Vec::new());
-        for (name, own) in &self.tensors {
-            let sizes: Vec<u64> = own.shape.iter().rev().map(|size| *size as u64).collect();
-            let name = Names::common(Kind::Gguf { version: 3 }).of(name).remove(0);
-            writer.tensors.push(tensor(&name, &sizes, number(own.format), writer.data.len() as u64));
-            writer.data.extend(&own.bytes);
-            writer.data.resize(writer.data.len().next_multiple_of(32), 0);
-        }
-        fs::write(path, writer.bytes()).unwrap();
+        write(path, writer, &self.tensors);
     }
 
     /// Writes a folder with `config.json` and safetensors.
@@ -203,6 +186,32 @@ fn number(format: Format) -> u32 {
 fn object(json: Json) -> Map<String, Json> {
     let Json::Object(object) = json else { panic!("{json} is no object") };
     object
+}
+
+/// Random weights for the whole graph of a config, by their names.
+pub(crate) fn random_tensors(config: &Config) -> BTreeMap<String, Tensor> {
+    let graph = model(config, &Sym::from(1), config.n_layers()).unwrap();
+    let mut tensors = BTreeMap::new();
+    for node in graph.nodes.values() {
+        let Op::Weight { name, shape, format } = &node.op else { continue };
+        let bytes = Numbers::of(5, name).stored(*format, shape).bytes.to_vec();
+        let sizes: Vec<usize> = shape.iter().map(|(_, size)| size.most() as usize).collect();
+        tensors.insert(name.to_string(), Tensor { shape: merged(name, &sizes), format: *format, bytes });
+    }
+    tensors
+}
+
+/// Writes a GGUF file of these tensors, whatever else it has.
+pub(crate) fn write(path: &Path, mut writer: Writer, tensors: &BTreeMap<String, Tensor>) {
+    (writer.tensors, writer.data) = (Vec::new(), Vec::new());
+    for (name, own) in tensors {
+        let sizes: Vec<u64> = own.shape.iter().rev().map(|size| *size as u64).collect();
+        let name = Names::common(Kind::Gguf { version: 3 }).of(name).remove(0);
+        writer.tensors.push(tensor(&name, &sizes, number(own.format), writer.data.len() as u64));
+        writer.data.extend(&own.bytes);
+        writer.data.resize(writer.data.len().next_multiple_of(32), 0);
+    }
+    fs::write(path, writer.bytes()).unwrap();
 }
 
 fn gguf_facts(config: &Plain) -> Map<String, Json> {

@@ -17,5 +17,5 @@ mod packed;
 mod pairs;
 mod recorded;
 mod refusals;
-mod texts;
+mod sequences;
 mod unsaid;

@@ -19,6 +19,7 @@ use fusebox_models::config::{
 };
 use fusebox_models::layers::embed::{Entry, Scored};
 use fusebox_models::load::Model;
+use fusebox_runtime::session::{PAGES, inputs};
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain, Window};
 use support::run::{Run, relative_error};
@@ -84,14 +85,22 @@ fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
     let graph =
         part(config, &Sym::from(tokens.len() as i64), config.n_layers(), Entry::Tokens, Scored::All).unwrap();
     let mut bindings = made.bindings();
-    bindings.symbols.insert(Label::new("P").unwrap(), 0);
+    let rows = config.cache.page_rows;
+    bindings.symbols.insert(Label::new(PAGES).unwrap(), tokens.len().div_ceil(rows) as i64);
     for node in graph.nodes.values() {
         let axes = node.ty.shape.iter().map(|(axis, size)| (*axis, size.most() as usize)).collect::<Vec<_>>();
         let len = axes.iter().map(|(_, size)| size).product();
         match &node.op {
             Op::Input { name, .. } => {
-                let ids = tokens.iter().map(|token| *token as i32).collect();
-                bindings.inputs.insert(name.clone(), Value::int(axes, ids));
+                let number = |slot: usize| match &**name {
+                    inputs::TOKENS => tokens[slot] as usize,
+                    inputs::PAGE => slot / rows,
+                    inputs::ROW => slot % rows,
+                    // A run from the first token on, in pages in order.
+                    _ => slot,
+                };
+                let numbers = (0..len).map(|slot| number(slot) as i32).collect();
+                bindings.inputs.insert(name.clone(), Value::int(axes, numbers));
             }
             Op::State { name, format, .. } => {
                 bindings.states.insert(name.clone(), Value::float(format.dtype(), axes, vec![0.0; len]));
@@ -109,7 +118,7 @@ fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
 fn check(name: &str, made: &Made, file: &std::path::Path) {
     let model = Model::open(file).unwrap_or_else(|error| panic!("{error}"));
     let read = Config { formats: made.config.formats.clone(), ..model.config.clone() };
-    assert_eq!(read, made.config.config(), "{name}");
+    assert_eq!(read, Config { cache: read.cache, ..made.config.config() }, "{name}");
     let tokens: Vec<u32> = (0..N_TOKENS.iter().sum::<usize>() as u32).map(|i| (i * 17 + 3) % 50).collect();
     let expected = expected(made, &made.config.config(), &tokens);
     let mut run = Run::new(Numbers::Single);

@@ -175,7 +175,7 @@ fn rounded_activations_cost_further_families_what_they_cost_llama_cpp() {
         for (path, format) in files(&folder).into_iter().filter(|(_, format)| format.is_some()) {
             let prompts = prompts(&folder, format.as_deref());
             let mut run = Run::new(Numbers::Quantised);
-            run.settings.cache = Format::F16;
+            run.settings.cache.format = Format::F16;
             let errors = errors(run, model, &path, &prompts, false);
             let own = middle(errors.iter().map(|(error, _)| *error).collect());
             let peers: Vec<f64> = errors.iter().filter_map(|(_, peer)| *peer).collect();

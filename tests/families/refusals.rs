@@ -7,7 +7,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Experts, Gate, Groups, Pairing, Rope, Scaling};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
-use fusebox_runtime::session::classes::Class;
+use fusebox_runtime::session::classes::{Class, Form};
 use serde_json::{Value as Json, json};
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain};
@@ -57,8 +57,10 @@ fn caches_whose_rows_fill_no_blocks_are_a_sentence() {
     dense().gguf(&file, "llama");
     let model = Model::open(&file).unwrap();
     let graph = |cache| {
-        let settings = Settings { context: 32, chunk: 8, cache, scored: Scored::Last };
-        model.graph(&settings, Class { least: 2, most: 8 }).map_err(|error| error.to_string())
+        let settings = Settings::of_one(32, 8, cache, Scored::Last);
+        model
+            .graph(&settings, Class { form: Form::Run, least: 2, most: 8 })
+            .map_err(|error| error.to_string())
     };
     assert!(graph(Format::F16).is_ok());
     let error = graph(Format::Q8_0).unwrap_err();

@@ -70,7 +70,7 @@ fn limited(
     (scored, cache): (Scored, Format),
     limit: Option<usize>,
 ) -> Result<Session, Error> {
-    let settings = Settings { context: 256, chunk: 64, cache, scored };
+    let settings = Settings::of_one(256, 64, cache, scored);
     on(device(kind, limit)?, kind, path, (&settings, None))
 }
 
@@ -109,7 +109,7 @@ fn caches_of_8_bits_are_the_same_on_a_gpu() {
         let session = limited(kind, &path, (Scored::Last, Format::Q8_0), None);
         let mut session = session.unwrap_or_else(|error| panic!("{error}"));
         let mut run = Run::new(Numbers::Single);
-        run.settings.cache = Format::Q8_0;
+        run.settings.cache.format = Format::Q8_0;
         let mut own = run.open(&path);
         for tokens in [&[3, 14, 15, 92, 65][..], &[35], &[89]] {
             let error = relative_error(session.feed(tokens).unwrap(), own.feed(tokens).unwrap());
@@ -162,7 +162,7 @@ fn a_warm_start_compiles_nothing_and_what_is_damaged_is_compiled_anew() {
     // It may be left from an earlier time.
     let _ = fs::remove_dir_all(&folder);
     let path = story();
-    let settings = Settings { context: 256, chunk: 64, cache: Format::F32, scored: Scored::Last };
+    let settings = Settings::of_one(256, 64, Format::F32, Scored::Last);
     let start = || {
         let folder = Some(folder.clone());
         let device = CudaDevice::new(Cuda::open(true, folder.clone()).unwrap(), None, silent());

@@ -234,7 +234,7 @@ fn rounded_activations_cost_no_more_than_they_cost_llama_cpp() {
 /// The defaults of the commands.
 fn fast() -> Run {
     let mut run = Run::new(Numbers::Quantised);
-    run.settings.cache = Format::F16;
+    run.settings.cache.format = Format::F16;
     run
 }
 
@@ -248,7 +248,7 @@ fn checkpoints_of_qwen3_c_answer_as_its_own_program() {
     let folder = folder.join("k256-qwen3-ajc1");
     let (path, prompts) = (folder.join("k256-qwen3.bin"), prompts(&folder, None));
     let mut exact = fast();
-    exact.settings.cache = Format::F32;
+    exact.settings.cache.format = Format::F32;
     for (run, bar) in [(Run::new(Numbers::Single), 4e-2), (exact, 4e-2)] {
         let errors = errors(run, &path, &prompts, false);
         let worst = errors.iter().map(|(error, _)| *error).fold(0.0, f64::max);

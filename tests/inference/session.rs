@@ -44,7 +44,7 @@ fn a_text_at_once_in_pieces_and_token_by_token_gives_the_same_logits() {
     for (numbers, cache) in pairs.into_iter().chain(rounded) {
         let bar = if cache == Format::Q8_0 { SAME_ROUNDED } else { same(numbers) };
         let mut run = Run::new(numbers);
-        run.settings.cache = cache;
+        run.settings.cache.format = cache;
         let all = tokens(100);
         let mut whole = |chunk: usize, step: usize| {
             run.settings.chunk = chunk;
@@ -86,7 +86,7 @@ fn a_program_is_compiled_when_as_many_tokens_first_come() {
 fn caches_of_8_bits_answer_nearly_as_those_in_full() {
     let logits = |cache: Format| {
         let mut run = Run::new(Numbers::Single);
-        run.settings.cache = cache;
+        run.settings.cache.format = cache;
         run.open(&story()).feed(&tokens(60)).unwrap().to_vec()
     };
     let (full, halves, bytes) = (logits(Format::F32), logits(Format::F16), logits(Format::Q8_0));

@@ -30,7 +30,7 @@ pub struct Run {
 impl Run {
     /// With the best instructions of this processor, on two threads.
     pub fn new(numbers: Numbers) -> Self {
-        let settings = Settings { context: 256, chunk: 64, cache: Format::F32, scored: Scored::Last };
+        let settings = Settings::of_one(256, 64, Format::F32, Scored::Last);
         Self { level: Level::host(), numbers, n_threads: 2, settings }
     }
 

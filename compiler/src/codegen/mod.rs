@@ -20,8 +20,6 @@ pub mod gpu;
 mod polynomials;
 #[cfg(all(test, any(feature = "cpu", feature = "gpu")))]
 mod samples;
-#[cfg(any(feature = "cpu", feature = "gpu"))]
-mod skip;
 
 /// Whether there is a value for every symbol, and each is in its range.
 ///

@@ -19,8 +19,8 @@ part
   var t0 in blocks of 2 step 2 from 0 to 4
   var t1 within t0
   var e2 in 0..3
-  var s3 in blocks of 2 step 2 from 0 to P+4
-  var s4 within s3
+  var s3 in blocks of 2 step 2 from 0 to P+4 until t0+P+2
+  var s4 within s3 until t0+P+2
   var t5 within t0
   grid t0
   for t1

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use crate::foundation::entity::List;
-use crate::graph::op::Op;
+use crate::graph::op::{Binary, Op};
 use crate::graph::{Graph, Node, NodeId};
 
 /// A set of values that live in memory between kernels.
@@ -89,6 +89,19 @@ impl Cut {
         loads.sort();
         loads.dedup();
         loads
+    }
+}
+
+/// Whether a value is a sum of positions and symbols, which a kernel computes wherever it wants it.
+pub(crate) fn is_position(graph: &Graph, node: NodeId) -> bool {
+    let Node { op, args, .. } = &graph.nodes[node];
+    match op {
+        Op::Iota { .. } | Op::Symbolic(_) | Op::Const(_) => true,
+        Op::Binary(Binary::Add | Binary::Sub) => args.iter().all(|arg| is_position(graph, *arg)),
+        Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } | Op::Slice { .. } | Op::Expand { .. } => {
+            is_position(graph, args[0])
+        }
+        _ => false,
     }
 }
 

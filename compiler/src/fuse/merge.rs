@@ -12,7 +12,7 @@ use std::rc::Rc;
 use crate::foundation::entity::List;
 use crate::foundation::random::Random;
 use crate::fuse::barrier::{Barrier, Prices, Reason};
-use crate::fuse::cut::Cut;
+use crate::fuse::cut::{Cut, is_position};
 use crate::fuse::fused::Fused;
 use crate::fuse::group::{Dependences, Groups, is_never_recomputed};
 use crate::fuse::price::Price;
@@ -101,6 +101,7 @@ pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> P
         random: steering.chaos.map(Random::new),
         cut: Cut::everywhere(graph),
         launches: Rc::default(),
+        indices: BTreeSet::new(),
         readers: graph.readers(),
         reasons: graph.nodes.ids().map(|_| Barrier::NotTried.into()).collect(),
         n_merges: 0,
@@ -108,6 +109,7 @@ pub fn partition(graph: &Graph, price: &mut impl Price, steering: Steering) -> P
     };
     merge.protect();
     merge.dissolve_scores();
+    merge.dissolve_cached();
     merge.dissolve_trivial();
     for phase in [Phase::Epilogues, Phase::Rows, Phase::Shared, Phase::Prologues] {
         for _ in 0..MAX_PASSES {
@@ -148,6 +150,9 @@ struct Merge<'a, P> {
     cut: Cut,
     /// The launches of the cut, from the first pass on.
     launches: Rc<Launches>,
+    /// Values that say where elements are written, and are more than sums of positions: tasks keep apart by reading
+    /// them from memory that all see.
+    indices: BTreeSet<NodeId>,
     readers: List<NodeId, Vec<NodeId>>,
     reasons: List<NodeId, Reason>,
     n_merges: usize,
@@ -159,7 +164,15 @@ impl<P: Price> Merge<'_, P> {
     fn protect(&mut self) {
         for (id, node) in self.graph.nodes.iter() {
             match node.op {
-                Op::Write { .. } => self.reasons[id] = Barrier::StateWrite.into(),
+                Op::Write { .. } => {
+                    self.reasons[id] = Barrier::StateWrite.into();
+                    for index in node.args[2..].iter().filter(|index| {
+                        !is_position(self.graph, **index) && !self.graph.nodes[**index].op.is_leaf()
+                    }) {
+                        self.reasons[*index] = Barrier::StateWrite.into();
+                        self.indices.insert(*index);
+                    }
+                }
                 Op::Barrier => self.reasons[id] = Barrier::Explicit.into(),
                 _ => {}
             }
@@ -172,6 +185,7 @@ impl<P: Price> Merge<'_, P> {
     fn is_protected(&self, node: NodeId) -> bool {
         matches!(self.graph.nodes[node].op, Op::Write { .. } | Op::Barrier)
             || self.graph.output_of(node).is_some()
+            || self.indices.contains(&node)
     }
 
     /// An elementwise value with a single elementwise reader of equal axes: merging always saves a load and a store.
@@ -208,6 +222,21 @@ impl<P: Price> Merge<'_, P> {
                 if !matches!(op, Op::Contract { .. }) {
                     pending.extend(args);
                 }
+            }
+        }
+    }
+
+    /// Rows picked from a state are never stored: a KV cache is read where it lies.
+    fn dissolve_cached(&mut self) {
+        let graph = self.graph;
+        let mut is_cached: List<NodeId, bool> = graph.nodes.ids().map(|_| false).collect();
+        for (id, Node { op, args, .. }) in graph.nodes.iter() {
+            is_cached[id] = match op {
+                Op::Gather { .. } => is_cached[args[0]] || graph.state_of(args[0]).is_some(),
+                _ => op.is_movement() && args.iter().all(|arg| is_cached[*arg]),
+            };
+            if is_cached[id] && self.cut.has(id) && !self.is_protected(id) && self.has_fuel() {
+                self.dissolve_if_legal(id);
             }
         }
     }

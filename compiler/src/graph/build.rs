@@ -388,18 +388,22 @@ impl Tensor {
         self.builder.node(Op::TopK { axis: axis.into(), into: ranks.axis, k }, &[self])
     }
 
-    /// This state with `value` written along `axis` from position `at`; `from` is the value's axis that runs there.
+    /// This state with `value` written to it: along each axis, to the positions that its index holds.
     #[must_use]
     #[track_caller]
-    pub fn write(
-        &self,
-        axis: impl Into<Axis>,
-        at: impl Into<Sym>,
-        value: &Self,
-        from: impl Into<Axis>,
-    ) -> Self {
-        let op = Op::Write { axis: axis.into(), from: from.into(), at: at.into() };
-        self.builder.node(op, &[self, value])
+    pub fn write(&self, places: &[(&Dim, &Self)], value: &Self) -> Self {
+        let op = Op::Write { axes: places.iter().map(|(dim, _)| dim.axis).collect() };
+        let args: Vec<&Self> =
+            [self, value].into_iter().chain(places.iter().map(|(_, index)| *index)).collect();
+        self.builder.node(op, &args)
+    }
+
+    /// This state with `value` written along an axis from position `start`; `run` is the value's axis that runs there.
+    #[must_use]
+    #[track_caller]
+    pub fn write_run(&self, along: &Dim, start: impl Into<Sym>, value: &Self, run: &Dim) -> Self {
+        let index = self.builder.iota(run) + self.builder.symbolic(start);
+        self.write(&[(along, &index)], value)
     }
 
     /// The value itself, kept out of larger kernels.

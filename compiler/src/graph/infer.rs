@@ -168,9 +168,9 @@ pub(crate) fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
         }
         Op::Attend { over } => {
             require(args[0], &[DType::F32], "f32 scores")?;
-            contract(&[*over], args[0], args[1])
+            contract(over, args[0], args[1])
         }
-        Op::Write { axis, from, at } => write(args[0], args[1], *axis, *from, at),
+        Op::Write { axes } => write(args[0], args[1], axes, &args[2..]),
         Op::Barrier => Ok(args[0].clone()),
     }
 }
@@ -308,12 +308,31 @@ fn gather(axis: Axis, table: &Type, index: &Type) -> Result<Type, Misfit> {
     Ok(Type::new(table.dtype, meet(&index.shape, &table.shape.without(axis))?))
 }
 
-fn write(state: &Type, value: &Type, axis: Axis, from: Axis, at: &Sym) -> Result<Type, Misfit> {
-    let (whole, len) = (size(state, axis)?, size(value, from)?);
-    within(axis, at, &(at.clone() + len), whole, &state.shape)?;
-    let (rest, own) = (state.shape.without(axis), value.shape.without(from));
-    if !rest.same_axes(&own) {
-        let axis = rest.axes().find(|a| rest.size(*a) != own.size(*a)).unwrap_or(axis);
+fn write(state: &Type, value: &Type, axes: &[Axis], indices: &[&Type]) -> Result<Type, Misfit> {
+    let mut rest = value.shape.clone();
+    for index in indices {
+        require(index, &[DType::I32], "an i32 index")?;
+        for (axis, len) in &index.shape {
+            if size(value, *axis)? != len {
+                return Err(Misfit::Sizes {
+                    axis: *axis,
+                    left: value.shape.clone(),
+                    right: index.shape.clone(),
+                });
+            }
+            if state.shape.has(*axis) {
+                return Err(twice(*axis, &state.shape));
+            }
+            rest = rest.without(*axis);
+        }
+    }
+    for axis in axes {
+        size(state, *axis)?;
+    }
+    let own = state.shape.without_all(axes);
+    if !own.same_axes(&rest) {
+        let odd = own.axes().chain(rest.axes()).find(|axis| own.size(*axis) != rest.size(*axis));
+        let axis = odd.unwrap_or(axes[0]);
         return Err(Misfit::Sizes { axis, left: state.shape.clone(), right: value.shape.clone() });
     }
     if state.dtype != value.dtype {

@@ -143,11 +143,11 @@ impl Graph {
     pub fn infer(&self, op: &Op, args: &[NodeId]) -> Result<Type, Misfit> {
         let types: Vec<&Type> = args.iter().map(|arg| &self.nodes[*arg].ty).collect();
         let ty = infer(op, &types)?;
-        let (Op::Write { axis, .. }, Some(first)) = (op, args.first()) else { return Ok(ty) };
+        let (Op::Write { axes }, Some(first)) = (op, args.first()) else { return Ok(ty) };
         match self.written(*first).map(|node| &node.op) {
             Some(Op::State { shape, format, .. }) => {
-                let is_row = format.block_len() > 1 && shape.axes().last() == Some(*axis);
-                if is_row { Err(Misfit::InBlocks { format: *format, axis: *axis }) } else { Ok(ty) }
+                let row = shape.axes().last().filter(|row| format.block_len() > 1 && axes.contains(row));
+                row.map_or(Ok(ty), |axis| Err(Misfit::InBlocks { format: *format, axis }))
             }
             // An earlier write has its own complaint where it writes to something else.
             _ if matches!(self.nodes[*first].op, Op::Write { .. }) => Ok(ty),

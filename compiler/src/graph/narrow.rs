@@ -219,7 +219,7 @@ mod tests {
                 let e = g.dim("e", 3);
                 x.contract(&g.weight(name, Format::F32, &[&e, &d]), [&d])
             };
-            let k = g.state("k", Format::F32, &[&s, &g.dim("e", 3)]).write(&s, 0, &product("k", &x), &t);
+            let k = g.state("k", Format::F32, &[&s, &g.dim("e", 3)]).write_run(&s, 0, &product("k", &x), &t);
             let scores = product("q", &x).contract(&k, [&g.dim("e", 3)]); // [t, s]
             let own = g.iota(&t);
             g.select(&g.iota(&s).le(&own), &scores, &g.constant(-1.0)).max(&s)

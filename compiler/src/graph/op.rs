@@ -135,19 +135,17 @@ pub enum Op {
         /// How many.
         k: usize,
     },
-    /// The second argument averaged over an axis with weights `softmax(first argument)`, in one pass.
+    /// The second argument averaged over some axes with weights `softmax(first argument)`, in one pass.
     Attend {
-        /// The axis averaged over.
-        over: Axis,
+        /// The axes averaged over; the first is gone through block by block.
+        over: Vec<Axis>,
     },
-    /// A state (first argument) with a run of one axis replaced by the second argument.
+    /// A state (first argument) with elements of the second argument put where the other arguments say: one index for
+    /// each axis that is written along, all over axes that the value has and the state has not. An index out of range
+    /// picks the nearest position. No two elements may have one place: the caller of a replay sees to that.
     Write {
-        /// The axis of the state that is written along.
-        axis: Axis,
-        /// The axis of the value that runs along it.
-        from: Axis,
-        /// The first position written.
-        at: Sym,
+        /// The axes of the state that indices run over.
+        axes: Vec<Axis>,
     },
     /// The value itself, written to memory because the author requests it.
     Barrier,
@@ -397,11 +395,8 @@ impl Op {
             | Self::Slice { .. }
             | Self::TopK { .. }
             | Self::Barrier => Some(1),
-            Self::Binary(_)
-            | Self::Contract { .. }
-            | Self::Gather { .. }
-            | Self::Attend { .. }
-            | Self::Write { .. } => Some(2),
+            Self::Binary(_) | Self::Contract { .. } | Self::Gather { .. } | Self::Attend { .. } => Some(2),
+            Self::Write { axes } => Some(2 + axes.len()),
             Self::Select => Some(3),
             Self::Concat { .. } => None,
         }

@@ -207,7 +207,7 @@ symbol T in 1..8 near 1
         "contract %0 %1 over []",
         "gather %1 %3 along d",
         "top-k %0 d into r:2",
-        "attend %0 %0 over d",
+        "attend %0 %0 over [d]",
         "barrier %2",
     ];
 
@@ -292,7 +292,7 @@ symbol T in 1..8 near 1
             "line 8, column 6: `slice`: positions 40 to 72 of axis d leave [t:T, d:64], expected arguments that fit",
         );
         check(
-            "write %0 %0 d from d at 0",
+            "write %0 %0 along []",
             "line 8, column 6: `write`: only a state can be written to, expected arguments that fit",
         );
         check(

@@ -61,8 +61,14 @@ pub(super) fn read_op(
         }
         "gather" => Op::Gather { axis: axis_after("along", s)? },
         "top-k" => read_top_k(s)?,
-        "attend" => Op::Attend { over: axis_after("over", s)? },
-        "write" => read_write(s, symbols)?,
+        "attend" => {
+            s.expect("over")?;
+            Op::Attend { over: axes(s)? }
+        }
+        "write" => {
+            s.expect("along")?;
+            Op::Write { axes: axes(s)? }
+        }
         "barrier" => Op::Barrier,
         _ => read_function(op_name, s)?.ok_or_else(|| at.clone().error(op_names()))?,
     };
@@ -90,13 +96,6 @@ fn read_top_k(s: &mut Scanner<'_>) -> Result<Op, SyntaxError> {
     let at = s.clone();
     let k = usize::try_from(number(s)?).map_err(|_| at.clone().error("a number of ranks"))?;
     Ok(Op::TopK { axis, into, k })
-}
-
-fn read_write(s: &mut Scanner<'_>, symbols: &[Symbol]) -> Result<Op, SyntaxError> {
-    let axis = axis(s)?;
-    let from = axis_after("from", s)?;
-    s.expect("at")?;
-    Ok(Op::Write { axis, from, at: size(s, symbols)? })
 }
 
 /// A function of elements or a fold; nothing where there is none of this name.
@@ -130,7 +129,8 @@ mod tests {
             assert_eq!((again.to_string(), again), (graph.to_string(), graph));
         }
         let write = with_line("split %0 d into [h:4, e:16]")
-            + "%5 = write %2 %4 s from t at P\n%6 = write %5 %4 s from t at 0\n";
+            + "%5 = iota t:T\n%6 = symbolic P\n%7 = add %5 %6\n"
+            + "%8 = write %2 %4 %7 along [s]\n%9 = write %8 %4 %5 along [s]\n";
         let graph = parse(&write).unwrap();
         assert_eq!(parse(&graph.to_string()).unwrap(), graph);
     }

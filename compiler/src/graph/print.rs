@@ -81,7 +81,6 @@ fn sizes(op: &Op) -> Vec<&Sym> {
         Op::Iota { len, .. } | Op::Expand { len, .. } => vec![len],
         Op::Symbolic(value) => vec![value],
         Op::Slice { start, len, .. } => vec![start, len],
-        Op::Write { at, .. } => vec![at],
         Op::Const(_)
         | Op::Table { .. }
         | Op::Unary(_)
@@ -96,6 +95,7 @@ fn sizes(op: &Op) -> Vec<&Sym> {
         | Op::Gather { .. }
         | Op::TopK { .. }
         | Op::Attend { .. }
+        | Op::Write { .. }
         | Op::Barrier => Vec::new(),
     }
 }
@@ -165,10 +165,9 @@ fn attributes(op: &Op) -> String {
         Op::Rename { from, to } => format!(" {from} to {to}"),
         Op::Slice { axis, start, len } => format!(" {axis} at {start} len {len}"),
         Op::Concat { axis } | Op::Gather { axis } => format!(" along {axis}"),
-        Op::Contract { over } => format!(" over {}", list(over)),
+        Op::Contract { over } | Op::Attend { over } => format!(" over {}", list(over)),
         Op::TopK { axis, into, k } => format!(" {axis} into {into}:{k}"),
-        Op::Attend { over } => format!(" over {over}"),
-        Op::Write { axis, from, at } => format!(" {axis} from {from} at {at}"),
+        Op::Write { axes } => format!(" along {}", list(axes)),
     }
 }
 
@@ -219,7 +218,9 @@ mod tests {
         let x = g.input("x", DType::F32, &[&t, &d]);
         let y = g.block("blk.0", |g| {
             let norm = &x * &g.weight("norm", Format::F32, &[&d]);
-            g.block("blk.0.mix", |g| g.state("k", Format::F32, &[&s, &d]).write(&s, p.clone(), &norm, &t));
+            g.block("blk.0.mix", |g| {
+                g.state("k", Format::F32, &[&s, &d]).write_run(&s, p.clone(), &norm, &t)
+            });
             norm.exp() * 0.5
         });
         let graph = g.finish(&[("y", &y), ("again", &y)]).unwrap();
@@ -236,15 +237,18 @@ block blk.0
 end
 block blk.0.mix
   %3 = state blk.0.mix.k : f32[s:64, d:4]
-  %4 = write %3 %2 s from t at P  # f32[s:64, d:4]
+  %4 = iota t:T  # i32[t:T]
+  %5 = symbolic P  # i32[]
+  %6 = add %4 %5  # i32[t:T]
+  %7 = write %3 %2 %6 along [s]  # f32[s:64, d:4]
 end
 block blk.0
-  %5 = exp %2  # f32[t:T, d:4]
-  %6 = const 0.5  # f32[]
-  %7 = mul %5 %6  # f32[t:T, d:4]
+  %8 = exp %2  # f32[t:T, d:4]
+  %9 = const 0.5  # f32[]
+  %10 = mul %8 %9  # f32[t:T, d:4]
 end
-output y = %7
-output again = %7
+output y = %10
+output again = %10
 ";
         assert_eq!(graph.to_string(), text);
         assert_eq!(parse(text).unwrap(), without_sites(graph));

@@ -227,11 +227,14 @@ block a
 %2 = state k : f32[s:8, d:4]
 end
 block b
-%3 = write %2 %0 s from t at P
-%4 = mul %0 %1
-%5 = contract %0 %1 over [d, t]
+%3 = iota t:2
+%4 = symbolic P
+%5 = add %3 %4
+%6 = write %2 %0 %5 along [s]
+%7 = mul %0 %1
+%8 = contract %0 %1 over [d, t]
 end
-output z = %4
+output z = %7
 ";
 
     fn node(index: usize) -> NodeId {
@@ -272,20 +275,20 @@ output z = %4
     #[test]
     fn nodes() {
         let site = Some(Site { file: "model.rs", line: 7 });
-        check(|g| g.nodes[node(4)].args[1] = node(4), "%4: `mul`: argument %4 does not come earlier");
-        check(|g| g.nodes[node(4)].args[1] = node(99), "%4: `mul`: argument %99 does not come earlier");
-        check(|g| g.nodes[node(4)].args.truncate(1), "%4: `mul`: takes 2 arguments, got 1");
+        check(|g| g.nodes[node(7)].args[1] = node(7), "%7: `mul`: argument %7 does not come earlier");
+        check(|g| g.nodes[node(7)].args[1] = node(102), "%7: `mul`: argument %102 does not come earlier");
+        check(|g| g.nodes[node(7)].args.truncate(1), "%7: `mul`: takes 2 arguments, got 1");
         check(
-            |g| (g.nodes[node(4)].ty.dtype, g.nodes[node(4)].site) = (DType::I32, site),
+            |g| (g.nodes[node(7)].ty.dtype, g.nodes[node(7)].site) = (DType::I32, site),
             "model.rs:7: `mul` makes f32[t:2, d:4], not i32[t:2, d:4]",
         );
-        check(|g| g.nodes[node(4)].block = Some(BlockId::from_index(5)), "%4: `mul`: block5 does not exist");
+        check(|g| g.nodes[node(7)].block = Some(BlockId::from_index(5)), "%7: `mul`: block5 does not exist");
         check(
             |g| {
-                let Op::Contract { over } = &mut g.nodes[node(5)].op else { return };
+                let Op::Contract { over } = &mut g.nodes[node(8)].op else { return };
                 over.reverse();
             },
-            "%5: `contract`: the summed axes are not sorted",
+            "%8: `contract`: the summed axes are not sorted",
         );
     }
 
@@ -293,11 +296,11 @@ output z = %4
     fn sizes_and_names() {
         check(
             |g| push_input(g, "n", shape_of(Sym::from(-1i64))),
-            "%6: `input`: the size -1 of axis d may be negative",
+            "%9: `input`: the size -1 of axis d may be negative",
         );
         check(
             |g| push_input(g, "n", shape_of(Sym::from(1i64 << 41))),
-            "%6: `input`: [d:2199023255552] is larger than 2^40 elements",
+            "%9: `input`: [d:2199023255552] is larger than 2^40 elements",
         );
         check(
             |g| {
@@ -307,36 +310,39 @@ output z = %4
                 let ty = g.infer(&op, &args).unwrap();
                 g.push(Node { op, args, ty, block: None, site: None });
             },
-            "%7: `top-k`: axis d may have 33554432 positions, at most 2^24 are searched",
+            "%10: `top-k`: axis d may have 33554432 positions, at most 2^24 are searched",
         );
         check(
             |g| push_input(g, "a b", Shape::scalar()),
-            "%6: the input name `a b` is not a word of letters, digits, `_`, `.` and `-`",
+            "%9: the input name `a b` is not a word of letters, digits, `_`, `.` and `-`",
         );
         check(
             |g| {
                 let shape = Shape::new([(Label::new("1").unwrap(), Sym::from(2i64))]).unwrap();
                 push_input(g, "n", shape);
             },
-            "%6: the axis name `1` is not a word of letters, digits, `_`, `.` and `-`",
+            "%9: the axis name `1` is not a word of letters, digits, `_`, `.` and `-`",
         );
-        check(|g| add(g, "%6 = input x : f32[]"), "%6: input `x` has two types");
-        check(|g| add(g, "%6 = state k : f16[s:8, d:4]"), "%6: state `k` has two types");
+        check(|g| add(g, "%9 = input x : f32[]"), "%9: input `x` has two types");
+        check(|g| add(g, "%9 = state k : f16[s:8, d:4]"), "%9: state `k` has two types");
     }
 
     #[test]
     fn writes() {
-        check(|g| add(g, "%6 = write %2 %0 s from t at 0"), "%6: %2 is written a second time, after %3");
+        check(|g| add(g, "%9 = write %2 %0 %3 along [s]"), "%9: %2 is written a second time, after %6");
         check(
-            |g| add(g, "%6 = state k : f32[s:8, d:4]\n%7 = write %6 %0 s from t at 0"),
-            "%7: %6 is written a second time, after %3",
+            |g| add(g, "%9 = state k : f32[s:8, d:4]\n%10 = write %9 %0 %3 along [s]"),
+            "%10: %9 is written a second time, after %6",
         );
-        check(|g| g.nodes[node(3)].args[0] = node(0), "%3: `write`: axis s is not in [t:2, d:4]");
-        let no_state = "%7: `write`: only a state can be written to";
+        check(
+            |g| g.nodes[node(6)].args[0] = node(0),
+            "%6: `write`: axis t would stand twice beside [t:2, d:4]",
+        );
+        let no_state = "%10: `write`: only a state can be written to";
         check(
             |g| {
-                add(g, "%6 = barrier %2\n%7 = write %3 %0 s from t at 0");
-                g.nodes[node(7)].args[0] = node(6);
+                add(g, "%9 = barrier %2\n%10 = write %6 %0 %3 along [s]");
+                g.nodes[node(10)].args[0] = node(9);
             },
             no_state,
         );
@@ -355,7 +361,7 @@ output z = %4
             |g| push_block(g, ""),
             "block2: the block name `` is not a word of letters, digits, `_`, `.` and `-`",
         );
-        check(|g| g.outputs.push(("w".into(), node(77))), "output w: %77 does not exist");
+        check(|g| g.outputs.push(("w".into(), node(80))), "output w: %80 does not exist");
         check(|g| g.outputs.push(("z".into(), node(1))), "output z: a second output has this name");
         check(
             |g| g.outputs.push(("7".into(), node(1))),

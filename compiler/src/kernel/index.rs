@@ -307,7 +307,7 @@ impl Atom {
             }
     }
 
-    fn uses_var(&self, test: &impl Fn(VarId) -> bool) -> bool {
+    pub(crate) fn uses_var(&self, test: &impl Fn(VarId) -> bool) -> bool {
         self.any(&mut |atom| matches!(atom, Self::Var(var) if test(*var)))
     }
 
@@ -371,7 +371,7 @@ mod tests {
 
     fn vars() -> (Vars, [VarId; 3]) {
         let mut vars = Vars::default();
-        let mut add = |name: &str, range| vars.push(Var { name: Label::new(name).unwrap(), range });
+        let mut add = |name: &str, range| vars.push(Var::new(Label::new(name).unwrap(), range));
         let h = add("h", Range::Whole { len: Sym::from(16i64) });
         let b = add(
             "b",
@@ -413,7 +413,7 @@ mod tests {
     fn a_loop_never_reaches_the_symbol_that_ends_it() {
         let (mut vars, _) = vars();
         let len = Sym::from(Symbol::new(Label::new("T").unwrap(), 1, 5, 2));
-        let t = vars.push(Var { name: Label::new("t").unwrap(), range: Range::Whole { len: len.clone() } });
+        let t = vars.push(Var::new(Label::new("t").unwrap(), Range::Whole { len: len.clone() }));
         let from_the_end = Index::var(t).minus(&Index::sym(&len)).plus(&Index::constant(6));
         assert_eq!(from_the_end.bounds(&vars), (1, 5));
         assert_eq!(Index::sym(&len).minus(&Index::var(t)).bounds(&vars), (1, 5));

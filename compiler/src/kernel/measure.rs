@@ -7,6 +7,7 @@
 use crate::foundation::entity::{Id, List};
 use crate::graph::op::{Binary, Unary};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::mask::MAX_POSITIONS;
 use crate::kernel::{Access, Blocks, Expr, Kernel, Nest, Param, ParamId, Part, Place, Range, Stmt, VarId};
 use crate::target::{Target, Work};
 use crate::tensor::sym::{Sym, Symbol};
@@ -257,6 +258,11 @@ fn elements_of(touched: &Option<Vec<Interval>>) -> Sym {
     intervals.iter().fold(Sym::from(1i64), |product, interval| product * &interval.len)
 }
 
+/// Whether an atom is how many tokens a sequence has.
+fn is_length(atom: &Atom) -> bool {
+    matches!(atom, Atom::Lookup { below: MAX_POSITIONS, .. })
+}
+
 /// The values that the variables of a part have.
 #[derive(Clone, Copy)]
 struct Ranges<'a> {
@@ -273,9 +279,7 @@ impl Ranges<'_> {
     fn interval(self, index: &Index) -> Interval {
         let (low, high) = index.bounds(&self.part.vars);
         if index.has_lookup() {
-            let used = self.part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
-            let n: f64 = used.map(|var| self.n_values(var)).product();
-            return Interval { first: 0, len: Sym::from((n as i64).clamp(1, high - low + 1)) };
+            return Interval { first: 0, len: self.n_looked_up(index, high - low + 1) };
         }
         match index.terms() {
             [] => Interval { first: index.offset(), len: Sym::from(1i64) },
@@ -306,24 +310,47 @@ impl Ranges<'_> {
         }
     }
 
+    /// How many positions are looked up: as many as there are values of all loops that decide that, if not fewer.
+    fn n_looked_up(self, index: &Index, most: i64) -> Sym {
+        let used = self.part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
+        let n = used.fold(Sym::from(1i64), |n, var| match &self.part.vars[var].range {
+            // Where tasks share the blocks, all of them together have every one.
+            Range::Blocks(Blocks { start, step, .. }) if *step > 1 && start.as_const().is_some() => {
+                n * Sym::from(self.n_values(var) as i64)
+            }
+            // Every block of a loop, each with all of its positions.
+            Range::Blocks(_) | Range::Within { .. } => match self.start(var) {
+                0 => n * &self.extent(var),
+                first => n * Sym::from((self.of(&self.extent(var)) - first).max(0)),
+            },
+            Range::Whole { len } => n * Sym::from(self.of(len)),
+        });
+        if n.as_const().is_some() || self.of(&n) > most { Sym::from(self.of(&n).clamp(1, most)) } else { n }
+    }
+
     /// The first value of a variable, with all other variables at theirs.
     fn start(self, var: VarId) -> i64 {
         match &self.part.vars[var].range {
             Range::Whole { .. } => 0,
-            Range::Blocks(Blocks { start: first, .. }) => self.first(first),
+            Range::Blocks(Blocks { start: first, .. }) => self.first(first, self.of(&self.extent(var))),
             Range::Within { of } => self.start(*of),
         }
     }
 
-    /// An index with every variable at its first value.
-    fn first(self, index: &Index) -> i64 {
+    /// An index with every variable at its first value, where a sequence has its last token at the end of a loop.
+    fn first(self, index: &Index, end: i64) -> i64 {
         let of_atom = |atom: &Atom| match atom {
             Atom::Var(var) => self.start(*var),
             Atom::Symbols(symbols) => symbols.iter().map(|symbol| (self.at)(*symbol)).product(),
-            Atom::Div(inner, by) => self.first(inner).div_euclid(*by),
-            Atom::Rem(inner, by) => self.first(inner).rem_euclid(*by),
-            Atom::Min(inner, most) => self.first(inner).min(*most),
-            Atom::Max(inner, least) => self.first(inner).max(*least),
+            // Of slots over rows of a page, which are pages, the end counts pages.
+            Atom::Div(inner, by) if inner.terms().iter().any(|(atom, _)| is_length(atom)) => {
+                self.first(inner, end * by).div_euclid(*by)
+            }
+            Atom::Div(inner, by) => self.first(inner, end).div_euclid(*by),
+            Atom::Rem(inner, by) => self.first(inner, end).rem_euclid(*by),
+            Atom::Min(inner, most) => self.first(inner, end).min(*most),
+            Atom::Max(inner, least) => self.first(inner, end).max(*least),
+            Atom::Lookup { .. } if is_length(atom) => end - 1,
             Atom::Lookup { .. } => 0,
         };
         index.terms().iter().fold(index.offset(), |sum, (atom, factor)| sum + factor * of_atom(atom))

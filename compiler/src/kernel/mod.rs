@@ -164,6 +164,16 @@ pub struct Var {
     pub name: Label,
     /// The values it takes.
     pub range: Range,
+    /// Bounds that end it early: it takes only values below each of them. They may depend on outer variables, and on
+    /// numbers in memory, such as the length of a sequence.
+    pub until: Vec<Index>,
+}
+
+impl Var {
+    /// A variable that takes every value of a range.
+    pub fn new(name: Label, range: Range) -> Self {
+        Self { name, range, until: Vec::new() }
+    }
 }
 
 /// The values of a loop variable.
@@ -379,7 +389,9 @@ impl Part {
 
     /// How many values a loop of a nest takes, where this is always the same.
     pub fn fixed_len(&self, var: VarId) -> Option<i64> {
-        match &self.vars[var].range {
+        let Var { range, until, .. } = &self.vars[var];
+        match range {
+            _ if !until.is_empty() => None,
             Range::Whole { len } => len.as_const(),
             Range::Within { of } => self.vars[*of].range.blocks()?.whole(),
             Range::Blocks(_) => None,

@@ -83,7 +83,7 @@ fn own_error(graph: &Graph, node: &Node) -> f64 {
     match &node.op {
         Op::Reduce { fold: Fold::Sum, axis } => sum(&[*axis]),
         Op::Contract { over } => sum(over),
-        Op::Attend { over } => 2.0 * sum(&[*over]) + FUNCTION,
+        Op::Attend { over } => 2.0 * sum(over) + FUNCTION,
         Op::Unary(_) | Op::Binary(_) => FUNCTION,
         Op::Cast(dtype) => spacing(*dtype),
         Op::Write { .. } => node.args.first().and_then(|arg| graph.stored_format(*arg)).map_or(0.0, blocks),

@@ -75,7 +75,8 @@ pub fn evaluate(graph: &Graph, bindings: &Bindings) -> Result<Results, Error> {
     for (id, node) in graph.nodes.iter() {
         if let (Op::Write { .. }, Some(name)) = (&node.op, graph.state_of(id)) {
             let before = states.get(name).unwrap_or(&values[node.args[0]]);
-            let after = apply(graph, node, &[before, &values[node.args[1]]], &scope)?;
+            let others = node.args[1..].iter().map(|arg| &values[*arg]);
+            let after = apply(graph, node, &[before].into_iter().chain(others).collect::<Vec<_>>(), &scope)?;
             states.insert(name.clone(), after);
         }
     }
@@ -131,9 +132,9 @@ fn apply(graph: &Graph, node: &Node, args: &[&Value], scope: &Scope<'_>) -> Resu
         Op::Contract { over } => product::contract(&frame, args[0], args[1], over),
         Op::Gather { axis } => select::gather(&frame, args[0], args[1], *axis),
         Op::TopK { axis, into, k } => select::top_k(&frame, args[0], *axis, *into, *k),
-        Op::Attend { over } => product::attend(&frame, args[0], args[1], *over),
-        Op::Write { axis, from, at } => {
-            let written = movement::write(args[0], args[1], *axis, *from, scope.whole(at));
+        Op::Attend { over } => product::attend(&frame, args[0], args[1], over),
+        Op::Write { axes } => {
+            let written = select::write(&frame, args[0], args[1], axes, &args[2..]);
             // What was rounded before is not changed by being rounded again.
             graph.stored_format(node.args[0]).and_then(|format| written.stored_as(format)).unwrap_or(written)
         }

@@ -4,7 +4,7 @@
 //! Each is a view of its argument ([`View`]), or a copy of parts into a whole.
 //! No element is computed here. `infer` has seen to it that every run of positions stays inside its axis.
 
-use super::index::{Frame, View, numbers};
+use super::index::{Frame, View};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::value::Value;
 
@@ -51,15 +51,6 @@ pub(super) fn concat(frame: &Frame, parts: &[&Value], axis: Axis) -> Value {
         at += part.size(axis).unwrap_or(0);
     }
     frame.filled(whole)
-}
-
-/// A state with the positions of `axis` from `at` on replaced by `value`, whose axis `from` runs along them.
-pub(super) fn write(state: &Value, value: &Value, axis: Axis, from: Axis, at: usize) -> Value {
-    let mut whole = numbers(state);
-    let view = View::of(&state.axes).starting(axis, at);
-    let step = view.step(axis);
-    copy(value, &mut whole, &view.without(axis).with(from, step));
-    Frame { dtype: state.dtype, axes: state.axes.clone() }.filled(whole)
 }
 
 /// Puts every element of a part where the view of the whole says.

@@ -28,8 +28,8 @@ pub(super) fn contract(frame: &Frame, a: &Value, b: &Value, over: &[Axis]) -> Va
 }
 
 /// The values averaged over an axis with weights `softmax(scores)`.
-pub(super) fn attend(frame: &Frame, scores: &Value, values: &Value, over: Axis) -> Value {
-    pairwise(frame, scores, values, &[over], average)
+pub(super) fn attend(frame: &Frame, scores: &Value, values: &Value, over: &[Axis]) -> Value {
+    pairwise(frame, scores, values, over, average)
 }
 
 /// The average of the second numbers with weights `softmax` of the first.

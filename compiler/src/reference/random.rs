@@ -11,9 +11,9 @@ use super::bind::Scope;
 use super::{Bindings, Stored};
 use crate::foundation::hash::StableHasher;
 use crate::foundation::random::Random;
-use crate::graph::Graph;
 use crate::graph::op::Op;
 use crate::graph::print::symbols;
+use crate::graph::{Graph, Node};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
@@ -49,7 +49,40 @@ pub fn bindings(graph: &Graph, seed: u64, given: &[(Label, i64)]) -> Bindings {
             }
         }
     }
+    for node in graph.nodes.values() {
+        if let Op::Write { axes } = &node.op {
+            places(graph, node, axes, &scope, seed, &mut bindings);
+        }
+    }
     bindings
+}
+
+/// Inputs that say where elements are written get places that all differ, as a caller promises.
+fn places(graph: &Graph, write: &Node, axes: &[Axis], scope: &Scope<'_>, seed: u64, bindings: &mut Bindings) {
+    let inputs = write.args[2..].iter().map(|index| match &graph.nodes[*index].op {
+        Op::Input { name, ty } => Some((name, scope.axes(&ty.shape))),
+        _ => None,
+    });
+    let Some(inputs) = inputs.collect::<Option<Vec<_>>>() else { return };
+    let sizes: Vec<usize> =
+        axes.iter().map(|axis| write.ty.shape.size(*axis).map_or(1, |size| size.most() as usize)).collect();
+    let n: usize = inputs.iter().flat_map(|(_, axes)| axes).map(|(_, size)| *size).max().unwrap_or(1);
+    let n_places = sizes.iter().product::<usize>().max(1);
+    // Neighbours lie far apart, so that order does not hide a mistake.
+    let step = (n_places / 2 + 1..=n_places + 1).find(|step| gcd(*step, n_places) == 1).unwrap_or(1);
+    let first = Random::new(seed).below(n_places);
+    let mut rest: Vec<usize> = (0..n).map(|element| (first + element * step) % n_places).collect();
+    for ((name, axes), size) in inputs.iter().zip(&sizes).rev() {
+        let numbers = rest.iter().map(|place| (place % size) as i32).collect();
+        bindings.inputs.insert((*name).clone(), Value::int(axes.clone(), numbers));
+        for place in &mut rest {
+            *place /= size;
+        }
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// A stream of numbers, elements and tensors.

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use super::index::{Frame, View};
+use super::index::{Frame, View, numbers};
 use crate::tensor::shape::Axis;
 use crate::tensor::value::Value;
 
@@ -21,6 +21,24 @@ pub(super) fn gather(frame: &Frame, table: &Value, index: &Value, axis: Axis) ->
     let step = view.step(axis);
     let rows = frame.read(index).map(|row| row.clamp(0.0, last as f64) as usize);
     frame.filled(view.offsets(&frame.axes).zip(rows).map(|(base, row)| table.number(base + row * step)))
+}
+
+/// A state with elements of a value put where the indices along some of its axes say; of two at one place, the later.
+pub(super) fn write(frame: &Frame, state: &Value, value: &Value, axes: &[Axis], indices: &[&Value]) -> Value {
+    let mut whole = numbers(state);
+    let view = View::of(&state.axes);
+    let of_value = Frame { dtype: value.dtype, axes: value.axes.clone() };
+    let mut places: Vec<usize> = view.offsets(&value.axes).collect();
+    for (axis, index) in axes.iter().zip(indices) {
+        let (step, last) = (view.step(*axis), state.size(*axis).unwrap_or(0).saturating_sub(1));
+        for (place, at) in places.iter_mut().zip(of_value.read(index)) {
+            *place += at.clamp(0.0, last as f64) as usize * step;
+        }
+    }
+    for (element, place) in places.into_iter().enumerate() {
+        whole[place] = value.number(element);
+    }
+    frame.filled(whole)
 }
 
 /// The positions of the `k` largest along an axis, largest first, along the axis `into`.

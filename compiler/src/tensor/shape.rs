@@ -84,6 +84,12 @@ impl Shape {
         strides
     }
 
+    /// The same shape without some axes.
+    #[must_use]
+    pub fn without_all(&self, axes: &[Axis]) -> Self {
+        axes.iter().fold(self.clone(), |shape, axis| shape.without(*axis))
+    }
+
     /// The same shape without one axis.
     #[must_use]
     pub fn without(&self, axis: Axis) -> Self {

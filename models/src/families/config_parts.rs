@@ -10,7 +10,9 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Activation, Block, Config, Dense, Experts, Formats, Gate, Grouped, Groups, Network};
+use crate::config::{
+    Activation, Block, Config, Dense, Experts, Formats, Gate, Grouped, Groups, KvCache, Network,
+};
 use crate::families::family::{Family, Windows};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
@@ -48,7 +50,7 @@ pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>
         biased: biased(hparams, family, blocks.len()),
         blocks,
         formats: Formats::Uniform(Format::F32),
-        cache: Format::F32,
+        cache: KvCache::of_one(hparams.count(CONTEXT)?),
     })
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn mistral_7b() -> Config {
     let window = Some(Window::Sliding(4096));
     let heads = Grouped { window, rope: Some(plain_rope(1e4)), ..Grouped::new(32, 8, 128) };
     let block = Block::new(Mixer::Grouped(heads), swiglu(14_336));
-    Config { eps: 1e-5, context: 8192, ..of_blocks(vec![block; 32], 4096, 32_000) }
+    Config { eps: 1e-5, ..of_blocks(vec![block; 32], 4096, 32_000) }.with_context(8192)
 }
 
 /// Qwen2.5-0.5B.

@@ -2,7 +2,7 @@
 //!
 //! In: normalised activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
 //! Query head `kv·G + g` reads key head `kv`; as both are axes of the query, keys and values are never repeated.
-//! The mask hides positions after the token's own; with a window, also those too far before it.
+//! The mask hides tokens after the token's own; with a window, also those too far before it.
 //! [`attend`] serves `latent.rs` (MLA) as well.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
@@ -13,8 +13,8 @@ use crate::layers::kv_cache::append;
 use crate::layers::mlp::{sigmoid, soft_cap};
 use crate::layers::norm::{bare_norm, norm};
 use crate::layers::rope::rotate;
-use crate::layers::scope::{Scope, Sequence, static_size};
-use crate::layers::softmax::softmax;
+use crate::layers::scope::{Scope, static_size};
+use crate::layers::softmax::{log_sum_exp, softmax};
 
 /// What attention scores are made of besides queries and keys.
 pub(crate) struct Scoring<'a> {
@@ -64,21 +64,16 @@ pub(crate) fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
         window: heads.window,
         sinks: if heads.has_sinks { Some(&m.f32_weight("attn_sinks", &[kv, group])) } else { None },
     };
-    let y = match own {
+    let [k, v] = match own {
         Ok((k, v)) => {
             let k = placed(m, heads, "attn_k_norm", &k, &[kv, e]);
-            m.per_sequence([&q, &k, &v], |sequence, [q, k, v]| {
-                let k = append(m, sequence, "k", &[kv, &sequence.s, e], k);
-                let v = append(m, sequence, "v", &[kv, &sequence.s, e], v);
-                m.keep(sequence, [&k, &v]);
-                attend(m, sequence, [q, &k, &v], e, &scoring)
-            })
+            let kept = [append(m, "k", &[kv, &m.r, e], &k), append(m, "v", &[kv, &m.r, e], &v)];
+            m.keep(&kept);
+            kept
         }
-        Err(from) => m.per_sequence([&q], |sequence, [q]| {
-            let (k, v) = m.cached(sequence, from);
-            attend(m, sequence, [q, &k, &v], e, &scoring)
-        }),
-    }; // [t, kv, g, e]
+        Err(from) => m.kept(from),
+    }; // [p, kv, r, e], of a batch [t, p, kv, r, e]
+    let y = attend(m, [&q, &k, &v], e, &scoring); // [t, kv, g, e]
     let y = gate.map_or(y.clone(), |gate| y * gate);
     m.linear(&y, "attn_output", &[d], [kv, group, e])
 }
@@ -127,41 +122,33 @@ fn query_factor(m: &Scope, by: &Temperature) -> Tensor {
     let n_multiples = (m.config.context + by.offset) / by.length;
     let multiple = &m.g.dim("multiple", n_multiples.max(1));
     let bound = (m.g.iota(multiple).cast(DType::F32) + 1.0) * by.length as f32;
-    let position = m.positions().cast(DType::F32) + by.offset as f32;
+    let position = m.positions.cast(DType::F32) + by.offset as f32;
     let n_below = m.g.select(&bound.le(&position), &m.g.constant(1.0), &m.g.constant(0.0)).sum(multiple);
     (n_below + 1.0).ln() * by.strength + 1.0
 }
 
 /// Scaled dot-product attention, `softmax(q·k · scale + mask) · v`, contracted over `e`.
-pub(crate) fn attend(
-    m: &Scope,
-    sequence: &Sequence,
-    [q, k, v]: [&Tensor; 3],
-    e: &Dim,
-    scoring: &Scoring<'_>,
-) -> Tensor {
+pub(crate) fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scoring<'_>) -> Tensor {
+    let over = &[&m.p, &m.r];
     let scores = q.contract(k, [e]) * scoring.scale as f32;
     let scores = scoring.cap.map_or(scores.clone(), |cap| soft_cap(&scores, cap));
-    let scores = scores + mask(m, sequence, scoring.window);
-    let s = &sequence.s;
-    let Some(sinks) = scoring.sinks else { return softmax(&scores, s).contract(v, [s]) };
-    // A sink is one more position, after all others, with a value of 0.
-    let one = &s.sized(1);
-    let scores = m.g.concat(s, &[&scores, &sinks.expand(one).expand(&sequence.t)]);
-    let v = m.g.concat(s, &[v, &(v.slice(s, 0, 1) * 0.0)]);
-    let s = &s.sized(s.size.clone() + 1);
-    softmax(&scores, s).contract(&v, [s])
+    let scores = scores + mask(m, scoring.window);
+    let y = softmax(&scores, over).contract(v, *over);
+    // A sink is one more position, with a value of 0: it takes its share of the weights.
+    scoring.sinks.map_or(y.clone(), |sinks| y * sigmoid(&(log_sum_exp(&scores, over) - sinks)))
 }
 
-/// The attention mask: 0 at visible positions, -∞ after the token's own and before its window.
-fn mask(m: &Scope, sequence: &Sequence, window: Option<Window>) -> Tensor {
-    let (position, own) = (m.g.iota(&sequence.s), sequence.positions(&m.g));
+/// The attention mask: 0 at visible slots, -∞ after the token's own and before its window.
+fn mask(m: &Scope, window: Option<Window>) -> Tensor {
+    let rows = m.g.integer(m.config.cache.page_rows as i32);
+    let slot = &(m.g.iota(&m.p) * rows + m.g.iota(&m.r)); // [p, r]
+    let own = &m.slots(); // [t]
     let masked = m.g.constant(f32::NEG_INFINITY);
-    let causal = m.g.select(&position.le(&own), &m.g.constant(0.0), &masked); // [s, t]
+    let causal = m.g.select(&slot.le(own), &m.g.constant(0.0), &masked); // [p, r, t]
     match window {
         None => causal,
         Some(Window::Sliding(size)) => {
-            m.g.select(&own.lt(&(position + m.g.integer(size as i32))), &causal, &masked)
+            m.g.select(&own.lt(&(slot + m.g.integer(size as i32))), &causal, &masked)
         }
         // Within the first chunk, both are the same.
         Some(Window::Chunk(size)) if m.config.context <= size => causal,
@@ -173,7 +160,7 @@ fn mask(m: &Scope, sequence: &Sequence, window: Option<Window>) -> Tensor {
                 let is_after = m.g.select(&first.le(x), &m.g.constant(1.0), &m.g.constant(0.0));
                 is_after.sum(chunk)
             };
-            m.g.select(&of(&own).equals(&of(&position)), &causal, &masked)
+            m.g.select(&of(own).equals(&of(slot)), &causal, &masked)
         }
     }
 }
@@ -185,10 +172,12 @@ mod tests {
     use fusebox_compiler::tensor::label::Label;
     use fusebox_compiler::tensor::sym::Sym;
     use fusebox_compiler::tensor::value::{Data, Value};
+    use fusebox_runtime::session::{PAGES, inputs};
 
     use super::*;
     use crate::blocks::named;
     use crate::config::{Pairing, Rope, Scaling};
+    use crate::layers::step::Step;
 
     /// Tokens, first position, head dimension, rotary dimension.
     const SIZES: [usize; 4] = [3, 5, 12, 8];
@@ -220,14 +209,28 @@ mod tests {
             let rope = Rope { theta: 1e4, pairing, scaling: Scaling::None };
             let config = named("llama-3.2-1b").unwrap().shrunk();
             let heads = Grouped { rotary_dim: n, rope: Some(rope), ..Grouped::new(1, 1, head) };
-            let m = Scope::new(&config, &Sym::from(n_tokens as i64));
+            let m = Scope::new(&config, &Step::Run(Sym::from(n_tokens as i64)));
             let e = &m.g.dim("e", head);
             let y = rotated(&m, &heads, &m.g.input("x", DType::F32, &[&m.t, e]), e);
             let graph = m.g.finish(&[("y", &y)]).unwrap();
             let x: Vec<f32> = (0..n_tokens * head).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
             let axes = vec![(m.t.axis, n_tokens), (e.axis, head)];
             let mut bindings = Bindings::default();
-            bindings.symbols.insert(Label::new("P").unwrap(), start as i64);
+            bindings.symbols.insert(Label::new(PAGES).unwrap(), 1);
+            // Nothing is cached here.
+            for (name, axes) in [
+                (inputs::SLOT, vec![]),
+                (inputs::PAGE, vec![(m.t.axis, n_tokens)]),
+                (inputs::ROW, vec![(m.t.axis, n_tokens)]),
+                (inputs::TABLE, vec![(m.p.axis, 1)]),
+            ] {
+                let n = axes.iter().map(|(_, size)| size).product();
+                bindings.inputs.insert(Name::from(name), Value::int(axes, vec![0; n]));
+            }
+            let positions = (start..start + n_tokens).map(|position| position as i32).collect();
+            bindings
+                .inputs
+                .insert(Name::from(inputs::POSITIONS), Value::int(vec![(m.t.axis, n_tokens)], positions));
             bindings.inputs.insert(Name::from("x"), Value::float(DType::F32, axes, x.clone()));
             let results = evaluate(&graph, &bindings).unwrap();
             let Data::Float(found) = &results.outputs["y"].data else { panic!("floats") };

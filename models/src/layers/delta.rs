@@ -12,8 +12,8 @@ use fusebox_compiler::tensor::dtype::DType;
 use crate::config::Delta;
 use crate::layers::mlp::{sigmoid, silu, softplus};
 use crate::layers::norm::rms_norm;
-use crate::layers::recurrent::{Carried, Decay, convolved};
-use crate::layers::scope::{Scope, Sequence};
+use crate::layers::recurrent::{Carried, Decay, convolved, over_time};
+use crate::layers::scope::Scope;
 use crate::naming::tensors::BIAS;
 
 /// Epsilon of the normalisation of queries and keys.
@@ -41,13 +41,13 @@ pub(crate) fn delta(m: &Scope, sizes: &Delta, x: &Tensor) -> Tensor {
     let step = step + m.f32_weight(&format!("ssm_dt{BIAS}"), &[a, b]);
     let decay = softplus(&step) * m.f32_weight("ssm_a", &[a, b]);
 
-    let y = m.per_sequence([&mixed, &sigmoid(&strength), &decay], |sequence, [mixed, strength, decay]| {
-        let mixed = silu(&convolved(m, sequence, "ssm_conv1d", sizes.kernel, c, mixed));
+    let y = over_time(m, [&mixed, &sigmoid(&strength), &decay], |t, [mixed, strength, decay]| {
+        let mixed = silu(&convolved(m, "ssm_conv1d", sizes.kernel, [t, c], mixed));
         let part = |at, n, dims: &[&Dim]| mixed.slice(c, at, n).split(c, dims);
         let q = unit(&part(0, keys, &[h, e]), e) * (sizes.key as f32).sqrt().recip();
         let k = unit(&part(keys, keys, &[h, e]), e);
         let v = part(2 * keys, values, &[a, b, w]);
-        rule(m, sequence, [h, r, e, w], [&q, &k, &v, strength, decay])
+        rule(m, [t, h, r, e, w], [&q, &k, &v, strength, decay])
     }); // [t, h, r, w]
     let y = rms_norm(&y, &m.f32_weight("ssm_norm", &[w]), w, m.config.eps) * silu(&gate);
     m.linear(&y, "ssm_out", &[d], [a, b, w])
@@ -58,15 +58,10 @@ fn unit(x: &Tensor, over: &Dim) -> Tensor {
 }
 
 /// What each query reads from the matrix of its token.
-fn rule(
-    m: &Scope,
-    sequence: &Sequence,
-    [h, r, e, w]: [&Dim; 4],
-    [q, k, v, strength, decay]: [&Tensor; 5],
-) -> Tensor {
+fn rule(m: &Scope, [t, h, r, e, w]: [&Dim; 5], [q, k, v, strength, decay]: [&Tensor; 5]) -> Tensor {
     let g = &m.g;
-    let (t, u) = (&sequence.t, &g.dim("u", sequence.t.size.clone()));
-    let state = Carried::new(m, sequence, "delta", &[h, r, e, w]);
+    let u = &g.dim("u", t.size.clone());
+    let state = Carried::new(m, "delta", &[h, r, e, w]);
     let old = &state.before;
     let left = Decay::new(m, [t, u], decay);
     let earlier = |x: &Tensor| x.rename(t, u);
@@ -82,7 +77,7 @@ fn rule(
     let seen = q.contract(&earlier(k), [e]) * &left.between;
     let y = old.contract(q, [e]) * &left.at + seen.contract(&earlier(&learnt), [u]);
 
-    state.write(h, &(old * &left.whole + k.contract(&(learnt * &left.after), [t])));
+    state.write(&(old * &left.whole + k.contract(&(learnt * &left.after), [t])));
     y
 }
 

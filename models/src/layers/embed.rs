@@ -7,6 +7,7 @@
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
+use fusebox_runtime::session::inputs;
 
 use crate::layers::mlp::soft_cap;
 use crate::layers::norm::norm;
@@ -42,7 +43,7 @@ pub enum Scored {
 pub(crate) fn entry(m: &Scope, entry: Entry) -> Tensor {
     match entry {
         Entry::Tokens => embed(m, &m.tokens()),
-        Entry::Vectors => m.g.input("x", DType::F32, &[&m.t, &m.d]),
+        Entry::Vectors => m.g.input(inputs::VECTORS, DType::F32, &[&m.t, &m.d]),
     }
 }
 
@@ -83,7 +84,10 @@ fn vocabulary(m: &Scope) -> Dim {
     m.g.dim("v", m.config.vocab)
 }
 
-/// The hidden state of the last token, without the axis `t`.
+/// The hidden state of the last token, without the axis `t`; of a batch, every token is the last of its sequence.
 fn last(m: &Scope, x: &Tensor) -> Tensor {
+    if m.is_batch {
+        return x.clone();
+    }
     x.slice(&m.t, m.t.size.clone() - 1, 1).merge(&[&m.t, &m.d], &m.d) // [d]
 }

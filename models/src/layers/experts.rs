@@ -87,7 +87,7 @@ fn router_logits(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tensor
 fn routing(m: &Scope, sizes: &Experts, expert: &Dim, logits: &Tensor) -> (Tensor, Tensor, Dim) {
     let k = &m.g.dim("k", sizes.top_k);
     let scores = match sizes.gate {
-        Gate::Softmax => softmax(logits, expert),
+        Gate::Softmax => softmax(logits, &[expert]),
         Gate::Sigmoid => sigmoid(logits),
         Gate::SoftmaxAfterTopK => logits.clone(),
         Gate::SqrtSoftplus => softplus(logits).sqrt(),
@@ -117,7 +117,7 @@ fn group_limited(m: &Scope, groups: Groups, expert: &Dim, selection: &Tensor) ->
 
 /// Routing weights of the selected experts, from their scores.
 fn selected_weights(m: &Scope, sizes: &Experts, k: &Dim, scores: &Tensor) -> Tensor {
-    let weight = if sizes.gate == Gate::SoftmaxAfterTopK { softmax(scores, k) } else { scores.clone() };
+    let weight = if sizes.gate == Gate::SoftmaxAfterTopK { softmax(scores, &[k]) } else { scores.clone() };
     let total = || weight.sum(k).maximum(&m.g.constant(MIN_WEIGHT_SUM));
     let weight = if sizes.renorm { &weight / total() } else { weight.clone() };
     if sizes.scale == 1.0 { weight } else { weight * sizes.scale }

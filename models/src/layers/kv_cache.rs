@@ -1,24 +1,30 @@
 //! The KV cache: a state that lives from one step to the next.
 //!
-//! In: a value for each token of this step. Out: the values of all positions so far, this step's included.
-//! The capacity is the config's context; positions after the last token are never read.
+//! In: a value for each token of this step. Out: the values of all tokens so far, this step's included.
+//!
+//! ```text
+//!  state   [page, …, row, …]         one pool for all sequences: a page holds a run of rows of one sequence
+//!  table   [p] or [t, p]             which pages a sequence has, in order: an input of the step
+//!  result  [p, …, row, …]            row r of page p is token p · rows + r of the sequence; behind its last token
+//!                                    there is anything, which the mask of attention hides
+//! ```
+//!
 //! Read next: `attention.rs` caches keys and values, `latent.rs` the latents that both are made of.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::quant::Format;
 
-use crate::layers::scope::{Scope, Sequence};
+use crate::layers::scope::Scope;
 
-/// Appends `value` to a sequence's state of this name at position `P`, and reads positions `0..P + T`.
+/// Writes `value` to the rows of this step's tokens, and reads the pages of their sequences.
 ///
-/// `axes` are those of the result: the value's, with `s` for `t`.
+/// `axes` are those of a page, the rows among them; the value has the same without the rows, and `t`.
 #[track_caller]
-pub(crate) fn append(m: &Scope, sequence: &Sequence, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
-    let Sequence { t, s, start, .. } = sequence;
-    let capacity = s.sized(m.config.context);
-    let axes: Vec<&Dim> = axes.iter().map(|dim| if *dim == s { &capacity } else { *dim }).collect();
-    let state = m.g.state(&sequence.state_name(name), m.config.cache, &axes);
-    let written = state.write(s, start, &value.cast(m.config.cache.dtype()), t);
-    let read = written.slice(s, 0, &s.size);
-    if m.config.cache == Format::F32 { read } else { read.widened() }
+pub(crate) fn append(m: &Scope, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
+    let format = m.config.cache.format;
+    let page = &m.g.dim("page", m.config.cache.n_pages);
+    let pool = m.g.state(name, format, &[&[page], axes].concat());
+    let pool = pool.write(&[(page, &m.page), (&m.r, &m.row)], &value.cast(format.dtype()));
+    let read = pool.gather(page, &m.table);
+    if format == Format::F32 { read } else { read.widened() }
 }

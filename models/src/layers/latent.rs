@@ -13,7 +13,7 @@ use crate::layers::attention::{Scoring, attend};
 use crate::layers::kv_cache::append;
 use crate::layers::norm::norm;
 use crate::layers::rope::{mscale, rotate};
-use crate::layers::scope::{Scope, Sequence};
+use crate::layers::scope::Scope;
 
 /// Multi-head latent attention over cached latents.
 pub(crate) fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
@@ -26,13 +26,11 @@ pub(crate) fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
     let entry = entry(m, sizes, c, x); // [t, c]
     let (k_b, v_b) = up_projections(m, sizes, [h, key, c]);
 
-    let y = m.per_sequence([&q, &entry], |sequence, [q, entry]| {
-        let (low, k_rope) = cached(m, sequence, sizes, c, entry); // [s, c], [s, e]
-        let k_nope = low.contract(&k_b, [c]); // [s, h, e]
-        let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [s, h, e]
-        let v = low.contract(&v_b, [c]); // [s, h, e]
-        attend(m, sequence, [q, &k, &v], key, &Scoring::plain(scale(sizes)))
-    }); // [t, h, e]
+    let (low, k_rope) = cached(m, sizes, c, &entry); // [p, r, c], [p, r, e], of a batch with t before
+    let k_nope = low.contract(&k_b, [c]); // [p, r, h, e]
+    let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [p, r, h, e]
+    let v = low.contract(&v_b, [c]); // [p, r, h, e]
+    let y = attend(m, [&q, &k, &v], key, &Scoring::plain(scale(sizes))); // [t, h, e]
     m.linear(&y, "attn_output", &[&m.d], [h, value])
 }
 
@@ -74,10 +72,10 @@ fn entry(m: &Scope, sizes: &Latent, c: &Dim, x: &Tensor) -> Tensor {
     m.g.concat(c, &[&low, &k_rope])
 }
 
-/// The latents and shared RoPE keys of all positions of a sequence.
-fn cached(m: &Scope, sequence: &Sequence, sizes: &Latent, c: &Dim, entry: &Tensor) -> (Tensor, Tensor) {
+/// The latents and shared RoPE keys of all tokens so far.
+fn cached(m: &Scope, sizes: &Latent, c: &Dim, entry: &Tensor) -> (Tensor, Tensor) {
     let both = &c.sized(sizes.kv_lora + sizes.rope);
-    let (low, k_rope) = parts(sizes, c, &append(m, sequence, "latent", &[&sequence.s, both], entry));
+    let (low, k_rope) = parts(sizes, c, &append(m, "latent", &[&m.r, both], entry));
     (low, k_rope.rename(c, &m.g.dim("e", sizes.rope)))
 }
 

@@ -28,4 +28,5 @@ pub(crate) mod scope;
 pub(crate) mod short_conv;
 pub(crate) mod softmax;
 pub(crate) mod state_space;
+pub mod step;
 pub(crate) mod top_k;

@@ -1,60 +1,79 @@
 //! States that are carried from token to token and that no position indexes: of recurrent mixers.
 //!
-//! In: a sequence, the name of a state and its axes. Out: the state as the last step left it, zero at the start of a
-//! sequence. Also the short causal convolution that recurrent mixers start with, whose state is the last few tokens.
-//! Such a state only goes forward: a session knows it by its name and refuses to go back to an earlier position.
+//! In: the name of a state and its axes. Out: the state as the last step left it, zero at the start of a sequence. Also
+//! the short causal convolution that recurrent mixers start with, whose state is the last few tokens.
+//! Such a state only goes forward: an engine knows it by its name and refuses to go back to an earlier position.
+//!
+//! ```text
+//!  state   [sequence, …]      one for each sequence that may have tokens at a time
+//!  before  […] or [t, …]      that of the sequence of a run, or of each token of a batch
+//! ```
+//!
+//! Mixers are written over an axis of time, [`over_time`]: all tokens of a run, or of a batch a single token for each
+//! sequence.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::session::carried;
 
-use crate::layers::scope::{Scope, Sequence};
+use crate::layers::scope::Scope;
 use crate::naming::tensors::BIAS;
 
-/// A state of a sequence.
-pub(crate) struct Carried {
+/// Applies `each` to tensors `[t, …]` and the axis of time. In a batch `t` runs over sequences, and time has one token.
+#[track_caller]
+pub(crate) fn over_time<const N: usize>(
+    m: &Scope,
+    xs: [&Tensor; N],
+    each: impl FnOnce(&Dim, [&Tensor; N]) -> Tensor,
+) -> Tensor {
+    if !m.is_batch {
+        return each(&m.t, xs);
+    }
+    let now = &m.g.dim("now", 1);
+    let xs = xs.map(|x| x.split(&m.t, &[&m.t, now]));
+    each(now, xs.each_ref()).merge(&[&m.t, now], &m.t)
+}
+
+/// A state of the sequences of a step.
+pub(crate) struct Carried<'m> {
     state: Tensor,
+    sequence: Dim,
+    m: &'m Scope<'m>,
     /// Its value before this step.
     pub(crate) before: Tensor,
 }
 
-impl Carried {
+impl<'m> Carried<'m> {
     /// The state of this name.
     #[track_caller]
-    pub(crate) fn new(m: &Scope, sequence: &Sequence, name: &str, dims: &[&Dim]) -> Self {
-        let state = m.g.state(&sequence.state_name(&carried(name)), Format::F32, dims);
-        let is_later = m.g.integer(0).lt(&m.g.symbolic(&sequence.start));
-        let before = m.g.select(&is_later, &state, &m.g.constant(0.0));
-        Self { state, before }
+    pub(crate) fn new(m: &'m Scope, name: &str, dims: &[&Dim]) -> Self {
+        let sequence = m.g.dim("sequence", m.config.cache.n_sequences);
+        let state = m.g.state(&carried(name), Format::F32, &[&[&sequence], dims].concat());
+        let is_later = m.g.integer(0).lt(&m.slot);
+        let before = m.g.select(&is_later, &state.gather(&sequence, &m.sequence()), &m.g.constant(0.0));
+        Self { state, sequence, m, before }
     }
 
-    /// Writes the whole state, whose first axis is `axis`.
+    /// Writes the states of the sequences of this step.
     #[track_caller]
-    pub(crate) fn write(&self, axis: &Dim, value: &Tensor) {
-        let all = &value.builder().dim("all", axis.size.clone());
-        let _ = self.state.write(axis, 0, &value.rename(axis, all), all);
+    pub(crate) fn write(&self, value: &Tensor) {
+        let _ = self.state.write(&[(&self.sequence, &self.m.sequence())], value);
     }
 }
 
-/// A causal convolution of each channel of `x` `[t, c]` over the last `kernel` tokens, with the weights of this name.
+/// A causal convolution of each channel of `x` `[t, c]` over the last `kernel` tokens, with the weights of this name; `t`
+/// is time.
 #[track_caller]
-pub(crate) fn convolved(
-    m: &Scope,
-    sequence: &Sequence,
-    name: &str,
-    kernel: usize,
-    c: &Dim,
-    x: &Tensor,
-) -> Tensor {
-    let (t, past) = (&sequence.t, kernel - 1);
+pub(crate) fn convolved(m: &Scope, name: &str, kernel: usize, [t, c]: [&Dim; 2], x: &Tensor) -> Tensor {
+    let past = &m.g.dim("past", kernel - 1);
     let tap = &m.g.dim("tap", kernel);
     let weight = m.f32_weight(name, &[c, tap]);
-    let state = Carried::new(m, sequence, "conv", &[&t.sized(past), c]);
-    let all = m.g.concat(t, &[&state.before, x]); // [t + kernel - 1, c]
+    let state = Carried::new(m, "conv", &[past, c]);
+    let all = m.g.concat(t, &[&state.before.rename(past, t), x]); // [t + kernel - 1, c]
     let taps = (0..kernel)
         .map(|i| all.slice(t, i, t.size.clone()) * weight.slice(tap, i, 1).merge(&[c, &tap.sized(1)], c));
     let y = taps.reduce(|a, b| a + b).unwrap_or_else(|| x.clone());
-    state.write(&t.sized(past), &all.slice(t, t.size.clone(), past));
+    state.write(&all.slice(t, t.size.clone(), kernel - 1).rename(t, past));
     if m.config.biased.contains(name) { y + m.f32_weight(&format!("{name}{BIAS}"), &[c]) } else { y }
 }
 

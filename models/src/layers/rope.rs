@@ -27,7 +27,7 @@ pub(crate) fn rotate(m: &Scope, rope: &Rope, x: &Tensor, axis: &Dim) -> Tensor {
 
     let frequencies = inv_freq(rope, n_dims).into_iter().map(|frequency| frequency as f32);
     let frequencies: Vec<f32> = frequencies.collect();
-    let angle = m.positions().cast(DType::F32) * m.g.table(pair, &frequencies); // [t, pair]
+    let angle = m.positions.cast(DType::F32) * m.g.table(pair, &frequencies); // [t, pair]
     let (cos, sin) = (&apply_attention_factor(rope, angle.cos()), &apply_attention_factor(rope, angle.sin()));
 
     let x = x.split(axis, &stored);

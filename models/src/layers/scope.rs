@@ -1,9 +1,17 @@
-//! The context of a layer: the graph builder, the config, and the sequences of the step with their positions.
+//! The context of a layer: the graph builder, the config, and the tokens of the step with their places.
 //!
-//! In: a config and the number of tokens per step. Out: a [`Scope`] that layers take axes and weights from.
-//! The tokens take positions `P` to `P + T`; `P` is a symbol, known when the step runs, so one graph serves every
-//! position. A decode step may also take a batch, one token per sequence: sequence `i` is at position `Pi` and has
-//! states of its own.
+//! In: a config and the form of a step. Out: a [`Scope`] that layers take axes and weights from.
+//! One graph serves every position: where tokens are is an input. Four things that are often the same number are kept
+//! apart:
+//!
+//! | | of a token | input |
+//! |---|---|---|
+//! | position | what RoPE sees | `positions` `[t]` |
+//! | slot | what the causal mask sees: how many tokens of its sequence are kept before it | `slot` |
+//! | place | where its rows lie in the KV cache | `page` `[t]`, `row` `[t]` |
+//! | sequence | where its sequence's recurrent states lie | `sequence` |
+//!
+//! The page table holds the pages of each sequence in the order of slots.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -13,14 +21,11 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
-
-use fusebox_runtime::session::{POSITION, SequenceId, position_of, state_of};
+use fusebox_runtime::session::{PAGES, inputs};
 
 use crate::config::Config;
+use crate::layers::step::Step;
 use crate::naming::tensors::BIAS;
-
-/// Cached keys and values by block and sequence.
-type Kept = BTreeMap<(usize, Option<SequenceId>), [Tensor; 2]>;
 
 /// What the layers of one step share.
 pub(crate) struct Scope<'a> {
@@ -28,58 +33,78 @@ pub(crate) struct Scope<'a> {
     pub(crate) g: Builder,
     /// The hyper-parameters.
     pub(crate) config: &'a Config,
-    /// The tokens of this step, of all sequences.
+    /// Whether every token is of another sequence.
+    pub(crate) is_batch: bool,
+    /// The tokens of this step.
     pub(crate) t: Dim,
     /// The residual stream.
     pub(crate) d: Dim,
-    sequences: Vec<Sequence>,
-    /// The block that is written at the moment.
-    layer: Cell<usize>,
+    /// The pages of a sequence.
+    pub(crate) p: Dim,
+    /// The rows of a page.
+    pub(crate) r: Dim,
+    /// The position of each token, `[t]`.
+    pub(crate) positions: Tensor,
+    /// The slot of the first token, `[]`, or of each token of a batch, `[t]`.
+    pub(crate) slot: Tensor,
+    /// Where each token goes in the KV cache, both `[t]`.
+    pub(crate) page: Tensor,
+    pub(crate) row: Tensor,
+    /// The pages of the sequence, `[p]`, or of each token's own sequence, `[t, p]`.
+    pub(crate) table: Tensor,
     /// The token ids, once a layer has read them.
     tokens: OnceCell<Tensor>,
-    /// The cached keys and values of each block and sequence, which later blocks may share.
-    kept: RefCell<Kept>,
-}
-
-/// One sequence of a step.
-pub(crate) struct Sequence {
-    /// Its tokens in this step.
-    pub(crate) t: Dim,
-    /// Its positions so far, this step's included.
-    pub(crate) s: Dim,
-    /// The position of its first token in this step.
-    pub(crate) start: Sym,
-    /// Its number in the batch; `None` where the step has one sequence.
-    id: Option<SequenceId>,
+    /// The number of the sequence, once a layer has read it.
+    sequence: OnceCell<Tensor>,
+    /// The block that is written at the moment.
+    layer: Cell<usize>,
+    /// The cached keys and values of each block, which later blocks may share.
+    kept: RefCell<BTreeMap<usize, [Tensor; 2]>>,
 }
 
 impl<'a> Scope<'a> {
-    /// The scope of a step of `tokens` tokens of one sequence.
-    pub(crate) fn new(config: &'a Config, tokens: &Sym) -> Self {
+    /// The scope of a step.
+    pub(crate) fn new(config: &'a Config, step: &Step) -> Self {
         let g = Builder::new();
-        let sequences = vec![Sequence::new(&g, config, tokens, None)];
-        Self::with(config, g.dim("t", tokens), g, sequences)
-    }
-
-    /// The scope of a decode step of a batch, one token per sequence.
-    pub(crate) fn of_batch(config: &'a Config, batch: usize) -> Self {
-        let g = Builder::new();
-        let sequences = (0..batch)
-            .map(|number| Sequence::new(&g, config, &Sym::from(1), Some(SequenceId(number))))
-            .collect();
-        Self::with(config, g.dim("t", batch), g, sequences)
-    }
-
-    fn with(config: &'a Config, t: Dim, g: Builder, sequences: Vec<Sequence>) -> Self {
-        let d = g.dim("d", config.hidden);
-        let (layer, tokens, kept) = (Cell::new(0), OnceCell::new(), RefCell::default());
-        Self { g, config, t, d, sequences, layer, tokens, kept }
+        let (Step::Run(tokens) | Step::Batch(tokens)) = step;
+        let t = g.dim("t", tokens);
+        let p = g.dim("p", pages(config));
+        let input = |name: &str, dims: &[&Dim]| g.input(name, DType::I32, dims);
+        let (slot, table) = match step {
+            Step::Run(_) => (input(inputs::SLOT, &[]), input(inputs::TABLE, &[&p])),
+            Step::Batch(_) => (input(inputs::SLOT, &[&t]), input(inputs::TABLE, &[&t, &p])),
+        };
+        Self {
+            is_batch: matches!(step, Step::Batch(_)),
+            positions: input(inputs::POSITIONS, &[&t]),
+            page: input(inputs::PAGE, &[&t]),
+            row: input(inputs::ROW, &[&t]),
+            slot,
+            table,
+            d: g.dim("d", config.hidden),
+            r: g.dim("r", config.cache.page_rows),
+            p,
+            t,
+            tokens: OnceCell::new(),
+            sequence: OnceCell::new(),
+            layer: Cell::new(0),
+            kept: RefCell::default(),
+            config,
+            g,
+        }
     }
 
     /// The token ids of this step, `[t]`.
     #[track_caller]
     pub(crate) fn tokens(&self) -> Tensor {
-        self.tokens.get_or_init(|| self.g.input("tokens", DType::I32, &[&self.t])).clone()
+        self.tokens.get_or_init(|| self.g.input(inputs::TOKENS, DType::I32, &[&self.t])).clone()
+    }
+
+    /// Which place among the recurrent states the sequence has, `[]`, or that of each token of a batch, `[t]`.
+    #[track_caller]
+    pub(crate) fn sequence(&self) -> Tensor {
+        let dims: &[&Dim] = if self.is_batch { &[&self.t] } else { &[] };
+        self.sequence.get_or_init(|| self.g.input(inputs::SEQUENCE, DType::I32, dims)).clone()
     }
 
     /// Says that a block begins.
@@ -88,48 +113,19 @@ impl<'a> Scope<'a> {
     }
 
     /// Keeps the cached keys and values of this block for later ones.
-    pub(crate) fn keep(&self, sequence: &Sequence, [k, v]: [&Tensor; 2]) {
-        self.kept.borrow_mut().insert((self.layer.get(), sequence.id), [k.clone(), v.clone()]);
+    pub(crate) fn keep(&self, keys_and_values: &[Tensor; 2]) {
+        self.kept.borrow_mut().insert(self.layer.get(), keys_and_values.clone());
     }
 
     /// The cached keys and values of an earlier block.
-    pub(crate) fn cached(&self, sequence: &Sequence, layer: usize) -> (Tensor, Tensor) {
-        let [k, v] = self.kept.borrow()[&(layer, sequence.id)].clone();
-        (k, v)
+    pub(crate) fn kept(&self, layer: usize) -> [Tensor; 2] {
+        self.kept.borrow()[&layer].clone()
     }
 
-    /// The position of each token of this step.
+    /// The slot of each token, `[t]`.
     #[track_caller]
-    pub(crate) fn positions(&self) -> Tensor {
-        let each: Vec<Tensor> = self.sequences.iter().map(|sequence| sequence.positions(&self.g)).collect();
-        self.concat(each) // [t]
-    }
-
-    /// Applies `each` to the tokens of every sequence in `xs`, `[t, …]`, separately: used where sequences must not see
-    /// each other.
-    #[track_caller]
-    pub(crate) fn per_sequence<const N: usize>(
-        &self,
-        xs: [&Tensor; N],
-        each: impl Fn(&Sequence, [&Tensor; N]) -> Tensor,
-    ) -> Tensor {
-        let one = |sequence: &Sequence| match sequence.id {
-            None => each(sequence, xs),
-            Some(id) => {
-                let own = xs.map(|x| x.slice(&self.t, id.0, 1));
-                each(sequence, own.each_ref())
-            }
-        };
-        self.concat(self.sequences.iter().map(one).collect())
-    }
-
-    /// Concatenates the tokens of all sequences.
-    #[track_caller]
-    fn concat(&self, mut each: Vec<Tensor>) -> Tensor {
-        match each.len() {
-            1 => each.remove(0),
-            _ => self.g.concat(&self.t, &each.iter().collect::<Vec<_>>()),
-        }
+    pub(crate) fn slots(&self) -> Tensor {
+        if self.is_batch { self.slot.clone() } else { &self.slot + self.g.iota(&self.t) }
     }
 
     /// `W x`, and `+ b` where the model has a bias of this name.
@@ -162,33 +158,15 @@ impl<'a> Scope<'a> {
     }
 }
 
-impl Sequence {
-    fn new(g: &Builder, config: &Config, tokens: &Sym, id: Option<SequenceId>) -> Self {
-        let name = id.map_or_else(|| POSITION.to_owned(), position_of);
-        let start: Sym = position_symbol(&name, config.context as i64, tokens).into();
-        Self { t: g.dim("t", tokens), s: g.dim("s", start.clone() + tokens), start, id }
-    }
-
-    /// The position of each of its tokens.
-    #[track_caller]
-    pub(crate) fn positions(&self, g: &Builder) -> Tensor {
-        g.iota(&self.t) + g.symbolic(&self.start) // [t]
-    }
-
-    /// The name of its state, given the name without a batch.
-    pub(crate) fn state_name(&self, name: &str) -> String {
-        self.id.map_or_else(|| name.to_owned(), |id| state_of(name, id))
-    }
-}
-
 /// The size of an axis that is no number of tokens or positions.
 pub(crate) fn static_size(dim: &Dim) -> usize {
     let size = dim.size.as_const().expect("only numbers of tokens and positions are symbolic");
     size as usize
 }
 
-/// A position symbol, with room for `tokens` after it. Cost estimates take the KV cache as a quarter full.
-fn position_symbol(name: &str, context: i64, tokens: &Sym) -> Symbol {
-    let name = Label::new(name).expect("a letter and a number fit");
-    Symbol::new(name, 0, context - tokens.most(), context / 4)
+/// How many pages the longest sequence of a step has. Cost estimates take the context as a quarter full.
+fn pages(config: &Config) -> Sym {
+    let most = config.cache.pages_of(config.context) as i64;
+    let name = Label::new(PAGES).expect("one letter fits");
+    if most == 1 { Sym::from(1) } else { Symbol::new(name, 1, most, (most / 4).max(1)).into() }
 }

@@ -6,7 +6,7 @@
 use fusebox_compiler::graph::build::Tensor;
 
 use crate::config::ShortConv;
-use crate::layers::recurrent::convolved;
+use crate::layers::recurrent::{convolved, over_time};
 use crate::layers::scope::Scope;
 
 /// The whole mixer.
@@ -15,8 +15,6 @@ pub(crate) fn short_conv(m: &Scope, sizes: &ShortConv, x: &Tensor) -> Tensor {
     let all = m.linear(x, "shortconv.in_proj", &[part, c], [d]); // [t, part, c]
     let one = |at| all.slice(part, at, 1).merge(&[&part.sized(1), c], c);
     let (before, after, x) = (one(0), one(1), one(2)); // [t, c]
-    let y = m.per_sequence([&(before * x)], |sequence, [x]| {
-        convolved(m, sequence, "shortconv.conv", sizes.kernel, c, x)
-    });
+    let y = over_time(m, [&(before * x)], |t, [x]| convolved(m, "shortconv.conv", sizes.kernel, [t, c], x));
     m.linear(&(after * y), "shortconv.out_proj", &[d], [c])
 }

@@ -10,8 +10,8 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 use crate::config::StateSpace;
 use crate::layers::mlp::{silu, softplus};
 use crate::layers::norm::rms_norm;
-use crate::layers::recurrent::{Carried, Decay, convolved};
-use crate::layers::scope::{Scope, Sequence};
+use crate::layers::recurrent::{Carried, Decay, convolved, over_time};
+use crate::layers::scope::Scope;
 use crate::naming::tensors::BIAS;
 
 /// The whole mixer.
@@ -31,12 +31,12 @@ pub(crate) fn state_space(m: &Scope, sizes: &StateSpace, x: &Tensor) -> Tensor {
     let decay = &step * m.f32_weight("ssm_a", &[n, r]);
     let skip = m.f32_weight("ssm_d", &[n, r]);
 
-    let y = m.per_sequence([&mixed, &step, &decay], |sequence, [mixed, step, decay]| {
-        let mixed = silu(&convolved(m, sequence, "ssm_conv1d", sizes.kernel, c, mixed));
+    let y = over_time(m, [&mixed, &step, &decay], |t, [mixed, step, decay]| {
+        let mixed = silu(&convolved(m, "ssm_conv1d", sizes.kernel, [t, c], mixed));
         let part = |at, len, dims: &[&Dim]| mixed.slice(c, at, len).split(c, dims);
         let x = part(0, inner, &[n, r, e]);
         let (b, c) = (part(inner, shared, &[n, w]), part(inner + shared, shared, &[n, w]));
-        scan(m, sequence, [n, r, e, w], [&(&x * step), &b, &c, decay]) + x * &skip
+        scan(m, [t, n, r, e, w], [&(&x * step), &b, &c, decay]) + x * &skip
     }); // [t, n, r, e]
     let group = &m.g.dim("group", sizes.n_heads / sizes.n_groups * sizes.head);
     let y = (y * silu(&gate)).merge(&[r, e], group);
@@ -46,13 +46,13 @@ pub(crate) fn state_space(m: &Scope, sizes: &StateSpace, x: &Tensor) -> Tensor {
 }
 
 /// What each token reads from its state.
-fn scan(m: &Scope, sequence: &Sequence, [n, r, e, w]: [&Dim; 4], [x, b, c, decay]: [&Tensor; 4]) -> Tensor {
-    let (t, u) = (&sequence.t, &m.g.dim("u", sequence.t.size.clone()));
-    let state = Carried::new(m, sequence, "space", &[n, r, e, w]);
+fn scan(m: &Scope, [t, n, r, e, w]: [&Dim; 5], [x, b, c, decay]: [&Tensor; 4]) -> Tensor {
+    let u = &m.g.dim("u", t.size.clone());
+    let state = Carried::new(m, "space", &[n, r, e, w]);
     let old = &state.before;
     let left = Decay::new(m, [t, u], decay);
     let seen = c.contract(&b.rename(t, u), [w]) * &left.between; // [t, u, n, r]
     let y = old.contract(c, [w]) * &left.at + seen.contract(&x.rename(t, u), [u]);
-    state.write(n, &(old * &left.whole + b.contract(&(x * &left.after), [t])));
+    state.write(&(old * &left.whole + b.contract(&(x * &left.after), [t])));
     y
 }

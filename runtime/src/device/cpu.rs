@@ -28,7 +28,7 @@ use indexmap::{IndexMap, IndexSet};
 
 use crate::buffer::{Buffer, LARGE_PAGE};
 use crate::device::shares::{Shares, first};
-use crate::device::{Device, Footprint, ProgramId, Weights, placed, refused, verified, weight};
+use crate::device::{Device, Footprint, ProgramId, Weights, placed, range_of, refused, verified, weight};
 use crate::error::Error;
 use crate::threads::{Barrier, Team, each};
 
@@ -165,9 +165,8 @@ impl CpuDevice {
                 continue;
             }
             let state = Buffer::zeroed(*bytes)?;
-            // A short sequence would touch all large pages if they were longer than a contiguous run of rows.
-            let is_long = run_bytes(slot) >= LARGE_PAGE;
-            self.states.insert(name.clone(), if is_long { state.in_large_pages() } else { state });
+            self.states
+                .insert(name.clone(), if *bytes >= LARGE_PAGE { state.in_large_pages() } else { state });
             self.footprint.state += bytes;
         }
         Ok(())
@@ -398,6 +397,20 @@ impl Device for CpuDevice {
         self.programs[program].outputs[number].bytes()
     }
 
+    fn read_state(&mut self, name: &str, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        let state = self.states.get(name).map(Buffer::bytes);
+        let range = range_of(name, state.map(<[u8]>::len), offset, to.len())?;
+        to.copy_from_slice(&state.unwrap_or_default()[range]);
+        Ok(())
+    }
+
+    fn write_state(&mut self, name: &str, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        let state = self.states.get_mut(name).map(Buffer::bytes_mut);
+        let range = range_of(name, state.as_ref().map(|state| state.len()), offset, bytes.len())?;
+        state.unwrap_or_default()[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
     fn footprint(&self) -> Footprint {
         self.footprint
     }
@@ -407,23 +420,12 @@ impl Device for CpuDevice {
     }
 }
 
-/// Bytes of a contiguous run along the longest axis of a buffer, which in a KV cache is that of positions.
-fn run_bytes(slot: &BufferSlot) -> usize {
-    let sizes = slot.shape.iter().map(|(_, size)| size.most());
-    let longest = sizes.clone().max();
-    let n_runs: i64 = sizes.take_while(|size| Some(*size) < longest).product();
-    slot.bytes / (n_runs.max(1) as usize)
-}
-
 #[cfg(test)]
 mod tests {
     use fusebox_compiler::codegen::cpu::level::Numbers;
     use fusebox_compiler::graph::parse::parse;
     use fusebox_compiler::options::Options;
     use fusebox_compiler::pipeline::compile;
-    use fusebox_compiler::tensor::label::Label;
-    use fusebox_compiler::tensor::quant::Format;
-    use fusebox_compiler::tensor::shape::Shape;
 
     use super::*;
 
@@ -465,22 +467,6 @@ mod tests {
         assert_eq!(device.footprint().n_emitted, 2);
         for (program, n) in [(few, 4), (many, 9), (again, 5)] {
             device.replay(program, &[n]).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_run_begins_with_the_longest_axis() {
-        for (sizes, expected) in [
-            (vec![("t", 2), ("kv", 8), ("s", 8192), ("e", 128)], 8192 * 128 * 2),
-            (vec![("s", 512), ("e", 512)], 512 * 512 * 2),
-            (vec![("e", 3)], 6),
-            (vec![], 2),
-        ] {
-            let shape = Shape::new(sizes.iter().map(|(axis, n)| (Label::new(axis).unwrap(), (*n).into())));
-            let shape = shape.unwrap();
-            let (bytes, place) = (2 * shape.max_len(), Place::State);
-            let slot = BufferSlot { name: "k".into(), format: Format::F16, shape, bytes, place };
-            assert_eq!(run_bytes(&slot), expected, "{sizes:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::sym::Symbol;
 use fusebox_compiler::tensor::value::{Data, Value};
 
-use crate::device::{Device, Footprint, ProgramId, Weights, placed, verified, weight};
+use crate::device::{Device, Footprint, ProgramId, Weights, placed, range_of, verified, weight};
 use crate::error::Error;
 
 /// Interprets programs.
@@ -25,6 +25,8 @@ use crate::error::Error;
 pub struct FakeDevice {
     programs: List<ProgramId, Program>,
     states: BTreeMap<Name, Value>,
+    /// How states are stored on other devices.
+    stored: BTreeMap<Name, BufferSlot>,
     footprint: Footprint,
     /// Every call, in order.
     pub calls: Vec<Call>,
@@ -63,6 +65,7 @@ impl Device for FakeDevice {
             let most = |symbol: Symbol| symbol.max;
             let zeros = vec![0; slot.bytes];
             self.states.entry(slot.name.clone()).or_insert_with(|| value(slot, &zeros, most));
+            self.stored.insert(slot.name.clone(), slot.clone());
         }
         let zeros = |wanted: Place| {
             placed(plan, move |place| *place == wanted).map(|slot| vec![0; slot.bytes]).collect()
@@ -109,6 +112,23 @@ impl Device for FakeDevice {
         &self.programs[program].outputs[number]
     }
 
+    fn read_state(&mut self, name: &str, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        let state = self.state_bytes(name);
+        let range = range_of(name, state.as_ref().map(Vec::len), offset, to.len())?;
+        to.copy_from_slice(&state.unwrap_or_default()[range]);
+        Ok(())
+    }
+
+    fn write_state(&mut self, name: &str, offset: usize, new: &[u8]) -> Result<(), Error> {
+        let state = self.state_bytes(name);
+        let range = range_of(name, state.as_ref().map(Vec::len), offset, new.len())?;
+        let mut all = state.unwrap_or_default();
+        all[range].copy_from_slice(new);
+        let slot = &self.stored[name];
+        self.states.insert(slot.name.clone(), value(slot, &all, |symbol| symbol.max));
+        Ok(())
+    }
+
     fn footprint(&self) -> Footprint {
         self.footprint
     }
@@ -118,18 +138,45 @@ impl Device for FakeDevice {
     }
 }
 
-/// The value stored at the start of some bytes.
+impl FakeDevice {
+    /// A state as other devices store it.
+    fn state_bytes(&self, name: &str) -> Option<Vec<u8>> {
+        let (value, slot) = (self.states.get(name)?, self.stored.get(name)?);
+        let mut all = bytes(value);
+        if let (Data::Float(elements), None) = (&value.data, slot.format.plain()) {
+            all = vec![0; slot.bytes];
+            slot.format.encode(elements, &mut all).expect("a plan has whole blocks");
+        }
+        Some(all)
+    }
+}
+
+/// The value stored in some bytes, which are laid out for its largest sizes.
 fn value(slot: &BufferSlot, bytes: &[u8], of: impl Fn(Symbol) -> i64) -> Value {
     let axes: Vec<_> = slot.shape.iter().map(|(axis, size)| (*axis, size.evaluate(&of) as usize)).collect();
-    let n_elements: usize = axes.iter().map(|(_, n)| n).product();
+    let most: Vec<usize> = slot.shape.iter().map(|(_, size)| size.most() as usize).collect();
+    let n_elements: usize = most.iter().product();
     let dtype = slot.format.dtype();
-    if dtype == DType::I32 {
+    let elements = if dtype == DType::I32 {
         let words = bytes.as_chunks::<4>().0.iter();
-        return Value::int(axes, words.take(n_elements).map(|word| i32::from_le_bytes(*word)).collect());
+        Data::Int(words.take(n_elements).map(|word| i32::from_le_bytes(*word)).collect())
+    } else {
+        let n_bytes = slot.format.bytes_for(n_elements).expect("a plan has whole blocks");
+        let elements = slot.format.decode_all(&bytes[..n_bytes], n_elements);
+        Data::Float(elements.expect("there are as many bytes"))
+    };
+    let sizes: Vec<usize> = axes.iter().map(|(_, size)| *size).collect();
+    match elements {
+        Data::Int(all) => Value::int(axes, cropped(&all, &most, &sizes)),
+        Data::Float(all) => Value::float(dtype, axes, cropped(&all, &most, &sizes)),
     }
-    let n_bytes = slot.format.bytes_for(n_elements).expect("a plan has whole blocks");
-    let elements = slot.format.decode_all(&bytes[..n_bytes], n_elements);
-    Value::float(dtype, axes, elements.expect("there are as many bytes"))
+}
+
+/// The first positions of each axis.
+fn cropped<T: Copy>(all: &[T], from: &[usize], to: &[usize]) -> Vec<T> {
+    let ([from, inner @ ..], [to, sizes @ ..]) = (from, to) else { return all.to_vec() };
+    let rows = all.chunks_exact((all.len() / from.max(&1)).max(1)).take(*to);
+    rows.flat_map(|row| cropped(row, inner, sizes)).collect()
 }
 
 /// The elements of a value, one after another.

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,18 @@ pub trait Device {
 
     /// The bytes of an output, as the last replay left them; numbered as inputs are.
     fn output(&self, program: ProgramId, number: usize) -> &[u8];
+
+    /// Reads bytes of a state, in the layout of its format.
+    ///
+    /// # Errors
+    /// Where no program has such a state, or it has fewer bytes.
+    fn read_state(&mut self, name: &str, offset: usize, to: &mut [u8]) -> Result<(), Error>;
+
+    /// Writes bytes of a state.
+    ///
+    /// # Errors
+    /// As [`Device::read_state`].
+    fn write_state(&mut self, name: &str, offset: usize, bytes: &[u8]) -> Result<(), Error>;
 
     /// What it holds.
     fn footprint(&self) -> Footprint;
@@ -148,6 +161,17 @@ fn weight<'w>(slot: &BufferSlot, weights: &'w dyn Weights) -> Result<&'w [u8], E
         return Ok(found);
     }
     Err(refused(name, format!("the weight has {} bytes, {format}{shape} needs {bytes}", found.len())))
+}
+
+/// The range of a state's bytes.
+fn range_of(name: &str, found: Option<usize>, offset: usize, len: usize) -> Result<Range<usize>, Error> {
+    match found {
+        Some(found) if offset.checked_add(len).is_some_and(|end| end <= found) => Ok(offset..offset + len),
+        Some(found) => {
+            Err(refused(name, format!("the state has {found} bytes, {len} from {offset} on are asked for")))
+        }
+        None => Err(refused(name, "no program has such a state")),
+    }
 }
 
 fn refused(place: impl fmt::Display, what: impl fmt::Display) -> Error {

@@ -1,7 +1,7 @@
-//! Program classes: which program takes how many tokens, and when it is compiled.
+//! Program classes: which program takes which tokens, and when it is compiled.
 //!
-//! In: the most tokens of a replay, and what compiles the program of a class. Out: a program for each number of tokens,
-//! compiled when it is first wanted.
+//! In: the most tokens of a replay, and what compiles the program of a class. Out: a program for each form and number
+//! of tokens, compiled when it is first wanted.
 //! What is best for a few tokens is wrong for many: a latent cache is expanded for a long prompt, and must not be for
 //! two tokens. So a program is made for numbers of tokens that are of one kind, and estimates are made near its usual
 //! number. All programs of a session work on the same states.
@@ -16,10 +16,23 @@ use crate::session::TOKENS;
 
 /// The most tokens of each class but the last, which goes up to the most tokens of a replay; the first takes one token.
 const BOUNDS: [usize; 3] = [1, 16, 128];
+/// The same for batches, which begin with two sequences.
+const BATCH_BOUNDS: [usize; 5] = [4, 8, 16, 32, 64];
 
-/// Numbers of tokens that one program takes.
+/// Whose tokens a replay takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A run of tokens of one sequence: a chunk of a prompt, or one token.
+    Run,
+    /// One token of each of several sequences: a decode step of a batch.
+    Batch,
+}
+
+/// The tokens that one program takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
+    /// Whose they are.
+    pub form: Form,
     /// The fewest tokens.
     pub least: usize,
     /// The most tokens.
@@ -27,24 +40,35 @@ pub struct Class {
 }
 
 impl Class {
-    /// The classes of a session whose replays take at most so many tokens, smallest first.
-    pub fn all(most_tokens: usize) -> Vec<Self> {
-        let most_tokens = most_tokens.max(1);
-        let inner = BOUNDS.into_iter().filter(|bound| *bound < most_tokens);
-        let bounds = inner.chain([most_tokens]);
-        let mut least = 1;
+    /// The classes of runs of at most so many tokens, smallest first.
+    pub fn runs(most_tokens: usize) -> Vec<Self> {
+        Self::between(Form::Run, 1, &BOUNDS, most_tokens.max(1))
+    }
+
+    /// The classes of batches of at most so many sequences, smallest first; none where a replay takes one sequence.
+    pub fn batches(most_sequences: usize) -> Vec<Self> {
+        Self::between(Form::Batch, 2, &BATCH_BOUNDS, most_sequences)
+    }
+
+    fn between(form: Form, mut least: usize, bounds: &[usize], most: usize) -> Vec<Self> {
+        let bounds = bounds.iter().copied().filter(|bound| *bound < most).chain([most]);
         let class = |most| {
-            let class = Self { least, most };
+            let class = Self { form, least, most };
             least = most + 1;
             class
         };
-        bounds.map(class).collect()
+        bounds.map(class).filter(|class| class.least <= class.most).collect()
+    }
+
+    /// Whether a replay of so many tokens is of this class.
+    pub fn takes(self, form: Form, n_tokens: usize) -> bool {
+        self.form == form && (self.least..=self.most).contains(&n_tokens)
     }
 
     /// How many tokens a replay of this class takes, for a graph: a number, or a symbol within the bounds of the class.
     /// Estimates are made for half of the most.
     pub fn tokens(self) -> Sym {
-        let Self { least, most } = self;
+        let Self { least, most, .. } = self;
         if least == most {
             return Sym::from(most);
         }
@@ -65,14 +89,14 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Programs for replays of at most so many tokens.
-    pub fn new(most_tokens: usize, compile: Compile) -> Self {
-        let classes = Class::all(most_tokens);
+    /// Programs for runs of at most so many tokens and batches of at most so many sequences.
+    pub fn new(most_tokens: usize, most_sequences: usize, compile: Compile) -> Self {
+        let classes = [Class::runs(most_tokens), Class::batches(most_sequences)].concat();
         let compiled = classes.iter().map(|_| None).collect();
         Self { classes, compiled, compile }
     }
 
-    /// The classes, smallest first; the first takes one token.
+    /// The classes: those of runs, of which the first takes one token, then those of batches.
     pub fn classes(&self) -> &[Class] {
         &self.classes
     }
@@ -103,18 +127,24 @@ mod tests {
     use super::*;
     use crate::session::refused;
 
-    fn bounds(most_tokens: usize) -> Vec<(usize, usize)> {
-        Class::all(most_tokens).iter().map(|class| (class.least, class.most)).collect()
+    fn bounds(classes: &[Class]) -> Vec<(usize, usize)> {
+        classes.iter().map(|class| (class.least, class.most)).collect()
     }
 
     #[test]
     fn every_number_of_tokens_is_in_one_class() {
-        assert_eq!(bounds(512), [(1, 1), (2, 16), (17, 128), (129, 512)]);
-        assert_eq!(bounds(2000), [(1, 1), (2, 16), (17, 128), (129, 2000)]);
-        assert_eq!(bounds(128), [(1, 1), (2, 16), (17, 128)]);
-        assert_eq!(bounds(8), [(1, 1), (2, 8)]);
-        assert_eq!(bounds(1), [(1, 1)]);
-        assert_eq!(bounds(0), [(1, 1)]);
+        let runs = |most| bounds(&Class::runs(most));
+        assert_eq!(runs(512), [(1, 1), (2, 16), (17, 128), (129, 512)]);
+        assert_eq!(runs(2000), [(1, 1), (2, 16), (17, 128), (129, 2000)]);
+        assert_eq!(runs(128), [(1, 1), (2, 16), (17, 128)]);
+        assert_eq!(runs(8), [(1, 1), (2, 8)]);
+        assert_eq!(runs(1), [(1, 1)]);
+        assert_eq!(runs(0), [(1, 1)]);
+        let batches = |most| bounds(&Class::batches(most));
+        assert_eq!(batches(1), []);
+        assert_eq!(batches(2), [(2, 2)]);
+        assert_eq!(batches(20), [(2, 4), (5, 8), (9, 16), (17, 20)]);
+        assert_eq!(batches(256), [(2, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, 256)]);
     }
 
     #[test]
@@ -124,7 +154,7 @@ mod tests {
             n_asked += 1;
             Err(refused("a class", format!("up to {}, question {n_asked}", class.most)))
         });
-        let mut programs = Programs::new(20, refuse);
+        let mut programs = Programs::new(20, 1, refuse);
         assert_eq!(programs.classes().len(), 3);
         let found = |error: Error| error.to_string();
         assert!(found(programs.program(2).unwrap_err()).contains("up to 20, question 1"));
@@ -133,7 +163,7 @@ mod tests {
 
     #[test]
     fn estimates_are_made_within_the_class() {
-        for class in Class::all(512) {
+        for class in [Class::runs(512), Class::batches(64)].concat() {
             let tokens = class.tokens();
             assert_eq!((tokens.least(), tokens.most()), (class.least as i64, class.most as i64));
             assert!((tokens.least()..=tokens.most()).contains(&tokens.near()));

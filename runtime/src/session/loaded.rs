@@ -1,109 +1,192 @@
-//! A program of a session, loaded on its device.
+//! A program of an engine, loaded on its device.
 //!
-//! In: a plan with one input. Out: what a session needs to replay it: which symbols are positions and which is the
-//! number of tokens, and the bytes of one row of the input.
-//! Where a session has several sequences, a program is loaded once for each sequence that uses it: the copies differ in
-//! their states (KV caches) only. A batch program has the states of all sequences and is loaded once.
+//! In: a plan. Out: what an engine needs to replay it: which input is which, which symbols are the number of tokens and
+//! of pages, and which outputs there are.
 
 use std::sync::Arc;
 
-use fusebox_compiler::foundation::amount::counted;
-use fusebox_compiler::schedule::{Place, Plan};
+use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
 
 use crate::device::{Device, ProgramId, Weights};
 use crate::error::Error;
-use crate::session::{POSITION, SequenceId, TOKENS, input, position_of, refused, state_of};
+use crate::session::{PAGES, TOKENS, inputs, is_carried, refused};
 
-/// A plan and the programs that a device made of it.
+/// A plan and the program that a device made of it.
 pub(super) struct Loaded {
-    /// For each sequence, the program with its states, once it was needed; of a batch program, one.
-    programs: Vec<Option<ProgramId>>,
+    pub(super) program: ProgramId,
     pub(super) plan: Plan,
     /// A value for each symbol of the plan.
     pub(super) symbols: Vec<i64>,
-    /// Which symbols are positions: one, or one for each sequence of a batch.
-    positions: Vec<Option<usize>>,
+    /// What each input is, in the order of the plan's buffers.
+    inputs: Vec<Input>,
     tokens_idx: Option<usize>,
-    /// The format of the input, and the bytes of it that one token takes.
+    pages_idx: Option<usize>,
+    /// The format of tokens or vectors, and the bytes of one.
     format: Format,
-    pub(super) row_bytes: usize,
+    row_bytes: usize,
+}
+
+/// What an input holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    /// Tokens, or vectors in their place.
+    Rows,
+    /// The position of each token.
+    Positions,
+    /// How many tokens of its sequence are before each token, or before the first of a run.
+    Slot,
+    /// The page that each token's rows go to.
+    Page,
+    /// The row in that page.
+    Row,
+    /// The pages of each sequence.
+    Table,
+    /// Where the states of each sequence lie that go from token to token.
+    Sequence,
+}
+
+/// Tokens or vectors as they go to a program.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) format: Format,
+    pub(super) bytes: &'a [u8],
+}
+
+/// Which outputs of a plan are which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outputs {
+    /// Logits or hidden vectors.
+    pub(super) rows: usize,
+    /// The tokens of the best logits.
+    pub(super) ids: Option<usize>,
+}
+
+impl Rows<'_> {
+    /// What they are, for people.
+    pub(super) fn name(self) -> &'static str {
+        if self.format == Format::I32 { "tokens" } else { "vectors" }
+    }
+}
+
+impl Input {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            inputs::TOKENS | inputs::VECTORS => Some(Self::Rows),
+            inputs::POSITIONS => Some(Self::Positions),
+            inputs::SLOT => Some(Self::Slot),
+            inputs::PAGE => Some(Self::Page),
+            inputs::ROW => Some(Self::Row),
+            inputs::TABLE => Some(Self::Table),
+            inputs::SEQUENCE => Some(Self::Sequence),
+            _ => None,
+        }
+    }
 }
 
 impl Loaded {
-    /// A plan for `n_sequences` sequences, not loaded yet.
-    pub(super) fn new(plan: Plan, n_sequences: usize) -> Result<Self, Error> {
-        let tokens = input(&plan)?;
-        let most_tokens = tokens.shape.iter().next().map_or(1, |(_, size)| size.most().max(1) as usize);
-        let (format, row_bytes) = (tokens.format, tokens.bytes / most_tokens);
+    /// Loads a plan.
+    pub(super) fn new(
+        device: &mut dyn Device,
+        plan: Plan,
+        weights: &Arc<dyn Weights>,
+    ) -> Result<Self, Error> {
+        let slots: Vec<&BufferSlot> = placed(&plan, &Place::Input).collect();
+        let input = |slot: &&BufferSlot| {
+            Input::named(&slot.name)
+                .ok_or_else(|| refused("a program", format!("an engine has no input named {}", slot.name)))
+        };
+        let inputs: Vec<Input> = slots.iter().map(input).collect::<Result<_, _>>()?;
+        let rows = inputs.iter().position(|input| *input == Input::Rows).map(|number| slots[number]);
+        let rows =
+            rows.ok_or_else(|| refused("a program", "an engine needs plans that take tokens".to_owned()))?;
+        let most_tokens = rows.shape.iter().next().map_or(1, |(_, size)| size.most().max(1) as usize);
+        let (format, row_bytes) = (rows.format, rows.bytes / most_tokens);
         let symbols = plan.symbols();
         let idx = |name: &str| symbols.iter().position(|symbol| symbol.name.as_str() == name);
-        let of_batch = (0..most_tokens).map(|number| idx(&position_of(SequenceId(number))));
-        let positions = if let Some(one) = idx(POSITION) { vec![Some(one)] } else { of_batch.collect() };
-        let tokens_idx = idx(TOKENS);
+        let (tokens_idx, pages_idx) = (idx(TOKENS), idx(PAGES));
         let symbols = symbols.iter().map(|symbol| symbol.min).collect();
-        let programs = vec![None; n_sequences];
-        Ok(Self { programs, plan, symbols, positions, tokens_idx, format, row_bytes })
+        let program = device.load(&plan, weights)?;
+        Ok(Self { program, plan, symbols, inputs, tokens_idx, pages_idx, format, row_bytes })
     }
 
-    /// The program with the states of a sequence, or with the states that the plan names; loaded if it was not before.
-    pub(super) fn load(
+    /// Sets the symbols of the next replay, and has every input written.
+    pub(super) fn bind(
         &mut self,
         device: &mut dyn Device,
-        weights: &Arc<dyn Weights>,
-        sequence: Option<SequenceId>,
-    ) -> Result<ProgramId, Error> {
-        let number = sequence.unwrap_or_default().0;
-        if let Some(program) = self.programs[number] {
-            return Ok(program);
-        }
-        let program = match sequence {
-            Some(sequence) => device.load(&with_states_of(&self.plan, sequence), weights)?,
-            None => device.load(&self.plan, weights)?,
-        };
-        self.programs[number] = Some(program);
-        Ok(program)
-    }
-
-    /// Sets the symbols of the next replay: the position of each sequence, and the number of tokens.
-    pub(super) fn bind(&mut self, positions: impl IntoIterator<Item = usize>, n_tokens: usize) {
-        for (idx, position) in self.positions.iter().zip(positions) {
+        n_tokens: usize,
+        n_pages: usize,
+        write: impl Fn(Input, &mut [u8]),
+    ) {
+        for (idx, value) in [(self.tokens_idx, n_tokens), (self.pages_idx, n_pages)] {
             if let Some(idx) = idx {
-                self.symbols[*idx] = position as i64;
+                self.symbols[idx] = value as i64;
             }
         }
-        if let Some(idx) = self.tokens_idx {
-            self.symbols[idx] = n_tokens as i64;
+        for (number, input) in self.inputs.iter().enumerate() {
+            write(*input, device.input(self.program, number));
         }
     }
 
-    /// Refuses `n` rows that are of another format than the input, or do not fit into the context.
-    pub(super) fn check(
-        &self,
-        format: Format,
-        what: &str,
-        n: usize,
-        (position, context): (usize, usize),
-    ) -> Result<(), Error> {
-        if n == 0 {
-            return Err(refused(what, "there are none, at least one is needed".to_owned()));
-        }
-        if self.format != format {
+    /// How many tokens or vectors these are.
+    pub(super) fn n_rows(&self, rows: Rows<'_>) -> usize {
+        rows.bytes.len() / self.row_bytes
+    }
+
+    /// Refuses what is not what the program starts from; says how many tokens or vectors there are.
+    pub(super) fn check(&self, rows: Rows<'_>) -> Result<usize, Error> {
+        let what = rows.name();
+        if self.format != rows.format {
             return Err(refused(what, "this session starts from something else".to_owned()));
         }
-        if n > context - position {
-            let held = counted(context, "token");
-            return Err(refused(what, format!("no room for {n} after {position}: the context holds {held}")));
+        if !rows.bytes.len().is_multiple_of(self.row_bytes) {
+            let (width, found) = (self.row_bytes / size_of::<f32>(), rows.bytes.len() / size_of::<f32>());
+            return Err(refused(what, format!("expected whole vectors of {width} numbers, found {found}")));
         }
-        Ok(())
+        match self.n_rows(rows) {
+            0 => Err(refused(what, "there are none, at least one is needed".to_owned())),
+            n => Ok(n),
+        }
+    }
+
+    /// The states of the KV cache, and the bytes of a page of each.
+    pub(super) fn paged(&self, n_pages: usize) -> impl Iterator<Item = (&str, usize)> {
+        self.parts(false, n_pages)
+    }
+
+    /// The states that go from token to token, and the bytes of a sequence of each.
+    pub(super) fn carried(&self, n_sequences: usize) -> impl Iterator<Item = (&str, usize)> {
+        self.parts(true, n_sequences)
+    }
+
+    fn parts(&self, carried: bool, n: usize) -> impl Iterator<Item = (&str, usize)> {
+        let states = placed(&self.plan, &Place::State).filter(move |slot| is_carried(&slot.name) == carried);
+        states.map(move |slot| (&*slot.name, slot.bytes / n))
     }
 }
 
-/// A plan with the states of one sequence of several.
-fn with_states_of(plan: &Plan, sequence: SequenceId) -> Plan {
-    let mut plan = plan.clone();
-    for slot in plan.buffers.values_mut().filter(|slot| slot.place == Place::State) {
-        slot.name = state_of(&slot.name, sequence).into();
+impl Outputs {
+    /// The outputs of a plan.
+    pub(super) fn of(plan: &Plan) -> Result<Self, Error> {
+        let formats: Vec<Format> = placed(plan, &Place::Output).map(|slot| slot.format).collect();
+        match formats[..] {
+            [Format::F32] => Ok(Self { rows: 0, ids: None }),
+            [Format::F32, Format::I32] => Ok(Self { rows: 0, ids: Some(1) }),
+            [Format::I32, Format::F32] => Ok(Self { rows: 1, ids: Some(0) }),
+            _ => {
+                let what = "a session needs plans with rows, and at most tokens beside them";
+                Err(refused("a program", what.to_owned()))
+            }
+        }
     }
-    plan
+
+    /// How many numbers a row has, of a plan that takes one token.
+    pub(super) fn width(self, plan: &Plan) -> usize {
+        placed(plan, &Place::Output).nth(self.rows).map_or(0, |slot| slot.shape.max_len())
+    }
+}
+
+/// The buffers of a plan that lie in a place, in order.
+fn placed<'p>(plan: &'p Plan, wanted: &'p Place) -> impl Iterator<Item = &'p BufferSlot> {
+    plan.buffers.values().filter(move |slot| slot.place == *wanted)
 }

@@ -68,6 +68,10 @@ impl Generator {
             return None;
         }
         let Known { least, most, .. } = self.of(values);
-        self.push(Op::Attend { over }, &[scores, values], known(least.min(0.0), most.max(0.0), false))
+        self.push(
+            Op::Attend { over: vec![over] },
+            &[scores, values],
+            known(least.min(0.0), most.max(0.0), false),
+        )
     }
 }

@@ -1,13 +1,13 @@
 //! Writes, and the states that they write to.
 
 use fusebox_compiler::graph::NodeId;
-use fusebox_compiler::graph::op::Op;
+use fusebox_compiler::graph::op::{Binary, Op};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::shape::{Axis, Shape};
 use fusebox_compiler::tensor::sym::Sym;
 
-use super::known::given;
+use super::known::{given, known};
 use super::{Generator, label};
 
 impl Generator {
@@ -96,11 +96,31 @@ impl Generator {
         (axis, size): (Axis, Sym),
         (from, len): (Axis, Sym),
     ) -> Option<NodeId> {
-        let starts = [self.p.clone(), Sym::from(0i64), size - len];
+        let starts = [self.p.clone(), Sym::from(0i64), size.clone() - len.clone()];
+        let whole = size;
         let at = self.pick(&starts)?;
+        if at.least() < 0 || (whole - (at.clone() + len.clone())).least() < 0 {
+            return None;
+        }
         let made = self.of(state).or(self.of(value));
         let is_rounded = self.graph.stored_format(state).is_some_and(|format| format.block_len() > 1);
         let made = if is_rounded { made.in_blocks() } else { made };
-        self.push(Op::Write { axis, from, at }, &[state, value], made)
+        // An index runs over an axis that the state has not.
+        let (value, from) = if self.shape(state).has(from) {
+            let to = label("w");
+            (self.push(Op::Rename { from, to }, &[value], self.of(value))?, to)
+        } else {
+            (value, from)
+        };
+        let index = self.position_from(from, &len, &at)?;
+        self.push(Op::Write { axes: vec![axis] }, &[state, value, index], made)
+    }
+
+    /// The positions of a run that begins somewhere.
+    fn position_from(&mut self, axis: Axis, len: &Sym, start: &Sym) -> Option<NodeId> {
+        let (first, last) = (start.least() as f64, (start.clone() + len).most() as f64);
+        let iota = self.push(Op::Iota { axis, len: len.clone() }, &[], known(0.0, last, true))?;
+        let start = self.push(Op::Symbolic(start.clone()), &[], known(first, last, true))?;
+        self.push(Op::Binary(Binary::Add), &[iota, start], known(first, last, true))
     }
 }

@@ -146,7 +146,7 @@ symbol T in 1..{tokens} near {tokens}
 %5 = cast %2 f32
 %6 = cast %4 f32
 %7 = contract %0 {keys} over [d]
-%8 = attend %7 {values} over s
+%8 = attend %7 {values} over [s]
 output y = %8
 "
         );

@@ -5,7 +5,7 @@
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
 //! What `hoist.rs` finds to be the same for several tasks is done once for them; how far that went is kept there too,
 //! for a call that goes on. Code for a whole nest, where there is a faster form, belongs in `nest`: `product.rs`,
-//! `vector.rs` has one, and `encode_call.rs` the only one; `skip.rs` finds iterations to leave out.
+//! `vector.rs` has one, and `encode_call.rs` the only one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,18 +20,16 @@ use cranelift_module::{FuncId, Module};
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::hoist::{Step, What, quantised, routing_bytes, steps};
-use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::{CONSTANT, PROVEN};
 use crate::codegen::cpu::micro::{Table, table};
 use crate::codegen::cpu::product::Activations;
 use crate::codegen::cpu::quantise_ahead::{self, ahead};
 use crate::codegen::cpu::scalar::type_of;
-use crate::codegen::skip::hidden;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{
-    Blocks, Expr, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId,
+    Blocks, Expr, Folding, Kernel, Nest, ParamId, Part, Place, Range, Stmt, Tile, TileId, Var, VarId,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
@@ -302,20 +300,10 @@ impl Emitter<'_, '_> {
             match stmt {
                 Stmt::Nest(nest) => self.nest(nest),
                 Stmt::Loop { var, body } => {
-                    let is_exact = self.cpu.numbers == Numbers::Exact;
-                    let hidden = if is_exact { Vec::new() } else { hidden(self.part, body) };
-                    self.each(&[*var], &mut |emitter| emitter.unless(&hidden, body));
+                    self.each(&[*var], &mut |emitter| emitter.body(body));
                 }
             }
         }
-    }
-
-    /// Runs a body unless one of some indices is above zero.
-    fn unless(&mut self, hidden: &[Index], body: &[Stmt]) {
-        let Some((index, others)) = hidden.split_first() else { return self.body(body) };
-        let (index, zero) = (self.index(index), self.whole(0));
-        let is_seen = self.builder.ins().icmp(IntCC::SignedLessThanOrEqual, index, zero);
-        self.when(is_seen, |emitter| emitter.unless(others, body));
     }
 
     pub(super) fn nest(&mut self, nest: &Nest) {
@@ -379,8 +367,22 @@ impl Emitter<'_, '_> {
 
     /// The first value of a variable, its step, and one past the last.
     pub(super) fn values(&mut self, var: VarId) -> (Value, i64, Value) {
+        let Var { range, until, .. } = &self.part.vars[var];
+        let (first, step, mut end) = self.range(range);
+        for bound in until {
+            let bound = self.index(bound);
+            end = self.builder.ins().smin(end, bound);
+        }
+        if !until.is_empty() {
+            // No value is left where it ends before it begins.
+            end = self.builder.ins().smax(end, first);
+        }
+        (first, step, end)
+    }
+
+    fn range(&mut self, range: &Range) -> (Value, i64, Value) {
         let part = self.part;
-        match &part.vars[var].range {
+        match range {
             Range::Whole { len } => (self.whole(0), 1, self.sym(len)),
             Range::Blocks(Blocks { start, step, end, .. }) => (self.index(start), *step, self.sym(end)),
             Range::Within { of } => {

@@ -12,7 +12,7 @@ use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::product::{Activations, Plan, plan};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::walk::nests;
-use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, VarId};
+use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, Var, VarId};
 
 /// Something that a task does.
 pub(super) struct Step<'a> {
@@ -219,7 +219,11 @@ impl Effects {
 
     /// What a loop's values depend on.
     fn range(&mut self, var: VarId, part: &Part) {
-        match &part.vars[var].range {
+        let Var { range, until, .. } = &part.vars[var];
+        for bound in until {
+            self.index(bound);
+        }
+        match range {
             Range::Whole { .. } => {}
             Range::Blocks(blocks) => self.index(&blocks.start),
             Range::Within { of } => {

@@ -5,7 +5,7 @@
 //! here; where there is no answer, lanes are computed one by one.
 
 use crate::kernel::index::{Atom, Index, Vars, gcd};
-use crate::kernel::{Blocks, Range, VarId};
+use crate::kernel::{Blocks, Range, Var, VarId};
 
 /// Lanes of a vector.
 pub(super) const LANES: i64 = 4;
@@ -98,7 +98,9 @@ impl Lane<'_> {
 
     /// A divisor of the number of values of the variable.
     pub(super) fn length_divisor(&self) -> i64 {
-        match &self.vars[self.var].range {
+        let Var { range, until, .. } = &self.vars[self.var];
+        match range {
+            _ if !until.is_empty() => 1,
             Range::Whole { len } => self.divisor(&Index::sym(len)),
             Range::Within { of } => self.vars[*of].range.blocks().map_or(1, |blocks| {
                 let rest = gcd(self.divisor(&Index::sym(&blocks.end)), self.first_divisor());
@@ -119,7 +121,7 @@ mod tests {
     #[test]
     fn indices_move_evenly_in_groups_or_not_at_all() {
         let mut vars = Vars::default();
-        let mut add = |name: &str, range| vars.push(Var { name: Label::new(name).unwrap(), range });
+        let mut add = |name: &str, range| vars.push(Var::new(Label::new(name).unwrap(), range));
         let whole = |len: i64| Range::Whole { len: Sym::from(len) };
         let (e, t) = (add("e", whole(128)), add("t", whole(7)));
         let of = add(

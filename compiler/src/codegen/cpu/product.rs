@@ -218,11 +218,14 @@ impl<'a> Finder<'a> {
         }
         let is_row = |var: &VarId| {
             let is_whole = w.element.step_of(*var).is_some_and(|step| step > 0 && step % block == 0);
-            is_whole && x.element.step_of(*var) == Some(0) && self.moves_out(*var)
+            is_whole
+                && !self.bounds_another(*var)
+                && x.element.step_of(*var) == Some(0)
+                && self.moves_out(*var)
         };
         let is_col = |var: &VarId| {
             let moves = x.element.step_of(*var).is_some_and(|step| step > 0);
-            moves && w.element.step_of(*var) == Some(0) && self.moves_out(*var)
+            moves && !self.bounds_another(*var) && w.element.step_of(*var) == Some(0) && self.moves_out(*var)
         };
         let (row, cols) = (self.longest(&is_row), self.columns(x, &is_col));
         let inner: Vec<VarId> = run.iter().chain(&row).chain(&cols).copied().collect();
@@ -267,11 +270,11 @@ impl<'a> Finder<'a> {
         };
         let is_row = |var: &&VarId| {
             let is_whole = step(v, **var).is_some_and(|step| step > 0 && step % block == 0);
-            is_whole && step(p, **var).is_some_and(|step| step >= 0)
+            is_whole && !self.bounds_another(**var) && step(p, **var).is_some_and(|step| step >= 0)
         };
         let is_col = |var: &VarId| {
             let moves = step(p, *var).is_some_and(|step| step > 0);
-            moves && step(v, *var) == Some(0) && self.moves_out(*var)
+            moves && !self.bounds_another(*var) && step(v, *var) == Some(0) && self.moves_out(*var)
         };
         let element = self.longest(&is_element).ok_or(Reason::Strides)?;
         let rows = self.folds.iter().filter(is_row);
@@ -302,6 +305,10 @@ impl<'a> Finder<'a> {
             routing: None,
             quantised: None,
         })
+    }
+
+    fn bounds_another(&self, var: VarId) -> bool {
+        bounds_another(self.part, self.nest, var)
     }
 
     fn moves_out(&self, var: VarId) -> bool {
@@ -344,7 +351,7 @@ impl<'a> Finder<'a> {
         while let Some(so_far) = len {
             let follows = |var: &&VarId| {
                 let steps = [w, x].map(|stored| stored.element.step_of(**var));
-                !run.contains(*var) && steps == [Some(so_far); 2]
+                !run.contains(*var) && !self.bounds_another(**var) && steps == [Some(so_far); 2]
             };
             let Some(next) = self.folds.iter().find(follows) else { break };
             run.push(*next);
@@ -415,6 +422,12 @@ pub(super) fn is_simple(part: &Part, nest: &Nest, var: VarId) -> bool {
         Range::Blocks(_) => false,
         Range::Within { of } => !nest.loops.contains(of) && !nest.folds().contains(of),
     }
+}
+
+/// Whether another loop of a nest ends at a bound that depends on this one, so that it has to run inside.
+pub(super) fn bounds_another(part: &Part, nest: &Nest, var: VarId) -> bool {
+    let mut others = nest.loops.iter().chain(nest.folds());
+    others.any(|other| part.vars[*other].until.iter().any(|bound| bound.uses_var(|own| own == var)))
 }
 
 pub(super) fn stored(kernel: &Kernel, part: &Part, place: Place, at: &[Index]) -> Stored {

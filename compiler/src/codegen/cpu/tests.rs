@@ -20,7 +20,7 @@ use crate::tensor::quant::Format;
 mod far;
 mod products;
 mod rounds;
-mod skips;
+mod until;
 mod wide;
 
 fn code(text: &str) -> Code {

@@ -6,6 +6,7 @@
 
 use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::lane_strides::{LANES, Lane, Stride};
+use crate::codegen::cpu::product::bounds_another;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Unary};
 use crate::kernel::index::{Index, strides};
@@ -117,6 +118,9 @@ impl<'a> Emitter<'a, '_> {
     {
         let vars = &self.part.vars;
         let usual = self.usual(var).filter(|usual| *usual >= LANES)?;
+        if bounds_another(self.part, nest, var) {
+            return None;
+        }
         let folding = nest.fold.as_ref();
         let around = if form == Form::Along { &folding?.loops } else { &nest.loops };
         let init = nest.init().filter(|_| form != Form::Along);

@@ -16,7 +16,6 @@ use crate::codegen::gpu::grouped_gemm::ExpertGroup;
 use crate::codegen::gpu::memory::BufferVars;
 use crate::codegen::gpu::shared_memory::SharedMemory;
 use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant, signed_constant};
-use crate::codegen::skip::hidden;
 use crate::foundation::entity::List;
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::{Blocks, Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
@@ -185,13 +184,15 @@ impl<'a> Emitter<'a> {
         }
         let accumulators = self.open_accumulators(var, body);
         let step = constant(step);
-        let hidden = hidden(self.part, body);
-        let may_double_buffer = !accumulators.is_empty() && hidden.is_empty();
+        let may_double_buffer = !accumulators.is_empty() && self.part.vars[var].until.is_empty();
         let double_buffer =
             if may_double_buffer { self.begin_double_buffer((var, first), body) } else { None };
         self.counted(first, end, step, |emitter, value| {
             emitter.vars.insert(var, value);
-            let Some(double_buffer) = &double_buffer else { return emitter.unless(&hidden, body) };
+            let Some(double_buffer) = &double_buffer else {
+                emitter.body(body);
+                return emitter.sync_if_accessed();
+            };
             let next = emitter.writer.add(value, step);
             let is_there = emitter.writer.below(next, end);
             let next = emitter.writer.select(is_there, next, value);
@@ -200,28 +201,31 @@ impl<'a> Emitter<'a> {
         self.close_accumulators(accumulators);
     }
 
-    /// Runs a body unless one of the indices is above zero; they are the same for all threads.
-    fn unless(&mut self, hidden: &[Index], body: &'a [Stmt]) {
-        let Some((index, others)) = hidden.split_first() else {
-            self.body(body);
-            return self.sync_if_accessed();
-        };
-        let index = self.index(index);
-        let index = self.writer.signed(index);
-        let is_seen = self.writer.compare(Comparison::LowerEqual, index, signed_constant(0));
-        self.when(is_seen, |emitter| emitter.unless(others, body));
-    }
-
     /// The first value of a variable, the step, and one past the last.
     fn loop_range(&mut self, var: VarId) -> (Variable, i64, Variable) {
-        match &self.part.vars[var].range {
+        let (first, step, end) = match &self.part.vars[var].range {
             Range::Whole { len } => (constant(0), 1, self.size(len)),
             Range::Blocks(Blocks { start, step, end, .. }) => (self.index(start), *step, self.end(var, end)),
             Range::Within { .. } => {
                 let (start, count) = (self.start(var), self.count(var));
-                (start, 1, self.writer.add(start, count))
+                return (start, 1, self.writer.add(start, count));
             }
+        };
+        (first, step, self.ended(var, end))
+    }
+
+    /// The smaller of an end and the bounds that end a variable early; they are the same for all threads.
+    fn ended(&mut self, var: VarId, mut end: Variable) -> Variable {
+        for bound in &self.part.vars[var].until {
+            let bound = self.index(bound);
+            let bound = self.writer.signed(bound);
+            let is_above = self.writer.compare(Comparison::GreaterEqual, bound, signed_constant(0));
+            let bound = self.writer.unsigned(bound);
+            let bound = self.writer.select(is_above, bound, constant(0));
+            let is_less = self.writer.below(bound, end);
+            end = self.writer.select(is_less, bound, end);
         }
+        end
     }
 
     /// One past the last position of a variable's blocks.
@@ -241,7 +245,10 @@ impl<'a> Emitter<'a> {
     pub(super) fn count(&mut self, var: VarId) -> Variable {
         let part = self.part;
         let of = match &part.vars[var].range {
-            Range::Whole { len } => return self.size(len),
+            Range::Whole { len } => {
+                let len = self.size(len);
+                return self.ended(var, len);
+            }
             Range::Within { of } => *of,
             Range::Blocks(_) => unreachable!("a nest takes whole axes and positions within a block"),
         };
@@ -249,12 +256,14 @@ impl<'a> Emitter<'a> {
         let Blocks { start, step, block, end } = blocks.expect("a variable runs within one of blocks");
         let whole = constant(*block);
         if let (Some(start), Some(end), None) = (start.as_const(), end.as_const(), self.ends.get(&of))
+            && part.vars[var].until.is_empty()
             && block <= step
             && (end - start) % step == 0
         {
             return whole;
         }
         let (end, base) = (self.end(of, end), self.vars[&of]);
+        let end = self.ended(var, end);
         let left = self.writer.sub(end, base);
         let is_less = self.writer.below(left, whole);
         self.writer.select(is_less, left, whole)

@@ -325,7 +325,7 @@ fn blocks(block: i64, end: Sym) -> Range {
 
 fn add_var(part: &mut Part, name: &str, range: Range) -> VarId {
     let name = Label::fresh(name, |label| part.vars.values().any(|var| var.name == label));
-    part.vars.push(Var { name, range })
+    part.vars.push(Var::new(name, range))
 }
 
 /// Whether a variable is one of a nest's loops.

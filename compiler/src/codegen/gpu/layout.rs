@@ -192,6 +192,32 @@ pub fn bytes(format: Format, n_elements: usize) -> usize {
     fields.into_iter().map(|field| (n_blocks * bytes_of(format, field)).next_multiple_of(ALIGNMENT)).sum()
 }
 
+/// Where a field of some blocks lies in GPU memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldRun {
+    /// The first byte in GPU memory.
+    pub start: usize,
+    /// The first byte of the field in a stored block.
+    pub from: usize,
+    /// Bytes of the field in a block.
+    pub bytes: usize,
+}
+
+/// The fields of a run of blocks of a tensor that kernels write: plain, or of blocks whose fields are only moved.
+pub fn field_runs(format: Format, n_elements: usize, first_block: usize) -> Vec<FieldRun> {
+    let fields = fields(format);
+    if fields.is_empty() {
+        let bytes = format.block_bytes();
+        return vec![FieldRun { start: first_block * bytes, from: 0, bytes }];
+    }
+    let run = |(what, Field { from, bytes })| FieldRun {
+        start: field_offset(format, n_elements, what) + first_block * bytes,
+        from,
+        bytes,
+    };
+    fields.into_iter().map(run).collect()
+}
+
 /// Bytes of a kernel's buffer in GPU memory.
 pub fn param_bytes(param: &Param) -> usize {
     bytes(param.format, param.shape.max_len())

@@ -43,6 +43,8 @@ struct FoldPlan<'n> {
     vectors: Option<VectorLoads>,
     /// Trip counts of the folded loops; of the innermost in vectors where it loads those.
     counts: Vec<Variable>,
+    /// The folded loops that end early, where others say so.
+    limits: Vec<Limit>,
     /// Elements, or vectors, of one iteration.
     n: Variable,
     /// Threads that share an iteration.
@@ -51,10 +53,14 @@ struct FoldPlan<'n> {
     in_flight: u32,
 }
 
-/// Trip counts at their most, and the variables that may have fewer, with their own counts.
+/// A variable that may take fewer values than are counted for it, and how many it takes; none where this depends on
+/// others that are bound with it.
+pub(super) type Limit = (VarId, Option<Variable>);
+
+/// Trip counts at their most, and the variables that may have fewer.
 pub(super) struct LoopCounts {
     pub(super) counts: Vec<Variable>,
-    pub(super) limits: Vec<(VarId, Variable)>,
+    pub(super) limits: Vec<Limit>,
 }
 
 /// A vector load that was issued: the number of its iteration, and the first value of the innermost variable.
@@ -108,13 +114,39 @@ impl Emitter<'_> {
             if n_in * vectors.as_ref().map_or(1, |vectors| vectors.len) < MIN_SHARED_FOLD { 1 } else { n_in };
         let group = idle.max(wanted).min(most).min(threads);
         let group = 1 << group.max(1).ilog2();
-        let mut counts: Vec<Variable> = folding.loops.iter().map(|var| self.count(*var)).collect();
+        let LoopCounts { mut counts, limits } = self.fold_counts(&folding.loops);
         if let (Some(vectors), Some(last)) = (&vectors, counts.last_mut()) {
             *last = constant(vectors.n_pieces);
         }
         let n = self.product(&counts);
         let in_flight = vectors.as_ref().map_or(1, |vectors| pieces_in_flight(known(n), group, vectors));
-        FoldPlan { nest, folding, vectors, counts, n, group, in_flight }
+        FoldPlan { nest, folding, vectors, counts, limits, n, group, in_flight }
+    }
+
+    /// Trip counts of the loops of a fold, at their most only where they depend on each other.
+    fn fold_counts(&mut self, loops: &[VarId]) -> LoopCounts {
+        let (mut counts, mut limits) = (Vec::new(), Vec::new());
+        for var in loops {
+            if self.ends_with(*var, loops) {
+                limits.push((*var, None));
+                counts.push(self.most(*var));
+            } else {
+                counts.push(self.count(*var));
+            }
+        }
+        LoopCounts { counts, limits }
+    }
+
+    /// Whether where a variable ends depends on other ones.
+    fn ends_with(&self, var: VarId, others: &[VarId]) -> bool {
+        let uses = |bound: &Index| bound.uses_var(|other| other != var && others.contains(&other));
+        self.part.vars[var].until.iter().any(uses)
+    }
+
+    /// The most values of a variable.
+    fn most(&mut self, var: VarId) -> Variable {
+        let len = self.part.full_len(var).expect("a nest takes whole axes and positions within a block");
+        self.size(&len)
     }
 
     /// A workgroup-strided loop over the iterations of a nest.
@@ -131,21 +163,36 @@ impl Emitter<'_> {
     /// Trip counts; constants at their most where the actual count is not known, since division by a constant is cheap.
     fn loop_counts(&mut self, loops: &[VarId]) -> LoopCounts {
         let Some((first, others)) = loops.split_first() else { return self.fixed_loop_counts(loops) };
-        // Nothing is divided by the count of the first.
-        let LoopCounts { mut counts, limits } = self.fixed_loop_counts(others);
-        counts.insert(0, self.count(*first));
+        let LoopCounts { mut counts, mut limits } = self.limited(others, loops);
+        if self.ends_with(*first, others) {
+            limits.push((*first, None));
+            counts.insert(0, self.most(*first));
+        } else {
+            // Nothing is divided by the count of the first.
+            counts.insert(0, self.count(*first));
+        }
         LoopCounts { counts, limits }
     }
 
     /// The same, with a constant for the first variable as well.
     pub(super) fn fixed_loop_counts(&mut self, loops: &[VarId]) -> LoopCounts {
+        self.limited(loops, loops)
+    }
+
+    /// The same of some of the loops that are bound together.
+    fn limited(&mut self, loops: &[VarId], together: &[VarId]) -> LoopCounts {
         let (mut counts, mut limits) = (Vec::new(), Vec::new());
         for var in loops {
+            if self.ends_with(*var, together) {
+                limits.push((*var, None));
+                counts.push(self.most(*var));
+                continue;
+            }
             let count = self.count(*var);
             let block = self.part.full_len(*var).and_then(|len| len.as_const());
             match block.filter(|_| known(count).is_none()) {
                 Some(block) => {
-                    limits.push((*var, count));
+                    limits.push((*var, Some(count)));
                     counts.push(constant(block));
                 }
                 None => counts.push(count),
@@ -155,10 +202,11 @@ impl Emitter<'_> {
     }
 
     /// Whether all variables lie within their actual counts.
-    fn within_limits(&mut self, limits: &[(VarId, Variable)]) -> Option<Variable> {
+    fn within_limits(&mut self, limits: &[Limit]) -> Option<Variable> {
         limits.iter().fold(None, |before, (var, count)| {
             let own = self.writer.sub(self.vars[var], self.start(*var));
-            let is_below = self.writer.below(own, *count);
+            let count = count.unwrap_or_else(|| self.count(*var));
+            let is_below = self.writer.below(own, count);
             Some(before.map_or(is_below, |before| self.writer.select(before, is_below, before)))
         })
     }
@@ -253,7 +301,7 @@ impl Emitter<'_> {
         &mut self,
         plan: &FoldPlan<'_>,
         lane: Variable,
-        (counts, limits): (&[Variable], &[(VarId, Variable)]),
+        (counts, limits): (&[Variable], &[Limit]),
         all: Vec<Variable>,
     ) {
         let nest = plan.nest;
@@ -315,7 +363,7 @@ impl Emitter<'_> {
 
     /// Folds into a variable: everything, or a lane's share.
     fn fold_elements(&mut self, plan: &FoldPlan<'_>, so_far: &MutableVar, lane: Option<Variable>) {
-        let FoldPlan { nest, folding, vectors, counts, n, group, in_flight } = plan;
+        let FoldPlan { nest, folding, vectors, counts, n, group, in_flight, .. } = plan;
         let fixed = self.loop_invariants(nest, folding);
         let Some(lane) = lane else {
             let singles = if vectors.is_none() && reads_per_step(nest, folding) { SCALAR_UNROLL } else { 1 };
@@ -357,7 +405,7 @@ impl Emitter<'_> {
         so_far: &MutableVar,
         pieces: &[PendingPiece],
     ) {
-        let FoldPlan { nest, folding, vectors, counts, .. } = plan;
+        let FoldPlan { nest, folding, vectors, counts, limits, .. } = plan;
         let of = |id: ExprId| fixed.get(&id).copied();
         for PendingPiece { i, base, fetched } in pieces {
             if pieces.len() > 1 {
@@ -367,7 +415,9 @@ impl Emitter<'_> {
                 self.fold_piece((nest, folding), piece, (*base, so_far.value()), &of)
             } else {
                 let x = self.scalar_with(nest, nest.value, &of);
-                self.fold(folding.fold, so_far.value(), x)
+                let after = self.fold(folding.fold, so_far.value(), x);
+                let is_there = self.within_limits(limits);
+                is_there.map_or(after, |is_there| self.writer.select(is_there, after, so_far.value()))
             };
             self.writer.set(so_far, after);
         }
@@ -437,7 +487,7 @@ impl Emitter<'_> {
     pub(super) fn bind_clamped(
         &mut self,
         loops: &[VarId],
-        (counts, limits): (&[Variable], &[(VarId, Variable)]),
+        (counts, limits): (&[Variable], &[Limit]),
         i: Variable,
     ) -> (Variable, Option<Variable>, Variable) {
         self.bind(loops, counts, i);

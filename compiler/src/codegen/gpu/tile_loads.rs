@@ -7,10 +7,10 @@ use cubecl_core::ir::Variable;
 
 use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::{Emitter, tiles_read};
-use crate::codegen::gpu::thread_mapping::{LoopCounts, MAX_WORDS_IN_FLIGHT};
+use crate::codegen::gpu::thread_mapping::{Limit, LoopCounts, MAX_WORDS_IN_FLIGHT};
 use crate::codegen::gpu::vector_loads::{LoadedVectors, VectorLoads, fill_vector_loads};
 use crate::codegen::gpu::writer::{constant, known};
-use crate::kernel::{Nest, Place, Stmt, VarId};
+use crate::kernel::{Nest, Place, Stmt};
 
 /// A tile that is filled by vector loads.
 pub(super) struct TileLoad<'n> {
@@ -18,7 +18,7 @@ pub(super) struct TileLoad<'n> {
     vectors: VectorLoads,
     /// Trip counts (the last in pieces), and the variables that may have fewer.
     counts: Vec<Variable>,
-    limits: Vec<(VarId, Variable)>,
+    limits: Vec<Limit>,
     /// Pieces of all threads.
     n: Variable,
     /// Pieces that a thread loads at once.

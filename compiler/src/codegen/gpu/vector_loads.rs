@@ -122,6 +122,9 @@ pub(super) fn fold_vector_loads(
     folding: &Folding,
 ) -> Option<VectorLoads> {
     let var = *folding.loops.last()?;
+    if !part.vars[var].until.is_empty() {
+        return None;
+    }
     let found = vector_loads_along(kernel, part, nest, (var, part.vars[var].range.whole_len()?.as_const()?))?;
     (found.n_pieces > 1).then_some(found)
 }

@@ -31,14 +31,14 @@ impl PartBuilder<'_> {
     /// Fills a tile with a box of a value that is computed here.
     pub(super) fn fill(&mut self, node: NodeId, spans: &[AxisSpan]) -> Result<TileContent, TooLarge> {
         if let Some(partial) = self.partial.filter(|partial| partial.node == node) {
-            return Ok(match self.node(node).op {
+            return Ok(match &self.node(node).op {
                 Op::Attend { over } => self.combine(partial, over, spans),
                 _ => self.sum_experts(partial, spans),
             });
         }
         let Node { op, ty, .. } = self.node(node);
         match op {
-            Op::Attend { over } => return self.stream(node, *over, spans),
+            Op::Attend { over } => return self.stream(node, over, spans),
             Op::TopK { axis, into, k } => {
                 return self.top_k(node, *axis, *into, *k, spans).map(TileContent::Value);
             }

@@ -3,8 +3,9 @@
 //! In: a gather and a position in its result. Out: the expression of the element; an index out of range reads the
 //! nearest row. Rows beyond the table's run-time size are not used, though storage extends further.
 
-use crate::graph::NodeId;
+use crate::fuse::cut::is_position;
 use crate::graph::op::{Binary, Op, Scalar};
+use crate::graph::{Node, NodeId};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::lower::nest_builder::{At, NestBuilder};
 use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
@@ -42,17 +43,17 @@ impl PartBuilder<'_> {
     }
 
     /// The value of an index tensor as a position in a table.
-    fn lookup(
+    pub(super) fn lookup(
         &mut self,
         index: NodeId,
         at: &At,
         below: i64,
-        nest: &mut NestBuilder,
+        nest: &NestBuilder,
     ) -> Result<Index, TooLarge> {
-        let (index, at) = self.look_through(index, at);
-        if let Op::Const(Scalar::I32(row)) = self.node(index).op {
-            return Ok(Index::constant(i64::from(row).clamp(0, below - 1)));
+        if let Some(position) = self.position(index, at) {
+            return Ok(position.clamped(below - 1, &self.part.vars));
         }
+        let (index, at) = self.look_through(index, at);
         if self.node(index).ty.shape.is_empty() {
             return Ok(Index::default());
         }
@@ -66,5 +67,19 @@ impl PartBuilder<'_> {
             (Place::Tile(tile), at)
         };
         Ok(Index::atom(Atom::Lookup { from, at, below }))
+    }
+
+    /// A whole number that is a sum of positions and symbols: it needs no memory, even where it is stored as well.
+    fn position(&self, node: NodeId, at: &At) -> Option<Index> {
+        let Node { op, args, ty, .. } = self.node(node);
+        match op {
+            Op::Iota { axis, .. } => Some(at.restricted(&ty.shape).get(*axis)),
+            Op::Symbolic(value) => Some(Index::sym(value)),
+            Op::Const(Scalar::I32(number)) => Some(Index::constant(i64::from(*number))),
+            Op::Binary(Binary::Add) => Some(self.position(args[0], at)?.plus(&self.position(args[1], at)?)),
+            Op::Binary(Binary::Sub) => Some(self.position(args[0], at)?.minus(&self.position(args[1], at)?)),
+            _ if is_position(self.from.graph, node) => self.position(args[0], &self.moved(node, at)),
+            _ => None,
+        }
     }
 }

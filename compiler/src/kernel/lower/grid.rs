@@ -117,7 +117,7 @@ impl Lowering<'_> {
             None if combined.is_some() => fill_inner(shape, Axes::ALL, COMBINED_PER_TASK),
             None => fill_inner(shape, Axes::ALL, ELEMENTS_PER_TASK),
             Some(heaviest) => match &graph.nodes[heaviest.node].op {
-                Op::Attend { over } => self.queries(shape, heaviest, *over),
+                Op::Attend { over } => self.queries(shape, heaviest, over),
                 Op::Contract { over } => self.rows_and_tokens(shape, heaviest, over),
                 _ => fill_inner(shape, heaviest.shared, 1),
             },
@@ -195,12 +195,13 @@ impl Lowering<'_> {
 
     /// Query heads that share a KV head stay together with the tokens of a block; axes of the values are cut to single
     /// positions.
-    fn queries(self, shape: &Shape, heaviest: &Heaviest, over: Axis) -> Vec<Option<i64>> {
+    fn queries(self, shape: &Shape, heaviest: &Heaviest, over: &[Axis]) -> Vec<Option<i64>> {
         let Self { graph, target, .. } = self;
         let args = &graph.nodes[heaviest.node].args;
         let (scores, values) = (&graph.nodes[args[0]].ty.shape, &graph.nodes[args[1]].ty.shape);
         let axes_of = |are_of_values: bool| {
-            let axes = scores.axes().filter(|axis| *axis != over && values.has(*axis) == are_of_values);
+            let axes =
+                scores.axes().filter(|axis| !over.contains(axis) && values.has(*axis) == are_of_values);
             heaviest.root_axes_of(axes).also_in(heaviest.shared)
         };
         let (batch, query) = (axes_of(true), axes_of(false));
@@ -390,17 +391,16 @@ impl Search<'_> {
             Op::Rename { from, to } => {
                 inner.insert(*from, get(to));
             }
-            Op::Write { axis, from, .. } => {
-                inner.insert(*from, get(axis));
-            }
             Op::Gather { axis } => {
                 let index = &self.graph.nodes[args[1]].ty.shape;
                 inner.insert(*axis, index.axes().map(|own| get(&own)).collect());
             }
-            Op::Reduce { axis, .. } | Op::TopK { axis, .. } | Op::Attend { over: axis } => {
+            Op::Reduce { axis, .. } | Op::TopK { axis, .. } => {
                 inner.insert(*axis, Axes::default());
             }
-            Op::Contract { over } => inner.extend(over.iter().map(|axis| (*axis, Axes::default()))),
+            Op::Contract { over } | Op::Attend { over } => {
+                inner.extend(over.iter().map(|axis| (*axis, Axes::default())));
+            }
             _ => {}
         }
         for arg in operands(self.graph, node) {
@@ -429,7 +429,7 @@ fn fold_work(graph: &Graph, node: NodeId) -> f64 {
     let own = ty.shape.len().near().max(1) as f64;
     match op {
         Op::Contract { over } => own * over.iter().map(|axis| size(args[0], axis)).product::<f64>(),
-        Op::Attend { over } => 4.0 * own * size(args[0], over),
+        Op::Attend { over } => 4.0 * own * over.iter().map(|axis| size(args[0], axis)).product::<f64>(),
         Op::Reduce { axis, .. } | Op::TopK { axis, .. } => own * size(args[0], axis),
         _ => 0.0,
     }

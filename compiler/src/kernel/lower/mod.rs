@@ -180,7 +180,7 @@ impl Lowering<'_> {
         }
         let Node { op: Op::Attend { over }, args, ty, .. } = &graph.nodes[node] else { return None };
         let scores = &graph.nodes[args[0]].ty.shape;
-        let positions = scores.size(*over)?.near();
+        let positions: i64 = over.iter().map(|over| scores.size(*over).map_or(1, Sym::near)).product();
         let n_tasks: i64 = self
             .grid(node, None)
             .iter()
@@ -200,11 +200,11 @@ impl Lowering<'_> {
         let Node { op: Op::Attend { over }, args, ty, .. } = &self.graph.nodes[node] else {
             return Err(TooLarge);
         };
-        let rows = self.graph.nodes[args[0]].ty.shape.without(*over);
+        let rows = self.graph.nodes[args[0]].ty.shape.without_all(over);
         let all = rows.union(&ty.shape).map_err(|_| TooLarge)?;
         let grid = self.grid(node, None);
         self.of_partial(node, Skeleton::Attention, |builder| {
-            builder.store_partial(partial, *over, &all, &grid)
+            builder.store_partial(partial, over, &all, &grid)
         })
     }
 }
@@ -228,7 +228,7 @@ impl PartBuilder<'_> {
     fn store_partial(
         &mut self,
         partial: &Partial,
-        over: Axis,
+        over: &[Axis],
         all: &Shape,
         grid: &Grid,
     ) -> Result<(), TooLarge> {

@@ -5,7 +5,7 @@
 
 use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, Node, NodeId};
 use crate::kernel::lower::grid::{self, heaviest_fold};
 use crate::kernel::lower::params::Buffer;
 use crate::kernel::{Access, Skeleton};
@@ -30,12 +30,9 @@ pub(super) fn skeleton(graph: &Graph, cut: &Cut, roots: &[NodeId]) -> Skeleton {
 fn fold_skeleton(graph: &Graph, cut: &Cut, root: NodeId) -> Option<Skeleton> {
     let fold = heaviest_fold(graph, cut, root)?;
     let cone = cut.cone(graph, &[root]);
-    let gathers = |node: &NodeId| matches!(graph.nodes[*node].op, Op::Gather { .. });
     Some(match &graph.nodes[fold].op {
         Op::Attend { .. } => Skeleton::Attention,
-        Op::Contract { .. } if cone.iter().any(gathers) && reads_weight(graph, cut, &cone) => {
-            Skeleton::Experts
-        }
+        Op::Contract { .. } if cone.iter().any(|node| picks_weights(graph, *node)) => Skeleton::Experts,
         Op::Contract { .. } => {
             let n_columns = grid::n_columns(graph, fold);
             if n_columns > MANY_COLUMNS { Skeleton::MatrixMatrix } else { Skeleton::MatrixVector }
@@ -45,8 +42,14 @@ fn fold_skeleton(graph: &Graph, cut: &Cut, root: NodeId) -> Option<Skeleton> {
     })
 }
 
-fn reads_weight(graph: &Graph, cut: &Cut, cone: &[NodeId]) -> bool {
-    cut.loads(graph, cone).iter().any(|load| matches!(graph.nodes[*load].op, Op::Weight { .. }))
+/// Whether a node picks rows of a weight, as tokens do of experts.
+fn picks_weights(graph: &Graph, node: NodeId) -> bool {
+    let Node { op: Op::Gather { .. }, args, .. } = &graph.nodes[node] else { return false };
+    let mut table = args[0];
+    while graph.nodes[table].op.is_movement() {
+        table = graph.nodes[table].args[0];
+    }
+    matches!(graph.nodes[table].op, Op::Weight { .. })
 }
 
 /// The name of a kernel: the weights and states it reads, and the states it writes.

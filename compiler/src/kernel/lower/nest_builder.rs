@@ -45,6 +45,11 @@ impl At {
         at
     }
 
+    /// The sum of the positions of two along every axis.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        other.0.iter().fold(self.clone(), |at, (axis, index)| at.with(*axis, at.get(*axis).plus(index)))
+    }
+
     /// Only the axes of `shape`; an axis of one position is at 0.
     pub(super) fn restricted(&self, shape: &Shape) -> Self {
         Self::new(shape.iter().map(|(axis, size)| {

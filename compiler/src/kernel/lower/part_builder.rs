@@ -114,7 +114,7 @@ impl<'a> PartBuilder<'a> {
     /// The loop of a nest.
     pub(super) fn nest_var(&mut self, axis: Axis, range: Range) -> VarId {
         self.depths.push(None);
-        self.part.vars.push(Var { name: axis, range })
+        self.part.vars.push(Var::new(axis, range))
     }
 
     /// A loop over `len` iterations of another, from `start` on.
@@ -125,7 +125,7 @@ impl<'a> PartBuilder<'a> {
 
     fn scope_var(&mut self, axis: Axis, range: Range, depth: usize) -> VarId {
         self.depths.push(Some(depth));
-        self.part.vars.push(Var { name: axis, range })
+        self.part.vars.push(Var::new(axis, range))
     }
 
     /// Opens a loop around what is pushed until [`Self::close_loop`].

@@ -1,8 +1,8 @@
 //! Opens the grid of a part and stores the pieces of its tasks.
 //!
 //! In: the grid of a root, and the root. Out: variables that number the tasks, and nests that store the task's piece. A
-//! fold goes straight into its buffer; a concatenation is stored piece by piece; a write starts at the state's
-//! position.
+//! fold goes straight into its buffer; a concatenation is stored piece by piece; a write looks up where its
+//! elements go.
 
 use crate::graph::op::Op;
 use crate::graph::{Node, NodeId};
@@ -83,15 +83,15 @@ impl PartBuilder<'_> {
     pub(super) fn store(&mut self, root: NodeId, places: &TaskPositions) -> Result<(), TooLarge> {
         let Node { op, args, ty, .. } = self.node(root);
         let target = Place::Param(self.params.write(self.from.graph, root));
-        if let Op::Write { axis, from, at } = op {
-            let (rename, shift) = (Some((*from, *axis)), vec![(*axis, at.clone())]);
-            let store = Store { shape: &ty.shape, rename, shift };
+        if let Op::Write { axes } = op {
+            let indices = axes.iter().copied().zip(args[2..].iter().copied()).collect();
+            let store = Store { shape: &ty.shape, indices, shift: At::default() };
             return match rows_of_blocks(self.from.graph, root) {
                 Some((axis, _)) => self.store_blocks(args[1], axis, places, target, &store),
                 None => self.store_value(args[1], false, places, target, &store),
             };
         }
-        let store = Store { shape: &ty.shape, rename: None, shift: Vec::new() };
+        let store = Store { shape: &ty.shape, indices: Vec::new(), shift: At::default() };
         self.store_value(root, true, places, target, &store)
     }
 
@@ -111,7 +111,8 @@ impl PartBuilder<'_> {
         let (loops, at, element) = self.loop_over(&spans);
         let mut nest = NestBuilder::new(&loops);
         let value = self.read_content(content, &element, &mut nest);
-        self.push_nest(nest, target, store.element(&at), value);
+        let element = self.stored_element(store, &at, &nest)?;
+        self.push_nest(nest, target, element, value);
         Ok(())
     }
 
@@ -133,12 +134,12 @@ impl PartBuilder<'_> {
         }
         let spans: Vec<AxisSpan> = ty.shape.iter().map(|(axis, size)| places.span(*axis, size)).collect();
         let (loops, at, _) = self.loop_over(&spans);
-        let element = store.element(&at);
+        let mut nest = NestBuilder::new(&loops);
+        let element = self.stored_element(store, &at, &nest)?;
         let folds = matches!(op, Op::Reduce { .. } | Op::Contract { .. });
         if folds && is_computed && !self.is_dequantised(node, &spans) {
             return self.fold_into(node, &at, loops, target, element);
         }
-        let mut nest = NestBuilder::new(&loops);
         let value =
             if is_root { self.compute(node, &at, &mut nest)? } else { self.value(node, &at, &mut nest)? };
         self.push_nest(nest, target, element, value);
@@ -157,7 +158,7 @@ impl PartBuilder<'_> {
         let mut start = Sym::from(0i64);
         for arg in args {
             let size = self.node(*arg).ty.shape.size(axis).cloned().unwrap_or_default();
-            let inner = Store { shift: store.shifted(axis, &start), ..*store };
+            let inner = store.shifted(axis, &start);
             if size.most() > 0 {
                 self.store_value(*arg, false, places, target, &inner)?;
             }
@@ -168,35 +169,36 @@ impl PartBuilder<'_> {
 }
 
 /// How positions of a value map to a buffer.
+#[derive(Clone)]
 struct Store<'a> {
     shape: &'a Shape,
-    /// The axis of the value that is another axis of the buffer.
-    rename: Option<(Axis, Axis)>,
-    /// Offsets along axes of the buffer.
-    shift: Vec<(Axis, Sym)>,
+    /// Axes of the buffer whose positions are read from index tensors.
+    indices: Vec<(Axis, NodeId)>,
+    /// Where the value begins in the whole that is stored, along its axes.
+    shift: At,
 }
 
 impl Store<'_> {
-    fn of_buffer(&self, axis: Axis) -> Axis {
-        self.rename.filter(|(from, _)| *from == axis).map_or(axis, |(_, to)| to)
+    /// The same for a piece of the value that begins further on.
+    fn shifted(&self, axis: Axis, by: &Sym) -> Self {
+        let shift = self.shift.get(axis).plus(&Index::sym(by));
+        Self { shift: self.shift.with(axis, shift), ..self.clone() }
     }
+}
 
-    fn shifted(&self, axis: Axis, by: &Sym) -> Vec<(Axis, Sym)> {
-        let axis = self.of_buffer(axis);
-        let mut shift = self.shift.clone();
-        match shift.iter_mut().find(|(a, _)| *a == axis) {
-            Some((_, own)) => *own = own.clone() + by,
-            None => shift.push((axis, by.clone())),
-        }
-        shift
-    }
-
-    fn element(&self, at: &At) -> Vec<Index> {
-        let element = self.shape.axes().map(|axis| {
-            let own = self.rename.filter(|(_, to)| *to == axis).map_or(axis, |(from, _)| from);
-            let shift = self.shift.iter().find(|(a, _)| *a == axis).map(|(_, by)| Index::sym(by));
-            at.get(own).plus(&shift.unwrap_or_default())
-        });
-        element.collect()
+impl PartBuilder<'_> {
+    /// The element of the buffer that a position of the value goes to.
+    fn stored_element(
+        &mut self,
+        store: &Store<'_>,
+        at: &At,
+        nest: &NestBuilder,
+    ) -> Result<Vec<Index>, TooLarge> {
+        let at = at.plus(&store.shift);
+        let mut position = |axis: Axis, size: &Sym| match store.indices.iter().find(|(own, _)| *own == axis) {
+            Some((_, index)) => self.lookup(*index, &at, size.most().max(1), nest),
+            None => Ok(at.get(axis)),
+        };
+        store.shape.iter().map(|(axis, size)| position(*axis, size)).collect()
     }
 }

@@ -117,7 +117,7 @@ impl PartBuilder<'_> {
         let Node { op, args, ty, .. } = self.node(node);
         let Op::Attend { over } = op else { return ty.shape.clone() };
         // The rows first: they are the axes of the sum of weights, too.
-        let rows = self.node(args[0]).ty.shape.without(*over);
+        let rows = self.node(args[0]).ty.shape.without_all(over);
         rows.union(&ty.shape).unwrap_or_else(|_| ty.shape.clone())
     }
 

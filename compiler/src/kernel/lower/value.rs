@@ -87,16 +87,13 @@ impl PartBuilder<'_> {
                 let at = self.moved(node, at);
                 return self.value(args[0], &at, nest);
             }
-            Op::Write { axis, from, at: start } => {
-                let position = at.get(*axis).minus(&Index::sym(start));
-                return self.value(args[1], &at.with(*from, position), nest);
-            }
             Op::Concat { axis } => return self.concat(args, *axis, at, nest),
             Op::Gather { axis } => return self.gather(node, *axis, at, nest),
             Op::Reduce { .. } | Op::Contract { .. } | Op::Attend { .. } | Op::TopK { .. } => {
                 return self.load_folded(node, at, nest);
             }
-            Op::Input { .. } | Op::Weight { .. } | Op::State { .. } | Op::Table { .. } => {
+            // A state that was written to is read where it lies.
+            Op::Input { .. } | Op::Weight { .. } | Op::State { .. } | Op::Table { .. } | Op::Write { .. } => {
                 return Ok(self.load(node, &at.restricted(&ty.shape), nest));
             }
         };

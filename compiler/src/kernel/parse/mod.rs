@@ -184,7 +184,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `h1 in blocks of 8 step 8 from 0 to 100`
+    /// `h1 in blocks of 8 step 8 from 0 to 100 until @2[b0]`
     fn var(&mut self) -> Read<()> {
         let id = VarId::from_index(self.part.vars.len());
         let name = self.var_label(id)?;
@@ -195,7 +195,11 @@ impl Reader<'_> {
         } else {
             return Err(self.s.error("`in` or `within`"));
         };
-        self.part.vars.push(Var { name, range });
+        let mut until = Vec::new();
+        while self.s.take("until") {
+            until.push(self.index()?);
+        }
+        self.part.vars.push(Var { name, range, until });
         Ok(())
     }
 

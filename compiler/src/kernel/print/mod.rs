@@ -79,7 +79,8 @@ fn declaration(part: &Part, id: VarId) -> String {
         }
         Range::Within { of } => format!("within {}", var_text(&part.vars, *of)),
     };
-    format!("{label} {range}")
+    let until = var.until.iter().map(|bound| index_text(bound, &part.vars));
+    [format!("{label} {range}")].into_iter().chain(until).collect::<Vec<_>>().join(" until ")
 }
 
 /// A word and then the names of variables.

@@ -38,6 +38,7 @@ fn of_ranges(part: &Part, symbols: &mut Vec<Symbol>) {
             }
             Range::Within { .. } => {}
         }
+        var.until.iter().for_each(|bound| of_index(bound, symbols));
     }
 }
 

@@ -11,7 +11,7 @@ use crate::kernel::index::{Atom, Index};
 use crate::kernel::run::fault::Fault;
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::walk::needed;
-use crate::kernel::{Blocks, Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, VarId};
+use crate::kernel::{Blocks, Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, Var, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
@@ -19,8 +19,14 @@ use crate::tensor::sym::{Sym, Symbol};
 
 /// A part ready to run.
 pub(super) struct Program {
-    pub(super) ranges: List<VarId, FlatRange>,
+    pub(super) vars: List<VarId, FlatVar>,
     pub(super) body: Vec<FlatStmt>,
+}
+
+/// A variable: its values are those of the range below every bound.
+pub(super) struct FlatVar {
+    pub(super) range: FlatRange,
+    pub(super) until: Vec<FlatIndex>,
 }
 
 pub(super) enum FlatRange {
@@ -98,9 +104,9 @@ pub(super) fn flatten(
     symbols: &BTreeMap<Label, i64>,
 ) -> Result<Program, Fault> {
     let flattener = Flattener { kernel, part, symbols };
-    let ranges: Result<Vec<FlatRange>, Fault> =
-        part.vars.values().map(|var| flattener.range(&var.range)).collect();
-    Ok(Program { ranges: ranges?.into_iter().collect(), body: flattener.body(&part.body)? })
+    let ranges: Result<List<VarId, FlatVar>, Fault> =
+        part.vars.values().map(|var| flattener.var(var)).collect();
+    Ok(Program { vars: ranges?, body: flattener.body(&part.body)? })
 }
 
 struct Flattener<'a> {
@@ -110,6 +116,11 @@ struct Flattener<'a> {
 }
 
 impl Flattener<'_> {
+    fn var(&self, var: &Var) -> Result<FlatVar, Fault> {
+        let until = var.until.iter().map(|bound| self.index(bound)).collect::<Result<_, _>>()?;
+        Ok(FlatVar { range: self.range(&var.range)?, until })
+    }
+
     fn range(&self, range: &Range) -> Result<FlatRange, Fault> {
         Ok(match range {
             Range::Whole { len } => FlatRange::Whole { len: self.sym(len)? },

@@ -22,7 +22,7 @@ mod flat;
 pub mod memory;
 
 use fault::Fault;
-use flat::{Access, FlatAtom, FlatExpr, FlatIndex, FlatNest, FlatRange, FlatStmt, Program, Step};
+use flat::{Access, FlatAtom, FlatExpr, FlatIndex, FlatNest, FlatRange, FlatStmt, FlatVar, Program, Step};
 use memory::{Memory, Number};
 
 /// Runs every task of a kernel.
@@ -108,14 +108,17 @@ impl<'a, M: Memory> Machine<'a, M> {
 
     /// The first value of a variable, the step, and one past the last.
     fn values(&self, var: VarId) -> Result<(i64, i64, i64), Fault> {
-        Ok(match &self.program.ranges[var] {
+        let FlatVar { range, until } = &self.program.vars[var];
+        let (start, step, end) = match range {
             FlatRange::Whole { len } => (0, 1, *len),
             FlatRange::Blocks { start, step, end } => (self.index(start)?, *step, *end),
             FlatRange::Within { of, block, end } => {
                 let base = self.vars[*of];
                 (base, 1, base.saturating_add(*block).min(*end))
             }
-        })
+        };
+        let end = until.iter().try_fold(end, |end, bound| Ok(end.min(self.index(bound)?)))?;
+        Ok((start, step, end))
     }
 
     fn body(&mut self, body: &[FlatStmt]) -> Result<(), Fault> {

@@ -215,7 +215,17 @@ impl<'a> Pair<'a> {
                 pair.add(sides, 0);
             }
         }
+        pair.trust_indices(left, right);
         pair
+    }
+
+    /// Where elements go to places that are read from memory, no two go to one place: who binds the indices of a write
+    /// promises that. So where all places are equal, the elements are the same.
+    fn trust_indices(&mut self, left: &[Index], right: &[Index]) {
+        let [left, right] = [left, right].map(looked_up);
+        for (left, right) in left.iter().zip(right) {
+            self.add([whole(left), whole(right)], 0);
+        }
     }
 
     /// Adds that two sums are equal, or so far apart at most.
@@ -344,6 +354,19 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// The element of the indices that all looked-up places of a store come from; nothing where they do not come from one.
+fn looked_up(at: &[Index]) -> &[Index] {
+    let mut found: Option<&[Index]> = None;
+    for index in at {
+        let [(Atom::Lookup { from: Place::Param(_), at, .. }, 1)] = index.terms() else { continue };
+        if found.is_some_and(|found| found != at) {
+            return &[];
+        }
+        found = Some(at);
+    }
+    found.unwrap_or_default()
+}
+
 /// The number of an element among some axes.
 fn element(at: &[Index], dims: &[i64]) -> Option<Sum> {
     let mut sum = Sum::default();
@@ -431,7 +454,10 @@ mod tests {
         race(&rows("@1[0, b1]"), "@1[0, b1]", "a0", "y");
         race(&rows("@1[(a0/2), b1]"), "@1[(a0/2), b1]", "a0", "y");
         race(&rows("@1[min(a0, 6), b1]"), "@1[min(a0, 6), b1]", "a0", "y");
-        race(&rows("@1[lookup(@0[a0], 8), b1]"), "@1[lookup(@0[a0], 8), b1]", "a0", "y");
+        // No two indices of a write are equal, so their places are not.
+        are_disjoint(&[&rows("@1[lookup(@0[a0], 8), b1]"), "  grid\n  @2[0] = 1.0\n"]);
+        are_disjoint(&[&rows("@1[lookup(@0[a0], 8), lookup(@0[a0], 16)]"), "  grid\n  @2[0] = 1.0\n"]);
+        race(&rows("@1[lookup(@0[(b1/2)], 8), b1]"), "@1[lookup(@0[(b1/2)], 8), b1]", "a0", "y");
         race(&rows("@2[a0+b1]"), "@2[a0+b1]", "a0", "z");
         race(&rows("@2[8*a0+b1]"), "@2[8*a0+b1]", "a0", "z");
         are_disjoint(&[&format!("{ROWS}  grid\n  for a0\n    @1[0, 0] = 1.0\n")]);

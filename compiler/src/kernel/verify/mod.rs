@@ -152,6 +152,12 @@ impl Checker<'_> {
     fn walk(&mut self) {
         for var in &self.part.grid {
             self.bind(*var, "the grid", !self.is_within(*var), "whole axes and blocks");
+            if self.part.vars.get(*var).is_some_and(|var| !var.until.is_empty()) {
+                self.complain(format!(
+                    "{} is a variable of the grid, which takes no `until`",
+                    self.var(*var)
+                ));
+            }
         }
         self.body(&self.part.body);
     }
@@ -179,6 +185,14 @@ impl Checker<'_> {
     fn bind(&mut self, var: VarId, whose: &str, is_allowed: bool, allowed: &str) -> bool {
         let n_complaints = self.complaints.len();
         let name = self.var(var);
+        let until = self.part.vars.get(var).map_or(&[][..], |var| &var.until);
+        for bound in until {
+            if bound.uses_var(|other| other >= var) {
+                self.complain(format!("{name} may end before a bound of variables declared above only"));
+            } else {
+                self.index(bound, None);
+            }
+        }
         match self.part.vars.get(var).map(|var| &var.range) {
             None => self.complain(format!("{name} is not a variable of this part")),
             Some(_) if self.bound.contains(&var) => self.complain(format!("{name} has a value already")),

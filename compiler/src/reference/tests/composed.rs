@@ -126,7 +126,7 @@ fn cache() -> Cache {
     let (h, s, row) = (g.dim("h", 2), g.dim("s", 4), g.dim("t", t.clone()));
     let state = g.state("k", Format::F16, &[&h, &s]);
     let value = g.input("new", DType::F32, &[&row, &h]);
-    let written = state.write(&s, p.clone(), &value.cast(DType::F16), &row);
+    let written = state.write_run(&s, p.clone(), &value.cast(DType::F16), &row);
     let sum = |cache: &Tensor, len: Sym| cache.slice(&s, 0, len).cast(DType::F32).sum(&s);
     let (sum_of_old, sum_of_new) = (sum(&state, p.clone()), sum(&written, p + t));
     Cache { g, written, sum_of_old, sum_of_new }
@@ -170,7 +170,7 @@ fn every_write_of_a_step_reaches_the_state_and_others_stay_out() {
     let row = cache.g.dim("u", 1);
     let value = cache.g.table(label("h"), &[7.0, 8.0]).cast(DType::F16).expand(&row);
     let idle = cache.g.state("idle", Format::I32, &[&row]);
-    let both = cache.written.write(label("s"), 3, &value, &row);
+    let both = cache.written.write_run(&cache.g.dim("s", 4), 3, &value, &row);
     let mut bindings = inputs(&[("new", floats(&[("t", 1), ("h", 2)], &[5.0, 6.0]))]);
     bindings.states.insert("k".into(), halves(&[("h", 2), ("s", 4)], &[0.0; 8]));
     bindings.states.insert("idle".into(), ints(&[("u", 1)], &[3]));

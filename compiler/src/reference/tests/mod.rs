@@ -64,7 +64,7 @@ fn step(tensor: &Tensor, bindings: &Bindings) -> Results {
 fn attended(scores: &Tensor, values: &Tensor, over: &str, bindings: &Bindings) -> Value {
     let mut graph = scores.builder().finish(&[("scores", scores), ("values", values)]).unwrap();
     let args: Vec<NodeId> = graph.outputs.iter().map(|(_, id)| *id).collect();
-    let id = push(&mut graph, Op::Attend { over: label(over) }, args);
+    let id = push(&mut graph, Op::Attend { over: vec![label(over)] }, args);
     graph.outputs = vec![("out".into(), id)];
     evaluate(&graph, bindings).unwrap().outputs["out"].clone()
 }

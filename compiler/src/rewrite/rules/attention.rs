@@ -1,7 +1,7 @@
 //! Finds attention in the formula its paper gives.
 //!
-//! Nothing but `exp(x - max x) / Σ exp(x - max x)`, summed against values, is looked for: masks and scales belong to
-//! `x`.
+//! Nothing but `exp(x - max x) / Σ exp(x - max x)`, summed against values, is looked for, over one axis or several:
+//! masks and scales belong to `x`.
 
 use egg::Id;
 
@@ -21,27 +21,27 @@ const ATTEND_FROM_SOFTMAX: Rule =
 
 fn attend(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
-    let ([over], [a, b]) = (&over[..], &node.args[..]) else { return Vec::new() };
+    let [a, b] = node.args[..] else { return Vec::new() };
     let mut found = Vec::new();
-    for (weights, values) in [(*a, *b), (*b, *a)] {
-        for scores in softmax_of(egraph, weights, *over) {
-            found.push(Term::node(Op::Attend { over: *over }, vec![scores.into(), values.into()]));
+    for (weights, values) in [(a, b), (b, a)] {
+        for (scores, over) in softmax_of(egraph, weights, over) {
+            found.push(Term::node(Op::Attend { over }, vec![scores.into(), values.into()]));
         }
     }
     found
 }
 
-/// Every `x` that the class is a softmax of.
-fn softmax_of(egraph: &EGraph, class: Id, over: Axis) -> Vec<Id> {
+/// Every `x` that the class is a softmax of, and the axes in the order in which its author nested the maxima, the
+/// outermost first.
+fn softmax_of(egraph: &EGraph, class: Id, over: &[Axis]) -> Vec<(Id, Vec<Axis>)> {
     let mut found = Vec::new();
     for (numerator, denominator) in quotients(egraph, class) {
-        let sum = ENode::new(Op::Reduce { fold: Fold::Sum, axis: over }.into(), vec![numerator]);
-        if egraph.lookup(sum) != Some(denominator) {
+        if reduced(egraph, Fold::Sum, denominator, numerator, over).is_none() {
             continue;
         }
         let exponents = args(egraph, numerator, &Op::Unary(Unary::Exp));
         let differences = exponents.flat_map(|args| self::args(egraph, args[0], &Op::Binary(Binary::Sub)));
-        found.extend(differences.filter(|d| is_max(egraph, d[1], d[0], over)).map(|d| d[0]));
+        found.extend(differences.filter_map(|d| Some((d[0], reduced(egraph, Fold::Max, d[1], d[0], over)?))));
     }
     found
 }
@@ -58,8 +58,17 @@ fn quotients(egraph: &EGraph, class: Id) -> Vec<(Id, Id)> {
     found
 }
 
-fn is_max(egraph: &EGraph, max: Id, of: Id, over: Axis) -> bool {
-    args(egraph, max, &Op::Reduce { fold: Fold::Max, axis: over }).any(|args| args[0] == of)
+/// The order in which a class is another one folded over some axes, the last first; nothing where it is not.
+fn reduced(egraph: &EGraph, fold: Fold, class: Id, of: Id, over: &[Axis]) -> Option<Vec<Axis>> {
+    if over.is_empty() {
+        return (class == of).then(Vec::new);
+    }
+    over.iter().find_map(|axis| {
+        let others: Vec<Axis> = over.iter().copied().filter(|other| other != axis).collect();
+        let op = Op::Reduce { fold, axis: *axis };
+        let inner = args(egraph, class, &op).find_map(|args| reduced(egraph, fold, args[0], of, &others))?;
+        Some([&[*axis][..], &inner].concat())
+    })
 }
 
 /// The arguments of every node of a class that does `op`.
@@ -74,10 +83,14 @@ mod tests {
 
     #[test]
     fn a_softmax_against_values_streams() {
-        let (g, [t, h, s, e]) = sizes([("t", 2), ("h", 3), ("s", 6), ("e", 4)]);
+        let (g, [t, h, s, e, page, row]) =
+            sizes([("t", 2), ("h", 3), ("s", 6), ("e", 4), ("page", 2), ("row", 3)]);
         let (x, v) = (g.input("x", F32, &[&t, &h, &s]), g.input("v", F32, &[&s, &h, &e]));
         let p = (&x - x.max(&s)).exp();
         fires("attend-from-softmax", &g, &(&p / p.sum(&s)).contract(&v, [&s]));
         fires("attend-from-softmax", &g, &(&p * p.sum(&s).recip()).contract(&v, [&s]));
+        let (x, v) = (x.split(&s, &[&page, &row]), v.split(&s, &[&page, &row]));
+        let p = (&x - x.max(&row).max(&page)).exp();
+        fires("attend-from-softmax", &g, &(&p / p.sum(&page).sum(&row)).contract(&v, [&page, &row]));
     }
 }

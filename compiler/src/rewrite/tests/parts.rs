@@ -94,7 +94,7 @@ impl Block {
         let capacity = self.s.sized(self.sizes.cached);
         let axes: Vec<&Dim> = axes.iter().map(|dim| if **dim == self.s { &capacity } else { *dim }).collect();
         let state = self.g.state(name, Format::F32, &axes);
-        state.write(&self.s, &self.at, value, &self.t).slice(&self.s, 0, &self.s.size)
+        state.write_run(&self.s, &self.at, value, &self.t).slice(&self.s, 0, &self.s.size)
     }
 
     fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, over: &Dim) -> Tensor {

@@ -12,6 +12,7 @@ use std::thread;
 use fusebox_compiler::codegen::gpu::layout::{bytes, repacked};
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
+use fusebox_compiler::tensor::quant::Format;
 use indexmap::IndexMap;
 
 use crate::device::gpu::machine::Machine;
@@ -29,13 +30,20 @@ pub fn silent() -> Tell {
     Box::new(|_, _| {})
 }
 
+/// A state, and how its elements are stored.
+struct State<T> {
+    format: Format,
+    n_elements: usize,
+    memory: T,
+}
+
 /// Device memory and what is in it.
 pub(super) struct DeviceMemory<T> {
     /// The most bytes to allocate.
     limit: Option<usize>,
     allocated: usize,
     tell: Tell,
-    states: IndexMap<Name, (usize, T)>,
+    states: IndexMap<Name, State<T>>,
     weights: IndexMap<Name, T>,
     /// The shared arenas, the largest last.
     shared: Vec<(usize, T)>,
@@ -135,17 +143,23 @@ impl<T: Clone> DeviceMemory<T> {
         slot: &BufferSlot,
     ) -> Result<T, Error> {
         let BufferSlot { name, format, shape, .. } = slot;
-        let needed = bytes(*format, shape.max_len());
-        if let Some((found, state)) = self.states.get(name) {
-            if *found != needed {
+        let (n_elements, needed) = (shape.max_len(), bytes(*format, shape.max_len()));
+        if let Some(state) = self.states.get(name) {
+            let found = bytes(state.format, state.n_elements);
+            if found != needed {
                 return Err(refused(name, format!("the state has {found} bytes, {needed} are needed")));
             }
-            return Ok(state.clone());
+            return Ok(state.memory.clone());
         }
-        let state = self.allocate_zeroed(machine, name, needed)?;
-        self.states.insert(name.clone(), (needed, state.clone()));
+        let memory = self.allocate_zeroed(machine, name, needed)?;
+        self.states.insert(name.clone(), State { format: *format, n_elements, memory: memory.clone() });
         self.footprint.state += needed;
-        Ok(state)
+        Ok(memory)
+    }
+
+    /// The format, the elements and the memory of a state that a program has.
+    pub(super) fn stored_state(&self, name: &str) -> Option<(Format, usize, &T)> {
+        self.states.get(name).map(|state| (state.format, state.n_elements, &state.memory))
     }
 
     /// Uploads the weights of a plan that no earlier plan had.

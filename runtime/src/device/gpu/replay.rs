@@ -12,12 +12,13 @@ use std::time::Duration;
 use fusebox_compiler::codegen::check_symbols;
 use fusebox_compiler::codegen::gpu::bf16_temporaries::with_bf16_temporaries;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
-use fusebox_compiler::codegen::gpu::layout::param_bytes;
+use fusebox_compiler::codegen::gpu::layout::{FieldRun, field_runs, param_bytes};
 use fusebox_compiler::codegen::gpu::{Binding, Code, compile};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::kernel::ParamId;
 use fusebox_compiler::schedule::{BufferId, KernelId, Place, Plan, arena};
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Symbol;
 use indexmap::IndexMap;
 
@@ -25,7 +26,7 @@ use crate::buffer::Buffer;
 use crate::device::gpu::device_memory::{DeviceMemory, Tell};
 use crate::device::gpu::machine::Machine;
 use crate::device::gpu::symbol_values::SymbolValues;
-use crate::device::{Device, Footprint, ProgramId, Weights, verified};
+use crate::device::{Device, Footprint, ProgramId, Weights, range_of, verified};
 use crate::error::Error;
 
 /// A GPU.
@@ -218,6 +219,30 @@ fn idx_of(id: ParamId, code: &Code) -> usize {
     place.expect("code is given the parameters of its kernel")
 }
 
+/// The fields of a run of blocks, the memory of each, and its bytes.
+type StatePieces<T> = Vec<(FieldRun, T, usize)>;
+
+impl<M: Machine> Gpu<M> {
+    /// The format of a state, and where each field of a run of its bytes lies, with how many bytes it has there.
+    fn state_pieces(
+        &self,
+        name: &str,
+        offset: usize,
+        len: usize,
+    ) -> Result<(Format, StatePieces<M::Memory>), Error> {
+        let state = self.memory.stored_state(name);
+        let stored = state.and_then(|(format, n_elements, _)| format.bytes_for(n_elements));
+        let range = range_of(name, stored, offset, len)?;
+        let (format, n_elements, memory) = state.expect("a state without bytes is refused");
+        let (first, n_blocks) = (range.start / format.block_bytes(), range.len() / format.block_bytes());
+        let piece = |run: FieldRun| {
+            let n_bytes = n_blocks * run.bytes;
+            (run, self.machine.piece(memory, run.start, n_bytes), n_bytes)
+        };
+        Ok((format, field_runs(format, n_elements, first).into_iter().map(piece).collect()))
+    }
+}
+
 impl<M: Machine> Device for Gpu<M> {
     fn describe(&self) -> String {
         self.machine.describe()
@@ -321,6 +346,29 @@ impl<M: Machine> Device for Gpu<M> {
     fn output(&self, program: ProgramId, number: usize) -> &[u8] {
         let TransferBuffer { host, places, .. } = &self.programs[program].exit;
         &host.bytes()[places[number].clone()]
+    }
+
+    fn read_state(&mut self, name: &str, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        let (format, pieces) = self.state_pieces(name, offset, to.len())?;
+        let blocks = format.block_bytes();
+        for (FieldRun { from, bytes, .. }, piece, n_bytes) in pieces {
+            let staging = self.machine.launch_list(&[], n_bytes)?;
+            let mut field = vec![0; n_bytes];
+            self.machine.read(&staging, &piece, &mut field)?;
+            let stored = to.chunks_exact_mut(blocks).zip(field.chunks_exact(bytes));
+            stored.for_each(|(block, field)| block[from..from + bytes].copy_from_slice(field));
+        }
+        Ok(())
+    }
+
+    fn write_state(&mut self, name: &str, offset: usize, new: &[u8]) -> Result<(), Error> {
+        let (format, pieces) = self.state_pieces(name, offset, new.len())?;
+        for (FieldRun { from, bytes, .. }, piece, _) in pieces {
+            let blocks = new.chunks_exact(format.block_bytes());
+            let field: Vec<u8> = blocks.flat_map(|block| &block[from..from + bytes]).copied().collect();
+            self.machine.write(&piece, &field)?;
+        }
+        Ok(())
     }
 
     fn footprint(&self) -> Footprint {

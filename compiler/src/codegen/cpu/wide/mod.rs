@@ -19,7 +19,7 @@ use cranelift_module::{Linkage, Module};
 use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::lane_strides::Lane;
 use crate::codegen::cpu::level::Level;
-use crate::codegen::cpu::product::{at_start, is_simple};
+use crate::codegen::cpu::product::{at_start, bounds_another, is_simple};
 use crate::codegen::cpu::vector_plan::{Form, Plan};
 use crate::codegen::cpu::wide::access::{Field, Loops, Places};
 use crate::codegen::cpu::wide::row_function::function;
@@ -122,7 +122,8 @@ impl<'a> Emitter<'a, '_> {
         }
         let others = || nest.loops.iter().copied().filter(|var| *var != plan.lane.var);
         // Many rows a call are better than few.
-        let mut rows: Vec<Option<VarId>> = others().map(Some).chain([None]).collect();
+        let may_be_rows = others().filter(|var| !bounds_another(self.part, nest, *var));
+        let mut rows: Vec<Option<VarId>> = may_be_rows.map(Some).chain([None]).collect();
         rows.sort_by_key(|row| Reverse(row.and_then(|row| self.usual(row))));
         let widths = WIDTHS.into_iter().filter(|_| folding.is_none());
         let lanes = widths.map(|width| (Lane { rounds: width, group: width, ..plan.lane }, false));

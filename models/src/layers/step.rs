@@ -1,0 +1,31 @@
+//! The tokens of a step: a run of one sequence, or one of each of several sequences.
+//!
+//! In: the class of a program, or a number of tokens. Out: a [`Step`], from which `scope.rs` makes the inputs of a graph.
+
+use fusebox_compiler::tensor::sym::Sym;
+use fusebox_runtime::session::classes::{Class, Form};
+
+/// The tokens of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A run of tokens of one sequence: a chunk of a prompt, or one token.
+    Run(Sym),
+    /// One token of each of several sequences: a decode step of a batch.
+    Batch(Sym),
+}
+
+impl From<&Sym> for Step {
+    fn from(tokens: &Sym) -> Self {
+        Self::Run(tokens.clone())
+    }
+}
+
+impl Step {
+    /// The step of a program class.
+    pub fn of(class: Class) -> Self {
+        match class.form {
+            Form::Run => Self::Run(class.tokens()),
+            Form::Batch => Self::Batch(class.tokens()),
+        }
+    }
+}

@@ -1,0 +1,853 @@
+//! The engine: many sequences over one KV cache, and the programs that extend them.
+//!
+//! In: pieces, each a sequence and its next tokens (or vectors in their place). Out: for each sequence, rows of logits
+//! (or the best of them, or hidden vectors).
+//! A sequence takes pages of the cache as it grows; sequences with equal beginnings share pages. A step takes one token
+//! of each of many sequences in one replay, which reads every weight once, and runs of several tokens in replays of
+//! their own. Before anything is written, a step makes sure that there are pages: without them it is
+//! [`Error::Full`], and nothing has changed.
+//! An engine and the graphs that it runs agree on names, those of [`inputs`](crate::session::inputs). A decode step
+//! allocates nothing.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fusebox_compiler::foundation::amount::counted;
+use fusebox_compiler::foundation::entity::Id;
+use fusebox_compiler::schedule::{Place, Plan};
+use fusebox_compiler::tensor::quant::Format;
+
+use crate::device::{Device, Footprint, ProgramId, Weights};
+use crate::error::Error;
+use crate::session::classes::{Form, Programs};
+use crate::session::loaded::{Input, Loaded, Outputs, Rows};
+use crate::session::pool::{PageId, Pool, Prefix};
+use crate::session::{is_carried, refused};
+
+/// One of the sequences of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId {
+    index: u32,
+    /// Numbers are used again, so this tells a sequence from an earlier one of its number.
+    generation: u32,
+}
+
+impl fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.index.fmt(f)
+    }
+}
+
+/// Sizes that an engine and its graphs share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most tokens of a sequence.
+    pub context: usize,
+    /// The size of the vocabulary.
+    pub n_vocab: usize,
+    /// Rows of a page of the KV cache: the tokens that it holds.
+    pub page_rows: usize,
+    /// Pages of all sequences together.
+    pub n_pages: usize,
+    /// Sequences that may have tokens at a time, where states go from token to token.
+    pub n_sequences: usize,
+}
+
+/// What a sequence is extended by.
+#[derive(Clone, Copy, Debug)]
+pub enum Feed<'a> {
+    /// Tokens.
+    Tokens(&'a [u32]),
+    /// Vectors in place of the embeddings of tokens, one after another.
+    Vectors(&'a [f32]),
+}
+
+/// What a step does to one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// What it is extended by.
+    pub feed: Feed<'a>,
+}
+
+/// Many sequences over one KV cache.
+pub struct Engine {
+    device: Box<dyn Device>,
+    weights: Arc<dyn Weights>,
+    programs: Programs,
+    /// For each class of tokens, its program, once it was needed. The first class takes one token.
+    loaded: Vec<Option<Loaded>>,
+    limits: Limits,
+    pool: Pool,
+    /// Places for the states of a sequence that nobody uses; none at all where no state goes from token to token.
+    free_states: Vec<u32>,
+    slots: Vec<Slot>,
+    /// How many numbers a row of the output has, and which outputs there are.
+    width: usize,
+    outputs: Outputs,
+    /// Counts steps: the rows of a sequence are those of the step that computed them.
+    n_steps: u64,
+    /// The pieces of a batch, by their numbers; kept for its memory.
+    batch: Vec<usize>,
+}
+
+/// A sequence, or room for one.
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    sequence: Option<Sequence>,
+}
+
+/// The state of one sequence.
+struct Sequence {
+    /// Its tokens, as far as it was extended by tokens.
+    tokens: Vec<u32>,
+    /// How many tokens it has.
+    len: usize,
+    pages: Vec<PageId>,
+    /// Where its states lie that go from token to token, if there are any and it has tokens.
+    state: Option<u32>,
+    /// What each full page holds, as long as all of the sequence came from tokens.
+    prefixes: Vec<Prefix>,
+    /// What is known before its first token.
+    start: Prefix,
+    output: Option<Output>,
+}
+
+/// The rows of a sequence's last replay.
+struct Output {
+    step: u64,
+    program: ProgramId,
+    rows: Range<usize>,
+    /// A copy, where a later replay of the same step has overwritten the program's outputs.
+    kept: Option<(Vec<f32>, Vec<u32>)>,
+}
+
+impl Feed<'_> {
+    fn rows(&self) -> Rows<'_> {
+        match self {
+            Self::Tokens(tokens) => Rows { format: Format::I32, bytes: bytemuck::cast_slice(tokens) },
+            Self::Vectors(vectors) => Rows { format: Format::F32, bytes: bytemuck::cast_slice(vectors) },
+        }
+    }
+}
+
+impl Engine {
+    /// An engine without sequences.
+    ///
+    /// # Errors
+    /// Where a program does not compile, has other inputs or outputs than an engine needs, or the device refuses it.
+    pub fn new(
+        device: Box<dyn Device>,
+        mut programs: Programs,
+        weights: &Arc<dyn Weights>,
+        limits: Limits,
+    ) -> Result<Self, Error> {
+        let decode = &programs.program(0)?.plan;
+        let outputs = Outputs::of(decode)?;
+        let width = outputs.width(decode);
+        let n_states = if carried_state(decode).is_some() { limits.n_sequences as u32 } else { 0 };
+        let loaded = programs.classes().iter().map(|_| None).collect();
+        let mut engine = Self {
+            device,
+            weights: Arc::clone(weights),
+            programs,
+            loaded,
+            pool: Pool::new(limits.page_rows, limits.n_pages),
+            free_states: (0..n_states).rev().collect(),
+            limits,
+            slots: Vec::new(),
+            width,
+            outputs,
+            n_steps: 0,
+            batch: Vec::new(),
+        };
+        // GPU memory is scarce: the largest program is loaded first, so that all others fit into its arena.
+        if engine.device.free().is_some() {
+            for form in [Form::Run, Form::Batch] {
+                if let Some(largest) = engine.programs.classes().iter().rposition(|class| class.form == form)
+                {
+                    engine.load(largest)?;
+                }
+            }
+        }
+        engine.load(0)?;
+        Ok(engine)
+    }
+
+    /// The number of the class that a replay belongs to.
+    fn class_of(&self, form: Form, n_tokens: usize) -> usize {
+        let class = self.programs.classes().iter().position(|class| class.takes(form, n_tokens));
+        class.expect("replays take no more than the largest class")
+    }
+
+    /// The most tokens of a replay of this form; 0 where there is none.
+    fn most(&self, form: Form) -> usize {
+        let classes = self.programs.classes().iter().filter(|class| class.form == form);
+        classes.map(|class| class.most).max().unwrap_or(0)
+    }
+
+    /// The most tokens of one sequence that a replay takes.
+    pub fn most_tokens(&self) -> usize {
+        self.most(Form::Run)
+    }
+
+    /// The most sequences that a replay takes a token of.
+    pub fn most_sequences(&self) -> usize {
+        self.most(Form::Batch).max(1)
+    }
+
+    /// The program of a class; compiled and loaded if it was not before.
+    fn load(&mut self, class: usize) -> Result<&mut Loaded, Error> {
+        if self.loaded[class].is_none() {
+            let plan = self.programs.take(class)?.plan;
+            if Outputs::of(&plan)? != self.outputs {
+                return Err(refused("a program", "another one has other outputs".to_owned()));
+            }
+            self.loaded[class] = Some(Loaded::new(&mut *self.device, plan, &self.weights)?);
+        }
+        Ok(self.loaded[class].as_mut().expect("it was just loaded"))
+    }
+
+    /// Compiles and loads the programs of runs of these numbers of tokens, so that no step waits for that.
+    ///
+    /// # Errors
+    /// Where a program does not compile, or the device refuses it.
+    pub fn prepare(&mut self, form: Form, n_tokens: usize) -> Result<(), Error> {
+        let most = self.most(form);
+        for n_now in [n_tokens.min(most), n_tokens % most.max(1)] {
+            let is_batch_of_one = form == Form::Batch && n_now == 1;
+            if n_now > 0 {
+                let class = self.class_of(if is_batch_of_one { Form::Run } else { form }, n_now);
+                self.load(class)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The replays that a run of `n_tokens` is split into: how many tokens each takes.
+    pub fn pieces(&self, n_tokens: usize) -> impl Iterator<Item = usize> + use<> {
+        let most = self.most_tokens();
+        (0..n_tokens).step_by(most).map(move |first| most.min(n_tokens - first))
+    }
+
+    /// The plan that takes so many tokens in one replay.
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`].
+    pub fn plan_of(&mut self, form: Form, n_tokens: usize) -> Result<&Plan, Error> {
+        let class = self.class_of(form, n_tokens);
+        Ok(&self.load(class)?.plan)
+    }
+
+    /// The plan that decodes one token.
+    pub fn plan(&self) -> &Plan {
+        &self.decode().plan
+    }
+
+    fn decode(&self) -> &Loaded {
+        self.loaded[0].as_ref().expect("it is loaded when an engine is made")
+    }
+
+    /// The sizes that it was made for.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What the device holds.
+    pub fn footprint(&self) -> Footprint {
+        self.device.footprint()
+    }
+
+    /// What the device is.
+    pub fn device(&self) -> String {
+        self.device.describe()
+    }
+
+    /// How many pages sequences can still take.
+    pub fn n_free_pages(&self) -> usize {
+        self.pool.n_free()
+    }
+
+    /// A new sequence without tokens.
+    pub fn open(&mut self) -> SequenceId {
+        self.open_salted(0)
+    }
+
+    /// The same, which shares pages only with sequences of the same salt.
+    pub fn open_salted(&mut self, salt: u64) -> SequenceId {
+        let sequence = Sequence {
+            // As much as it may ever need, so that no step allocates.
+            tokens: Vec::with_capacity(self.limits.context),
+            len: 0,
+            pages: Vec::with_capacity(self.limits.context.div_ceil(self.limits.page_rows)),
+            state: None,
+            prefixes: Vec::with_capacity(self.limits.context.div_ceil(self.limits.page_rows)),
+            start: self.pool.empty(salt),
+            output: None,
+        };
+        self.insert(sequence)
+    }
+
+    fn insert(&mut self, sequence: Sequence) -> SequenceId {
+        let index = self.slots.iter().position(|slot| slot.sequence.is_none()).unwrap_or(self.slots.len());
+        if index == self.slots.len() {
+            self.slots.push(Slot::default());
+        }
+        let slot = &mut self.slots[index];
+        slot.generation += 1;
+        slot.sequence = Some(sequence);
+        SequenceId { index: index as u32, generation: slot.generation }
+    }
+
+    fn sequence(&self, id: SequenceId) -> Result<&Sequence, Error> {
+        let slot = self.slots.get(id.index as usize).filter(|slot| slot.generation == id.generation);
+        slot.and_then(|slot| slot.sequence.as_ref()).ok_or_else(|| no_sequence(id))
+    }
+
+    fn sequence_mut(&mut self, id: SequenceId) -> Result<&mut Sequence, Error> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation);
+        slot.and_then(|slot| slot.sequence.as_mut()).ok_or_else(|| no_sequence(id))
+    }
+
+    /// How many tokens a sequence has.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn len(&self, id: SequenceId) -> Result<usize, Error> {
+        Ok(self.sequence(id)?.len)
+    }
+
+    /// The tokens of a sequence, as far as it was extended by tokens.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn tokens(&self, id: SequenceId) -> Result<&[u32], Error> {
+        Ok(&self.sequence(id)?.tokens)
+    }
+
+    /// Ends a sequence and gives its pages back. Full pages are kept for sequences that begin alike, until their memory
+    /// is wanted.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn release(&mut self, id: SequenceId) -> Result<(), Error> {
+        self.truncate(id, 0)?;
+        self.slots[id.index as usize].sequence = None;
+        Ok(())
+    }
+
+    /// Whether a state goes only forward, so that a sequence cannot be cut.
+    pub fn is_forward_only(&self) -> bool {
+        carried_state(self.plan()).is_some()
+    }
+
+    /// Drops all tokens of a sequence from a position on, and gives the pages back that held only those.
+    ///
+    /// # Errors
+    /// Where there is no such sequence, or a state goes only forward: then all tokens can be kept, or none.
+    pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
+        let rows = self.limits.page_rows;
+        let sequence = self.sequence(id)?;
+        if len >= sequence.len {
+            return Ok(());
+        }
+        if let Some(state) = carried_state(self.plan()).filter(|_| len > 0) {
+            let held = counted(sequence.len, "token");
+            let what = format!(
+                "the state `{state}` goes only forward: of {held} none or all can be kept, not {len}"
+            );
+            return Err(refused("a sequence", what));
+        }
+        let state = self.sequence_mut(id)?.state.take();
+        self.free_states.extend(state);
+        let sequence = self.sequence_mut(id)?;
+        sequence.len = len;
+        sequence.tokens.truncate(len);
+        sequence.prefixes.truncate(len / rows);
+        let n_pages = len.div_ceil(rows);
+        // The last pages go first, so that of an idle sequence the beginning is kept longest.
+        while let Some(page) = self.sequence_mut(id)?.pages.pop_if(|_| true) {
+            if self.sequence(id)?.pages.len() < n_pages {
+                self.sequence_mut(id)?.pages.push(page);
+                break;
+            }
+            self.pool.give_back(page);
+        }
+        Ok(())
+    }
+
+    /// Shares with an empty sequence the pages of earlier ones that begin with the same tokens; says how many tokens it
+    /// has now. At least the last token is left to be computed, as its logits are wanted. Nothing is shared where a
+    /// state goes from token to token, as pages do not hold it.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn share_prefix(&mut self, id: SequenceId, tokens: &[u32]) -> Result<usize, Error> {
+        let rows = self.limits.page_rows;
+        let sequence = self.sequence(id)?;
+        if sequence.len > 0 || self.is_forward_only() {
+            return Ok(sequence.len);
+        }
+        let mut before = sequence.start;
+        for own in tokens[..tokens.len().saturating_sub(1)].chunks_exact(rows) {
+            let Some((page, prefix)) = self.pool.find(before, own) else { break };
+            self.pool.share(page);
+            let sequence = self.sequence_mut(id)?;
+            sequence.pages.push(page);
+            sequence.prefixes.push(prefix);
+            sequence.tokens.extend_from_slice(own);
+            sequence.len += rows;
+            before = prefix;
+        }
+        Ok(self.sequence(id)?.len)
+    }
+
+    /// A copy of a sequence. Both share the pages so far; each gets a page of its own when it is written to.
+    ///
+    /// # Errors
+    /// Where there is no such sequence, or no place for a copy of its states.
+    pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, Error> {
+        let state = match self.sequence(id)?.state {
+            Some(from) => Some(self.copy_state(from)?),
+            None => None,
+        };
+        let copy = self.open();
+        let source = self.sequence(id)?;
+        let (len, start) = (source.len, source.start);
+        let (tokens, pages, prefixes) =
+            (source.tokens.clone(), source.pages.clone(), source.prefixes.clone());
+        for page in &pages {
+            self.pool.share(*page);
+        }
+        let own = self.sequence_mut(copy)?;
+        (own.len, own.start, own.state) = (len, start, state);
+        own.tokens.extend(tokens);
+        own.pages.extend(pages);
+        own.prefixes.extend(prefixes);
+        Ok(copy)
+    }
+
+    /// Extends every sequence of some pieces. Afterwards [`Engine::rows`] are those of this step.
+    ///
+    /// # Errors
+    /// Where a piece names no sequence or one twice, has no tokens or unknown ones, would exceed the context, or there
+    /// are too few free pages; then nothing is changed.
+    pub fn step(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
+        self.step_with(pieces, &mut |_, _| {})
+    }
+
+    /// The same, and calls `each` with every row of output of every run: one row for each token where the programs
+    /// score all tokens or return hidden vectors, else one for the last token of each replay.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
+    pub fn step_with(
+        &mut self,
+        pieces: &[Piece<'_>],
+        each: &mut dyn FnMut(SequenceId, &[f32]),
+    ) -> Result<(), Error> {
+        self.check(pieces)?;
+        self.reserve(pieces)?;
+        self.n_steps += 1;
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        let is_single = |piece: &Piece<'_>| self.decode().n_rows(piece.feed.rows()) == 1;
+        batch.extend((0..pieces.len()).filter(|number| is_single(&pieces[*number])));
+        let done = self.run_all(pieces, &batch, each);
+        self.batch = batch;
+        done
+    }
+
+    fn run_all(
+        &mut self,
+        pieces: &[Piece<'_>],
+        singles: &[usize],
+        each: &mut dyn FnMut(SequenceId, &[f32]),
+    ) -> Result<(), Error> {
+        let most = self.most_sequences();
+        let mut n_replays = 0;
+        for batch in singles.chunks(most) {
+            match batch {
+                [one] => self.run(pieces[*one], each)?,
+                _ => self.run_batch(pieces, batch)?,
+            }
+            n_replays += 1;
+            self.keep_outputs(pieces, batch, n_replays, singles.len().div_ceil(most), pieces.len())?;
+        }
+        for (number, piece) in pieces.iter().enumerate().filter(|(number, _)| !singles.contains(number)) {
+            self.run(*piece, each)?;
+            self.keep_outputs(pieces, &[number], 1, 2, pieces.len())?;
+        }
+        Ok(())
+    }
+
+    /// Copies the rows of pieces whose program may run again in this step.
+    fn keep_outputs(
+        &mut self,
+        pieces: &[Piece<'_>],
+        numbers: &[usize],
+        n_replays: usize,
+        n_wanted: usize,
+        n_pieces: usize,
+    ) -> Result<(), Error> {
+        if n_replays >= n_wanted && numbers.len() == n_pieces || n_pieces == 1 || n_wanted == 1 {
+            return Ok(());
+        }
+        for number in numbers {
+            let id = pieces[*number].sequence;
+            let rows = self.rows(id)?.to_vec();
+            let best = self.best(id)?.map(<[u32]>::to_vec).unwrap_or_default();
+            if let Some(output) = &mut self.sequence_mut(id)?.output {
+                output.kept = Some((rows, best));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses pieces that cannot be done.
+    fn check(&self, pieces: &[Piece<'_>]) -> Result<(), Error> {
+        for (number, piece) in pieces.iter().enumerate() {
+            let sequence = self.sequence(piece.sequence)?;
+            if pieces[..number].iter().any(|other| other.sequence == piece.sequence) {
+                return Err(refused("a step", format!("sequence {} stands twice", piece.sequence)));
+            }
+            if let Feed::Tokens(tokens) = piece.feed {
+                let n_vocab = self.limits.n_vocab;
+                if let Some(token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
+                    return Err(refused(
+                        "tokens",
+                        format!("there is no token {token}, the model has {n_vocab}"),
+                    ));
+                }
+            }
+            let n_new = pieces[..=number].iter().filter(|piece| self.needs_state(piece.sequence)).count();
+            if n_new > self.free_states.len() {
+                return Err(self.no_state());
+            }
+            let n = self.decode().check(piece.feed.rows())?;
+            let (len, context) = (sequence.len, self.limits.context);
+            if n > context - len {
+                let held = counted(context, "token");
+                let what = format!("no room for {n} after {len}: the context holds {held}");
+                return Err(refused(piece.feed.rows().name(), what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every piece the pages that it will write to, or none of them any.
+    fn reserve(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
+        let needed = pieces.iter().map(|piece| self.needed(piece)).sum::<Result<usize, Error>>()?;
+        let free = self.pool.n_free();
+        if needed > free {
+            return Err(Error::Full { needed, free });
+        }
+        for piece in pieces {
+            if self.needs_state(piece.sequence) {
+                let state = self.free_states.pop();
+                self.sequence_mut(piece.sequence)?.state = state;
+            }
+            let (n, rows) = (self.decode().n_rows(piece.feed.rows()), self.limits.page_rows);
+            let len = self.sequence(piece.sequence)?.len;
+            if let Some(shared) = self.shared_last(piece.sequence)? {
+                let own = self.pool.take().expect("the pages were counted");
+                self.copy_page(shared, own)?;
+                self.pool.give_back(shared);
+                *self.sequence_mut(piece.sequence)?.pages.last_mut().expect("its last page is shared") = own;
+            }
+            while self.sequence(piece.sequence)?.pages.len() < (len + n).div_ceil(rows) {
+                let page = self.pool.take().expect("the pages were counted");
+                self.sequence_mut(piece.sequence)?.pages.push(page);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many pages a piece takes from the pool.
+    fn needed(&self, piece: &Piece<'_>) -> Result<usize, Error> {
+        let sequence = self.sequence(piece.sequence)?;
+        let n_pages =
+            (sequence.len + self.decode().n_rows(piece.feed.rows())).div_ceil(self.limits.page_rows);
+        let copied = usize::from(self.shared_last(piece.sequence)?.is_some());
+        Ok(n_pages - sequence.pages.len() + copied)
+    }
+
+    /// The last page of a sequence, where the next token goes there and others use it, or may find it.
+    fn shared_last(&self, id: SequenceId) -> Result<Option<PageId>, Error> {
+        let sequence = self.sequence(id)?;
+        let is_partial = !sequence.len.is_multiple_of(self.limits.page_rows);
+        let last = sequence.pages.last().copied().filter(|_| is_partial);
+        Ok(last.filter(|page| self.pool.n_users(*page) > 1))
+    }
+
+    /// Whether a sequence has yet to get a place for its states.
+    fn needs_state(&self, id: SequenceId) -> bool {
+        self.is_forward_only() && self.sequence(id).is_ok_and(|sequence| sequence.state.is_none())
+    }
+
+    fn no_state(&self) -> Error {
+        let n = counted(self.limits.n_sequences, "sequence");
+        refused("a sequence", format!("its states have no place: the engine keeps those of {n} at a time"))
+    }
+
+    /// Copies the states of a sequence that go from token to token to a free place.
+    fn copy_state(&mut self, from: u32) -> Result<u32, Error> {
+        let Some(to) = self.free_states.pop() else { return Err(self.no_state()) };
+        let n_sequences = self.limits.n_sequences;
+        let Self { device, loaded, .. } = self;
+        let decode = loaded[0].as_ref().expect("it is loaded when an engine is made");
+        for (name, bytes) in decode.carried(n_sequences) {
+            copy_part(&mut **device, name, bytes, [from as usize, to as usize])?;
+        }
+        Ok(to)
+    }
+
+    /// Copies a page of every state.
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), Error> {
+        let Self { device, loaded, limits, .. } = self;
+        let decode = loaded[0].as_ref().expect("it is loaded when an engine is made");
+        for (name, bytes) in decode.paged(limits.n_pages) {
+            copy_part(&mut **device, name, bytes, [from.index(), to.index()])?;
+        }
+        Ok(())
+    }
+
+    /// Extends one sequence, in as many replays as it takes.
+    fn run(&mut self, piece: Piece<'_>, each: &mut dyn FnMut(SequenceId, &[f32])) -> Result<(), Error> {
+        let rows = piece.feed.rows();
+        let n = self.decode().n_rows(rows);
+        let (most, row_bytes) = (self.most_tokens(), rows.bytes.len() / n);
+        for first in (0..n).step_by(most) {
+            let n_now = most.min(n - first);
+            let now = Rows { bytes: &rows.bytes[first * row_bytes..(first + n_now) * row_bytes], ..rows };
+            let (class, program) = self.bind_run(piece.sequence, now, n_now)?;
+            let loaded = self.loaded[class].as_ref().expect("it was just bound");
+            self.device.replay(program, &loaded.symbols)?;
+            self.commit(piece.sequence, now, n_now, program, None)?;
+            let found = self.rows(piece.sequence)?;
+            found.chunks_exact(self.width).for_each(|row| each(piece.sequence, row));
+        }
+        Ok(())
+    }
+
+    /// Writes the inputs and symbols of a replay that extends one sequence; returns its class and program.
+    fn bind_run(&mut self, id: SequenceId, rows: Rows<'_>, n: usize) -> Result<(usize, ProgramId), Error> {
+        let class = self.class_of(Form::Run, n);
+        self.load(class)?;
+        let Self { device, loaded, slots, limits, .. } = self;
+        let loaded = loaded[class].as_mut().expect("it was just loaded");
+        let sequence = slots[id.index as usize].sequence.as_ref().expect("the pieces were checked");
+        let places = |slot: usize| place(sequence, slot, limits.page_rows);
+        let after = sequence.len..sequence.len + n;
+        loaded.bind(
+            &mut **device,
+            n,
+            (sequence.len + n).div_ceil(limits.page_rows),
+            |input, to| match input {
+                Input::Rows => to[..rows.bytes.len()].copy_from_slice(rows.bytes),
+                Input::Positions => write(to, after.clone().map(|position| position as i32)),
+                Input::Page => write(to, after.clone().map(|slot| places(slot).0)),
+                Input::Row => write(to, after.clone().map(|slot| places(slot).1)),
+                Input::Slot => write(to, [sequence.len as i32]),
+                Input::Sequence => write(to, sequence.state.map(|state| state as i32)),
+                Input::Table => write(to, sequence.pages.iter().map(|page| page_number(*page))),
+            },
+        );
+        Ok((class, loaded.program))
+    }
+
+    /// Extends several sequences by one token each, in one replay.
+    fn run_batch(&mut self, pieces: &[Piece<'_>], batch: &[usize]) -> Result<(), Error> {
+        let class = self.class_of(Form::Batch, batch.len());
+        self.load(class)?;
+        let Self { device, loaded, slots, limits, .. } = self;
+        let loaded = loaded[class].as_mut().expect("it was just loaded");
+        let each = || {
+            batch.iter().map(|number| {
+                let id = pieces[*number].sequence;
+                slots[id.index as usize].sequence.as_ref().expect("the pieces were checked")
+            })
+        };
+        let n_pages = each().map(|sequence| sequence.pages.len()).max().unwrap_or(1);
+        let most_pages = limits.context.div_ceil(limits.page_rows);
+        loaded.bind(&mut **device, batch.len(), n_pages, |input, to| match input {
+            Input::Rows => {
+                let mut left = to;
+                for number in batch {
+                    let bytes = pieces[*number].feed.rows().bytes;
+                    let (own, others) = std::mem::take(&mut left).split_at_mut(bytes.len());
+                    own.copy_from_slice(bytes);
+                    left = others;
+                }
+            }
+            Input::Positions | Input::Slot => write(to, each().map(|sequence| sequence.len as i32)),
+            Input::Page => {
+                write(to, each().map(|sequence| place(sequence, sequence.len, limits.page_rows).0));
+            }
+            Input::Row => write(to, each().map(|sequence| place(sequence, sequence.len, limits.page_rows).1)),
+            Input::Sequence => {
+                write(to, each().map(|sequence| sequence.state.map_or(0, |state| state as i32)));
+            }
+            Input::Table => {
+                for (to, sequence) in to.chunks_exact_mut(most_pages * size_of::<i32>()).zip(each()) {
+                    write(to, sequence.pages.iter().map(|page| page_number(*page)));
+                }
+            }
+        });
+        device.replay(loaded.program, &loaded.symbols)?;
+        let program = loaded.program;
+        for (row, number) in batch.iter().enumerate() {
+            let Piece { sequence, feed } = pieces[*number];
+            self.commit(sequence, feed.rows(), 1, program, Some(row))?;
+        }
+        Ok(())
+    }
+
+    /// Records that a replay has extended a sequence.
+    fn commit(
+        &mut self,
+        id: SequenceId,
+        rows: Rows<'_>,
+        n: usize,
+        program: ProgramId,
+        row: Option<usize>,
+    ) -> Result<(), Error> {
+        let n_rows = self.device.output(program, self.outputs.rows).len() / (self.width * size_of::<f32>());
+        let rows_of = match row {
+            Some(row) => row..row + 1,
+            None if n_rows > 1 => 0..n,
+            None => 0..1,
+        };
+        let (step, page_rows) = (self.n_steps, self.limits.page_rows);
+        let sequence = self.sequence_mut(id)?;
+        sequence.output = Some(Output { step, program, rows: rows_of, kept: None });
+        let was_known = sequence.tokens.len() == sequence.len;
+        sequence.len += n;
+        if rows.format == Format::I32 && was_known {
+            sequence.tokens.extend_from_slice(bytemuck::cast_slice(rows.bytes));
+        }
+        while self.sequence(id)?.prefixes.len() < self.sequence(id)?.tokens.len() / page_rows {
+            let Self { pool, slots, .. } = self;
+            let sequence = slots[id.index as usize].sequence.as_mut().expect("it was just extended");
+            let number = sequence.prefixes.len();
+            let before = sequence.prefixes.last().copied().unwrap_or(sequence.start);
+            let own = &sequence.tokens[number * page_rows..(number + 1) * page_rows];
+            sequence.prefixes.push(pool.fill(sequence.pages[number], before, own));
+        }
+        Ok(())
+    }
+
+    /// As [`Engine::step`] of one sequence by tokens that fit into one replay; returns how long each step of the plan
+    /// took.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], and where the tokens do not fit into one replay.
+    pub fn profile(&mut self, id: SequenceId, tokens: &[u32]) -> Result<Vec<Duration>, Error> {
+        let piece = Piece { sequence: id, feed: Feed::Tokens(tokens) };
+        let (n, most) = (tokens.len(), self.most_tokens());
+        if n > most {
+            return Err(refused("tokens", format!("a replay takes {most} at most, found {n}")));
+        }
+        self.check(&[piece])?;
+        self.reserve(&[piece])?;
+        self.n_steps += 1;
+        let (class, program) = self.bind_run(id, piece.feed.rows(), n)?;
+        let loaded = self.loaded[class].as_ref().expect("it was just bound");
+        let times = self.device.profile(program, &loaded.symbols)?;
+        self.commit(id, piece.feed.rows(), n, program, None)?;
+        Ok(times)
+    }
+
+    /// The rows of output of a sequence: of its last token, or of every token of its last replay.
+    ///
+    /// # Errors
+    /// Where there is no such sequence, or the last step did not extend it.
+    pub fn rows(&self, id: SequenceId) -> Result<&[f32], Error> {
+        let Output { program, rows, kept, .. } = self.output(id)?;
+        if let Some((rows, _)) = kept {
+            return Ok(rows);
+        }
+        let all: &[f32] = bytemuck::cast_slice(self.device.output(*program, self.outputs.rows));
+        Ok(&all[rows.start * self.width..rows.end * self.width])
+    }
+
+    /// The last row of output of a sequence: the logits of its next token, or a hidden vector.
+    ///
+    /// # Errors
+    /// As [`Engine::rows`].
+    pub fn logits(&self, id: SequenceId) -> Result<&[f32], Error> {
+        let rows = self.rows(id)?;
+        Ok(&rows[rows.len() - self.width..])
+    }
+
+    /// The tokens that the logits belong to, largest first, where the programs select the best.
+    ///
+    /// # Errors
+    /// As [`Engine::rows`].
+    pub fn best(&self, id: SequenceId) -> Result<Option<&[u32]>, Error> {
+        let Output { program, rows, kept, .. } = self.output(id)?;
+        let Some(ids) = self.outputs.ids else { return Ok(None) };
+        if let Some((_, best)) = kept {
+            return Ok(Some(best));
+        }
+        let all: &[u32] = bytemuck::cast_slice(self.device.output(*program, ids));
+        Ok(Some(&all[rows.start * self.width..rows.end * self.width]))
+    }
+
+    fn output(&self, id: SequenceId) -> Result<&Output, Error> {
+        let output = self.sequence(id)?.output.as_ref();
+        let current = output.filter(|output| output.step == self.n_steps || output.kept.is_some());
+        current.ok_or_else(|| refused("logits", format!("the last step did not extend sequence {id}")))
+    }
+
+    /// Whether the programs select the best logits.
+    pub fn selects_best(&self) -> bool {
+        self.outputs.ids.is_some()
+    }
+
+    /// How many numbers a row of output has.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+}
+
+/// The name of a state of a plan that goes from token to token, if there is one.
+fn carried_state(plan: &Plan) -> Option<&str> {
+    let states = plan.buffers.values().filter(|slot| slot.place == Place::State);
+    states.map(|slot| &*slot.name).find(|name| is_carried(name))
+}
+
+/// Copies one of the parts of a state, of so many bytes each, to the place of another.
+fn copy_part(
+    device: &mut dyn Device,
+    state: &str,
+    part_bytes: usize,
+    [from, to]: [usize; 2],
+) -> Result<(), Error> {
+    let mut bytes = vec![0; part_bytes];
+    device.read_state(state, from * part_bytes, &mut bytes)?;
+    device.write_state(state, to * part_bytes, &bytes)
+}
+
+/// The page and the row of a slot.
+fn place(sequence: &Sequence, slot: usize, page_rows: usize) -> (i32, i32) {
+    (page_number(sequence.pages[slot / page_rows]), (slot % page_rows) as i32)
+}
+
+fn page_number(page: PageId) -> i32 {
+    page.index() as i32
+}
+
+/// Writes whole numbers to the start of an input.
+fn write(to: &mut [u8], numbers: impl IntoIterator<Item = i32>) {
+    let places = to.as_chunks_mut::<4>().0.iter_mut();
+    places.zip(numbers).for_each(|(to, number)| *to = number.to_le_bytes());
+}
+
+fn no_sequence(id: SequenceId) -> Error {
+    refused("a sequence", format!("there is no sequence {id}, or not any more"))
+}

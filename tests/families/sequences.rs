@@ -1,0 +1,343 @@
+//! Many sequences over one KV cache: what each says does not depend on the others.
+//!
+//! In: small models with random weights, and random steps: sequences are opened, extended, forked, truncated and
+//! released. Out: the logits of each sequence as if it were alone, pages that add up, and one sentence for invalid
+//! calls, which change nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::foundation::random::Random;
+use fusebox_compiler::graph::Name;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::schedule::{Place, Plan};
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::config::{
+    self, Block, Config, Delta, Dense, KvCache, Mixer, Network, ShortConv, StateSpace,
+};
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::{Model, Settings};
+use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::device::fake::FakeDevice;
+use fusebox_runtime::device::{Device, Footprint, ProgramId, Weights};
+use fusebox_runtime::error::Error;
+use fusebox_runtime::session::Session;
+use fusebox_runtime::session::cache::Cache;
+use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
+use support::gguf::Writer;
+use support::own::path;
+use support::plain::{Attention, Grouped, Plain, Window};
+use support::run::relative_error;
+
+use crate::made::{Made, random_tensors, write};
+use crate::odd::{experts, grouped, latent, small};
+
+/// Single precision, summed in another order.
+const SAME: f64 = 1e-5;
+/// The most tokens of a sequence.
+const CONTEXT: usize = 20;
+/// Pages of all sequences, fewer than the longest of each would take.
+const N_PAGES: usize = 12;
+
+fn processor() -> Box<dyn Device> {
+    Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 2).unwrap())
+}
+
+/// A device whose KV cache is no number wherever nothing was written.
+struct Poisoned(Box<dyn Device>, BTreeSet<Name>);
+
+impl Device for Poisoned {
+    fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
+        let program = self.0.load(plan, weights)?;
+        for slot in plan.buffers.values().filter(|slot| slot.place == Place::State) {
+            if self.1.insert(slot.name.clone()) {
+                self.0.write_state(&slot.name, 0, &vec![0xff; slot.bytes])?;
+            }
+        }
+        Ok(program)
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn input(&mut self, program: ProgramId, number: usize) -> &mut [u8] {
+        self.0.input(program, number)
+    }
+
+    fn replay(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error> {
+        self.0.replay(program, symbols)
+    }
+
+    fn profile(&mut self, program: ProgramId, symbols: &[i64]) -> Result<Vec<Duration>, Error> {
+        self.0.profile(program, symbols)
+    }
+
+    fn output(&self, program: ProgramId, number: usize) -> &[u8] {
+        self.0.output(program, number)
+    }
+
+    fn read_state(&mut self, name: &str, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        self.0.read_state(name, offset, to)
+    }
+
+    fn write_state(&mut self, name: &str, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.0.write_state(name, offset, bytes)
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.0.footprint()
+    }
+
+    fn free(&self) -> Option<usize> {
+        self.0.free()
+    }
+}
+
+fn model(made: &Made, name: &str) -> Model {
+    let file = path(&format!("{name}.gguf"));
+    let is_latent = matches!(made.config.attention, Attention::Latent(_));
+    made.gguf(&file, if is_latent { "deepseek2" } else { "llama" });
+    Model::open(&file).unwrap()
+}
+
+fn settings(batch: usize, page_rows: usize, format: Format) -> Settings {
+    let cache = KvCache { format, page_rows, n_pages: N_PAGES, n_sequences: 8 };
+    Settings { context: CONTEXT, chunk: 8, batch, cache, scored: Scored::Last }
+}
+
+fn engine(model: &Model, settings: &Settings, device: Box<dyn Device>) -> Engine {
+    model.engine(device, settings, &Options::default(), &Cache::default()).unwrap()
+}
+
+/// The logits after some tokens, computed alone from the start.
+struct Alone(Session);
+
+impl Alone {
+    fn logits(&mut self, tokens: &[u32]) -> Vec<f32> {
+        self.0.truncate(0).unwrap();
+        self.0.feed(tokens).unwrap().to_vec()
+    }
+}
+
+/// Random steps against every sequence alone.
+fn check(name: &str, model: &Model, page_rows: usize, format: Format) {
+    let settings = settings(5, page_rows, format);
+    let mut alone = Alone(Session::of(engine(model, &settings, processor())));
+    for device in [processor(), Box::<FakeDevice>::default()] {
+        let device = Box::new(Poisoned(device, BTreeSet::new()));
+        let mut engine = engine(model, &settings, device);
+        let mut open: Vec<(SequenceId, Vec<u32>)> = Vec::new();
+        let mut random = Random::new(page_rows as u64);
+        let mut n_full = 0;
+        for round in 0..60 {
+            match random.below(6) {
+                0 | 1 if open.len() < 7 => open.push((engine.open(), Vec::new())),
+                2 if !open.is_empty() && open.len() < 7 => {
+                    let (id, tokens) = &open[random.below(open.len())];
+                    let copy = engine.fork(*id).unwrap();
+                    open.push((copy, tokens.clone()));
+                }
+                3 if !open.is_empty() => {
+                    let number = random.below(open.len());
+                    let (id, tokens) = &mut open[number];
+                    let len = random.below(tokens.len() + 1);
+                    let can_be_cut = !engine.is_forward_only() || len == 0 || len == tokens.len();
+                    assert_eq!(engine.truncate(*id, len).is_ok(), can_be_cut);
+                    tokens.truncate(if can_be_cut { len } else { tokens.len() });
+                }
+                4 if open.len() > 4 => {
+                    let (id, _) = open.swap_remove(random.below(open.len()));
+                    engine.release(id).unwrap();
+                }
+                _ => {}
+            }
+            // Some are extended by one token, some by several, some not at all.
+            let mut next: Vec<(SequenceId, Vec<u32>)> = Vec::new();
+            for (id, tokens) in &open {
+                let n = [0, 1, 1, 1, 3, 11][random.below(6)].min(CONTEXT - tokens.len());
+                let new: Vec<u32> = (0..n).map(|_| random.below(model.config.vocab) as u32).collect();
+                if n > 0 {
+                    next.push((*id, new));
+                }
+            }
+            let pieces: Vec<Piece<'_>> = next.iter().map(|(id, new)| piece(*id, new)).collect();
+            let free = engine.n_free_pages();
+            match engine.step(&pieces) {
+                Ok(()) => {}
+                Err(Error::Full { needed, free: told }) => {
+                    assert!(needed > told && told == free && engine.n_free_pages() == free);
+                    n_full += 1;
+                    continue;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            for (id, new) in &next {
+                let (_, tokens) = open.iter_mut().find(|(own, _)| own == id).unwrap();
+                tokens.extend(new);
+                assert_eq!(engine.tokens(*id).unwrap(), &tokens[..]);
+                let error = relative_error(engine.logits(*id).unwrap(), &alone.logits(tokens));
+                assert!(error <= SAME, "{name}: {error:e} in round {round} of {} tokens", tokens.len());
+            }
+        }
+        assert!(n_full > 0, "{name}: the cache was never full");
+        for (id, _) in open {
+            engine.release(id).unwrap();
+        }
+        assert_eq!(engine.n_free_pages(), N_PAGES);
+    }
+}
+
+fn piece(sequence: SequenceId, tokens: &[u32]) -> Piece<'_> {
+    Piece { sequence, feed: Feed::Tokens(tokens) }
+}
+
+#[test]
+fn sequences_with_windows_know_nothing_of_each_other() {
+    let window = Some(Window { size: 5, full: [1].into() });
+    let own = small(Attention::Grouped(Grouped { window, ..grouped(4, 2, 16) }), Format::F32);
+    let model = model(&Made::new(&own), "sequences-window");
+    check("windows", &model, 4, Format::F32);
+    check("windows over pages of 2 rows", &model, 2, Format::F16);
+}
+
+#[test]
+fn sequences_of_latents_and_experts_know_nothing_of_each_other() {
+    let own = small(Attention::Latent(latent(false)), Format::F32);
+    let own = Plain { experts: Some(experts(4, 2)), dense: [0].into(), ..own };
+    check("latents", &model(&Made::new(&own), "sequences-latents"), 4, Format::F32);
+}
+
+/// A model whose blocks carry states, beside one with a KV cache.
+fn recurrent(name: &str) -> Model {
+    let (kernel, is_joint) = (4, false);
+    let delta = Delta { n_key: 2, n_value: 4, key: 8, value: 8, kernel, is_tiled: false, is_joint };
+    let space = StateSpace { n_heads: 4, head: 8, n_groups: 2, state: 8, kernel };
+    let mixers = [
+        Mixer::ShortConv(ShortConv { kernel: 3 }),
+        Mixer::Delta(delta),
+        Mixer::StateSpace(space),
+        Mixer::Grouped(config::Grouped::new(4, 2, 16)),
+    ];
+    let blocks = mixers.map(|mixer| Block::new(mixer, Network::Dense(Dense::swiglu(48))));
+    let config = Config::new(blocks.to_vec(), 32, 50, CONTEXT);
+    let file = path(&format!("{name}.gguf"));
+    write(&file, Writer::good(), &random_tensors(&config));
+    Model::define(&file, config).unwrap()
+}
+
+#[test]
+fn sequences_of_recurrent_blocks_know_nothing_of_each_other() {
+    check("states", &recurrent("sequences-states"), 4, Format::F32);
+}
+
+#[test]
+fn a_sequence_without_a_place_for_its_states_is_refused() {
+    let model = recurrent("sequences-places");
+    let mut settings = settings(4, 4, Format::F32);
+    settings.cache.n_sequences = 2;
+    let mut engine = engine(&model, &settings, processor());
+    let ids = [engine.open(), engine.open(), engine.open()];
+    engine.step(&[piece(ids[0], &[1, 2]), piece(ids[1], &[3])]).unwrap();
+    let expected = "a sequence: its states have no place: the engine keeps those of 2 sequences at a time";
+    assert_eq!(engine.step(&[piece(ids[0], &[4]), piece(ids[2], &[5])]).unwrap_err().to_string(), expected);
+    assert_eq!(engine.fork(ids[0]).unwrap_err().to_string(), expected);
+    assert_eq!(ids.map(|id| engine.len(id).unwrap()), [2, 1, 0]);
+    engine.truncate(ids[1], 0).unwrap();
+    engine.step(&[piece(ids[0], &[4]), piece(ids[2], &[5])]).unwrap();
+    assert_eq!(ids.map(|id| engine.len(id).unwrap()), [3, 0, 1]);
+}
+
+#[test]
+fn equal_beginnings_are_computed_once() {
+    let model =
+        model(&Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32)), "sequences-shared");
+    let settings = settings(4, 4, Format::F32);
+    let mut engine = engine(&model, &settings, processor());
+    let prompt: Vec<u32> = (1..12).collect();
+    let first = engine.open();
+    assert_eq!(engine.share_prefix(first, &prompt).unwrap(), 0);
+    engine.step(&[piece(first, &prompt)]).unwrap();
+    let expected = engine.logits(first).unwrap().to_vec();
+    let free = engine.n_free_pages();
+    let second = engine.open();
+    assert_eq!(engine.share_prefix(second, &prompt).unwrap(), 8);
+    assert_eq!(engine.n_free_pages(), free);
+    engine.step(&[piece(second, &prompt[8..])]).unwrap();
+    assert_eq!(engine.n_free_pages(), free - 1);
+    assert!(relative_error(engine.logits(second).unwrap(), &expected) <= SAME);
+    // What nobody uses any more is still found; another salt finds nothing.
+    engine.release(first).unwrap();
+    engine.release(second).unwrap();
+    assert_eq!(engine.n_free_pages(), N_PAGES);
+    let third = engine.open();
+    assert_eq!(engine.share_prefix(third, &prompt).unwrap(), 8);
+    let salted = engine.open_salted(1);
+    assert_eq!(engine.share_prefix(salted, &prompt).unwrap(), 0);
+    // A prompt of whole pages leaves its last token to be computed.
+    let whole = engine.open();
+    assert_eq!(engine.share_prefix(whole, &prompt[..8]).unwrap(), 4);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_and_changes_nothing() {
+    let model =
+        model(&Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32)), "sequences-refused");
+    let mut engine = engine(&model, &settings(4, 4, Format::F32), processor());
+    let (a, b) = (engine.open(), engine.open());
+    engine.step(&[piece(a, &[1, 2, 3]), piece(b, &[4])]).unwrap();
+    let free = engine.n_free_pages();
+    let long = [1; 18];
+    for (pieces, expected) in [
+        (vec![piece(a, &[1]), piece(a, &[2])], "a step: sequence 0 stands twice"),
+        (vec![piece(b, &[1]), piece(a, &[50])], "tokens: there is no token 50, the model has 50"),
+        (vec![piece(b, &[1]), piece(a, &[])], "tokens: there are none, at least one is needed"),
+        (vec![piece(a, &long)], "tokens: no room for 18 after 3: the context holds 20 tokens"),
+    ] {
+        assert_eq!(engine.step(&pieces).unwrap_err().to_string(), expected);
+        let lens = [a, b].map(|id| engine.len(id).unwrap());
+        assert_eq!((lens, engine.n_free_pages()), ([3, 1], free));
+    }
+    engine.release(a).unwrap();
+    let c = engine.open();
+    assert_eq!(engine.len(c).unwrap(), 0);
+    let gone = "a sequence: there is no sequence 0, or not any more";
+    assert_eq!(engine.len(a).unwrap_err().to_string(), gone);
+    assert_eq!(engine.step(&[piece(a, &[1])]).unwrap_err().to_string(), gone);
+    let stale = "logits: the last step did not extend sequence 0";
+    assert_eq!(engine.logits(c).unwrap_err().to_string(), stale);
+}
+
+#[test]
+fn every_sequence_has_its_best_tokens() {
+    let model =
+        model(&Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32)), "sequences-best");
+    let best = Settings { scored: Scored::TopK(2), ..settings(4, 4, Format::F32) };
+    let (mut all, mut best) =
+        (engine(&model, &settings(4, 4, Format::F32), processor()), engine(&model, &best, processor()));
+    let prompts: [&[u32]; 3] = [&[3, 14, 15], &[7], &[1, 41]];
+    for tokens in [prompts, [&[5], &[6], &[8]]] {
+        let extend = |engine: &mut Engine, ids: &[SequenceId]| {
+            let pieces: Vec<Piece<'_>> =
+                ids.iter().zip(tokens).map(|(id, tokens)| piece(*id, tokens)).collect();
+            engine.step(&pieces).unwrap();
+        };
+        let open = |engine: &mut Engine| (0..3).map(|_| engine.open()).collect::<Vec<_>>();
+        let (ids, own) = (open(&mut all), open(&mut best));
+        extend(&mut all, &ids);
+        extend(&mut best, &own);
+        for (id, own) in ids.iter().zip(&own) {
+            let logits = all.logits(*id).unwrap();
+            let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+            order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+            assert_eq!(best.best(*own).unwrap(), Some(&order[..2]));
+        }
+        for (id, own) in ids.into_iter().zip(own) {
+            all.release(id).unwrap();
+            best.release(own).unwrap();
+        }
+    }
+}
