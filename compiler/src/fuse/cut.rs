@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Op};
 use crate::graph::{Graph, Node, NodeId};
+use crate::tensor::dtype::DType;
 
 /// A set of values that live in memory between kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +21,8 @@ pub struct Cut {
 
 impl Cut {
     /// Everything that is computed is stored: one kernel for each operation except movement. The pieces of a
-    /// concatenation may be stored together. Views of weights are not stored.
+    /// concatenation may be stored together. Views of weights are not stored, and neither are numbers of positions, from
+    /// which masks are known.
     pub fn everywhere(graph: &Graph) -> Self {
         let is_weight = weight_views(graph);
         let mut computed: List<NodeId, bool> = List::default();
@@ -30,7 +32,8 @@ impl Cut {
             let from_computed = node.args.iter().any(|arg| computed[*arg]);
             let is_computed = !node.op.is_leaf() && (!is_movement || from_computed) && !is_weight[id];
             computed.push(is_computed);
-            stored.push(is_computed && (!is_movement || matches!(node.op, Op::Concat { .. })));
+            let is_number = is_sum_of(graph, id, &is_position_or_input);
+            stored.push(is_computed && !is_number && (!is_movement || matches!(node.op, Op::Concat { .. })));
         }
         for root in graph.roots() {
             stored[root] = true;
@@ -94,14 +97,26 @@ impl Cut {
 
 /// Whether a value is a sum of positions and symbols, which a kernel computes wherever it wants it.
 pub(crate) fn is_position(graph: &Graph, node: NodeId) -> bool {
+    is_sum_of(graph, node, &|leaf| matches!(leaf.op, Op::Iota { .. } | Op::Symbolic(_) | Op::Const(_)))
+}
+
+/// The same, and a single number that is an input: how many tokens a sequence has.
+fn is_position_or_input(leaf: &Node) -> bool {
+    match leaf.op {
+        Op::Iota { .. } | Op::Symbolic(_) | Op::Const(_) => true,
+        Op::Input { .. } => leaf.ty.dtype == DType::I32 && leaf.ty.shape.rank() == 0,
+        _ => false,
+    }
+}
+
+fn is_sum_of(graph: &Graph, node: NodeId, is_part: &dyn Fn(&Node) -> bool) -> bool {
     let Node { op, args, .. } = &graph.nodes[node];
     match op {
-        Op::Iota { .. } | Op::Symbolic(_) | Op::Const(_) => true,
-        Op::Binary(Binary::Add | Binary::Sub) => args.iter().all(|arg| is_position(graph, *arg)),
+        Op::Binary(Binary::Add | Binary::Sub) => args.iter().all(|arg| is_sum_of(graph, *arg, is_part)),
         Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } | Op::Slice { .. } | Op::Expand { .. } => {
-            is_position(graph, args[0])
+            is_sum_of(graph, args[0], is_part)
         }
-        _ => false,
+        _ => is_part(&graph.nodes[node]),
     }
 }
 

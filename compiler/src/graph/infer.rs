@@ -166,10 +166,7 @@ pub(crate) fn infer(op: &Op, args: &[&Type]) -> Result<Type, Misfit> {
             let ty = reshape(args[0], *axis, vec![(*into, Sym::from(*k))], *into)?;
             Ok(Type::new(DType::I32, ty.shape))
         }
-        Op::Attend { over } => {
-            require(args[0], &[DType::F32], "f32 scores")?;
-            contract(over, args[0], args[1])
-        }
+        Op::Attend { over } => attend(over, args),
         Op::Write { axes } => write(args[0], args[1], axes, &args[2..]),
         Op::Barrier => Ok(args[0].clone()),
     }
@@ -240,6 +237,25 @@ fn split(x: &Type, axis: Axis, into: &Shape) -> Result<Type, Misfit> {
     }
     let clash = into.axes().find(|a| *a != axis && x.shape.has(*a)).unwrap_or(axis);
     reshape(x, axis, into.iter().cloned().collect(), clash)
+}
+
+fn attend(over: &[Axis], args: &[&Type]) -> Result<Type, Misfit> {
+    let (scores, values, sink) = match *args {
+        [scores, values] => (scores, values, None),
+        [scores, values, sink] => (scores, values, Some(sink)),
+        _ => return Err(Misfit::Arity { expected: 2, found: args.len() }),
+    };
+    require(scores, &[DType::F32], "f32 scores")?;
+    let averaged = contract(over, scores, values)?;
+    let Some(sink) = sink else { return Ok(averaged) };
+    require(sink, &[DType::F32], "an f32 sink")?;
+    let rows = scores.shape.without_all(over);
+    for (axis, len) in &sink.shape {
+        if rows.size(*axis) != Some(len) {
+            return Err(Misfit::Sizes { axis: *axis, left: rows, right: sink.shape.clone() });
+        }
+    }
+    Ok(averaged)
 }
 
 fn merge(x: &Type, axes: &[Axis], into: Axis) -> Result<Type, Misfit> {

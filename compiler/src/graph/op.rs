@@ -135,7 +135,8 @@ pub enum Op {
         /// How many.
         k: usize,
     },
-    /// The second argument averaged over some axes with weights `softmax(first argument)`, in one pass.
+    /// The second argument averaged over some axes with weights `softmax(first argument)`, in one pass. A third argument
+    /// is a sink: one more score, of a value of 0.
     Attend {
         /// The axes averaged over; the first is gone through block by block.
         over: Vec<Axis>,
@@ -395,10 +396,10 @@ impl Op {
             | Self::Slice { .. }
             | Self::TopK { .. }
             | Self::Barrier => Some(1),
-            Self::Binary(_) | Self::Contract { .. } | Self::Gather { .. } | Self::Attend { .. } => Some(2),
+            Self::Binary(_) | Self::Contract { .. } | Self::Gather { .. } => Some(2),
             Self::Write { axes } => Some(2 + axes.len()),
             Self::Select => Some(3),
-            Self::Concat { .. } => None,
+            Self::Concat { .. } | Self::Attend { .. } => None,
         }
     }
 }

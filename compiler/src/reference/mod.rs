@@ -132,7 +132,7 @@ fn apply(graph: &Graph, node: &Node, args: &[&Value], scope: &Scope<'_>) -> Resu
         Op::Contract { over } => product::contract(&frame, args[0], args[1], over),
         Op::Gather { axis } => select::gather(&frame, args[0], args[1], *axis),
         Op::TopK { axis, into, k } => select::top_k(&frame, args[0], *axis, *into, *k),
-        Op::Attend { over } => product::attend(&frame, args[0], args[1], over),
+        Op::Attend { over } => product::attend(&frame, args[0], args[1], args.get(2).copied(), over),
         Op::Write { axes } => {
             let written = select::write(&frame, args[0], args[1], axes, &args[2..]);
             // What was rounded before is not changed by being rounded again.

@@ -24,24 +24,38 @@ pub(super) fn reduce(frame: &Frame, x: &Value, fold: Fold, axis: Axis) -> Value 
 
 /// The product of two values that meet by name, summed over some of the axes both have.
 pub(super) fn contract(frame: &Frame, a: &Value, b: &Value, over: &[Axis]) -> Value {
-    pairwise(frame, a, b, over, |pairs| pairs.iter().map(|(a, b)| a * b).sum())
+    pairwise(frame, a, b, over, |_, pairs| pairs.iter().map(|(a, b)| a * b).sum())
 }
 
-/// The values averaged over an axis with weights `softmax(scores)`.
-pub(super) fn attend(frame: &Frame, scores: &Value, values: &Value, over: &[Axis]) -> Value {
-    pairwise(frame, scores, values, over, average)
+/// The values averaged over some axes with weights `softmax(scores)`; a sink is one more score, of a value of 0.
+pub(super) fn attend(
+    frame: &Frame,
+    scores: &Value,
+    values: &Value,
+    sink: Option<&Value>,
+    over: &[Axis],
+) -> Value {
+    let sinks: Vec<f64> = match sink {
+        None => Vec::new(),
+        Some(sink) => {
+            let all = numbers(sink);
+            View::of(&sink.axes).offsets(&frame.axes).map(|i| all[i]).collect()
+        }
+    };
+    pairwise(frame, scores, values, over, |at, pairs| average(pairs, sinks.get(at).copied()))
 }
 
-/// The average of the second numbers with weights `softmax` of the first.
+/// The average of the second numbers with weights `softmax` of the first, and of a sink.
 ///
 /// It is 0 where there are no numbers and where every score is -∞, which a composed softmax would make NaN. A score
 /// that is NaN or +∞ makes the result NaN, as there.
-fn average(pairs: &Pairs<'_>) -> f64 {
-    if pairs.iter().all(|(score, _)| score == f64::NEG_INFINITY) {
+fn average(pairs: &Pairs<'_>, sink: Option<f64>) -> f64 {
+    let sink = sink.unwrap_or(f64::NEG_INFINITY);
+    if sink == f64::NEG_INFINITY && pairs.iter().all(|(score, _)| score == f64::NEG_INFINITY) {
         return 0.0;
     }
-    let highest = pairs.iter().map(|(score, _)| score).fold(f64::NEG_INFINITY, f64::max);
-    let (mut total, mut weighted) = (0.0, 0.0);
+    let highest = pairs.iter().map(|(score, _)| score).fold(sink, f64::max);
+    let (mut total, mut weighted) = ((sink - highest).exp(), 0.0);
     for (score, value) in pairs.iter() {
         let weight = (score - highest).exp();
         total += weight;
@@ -64,14 +78,21 @@ impl Pairs<'_> {
     }
 }
 
-/// For each element of the result, a number made of all pairs that meet there.
-fn pairwise(frame: &Frame, a: &Value, b: &Value, over: &[Axis], of: impl Fn(&Pairs<'_>) -> f64) -> Value {
+/// For each element of the result, by its number, a number made of all pairs that meet there.
+fn pairwise(
+    frame: &Frame,
+    a: &Value,
+    b: &Value,
+    over: &[Axis],
+    of: impl Fn(usize, &Pairs<'_>) -> f64,
+) -> Value {
     let axes = sized(a, over);
     let (left, right) = (View::of(&a.axes), View::of(&b.axes));
     let inner: Vec<(usize, usize)> = left.offsets(&axes).zip(right.offsets(&axes)).collect();
     let (a, b) = (numbers(a), numbers(b));
     let outer = left.offsets(&frame.axes).zip(right.offsets(&frame.axes));
-    frame.filled(outer.map(|(i, j)| of(&Pairs { left: (&a, i), right: (&b, j), inner: &inner })))
+    let each = outer.enumerate();
+    frame.filled(each.map(|(at, (i, j))| of(at, &Pairs { left: (&a, i), right: (&b, j), inner: &inner })))
 }
 
 /// Axes with the sizes a value has of them.

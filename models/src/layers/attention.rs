@@ -14,7 +14,7 @@ use crate::layers::mlp::{sigmoid, soft_cap};
 use crate::layers::norm::{bare_norm, norm};
 use crate::layers::rope::rotate;
 use crate::layers::scope::{Scope, static_size};
-use crate::layers::softmax::{log_sum_exp, softmax};
+use crate::layers::softmax::{softmax, softmax_with_sink};
 
 /// What attention scores are made of besides queries and keys.
 pub(crate) struct Scoring<'a> {
@@ -133,9 +133,11 @@ pub(crate) fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scor
     let scores = q.contract(k, [e]) * scoring.scale as f32;
     let scores = scoring.cap.map_or(scores.clone(), |cap| soft_cap(&scores, cap));
     let scores = scores + mask(m, scoring.window);
-    let y = softmax(&scores, over).contract(v, *over);
-    // A sink is one more position, with a value of 0: it takes its share of the weights.
-    scoring.sinks.map_or(y.clone(), |sinks| y * sigmoid(&(log_sum_exp(&scores, over) - sinks)))
+    let weights = match scoring.sinks {
+        None => softmax(&scores, over),
+        Some(sinks) => softmax_with_sink(&scores, sinks, over),
+    };
+    weights.contract(v, *over)
 }
 
 /// The attention mask: 0 at visible slots, -∞ after the token's own and before its window.

@@ -9,22 +9,24 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 /// `e^x / Σ e^x` over all of some axes.
 #[track_caller]
 pub(crate) fn softmax(x: &Tensor, over: &[&Dim]) -> Tensor {
-    let (_, e, sum) = parts(x, over);
-    &e / sum
+    let e = (x - most(x, over)).exp();
+    &e / sum(&e, over)
 }
 
-/// `ln Σ e^x` over all of some axes.
+/// The same with a sink: one more number, whose weight is left out.
 #[track_caller]
-pub(crate) fn log_sum_exp(x: &Tensor, over: &[&Dim]) -> Tensor {
-    let (most, _, sum) = parts(x, over);
-    sum.ln() + most
+pub(crate) fn softmax_with_sink(x: &Tensor, sink: &Tensor, over: &[&Dim]) -> Tensor {
+    let most = &most(x, over).maximum(sink);
+    let e = (x - most).exp();
+    &e / (sum(&e, over) + (sink - most).exp())
 }
 
-/// The maximum, the exponentials, and their sum.
 #[track_caller]
-fn parts(x: &Tensor, over: &[&Dim]) -> (Tensor, Tensor, Tensor) {
-    let most = over.iter().rev().fold(x.clone(), |x, dim| x.max(*dim));
-    let e = (x - &most).exp();
-    let sum = over.iter().rev().fold(e.clone(), |e, dim| e.sum(*dim));
-    (most, e, sum)
+fn most(x: &Tensor, over: &[&Dim]) -> Tensor {
+    over.iter().rev().fold(x.clone(), |x, dim| x.max(*dim))
+}
+
+#[track_caller]
+fn sum(x: &Tensor, over: &[&Dim]) -> Tensor {
+    over.iter().rev().fold(x.clone(), |x, dim| x.sum(*dim))
 }

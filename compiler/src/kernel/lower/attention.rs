@@ -8,7 +8,7 @@
 //!  o' = o · scale + Σ exp(s - m') · v                  weighted sum of the values; o / l at the end
 //! ```
 //!
-//! The maximum m keeps the exponential from overflowing. Where few tasks would leave compute units idle, tasks split
+//! A sink is where m starts, with a weight of 1. The maximum m keeps the exponential from overflowing. Where few tasks would leave compute units idle, tasks split
 //! the positions (flash decoding): each takes every n-th block, and [`PartBuilder::combine`] reduces their (m, l, o).
 
 use crate::graph::NodeId;
@@ -105,8 +105,16 @@ impl PartBuilder<'_> {
         };
         let rows = self.rows(&row_spans);
         let all = self.rows(spans);
-        self.push_constant(&rows.loops, running.most, &rows.element, Scalar::float(BELOW_ALL));
-        self.push_constant(&rows.loops, running.weights, &rows.element, Scalar::float(0.0));
+        // Of tasks that split the positions, none has the sink: `combine` adds it.
+        let sink = self.node(node).args.get(2).copied().filter(|_| split.is_none());
+        let mut nest = NestBuilder::new(&rows.loops);
+        let most = match sink {
+            Some(sink) => self.value(sink, &rows.at, &mut nest)?,
+            None => nest.number(BELOW_ALL),
+        };
+        self.push_nest(nest, Place::Tile(running.most), rows.element.clone(), most);
+        let weight = if sink.is_some() { 1.0 } else { 0.0 };
+        self.push_constant(&rows.loops, running.weights, &rows.element, Scalar::float(weight));
         self.push_constant(&all.loops, running.sum, &all.element, Scalar::float(0.0));
 
         // Tasks that split the positions take few at a time, so that they get about as many each.
@@ -268,8 +276,14 @@ impl PartBuilder<'_> {
     }
 
     /// Reduces the partial results of several tasks.
-    pub(super) fn combine(&mut self, partial: &Partial, over: &[Axis], spans: &[AxisSpan]) -> TileContent {
+    pub(super) fn combine(
+        &mut self,
+        partial: &Partial,
+        over: &[Axis],
+        spans: &[AxisSpan],
+    ) -> Result<TileContent, TooLarge> {
         let node = partial.node;
+        let sink = self.node(node).args.get(2).copied();
         let scores_shape = self.node(self.node(node).args[0]).ty.shape.without_all(over);
         let row_spans: Vec<AxisSpan> =
             spans.iter().filter(|span| scores_shape.has(span.axis)).cloned().collect();
@@ -286,7 +300,10 @@ impl PartBuilder<'_> {
             Expr::Load { from: Place::Param(*param), at }
         };
         let mut nest = NestBuilder::new(&rows.loops);
-        let init = nest.number(BELOW_ALL);
+        let init = match sink {
+            Some(sink) => self.value(sink, &rows.at, &mut nest)?,
+            None => nest.number(BELOW_ALL),
+        };
         let x = nest.add(part_of(Scratch::Most, &rows.at));
         self.fold(nest, (most, &rows), &[split], Fold::Max, init, x);
 
@@ -298,7 +315,13 @@ impl PartBuilder<'_> {
             let factor = exp_of_difference(&mut nest, own, (most, &row));
             let x = nest.add(part_of(which, &run.at));
             let x = nest.binary(Binary::Mul, factor, x);
-            let init = nest.number(0.0);
+            let init = match sink.filter(|_| !over_all) {
+                Some(sink) => {
+                    let sink = self.value(sink, &run.at, &mut nest)?;
+                    exp_of_difference(&mut nest, sink, (most, &row))
+                }
+                None => nest.number(0.0),
+            };
             self.fold(nest, (target, run), &[split], Fold::Sum, init, x);
         }
         // Divided once here: a product would do it for every row of its weight.
@@ -307,7 +330,7 @@ impl PartBuilder<'_> {
         let mut nest = NestBuilder::new(&all.loops);
         let x = self.read_content(TileContent::Ratio { sum, weights }, &all.element, &mut nest);
         self.push_nest(nest, Place::Tile(whole), all.element.clone(), x);
-        TileContent::Value(whole)
+        Ok(TileContent::Value(whole))
     }
 
     /// The buffers of partial results with their shapes: sums, weights, maxima.

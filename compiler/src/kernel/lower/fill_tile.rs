@@ -31,10 +31,10 @@ impl PartBuilder<'_> {
     /// Fills a tile with a box of a value that is computed here.
     pub(super) fn fill(&mut self, node: NodeId, spans: &[AxisSpan]) -> Result<TileContent, TooLarge> {
         if let Some(partial) = self.partial.filter(|partial| partial.node == node) {
-            return Ok(match &self.node(node).op {
+            return match &self.node(node).op {
                 Op::Attend { over } => self.combine(partial, over, spans),
-                _ => self.sum_experts(partial, spans),
-            });
+                _ => Ok(self.sum_experts(partial, spans)),
+            };
         }
         let Node { op, ty, .. } = self.node(node);
         match op {
