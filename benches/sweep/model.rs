@@ -72,8 +72,8 @@ impl Model {
         let config = Config { context, cache, ..cell.config() };
         let config = quantised(config, cell.format)?;
         let weights: Arc<dyn Weights> = Arc::new(tensors(&graph(&config)?));
-        let KvCache { page_rows, n_pages, .. } = config.cache;
-        let limits = Limits { context, n_vocab: config.vocab, page_rows, n_pages };
+        let KvCache { page_rows, n_pages, n_sequences, .. } = config.cache;
+        let limits = Limits { context, n_vocab: config.vocab, page_rows, n_pages, n_sequences };
         let (cache, options) = (Cache::default(), Options::default());
         let compile = move |class: Class| {
             let graph = part(&config, Step::of(class), config.n_layers(), Entry::Tokens, Scored::Last)?;

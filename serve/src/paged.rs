@@ -1,8 +1,8 @@
 //! The engine of the scheduler over the engine of the runtime.
 //!
 //! In: pieces. Out: rows of logits, copied from the device.
-//! Sequences take pages of one KV cache, and a fork shares those of its origin. Logits of every token and hidden vectors
-//! come from programs of their own, over caches of their own, which are made when they are first wanted.
+//! Sequences take pages of one KV cache, and a fork shares those of its origin. Logits of every token and hidden
+//! vectors come from programs of their own, over caches of their own, which are made when they are first wanted.
 //! Where a state goes only forward, a sequence that is cut starts again: the tokens that are kept are computed with the
 //! next ones.
 
@@ -136,7 +136,9 @@ impl Engine for Paged {
         let pieces: Vec<Extension<'_>> =
             pieces.map(|(id, tokens)| Extension { sequence: *id, feed: Feed::Tokens(tokens) }).collect();
         self.runtime.step(&pieces).map_err(refused)?;
-        batch.iter().for_each(|piece| self.sequence(piece.sequence).again.clear());
+        for piece in batch {
+            self.sequence(piece.sequence).again.clear();
+        }
         for (number, (piece, id)) in batch.iter().zip(ids).enumerate() {
             match piece.scored {
                 Scored::None => {}
@@ -178,5 +180,108 @@ impl Engine for Paged {
         let mut rows = Vec::new();
         session.score(tokens, &mut |row| rows.extend_from_slice(row)).map_err(refused)?;
         Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use fusebox_compiler::graph::op::Op;
+    use fusebox_compiler::options::Options;
+    use fusebox_compiler::reference::random::Numbers;
+    use fusebox_compiler::tensor::sym::Sym;
+    use fusebox_models::blocks::{model, part};
+    use fusebox_models::config::{Block, Config, Dense, Grouped, KvCache, Mixer, Network, ShortConv};
+    use fusebox_models::layers::embed::{Entry, Scored as Scores};
+    use fusebox_models::layers::step::Step;
+    use fusebox_runtime::device::Weights;
+    use fusebox_runtime::device::fake::FakeDevice;
+    use fusebox_runtime::session::cache::Cache;
+    use fusebox_runtime::session::classes::{Class, Programs};
+    use fusebox_runtime::session::engine::Limits;
+
+    use super::*;
+
+    /// Tensors by the names that graphs use.
+    struct Tensors(BTreeMap<String, Vec<u8>>);
+
+    impl Weights for Tensors {
+        fn bytes(&self, name: &str) -> Option<&[u8]> {
+            self.0.get(name).map(Vec::as_slice)
+        }
+    }
+
+    /// A small model with one of these mixers before attention.
+    fn config(first: Mixer, n_sequences: usize) -> Config {
+        let mixers = [first, Mixer::Grouped(Grouped::new(2, 1, 8))];
+        let blocks = mixers.map(|mixer| Block::new(mixer, Network::Dense(Dense::swiglu(16))));
+        let mut config = Config::new(blocks.to_vec(), 16, 30, 32);
+        config.cache = KvCache { page_rows: 4, n_pages: 16, n_sequences, ..config.cache };
+        config
+    }
+
+    fn engine(first: Mixer, n_sequences: usize) -> Paged {
+        let config = config(first, n_sequences);
+        let make = move |output: Output, n: usize| {
+            let scored = if output == Output::Every { Scores::All } else { Scores::Last };
+            let graph =
+                model(&config, &Sym::from(1), config.n_layers()).map_err(|error| error.to_string())?;
+            let mut weights = BTreeMap::new();
+            for node in graph.nodes.values() {
+                let Op::Weight { name, shape, format } = &node.op else { continue };
+                weights.insert(name.to_string(), Numbers::of(5, name).stored(*format, shape).bytes.to_vec());
+            }
+            let weights: Arc<dyn Weights> = Arc::new(Tensors(weights));
+            let (context, n_vocab, cache) = (config.context, config.vocab, config.cache);
+            let limits = Limits {
+                context,
+                n_vocab,
+                page_rows: cache.page_rows,
+                n_pages: cache.n_pages,
+                n_sequences: cache.n_sequences,
+            };
+            let config = config.clone();
+            let compile = move |class: Class| {
+                let graph = part(&config, Step::of(class), config.n_layers(), Entry::Tokens, scored)?;
+                Cache::default().program(&graph, &Options::default())
+            };
+            let programs = Programs::new(8, n, Box::new(compile));
+            Runtime::new(Box::<FakeDevice>::default(), programs, &weights, limits)
+                .map_err(|error| error.to_string())
+        };
+        Paged::new(Arc::new(make), n_sequences).unwrap()
+    }
+
+    fn step(engine: &mut Paged, sequence: SequenceId, tokens: &[u32], scored: Scored) -> Vec<f32> {
+        engine.step(&[Piece { sequence, tokens: tokens.to_vec(), scored }]).unwrap();
+        engine.rows(0).to_vec()
+    }
+
+    #[test]
+    fn a_sequence_that_is_cut_goes_on_from_the_tokens_that_are_kept() {
+        for (first, shares) in [
+            (Mixer::ShortConv(ShortConv { kernel: 3 }), false),
+            (Mixer::Grouped(Grouped::new(2, 2, 8)), true),
+        ] {
+            let mut engine = engine(first, 3);
+            assert_eq!(engine.capacity().shares, shares);
+            let alone = engine.open().unwrap();
+            let expected = step(&mut engine, alone, &[1, 2, 3, 7, 8], Scored::Last);
+            let all = |found: &[f32]| found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4);
+            let cut = engine.open().unwrap();
+            step(&mut engine, cut, &[1, 2, 3, 4, 5], Scored::None);
+            engine.truncate(cut, 4);
+            engine.truncate(cut, 3);
+            let forked = engine.fork(cut, 2).unwrap();
+            assert!(all(&step(&mut engine, cut, &[7, 8], Scored::Last)));
+            assert!(all(&step(&mut engine, forked, &[3, 7, 8], Scored::Last)));
+            let rows = step(&mut engine, forked, &[9, 10], Scored::All);
+            assert_eq!(rows.len(), 2 * engine.capacity().vocab);
+            engine.truncate(forked, 5);
+            engine.truncate(forked, 0);
+            assert!(all(&step(&mut engine, forked, &[1, 2, 3, 7, 8], Scored::Last)));
+        }
     }
 }

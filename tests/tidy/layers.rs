@@ -137,7 +137,7 @@ const LAYERS: [Layers; 4] = [
                 "the seam to the runtime: open, fork, step, rows, truncate, release",
                 "know a request",
             ),
-            ("slots", 1, "the engine over a session with a fixed number of sequences", "schedule"),
+            ("paged", 1, "the engine of the scheduler over the engine of the runtime", "schedule"),
             ("tools", 1, "tool calls in text, by the format of a family", "know HTTP"),
             ("grammar", 1, "constrained decoding by `llguidance`", "drop a keyword in silence"),
             ("sampling", 1, "bias, penalties, mask and scores of one sequence", "know a session"),
@@ -209,10 +209,11 @@ fn crate_offences(layers: &Layers, source: &Source) -> Vec<Offence> {
         return Vec::new();
     }
     let refused = CRATES.iter().filter(|name| !layers.crates.contains(name));
-    let uses = refused.flat_map(|name| find_word(&source.code, name).into_iter().map(move |at| (at, name)));
-    let uses = uses.filter(|(at, name)| source.code[at + name.len()..].starts_with("::"));
+    let uses =
+        refused.flat_map(|name| find_word(&source.production, name).into_iter().map(move |at| (at, name)));
+    let uses = uses.filter(|(at, name)| source.production[at + name.len()..].starts_with("::"));
     let what = |name: &str| format!("`{name}` stands above this crate, which may use {:?}", layers.crates);
-    uses.map(|(at, name)| offence(&source.path, line_at(&source.code, at), what(name))).collect()
+    uses.map(|(at, name)| offence(&source.path, line_at(&source.production, at), what(name))).collect()
 }
 
 /// The first names after `crate::`, each with its line.

@@ -21,8 +21,8 @@ pub struct Cut {
 
 impl Cut {
     /// Everything that is computed is stored: one kernel for each operation except movement. The pieces of a
-    /// concatenation may be stored together. Views of weights are not stored, and neither are numbers of positions, from
-    /// which masks are known.
+    /// concatenation may be stored together. Views of weights are not stored, and neither are numbers of positions,
+    /// from which masks are known.
     pub fn everywhere(graph: &Graph) -> Self {
         let is_weight = weight_views(graph);
         let mut computed: List<NodeId, bool> = List::default();

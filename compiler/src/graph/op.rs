@@ -135,8 +135,8 @@ pub enum Op {
         /// How many.
         k: usize,
     },
-    /// The second argument averaged over some axes with weights `softmax(first argument)`, in one pass. A third argument
-    /// is a sink: one more score, of a value of 0.
+    /// The second argument averaged over some axes with weights `softmax(first argument)`, in one pass. A third
+    /// argument is a sink: one more score, of a value of 0.
     Attend {
         /// The axes averaged over; the first is gone through block by block.
         over: Vec<Axis>,

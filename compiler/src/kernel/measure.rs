@@ -310,7 +310,7 @@ impl Ranges<'_> {
         }
     }
 
-    /// How many positions are looked up: as many as there are values of all loops that decide that, if not fewer.
+    /// The number of positions that are looked up: one for each value of all loops that decide that, if not fewer.
     fn n_looked_up(self, index: &Index, most: i64) -> Sym {
         let used = self.part.vars.ids().filter(|var| index.uses_var(|v| v == *var));
         let n = used.fold(Sym::from(1i64), |n, var| match &self.part.vars[var].range {

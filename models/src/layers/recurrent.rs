@@ -61,8 +61,8 @@ impl<'m> Carried<'m> {
     }
 }
 
-/// A causal convolution of each channel of `x` `[t, c]` over the last `kernel` tokens, with the weights of this name; `t`
-/// is time.
+/// A causal convolution of each channel of `x` `[t, c]` over the last `kernel` tokens, with the weights of this name;
+/// `t` is time.
 #[track_caller]
 pub(crate) fn convolved(m: &Scope, name: &str, kernel: usize, [t, c]: [&Dim; 2], x: &Tensor) -> Tensor {
     let past = &m.g.dim("past", kernel - 1);

@@ -1,6 +1,7 @@
 //! The tokens of a step: a run of one sequence, or one of each of several sequences.
 //!
-//! In: the class of a program, or a number of tokens. Out: a [`Step`], from which `scope.rs` makes the inputs of a graph.
+//! In: the class of a program, or a number of tokens. Out: a [`Step`], from which `scope.rs` makes the inputs of a
+//! graph.
 
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_runtime::session::classes::{Class, Form};

@@ -8,8 +8,9 @@
 //!  o' = o · scale + Σ exp(s - m') · v                  weighted sum of the values; o / l at the end
 //! ```
 //!
-//! A sink is where m starts, with a weight of 1. The maximum m keeps the exponential from overflowing. Where few tasks would leave compute units idle, tasks split
-//! the positions (flash decoding): each takes every n-th block, and [`PartBuilder::combine`] reduces their (m, l, o).
+//! A sink is where m starts, with a weight of 1. The maximum m keeps the exponential from overflowing. Where few tasks
+//! would leave compute units idle, tasks split the positions (flash decoding): each takes every n-th block, and
+//! [`PartBuilder::combine`] reduces their (m, l, o).
 
 use crate::graph::NodeId;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
