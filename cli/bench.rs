@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 use fusebox_compiler::foundation::hash::stable_hash;
 use fusebox_compiler::foundation::table::table;
 use fusebox_models::layers::embed::Scored;
+use fusebox_models::sample;
 use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
 use serde_json::json;
@@ -273,6 +274,10 @@ fn run_once(engine: &mut Engine, sequences: &[SequenceId], test: Test) -> Result
         let start = Instant::now();
         step(engine, sequences, tokens)?;
         seconds += start.elapsed().as_secs_f64();
+        for sequence in sequences {
+            let logits = engine.logits(*sequence).map_err(|error| error.to_string())?;
+            sample::check_logits(logits).map_err(|error| error.to_string())?;
+        }
         let best = engine.best(sequences[0]).map_err(|error| error.to_string())?;
         likeliest.extend(best.and_then(|best| best.last()).map(|token| *token as usize));
     }

@@ -7,8 +7,8 @@
 use std::fs::{self, File as Handle};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Component, Path, PathBuf};
-use std::thread;
 use std::time::Duration;
+use std::{process, thread};
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -381,27 +381,29 @@ fn percent_encoded(byte: u8) -> String {
     if c.is_ascii_alphanumeric() || "-._~/".contains(c) { c.to_string() } else { format!("%{byte:02X}") }
 }
 
-/// Makes a file of a snapshot: a link to its content, or that itself where there are no links.
+/// Makes a file of a snapshot: a link to its content, or that itself where there are no links. It is made beside its
+/// place and moved there, so that another process may do the same.
 fn link(blob: &Path, path: &Path, repository: &Path) -> Result<(), Error> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder).map_err(|error| Error::at(folder, error))?;
-    if fs::symlink_metadata(path).is_ok() {
-        fs::remove_file(path).map_err(|error| Error::at(path, error))?;
-    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let made = &folder.join(format!(".{name}.{}", process::id()));
+    let at = |error| Error::at(path, error);
+    // One that was left by a process of the same number.
+    let _ = fs::remove_file(made);
     #[cfg(unix)]
     {
         let below = folder.strip_prefix(repository).unwrap_or(folder);
         let up: PathBuf = below.components().map(|_| "..").collect();
         let target = up.join("blobs").join(blob.file_name().unwrap_or_default());
-        std::os::unix::fs::symlink(target, path).map_err(|error| Error::at(path, error))
+        std::os::unix::fs::symlink(target, made).map_err(at)?;
     }
     #[cfg(not(unix))]
     {
         let _ = repository;
-        fs::hard_link(blob, path)
-            .or_else(|_| fs::copy(blob, path).map(|_| ()))
-            .map_err(|error| Error::at(path, error))
+        fs::hard_link(blob, made).or_else(|_| fs::copy(blob, made).map(|_| ())).map_err(at)?;
     }
+    fs::rename(made, path).map_err(at)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
