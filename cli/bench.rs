@@ -4,7 +4,7 @@
 //! every test, as a table, JSON or CSV, with the memory traffic per second, its share of the memory bandwidth measured
 //! just before and after, and a hash of the most likely tokens: equal hashes mean equal answers.
 //! `prefill` runs tokens at once, at depth 0 and at each depth; `decode` runs one step per token at each depth, for one
-//! sequence or a batch.
+//! sequence or a batch. `--save` keeps the results as a file, which `saved.rs` writes.
 //! Each test is preceded by a warm-up. The token ids are made up: they do not affect the time.
 
 use std::fmt::Write as _;
@@ -19,14 +19,16 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample;
 use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::context::ContextRange;
 use crate::host;
 use crate::model::{ModelFlags, OpenModel, n_threads};
 use crate::output::{note, print};
+use crate::perplexity::Estimate;
 use crate::print_kernels::{bytes_of_step, percent};
 use crate::progress::Progress;
+use crate::saved::{self, Run};
 
 /// The largest batch.
 const MAX_BATCH: usize = 256;
@@ -44,12 +46,12 @@ pub(crate) struct Arguments {
     place: Option<PathBuf>,
     #[command(flatten)]
     model: ModelFlags,
-    /// Prompt tokens per prefill test; 0 skips prefill.
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
-    prefill: usize,
-    /// Tokens per decode test; 0 skips decode.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
-    decode: usize,
+    /// Prompt tokens per prefill test; a list runs each, 0 skips prefill.
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "512")]
+    prefill: Vec<usize>,
+    /// Tokens per decode test; a list runs each, 0 skips decode.
+    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128")]
+    decode: Vec<usize>,
     /// Tokens in the KV cache before each test; a list runs every test at each depth.
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
     depths: Vec<usize>,
@@ -68,6 +70,12 @@ pub(crate) struct Arguments {
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: OutputFormat,
+    /// Also score a text, as `fusebox perplexity` does; - is standard input.
+    #[arg(long, value_name = "FILE")]
+    perplexity: Option<PathBuf>,
+    /// Write the results as a new JSON file into this folder, with the commit, the flags, the model and the machine.
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
 }
 
 /// An output format.
@@ -152,6 +160,12 @@ impl Kind {
 /// Runs the benchmark.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let tests = tests(arguments)?;
+    if arguments.perplexity.is_some() && arguments.output == OutputFormat::Csv {
+        return Err("-o csv has no column for a perplexity, expected -o md or -o json".to_owned());
+    }
+    if let Some(folder) = &arguments.save {
+        saved::make_folder(folder)?;
+    }
     let threads = arguments.threads.iter().map(|n| n_threads(Some(*n)));
     let mut threads = threads.collect::<Result<Vec<usize>, String>>()?;
     if threads.is_empty() {
@@ -170,15 +184,47 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     fits.map_err(|error| opened.in_model(error))?;
     let context = context.no_less_than(needed);
     let mut all = Vec::new();
-    for n_threads in threads {
-        all.extend(measure(&mut opened, &tests, n_threads, context, arguments.repetitions)?);
+    for n_threads in &threads {
+        all.extend(measure(&mut opened, &tests, *n_threads, context, arguments.repetitions)?);
     }
+    let score = |path: &PathBuf| Estimate::of_file(&mut opened, path, threads[0]);
+    let estimate = arguments.perplexity.as_ref().map(score).transpose()?;
     print(&match arguments.output {
-        OutputFormat::Md => to_table(&all),
-        OutputFormat::Json => to_json(&all),
+        OutputFormat::Md => {
+            let score = estimate.map_or_else(String::new, |own| format!("\nperplexity {}\n", own.to_text()));
+            format!("{}{score}", to_table(&all))
+        }
+        OutputFormat::Json => format!("{:#}\n", json!(to_json(&all, estimate))),
         OutputFormat::Csv => to_csv(&all),
     });
+    if let Some(folder) = &arguments.save {
+        let device = all.first().map_or_else(String::new, |own| own.subject.device.clone());
+        let run = Run { opened: &opened, device, flags: arguments.to_json(&threads, context) };
+        let tests = to_json(&all, estimate).into();
+        let path = saved::save(folder, &run, Map::from_iter([("tests".to_owned(), tests)]))?;
+        note(&format!("saved as {}", path.display()));
+    }
     Ok(())
+}
+
+impl Arguments {
+    /// The values of all flags.
+    fn to_json(&self, threads: &[usize], context: ContextRange) -> Value {
+        let Self { prefill, decode, depths, batch, repetitions, .. } = self;
+        let mut flags = json!({
+            "prefill": prefill,
+            "decode": decode,
+            "depths": depths,
+            "batch": batch,
+            "threads": threads,
+            "context": context.max,
+            "repetitions": repetitions,
+        });
+        for (key, value) in self.model.to_json() {
+            flags[key] = value;
+        }
+        flags
+    }
 }
 
 /// The tests: prefill at depth 0 and at each depth, decode at each depth.
@@ -194,8 +240,10 @@ fn tests(arguments: &Arguments) -> Result<Vec<Test>, String> {
         move |depth: &usize| Test { kind, n_tokens, depth: *depth, batch }
     };
     let starts = Some(&0).filter(|start| !depths.contains(start)).into_iter().chain(depths);
-    let mut tests: Vec<Test> = starts.map(test(Kind::Prefill, *prefill, 1)).collect();
-    tests.extend(depths.iter().map(test(Kind::Decode, *decode, *batch)));
+    let at_starts = |n_tokens: &usize| starts.clone().map(test(Kind::Prefill, *n_tokens, 1));
+    let mut tests: Vec<Test> = prefill.iter().flat_map(at_starts).collect();
+    let at_depths = |n_tokens: &usize| depths.iter().map(test(Kind::Decode, *n_tokens, *batch));
+    tests.extend(decode.iter().flat_map(at_depths));
     tests.retain(|test| test.n_tokens > 0);
     if tests.is_empty() {
         return Err("-p and -n are 0; at least one token is needed".to_owned());
@@ -353,12 +401,13 @@ fn to_table(all: &[Measured]) -> String {
     table("lrrrrrrrrrr", " | ", &rows).lines().map(barred).collect()
 }
 
-fn to_json(all: &[Measured]) -> String {
+fn to_json(all: &[Measured], estimate: Option<Estimate>) -> Vec<Value> {
     let object = |measured: &Measured| {
         let Measured { subject, test, n_threads, bandwidth, repetitions, .. } = measured;
         let each = |value: &dyn Fn(&Repetition) -> f64| repetitions.iter().map(value).collect::<Vec<f64>>();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
+            "commit": saved::commit(),
             "model": subject.model,
             "device": subject.device,
             "kv_type": subject.kv_type,
@@ -376,7 +425,12 @@ fn to_json(all: &[Measured]) -> String {
             "hash": repetitions.iter().map(|own| format!("{:016x}", own.hash)).collect::<Vec<_>>(),
         })
     };
-    format!("{:#}\n", json!(all.iter().map(object).collect::<Vec<_>>()))
+    let score = estimate.map(|own| {
+        let mut object = own.to_json();
+        object["test"] = "perplexity".into();
+        object
+    });
+    all.iter().map(object).chain(score).collect()
 }
 
 fn to_csv(all: &[Measured]) -> String {

@@ -1,6 +1,7 @@
 //! `fusebox inspect`: the metadata and tensors of a model file.
 //!
-//! In: the path of a checkpoint of any kind. Out: its kind, metadata and tensors as text, or as one JSON object.
+//! In: the path of a checkpoint of any kind. Out: its kind, metadata and tensors as text, or as one JSON object; with a
+//! text also its perplexity.
 //! Text from the file is escaped before it reaches a terminal; of a long list the length is printed.
 
 use clap::Args;
@@ -10,9 +11,12 @@ use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
-use crate::model::ModelName;
+use crate::model::{DeviceFlags, ModelName, n_threads};
 use crate::output::print;
+use crate::perplexity::Estimate;
+use crate::progress::Progress;
 
 /// What to inspect.
 #[derive(Args)]
@@ -22,6 +26,9 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
+    /// Also score a text, as `fusebox perplexity` does; - is standard input.
+    #[arg(long, value_name = "FILE")]
+    perplexity: Option<PathBuf>,
 }
 
 /// The tensors of one format, summed.
@@ -35,9 +42,24 @@ pub(crate) struct Total {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let path = arguments.model.path()?;
     let checkpoint = open(&path).map_err(|error| error.to_string())?;
-    let text = if arguments.json { format!("{:#}\n", to_json(&checkpoint)) } else { to_text(&checkpoint) };
-    print(&text);
+    let estimate = arguments.perplexity.as_deref().map(|text| score(&path, text)).transpose()?;
+    if arguments.json {
+        let mut json = to_json(&checkpoint);
+        if let Some(estimate) = estimate {
+            json["perplexity"] = estimate.to_json();
+        }
+        print(&format!("{json:#}\n"));
+    } else {
+        let score = estimate.map_or_else(String::new, |own| format!("\nperplexity    {}\n", own.to_text()));
+        print(&format!("{}{score}", to_text(&checkpoint)));
+    }
     Ok(())
+}
+
+/// The perplexity of a text, with the defaults of all flags.
+fn score(path: &Path, text: &Path) -> Result<Estimate, String> {
+    let mut opened = DeviceFlags::default().open(Some(path), &mut Progress::new(1), true)?;
+    Estimate::of_file(&mut opened, text, n_threads(None)?)
 }
 
 /// The size of all files.

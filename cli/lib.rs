@@ -6,7 +6,8 @@
 //! `story.rs`, `quantize.rs`, `doctor.rs`, `hub.rs` (models by name), `serve.rs`, `shell.rs` (completions and manual);
 //! `welcome.rs` is what it says without one.
 //! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `sampling.rs`, `print_kernels.rs`; `foreign.rs`
-//! takes those of other programs. `example.rs` is what the examples of model families show.
+//! takes those of other programs. `profile.rs` says where the time of a replay goes. `example.rs` is what the examples
+//! of model families show.
 
 use std::ffi::OsString;
 use std::io::{Write, stdout};
@@ -37,11 +38,13 @@ mod npy;
 mod output;
 mod perplexity;
 mod print_kernels;
+pub mod profile;
 mod progress;
 mod prompt;
 mod quantize;
 mod run;
 mod sampling;
+mod saved;
 #[cfg(feature = "serve")]
 mod serve;
 mod shell;
@@ -52,7 +55,7 @@ mod welcome;
 
 /// Compiles language models into a few fused kernels, runs them, and explains how.
 #[derive(Parser)]
-#[command(name = "fusebox", version, about)]
+#[command(name = "fusebox", version = env!("FUSEBOX_VERSION"), about)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

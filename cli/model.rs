@@ -23,6 +23,7 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::{Form, Programs};
 use fusebox_runtime::session::engine::Engine;
+use serde_json::Value;
 
 use crate::context::{ContextLimit, ContextRange};
 use crate::devices::Device;
@@ -35,6 +36,8 @@ use crate::progress::Progress;
 /// The file of the default model, and what it holds.
 const DEFAULT_MODEL: &str = "story.gguf";
 static STORY: &[u8] = include_bytes!("../assets/story.gguf");
+/// The value of `--device`, unless another is given.
+const AUTO: &str = "auto";
 /// The context length of a session, unless `-c` says otherwise or the model's is shorter.
 const DEFAULT_CONTEXT: usize = 4096;
 /// The most threads.
@@ -59,7 +62,7 @@ pub(crate) struct ModelFlags {
 #[derive(Args, Clone)]
 pub(crate) struct DeviceFlags {
     /// Device to run on: auto, cpu, cuda, vulkan or metal.
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    #[arg(long, value_name = "NAME", default_value = AUTO)]
     device: String,
     /// Limit of GPU memory to use, in MiB [default: all that is free].
     #[arg(long, value_name = "MIB")]
@@ -70,6 +73,12 @@ pub(crate) struct DeviceFlags {
     /// Data type of the KV cache [default: f16, with --precise f32].
     #[arg(long, value_name = "TYPE", ignore_case = true)]
     kv_type: Option<KvType>,
+}
+
+impl Default for DeviceFlags {
+    fn default() -> Self {
+        Self { device: AUTO.to_owned(), gpu_memory: None, precise: false, kv_type: None }
+    }
 }
 
 /// Which model, for commands that run none.
@@ -126,6 +135,11 @@ impl ModelFlags {
         self.model.as_deref()
     }
 
+    /// The values of the flags that say where and how it runs.
+    pub(crate) fn to_json(&self) -> [(&'static str, Value); 4] {
+        self.device.to_json()
+    }
+
     /// Opens a model, by default the built-in one; a quiet one prints no notes.
     pub(crate) fn open(
         &self,
@@ -138,6 +152,25 @@ impl ModelFlags {
 }
 
 impl DeviceFlags {
+    /// The values of the flags.
+    pub(crate) fn to_json(&self) -> [(&'static str, Value); 4] {
+        [
+            ("device", self.device.as_str().into()),
+            ("gpu_memory", self.gpu_memory.into()),
+            ("precise", self.precise.into()),
+            ("kv_type", self.kv_format().to_string().into()),
+        ]
+    }
+
+    fn kv_format(&self) -> Format {
+        match self.kv_type {
+            Some(KvType::F32) => Format::F32,
+            None if self.precise => Format::F32,
+            Some(KvType::F16) | None => Format::F16,
+            Some(KvType::Q8_0) => Format::Q8_0,
+        }
+    }
+
     /// Opens a model, by default the built-in one; a quiet one prints no notes.
     pub(crate) fn open(
         &self,
@@ -157,12 +190,7 @@ impl DeviceFlags {
         progress.begin("loading the model");
         let model = Model::open(&path).map_err(|error| error.to_string())?;
         let numbers = if self.precise { Numbers::Single } else { Numbers::Quantised };
-        let kv_type = match self.kv_type {
-            Some(KvType::F32) => Format::F32,
-            None if self.precise => Format::F32,
-            Some(KvType::F16) | None => Format::F16,
-            Some(KvType::Q8_0) => Format::Q8_0,
-        };
+        let kv_type = self.kv_format();
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
         let gpu_memory = self.gpu_memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20));
         Ok(OpenModel { model, path, device, cache, options, level, numbers, kv_type, gpu_memory, is_quiet })

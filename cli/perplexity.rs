@@ -16,7 +16,7 @@ use fusebox_models::sample;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::files;
 use fusebox_runtime::session::Session;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::model::{ModelFlags, OpenModel, n_threads};
 use crate::output;
@@ -25,6 +25,8 @@ use crate::prompt::open_tokenizer;
 
 /// The largest text that is read.
 const MAX_TEXT_BYTES: usize = 256 << 20;
+/// Tokens per chunk, unless `-c` says otherwise.
+const CONTEXT: usize = 512;
 /// How a file of probabilities begins.
 const MAGIC: &[u8] = b"_logits_";
 /// The largest distance from the most likely token that is kept.
@@ -46,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "FILE", required_unless_present = "kl")]
     file: Option<PathBuf>,
     /// Tokens per chunk.
-    #[arg(short, long, value_name = "N", default_value_t = 512, alias = "ctx-size")]
+    #[arg(short, long, value_name = "N", default_value_t = CONTEXT, alias = "ctx-size")]
     context: usize,
     /// Score only the first N chunks [default: all].
     #[arg(long, value_name = "N")]
@@ -91,6 +93,52 @@ impl Sums {
     }
 }
 
+/// The perplexity of a text, as other commands show it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    /// Tokens that were scored.
+    n_tokens: usize,
+    perplexity: f64,
+    /// Its standard error.
+    error: f64,
+}
+
+impl Estimate {
+    /// The perplexity of the text in a file, in chunks of the usual length, or of the model's context.
+    pub(crate) fn of_file(opened: &mut OpenModel, path: &Path, n_threads: usize) -> Result<Self, String> {
+        let text = text_of(path)?;
+        let context = CONTEXT.min(opened.model.config.context);
+        let tokenizer = tokenizer_of(opened)?;
+        let tokens = tokens_of(&tokenizer, &text, context, "`fusebox perplexity -c` makes them shorter")?;
+        let range = opened.context(Some(context))?;
+        let mut session = opened.session(n_threads, range, Scored::All)?;
+        let bos = bos_of(&tokenizer)?;
+        let (mut own, mut compared) = (Sums::default(), Comparison::default());
+        for chunk in tokens.chunks_exact(context) {
+            let mut scoring = Scoring { own: &mut own, compared: &mut compared, base: None, save: None };
+            score_chunk(&mut session, chunk, bos, &mut scoring).map_err(|error| opened.in_model(error))?;
+        }
+        Ok(own.into())
+    }
+
+    /// As a line for people.
+    pub(crate) fn to_text(self) -> String {
+        format!("{:.4} ± {:.4} over {} tokens", self.perplexity, self.error, self.n_tokens)
+    }
+
+    /// As an object for machines.
+    pub(crate) fn to_json(self) -> Value {
+        json!({ "tokens": self.n_tokens, "perplexity": self.perplexity, "perplexity_error": self.error })
+    }
+}
+
+impl From<Sums> for Estimate {
+    fn from(own: Sums) -> Self {
+        let perplexity = own.mean().exp();
+        Self { n_tokens: own.n, perplexity, error: own.error() * perplexity }
+    }
+}
+
 /// Everything that is compared with a base.
 #[derive(Default)]
 struct Comparison {
@@ -121,30 +169,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if context < 4 {
         return Err(format!("--context is {context}, expected at least 4"));
     }
-    let text = match &arguments.file {
-        Some(path) if path == Path::new("-") => Some(files::standard_input(MAX_TEXT_BYTES)),
-        Some(path) => Some(files::text(path, MAX_TEXT_BYTES)),
-        None => None,
-    };
-    let text = text.transpose().map_err(|error| error.to_string())?;
+    let text = arguments.file.as_deref().map(text_of).transpose()?;
     let mut progress = Progress::new(2);
     let name = arguments.place.as_deref().or(arguments.model.path());
     let mut opened = arguments.model.open(name, &mut progress, arguments.json)?;
-    let tokenizer = open_tokenizer(opened.model.checkpoint(), true)?;
-    let tokenizer = tokenizer.ok_or("this model has no tokenizer")?;
-    let tokens = match (&base, text) {
-        (Some(base), _) => base.tokens.clone(),
-        (None, text) => {
-            tokenizer.encode(&text.unwrap_or_default(), true).map_err(|error| error.to_string())?
-        }
+    let tokenizer = tokenizer_of(&opened)?;
+    let tokens = match &base {
+        Some(base) => base.tokens.clone(),
+        None => tokens_of(&tokenizer, &text.unwrap_or_default(), context, "-c makes them shorter")?,
     };
-    if base.is_none() && tokens.len() < 2 * context {
-        return Err(format!(
-            "the text has {} tokens, expected at least {} for two chunks; -c makes them shorter",
-            tokens.len(),
-            2 * context
-        ));
-    }
     let n_chunks = (tokens.len() / context).min(arguments.chunks.unwrap_or(usize::MAX));
     if n_chunks == 0 {
         return Err("--chunks is 0, expected at least 1".to_owned());
@@ -179,6 +212,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     report(arguments, &opened, own, &mut compared, base.is_some());
     Ok(())
+}
+
+/// The text in a file, or on standard input.
+fn text_of(path: &Path) -> Result<String, String> {
+    let text = if path == Path::new("-") {
+        files::standard_input(MAX_TEXT_BYTES)
+    } else {
+        files::text(path, MAX_TEXT_BYTES)
+    };
+    text.map_err(|error| error.to_string())
+}
+
+fn tokenizer_of(opened: &OpenModel) -> Result<Tokenizer, String> {
+    let tokenizer = open_tokenizer(opened.model.checkpoint(), true)?;
+    tokenizer.ok_or_else(|| "this model has no tokenizer".to_owned())
+}
+
+/// The tokens of a text that has at least two chunks; `remedy` says what helps where it has not.
+fn tokens_of(tokenizer: &Tokenizer, text: &str, context: usize, remedy: &str) -> Result<Vec<u32>, String> {
+    let tokens = tokenizer.encode(text, true).map_err(|error| error.to_string())?;
+    if tokens.len() < 2 * context {
+        return Err(format!(
+            "the text has {} tokens, expected at least {} for two chunks; {remedy}",
+            tokens.len(),
+            2 * context
+        ));
+    }
+    Ok(tokens)
 }
 
 /// Where the scores of a chunk go.
@@ -358,12 +419,11 @@ impl Save {
 
 /// Prints the results.
 fn report(arguments: &Arguments, opened: &OpenModel, own: Sums, compared: &mut Comparison, has_base: bool) {
-    let perplexity = own.mean().exp();
-    let error = own.error() * perplexity;
+    let estimate = Estimate::from(own);
+    let Estimate { perplexity, error, .. } = estimate;
     let path = opened.path().display().to_string();
-    let mut json = json!({
-        "model": path, "tokens": own.n, "perplexity": perplexity, "perplexity_error": error,
-    });
+    let mut json = estimate.to_json();
+    json["model"] = path.into();
     let mut text = format!("\nFinal estimate: PPL = {perplexity:.4} +/- {error:.5}\n");
     if has_base {
         let Comparison { base, products, divergence, difference, n_same, divergences } = compared;

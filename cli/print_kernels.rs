@@ -1,12 +1,13 @@
 //! `--print-kernels`: the kernels that run for a decode step or a prefill, with measured times.
 //!
-//! In: a session after a run. Out: a table of its launches with measured times and the code that computes their
-//! products, and of the operations that each fuses; its plan; or the sources of its kernels. Launches of the same
-//! kernel share a row. `of peak` is the share of the memory bandwidth measured here; kernels on a GPU have none, as
-//! only the processor's memory is measured.
+//! In: a session after a run. Out: tables of what `profile.rs` measures: launches with times and the code that computes
+//! their products, totals by kind, and the operations that each fuses; its plan; or the sources of its kernels.
+//! Launches of the same kernel share a row. `of peak` is the share of the memory bandwidth measured here; kernels on a
+//! GPU have none, as only the processor's memory is measured.
 //! A kernel whose data fit into the processor's caches can exceed 100 %.
 
 use std::collections::BTreeMap;
+use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -15,21 +16,16 @@ use fusebox_compiler::codegen::cpu::form::Form;
 use fusebox_compiler::codegen::{planned, source};
 use fusebox_compiler::error::Error;
 use fusebox_compiler::foundation::amount::{bytes, count, counted};
-use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::foundation::table::table;
-use fusebox_compiler::kernel::measure::{Measure, measure_at};
-use fusebox_compiler::kernel::{Kernel, ParamId};
-use fusebox_compiler::schedule::{KernelId, Place, Plan, Step};
+use fusebox_compiler::schedule::{KernelId, Plan, Step};
 use fusebox_compiler::target::{Target, Work};
-use fusebox_compiler::tensor::sym::Symbol;
-use fusebox_models::config::PAGE_ROWS;
-use fusebox_runtime::session::{PAGES, Session, TOKENS};
+use fusebox_runtime::session::Session;
+use serde_json::{Value, json};
 
-use crate::host;
+use crate::profile::{Launch, Profile, Total, measure_launch};
+use crate::{host, output};
 
-/// Measurements of each launch: for decode, and for prefill.
-const N_REPEATS: [usize; 2] = [9, 3];
-/// Columns of the table of times.
+/// Columns of the table of times, where no terminal has fewer.
 const WIDTH: usize = 120;
 /// Marks generated code where a micro-kernel would be faster.
 const MARK: &str = "!";
@@ -41,31 +37,25 @@ pub(crate) enum View {
     Table,
     /// The same for a prefill of the sequence so far, or of its first chunk.
     Prompt,
+    /// Both as data, with totals by kind of operation and by layer, in the object of `--json`.
+    Json,
     /// The launches of a decode step with their buffers, and the arena.
     Plan,
     /// The source that each kernel is compiled from.
     Source,
 }
 
-/// Measured launches.
-struct Measured<'p> {
-    plan: &'p Plan,
-    /// The median of each.
-    times: Vec<Duration>,
-    /// The position of the first token, and the number of tokens.
-    position: usize,
-    n_tokens: usize,
-    /// Memory bandwidth in bytes per second; none on a GPU.
+/// A profile beside the memory bandwidth in bytes per second; none on a GPU.
+struct Measured {
+    profile: Profile,
     bandwidth: Option<f64>,
-    /// What the code is for, unless it runs on a GPU.
-    cpu: Option<&'p Cpu>,
 }
 
 /// The launches of one kernel.
 struct Row<'p> {
     first: usize,
     n_launches: usize,
-    step: &'p Step,
+    launch: &'p Launch,
     time: Duration,
 }
 
@@ -76,25 +66,38 @@ pub(crate) fn show(
     n_threads: usize,
     (view, target, cpu): (View, Target, Option<&Cpu>),
 ) -> Result<String, String> {
-    let [n_decode_repeats, n_prefill_repeats] = N_REPEATS;
-    let (tokens, position, n_repeats) = match view {
+    let profile = match view {
         View::Plan => return Ok(session.plan().to_string()),
         View::Source => return sources(session.plan(), &target),
-        View::Table => {
-            let token = sequence.last().map_or(&[0][..], std::slice::from_ref);
-            // The decode step needs a free position.
-            (token, session.position().min(session.context() - 1), n_decode_repeats)
+        View::Json => {
+            let profile = profile_json(session, sequence, n_threads, (target, cpu))?;
+            return Ok(format!("{profile:#}\n"));
         }
-        View::Prompt => {
-            let n_tokens =
-                session.pieces(sequence.len()).next().ok_or("there are no tokens to prefill again")?;
-            (&sequence[..n_tokens], 0, n_prefill_repeats)
-        }
+        View::Table => Profile::of_token(session, sequence, cpu).map(Some),
+        View::Prompt => Profile::of_prompt(session, sequence, cpu),
     };
-    let times = times(session, tokens, position, n_repeats)?;
-    let plan = session.plan_of(tokens.len()).map_err(|error| error.to_string())?;
+    let profile = profile.map_err(|error| error.to_string())?;
+    let profile = profile.ok_or("there are no tokens to prefill again")?;
     let bandwidth = host::memory_bandwidth(n_threads, &target);
-    Ok(Measured { plan, times, position, n_tokens: tokens.len(), bandwidth, cpu }.to_text(n_threads))
+    Ok(Measured { profile, bandwidth }.to_text(n_threads))
+}
+
+/// A decode step and a prefill of the sequence so far, or of its first chunk, as data.
+pub(crate) fn profile_json(
+    session: &mut Session,
+    sequence: &[u32],
+    n_threads: usize,
+    (target, cpu): (Target, Option<&Cpu>),
+) -> Result<Value, String> {
+    let token = Profile::of_token(session, sequence, cpu).map_err(|error| error.to_string())?;
+    let prompt = Profile::of_prompt(session, sequence, cpu).map_err(|error| error.to_string())?;
+    let bandwidth = host::memory_bandwidth(n_threads, &target);
+    Ok(json!({
+        "threads": n_threads,
+        "bandwidth_gb_s": bandwidth.map(|bandwidth| bandwidth / 1e9),
+        "token": token.to_json(),
+        "prompt": prompt.map(|prompt| prompt.to_json()),
+    }))
 }
 
 /// The source of every kernel of a plan, for a target.
@@ -114,125 +117,89 @@ pub(crate) fn bytes_of_step(plan: &Plan, position: usize, n_tokens: usize) -> f6
     plan.steps.iter().map(&mut of_step).sum()
 }
 
-/// The work of a launch for `n_tokens` tokens from a position on.
-fn measure_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measure {
-    let value = |symbol: Symbol| match symbol.name.as_str() {
-        TOKENS => n_tokens as i64,
-        PAGES => (position + n_tokens).div_ceil(PAGE_ROWS) as i64,
-        _ => symbol.near,
-    };
-    measure_at(&plan.kernels[step.kernel], &value)
-}
-
-/// Launches per block, of the block that occurs most often.
-pub(crate) fn per_block(plan: &Plan) -> usize {
-    let mut blocks: BTreeMap<usize, Vec<KernelId>> = BTreeMap::new();
-    for step in &plan.steps {
-        blocks.entry(step.instance).or_default().push(step.kernel);
-    }
-    let mut uses: BTreeMap<Vec<KernelId>, usize> = BTreeMap::new();
-    for kernels in blocks.into_values() {
-        *uses.entry(kernels).or_default() += 1;
-    }
-    let most = uses.iter().max_by_key(|(kernels, n_uses)| (**n_uses, kernels.len()));
-    most.map_or(0, |(kernels, _)| kernels.len())
-}
-
-/// The median time of every launch, for tokens from a position on.
-fn times(
-    session: &mut Session,
-    tokens: &[u32],
-    position: usize,
-    n_repeats: usize,
-) -> Result<Vec<Duration>, String> {
-    let mut all: Vec<Vec<Duration>> = Vec::new();
-    for _ in 0..=n_repeats {
-        session.truncate(position).map_err(|error| error.to_string())?;
-        all.push(session.profile(tokens).map_err(|error| error.to_string())?);
-    }
-    session.truncate(position).map_err(|error| error.to_string())?;
-    let median = |step: usize| {
-        // The first measurement is the warm-up.
-        let mut own: Vec<Duration> = all[1..].iter().map(|times| times[step]).collect();
-        own.sort();
-        own[own.len() / 2]
-    };
-    Ok((0..all[0].len()).map(median).collect())
-}
-
 /// Launches grouped by kernel, in the order of the first launch.
-fn rows<'p>(plan: &'p Plan, times: &[Duration]) -> Vec<Row<'p>> {
-    let mut rows: Vec<Row<'p>> = Vec::new();
-    for (number, (step, time)) in plan.steps.iter().zip(times).enumerate() {
-        match rows.iter_mut().find(|row| row.step.kernel == step.kernel) {
+fn rows(launches: &[Launch]) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for (number, launch) in launches.iter().enumerate() {
+        match rows.iter_mut().find(|row| row.launch.kernel == launch.kernel) {
             Some(row) => {
                 row.n_launches += 1;
-                row.time += *time;
+                row.time += launch.time;
             }
-            None => rows.push(Row { first: number, n_launches: 1, step, time: *time }),
+            None => rows.push(Row { first: number, n_launches: 1, launch, time: launch.time }),
         }
     }
     rows
 }
 
-impl Measured<'_> {
-    /// The table of times, a summary line, the products without a micro-kernel, and what each row fuses.
+impl Measured {
+    /// The table of times, a summary line, the products without a micro-kernel, totals by kind, and what each row
+    /// fuses.
     fn to_text(&self, n_threads: usize) -> String {
+        let Profile { position, n_tokens, launches, per_block, .. } = &self.profile;
         let heads = ["step", "launches", "bytes", "us", "GB/s", "of peak", "Gflop/s", "code", "tensors"];
         let mut lines = vec![heads.map(str::to_owned)];
         let heads = ["step", "ops", "flops", "barrier after it", "kernel", "fuses"];
         let mut fused = vec![heads.map(str::to_owned)];
-        let (mut n_ops, mut all, mut slow) = (0, Work::default(), Vec::new());
-        for Row { first, n_launches, step, time } in rows(self.plan, &self.times) {
-            let Kernel { name, skeleton, .. } = &self.plan.kernels[step.kernel];
-            let work = measure_launch(self.plan, step, self.position, self.n_tokens).work();
-            n_ops += step.fused.n_ops() * n_launches;
-            all = all + Work { bytes: work.bytes * n_launches as f64, flops: work.flops * n_launches as f64 };
-            let forms = self.forms(step);
-            for form in &forms {
+        let mut slow = Vec::new();
+        for Row { first, n_launches, launch, time } in rows(launches) {
+            let Launch { name, skeleton, n_ops, fuses, barriers, work, forms, .. } = launch;
+            for form in forms {
                 if let Form::Generated(reason) = form {
                     slow.push(format!("{MARK} kernel {first}: {name} runs without a fast form: {reason}\n"));
                 }
             }
             let seconds = time.as_secs_f64() / n_launches as f64;
             let [times, number] = [format!("×{n_launches}"), first.to_string()];
-            let (code, skeleton) = (code(&forms), skeleton.name());
-            let code = if code.is_empty() { skeleton.to_owned() } else { code };
+            let code = code(forms);
+            let code = if code.is_empty() { (*skeleton).to_owned() } else { code };
             let tensors = name.strip_prefix(skeleton).unwrap_or(name).trim_start().to_owned();
-            lines.push(self.line([number.clone(), times], work, seconds, [code, tensors]));
-            let reasons: Vec<&str> = step.barriers.iter().map(|barrier| barrier.name()).collect();
-            let what = [reasons.join(", "), name.clone(), step.fused.to_string()];
-            fused.push(explained(number, step.fused.n_ops(), work, what));
+            lines.push(self.line([number.clone(), times], *work, seconds, [code, tensors]));
+            fused.push(explained(number, *n_ops, *work, [barriers.join(", "), name.clone(), fuses.clone()]));
         }
-        let times = format!("×{}", self.plan.steps.len());
-        let seconds = self.times.iter().sum::<Duration>().as_secs_f64();
-        lines.push(self.line(["all".to_owned(), times], all, seconds, Default::default()));
-        fused.push(explained("all".to_owned(), n_ops, all, Default::default()));
+        let (total, times) = (self.profile.total(), format!("×{}", launches.len()));
+        let seconds = total.time.as_secs_f64();
+        lines.push(self.line(["all".to_owned(), times], total.work, seconds, Default::default()));
+        let n_ops = launches.iter().map(|launch| launch.n_ops).sum();
+        fused.push(explained("all".to_owned(), n_ops, total.work, Default::default()));
         let memory = self.bandwidth.map_or_else(String::new, |bandwidth| {
             format!(" memory bandwidth {:.1} GB/s with {};", bandwidth / 1e9, counted(n_threads, "thread"))
         });
-        let phase = match self.n_tokens {
-            1 => format!("decode at position {}", self.position),
+        let phase = match n_tokens {
+            1 => format!("decode at position {position}"),
             n => format!("prefill of {n} tokens"),
         };
-        let times: String = table("rrrrrrrll", "  ", &lines).lines().map(cut).collect();
+        let width = if stdout().is_terminal() { output::width().min(WIDTH) } else { WIDTH };
+        let times: String = table("rrrrrrrll", "  ", &lines).lines().map(|line| cut(line, width)).collect();
         format!(
-            "{times}{} per block, {} launches per step;{memory} {phase}\n{}\n{}",
-            counted(per_block(self.plan), "kernel"),
-            self.plan.steps.len(),
+            "{times}{} per block, {} launches per step;{memory} {phase}\n{}\n{}\n{}",
+            counted(*per_block, "kernel"),
+            launches.len(),
             slow.concat(),
+            self.kinds(),
             table("rrrlll", "  ", &fused),
         )
     }
 
-    /// What computes the products of a launch with weights and caches; none on a GPU.
-    fn forms(&self, step: &Step) -> Vec<Form> {
-        let is_stored = |param: ParamId| {
-            let place = &self.plan.buffers[step.args[param.index()]].place;
-            matches!(place, Place::Weight | Place::State)
+    /// The table of totals by kind.
+    fn kinds(&self) -> String {
+        let all = self.profile.total().time.as_secs_f64().max(1e-9);
+        let row = |(name, total): (&str, Total)| {
+            let seconds = total.time.as_secs_f64();
+            let rate = if total.n_launches == 0 { 0.0 } else { total.work.bytes / seconds.max(1e-9) };
+            [
+                name.to_owned(),
+                total.n_launches.to_string(),
+                format!("{:.1}", seconds * 1e6),
+                format!("{:.0} %", 100.0 * seconds / all),
+                bytes(total.work.bytes),
+                format!("{:.1}", rate / 1e9),
+            ]
         };
-        let forms = |cpu: &Cpu| cpu.forms(&self.plan.kernels[step.kernel], &is_stored);
-        self.cpu.map_or_else(Vec::new, forms)
+        let kinds = self.profile.kinds().into_iter().filter(|(_, total)| total.n_launches > 0);
+        let heads = ["kind", "launches", "us", "of time", "bytes", "GB/s"].map(str::to_owned);
+        let rows = [heads].into_iter().chain(kinds.map(|(kind, total)| row((kind.name(), total))));
+        table("lrrrrr", "  ", &rows.collect::<Vec<_>>())
     }
 
     /// A row: number and launches, rates, code and tensors.
@@ -283,12 +250,12 @@ fn code(forms: &[Form]) -> String {
     groups.into_iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// A line of the table of times, cut to its width; the second table has whole names.
-fn cut(line: &str) -> String {
-    if line.chars().count() <= WIDTH {
+/// A line of the table of times, cut to a width; the last table has whole names.
+fn cut(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
         return format!("{line}\n");
     }
-    line.chars().take(WIDTH - 1).chain("…\n".chars()).collect()
+    line.chars().take(width - 1).chain("…\n".chars()).collect()
 }
 
 /// A share of the memory bandwidth in percent, where that was measured.

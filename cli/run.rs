@@ -26,6 +26,7 @@ use crate::chat::{Controls, Conversation};
 use crate::host::milliseconds;
 use crate::model::{ModelFlags, OpenModel, n_threads};
 use crate::print_kernels::{self, View};
+use crate::profile::per_block;
 use crate::progress::Progress;
 use crate::prompt::{self, Prompt, PromptFlags, open_tokenizer};
 use crate::sampling::{SamplingFlags, in_words};
@@ -74,8 +75,8 @@ pub(crate) struct Arguments {
     /// Keep generating after an end-of-sequence (EOS) token.
     #[arg(long)]
     ignore_eos: bool,
-    /// After the run, print the kernels: a table of a decode step with times, the same for the prefill, the plan of a
-    /// decode step, or the kernel sources.
+    /// After the run, print the kernels: a table of a decode step with times, the same for the prefill, both as data in
+    /// the object of --json, the plan of a decode step, or the kernel sources.
     #[arg(long, value_name = "VIEW", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     print_kernels: Option<View>,
     /// With --print-kernels=source, print only the sources, for this device, which need not be present: cpu, cuda-sm90,
@@ -140,13 +141,21 @@ enum Task {
     Chat,
 }
 
-/// Times before the first token.
+/// Times before the first token, and resident memory after each.
+#[derive(Default)]
 struct Times {
     load: Duration,
     compile: Duration,
+    rss_after_load: Option<u64>,
+    rss_after_compile: Option<u64>,
 }
 
 impl Arguments {
+    /// Whether one JSON object is printed instead of text.
+    fn is_json(&self) -> bool {
+        self.json || self.print_kernels == Some(View::Json)
+    }
+
     /// The model that is named by a flag or by the first word, and the other words.
     fn named(&self) -> Result<(Option<&Path>, String), String> {
         let (name, words) = match (self.model.path(), self.words.split_first()) {
@@ -191,12 +200,14 @@ impl Arguments {
                 Task::Answer(text)
             }
             Wanted::Text(text) => Task::Complete(Prompt::Text(text)),
-            Wanted::Nothing if self.chat.chat && self.json => {
-                return Err("--chat --json needs a message: -p TEXT or -f FILE".to_owned());
+            Wanted::Nothing if self.chat.chat && self.is_json() => {
+                return Err("a chat as JSON needs a message: -p TEXT or -f FILE".to_owned());
             }
             Wanted::Nothing if self.chat.chat => Task::Chat,
             Wanted::Nothing if is_default => Task::Complete(Prompt::Text(STORY.to_owned())),
-            Wanted::Nothing if is_typed && has_template && !self.chat.no_chat && !self.json => Task::Chat,
+            Wanted::Nothing if is_typed && has_template && !self.chat.no_chat && !self.is_json() => {
+                Task::Chat
+            }
             Wanted::Nothing => {
                 let why = if is_typed && !has_template { "; the model has no chat template" } else { "" };
                 return Err(format!("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3{why}"));
@@ -215,7 +226,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(3);
     let start = Instant::now();
-    let mut opened = arguments.model.open(name, &mut progress, arguments.json)?;
+    let mut opened = arguments.model.open(name, &mut progress, arguments.is_json())?;
     let context = opened.context(arguments.context)?;
     let chat = open_chat(&opened, arguments.chat.chat)?;
     let task = arguments.task(wanted, name.is_none(), chat.is_some())?;
@@ -244,7 +255,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         (Task::Answer(text), Some(conversation)) => Some(conversation.prompt_with(text, limit)?.0),
         (Task::Answer(_) | Task::Chat, _) => None,
     };
-    let load = start.elapsed();
+    let mut times = Times { load: start.elapsed(), rss_after_load: host::rss(), ..Times::default() };
     progress.begin("compiling");
     let start = Instant::now();
     // `/set` may ask for a sampler that needs all logits.
@@ -252,16 +263,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut session = opened.session(n_threads, context, scored)?;
     let n_tokens = tokens.as_ref().map_or(0, Vec::len);
     session.prepare(n_tokens).map_err(|error| error.to_string())?;
-    let times = Times { load, compile: start.elapsed() };
+    (times.compile, times.rss_after_compile) = (start.elapsed(), host::rss());
     drop(progress);
     let generator = Generator::new(session, tokenizer.as_ref(), settings.clone());
     let mut generator = generator.map_err(|error| error.to_string())?;
     match (tokens, conversation) {
-        (Some(tokens), _) if arguments.json => {
+        (Some(tokens), _) if arguments.is_json() => {
             let answer = generator.answer(&tokens, &mut |_| ControlFlow::Continue(()));
             let answer = answer.map_err(|error| opened.in_model(error))?;
-            let json = to_json(&answer, tokens.len(), &times, &generator, &opened, &settings);
+            let mut json = to_json(&answer, tokens.len(), &times, &generator, &opened, &settings);
+            if arguments.print_kernels == Some(View::Json) {
+                let (mut session, sequence) = generator.into_session();
+                let (target, cpu) = (opened.target(), opened.cpu()?);
+                let on = (target, cpu.as_ref());
+                json["profile"] = print_kernels::profile_json(&mut session, &sequence, n_threads, on)?;
+            }
             output::print(&format!("{json:#}\n"));
+            return Ok(());
         }
         (Some(tokens), _) => {
             // The built-in prompt is printed as part of the story.
@@ -399,6 +417,7 @@ fn to_json(
         "prefill_tok_s": answer.timing.prefill_rate(),
         "decode_tok_s": answer.timing.decode_rate(),
         "token_ms": answer.times.iter().map(|time| ms(*time)).collect::<Vec<_>>(),
+        "between_ms": answer.times.windows(2).map(|two| ms(two[1].saturating_sub(two[0]))).collect::<Vec<_>>(),
     });
     let sampling = &settings.sampling;
     let counts = opened.cache.counts();
@@ -418,7 +437,7 @@ fn to_json(
         "timing": timing,
         "kernels": {
             "per_step": decode.steps.len(),
-            "per_block": print_kernels::per_block(decode),
+            "per_block": per_block(decode),
             "lowered": counts.n_lowered,
             "emitted": footprint.n_emitted,
             "from_cache": counts.n_from_cache,
@@ -430,6 +449,8 @@ fn to_json(
             "arena": footprint.arena,
             "state": footprint.state,
             "returned": footprint.returned,
+            "rss_after_load": times.rss_after_load,
+            "rss_after_compile": times.rss_after_compile,
             "rss": host::rss(),
             "peak_rss": host::peak_rss(),
         },

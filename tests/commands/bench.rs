@@ -2,9 +2,12 @@
 //!
 //! In: token counts, depths and threads. Out: a rate for each repetition of each test; its value is not checked.
 
-use serde_json::Value;
+use std::fs;
 
-use crate::{json, told};
+use serde_json::{Value, json as value};
+use support::own;
+
+use crate::{json, refused, told};
 
 const SMALL: [&str; 7] = ["bench", "-p", "8", "-n", "4", "-r", "2"];
 
@@ -69,4 +72,68 @@ fn a_batch_gives_what_one_sequence_gives() {
     // The former names of the flag and of the key still work.
     let former = json(&["bench", "-p", "0", "-n", "4", "-d", "3", "-r", "1", "--texts", "3", "-o", "json"]);
     assert_eq!((&former[0]["texts"], &former[0]["hash"]), (&told[0]["batch"], &told[0]["hash"]));
+}
+
+#[test]
+fn lists_of_tokens_are_tests_of_their_own() {
+    let told = json(&["bench", "-p", "8,16", "-n", "2,4", "-d", "3", "-r", "1", "-o", "json"]);
+    let row = |row: &Value| value!([row["test"], row["tokens"], row["depth"]]);
+    let rows: Vec<Value> = told.as_array().expect("a list").iter().map(row).collect();
+    let prefill = [8, 16].into_iter().flat_map(|n| [0, 3].map(|depth| value!(["prefill", n, depth])));
+    let expected: Vec<Value> = prefill.chain([2, 4].map(|n| value!(["decode", n, 3]))).collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn results_are_kept_with_where_they_come_from() {
+    let folder = own::path("results");
+    let _ = fs::remove_dir_all(&folder);
+    let folder = folder.to_str().expect("a plain path");
+    let save = [&SMALL[..], &["-t", "1", "-o", "json", "--kv-type", "q8_0", "--save", folder]].concat();
+    let printed = [json(&save), json(&save)];
+    let files = fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path());
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    assert_eq!(files.len(), 2, "no file replaces another: {files:?}");
+    for file in &files {
+        let text = fs::read_to_string(file).expect("a text");
+        let saved: Value = serde_json::from_str(&text).expect("JSON");
+        assert!(printed.contains(&saved["tests"]), "{saved}");
+        assert_eq!((&saved["schema"], &saved["command"][0]), (&1.into(), &"bench".into()));
+        let flags = &saved["flags"];
+        assert_eq!([&flags["kv_type"], &flags["device"]], ["q8_0", "auto"]);
+        assert_eq!(
+            [&flags["prefill"], &flags["threads"], &flags["depths"]],
+            [&value!([8]), &value!([1]), &value!([0])]
+        );
+        assert_eq!(saved["model"]["architecture"], "qwen3");
+        assert_eq!(saved["commit"], saved["tests"][0]["commit"]);
+        let time = saved["date"].as_str().expect("a date").replace(':', "-");
+        let name = file.file_name().and_then(|name| name.to_str()).expect("a plain name");
+        assert!(name.starts_with(&time) && time.ends_with('Z'), "{name}: {time}");
+        for key in ["processor", "threads", "memory"] {
+            assert!(!saved["machine"][key].is_null() || !cfg!(target_os = "linux"), "{key}: {saved}");
+        }
+    }
+    assert!(refused(&["bench", "--save", "Cargo.toml"]).contains("expected a folder"));
+}
+
+#[test]
+fn a_text_is_scored_beside_the_speed() {
+    let story = told(&["run", "-n", "200", "--temp", "0"]);
+    let file = own::write("story.txt", story.repeat(6).as_bytes());
+    let file = file.to_str().expect("a plain path");
+    let told = json(&["bench", "-p", "8", "-n", "0", "-r", "1", "-o", "json", "--perplexity", file]);
+    let score = told.as_array().and_then(|rows| rows.last()).expect("a row");
+    assert_eq!(score["test"], "perplexity");
+    let alone = json(&["perplexity", "-f", file, "--json"]);
+    let inspected = &json(&["inspect", "--json", "--perplexity", file])["perplexity"];
+    for key in ["tokens", "perplexity", "perplexity_error"] {
+        assert!(alone[key].is_number(), "{alone}");
+        assert_eq!([&score[key], &inspected[key]], [&alone[key]; 2], "{key}");
+    }
+    assert!(refused(&["bench", "-o", "csv", "--perplexity", file]).contains("-o json"));
+    let short = own::write("short.txt", b"Once");
+    let short = short.to_str().expect("a plain path");
+    assert!(refused(&["inspect", "--perplexity", short]).contains("expected at least 1024"));
 }

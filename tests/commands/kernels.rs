@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use support::own::path;
 
 use crate::{command, json, told};
@@ -103,6 +104,59 @@ fn a_table_of_a_prompt_has_all_of_its_tokens() {
     assert!(place.ends_with("8 tokens"), "{place}");
     // A prompt of one token is a decode step.
     told(&["run", "--tokens", "5", "-n", "0", "--print-kernels=prompt"]);
+}
+
+#[test]
+fn totals_by_kind_and_by_layer_add_up_to_the_launches() {
+    let told = json(&["run", "--tokens", "1,2,3,4,5,6,7,8,9", "-n", "2", "--print-kernels=json"]);
+    assert_eq!(told["tokens"].as_array().map(Vec::len), Some(2), "it is the object of --json");
+    assert!(told["profile"]["threads"].as_u64() > Some(0));
+    for (phase, n_tokens) in [("token", 1), ("prompt", 10)] {
+        let profile = &told["profile"][phase];
+        assert_eq!(profile["tokens"], n_tokens, "{phase}");
+        let list = |key: &str| profile[key].as_array().expect("a list").clone();
+        let sum = |rows: &[Value], key: &str| {
+            rows.iter().map(|row| row[key].as_f64().expect("a number")).sum::<f64>()
+        };
+        for key in ["us", "bytes", "flops"] {
+            let whole = profile[key].as_f64().expect("a number");
+            for rows in ["kinds", "layers", "steps"] {
+                // Each number is rounded.
+                let near =
+                    (sum(&list(rows), key) - whole).abs() <= 1e-6 * whole + 0.5 * list(rows).len() as f64;
+                assert!(near, "{phase}: {key} of {rows}");
+            }
+        }
+        assert_eq!(profile["launches"].as_u64(), Some(list("steps").len() as u64));
+        assert_eq!(sum(&list("kinds"), "launches"), sum(&list("layers"), "launches"));
+        let launches = |kind: &str| {
+            let kinds = list("kinds");
+            kinds
+                .iter()
+                .find(|row| row["kind"] == kind)
+                .and_then(|row| row["launches"].as_u64())
+                .expect("a kind")
+        };
+        // The default model has five layers without experts, and no launch for norms alone.
+        assert_eq!([launches("attention"), launches("experts"), launches("norm and rotation")], [5, 0, 0]);
+        assert!(launches("products") > 10 && launches("rest") > 1, "{profile}");
+        let numbers: Vec<Value> = list("layers").iter().map(|row| row["layer"].clone()).collect();
+        assert_eq!(numbers, [Value::Null, 0.into(), 1.into(), 2.into(), 3.into(), 4.into()]);
+        let is_named = |step: &Value| step["name"].as_str().is_some_and(|name| name.contains("ffn_down"));
+        let steps = list("steps");
+        let down = steps.iter().find(|step| is_named(step)).expect("a product");
+        assert_eq!((&down["kind"], &down["layer"]), (&"products".into(), &0.into()));
+        assert!(down["code"][0].as_str().is_some_and(|code| code.starts_with("gem")), "{down}");
+    }
+}
+
+#[test]
+fn a_table_has_the_shares_of_the_kinds() {
+    let text = told(&["run", "-n", "2", "--print-kernels"]);
+    let kinds = text.split("\nkind ").nth(1).expect("a table of kinds");
+    let shares = kinds.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split(" %").next());
+    let shares: Vec<f64> = shares.filter_map(|line| line.split(' ').next_back()?.parse().ok()).collect();
+    assert!(shares.len() == 3 && (shares.iter().sum::<f64>() - 100.0).abs() < 2.0, "{kinds}");
 }
 
 #[test]

@@ -31,12 +31,20 @@ fn json_has_what_tools_read() {
     for key in ["load_ms", "compile_ms", "first_token_ms", "prefill_tok_s", "decode_tok_s"] {
         assert!(told["timing"][key].as_f64().is_some_and(|n| n > 0.0), "{key}: {}", told["timing"]);
     }
+    let between = told["timing"]["between_ms"].as_array().expect("a list");
+    assert!(
+        between.len() == 11 && between.iter().all(|time| time.as_f64() > Some(0.0)),
+        "{}",
+        told["timing"]
+    );
     for key in ["per_step", "per_block", "lowered", "emitted", "from_cache", "compiled", "kept"] {
         assert!(told["kernels"][key].is_u64(), "{key}: {}", told["kernels"]);
     }
     for key in ["weights_mapped", "arena", "state"] {
         assert!(told["memory"][key].as_u64().is_some_and(|n| n > 0), "{key}: {}", told["memory"]);
     }
+    let memory = ["rss_after_load", "rss_after_compile", "peak_rss"].map(|key| told["memory"][key].as_u64());
+    assert!(memory.is_sorted() && memory[0] > Some(0) || !cfg!(target_os = "linux"), "{}", told["memory"]);
     assert!(told["memory"]["peak_rss"].is_u64() || told["memory"]["peak_rss"].is_null());
 }
 

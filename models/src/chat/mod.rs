@@ -20,7 +20,7 @@ use crate::sidecar;
 mod jinja;
 mod limits;
 mod qwen3c;
-mod strftime;
+pub mod strftime;
 mod values;
 
 /// The longest template that is read.

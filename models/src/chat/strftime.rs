@@ -21,7 +21,7 @@ const MONTHS: [&str; 12] = [
 const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 /// Formats a time; an unknown code stays as it is.
-pub(super) fn format(seconds: i64, format: &str) -> String {
+pub fn format(seconds: i64, format: &str) -> String {
     let (day, time) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
     let (year, month, of_month) = date(day);
     let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
