@@ -29,7 +29,7 @@ const MAX_TOKEN_BYTES: usize = 128;
 pub struct Opened {
     /// The file.
     pub model: Model,
-    /// Makes sessions; called on the engine's thread.
+    /// Makes engines of the runtime; called on the thread that uses them.
     pub make_engine: MakeEngine,
     /// How many sequences the engine computes together.
     pub n_sequences: usize,

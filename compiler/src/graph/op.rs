@@ -36,7 +36,7 @@ pub enum Op {
     State {
         /// Its name.
         name: Name,
-        /// Its axes, laid out for the longest text; blocks run along the last.
+        /// Its axes, laid out for their largest sizes; blocks run along the last.
         shape: Shape,
         /// How its elements are stored: what is written is rounded to that.
         format: Format,

@@ -27,7 +27,7 @@ pub enum Atom {
     Div(Box<Index>, i64),
     /// The remainder of that.
     Rem(Box<Index>, i64),
-    /// A whole number read from memory (an expert or token id), clamped to `0..below`.
+    /// A whole number read from memory (an expert, a token, a page), clamped to `0..below`.
     Lookup {
         /// Where from.
         from: Place,

@@ -8,7 +8,7 @@
 //! | axis | runs over | axis | runs over |
 //! |---|---|---|---|
 //! | `t` | the tokens of this step | `e` | the head dimension |
-//! | `s` | the positions so far | `c`, `q` | the latent of keys and values, of queries |
+//! | `p`, `r` | the pages of a sequence, the rows of a page | `c`, `q` | the latent of keys and values, of queries |
 //! | `d` | the residual stream | `f` | the FFN width |
 //! | `kv`, `g` | key heads, the query heads of one | `x`, `k` | experts, the selected ones by rank |
 //! | `h` | heads, where they share none | `v` | the vocabulary |

@@ -3,9 +3,9 @@
 //! In: a kernel that verifies and keeps the limits of `limits.rs`. Out: instructions. The grid is persistent: of n
 //! workgroups each takes every n-th task of all parts, so any number of them does all the work. Within a task the
 //! threads share the iterations of each nest; a barrier stands before a nest that reads or overwrites a tile that other
-//! threads may still be using. Loops that contain barriers are uniform: all threads run the same rounds. Rounds that
-//! the causal mask hides are skipped (`skip.rs`). `thread_mapping.rs` gives iterations to threads, `shared_memory.rs`
-//! places tiles.
+//! threads may still be using. Loops that contain barriers are uniform: all threads run the same rounds. A loop ends at
+//! the bounds of its variable, such as where the causal mask hides the rest. `thread_mapping.rs` gives iterations to
+//! threads, `shared_memory.rs` places tiles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
