@@ -50,6 +50,7 @@ mod serve;
 mod shell;
 mod signals;
 mod story;
+mod timed;
 mod tokens;
 mod welcome;
 

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::foundation::amount::{bytes, counted};
+use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
@@ -21,7 +22,7 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::files;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::session::classes::{Form, Programs};
+use fusebox_runtime::session::classes::{Class, Form, Programs};
 use fusebox_runtime::session::engine::Engine;
 use serde_json::Value;
 
@@ -295,6 +296,14 @@ impl OpenModel {
             Scored::All => chunk.min(SCORE_ALL_CHUNK),
         };
         Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored)
+    }
+
+    /// The graph of a step, from token ids to logits.
+    pub(crate) fn graph(&self, class: Class) -> Result<Graph, String> {
+        let context = self.context(None)?.max.max(class.most);
+        let batch = if class.form == Form::Batch { class.most } else { 1 };
+        let settings = self.settings(context, CHUNKS[0], Scored::Last, batch);
+        self.model.graph(&settings, class).map_err(|error| self.in_model(error))
     }
 
     /// The target of the device itself, even where the environment names another to compile for.

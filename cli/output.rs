@@ -10,6 +10,8 @@ use std::process::exit;
 
 use console::Term;
 
+use crate::progress;
+
 /// Prints a piece of an answer at once.
 pub(crate) fn stream(text: &str) -> ControlFlow<()> {
     let mut to = stdout().lock();
@@ -36,6 +38,7 @@ pub(crate) fn print(text: &str) {
 
 /// Prints a line to standard error.
 pub(crate) fn note(line: &str) {
+    progress::clear();
     // A failure to write it is ignored.
     let _ = writeln!(stderr().lock(), "{line}");
 }

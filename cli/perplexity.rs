@@ -114,7 +114,10 @@ impl Estimate {
         let mut session = opened.session(n_threads, range, Scored::All)?;
         let bos = bos_of(&tokenizer)?;
         let (mut own, mut compared) = (Sums::default(), Comparison::default());
-        for chunk in tokens.chunks_exact(context) {
+        let chunks = tokens.chunks_exact(context);
+        let mut progress = Progress::new(chunks.len());
+        for chunk in chunks {
+            progress.begin("scoring the text");
             let mut scoring = Scoring { own: &mut own, compared: &mut compared, base: None, save: None };
             score_chunk(&mut session, chunk, bos, &mut scoring).map_err(|error| opened.in_model(error))?;
         }

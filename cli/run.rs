@@ -27,7 +27,7 @@ use crate::host::milliseconds;
 use crate::model::{ModelFlags, OpenModel, n_threads};
 use crate::print_kernels::{self, View};
 use crate::profile::per_block;
-use crate::progress::Progress;
+use crate::progress::{Progress, Reading};
 use crate::prompt::{self, Prompt, PromptFlags, open_tokenizer};
 use crate::sampling::{SamplingFlags, in_words};
 use crate::signals::{self, CtrlC};
@@ -360,14 +360,16 @@ fn open_chat(opened: &OpenModel, is_required: bool) -> Result<Option<Chat>, Stri
 fn stream_answer(generator: &mut Generator<'_>, tokens: &[u32], before: &str) -> Result<Answer, String> {
     let mut before = Some(before);
     let ctrl_c = stdout().is_terminal().then(CtrlC::catch);
+    let mut reading = Reading::new(generator.session().pieces(tokens.len()).count(), tokens.len());
     let answer = generator.answer(tokens, &mut |piece| {
-        let flow = match before.take() {
+        reading.take(piece);
+        let flow = match before.take_if(|_| !piece.is_empty()) {
             Some(before) => output::stream(&format!("{before}{piece}")),
             None => output::stream(piece),
         };
         if ctrl_c.is_some() && signals::ctrl_c_pressed() { ControlFlow::Break(()) } else { flow }
     });
-    drop(ctrl_c);
+    drop((ctrl_c, reading));
     let answer = answer.map_err(|error| error.to_string())?;
     // If no piece came, `before` is still to be printed.
     let before = before.unwrap_or_default();

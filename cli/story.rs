@@ -1,9 +1,10 @@
 //! `fusebox story`: how a graph becomes kernels.
 //!
-//! In: a `.graph` file or the name of a built-in block, and a target. Out: the story as text, or as one JSON object.
+//! In: a `.graph` file, the name of a built-in block or a model, and a target. Out: the story as text, or as one JSON
+//! object; with `--time` the times of its kernels, which `timed.rs` measures.
 //! An unknown name is answered with the known ones.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use fusebox_compiler::error::Error;
@@ -17,11 +18,16 @@ use fusebox_models::blocks;
 use fusebox_models::layers::step::Step;
 use fusebox_runtime::files;
 use fusebox_runtime::session::cache::tell;
+use fusebox_runtime::session::classes::{Class, Form};
+use fusebox_runtime::weights;
 use serde_json::{Map, Value, json};
 
 use crate::host::milliseconds;
+use crate::model::{DeviceFlags, n_threads};
 use crate::output;
 use crate::print_kernels::sources;
+use crate::progress::Progress;
+use crate::timed::Timed;
 
 /// The most sequences of a step.
 const MAX_BATCH: usize = 256;
@@ -37,9 +43,12 @@ const MAX_GRAPH_BYTES: usize = 64 << 20;
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// A graph in its text step.
-    #[arg(conflicts_with_all = ["block", "tokens", "batch", "layers"])]
+    /// A graph in its text form; - is standard input.
+    #[arg(conflicts_with_all = ["block", "model", "tokens", "batch", "layers"])]
     file: Option<PathBuf>,
+    /// A model as `run` names it: the graph of a step, from token ids to logits.
+    #[arg(short, long, value_name = "MODEL", conflicts_with_all = ["block", "layers"])]
+    model: Option<PathBuf>,
     /// A built-in block: qwen3-0.6b, qwen3-8b, qwen3-30b-a3b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b, deepseek-v2-lite,
     /// glm-4.7-flash.
     #[arg(long, value_name = "NAME")]
@@ -59,6 +68,12 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
+    /// Run the kernels on this processor, with zeros for weights, and print their times instead of the story.
+    #[arg(long, conflicts_with_all = ["kernels", "print_kernels"])]
+    time: bool,
+    /// Threads for --time [default: all hardware threads].
+    #[arg(short = 't', long, value_name = "N", requires = "time")]
+    threads: Option<usize>,
     /// Print every kernel as text after the story.
     #[arg(long, conflicts_with = "json")]
     kernels: bool,
@@ -80,15 +95,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(name) = &arguments.target {
         options.target = target(name)?;
     }
+    if arguments.time && !options.target.is_processor() {
+        return Err(format!("--time runs on this processor, not on {}", options.target.name));
+    }
+    let n_threads = n_threads(arguments.threads)?;
     let graph = graph(arguments)?;
+    if graph.outputs.is_empty() {
+        return Err("the graph has no output, expected a line such as `output y = %1`".to_owned());
+    }
     let compiled = compile(&graph, &options).map_err(|error| sentence(&error))?;
     if let Some(path) = &options.story {
         tell(path, &compiled.to_string()).map_err(|error| error.to_string())?;
     }
-    let text = match arguments.print_kernels {
-        Some(View::Source) => sources(&compiled.plan, &options.target)?,
-        None if arguments.json => format!("{:#}\n", to_json(&compiled.story)),
-        None => to_text(&compiled, arguments.kernels),
+    let timed = arguments.time.then(|| Timed::of(&compiled, n_threads)).transpose()?;
+    let text = match (arguments.print_kernels, &timed) {
+        (Some(View::Source), _) => sources(&compiled.plan, &options.target)?,
+        (None, timed) if arguments.json => {
+            let mut story = to_json(&compiled.story);
+            if let Some(timed) = timed {
+                story["measured"] = timed.to_json();
+            }
+            format!("{story:#}\n")
+        }
+        (None, Some(timed)) => timed.to_text(),
+        (None, None) => to_text(&compiled, arguments.kernels),
     };
     if !arguments.json {
         output::note(&format!("times: {}", times(&compiled.story)));
@@ -107,20 +137,24 @@ pub(crate) fn target(name: &str) -> Result<Target, String> {
 
 fn graph(arguments: &Arguments) -> Result<Graph, String> {
     if let Some(path) = &arguments.file {
-        let text = files::text(path, MAX_GRAPH_BYTES).map_err(|error| error.to_string())?;
-        return parse::parse(&text).map_err(|error| format!("{}: {error}", path.display()));
+        return graph_of_file(path);
     }
-    let name = arguments.block.as_deref().ok_or("a graph is needed: a FILE, or --block NAME")?;
-    let config = blocks::named(name)
-        .ok_or_else(|| format!("unknown block `{name}`, expected one of {}", blocks::NAMES.join(", ")))?;
     let tokens = arguments.tokens;
     if tokens == 0 || tokens > MAX_TOKENS {
         return Err(format!("--tokens is {tokens}, expected 1 to {MAX_TOKENS}"));
     }
+    if let Some(n) = arguments.batch.filter(|n| !(1..=MAX_BATCH).contains(n)) {
+        return Err(format!("--batch is {n}, expected 1 to {MAX_BATCH}"));
+    }
+    if let Some(model) = &arguments.model {
+        return graph_of_model(model, arguments);
+    }
+    let name = arguments.block.as_deref().ok_or("a graph is needed: a FILE, --block NAME or -m MODEL")?;
+    let config = blocks::named(name)
+        .ok_or_else(|| format!("unknown block `{name}`, expected one of {}", blocks::NAMES.join(", ")))?;
     let step = match arguments.batch {
         None => Step::Run(Sym::from(tokens)),
-        Some(n) if (1..=MAX_BATCH).contains(&n) => Step::Batch(Sym::from(n)),
-        Some(n) => return Err(format!("--batch is {n}, expected 1 to {MAX_BATCH}")),
+        Some(n) => Step::Batch(Sym::from(n)),
     };
     let graph = match arguments.layers {
         None => blocks::block(&config, step),
@@ -128,6 +162,29 @@ fn graph(arguments: &Arguments) -> Result<Graph, String> {
         Some(n) => return Err(format!("--layers is {n}, expected 1 to {MAX_LAYERS}")),
     };
     graph.map_err(|error| error.to_string())
+}
+
+fn graph_of_file(path: &Path) -> Result<Graph, String> {
+    let text = if path == Path::new("-") {
+        files::standard_input(MAX_GRAPH_BYTES)
+    } else {
+        files::text(path, MAX_GRAPH_BYTES)
+    };
+    // A file that is no text may well be a model.
+    let is_model = || path.is_dir() || weights::open(path).is_ok();
+    let text = text.map_err(|error| {
+        if is_model() {
+            return format!("{} is a model, expected a graph as text; -m takes a model", path.display());
+        }
+        error.to_string()
+    })?;
+    parse::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn graph_of_model(model: &Path, arguments: &Arguments) -> Result<Graph, String> {
+    let opened = DeviceFlags::default().open(Some(model), &mut Progress::new(1), true)?;
+    let (form, n) = arguments.batch.map_or((Form::Run, arguments.tokens), |n| (Form::Batch, n));
+    opened.graph(Class { form, least: n, most: n })
 }
 
 /// All errors of a graph in one line.

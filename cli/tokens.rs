@@ -44,9 +44,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         print(&format!("{:#}\n", json!({ "tokens": tokens, "text": tokenizer.decode(&tokens, false) })));
         return Ok(());
     }
-    let row = |token: &u32| [token.to_string(), format!("{:?}", tokenizer.decode(&[*token], false))];
+    let row = |token: &u32| [token.to_string(), shown(&tokenizer, *token)];
     let heads = ["token", "text"].map(str::to_owned);
     let rows: Vec<[String; 2]> = [heads].into_iter().chain(tokens.iter().map(row)).collect();
     print(&table("rl", "  ", &rows));
     Ok(())
+}
+
+/// A token as text in quotes, or as its bytes where it is a part of a character.
+fn shown(tokenizer: &Tokenizer, token: u32) -> String {
+    let bytes = tokenizer.token_bytes(token);
+    if str::from_utf8(bytes).is_ok() {
+        return format!("{:?}", tokenizer.decode(&[token], false));
+    }
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("<{byte:02x}>"))
 }

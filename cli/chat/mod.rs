@@ -26,6 +26,7 @@ use crate::chat::editor::{Entry, Input, MAX_LINE_BYTES};
 use crate::chat::screen::{DIM, Screen};
 use crate::context::ContextLimit;
 use crate::print_kernels::{self, View};
+use crate::progress::Reading;
 use crate::sampling::{SamplingFlags, in_words};
 use crate::signals::{self, CtrlC};
 use crate::{host, output};
@@ -208,9 +209,14 @@ impl Running<'_, '_, '_> {
     fn answer(&mut self, text: &str) -> Result<ControlFlow<()>, String> {
         let n_before = self.conversation.messages.len();
         let answer = self.generate(text).inspect_err(|_| self.conversation.messages.truncate(n_before))?;
-        self.conversation.messages.push(message("assistant", &answer.text));
-        self.totals.add(&answer);
         let is_stopped = self.is_typed && signals::ctrl_c_pressed();
+        if is_stopped && answer.tokens.is_empty() {
+            // Stopped while the prompt was read: as if it had not been typed.
+            self.conversation.messages.truncate(n_before);
+        } else {
+            self.conversation.messages.push(message("assistant", &answer.text));
+        }
+        self.totals.add(&answer);
         if self.is_typed {
             self.show_status(&answer, is_stopped);
         }
@@ -232,7 +238,13 @@ impl Running<'_, '_, '_> {
         if let Some(screen) = &screen {
             output::print(screen.start());
         }
+        let n_new = prompt.len() - self.generator.n_kept(&prompt);
+        let mut reading =
+            self.is_shown.then(|| Reading::new(self.generator.session().pieces(n_new).count(), n_new));
         let mut each = |piece: &str| {
+            if let Some(reading) = &mut reading {
+                reading.take(piece);
+            }
             let flow = match &mut screen {
                 Some(screen) => output::stream(&screen.push(piece, output::width())),
                 None => output::stream(piece),

@@ -156,8 +156,8 @@ impl<'a> Generator<'a> {
         (self.session, self.cached)
     }
 
-    /// Generates the answer to a prompt, which is the whole sequence so far. `each` gets the text in pieces and may
-    /// stop it.
+    /// Generates the answer to a prompt, which is the whole sequence so far. `each` gets the text in pieces, and an
+    /// empty one between the replays of a long prompt; it may stop either.
     ///
     /// # Errors
     /// Where the prompt is empty, has an unknown token, or does not fit into the context; then `each` was not called.
@@ -167,7 +167,7 @@ impl<'a> Generator<'a> {
         each: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, Error> {
         let start = Instant::now();
-        let n_prompt = self.feed_prompt(prompt)?;
+        let (n_prompt, fed) = self.feed_prompt(prompt, each)?;
         let prefill = start.elapsed();
         let mut answer = Answer {
             tokens: Vec::new(),
@@ -181,7 +181,10 @@ impl<'a> Generator<'a> {
             stop: Stop::new(self.settings.stops.clone())?,
             each,
         };
-        answer.finish = self.generate(&mut answer, &mut sink, start)?;
+        answer.finish = match fed {
+            ControlFlow::Continue(()) => self.generate(&mut answer, &mut sink, start)?,
+            ControlFlow::Break(()) => Finish::Closed,
+        };
         if let Some(first) = answer.timing.first_token {
             answer.timing.decode = start.elapsed().saturating_sub(first);
         }
@@ -189,16 +192,39 @@ impl<'a> Generator<'a> {
         Ok(answer)
     }
 
-    /// Feeds the part of a prompt that is not in the KV cache, and at least its last token.
-    fn feed_prompt(&mut self, prompt: &[u32]) -> Result<usize, Error> {
+    /// How many tokens of a prompt are in the KV cache and stay there.
+    pub fn n_kept(&self, prompt: &[u32]) -> usize {
         let pairs = self.cached.iter().zip(prompt);
         let n_same = pairs.take_while(|(a, b)| a == b).count().min(prompt.len().saturating_sub(1));
-        let n_same = self.session.reusable(n_same);
+        self.session.reusable(n_same)
+    }
+
+    /// Feeds the part of a prompt that is not in the KV cache, and at least its last token; returns how many tokens it
+    /// fed, and whether `each` stopped it.
+    fn feed_prompt(
+        &mut self,
+        prompt: &[u32],
+        each: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<(usize, ControlFlow<()>), Error> {
+        let n_same = self.n_kept(prompt);
         self.session.truncate(n_same)?;
         self.cached.truncate(n_same);
-        self.session.feed(&prompt[n_same..])?;
-        self.cached.extend(&prompt[n_same..]);
-        Ok(prompt.len() - n_same)
+        let mut rest = &prompt[n_same..];
+        // What cannot be fed is refused whole, before any of it is.
+        let is_known = rest.iter().all(|token| (*token as usize) < self.session.n_vocab());
+        if rest.is_empty() || !is_known || rest.len() > self.session.context() - n_same {
+            self.session.feed(rest)?;
+        }
+        for n_tokens in self.session.pieces(rest.len()) {
+            let (tokens, later) = rest.split_at(n_tokens);
+            self.session.feed(tokens)?;
+            self.cached.extend(tokens);
+            rest = later;
+            if !rest.is_empty() && each("").is_break() {
+                return Ok((prompt.len() - n_same - rest.len(), ControlFlow::Break(())));
+            }
+        }
+        Ok((prompt.len() - n_same, ControlFlow::Continue(())))
     }
 
     /// Samples the next token from all logits or the top k, whichever the session returns.

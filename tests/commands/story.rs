@@ -2,10 +2,13 @@
 //!
 //! In: command lines, and graphs written to a folder of the test's own. Out: exit codes, sentences and keys.
 
+use std::io::Write;
+use std::process::Stdio;
+
 use serde_json::Value;
 use support::own;
 
-use crate::{fusebox, refused};
+use crate::{command, fusebox, json, programs, refused, told};
 
 /// Runs the command on a graph and expects a sentence with this end.
 fn refuses(name: &str, text: &str, sentence: &str) {
@@ -92,4 +95,41 @@ fn unknown_names_are_answered_with_those_there_are() {
         let error = refused(arguments);
         assert!(error.contains(known), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn a_graph_may_come_in_a_pipe() {
+    let mut command = command(&programs(), &["story", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the command runs");
+    let graph = b"%0 = input x : f32[d:8]\n%1 = exp %0\noutput y = %1\n";
+    child.stdin.take().expect("it reads").write_all(graph).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("map exp"));
+    refuses("empty.graph", "", "the graph has no output, expected a line such as `output y = %1`");
+}
+
+#[test]
+fn a_model_has_a_story_and_times() {
+    let story = json(&["story", "-m", "assets/story.gguf", "--json"]);
+    let plan = told(&["run", "-n", "1", "--print-kernels=plan"]);
+    let n_blocks = plan.matches(" attention k v").count();
+    let is_attention =
+        |barrier: &&Value| barrier["kernel"].as_str().is_some_and(|name| name.contains("attention k v"));
+    let barriers = story["barriers"].as_array().expect("a list");
+    assert!(n_blocks > 0 && barriers.iter().filter(is_attention).count() == n_blocks, "{story}");
+    let timed = json(&["story", "-m", "assets/story.gguf", "--tokens", "8", "--time", "-t", "1", "--json"]);
+    let steps = timed["measured"]["steps"].as_array().expect("a list");
+    assert_eq!(Some(steps.len() as u64), timed["kernels"].as_u64());
+    assert!(steps.iter().all(|step| step["us"].as_f64() > Some(0.0) && step["estimate_us"].is_number()));
+    assert_eq!(timed["measured"]["threads"], 1);
+    let table = told(&["story", "--block", "qwen3-0.6b", "--time"]);
+    assert!(table.starts_with("step ") && table.contains("estimate us"), "{table}");
+    assert_eq!(table.lines().count(), 5 + 3, "a head, five kernels, the sum, the threads: {table}");
+    let error = refused(&["story", "assets/story.gguf"]);
+    assert_eq!(error, "assets/story.gguf is a model, expected a graph as text; -m takes a model");
+    assert!(
+        refused(&["story", "--block", "qwen3-0.6b", "--time", "--target", "vulkan"])
+            .contains("this processor")
+    );
+    assert!(refused(&["story", "-m", "assets/story.gguf", "--batch", "0"]).contains("1 to 256"));
 }

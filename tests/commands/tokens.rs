@@ -23,6 +23,18 @@ fn words_become_tokens_and_tokens_words() {
 }
 
 #[test]
+fn a_part_of_a_character_is_shown_as_bytes() {
+    let table = told(&["tokens", "-p", "🙂"]);
+    let shown: String = table
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.trim_start().split_once("  "))
+        .map(|row| row.1)
+        .collect();
+    assert_eq!(shown, "<f0><9f><99><82>", "{table}");
+}
+
+#[test]
 fn the_end_of_the_last_line_is_no_part_of_a_text() {
     let expected = json(&["tokens", "-p", "Once upon\na time", "--json"]);
     for (name, end) in [("unended.txt", ""), ("ended.txt", "\n"), ("windows.txt", "\r\n")] {

@@ -72,3 +72,22 @@ fn who_wants_no_more_gets_no_more() {
     let none = answer(&mut generator(&tokenizer, 0), &[5, 6]);
     assert_eq!((none.finish, none.timing.first_token), (Finish::Length, None));
 }
+
+#[test]
+fn a_long_prompt_may_be_stopped_between_its_pieces_and_goes_on_from_there() {
+    let tokenizer = tokenizer();
+    let mut talk = generator(&tokenizer, 4);
+    let prompt: Vec<u32> = (0..200).map(|n| 5 + n % 60).collect();
+    // A replay takes at most 64 tokens.
+    let mut pieces = Vec::new();
+    let mut stop = |piece: &str| {
+        pieces.push(piece.to_owned());
+        if pieces.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let stopped = talk.answer(&prompt, &mut stop).unwrap();
+    assert_eq!((stopped.finish, stopped.tokens.len(), stopped.timing.n_prompt), (Finish::Closed, 0, 128));
+    assert_eq!((pieces, talk.session().position()), (vec![String::new(); 2], 128));
+    let on = answer(&mut talk, &prompt);
+    assert_eq!(on.timing.n_prompt, 72, "what was fed is kept");
+    assert_eq!(on.tokens, answer(&mut generator(&tokenizer, 4), &prompt).tokens);
+}
