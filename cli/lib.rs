@@ -1,4 +1,16 @@
-//! The `fusebox` command as a library: parses arguments, calls the crates below, prints.
+//! Language models compiled into a few fused kernels: a library, and the `fusebox` command.
+//!
+//! ```no_run
+//! use fusebox::prelude::*;
+//!
+//! let mut chat = Model::open("model.gguf", Run::auto())?.chat(None)?;
+//! println!("{}", chat.say("Why is the sky blue?")?.text);
+//! # Ok::<(), fusebox::Error>(())
+//! ```
+//!
+//! [`Model`] opens a model for programs, and chooses device, threads, context and memory with the code of the command;
+//! [`profile`] says where the time of a replay goes.
+//! The rest is that command: it parses arguments, calls the crates below, prints.
 //!
 //! In: a command line. Out: text or JSON on standard output; for bad input one sentence on standard error and exit code
 //! 2. No decision about models or kernels is made here.
@@ -6,8 +18,8 @@
 //! `story.rs`, `quantize.rs`, `doctor.rs`, `hub.rs` (models by name), `serve.rs`, `shell.rs` (completions and manual);
 //! `welcome.rs` is what it says without one.
 //! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `sampling.rs`, `print_kernels.rs`; `foreign.rs`
-//! takes those of other programs. `profile.rs` says where the time of a replay goes. `example.rs` is what the examples
-//! of model families show.
+//! takes those of other programs. `facade.rs` is what programs use; `example.rs` is what the examples of model families
+//! show.
 
 use std::ffi::OsString;
 use std::io::{Write, stdout};
@@ -15,7 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, Error as ParserError, FromArgMatches, Parser, Subcommand};
 
 mod bench;
 mod chat;
@@ -25,6 +37,7 @@ mod doctor;
 #[cfg(test)]
 mod documents;
 mod example;
+mod facade;
 mod foreign;
 #[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
 mod gpus;
@@ -53,6 +66,15 @@ mod story;
 mod timed;
 mod tokens;
 mod welcome;
+
+pub use facade::{Chat, Embedder, Error, Model, Pooling, Run, Writer};
+pub use fusebox_models::generate::Answer;
+pub use fusebox_models::sample::Settings as Sampling;
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{Answer, Chat, Embedder, Error, Model, Pooling, Run, Sampling, Writer};
+}
 
 /// Compiles language models into a few fused kernels, runs them, and explains how.
 #[derive(Parser)]
@@ -175,7 +197,7 @@ pub fn run() -> ExitCode {
 }
 
 /// Turns an error of the argument parser into an exit code, for `--help` and `--version`, or a sentence.
-fn parser_error(error: &Error) -> Result<ExitCode, String> {
+fn parser_error(error: &ParserError) -> Result<ExitCode, String> {
     let is_help = [
         ErrorKind::DisplayHelp,
         ErrorKind::DisplayVersion,
@@ -209,7 +231,7 @@ fn parser_error(error: &Error) -> Result<ExitCode, String> {
 }
 
 /// What the parser thinks was meant.
-fn suggestion(error: &Error) -> Option<String> {
+fn suggestion(error: &ParserError) -> Option<String> {
     let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
     kinds.into_iter().find_map(|kind| match error.get(kind)? {
         ContextValue::String(meant) => Some(format!("; did you mean {meant}?")),
@@ -221,7 +243,7 @@ fn suggestion(error: &Error) -> Option<String> {
 }
 
 /// The first sentence of an error of the argument parser.
-fn first_sentence(error: &Error) -> String {
+fn first_sentence(error: &ParserError) -> String {
     let text = error.to_string();
     let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
     let mut sentence = lines.collect::<Vec<_>>().join(" ");
@@ -234,7 +256,7 @@ fn first_sentence(error: &Error) -> String {
 }
 
 /// Whether an unexpected argument may be a model path, in a command that has `-m`.
-fn may_be_model_path(error: &Error) -> bool {
+fn may_be_model_path(error: &ParserError) -> bool {
     let first = std::env::args_os().nth(1).unwrap_or_default();
     // An example has no subcommands and takes a model.
     let takes_model =

@@ -163,6 +163,12 @@ impl DeviceFlags {
         ]
     }
 
+    /// Other values, as a program states them.
+    pub(crate) fn set(&mut self, device: Option<&str>, precise: bool) {
+        device.unwrap_or(AUTO).clone_into(&mut self.device);
+        self.precise = precise;
+    }
+
     fn kv_format(&self) -> Format {
         match self.kv_type {
             Some(KvType::F32) => Format::F32,
@@ -212,6 +218,12 @@ impl OpenModel {
     /// The path of the model.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Keeps compiled programs in another folder.
+    pub(crate) fn keep_programs_in(&mut self, folder: &Path) {
+        self.options.cache = Some(folder.to_string_lossy().into_owned());
+        self.cache = Cache::new(Some(folder.to_owned()));
     }
 
     /// An error that depends on this model, with its path.

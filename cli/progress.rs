@@ -48,6 +48,11 @@ impl Progress {
         Self { n_stages, n_begun: 0, shown: std::io::stderr().is_terminal().then(Shown::new) }
     }
 
+    /// A bar that nobody sees.
+    pub(crate) fn hidden() -> Self {
+        Self { n_stages: 0, n_begun: 0, shown: None }
+    }
+
     /// Starts the next stage.
     pub(crate) fn begin(&mut self, what: &str) {
         let n_full = WIDTH * self.n_begun / self.n_stages.max(1);

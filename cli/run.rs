@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, stdin, stdout};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -235,21 +236,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         return Err("--system and --thinking are for a chat; --chat makes the prompt a message".to_owned());
     }
     let needs_tokenizer = !matches!(task, Task::Complete(Prompt::Tokens(_)));
-    let tokenizer = open_tokenizer(opened.model.checkpoint(), needs_tokenizer)?;
+    let tokenizer = open_tokenizer(opened.model.checkpoint(), needs_tokenizer)?.map(Arc::new);
     let recommended = Recommended::of(opened.model.checkpoint()).map_err(|error| error.to_string())?;
     let settings = Settings {
         max_tokens: arguments.n.unwrap_or(if is_chat { usize::MAX } else { MAX_TOKENS }),
         stops: arguments.stop.clone(),
         ignore_eos: arguments.ignore_eos,
-        sampling: arguments.sampling.settings(&recommended, is_chat, tokenizer.as_ref()),
+        sampling: arguments.sampling.settings(&recommended, is_chat, tokenizer.as_deref()),
     };
-    let parts = chat.as_ref().zip(tokenizer.as_ref());
+    let parts = chat.zip(tokenizer.clone());
     let mut conversation = parts
         .map(|parts| Conversation::new(parts, arguments.chat.system.as_deref(), arguments.chat.thinking));
     let limit = opened.limit(context.max);
     let tokens = match (&task, conversation.as_mut()) {
         (Task::Complete(prompt), _) => {
-            let tokens = prompt.tokens(tokenizer.as_ref(), limit);
+            let tokens = prompt.tokens(tokenizer.as_deref(), limit);
             Some(tokens.map_err(|error| opened.in_model(error))?)
         }
         (Task::Answer(text), Some(conversation)) => Some(conversation.prompt_with(text, limit)?.0),
@@ -265,7 +266,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     session.prepare(n_tokens).map_err(|error| error.to_string())?;
     (times.compile, times.rss_after_compile) = (start.elapsed(), host::rss());
     drop(progress);
-    let generator = Generator::new(session, tokenizer.as_ref(), settings.clone());
+    let generator = Generator::new(session, tokenizer, settings.clone());
     let mut generator = generator.map_err(|error| error.to_string())?;
     match (tokens, conversation) {
         (Some(tokens), _) if arguments.is_json() => {
@@ -338,7 +339,7 @@ fn scored(settings: &Settings) -> Scored {
 }
 
 /// The chat template of the model; one is required where `--chat` asks for it.
-fn open_chat(opened: &OpenModel, is_required: bool) -> Result<Option<Chat>, String> {
+pub(crate) fn open_chat(opened: &OpenModel, is_required: bool) -> Result<Option<Chat>, String> {
     let chat = match Chat::open(opened.model.checkpoint()) {
         Ok(None) if is_required => {
             let sentence =
@@ -357,7 +358,7 @@ fn open_chat(opened: &OpenModel, is_required: bool) -> Result<Option<Chat>, Stri
 }
 
 /// Streams a completion, with `before` in front of it.
-fn stream_answer(generator: &mut Generator<'_>, tokens: &[u32], before: &str) -> Result<Answer, String> {
+fn stream_answer(generator: &mut Generator, tokens: &[u32], before: &str) -> Result<Answer, String> {
     let mut before = Some(before);
     let ctrl_c = stdout().is_terminal().then(CtrlC::catch);
     let mut reading = Reading::new(generator.session().pieces(tokens.len()).count(), tokens.len());
@@ -405,7 +406,7 @@ fn to_json(
     answer: &Answer,
     n_prompt: usize,
     times: &Times,
-    generator: &Generator<'_>,
+    generator: &Generator,
     opened: &OpenModel,
     settings: &Settings,
 ) -> Value {

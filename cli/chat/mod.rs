@@ -8,6 +8,7 @@
 use std::io::{IsTerminal, stderr, stdout};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::{Args, FromArgMatches};
 use fusebox_compiler::codegen::cpu::Cpu;
@@ -43,9 +44,9 @@ const SAVED: &[u8] = b"[\n  {\n    \"";
 const GREETING: &str = "type a message; /help lists commands, Ctrl-C stops an answer, Ctrl-D ends";
 
 /// The messages so far, rendered by the model's chat template.
-pub(crate) struct Conversation<'a> {
-    chat: &'a Chat,
-    tokenizer: &'a Tokenizer,
+pub(crate) struct Conversation {
+    chat: Chat,
+    tokenizer: Arc<Tokenizer>,
     /// Further variables of the template.
     variables: Map<String, Value>,
     messages: Vec<Value>,
@@ -71,21 +72,21 @@ struct Totals {
 }
 
 /// A chat that runs.
-struct Running<'c, 'a, 'g> {
-    conversation: &'c mut Conversation<'a>,
+struct Running<'c> {
+    conversation: &'c mut Conversation,
     controls: Controls,
-    generator: &'c mut Generator<'g>,
+    generator: &'c mut Generator,
     totals: Totals,
     /// Whether a person types the messages, and whether one reads the answers.
     is_typed: bool,
     is_shown: bool,
 }
 
-impl<'a> Conversation<'a> {
+impl Conversation {
     /// A chat that starts with the system message, if any; `thinking` switches reasoning on or off, for templates that
     /// have such a switch.
     pub(crate) fn new(
-        (chat, tokenizer): (&'a Chat, &'a Tokenizer),
+        (chat, tokenizer): (Chat, Arc<Tokenizer>),
         system: Option<&str>,
         thinking: Option<bool>,
     ) -> Self {
@@ -115,7 +116,22 @@ impl<'a> Conversation<'a> {
         let text =
             self.chat.render(&self.messages, true, &self.variables).map_err(|error| error.to_string())?;
         let is_thinking = text.trim_end().ends_with(screen::MARKS[0]);
-        Ok((limit.encode("the conversation has", self.tokenizer, &text, false)?, is_thinking))
+        Ok((limit.encode("the conversation has", &self.tokenizer, &text, false)?, is_thinking))
+    }
+
+    /// How many messages there are.
+    pub(crate) fn n_messages(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Drops all messages but the first ones.
+    pub(crate) fn truncate(&mut self, n_messages: usize) {
+        self.messages.truncate(n_messages);
+    }
+
+    /// Takes the answer to the last message.
+    pub(crate) fn push_answer(&mut self, text: &str) {
+        self.messages.push(message("assistant", text));
     }
 
     /// How many messages `/clear` keeps: the system message, if there is one.
@@ -124,7 +140,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Reads messages and answers them until the input ends.
-    pub(crate) fn run(mut self, generator: &mut Generator<'_>, controls: Controls) -> Result<(), String> {
+    pub(crate) fn run(mut self, generator: &mut Generator, controls: Controls) -> Result<(), String> {
         let mut input = Input::open()?;
         let is_typed = input.is_terminal();
         if is_typed {
@@ -173,7 +189,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-impl Running<'_, '_, '_> {
+impl Running<'_> {
     /// Does what a line asks for; breaks where the chat ends.
     fn take(&mut self, line: &str) -> Result<ControlFlow<()>, String> {
         match Line::of(line) {
@@ -207,14 +223,14 @@ impl Running<'_, '_, '_> {
 
     /// Answers one message; where that fails, the message is dropped from the chat.
     fn answer(&mut self, text: &str) -> Result<ControlFlow<()>, String> {
-        let n_before = self.conversation.messages.len();
-        let answer = self.generate(text).inspect_err(|_| self.conversation.messages.truncate(n_before))?;
+        let n_before = self.conversation.n_messages();
+        let answer = self.generate(text).inspect_err(|_| self.conversation.truncate(n_before))?;
         let is_stopped = self.is_typed && signals::ctrl_c_pressed();
         if is_stopped && answer.tokens.is_empty() {
             // Stopped while the prompt was read: as if it had not been typed.
-            self.conversation.messages.truncate(n_before);
+            self.conversation.truncate(n_before);
         } else {
-            self.conversation.messages.push(message("assistant", &answer.text));
+            self.conversation.push_answer(&answer.text);
         }
         self.totals.add(&answer);
         if self.is_typed {
@@ -345,7 +361,8 @@ impl Running<'_, '_, '_> {
         let sampling = &self.controls.sampling;
         let mut new = self.controls.settings.clone();
         let seed = new.sampling.seed;
-        new.sampling = sampling.settings(&self.controls.recommended, true, Some(self.conversation.tokenizer));
+        new.sampling =
+            sampling.settings(&self.controls.recommended, true, Some(&self.conversation.tokenizer));
         if !sampling.has_seed() {
             new.sampling.seed = seed;
         }

@@ -6,6 +6,7 @@
 //! fed to the session.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fusebox_runtime::session::Session;
@@ -75,10 +76,10 @@ pub struct Timing {
 }
 
 /// Generates text in one session.
-pub struct Generator<'a> {
+pub struct Generator {
     session: Session,
     /// Without one, token ids are printed as text.
-    tokenizer: Option<&'a Tokenizer>,
+    tokenizer: Option<Arc<Tokenizer>>,
     sampler: Sampler,
     settings: Settings,
     /// The tokens in the KV cache.
@@ -114,14 +115,14 @@ fn rate(n: usize, time: Duration) -> Option<f64> {
     (n > 0 && !time.is_zero()).then(|| n as f64 / time.as_secs_f64())
 }
 
-impl<'a> Generator<'a> {
+impl Generator {
     /// A generator with an empty context.
     ///
     /// # Errors
     /// [`Error::Setting`] for a setting out of range, or for sampling that needs more logits than the session returns.
     pub fn new(
         session: Session,
-        tokenizer: Option<&'a Tokenizer>,
+        tokenizer: Option<Arc<Tokenizer>>,
         settings: Settings,
     ) -> Result<Self, Error> {
         let sampler = sampler_for(&session, &settings)?;
@@ -176,8 +177,9 @@ impl<'a> Generator<'a> {
             timing: Timing { n_prompt, prefill, ..Timing::default() },
             times: Vec::new(),
         };
+        let tokenizer = self.tokenizer.clone();
         let mut sink = TextSink {
-            stream: self.tokenizer.map(|tokenizer| tokenizer.stream_after(prompt.last().copied(), true)),
+            stream: tokenizer.as_ref().map(|tokenizer| tokenizer.stream_after(prompt.last().copied(), true)),
             stop: Stop::new(self.settings.stops.clone())?,
             each,
         };
@@ -244,7 +246,7 @@ impl<'a> Generator<'a> {
         while answer.tokens.len() < self.settings.max_tokens {
             let token = self.next()?;
             answer.timing.first_token.get_or_insert_with(|| start.elapsed());
-            let is_eos = self.tokenizer.is_some_and(|tokenizer| tokenizer.is_eos(token));
+            let is_eos = self.tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.is_eos(token));
             if is_eos && !self.settings.ignore_eos {
                 return Ok(Finish::Eos);
             }

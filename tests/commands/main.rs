@@ -1,4 +1,4 @@
-//! The `fusebox` command from outside: what it prints, and what it refuses.
+//! The `fusebox` command from outside: what it prints, and what it refuses; and the library of that name.
 //!
 //! In: command lines, the default model, and files written to a folder of the test's own. Out: exit codes, sentences,
 //! keys and texts. Bad input gets one sentence that says what, where and what would be accepted, and exit code 2.
@@ -16,6 +16,7 @@ use support::own;
 mod bench;
 mod chat;
 mod doctor;
+mod facade;
 #[cfg(all(unix, feature = "hub"))]
 mod hub;
 mod inspect;

@@ -3,6 +3,7 @@
 //! In: the default model. Out: the same tokens whatever was said in between, and only what is new is fed.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_models::generate::{Answer, Finish, Generator, Settings};
@@ -11,17 +12,17 @@ use fusebox_models::tokenizer::Tokenizer;
 use support::given::story;
 use support::run::Run;
 
-fn tokenizer() -> Tokenizer {
-    Tokenizer::open(Model::open(&story()).unwrap().checkpoint()).unwrap()
+fn tokenizer() -> Arc<Tokenizer> {
+    Arc::new(Tokenizer::open(Model::open(&story()).unwrap().checkpoint()).unwrap())
 }
 
-fn generator(tokenizer: &Tokenizer, max_tokens: usize) -> Generator<'_> {
+fn generator(tokenizer: &Arc<Tokenizer>, max_tokens: usize) -> Generator {
     let settings = Settings { max_tokens, ignore_eos: true, ..Settings::default() };
-    Generator::new(Run::new(Numbers::Single).open(&story()), Some(tokenizer), settings).unwrap()
+    Generator::new(Run::new(Numbers::Single).open(&story()), Some(Arc::clone(tokenizer)), settings).unwrap()
 }
 
 /// An answer, whose pieces must be its text.
-fn answer(generator: &mut Generator<'_>, prompt: &[u32]) -> Answer {
+fn answer(generator: &mut Generator, prompt: &[u32]) -> Answer {
     let mut pieces = String::new();
     let mut each = |piece: &str| {
         pieces += piece;
