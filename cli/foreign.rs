@@ -102,10 +102,6 @@ const FLAGS: &[(&[&str], Answer)] = &[
         &["--chat-template", "--chat-template-file"],
         No("the chat template is the model's own; -p without --chat takes any text"),
     ),
-    (
-        &["--prompt-cache"],
-        No("a prompt cannot be kept in a file; a chat keeps its KV cache, and /save its messages"),
-    ),
     (&["--isq"], No("models are quantised ahead: fusebox quantize MODEL FILE Q4_K_M")),
     (&["--port", "--host", "--api-key"], No("fusebox run serves nobody; fusebox serve does")),
     (&["-hff", "--hf-file"], No("the file is chosen by its quantisation: -m owner/name:Q4_K_M")),

@@ -54,6 +54,7 @@ mod print_kernels;
 pub mod profile;
 mod progress;
 mod prompt;
+mod prompt_cache;
 mod quantize;
 mod run;
 mod sampling;

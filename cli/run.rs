@@ -30,6 +30,7 @@ use crate::print_kernels::{self, View};
 use crate::profile::per_block;
 use crate::progress::{Progress, Reading};
 use crate::prompt::{self, Prompt, PromptFlags, open_tokenizer};
+use crate::prompt_cache::PromptCache;
 use crate::sampling::{SamplingFlags, in_words};
 use crate::signals::{self, CtrlC};
 use crate::story::target;
@@ -89,6 +90,8 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     sampling: SamplingFlags,
+    #[command(flatten)]
+    prompt_cache: PromptCache,
 }
 
 /// Whether the prompt is a message, and what a chat starts with.
@@ -268,10 +271,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     drop(progress);
     let generator = Generator::new(session, tokenizer, settings.clone());
     let mut generator = generator.map_err(|error| error.to_string())?;
+    let cache = &arguments.prompt_cache;
+    cache.begin(&mut generator, tokens.as_deref())?;
     match (tokens, conversation) {
         (Some(tokens), _) if arguments.is_json() => {
             let answer = generator.answer(&tokens, &mut |_| ControlFlow::Continue(()));
             let answer = answer.map_err(|error| opened.in_model(error))?;
+            cache.write_all(&mut generator)?;
             let mut json = to_json(&answer, tokens.len(), &times, &generator, &opened, &settings);
             if arguments.print_kernels == Some(View::Json) {
                 let (mut session, sequence) = generator.into_session();
@@ -289,6 +295,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let before = if is_story { STORY } else { "" };
             let answer = stream_answer(&mut generator, &tokens, before);
             let answer = answer.map_err(|error| opened.in_model(error))?;
+            cache.write_all(&mut generator)?;
             output::note(&format!("{}; {}", summary(&answer, &times), in_words(&settings.sampling)));
             if answer.finish == Finish::Closed {
                 signals::end_if_interrupted();

@@ -6,6 +6,7 @@
 //! fed to the session.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,8 @@ pub struct Generator {
     settings: Settings,
     /// The tokens in the KV cache.
     cached: Vec<u32>,
+    /// What was fed of the next prompt, and how long it took.
+    prefilled: (usize, Duration),
 }
 
 impl Finish {
@@ -126,7 +129,7 @@ impl Generator {
         settings: Settings,
     ) -> Result<Self, Error> {
         let sampler = sampler_for(&session, &settings)?;
-        Ok(Self { session, tokenizer, sampler, settings, cached: Vec::new() })
+        Ok(Self { session, tokenizer, sampler, settings, cached: Vec::new(), prefilled: Default::default() })
     }
 
     /// Other stop conditions and sampling settings for the answers that follow; the KV cache stays.
@@ -157,6 +160,35 @@ impl Generator {
         (self.session, self.cached)
     }
 
+    /// Saves the sequence, so that [`Generator::restore`] goes on from it.
+    ///
+    /// # Errors
+    /// Where the file cannot be written, or another one is there.
+    pub fn save(&mut self, path: &Path) -> Result<(), Error> {
+        Ok(self.session.save(path)?)
+    }
+
+    /// Replaces the sequence by one that was saved; of a prompt, only what follows their longest common prefix is fed.
+    ///
+    /// # Errors
+    /// Where the file holds no sequence of this model, type of KV cache and context; then the context is empty.
+    pub fn restore(&mut self, path: &Path) -> Result<(), Error> {
+        self.cached.clear();
+        self.cached.extend(self.session.restore(path)?);
+        Ok(())
+    }
+
+    /// Feeds a prompt, whose answer comes next; it counts into the timing of that.
+    ///
+    /// # Errors
+    /// As [`Generator::answer`].
+    pub fn prefill(&mut self, prompt: &[u32]) -> Result<(), Error> {
+        let start = Instant::now();
+        let (n, _) = self.feed_prompt(prompt, &mut |_| ControlFlow::Continue(()))?;
+        self.prefilled = (n, start.elapsed());
+        Ok(())
+    }
+
     /// Generates the answer to a prompt, which is the whole sequence so far. `each` gets the text in pieces, and an
     /// empty one between the replays of a long prompt; it may stop either.
     ///
@@ -168,8 +200,10 @@ impl Generator {
         each: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, Error> {
         let start = Instant::now();
-        let (n_prompt, fed) = self.feed_prompt(prompt, each)?;
-        let prefill = start.elapsed();
+        let (n_before, before) = std::mem::take(&mut self.prefilled);
+        let start = start.checked_sub(before).unwrap_or(start);
+        let (n_fed, fed) = self.feed_prompt(prompt, each)?;
+        let (n_prompt, prefill) = (n_before + n_fed, start.elapsed());
         let mut answer = Answer {
             tokens: Vec::new(),
             text: String::new(),
@@ -197,18 +231,24 @@ impl Generator {
     /// How many tokens of a prompt are in the KV cache and stay there.
     pub fn n_kept(&self, prompt: &[u32]) -> usize {
         let pairs = self.cached.iter().zip(prompt);
-        let n_same = pairs.take_while(|(a, b)| a == b).count().min(prompt.len().saturating_sub(1));
-        self.session.reusable(n_same)
+        let n_same = pairs.take_while(|(a, b)| a == b).count();
+        if n_same == self.cached.len() && n_same == prompt.len() && !self.session.logits().is_empty() {
+            return n_same;
+        }
+        self.session.reusable(n_same.min(prompt.len().saturating_sub(1)))
     }
 
-    /// Feeds the part of a prompt that is not in the KV cache, and at least its last token; returns how many tokens it
-    /// fed, and whether `each` stopped it.
+    /// Feeds the part of a prompt that is not in the KV cache, and at least its last token unless the logits after it
+    /// are there; returns how many tokens it fed, and whether `each` stopped it.
     fn feed_prompt(
         &mut self,
         prompt: &[u32],
         each: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<(usize, ControlFlow<()>), Error> {
         let n_same = self.n_kept(prompt);
+        if n_same > 0 && n_same == prompt.len() {
+            return Ok((0, ControlFlow::Continue(())));
+        }
         self.session.truncate(n_same)?;
         self.cached.truncate(n_same);
         let mut rest = &prompt[n_same..];

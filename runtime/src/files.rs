@@ -174,16 +174,25 @@ fn prune(path: &Path, most_bytes: u64) {
 /// [`Error::Io`] where it cannot be written, [`Error::Input`] where another file is in its place.
 pub fn write(path: &Path, begin: &[u8], bytes: &[u8]) -> Result<(), Error> {
     let io = |source| Error::Io { path: path.to_owned(), source };
+    check_replaceable(path, begin)?;
+    if path.exists() && !path.is_file() {
+        return fs::write(path, bytes).map_err(io);
+    }
+    put(path, bytes).map_err(io)
+}
+
+/// Refuses to replace a file that does not begin as all of its kind do.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn check_replaceable(path: &Path, begin: &[u8]) -> Result<(), Error> {
     // Anything else, a pipe say, holds nothing that could be lost.
     if path.is_file() && !begins(path, begin)? {
         let what =
             "expected the name of a new file, or of an older result to replace, found another file there";
         return Err(Error::input(path, Place::Whole, what));
     }
-    if path.exists() && !path.is_file() {
-        return fs::write(path, bytes).map_err(io);
-    }
-    put(path, bytes).map_err(io)
+    Ok(())
 }
 
 /// Puts a file in its place whole, or not at all: nobody ever reads half of one, and what was there stays if the

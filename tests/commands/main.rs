@@ -23,6 +23,7 @@ mod inspect;
 mod kernels;
 mod logits;
 mod perplexity;
+mod prompt_cache;
 mod quantize;
 mod refusals;
 mod run;

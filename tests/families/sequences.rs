@@ -341,3 +341,91 @@ fn every_sequence_has_its_best_tokens() {
         }
     }
 }
+
+#[test]
+fn a_page_that_is_written_again_is_found_no_more() {
+    let model =
+        model(&Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32)), "sequences-cut-page");
+    let mut engine = engine(&model, &settings(4, 4, Format::F32), processor());
+    let (first, second) = (engine.open(), engine.open());
+    engine.step(&[piece(first, &[1, 2, 3, 4, 5])]).unwrap();
+    engine.truncate(first, 2).unwrap();
+    engine.step(&[piece(first, &[6, 7])]).unwrap();
+    assert_eq!(engine.share_prefix(second, &[1, 2, 3, 4, 5]).unwrap(), 0);
+    assert_eq!(engine.share_prefix(second, &[1, 2, 6, 7, 5]).unwrap(), 4);
+}
+
+#[test]
+fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
+    let own = small(Attention::Grouped(grouped(4, 2, 16)), Format::F32);
+    let latents = small(Attention::Latent(latent(false)), Format::F32);
+    let models = [
+        model(&Made::new(&own), "sequences-saved"),
+        model(&Made::new(&latents), "sequences-saved-latents"),
+        recurrent("sequences-saved-states"),
+    ];
+    let file = path("sequence.fbkv");
+    for (number, model) in models.iter().enumerate() {
+        for format in [Format::F32, Format::F16] {
+            let settings = settings(3, 4, format);
+            let mut one = engine(model, &settings, processor());
+            // Other sequences come first, so that pages differ.
+            let (other, saved) = (one.open(), one.open());
+            one.step(&[piece(other, &[7, 8, 9, 7, 8]), piece(saved, &[1, 2, 3, 4, 5, 6])]).unwrap();
+            one.save(saved, &file).unwrap();
+            let mut another = engine(model, &settings, processor());
+            let restored = another.open();
+            another.restore(restored, &file).unwrap();
+            assert_eq!(another.tokens(restored).unwrap(), [1, 2, 3, 4, 5, 6]);
+            assert_eq!(another.logits(restored).unwrap(), one.logits(saved).unwrap());
+            for token in [11, 12, 13] {
+                one.step(&[piece(saved, &[token])]).unwrap();
+                another.step(&[piece(restored, &[token])]).unwrap();
+                assert_eq!(another.logits(restored).unwrap(), one.logits(saved).unwrap());
+            }
+            // Its full page is found by others.
+            let shared = another.open();
+            let n_shared = another.share_prefix(shared, &[1, 2, 3, 4, 5]).unwrap();
+            assert_eq!(n_shared, if another.is_forward_only() { 0 } else { 4 });
+            another.truncate(restored, 0).unwrap();
+            let mut elsewhere = engine(&models[(number + 1) % 3], &settings, processor());
+            let id = elsewhere.open();
+            let error = elsewhere.restore(id, &file).unwrap_err().to_string();
+            assert!(error.contains("it was saved with another model"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_sequence_is_refused_and_leaves_nothing() {
+    let model =
+        model(&Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32)), "sequences-damaged");
+    let mut engine = engine(&model, &settings(3, 4, Format::F16), processor());
+    let (whole, file) = (path("whole.fbkv"), path("damaged.fbkv"));
+    let saved = engine.open();
+    engine.step(&[piece(saved, &[1, 2, 3, 4, 5, 6])]).unwrap();
+    engine.save(saved, &whole).unwrap();
+    let bytes = std::fs::read(&whole).unwrap();
+    engine.release(saved).unwrap();
+    let id = engine.open();
+    let mut random = Random::new(5);
+    for round in 0..2_000 {
+        let mut own = bytes.clone();
+        if round % 4 == 0 {
+            own.truncate(random.below(own.len()));
+        } else {
+            // The numbers at the start decide about sizes.
+            let at = random.below(if round % 2 == 0 { 64 } else { own.len() });
+            own[at] ^= 1 << random.below(8);
+        }
+        std::fs::write(&file, &own).unwrap();
+        let error = engine.restore(id, &file).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: ", file.display())), "{error}");
+        assert_eq!((engine.len(id).unwrap(), engine.n_free_pages()), (0, N_PAGES));
+    }
+    engine.restore(id, &whole).unwrap();
+    let text = path("a-text.fbkv");
+    std::fs::write(&text, "a text").unwrap();
+    let error = engine.save(id, &text).unwrap_err().to_string();
+    assert!(error.contains("found another file there"), "{error}");
+}

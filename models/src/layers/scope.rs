@@ -21,7 +21,7 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
-use fusebox_runtime::session::{PAGES, inputs};
+use fusebox_runtime::session::{PAGES, ROWS, inputs};
 
 use crate::config::Config;
 use crate::layers::step::Step;
@@ -82,7 +82,7 @@ impl<'a> Scope<'a> {
             slot,
             table,
             d: g.dim("d", config.hidden),
-            r: g.dim("r", config.cache.page_rows),
+            r: g.dim(ROWS, config.cache.page_rows),
             p,
             t,
             tokens: OnceCell::new(),

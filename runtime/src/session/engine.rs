@@ -365,7 +365,7 @@ impl Engine {
         let state = self.sequence_mut(id)?.state.take();
         self.free_states.extend(state);
         let sequence = self.sequence_mut(id)?;
-        sequence.len = len;
+        (sequence.len, sequence.output) = (len, None);
         sequence.tokens.truncate(len);
         sequence.prefixes.truncate(len / rows);
         let n_pages = len.div_ceil(rows);
@@ -429,6 +429,55 @@ impl Engine {
         own.pages.extend(pages);
         own.prefixes.extend(prefixes);
         Ok(copy)
+    }
+
+    /// Gives an empty sequence the pages of so many tokens, whose content is written next.
+    pub(super) fn grow(&mut self, id: SequenceId, n_tokens: usize) -> Result<(), Error> {
+        let (needed, free) = (n_tokens.div_ceil(self.limits.page_rows), self.pool.n_free());
+        if needed > free {
+            return Err(Error::Full { needed, free });
+        }
+        if n_tokens > 0 && self.needs_state(id) {
+            let Some(state) = self.free_states.pop() else { return Err(self.no_state()) };
+            self.sequence_mut(id)?.state = Some(state);
+        }
+        for _ in 0..needed {
+            let page = self.pool.take().expect("the pages were counted");
+            self.sequence_mut(id)?.pages.push(page);
+        }
+        self.sequence_mut(id)?.len = n_tokens;
+        Ok(())
+    }
+
+    /// Records what a sequence holds that has grown, and its last row of output.
+    pub(super) fn restored(
+        &mut self,
+        id: SequenceId,
+        tokens: &[u32],
+        row: (Vec<f32>, Vec<u32>),
+    ) -> Result<(), Error> {
+        self.sequence_mut(id)?.tokens.extend_from_slice(tokens);
+        self.record_pages(id)?;
+        let is_ours = row.0.len() == self.width && row.1.len() == self.outputs.ids.map_or(0, |_| self.width);
+        let (step, program) = (self.n_steps, self.decode().program);
+        let output = Output { step, program, rows: 0..1, kept: Some(row) };
+        self.sequence_mut(id)?.output = is_ours.then_some(output);
+        Ok(())
+    }
+
+    /// The pages of a sequence, and where its states lie that go from token to token, by number.
+    pub(super) fn places(&self, id: SequenceId) -> Result<(Vec<usize>, Option<usize>), Error> {
+        let sequence = self.sequence(id)?;
+        let pages = sequence.pages.iter().map(|page| page.index()).collect();
+        Ok((pages, sequence.state.map(|state| state as usize)))
+    }
+
+    pub(super) fn device_mut(&mut self) -> &mut dyn Device {
+        &mut *self.device
+    }
+
+    pub(super) fn weights(&self) -> &dyn Weights {
+        &*self.weights
     }
 
     /// Extends every sequence of some pieces. Afterwards [`Engine::rows`] are those of this step.
@@ -558,6 +607,11 @@ impl Engine {
                 self.copy_page(shared, own)?;
                 self.pool.give_back(shared);
                 *self.sequence_mut(piece.sequence)?.pages.last_mut().expect("its last page is shared") = own;
+            } else if !len.is_multiple_of(rows)
+                && let Some(own) = self.sequence(piece.sequence)?.pages.last().copied()
+            {
+                // It may have been full before the sequence was cut.
+                self.pool.forget(own);
             }
             while self.sequence(piece.sequence)?.pages.len() < (len + n).div_ceil(rows) {
                 let page = self.pool.take().expect("the pages were counted");
@@ -576,7 +630,7 @@ impl Engine {
         Ok(n_pages - sequence.pages.len() + copied)
     }
 
-    /// The last page of a sequence, where the next token goes there and others use it, or may find it.
+    /// The last page of a sequence, where the next token goes there and others use it.
     fn shared_last(&self, id: SequenceId) -> Result<Option<PageId>, Error> {
         let sequence = self.sequence(id)?;
         let is_partial = !sequence.len.is_multiple_of(self.limits.page_rows);
@@ -722,7 +776,7 @@ impl Engine {
             None if n_rows > 1 => 0..n,
             None => 0..1,
         };
-        let (step, page_rows) = (self.n_steps, self.limits.page_rows);
+        let step = self.n_steps;
         let sequence = self.sequence_mut(id)?;
         sequence.output = Some(Output { step, program, rows: rows_of, kept: None });
         let was_known = sequence.tokens.len() == sequence.len;
@@ -730,6 +784,12 @@ impl Engine {
         if rows.format == Format::I32 && was_known {
             sequence.tokens.extend_from_slice(bytemuck::cast_slice(rows.bytes));
         }
+        self.record_pages(id)
+    }
+
+    /// Lets other sequences find the pages that a sequence has filled with tokens.
+    fn record_pages(&mut self, id: SequenceId) -> Result<(), Error> {
+        let page_rows = self.limits.page_rows;
         while self.sequence(id)?.prefixes.len() < self.sequence(id)?.tokens.len() / page_rows {
             let Self { pool, slots, .. } = self;
             let sequence = slots[id.index as usize].sequence.as_mut().expect("it was just extended");

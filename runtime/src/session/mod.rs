@@ -3,8 +3,9 @@
 //! In: tokens, or vectors in their place. Out: logits, or the best of them, or hidden vectors.
 //! An [`Engine`] holds many sequences, which take pages of one KV cache. A [`Session`] is an engine with one sequence.
 //! `pool.rs` has the pages, `classes.rs` says which program takes how many tokens, `loaded.rs` is a program on its
-//! device, `cache.rs` keeps compiled programs on disk, `device/` runs them.
+//! device, `saved.rs` keeps sequences and `cache.rs` compiled programs on disk, `device/` runs them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use fusebox_compiler::error::{Complaint, Error as CompilerError};
@@ -18,6 +19,7 @@ pub mod classes;
 pub mod engine;
 mod loaded;
 mod pool;
+mod saved;
 
 use classes::Form;
 use engine::{Engine, Feed, Piece, SequenceId};
@@ -26,6 +28,8 @@ use engine::{Engine, Feed, Piece, SequenceId};
 pub const TOKENS: &str = "T";
 /// The symbol for the number of pages that the longest sequence of a replay has.
 pub const PAGES: &str = "N";
+/// The axis of the rows of a page, in the states of a KV cache.
+pub const ROWS: &str = "r";
 
 /// What the names of states begin with that no position indexes.
 const CARRIED: &str = "carried_";
@@ -176,6 +180,24 @@ impl Session {
     pub fn best(&self) -> Option<&[u32]> {
         let none: &[u32] = &[];
         self.engine.selects_best().then(|| self.engine.best(self.sequence).ok().flatten().unwrap_or(none))
+    }
+
+    /// Saves the sequence in a file.
+    ///
+    /// # Errors
+    /// As [`Engine::save`].
+    pub fn save(&mut self, path: &Path) -> Result<(), Error> {
+        self.engine.save(self.sequence, path)
+    }
+
+    /// Replaces the sequence by one that was saved, and returns its tokens.
+    ///
+    /// # Errors
+    /// As [`Engine::restore`]; then the sequence is empty.
+    pub fn restore(&mut self, path: &Path) -> Result<&[u32], Error> {
+        self.engine.truncate(self.sequence, 0)?;
+        self.engine.restore(self.sequence, path)?;
+        self.engine.tokens(self.sequence)
     }
 
     /// How many numbers a row of output has: all logits, or the best of them.
