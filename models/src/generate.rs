@@ -85,7 +85,7 @@ pub struct Generator {
     settings: Settings,
     /// The tokens in the KV cache.
     cached: Vec<u32>,
-    /// What was fed of the next prompt, and how long it took.
+    /// What was fed of the next prompt, and how long that and restoring took.
     prefilled: (usize, Duration),
 }
 
@@ -173,8 +173,10 @@ impl Generator {
     /// # Errors
     /// Where the file holds no sequence of this model, type of KV cache and context; then the context is empty.
     pub fn restore(&mut self, path: &Path) -> Result<(), Error> {
+        let start = Instant::now();
         self.cached.clear();
         self.cached.extend(self.session.restore(path)?);
+        self.prefilled = (0, start.elapsed());
         Ok(())
     }
 
@@ -185,7 +187,7 @@ impl Generator {
     pub fn prefill(&mut self, prompt: &[u32]) -> Result<(), Error> {
         let start = Instant::now();
         let (n, _) = self.feed_prompt(prompt, &mut |_| ControlFlow::Continue(()))?;
-        self.prefilled = (n, start.elapsed());
+        self.prefilled = (self.prefilled.0 + n, self.prefilled.1 + start.elapsed());
         Ok(())
     }
 
