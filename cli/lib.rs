@@ -14,9 +14,9 @@
 //!
 //! In: a command line. Out: text or JSON on standard output; for bad input one sentence on standard error and exit code
 //! 2. No decision about models or kernels is made here.
-//! One file per command: `run.rs` with `chat/`, `logits.rs`, `perplexity.rs`, `tokens.rs`, `bench.rs`, `inspect.rs`,
-//! `story.rs`, `quantize.rs`, `doctor.rs`, `hub.rs` (models by name), `serve.rs`, `shell.rs` (completions and manual);
-//! `welcome.rs` is what it says without one.
+//! One file per command: `run.rs` with `chat/`, `logits.rs`, `embed.rs`, `perplexity.rs`, `tokens.rs`, `bench.rs`,
+//! `inspect.rs`, `story.rs`, `quantize.rs`, `doctor.rs`, `hub.rs` (models by name), `serve.rs`, `shell.rs` (completions
+//! and manual); `welcome.rs` is what it says without one.
 //! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `sampling.rs`, `print_kernels.rs`; `foreign.rs`
 //! takes those of other programs. `facade.rs` is what programs use; `example.rs` is what the examples of model families
 //! show.
@@ -36,6 +36,7 @@ mod devices;
 mod doctor;
 #[cfg(test)]
 mod documents;
+mod embed;
 mod example;
 mod facade;
 mod foreign;
@@ -94,6 +95,8 @@ enum Command {
     Serve(Box<serve::Arguments>),
     /// Print the logits of the next token.
     Logits(logits::Arguments),
+    /// Turn strings into vectors, or score how well they answer a query.
+    Embed(embed::Arguments),
     /// Score a text: perplexity, and the KL divergence from another model.
     Perplexity(perplexity::Arguments),
     /// Tokenise text, or decode token ids.
@@ -143,6 +146,7 @@ pub fn main() -> ExitCode {
             #[cfg(feature = "serve")]
             Command::Serve(arguments) => serve::run(&arguments),
             Command::Logits(arguments) => logits::run(&arguments),
+            Command::Embed(arguments) => embed::run(&arguments),
             Command::Perplexity(arguments) => perplexity::run(&arguments),
             Command::Tokens(arguments) => tokens::run(&arguments),
             Command::Bench(arguments) => bench::run(&arguments),

@@ -150,6 +150,16 @@ impl ModelFlags {
     ) -> Result<OpenModel, String> {
         self.device.open(name, progress, is_quiet)
     }
+
+    /// Opens a model to embed or rank strings.
+    pub(crate) fn open_embedder(
+        &self,
+        name: Option<&Path>,
+        progress: &mut Progress,
+        is_quiet: bool,
+    ) -> Result<OpenModel, String> {
+        self.device.open_as(Model::embedder, name, progress, is_quiet)
+    }
 }
 
 impl DeviceFlags {
@@ -185,6 +195,16 @@ impl DeviceFlags {
         progress: &mut Progress,
         is_quiet: bool,
     ) -> Result<OpenModel, String> {
+        self.open_as(Model::open, name, progress, is_quiet)
+    }
+
+    fn open_as(
+        &self,
+        open: fn(&Path) -> Result<Model, Error>,
+        name: Option<&Path>,
+        progress: &mut Progress,
+        is_quiet: bool,
+    ) -> Result<OpenModel, String> {
         let device = Device::named(&self.device)?;
         if device == Device::Cpu && self.gpu_memory.is_some() {
             return Err("--gpu-memory needs a GPU: --device cuda, vulkan or metal".to_owned());
@@ -195,7 +215,7 @@ impl DeviceFlags {
         }
         let path = model_path(name)?;
         progress.begin("loading the model");
-        let model = Model::open(&path).map_err(|error| error.to_string())?;
+        let model = open(&path).map_err(|error| error.to_string())?;
         let numbers = if self.precise { Numbers::Single } else { Numbers::Quantised };
         let kv_type = self.kv_format();
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
@@ -302,9 +322,14 @@ impl OpenModel {
 
     fn settings(&self, context: usize, chunk: usize, scored: Scored, batch: usize) -> Settings {
         let max_chunk = match scored {
-            Scored::Last | Scored::TopK(_) | Scored::Unnormed | Scored::Normed => {
-                chunk.min(self.model.config.most_tokens())
-            }
+            // Without a causal mask a text is one step.
+            _ if !self.model.config.is_causal() => context,
+            Scored::Last
+            | Scored::TopK(_)
+            | Scored::Unnormed
+            | Scored::Normed
+            | Scored::Embedded
+            | Scored::Ranked => chunk.min(self.model.config.most_tokens()),
             Scored::All => chunk.min(SCORE_ALL_CHUNK),
         };
         Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored)

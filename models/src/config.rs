@@ -35,6 +35,10 @@ pub struct Config {
     pub logit_cap: Option<f32>,
     /// Width of the per-layer embeddings that every block adds, if it does (Gemma 4 E).
     pub per_layer: Option<usize>,
+    /// What is added to embeddings before the first block.
+    pub added: Added,
+    /// What follows the last block.
+    pub ends: Ends,
     /// Whether the output head shares the embedding matrix (tied embeddings).
     pub tied: bool,
     /// Names of the weight matrices and norms that have a bias, as layers name them.
@@ -43,6 +47,46 @@ pub struct Config {
     pub formats: Formats,
     /// The KV cache.
     pub cache: KvCache,
+}
+
+/// What is added to the embeddings of tokens: of encoders (BERT).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Added {
+    /// A table with a row for each position, if there is one.
+    pub positions: Option<Positions>,
+    /// Rows of a table for kinds of texts, of which the first is added; 0 where there is none.
+    pub n_types: usize,
+    /// Whether the sum is normalised.
+    pub has_norm: bool,
+}
+
+/// A table of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Positions {
+    /// Its rows.
+    pub rows: usize,
+    /// The row of the first position.
+    pub first: usize,
+}
+
+/// What follows the last block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Whether there is a final norm.
+    pub has_norm: bool,
+    /// Widths of the projections that embedding models have behind it (`EmbeddingGemma`).
+    pub projections: Vec<usize>,
+    /// The head of a model that ranks texts, if it is one.
+    pub ranking: Option<Ranking>,
+}
+
+/// A head that scores a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranking {
+    /// Scores of a text.
+    pub n_labels: usize,
+    /// Whether they are made from `tanh` of a projection of the hidden state (BERT).
+    pub has_pooler: bool,
 }
 
 /// The KV cache: pages of rows, of which every sequence takes as many as it needs.
@@ -104,6 +148,10 @@ pub enum Order {
     Around,
     /// One norm before both halves, which read the same (Cohere, Phi-2).
     Parallel,
+    /// After the addition of each half to the stream (post-norm, BERT).
+    Post,
+    /// Before the second half only (the first block of `ModernBERT`).
+    BeforeNetwork,
 }
 
 /// The kinds of mixers.
@@ -154,8 +202,19 @@ pub enum Activation {
     Silu,
     /// GELU by its `tanh` approximation.
     GeluTanh,
+    /// GELU.
+    Gelu,
     /// `max(x, 0)²`.
     SquaredRelu,
+    /// xIELU: `positive · x² + beta · x`, and below zero `negative · (e^x - 1 - x) + beta · x` (Apertus).
+    Xielu {
+        /// Factor on squares.
+        positive: f32,
+        /// Factor below zero.
+        negative: f32,
+        /// Slope at zero.
+        beta: f32,
+    },
     /// `x · sigmoid(alpha · x)` with `x` up to `limit`; the gated projection is clamped to `±limit`, then 1 is added.
     Clamped {
         /// Factor inside the sigmoid.
@@ -199,7 +258,9 @@ pub struct Grouped {
     pub rope: Option<Rope>,
     /// How queries and keys are normalised (QK norm), if they are.
     pub qk_norm: Option<QkNorm>,
-    /// Which earlier positions a token sees, if not all.
+    /// Whether a token sees only positions up to its own; else all of the text, which is one step.
+    pub is_causal: bool,
+    /// Which of these positions it sees, if not all.
     pub window: Option<Window>,
     /// Factor on scores, if not `1/√head`.
     pub scale: Option<f64>,
@@ -241,13 +302,15 @@ pub enum Values {
     Keys,
 }
 
-/// Which earlier positions a token sees.
+/// Which positions a token sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// A number of positions, the token's own included.
     Sliding(usize),
     /// Those of its own chunk of a number of positions (Llama 4).
     Chunk(usize),
+    /// Those up to so many away, on either side (`ModernBERT`).
+    Around(usize),
 }
 
 /// A factor on queries: `1 + strength · ln(1 + ⌊(position + offset) / length⌋)`.
@@ -302,7 +365,7 @@ pub struct Delta {
 }
 
 /// A state space (Mamba-2): each head carries a matrix that decays by one factor per token.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StateSpace {
     /// Heads.
     pub n_heads: usize,
@@ -314,6 +377,8 @@ pub struct StateSpace {
     pub state: usize,
     /// Tokens that the convolution sees.
     pub kernel: usize,
+    /// The least step of time of a token; 0 where any is taken.
+    pub least_step: f32,
 }
 
 /// A gated short convolution.
@@ -451,6 +516,12 @@ pub enum Scaling {
     },
 }
 
+impl Default for Ends {
+    fn default() -> Self {
+        Self { has_norm: true, projections: Vec::new(), ranking: None }
+    }
+}
+
 impl Scaling {
     /// The factor of linear scaling, if all pairs have the same.
     pub fn linear(&self) -> Option<f64> {
@@ -531,6 +602,8 @@ impl Config {
             logit_scale: 1.0,
             logit_cap: None,
             per_layer: None,
+            added: Added::default(),
+            ends: Ends::default(),
             tied: false,
             biased: BTreeSet::new(),
             formats: Formats::Uniform(Format::F32),
@@ -566,6 +639,11 @@ impl Config {
     /// Whether a block carries a state that no position indexes.
     pub fn is_recurrent(&self) -> bool {
         self.blocks.iter().any(|block| block.mixer.is_recurrent())
+    }
+
+    /// Whether every token sees only those up to its own. If not, a text is one step, and none can be generated.
+    pub fn is_causal(&self) -> bool {
+        self.blocks.iter().all(|block| !matches!(&block.mixer, Mixer::Grouped(own) if !own.is_causal))
     }
 
     /// The most tokens that a step of a prefill should take: the closed form of a recurrent mixer grows with their
@@ -669,6 +747,7 @@ impl Grouped {
             rotary_dim: head,
             rope: None,
             qk_norm: None,
+            is_causal: true,
             window: None,
             scale: None,
             cap: None,

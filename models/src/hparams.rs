@@ -261,6 +261,24 @@ impl<'a> Hparams<'a> {
         })
     }
 
+    /// A number that every block has: in a list under this key, or the only element of a tensor, by the end of its name
+    /// in a folder.
+    pub(crate) fn number_of_block(self, layer: usize, key: &str, tensor: &str) -> Option<f64> {
+        if let Some(List::Floats(all)) = self.checkpoint.metadata().get(key).and_then(Value::as_list) {
+            return all.get(layer).copied();
+        }
+        let end = format!("layers.{layer}.{tensor}");
+        let is_it = |own: &str| {
+            own.strip_suffix(&end).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+        };
+        let (own, info) = self.checkpoint.tensors().iter().find(|(own, _)| is_it(own))?;
+        match (info.stored, self.checkpoint.bytes(own)?) {
+            (Stored::As(Format::F32), &[a, b, c, d]) => Some(f64::from(f32::from_le_bytes([a, b, c, d]))),
+            (Stored::As(Format::BF16), &[a, b]) => Some(f64::from(f32::from_le_bytes([0, 0, a, b]))),
+            _ => None,
+        }
+    }
+
     /// The numbers of a small F32 tensor, if present.
     pub(crate) fn numbers(self, name: &str) -> Option<Vec<f32>> {
         let (own, info) = self.stored(name)?;
@@ -326,7 +344,7 @@ impl<'a> Hparams<'a> {
     }
 
     /// The file that has the metadata.
-    fn path(self) -> PathBuf {
+    pub(crate) fn path(self) -> PathBuf {
         let config = sidecar::in_folder(self.checkpoint, files::MODEL);
         let has_config = self.kind() == Kind::Safetensors && config.is_file();
         if has_config { config } else { sidecar::weights_path(self.checkpoint).to_owned() }

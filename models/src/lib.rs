@@ -22,6 +22,7 @@ mod hparams;
 pub mod layers;
 pub mod load;
 pub mod naming;
+pub mod pooling;
 pub mod quantize;
 pub mod sample;
 mod sidecar;

@@ -28,6 +28,7 @@ use crate::hparams::Hparams;
 use crate::layers::embed::{Entry, Scored};
 use crate::layers::step::Step;
 use crate::naming::files;
+use crate::naming::hparams::CAUSAL;
 use crate::sidecar;
 
 /// A model in a file.
@@ -38,6 +39,17 @@ pub struct Model {
     entry: Entry,
     has_head: bool,
     weights: Arc<Bound>,
+}
+
+/// What a model is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// To generate text: it needs a head.
+    Generate,
+    /// For its logits or hidden states.
+    Hidden,
+    /// For vectors or scores of texts.
+    Embed,
 }
 
 /// Settings of a session or an engine.
@@ -75,7 +87,7 @@ impl Model {
     /// # Errors
     /// One sentence with the file and the key or tensor.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Self::with_ends(path, Entry::Tokens, true)
+        Self::with_ends(path, Entry::Tokens, Purpose::Generate)
     }
 
     /// Opens a checkpoint that may lack the embedding matrix, the output head or both. Its sessions take embeddings,
@@ -84,10 +96,10 @@ impl Model {
     /// # Errors
     /// As [`Model::open`].
     pub fn backbone(path: &Path) -> Result<Self, Error> {
-        Self::with_ends(path, Entry::Vectors, false)
+        Self::with_ends(path, Entry::Vectors, Purpose::Hidden)
     }
 
-    fn with_ends(path: &Path, entry: Entry, needs_head: bool) -> Result<Self, Error> {
+    fn with_ends(path: &Path, entry: Entry, purpose: Purpose) -> Result<Self, Error> {
         let checkpoint = open(path)?;
         let architecture =
             Hparams::architecture_of(&checkpoint).ok_or_else(|| nameless(path, &checkpoint))?;
@@ -97,12 +109,39 @@ impl Model {
             place: Place::Whole,
             what: format!("the architecture {} {}", quoted(architecture), unsupported(architecture)),
         })?;
-        let has_head = needs_head || hparams.has(if config.tied { "token_embd" } else { "output" });
+        if purpose == Purpose::Generate && !config.is_causal() {
+            let what = "it embeds texts and writes none, as `fusebox embed` does";
+            if hparams.flag(CAUSAL)? == Some(false) {
+                return Err(hparams.refused(CAUSAL, format!("expected true, found false: {what}")));
+            }
+            return Err(Error::Unsupported {
+                path: path.to_owned(),
+                place: Place::Whole,
+                what: what.to_owned(),
+            });
+        }
+        let has_head = purpose == Purpose::Generate
+            || purpose == Purpose::Hidden && hparams.has(if config.tied { "token_embd" } else { "output" });
         if entry == Entry::Vectors && config.per_layer.is_some() {
             let what = "expected token ids for its per-layer embeddings: it cannot start from vectors";
             return Err(Error::input(path, Place::Whole, what));
         }
-        Self::bound(path, checkpoint, config, (entry, has_head))
+        let scored = match purpose {
+            _ if has_head => Scored::Last,
+            Purpose::Embed if config.ends.ranking.is_some() => Scored::Ranked,
+            Purpose::Embed => Scored::Embedded,
+            Purpose::Generate | Purpose::Hidden => Scored::Normed,
+        };
+        Self::bound(path, checkpoint, config, (entry, scored))
+    }
+
+    /// Opens a checkpoint to embed or to rank texts: its sessions return what [`Scored::Embedded`] or
+    /// [`Scored::Ranked`] says. It needs no output head.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn embedder(path: &Path) -> Result<Self, Error> {
+        Self::with_ends(path, Entry::Tokens, Purpose::Embed)
     }
 
     /// A decoder of your own: a config made in code instead of read by a family, with the weights of a checkpoint.
@@ -111,16 +150,16 @@ impl Model {
     /// # Errors
     /// Where the blocks do not fit together, or a weight of theirs is not in the file.
     pub fn define(path: &Path, config: Config) -> Result<Self, Error> {
-        Self::bound(path, open(path)?, config, (Entry::Tokens, true))
+        Self::bound(path, open(path)?, config, (Entry::Tokens, Scored::Last))
     }
 
     fn bound(
         path: &Path,
         checkpoint: Checkpoint,
         mut config: Config,
-        (entry, has_head): (Entry, bool),
+        (entry, scored): (Entry, Scored),
     ) -> Result<Self, Error> {
-        let scored = if has_head { Scored::Last } else { Scored::Normed };
+        let has_head = scored == Scored::Last;
         // F32 marks small tensors that are never quantised; matrices get another placeholder until the file's format is
         // known.
         config.formats = Formats::Uniform(Format::BF16);

@@ -116,7 +116,7 @@ fn senseless_flags_are_sentences() {
         ("quantize assets/story.gguf a.gguf F16 -t 0", "1 to 256"),
         (
             "sing",
-            "commands are run, serve, logits, perplexity, tokens, bench, story, inspect, quantize, doctor, pull",
+            "commands are run, serve, logits, embed, perplexity, tokens, bench, story, inspect, quantize, doctor, pull",
         ),
     ] {
         let arguments: Vec<&str> = line.split(' ').collect();

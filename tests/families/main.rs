@@ -8,6 +8,7 @@
 
 mod arrays;
 mod converted;
+mod encoders;
 mod ends;
 mod joined;
 mod made;

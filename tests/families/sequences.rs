@@ -215,7 +215,7 @@ fn sequences_of_latents_and_experts_know_nothing_of_each_other() {
 fn recurrent(name: &str) -> Model {
     let (kernel, is_joint) = (4, false);
     let delta = Delta { n_key: 2, n_value: 4, key: 8, value: 8, kernel, is_tiled: false, is_joint };
-    let space = StateSpace { n_heads: 4, head: 8, n_groups: 2, state: 8, kernel };
+    let space = StateSpace { n_heads: 4, head: 8, n_groups: 2, state: 8, kernel, least_step: 0.0 };
     let mixers = [
         Mixer::ShortConv(ShortConv { kernel: 3 }),
         Mixer::Delta(delta),

@@ -107,7 +107,7 @@ fn every_bad_part_of_a_tokenizer_is_a_sentence() {
             "model",
             "/model/type",
             json!("Unigram"),
-            "key `model.type`: `Unigram` is not supported, expected `BPE`",
+            "key `model.type`: `Unigram` is not supported, expected `BPE` or `WordPiece`",
         ),
         (
             "normalizer",
@@ -378,8 +378,8 @@ fn every_bad_key_of_a_gguf_tokenizer_is_a_sentence() {
     let cases = [
         (Gguf::new(), "key `tokenizer.ggml.model`: expected a string, found nothing"),
         (
-            Gguf::new().value("tokenizer.ggml.model", "bert"),
-            "key `tokenizer.ggml.model`: the tokenizer `bert` is not",
+            Gguf::new().value("tokenizer.ggml.model", "t5"),
+            "key `tokenizer.ggml.model`: the tokenizer `t5` is not",
         ),
         (
             Gguf::new().value("tokenizer.ggml.model", "gpt2").value("tokenizer.ggml.pre", "odd"),

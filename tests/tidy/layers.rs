@@ -110,6 +110,7 @@ const LAYERS: [Layers; 4] = [
             ),
             ("layers", 1, "attention, MLP, experts, norms: formulas on named axes", "help the compiler"),
             ("sample", 1, "logits in, a token out", "know a session"),
+            ("pooling", 1, "hidden states to one vector", "know a session"),
             ("stop", 1, "what ends an answer", "know a session"),
             ("families", 2, "a `Config` from a file; sizes of well-known models", "build a graph"),
             ("tokenizer", 2, "text to tokens and back", "know weights"),

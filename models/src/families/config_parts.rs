@@ -11,13 +11,13 @@ use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{
-    Activation, Block, Config, Dense, Experts, Formats, Gate, Grouped, Groups, KvCache, Network,
+    Activation, Added, Block, Config, Dense, Ends, Experts, Formats, Gate, Grouped, Groups, KvCache, Network,
 };
 use crate::families::family::{Family, Windows};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    ACTIVATION, CAUSAL, CENTRED_EPS, CONTEXT, DENSE_FF, EMBEDDING_SCALE, EPS, EXPERT_FF, EXPERTS,
-    EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF, GATE, GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS,
+    ACTIVATION, CENTRED_EPS, CONTEXT, DENSE_FF, EMBEDDING_SCALE, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED,
+    EXPERTS_USED, EXTRA_LAYERS, FF, FULL_PERIOD, GATE, GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS,
     Key, LAYER_TYPES, LAYERS, LOGIT_CAP, LOGIT_SCALE, MORE_LAYERS, RENORM, ROTARY_DIM, ROTARY_FACTOR,
     SHARED_FF, TIED, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
 };
@@ -30,9 +30,6 @@ const MAX_HEAD: usize = 1 << 12;
 
 /// A config with these blocks, and all other sizes as in the file.
 pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>) -> Result<Config, Error> {
-    if hparams.flag(CAUSAL)? == Some(false) {
-        return Err(hparams.refused(CAUSAL, "expected true, found false".to_owned()));
-    }
     let hidden = hparams.count(HIDDEN)?;
     let root = if family.scales_embedding { (hidden as f32).sqrt() } else { 1.0 };
     let logit_scale = hparams.number_or_none(LOGIT_SCALE)?.unwrap_or(1.0) as f32;
@@ -46,6 +43,8 @@ pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>
         logit_scale: if family.divides_logits { 1.0 / logit_scale } else { logit_scale },
         logit_cap: hparams.number_or_none(LOGIT_CAP)?.map(|cap| cap as f32),
         per_layer: None,
+        added: Added::default(),
+        ends: Ends::default(),
         tied: is_tied(hparams)?,
         biased: biased(hparams, family, blocks.len()),
         blocks,
@@ -61,7 +60,9 @@ pub(super) fn check_activation(hparams: Hparams<'_>, family: &Family) -> Result<
         // Gemma says `gelu` and means its approximation.
         Activation::GeluTanh if family.scales_embedding => &["gelu_pytorch_tanh", "gelu"],
         Activation::GeluTanh => &["gelu_pytorch_tanh", "gelu_new", "gelu_fast"],
+        Activation::Gelu => &["gelu"],
         Activation::SquaredRelu => &["relu2"],
+        Activation::Xielu { .. } => &["xielu"],
     };
     match hparams.string(ACTIVATION)?.filter(|name| !known.contains(name)) {
         Some(name) => {
@@ -119,7 +120,9 @@ pub(super) fn n_layers(hparams: Hparams<'_>) -> Result<usize, Error> {
 fn biased(hparams: Hparams<'_>, family: &Family, n_layers: usize) -> BTreeSet<String> {
     let has = |name: String| hparams.has(&name) && hparams.has(&format!("{name}{BIAS}"));
     let has_bias = |part: &&str| (0..n_layers).any(|layer| has(format!("blk.{layer}.{part}")));
-    let ends = ["output_norm", "output"].into_iter().filter(|name| has((*name).to_owned()));
+    let ends = ["token_embd_norm", "output_norm", "output", "cls", "cls.output"]
+        .into_iter()
+        .filter(|name| has((*name).to_owned()));
     let may_have = |part: &&str| family.is_centred || !part.ends_with("norm");
     parts().filter(has_bias).chain(ends).filter(may_have).map(str::to_owned).collect()
 }
@@ -188,7 +191,7 @@ pub(super) fn window(
     let is_used = match windows {
         Windows::InGguf => hparams.kind() != Kind::Safetensors,
         Windows::All => true,
-        Windows::AllButLastOf(_) => hparams.flag(WINDOW_USED)?.unwrap_or(true),
+        Windows::AllButLastOf(_) | Windows::AllButFirstOf(_) => hparams.flag(WINDOW_USED)?.unwrap_or(true),
         Windows::From(_) => hparams.flag(WINDOW_USED)?.unwrap_or(full.is_some()),
         Windows::Chunks => false,
     };
@@ -207,6 +210,10 @@ pub(super) fn window(
     }
     let full = match windows {
         Windows::AllButLastOf(period) => (0..n_layers).filter(|layer| layer % period == period - 1).collect(),
+        Windows::AllButFirstOf(usual) => {
+            let period = hparams.count_if(FULL_PERIOD)?.unwrap_or(usual);
+            (0..n_layers).step_by(period).collect()
+        }
         Windows::From(usual) if usual > 0 => {
             (0..hparams.size_if(WINDOW_FROM)?.unwrap_or(usual).min(n_layers)).collect()
         }

@@ -15,8 +15,8 @@ use crate::families::hybrid::recurrent_layers;
 use crate::families::rope::{local_rope, rope};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    ATTENTION_CAP, ATTENTION_SCALE, CHUNK, ORIGINAL_CONTEXT, POSITIONS, RESIDUAL_SCALE, ROPE_USED,
-    SCALE_WIDTH, TEMPERATURE, TUNING, TUNING_LENGTH, TUNING_SCALE, WITH_ROPE,
+    ATTENTION_CAP, ATTENTION_SCALE, BIDIRECTIONAL, CAUSAL, CHUNK, ORIGINAL_CONTEXT, POSITIONS,
+    RESIDUAL_SCALE, ROPE_USED, SCALE_WIDTH, TEMPERATURE, TUNING, TUNING_LENGTH, TUNING_SCALE, WITH_ROPE,
 };
 
 /// What llama.cpp takes for Llama 4, which GGUF does not say: length and strength of the temperature, and the chunk.
@@ -53,6 +53,8 @@ pub(super) fn mixers(hparams: Hparams<'_>, family: &Family) -> Result<Vec<Mixer>
         LocalRope::Unscaled => local_rope(hparams, &full_rope, n_dims, full_rope.theta)?,
         LocalRope::Base(theta) => local_rope(hparams, &full_rope, n_dims, theta)?,
     };
+    let is_causal = is_causal(hparams, family)?;
+    let sliding = |size: usize| if is_causal { Window::Sliding(size) } else { Window::Around(size / 2) };
     let without = without_rope(hparams, family, n_layers, windows.as_ref().map(|(_, full)| full))?;
     let temperature = temperature(hparams, family)?;
     let chunk = match family.windows {
@@ -71,12 +73,19 @@ pub(super) fn mixers(hparams: Hparams<'_>, family: &Family) -> Result<Vec<Mixer>
         let has_temperature = chunk.is_none();
         Ok(Mixer::Grouped(Grouped {
             rope: has_rope.then(|| own.clone()),
-            window: size.map(Window::Sliding).or(chunk),
+            is_causal,
+            window: size.map(sliding).or(chunk),
             temperature: temperature.filter(|_| has_temperature),
             ..base.clone()
         }))
     };
     (0..n_layers).map(one).collect()
+}
+
+/// Whether a token sees only those up to its own.
+fn is_causal(hparams: Hparams<'_>, family: &Family) -> Result<bool, Error> {
+    let is_bidirectional = hparams.flag(BIDIRECTIONAL)? == Some(true);
+    Ok(hparams.flag(CAUSAL)?.unwrap_or(family.is_causal && !is_bidirectional))
 }
 
 /// What the attention of all blocks has in common.

@@ -36,6 +36,8 @@ pub(super) struct Family {
     pub(super) is_qk_norm_optional: bool,
     /// Which blocks have a window.
     pub(super) windows: Windows,
+    /// Whether a token sees only those up to its own, unless the file says otherwise.
+    pub(super) is_causal: bool,
     /// Whether heads have sinks.
     pub(super) has_sinks: bool,
     /// Whether attention has an output gate, stored after each query head.
@@ -110,6 +112,8 @@ pub(super) enum Windows {
     From(usize),
     /// If the file has a window: all but the last of every so many, if it does not list them.
     AllButLastOf(usize),
+    /// If the file has a window: all but the first of every so many, if it does not list them.
+    AllButFirstOf(usize),
     /// Chunks, in all blocks with RoPE.
     Chunks,
 }
@@ -126,6 +130,7 @@ pub(super) const LLAMA: Family = Family {
     qk_norm: None,
     is_qk_norm_optional: false,
     windows: Windows::InGguf,
+    is_causal: true,
     has_sinks: false,
     is_gated_attention: false,
     has_temperature: false,

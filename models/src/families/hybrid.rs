@@ -15,8 +15,8 @@ use crate::families::decoder::{self, mixers};
 use crate::families::family::Family;
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    ATTENTION_INTERVAL, FF, KERNEL, KV_HEADS, Key, LAYER_TYPES, RECURRENT_LAYERS, SHORT_KERNEL, STATE,
-    STATE_GROUPS, STATE_HEAD, STATE_HEADS, STATE_INNER,
+    ATTENTION_INTERVAL, FF, KERNEL, KV_HEADS, Key, LAYER_TYPES, LEAST_STEP, RECURRENT_LAYERS, SHORT_KERNEL,
+    STATE, STATE_GROUPS, STATE_HEAD, STATE_HEADS, STATE_INNER,
 };
 
 /// The words of `layer_types` for blocks that carry a state.
@@ -75,6 +75,18 @@ pub(super) fn delta(hparams: Hparams<'_>) -> Result<Mixer, Error> {
     }))
 }
 
+/// A state space whose steps of time have a least value, as Transformers has it: llama.cpp takes any.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+fn with_least_step(hparams: Hparams<'_>) -> Result<Mixer, Error> {
+    let mut mixer = state_space(hparams)?;
+    if let Mixer::StateSpace(sizes) = &mut mixer {
+        sizes.least_step = hparams.number_or_none(LEAST_STEP)?.unwrap_or(0.0) as f32;
+    }
+    Ok(mixer)
+}
+
 /// A state space.
 ///
 /// # Errors
@@ -87,7 +99,7 @@ pub(super) fn state_space(hparams: Hparams<'_>) -> Result<Mixer, Error> {
         None => hparams.count(STATE_INNER)? / n_heads,
     };
     let (state, kernel) = (hparams.count(STATE)?, hparams.count(KERNEL)?);
-    Ok(Mixer::StateSpace(StateSpace { n_heads, head, n_groups, state, kernel }))
+    Ok(Mixer::StateSpace(StateSpace { n_heads, head, n_groups, state, kernel, least_step: 0.0 }))
 }
 
 /// A gated short convolution.
@@ -105,11 +117,11 @@ fn check_multiple(hparams: Hparams<'_>, key: Key, n: usize, of: usize) -> Result
     Err(hparams.refused(key, format!("expected a multiple of the {of} groups, found {n}")))
 }
 
-/// LFM2, whose folders state a width that the FFN does not have.
+/// Families that state another width than the FFN has: folders of LFM2, and the first Qwen.
 ///
 /// # Errors
 /// Names the hyper-parameter that is missing or invalid.
-pub(super) fn lfm2(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+pub(super) fn stored_width(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
     let mut config = decoder::read(hparams, family)?;
     for (layer, block) in config.blocks.iter_mut().enumerate() {
         let stored = hparams.stored(&format!("blk.{layer}.ffn_up")).and_then(|(_, info)| info.shape.first());
@@ -147,7 +159,7 @@ pub(super) fn nemotron_h(hparams: Hparams<'_>, family: &Family) -> Result<Config
     let mut mixers = mixers(hparams, &Family { recurrent: None, ..*family })?;
     for (layer, mixer) in mixers.iter_mut().enumerate() {
         if has(layer, "ssm_in") {
-            *mixer = state_space(hparams)?;
+            *mixer = with_least_step(hparams)?;
         } else if let Mixer::Grouped(heads) = mixer {
             heads.rope = None;
         }

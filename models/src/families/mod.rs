@@ -10,9 +10,11 @@ use fusebox_runtime::weights::Checkpoint;
 use crate::config::Config;
 use crate::hparams::Hparams;
 
+mod apertus;
 mod config_parts;
 mod decoder;
 pub(crate) mod deepseek;
+mod encoder;
 mod family;
 mod gemma4;
 mod hybrid;
@@ -64,5 +66,7 @@ pub(crate) fn gguf_architecture(architecture: &str) -> Option<&'static str> {
 /// # Errors
 /// Names the hyper-parameter that is missing or invalid.
 pub(crate) fn read(architecture: &str, hparams: Hparams<'_>) -> Result<Option<Config>, Error> {
-    family(architecture).map(|family| (family.read)(hparams, family)).transpose()
+    let Some(family) = family(architecture) else { return Ok(None) };
+    let config = (family.read)(hparams, family)?;
+    Ok(Some(Config { ends: encoder::ends(hparams, &config.ends), ..config }))
 }

@@ -242,7 +242,7 @@ pub(crate) fn lfm2_5() -> Config {
 /// Nemotron 3 Nano: blocks of a state space, of experts, and a few of attention.
 pub(crate) fn nemotron_3_nano() -> Config {
     const PATTERN: &str = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
-    let space = StateSpace { n_heads: 64, head: 64, n_groups: 8, state: 128, kernel: 4 };
+    let space = StateSpace { n_heads: 64, head: 64, n_groups: 8, state: 128, kernel: 4, least_step: 0.0 };
     let experts = Experts {
         shared_ff: 3712,
         activation: Activation::SquaredRelu,

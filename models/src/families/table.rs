@@ -5,7 +5,7 @@
 
 use crate::config::{Activation, Gate, Order, QkNorm};
 use crate::families::family::{Family, LLAMA, LocalRope, Nope, Pairs, Windows};
-use crate::families::{deepseek, gemma4, hybrid};
+use crate::families::{apertus, deepseek, encoder, gemma4, hybrid};
 use crate::naming::tensors::{How, Part, Renamed, in_folder, in_gguf, renamed};
 
 /// All families. Of two with the same name the first counts.
@@ -131,6 +131,55 @@ pub(super) const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     Family {
+        gguf: "gemma-embedding",
+        folder: &[],
+        names: &[NORMS_AROUND, LESS_ONE],
+        order: Order::Around,
+        scales_embedding: true,
+        activation: Activation::GeluTanh,
+        qk_norm: Some(QkNorm::Head),
+        windows: Windows::AllButLastOf(6),
+        is_causal: false,
+        local_rope: LocalRope::Base(1e4),
+        ..LLAMA
+    },
+    Family { gguf: "llama-embed", folder: &[], pairs: Pairs::Interleaved, is_causal: false, ..LLAMA },
+    Family { gguf: "eurobert", folder: &["eurobert"], is_causal: false, ..LLAMA },
+    Family {
+        gguf: "bert",
+        folder: &["bert", "roberta", "xlm-roberta", "camembert"],
+        names: &[BERT],
+        read: encoder::read,
+        is_causal: false,
+        order: Order::Post,
+        is_centred: true,
+        activation: Activation::Gelu,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family {
+        gguf: "nomic-bert",
+        folder: &[],
+        names: &[BERT],
+        read: encoder::read,
+        is_causal: false,
+        order: Order::Post,
+        is_centred: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "modern-bert",
+        folder: &["modernbert"],
+        names: &[JOINT_GATE_UP, MODERN_BERT],
+        read: encoder::read,
+        is_causal: false,
+        is_centred: true,
+        activation: Activation::Gelu,
+        windows: Windows::AllButFirstOf(3),
+        local_rope: LocalRope::Base(1e4),
+        ..LLAMA
+    },
+    Family {
         gguf: "gemma4",
         folder: &["gemma4_text"],
         names: &[GEMMA4, NORMS_AROUND],
@@ -186,8 +235,18 @@ pub(super) const FAMILIES: &[Family] = &[
         gguf: "lfm2",
         folder: &["lfm2"],
         names: &[LFM2],
-        read: hybrid::lfm2,
+        read: hybrid::stored_width,
         qk_norm: Some(QkNorm::Head),
+        recurrent: Some(hybrid::short_conv),
+        ..LLAMA
+    },
+    Family {
+        gguf: "lfm2moe",
+        folder: &[],
+        names: &[LFM2],
+        read: hybrid::stored_width,
+        qk_norm: Some(QkNorm::Head),
+        gate: Gate::Sigmoid,
         recurrent: Some(hybrid::short_conv),
         ..LLAMA
     },
@@ -336,8 +395,72 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family { gguf: "internlm2", folder: &[], pairs: Pairs::Reordered, ..LLAMA },
     Family { folder: &["internlm3"], pairs: Pairs::Reordered, ..LLAMA },
-    Family { gguf: "xverse", folder: &[], ..LLAMA },
+    Family {
+        gguf: "apertus",
+        folder: &["apertus"],
+        names: &[&[
+            in_folder("attn_norm", "attention_layernorm"),
+            in_folder("ffn_norm", "feedforward_layernorm"),
+        ]],
+        read: apertus::read,
+        qk_norm: Some(QkNorm::Head),
+        activation: apertus::XIELU,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family { gguf: "xverse", folder: &[], pairs: Pairs::Interleaved, ..LLAMA },
     Family { gguf: "exaone", folder: &[], ..LLAMA },
+    Family { gguf: "pangu-embedded", folder: &[], ..LLAMA },
+    Family { gguf: "orion", folder: &[], is_centred: true, ..LLAMA },
+    Family { gguf: "stablelm", folder: &["stablelm"], is_centred: true, ..LLAMA },
+    Family { gguf: "qwen", folder: &[], read: hybrid::stored_width, ..LLAMA },
+    Family { gguf: "deepseek", folder: &[], pairs: Pairs::Interleaved, renorm: [false, false], ..LLAMA },
+    Family { gguf: "bailingmoe", folder: &[], pairs: Pairs::Interleaved, renorm: [false, false], ..LLAMA },
+    Family { gguf: "hunyuan-moe", folder: &[], qk_norm: Some(QkNorm::HeadAfterRope), ..LLAMA },
+    Family {
+        gguf: "codeshell",
+        folder: &[],
+        is_centred: true,
+        activation: Activation::GeluTanh,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family {
+        gguf: "jais2",
+        folder: &[],
+        is_centred: true,
+        activation: Activation::SquaredRelu,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family {
+        gguf: "falcon",
+        folder: &[],
+        order: Order::Parallel,
+        is_centred: true,
+        activation: Activation::Gelu,
+        is_gated: false,
+        ..LLAMA
+    },
+    // Positions are a table.
+    Family {
+        gguf: "gpt2",
+        folder: &[],
+        read: encoder::read,
+        is_centred: true,
+        activation: Activation::GeluTanh,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family {
+        gguf: "starcoder",
+        folder: &[],
+        read: encoder::read,
+        is_centred: true,
+        activation: Activation::GeluTanh,
+        is_gated: false,
+        ..LLAMA
+    },
     Family {
         gguf: "arcee",
         folder: &["arcee"],
@@ -369,31 +492,30 @@ pub(super) const MISSING: &[(&[&str], &str)] = &[
     (&["mamba", "mamba2", "jamba", "bamba", "zamba2", "falcon_mamba"], "a state space without attention"),
     (&["rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7", "rwkv"], "the recurrence of RWKV"),
     (&["recurrent_gemma"], "a gated linear recurrence"),
-    (&["apertus"], "the activation xIELU"),
     (&["phimoe"], "routing by SparseMixer"),
-    (&["gptneox", "gpt_neox", "falcon"], "two norms before parallel halves"),
+    (&["gptneox", "gpt_neox", "plamo"], "two norms before parallel halves"),
+    (&["bloom", "mpt", "jais", "baichuan", "refact"], "ALiBi"),
     (
-        &["gpt2", "bloom", "mpt", "jais", "baichuan", "starcoder", "gpt_bigcode"],
-        "ALiBi or absolute positions",
+        &["jina-bert-v2", "jina-bert-v3", "nomic-bert-moe", "neo-bert", "nomic_bert"],
+        "the parts of an encoder other than BERT, nomic-BERT and ModernBERT",
     ),
-    (
-        &[
-            "bert",
-            "nomic-bert",
-            "modern-bert",
-            "jina-bert-v2",
-            "neo-bert",
-            "modernbert",
-            "xlm-roberta",
-            "eurobert",
-        ],
-        "attention that is not causal",
-    ),
-    (&["gemma-embedding"], "attention that is not causal"),
     (&["t5", "t5encoder"], "an encoder with relative position biases"),
     (&["dbrx", "olmo"], "LayerNorm without weights, or clamped projections"),
     (&["minimax", "minimax_01"], "lightning attention"),
-    (&["lfm2moe", "lfm2_moe"], "a mixture of experts beside short convolutions"),
+    (&["lfm2_moe"], "the names of experts in its folders; GGUF runs"),
+    (&["gpt_bigcode"], "the names of its folders; GGUF runs"),
+    (
+        &["bailingmoe2", "bailing_moe_v2", "grovemoe", "exaone-moe"],
+        "group-limited routing beside grouped-query attention",
+    ),
+    (&["dream", "llada", "llada-moe", "rnd1", "diffusion-gemma"], "generation by diffusion"),
+    (&["minicpm3", "plm"], "latent attention with scaled embeddings"),
+    (&["smallthinker"], "a router that reads before attention"),
+    (&["arctic"], "a dense network beside experts with one residual stream each"),
+    (&["bitnet"], "norms inside of attention and the network"),
+    (&["deci", "openelm"], "another number of heads in each block"),
+    (&["cogvlm", "chameleon"], "experts of pictures"),
+    (&["plamo2"], "a state space of another kind"),
     (&["cohere2moe", "cohere2_moe"], "experts in parallel halves"),
     (&["laguna", "mimo2", "mimo_v2_flash", "step35", "afmoe", "mellum"], "attention gates of each head"),
 ];
@@ -462,6 +584,33 @@ const GEMMA4: &[Renamed] = &[
 const GLM4: &[Renamed] = &[
     in_gguf("attn_post_norm", "post_attention_norm"),
     renamed("ffn_post_norm", "post_ffw_norm", "post_mlp_layernorm"),
+];
+
+/// Of one half the norm follows the addition to the stream.
+const BERT: &[Renamed] = &[
+    in_folder("token_embd", "embeddings.word_embeddings"),
+    in_folder("position_embd", "embeddings.position_embeddings"),
+    in_folder("token_types", "embeddings.token_type_embeddings"),
+    in_folder("token_embd_norm", "embeddings.LayerNorm"),
+    in_folder("attn_q", "encoder.layer.{}.attention.self.query"),
+    in_folder("attn_k", "encoder.layer.{}.attention.self.key"),
+    in_folder("attn_v", "encoder.layer.{}.attention.self.value"),
+    in_folder("attn_output", "encoder.layer.{}.attention.output.dense"),
+    renamed("attn_post_norm", "attn_output_norm", "encoder.layer.{}.attention.output.LayerNorm"),
+    in_folder("ffn_up", "encoder.layer.{}.intermediate.dense"),
+    in_folder("ffn_down", "encoder.layer.{}.output.dense"),
+    renamed("ffn_post_norm", "layer_output_norm", "encoder.layer.{}.output.LayerNorm"),
+];
+
+const MODERN_BERT: &[Renamed] = &[
+    in_folder("token_embd", "embeddings.tok_embeddings"),
+    in_folder("output_norm", "final_norm"),
+    in_folder("attn_norm", "attn_norm"),
+    in_folder("attn_qkv", "attn.Wqkv"),
+    in_folder("attn_output", "attn.Wo"),
+    in_folder("ffn_norm", "mlp_norm"),
+    in_folder("ffn_gate_up", "mlp.Wi"),
+    in_folder("ffn_down", "mlp.Wo"),
 ];
 
 const GPT_OSS: &[Renamed] = &[

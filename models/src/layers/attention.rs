@@ -22,6 +22,8 @@ pub(crate) struct Scoring<'a> {
     pub(crate) scale: f64,
     /// Their soft cap.
     pub(crate) cap: Option<f32>,
+    /// Whether later positions are hidden.
+    pub(crate) is_causal: bool,
     /// Which positions are seen.
     pub(crate) window: Option<Window>,
     /// The score of each head's sink.
@@ -31,7 +33,7 @@ pub(crate) struct Scoring<'a> {
 impl Scoring<'_> {
     /// A factor alone.
     pub(crate) fn plain(scale: f64) -> Self {
-        Self { scale, cap: None, window: None, sinks: None }
+        Self { scale, cap: None, is_causal: true, window: None, sinks: None }
     }
 }
 
@@ -61,6 +63,7 @@ pub(crate) fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
     let scoring = Scoring {
         scale: heads.scale.unwrap_or(1.0 / (heads.head as f64).sqrt()),
         cap: heads.cap,
+        is_causal: heads.is_causal,
         window: heads.window,
         sinks: if heads.has_sinks { Some(&m.f32_weight("attn_sinks", &[kv, group])) } else { None },
     };
@@ -132,7 +135,7 @@ pub(crate) fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scor
     let over = &[&m.p, &m.r];
     let scores = q.contract(k, [e]) * scoring.scale as f32;
     let scores = scoring.cap.map_or(scores.clone(), |cap| soft_cap(&scores, cap));
-    let scores = scores + mask(m, scoring.window);
+    let scores = scores + mask(m, scoring.is_causal, scoring.window);
     let weights = match scoring.sinks {
         None => softmax(&scores, over),
         Some(sinks) => softmax_with_sink(&scores, sinks, over),
@@ -140,15 +143,22 @@ pub(crate) fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scor
     weights.contract(v, *over)
 }
 
-/// The attention mask: 0 at visible slots, -∞ after the token's own and before its window.
-fn mask(m: &Scope, window: Option<Window>) -> Tensor {
+/// The attention mask: 0 at visible slots, -∞ after the token's own, or after the last of the step, and outside of its
+/// window.
+fn mask(m: &Scope, is_causal: bool, window: Option<Window>) -> Tensor {
     let rows = m.g.integer(m.config.cache.page_rows as i32);
     let slot = &(m.g.iota(&m.p) * rows + m.g.iota(&m.r)); // [p, r]
     let own = &m.slots(); // [t]
     let masked = m.g.constant(f32::NEG_INFINITY);
-    let causal = m.g.select(&slot.le(own), &m.g.constant(0.0), &masked); // [p, r, t]
+    let last = if is_causal { own } else { &m.last_slot() };
+    let causal = m.g.select(&slot.le(last), &m.g.constant(0.0), &masked); // [p, r, t]
     match window {
         None => causal,
+        Some(Window::Around(size)) => {
+            let size = m.g.integer(size as i32);
+            let is_near = m.g.select(&own.le(&(slot + &size)), &causal, &masked);
+            m.g.select(&slot.le(&(own + size)), &is_near, &masked)
+        }
         Some(Window::Sliding(size)) => {
             m.g.select(&own.lt(&(slot + m.g.integer(size as i32))), &causal, &masked)
         }

@@ -33,7 +33,7 @@ pub(crate) fn block(m: &Scope, layer: usize, x: &Tensor, own: Option<&Tensor>) -
                 let both = [mix(m, &block.mixer, &h), feed_forward(m, &block.network, &h)];
                 both.into_iter().flatten().fold(x.clone(), |x, y| x + scaled(block, y))
             }
-            Order::Before | Order::After | Order::Around => {
+            Order::Before | Order::BeforeNetwork | Order::After | Order::Around | Order::Post => {
                 let x = half(m, block, x, ["attn_norm", "attn_post_norm"], |h| mix(m, &block.mixer, h));
                 match &block.network {
                     Network::Both(..) => beside(m, &block.network, &x),
@@ -57,7 +57,6 @@ fn half(
     [before, after]: [&str; 2],
     work: impl FnOnce(&Tensor) -> Option<Tensor>,
 ) -> Tensor {
-    let has = |orders: [Order; 2]| orders.contains(&block.order);
     let is_empty = match before {
         "attn_norm" => block.mixer == Mixer::None,
         _ => block.network == Network::None,
@@ -65,9 +64,18 @@ fn half(
     if is_empty {
         return x.clone();
     }
-    let y = if has([Order::Before, Order::Around]) { work(&norm(m, before, x, &m.d)) } else { work(x) };
+    let is_first = before == "attn_norm";
+    let y = match block.order {
+        Order::Before | Order::Around => work(&norm(m, before, x, &m.d)),
+        Order::BeforeNetwork if !is_first => work(&norm(m, before, x, &m.d)),
+        Order::BeforeNetwork | Order::After | Order::Parallel | Order::Post => work(x),
+    };
     let Some(y) = y else { return x.clone() };
-    x + scaled(block, if has([Order::After, Order::Around]) { norm(m, after, &y, &m.d) } else { y })
+    match block.order {
+        Order::After | Order::Around => x + scaled(block, norm(m, after, &y, &m.d)),
+        Order::Post => norm(m, after, &(x + scaled(block, y)), &m.d),
+        Order::Before | Order::BeforeNetwork | Order::Parallel => x + scaled(block, y),
+    }
 }
 
 /// What a half adds to the residual stream.

@@ -9,11 +9,12 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_runtime::session::inputs;
 
-use crate::layers::mlp::soft_cap;
+use crate::config::{Added, Positions, Ranking};
+use crate::layers::mlp::{sigmoid, soft_cap};
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 use crate::layers::top_k::top_k;
-use crate::naming::tensors::BIAS;
+use crate::naming::tensors::{BIAS, PROJECTIONS};
 
 /// What a step starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,10 @@ pub enum Scored {
     Unnormed,
     /// Hidden states after the final norm, which the head would read, `[t, d]`.
     Normed,
+    /// The same after the projections of an embedding model, `[t, f]`.
+    Embedded,
+    /// Scores of the head that ranks texts, `[t, label]`.
+    Ranked,
 }
 
 /// The residual stream before the first block.
@@ -51,7 +56,21 @@ pub(crate) fn entry(m: &Scope, entry: Entry) -> Tensor {
 fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
     let v = &vocabulary(m);
     let x = m.matrix("token_embd", &[v, &m.d]).gather(v, tokens).cast(DType::F32); // [t, d]
-    if m.config.embedding_scale == 1.0 { x } else { x * m.config.embedding_scale }
+    let x = if m.config.embedding_scale == 1.0 { x } else { x * m.config.embedding_scale };
+    let Added { positions, n_types, has_norm } = m.config.added;
+    let x = positions.map_or(x.clone(), |Positions { rows, first }| {
+        let row = &m.g.dim("row", rows);
+        let table = m.matrix("position_embd", &[row, &m.d]);
+        x + table.gather(row, &(&m.positions + m.g.integer(first as i32))).cast(DType::F32)
+    });
+    let x = if n_types == 0 {
+        x
+    } else {
+        let ty = &m.g.dim("type", n_types);
+        let first = m.matrix("token_types", &[ty, &m.d]).gather(ty, &m.g.integer(0)).cast(DType::F32);
+        x + first
+    };
+    if has_norm { norm(m, "token_embd_norm", &x, &m.d) } else { x }
 }
 
 /// The results of a step by name, given the residual stream after the last block.
@@ -64,15 +83,44 @@ pub(crate) fn head(m: &Scope, x: &Tensor, scored: Scored) -> Vec<(&'static str, 
         }
         Scored::All => vec![("logits", logits(m, x))],
         Scored::Unnormed => vec![("hidden", x.clone())],
-        Scored::Normed => vec![("hidden", norm(m, "output_norm", x, &m.d))],
+        Scored::Normed => vec![("hidden", normed(m, x))],
+        Scored::Embedded => vec![("hidden", projected(m, normed(m, x)))],
+        Scored::Ranked => vec![("scores", ranked(m, &normed(m, x)))],
     }
+}
+
+/// The final norm, where there is one.
+fn normed(m: &Scope, x: &Tensor) -> Tensor {
+    if m.config.ends.has_norm { norm(m, "output_norm", x, &m.d) } else { x.clone() }
+}
+
+/// The projections of an embedding model, which have no biases. They are linear, so it does not matter that they come
+/// before pooling.
+fn projected(m: &Scope, x: Tensor) -> Tensor {
+    let widths = m.config.ends.projections.iter().zip(PROJECTIONS.into_iter().zip(["f", "w"]));
+    let start = (x, m.d.clone());
+    let (y, _) = widths.fold(start, |(x, from), (width, (name, axis))| {
+        let to = m.g.dim(axis, *width);
+        (m.linear(&x, name, &[&to], [&from]), to)
+    });
+    y
+}
+
+/// The head that ranks texts.
+fn ranked(m: &Scope, x: &Tensor) -> Tensor {
+    let Some(Ranking { n_labels, has_pooler }) = m.config.ends.ranking else { return x.clone() };
+    let (d, label, c) = (&m.d, &m.g.dim("label", n_labels), &m.g.dim("c", m.config.hidden));
+    // `tanh y` is `2 sigmoid 2y - 1`.
+    let tanh = |y: Tensor| sigmoid(&(y * 2.0)) * 2.0 - 1.0;
+    let x = if has_pooler { tanh(m.linear(x, "cls", &[c], [d])).rename(c, d) } else { x.clone() };
+    m.linear(&x, "cls.output", &[label], [d])
 }
 
 /// Final norm and output head.
 fn logits(m: &Scope, x: &Tensor) -> Tensor {
     let (d, v) = (&m.d, &vocabulary(m));
     let table = if m.config.tied { "token_embd" } else { "output" };
-    let y = norm(m, "output_norm", x, d).contract(&m.matrix(table, &[v, d]), [d]);
+    let y = normed(m, x).contract(&m.matrix(table, &[v, d]), [d]);
     let bias = format!("output{BIAS}");
     let y = if m.config.biased.contains("output") { y + m.f32_weight(&bias, &[v]) } else { y };
     let y = if m.config.logit_scale == 1.0 { y } else { y * m.config.logit_scale };

@@ -4,6 +4,8 @@
 //! One projection gates another, `W_down (f(W_gate x) · W_up x)`, or there is none, `W_down f(W_up x)`.
 //! Experts are many small ones of these; see `experts.rs`.
 
+use std::f32::consts::FRAC_1_SQRT_2;
+
 use fusebox_compiler::graph::build::Tensor;
 
 use crate::config::{Activation, Dense};
@@ -11,6 +13,10 @@ use crate::layers::scope::Scope;
 
 /// `√(2/π)` and the cubic term of GELU's approximation.
 const GELU: (f32, f32) = (0.797_884_6, 0.044_715);
+
+/// The factor inside and the coefficients of an approximation of `erfc`.
+const NORMAL_TAIL: (f32, [f32; 5]) =
+    (0.327_591_1, [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152_1, 1.061_405_4]);
 
 /// The FFN, with weight names that end in `suffix`.
 pub(crate) fn mlp(m: &Scope, suffix: &str, sizes: &Dense, x: &Tensor) -> Tensor {
@@ -42,6 +48,21 @@ pub(crate) fn activate(activation: Activation, x: &Tensor) -> Tensor {
             let (factor, cubic) = GELU;
             // `1 + tanh y` is `2 sigmoid 2y`.
             x * sigmoid(&((x + x * x * x * cubic) * (2.0 * factor)))
+        }
+        Activation::Gelu => {
+            // The tail of the normal distribution beyond |x|, by the rational approximation 7.1.26 of Abramowitz and
+            // Stegun: 7.5e-8 off.
+            let size = x.maximum(&-x);
+            let t = (&size * (NORMAL_TAIL.0 * FRAC_1_SQRT_2) + 1.0).recip();
+            let terms = NORMAL_TAIL.1.iter().rev();
+            let sum = terms.fold(x.builder().constant(0.0), |sum, term| (sum + *term) * &t);
+            let tail = sum * (x * x * -0.5).exp() * 0.5;
+            x.maximum(&x.builder().constant(0.0)) - size * tail
+        }
+        Activation::Xielu { positive, negative, beta } => {
+            let zero = x.builder().constant(0.0);
+            let (above, below) = (x.maximum(&zero), x.minimum(&zero));
+            &above * &above * positive + (below.exp() - 1.0 - &below) * negative + x * beta
         }
         Activation::SquaredRelu => {
             let positive = x.maximum(&x.builder().constant(0.0));

@@ -128,6 +128,12 @@ impl<'a> Scope<'a> {
         if self.is_batch { self.slot.clone() } else { &self.slot + self.g.iota(&self.t) }
     }
 
+    /// The slot of the last token of a run, `[]`, or of each token of a batch, `[t]`.
+    #[track_caller]
+    pub(crate) fn last_slot(&self) -> Tensor {
+        if self.is_batch { self.slot.clone() } else { self.slots().max(&self.t) }
+    }
+
     /// `W x`, and `+ b` where the model has a bias of this name.
     #[track_caller]
     pub(crate) fn linear<const N: usize>(

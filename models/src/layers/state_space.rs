@@ -28,6 +28,7 @@ pub(crate) fn state_space(m: &Scope, sizes: &StateSpace, x: &Tensor) -> Tensor {
     let mixed = all.slice(c, inner, inner + 2 * shared); // [t, c]
     let step = all.slice(c, 2 * inner + 2 * shared, sizes.n_heads).split(c, &[n, r]);
     let step = softplus(&(step + m.f32_weight(&format!("ssm_dt{BIAS}"), &[n, r]))); // [t, n, r]
+    let step = if sizes.least_step > 0.0 { step.maximum(&m.g.constant(sizes.least_step)) } else { step };
     let decay = &step * m.f32_weight("ssm_a", &[n, r]);
     let skip = m.f32_weight("ssm_d", &[n, r]);
 

@@ -16,3 +16,5 @@ pub(crate) const TEMPLATE: &str = "chat_template.jinja";
 pub(crate) const TOKENIZER_SUFFIX: &str = ".tokenizer";
 /// The tokenizer in the folder of a Qorus file, where none has its name.
 pub(crate) const TOKENIZER_OF_QORUS: &str = "tokenizer.bin";
+/// How the vectors of a folder of sentence-transformers are pooled.
+pub(crate) const POOLING: &str = "1_Pooling/config.json";

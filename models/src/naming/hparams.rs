@@ -76,7 +76,8 @@ pub(crate) const FF: Key =
     key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim").qorus("hidden_dim");
 /// Epsilon of RMSNorm.
 pub(crate) const EPS: Key =
-    key("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"]).qorus("rms_norm_eps");
+    key("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps", "layer_norm_epsilon"])
+        .qorus("rms_norm_eps");
 /// Whether embeddings are tied.
 pub(crate) const TIED: Key = config(&["tie_word_embeddings"]);
 /// Activation function of the FFN.
@@ -93,13 +94,17 @@ pub(crate) const HEAD: Key = key("attention.key_length", &["head_dim"]).ajc1("he
 /// Head dimension of values.
 pub(crate) const VALUE: Key = key("attention.value_length", &[]);
 /// Sliding window size, the token's own position included.
-pub(crate) const WINDOW: Key = key("attention.sliding_window", &["sliding_window"]);
+pub(crate) const WINDOW: Key = key("attention.sliding_window", &["sliding_window", "local_attention"]);
 /// Whether the sliding window is used at all.
 pub(crate) const WINDOW_USED: Key = config(&["use_sliding_window"]);
 /// How many blocks at the start have full attention.
 pub(crate) const WINDOW_FROM: Key = config(&["max_window_layers"]);
 /// Whether attention is causal.
 pub(crate) const CAUSAL: Key = key("attention.causal", &["is_causal"]);
+/// Whether attention sees all of a text, in Gemma.
+pub(crate) const BIDIRECTIONAL: Key = config(&["use_bidirectional_attention"]);
+/// Every so many blocks have full attention, the first among them.
+pub(crate) const FULL_PERIOD: Key = config(&["global_attn_every_n_layers"]);
 /// Attention temperature that grows with the position.
 pub(crate) const TEMPERATURE: Key = key(
     "attention.temperature_scale",
@@ -129,9 +134,11 @@ pub(crate) const ROTARY_FACTOR: Key =
 pub(crate) const INTERLEAVED: Key = config(&["rope_interleave"]);
 
 /// RoPE base.
-pub(crate) const THETA: Key =
-    key("rope.freq_base", &["rope_scaling.rope_theta", "rope_parameters.rope_theta", "rope_theta"])
-        .qorus("rope_freq_base");
+pub(crate) const THETA: Key = key(
+    "rope.freq_base",
+    &["rope_scaling.rope_theta", "rope_parameters.rope_theta", "rope_theta", "global_rope_theta"],
+)
+.qorus("rope_freq_base");
 /// RoPE scaling type.
 pub(crate) const SCALING_TYPE: Key = key(
     "rope.scaling.type",
@@ -226,7 +233,7 @@ pub(crate) const LOGIT_CAP: Key = key("final_logit_softcapping", &["final_logit_
 /// Soft cap of attention scores.
 pub(crate) const ATTENTION_CAP: Key = key("attn_logit_softcapping", &["attn_logit_softcapping"]);
 /// RoPE base of blocks with a window.
-pub(crate) const LOCAL_THETA: Key = key("rope.freq_base_swa", &["rope_local_base_freq"]);
+pub(crate) const LOCAL_THETA: Key = key("rope.freq_base_swa", &["rope_local_base_freq", "local_rope_theta"]);
 /// Rotary dimension of blocks with a window.
 pub(crate) const LOCAL_ROTARY_DIM: Key = key("rope.dimension_count_swa", &[]);
 /// Head dimension of blocks with a window.
@@ -279,6 +286,8 @@ pub(crate) const STATE: Key =
     key("ssm.state_size", &["linear_key_head_dim", "mamba_d_state", "ssm_state_size"]);
 /// Head dimension of the values of a delta rule, of a state space.
 pub(crate) const STATE_HEAD: Key = config(&["linear_value_head_dim", "mamba_d_head", "mamba_head_dim"]);
+/// The least step of time of a state space.
+pub(crate) const LEAST_STEP: Key = config(&["time_step_min"]);
 /// Head dimension times heads.
 pub(crate) const STATE_INNER: Key = key("ssm.inner_size", &[]);
 /// Tokens that the short convolution of LFM2 sees.

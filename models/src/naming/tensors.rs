@@ -70,14 +70,23 @@ const PARTS: [(&str, &str); 56] = [
 ];
 
 /// The tensors outside of blocks, here and in safetensors.
-const ENDS: [(&str, &str); 6] = [
+const ENDS: [(&str, &str); 7] = [
     ("token_embd", "model.embed_tokens"),
+    ("token_embd_norm", "model.embeddings.norm"),
     ("output_norm", "model.norm"),
     ("output", "lm_head"),
     ("per_layer_token_embd", "model.embed_tokens_per_layer"),
     ("per_layer_model_proj", "model.per_layer_model_projection"),
     ("per_layer_proj_norm", "model.per_layer_projection_norm"),
 ];
+
+/// The projections of an embedding model behind the final norm.
+pub const PROJECTIONS: [&str; 2] = ["dense_2", "dense_3"];
+
+/// What the names of encoders in safetensors begin with, and stands for the number of a block in them.
+const ENCODER_PREFIXES: [&str; 3] = ["", "bert.", "roberta."];
+const LAYER: &str = "{}";
+const ENCODER_LAYERS: &str = "encoder.layer.";
 
 /// What the names in safetensors begin with: with the head, without it, as the text part of a multimodal model in two
 /// ways, and in Nemotron-H.
@@ -90,8 +99,16 @@ const FUSED: [(&str, &[&str]); 3] = [
     ("ffn_gate_up_shexp", &["ffn_gate_shexp", "ffn_up_shexp"]),
 ];
 
-/// Suffixes of tensors that some programs store although they follow from the hyper-parameters: the RoPE frequencies.
-const REDUNDANT: [&str; 2] = [".self_attn.rotary_emb.inv_freq", ".attn_rot_embd.weight"];
+/// Suffixes of tensors that no graph has: RoPE frequencies, which follow from the hyper-parameters, and the numbers of
+/// an activation, which are hyper-parameters.
+const REDUNDANT: [&str; 6] = [
+    ".self_attn.rotary_emb.inv_freq",
+    ".attn_rot_embd.weight",
+    ".mlp.act_fn.alpha_p",
+    ".mlp.act_fn.alpha_n",
+    ".mlp.act_fn.beta",
+    ".mlp.act_fn.eps",
+];
 
 /// A fused tensor that has rows of two others for every head.
 const FUSED_PER_HEAD: [&str; 3] = ["attn_kv_b", "attn_k_b", "attn_v_b"];
@@ -237,6 +254,10 @@ impl Names {
         if block.is_empty() {
             let own = entry.or(in_list(&ENDS).map(|own| own.strip_prefix("model.").unwrap_or(own)));
             let own = own.unwrap_or(part);
+            if own.starts_with("embeddings.") {
+                let prefixes = ENCODER_PREFIXES.iter().chain(&PREFIXES);
+                return prefixes.map(|prefix| format!("{prefix}{own}{ending}")).collect();
+            }
             // The head is outside of the model.
             if own == "lm_head" {
                 return ["", "language_model."].map(|prefix| format!("{prefix}{own}{ending}")).into();
@@ -244,6 +265,10 @@ impl Names {
             return PREFIXES.map(|prefix| format!("{prefix}{own}{ending}")).into();
         }
         let layer = block.trim_start_matches("blk.").trim_end_matches('.');
+        if let Some(own) = entry.filter(|own| own.contains(LAYER)) {
+            let own = own.replace(LAYER, layer);
+            return ENCODER_PREFIXES.map(|prefix| format!("{prefix}{own}{ending}")).into();
+        }
         let own = entry.or(in_list(&PARTS)).unwrap_or(part);
         PREFIXES.map(|prefix| format!("{prefix}layers.{layer}.{own}{ending}")).into()
     }
@@ -309,7 +334,9 @@ fn mixtral_name(safetensors_name: &str) -> Option<String> {
 pub fn block_of(name: &str) -> Option<&str> {
     let graph = name.strip_prefix("blk.");
     let mut folder = PREFIXES.iter().filter_map(|prefix| name.strip_prefix(prefix)?.strip_prefix("layers."));
-    graph.or_else(|| folder.next())?.split('.').next()
+    let mut encoder =
+        ENCODER_PREFIXES.iter().filter_map(|own| name.strip_prefix(own)?.strip_prefix(ENCODER_LAYERS));
+    graph.or_else(|| folder.next()).or_else(|| encoder.next())?.split('.').next()
 }
 
 /// Whether a tensor of a file can be ignored, as it follows from the hyper-parameters.

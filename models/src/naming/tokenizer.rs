@@ -17,10 +17,15 @@ pub(crate) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 pub(crate) const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
+/// The first and the last token of a text for BERT.
+pub(crate) const CLS: &str = "tokenizer.ggml.cls_token_id";
+pub(crate) const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
+
 /// The keys of end-of-sequence tokens besides EOS itself.
 pub(crate) const MORE_EOS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
-/// Values of [`MODEL`]: byte-level BPE, and `SentencePiece` BPE with scores.
+/// Values of [`MODEL`]: byte-level BPE, `SentencePiece` BPE with scores, and `WordPiece`.
+pub(crate) const WORDPIECE: &str = "bert";
 pub(crate) const GPT2: &str = "gpt2";
 pub(crate) const SENTENCEPIECE: &str = "llama";
 

@@ -10,7 +10,12 @@ pub(super) enum ByteEncoding {
     Gpt2,
     /// `SentencePiece`: `▁` is a space, `<0x0A>` a byte, and everything else is itself.
     SentencePiece,
+    /// `WordPiece`: a token that starts with `##` continues a word, any other starts one.
+    WordPiece,
 }
+
+/// What tokens that continue a word start with.
+pub(super) const CONTINUES: &str = "##";
 
 /// The space of [`ByteEncoding::SentencePiece`].
 pub(super) const SPACE: char = '▁';
@@ -31,6 +36,10 @@ impl ByteEncoding {
                     bytes.push(byte);
                 }
             }
+            Self::WordPiece => match text.strip_prefix(CONTINUES) {
+                Some(rest) if !rest.is_empty() => bytes.extend(rest.as_bytes()),
+                Some(_) | None => bytes.extend([b" ", text.as_bytes()].concat()),
+            },
             Self::SentencePiece => match byte_fallback_value(text) {
                 Some(byte) => bytes.push(byte),
                 None => bytes.extend(text.replace(SPACE, " ").as_bytes()),
@@ -96,5 +105,8 @@ mod tests {
         assert_eq!(bytes(ByteEncoding::SentencePiece, "▁hi"), b" hi");
         assert_eq!(bytes(ByteEncoding::SentencePiece, "<0x0A>"), b"\n");
         assert_eq!(bytes(ByteEncoding::SentencePiece, "<0x+A>"), b"<0x+A>");
+        assert_eq!(bytes(ByteEncoding::WordPiece, "hi"), b" hi");
+        assert_eq!(bytes(ByteEncoding::WordPiece, "##hi"), b"hi");
+        assert_eq!(bytes(ByteEncoding::WordPiece, "##"), b" ##");
     }
 }

@@ -40,6 +40,11 @@ pub(crate) fn pairs(checkpoint: &Checkpoint, n_tokens: usize) -> Result<Vec<(Str
             let merges = spec.merges.iter().map(|(a, b)| format!("{a} {b}"));
             put(names::MERGES, Value::List(List::Texts(merges.collect())));
         }
+        ByteEncoding::WordPiece => {
+            let what = "a WordPiece tokenizer is not written as GGUF";
+            let place = Place::Key("model.type".to_owned());
+            return Err(Error::Unsupported { path: spec.path.clone(), place, what: what.to_owned() });
+        }
         ByteEncoding::SentencePiece => {
             put(names::MODEL, Value::Text(names::SENTENCEPIECE.to_owned()));
             put(names::SCORES, Value::List(List::Floats(scores(&spec, tokens.len()))));

@@ -1,21 +1,23 @@
 //! The tokenizer in the metadata of a GGUF file.
 //!
 //! In: the keys `tokenizer.ggml.*`. Out: a [`TokenizerSpec`].
-//! Two models are supported: byte-level BPE, `gpt2` in these files, and `SentencePiece` BPE with scores, `llama`;
-//! others are refused by name.
+//! Three models are supported: byte-level BPE, `gpt2` in these files, `SentencePiece` BPE with scores, `llama`, and
+//! `WordPiece`, `bert`; others are refused by name.
 //! Missing keys have llama.cpp's defaults.
 
 use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::value::{List, Value};
 use tokenizers::AddedToken;
+use tokenizers::normalizers::bert::BertNormalizer;
+use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 
 use crate::naming::tokenizer::{
-    ADD_BOS, ADD_EOS, ADD_SPACE, BOS, EOS, GPT2, MERGES, MODEL, MORE_EOS, PRE, SCORES, SENTENCEPIECE, TOKENS,
-    TYPES, UNKNOWN, kind,
+    ADD_BOS, ADD_EOS, ADD_SPACE, BOS, CLS, EOS, GPT2, MERGES, MODEL, MORE_EOS, PRE, SCORES, SENTENCEPIECE,
+    SEPARATOR, TOKENS, TYPES, UNKNOWN, WORDPIECE, kind,
 };
 use crate::sidecar;
-use crate::tokenizer::byte_encoding::ByteEncoding;
+use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES, SPACE};
 use crate::tokenizer::pre_tokenizer;
 use crate::tokenizer::spec::{Keys, Rules, TokenizerSpec, is_eos_name};
 
@@ -28,10 +30,12 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
     match file.string(MODEL)?.ok_or_else(|| file.refuse(MODEL, "expected a string, found nothing"))? {
         GPT2 => byte_level_bpe(&file),
         SENTENCEPIECE => sentencepiece_bpe(&file),
+        WORDPIECE => wordpiece(&file),
         other => {
             let found = quoted(other);
-            let what =
-                format!("the tokenizer {found} is not supported, expected `{GPT2}` or `{SENTENCEPIECE}`");
+            let what = format!(
+                "the tokenizer {found} is not supported, expected `{GPT2}`, `{SENTENCEPIECE}` or `{WORDPIECE}`"
+            );
             Err(file.unsupported(MODEL, what))
         }
     }
@@ -77,6 +81,52 @@ fn sentencepiece_bpe(file: &File) -> Result<TokenizerSpec, Error> {
         ..spec
     })
 }
+
+/// `WordPiece`. GGUF marks tokens that start a word, and not those that continue one.
+fn wordpiece(file: &File) -> Result<TokenizerSpec, Error> {
+    let spec =
+        file.spec(ByteEncoding::WordPiece, TOKENS, &Defaults { adds_bos: false, bos: None, eos: None })?;
+    let n_tokens = spec.tokens.len();
+    let special = |keys: &[&str], usual: u32| -> Result<Option<u32>, Error> {
+        for key in keys {
+            if let Some(id) = file.token(key, n_tokens)? {
+                return Ok(Some(id));
+            }
+        }
+        Ok(Some(usual).filter(|id| (*id as usize) < n_tokens))
+    };
+    let (first, last) = (special(&[CLS, BOS], CLS_ID)?, special(&[SEPARATOR, EOS], SEPARATOR_ID)?);
+    let unknown = special(&[UNKNOWN], UNKNOWN_ID)?;
+    let adds_first = file.flag(ADD_BOS)?.unwrap_or(true);
+    let text = |token: &String| match token.strip_prefix(SPACE) {
+        Some(word) if !word.is_empty() => word.to_owned(),
+        // Special tokens are as they are.
+        _ if token.is_empty() || token.starts_with('[') && token.ends_with(']') => token.clone(),
+        _ => format!("{CONTINUES}{token}"),
+    };
+    let tokens: Vec<String> = spec.tokens.iter().map(text).collect();
+    let special = [first, last, unknown].into_iter().flatten();
+    let own = special.map(|id| (id, AddedToken::from(tokens[id as usize].as_str(), true).normalized(false)));
+    let mut added: Vec<(u32, AddedToken)> = own.filter(|(_, token)| !token.content.is_empty()).collect();
+    added.extend(spec.added.into_iter().filter(|(id, _)| ![first, last, unknown].contains(&Some(*id))));
+    let unknown = unknown.and_then(|id| tokens.get(id as usize).cloned());
+    Ok(TokenizerSpec {
+        tokens,
+        added,
+        normalizer: Some(BertNormalizer::new(true, true, Some(true), true).into()),
+        pre: Some(BertPreTokenizer.into()),
+        rules: Rules { unknown: unknown.map(|text| (text, false)), space_prefix: true, ..Rules::default() },
+        prefix: first.filter(|_| adds_first).into_iter().collect(),
+        suffix: last.into_iter().collect(),
+        eos: last.into_iter().collect(),
+        ..spec
+    })
+}
+
+/// The ids of BERT, where a file does not say them.
+const CLS_ID: u32 = 101;
+const SEPARATOR_ID: u32 = 102;
+const UNKNOWN_ID: u32 = 100;
 
 /// The values of missing keys.
 struct Defaults {

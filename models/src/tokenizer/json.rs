@@ -2,8 +2,8 @@
 //!
 //! In: `tokenizer.json`, `tokenizer_config.json`, `generation_config.json` and `config.json` of a folder. Out: a
 //! [`TokenizerSpec`].
-//! Only BPE is supported, with normalizers, pre-tokenizers and decoders that are known to be safe on any text: a file
-//! selects the code that runs, so whatever is not on a list here is refused.
+//! BPE and `WordPiece` are supported, with normalizers, pre-tokenizers and decoders that are known to be safe on any
+//! text: a file selects the code that runs, so whatever is not on a list here is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use tokenizers::AddedToken;
 
 use crate::naming::files;
 use crate::sidecar;
-use crate::tokenizer::byte_encoding::ByteEncoding;
+use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES};
 use crate::tokenizer::spec::{Keys, MAX_TOKENS, Rules, TokenizerSpec};
 
 /// The key of the end-of-sequence tokens.
@@ -32,9 +32,23 @@ const MAX_GROWTH: usize = 64;
 const MAX_STEPS: usize = 64;
 const MAX_PATTERN_BYTES: usize = 16 << 10;
 /// The supported normalizers.
-const NORMALIZERS: [&str; 10] =
-    ["NFC", "NFD", "NFKC", "NFKD", "Sequence", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
-const PRE_TOKENIZERS: [&str; 6] = ["ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"];
+const NORMALIZERS: [&str; 11] = [
+    "BertNormalizer",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Sequence",
+    "Lowercase",
+    "Prepend",
+    "Replace",
+    "Strip",
+    "StripAccents",
+];
+const PRE_TOKENIZERS: [&str; 7] =
+    ["BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"];
+/// The model of BERT.
+const WORDPIECE: &str = "WordPiece";
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -68,7 +82,7 @@ struct ModelKind {
 #[serde(expecting = "an object")]
 struct Model {
     vocab: IndexMap<String, u32>,
-    merges: Vec<Merge>,
+    merges: Option<Vec<Merge>>,
     dropout: Option<f64>,
     unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
@@ -147,12 +161,21 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
 fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, Error> {
     let file: File = sidecar::parse_json(&path, bytes)?;
     let kind: ModelKind = sidecar::parse_json(&path, file.model.get().as_bytes())?;
-    if kind.kind.as_deref().is_some_and(|kind| kind != "BPE") {
-        let what = format!("{} is not supported, expected `BPE`", quoted(&kind.kind.unwrap_or_default()));
+    if kind.kind.as_deref().is_some_and(|kind| !["BPE", WORDPIECE].contains(&kind)) {
+        let found = quoted(&kind.kind.unwrap_or_default());
+        let what = format!("{found} is not supported, expected `BPE` or `{WORDPIECE}`");
         return Err(unsupported(&path, "model.type", what));
     }
     let model: Model = sidecar::parse_json(&path, file.model.get().as_bytes())?;
-    check_model(&path, &model)?;
+    let is_wordpiece = kind.kind.as_deref() == Some(WORDPIECE);
+    check_model(&path, &model, is_wordpiece)?;
+    let merges = match model.merges {
+        None if !is_wordpiece => {
+            let what = "expected a list of merges, found none";
+            return Err(Error::input(&path, Place::Key("model.merges".to_owned()), what));
+        }
+        merges => merges.unwrap_or_default(),
+    };
     let (encoding, space_prefix) = decoder(&path, file.decoder.as_ref())?;
     for (key, part) in [("normalizer", &file.normalizer), ("pre_tokenizer", &file.pre_tokenizer)] {
         part.as_ref().map_or(Ok(()), |part| check_sizes(&path, key, part))?;
@@ -184,7 +207,7 @@ fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, E
     Ok(TokenizerSpec {
         normalizer: component(&path, "normalizer", file.normalizer, &NORMALIZERS)?,
         pre: component(&path, "pre_tokenizer", file.pre_tokenizer, &PRE_TOKENIZERS)?,
-        merges: model.merges.into_iter().map(Merge::into_pair).collect(),
+        merges: merges.into_iter().map(Merge::into_pair).collect(),
         added,
         rules,
         prefix,
@@ -198,8 +221,9 @@ fn unsupported(path: &Path, key: &str, what: String) -> Error {
     Error::Unsupported { path: path.to_owned(), place: Place::Key(key.to_owned()), what }
 }
 
-fn check_model(path: &Path, model: &Model) -> Result<(), Error> {
-    let is_set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+fn check_model(path: &Path, model: &Model, is_wordpiece: bool) -> Result<(), Error> {
+    let known = if is_wordpiece { CONTINUES } else { "" };
+    let is_set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty() && text != known);
     let unsupported_field = [
         (is_set(&model.continuing_subword_prefix), "model.continuing_subword_prefix"),
         (is_set(&model.end_of_word_suffix), "model.end_of_word_suffix"),
@@ -300,6 +324,8 @@ fn check_growth(path: &Path, normalizer: Option<&Json>, pre: Option<&Json>) -> R
             Some("NFKC" | "NFKD") if is_replaced => 11,
             Some("NFC" | "NFD") if is_replaced => 3,
             Some("Lowercase") if is_replaced => 2,
+            // Spaces around each Chinese character, and the decomposition of accents.
+            Some("BertNormalizer") => 6,
             // Each byte becomes a character of at most two bytes.
             Some("ByteLevel") => {
                 if is_set("add_prefix_space") {
@@ -349,10 +375,14 @@ fn check_sizes(path: &Path, key: &str, json: &Json) -> Result<(), Error> {
 fn decoder(path: &Path, json: Option<&Json>) -> Result<(ByteEncoding, bool), Error> {
     let kinds = json.map_or(Vec::new(), kinds);
     let unsupported_field = |kind: &&&str| {
-        !["Sequence", "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"].contains(kind)
+        !["Sequence", WORDPIECE, "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"]
+            .contains(kind)
     };
     if let Some(kind) = kinds.iter().find(unsupported_field) {
         return Err(unsupported(path, "decoder", format!("{} is not supported", quoted(kind))));
+    }
+    if kinds.contains(&WORDPIECE) {
+        return Ok((ByteEncoding::WordPiece, true));
     }
     if kinds.contains(&"ByteLevel") {
         return Ok((ByteEncoding::Gpt2, false));
@@ -374,6 +404,15 @@ fn prefix_and_suffix(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<
     for step in inner.map_or(std::slice::from_ref(json), Vec::as_slice) {
         match step.get("type").and_then(Json::as_str).unwrap_or("") {
             "ByteLevel" => continue,
+            "BertProcessing" | "RobertaProcessing" => {
+                let id = |side: &str| step.get(side).and_then(|pair| pair.get(1)?.as_u64()?.try_into().ok());
+                let (Some(first), Some(last)) = (id("cls"), id("sep")) else {
+                    return Err(refuse("expected a token under `cls` and one under `sep`"));
+                };
+                prefix.push(first);
+                suffix.push(last);
+                continue;
+            }
             "TemplateProcessing" => {}
             kind => {
                 return Err(unsupported(

@@ -40,8 +40,8 @@ pub struct Tokenizer {
 
 /// How text is encoded.
 enum Encoder {
-    /// BPE with ranked merges, within the words of a pre-tokenizer.
-    Bpe(Box<HfTokenizer>),
+    /// BPE with ranked merges, or `WordPiece`, within the words of a pre-tokenizer.
+    Library(Box<HfTokenizer>),
     /// `SentencePiece` BPE with scores, without a pre-tokenizer.
     SentencePiece(SentencePiece),
 }
@@ -83,7 +83,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
         let ids = match &self.encoder {
             Encoder::SentencePiece(encoder) => encoder.encode(text),
-            Encoder::Bpe(encoder) => {
+            Encoder::Library(encoder) => {
                 let encoding = encoder.encode_fast(text, false);
                 encoding.map_err(|error| Error::Text { what: error.to_string() })?.get_ids().to_vec()
             }

@@ -115,8 +115,17 @@ const SEED_CODER: [&str; 1] = [concat!(
     r"\s*[\r\n]+|\s+(?!\S)|\s+",
 )];
 
+const KIMI_K2: [&str; 1] = [concat!(
+    r"[\p{Han}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)];
+
 /// The known names.
-const NAMES: [(&str, PreTokenizer); 64] = [
+const NAMES: [(&str, PreTokenizer); 70] = [
     ("default", plain(&DEFAULT)),
     ("gpt-2", plain(&GPT2)),
     ("phi-2", plain(&GPT2)),
@@ -180,6 +189,12 @@ const NAMES: [(&str, PreTokenizer); 64] = [
     ("bailingmoe2", plain(&BAILING)),
     ("llada-moe", plain(&BAILING)),
     ("seed-coder", plain(&SEED_CODER)),
+    ("modern-bert", plain(&GPT2)),
+    ("kormo", with_nfc(&QWEN2)),
+    ("f2llmv2", with_nfc(&QWEN2)),
+    ("kanana2", plain(&GPT4O)),
+    ("talkie", plain(&GPT4O)),
+    ("kimi-k2", plain(&KIMI_K2)),
     // Not of llama.cpp: no split at all.
     ("whole", plain(&[])),
 ];

@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use ahash::AHashMap;
 use fusebox_runtime::error::{Error, Place, printable, quoted};
 use tokenizers::models::bpe::BPE;
+use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
 
-use crate::tokenizer::byte_encoding::ByteEncoding;
+use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES};
 use crate::tokenizer::sentencepiece::SentencePiece;
 use crate::tokenizer::{Encoder, Table, Tokenizer};
 
@@ -21,6 +22,8 @@ use crate::tokenizer::{Encoder, Table, Tokenizer};
 pub(super) const MAX_TOKENS: usize = 1 << 22;
 /// The longest token, in bytes.
 const MAX_TOKEN_BYTES: usize = 1 << 16;
+/// The longest word of `WordPiece`, in characters, as in BERT; a longer one is unknown.
+const MAX_WORD: usize = 100;
 /// The longest message of a library that is shown, in characters: it may quote the file.
 const MAX_MESSAGE: usize = 160;
 
@@ -200,7 +203,7 @@ impl TokenizerSpec {
     fn encoder(&mut self) -> Result<Encoder, Error> {
         match self.scores.take() {
             Some(scores) => Ok(Encoder::SentencePiece(self.sentencepiece(scores))),
-            None => Ok(Encoder::Bpe(Box::new(self.bpe()?))),
+            None => Ok(Encoder::Library(Box::new(self.library()?))),
         }
     }
 
@@ -212,12 +215,15 @@ impl TokenizerSpec {
         SentencePiece::new(tokens, scores, added, unknown.map(|id| id as u32), self.rules.space_prefix)
     }
 
-    fn bpe(&mut self) -> Result<HfTokenizer, Error> {
+    fn library(&mut self) -> Result<HfTokenizer, Error> {
         let mut vocabulary = AHashMap::with_capacity(self.tokens.len());
         for (id, text) in std::mem::take(&mut self.tokens).into_iter().enumerate() {
             if !text.is_empty() {
                 vocabulary.insert(text, id as u32);
             }
+        }
+        if self.encoding == ByteEncoding::WordPiece {
+            return self.wordpiece(vocabulary);
         }
         let Rules { ignore_merges, byte_fallback, unknown, space_prefix: _ } = &self.rules;
         let mut model = BPE::builder()
@@ -228,11 +234,33 @@ impl TokenizerSpec {
         if let Some((unknown, is_fused)) = unknown {
             model = model.unk_token(unknown.clone()).fuse_unk(*is_fused);
         }
-        let Keys { merges, added, .. } = self.keys;
+        let Keys { merges, .. } = self.keys;
         let model = model
             .build()
             .map_err(|error| self.refuse_with(merges, "a merge of two tokens that makes a token", &error))?;
-        let mut encoder = HfTokenizer::new(model);
+        self.with_words(HfTokenizer::new(model))
+    }
+
+    /// Each word becomes the longest tokens from its start on, or is unknown.
+    fn wordpiece(&mut self, vocabulary: AHashMap<String, u32>) -> Result<HfTokenizer, Error> {
+        let unknown = self.rules.unknown.as_ref().map(|(text, _)| text.clone()).unwrap_or_default();
+        if !vocabulary.contains_key(&unknown) {
+            let what = "expected a token for unknown words, found none";
+            return Err(self.refuse(self.keys.tokens, what));
+        }
+        let model = WordPiece::builder()
+            .vocab(vocabulary)
+            .unk_token(unknown)
+            .continuing_subword_prefix(CONTINUES.to_owned())
+            .max_input_chars_per_word(MAX_WORD)
+            .build()
+            .map_err(|error| self.refuse_with(self.keys.tokens, "a vocabulary", &error))?;
+        self.with_words(HfTokenizer::new(model))
+    }
+
+    /// The steps around a model: how a text is normalised and split, and the tokens that are found first.
+    fn with_words(&mut self, mut encoder: HfTokenizer) -> Result<HfTokenizer, Error> {
+        let Keys { added, .. } = self.keys;
         let expected = "tokens that can be searched for";
         let normalizer = self.normalizer.take();
         encoder

@@ -1,0 +1,60 @@
+//! Encoders, which read a text and write none: BERT and its successors, and decoders made into embedding models.
+//!
+//! In: the hyper-parameters of a file. Out: a config.
+//! What is in front of the first block and behind the last is seen by tensors. Read next: `layers/embed.rs`.
+
+use fusebox_runtime::error::Error;
+use fusebox_runtime::weights::Kind;
+
+use crate::config::{Added, Config, Ends, Mixer, Order, Positions, Ranking};
+use crate::families::decoder;
+use crate::families::family::Family;
+use crate::hparams::Hparams;
+use crate::naming::tensors::PROJECTIONS;
+
+/// Rows of the table of positions of `RoBERTa` that no position has; converters to GGUF drop them.
+const ROBERTA_FIRST: usize = 2;
+const ROBERTA: [&str; 4] = ["roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"];
+
+/// Reads the config of a file.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn read(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+    let mut config = decoder::read(hparams, family)?;
+    let rows = |name: &str| hparams.stored(name).and_then(|(_, info)| info.shape.first().copied());
+    let is_roberta = hparams.kind() == Kind::Safetensors && ROBERTA.contains(&hparams.architecture());
+    let first = if is_roberta { ROBERTA_FIRST } else { 0 };
+    if let Some(rows) = rows("position_embd") {
+        if rows <= first {
+            let what = format!("expected more than {first} positions, found {rows}");
+            return Err(hparams.refused_tensor("position_embd", what));
+        }
+        config.added.positions = Some(Positions { rows, first });
+        config.context = config.context.min(rows - first);
+        for block in &mut config.blocks {
+            if let Mixer::Grouped(heads) = &mut block.mixer {
+                heads.rope = None;
+            }
+        }
+    }
+    config.added = Added {
+        n_types: rows("token_types").unwrap_or(0),
+        has_norm: hparams.has("token_embd_norm"),
+        ..config.added
+    };
+    config.ends.has_norm = hparams.has("output_norm");
+    for (layer, block) in config.blocks.iter_mut().enumerate() {
+        if block.order == Order::Before && !hparams.has(&format!("blk.{layer}.attn_norm")) {
+            block.order = Order::BeforeNetwork;
+        }
+    }
+    Ok(config)
+}
+
+/// What embedding models and rankers of any family have behind the final norm.
+pub(super) fn ends(hparams: Hparams<'_>, ends: &Ends) -> Ends {
+    let rows = |name: &str| hparams.stored(name).and_then(|(_, info)| info.shape.first().copied());
+    let ranking = rows("cls.output").map(|n_labels| Ranking { n_labels, has_pooler: hparams.has("cls") });
+    Ends { projections: PROJECTIONS.into_iter().map_while(rows).collect(), ranking, ..ends.clone() }
+}

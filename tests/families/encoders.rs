@@ -1,0 +1,114 @@
+//! Small encoders, whose hidden states Transformers recorded.
+//!
+//! In: folders and GGUF files that `tests/fixtures/encoders.py` made, and what it recorded of them. Out: the same
+//! vectors for every kind of pooling, the same tokens, and a sentence where one is asked to generate.
+
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::options::Options;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::{Model, Settings};
+use fusebox_models::pooling::Pooling;
+use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::session::Session;
+use fusebox_runtime::session::cache::Cache;
+use fusebox_runtime::weights;
+use serde_json::Value as Json;
+use support::given::fixture;
+use support::run::relative_error;
+
+/// Single precision, summed in another order.
+const SAME: f64 = 5e-6;
+/// The longest recorded text.
+const CONTEXT: usize = 96;
+
+fn recorded() -> Json {
+    serde_json::from_str(&read_to_string(fixture("encoders/encoders.json")).unwrap()).unwrap()
+}
+
+/// The folder of a model and its GGUF file, where there is one.
+fn files(name: &str) -> Vec<PathBuf> {
+    let all = [fixture("encoders").join(name), fixture("encoders").join(format!("{name}.gguf"))];
+    all.into_iter().filter(|path| path.exists()).collect()
+}
+
+fn session(path: &Path) -> Session {
+    let model = Model::embedder(path).unwrap_or_else(|error| panic!("{error}"));
+    let cpu = Cpu::at(Level::host(), Numbers::Single).unwrap();
+    let settings = Settings::of_one(CONTEXT, CONTEXT, Format::F32, Scored::Embedded);
+    let device = Box::new(CpuDevice::new(cpu, 2).unwrap());
+    model.session(device, &settings, &Options::default(), &Cache::default()).unwrap()
+}
+
+fn numbers<T>(json: &Json, of: impl Fn(&Json) -> T) -> Vec<T> {
+    json.as_array().unwrap().iter().map(of).collect()
+}
+
+fn ids(json: &Json) -> Vec<u32> {
+    numbers(json, |id| id.as_u64().unwrap() as u32)
+}
+
+#[test]
+fn hidden_states_are_those_of_transformers() {
+    let recorded = recorded();
+    let texts = numbers(&recorded["tokens"], ids);
+    for (name, expected) in recorded["models"].as_object().unwrap() {
+        for path in files(name) {
+            let mut session = session(&path);
+            for (tokens, expected) in texts.iter().zip(expected.as_array().unwrap()) {
+                session.truncate(0).unwrap();
+                let (mut rows, mut width) = (Vec::new(), 0);
+                let mut each = |row: &[f32]| {
+                    width = row.len();
+                    rows.extend_from_slice(row);
+                };
+                session.score(tokens, &mut each).unwrap();
+                let ways = [(Pooling::Mean, "mean"), (Pooling::First, "first"), (Pooling::Last, "last")];
+                for (pooling, way) in ways {
+                    let expected = numbers(&expected[way], |x| x.as_f64().unwrap() as f32);
+                    let error = relative_error(&pooling.pooled(&rows, width), &expected);
+                    assert!(error < SAME, "{error:.1e} {way} of {}: {}", tokens.len(), path.display());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn words_are_split_as_bert_does() {
+    for path in files("bert") {
+        let tokenizer = Tokenizer::open(&weights::open(&path).unwrap()).unwrap();
+        for text in recorded()["texts"].as_array().unwrap() {
+            let given = text[0].as_str().unwrap();
+            assert_eq!(
+                tokenizer.encode(given, true).unwrap(),
+                ids(&text[1]),
+                "{given:?}: {}",
+                path.display()
+            );
+        }
+        let tokens = tokenizer.encode("hello worlds, hello", false).unwrap();
+        assert_eq!(tokenizer.decode(&tokens, true), "hello worlds , hello");
+    }
+}
+
+#[test]
+fn a_file_says_how_it_is_pooled() {
+    let stated = |path: &PathBuf| Pooling::of(&weights::open(path).unwrap()).unwrap();
+    assert!(files("bert").iter().all(|path| stated(path) == Some(Pooling::First)));
+    let of_modern = files("modern-bert");
+    assert_eq!(of_modern.iter().map(stated).collect::<Vec<_>>(), [None, Some(Pooling::Mean)]);
+}
+
+#[test]
+fn an_encoder_is_not_asked_to_generate() {
+    for path in files("bert").iter().chain(&files("gemma-embedding")) {
+        let error = Model::open(path).unwrap_err().to_string();
+        assert!(error.contains("`fusebox embed` does"), "{error}");
+    }
+}
