@@ -3,7 +3,7 @@
 //! In: a row for each token. Out: one vector, or the scores of a text. Which way a model was made for is said by its
 //! file: `pooling_type` in GGUF, `1_Pooling/config.json` in a folder of sentence-transformers.
 
-use fusebox_runtime::error::Error;
+use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Kind};
 use serde::Deserialize;
@@ -37,9 +37,15 @@ impl Pooling {
     /// What a checkpoint says, if anything.
     ///
     /// # Errors
-    /// Where the file of a folder is no JSON.
+    /// Where the file of a folder is no JSON, or what is behind pooling is not read: vectors would be other ones.
     pub fn of(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
         if checkpoint.kind() == Kind::Safetensors {
+            let projection = sidecar::in_folder(checkpoint, files::PROJECTION);
+            if projection.exists() {
+                let what =
+                    "a projection behind pooling is not read from a folder; GGUF files have it".to_owned();
+                return Err(Error::Unsupported { path: projection, place: Place::Whole, what });
+            }
             let stated: Option<Stated> = sidecar::read_json(&sidecar::in_folder(checkpoint, files::POOLING))?;
             return Ok(stated.and_then(|stated| {
                 let each = [

@@ -3,7 +3,7 @@
 //! In: folders and GGUF files that `tests/fixtures/encoders.py` made, and what it recorded of them. Out: the same
 //! vectors for every kind of pooling, the same tokens, and a sentence where one is asked to generate.
 
-use std::fs::read_to_string;
+use std::fs::{self, read_to_string};
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::Cpu;
@@ -20,6 +20,7 @@ use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::weights;
 use serde_json::Value as Json;
 use support::given::fixture;
+use support::own::path;
 use support::run::relative_error;
 
 /// Single precision, summed in another order.
@@ -103,6 +104,15 @@ fn a_file_says_how_it_is_pooled() {
     assert!(files("bert").iter().all(|path| stated(path) == Some(Pooling::First)));
     let of_modern = files("modern-bert");
     assert_eq!(of_modern.iter().map(stated).collect::<Vec<_>>(), [None, Some(Pooling::Mean)]);
+    // A projection that is not read would make other vectors.
+    let folder = path("projected");
+    let from = files("modern-bert").into_iter().find(|path| path.is_dir()).unwrap();
+    fs::create_dir_all(folder.join("2_Dense")).unwrap();
+    for file in fs::read_dir(from).unwrap().flatten().filter(|file| file.path().is_file()) {
+        fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+    }
+    let error = Pooling::of(&weights::open(&folder).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("2_Dense: a projection behind pooling is not read"), "{error}");
 }
 
 #[test]

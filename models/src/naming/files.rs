@@ -18,3 +18,5 @@ pub(crate) const TOKENIZER_SUFFIX: &str = ".tokenizer";
 pub(crate) const TOKENIZER_OF_QORUS: &str = "tokenizer.bin";
 /// How the vectors of a folder of sentence-transformers are pooled.
 pub(crate) const POOLING: &str = "1_Pooling/config.json";
+/// What such a folder multiplies pooled vectors by.
+pub(crate) const PROJECTION: &str = "2_Dense";
