@@ -184,7 +184,7 @@ pub fn write(path: &Path, begin: &[u8], bytes: &[u8]) -> Result<(), Error> {
 /// Refuses to replace a file that does not begin as all of its kind do.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub(crate) fn check_replaceable(path: &Path, begin: &[u8]) -> Result<(), Error> {
     // Anything else, a pipe say, holds nothing that could be lost.
     if path.is_file() && !begins(path, begin)? {

@@ -1,0 +1,378 @@
+//! A step: sequences are extended in as few replays as their pieces allow.
+//!
+//! In: pieces. Out: longer sequences, and the rows of their outputs.
+//! Everything that can be refused is refused before anything is written: first what pieces ask for, then the pages that
+//! they need. One token of each of several sequences is one replay, a run of tokens of one sequence is another.
+
+use std::time::Duration;
+
+use fusebox_compiler::foundation::amount::counted;
+use fusebox_compiler::foundation::entity::Id;
+use fusebox_compiler::tensor::quant::Format;
+
+use crate::device::ProgramId;
+use crate::error::Error;
+use crate::session::classes::Form;
+use crate::session::engine::{Engine, Feed, Output, Piece, Sequence, SequenceId, copy_part};
+use crate::session::loaded::{Input, Rows};
+use crate::session::pool::PageId;
+use crate::session::refused;
+
+impl Engine {
+    /// Extends every sequence of some pieces. Afterwards [`Engine::rows`] are those of this step.
+    ///
+    /// # Errors
+    /// Where a piece names no sequence or one twice, has no tokens or unknown ones, would exceed the context, or there
+    /// are too few free pages; then nothing is changed.
+    pub fn step(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
+        self.step_with(pieces, &mut |_, _| {})
+    }
+
+    /// The same, and calls `each` with every row of output of every run: one row for each token where the programs
+    /// score all tokens or return hidden vectors, else one for the last token of each replay.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
+    pub fn step_with(
+        &mut self,
+        pieces: &[Piece<'_>],
+        each: &mut dyn FnMut(SequenceId, &[f32]),
+    ) -> Result<(), Error> {
+        self.check(pieces)?;
+        self.reserve(pieces)?;
+        self.n_steps += 1;
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        let is_single = |piece: &Piece<'_>| self.decode().n_rows(piece.feed.rows()) == 1;
+        batch.extend((0..pieces.len()).filter(|number| is_single(&pieces[*number])));
+        let done = self.run_all(pieces, &batch, each);
+        self.batch = batch;
+        done
+    }
+
+    fn run_all(
+        &mut self,
+        pieces: &[Piece<'_>],
+        singles: &[usize],
+        each: &mut dyn FnMut(SequenceId, &[f32]),
+    ) -> Result<(), Error> {
+        let most = self.most_sequences();
+        let mut n_replays = 0;
+        for batch in singles.chunks(most) {
+            match batch {
+                [one] => self.run(pieces[*one], each)?,
+                _ => self.run_batch(pieces, batch)?,
+            }
+            n_replays += 1;
+            self.keep_outputs(pieces, batch, n_replays, singles.len().div_ceil(most), pieces.len())?;
+        }
+        for (number, piece) in pieces.iter().enumerate().filter(|(number, _)| !singles.contains(number)) {
+            self.run(*piece, each)?;
+            self.keep_outputs(pieces, &[number], 1, 2, pieces.len())?;
+        }
+        Ok(())
+    }
+
+    /// Copies the rows of pieces whose program may run again in this step.
+    fn keep_outputs(
+        &mut self,
+        pieces: &[Piece<'_>],
+        numbers: &[usize],
+        n_replays: usize,
+        n_wanted: usize,
+        n_pieces: usize,
+    ) -> Result<(), Error> {
+        if n_replays >= n_wanted && numbers.len() == n_pieces || n_pieces == 1 || n_wanted == 1 {
+            return Ok(());
+        }
+        for number in numbers {
+            let id = pieces[*number].sequence;
+            let rows = self.rows(id)?.to_vec();
+            let best = self.best(id)?.map(<[u32]>::to_vec).unwrap_or_default();
+            if let Some(output) = &mut self.sequence_mut(id)?.output {
+                output.kept = Some((rows, best));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses pieces that cannot be done.
+    fn check(&self, pieces: &[Piece<'_>]) -> Result<(), Error> {
+        for (number, piece) in pieces.iter().enumerate() {
+            let sequence = self.sequence(piece.sequence)?;
+            if pieces[..number].iter().any(|other| other.sequence == piece.sequence) {
+                return Err(refused("a step", format!("sequence {} stands twice", piece.sequence)));
+            }
+            if let Feed::Tokens(tokens) = piece.feed {
+                let n_vocab = self.limits.n_vocab;
+                if let Some(token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
+                    return Err(refused(
+                        "tokens",
+                        format!("there is no token {token}, the model has {n_vocab}"),
+                    ));
+                }
+            }
+            let n_new = pieces[..=number].iter().filter(|piece| self.needs_state(piece.sequence)).count();
+            if n_new > self.free_states.len() {
+                return Err(self.no_state());
+            }
+            let n = self.decode().check(piece.feed.rows())?;
+            let (len, context) = (sequence.len, self.limits.context);
+            if n > context - len {
+                let held = counted(context, "token");
+                let what = format!("no room for {n} after {len}: the context holds {held}");
+                return Err(refused(piece.feed.rows().name(), what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every piece the pages that it will write to, or none of them any.
+    fn reserve(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
+        let needed = pieces.iter().map(|piece| self.needed(piece)).sum::<Result<usize, Error>>()?;
+        let free = self.pool.n_free();
+        if needed > free {
+            return Err(Error::Full { needed, free });
+        }
+        for piece in pieces {
+            if self.needs_state(piece.sequence) {
+                let state = self.free_states.pop();
+                self.sequence_mut(piece.sequence)?.state = state;
+            }
+            let (n, rows) = (self.decode().n_rows(piece.feed.rows()), self.limits.page_rows);
+            let len = self.sequence(piece.sequence)?.len;
+            if let Some(shared) = self.shared_last(piece.sequence)? {
+                let own = self.pool.take().expect("the pages were counted");
+                self.copy_page(shared, own)?;
+                self.pool.give_back(shared);
+                *self.sequence_mut(piece.sequence)?.pages.last_mut().expect("its last page is shared") = own;
+            } else if !len.is_multiple_of(rows)
+                && let Some(own) = self.sequence(piece.sequence)?.pages.last().copied()
+            {
+                // It may have been full before the sequence was cut.
+                self.pool.forget(own);
+            }
+            while self.sequence(piece.sequence)?.pages.len() < (len + n).div_ceil(rows) {
+                let page = self.pool.take().expect("the pages were counted");
+                self.sequence_mut(piece.sequence)?.pages.push(page);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many pages a piece takes from the pool.
+    fn needed(&self, piece: &Piece<'_>) -> Result<usize, Error> {
+        let sequence = self.sequence(piece.sequence)?;
+        let n_pages =
+            (sequence.len + self.decode().n_rows(piece.feed.rows())).div_ceil(self.limits.page_rows);
+        let copied = usize::from(self.shared_last(piece.sequence)?.is_some());
+        Ok(n_pages - sequence.pages.len() + copied)
+    }
+
+    /// The last page of a sequence, where the next token goes there and others use it.
+    fn shared_last(&self, id: SequenceId) -> Result<Option<PageId>, Error> {
+        let sequence = self.sequence(id)?;
+        let is_partial = !sequence.len.is_multiple_of(self.limits.page_rows);
+        let last = sequence.pages.last().copied().filter(|_| is_partial);
+        Ok(last.filter(|page| self.pool.n_users(*page) > 1))
+    }
+
+    /// Whether a sequence has yet to get a place for its states.
+    pub(super) fn needs_state(&self, id: SequenceId) -> bool {
+        self.is_forward_only() && self.sequence(id).is_ok_and(|sequence| sequence.state.is_none())
+    }
+
+    pub(super) fn no_state(&self) -> Error {
+        let n = counted(self.limits.n_sequences, "sequence");
+        refused("a sequence", format!("its states have no place: the engine keeps those of {n} at a time"))
+    }
+
+    /// Copies the states of a sequence that go from token to token to a free place.
+    pub(super) fn copy_state(&mut self, from: u32) -> Result<u32, Error> {
+        let Some(to) = self.free_states.pop() else { return Err(self.no_state()) };
+        let n_sequences = self.limits.n_sequences;
+        let Self { device, loaded, .. } = self;
+        let decode = loaded[0].as_ref().expect("it is loaded when an engine is made");
+        for (name, bytes) in decode.carried(n_sequences) {
+            copy_part(&mut **device, name, bytes, [from as usize, to as usize])?;
+        }
+        Ok(to)
+    }
+
+    /// Copies a page of every state.
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), Error> {
+        let Self { device, loaded, limits, .. } = self;
+        let decode = loaded[0].as_ref().expect("it is loaded when an engine is made");
+        for (name, bytes) in decode.paged(limits.n_pages) {
+            copy_part(&mut **device, name, bytes, [from.index(), to.index()])?;
+        }
+        Ok(())
+    }
+
+    /// Extends one sequence, in as many replays as it takes.
+    fn run(&mut self, piece: Piece<'_>, each: &mut dyn FnMut(SequenceId, &[f32])) -> Result<(), Error> {
+        let rows = piece.feed.rows();
+        let n = self.decode().n_rows(rows);
+        let (most, row_bytes) = (self.most_tokens(), rows.bytes.len() / n);
+        for first in (0..n).step_by(most) {
+            let n_now = most.min(n - first);
+            let now = Rows { bytes: &rows.bytes[first * row_bytes..(first + n_now) * row_bytes], ..rows };
+            let (class, program) = self.bind_run(piece.sequence, now, n_now)?;
+            let loaded = self.loaded[class].as_ref().expect("it was just bound");
+            self.device.replay(program, &loaded.symbols)?;
+            self.commit(piece.sequence, now, n_now, program, None)?;
+            let found = self.rows(piece.sequence)?;
+            found.chunks_exact(self.width).for_each(|row| each(piece.sequence, row));
+        }
+        Ok(())
+    }
+
+    /// Writes the inputs and symbols of a replay that extends one sequence; returns its class and program.
+    fn bind_run(&mut self, id: SequenceId, rows: Rows<'_>, n: usize) -> Result<(usize, ProgramId), Error> {
+        let class = self.class_of(Form::Run, n);
+        self.load(class)?;
+        let Self { device, loaded, slots, limits, .. } = self;
+        let loaded = loaded[class].as_mut().expect("it was just loaded");
+        let sequence = slots[id.index as usize].sequence.as_ref().expect("the pieces were checked");
+        let places = |slot: usize| place(sequence, slot, limits.page_rows);
+        let after = sequence.len..sequence.len + n;
+        loaded.bind(
+            &mut **device,
+            n,
+            (sequence.len + n).div_ceil(limits.page_rows),
+            |input, to| match input {
+                Input::Rows => to[..rows.bytes.len()].copy_from_slice(rows.bytes),
+                Input::Positions => write(to, after.clone().map(|position| position as i32)),
+                Input::Page => write(to, after.clone().map(|slot| places(slot).0)),
+                Input::Row => write(to, after.clone().map(|slot| places(slot).1)),
+                Input::Slot => write(to, [sequence.len as i32]),
+                Input::Sequence => write(to, sequence.state.map(|state| state as i32)),
+                Input::Table => write(to, sequence.pages.iter().map(|page| page_number(*page))),
+            },
+        );
+        Ok((class, loaded.program))
+    }
+
+    /// Extends several sequences by one token each, in one replay.
+    fn run_batch(&mut self, pieces: &[Piece<'_>], batch: &[usize]) -> Result<(), Error> {
+        let class = self.class_of(Form::Batch, batch.len());
+        self.load(class)?;
+        let Self { device, loaded, slots, limits, .. } = self;
+        let loaded = loaded[class].as_mut().expect("it was just loaded");
+        let each = || {
+            batch.iter().map(|number| {
+                let id = pieces[*number].sequence;
+                slots[id.index as usize].sequence.as_ref().expect("the pieces were checked")
+            })
+        };
+        let n_pages = each().map(|sequence| sequence.pages.len()).max().unwrap_or(1);
+        let most_pages = limits.context.div_ceil(limits.page_rows);
+        loaded.bind(&mut **device, batch.len(), n_pages, |input, to| match input {
+            Input::Rows => {
+                let mut left = to;
+                for number in batch {
+                    let bytes = pieces[*number].feed.rows().bytes;
+                    let (own, others) = std::mem::take(&mut left).split_at_mut(bytes.len());
+                    own.copy_from_slice(bytes);
+                    left = others;
+                }
+            }
+            Input::Positions | Input::Slot => write(to, each().map(|sequence| sequence.len as i32)),
+            Input::Page => {
+                write(to, each().map(|sequence| place(sequence, sequence.len, limits.page_rows).0));
+            }
+            Input::Row => write(to, each().map(|sequence| place(sequence, sequence.len, limits.page_rows).1)),
+            Input::Sequence => {
+                write(to, each().map(|sequence| sequence.state.map_or(0, |state| state as i32)));
+            }
+            Input::Table => {
+                for (to, sequence) in to.chunks_exact_mut(most_pages * size_of::<i32>()).zip(each()) {
+                    write(to, sequence.pages.iter().map(|page| page_number(*page)));
+                }
+            }
+        });
+        device.replay(loaded.program, &loaded.symbols)?;
+        let program = loaded.program;
+        for (row, number) in batch.iter().enumerate() {
+            let Piece { sequence, feed } = pieces[*number];
+            self.commit(sequence, feed.rows(), 1, program, Some(row))?;
+        }
+        Ok(())
+    }
+
+    /// Records that a replay has extended a sequence.
+    fn commit(
+        &mut self,
+        id: SequenceId,
+        rows: Rows<'_>,
+        n: usize,
+        program: ProgramId,
+        row: Option<usize>,
+    ) -> Result<(), Error> {
+        let n_rows = self.device.output(program, self.outputs.rows).len() / (self.width * size_of::<f32>());
+        let rows_of = match row {
+            Some(row) => row..row + 1,
+            None if n_rows > 1 => 0..n,
+            None => 0..1,
+        };
+        let step = self.n_steps;
+        let sequence = self.sequence_mut(id)?;
+        sequence.output = Some(Output { step, program, rows: rows_of, kept: None });
+        let was_known = sequence.tokens.len() == sequence.len;
+        sequence.len += n;
+        if rows.format == Format::I32 && was_known {
+            sequence.tokens.extend_from_slice(bytemuck::cast_slice(rows.bytes));
+        }
+        self.record_pages(id)
+    }
+
+    /// Lets other sequences find the pages that a sequence has filled with tokens.
+    pub(super) fn record_pages(&mut self, id: SequenceId) -> Result<(), Error> {
+        let page_rows = self.limits.page_rows;
+        while self.sequence(id)?.prefixes.len() < self.sequence(id)?.tokens.len() / page_rows {
+            let Self { pool, slots, .. } = self;
+            let sequence = slots[id.index as usize].sequence.as_mut().expect("it was just extended");
+            let number = sequence.prefixes.len();
+            let before = sequence.prefixes.last().copied().unwrap_or(sequence.start);
+            let own = &sequence.tokens[number * page_rows..(number + 1) * page_rows];
+            sequence.prefixes.push(pool.fill(sequence.pages[number], before, own));
+        }
+        Ok(())
+    }
+
+    /// As [`Engine::step`] of one sequence by tokens that fit into one replay; returns how long each step of the plan
+    /// took.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], and where the tokens do not fit into one replay.
+    pub fn profile(&mut self, id: SequenceId, tokens: &[u32]) -> Result<Vec<Duration>, Error> {
+        let piece = Piece { sequence: id, feed: Feed::Tokens(tokens) };
+        let (n, most) = (tokens.len(), self.most_tokens());
+        if n > most {
+            return Err(refused("tokens", format!("a replay takes {most} at most, found {n}")));
+        }
+        self.check(&[piece])?;
+        self.reserve(&[piece])?;
+        self.n_steps += 1;
+        let (class, program) = self.bind_run(id, piece.feed.rows(), n)?;
+        let loaded = self.loaded[class].as_ref().expect("it was just bound");
+        let times = self.device.profile(program, &loaded.symbols)?;
+        self.commit(id, piece.feed.rows(), n, program, None)?;
+        Ok(times)
+    }
+}
+
+/// The page and the row of a slot.
+fn place(sequence: &Sequence, slot: usize, page_rows: usize) -> (i32, i32) {
+    (page_number(sequence.pages[slot / page_rows]), (slot % page_rows) as i32)
+}
+
+fn page_number(page: PageId) -> i32 {
+    page.index() as i32
+}
+
+/// Writes whole numbers to the start of an input.
+fn write(to: &mut [u8], numbers: impl IntoIterator<Item = i32>) {
+    let places = to.as_chunks_mut::<4>().0.iter_mut();
+    places.zip(numbers).for_each(|(to, number)| *to = number.to_le_bytes());
+}
