@@ -106,7 +106,7 @@ pub struct KvCache {
 pub const PAGE_ROWS: usize = 64;
 
 impl KvCache {
-    /// A cache in single precision for one sequence of so many tokens.
+    /// A cache in single precision for one sequence of `context` tokens.
     pub fn of_one(context: usize) -> Self {
         Self {
             format: Format::F32,

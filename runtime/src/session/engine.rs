@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::foundation::entity::Id;
+use fusebox_compiler::graph::Name;
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
 
@@ -83,6 +84,8 @@ pub struct Engine {
     loaded: Vec<Option<Loaded>>,
     limits: Limits,
     pool: Pool,
+    /// The name of a state that goes from token to token, if there is one.
+    carried: Option<Name>,
     /// Places for the states of a sequence that nobody uses; none at all where no state goes from token to token.
     free_states: Vec<u32>,
     slots: Vec<Slot>,
@@ -150,7 +153,8 @@ impl Engine {
         let decode = &programs.program(0)?.plan;
         let outputs = Outputs::of(decode)?;
         let width = outputs.width(decode);
-        let n_states = if carried_state(decode).is_some() { limits.n_sequences as u32 } else { 0 };
+        let carried = carried_state(decode).cloned();
+        let n_states = if carried.is_some() { limits.n_sequences as u32 } else { 0 };
         let loaded = programs.classes().iter().map(|_| None).collect();
         let mut engine = Self {
             device,
@@ -158,6 +162,7 @@ impl Engine {
             programs,
             loaded,
             pool: Pool::new(limits.page_rows, limits.n_pages),
+            carried,
             free_states: (0..n_states).rev().collect(),
             limits,
             slots: Vec::new(),
@@ -235,7 +240,7 @@ impl Engine {
         (0..n_tokens).step_by(most).map(move |first| most.min(n_tokens - first))
     }
 
-    /// The plan that takes so many tokens in one replay.
+    /// The plan that takes `n_tokens` in one replay.
     ///
     /// # Errors
     /// As [`Engine::prepare`].
@@ -343,7 +348,7 @@ impl Engine {
 
     /// Whether a state goes only forward, so that a sequence cannot be cut.
     pub fn is_forward_only(&self) -> bool {
-        carried_state(self.plan()).is_some()
+        self.carried.is_some()
     }
 
     /// Drops all tokens of a sequence from a position on, and gives the pages back that held only those.
@@ -356,7 +361,7 @@ impl Engine {
         if len >= sequence.len {
             return Ok(());
         }
-        if let Some(state) = carried_state(self.plan()).filter(|_| len > 0) {
+        if let Some(state) = self.carried.as_ref().filter(|_| len > 0) {
             let held = counted(sequence.len, "token");
             let what = format!(
                 "the state `{state}` goes only forward: of {held} none or all can be kept, not {len}"
@@ -432,7 +437,7 @@ impl Engine {
         Ok(copy)
     }
 
-    /// Gives an empty sequence the pages of so many tokens, whose content is written next.
+    /// Gives an empty sequence the pages of `n_tokens`, whose content is written next.
     pub(super) fn grow(&mut self, id: SequenceId, n_tokens: usize) -> Result<(), Error> {
         let (needed, free) = (n_tokens.div_ceil(self.limits.page_rows), self.pool.n_free());
         if needed > free {
@@ -535,12 +540,12 @@ impl Engine {
 }
 
 /// The name of a state of a plan that goes from token to token, if there is one.
-fn carried_state(plan: &Plan) -> Option<&str> {
+fn carried_state(plan: &Plan) -> Option<&Name> {
     let states = plan.buffers.values().filter(|slot| slot.place == Place::State);
-    states.map(|slot| &*slot.name).find(|name| is_carried(name))
+    states.map(|slot| &slot.name).find(|name| is_carried(name))
 }
 
-/// Copies one of the parts of a state, of so many bytes each, to the place of another.
+/// Copies one of the parts of a state, of `part_bytes` each, to the place of another.
 fn copy_part(
     device: &mut dyn Device,
     state: &str,

@@ -112,10 +112,6 @@ impl Engine {
                     ));
                 }
             }
-            let n_new = pieces[..=number].iter().filter(|piece| self.needs_state(piece.sequence)).count();
-            if n_new > self.free_states.len() {
-                return Err(self.no_state());
-            }
             let n = self.decode().check(piece.feed.rows())?;
             let (len, context) = (sequence.len, self.limits.context);
             if n > context - len {
@@ -124,7 +120,8 @@ impl Engine {
                 return Err(refused(piece.feed.rows().name(), what));
             }
         }
-        Ok(())
+        let n_new = pieces.iter().filter(|piece| self.needs_state(piece.sequence)).count();
+        if n_new > self.free_states.len() { Err(self.no_state()) } else { Ok(()) }
     }
 
     /// Gives every piece the pages that it will write to, or none of them any.
