@@ -6,6 +6,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::rewrite::Limits;
+use crate::rewrite::rules::Rule;
 use crate::target::{CPU, TARGETS, Target};
 
 /// How a graph is compiled.
@@ -25,6 +27,9 @@ pub struct Options {
     pub cache: Option<String>,
     /// The name of the level of instructions that code is made for, instead of the processor's best.
     pub level: Option<String>,
+    /// Rewrite rules of the caller's, which are tried after those of the compiler. Programs made with them are kept on
+    /// no disk: a name does not tell what a rule does.
+    pub rules: Vec<Rule>,
 }
 
 impl Default for Options {
@@ -37,22 +42,8 @@ impl Default for Options {
             story: None,
             cache: None,
             level: None,
+            rules: Vec::new(),
         }
-    }
-}
-
-/// How far an e-graph may grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Nodes.
-    pub nodes: usize,
-    /// Rounds in which every rule looks at every node.
-    pub rounds: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { nodes: 4_000, rounds: 24 }
     }
 }
 

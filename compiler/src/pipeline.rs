@@ -18,7 +18,7 @@ use crate::kernel::lower::{Bound, lower};
 use crate::kernel::price::LoweredPrice;
 use crate::options::Options;
 use crate::recount::{block_story, with_steps};
-use crate::rewrite::{Choice, Report, Settings, improve};
+use crate::rewrite::{Choice, Report, Settings, improve_with, rules};
 use crate::schedule::assemble::{Unit, UnitLaunch, assemble};
 use crate::schedule::{Plan, plan};
 use crate::story::Story;
@@ -127,7 +127,7 @@ fn improved(graph: &Graph, options: &Options) -> (Graph, Report) {
     let choice = options.chaos.map_or(Choice::Cheapest, Choice::Random);
     let settings =
         Settings { limits: options.limits, choice, fuel: options.fuel, ..Settings::new(options.target) };
-    let (better, report) = improve(graph, &settings);
+    let (better, report) = improve_with(graph, &[rules::all(), options.rules.clone()].concat(), &settings);
     (with_orders_of(graph, protect(&better)), report)
 }
 

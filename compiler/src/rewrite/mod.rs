@@ -11,10 +11,10 @@ use std::fmt;
 use egg::Id;
 
 use crate::graph::{Graph, Site};
-use crate::options::Limits;
 use crate::target::Target;
 
 pub mod blame;
+pub mod check;
 mod cost;
 mod emit;
 mod encode;
@@ -42,6 +42,21 @@ pub enum Choice {
     Cheapest,
     /// Any, by this seed; for tests.
     Random(u64),
+}
+
+/// How far an e-graph may grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Nodes.
+    pub nodes: usize,
+    /// Rounds in which every rule looks at every node.
+    pub rounds: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { nodes: 4_000, rounds: 24 }
+    }
 }
 
 /// What an improvement depends on.

@@ -8,11 +8,10 @@ use std::collections::HashSet;
 
 use egg::Id;
 
-use crate::options::Limits;
-use crate::rewrite::Stop;
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search};
 use crate::rewrite::term::Term;
+use crate::rewrite::{Limits, Stop};
 
 /// An e-graph under saturation.
 pub(crate) struct Saturation<'a> {

@@ -64,7 +64,9 @@ impl Cache {
     /// Where the graph does not compile.
     pub fn program(&self, graph: &Graph, options: &Options) -> Result<Program, Error> {
         let key = Key::of(graph, options);
-        let path = self.folder.as_ref().map(|folder| folder.join(format!("{key}.program")));
+        // What rules of the caller's do is not part of the key.
+        let folder = self.folder.as_ref().filter(|_| options.rules.is_empty());
+        let path = folder.map(|folder| folder.join(format!("{key}.program")));
         // A program that was kept has no story: where one is asked for, all is compiled.
         let kept = path.as_deref().filter(|_| options.story.is_none());
         if let Some(program) = kept.and_then(|path| read(path, key)) {

@@ -5,6 +5,8 @@
 //! fires it. No rule states that an operation is commutative or associative in general: those only grow the e-graph.
 //! `README.md` beside this folder is the charter.
 
+use std::fmt;
+
 use egg::Id;
 
 use crate::rewrite::language::{EGraph, ENode, Kind};
@@ -38,6 +40,19 @@ impl Rule {
     /// How stories call it: `subject-effect`.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Rules are told apart by their names.
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
     }
 }
 

@@ -6,12 +6,11 @@ use super::parts::{Block, SMALL, Sizes};
 use super::{cpu, means_the_same};
 use crate::graph::Graph;
 use crate::graph::op::{Binary, Op};
-use crate::options::Limits;
 use crate::rewrite::blame::blame;
 use crate::rewrite::language::{EGraph, ENode, Kind};
 use crate::rewrite::rules::{Rule, Search, all};
 use crate::rewrite::term::{Term, mul};
-use crate::rewrite::{Choice, Settings, Stop, improve};
+use crate::rewrite::{Choice, Limits, Settings, Stop, improve};
 
 /// Checks the cheapest form and as many others, with all rules.
 fn check(graph: &Graph, n_seeds: u64) {
