@@ -21,7 +21,6 @@ use fusebox_runtime::session::engine::{Engine, Limits};
 use fusebox_runtime::weights::{Checkpoint, Kind, open};
 
 use crate::binding::{Bound, bind};
-use crate::blocks::part;
 use crate::config::{Config, Formats, KvCache};
 use crate::families::{gguf_architecture, hparams, read, unsupported};
 use crate::hparams::Hparams;
@@ -29,6 +28,7 @@ use crate::layers::embed::{Entry, Scored};
 use crate::layers::step::Step;
 use crate::naming::files;
 use crate::naming::hparams::CAUSAL;
+use crate::own::{Body, Decoder, registered};
 use crate::sidecar;
 
 /// A model in a file.
@@ -36,6 +36,7 @@ use crate::sidecar;
 pub struct Model {
     /// Its hyper-parameters.
     pub config: Config,
+    body: Body,
     entry: Entry,
     has_head: bool,
     weights: Arc<Bound>,
@@ -50,6 +51,8 @@ enum Purpose {
     Hidden,
     /// For vectors or scores of texts.
     Embed,
+    /// To generate text if it can, else for vectors or scores of texts.
+    Either,
 }
 
 /// Settings of a session or an engine.
@@ -103,12 +106,23 @@ impl Model {
         let checkpoint = open(path)?;
         let architecture =
             Hparams::architecture_of(&checkpoint).ok_or_else(|| nameless(path, &checkpoint))?;
+        if let Some(read) = registered(architecture) {
+            let decoder = read(&checkpoint);
+            let decoder = decoder.map_err(|what| Error::input(path, Place::Whole, what))?;
+            return Self::bound(path, checkpoint, decoder, (entry, Scored::Last));
+        }
         let hparams = hparams(&checkpoint);
         let config = read(architecture, hparams)?.ok_or_else(|| Error::Unsupported {
             path: path.to_owned(),
             place: Place::Whole,
             what: format!("the architecture {} {}", quoted(architecture), unsupported(architecture)),
         })?;
+        let embeds_only = !config.is_causal() || config.ends.ranking.is_some();
+        let purpose = match purpose {
+            Purpose::Either if embeds_only => Purpose::Embed,
+            Purpose::Either => Purpose::Generate,
+            stated => stated,
+        };
         if purpose == Purpose::Generate && !config.is_causal() {
             let what = "it embeds texts and writes none, as `fusebox embed` does";
             if hparams.flag(CAUSAL)? == Some(false) {
@@ -130,9 +144,9 @@ impl Model {
             _ if has_head => Scored::Last,
             Purpose::Embed if config.ends.ranking.is_some() => Scored::Ranked,
             Purpose::Embed => Scored::Embedded,
-            Purpose::Generate | Purpose::Hidden => Scored::Normed,
+            Purpose::Generate | Purpose::Hidden | Purpose::Either => Scored::Normed,
         };
-        Self::bound(path, checkpoint, config, (entry, scored))
+        Self::bound(path, checkpoint, config.into(), (entry, scored))
     }
 
     /// Opens a checkpoint to embed or to rank texts: its sessions return what [`Scored::Embedded`] or
@@ -144,29 +158,44 @@ impl Model {
         Self::with_ends(path, Entry::Tokens, Purpose::Embed)
     }
 
-    /// A decoder of your own: a config made in code instead of read by a family, with the weights of a checkpoint.
-    /// Weights have the names of GGUF, or in a folder those of the family that it names.
+    /// Opens a checkpoint as [`Model::open`] where it can generate text, and as [`Model::embedder`] where it is an
+    /// encoder or a ranker.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn either(path: &Path) -> Result<Self, Error> {
+        Self::with_ends(path, Entry::Tokens, Purpose::Either)
+    }
+
+    /// Whether it was opened with its output head: it generates text.
+    pub fn generates(&self) -> bool {
+        self.has_head
+    }
+
+    /// A decoder of your own with the weights of a checkpoint: a config made in code instead of read by a family, or a
+    /// [`Decoder`] whose blocks are a function. Weights have the names of GGUF, or in a folder those of the family that
+    /// it names.
     ///
     /// # Errors
     /// Where the blocks do not fit together, or a weight of theirs is not in the file.
-    pub fn define(path: &Path, config: Config) -> Result<Self, Error> {
-        Self::bound(path, open(path)?, config, (Entry::Tokens, Scored::Last))
+    pub fn define(path: &Path, decoder: impl Into<Decoder>) -> Result<Self, Error> {
+        Self::bound(path, open(path)?, decoder.into(), (Entry::Tokens, Scored::Last))
     }
 
     fn bound(
         path: &Path,
         checkpoint: Checkpoint,
-        mut config: Config,
+        Decoder { mut config, body }: Decoder,
         (entry, scored): (Entry, Scored),
     ) -> Result<Self, Error> {
         let has_head = scored == Scored::Last;
         // F32 marks small tensors that are never quantised; matrices get another placeholder until the file's format is
         // known.
         config.formats = Formats::Uniform(Format::BF16);
-        let graph = part(&config, &Sym::from(1), config.n_layers(), entry, scored)?;
+        let graph = body.graph(&config, &Sym::from(1), entry, scored)?;
         let (bound, formats) = bind(path, checkpoint, &graph)?;
         config.formats = Formats::Each(formats);
-        Ok(Self { config, entry, has_head, weights: Arc::new(bound) })
+        Ok(Self { config, body, entry, has_head, weights: Arc::new(bound) })
     }
 
     /// The checkpoint: metadata and raw tensors.
@@ -180,7 +209,7 @@ impl Model {
     /// All errors of the graph.
     pub fn graph(&self, settings: &Settings, class: Class) -> Result<Graph, Error> {
         let config = self.config_for(settings)?;
-        Ok(part(&config, Step::of(class), config.n_layers(), self.entry, settings.scored)?)
+        Ok(self.body.graph(&config, Step::of(class), self.entry, settings.scored)?)
     }
 
     /// The config of a session's graphs.
@@ -238,9 +267,9 @@ impl Model {
     /// Where the settings do not fit the model.
     pub fn programs(&self, settings: &Settings, options: &Options, cache: &Cache) -> Result<Programs, Error> {
         let (config, entry, scored) = (self.config_for(settings)?, self.entry, settings.scored);
-        let (options, cache) = (options.clone(), cache.clone());
+        let (body, options, cache) = (self.body.clone(), options.clone(), cache.clone());
         let compile = move |class: Class| {
-            let graph = part(&config, Step::of(class), config.n_layers(), entry, scored)?;
+            let graph = body.graph(&config, Step::of(class), entry, scored)?;
             cache.program(&graph, &options)
         };
         Ok(Programs::new(settings.chunk, settings.batch, Box::new(compile)))
@@ -284,7 +313,8 @@ impl Model {
 pub fn check_architecture(architecture: &str) -> Result<(), String> {
     // A multimodal model has its language model below, by a name of its own.
     let text = format!("{architecture}_text");
-    if gguf_architecture(architecture).or_else(|| gguf_architecture(&text)).is_some() {
+    let is_known = |name: &str| gguf_architecture(name).is_some() || registered(name).is_some();
+    if is_known(architecture) || is_known(&text) {
         return Ok(());
     }
     Err(format!("the architecture {} {}", quoted(architecture), unsupported(architecture)))

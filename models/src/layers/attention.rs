@@ -17,28 +17,28 @@ use crate::layers::scope::{Scope, static_size};
 use crate::layers::softmax::{softmax, softmax_with_sink};
 
 /// What attention scores are made of besides queries and keys.
-pub(crate) struct Scoring<'a> {
+pub struct Scoring<'a> {
     /// Factor on scores.
-    pub(crate) scale: f64,
+    pub scale: f64,
     /// Their soft cap.
-    pub(crate) cap: Option<f32>,
+    pub cap: Option<f32>,
     /// Whether later positions are hidden.
-    pub(crate) is_causal: bool,
+    pub is_causal: bool,
     /// Which positions are seen.
-    pub(crate) window: Option<Window>,
+    pub window: Option<Window>,
     /// The score of each head's sink.
-    pub(crate) sinks: Option<&'a Tensor>,
+    pub sinks: Option<&'a Tensor>,
 }
 
 impl Scoring<'_> {
     /// A factor alone.
-    pub(crate) fn plain(scale: f64) -> Self {
+    pub fn plain(scale: f64) -> Self {
         Self { scale, cap: None, is_causal: true, window: None, sinks: None }
     }
 }
 
 /// Grouped-query attention over cached keys and values.
-pub(crate) fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
+pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
     let d = &m.d;
     let kv = &m.g.dim("kv", heads.n_kv);
     let group = &m.g.dim("g", heads.n_heads / heads.n_kv);
@@ -131,7 +131,7 @@ fn query_factor(m: &Scope, by: &Temperature) -> Tensor {
 }
 
 /// Scaled dot-product attention, `softmax(q·k · scale + mask) · v`, contracted over `e`.
-pub(crate) fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scoring<'_>) -> Tensor {
+pub fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scoring<'_>) -> Tensor {
     let over = &[&m.p, &m.r];
     let scores = q.contract(k, [e]) * scoring.scale as f32;
     let scores = scoring.cap.map_or(scores.clone(), |cap| soft_cap(&scores, cap));
@@ -145,7 +145,7 @@ pub(crate) fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scor
 
 /// The attention mask: 0 at visible slots, -∞ after the token's own, or after the last of the step, and outside of its
 /// window.
-fn mask(m: &Scope, is_causal: bool, window: Option<Window>) -> Tensor {
+pub fn mask(m: &Scope, is_causal: bool, window: Option<Window>) -> Tensor {
     let rows = m.g.integer(m.config.cache.page_rows as i32);
     let slot = &(m.g.iota(&m.p) * rows + m.g.iota(&m.r)); // [p, r]
     let own = &m.slots(); // [t]

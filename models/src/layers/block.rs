@@ -23,10 +23,9 @@ use crate::layers::short_conv::short_conv;
 use crate::layers::state_space::state_space;
 
 /// One block, with its weights and states named `blk.N.*`; `own` is its part of the per-layer embeddings `[t, p]`.
-pub(crate) fn block(m: &Scope, layer: usize, x: &Tensor, own: Option<&Tensor>) -> Tensor {
+pub fn block(m: &Scope, layer: usize, x: &Tensor, own: Option<&Tensor>) -> Tensor {
     let block = &m.config.blocks[layer];
-    m.enter(layer);
-    m.g.block(&format!("blk.{layer}"), |_| {
+    m.block(layer, || {
         let x = match block.order {
             Order::Parallel => {
                 let h = norm(m, "attn_norm", x, &m.d);

@@ -20,7 +20,7 @@ use crate::naming::tensors::BIAS;
 const EPS: f32 = 1e-6;
 
 /// The whole mixer.
-pub(crate) fn delta(m: &Scope, sizes: &Delta, x: &Tensor) -> Tensor {
+pub fn delta(m: &Scope, sizes: &Delta, x: &Tensor) -> Tensor {
     let d = &m.d;
     let (h, r) = (&m.g.dim("h", sizes.n_key), &m.g.dim("r", sizes.n_value / sizes.n_key));
     let (e, w) = (&m.g.dim("e", sizes.key), &m.g.dim("w", sizes.value));

@@ -45,7 +45,7 @@ pub enum Scored {
 }
 
 /// The residual stream before the first block.
-pub(crate) fn entry(m: &Scope, entry: Entry) -> Tensor {
+pub fn entry(m: &Scope, entry: Entry) -> Tensor {
     match entry {
         Entry::Tokens => embed(m, &m.tokens()),
         Entry::Vectors => m.g.input(inputs::VECTORS, DType::F32, &[&m.t, &m.d]),
@@ -74,7 +74,7 @@ fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
 }
 
 /// The results of a step by name, given the residual stream after the last block.
-pub(crate) fn head(m: &Scope, x: &Tensor, scored: Scored) -> Vec<(&'static str, Tensor)> {
+pub fn head(m: &Scope, x: &Tensor, scored: Scored) -> Vec<(&'static str, Tensor)> {
     match scored {
         Scored::Last => vec![("logits", logits(m, &last(m, x)))],
         Scored::TopK(k) => {

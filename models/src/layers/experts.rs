@@ -19,7 +19,7 @@ use crate::naming::tensors::BIAS;
 const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
 
 /// `Σ_x weight_x · expert_x`, plus the shared experts.
-pub(crate) fn experts(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
+pub fn experts(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
     let expert = &m.g.dim("x", sizes.n_routed);
     let logits = router_logits(m, sizes, expert, x);
     let (one_hot, weight, k) = routing(m, sizes, expert, &logits);
@@ -44,7 +44,7 @@ pub(crate) fn experts(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
 
 /// The experts beside a dense FFN (Gemma 4): with a norm of their own, a router with a norm without weights and a
 /// factor per element, and a factor per expert.
-pub(crate) fn experts_beside(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
+pub fn experts_beside(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
     let expert = &m.g.dim("x", sizes.n_routed);
     let h = norm(m, "pre_ffw_norm_2", x, &m.d);
     let factor = m.f32_weight("ffn_gate_inp.scale", &[&m.d]) * (static_size(&m.d) as f32).sqrt().recip();

@@ -20,7 +20,7 @@ use crate::layers::scope::Scope;
 ///
 /// `axes` are those of a page, the rows among them; the value has the same without the rows, and `t`.
 #[track_caller]
-pub(crate) fn append(m: &Scope, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
+pub fn append(m: &Scope, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
     let format = m.config.cache.format;
     let page = &m.g.dim("page", m.config.cache.n_pages);
     let pool = m.g.state(name, format, &[&[page], axes].concat());

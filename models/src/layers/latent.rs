@@ -16,7 +16,7 @@ use crate::layers::rope::{mscale, rotate};
 use crate::layers::scope::Scope;
 
 /// Multi-head latent attention over cached latents.
-pub(crate) fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
+pub fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
     let h = &m.g.dim("h", sizes.n_heads);
     let c = &m.g.dim("c", sizes.kv_lora);
     let key = &m.g.dim("e", sizes.nope + sizes.rope);

@@ -19,7 +19,7 @@ const NORMAL_TAIL: (f32, [f32; 5]) =
     (0.327_591_1, [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152_1, 1.061_405_4]);
 
 /// The FFN, with weight names that end in `suffix`.
-pub(crate) fn mlp(m: &Scope, suffix: &str, sizes: &Dense, x: &Tensor) -> Tensor {
+pub fn mlp(m: &Scope, suffix: &str, sizes: &Dense, x: &Tensor) -> Tensor {
     let (d, f) = (&m.d, &m.g.dim("f", sizes.ff));
     let project = |name: &str| m.linear(x, &format!("{name}{suffix}"), &[f], [d]); // [t, f]
     let inner = if sizes.is_gated {
@@ -33,7 +33,7 @@ pub(crate) fn mlp(m: &Scope, suffix: &str, sizes: &Dense, x: &Tensor) -> Tensor 
 
 /// `f(gate) · up`
 #[track_caller]
-pub(crate) fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Tensor {
+pub fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Tensor {
     let Activation::Clamped { limit, .. } = activation else { return activate(activation, gate) * up };
     let most = up.builder().constant(limit);
     activate(activation, gate) * (up.minimum(&most).maximum(&-most) + 1.0)
@@ -41,7 +41,7 @@ pub(crate) fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Tenso
 
 /// `f(x)`
 #[track_caller]
-pub(crate) fn activate(activation: Activation, x: &Tensor) -> Tensor {
+pub fn activate(activation: Activation, x: &Tensor) -> Tensor {
     match activation {
         Activation::Silu => silu(x),
         Activation::GeluTanh => {
@@ -77,26 +77,26 @@ pub(crate) fn activate(activation: Activation, x: &Tensor) -> Tensor {
 
 /// `x · sigmoid(x)`
 #[track_caller]
-pub(crate) fn silu(x: &Tensor) -> Tensor {
+pub fn silu(x: &Tensor) -> Tensor {
     x * sigmoid(x)
 }
 
 /// `1 / (1 + e^-x)`
 #[track_caller]
-pub(crate) fn sigmoid(x: &Tensor) -> Tensor {
+pub fn sigmoid(x: &Tensor) -> Tensor {
     ((-x).exp() + 1.0).recip()
 }
 
 /// `cap · tanh(x / cap)`
 #[track_caller]
-pub(crate) fn soft_cap(x: &Tensor, cap: f32) -> Tensor {
+pub fn soft_cap(x: &Tensor, cap: f32) -> Tensor {
     // `tanh y` is `1 - 2 / (e^2y + 1)`.
     (-((x * (2.0 / cap)).exp() + 1.0).recip() * 2.0 + 1.0) * cap
 }
 
 /// `ln(1 + e^x)`, stable for large x.
 #[track_caller]
-pub(crate) fn softplus(x: &Tensor) -> Tensor {
+pub fn softplus(x: &Tensor) -> Tensor {
     let zero = x.builder().constant(0.0);
     let size = x.maximum(&-x);
     x.maximum(&zero) + ((-size).exp() + 1.0).ln()

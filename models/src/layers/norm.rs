@@ -11,7 +11,7 @@ use crate::naming::tensors::BIAS;
 
 /// The model's kind of norm, with the weight of this name.
 #[track_caller]
-pub(crate) fn norm(m: &Scope, name: &str, x: &Tensor, over: &Dim) -> Tensor {
+pub fn norm(m: &Scope, name: &str, x: &Tensor, over: &Dim) -> Tensor {
     let centred = m.config.is_centred.then(|| x - x.sum(over) / static_size(over) as f32);
     let y = rms_norm(centred.as_ref().unwrap_or(x), &m.f32_weight(name, &[over]), over, m.config.eps);
     if m.config.biased.contains(name) { y + m.f32_weight(&format!("{name}{BIAS}"), &[over]) } else { y }
@@ -19,13 +19,13 @@ pub(crate) fn norm(m: &Scope, name: &str, x: &Tensor, over: &Dim) -> Tensor {
 
 /// `x / √(mean x² + ε) · weight`
 #[track_caller]
-pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, over: &Dim, eps: f32) -> Tensor {
+pub fn rms_norm(x: &Tensor, weight: &Tensor, over: &Dim, eps: f32) -> Tensor {
     bare_norm(x, over, eps) * weight
 }
 
 /// `x / √(mean x² + ε)`
 #[track_caller]
-pub(crate) fn bare_norm(x: &Tensor, over: &Dim, eps: f32) -> Tensor {
+pub fn bare_norm(x: &Tensor, over: &Dim, eps: f32) -> Tensor {
     let mean = (x * x).sum(over) / static_size(over) as f32;
     x * (mean + eps).rsqrt()
 }

@@ -17,7 +17,7 @@ use crate::config::{Pairing, Rope, Scaling};
 use crate::layers::scope::{Scope, static_size};
 
 /// `x` with every pair `(a, b)` along `axis` rotated: `(a cos φ - b sin φ, b cos φ + a sin φ)`.
-pub(crate) fn rotate(m: &Scope, rope: &Rope, x: &Tensor, axis: &Dim) -> Tensor {
+pub fn rotate(m: &Scope, rope: &Rope, x: &Tensor, axis: &Dim) -> Tensor {
     let n_dims = static_size(axis);
     let (side, pair) = (&m.g.dim("side", 2), &m.g.dim("pair", n_dims / 2));
     let stored = match rope.pairing {

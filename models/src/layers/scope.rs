@@ -28,30 +28,31 @@ use crate::layers::step::Step;
 use crate::naming::tensors::BIAS;
 
 /// What the layers of one step share.
-pub(crate) struct Scope<'a> {
+pub struct Scope<'a> {
     /// The graph builder.
-    pub(crate) g: Builder,
+    pub g: Builder,
     /// The hyper-parameters.
-    pub(crate) config: &'a Config,
+    pub config: &'a Config,
     /// Whether every token is of another sequence.
-    pub(crate) is_batch: bool,
+    pub is_batch: bool,
     /// The tokens of this step.
-    pub(crate) t: Dim,
+    pub t: Dim,
     /// The residual stream.
-    pub(crate) d: Dim,
+    pub d: Dim,
     /// The pages of a sequence.
-    pub(crate) p: Dim,
+    pub p: Dim,
     /// The rows of a page.
-    pub(crate) r: Dim,
+    pub r: Dim,
     /// The position of each token, `[t]`.
-    pub(crate) positions: Tensor,
+    pub positions: Tensor,
     /// The slot of the first token, `[]`, or of each token of a batch, `[t]`.
-    pub(crate) slot: Tensor,
-    /// Where each token goes in the KV cache, both `[t]`.
-    pub(crate) page: Tensor,
-    pub(crate) row: Tensor,
+    pub slot: Tensor,
+    /// The page of the KV cache that each token goes to, `[t]`.
+    pub page: Tensor,
+    /// The row in that page, `[t]`.
+    pub row: Tensor,
     /// The pages of the sequence, `[p]`, or of each token's own sequence, `[t, p]`.
-    pub(crate) table: Tensor,
+    pub table: Tensor,
     /// The token ids, once a layer has read them.
     tokens: OnceCell<Tensor>,
     /// The number of the sequence, once a layer has read it.
@@ -96,15 +97,22 @@ impl<'a> Scope<'a> {
 
     /// The token ids of this step, `[t]`.
     #[track_caller]
-    pub(crate) fn tokens(&self) -> Tensor {
+    pub fn tokens(&self) -> Tensor {
         self.tokens.get_or_init(|| self.g.input(inputs::TOKENS, DType::I32, &[&self.t])).clone()
     }
 
     /// Which place among the recurrent states the sequence has, `[]`, or that of each token of a batch, `[t]`.
     #[track_caller]
-    pub(crate) fn sequence(&self) -> Tensor {
+    pub fn sequence(&self) -> Tensor {
         let dims: &[&Dim] = if self.is_batch { &[&self.t] } else { &[] };
         self.sequence.get_or_init(|| self.g.input(inputs::SEQUENCE, DType::I32, dims)).clone()
+    }
+
+    /// A block of its own, whose weights and states are named `blk.N.*`: blocks that are alike are compiled once.
+    #[track_caller]
+    pub fn block(&self, layer: usize, body: impl FnOnce() -> Tensor) -> Tensor {
+        self.enter(layer);
+        self.g.block(&format!("blk.{layer}"), |_| body())
     }
 
     /// Says that a block begins.
@@ -124,25 +132,19 @@ impl<'a> Scope<'a> {
 
     /// The slot of each token, `[t]`.
     #[track_caller]
-    pub(crate) fn slots(&self) -> Tensor {
+    pub fn slots(&self) -> Tensor {
         if self.is_batch { self.slot.clone() } else { &self.slot + self.g.iota(&self.t) }
     }
 
     /// The slot of the last token of a run, `[]`, or of each token of a batch, `[t]`.
     #[track_caller]
-    pub(crate) fn last_slot(&self) -> Tensor {
+    pub fn last_slot(&self) -> Tensor {
         if self.is_batch { self.slot.clone() } else { self.slots().max(&self.t) }
     }
 
     /// `W x`, and `+ b` where the model has a bias of this name.
     #[track_caller]
-    pub(crate) fn linear<const N: usize>(
-        &self,
-        x: &Tensor,
-        name: &str,
-        rows: &[&Dim],
-        over: [&Dim; N],
-    ) -> Tensor {
+    pub fn linear<const N: usize>(&self, x: &Tensor, name: &str, rows: &[&Dim], over: [&Dim; N]) -> Tensor {
         let y = x.contract(&self.matrix(name, &[rows, &over].concat()), over);
         if self.config.biased.contains(name) {
             y + self.f32_weight(&format!("{name}{BIAS}"), rows)
@@ -153,13 +155,13 @@ impl<'a> Scope<'a> {
 
     /// A weight matrix; its rows run along the last axes.
     #[track_caller]
-    pub(crate) fn matrix(&self, name: &str, dims: &[&Dim]) -> Tensor {
+    pub fn matrix(&self, name: &str, dims: &[&Dim]) -> Tensor {
         self.g.weight(name, self.config.formats.of_matrix(&self.g.qualified(name)), dims)
     }
 
     /// A small weight kept in single precision: of a norm, a bias, or a router.
     #[track_caller]
-    pub(crate) fn f32_weight(&self, name: &str, dims: &[&Dim]) -> Tensor {
+    pub fn f32_weight(&self, name: &str, dims: &[&Dim]) -> Tensor {
         self.g.weight(name, Format::F32, dims)
     }
 }

@@ -10,7 +10,7 @@ use crate::layers::recurrent::{convolved, over_time};
 use crate::layers::scope::Scope;
 
 /// The whole mixer.
-pub(crate) fn short_conv(m: &Scope, sizes: &ShortConv, x: &Tensor) -> Tensor {
+pub fn short_conv(m: &Scope, sizes: &ShortConv, x: &Tensor) -> Tensor {
     let (d, part, c) = (&m.d, &m.g.dim("part", 3), &m.g.dim("c", m.config.hidden));
     let all = m.linear(x, "shortconv.in_proj", &[part, c], [d]); // [t, part, c]
     let one = |at| all.slice(part, at, 1).merge(&[&part.sized(1), c], c);

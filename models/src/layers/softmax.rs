@@ -8,14 +8,14 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 
 /// `e^x / Σ e^x` over all of some axes.
 #[track_caller]
-pub(crate) fn softmax(x: &Tensor, over: &[&Dim]) -> Tensor {
+pub fn softmax(x: &Tensor, over: &[&Dim]) -> Tensor {
     let e = (x - most(x, over)).exp();
     &e / sum(&e, over)
 }
 
 /// The same with a sink: one more number, whose weight is left out.
 #[track_caller]
-pub(crate) fn softmax_with_sink(x: &Tensor, sink: &Tensor, over: &[&Dim]) -> Tensor {
+pub fn softmax_with_sink(x: &Tensor, sink: &Tensor, over: &[&Dim]) -> Tensor {
     let most = &most(x, over).maximum(sink);
     let e = (x - most).exp();
     &e / (sum(&e, over) + (sink - most).exp())

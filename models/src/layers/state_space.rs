@@ -15,7 +15,7 @@ use crate::layers::scope::Scope;
 use crate::naming::tensors::BIAS;
 
 /// The whole mixer.
-pub(crate) fn state_space(m: &Scope, sizes: &StateSpace, x: &Tensor) -> Tensor {
+pub fn state_space(m: &Scope, sizes: &StateSpace, x: &Tensor) -> Tensor {
     let d = &m.d;
     let (n, r) = (&m.g.dim("n", sizes.n_groups), &m.g.dim("r", sizes.n_heads / sizes.n_groups));
     let (e, w) = (&m.g.dim("e", sizes.head), &m.g.dim("w", sizes.state));

@@ -14,7 +14,7 @@ use crate::layers::scope::static_size;
 const PIECE: (usize, [usize; 2]) = (128, [32, 1024]);
 
 /// The positions of the `k` largest along an axis, sorted, and the numbers there: both along an axis `k`.
-pub(crate) fn top_k(x: &Tensor, axis: &Dim, k: usize) -> (Tensor, Tensor) {
+pub fn top_k(x: &Tensor, axis: &Dim, k: usize) -> (Tensor, Tensor) {
     let g = x.builder();
     let safe = g.select(&x.equals(x), x, &g.constant(f32::INFINITY));
     let rank = &g.dim("k", k.min(static_size(axis)));
