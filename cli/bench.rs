@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::ContextRange;
 use crate::host;
-use crate::model::{ModelFlags, OpenModel, n_threads};
+use crate::model::{NamedModel, OpenModel, n_threads};
 use crate::output::{note, print};
 use crate::perplexity::Estimate;
 use crate::print_kernels::{bytes_of_step, percent};
@@ -41,11 +41,8 @@ const N_WARM_UP: usize = 4;
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// The model, as -m names it.
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
-    place: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelFlags,
+    model: NamedModel,
     /// Prompt tokens per prefill test; a list runs each, 0 skips prefill.
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "512")]
     prefill: Vec<usize>,
@@ -172,11 +169,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         threads.push(n_threads(None)?);
     }
     let is_quiet = arguments.output != OutputFormat::Md;
-    let mut opened = arguments.model.open(
-        arguments.place.as_deref().or(arguments.model.path()),
-        &mut Progress::new(1),
-        is_quiet,
-    )?;
+    let mut opened = arguments.model.open(&mut Progress::new(1), is_quiet)?;
     let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
     let context = opened.context(arguments.context)?;
     let max = arguments.context.unwrap_or(opened.model.config.context);

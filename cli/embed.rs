@@ -5,37 +5,26 @@
 //! A ranker that is a decoder (Qwen3-Reranker) answers yes or no: the score is the probability of yes against no.
 
 use std::fmt::Display;
-use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use fusebox_models::embed::{Embedder, Judge, pooling_of, scored};
 use fusebox_models::layers::embed::Scored;
-use fusebox_models::pooling::{Pooling, normalised};
+use fusebox_models::pooling::Pooling;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::session::Session;
 use serde_json::{Value, json};
 
-use crate::model::{ModelFlags, OpenModel, n_threads};
+use crate::model::{NamedModel, OpenModel, n_threads};
 use crate::output;
 use crate::progress::Progress;
 use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
-
-/// What Qwen3-Reranker was trained on: the text around a query and a document, and the default task.
-const BEFORE: &str = concat!(
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct ",
-    "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n",
-);
-const AFTER: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
-const TASK: &str = "Given a web search query, retrieve relevant passages that answer the query";
 
 /// What to embed.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// The model, as -m names it.
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
-    place: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelFlags,
+    model: NamedModel,
     #[command(flatten)]
     prompt: PromptFlags,
     /// Take all of a file as one text, not each of its lines.
@@ -57,7 +46,7 @@ pub(crate) struct Arguments {
 
 /// A way of pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PoolingName {
+pub(crate) enum PoolingName {
     /// The mean of all tokens.
     Mean,
     /// The first token.
@@ -85,12 +74,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     };
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(2);
-    let name = arguments.place.as_deref().or(arguments.model.path());
     let ranks = arguments.query.is_some();
     let mut opened = if ranks {
-        arguments.model.open(name, &mut progress, arguments.json)?
+        arguments.model.open(&mut progress, arguments.json)?
     } else {
-        arguments.model.open_embedder(name, &mut progress, arguments.json)?
+        arguments.model.open_embedder(&mut progress, arguments.json)?
     };
     let tokenizer = open_tokenizer(opened.model.checkpoint(), matches!(prompt, Prompt::Text(_)))?;
     let texts = texts(&prompt, arguments, tokenizer.as_ref(), &opened)?;
@@ -98,17 +86,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let context = opened.context(None)?.no_less_than(longest);
     progress.begin("compiling");
     let rows = if let Some(tokenizer) = tokenizer.as_ref().filter(|_| ranks) {
-        let answers = answers(tokenizer).ok_or_else(|| opened.in_model(NO_ANSWERS))?;
+        let judge = Judge::of(tokenizer).ok_or_else(|| opened.in_model(NO_ANSWERS))?;
         let mut session = opened.session(n_threads, context, Scored::Last)?;
         drop(progress);
-        let score = |tokens: &Vec<u32>| judged(&mut session, tokens, answers);
+        let score = |tokens: &Vec<u32>| judged(&mut session, tokens, judge);
         texts.iter().map(score).collect::<Result<Vec<_>, _>>()?
     } else {
         let pooling = pooling(arguments, &opened)?;
-        let scored = if pooling == Pooling::Rank { Scored::Ranked } else { Scored::Embedded };
-        let mut session = opened.session(n_threads, context, scored)?;
+        let session = opened.session(n_threads, context, scored(pooling))?;
+        let mut embedder = Embedder::new(&opened.model, session, pooling);
         drop(progress);
-        let embed = |tokens: &Vec<u32>| embedded(&mut session, tokens, pooling);
+        let embed = |tokens: &Vec<u32>| embedder.embed(tokens).map_err(|error| error.to_string());
         texts.iter().map(embed).collect::<Result<Vec<_>, _>>()?
     };
     if let Some(text) = rows.iter().position(|row| row.iter().any(|x| !x.is_finite())) {
@@ -144,7 +132,7 @@ fn texts(
     let one = |(number, line): (usize, &&str)| {
         let in_line = |what: &dyn Display| opened.in_model(format!("text {}: {what}", number + 1));
         let wanted = match &arguments.query {
-            Some(query) => format!("{BEFORE}<Instruct>: {TASK}\n<Query>: {query}\n<Document>: {line}{AFTER}"),
+            Some(query) => Judge::question(query, line),
             None => (*line).to_owned(),
         };
         let tokens = limit.encode("it has", tokenizer, &wanted, arguments.query.is_none());
@@ -157,47 +145,19 @@ fn texts(
 
 /// How a model pools, by the flag or its file.
 fn pooling(arguments: &Arguments, opened: &OpenModel) -> Result<Pooling, String> {
-    if let Some(name) = arguments.pooling {
-        return Ok(name.into());
-    }
-    if opened.model.config.ends.ranking.is_some() {
-        return Ok(Pooling::Rank);
-    }
-    let stated = Pooling::of(opened.model.checkpoint()).map_err(|error| error.to_string())?;
-    stated.filter(|stated| *stated != Pooling::Rank).ok_or_else(|| {
+    let pooling = pooling_of(&opened.model, arguments.pooling.map(Pooling::from));
+    pooling.map_err(|error| error.to_string())?.ok_or_else(|| {
         opened
             .in_model("it does not say how hidden states become one vector; --pooling mean, cls or last does")
     })
 }
 
-/// The vector or the scores of a text.
-fn embedded(session: &mut Session, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, String> {
-    session.truncate(0).map_err(|error| error.to_string())?;
-    let (mut rows, mut width) = (Vec::new(), 0);
-    let mut each = |row: &[f32]| {
-        width = row.len();
-        rows.extend_from_slice(row);
-    };
-    session.score(tokens, &mut each).map_err(|error| error.to_string())?;
-    let vector = pooling.pooled(&rows, width);
-    Ok(if pooling == Pooling::Rank { vector } else { normalised(&vector) })
-}
-
-/// The tokens of `yes` and `no`.
-fn answers(tokenizer: &Tokenizer) -> Option<[u32; 2]> {
-    let one = |text: &str| match tokenizer.encode(text, false).ok()?[..] {
-        [id] => Some(id),
-        _ => None,
-    };
-    Some([one("yes")?, one("no")?])
-}
-
 /// The probability of `yes` against `no` after a text.
-fn judged(session: &mut Session, tokens: &[u32], [yes, no]: [u32; 2]) -> Result<Vec<f32>, String> {
+fn judged(session: &mut Session, tokens: &[u32], judge: Judge) -> Result<Vec<f32>, String> {
     session.truncate(0).map_err(|error| error.to_string())?;
     let logits = session.feed(tokens).map_err(|error| error.to_string())?;
-    let of = |id: u32| logits.get(id as usize).copied().map_or(f64::NAN, f64::from);
-    Ok(vec![(1.0 / (1.0 + (of(no) - of(yes)).exp())) as f32])
+    let answers = judge.answers().map(|id| logits.get(id as usize).copied().unwrap_or(f32::NAN));
+    Ok(vec![Judge::score(answers)])
 }
 
 fn print(rows: &[Vec<f32>], ranks: bool, as_json: bool) {

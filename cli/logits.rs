@@ -13,7 +13,7 @@ use fusebox_models::sample;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::files;
 
-use crate::model::{ModelFlags, n_threads};
+use crate::model::{NamedModel, n_threads};
 use crate::progress::Progress;
 use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
 use crate::{npy, output};
@@ -25,11 +25,8 @@ const N_SHOWN: usize = 10;
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// The model, as -m names it.
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
-    place: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelFlags,
+    model: NamedModel,
     #[command(flatten)]
     prompt: PromptFlags,
     /// Threads [default: all hardware threads].
@@ -56,11 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(2);
-    let mut opened = arguments.model.open(
-        arguments.place.as_deref().or(arguments.model.path()),
-        &mut progress,
-        arguments.json,
-    )?;
+    let mut opened = arguments.model.open(&mut progress, arguments.json)?;
     let tokenizer = open_tokenizer(opened.model.checkpoint(), matches!(prompt, Prompt::Text(_)))?;
     let limit = opened.limit(opened.model.config.context);
     let tokens = prompt.tokens(tokenizer.as_ref(), limit).map_err(|error| opened.in_model(error))?;

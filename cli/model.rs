@@ -59,6 +59,16 @@ pub(crate) struct ModelFlags {
     device: DeviceFlags,
 }
 
+/// The same, with the model as the first argument or behind `-m`.
+#[derive(Args)]
+pub(crate) struct NamedModel {
+    /// The model, as -m names it.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    place: Option<PathBuf>,
+    #[command(flatten)]
+    flags: ModelFlags,
+}
+
 /// On which device, in which precision.
 #[derive(Args, Clone)]
 pub(crate) struct DeviceFlags {
@@ -150,15 +160,27 @@ impl ModelFlags {
     ) -> Result<OpenModel, String> {
         self.device.open(name, progress, is_quiet)
     }
+}
 
-    /// Opens a model to embed or rank strings.
-    pub(crate) fn open_embedder(
-        &self,
-        name: Option<&Path>,
-        progress: &mut Progress,
-        is_quiet: bool,
-    ) -> Result<OpenModel, String> {
-        self.device.open_as(Model::embedder, name, progress, is_quiet)
+impl NamedModel {
+    /// The name of the model.
+    pub(crate) fn name(&self) -> Option<&Path> {
+        self.place.as_deref().or(self.flags.path())
+    }
+
+    /// The values of the flags that say where and how it runs.
+    pub(crate) fn to_json(&self) -> [(&'static str, Value); 4] {
+        self.flags.to_json()
+    }
+
+    /// Opens the model, by default the built-in one; a quiet one prints no notes.
+    pub(crate) fn open(&self, progress: &mut Progress, is_quiet: bool) -> Result<OpenModel, String> {
+        self.flags.open(self.name(), progress, is_quiet)
+    }
+
+    /// Opens the model to embed or rank strings.
+    pub(crate) fn open_embedder(&self, progress: &mut Progress, is_quiet: bool) -> Result<OpenModel, String> {
+        self.flags.device.open_as(Model::embedder, self.name(), progress, is_quiet)
     }
 }
 
@@ -196,6 +218,16 @@ impl DeviceFlags {
         is_quiet: bool,
     ) -> Result<OpenModel, String> {
         self.open_as(Model::open, name, progress, is_quiet)
+    }
+
+    /// The same, where an encoder or a ranker is opened for vectors.
+    pub(crate) fn open_either(
+        &self,
+        name: Option<&Path>,
+        progress: &mut Progress,
+        is_quiet: bool,
+    ) -> Result<OpenModel, String> {
+        self.open_as(Model::either, name, progress, is_quiet)
     }
 
     fn open_as(

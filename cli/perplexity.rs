@@ -18,7 +18,7 @@ use fusebox_runtime::files;
 use fusebox_runtime::session::Session;
 use serde_json::{Value, json};
 
-use crate::model::{ModelFlags, OpenModel, n_threads};
+use crate::model::{NamedModel, OpenModel, n_threads};
 use crate::output;
 use crate::progress::Progress;
 use crate::prompt::open_tokenizer;
@@ -39,11 +39,8 @@ const N_HEAD: usize = 4;
 /// What to score.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The model, as -m names it.
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
-    place: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelFlags,
+    model: NamedModel,
     /// The text; - is standard input.
     #[arg(short, long, value_name = "FILE", required_unless_present = "kl")]
     file: Option<PathBuf>,
@@ -174,8 +171,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let text = arguments.file.as_deref().map(text_of).transpose()?;
     let mut progress = Progress::new(2);
-    let name = arguments.place.as_deref().or(arguments.model.path());
-    let mut opened = arguments.model.open(name, &mut progress, arguments.json)?;
+    let mut opened = arguments.model.open(&mut progress, arguments.json)?;
     let tokenizer = tokenizer_of(&opened)?;
     let tokens = match &base {
         Some(base) => base.tokens.clone(),

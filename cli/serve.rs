@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use fusebox_models::layers::embed::Scored;
+use clap::Args;
+use fusebox_models::pooling::Pooling;
 use fusebox_runtime::files;
-use fusebox_serve::engine::Output;
-use fusebox_serve::{CHATML, Open, Opened, Pooling, Settings, Source, serve};
+use fusebox_serve::{CHATML, Open, Opened, Settings, Source, serve};
 
+use crate::embed::PoolingName;
 use crate::model::{DeviceFlags, OpenModel, model_path, n_threads};
 use crate::output;
 use crate::progress::Progress;
@@ -85,7 +85,7 @@ pub(crate) struct Arguments {
     /// Chat template in place of the model's: chatml, or a Jinja file.
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
-    /// How embeddings are pooled, where the model does not say.
+    /// How the hidden states of a text become its embedding [default: as the model says].
     #[arg(long, value_name = "HOW")]
     pooling: Option<PoolingName>,
     /// Put the times of prefill and decode into every answer.
@@ -102,15 +102,6 @@ pub(crate) struct Arguments {
     keep_alive: f64,
 }
 
-/// How hidden vectors become an embedding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PoolingName {
-    /// Their mean.
-    Mean,
-    /// That of the last token.
-    Last,
-}
-
 /// Serves until a signal.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let settings = settings(arguments)?;
@@ -122,18 +113,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         return Err(format!("--parallel is {parallel}, expected 1 to {MAX_PARALLEL}"));
     }
     let open: Open = Arc::new(move |path: &Path| {
-        let opened = device.open(Some(path), &mut Progress::new(1), true)?;
+        let opened = device.open_either(Some(path), &mut Progress::new(1), true)?;
         let context = opened.context(context)?;
         let model = opened.model.clone();
         let opened = Mutex::new(opened);
-        let make = move |output, n_sequences| {
+        let make = move |scored, n_sequences| {
             let mut opened: std::sync::MutexGuard<'_, OpenModel> =
                 opened.lock().unwrap_or_else(PoisonError::into_inner);
-            let scored = match output {
-                Output::Last => Scored::Last,
-                Output::Every => Scored::All,
-                Output::Hidden => Scored::Normed,
-            };
             opened.engine(n_threads, context, scored, n_sequences)
         };
         Ok(Opened { model, make_engine: Arc::new(make), n_sequences: parallel })
@@ -168,10 +154,6 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
         Some("chatml") => Some(CHATML.to_owned()),
         Some(path) => Some(files::text(Path::new(path), MAX_FILE).map_err(|error| error.to_string())?),
     };
-    let pooling = arguments.pooling.map(|name| match name {
-        PoolingName::Mean => Pooling::Mean,
-        PoolingName::Last => Pooling::Last,
-    });
     if arguments.max_batch_tokens == 0 {
         return Err("--max-batch-tokens is 0, expected at least 1".to_owned());
     }
@@ -188,7 +170,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
         drain_delay: seconds("--drain-delay", arguments.drain_delay)?,
         drain: seconds("--drain", arguments.drain)?,
         template,
-        pooling,
+        pooling: arguments.pooling.map(Pooling::from),
         shows_timings: arguments.timings,
         shows_reasoning: arguments.reasoning_key,
         memory: arguments.memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20)),

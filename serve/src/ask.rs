@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use crate::answer::{Piece, Reader, Reading};
+use crate::encoder::ONLY_EMBEDS;
 use crate::grammar::{Constraint, Grammar};
 use crate::ids;
 use crate::model::Served;
@@ -114,6 +115,9 @@ impl<'a> Answering<'a> {
     /// # Errors
     /// Where one does not fit, a setting or a grammar is refused, or the queue is full.
     pub(crate) fn submit(served: &'a Served, ask: Ask) -> Result<Self, Problem> {
+        if !served.generates {
+            return Err(Problem { param: Some("model".to_owned()), ..Problem::invalid(ONLY_EMBEDS) });
+        }
         let capacity = served.worker.capacity;
         let (send, events) = mpsc::channel(EVENTS);
         let arrived = Instant::now();

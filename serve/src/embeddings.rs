@@ -1,16 +1,17 @@
 //! `POST /v1/embeddings`, `/api/embed` and `/api/embeddings`.
 //!
-//! In: texts or tokens. Out: normalised vectors, for models that say how hidden vectors are pooled, or where a flag
-//! does.
+//! In: texts or tokens. Out: vectors of length 1, for models that say how hidden vectors are pooled, or where a flag
+//! does. Encoders and decoders embed by one road, that of `fusebox embed`.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use fusebox_models::pooling::normalised;
 use serde_json::{Value, json};
 
 use crate::app::{App, Request, blocking};
 use crate::fields::{Fields, to_integer};
-use crate::model::{Pooling, Served};
+use crate::model::Served;
 use crate::problem::Problem;
 use crate::reply::{self, Response};
 
@@ -48,10 +49,10 @@ async fn vectors(
     dimensions: Option<usize>,
     cuts: bool,
 ) -> Result<(Vec<Vec<f32>>, usize), Problem> {
-    let Some(pooling) = served.pooling else {
-        let what = "this model does not say how hidden vectors are pooled; --pooling mean or last of the server does";
+    if served.pooling.is_none() {
+        let what = "this model does not say how hidden vectors are pooled; --pooling of the server does";
         return Err(Problem { param: Some("model".to_owned()), ..Problem::invalid(what) });
-    };
+    }
     let width = served.width;
     if dimensions.is_some_and(|n| n > width) {
         return Err(Problem::field("dimensions", format!("expected at most {width}")));
@@ -69,34 +70,17 @@ async fn vectors(
     let n_tokens = inputs.iter().map(Vec::len).sum();
     let mut vectors = Vec::with_capacity(inputs.len());
     for tokens in inputs {
-        let rows = served.worker.hidden(tokens).await?;
-        let mut vector = pooled(&rows, width, pooling);
-        vector.truncate(dimensions.unwrap_or(width));
-        let norm = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-        if !norm.is_finite() {
-            return Err(Problem::fault("The model's hidden vector is no number."));
+        let mut vector = served.worker.embed(tokens).await?;
+        if dimensions.is_some_and(|n| n < vector.len()) {
+            vector.truncate(dimensions.unwrap_or(width));
+            vector = normalised(&vector);
         }
-        if norm > 0.0 {
-            for x in &mut vector {
-                *x = (f64::from(*x) / norm) as f32;
-            }
+        if vector.iter().any(|x| !x.is_finite()) {
+            return Err(Problem::fault("The model's hidden vector is no number."));
         }
         vectors.push(vector);
     }
     Ok((vectors, n_tokens))
-}
-
-fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
-    let mut rows = rows.chunks_exact(width);
-    match pooling {
-        Pooling::Last => rows.next_back().unwrap_or_default().to_vec(),
-        Pooling::Mean => {
-            let n = rows.len().max(1) as f64;
-            let mut sums = vec![0.0; width];
-            rows.for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x)));
-            sums.into_iter().map(|sum| (sum / n) as f32).collect()
-        }
-    }
 }
 
 /// Bytes as base64.
@@ -182,11 +166,5 @@ mod tests {
     fn base64_is_padded() {
         let cases = ["", "f", "fo", "foo", "foob", "fooba", "foobar"].map(|text| base64(text.as_bytes()));
         assert_eq!(cases, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"]);
-    }
-
-    #[test]
-    fn vectors_are_pooled_over_tokens() {
-        assert_eq!(pooled(&[1.0, 2.0, 3.0, 6.0], 2, Pooling::Mean), [2.0, 4.0]);
-        assert_eq!(pooled(&[1.0, 2.0, 3.0, 6.0], 2, Pooling::Last), [3.0, 6.0]);
     }
 }

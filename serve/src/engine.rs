@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fusebox_models::layers::embed::Scored as Returned;
 use fusebox_runtime::session::engine::Engine as Runtime;
 
 /// A sequence of an engine.
@@ -109,23 +110,12 @@ pub trait Engine {
     /// Closes a sequence; its pages are free.
     fn release(&mut self, sequence: SequenceId);
 
-    /// The hidden vectors of a text of its own, one for each token.
+    /// The vector of a text of its own.
     ///
     /// # Errors
     /// [`Refused::Fault`] where the device fails.
-    fn hidden(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused>;
+    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused>;
 }
 
-/// What the engines of the runtime return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// The logits of the last token.
-    Last,
-    /// The logits of every token.
-    Every,
-    /// The hidden vector of every token.
-    Hidden,
-}
-
-/// Makes engines of the runtime, for a number of sequences, on the thread that uses them.
-pub type MakeEngine = Arc<dyn Fn(Output, usize) -> Result<Runtime, String> + Send + Sync>;
+/// Makes engines of the runtime that return what is named, for a number of sequences, on the thread that uses them.
+pub type MakeEngine = Arc<dyn Fn(Returned, usize) -> Result<Runtime, String> + Send + Sync>;

@@ -1,26 +1,30 @@
 //! One model that is served: its text side and the thread of its engine.
 //!
-//! In: an opened model. Out: prompts as tokens, and a place to submit jobs.
+//! In: an opened model. Out: prompts as tokens, and a place to submit jobs; of an encoder, vectors only.
 //! Messages become text by the model's own template; a template without tools has them written into the system message.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fusebox_models::chat::Chat;
+use fusebox_models::embed::{Embedder, pooling_of, scored};
 use fusebox_models::load::Model;
+use fusebox_models::pooling::Pooling;
 use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::session::Session;
 use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::value::Value as Metadata;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::encoder::{Encoder, MakeEmbedder};
 use crate::engine::MakeEngine;
 use crate::grammar::Grammars;
 use crate::paged::Paged;
 use crate::problem::Problem;
 use crate::scheduler::Limits;
 use crate::tools::{Format, Tool};
-use crate::worker::{QueueLimits, Worker};
+use crate::worker::{self, QueueLimits, Worker};
 
 /// The most bytes of a token that count when a text is judged too long.
 const MAX_TOKEN_BYTES: usize = 128;
@@ -33,15 +37,6 @@ pub struct Opened {
     pub make_engine: MakeEngine,
     /// How many sequences the engine computes together.
     pub n_sequences: usize,
-}
-
-/// How a hidden vector is made of those of all tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
-    /// Their mean.
-    Mean,
-    /// That of the last token.
-    Last,
 }
 
 /// What does not depend on the model's file.
@@ -70,8 +65,10 @@ pub(crate) struct Served {
     pub(crate) architecture: String,
     pub(crate) quantization: String,
     pub(crate) trained_context: usize,
-    /// Numbers of a hidden vector.
+    /// Numbers of the vector of a text.
     pub(crate) width: usize,
+    /// Whether it generates text; an encoder or a ranker does not.
+    pub(crate) generates: bool,
     /// Metadata of the file that is no list.
     pub(crate) info: Map<String, Value>,
     /// A hash of what the model and the server are.
@@ -135,21 +132,20 @@ impl Served {
             .filter_map(|(key, value)| Some((key.clone(), to_json(value)?)))
             .collect();
         let text = |key: &str| info.get(key).and_then(Value::as_str).map(str::to_owned);
-        let pooling = terms.pooling.or_else(|| {
-            let architecture = text("general.architecture")?;
-            match info.get(&format!("{architecture}.pooling_type"))?.as_u64()? {
-                1 => Some(Pooling::Mean),
-                3 => Some(Pooling::Last),
-                _ => None,
-            }
-        });
+        // A projection that is not read is a fault of embedding alone.
+        let generates = model.generates();
+        let pooling = match pooling_of(&model, terms.pooling) {
+            Ok(pooling) => pooling,
+            Err(_) if generates => None,
+            Err(error) => return Err(error.to_string()),
+        };
         let size: u64 = checkpoint.tensors().values().map(|tensor| tensor.n_bytes() as u64).sum();
         let n_params: u64 = checkpoint.tensors().values().map(|tensor| tensor.n_elements() as u64).sum();
         let hash = Sha256::digest(format!("{name} {size} {n_params} {}", env!("CARGO_PKG_VERSION")));
         let digest = hash.iter().fold(String::new(), |all, byte| all + &format!("{byte:02x}"));
         let limits = Limits { batch_tokens: terms.batch_tokens };
-        let make = move || Ok(Box::new(Paged::new(Arc::clone(&make_engine), n_sequences)?) as _);
-        let worker = Worker::start(Box::new(make), limits, terms.queue)?;
+        let make = make_worker_engine(&model, make_engine, n_sequences, pooling)?;
+        let worker = Worker::start(make, limits, terms.queue)?;
         Ok(Self {
             name: name.to_owned(),
             worker,
@@ -162,7 +158,8 @@ impl Served {
             architecture: text("general.architecture").unwrap_or_else(|| "unknown".to_owned()),
             quantization: largest_format(checkpoint),
             trained_context: model.config.context,
-            width: model.config.hidden,
+            width: model.config.ends.projections.last().copied().unwrap_or(model.config.hidden),
+            generates,
             info,
             digest,
             pooling,
@@ -253,6 +250,30 @@ impl Served {
     pub(crate) fn fingerprint(&self) -> String {
         format!("fp_{}", &self.digest[..10])
     }
+}
+
+/// What makes the engine of a model on the thread of its worker.
+fn make_worker_engine(
+    model: &Model,
+    make: MakeEngine,
+    n_sequences: usize,
+    pooling: Option<Pooling>,
+) -> Result<worker::MakeEngine, String> {
+    let embedder = pooling.map(|pooling| -> MakeEmbedder {
+        let (model, make) = (model.clone(), Arc::clone(&make));
+        Arc::new(move || Ok(Embedder::new(&model, Session::of(make(scored(pooling), 1)?), pooling)))
+    });
+    if model.generates() {
+        return Ok(Box::new(move || {
+            Ok(Box::new(Paged::new(Arc::clone(&make), n_sequences, embedder.clone())?) as _)
+        }));
+    }
+    if pooling == Some(Pooling::Rank) {
+        let what = "its head ranks single texts, as `fusebox embed` does; /v1/rerank takes a decoder";
+        return Err(what.to_owned());
+    }
+    let embedder = embedder.ok_or("the model does not say how hidden vectors are pooled; --pooling does")?;
+    Ok(Box::new(move || Ok(Box::new(Encoder::new(&embedder)?) as _)))
 }
 
 /// The format of most bytes of a checkpoint.

@@ -482,8 +482,11 @@ pub(crate) async fn show(app: Arc<App>, request: Request) -> Result<Response, Pr
     fields.ignore(&["verbose", "system", "template", "options"]);
     fields.finish()?;
     let served = app.models.get(Some(&name)).await?;
-    let mut capabilities = vec!["completion"];
-    if served.has_chat() {
+    let mut capabilities = Vec::new();
+    if served.generates {
+        capabilities.push("completion");
+    }
+    if served.generates && served.has_chat() {
         capabilities.push("tools");
     }
     if served.thinks {

@@ -1,16 +1,18 @@
 //! The engine of the scheduler over the engine of the runtime.
 //!
 //! In: pieces. Out: rows of logits, copied from the device.
-//! Sequences take pages of one KV cache, and a fork shares those of its origin. Logits of every token and hidden
-//! vectors come from programs of their own, over caches of their own, which are made when they are first wanted.
+//! Sequences take pages of one KV cache, and a fork shares those of its origin. Logits of every token and vectors of
+//! texts come from programs of their own, over caches of their own, which are made when they are first wanted.
 //! Where a state goes only forward, a sequence that is cut starts again: the tokens that are kept are computed with the
 //! next ones.
 
-use fusebox_runtime::error::Error;
+use fusebox_models::embed::Embedder;
+use fusebox_models::layers::embed::Scored as Returned;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::engine::{Engine as Runtime, Feed, Piece as Extension, SequenceId as Id};
 
-use crate::engine::{Capacity, Engine, MakeEngine, Output, Piece, Refused, Scored, SequenceId};
+use crate::encoder::{MakeEmbedder, refused};
+use crate::engine::{Capacity, Engine, MakeEngine, Piece, Refused, Scored, SequenceId};
 
 /// Sequences of an engine of the runtime.
 pub(crate) struct Paged {
@@ -18,13 +20,17 @@ pub(crate) struct Paged {
     runtime: Runtime,
     /// Scores every token; it holds a sequence of its own.
     every: Option<Session>,
-    /// Gives hidden vectors.
-    hidden: Option<Session>,
+    /// Gives vectors of texts.
+    embedder: Option<Embedder>,
+    make_embedder: Option<MakeEmbedder>,
     /// The sequences by their numbers; none where a number is free.
     open: Vec<Option<Sequence>>,
     /// The rows of the pieces of the last step.
     rows: Vec<Vec<f32>>,
 }
+
+/// What is said where a text is embedded and nothing says how.
+const NO_POOLING: &str = "the model does not say how hidden vectors are pooled";
 
 /// An open sequence.
 #[derive(Clone)]
@@ -34,21 +40,19 @@ struct Sequence {
     again: Vec<u32>,
 }
 
-fn refused(error: Error) -> Refused {
-    match error {
-        Error::Full { needed, free } => Refused::Full { needed, free },
-        other => Refused::Fault(other.to_string()),
-    }
-}
-
 impl Paged {
-    /// Makes the engine of `n` sequences.
+    /// Makes the engine of `n` sequences, which embeds as well if it is told how.
     ///
     /// # Errors
     /// Where it does not compile, or the device refuses it.
-    pub(crate) fn new(make: MakeEngine, n: usize) -> Result<Self, String> {
-        let runtime = make(Output::Last, n)?;
-        Ok(Self { make, runtime, every: None, hidden: None, open: vec![None; n], rows: Vec::new() })
+    pub(crate) fn new(
+        make: MakeEngine,
+        n: usize,
+        make_embedder: Option<MakeEmbedder>,
+    ) -> Result<Self, String> {
+        let runtime = make(Returned::Last, n)?;
+        let (open, rows) = (vec![None; n], Vec::new());
+        Ok(Self { make, runtime, every: None, embedder: None, make_embedder, open, rows })
     }
 
     fn sequence(&mut self, sequence: SequenceId) -> &mut Sequence {
@@ -75,7 +79,7 @@ impl Paged {
     /// Scores every token of a piece that its sequence has been extended by.
     fn score(&mut self, number: usize, id: Id, piece: &Piece) -> Result<(), Refused> {
         if self.every.is_none() {
-            self.every = Some(Session::of((self.make)(Output::Every, 1).map_err(Refused::Fault)?));
+            self.every = Some(Session::of((self.make)(Returned::All, 1).map_err(Refused::Fault)?));
         }
         let tokens = self.runtime.tokens(id).map_err(refused)?;
         let before = &tokens[..tokens.len() - piece.tokens.len()];
@@ -171,15 +175,13 @@ impl Engine for Paged {
         }
     }
 
-    fn hidden(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused> {
-        if self.hidden.is_none() {
-            self.hidden = Some(Session::of((self.make)(Output::Hidden, 1).map_err(Refused::Fault)?));
+    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused> {
+        if self.embedder.is_none() {
+            let make = self.make_embedder.as_ref().ok_or_else(|| Refused::Fault(NO_POOLING.to_owned()))?;
+            self.embedder = Some(make().map_err(Refused::Fault)?);
         }
-        let session = self.hidden.as_mut().expect("it was just made");
-        session.truncate(0).map_err(refused)?;
-        let mut rows = Vec::new();
-        session.score(tokens, &mut |row| rows.extend_from_slice(row)).map_err(refused)?;
-        Ok(rows)
+        let embedder = self.embedder.as_mut().expect("it was just made");
+        embedder.embed(tokens).map_err(refused)
     }
 }
 
@@ -194,7 +196,7 @@ mod tests {
     use fusebox_compiler::tensor::sym::Sym;
     use fusebox_models::blocks::{model, part};
     use fusebox_models::config::{Block, Config, Dense, Grouped, KvCache, Mixer, Network, ShortConv};
-    use fusebox_models::layers::embed::{Entry, Scored as Scores};
+    use fusebox_models::layers::embed::Entry;
     use fusebox_models::layers::step::Step;
     use fusebox_runtime::device::Weights;
     use fusebox_runtime::device::fake::FakeDevice;
@@ -224,8 +226,8 @@ mod tests {
 
     fn engine(first: Mixer, n_sequences: usize) -> Paged {
         let config = config(first, n_sequences);
-        let make = move |output: Output, n: usize| {
-            let scored = if output == Output::Every { Scores::All } else { Scores::Last };
+        let make = move |returned: Returned, n: usize| {
+            let scored = returned;
             let graph =
                 model(&config, &Sym::from(1), config.n_layers()).map_err(|error| error.to_string())?;
             let mut weights = BTreeMap::new();
@@ -251,7 +253,7 @@ mod tests {
             Runtime::new(Box::<FakeDevice>::default(), programs, &weights, limits)
                 .map_err(|error| error.to_string())
         };
-        Paged::new(Arc::new(make), n_sequences).unwrap()
+        Paged::new(Arc::new(make), n_sequences, None).unwrap()
     }
 
     fn step(engine: &mut Paged, sequence: SequenceId, tokens: &[u32], scored: Scored) -> Vec<f32> {

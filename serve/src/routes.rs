@@ -21,7 +21,7 @@ use subtle::ConstantTimeEq;
 use crate::app::{App, Request};
 use crate::problem::{Dialect, Kind, Problem};
 use crate::reply::{self, Response};
-use crate::{anthropic, embeddings, ids, native, ollama, openai_chat, openai_completions, responses};
+use crate::{anthropic, embeddings, ids, native, ollama, openai_chat, openai_completions, rerank, responses};
 
 /// A request as it comes.
 type HttpRequest = hyper::Request<Incoming>;
@@ -206,6 +206,10 @@ impl Gate {
             "/v1/embeddings" => {
                 let (app, request) = self.asked(request).await?;
                 embeddings::openai(app, request).await
+            }
+            "/v1/rerank" | "/v1/reranking" | "/rerank" | "/reranking" => {
+                let (app, request) = self.asked(request).await?;
+                rerank::answer(app, request).await
             }
             "/v1/messages" => {
                 let (app, request) = self.asked(request).await?;

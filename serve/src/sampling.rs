@@ -32,6 +32,8 @@ pub(crate) struct Sampling {
     pub(crate) bias: Vec<(u32, f32)>,
     /// How many of the likeliest tokens are reported beside the drawn one; none for no report.
     pub(crate) logprobs: Option<usize>,
+    /// Tokens that are reported after them in any case.
+    pub(crate) reported: Vec<u32>,
 }
 
 impl Default for Sampling {
@@ -42,7 +44,8 @@ impl Default for Sampling {
             steps: STEPS.to_vec(),
             ..Settings::default()
         };
-        Self { chain, frequency: 0.0, presence: 0.0, bias: Vec::new(), logprobs: None }
+        let (bias, reported) = (Vec::new(), Vec::new());
+        Self { chain, frequency: 0.0, presence: 0.0, bias, logprobs: None, reported }
     }
 }
 
@@ -52,7 +55,7 @@ pub(crate) struct Scored {
     pub(crate) id: u32,
     /// None where nobody asked, and for the first token of a prompt.
     pub(crate) logprob: Option<f32>,
-    /// The likeliest tokens, best first.
+    /// The likeliest tokens, best first, then those that are reported in any case.
     pub(crate) top: Vec<(u32, f32)>,
 }
 
@@ -65,8 +68,8 @@ pub(crate) struct Drawer {
     row: Vec<f32>,
 }
 
-/// The log-probability of a token, and the `n` likeliest tokens.
-pub(crate) fn score(logits: &[f32], id: u32, n: usize) -> Scored {
+/// The log-probability of a token, and those of the `n` likeliest tokens and of some others.
+pub(crate) fn score(logits: &[f32], id: u32, n: usize, others: &[u32]) -> Scored {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|x| f64::from(x - largest).exp()).sum();
     let log_sum = f64::from(largest) + sum.ln();
@@ -83,6 +86,7 @@ pub(crate) fn score(logits: &[f32], id: u32, n: usize) -> Scored {
         order.sort_unstable_by(rank);
         best = order;
     }
+    best.extend_from_slice(others);
     Scored { id, logprob: Some(of(id)), top: best.into_iter().map(|id| (id, of(id))).collect() }
 }
 
@@ -105,7 +109,7 @@ impl Drawer {
         allows: Option<&dyn Fn(u32) -> bool>,
     ) -> Result<Scored, String> {
         check_logits(logits).map_err(|error| error.to_string())?;
-        let Sampling { frequency, presence, bias, logprobs, .. } = &self.sampling;
+        let Sampling { frequency, presence, bias, logprobs, reported, .. } = &self.sampling;
         let has_penalty = (*frequency != 0.0 || *presence != 0.0) && !self.counts.is_empty();
         let id = if allows.is_none() && bias.is_empty() && !has_penalty {
             self.sampler.next(logits, before)
@@ -131,7 +135,7 @@ impl Drawer {
         let id = id.map_err(|error| error.to_string())?;
         *self.counts.entry(id).or_default() += 1;
         Ok(match logprobs {
-            Some(n) => score(logits, id, *n),
+            Some(n) => score(logits, id, *n, reported),
             None => Scored { id, ..Scored::default() },
         })
     }
@@ -166,10 +170,10 @@ mod tests {
     #[test]
     fn log_probabilities_are_of_the_model_and_sorted() {
         let row = [0.5f32, 0.25, 0.125, 0.125].map(f32::ln);
-        let scored = score(&row, 2, 2);
+        let scored = score(&row, 2, 2, &[3]);
         assert!((scored.logprob.unwrap() - 0.125f32.ln()).abs() < 1e-6);
-        assert_eq!(scored.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 1]);
-        let all: f32 = score(&row, 0, 9).top.iter().map(|(_, p)| p.exp()).sum();
+        assert_eq!(scored.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 1, 3]);
+        let all: f32 = score(&row, 0, 9, &[]).top.iter().map(|(_, p)| p.exp()).sum();
         assert!((all - 1.0).abs() < 1e-6);
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::Pooling;
+use fusebox_models::pooling::Pooling;
 
 /// Settings of a server.
 #[derive(Clone, Debug)]

@@ -27,7 +27,7 @@ pub(crate) type MakeEngine = Box<dyn FnMut() -> Result<Box<dyn Engine>, String> 
 /// What the thread is asked for.
 enum Order {
     Jobs(Vec<Job>),
-    Hidden(Vec<u32>, oneshot::Sender<Result<Vec<f32>, String>>),
+    Embed(Vec<u32>, oneshot::Sender<Result<Vec<f32>, String>>),
 }
 
 /// Bounds of the queue.
@@ -103,11 +103,11 @@ impl Worker {
         self.orders.send(Order::Jobs(jobs)).map_err(|_| Problem::fault("The engine has stopped."))
     }
 
-    /// The hidden vectors of a text.
-    pub(crate) async fn hidden(&self, tokens: Vec<u32>) -> Result<Vec<f32>, Problem> {
+    /// The vector of a text.
+    pub(crate) async fn embed(&self, tokens: Vec<u32>) -> Result<Vec<f32>, Problem> {
         let (answer, answered) = oneshot::channel();
         let gone = || Problem::fault("The engine has stopped.");
-        self.orders.send(Order::Hidden(tokens, answer)).map_err(|_| gone())?;
+        self.orders.send(Order::Embed(tokens, answer)).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?.map_err(Problem::fault)
     }
 
@@ -196,13 +196,15 @@ impl Thread {
             };
             match order {
                 Order::Jobs(jobs) => jobs.into_iter().for_each(|job| self.scheduler.submit(job)),
-                Order::Hidden(tokens, answer) => {
-                    let hidden = catch_unwind(AssertUnwindSafe(|| engine.hidden(&tokens)));
-                    let hidden = hidden.map_or_else(
+                // Nobody waits for it any more.
+                Order::Embed(_, answer) if answer.is_closed() => {}
+                Order::Embed(tokens, answer) => {
+                    let vector = catch_unwind(AssertUnwindSafe(|| engine.embed(&tokens)));
+                    let vector = vector.map_or_else(
                         |_| Err("The engine failed.".to_owned()),
                         |outcome| outcome.map_err(|refused| refused.to_string()),
                     );
-                    let _ = answer.send(hidden);
+                    let _ = answer.send(vector);
                 }
             }
         }

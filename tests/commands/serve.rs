@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use support::given::fixture;
 
 use crate::{command, json as told_json, programs, refused};
 
@@ -129,6 +130,42 @@ fn who_leaves_is_not_computed_for() {
         assert!(Instant::now() < until, "it goes on for nobody");
         sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn an_encoder_embeds_as_the_command_does_and_generates_nothing() {
+    let path = fixture("encoders/bert.gguf");
+    let model = path.to_str().expect("a plain path");
+    let server = Server::start(&["-m", model]);
+    let text = "Hello worlds, café!";
+    let told = told_json(&["embed", model, "-p", text, "--json"]);
+    let (status, answer) =
+        server.post("/v1/embeddings", &json!({ "input": [text, [2, 5, 6, 7, 9, 8, 10, 3]] }));
+    assert_eq!(status, 200, "{answer}");
+    for index in 0..2 {
+        assert_eq!(answer["data"][index]["embedding"], told["embeddings"][0], "{index}");
+    }
+    let (_, shown) = server.post("/api/show", &json!({ "model": "bert" }));
+    assert_eq!(shown["capabilities"], json!(["embedding"]));
+    for (path, body) in [
+        ("/v1/completions", json!({ "prompt": "a" })),
+        ("/api/generate", json!({ "model": "bert", "prompt": "a" })),
+        ("/v1/rerank", json!({ "query": "a", "documents": ["b"] })),
+    ] {
+        let (status, answer) = server.post(path, &body);
+        assert!(status == 400 && answer.to_string().contains("embeds texts"), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn a_model_that_cannot_rank_says_so_as_the_command_does() {
+    let server = Server::start(&[]);
+    let (status, answer) =
+        server.post("/v1/rerank", &json!({ "query": "dog", "documents": ["A dog runs."] }));
+    assert!(status == 400 && answer.to_string().contains("no tokens `yes` and `no`"), "{answer}");
+    assert!(refused(&["embed", "-p", "A dog runs.", "--query", "dog"]).contains("the tokens `yes` and `no`"));
+    let (status, answer) = server.post("/v1/rerank", &json!({ "query": "dog", "documents": [] }));
+    assert!(status == 400 && answer["error"]["param"] == "documents", "{answer}");
 }
 
 #[cfg(unix)]

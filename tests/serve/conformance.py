@@ -313,6 +313,10 @@ def others():
     check("responses end", data[-1]["type"] in ("response.completed", "response.incomplete"), data[-1])
     text = "".join(event["delta"] for event in data if event["type"] == "response.output_text.delta")
     check("responses text", text == data[-1]["response"]["output"][0]["content"][0]["text"] == body["output"][0]["content"][0]["text"])
+    status, body = post("/v1/rerank", {"query": "dog", "documents": ["A dog.", "A car."], "top_n": 1})
+    can_rank = status == 200 and len(body["results"]) == 1 and 0 <= body["results"][0]["relevance_score"] <= 1
+    check("rerank", can_rank or (status == 400 and "cannot rank" in body["error"]["message"]), body)
+    check("rerank refuses", post("/v1/rerank", {"query": "dog", "documents": [1]})[0] == 400)
     status, body = post("/v1/embeddings", {"input": "x"})
     check("embeddings", status == 200 or (status == 400 and "--pooling" in body["error"]["message"]), body)
 

@@ -33,6 +33,7 @@ BODIES = [
     ("/detokenize", {"tokens": [1, 2]}),
     ("/apply-template", {"messages": HI}),
     ("/v1/embeddings", {"input": ["a"]}),
+    ("/v1/rerank", {"query": "a", "documents": ["a", {"text": "b"}], "top_n": 1}),
 ]
 ODD = [None, True, -1, 0, 1, 2 ** 31, 2 ** 63, 2 ** 64, -2 ** 63, 1e308, 0.5, "", "a", "\x00", "\u2028", "\U0001f680" * 50, "{", "(", "[[[",
        [], {}, [[]], [{}], {"": {}}, [None], "x" * 5000, ["\ud7ff"], {"type": "object"}, {"$ref": "#"}, {"type": "function"}]

@@ -450,8 +450,9 @@ impl Scheduler {
             other.job.salt == entry.job.salt
                 && other.job.is_cached
                 && other.n_done < n_same
-                && n_same >= 2 * capacity.page
-                && n_same >= self.best(entry).map_or(0, |(_, n)| n) + capacity.page
+                && (n_same == most && entry.is_choice_beside(other)
+                    || n_same >= 2 * capacity.page
+                        && n_same >= self.best(entry).map_or(0, |(_, n)| n) + capacity.page)
         })
     }
 
@@ -547,13 +548,15 @@ impl Scheduler {
         let running =
             self.running.iter().filter(|other| other.job.is_cached && other.job.salt == entry.job.salt);
         let running = running.filter_map(|other| {
-            Some((other.sequence?, common(&other.tokens[..other.n_done], &entry.tokens).min(most)))
+            let n = common(&other.tokens[..other.n_done], &entry.tokens).min(most);
+            let is_choice = n == most && entry.is_choice_beside(other);
+            (is_choice || n >= MIN_SHARED).then_some((other.sequence?, n))
         });
         let kept = best.map(|(kept, n)| (self.kept[kept].sequence, n));
         // A kept sequence that is a beginning as a whole is continued in place.
         let kept = kept.filter(|_| best.is_some_and(|(kept, n)| self.kept[kept].tokens.len() > n));
         let (of, n) = running.chain(kept).max_by_key(|(_, n)| *n)?;
-        if n < MIN_SHARED || best.is_some_and(|(_, kept)| kept > n) {
+        if best.is_some_and(|(_, kept)| kept > n) {
             return None;
         }
         let needed = (entry.tokens.len() + 1).div_ceil(capacity.page) - n / capacity.page;
@@ -790,6 +793,11 @@ fn late(entry: &Entry) -> Event {
 }
 
 impl Entry {
+    /// Whether both are choices of one request, for the same prompt: then the second has one token to compute.
+    fn is_choice_beside(&self, other: &Self) -> bool {
+        self.job.events.same_channel(&other.job.events) && self.job.prompt == other.job.prompt
+    }
+
     /// Keeps the scores of the tokens that follow each row of a prompt.
     fn note_scores(&mut self, rows: &[f32], n: usize, n_vocab: usize) {
         let Some(n_top) = self.job.prompt_scores else { return };
@@ -801,7 +809,7 @@ impl Entry {
             self.scores = vec![Scored { id: self.tokens[0], ..Scored::default() }];
         }
         for (row, at) in rows.chunks_exact(n_vocab).zip(self.n_done + 1..n_prompt) {
-            self.scores.push(score(row, self.tokens[at], n_top));
+            self.scores.push(score(row, self.tokens[at], n_top, &[]));
         }
     }
 

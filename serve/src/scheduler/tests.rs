@@ -134,7 +134,7 @@ impl Engine for Lists {
         self.open.remove(&sequence).unwrap();
     }
 
-    fn hidden(&mut self, _: &[u32]) -> Result<Vec<f32>, Refused> {
+    fn embed(&mut self, _: &[u32]) -> Result<Vec<f32>, Refused> {
         Ok(Vec::new())
     }
 }
@@ -222,6 +222,33 @@ fn a_crowd_gets_what_each_gets_alone() {
     }
     assert!(engine.steps.iter().all(|step| step.iter().map(|(_, n)| n).sum::<usize>() <= 16));
     assert!(engine.steps.iter().any(|step| step.len() > 8), "decodes share a step");
+}
+
+#[test]
+fn choices_of_a_request_compute_its_prompt_once_however_short_it_is() {
+    for n_prompt in [1, 2, 9, 30] {
+        let (mut scheduler, mut engine) = (scheduler(64), Lists::new(1000, 8));
+        let prompt = prompt(3, n_prompt);
+        let (first, mut inbox) = job(&prompt, 5);
+        for choice in 1..4 {
+            let (other, _) = job(&prompt, 5);
+            scheduler.submit(Job { events: first.events.clone(), choice, ..other });
+        }
+        scheduler.submit(first);
+        run(&mut scheduler, &mut engine);
+        let (tokens, _) = heard(&mut inbox);
+        assert_eq!(tokens.len(), 20);
+        // The prompt, then of the others its last token; the last token of an answer is fed to nobody.
+        assert_eq!(engine.n_computed(), n_prompt as usize + 3 + 4 * 4, "{n_prompt}: {:?}", engine.steps);
+    }
+    // Those of another request with the same short prompt compute their own.
+    let (mut scheduler, mut engine) = (scheduler(64), Lists::new(1000, 8));
+    let (one, _first) = job(&prompt(3, 9), 5);
+    let (other, _second) = job(&prompt(3, 9), 5);
+    scheduler.submit(one);
+    scheduler.submit(other);
+    run(&mut scheduler, &mut engine);
+    assert_eq!(engine.n_computed(), 2 * (9 + 4));
 }
 
 #[test]

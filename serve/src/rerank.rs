@@ -1,0 +1,107 @@
+//! `POST /v1/rerank`: how well documents answer a query, as Jina and llama.cpp have it.
+//!
+//! In: a query and documents. Out: their scores, the best first.
+//! A decoder that was trained for it (Qwen3-Reranker) answers yes or no after each document. Documents are prompts of
+//! one token more, so that they are batched, and share the pages of what stands before them.
+
+use std::sync::Arc;
+
+use fusebox_models::embed::Judge;
+use serde_json::{Map, Value, json};
+
+use crate::answer::Piece;
+use crate::app::{App, Request, blocking};
+use crate::ask::{Answering, Ask, Told};
+use crate::encoder::ONLY_EMBEDS;
+use crate::fields::Fields;
+use crate::model::Served;
+use crate::params;
+use crate::problem::Problem;
+use crate::reply::{self, Response};
+
+/// The most documents of a request.
+const MAX_DOCUMENTS: usize = 1024;
+
+/// A document: a string, or an object with its text.
+fn text_of(value: Value, number: usize) -> Result<String, Problem> {
+    let path = format!("documents[{number}]");
+    match value {
+        Value::String(text) => Ok(text),
+        object @ Value::Object(_) => {
+            let mut fields = Fields::new(object, &path)?;
+            let text = fields.required_string("text")?;
+            fields.finish().map(|()| text)
+        }
+        _ => Err(Problem::field(path, "expected a string, or an object with a text")),
+    }
+}
+
+/// Answers.
+pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, Problem> {
+    let mut fields = Fields::new(request.body, "")?;
+    let name = fields.string("model")?;
+    let served = app.models.get(name.as_deref()).await?;
+    let query = fields.required_string("query")?;
+    let documents = fields.array("documents")?.unwrap_or_default();
+    if documents.is_empty() || documents.len() > MAX_DOCUMENTS {
+        let what = format!("expected 1 to {MAX_DOCUMENTS} documents, found {}", documents.len());
+        return Err(Problem::field("documents", what));
+    }
+    let documents: Vec<String> =
+        (0..).zip(documents).map(|(n, text)| text_of(text, n)).collect::<Result<_, _>>()?;
+    let n_best = fields.size("top_n", 1)?.unwrap_or(documents.len());
+    let returns_documents = fields.bool("return_documents")?.unwrap_or(false);
+    fields.ignore(&["user"]);
+    fields.finish()?;
+    let no_model = |what: &str| Problem { param: Some("model".to_owned()), ..Problem::invalid(what) };
+    if !served.generates {
+        return Err(no_model(ONLY_EMBEDS));
+    }
+    let judge = Judge::of(&served.tokenizer)
+        .ok_or_else(|| no_model("this model cannot rank: it has no tokens `yes` and `no`"))?;
+    let questions: Vec<String> = documents.iter().map(|document| Judge::question(&query, document)).collect();
+    let deadline = params::deadline(&request.headers, app.settings.timeout)?;
+    let prompts = blocking(&served, move |served| {
+        questions.iter().map(|question| served.tokens(question, false)).collect::<Result<Vec<_>, _>>()
+    });
+    let mut ask =
+        Ask { prompts: prompts.await?, max_tokens: Some(1), deadline, ignores_ends: true, ..Ask::default() };
+    ask.reading.is_scored = true;
+    (ask.sampling.logprobs, ask.sampling.reported) = (Some(0), judge.answers().to_vec());
+    ask.sampling.chain.temperature = 0.0;
+    let (scores, usage) = scores(&served, ask).await?;
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+    let result = |index: usize| {
+        let mut result = Map::new();
+        result.insert("index".to_owned(), index.into());
+        result.insert("relevance_score".to_owned(), scores[index].into());
+        if returns_documents {
+            result.insert("document".to_owned(), json!({ "text": documents[index] }));
+        }
+        Value::Object(result)
+    };
+    Ok(reply::json(&json!({
+        "object": "list",
+        "model": name.unwrap_or_else(|| served.name.clone()),
+        "usage": usage,
+        "results": order.into_iter().take(n_best).map(result).collect::<Value>(),
+    })))
+}
+
+/// The score of each prompt, and what they took.
+async fn scores(served: &Served, ask: Ask) -> Result<(Vec<f32>, Value), Problem> {
+    let mut answering = Answering::submit(served, ask)?;
+    let mut scores = vec![f32::NAN; answering.readers.len()];
+    while let Some(told) = answering.next().await? {
+        let Told::Piece(choice, Piece::Text(_, found)) = told else { continue };
+        if let Some([(_, yes), (_, no)]) = found.first().map(|scored| &*scored.top) {
+            scores[choice] = Judge::score([*yes, *no]);
+        }
+    }
+    if scores.iter().any(|score| !score.is_finite()) {
+        return Err(Problem::fault("The model's score is no number."));
+    }
+    let n_tokens = answering.n_prompt;
+    Ok((scores, json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens })))
+}
