@@ -13,17 +13,18 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
+use fusebox::context::ContextRange;
+use fusebox::host;
+use fusebox::nn::embed::Scored;
+use fusebox::open::{Opened, n_threads};
+use fusebox::sample;
+use fusebox::text::table::table;
 use fusebox_compiler::foundation::hash::stable_hash;
-use fusebox_compiler::foundation::table::table;
-use fusebox_models::layers::embed::Scored;
-use fusebox_models::sample;
 use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
 use serde_json::{Map, Value, json};
 
-use crate::context::ContextRange;
-use crate::host;
-use crate::model::{NamedModel, OpenModel, n_threads};
+use crate::model::NamedModel;
 use crate::output::{note, print};
 use crate::perplexity::Estimate;
 use crate::print_kernels::{bytes_of_step, percent};
@@ -245,7 +246,7 @@ fn tests(arguments: &Arguments) -> Result<Vec<Test>, String> {
 }
 
 fn measure(
-    opened: &mut OpenModel,
+    opened: &mut Opened,
     tests: &[Test],
     n_threads: usize,
     context: ContextRange,

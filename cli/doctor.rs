@@ -8,16 +8,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use fusebox::devices::Device;
+use fusebox::files;
+use fusebox::host;
+use fusebox::open::{default_model_places, environment, levels};
+use fusebox::text::amount::{bytes, counted};
+use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::level::Level;
-use fusebox_compiler::foundation::amount::{bytes, counted};
-use fusebox_compiler::foundation::table::table;
 use fusebox_runtime::device::Found;
-use fusebox_runtime::files;
 use serde_json::{Value, json};
 
-use crate::devices::Device;
-use crate::host;
-use crate::model::{default_model_places, environment, levels};
 use crate::output::print;
 
 /// How to print it.

@@ -5,11 +5,11 @@
 
 use clap::builder::StyledStr;
 use clap::{Arg, Command, CommandFactory};
+use fusebox::blocks::{NAMES, block, named};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::target::TARGETS;
 use fusebox_compiler::tensor::sym::Sym;
-use fusebox_models::blocks::{NAMES, block, named};
 use tree::marked::hold;
 
 use crate::Cli;

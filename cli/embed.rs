@@ -7,14 +7,15 @@
 use std::fmt::Display;
 
 use clap::{Args, ValueEnum};
-use fusebox_models::embed::{Embedder, Judge, pooling_of, scored};
-use fusebox_models::layers::embed::Scored;
-use fusebox_models::pooling::Pooling;
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::session::Session;
+use fusebox::Pooling;
+use fusebox::Session;
+use fusebox::embed::{Embedder, Judge, pooling_of, scored};
+use fusebox::nn::embed::Scored;
+use fusebox::open::{Opened, n_threads};
+use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::model::{NamedModel, OpenModel, n_threads};
+use crate::model::NamedModel;
 use crate::output;
 use crate::progress::Progress;
 use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
@@ -114,7 +115,7 @@ fn texts(
     prompt: &Prompt,
     arguments: &Arguments,
     tokenizer: Option<&Tokenizer>,
-    opened: &OpenModel,
+    opened: &Opened,
 ) -> Result<Vec<Vec<u32>>, String> {
     let limit = opened.limit(opened.model.config.context);
     let text = match prompt {
@@ -144,7 +145,7 @@ fn texts(
 }
 
 /// How a model pools, by the flag or its file.
-fn pooling(arguments: &Arguments, opened: &OpenModel) -> Result<Pooling, String> {
+fn pooling(arguments: &Arguments, opened: &Opened) -> Result<Pooling, String> {
     let pooling = pooling_of(&opened.model, arguments.pooling.map(Pooling::from));
     pooling.map_err(|error| error.to_string())?.ok_or_else(|| {
         opened

@@ -4,12 +4,12 @@
 //! with the bytes they read and the barriers that end them, and how to run a model.
 //! With arguments an example is `fusebox run`; nothing is downloaded either way.
 
-use fusebox_compiler::foundation::amount::bytes;
-use fusebox_compiler::foundation::table::table;
+use fusebox::blocks;
+use fusebox::text::amount::bytes;
+use fusebox::text::table::table;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::tensor::sym::Sym;
-use fusebox_models::blocks;
 
 use crate::output;
 

@@ -6,22 +6,24 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fusebox_compiler::foundation::amount::{bytes, counted};
-use fusebox_compiler::foundation::table::table;
+use fusebox::host;
+use fusebox::hub::find;
+use fusebox::sample::recommended::Recommended;
+use fusebox::template::Chat;
+use fusebox::text::amount::{bytes, counted};
+use fusebox::text::table::table;
+use fusebox::weights::{Checkpoint, TensorInfo};
 use fusebox_hub::cache::{Cache, Stored};
 use fusebox_hub::fetch::{Caller, fetch};
 use fusebox_hub::name::Name;
 use fusebox_hub::settings::Settings;
-use fusebox_models::chat::Chat;
 use fusebox_models::load::{Model, check_architecture};
-use fusebox_models::sample::recommended::Recommended;
-use fusebox_runtime::weights::{Checkpoint, TensorInfo};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::inspect;
 use crate::model::model_path;
 use crate::output::{note, print};
-use crate::{host, inspect};
 
 /// What to fetch.
 #[derive(Args)]
@@ -94,18 +96,9 @@ impl Caller for Shown {
     }
 }
 
-/// The path of the model of this name: one that is stored, or, for `owner/name`, one that is fetched now.
+/// The path of the model of this name: one that is stored, or, for `owner/name`, one that is fetched now, with bars.
 pub(crate) fn path_of(name: &Path) -> Result<Option<PathBuf>, String> {
-    let Some(text) = name.to_str() else { return Ok(None) };
-    let settings = Settings::from_env();
-    let stored = match &settings.cache {
-        Some(cache) => Cache::new(cache.clone()).find(text).map_err(|error| error.to_string())?,
-        None => None,
-    };
-    if let Some(stored) = stored {
-        return Ok(Some(stored.path));
-    }
-    Name::parse(text).map(|name| fetched(&name, &settings)).transpose()
+    find(name, &mut Shown { bar: ProgressBar::hidden() })
 }
 
 fn fetched(name: &Name, settings: &Settings) -> Result<PathBuf, String> {

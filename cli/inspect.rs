@@ -5,15 +5,16 @@
 //! Text from the file is escaped before it reaches a terminal; of a long list the length is printed.
 
 use clap::Args;
-use fusebox_compiler::foundation::amount::{bytes, counted};
-use fusebox_compiler::foundation::table::table;
-use fusebox_runtime::weights::value::Value;
-use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo, open};
+use fusebox::open::n_threads;
+use fusebox::text::amount::{bytes, counted};
+use fusebox::text::table::table;
+use fusebox::weights::value::Value;
+use fusebox::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::model::{DeviceFlags, ModelName, n_threads};
+use crate::model::{DeviceFlags, ModelName};
 use crate::output::print;
 use crate::perplexity::Estimate;
 use crate::progress::Progress;

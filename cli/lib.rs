@@ -1,16 +1,4 @@
-//! Language models compiled into a few fused kernels: a library, and the `fusebox` command.
-//!
-//! ```no_run
-//! use fusebox::prelude::*;
-//!
-//! let mut chat = Model::open("model.gguf", Run::auto())?.chat(None)?;
-//! println!("{}", chat.say("Why is the sky blue?")?.text);
-//! # Ok::<(), fusebox::Error>(())
-//! ```
-//!
-//! [`Model`] opens a model for programs, and chooses device, threads, context and memory with the code of the command;
-//! [`profile`] says where the time of a replay goes.
-//! The rest is that command: it parses arguments, calls the crates below, prints.
+//! The `fusebox` command: it parses arguments, calls the library `fusebox` and the crates below, prints.
 //!
 //! In: a command line. Out: text or JSON on standard output; for bad input one sentence on standard error and exit code
 //! 2. No decision about models or kernels is made here.
@@ -18,8 +6,8 @@
 //! `inspect.rs`, `story.rs`, `quantize.rs`, `doctor.rs`, `hub.rs` (models by name), `serve.rs`, `shell.rs` (completions
 //! and manual); `welcome.rs` is what it says without one.
 //! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `sampling.rs`, `print_kernels.rs`; `foreign.rs`
-//! takes those of other programs. `facade.rs` is what programs use; `example.rs` is what the examples of model families
-//! show.
+//! takes those of other programs. Opening a model, the device, the context and the chat are those of the library;
+//! `example.rs` is what the examples of model families show.
 
 use std::ffi::OsString;
 use std::io::{Write, stdout};
@@ -31,19 +19,13 @@ use clap::{Args, CommandFactory, Error as ParserError, FromArgMatches, Parser, S
 
 mod bench;
 mod chat;
-mod context;
-mod devices;
 mod doctor;
 #[cfg(test)]
 mod documents;
 mod embed;
 mod example;
-mod facade;
 mod foreign;
-#[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
-mod gpus;
-mod host;
-#[cfg_attr(not(feature = "hub"), path = "no_hub.rs")]
+#[cfg(feature = "hub")]
 mod hub;
 mod inspect;
 mod logits;
@@ -52,7 +34,6 @@ mod npy;
 mod output;
 mod perplexity;
 mod print_kernels;
-pub mod profile;
 mod progress;
 mod prompt;
 mod prompt_cache;
@@ -68,15 +49,6 @@ mod story;
 mod timed;
 mod tokens;
 mod welcome;
-
-pub use facade::{Chat, Embedder, Error, Model, Pooling, Run, Writer};
-pub use fusebox_models::generate::Answer;
-pub use fusebox_models::sample::Settings as Sampling;
-
-/// What most programs need.
-pub mod prelude {
-    pub use crate::{Answer, Chat, Embedder, Error, Model, Pooling, Run, Sampling, Writer};
-}
 
 /// Compiles language models into a few fused kernels, runs them, and explains how.
 #[derive(Parser)]

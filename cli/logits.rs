@@ -7,13 +7,14 @@ use std::mem;
 use std::path::PathBuf;
 
 use clap::Args;
-use fusebox_compiler::foundation::table::table;
-use fusebox_models::layers::embed::Scored;
-use fusebox_models::sample;
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::files;
+use fusebox::files;
+use fusebox::nn::embed::Scored;
+use fusebox::open::n_threads;
+use fusebox::sample;
+use fusebox::text::table::table;
+use fusebox::tokenizer::Tokenizer;
 
-use crate::model::{NamedModel, n_threads};
+use crate::model::NamedModel;
 use crate::progress::Progress;
 use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
 use crate::{npy, output};

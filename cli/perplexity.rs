@@ -11,14 +11,15 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fusebox_models::layers::embed::Scored;
-use fusebox_models::sample;
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::files;
-use fusebox_runtime::session::Session;
+use fusebox::Session;
+use fusebox::files;
+use fusebox::nn::embed::Scored;
+use fusebox::open::{Opened, n_threads};
+use fusebox::sample;
+use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::model::{NamedModel, OpenModel, n_threads};
+use crate::model::NamedModel;
 use crate::output;
 use crate::progress::Progress;
 use crate::prompt::open_tokenizer;
@@ -102,7 +103,7 @@ pub(crate) struct Estimate {
 
 impl Estimate {
     /// The perplexity of the text in a file, in chunks of the usual length, or of the model's context.
-    pub(crate) fn of_file(opened: &mut OpenModel, path: &Path, n_threads: usize) -> Result<Self, String> {
+    pub(crate) fn of_file(opened: &mut Opened, path: &Path, n_threads: usize) -> Result<Self, String> {
         let text = text_of(path)?;
         let context = CONTEXT.min(opened.model.config.context);
         let tokenizer = tokenizer_of(opened)?;
@@ -223,7 +224,7 @@ fn text_of(path: &Path) -> Result<String, String> {
     text.map_err(|error| error.to_string())
 }
 
-fn tokenizer_of(opened: &OpenModel) -> Result<Tokenizer, String> {
+fn tokenizer_of(opened: &Opened) -> Result<Tokenizer, String> {
     let tokenizer = open_tokenizer(opened.model.checkpoint(), true)?;
     tokenizer.ok_or_else(|| "this model has no tokenizer".to_owned())
 }
@@ -417,7 +418,7 @@ impl Save {
 }
 
 /// Prints the results.
-fn report(arguments: &Arguments, opened: &OpenModel, own: Sums, compared: &mut Comparison, has_base: bool) {
+fn report(arguments: &Arguments, opened: &Opened, own: Sums, compared: &mut Comparison, has_base: bool) {
     let estimate = Estimate::from(own);
     let Estimate { perplexity, error, .. } = estimate;
     let path = opened.path().display().to_string();

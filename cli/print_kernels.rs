@@ -11,19 +11,20 @@ use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use fusebox::Session;
+use fusebox::host;
+use fusebox::profile::{Launch, Profile, Total, measure_launch};
+use fusebox::text::amount::{bytes, count, counted};
+use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::form::Form;
 use fusebox_compiler::codegen::{planned, source};
 use fusebox_compiler::error::Error;
-use fusebox_compiler::foundation::amount::{bytes, count, counted};
-use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::schedule::{KernelId, Plan, Step};
 use fusebox_compiler::target::{Target, Work};
-use fusebox_runtime::session::Session;
 use serde_json::{Value, json};
 
-use crate::profile::{Launch, Profile, Total, measure_launch};
-use crate::{host, output};
+use crate::output;
 
 /// Columns of the table of times, where no terminal has fewer.
 const WIDTH: usize = 120;

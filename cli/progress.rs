@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fusebox_compiler::foundation::amount::counted;
+use fusebox::text::amount::counted;
 
 /// Columns of the bar.
 const WIDTH: usize = 24;
@@ -46,11 +46,6 @@ impl Progress {
     /// An empty bar.
     pub(crate) fn new(n_stages: usize) -> Self {
         Self { n_stages, n_begun: 0, shown: std::io::stderr().is_terminal().then(Shown::new) }
-    }
-
-    /// A bar that nobody sees.
-    pub(crate) fn hidden() -> Self {
-        Self { n_stages: 0, n_begun: 0, shown: None }
     }
 
     /// Starts the next stage.

@@ -13,11 +13,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::files;
-use fusebox_runtime::weights::Checkpoint;
-
-use crate::context::ContextLimit;
+use fusebox::context::ContextLimit;
+use fusebox::files;
+use fusebox::tokenizer::Tokenizer;
+use fusebox::weights::Checkpoint;
 
 /// The largest text file that is read.
 const MAX_BYTES: usize = 16 << 20;

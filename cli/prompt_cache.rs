@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use fusebox_models::generate::Generator;
+use fusebox::generate::Generator;
 
 /// Where the KV cache of a prompt is kept.
 #[derive(Args)]

@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use fusebox_compiler::foundation::amount::{bytes, counted};
-use fusebox_compiler::foundation::table::table;
-use fusebox_models::quantize::types::Type;
-use fusebox_models::quantize::{Summary, quantize};
+use fusebox::open::n_threads;
+use fusebox::quantize::types::Type;
+use fusebox::quantize::{Summary, quantize};
+use fusebox::text::amount::{bytes, counted};
+use fusebox::text::table::table;
 use serde_json::{Value as Json, json};
 
-use crate::model::n_threads;
 use crate::output::print;
 use crate::progress::Progress;
 

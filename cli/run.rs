@@ -11,30 +11,33 @@ use std::io::{IsTerminal, stdin, stdout};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use fusebox_compiler::foundation::amount::counted;
+use fusebox::chat::Conversation;
+use fusebox::generate::{Answer, Finish, Generator, Settings};
+use fusebox::host;
+use fusebox::host::milliseconds;
+use fusebox::nn::embed::Scored;
+use fusebox::open::{Opened, n_threads};
+use fusebox::profile::per_block;
+use fusebox::sample::recommended::Recommended;
+use fusebox::template::Chat;
+use fusebox::text::amount::counted;
 use fusebox_compiler::target::Target;
-use fusebox_models::chat::Chat;
-use fusebox_models::generate::{Answer, Finish, Generator, Settings};
-use fusebox_models::layers::embed::Scored;
-use fusebox_models::sample::recommended::Recommended;
 use serde_json::{Value, json};
 
-use crate::chat::{Controls, Conversation};
-use crate::host::milliseconds;
-use crate::model::{ModelFlags, OpenModel, n_threads};
+use crate::chat::Controls;
+use crate::model::ModelFlags;
+use crate::output;
 use crate::print_kernels::{self, View};
-use crate::profile::per_block;
 use crate::progress::{Progress, Reading};
 use crate::prompt::{self, Prompt, PromptFlags, open_tokenizer};
 use crate::prompt_cache::PromptCache;
 use crate::sampling::{SamplingFlags, in_words};
 use crate::signals::{self, CtrlC};
 use crate::story::target;
-use crate::{host, output};
 
 /// The prompt of the default model, unless another is given.
 const STORY: &str = "Once upon a time";
@@ -311,7 +314,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
                 target: opened.target(),
                 cpu: opened.cpu()?,
             };
-            conversation.run(&mut generator, controls)?;
+            controls.run(conversation, &mut generator)?;
         }
         (None, None) => {}
     }
@@ -346,22 +349,16 @@ fn scored(settings: &Settings) -> Scored {
 }
 
 /// The chat template of the model; one is required where `--chat` asks for it.
-pub(crate) fn open_chat(opened: &OpenModel, is_required: bool) -> Result<Option<Chat>, String> {
-    let chat = match Chat::open(opened.model.checkpoint()) {
+fn open_chat(opened: &Opened, is_required: bool) -> Result<Option<Chat>, String> {
+    match opened.chat() {
         Ok(None) if is_required => {
-            let sentence =
-                "this model has no chat template; drop --chat to complete the prompt as plain text";
-            return Err(sentence.to_owned());
+            Err("this model has no chat template; drop --chat to complete the prompt as plain text"
+                .to_owned())
         }
         // A plain completion needs no template, broken or not.
-        Err(_) if !is_required => None,
-        chat => chat.map_err(|error| error.to_string())?,
-    };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(chat.map(|mut chat| {
-        chat.set_clock(now.as_secs() as i64);
-        chat
-    }))
+        Err(_) if !is_required => Ok(None),
+        chat => chat,
+    }
 }
 
 /// Streams a completion, with `before` in front of it.
@@ -414,7 +411,7 @@ fn to_json(
     n_prompt: usize,
     times: &Times,
     generator: &Generator,
-    opened: &OpenModel,
+    opened: &Opened,
     settings: &Settings,
 ) -> Value {
     let session = generator.session();

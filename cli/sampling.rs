@@ -4,20 +4,14 @@
 //! A completion is greedy unless a flag asks for a draw. A chat takes the model's own recommendation, else temperature
 //! 0.7 and top-p 0.95. Flags have the names of llama.cpp, and `/set` in a chat takes the same names.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
 use clap::Args;
+use fusebox::sample::penalties::{Breakers, breakers};
+use fusebox::sample::recommended::Recommended;
+use fusebox::sample::{Sampler, Settings, Step};
+use fusebox::sampling::{TEMPERATURE, drawn_seed, of_chat};
+use fusebox::tokenizer::Tokenizer;
 use fusebox_models::error::Error;
-use fusebox_models::sample::penalties::{Breakers, breakers};
-use fusebox_models::sample::recommended::Recommended;
-use fusebox_models::sample::{Sampler, Settings, Step};
-use fusebox_models::tokenizer::Tokenizer;
 
-/// Temperature of a chat, and of a completion that asks for a draw, where the model's files state nothing.
-const TEMPERATURE: f32 = 0.7;
-/// Top-p of a chat where the model's files state nothing.
-const TOP_P: f32 = 0.95;
 /// What ends an agreement for DRY, as in llama.cpp.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
@@ -192,34 +186,28 @@ impl SamplingFlags {
         is_chat: bool,
         tokenizer: Option<&Tokenizer>,
     ) -> Settings {
-        let base = Settings::default();
-        let none = Recommended::default();
-        let own = if is_chat { recommended } else { &none };
-        let is_own = is_chat && !recommended.is_empty();
-        let temperature = if is_own {
-            // As Transformers where another setting is stated.
-            own.temperature.unwrap_or(1.0)
-        } else if is_chat || self.asks_for_a_draw() {
-            TEMPERATURE
+        let base = if is_chat {
+            of_chat(recommended)
+        } else if self.asks_for_a_draw() {
+            Settings { temperature: TEMPERATURE, ..Settings::default() }
         } else {
-            base.temperature
+            Settings::default()
         };
-        let top_p = if is_chat && !is_own { TOP_P } else { own.top_p.unwrap_or(base.top_p) };
         let mut settings = Settings {
-            temperature: self.temp.unwrap_or(temperature),
-            top_k: self.top_k.or(own.top_k).unwrap_or(base.top_k),
-            top_p: self.top_p.unwrap_or(top_p),
-            min_p: self.min_p.or(own.min_p).unwrap_or(base.min_p),
-            typical_p: self.typical_p.or(own.typical_p).unwrap_or(base.typical_p),
+            temperature: self.temp.unwrap_or(base.temperature),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            typical_p: self.typical_p.unwrap_or(base.typical_p),
             top_n_sigma: self.top_n_sigma.unwrap_or(base.top_n_sigma),
-            xtc_probability: self.xtc_probability.or(own.xtc_probability).unwrap_or(base.xtc_probability),
-            xtc_threshold: self.xtc_threshold.or(own.xtc_threshold).unwrap_or(base.xtc_threshold),
-            repeat_penalty: self.repeat_penalty.or(own.repeat_penalty).unwrap_or(base.repeat_penalty),
+            xtc_probability: self.xtc_probability.unwrap_or(base.xtc_probability),
+            xtc_threshold: self.xtc_threshold.unwrap_or(base.xtc_threshold),
+            repeat_penalty: self.repeat_penalty.unwrap_or(base.repeat_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
             presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
-            repeat_last: self.repeat_last_n.or(own.repeat_last).unwrap_or(base.repeat_last),
+            repeat_last: self.repeat_last_n.unwrap_or(base.repeat_last),
             dry: base.dry,
-            steps: self.samplers.clone().map(|steps| steps.0).or(own.steps.clone()).unwrap_or(base.steps),
+            steps: self.samplers.clone().map_or(base.steps, |steps| steps.0),
             seed: match self.seed {
                 Some(Seed::Fixed(seed)) => seed,
                 Some(Seed::Drawn) | None => drawn_seed(),
@@ -264,11 +252,6 @@ impl SamplingFlags {
         let encode = |text: &str| tokenizer.encode(text, false).unwrap_or_default();
         breakers(&texts, tokenizer.n_tokens(), |id| tokenizer.token_bytes(id), encode)
     }
-}
-
-/// A seed that nobody chose, short enough to be typed again.
-fn drawn_seed() -> u64 {
-    RandomState::new().build_hasher().finish() >> 32
 }
 
 /// The settings in a few words.

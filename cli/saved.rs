@@ -7,12 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fusebox_models::chat::strftime;
-use fusebox_runtime::files;
+use fusebox::files;
+use fusebox::host;
+use fusebox::open::Opened;
+use fusebox::template::strftime;
 use serde_json::{Map, Value, json};
 
-use crate::model::OpenModel;
-use crate::{host, inspect};
+use crate::inspect;
 
 /// The version of the keys.
 const SCHEMA: u64 = 1;
@@ -23,7 +24,7 @@ const MAX_FILES: usize = 1000;
 
 /// What a file says about where it comes from.
 pub(crate) struct Run<'r> {
-    pub(crate) opened: &'r OpenModel,
+    pub(crate) opened: &'r Opened,
     /// The device in words, as it describes itself.
     pub(crate) device: String,
     /// The values of all flags, those that were not typed too.

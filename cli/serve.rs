@@ -5,18 +5,18 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
-use fusebox_models::pooling::Pooling;
-use fusebox_runtime::files;
-use fusebox_serve::{CHATML, Open, Opened, Settings, Source, serve};
+use fusebox::Pooling;
+use fusebox::Run;
+use fusebox::files;
+use fusebox::open::n_threads;
+use fusebox_serve::{CHATML, Settings, Source, serve};
 
 use crate::embed::PoolingName;
-use crate::model::{DeviceFlags, OpenModel, model_path, n_threads};
+use crate::model::{DeviceFlags, model_path};
 use crate::output;
-use crate::progress::Progress;
 #[cfg(unix)]
 use crate::signals;
 
@@ -106,27 +106,13 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let settings = settings(arguments)?;
     let sources = sources(arguments)?;
-    let n_threads = n_threads(arguments.threads)?;
-    let (device, context) = (arguments.device.clone(), arguments.context);
     let parallel = arguments.parallel;
     if !(1..=MAX_PARALLEL).contains(&parallel) {
         return Err(format!("--parallel is {parallel}, expected 1 to {MAX_PARALLEL}"));
     }
-    let open: Open = Arc::new(move |path: &Path| {
-        let opened = device.open_either(Some(path), &mut Progress::new(1), true)?;
-        let context = opened.context(context)?;
-        let model = opened.model.clone();
-        let opened = Mutex::new(opened);
-        let make = move |scored, n_sequences| {
-            let mut opened: std::sync::MutexGuard<'_, OpenModel> =
-                opened.lock().unwrap_or_else(PoisonError::into_inner);
-            opened.engine(n_threads, context, scored, n_sequences)
-        };
-        Ok(Opened { model, make_engine: Arc::new(make), n_sequences: parallel })
-    });
     #[cfg(unix)]
     signals::release();
-    serve(settings, sources, open, |address| {
+    serve(settings, sources, |address| {
         output::print(&format!("listening on http://{address}\n"));
     })
 }
@@ -157,7 +143,11 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
     if arguments.max_batch_tokens == 0 {
         return Err("--max-batch-tokens is 0, expected at least 1".to_owned());
     }
+    let run = Run { threads: arguments.threads, context: arguments.context, ..arguments.device.run() };
+    n_threads(run.threads)?;
     Ok(Settings {
+        run,
+        parallel: arguments.parallel,
         host: arguments.host,
         port: arguments.port,
         keys,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man as Page;
-use fusebox_runtime::files;
+use fusebox::files;
 
 use crate::output;
 

@@ -11,9 +11,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(unix)]
-use fusebox_runtime::files;
+use fusebox::files;
 #[cfg(unix)]
-use fusebox_runtime::weights::mapping::file_at;
+use fusebox::weights::mapping::file_at;
 
 /// Whether Ctrl-C was pressed.
 static CTRL_C: AtomicBool = AtomicBool::new(false);

@@ -7,6 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use fusebox::blocks;
+use fusebox::files;
+use fusebox::host::milliseconds;
+use fusebox::nn::step::Step;
+use fusebox::open::n_threads;
+use fusebox::weights;
 use fusebox_compiler::error::Error;
 use fusebox_compiler::graph::{Graph, parse};
 use fusebox_compiler::options::Options;
@@ -14,16 +20,11 @@ use fusebox_compiler::pipeline::{Compiled, compile};
 use fusebox_compiler::story::{BlockStory, KernelStory, Story};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::sym::Sym;
-use fusebox_models::blocks;
-use fusebox_models::layers::step::Step;
-use fusebox_runtime::files;
 use fusebox_runtime::session::cache::tell;
 use fusebox_runtime::session::classes::{Class, Form};
-use fusebox_runtime::weights;
 use serde_json::{Map, Value, json};
 
-use crate::host::milliseconds;
-use crate::model::{DeviceFlags, n_threads};
+use crate::model::DeviceFlags;
 use crate::output;
 use crate::print_kernels::sources;
 use crate::progress::Progress;

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fusebox::open::environment;
+use fusebox::text::amount::{bytes, counted};
+use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Numbers;
-use fusebox_compiler::foundation::amount::{bytes, counted};
-use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::pipeline::Compiled;
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
 use fusebox_runtime::buffer::Buffer;
@@ -19,8 +20,6 @@ use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::{Device, Weights};
 use fusebox_runtime::error::Error;
 use serde_json::{Value, json};
-
-use crate::model::environment;
 
 /// Measurements of each launch, after one that is not counted.
 const N_REPEATS: usize = 9;

@@ -3,9 +3,9 @@
 //! In: a model, and text or token ids. Out: a line per token, or one JSON object. No weight is read.
 
 use clap::Args;
-use fusebox_compiler::foundation::table::table;
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::weights::open;
+use fusebox::text::table::table;
+use fusebox::tokenizer::Tokenizer;
+use fusebox::weights::open;
 use serde_json::json;
 
 use crate::model::ModelName;

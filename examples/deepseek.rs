@@ -7,5 +7,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    fusebox::example("deepseek-v2-lite")
+    fusebox_cli::example("deepseek-v2-lite")
 }

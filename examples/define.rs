@@ -2,24 +2,15 @@
 //!
 //! Run with `cargo run --release --example define`: describes every block of a small model, binds the weights of a file
 //! to it, and generates. No family is asked for; another mixer, network or order of norms is another line here.
+//! `own_model.rs` writes the formulas of its blocks instead.
 
-use std::error::Error;
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
-use fusebox_compiler::options::Options;
-use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Block, Config, Dense, Grouped, Mixer, Network, Pairing, QkNorm, Rope, Scaling};
-use fusebox_models::layers::embed::Scored;
-use fusebox_models::load::{Model, Settings};
-use fusebox_models::sample::{self, Sampler};
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::device::cpu::CpuDevice;
-use fusebox_runtime::session::cache::Cache;
+use fusebox::config::{Block, Config, Dense, Grouped, Mixer, Network, Pairing, QkNorm, Rope, Scaling};
+use fusebox::{Error, Model, Run};
 
 const PROMPT: &str = "Once upon a time";
-const N_TOKENS: usize = 40;
 
 /// Five blocks of attention with QK norm and SwiGLU.
 fn decoder() -> Config {
@@ -30,22 +21,10 @@ fn decoder() -> Config {
 }
 
 #[expect(clippy::print_stdout, reason = "an example shows what it did")]
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Error> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
-    let model = Model::define(&file, decoder())?;
-    let tokenizer = Tokenizer::open(model.checkpoint())?;
-    let device = CpuDevice::new(Cpu::at(Level::host(), Numbers::Quantised)?, 2)?;
-    let settings = Settings::of_one(128, 32, Format::F16, Scored::Last);
-    let mut session = model.session(Box::new(device), &settings, &Options::default(), &Cache::default())?;
-    let mut sampler = Sampler::new(sample::Settings::default(), session.n_vocab())?;
-
-    let mut tokens = tokenizer.encode(PROMPT, true)?;
-    session.feed(&tokens)?;
-    for _ in 0..N_TOKENS {
-        let token = sampler.next(session.logits(), &tokens)?;
-        tokens.push(token);
-        session.feed(&[token])?;
-    }
-    println!("{}", tokenizer.decode(&tokens, true));
+    let mut model = Model::define(file, decoder(), Run { max_tokens: Some(40), ..Run::auto() })?;
+    let answer = model.writer()?.go_on(PROMPT, |_| ControlFlow::Continue(()))?;
+    println!("{PROMPT}{}", answer.text);
     Ok(())
 }

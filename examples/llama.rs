@@ -7,5 +7,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    fusebox::example("llama-3.2-1b")
+    fusebox_cli::example("llama-3.2-1b")
 }

@@ -7,5 +7,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    fusebox::example("qwen3-30b-a3b")
+    fusebox_cli::example("qwen3-30b-a3b")
 }

@@ -7,5 +7,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    fusebox::run()
+    fusebox_cli::run()
 }

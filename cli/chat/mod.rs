@@ -8,29 +8,28 @@
 use std::io::{IsTerminal, stderr, stdout};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
 use clap::{Args, FromArgMatches};
+use fusebox::chat::{Conversation, message};
+use fusebox::context::ContextLimit;
+use fusebox::files;
+use fusebox::generate::{Answer, Finish, Generator, Settings, Timing};
+use fusebox::host;
+use fusebox::sample::recommended::Recommended;
+use fusebox::text::amount::{bytes, counted};
+use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::foundation::amount::{bytes, counted};
-use fusebox_compiler::foundation::table::table;
 use fusebox_compiler::target::Target;
-use fusebox_models::chat::Chat;
-use fusebox_models::generate::{Answer, Finish, Generator, Settings, Timing};
-use fusebox_models::sample::recommended::Recommended;
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::files;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::chat::command::Line;
 use crate::chat::editor::{Entry, Input, MAX_LINE_BYTES};
 use crate::chat::screen::{DIM, Screen};
-use crate::context::ContextLimit;
+use crate::output;
 use crate::print_kernels::{self, View};
 use crate::progress::Reading;
 use crate::sampling::{SamplingFlags, in_words};
 use crate::signals::{self, CtrlC};
-use crate::{host, output};
 
 mod command;
 mod editor;
@@ -42,15 +41,6 @@ const MAX_SAVED_BYTES: usize = 64 << 20;
 const SAVED: &[u8] = b"[\n  {\n    \"";
 /// Printed when a chat starts on a terminal.
 const GREETING: &str = "type a message; /help lists commands, Ctrl-C stops an answer, Ctrl-D ends";
-
-/// The messages so far, rendered by the model's chat template.
-pub(crate) struct Conversation {
-    chat: Chat,
-    tokenizer: Arc<Tokenizer>,
-    /// Further variables of the template.
-    variables: Map<String, Value>,
-    messages: Vec<Value>,
-}
 
 /// What commands may look at and change.
 pub(crate) struct Controls {
@@ -82,74 +72,24 @@ struct Running<'c> {
     is_shown: bool,
 }
 
-impl Conversation {
-    /// A chat that starts with the system message, if any; `thinking` switches reasoning on or off, for templates that
-    /// have such a switch.
-    pub(crate) fn new(
-        (chat, tokenizer): (Chat, Arc<Tokenizer>),
-        system: Option<&str>,
-        thinking: Option<bool>,
-    ) -> Self {
-        let messages = system.map(|text| message("system", text)).into_iter().collect();
-        let mut new = Self { chat, tokenizer, variables: Map::new(), messages };
-        if let Some(thinking) = thinking {
-            new.set_thinking(thinking);
-        }
-        new
-    }
-
-    fn set_thinking(&mut self, is_on: bool) {
-        // Templates use one name or the other.
-        for name in ["enable_thinking", "thinking"] {
-            self.variables.insert(name.to_owned(), is_on.into());
-        }
-    }
-
-    /// The token ids of the chat with a new user message, up to where its answer starts, and whether that starts with
-    /// reasoning.
-    pub(crate) fn prompt_with(
-        &mut self,
-        text: &str,
-        limit: ContextLimit,
-    ) -> Result<(Vec<u32>, bool), String> {
-        self.messages.push(message("user", text));
-        let text =
-            self.chat.render(&self.messages, true, &self.variables).map_err(|error| error.to_string())?;
-        let is_thinking = text.trim_end().ends_with(screen::MARKS[0]);
-        Ok((limit.encode("the conversation has", &self.tokenizer, &text, false)?, is_thinking))
-    }
-
-    /// How many messages there are.
-    pub(crate) fn n_messages(&self) -> usize {
-        self.messages.len()
-    }
-
-    /// Drops all messages but the first ones.
-    pub(crate) fn truncate(&mut self, n_messages: usize) {
-        self.messages.truncate(n_messages);
-    }
-
-    /// Takes the answer to the last message.
-    pub(crate) fn push_answer(&mut self, text: &str) {
-        self.messages.push(message("assistant", text));
-    }
-
-    /// How many messages `/clear` keeps: the system message, if there is one.
-    fn n_fixed(&self) -> usize {
-        usize::from(self.messages.first().is_some_and(|first| first["role"] == "system"))
-    }
-
+impl Controls {
     /// Reads messages and answers them until the input ends.
-    pub(crate) fn run(mut self, generator: &mut Generator, controls: Controls) -> Result<(), String> {
+    pub(crate) fn run(self, mut conversation: Conversation, generator: &mut Generator) -> Result<(), String> {
         let mut input = Input::open()?;
         let is_typed = input.is_terminal();
         if is_typed {
-            dim(&format!("{}\n{GREETING}", in_words(&controls.settings.sampling)));
+            dim(&format!("{}\n{GREETING}", in_words(&self.settings.sampling)));
         }
         let is_shown = is_typed && stdout().is_terminal();
         let totals = Totals::default();
-        let mut running =
-            Running { conversation: &mut self, controls, generator, totals, is_typed, is_shown };
+        let mut running = Running {
+            conversation: &mut conversation,
+            controls: self,
+            generator,
+            totals,
+            is_typed,
+            is_shown,
+        };
         let (mut n_entries, mut n_failed) = (0, 0);
         loop {
             let done = match input.next()? {
@@ -223,12 +163,12 @@ impl Running<'_> {
 
     /// Answers one message; where that fails, the message is dropped from the chat.
     fn answer(&mut self, text: &str) -> Result<ControlFlow<()>, String> {
-        let n_before = self.conversation.n_messages();
-        let answer = self.generate(text).inspect_err(|_| self.conversation.truncate(n_before))?;
+        let n_before = self.conversation.messages.len();
+        let answer = self.generate(text).inspect_err(|_| self.conversation.messages.truncate(n_before))?;
         let is_stopped = self.is_typed && signals::ctrl_c_pressed();
         if is_stopped && answer.tokens.is_empty() {
             // Stopped while the prompt was read: as if it had not been typed.
-            self.conversation.truncate(n_before);
+            self.conversation.messages.truncate(n_before);
         } else {
             self.conversation.push_answer(&answer.text);
         }
@@ -362,7 +302,7 @@ impl Running<'_> {
         let mut new = self.controls.settings.clone();
         let seed = new.sampling.seed;
         new.sampling =
-            sampling.settings(&self.controls.recommended, true, Some(&self.conversation.tokenizer));
+            sampling.settings(&self.controls.recommended, true, Some(self.conversation.tokenizer()));
         if !sampling.has_seed() {
             new.sampling.seed = seed;
         }
@@ -460,11 +400,6 @@ impl Totals {
         self.timing.n_decoded += answer.timing.n_decoded;
         self.timing.decode += answer.timing.decode;
     }
-}
-
-/// A message of a chat template.
-fn message(role: &str, content: &str) -> Value {
-    json!({ "role": role, "content": content })
 }
 
 /// A remark on standard error, dimmed where a person reads it.

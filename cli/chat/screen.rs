@@ -6,10 +6,11 @@
 
 use std::fmt::Write as _;
 
+use fusebox::chat::THINK;
 use unicode_width::UnicodeWidthChar;
 
 /// What reasoning stands between.
-pub(super) const MARKS: [&str; 2] = ["<think>", "</think>"];
+pub(super) const MARKS: [&str; 2] = [THINK, "</think>"];
 /// Starts and ends dimmed text.
 pub(super) const DIM: [&str; 2] = ["\u{1b}[2m", "\u{1b}[0m"];
 /// Columns between tabs.

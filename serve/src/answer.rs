@@ -3,9 +3,9 @@
 //! In: tokens as they are drawn. Out: pieces that are certain: whole characters, nothing of a stop string, reasoning
 //! apart from content, calls apart from both. Whole answers are made of the same pieces as streams.
 
-use fusebox_models::stop::Stop;
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_models::tokenizer::stream::Stream;
+use fusebox::stop::Stop;
+use fusebox::tokenizer::Tokenizer;
+use fusebox::tokenizer::stream::Stream;
 
 use crate::sampling::Scored;
 use crate::scheduler::Finish;
@@ -322,7 +322,7 @@ fn tag_start(text: &str) -> usize {
 mod tests {
     use std::path::Path;
 
-    use fusebox_runtime::weights::open;
+    use fusebox::weights::open;
     use serde_json::json;
 
     use super::*;

@@ -14,13 +14,10 @@ use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::metrics::Metrics;
-use crate::model::{Opened, Served, Terms};
+use crate::model::{Served, Terms};
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::worker::QueueLimits;
-
-/// Opens the file of a model.
-pub type Open = Arc<dyn Fn(&std::path::Path) -> Result<Opened, String> + Send + Sync>;
 
 /// A model that may be asked for.
 #[derive(Clone, Debug)]
@@ -77,7 +74,6 @@ struct State {
 /// The models by name.
 pub(crate) struct Models {
     slots: Vec<Slot>,
-    open: Open,
     terms: Terms,
     memory: Option<u64>,
     keep_alive: Duration,
@@ -92,8 +88,10 @@ pub(crate) struct Listed {
 }
 
 impl App {
-    pub(crate) fn new(settings: Settings, sources: Vec<Source>, open: Open) -> Self {
+    pub(crate) fn new(settings: Settings, sources: Vec<Source>) -> Self {
         let terms = Terms {
+            run: settings.run.clone(),
+            parallel: settings.parallel,
             batch_tokens: settings.batch_tokens,
             queue: QueueLimits { requests: settings.max_queue, tokens: settings.max_queue_tokens },
             template: settings.template.clone(),
@@ -106,7 +104,6 @@ impl App {
         };
         let models = Models {
             slots: sources.into_iter().map(slot).collect(),
-            open,
             terms,
             memory: settings.memory,
             keep_alive: settings.keep_alive,
@@ -233,9 +230,9 @@ impl Models {
             return Ok(served);
         }
         self.make_room(slot)?;
-        let (open, terms) = (Arc::clone(&self.open), self.terms.clone());
+        let terms = self.terms.clone();
         let (path, name) = (slot.source.path.clone(), slot.source.names.first().cloned().unwrap_or_default());
-        let load = move || Served::start(&name, open(&path)?, &terms);
+        let load = move || Served::start(&name, &path, &terms);
         let outcome = tokio::task::spawn_blocking(load).await;
         let outcome = outcome.unwrap_or_else(|_| Err("the model could not be loaded".to_owned()));
         let served = Arc::new(outcome.map_err(Problem::fault)?);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use fusebox_models::pooling::normalised;
+use fusebox::pooling::normalised;
 use serde_json::{Value, json};
 
 use crate::app::{App, Request, blocking};

@@ -1,22 +1,20 @@
 //! What the scheduler computes with: sequences that are extended in batches.
 //!
 //! In: pieces of sequences. Out: rows of logits.
-//! This is the seam to the runtime: [`Engine`] here, its form over the engine of the runtime in `paged.rs`.
+//! This is the seam to the library: [`Engine`] here, its form over the engine of the library in `paged.rs`.
 //! Memory is counted in pages. A step that does not fit says how many pages it needs, and changes nothing.
 
 use std::fmt;
-use std::sync::Arc;
 
-use fusebox_models::layers::embed::Scored as Returned;
-use fusebox_runtime::session::engine::Engine as Runtime;
+use fusebox::Error;
 
 /// A sequence of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SequenceId(pub usize);
+pub(crate) struct SequenceId(pub(crate) usize);
 
 /// Which rows of logits a piece gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scored {
+pub(crate) enum Scored {
     /// None: more of the prompt follows.
     None,
     /// That of the last token.
@@ -27,37 +25,37 @@ pub enum Scored {
 
 /// Tokens that a step appends to a sequence.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// The sequence; a step has at most one piece of it.
-    pub sequence: SequenceId,
+    pub(crate) sequence: SequenceId,
     /// The tokens, at least one.
-    pub tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
     /// The rows that are wanted.
-    pub scored: Scored,
+    pub(crate) scored: Scored,
 }
 
 /// What an engine holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     /// Tokens of a page.
-    pub page: usize,
+    pub(crate) page: usize,
     /// Pages in all.
-    pub pages: usize,
+    pub(crate) pages: usize,
     /// Pages that nobody uses.
-    pub free: usize,
+    pub(crate) free: usize,
     /// The most sequences that may be open.
-    pub sequences: usize,
+    pub(crate) sequences: usize,
     /// The most tokens of a sequence.
-    pub context: usize,
+    pub(crate) context: usize,
     /// The size of the vocabulary.
-    pub vocab: usize,
+    pub(crate) vocab: usize,
     /// Whether a fork shares pages; where it does not, it computes them again.
-    pub shares: bool,
+    pub(crate) shares: bool,
 }
 
 /// Why a step or a fork was not done. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// Too few pages.
     Full {
         /// Pages that are needed.
@@ -67,6 +65,15 @@ pub enum Refused {
     },
     /// The device failed.
     Fault(String),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        match error.full() {
+            Some((needed, free)) => Self::Full { needed, free },
+            None => Self::Fault(error.to_string()),
+        }
+    }
 }
 
 impl fmt::Display for Refused {
@@ -79,7 +86,7 @@ impl fmt::Display for Refused {
 }
 
 /// Extends sequences. One thread owns it.
-pub trait Engine {
+pub(crate) trait Engine {
     /// What it holds.
     fn capacity(&self) -> Capacity;
 
@@ -116,6 +123,3 @@ pub trait Engine {
     /// [`Refused::Fault`] where the device fails.
     fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused>;
 }
-
-/// Makes engines of the runtime that return what is named, for a number of sequences, on the thread that uses them.
-pub type MakeEngine = Arc<dyn Fn(Returned, usize) -> Result<Runtime, String> + Send + Sync>;

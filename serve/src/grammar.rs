@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use fusebox_models::tokenizer::Tokenizer;
+use fusebox::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};

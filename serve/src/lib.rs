@@ -15,7 +15,7 @@ mod ask;
 mod chat;
 mod embeddings;
 mod encoder;
-pub mod engine;
+mod engine;
 mod fields;
 mod frames;
 mod grammar;
@@ -44,7 +44,7 @@ mod stall;
 mod tools;
 mod worker;
 
-pub use app::{Open, Source};
-pub use model::{CHATML, Opened};
+pub use app::Source;
+pub use model::CHATML;
 pub use server::serve;
 pub use settings::Settings;

@@ -3,45 +3,36 @@
 //! In: an opened model. Out: prompts as tokens, and a place to submit jobs; of an encoder, vectors only.
 //! Messages become text by the model's own template; a template without tools has them written into the system message.
 
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fusebox_models::chat::Chat;
-use fusebox_models::embed::{Embedder, pooling_of, scored};
-use fusebox_models::load::Model;
-use fusebox_models::pooling::Pooling;
-use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::session::Session;
-use fusebox_runtime::weights::Checkpoint;
-use fusebox_runtime::weights::value::Value as Metadata;
+use fusebox::nn::embed::Scored as Returned;
+use fusebox::template::Chat;
+use fusebox::tokenizer::Tokenizer;
+use fusebox::weights::Checkpoint;
+use fusebox::weights::value::Value as Metadata;
+use fusebox::{Model, Pooling, Run};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::encoder::{Encoder, MakeEmbedder};
-use crate::engine::MakeEngine;
+use crate::encoder::Encoder;
 use crate::grammar::Grammars;
-use crate::paged::Paged;
+use crate::paged::{Paged, Parts};
 use crate::problem::Problem;
 use crate::scheduler::Limits;
 use crate::tools::{Format, Tool};
-use crate::worker::{self, QueueLimits, Worker};
+use crate::worker::{MakeEngine, QueueLimits, Worker};
 
 /// The most bytes of a token that count when a text is judged too long.
 const MAX_TOKEN_BYTES: usize = 128;
 
-/// A model as the command opens it.
-pub struct Opened {
-    /// The file.
-    pub model: Model,
-    /// Makes engines of the runtime; called on the thread that uses them.
-    pub make_engine: MakeEngine,
-    /// How many sequences the engine computes together.
-    pub n_sequences: usize,
-}
-
 /// What does not depend on the model's file.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
+    pub(crate) run: Run,
+    /// Sequences that are computed together.
+    pub(crate) parallel: usize,
     pub(crate) batch_tokens: usize,
     pub(crate) queue: QueueLimits,
     pub(crate) template: Option<String>,
@@ -51,7 +42,7 @@ pub(crate) struct Terms {
 /// A model that is served.
 pub(crate) struct Served {
     pub(crate) name: String,
-    pub(crate) tokenizer: Tokenizer,
+    pub(crate) tokenizer: Arc<Tokenizer>,
     chat: Option<Chat>,
     pub(crate) worker: Worker,
     grammars: OnceLock<Result<Grammars, String>>,
@@ -108,14 +99,14 @@ fn to_json(value: &Metadata) -> Option<Value> {
 }
 
 impl Served {
-    /// Opens the text side of a model, and starts its engine.
+    /// Opens a model, and starts its engine.
     ///
     /// # Errors
     /// One sentence.
-    pub(crate) fn start(name: &str, opened: Opened, terms: &Terms) -> Result<Self, String> {
-        let Opened { model, make_engine, n_sequences } = opened;
+    pub(crate) fn start(name: &str, path: &Path, terms: &Terms) -> Result<Self, String> {
+        let model = Model::open(path, terms.run.clone()).map_err(|error| error.to_string())?;
         let checkpoint = model.checkpoint();
-        let tokenizer = Tokenizer::open(checkpoint).map_err(|error| error.to_string())?;
+        let tokenizer = model.tokenizer().map_err(|error| error.to_string())?;
         let chat = match &terms.template {
             Some(source) => Some(Chat::from_source(source, Map::new())),
             None => Chat::open(checkpoint).transpose(),
@@ -134,7 +125,7 @@ impl Served {
         let text = |key: &str| info.get(key).and_then(Value::as_str).map(str::to_owned);
         // A projection that is not read is a fault of embedding alone.
         let generates = model.generates();
-        let pooling = match pooling_of(&model, terms.pooling) {
+        let pooling = match model.pooling(terms.pooling) {
             Ok(pooling) => pooling,
             Err(_) if generates => None,
             Err(error) => return Err(error.to_string()),
@@ -144,8 +135,10 @@ impl Served {
         let hash = Sha256::digest(format!("{name} {size} {n_params} {}", env!("CARGO_PKG_VERSION")));
         let digest = hash.iter().fold(String::new(), |all, byte| all + &format!("{byte:02x}"));
         let limits = Limits { batch_tokens: terms.batch_tokens };
-        let make = make_worker_engine(&model, make_engine, n_sequences, pooling)?;
-        let worker = Worker::start(make, limits, terms.queue)?;
+        let trained_context = model.config().context;
+        let width = model.config().ends.projections.last().copied().unwrap_or(model.config().hidden);
+        let (architecture, quantization) = (text("general.architecture"), largest_format(checkpoint));
+        let worker = Worker::start(engine(model, terms.parallel, pooling)?, limits, terms.queue)?;
         Ok(Self {
             name: name.to_owned(),
             worker,
@@ -155,10 +148,10 @@ impl Served {
             created: now(),
             size,
             n_params,
-            architecture: text("general.architecture").unwrap_or_else(|| "unknown".to_owned()),
-            quantization: largest_format(checkpoint),
-            trained_context: model.config.context,
-            width: model.config.ends.projections.last().copied().unwrap_or(model.config.hidden),
+            architecture: architecture.unwrap_or_else(|| "unknown".to_owned()),
+            quantization,
+            trained_context,
+            width,
             generates,
             info,
             digest,
@@ -253,27 +246,38 @@ impl Served {
 }
 
 /// What makes the engine of a model on the thread of its worker.
-fn make_worker_engine(
-    model: &Model,
-    make: MakeEngine,
-    n_sequences: usize,
-    pooling: Option<Pooling>,
-) -> Result<worker::MakeEngine, String> {
-    let embedder = pooling.map(|pooling| -> MakeEmbedder {
-        let (model, make) = (model.clone(), Arc::clone(&make));
-        Arc::new(move || Ok(Embedder::new(&model, Session::of(make(scored(pooling), 1)?), pooling)))
-    });
-    if model.generates() {
-        return Ok(Box::new(move || {
-            Ok(Box::new(Paged::new(Arc::clone(&make), n_sequences, embedder.clone())?) as _)
-        }));
-    }
-    if pooling == Some(Pooling::Rank) {
+fn engine(model: Model, n: usize, pooling: Option<Pooling>) -> Result<MakeEngine, String> {
+    let generates = model.generates();
+    if !generates && pooling == Some(Pooling::Rank) {
         let what = "its head ranks single texts, as `fusebox embed` does; /v1/rerank takes a decoder";
         return Err(what.to_owned());
     }
+    let model = Arc::new(Mutex::new(model));
+    let embedder = pooling.map(|pooling| {
+        let model = Arc::clone(&model);
+        move || lock(&model).embedder(pooling)
+    });
+    if generates {
+        return Ok(Box::new(move || {
+            let (one, other) = (Arc::clone(&model), Arc::clone(&model));
+            let parts = Parts {
+                engine: Box::new(move || lock(&one).engine(n)),
+                scorer: Box::new(move || lock(&other).session(Returned::All)),
+                embedder: embedder.clone().map(|make| Box::new(make) as _),
+            };
+            Ok(Box::new(Paged::new(parts, n).map_err(|error| error.to_string())?) as _)
+        }));
+    }
     let embedder = embedder.ok_or("the model does not say how hidden vectors are pooled; --pooling does")?;
-    Ok(Box::new(move || Ok(Box::new(Encoder::new(&embedder)?) as _)))
+    Ok(Box::new(move || {
+        let embedder = embedder().map_err(|error| error.to_string())?;
+        Ok(Box::new(Encoder::new(embedder)) as _)
+    }))
+}
+
+/// The model, which a panic of another thread leaves as good as it was.
+fn lock(model: &Mutex<Model>) -> MutexGuard<'_, Model> {
+    model.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The format of most bytes of a checkpoint.

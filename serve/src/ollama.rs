@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fusebox_models::sample::Settings;
+use fusebox::sample::Settings;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Piece, Reason};

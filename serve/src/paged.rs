@@ -1,4 +1,4 @@
-//! The engine of the scheduler over the engine of the runtime.
+//! The engine of the scheduler over the engine of the library.
 //!
 //! In: pieces. Out: rows of logits, copied from the device.
 //! Sequences take pages of one KV cache, and a fork shares those of its origin. Logits of every token and vectors of
@@ -6,23 +6,29 @@
 //! Where a state goes only forward, a sequence that is cut starts again: the tokens that are kept are computed with the
 //! next ones.
 
-use fusebox_models::embed::Embedder;
-use fusebox_models::layers::embed::Scored as Returned;
-use fusebox_runtime::session::Session;
-use fusebox_runtime::session::engine::{Engine as Runtime, Feed, Piece as Extension, SequenceId as Id};
+use fusebox::{Batch, Embedder, Engine as Library, Error, Sequence as Id, Session};
 
-use crate::encoder::{MakeEmbedder, refused};
-use crate::engine::{Capacity, Engine, MakeEngine, Piece, Refused, Scored, SequenceId};
+use crate::engine::{Capacity, Engine, Piece, Refused, Scored, SequenceId};
 
-/// Sequences of an engine of the runtime.
+/// Makes something of a model, on the thread that uses it.
+pub(crate) type Make<T> = Box<dyn Fn() -> Result<T, Error> + Send>;
+
+/// How the parts of an engine are made.
+pub(crate) struct Parts {
+    /// The engine of all sequences.
+    pub(crate) engine: Make<Library>,
+    /// What scores every token of a sequence of its own.
+    pub(crate) scorer: Make<Session>,
+    /// What gives vectors of texts, if it is known how.
+    pub(crate) embedder: Option<Make<Embedder>>,
+}
+
+/// Sequences of an engine of the library.
 pub(crate) struct Paged {
-    make: MakeEngine,
-    runtime: Runtime,
-    /// Scores every token; it holds a sequence of its own.
-    every: Option<Session>,
-    /// Gives vectors of texts.
+    parts: Parts,
+    engine: Library,
+    scorer: Option<Session>,
     embedder: Option<Embedder>,
-    make_embedder: Option<MakeEmbedder>,
     /// The sequences by their numbers; none where a number is free.
     open: Vec<Option<Sequence>>,
     /// The rows of the pieces of the last step.
@@ -41,18 +47,13 @@ struct Sequence {
 }
 
 impl Paged {
-    /// Makes the engine of `n` sequences, which embeds as well if it is told how.
+    /// Makes the engine of `n` sequences.
     ///
     /// # Errors
     /// Where it does not compile, or the device refuses it.
-    pub(crate) fn new(
-        make: MakeEngine,
-        n: usize,
-        make_embedder: Option<MakeEmbedder>,
-    ) -> Result<Self, String> {
-        let runtime = make(Returned::Last, n)?;
-        let (open, rows) = (vec![None; n], Vec::new());
-        Ok(Self { make, runtime, every: None, embedder: None, make_embedder, open, rows })
+    pub(crate) fn new(parts: Parts, n: usize) -> Result<Self, Error> {
+        let engine = (parts.engine)()?;
+        Ok(Self { parts, engine, scorer: None, embedder: None, open: vec![None; n], rows: Vec::new() })
     }
 
     fn sequence(&mut self, sequence: SequenceId) -> &mut Sequence {
@@ -66,62 +67,64 @@ impl Paged {
 
     /// The first `n` tokens of a sequence.
     fn tokens(&self, sequence: &Sequence, n: usize) -> Result<Vec<u32>, Refused> {
-        let tokens = self.runtime.tokens(sequence.id).map_err(refused)?;
+        let tokens = self.engine.tokens(sequence.id)?;
         Ok(sequence.again.iter().chain(tokens).copied().take(n).collect())
     }
 
     /// Whether a sequence can be cut to `n` tokens.
     fn can_cut(&self, sequence: &Sequence, n: usize) -> Result<bool, Refused> {
-        let is_whole = sequence.again.is_empty() && n == self.runtime.len(sequence.id).map_err(refused)?;
-        Ok(is_whole || !self.runtime.is_forward_only())
+        let is_whole = sequence.again.is_empty() && n == self.engine.len(sequence.id)?;
+        Ok(is_whole || !self.engine.is_forward_only())
     }
 
     /// Scores every token of a piece that its sequence has been extended by.
     fn score(&mut self, number: usize, id: Id, piece: &Piece) -> Result<(), Refused> {
-        if self.every.is_none() {
-            self.every = Some(Session::of((self.make)(Returned::All, 1).map_err(Refused::Fault)?));
+        if self.scorer.is_none() {
+            self.scorer = Some((self.parts.scorer)()?);
         }
-        let tokens = self.runtime.tokens(id).map_err(refused)?;
+        let tokens = self.engine.tokens(id)?;
         let before = &tokens[..tokens.len() - piece.tokens.len()];
-        let session = self.every.as_mut().expect("it was just made");
-        session.truncate(0).map_err(refused)?;
-        if !before.is_empty() {
-            session.feed(before).map_err(refused)?;
-        }
+        let session = self.scorer.as_mut().expect("it was just made");
         let rows = &mut self.rows[number];
-        session.score(&piece.tokens, &mut |row| rows.extend_from_slice(row)).map_err(refused)
+        let mut score = || {
+            session.truncate(0)?;
+            if !before.is_empty() {
+                session.feed(before)?;
+            }
+            session.score(&piece.tokens, &mut |row| rows.extend_from_slice(row))
+        };
+        Ok(score().map_err(Error::from)?)
     }
 }
 
 impl Engine for Paged {
     fn capacity(&self) -> Capacity {
-        let limits = self.runtime.limits();
         Capacity {
-            page: limits.page_rows,
-            pages: limits.n_pages,
-            free: self.runtime.n_free_pages(),
+            page: self.engine.page_len(),
+            pages: self.engine.n_pages(),
+            free: self.engine.n_free_pages(),
             sequences: self.open.len(),
-            context: limits.context,
-            vocab: limits.n_vocab,
-            shares: !self.runtime.is_forward_only(),
+            context: self.engine.context(),
+            vocab: self.engine.n_vocab(),
+            shares: !self.engine.is_forward_only(),
         }
     }
 
     fn open(&mut self) -> Result<SequenceId, Refused> {
         let free = self.free()?;
-        self.open[free] = Some(Sequence { id: self.runtime.open(), again: Vec::new() });
+        self.open[free] = Some(Sequence { id: self.engine.open(), again: Vec::new() });
         Ok(SequenceId(free))
     }
 
     fn fork(&mut self, of: SequenceId, at: usize) -> Result<SequenceId, Refused> {
         let (free, of) = (self.free()?, self.sequence(of).clone());
         let own = if self.can_cut(&of, at)? {
-            let id = self.runtime.fork(of.id).map_err(refused)?;
-            self.runtime.truncate(id, at).map_err(refused)?;
+            let id = self.engine.fork(of.id)?;
+            self.engine.truncate(id, at)?;
             Sequence { id, again: Vec::new() }
         } else {
             let again = self.tokens(&of, at)?;
-            Sequence { id: self.runtime.open(), again }
+            Sequence { id: self.engine.open(), again }
         };
         self.open[free] = Some(own);
         Ok(SequenceId(free))
@@ -135,11 +138,9 @@ impl Engine for Paged {
             let again = &self.open[piece.sequence.0].as_ref().expect("the sequence is open").again;
             [again, &*piece.tokens].concat()
         };
-        let tokens: Vec<Vec<u32>> = batch.iter().map(tokens).collect();
-        let pieces = ids.iter().zip(&tokens);
-        let pieces: Vec<Extension<'_>> =
-            pieces.map(|(id, tokens)| Extension { sequence: *id, feed: Feed::Tokens(tokens) }).collect();
-        self.runtime.step(&pieces).map_err(refused)?;
+        let mut extensions = Batch::new();
+        ids.iter().zip(batch).for_each(|(id, piece)| extensions.add(*id, tokens(piece)));
+        self.engine.step(&extensions)?;
         for piece in batch {
             self.sequence(piece.sequence).again.clear();
         }
@@ -147,7 +148,7 @@ impl Engine for Paged {
             match piece.scored {
                 Scored::None => {}
                 Scored::Last => {
-                    let logits = self.runtime.logits(id).map_err(refused)?;
+                    let logits = self.engine.logits(id)?;
                     self.rows[number].extend_from_slice(logits);
                 }
                 Scored::All => self.score(number, id, piece)?,
@@ -165,23 +166,23 @@ impl Engine for Paged {
         let is_cut = self.can_cut(&own, n).expect("the sequence is open");
         let (again, n) =
             if is_cut { (Vec::new(), n) } else { (self.tokens(&own, n).expect("the sequence is open"), 0) };
-        self.runtime.truncate(own.id, n).expect("the sequence is open");
+        self.engine.truncate(own.id, n).expect("the sequence is open");
         self.sequence(sequence).again = again;
     }
 
     fn release(&mut self, sequence: SequenceId) {
         if let Some(own) = self.open[sequence.0].take() {
-            self.runtime.release(own.id).expect("the sequence is open");
+            self.engine.release(own.id).expect("the sequence is open");
         }
     }
 
     fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused> {
         if self.embedder.is_none() {
-            let make = self.make_embedder.as_ref().ok_or_else(|| Refused::Fault(NO_POOLING.to_owned()))?;
-            self.embedder = Some(make().map_err(Refused::Fault)?);
+            let make = self.parts.embedder.as_ref().ok_or_else(|| Refused::Fault(NO_POOLING.to_owned()))?;
+            self.embedder = Some(make()?);
         }
         let embedder = self.embedder.as_mut().expect("it was just made");
-        embedder.embed(tokens).map_err(refused)
+        Ok(embedder.embed_tokens(tokens)?)
     }
 }
 
@@ -196,13 +197,13 @@ mod tests {
     use fusebox_compiler::tensor::sym::Sym;
     use fusebox_models::blocks::{model, part};
     use fusebox_models::config::{Block, Config, Dense, Grouped, KvCache, Mixer, Network, ShortConv};
-    use fusebox_models::layers::embed::Entry;
+    use fusebox_models::layers::embed::{Entry, Scored as Scores};
     use fusebox_models::layers::step::Step;
     use fusebox_runtime::device::Weights;
     use fusebox_runtime::device::fake::FakeDevice;
     use fusebox_runtime::session::cache::Cache;
     use fusebox_runtime::session::classes::{Class, Programs};
-    use fusebox_runtime::session::engine::Limits;
+    use fusebox_runtime::session::engine::{Engine as Runtime, Limits};
 
     use super::*;
 
@@ -226,8 +227,7 @@ mod tests {
 
     fn engine(first: Mixer, n_sequences: usize) -> Paged {
         let config = config(first, n_sequences);
-        let make = move |returned: Returned, n: usize| {
-            let scored = returned;
+        let make = move |scored: Scores, n: usize| {
             let graph =
                 model(&config, &Sym::from(1), config.n_layers()).map_err(|error| error.to_string())?;
             let mut weights = BTreeMap::new();
@@ -250,10 +250,16 @@ mod tests {
                 Cache::default().program(&graph, &Options::default())
             };
             let programs = Programs::new(8, n, Box::new(compile));
-            Runtime::new(Box::<FakeDevice>::default(), programs, &weights, limits)
-                .map_err(|error| error.to_string())
+            Runtime::new(Box::<FakeDevice>::default(), programs, &weights, limits).map_err(Error::from)
         };
-        Paged::new(Arc::new(make), n_sequences, None).unwrap()
+        let make = Arc::new(make);
+        let (one, other) = (Arc::clone(&make), make);
+        let parts = Parts {
+            engine: Box::new(move || Ok(one(Scores::Last, n_sequences)?.into())),
+            scorer: Box::new(move || Ok(Session::of(other(Scores::All, 1)?))),
+            embedder: None,
+        };
+        Paged::new(parts, n_sequences).unwrap()
     }
 
     fn step(engine: &mut Paged, sequence: SequenceId, tokens: &[u32], scored: Scored) -> Vec<f32> {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use fusebox_models::embed::Judge;
+use fusebox::embed::Judge;
 use serde_json::{Map, Value, json};
 
 use crate::answer::Piece;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fusebox_models::sample::{Sampler, Settings, Step, check_logits};
+use fusebox::sample::{Sampler, Settings, Step, check_logits};
 
 /// The order of the steps: temperature comes before what looks at probabilities, as at OpenAI and in vLLM.
 const STEPS: [Step; 8] = [

@@ -1,6 +1,6 @@
 //! The server: a socket, connections, and an orderly end.
 //!
-//! In: settings, models, and how a model is opened. Out: nothing until the server ends.
+//! In: settings and models. Out: nothing until the server ends.
 //! One thread does all of HTTP; engines have threads of their own. SIGTERM lets balancers notice, then refuses what is
 //! new, then waits for streams; another signal ends it at once.
 
@@ -22,7 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::app::{App, Open, Source, Stage};
+use crate::app::{App, Source, Stage};
 use crate::metrics::Metrics;
 use crate::routes::respond;
 use crate::settings::Settings;
@@ -44,12 +44,11 @@ const IDLE_CHECK: Duration = Duration::from_secs(5);
 pub fn serve(
     settings: Settings,
     sources: Vec<Source>,
-    open: Open,
     listening: impl FnOnce(SocketAddr) + Send,
 ) -> Result<(), String> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the server: {error}"))?;
-    let served = runtime.block_on(run(settings, sources, open, listening));
+    let served = runtime.block_on(run(settings, sources, listening));
     // What still runs on other threads is of no use to anybody.
     runtime.shutdown_background();
     served
@@ -58,7 +57,6 @@ pub fn serve(
 async fn run(
     settings: Settings,
     sources: Vec<Source>,
-    open: Open,
     listening: impl FnOnce(SocketAddr) + Send,
 ) -> Result<(), String> {
     let address = SocketAddr::new(settings.host, settings.port);
@@ -66,7 +64,7 @@ async fn run(
     let listener = TcpListener::bind(address).await.map_err(fault)?;
     let mut signals = Signals::new()?;
     listening(listener.local_addr().map_err(fault)?);
-    let app = Arc::new(App::new(settings, sources, open));
+    let app = Arc::new(App::new(settings, sources));
     let (stop, stopped) = watch::channel(false);
     let open_connections = Arc::new(AtomicUsize::new(0));
     let accepting = tokio::spawn(accept(listener, Arc::clone(&app), stopped, Arc::clone(&open_connections)));

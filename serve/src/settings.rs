@@ -6,11 +6,15 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fusebox_models::pooling::Pooling;
+use fusebox::{Pooling, Run};
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// How models are run.
+    pub run: Run,
+    /// Sequences that are computed together.
+    pub parallel: usize,
     /// The address to listen on.
     pub host: IpAddr,
     /// The port; 0 for any that is free.
@@ -52,6 +56,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            run: Run::auto(),
+            parallel: 4,
             host: IpAddr::from([127, 0, 0, 1]),
             port: 8080,
             keys: Vec::new(),

@@ -8,11 +8,12 @@ use std::fs::File;
 #[cfg(unix)]
 use std::io::Read;
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 
 use support::own;
 
-use crate::{command, json, programs, refused, without};
+use crate::{ROOT, command, json, programs, refused, without};
 
 #[test]
 fn a_message_is_not_a_text_to_go_on_with() {
@@ -62,7 +63,7 @@ fn a_line_that_cannot_be_answered_does_not_end_the_conversation() {
 #[cfg(unix)]
 fn a_model_that_becomes_shorter_is_a_sentence() {
     let path = own::path("shrinking.gguf");
-    fs::copy("assets/story.gguf", &path).expect("a copy");
+    fs::copy(Path::new(ROOT).join("assets/story.gguf"), &path).expect("a copy");
     let arguments = ["run", "--chat", "-n", "8", "-m", path.to_str().expect("text")];
     let mut command = command(&programs(), &arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

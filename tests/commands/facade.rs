@@ -8,7 +8,7 @@ use fusebox::prelude::*;
 
 use crate::{programs, told};
 
-const MODEL: &str = "assets/story.gguf";
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/story.gguf");
 
 /// Greedy, with the program cache of the tests.
 fn run() -> Run {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::own;
 
-use crate::{command, programs};
+use crate::{ROOT, command, programs};
 
 /// What the server does wrong with a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +203,7 @@ fn description(content: &[u8]) -> String {
 }
 
 fn story() -> Vec<u8> {
-    fs::read("assets/story.gguf").expect("the story model")
+    fs::read(Path::new(ROOT).join("assets/story.gguf")).expect("the story model")
 }
 
 #[test]

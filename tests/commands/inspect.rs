@@ -9,8 +9,11 @@ use serde_json::{Value, json};
 use support::gguf::{U32, Writer, pair, tensor};
 use support::own::write;
 
+use crate::ROOT;
+
 fn inspect(path: &Path, more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));
+    command.current_dir(ROOT);
     command.args(["inspect", "-m"]).arg(path).args(more).output().expect("the command runs")
 }
 

@@ -33,6 +33,9 @@ mod story;
 mod terminal;
 mod tokens;
 
+/// The root of the tree, where commands run.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
 /// The program cache of all these tests.
 fn programs() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs")
@@ -41,7 +44,12 @@ fn programs() -> PathBuf {
 /// The command with a program cache.
 fn command(cache: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusebox"));
-    command.args(arguments).env("FUSEBOX_CACHE", cache).env_remove("FUSEBOX_LEVEL").stdin(Stdio::null());
+    command
+        .current_dir(ROOT)
+        .args(arguments)
+        .env("FUSEBOX_CACHE", cache)
+        .env_remove("FUSEBOX_LEVEL")
+        .stdin(Stdio::null());
     // Some GPU drivers print errors where there is no such folder, unless they must not look.
     command.env_remove("XDG_RUNTIME_DIR");
     command
@@ -85,7 +93,7 @@ fn sentence(output: &Output, arguments: &[&str]) -> String {
 
 /// A copy of the default model in which a metadata key is renamed to another of the same length.
 fn without(key: &str, file: &str) -> String {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let model = Path::new(ROOT).join("assets/story.gguf");
     let mut bytes = fs::read(model).expect("the default model");
     let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("it has the key");
     bytes[at + key.len() - 1] = b'_';

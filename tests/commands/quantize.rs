@@ -7,7 +7,7 @@ use std::process::Command;
 
 use support::own;
 
-use crate::{command, json, programs, sentence, told};
+use crate::{ROOT, command, json, programs, sentence, told};
 
 #[test]
 fn a_model_is_written_and_runs() {
@@ -29,6 +29,7 @@ fn a_file_that_may_not_grow_is_a_sentence_and_leaves_nothing() {
     let path = own::path("large.gguf");
     let line = "ulimit -f 100; exec \"$0\" quantize assets/story.gguf \"$1\" F32";
     let mut command = Command::new("sh");
+    command.current_dir(ROOT);
     command.args(["-c", line, env!("CARGO_BIN_EXE_fusebox")]).arg(&path);
     let sentence = sentence(&command.output().expect("it runs"), &["quantize"]);
     assert!(sentence.contains("large.gguf: "), "{sentence}");

@@ -13,7 +13,7 @@ use fusebox_runtime::weights::open;
 use serde_json::json;
 use support::own;
 
-use crate::{command, json, programs, refused, sentence, without};
+use crate::{ROOT, command, json, programs, refused, sentence, without};
 
 #[test]
 fn a_device_that_is_not_there_is_a_sentence_that_says_what_is() {
@@ -197,7 +197,7 @@ fn the_environment_is_refused_with_what_would_be_accepted() {
 
 #[test]
 fn scores_that_are_no_numbers_are_no_answer_of_any_command() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/story.gguf");
+    let path = Path::new(ROOT).join("assets/story.gguf");
     let (model, name) = (open(&path).expect("the default model"), "output_norm.weight");
     let mut bytes = fs::read(&path).expect("the default model");
     let weight = model.bytes(name).expect("it has a norm");

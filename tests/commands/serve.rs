@@ -181,6 +181,6 @@ fn a_signal_ends_the_server_in_order() {
 fn bad_flags_are_sentences() {
     assert!(refused(&["serve", "--parallel", "0"]).starts_with("--parallel is 0"));
     assert!(refused(&["serve", "-m", "no such file", "--port", "0"]).contains("no such file"));
-    let model = concat!("a=", env!("CARGO_MANIFEST_DIR"), "/assets/story.gguf");
+    let model = concat!("a=", env!("CARGO_MANIFEST_DIR"), "/../assets/story.gguf");
     assert!(refused(&["serve", "-m", model, "-m", model]).contains("two models"));
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support::own;
 use support::skip::skip;
 
-use crate::programs;
+use crate::{ROOT, programs};
 
 /// How long the terminal may take to show something.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -32,6 +32,7 @@ impl Terminal {
         let fusebox = env!("CARGO_BIN_EXE_fusebox");
         let line = format!("stty rows 24 cols 60; exec '{fusebox}' run assets/story.gguf {flags}");
         let mut script = Command::new("script");
+        script.current_dir(ROOT);
         script.env("FUSEBOX_CACHE", programs()).env_remove("FUSEBOX_LEVEL");
         script.args(["-qec", &line, "/dev/null"]).env("XDG_STATE_HOME", states).env("TERM", "xterm");
         script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -13,7 +13,7 @@ use tree::{File, Offence, assert_none, documents, exists, fences, offence, root}
 const EXAMPLE: &str = "examples/hello_fusion.rs";
 
 /// The folders a path in a document may start from, besides the document's own.
-const BASES: [&str; 5] = ["", "compiler/src/", "models/src/", "runtime/src/", "serve/src/"];
+const BASES: [&str; 6] = ["", "src/", "compiler/src/", "models/src/", "runtime/src/", "serve/src/"];
 
 /// The endings that make a single word a path.
 const ENDINGS: [&str; 4] = [".rs", ".toml", ".md", ".graph"];

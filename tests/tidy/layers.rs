@@ -24,7 +24,7 @@ struct Layers {
 /// A module: its name, its layer, what it is, and what it never does.
 type Module = (&'static str, u8, &'static str, &'static str);
 
-const LAYERS: [Layers; 4] = [
+const LAYERS: [Layers; 5] = [
     Layers {
         folder: "compiler/src/",
         crates: &[],
@@ -126,8 +126,30 @@ const LAYERS: [Layers; 4] = [
         macros: &[],
     },
     Layers {
+        folder: "src/",
+        crates: &["fusebox_compiler", "fusebox_hub", "fusebox_models", "fusebox_runtime"],
+        modules: &[
+            ("error", 0, "what went wrong, in one sentence", "print"),
+            ("host", 0, "this machine: threads, processor, memory, bandwidth", "choose"),
+            ("watch", 0, "what a program hears while a model is started", "print"),
+            ("context", 0, "how many tokens fit, and a sentence where they do not", "know a command line"),
+            ("run", 0, "how a model is run, as it is stated", "choose"),
+            ("sampling", 0, "how tokens are drawn where nobody says it", "draw one"),
+            ("profile", 0, "where the time of a replay goes", "print"),
+            ("devices", 1, "devices by name, and whether each can run here", "read a model"),
+            ("hub", 1, "models by name: stored, or fetched", "read a model"),
+            ("chat", 1, "messages, and answers to them", "know a terminal"),
+            ("writer", 1, "what follows a text, and vectors of texts", "know a terminal"),
+            ("engine", 1, "many sequences over one KV cache", "draw a token"),
+            ("open", 2, "device, threads, context and memory of a model", "print"),
+            ("model", 3, "a model and what can be made of it", "know a command line"),
+            ("program", 4, "a graph that is no language model, compiled", "know a model"),
+        ],
+        macros: &[],
+    },
+    Layers {
         folder: "serve/src/",
-        crates: &["fusebox_models", "fusebox_runtime"],
+        crates: &["fusebox"],
         modules: &[
             ("problem", 0, "what a request is refused with, in every dialect", "send anything"),
             ("fields", 1, "the fields of a request, with types and limits", "know an endpoint"),
@@ -137,11 +159,11 @@ const LAYERS: [Layers; 4] = [
             (
                 "engine",
                 0,
-                "the seam to the runtime: open, fork, step, rows, truncate, release",
+                "the seam to the library: open, fork, step, rows, truncate, release",
                 "know a request",
             ),
             ("encoder", 1, "the engine of a model that embeds and generates no text", "schedule"),
-            ("paged", 2, "the engine of the scheduler over the engine of the runtime", "schedule"),
+            ("paged", 2, "the engine of the scheduler over the engine of the library", "schedule"),
             ("tools", 1, "tool calls in text, by the format of a family", "know HTTP"),
             ("grammar", 1, "constrained decoding by `llguidance`", "drop a keyword in silence"),
             ("sampling", 1, "bias, penalties, mask and scores of one sequence", "know a session"),
@@ -180,8 +202,15 @@ const LAYERS: [Layers; 4] = [
 ];
 
 /// The crates of the workspace, as code names them.
-const CRATES: [&str; 5] =
-    ["fusebox", "fusebox_compiler", "fusebox_models", "fusebox_runtime", "fusebox_serve"];
+const CRATES: [&str; 7] = [
+    "fusebox",
+    "fusebox_cli",
+    "fusebox_compiler",
+    "fusebox_hub",
+    "fusebox_models",
+    "fusebox_runtime",
+    "fusebox_serve",
+];
 
 fn module_offences(layers: &Layers, source: &Source) -> Vec<Offence> {
     let Some(inner) = source.path.strip_prefix(layers.folder) else { return Vec::new() };

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
 
 mod docs;
+mod front;
 mod hygiene;
 mod imports;
 mod layers;

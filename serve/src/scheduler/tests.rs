@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use fusebox_models::sample::Settings;
+use fusebox::sample::Settings;
 
 use super::*;
 use crate::sampling::Sampling;

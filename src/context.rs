@@ -13,16 +13,16 @@ const MAX_NFC_BYTES: usize = 3;
 
 /// The limit on the tokens of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContextLimit {
+pub struct ContextLimit {
     /// The context length of the session.
-    pub(crate) context: usize,
+    pub context: usize,
     /// The longest that the model supports.
-    pub(crate) model_max: usize,
+    pub model_max: usize,
 }
 
 impl ContextLimit {
     /// How to get a longer context.
-    pub(crate) fn remedy(self) -> String {
+    pub fn remedy(self) -> String {
         if self.context < self.model_max {
             format!("-c raises it to at most {}", self.model_max)
         } else {
@@ -31,7 +31,7 @@ impl ContextLimit {
     }
 
     /// Refuses more tokens than fit; `what_has` starts the sentence, as in "the prompt has".
-    pub(crate) fn check(self, what_has: &str, n_tokens: usize) -> Result<(), String> {
+    pub fn check(self, what_has: &str, n_tokens: usize) -> Result<(), String> {
         if n_tokens <= self.context {
             return Ok(());
         }
@@ -40,7 +40,7 @@ impl ContextLimit {
     }
 
     /// Tokenises a text; `add_special` adds the tokens that the model wants around it, such as BOS.
-    pub(crate) fn encode(
+    pub fn encode(
         self,
         what_has: &str,
         tokenizer: &Tokenizer,
@@ -58,25 +58,28 @@ impl ContextLimit {
 
 /// The range of context lengths that a session may have; the longest that fits into memory is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContextRange {
-    pub(crate) min: usize,
-    pub(crate) max: usize,
+pub struct ContextRange {
+    /// The shortest that is of use.
+    pub min: usize,
+    /// The longest that is wanted.
+    pub max: usize,
 }
 
 impl ContextRange {
     /// Exactly `n_tokens`.
-    pub(crate) fn exactly(n_tokens: usize) -> Self {
+    pub fn exactly(n_tokens: usize) -> Self {
         Self { min: n_tokens, max: n_tokens }
     }
 
     /// The same range, raised to at least `n_tokens`.
-    pub(crate) fn no_less_than(self, n_tokens: usize) -> Self {
+    #[must_use]
+    pub fn no_less_than(self, n_tokens: usize) -> Self {
         Self { min: self.min.max(n_tokens), max: self.max.max(n_tokens) }
     }
 
     /// The longest context that fits into `free` bytes, and no less than the minimum; `needed` is the memory for the
     /// maximum.
-    pub(crate) fn fitting(self, needed: &Footprint, free: usize) -> usize {
+    pub fn fitting(self, needed: &Footprint, free: usize) -> usize {
         if needed.bytes() <= free {
             return self.max;
         }

@@ -21,17 +21,17 @@ const N_BYTES: usize = 256 << 20;
 const PIECE: usize = 1 << 20;
 
 /// The number of hardware threads.
-pub(crate) fn n_threads() -> usize {
+pub fn n_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Seconds as milliseconds, rounded to the nanosecond: clocks are no finer.
-pub(crate) fn milliseconds(seconds: f64) -> f64 {
+pub fn milliseconds(seconds: f64) -> f64 {
     (1e9 * seconds).round() / 1e6
 }
 
 /// The name of the processor.
-pub(crate) fn processor() -> String {
+pub fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let names = text.lines().filter_map(|line| line.split_once(':'));
     let name = names.into_iter().find(|(key, _)| key.trim() == "model name").map(|(_, name)| name.trim());
@@ -39,18 +39,18 @@ pub(crate) fn processor() -> String {
 }
 
 /// Bytes of memory: total and available.
-pub(crate) fn memory() -> Option<(u64, u64)> {
+pub fn memory() -> Option<(u64, u64)> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     Some((kib_field(&text, "MemTotal")?, kib_field(&text, "MemAvailable")?))
 }
 
 /// The peak resident set size of this process in bytes, mapped files included.
-pub(crate) fn peak_rss() -> Option<u64> {
+pub fn peak_rss() -> Option<u64> {
     kib_field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }
 
 /// The resident set size of this process in bytes, mapped files included.
-pub(crate) fn rss() -> Option<u64> {
+pub fn rss() -> Option<u64> {
     kib_field(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
 }
 
@@ -63,12 +63,12 @@ fn kib_field(text: &str, key: &str) -> Option<u64> {
 
 /// Memory bandwidth in bytes per second, read by `n_threads` threads together; `None` for a target that is no
 /// processor.
-pub(crate) fn memory_bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
+pub fn memory_bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
     target.is_processor().then(|| read_together(n_threads))
 }
 
 /// A rate as a share of the peak.
-pub(crate) fn share(rate: f64, peak_rss: f64) -> f64 {
+pub fn share(rate: f64, peak_rss: f64) -> f64 {
     rate / peak_rss.max(1.0)
 }
 

@@ -361,7 +361,7 @@ fn forms(cpu: &Cpu, plan: &Plan, step: &Step) -> Vec<Form> {
 }
 
 /// The work of a launch for `n_tokens` tokens from a position on.
-pub(crate) fn measure_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measure {
+pub fn measure_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measure {
     let value = |symbol: Symbol| match symbol.name.as_str() {
         TOKENS => n_tokens as i64,
         PAGES => (position + n_tokens).div_ceil(PAGE_ROWS) as i64,
@@ -371,7 +371,7 @@ pub(crate) fn measure_launch(plan: &Plan, step: &Step, position: usize, n_tokens
 }
 
 /// Launches per block, of the block that occurs most often.
-pub(crate) fn per_block(plan: &Plan) -> usize {
+pub fn per_block(plan: &Plan) -> usize {
     let mut blocks: BTreeMap<usize, Vec<KernelId>> = BTreeMap::new();
     for step in &plan.steps {
         blocks.entry(step.instance).or_default().push(step.kernel);

@@ -11,6 +11,7 @@ use fusebox_runtime::device::{Device, Found};
 use fusebox_runtime::error::Error;
 
 use crate::devices::Gpu;
+use crate::watch::Watch;
 
 pub(crate) fn ready(_: Gpu) -> Result<(), String> {
     Err(WITHOUT_GPUS.to_owned())
@@ -25,7 +26,7 @@ pub(crate) fn open(
     _: Numbers,
     _: Option<PathBuf>,
     _: Option<usize>,
-    _: bool,
+    _: &Watch,
 ) -> Result<Box<dyn Device>, Error> {
     Err(CompilerError::input("device", WITHOUT_GPUS).into())
 }

@@ -1,27 +1,22 @@
 //! The GPUs of this machine: what is available, and the devices that run programs.
 //!
 //! In: a GPU by driver interface. Out: its adapters, or a sentence that says what is missing; the opened device, which
-//! reports the upload of weights.
+//! reports the upload of weights to a watcher.
 //! A build without the feature `gpu` has `no_gpus.rs` in its place.
 
-use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
-use fusebox_compiler::foundation::amount::bytes;
 use fusebox_runtime::device::gpu::cuda::{self, Cuda, CudaDevice};
-use fusebox_runtime::device::gpu::device_memory::{Tell, silent};
+use fusebox_runtime::device::gpu::device_memory::Tell;
 use fusebox_runtime::device::gpu::wgpu_driver::{Driver, Interface, found};
 use fusebox_runtime::device::gpu::wgpu_machine::WgpuDevice;
 use fusebox_runtime::device::{Device, Found};
 use fusebox_runtime::error::Error;
 
 use crate::devices::Gpu;
-use crate::output::note;
-use crate::progress::overwrite;
-
-/// From this size on, an upload of weights is noted even where standard error is no terminal.
-const LARGE_UPLOAD: usize = 1 << 30;
+use crate::watch::{Event, Watch};
 
 /// Whether models can run on a GPU, or what is missing.
 pub(crate) fn ready(gpu: Gpu) -> Result<(), String> {
@@ -55,9 +50,10 @@ pub(crate) fn open(
     numbers: Numbers,
     folder: Option<PathBuf>,
     limit: Option<usize>,
-    is_quiet: bool,
+    watch: &Watch,
 ) -> Result<Box<dyn Device>, Error> {
-    let tell = upload_progress(is_quiet);
+    let watch = Arc::clone(watch);
+    let tell: Tell = Box::new(move |done, all| watch(Event::Uploading { done, all }));
     let graphics = |interface, tell| -> Result<Box<dyn Device>, Error> {
         Ok(Box::new(WgpuDevice::new(Driver::open(interface)?, limit, tell)))
     };
@@ -69,24 +65,4 @@ pub(crate) fn open(
         Gpu::Vulkan => graphics(Interface::Vulkan, tell),
         Gpu::Metal => graphics(Interface::Metal, tell),
     }
-}
-
-/// Reports the progress of uploads.
-fn upload_progress(is_quiet: bool) -> Tell {
-    if is_quiet {
-        return silent();
-    }
-    let is_terminal = stderr().is_terminal();
-    let mut is_noted = false;
-    Box::new(move |done, all| {
-        let amount = |n: usize| bytes(n as f64);
-        if is_terminal {
-            let is_done = done == all;
-            let line = format!("uploading weights: {} of {}", amount(done), amount(all));
-            overwrite(if is_done { "" } else { &line });
-        } else if all >= LARGE_UPLOAD && !is_noted {
-            is_noted = true;
-            note(&format!("uploading {} of weights", amount(all)));
-        }
-    })
 }

@@ -1,4 +1,4 @@
-//! What takes the place of `hub.rs` in a build without the hub.
+//! What takes the place of `mod.rs` in a build without the hub.
 //!
 //! In: a name. Out: nothing is found, and nothing is fetched.
 

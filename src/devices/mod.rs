@@ -1,15 +1,16 @@
-//! `--device`: its values, and whether each can run here.
+//! Devices by name, and whether each can run here.
 //!
 //! In: a name. Out: the device to run on, or a sentence that says what is missing and which devices are available.
 
 use fusebox_compiler::target::{CUDA_SM90, METAL, Target, VULKAN};
 use fusebox_runtime::device::Found;
 
-use crate::gpus;
+#[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
+pub(crate) mod gpus;
 
 /// A value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
+pub enum Device {
     /// The processor.
     Cpu,
     /// A GPU.
@@ -18,7 +19,7 @@ pub(crate) enum Device {
 
 /// GPUs by driver interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gpu {
+pub enum Gpu {
     /// NVIDIA GPUs.
     Cuda,
     /// Any GPU with a Vulkan driver.
@@ -29,11 +30,11 @@ pub(crate) enum Gpu {
 
 impl Device {
     /// Every device.
-    pub(crate) const ALL: [Self; 4] =
+    pub const ALL: [Self; 4] =
         [Self::Cpu, Self::Gpu(Gpu::Cuda), Self::Gpu(Gpu::Vulkan), Self::Gpu(Gpu::Metal)];
 
     /// The name in `--device`.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
             Self::Gpu(Gpu::Cuda) => "cuda",
@@ -43,7 +44,7 @@ impl Device {
     }
 
     /// The device of this name, if models can run on it here. `auto` is the processor: a GPU has to be named.
-    pub(crate) fn named(name: &str) -> Result<Self, String> {
+    pub fn named(name: &str) -> Result<Self, String> {
         if name.eq_ignore_ascii_case("auto") {
             return Ok(Self::Cpu);
         }
@@ -63,7 +64,7 @@ impl Device {
 
     /// The target that its programs are compiled for; none for the processor, which is compiled for its instruction
     /// set.
-    pub(crate) fn target(self) -> Option<Target> {
+    pub fn target(self) -> Option<Target> {
         match self {
             Self::Cpu => None,
             Self::Gpu(Gpu::Cuda) => Some(CUDA_SM90),
@@ -73,7 +74,7 @@ impl Device {
     }
 
     /// What is missing to run models on it.
-    pub(crate) fn missing(self) -> Option<String> {
+    pub fn missing(self) -> Option<String> {
         match self {
             Self::Cpu => None,
             Self::Gpu(gpu) => gpus::ready(gpu).err(),
@@ -81,7 +82,7 @@ impl Device {
     }
 
     /// Its adapters, hardware before software, or what is missing; the processor has none.
-    pub(crate) fn adapters(self) -> Result<Vec<Found>, String> {
+    pub fn adapters(self) -> Result<Vec<Found>, String> {
         match self {
             Self::Cpu => Ok(Vec::new()),
             Self::Gpu(gpu) => gpus::adapters(gpu),

@@ -6,23 +6,33 @@ use std::path::Path;
 use std::process::Command;
 
 /// What belongs to the command: a change of it may be one that the commit has not.
-const SOURCES: [&str; 9] =
-    ["Cargo.lock", "Cargo.toml", "assets", "cli", "compiler", "hub", "models", "runtime", "serve"];
+const SOURCES: [&str; 10] = [
+    "../Cargo.lock",
+    "../Cargo.toml",
+    "../assets",
+    ".",
+    "../compiler",
+    "../hub",
+    "../models",
+    "../runtime",
+    "../serve",
+    "../src",
+];
 
 fn main() {
-    for path in SOURCES {
+    // A file that is not there would make this run with every build.
+    for path in SOURCES.into_iter().filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
-    // These change with every commit, and lie elsewhere in a second checkout. A file that is not there would make this
-    // run with every build.
+    // These change with every commit, and lie elsewhere in a second checkout.
     for name in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", name]);
         if let Some(path) = path.filter(|path| Path::new(path).exists()) {
             println!("cargo::rerun-if-changed={path}");
         }
     }
-    // Below the root of a checkout this is a copy in another project.
-    let is_own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty());
+    // Further below the root of a checkout this is a copy in another project.
+    let is_own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix == "cli/");
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| is_own);
     let is_changed = || {
         let of_sources = ["status", "--porcelain", "--untracked-files=no", "--"];

@@ -1,0 +1,376 @@
+//! Opening a model: which device, how many threads, how much context, and what of it fits into memory.
+//!
+//! In: a [`Run`] and a path. Out: an [`Opened`] model, and engines and sessions that run it. What is not stated is
+//! chosen here, for programs and for the command alike. A device that is not there is refused before a file is read, a
+//! bad file before anything is compiled.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fusebox_compiler::codegen::cpu::Cpu;
+use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::foundation::amount::{bytes, counted};
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::target::Target;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::chat::Chat as Template;
+use fusebox_models::layers::embed::Scored;
+use fusebox_models::load::{Model, Settings};
+use fusebox_models::own::Decoder;
+use fusebox_runtime::device::cpu::CpuDevice;
+use fusebox_runtime::device::{self as runtime, Footprint};
+use fusebox_runtime::error::Error;
+use fusebox_runtime::files;
+use fusebox_runtime::session::Session;
+use fusebox_runtime::session::cache::Cache;
+use fusebox_runtime::session::classes::{Class, Form, Programs};
+use fusebox_runtime::session::engine::Engine;
+
+use crate::context::{ContextLimit, ContextRange};
+use crate::devices::{Device, gpus};
+use crate::host;
+use crate::run::Run;
+use crate::watch::{Event, Watch};
+
+/// The file of the default model, and what it holds.
+const DEFAULT_MODEL: &str = "story.gguf";
+static STORY: &[u8] = include_bytes!("../assets/story.gguf");
+/// The device, unless another is named.
+pub const AUTO: &str = "auto";
+/// The context length of a session, unless another is chosen or the model's is shorter.
+const DEFAULT_CONTEXT: usize = 4096;
+/// The most threads.
+const MAX_THREADS: usize = 256;
+/// Sizes of a prefill chunk, largest first: a smaller one is used where that leaves memory for a longer context.
+const CHUNKS: [usize; 3] = [512, 128, 32];
+/// The same where every token is scored: each has a row of logits.
+const SCORE_ALL_CHUNK: usize = 32;
+
+/// What a model is opened for.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose<'a> {
+    /// To generate text; an encoder is refused.
+    Text,
+    /// For vectors or scores of texts.
+    Vectors,
+    /// To generate text if it can, else for vectors or scores.
+    Either,
+    /// With blocks of the caller's.
+    Defined(&'a Decoder),
+}
+
+/// A [`Run`] whose device is there.
+pub struct Ready<'a> {
+    run: &'a Run,
+    device: Device,
+    options: Options,
+    level: Level,
+}
+
+/// An opened model, ready to start sessions.
+pub struct Opened {
+    /// The model.
+    pub model: Model,
+    path: PathBuf,
+    device: Device,
+    /// The programs compiled or loaded so far.
+    pub cache: Cache,
+    options: Options,
+    level: Level,
+    numbers: Numbers,
+    /// The data type of the KV cache.
+    pub kv_type: Format,
+    /// Limit of GPU memory in bytes.
+    gpu_memory: Option<usize>,
+    watch: Watch,
+}
+
+impl Run {
+    /// The data type of the KV cache.
+    pub fn kv_format(&self) -> Format {
+        self.kv_type.unwrap_or(if self.precise { Format::F32 } else { Format::F16 })
+    }
+
+    /// Looks whether the device is there, before a file is read.
+    ///
+    /// # Errors
+    /// Where it is not known or not there, or a limit of GPU memory is set for the processor.
+    pub fn ready(&self) -> Result<Ready<'_>, String> {
+        let device = Device::named(self.device.as_deref().unwrap_or(AUTO))?;
+        if device == Device::Cpu && self.gpu_memory.is_some() {
+            return Err("--gpu-memory needs a GPU: --device cuda, vulkan or metal".to_owned());
+        }
+        let (mut options, level) = environment()?;
+        if let Some(target) = device.target() {
+            options = Options { target, ..options }.with_env()?;
+        }
+        if let Some(folder) = &self.cache {
+            options.cache = Some(folder.to_string_lossy().into_owned());
+        }
+        options.rules.clone_from(&self.rules);
+        Ok(Ready { run: self, device, options, level })
+    }
+}
+
+impl Ready<'_> {
+    /// Opens the file of a model.
+    ///
+    /// # Errors
+    /// Where the file is no model that runs.
+    pub fn open(self, path: &Path, purpose: Purpose<'_>, watch: Watch) -> Result<Opened, String> {
+        let Self { run, device, options, level } = self;
+        let model = match purpose {
+            Purpose::Text => Model::open(path),
+            Purpose::Vectors => Model::embedder(path),
+            Purpose::Either => Model::either(path),
+            Purpose::Defined(decoder) => Model::define(path, decoder.clone()),
+        };
+        let model = model.map_err(|error| error.to_string())?;
+        let numbers = if run.precise { Numbers::Single } else { Numbers::Quantised };
+        let cache = Cache::new(options.cache.clone().map(PathBuf::from));
+        let (path, kv_type, gpu_memory) = (path.to_owned(), run.kv_format(), run.gpu_memory);
+        Ok(Opened { model, path, device, cache, options, level, numbers, kv_type, gpu_memory, watch })
+    }
+}
+
+impl Opened {
+    /// The context length to use, given the value of `-c`.
+    pub fn context(&self, flag: Option<usize>) -> Result<ContextRange, String> {
+        let max = self.model.config.context;
+        match flag {
+            None => Ok(ContextRange { min: 1, max: max.min(DEFAULT_CONTEXT) }),
+            Some(n) if (1..=max).contains(&n) => Ok(ContextRange::exactly(n)),
+            Some(n) => Err(format!("--context is {n}, expected 1 to {max}, the model's context length")),
+        }
+    }
+
+    /// The path of the model.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An error that depends on this model, with its path.
+    pub fn in_model(&self, error: impl Display) -> String {
+        format!("{}: {error}", self.path.display())
+    }
+
+    /// The limit that a prompt is checked against.
+    pub fn limit(&self, context: usize) -> ContextLimit {
+        ContextLimit { context, model_max: self.model.config.context }
+    }
+
+    /// A session of one sequence, with as much context as memory allows.
+    pub fn session(
+        &mut self,
+        n_threads: usize,
+        context: ContextRange,
+        scored: Scored,
+    ) -> Result<Session, String> {
+        self.engine(n_threads, context, scored, 1).map(Session::of)
+    }
+
+    /// An engine for a number of sequences.
+    pub fn engine(
+        &mut self,
+        n_threads: usize,
+        context: ContextRange,
+        scored: Scored,
+        batch: usize,
+    ) -> Result<Engine, String> {
+        self.start_engine(n_threads, context, scored, batch).map_err(|error| error.to_string())
+    }
+
+    fn start_engine(
+        &mut self,
+        n_threads: usize,
+        context: ContextRange,
+        scored: Scored,
+        batch: usize,
+    ) -> Result<Engine, Error> {
+        let device = self.open_device(n_threads)?;
+        let mut settings = self.settings(context.max, CHUNKS[0], scored, batch);
+        let mut last = None;
+        if let Some(free) = device.free() {
+            let mut longest = 0;
+            for chunk in CHUNKS {
+                let tried = self.settings(context.max, chunk, scored, batch);
+                let mut programs = self.model.programs(&tried, &self.options, &self.cache)?;
+                let needed = memory_needed(&mut programs)?;
+                let (fitting, fits_all) = (context.fitting(&needed, free), needed.bytes() <= free);
+                last = Some((tried, programs));
+                if fits_all || fitting > longest {
+                    (longest, settings) = (fitting, self.settings(fitting, chunk, scored, batch));
+                }
+                // Where the context is much longer than the chunk, a smaller chunk would gain little.
+                if fits_all || (4 * chunk..context.max).contains(&longest) {
+                    break;
+                }
+            }
+        }
+        let mut programs = match last {
+            Some((tried, programs)) if tried == settings => programs,
+            _ => self.model.programs(&settings, &self.options, &self.cache)?,
+        };
+        if self.device != Device::Cpu {
+            let text = memory_in_words(&memory_needed(&mut programs)?, settings.context, &*device);
+            (self.watch)(Event::Note(&text));
+        }
+        let before = device.describe();
+        let engine = self.model.start_engine(device, programs, &settings)?;
+        // The device may have switched to another mode while it started.
+        if engine.device() != before {
+            (self.watch)(Event::Note(&engine.device()));
+        }
+        Ok(engine)
+    }
+
+    fn settings(&self, context: usize, chunk: usize, scored: Scored, batch: usize) -> Settings {
+        let max_chunk = match scored {
+            // Without a causal mask a text is one step.
+            _ if !self.model.config.is_causal() => context,
+            Scored::Last
+            | Scored::TopK(_)
+            | Scored::Unnormed
+            | Scored::Normed
+            | Scored::Embedded
+            | Scored::Ranked => chunk.min(self.model.config.most_tokens()),
+            Scored::All => chunk.min(SCORE_ALL_CHUNK),
+        };
+        Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored)
+    }
+
+    /// The chat template, if the model has one, with the time of now.
+    pub fn chat(&self) -> Result<Option<Template>, String> {
+        let template = Template::open(self.model.checkpoint()).map_err(|error| error.to_string())?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(template.map(|mut template| {
+            template.set_clock(now.as_secs() as i64);
+            template
+        }))
+    }
+
+    /// The graph of a step, from token ids to logits.
+    pub fn graph(&self, class: Class) -> Result<Graph, String> {
+        let context = self.context(None)?.max.max(class.most);
+        let batch = if class.form == Form::Batch { class.most } else { 1 };
+        let settings = self.settings(context, CHUNKS[0], Scored::Last, batch);
+        self.model.graph(&settings, class).map_err(|error| self.in_model(error))
+    }
+
+    /// The target of the device itself, even where the environment names another to compile for.
+    pub fn target(&self) -> Target {
+        self.device.target().unwrap_or(Options::default().target)
+    }
+
+    /// The programs of all classes of token counts, for another target.
+    pub fn programs(
+        &self,
+        context: ContextRange,
+        scored: Scored,
+        target: Target,
+    ) -> Result<Programs, String> {
+        let options = Options { target, ..self.options.clone() };
+        let settings = self.settings(context.max, CHUNKS[0], scored, 1);
+        self.model.programs(&settings, &options, &self.cache).map_err(|error| error.to_string())
+    }
+
+    /// The processor that code is compiled for; none where a GPU runs it.
+    pub fn cpu(&self) -> Result<Option<Cpu>, String> {
+        let cpu = || Cpu::at(self.level, self.numbers).map_err(|error| error.to_string());
+        (self.device == Device::Cpu).then(cpu).transpose()
+    }
+
+    fn open_device(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
+        match self.device {
+            Device::Cpu => Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?)),
+            Device::Gpu(gpu) => {
+                let folder = self.options.cache.clone().map(PathBuf::from);
+                gpus::open(gpu, self.numbers, folder, self.gpu_memory, &self.watch)
+            }
+        }
+    }
+}
+
+/// The device memory that programs need: that of the smallest and the largest of each form, as the others fit into the
+/// arena of the largest.
+fn memory_needed(programs: &mut Programs) -> Result<Footprint, Error> {
+    let classes = programs.classes();
+    let last = |form| classes.iter().rposition(|class| class.form == form);
+    let largest: Vec<usize> = [Form::Run, Form::Batch].into_iter().filter_map(last).collect();
+    let mut plans = vec![programs.program(0)?.plan.clone()];
+    for class in largest {
+        plans.push(programs.program(class)?.plan.clone());
+    }
+    Ok(Footprint::of(&plans.iter().collect::<Vec<_>>()))
+}
+
+/// The device memory that will be used.
+fn memory_in_words(needed: &Footprint, context: usize, device: &dyn runtime::Device) -> String {
+    let [weights, arena, state] = [needed.weights, needed.arena, needed.state].map(|n| bytes(n as f64));
+    let free = device.free().map_or_else(String::new, |free| format!("; {} free", bytes(free as f64)));
+    let (tokens, device) = (counted(context, "token"), device.describe());
+    format!("{device}: weights {weights}, KV cache for {tokens} {state}, activations {arena}{free}")
+}
+
+/// Options and instruction set, from the environment.
+pub fn environment() -> Result<(Options, Level), String> {
+    let options = Options::from_env()?;
+    let level = match &options.level {
+        None => Level::host(),
+        Some(name) => Level::named(name).map_err(|_| {
+            let supported = levels().map(Level::name).collect::<Vec<_>>().join(", ");
+            format!(
+                "FUSEBOX_LEVEL is `{name}`, expected an instruction set of this processor, one of {supported}"
+            )
+        })?,
+    };
+    Ok((options, level))
+}
+
+/// The instruction sets of this processor.
+pub fn levels() -> impl Iterator<Item = Level> {
+    Level::ALL.into_iter().filter(|level| level.is_supported())
+}
+
+/// The number of threads, given the value of `-t`.
+pub fn n_threads(flag: Option<usize>) -> Result<usize, String> {
+    match flag {
+        None => Ok(host::n_threads().min(MAX_THREADS)),
+        Some(n) if (1..=MAX_THREADS).contains(&n) => Ok(n),
+        Some(n) => Err(format!("--threads is {n}, expected 1 to {MAX_THREADS}")),
+    }
+}
+
+/// The path of a model, given its name: a path, a stored name, or what the hub has; without one the default model.
+/// `find` finds what is no path.
+pub fn model_path(
+    name: Option<&Path>,
+    find: impl FnOnce(&Path) -> Result<Option<PathBuf>, String>,
+) -> Result<PathBuf, String> {
+    let missing = |fault| format!("the default model {fault}; choose a model with -m");
+    let Some(name) = name else { return default_model().map_err(missing) };
+    // A path that is there is meant as a path.
+    let found = if name.exists() { None } else { find(name)? };
+    Ok(found.unwrap_or_else(|| name.to_owned()))
+}
+
+/// Where copies of the default model may lie, which is part of this program: in the folder of the program cache, or
+/// in that for temporary files.
+pub fn default_model_places(cache: Option<&str>) -> impl Iterator<Item = PathBuf> + use<> {
+    let folders = cache.map(PathBuf::from).into_iter().chain([files::temporary_folder()]);
+    folders.map(|folder| folder.join(DEFAULT_MODEL))
+}
+
+/// The path of the default model, for which its copy may have to be written.
+fn default_model() -> Result<PathBuf, String> {
+    let mut fault = String::new();
+    for path in default_model_places(Options::from_env()?.cache.as_deref()) {
+        match files::kept_or(&path, STORY) {
+            Ok(()) => return Ok(path),
+            Err(error) => fault = format!("{}: {error}", path.display()),
+        }
+    }
+    Err(format!("cannot be written to {fault}"))
+}

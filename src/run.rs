@@ -1,0 +1,47 @@
+//! How a model is run.
+//!
+//! In: what a program or a command line states. Out: a [`Run`]; what it leaves out is chosen in `open.rs`.
+
+use std::path::PathBuf;
+
+use fusebox_compiler::rewrite::rules::Rule;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::generate::Settings;
+use fusebox_models::sample::Settings as Sampling;
+
+/// How a model is run. What is left out is chosen, as the command chooses it.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Run {
+    /// `cpu`, `cuda`, `vulkan` or `metal`.
+    pub device: Option<String>,
+    /// Threads; all hardware threads.
+    pub threads: Option<usize>,
+    /// Context length in tokens; the model's, at most 4096, and no more than memory allows.
+    pub context: Option<usize>,
+    /// Limit of GPU memory in bytes; all that is free.
+    pub gpu_memory: Option<usize>,
+    /// Computes in single precision throughout.
+    pub precise: bool,
+    /// The data type of the KV cache; half precision, or single where all is.
+    pub kv_type: Option<Format>,
+    /// The folder of compiled programs; one in the user's cache folder.
+    pub cache: Option<PathBuf>,
+    /// Settings of samplers; in a chat those that the model's files recommend, else greedy.
+    pub sampling: Option<Sampling>,
+    /// The most tokens of an answer or a text; no limit but the context.
+    pub max_tokens: Option<usize>,
+    /// Rewrite rules of your own, tried after those of the compiler; [`check`](crate::rewrite::check) them first.
+    pub rules: Vec<Rule>,
+}
+
+impl Run {
+    /// Everything is chosen.
+    pub fn auto() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn settings(&self, sampling: Sampling) -> Settings {
+        let max_tokens = self.max_tokens.unwrap_or(usize::MAX);
+        Settings { max_tokens, sampling: self.sampling.clone().unwrap_or(sampling), ..Settings::default() }
+    }
+}
