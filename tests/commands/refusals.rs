@@ -108,7 +108,7 @@ fn senseless_flags_are_sentences() {
         ("inspect no-such-file", "no-such-file"),
         ("inspect a -m b", "cannot be used with"),
         ("quantize a b F16 Cargo.toml", "--help"),
-        ("quantize assets/story.gguf no-such-folder/a.gguf Q2_K", "Q4_K_M"),
+        ("quantize assets/story.gguf no-such-folder/a.gguf IQ2_XS", "Q4_K_M"),
         ("quantize assets/story.gguf assets/story.gguf Q4_0", "another file"),
         ("quantize assets/story.gguf docs Q4_0", "folder"),
         ("quantize no-such-file a.gguf Q4_0", "no-such-file"),

@@ -89,7 +89,7 @@ fn the_rare_but_legal_is_read() {
     };
     let checkpoint = open(&write("aligned.gguf", &aligned.bytes())).unwrap();
     assert_eq!(checkpoint.kind(), Kind::Gguf { version: 2 });
-    assert_eq!(checkpoint.tensors()["b"].stored, Stored::Other("q2_k"));
+    assert_eq!(checkpoint.tensors()["b"].stored, Stored::As(Format::Q2K));
     assert_eq!(checkpoint.bytes("empty").unwrap(), [0; 0]);
     let empty = Writer { pairs: Vec::new(), tensors: Vec::new(), data: Vec::new(), ..aligned };
     assert!(open(&write("nothing.gguf", &empty.bytes())).unwrap().tensors().is_empty());

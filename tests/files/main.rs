@@ -21,6 +21,7 @@ mod quantize;
 mod quants;
 mod recorded;
 mod safetensors;
+mod scaled;
 
 /// Why a path is refused, without the path; the sentence must fit on one line.
 #[track_caller]

@@ -24,7 +24,7 @@ fn random(zeros: Range<u32>) -> Matrix {
 }
 
 /// A folder with these tensors, and a configuration that says how they are packed.
-fn folder(name: &str, method: &serde_json::Value, tensors: &[Tensor]) -> PathBuf {
+pub(super) fn folder(name: &str, method: &serde_json::Value, tensors: &[Tensor]) -> PathBuf {
     let folder = path(name);
     fs::create_dir_all(&folder).unwrap();
     let (mut header, mut data) = (Map::new(), Vec::new());
@@ -123,8 +123,8 @@ fn what_cannot_be_brought_there_exactly_is_a_sentence() {
             "key `quantization_config.version`: expected gemm, found `gemv`",
         ),
         (
-            json!({"quant_method": "fp8", "bits": 8}),
-            "key `quantization_config.quant_method`: expected gptq or awq, found `fp8`",
+            json!({"quant_method": "bitsandbytes", "bits": 8}),
+            "key `quantization_config.quant_method`: expected gptq, awq, fp8 or mxfp4, found `bitsandbytes`",
         ),
     ] {
         assert_eq!(refused(&method, &good()), sentence);

@@ -17,6 +17,7 @@ use crate::graph::{Graph, Node};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
+use crate::tensor::quant::blocks::{Factor, FactorKind, Numbers as Codes};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::value::Value;
 
@@ -148,35 +149,35 @@ impl Numbers {
     /// One block: random bits, then scales and offsets that make its elements at most about `most`.
     fn block(&mut self, format: Format, most: f32, block: &mut [u8]) {
         self.fill(block);
-        let mut half = |at: usize, value: f32| block[at..at + 2].copy_from_slice(&half_bytes(value));
-        match format {
-            Format::F32 => put_f32(block, most * self.signed()),
-            Format::F16 => half(0, most * self.signed()),
-            Format::BF16 => block.copy_from_slice(&half::bf16::from_f32(most * self.signed()).to_le_bytes()),
-            Format::I32 => block.copy_from_slice(&self.small().to_le_bytes()),
-            Format::Q4_0 => half(0, self.about(most / 8.0)),
-            Format::Q5_0 => half(0, self.about(most / 16.0)),
-            Format::Q8_0 => half(0, self.about(most / 128.0)),
-            Format::Q6K => half(208, self.about(most / (128.0 * 32.0))),
-            Format::Q4_1 => {
-                half(0, self.about(2.0 * most / 15.0));
-                half(2, -self.about(most));
+        let Some(blocks) = format.blocks() else { return self.plain(format, most, block) };
+        let size =
+            |numbers: &Codes| numbers.ends().map(|end| end.abs() as f32).into_iter().fold(1.0, f32::max);
+        let groups = blocks.groups.as_ref();
+        let of_scales = groups.map_or(1.0, |groups| size(&groups.scales));
+        let of_offsets = groups.and_then(|groups| groups.offsets.as_ref()).map(size);
+        // With an offset that moves them, elements from zero on are twice as large.
+        let wide = if blocks.offset.is_some() { 2.0 } else { 1.0 };
+        put_factor(block, blocks.scale, self.about(wide * most / (of_scales * size(&blocks.quanta))));
+        if let Some(offset) = blocks.offset {
+            // The offset of a group is subtracted.
+            let value = match of_offsets {
+                Some(size) => self.about(most / size),
+                None => -self.about(most),
+            };
+            put_factor(block, offset, value);
+        }
+    }
+
+    /// One plain element.
+    fn plain(&mut self, format: Format, most: f32, block: &mut [u8]) {
+        match format.plain() {
+            Some(DType::F32) => put_f32(block, most * self.signed()),
+            Some(DType::F16) => block.copy_from_slice(&half_bytes(most * self.signed())),
+            Some(DType::BF16) => {
+                block.copy_from_slice(&half::bf16::from_f32(most * self.signed()).to_le_bytes());
             }
-            Format::Q5_1 => {
-                half(0, self.about(2.0 * most / 31.0));
-                half(2, -self.about(most));
-            }
-            // Within a group the scale is multiplied by up to 63; so is the offset, which is taken off.
-            Format::Q4K => {
-                half(0, self.about(2.0 * most / (63.0 * 15.0)));
-                half(2, self.about(most / 63.0));
-            }
-            Format::Q5K => {
-                half(0, self.about(2.0 * most / (63.0 * 31.0)));
-                half(2, self.about(most / 63.0));
-            }
-            Format::Q4Pairs => put_f32(&mut block[16..], self.about(most / 8.0)),
-            Format::Int8 { .. } => unreachable!("its scales follow all elements, see `stored`"),
+            Some(DType::I32) => block.copy_from_slice(&self.small().to_le_bytes()),
+            None => unreachable!("the scales of `Int8` follow all elements, see `stored`"),
         }
     }
 
@@ -202,6 +203,15 @@ fn half_bytes(value: f32) -> [u8; 2] {
 
 fn put_f32(bytes: &mut [u8], value: f32) {
     bytes.copy_from_slice(&value.to_le_bytes());
+}
+
+/// Writes a scale, rounded to what the block can hold.
+fn put_factor(block: &mut [u8], Factor { at, kind }: Factor, value: f32) {
+    match kind {
+        FactorKind::F16 => block[at..at + 2].copy_from_slice(&half_bytes(value)),
+        FactorKind::F32 => put_f32(&mut block[at..at + 4], value),
+        FactorKind::HalfE8M0 => block[at] = (value.log2().ceil() + 128.0) as u8,
+    }
 }
 
 #[cfg(test)]

@@ -185,6 +185,9 @@ impl<'a> Search<'a> {
             _ => (1, 1),
         };
         let n_experts = shape.first().copied().unwrap_or(1);
+        if let Stored::As(Format::MXFP4) = info.stored {
+            return self.interleaved(own, info, [n_experts, n_outputs, inputs], (part, of, is_interleaved));
+        }
         let stored = if shape.len() == 2 {
             vec![n_experts, of * n_outputs]
         } else {
@@ -202,6 +205,27 @@ impl<'a> Search<'a> {
         ];
         let element_bytes = format.block_bytes();
         Ok((Source::derived(Recipe::Strided { tensor: own.to_owned(), element_bytes, from, axes }), format))
+    }
+
+    /// The same where blocks run along the inputs, so that outputs come first: whole rows are taken.
+    fn interleaved(
+        &self,
+        own: &str,
+        info: &TensorInfo,
+        [n_experts, n_outputs, inputs]: [usize; 3],
+        (part, of, is_interleaved): (usize, usize, bool),
+    ) -> Result<(Source, Format), Error> {
+        let format = self.checked(own, info, &[n_experts, of * n_outputs, inputs])?;
+        if of == 1 {
+            return Ok((Source::Run { tensor: own.to_owned(), bytes: 0..info.n_bytes() }, format));
+        }
+        let row_bytes = info.n_bytes() / (n_experts * of * n_outputs).max(1);
+        let (first, step) = if is_interleaved { (part, of) } else { (part * n_outputs, 1) };
+        let rows = (0..n_experts).flat_map(|expert| {
+            (0..n_outputs).map(move |output| expert * of * n_outputs + first + step * output)
+        });
+        let ranges = rows.map(|row| row * row_bytes..(row + 1) * row_bytes).collect();
+        Ok((Source::derived(Recipe::Rows { tensor: own.to_owned(), ranges }), format))
     }
 
     /// Rows of a matrix with queries, keys, values and gates of one key head after another.

@@ -72,6 +72,11 @@ fn choose(tensors: &mut [OutputTensor], ty: Type, config: &Config) {
         n_layers: config.n_layers(),
         n_experts: config.experts().map_or(0, |experts| experts.n_routed),
         has_head: !config.tied,
+        n_queries_per_value: config.blocks.first().map_or(0, |block| match &block.mixer {
+            Mixer::Grouped(heads) => heads.n_heads / heads.n_kv.max(1),
+            Mixer::Latent(sizes) => sizes.n_heads,
+            Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::ShortConv(_) | Mixer::None => 0,
+        }),
     };
     for tensor in tensors {
         let Entry { name, shape, .. } = &tensor.entry;

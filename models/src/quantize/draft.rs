@@ -8,7 +8,7 @@ use std::path::Path;
 
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::weights::store::{Entry, pair};
-use fusebox_runtime::weights::value::Value;
+use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo, parts};
 
 use crate::binding::source::Source;
@@ -64,12 +64,23 @@ fn model(checkpoint: &Checkpoint) -> Model {
     let architecture = checkpoint.architecture().unwrap_or_default();
     let count = |key: &str| {
         let value = checkpoint.metadata().get(&format!("{architecture}.{key}"));
-        value.and_then(Value::to_u64).unwrap_or(0) as usize
+        value.and_then(first_count).unwrap_or(0) as usize
     };
+    let n_values = count("attention.head_count_kv");
     Model {
         n_layers: count("block_count"),
         n_experts: count("expert_count"),
         has_head: checkpoint.tensors().contains_key("output.weight"),
+        n_queries_per_value: count("attention.head_count").checked_div(n_values).unwrap_or(0),
+    }
+}
+
+/// A count, or the first of one for each block.
+fn first_count(value: &Value) -> Option<u64> {
+    match value {
+        Value::List(List::Unsigned(all)) => all.first().copied(),
+        Value::List(List::Signed(all)) => all.first().and_then(|first| u64::try_from(*first).ok()),
+        other => other.to_u64(),
     }
 }
 

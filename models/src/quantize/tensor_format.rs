@@ -17,10 +17,14 @@ pub struct Model {
     pub n_experts: usize,
     /// Whether there is an output head besides the embedding matrix.
     pub has_head: bool,
+    /// How many query heads share a value head; 0 where the model does not say.
+    pub n_queries_per_value: usize,
 }
 
 /// Mixtral: with eight experts, these are most of the model, so shared tensors can be larger.
 const MIXTRAL_EXPERTS: usize = 8;
+/// Query heads that share a value head from which on value projections are small enough for more bits.
+const MANY_QUERIES: usize = 4;
 /// Llama 70B: eight query heads share a value head, so value projections are small and matter more.
 const LLAMA_70B_LAYERS: usize = 80;
 
@@ -41,7 +45,7 @@ pub fn choose(ty: Type, model: Model, name: &str, shape: &[usize]) -> Option<Cho
     if ty.format.plain().is_some() {
         return Some(Choice { format: ty.format, is_fallback: false });
     }
-    let (preferred, row_len) = (preferred(ty, model, name), shape.last().copied().unwrap_or(1));
+    let (preferred, row_len) = (preferred(ty, model, name, shape), shape.last().copied().unwrap_or(1));
     let format = with_fallback(preferred, row_len);
     Some(Choice { format, is_fallback: format != preferred })
 }
@@ -57,23 +61,34 @@ fn is_matrix(name: &str, shape: &[usize]) -> bool {
 }
 
 /// The format that a tensor should get, if its rows fit.
-fn preferred(ty: Type, model: Model, name: &str) -> Format {
+fn preferred(ty: Type, model: Model, name: &str, shape: &[usize]) -> Format {
     let is_mixtral = model.n_experts == MIXTRAL_EXPERTS;
     let is_upgraded = |n_first: usize| match ty.mix {
-        Mix::Head => false,
+        Mix::Head | Mix::Large | Mix::Experts => false,
         Mix::Small => layer(name) < n_first,
         Mix::Medium => is_sensitive(layer(name), model.n_layers),
     };
     let better = || match ty.mix {
         Mix::Small => Format::Q5K,
-        Mix::Head | Mix::Medium => Format::Q6K,
+        Mix::Head | Mix::Medium | Mix::Large | Mix::Experts => Format::Q6K,
     };
     let is_head = name == "output.weight" || (name == "token_embd.weight" && !model.has_head);
     if is_head {
-        return if ty.format == Format::Q8_0 { Format::Q8_0 } else { Format::Q6K };
+        return match ty.format {
+            Format::Q8_0 | Format::MXFP4 => Format::Q8_0,
+            _ => Format::Q6K,
+        };
+    }
+    if ty.mix == Mix::Experts {
+        // Leading sizes of 1 do not count.
+        let is_of_experts = shape.iter().skip_while(|size| **size == 1).count() > 2;
+        return if is_of_experts { ty.format } else { Format::Q8_0 };
     }
     if is_mixtral && (name.contains("attn_v.weight") || name.contains("attn_k.weight")) {
         return Format::Q8_0;
+    }
+    if let Format::Q2K | Format::Q3K | Format::IQ4NL | Format::IQ4XS = ty.format {
+        return of_few_bits(ty, model, name);
     }
     if name.contains("attn_v.weight") {
         return match ty.format {
@@ -94,6 +109,53 @@ fn preferred(ty: Type, model: Model, name: &str) -> Format {
     ty.format
 }
 
+/// The same for the types whose matrices have two to four bits and tables.
+fn of_few_bits(ty: Type, model: Model, name: &str) -> Format {
+    let (layer, is_mixtral) = (layer(name), model.n_experts == MIXTRAL_EXPERTS);
+    let is_shared = model.n_queries_per_value >= MANY_QUERIES;
+    let is_value =
+        ["attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"].iter().any(|own| name.contains(own));
+    let format = match (ty.format, ty.mix) {
+        _ if name == "token_embd.weight" => ty.format,
+        (Format::Q2K, _) if is_value => {
+            if is_shared {
+                Format::Q4K
+            } else {
+                Format::Q3K
+            }
+        }
+        (Format::Q3K, Mix::Medium) if is_value => {
+            if layer < 2 {
+                Format::Q5K
+            } else {
+                Format::Q4K
+            }
+        }
+        (Format::Q3K, Mix::Large) if is_value => Format::Q5K,
+        (Format::IQ4NL | Format::IQ4XS, _) if is_value && is_shared => Format::Q5K,
+        (Format::Q2K, _) if name.contains("ffn_down") => Format::Q3K,
+        (Format::Q3K, Mix::Medium) if name.contains("ffn_down") => {
+            if layer < model.n_layers / 16 {
+                Format::Q5K
+            } else {
+                Format::Q4K
+            }
+        }
+        (Format::Q3K, Mix::Large) if name.contains("ffn_down") => Format::Q5K,
+        (Format::IQ4NL | Format::IQ4XS, _) if name.contains("ffn_down") && layer < model.n_layers / 8 => {
+            Format::Q5K
+        }
+        (Format::Q3K, Mix::Large) if name.contains("attn_output.weight") && is_mixtral => ty.format,
+        _ if name.contains("attn_output.weight") && is_mixtral => Format::Q5K,
+        (Format::Q2K, _) if name.contains("attn_output.weight") => Format::Q3K,
+        (Format::Q3K, Mix::Medium) if name.contains("attn_output.weight") => Format::Q4K,
+        (Format::Q3K, Mix::Large) if name.contains("attn_output.weight") => Format::Q5K,
+        _ => ty.format,
+    };
+    let is_small = is_value && model.n_layers == LLAMA_70B_LAYERS;
+    if is_small && matches!(format, Format::Q3K | Format::Q4K) { Format::Q5K } else { format }
+}
+
 /// The blocks at both ends, and every third of the others.
 fn is_sensitive(layer: usize, n_layers: usize) -> bool {
     let n_ends = n_layers / 8;
@@ -110,6 +172,8 @@ fn layer(name: &str) -> usize {
 fn with_fallback(format: Format, row_len: usize) -> Format {
     let fits = |format: &Format| row_len.is_multiple_of(format.block_len());
     let shorter = match format {
+        Format::Q2K | Format::Q3K => Format::Q4_0,
+        Format::IQ4XS => Format::IQ4NL,
         Format::Q4K => Format::Q5_0,
         Format::Q5K => Format::Q5_1,
         Format::Q6K => Format::Q8_0,
@@ -122,7 +186,7 @@ fn with_fallback(format: Format, row_len: usize) -> Format {
 mod tests {
     use super::*;
 
-    const DENSE: Model = Model { n_layers: 16, n_experts: 0, has_head: true };
+    const DENSE: Model = Model { n_layers: 16, n_experts: 0, has_head: true, n_queries_per_value: 1 };
 
     fn chosen(ty: &str, model: Model, name: &str) -> Option<Format> {
         let choice = choose(Type::named(ty).unwrap(), model, name, &[512, 512]);
@@ -164,6 +228,34 @@ mod tests {
             (vec![0, 1], vec![0, 1, 2, 3])
         );
         assert!(upgraded("Q4_K_M", "ffn_up").is_empty() && upgraded("Q5_K_S", "ffn_down").is_empty());
+    }
+
+    #[test]
+    fn few_bits_are_for_what_matters_least() {
+        let all = |ty: &str, model| {
+            let parts = ["attn_q", "attn_v", "attn_output", "ffn_down", "ffn_up"];
+            parts.map(|part| chosen(ty, model, &format!("blk.1.{part}.weight")).unwrap())
+        };
+        let [q2, q3, q4, q5, xs] = [Format::Q2K, Format::Q3K, Format::Q4K, Format::Q5K, Format::IQ4XS];
+        let shared = Model { n_queries_per_value: 4, ..DENSE };
+        assert_eq!(all("Q2_K", DENSE), [q2, q3, q3, q3, q2]);
+        assert_eq!(all("Q2_K", shared), [q2, q4, q3, q3, q2]);
+        assert_eq!(all("Q3_K_S", DENSE), [q3, q3, q3, q3, q3]);
+        assert_eq!(all("Q3_K_M", DENSE), [q3, q5, q4, q4, q3]);
+        assert_eq!(all("Q3_K_L", DENSE), [q3, q5, q5, q5, q3]);
+        assert_eq!(all("IQ4_XS", DENSE), [xs, xs, xs, q5, xs]);
+        assert_eq!(all("IQ4_XS", shared), [xs, q5, xs, q5, xs]);
+        let large = Model { n_layers: 80, ..DENSE };
+        assert_eq!(all("Q3_K_S", large), [q3, q5, q3, q3, q3]);
+    }
+
+    #[test]
+    fn only_experts_have_powers_of_two_as_scales() {
+        let ty = Type::named("MXFP4_MOE").unwrap();
+        let format = |name, shape: &[usize]| choose(ty, DENSE, name, shape).map(|choice| choice.format);
+        assert_eq!(format("blk.0.ffn_up_exps.weight", &[4, 64, 64]), Some(Format::MXFP4));
+        assert_eq!(format("blk.0.attn_q.weight", &[64, 64]), Some(Format::Q8_0));
+        assert_eq!(format("output.weight", &[64, 64]), Some(Format::Q8_0));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::error::{Error, Place, quoted};
 use crate::weights::json::{self, Entries};
 use crate::weights::mapping::Mapping;
 use crate::weights::value::{List, Value};
-use crate::weights::{Checkpoint, Kind, packed, safetensors};
+use crate::weights::{Checkpoint, Kind, packed, safetensors, scaled};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -67,6 +67,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
     }
     check_index(&checkpoint, &folder.join(INDEX), &index)?;
     packed::unpack(folder, &mut checkpoint)?;
+    scaled::unpack(folder, &mut checkpoint)?;
     Ok(checkpoint)
 }
 

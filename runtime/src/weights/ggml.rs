@@ -2,7 +2,8 @@
 //!
 //! In: a number from a file. Out: the format of such a tensor, and the elements and bytes of a block; and the number of
 //! a format, for writing.
-//! Types that no kernel reads are in the table too, so that a file with them can be inspected.
+//! The numbers of formats that kernels read are in the compiler's table of formats; here are the others, so that a file
+//! with them can be inspected.
 
 use fusebox_compiler::tensor::quant::Format;
 
@@ -21,45 +22,27 @@ const N_NUMBERS: u32 = 64;
 
 /// The type of this number; nothing for a number that is not known.
 pub(super) fn of_number(number: u32) -> Option<Type> {
-    let supported = |format: Format| Type {
-        stored: Stored::As(format),
-        block_len: format.block_len(),
-        block_bytes: format.block_bytes(),
-    };
+    if let Some(format) = Format::FIXED.into_iter().find(|format| format.ggml() == Some(number)) {
+        let (block_len, block_bytes) = (format.block_len(), format.block_bytes());
+        return Some(Type { stored: Stored::As(format), block_len, block_bytes });
+    }
     let other = |name, block_len, block_bytes| Type { stored: Stored::Other(name), block_len, block_bytes };
     let row = match number {
-        0 => supported(Format::F32),
-        1 => supported(Format::F16),
-        2 => supported(Format::Q4_0),
-        3 => supported(Format::Q4_1),
-        6 => supported(Format::Q5_0),
-        7 => supported(Format::Q5_1),
-        8 => supported(Format::Q8_0),
         9 => other("q8_1", 32, 36),
-        10 => other("q2_k", 256, 84),
-        11 => other("q3_k", 256, 110),
-        12 => supported(Format::Q4K),
-        13 => supported(Format::Q5K),
-        14 => supported(Format::Q6K),
         15 => other("q8_k", 256, 292),
         16 => other("iq2_xxs", 256, 66),
         17 => other("iq2_xs", 256, 74),
         18 => other("iq3_xxs", 256, 98),
         19 => other("iq1_s", 256, 50),
-        20 => other("iq4_nl", 32, 18),
         21 => other("iq3_s", 256, 110),
         22 => other("iq2_s", 256, 82),
-        23 => other("iq4_xs", 256, 136),
         24 => other("i8", 1, 1),
         25 => other("i16", 1, 2),
-        26 => supported(Format::I32),
         27 => other("i64", 1, 8),
         28 => other("f64", 1, 8),
         29 => other("iq1_m", 256, 56),
-        30 => supported(Format::BF16),
         34 => other("tq1_0", 256, 54),
         35 => other("tq2_0", 256, 66),
-        39 => other("mxfp4", 32, 17),
         _ => return None,
     };
     Some(row)
@@ -89,7 +72,8 @@ mod tests {
     #[test]
     fn a_type_is_found_again_by_how_it_stores() {
         assert_eq!(of_stored(Stored::As(Format::Q6K)).map(|(number, _)| number), Some(14));
-        assert_eq!(of_stored(Stored::Other("mxfp4")).map(|(number, _)| number), Some(39));
+        assert_eq!(of_stored(Stored::As(Format::MXFP4)).map(|(number, _)| number), Some(39));
+        assert_eq!(of_stored(Stored::Other("iq2_s")).map(|(number, _)| number), Some(22));
         assert_eq!(of_stored(Stored::As(Format::Int8 { group: 64 })), None);
     }
 

@@ -6,7 +6,7 @@
 //! A file is hostile until proven otherwise: a bad one is one sentence, and there is no checkpoint then. Each
 //! range lies inside its file, and a tensor's bytes have exactly the length that its shape and format need.
 //! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`
-//! with `parts.rs`, `safetensors.rs` with `folder.rs` and `packed.rs`, `ajc1.rs`, `qorus.rs`; all read
+//! with `parts.rs`, `safetensors.rs` with `folder.rs`, `packed.rs` and `scaled.rs`, `ajc1.rs`, `qorus.rs`; all read
 //! through `reader.rs`. GGUF files are written by `store.rs`.
 
 use std::collections::BTreeSet;
@@ -20,6 +20,7 @@ use indexmap::IndexMap;
 use crate::error::{Error, Place};
 use crate::weights::mapping::Mapping;
 use crate::weights::packed::Packed;
+use crate::weights::scaled::Scaled;
 use crate::weights::value::Value;
 
 mod ajc1;
@@ -33,6 +34,7 @@ pub mod parts;
 mod qorus;
 mod reader;
 mod safetensors;
+mod scaled;
 pub mod store;
 pub mod value;
 
@@ -43,8 +45,15 @@ pub struct Checkpoint {
     /// Keys of a configuration whose value is null.
     nulls: BTreeSet<String>,
     files: Vec<(PathBuf, Mapping)>,
-    /// Tensors whose bytes are repacked from other tensors.
-    packed: Vec<Packed>,
+    /// Tensors whose bytes are made of other tensors.
+    remade: Vec<Remade>,
+}
+
+/// A tensor whose bytes are made of others on first use.
+#[derive(Debug)]
+enum Remade {
+    Packed(Packed),
+    Scaled(Scaled),
 }
 
 /// What a file says of itself.
@@ -81,7 +90,7 @@ pub struct TensorInfo {
     /// Which of the checkpoint's files holds it.
     file_idx: usize,
     /// Or which of its tensors that are made of others it is.
-    packed: Option<usize>,
+    remade: Option<usize>,
     range: Range<usize>,
 }
 
@@ -152,7 +161,7 @@ impl Checkpoint {
     /// One without files.
     fn new(kind: Kind, metadata: IndexMap<String, Value>, nulls: BTreeSet<String>) -> Self {
         let contents = Contents { kind, metadata, tensors: IndexMap::new() };
-        Self { contents, nulls, files: Vec::new(), packed: Vec::new() }
+        Self { contents, nulls, files: Vec::new(), remade: Vec::new() }
     }
 
     /// Adds a file with the tensors that it holds, none of which another holds.
@@ -207,8 +216,11 @@ impl Checkpoint {
     /// The bytes of a tensor, as mapped, or repacked on first use; none if there is no tensor of this name.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         let tensor = self.tensors().get(name)?;
-        if let Some(idx) = tensor.packed {
-            return self.packed.get(idx).map(|packed| packed.bytes(&self.files));
+        if let Some(idx) = tensor.remade {
+            return self.remade.get(idx).map(|remade| match remade {
+                Remade::Packed(packed) => packed.bytes(&self.files),
+                Remade::Scaled(scaled) => scaled.bytes(&self.files),
+            });
         }
         let (_, mapping) = self.files.get(tensor.file_idx)?;
         mapping.bytes().get(tensor.range.clone())

@@ -16,7 +16,7 @@ use fusebox_compiler::tensor::quant::Format;
 use crate::error::{Error, Place, quoted};
 use crate::weights::mapping::Mapping;
 use crate::weights::value::Value;
-use crate::weights::{Checkpoint, Contents, Stored, TensorInfo};
+use crate::weights::{Checkpoint, Contents, Remade, Stored, TensorInfo};
 
 /// Elements of a block, and of a whole number.
 const BLOCK: usize = 32;
@@ -64,9 +64,9 @@ pub(super) fn unpack(folder: &Path, checkpoint: &mut Checkpoint) -> Result<(), E
         let shape = vec![packed.n_outputs, packed.n_inputs];
         let range = 0..packed.n_bytes();
         let stored = Stored::As(packed.format);
-        let info = TensorInfo { shape, stored, file_idx: 0, packed: Some(checkpoint.packed.len()), range };
+        let info = TensorInfo { shape, stored, file_idx: 0, remade: Some(checkpoint.remade.len()), range };
         checkpoint.contents.tensors.insert(format!("{name}.weight"), info);
-        checkpoint.packed.push(packed);
+        checkpoint.remade.push(Remade::Packed(packed));
     }
     Ok(())
 }
@@ -92,7 +92,12 @@ fn layout(folder: &Path, contents: &Contents) -> Result<Option<Layout>, Error> {
             refuse("checkpoint_format", format!("expected gptq or gptq_v2, found {}", quoted(other)))
         }
         ("awq", Some(other)) => refuse("version", format!("expected gemm, found {}", quoted(other))),
-        (other, _) => refuse("quant_method", format!("expected gptq or awq, found {}", quoted(other))),
+        // Their scales lie in other tensors: `scaled.rs`.
+        ("fp8" | "mxfp4", _) => Ok(None),
+        (other, _) => {
+            let what = format!("expected gptq, awq, fp8 or mxfp4, found {}", quoted(other));
+            refuse("quant_method", what)
+        }
     }
 }
 

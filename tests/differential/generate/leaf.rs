@@ -10,23 +10,10 @@ use fusebox_compiler::tensor::sym::Sym;
 use super::known::{given, known};
 use super::{Generator, label};
 
-/// Formats of weights, each with what the length of a row is a multiple of.
-const STORED: [(Format, i64); 14] = [
-    (Format::F32, 1),
-    (Format::F32, 1),
-    (Format::F16, 1),
-    (Format::BF16, 1),
-    (Format::I32, 1),
-    (Format::Q4_0, 32),
-    (Format::Q4_1, 32),
-    (Format::Q5_0, 32),
-    (Format::Q5_1, 32),
-    (Format::Q8_0, 32),
-    (Format::Q4K, 256),
-    (Format::Q5K, 256),
-    (Format::Q6K, 256),
-    (Format::Int8 { group: 16 }, 16),
-];
+/// Formats of weights; single precision counts twice.
+fn stored() -> Vec<Format> {
+    Format::FIXED.into_iter().chain([Format::F32, Format::Int8 { group: 16 }]).collect()
+}
 
 impl Generator {
     pub(super) fn input(&mut self, dtype: DType, shape: Shape) -> Option<NodeId> {
@@ -34,7 +21,8 @@ impl Generator {
     }
 
     pub(super) fn weight(&mut self) -> Option<NodeId> {
-        let (format, block) = self.pick(&STORED)?;
+        let format = self.pick(&stored())?;
+        let block = format.block_len();
         let mut axes: Vec<(Axis, Sym)> = self.some_shape(true).iter().cloned().collect();
         if block > 1 {
             axes.retain(|(axis, _)| *axis != label("q"));

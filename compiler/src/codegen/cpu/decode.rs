@@ -1,49 +1,129 @@
 //! Elements of quantised blocks as code.
 //!
-//! In: the start of a tensor and the number of an element. Out: the element, by the formulas and in the order of
-//! arithmetic of `tensor::quant::decode`, so that results are equal bit by bit.
-//! One element is decoded at a time: this is right for every kernel and fast for none. Code for whole blocks may take
-//! the place of a nest, never of this.
+//! In: the start of a tensor and the number of an element. Out: the element, by the row of its format in
+//! `tensor::quant::blocks` and in the order of arithmetic of `tensor::quant::decode`, so that results are equal bit by
+//! bit. One element is decoded at a time: this is right for every kernel and fast for none. Code for whole blocks may
+//! take the place of a nest, never of this.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{F32, I8, I16, I32};
+use cranelift_codegen::ir::types::{F32, I8, I16, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
 
 use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::memory::CONSTANT;
 use crate::graph::op::Scalar;
 use crate::tensor::quant::Format;
-
-/// An element of a block: where the block starts, and which of its elements.
-#[derive(Clone, Copy)]
-struct Spot {
-    block: Value,
-    i: Value,
-}
+use crate::tensor::quant::blocks::{Blocks, Code, Factor, FactorKind, Groups, Numbers, Plane};
 
 impl Emitter<'_, '_> {
     /// One element of a quantised tensor.
     pub(super) fn decode(&mut self, format: Format, base: Value, element: Value, n_elements: i64) -> Value {
         let (block, i) = self.split(element, format.block_len() as i64);
-        if let Format::Int8 { .. } = format {
-            return self.int8(base, element, block, n_elements);
-        }
+        let Some(blocks) = format.blocks() else { return self.int8(base, element, block, n_elements) };
         let offset = self.builder.ins().imul_imm_s(block, format.block_bytes() as i64);
-        let spot = Spot { block: self.builder.ins().iadd(base, offset), i };
-        match format {
-            Format::Q4_0 => self.centred(spot, 2, None, 8.0),
-            Format::Q4_1 => self.shifted(spot, 4, None),
-            Format::Q5_0 => self.centred(spot, 6, Some(2), 16.0),
-            Format::Q5_1 => self.shifted(spot, 8, Some(4)),
-            Format::Q8_0 => self.q8_0(spot),
-            Format::Q4K => self.q4_k(spot, 16, None),
-            Format::Q5K => self.q4_k(spot, 48, Some(16)),
-            Format::Q6K => self.q6_k(spot),
-            Format::Q4Pairs => self.q4_pairs(spot),
-            Format::F32 | Format::F16 | Format::BF16 | Format::I32 | Format::Int8 { .. } => {
-                unreachable!("plain elements are loaded as they are")
+        let block = self.builder.ins().iadd(base, offset);
+        self.element_of_block(blocks, block, i)
+    }
+
+    /// Element `i` of a block.
+    fn element_of_block(&mut self, blocks: &Blocks, block: Value, i: Value) -> Value {
+        let mut scale = self.factor(blocks.scale, block);
+        let mut offset = blocks.offset.map(|offset| self.factor(offset, block));
+        if let Some(Groups { len, scales, offsets }) = &blocks.groups {
+            let group = self.builder.ins().ushr_imm_u(i, i64::from(len.ilog2()));
+            let n_groups = blocks.len / len;
+            let own = self.number(scales, (block, group), n_groups);
+            scale = self.builder.ins().fmul(scale, own);
+            if let (Some(whole), Some(offsets)) = (offset, offsets) {
+                let own = self.number(offsets, (block, group), n_groups);
+                offset = Some(self.builder.ins().fmul(whole, own));
             }
         }
+        let q = self.number(&blocks.quanta, (block, i), blocks.len);
+        let product = self.builder.ins().fmul(scale, q);
+        match offset {
+            None => product,
+            Some(offset) if blocks.groups.is_some() => self.builder.ins().fsub(product, offset),
+            Some(offset) => self.builder.ins().fadd(product, offset),
+        }
+    }
+
+    /// The scale or the offset of a block.
+    fn factor(&mut self, Factor { at, kind }: Factor, block: Value) -> Value {
+        match kind {
+            FactorKind::F16 => self.half(block, at as i32),
+            FactorKind::F32 => self.builder.ins().load(F32, CONSTANT, block, at as i32),
+            FactorKind::HalfE8M0 => {
+                let e = self.unsigned(I8, CONSTANT, block, at as i32);
+                let less = self.builder.ins().iadd_imm_s(e, -1);
+                let normal = self.builder.ins().ishl_imm_u(less, 23);
+                let least = self.builder.ins().iconst(I32, 0x0020_0000);
+                let small = self.builder.ins().ishl(least, e);
+                let is_small = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, e, 2);
+                let bits = self.builder.ins().select(is_small, small, normal);
+                self.builder.ins().bitcast(F32, MemFlagsData::new(), bits)
+            }
+        }
+    }
+
+    /// Number `i` of the first `n` of a block.
+    fn number(&mut self, Numbers { planes, code }: &Numbers, (block, i): (Value, Value), n: usize) -> Value {
+        if let (Code::Signed, [plane]) = (code, planes) {
+            let address = self.builder.ins().iadd(block, i);
+            return self.signed_byte(address, plane.at as i32);
+        }
+        let bits = planes.iter().map(|plane| self.bits(plane, (block, i), n)).collect::<Vec<_>>();
+        let bits = bits.into_iter().reduce(|low, high| self.builder.ins().bor(low, high));
+        let bits = bits.expect("numbers have bits");
+        match code {
+            Code::From(0) | Code::Signed => self.float(bits),
+            Code::From(zero) => {
+                let (q, zero) = (self.float(bits), self.constant(Scalar::float(f32::from(*zero))));
+                self.builder.ins().fsub(q, zero)
+            }
+            Code::Table(table) => self.value_of_table(table, bits),
+        }
+    }
+
+    /// The bits of number `i` in a plane, at their place.
+    fn bits(&mut self, plane: &Plane, (block, i): (Value, Value), n: usize) -> Value {
+        let Plane { at, width, per_byte, stride, step, first, to, .. } = *plane;
+        let n_rows = n.div_ceil(width);
+        let column = if n_rows == 1 { i } else { self.builder.ins().band_imm_u(i, width as i64 - 1) };
+        let row = self.builder.ins().ushr_imm_u(i, i64::from(width.ilog2()));
+        let layer = self.builder.ins().band_imm_u(row, per_byte as i64 - 1);
+        let run = self.builder.ins().ushr_imm_u(row, i64::from(per_byte.ilog2()));
+        let mut address = block;
+        let parts = [(column, 1, width > 1), (layer, step, per_byte > 1), (run, stride, n_rows > per_byte)];
+        for (number, bytes, is_there) in parts {
+            if is_there && bytes > 0 {
+                let offset = self.builder.ins().imul_imm_s(number, bytes as i64);
+                address = self.builder.ins().iadd(address, offset);
+            }
+        }
+        let byte = self.unsigned(I8, CONSTANT, address, at as i32);
+        let shift = self.builder.ins().imul_imm_s(layer, i64::from(plane.bits));
+        let shift = self.builder.ins().iadd_imm_s(shift, i64::from(first));
+        let shifted = self.builder.ins().ushr(byte, shift);
+        let bits = self.builder.ins().band_imm_u(shifted, i64::from(plane.mask()));
+        if to == 0 { bits } else { self.builder.ins().ishl_imm_u(bits, i64::from(to)) }
+    }
+
+    /// One of sixteen values: eight of them are the bytes of a word.
+    fn value_of_table(&mut self, table: &[i8; 16], bits: Value) -> Value {
+        let (halves, _) = table.as_chunks::<8>();
+        let words = [0, 1].map(|half: usize| {
+            let word = i64::from_le_bytes(halves[half].map(i8::cast_unsigned));
+            self.builder.ins().iconst(I64, word)
+        });
+        let is_upper = self.builder.ins().icmp_imm_u(IntCC::UnsignedGreaterThan, bits, 7);
+        let word = self.builder.ins().select(is_upper, words[1], words[0]);
+        let place = self.builder.ins().band_imm_u(bits, 7);
+        let shift = self.builder.ins().ishl_imm_u(place, 3);
+        let shifted = self.builder.ins().ushr(word, shift);
+        let byte = self.builder.ins().ireduce(I8, shifted);
+        let whole = self.builder.ins().sextend(I32, byte);
+        self.float(whole)
     }
 
     /// Half precision to single precision.
@@ -72,140 +152,6 @@ impl Emitter<'_, '_> {
         let address = self.builder.ins().iadd(scales, offset);
         let d = self.builder.ins().load(F32, CONSTANT, address, 0);
         self.builder.ins().fmul(d, q)
-    }
-
-    fn q8_0(&mut self, Spot { block, i }: Spot) -> Value {
-        let d = self.half(block, 0);
-        let address = self.builder.ins().iadd(block, i);
-        let q = self.signed_byte(address, 2);
-        self.builder.ins().fmul(d, q)
-    }
-
-    fn q4_pairs(&mut self, Spot { block, i }: Spot) -> Value {
-        let d = self.builder.ins().load(F32, CONSTANT, block, 16);
-        let byte = self.builder.ins().ushr_imm_u(i, 1);
-        let is_high = self.builder.ins().band_imm_u(i, 1);
-        let shift = self.builder.ins().ishl_imm_u(is_high, 2);
-        let q = self.bits(block, byte, 0, shift, 15);
-        let q = self.float(q);
-        let middle = self.constant(Scalar::float(8.0));
-        let q = self.builder.ins().fsub(q, middle);
-        self.builder.ins().fmul(d, q)
-    }
-
-    /// `d * (q - middle)`
-    fn centred(&mut self, spot: Spot, qs: i32, qh: Option<i32>, middle: f32) -> Value {
-        let d = self.half(spot.block, 0);
-        let q = self.quantum(spot, qs, qh);
-        let middle = self.constant(Scalar::float(middle));
-        let q = self.builder.ins().fsub(q, middle);
-        self.builder.ins().fmul(d, q)
-    }
-
-    /// `d * q + m`
-    fn shifted(&mut self, spot: Spot, qs: i32, qh: Option<i32>) -> Value {
-        let (d, m) = (self.half(spot.block, 0), self.half(spot.block, 2));
-        let q = self.quantum(spot, qs, qh);
-        let product = self.builder.ins().fmul(d, q);
-        self.builder.ins().fadd(product, m)
-    }
-
-    /// Four bits of element `i` of 32, and the fifth where there is one.
-    fn quantum(&mut self, Spot { block, i }: Spot, qs: i32, qh: Option<i32>) -> Value {
-        let column = self.builder.ins().band_imm_u(i, 15);
-        let high = self.builder.ins().ushr_imm_u(i, 4);
-        let shift = self.builder.ins().ishl_imm_u(high, 2);
-        let mut q = self.bits(block, column, qs, shift, 15);
-        if let Some(qh) = qh {
-            let byte = self.builder.ins().ushr_imm_u(i, 3);
-            let bit = self.builder.ins().band_imm_u(i, 7);
-            let fifth = self.bits(block, byte, qh, bit, 1);
-            q = self.joined(q, fifth);
-        }
-        self.float(q)
-    }
-
-    /// `scale * q - offset`, of eight groups of 32 elements; `qh` is where the fifth bits are.
-    fn q4_k(&mut self, Spot { block, i }: Spot, qs: i32, qh: Option<i32>) -> Value {
-        let group = self.builder.ins().ushr_imm_u(i, 5);
-        let column = self.builder.ins().band_imm_u(i, 31);
-        let (scale, offset) = self.scale_and_offset(block, group);
-        let pair = self.builder.ins().ushr_imm_u(group, 1);
-        let row = self.builder.ins().ishl_imm_u(pair, 5);
-        let byte = self.builder.ins().iadd(row, column);
-        let is_odd = self.builder.ins().band_imm_u(group, 1);
-        let shift = self.builder.ins().ishl_imm_u(is_odd, 2);
-        let mut q = self.bits(block, byte, qs, shift, 15);
-        if let Some(qh) = qh {
-            let fifth = self.bits(block, column, qh, group, 1);
-            q = self.joined(q, fifth);
-        }
-        let q = self.float(q);
-        let product = self.builder.ins().fmul(scale, q);
-        self.builder.ins().fsub(product, offset)
-    }
-
-    /// The scale of a group, and the offset that is subtracted after it.
-    fn scale_and_offset(&mut self, block: Value, group: Value) -> (Value, Value) {
-        let none = self.whole(0);
-        // Groups 4 to 7 keep their upper two bits with groups 0 to 3.
-        let partner = self.builder.ins().band_imm_u(group, 3);
-        let (own, next) = (self.bits(block, group, 4, none, 255), self.bits(block, group, 8, none, 255));
-        let spare = self.bits(block, partner, 4, none, 255);
-        let first = [own, next].map(|byte| self.builder.ins().band_imm_u(byte, 63));
-        let low = [self.builder.ins().band_imm_u(next, 15), self.builder.ins().ushr_imm_u(next, 4)];
-        let high = [spare, own].map(|byte| self.builder.ins().ushr_imm_u(byte, 6));
-        let is_first = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, group, 4);
-        let number = [0, 1].map(|k| {
-            let second = self.joined(low[k], high[k]);
-            let number = self.builder.ins().select(is_first, first[k], second);
-            let number = self.float(number);
-            let d = self.half(block, 2 * k as i32);
-            self.builder.ins().fmul(d, number)
-        });
-        (number[0], number[1])
-    }
-
-    fn q6_k(&mut self, Spot { block, i }: Spot) -> Value {
-        let half = self.builder.ins().ushr_imm_u(i, 7);
-        let row = self.builder.ins().ushr_imm_u(i, 5);
-        let row = self.builder.ins().band_imm_u(row, 3);
-        let column = self.builder.ins().band_imm_u(i, 31);
-        let high = self.builder.ins().ishl_imm_u(half, 5);
-        let high = self.builder.ins().iadd(high, column);
-        let shift = self.builder.ins().ishl_imm_u(row, 1);
-        let top = self.bits(block, high, 128, shift, 3);
-        let is_odd = self.builder.ins().band_imm_u(row, 1);
-        let two = self.builder.ins().ishl_imm_u(half, 1);
-        let low = self.builder.ins().iadd(two, is_odd);
-        let low = self.builder.ins().ishl_imm_u(low, 5);
-        let low = self.builder.ins().iadd(low, column);
-        let shift = self.builder.ins().ushr_imm_u(row, 1);
-        let shift = self.builder.ins().ishl_imm_u(shift, 2);
-        let q = self.bits(block, low, 0, shift, 15);
-        let q = self.joined(q, top);
-        let q = self.float(q);
-        let middle = self.constant(Scalar::float(32.0));
-        let q = self.builder.ins().fsub(q, middle);
-        let group = self.builder.ins().ushr_imm_u(i, 4);
-        let address = self.builder.ins().iadd(block, group);
-        let (d, scale) = (self.half(block, 208), self.signed_byte(address, 192));
-        let scale = self.builder.ins().fmul(d, scale);
-        self.builder.ins().fmul(scale, q)
-    }
-
-    /// Some bits of a byte of a block.
-    fn bits(&mut self, block: Value, byte: Value, offset: i32, shift: Value, mask: i64) -> Value {
-        let address = self.builder.ins().iadd(block, byte);
-        let byte = self.unsigned(I8, CONSTANT, address, offset);
-        let shifted = self.builder.ins().ushr(byte, shift);
-        self.builder.ins().band_imm_u(shifted, mask)
-    }
-
-    /// `low | high << 4`
-    fn joined(&mut self, low: Value, high: Value) -> Value {
-        let high = self.builder.ins().ishl_imm_u(high, 4);
-        self.builder.ins().bor(low, high)
     }
 
     pub(super) fn half(&mut self, block: Value, offset: i32) -> Value {

@@ -1,16 +1,18 @@
 //! Dequantises single elements of block formats.
 //!
 //! In: a tensor repacked by `layout.rs` and an element's number. Out: the element, with the formulas and the order of
-//! arithmetic of `tensor::quant::decode`. `vector_loads.rs` decodes whole pieces.
+//! arithmetic of `tensor::quant::decode`. Formats whose fields are repacked have code of their own, all others follow
+//! from their row of `tensor::quant::blocks`. `vector_loads.rs` decodes whole pieces.
 
 use cubecl_core::ir::{Arithmetic, Bitwise, Variable};
 
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::layout::{FieldKind, field_offset};
+use crate::codegen::gpu::layout::{FieldKind, field_bytes, field_offset, field_start};
 use crate::codegen::gpu::writer::{F32, constant, known};
 use crate::kernel::Param;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
+use crate::tensor::quant::blocks::{Blocks, Code, Factor, FactorKind, Groups, Numbers, Plane};
 
 /// A tensor in a block format, and where it lies.
 #[derive(Clone, Copy)]
@@ -22,7 +24,13 @@ pub(super) struct PackedTensor {
 
 /// Whether a block has one f16 scale and nothing else, so that two scales share a word.
 fn is_half_scaled(format: Format) -> bool {
-    matches!(format, Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Q6K)
+    let is_half = |blocks: &Blocks| blocks.offset.is_none() && blocks.scale.kind == FactorKind::F16;
+    format.blocks().is_some_and(is_half)
+}
+
+/// Whether a block has a scale of one byte and nothing else, so that four scales share a word.
+fn has_byte_scales(format: Format) -> bool {
+    format.blocks().is_some_and(|blocks| blocks.scale.kind == FactorKind::HalfE8M0)
 }
 
 impl Emitter<'_> {
@@ -65,10 +73,177 @@ impl Emitter<'_> {
                 self.times(scale, q)
             }
             Format::Q4Pairs => self.q4_pairs(packed, element),
-            Format::F32 | Format::F16 | Format::BF16 | Format::I32 => {
-                unreachable!("plain elements are loaded as they are")
+            Format::F32
+            | Format::F16
+            | Format::BF16
+            | Format::I32
+            | Format::Q2K
+            | Format::Q3K
+            | Format::IQ4NL
+            | Format::IQ4XS
+            | Format::MXFP4 => {
+                let blocks = packed.format.blocks().expect("plain elements are loaded as they are");
+                self.element_of_block(packed, blocks, element)
             }
         }
+    }
+
+    /// An element of a format whose fields keep the order of the file, by its row of `tensor::quant::blocks`.
+    fn element_of_block(&mut self, packed: PackedTensor, blocks: &Blocks, element: Variable) -> Variable {
+        let block = self.block_of(packed, element);
+        let i = self.writer.and(element, blocks.len as u32 - 1);
+        let mut scale = self.factor(packed, block, blocks.scale);
+        let mut offset = blocks.offset.map(|offset| self.factor(packed, block, offset));
+        if let Some(groups) = &blocks.groups {
+            let (own, others) = self.numbers_of_group(packed, groups, element);
+            scale = self.times(scale, own);
+            offset = offset.zip(others).map(|(offset, own)| self.times(offset, own));
+        }
+        let kinds = [FieldKind::Elements, FieldKind::High];
+        let q = self.number(packed, &blocks.quanta, kinds, (block, i), blocks.len);
+        let product = self.times(scale, q);
+        match offset {
+            None => product,
+            Some(offset) if blocks.groups.is_some() => {
+                self.writer.arithmetic(Arithmetic::Sub, product, offset)
+            }
+            Some(offset) => self.writer.arithmetic(Arithmetic::Add, product, offset),
+        }
+    }
+
+    /// The scale and the offset of an element's group, in a field that keeps the order of the file.
+    pub(super) fn numbers_of_group(
+        &mut self,
+        packed: PackedTensor,
+        groups: &Groups,
+        element: Variable,
+    ) -> (Variable, Option<Variable>) {
+        let block = self.block_of(packed, element);
+        let n = packed.format.block_len() / groups.len;
+        let group = self.writer.shift_right(element, groups.len.ilog2());
+        let group = self.writer.and(group, n as u32 - 1);
+        let kinds = [FieldKind::Groups; 2];
+        let scale = self.number(packed, &groups.scales, kinds, (block, group), n);
+        let offsets = groups.offsets.as_ref();
+        (scale, offsets.map(|offsets| self.number(packed, offsets, kinds, (block, group), n)))
+    }
+
+    /// The scale or the offset of a block.
+    fn factor(&mut self, packed: PackedTensor, block: Variable, factor: Factor) -> Variable {
+        let n_bytes = field_bytes(packed.format, FieldKind::Scales);
+        let from = factor.at - field_start(packed.format, FieldKind::Scales);
+        let first = self.writer.mul(block, constant(n_bytes as i64));
+        let first = self.writer.add(first, constant(from as i64));
+        match factor.kind {
+            FactorKind::F16 => {
+                let start = field_offset(packed.format, packed.n_elements, FieldKind::Scales);
+                let number = self.writer.shift_right(first, 1);
+                let bits = self.half_of_words(packed.list, start / 4, number);
+                self.widened(DType::F16, bits)
+            }
+            FactorKind::F32 => {
+                let word = self.writer.shift_right(first, 2);
+                let word = self.word(packed, FieldKind::Scales, word);
+                self.writer.reinterpreted(F32, word)
+            }
+            FactorKind::HalfE8M0 => {
+                let e = self.byte(packed, FieldKind::Scales, first);
+                self.scale_of_e8m0(e)
+            }
+        }
+    }
+
+    /// `2^(e - 128)`, as `half_e8m0` has it.
+    pub(super) fn scale_of_e8m0(&mut self, e: Variable) -> Variable {
+        let less = self.writer.arithmetic(Arithmetic::Sub, e, constant(1));
+        let normal = self.writer.shift_left(less, 23);
+        let [zero, one] = [0, 1].map(constant);
+        let [is_zero, is_one] = [self.equals(e, zero), self.equals(e, one)];
+        let bits = self.writer.select(is_one, constant(0x0040_0000), normal);
+        let bits = self.writer.select(is_zero, constant(0x0020_0000), bits);
+        self.writer.reinterpreted(F32, bits)
+    }
+
+    /// Number `i` of the first `n` of a block; its planes lie in these fields.
+    fn number(
+        &mut self,
+        packed: PackedTensor,
+        numbers: &Numbers,
+        kinds: [FieldKind; 2],
+        (block, i): (Variable, Variable),
+        n: usize,
+    ) -> Variable {
+        let mut bits: Option<Variable> = None;
+        for (plane, what) in numbers.planes.iter().zip(kinds) {
+            let own = self.bits_of_plane(packed, plane, what, (block, i), n);
+            bits = Some(bits.map_or(own, |bits| self.writer.or(bits, own)));
+        }
+        let bits = bits.expect("numbers have bits");
+        match numbers.code {
+            Code::Signed => self.with_sign(bits),
+            Code::From(0) => self.writer.cast(F32, bits),
+            Code::From(zero) => {
+                let q = self.writer.cast(F32, bits);
+                let zero = self.writer.float_number(f32::from(zero));
+                self.writer.arithmetic(Arithmetic::Sub, q, zero)
+            }
+            Code::Table(table) => self.value_of_table(table, bits),
+        }
+    }
+
+    /// The bits of number `i` in a plane, at their place.
+    fn bits_of_plane(
+        &mut self,
+        packed: PackedTensor,
+        plane: &Plane,
+        what: FieldKind,
+        (block, i): (Variable, Variable),
+        n: usize,
+    ) -> Variable {
+        let Plane { at, width, per_byte, stride, step, first, to, .. } = *plane;
+        let from = at - field_start(packed.format, what);
+        let n_bytes = field_bytes(packed.format, what);
+        let column = self.writer.and(i, width as u32 - 1);
+        let row = self.writer.shift_right(i, width.ilog2());
+        let layer = self.writer.and(row, per_byte as u32 - 1);
+        let run = self.writer.shift_right(row, per_byte.ilog2());
+        let start = self.writer.mul(block, constant(n_bytes as i64));
+        let mut byte = self.writer.add(start, constant(from as i64));
+        let is_many = n > width * per_byte;
+        for (number, bytes, is_there) in
+            [(column, 1, width > 1), (layer, step, per_byte > 1), (run, stride, is_many)]
+        {
+            if is_there && bytes > 0 {
+                let offset = self.writer.mul(number, constant(bytes as i64));
+                byte = self.writer.add(byte, offset);
+            }
+        }
+        let byte = self.byte(packed, what, byte);
+        let shift = self.writer.mul(layer, constant(i64::from(plane.bits)));
+        let shift = self.writer.add(shift, constant(i64::from(first)));
+        let bits = self.some_bits(byte, shift, plane.mask().into());
+        self.writer.shift_left(bits, to)
+    }
+
+    /// One of sixteen values: four of them are the bytes of a word.
+    pub(super) fn value_of_table(&mut self, table: &[i8; 16], bits: Variable) -> Variable {
+        let words: Vec<Variable> = table
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|four| constant(i64::from(u32::from_le_bytes(four.map(i8::cast_unsigned)))))
+            .collect();
+        let quarter = self.writer.shift_right(bits, 2);
+        let [odd, upper] = [1, 2].map(|mask| self.writer.and(quarter, mask));
+        let zero = constant(0);
+        let [is_even, is_lower] = [self.equals(odd, zero), self.equals(upper, zero)];
+        let lower = self.writer.select(is_even, words[0], words[1]);
+        let higher = self.writer.select(is_even, words[2], words[3]);
+        let word = self.writer.select(is_lower, lower, higher);
+        let place = self.writer.and(bits, 3);
+        let shift = self.writer.shift_left(place, 3);
+        let byte = self.some_bits(word, shift, 255);
+        self.with_sign(byte)
     }
 
     /// `d · (q - middle)`
@@ -166,6 +341,10 @@ impl Emitter<'_> {
     pub(super) fn scale_word(&mut self, packed: PackedTensor, element: Variable) -> Variable {
         let PackedTensor { format, n_elements, list } = packed;
         let block = self.block_of(packed, element);
+        if has_byte_scales(format) {
+            let word = self.writer.shift_right(block, 2);
+            return self.word(packed, FieldKind::Scales, word);
+        }
         if !is_half_scaled(format) {
             return self.word(packed, FieldKind::Scales, block);
         }
@@ -182,6 +361,13 @@ impl Emitter<'_> {
     ) -> Vec<Variable> {
         match packed.format {
             Format::Int8 { .. } | Format::Q4Pairs => vec![self.writer.reinterpreted(F32, word)],
+            format if has_byte_scales(format) => {
+                let block = self.block_of(packed, element);
+                let place = self.writer.and(block, 3);
+                let shift = self.writer.shift_left(place, 3);
+                let e = self.some_bits(word, shift, 255);
+                vec![self.scale_of_e8m0(e)]
+            }
             format if is_half_scaled(format) => {
                 let block = self.block_of(packed, element);
                 let bits = self.half_of_word(word, block);

@@ -8,14 +8,16 @@
 //! ```
 //!
 //! 4- to 6-bit formats have the low four bits of 32 elements in 16 bytes, so that a 16-byte load has 32 quants and a
-//! word four quants of each half: byte j holds element j in its low nibble and element j + 16 in its high one. No
-//! number changes. A tensor grows by less than 16 bytes a field, and by 4 bytes for every 256 elements of `Q4_K` and
-//! `Q5_K`, whose 6-bit scales become bytes.
+//! word four quants of each half: byte j holds element j in its low nibble and element j + 16 in its high one. The
+//! fields of `Q2_K` and `Q3_K` and the scales of `IQ4_XS` keep the order of the file. No number changes. A tensor grows
+//! by less than 16 bytes a field, and by 4 bytes for every 256 elements of `Q4_K` and `Q5_K`, whose 6-bit scales become
+//! bytes.
 
 use std::borrow::Cow;
 
 use crate::kernel::Param;
 use crate::tensor::quant::Format;
+use crate::tensor::quant::blocks::Groups;
 
 /// Fields start at multiples of this many bytes: vector loads take 16.
 const ALIGNMENT: usize = 16;
@@ -44,51 +46,39 @@ pub(super) enum FieldKind {
 
 /// The fields of a block format, in GPU order; none for plain formats.
 fn fields(format: Format) -> Vec<(FieldKind, Field)> {
-    let field = |what, from, bytes| (what, Field { from, bytes });
-    match format {
-        Format::F32 | Format::F16 | Format::BF16 | Format::I32 => Vec::new(),
-        Format::Q4_0 => vec![field(FieldKind::Elements, 2, 16), field(FieldKind::Scales, 0, 2)],
-        Format::Q4_1 => vec![field(FieldKind::Elements, 4, 16), field(FieldKind::Scales, 0, 4)],
-        Format::Q5_0 => {
-            vec![
-                field(FieldKind::Elements, 6, 16),
-                field(FieldKind::High, 2, 4),
-                field(FieldKind::Scales, 0, 2),
-            ]
-        }
-        Format::Q5_1 => {
-            vec![
-                field(FieldKind::Elements, 8, 16),
-                field(FieldKind::High, 4, 4),
-                field(FieldKind::Scales, 0, 4),
-            ]
-        }
-        Format::Q8_0 => vec![field(FieldKind::Elements, 2, 32), field(FieldKind::Scales, 0, 2)],
-        Format::Q4K => {
-            vec![
-                field(FieldKind::Elements, 16, 128),
-                field(FieldKind::Groups, 4, 12),
-                field(FieldKind::Scales, 0, 4),
-            ]
-        }
-        Format::Q5K => vec![
-            field(FieldKind::Elements, 48, 128),
-            field(FieldKind::High, 16, 32),
-            field(FieldKind::Groups, 4, 12),
-            field(FieldKind::Scales, 0, 4),
-        ],
-        Format::Q6K => vec![
-            field(FieldKind::Elements, 0, 128),
-            field(FieldKind::High, 128, 64),
-            field(FieldKind::Groups, 192, 16),
-            field(FieldKind::Scales, 208, 2),
-        ],
-        Format::Q4Pairs => vec![field(FieldKind::Elements, 0, 16), field(FieldKind::Scales, 16, 4)],
+    let field = |what, from, end| (what, Field { from, bytes: end - from });
+    if let Format::Int8 { group } = format {
         // Files store these apart already.
-        Format::Int8 { group } => {
-            vec![field(FieldKind::Elements, 0, group as usize), field(FieldKind::Scales, group as usize, 4)]
-        }
+        let (group, end) = (group as usize, format.block_bytes());
+        return vec![field(FieldKind::Elements, 0, group), field(FieldKind::Scales, group, end)];
     }
+    let Some(blocks) = format.blocks() else { return Vec::new() };
+    let mut fields = Vec::new();
+    for (what, plane) in [FieldKind::Elements, FieldKind::High].into_iter().zip(blocks.quanta.planes) {
+        fields.push(field(what, plane.at, plane.at + plane.extent(blocks.len)));
+    }
+    if let Some(Groups { len, scales, offsets }) = &blocks.groups {
+        let planes = || scales.planes.iter().chain(offsets.iter().flat_map(|offsets| offsets.planes));
+        let from = planes().map(|plane| plane.at).min().unwrap_or(0);
+        let end = planes().map(|plane| plane.at + plane.extent(blocks.len / len)).max().unwrap_or(0);
+        fields.push(field(FieldKind::Groups, from, end));
+    }
+    let factors = [Some(blocks.scale), blocks.offset].into_iter().flatten();
+    let end = factors.map(|factor| factor.at + factor.kind.bytes()).max().unwrap_or(0);
+    fields.push(field(FieldKind::Scales, blocks.scale.at, end));
+    fields
+}
+
+/// The first byte of a field in a block of the file.
+pub(super) fn field_start(format: Format, wanted: FieldKind) -> usize {
+    let own = fields(format).into_iter().find(|(what, _)| *what == wanted);
+    own.map_or_else(|| unreachable!("callers pass fields that the format has"), |(_, field)| field.from)
+}
+
+/// Bytes of a field of a block on the GPU.
+pub(super) fn field_bytes(format: Format, wanted: FieldKind) -> usize {
+    let own = fields(format).into_iter().find(|(what, _)| *what == wanted);
+    own.map_or_else(|| unreachable!("callers pass fields that the format has"), |own| bytes_of(format, own))
 }
 
 /// Bytes of a block's field on the GPU.

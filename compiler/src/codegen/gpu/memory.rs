@@ -17,7 +17,6 @@ use crate::codegen::gpu::writer::{F32, I32, U32, builtin, constant, scalar};
 use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Access, Param, Part, Place, TileId};
 use crate::tensor::dtype::DType;
-use crate::tensor::quant::Format;
 
 /// A buffer of a kernel.
 #[derive(Clone, Copy)]
@@ -29,26 +28,15 @@ pub(super) struct BufferVars {
 
 /// The element type that a buffer is declared with.
 pub(super) fn declared(language: Language, param: &Param) -> Type {
-    match param.format {
-        Format::F32 => scalar(F32),
-        Format::I32 => scalar(I32),
-        Format::F16 if language.has_halves() => scalar(ElemType::Float(FloatKind::F16)),
-        Format::BF16 if language.has_halves() => scalar(ElemType::Float(FloatKind::BF16)),
-        Format::F16 | Format::BF16 | Format::Q8_0 if param.access == Access::Write => {
+    match param.format.plain() {
+        Some(DType::F32) => scalar(F32),
+        Some(DType::I32) => scalar(I32),
+        Some(DType::F16) if language.has_halves() => scalar(ElemType::Float(FloatKind::F16)),
+        Some(DType::BF16) if language.has_halves() => scalar(ElemType::Float(FloatKind::BF16)),
+        Some(DType::F16 | DType::BF16) | None if param.access == Access::Write => {
             Type::new(StorageType::Atomic(U32))
         }
-        Format::F16
-        | Format::BF16
-        | Format::Q4_0
-        | Format::Q4_1
-        | Format::Q5_0
-        | Format::Q5_1
-        | Format::Q8_0
-        | Format::Q4K
-        | Format::Q5K
-        | Format::Q6K
-        | Format::Q4Pairs
-        | Format::Int8 { .. } => scalar(U32),
+        Some(DType::F16 | DType::BF16) | None => scalar(U32),
     }
 }
 

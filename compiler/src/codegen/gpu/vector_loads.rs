@@ -31,6 +31,7 @@ use crate::kernel::{
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
+use crate::tensor::quant::blocks::Code;
 
 /// The vector loads of a nest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,10 +201,14 @@ fn elements_per_vector(format: Format) -> Option<i64> {
         | Format::Q5_1
         | Format::Q4K
         | Format::Q5K
-        | Format::Q6K => Some(32),
+        | Format::Q6K
+        | Format::IQ4NL
+        | Format::IQ4XS
+        | Format::MXFP4 => Some(32),
         Format::Q8_0 => Some(16),
         Format::Int8 { group } => (group % 32 == 0).then_some(16),
-        Format::Q4Pairs => None,
+        // Their fields have other orders.
+        Format::Q2K | Format::Q3K | Format::Q4Pairs => None,
     }
 }
 
@@ -212,7 +217,8 @@ fn packed_len(format: Format, len: i64) -> i64 {
     let shared = match format {
         Format::F32 | Format::I32 | Format::F16 | Format::BF16 => 0,
         Format::Q8_0 | Format::Int8 { .. } | Format::Q4_0 | Format::Q4Pairs => 1,
-        Format::Q4_1 | Format::Q5_0 => 2,
+        Format::IQ4NL | Format::MXFP4 | Format::Q2K | Format::Q3K => 1,
+        Format::Q4_1 | Format::Q5_0 | Format::IQ4XS => 2,
         Format::Q5_1 | Format::Q4K => 3,
         Format::Q5K | Format::Q6K => 4,
     };
@@ -222,6 +228,11 @@ fn packed_len(format: Format, len: i64) -> i64 {
 /// Whether blocks have an offset (minimum) that is subtracted.
 fn has_offset(format: Format) -> bool {
     matches!(format, Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K)
+}
+
+/// What the bits of quants stand for.
+fn format_code(format: Format) -> Option<Code> {
+    format.blocks().map(|blocks| blocks.quanta.code)
 }
 
 /// The element that a load reads where a variable is zero, if the variable's step is one element.
@@ -414,6 +425,12 @@ impl Emitter<'_> {
         if let Format::Q4K | Format::Q5K | Format::Q6K = format {
             group = Some(self.group_word(packed, element));
         }
+        let groups = format.blocks().and_then(|blocks| blocks.groups.as_ref());
+        if let (Format::IQ4XS, Some(groups)) = (format, groups) {
+            // Its bits lie in two words: put together here, they are one.
+            let (scale, _) = self.numbers_of_group(packed, groups, element);
+            group = Some(self.writer.reinterpreted(U32, scale));
+        }
         let scales = format.plain().is_none().then(|| self.scale_word(packed, element));
         PackedWords { packed, vectors, high, group, scales }
     }
@@ -433,8 +450,12 @@ impl Emitter<'_> {
         }
         let values = self.quants(words);
         let of_block = words.scales.map_or(Vec::new(), |word| self.scales_in(words.packed, word, element));
-        let group = words.group.map(|word| self.group_in(word, element));
+        let group = words.group.map(|word| match format {
+            Format::IQ4XS => self.writer.reinterpreted(F32, word),
+            _ => self.group_in(word, element),
+        });
         let scales: Vec<[Option<Variable>; 2]> = match (format, group) {
+            (Format::IQ4XS, Some(number)) => vec![[Some(self.times(of_block[0], number)), None]],
             (Format::Q6K, Some(bits)) => {
                 let halves = [bits, self.writer.shift_right(bits, 8)];
                 let numbers = halves.map(|half| self.with_sign(half));
@@ -476,6 +497,10 @@ impl Emitter<'_> {
             Format::Q6K => Some(32.0),
             _ => None,
         };
+        let table = match format_code(words.packed.format) {
+            Some(Code::Table(table)) => Some(table),
+            _ => None,
+        };
         let middle = middle.map(|middle| self.writer.float_number(middle));
         let mut values = Vec::new();
         for half in 0..2 {
@@ -488,6 +513,10 @@ impl Emitter<'_> {
                 };
                 for byte in self.bytes(four) {
                     let byte = self.writer.and(byte, 255);
+                    if let Some(table) = table {
+                        values.push(self.value_of_table(table, byte));
+                        continue;
+                    }
                     let q = self.writer.cast(F32, byte);
                     values
                         .push(middle.map_or(q, |middle| self.writer.arithmetic(Arithmetic::Sub, q, middle)));

@@ -1,114 +1,64 @@
-//! Dequantises blocks, format by format: what their bits mean.
+//! Dequantises blocks: what their bits mean.
 //!
-//! In: the bytes of exactly one block, and a buffer of its elements; `Format` sees to both. Out: the elements. The
-//! layouts are those of `ggml-common.h`, all little-endian, each given as a formula for element `i`; `int8` is a group
-//! of qwen3.c followed by its scale, `q4_pairs` a block of Qorus. The order of the arithmetic is GGML's, so that
-//! results are equal bit by bit.
+//! In: the bytes of exactly one block, and a buffer of its elements; `Format` sees to both. Out: the elements. Where
+//! the bits of a format lie is a row of `blocks.rs`, all little-endian; an `int8` block is a group of qwen3.c followed
+//! by its scale. The order of the arithmetic is GGML's, so that results are equal bit by bit.
 
 use half::{bf16, f16};
 
-pub(super) fn plain_f32(block: &[u8], out: &mut [f32]) {
-    out[0] = f32::from_le_bytes(bytes_at(block, 0));
-}
+use crate::tensor::dtype::DType;
+use crate::tensor::quant::blocks::{Blocks, Factor, FactorKind, half_e8m0};
 
-pub(super) fn plain_f16(block: &[u8], out: &mut [f32]) {
-    out[0] = f16_at(block, 0);
-}
-
-pub(super) fn plain_bf16(block: &[u8], out: &mut [f32]) {
-    out[0] = bf16::from_le_bytes(bytes_at(block, 0)).to_f32();
-}
-
-pub(super) fn plain_i32(block: &[u8], out: &mut [f32]) {
-    out[0] = i32::from_le_bytes(bytes_at(block, 0)) as f32;
-}
-
-/// `d:f16 qs:16`
-pub(super) fn q4_0(block: &[u8], out: &mut [f32]) {
-    let d = f16_at(block, 0);
-    for (i, y) in out.iter_mut().enumerate() {
-        *y = d * (f32::from(nibble(&block[2..], i)) - 8.0);
+/// A number of a plain type.
+pub(super) fn plain(dtype: DType, bytes: &[u8]) -> f32 {
+    match dtype {
+        DType::F32 => f32::from_le_bytes(bytes_at(bytes, 0)),
+        DType::F16 => f16_at(bytes, 0),
+        DType::BF16 => bf16::from_le_bytes(bytes_at(bytes, 0)).to_f32(),
+        DType::I32 => i32::from_le_bytes(bytes_at(bytes, 0)) as f32,
     }
 }
 
-/// `d:f16 m:f16 qs:16`
-pub(super) fn q4_1(block: &[u8], out: &mut [f32]) {
-    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
-    for (i, y) in out.iter_mut().enumerate() {
-        *y = d * f32::from(nibble(&block[4..], i)) + m;
+/// A block of a format of the table.
+pub(super) fn elements(blocks: &Blocks, block: &[u8], out: &mut [f32]) {
+    let mut bits = [0_u8; MAX_LEN];
+    for plane in blocks.quanta.planes {
+        for (i, bits) in bits.chunks_mut(plane.width).enumerate().take(blocks.len.div_ceil(plane.width)) {
+            let (from, shift) = plane.place(i * plane.width);
+            for (bits, byte) in bits.iter_mut().zip(&block[from..]) {
+                *bits |= (byte >> shift & plane.mask()) << plane.to;
+            }
+        }
     }
-}
-
-/// `d:f16 qh:4 qs:16`
-pub(super) fn q5_0(block: &[u8], out: &mut [f32]) {
-    let d = f16_at(block, 0);
-    for (i, y) in out.iter_mut().enumerate() {
-        let q = nibble(&block[6..], i) | fifth_bit(&block[2..6], i);
-        *y = d * (f32::from(q) - 16.0);
-    }
-}
-
-/// `d:f16 m:f16 qh:4 qs:16`
-pub(super) fn q5_1(block: &[u8], out: &mut [f32]) {
-    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
-    for (i, y) in out.iter_mut().enumerate() {
-        let q = nibble(&block[8..], i) | fifth_bit(&block[4..8], i);
-        *y = d * f32::from(q) + m;
-    }
-}
-
-/// `d:f16 qs:32`, the elements with a sign
-pub(super) fn q8_0(block: &[u8], out: &mut [f32]) {
-    let d = f16_at(block, 0);
-    for (y, q) in out.iter_mut().zip(&block[2..]) {
-        *y = d * f32::from(q.cast_signed());
-    }
-}
-
-/// `d:f16 dmin:f16 scales:12 qs:128`
-pub(super) fn q4_k(block: &[u8], out: &mut [f32]) {
-    let qs = &block[16..];
-    for (group, ys) in out.chunks_exact_mut(32).enumerate() {
-        let (scale, offset) = k_scale_and_offset(block, group);
-        for (i, y) in ys.iter_mut().enumerate() {
-            *y = scale * f32::from(k_nibble(qs, group, i)) - offset;
+    let len = blocks.group_len();
+    for (group, (bits, out)) in bits.chunks(len).zip(out.chunks_exact_mut(len)).enumerate() {
+        let (scale, offset) = scale_and_offset(blocks, block, group);
+        for (y, bits) in out.iter_mut().zip(bits) {
+            *y = scale * blocks.quanta.code.number(*bits) as f32;
+            if let Some(offset) = offset {
+                *y = if blocks.groups.is_some() { *y - offset } else { *y + offset };
+            }
         }
     }
 }
 
-/// `d:f16 dmin:f16 scales:12 qh:32 qs:128`
-pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
-    let (qh, qs) = (&block[16..48], &block[48..]);
-    for (group, ys) in out.chunks_exact_mut(32).enumerate() {
-        let (scale, offset) = k_scale_and_offset(block, group);
-        for (i, y) in ys.iter_mut().enumerate() {
-            // Byte `i` of `qh` holds the fifth bits of the `i`-th elements of the eight groups.
-            let q = k_nibble(qs, group, i) | ((qh[i] >> group) & 1) << 4;
-            *y = scale * f32::from(q) - offset;
-        }
-    }
+/// The most elements of a block.
+const MAX_LEN: usize = 256;
+
+/// What multiplies the numbers of a group, and what is then subtracted, or added where blocks have no groups.
+pub(super) fn scale_and_offset(blocks: &Blocks, block: &[u8], group: usize) -> (f32, Option<f32>) {
+    let (scale, offset) = (factor(blocks.scale, block), blocks.offset.map(|offset| factor(offset, block)));
+    let Some(groups) = &blocks.groups else { return (scale, offset) };
+    let offsets = groups.offsets.as_ref();
+    let own = offsets.map(|offsets| offsets.number(block, group) as f32);
+    (scale * groups.scales.number(block, group) as f32, offset.zip(own).map(|(offset, own)| offset * own))
 }
 
-/// `ql:128 qh:64 scales:16 d:f16`, the scales with a sign
-pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
-    let (ql, qh, scales, d) = (&block[..128], &block[128..192], &block[192..208], f16_at(block, 208));
-    for (i, y) in out.iter_mut().enumerate() {
-        // Each half of the block is four rows of 32. Rows 0 and 1 are the low nibbles of its 64 bytes of `ql`, rows 2
-        // and 3 the high ones; the bit pairs of its 32 bytes of `qh` are rows 0 to 3.
-        let (half, row, column) = (i / 128, i / 32 % 4, i % 32);
-        let low = (ql[half * 64 + row % 2 * 32 + column] >> (row / 2 * 4)) & 15;
-        let high = (qh[half * 32 + column] >> (row * 2)) & 3;
-        let scale = d * f32::from(scales[i / 16].cast_signed());
-        *y = scale * (f32::from(low | high << 4) - 32.0);
-    }
-}
-
-/// `qs:16 d:f32`, two neighbours in each byte
-pub(super) fn q4_pairs(block: &[u8], out: &mut [f32]) {
-    let d = f32::from_le_bytes(bytes_at(block, 16));
-    for (i, y) in out.iter_mut().enumerate() {
-        let q = (block[i / 2] >> (i % 2 * 4)) & 15;
-        *y = d * (f32::from(q) - 8.0);
+fn factor(Factor { at, kind }: Factor, block: &[u8]) -> f32 {
+    match kind {
+        FactorKind::F16 => f16_at(block, at),
+        FactorKind::F32 => f32::from_le_bytes(bytes_at(block, at)),
+        FactorKind::HalfE8M0 => f32::from_bits(half_e8m0(block[at])),
     }
 }
 
@@ -126,34 +76,6 @@ fn bytes_at<const N: usize>(block: &[u8], start: usize) -> [u8; N] {
 
 fn f16_at(block: &[u8], start: usize) -> f32 {
     f16::from_le_bytes(bytes_at(block, start)).to_f32()
-}
-
-/// Four bits of element `i` of 32: the low nibbles are the first half of the block, the high ones the second.
-fn nibble(qs: &[u8], i: usize) -> u8 {
-    (qs[i % 16] >> (i / 16 * 4)) & 15
-}
-
-/// The fifth bit of element `i` of 32, in its place.
-fn fifth_bit(qh: &[u8], i: usize) -> u8 {
-    ((qh[i / 8] >> (i % 8)) & 1) << 4
-}
-
-/// Four bits of element `i` of a group of 32: even groups are the low nibbles, odd ones the high nibbles.
-fn k_nibble(qs: &[u8], group: usize, i: usize) -> u8 {
-    (qs[group / 2 * 32 + i] >> (group % 2 * 4)) & 15
-}
-
-/// What multiplies the elements of a group of `Q4K` and `Q5K`, and what is then taken off.
-pub(super) fn k_scale_and_offset(block: &[u8], group: usize) -> (f32, f32) {
-    let s = &block[4..16];
-    // Sixteen numbers of 6 bits in 12 bytes: groups 0 to 3 have one byte for each of theirs, groups 4 to 7 share a byte
-    // for the low four bits of both and keep the upper two in the spare bits of the others.
-    let (scale, offset) = if group < 4 {
-        (s[group] & 63, s[group + 4] & 63)
-    } else {
-        ((s[group + 4] & 15) | s[group - 4] >> 6 << 4, s[group + 4] >> 4 | s[group] >> 6 << 4)
-    };
-    (f16_at(block, 0) * f32::from(scale), f16_at(block, 2) * f32::from(offset))
 }
 
 #[cfg(test)]
@@ -288,7 +210,6 @@ mod tests {
     // Where the scales of a block are: 0.1 and -0.35 or so in half precision.
     const D: &[(usize, u16)] = &[(0, 0x2e66)];
     const D_AND_M: &[(usize, u16)] = &[(0, 0x2e66), (2, 0xb59a)];
-    const D_LAST: &[(usize, u16)] = &[(208, 0x2e66)];
 
     /// Compares a block of scattered bytes with what `gguf.quants.dequantize` of gguf-py makes of it: two elements,
     /// and the sum of all elements times their indices from one.
@@ -313,6 +234,19 @@ mod tests {
         recorded(Format::Q8_0, D, [(17, 9.197_754), (31, 0.299_926_76)], -104.574_462_890_625);
         recorded(Format::Q4K, D_AND_M, [(100, 73.489_746), (255, 86.984_25)], 1_204_910.513_671_875);
         recorded(Format::Q5K, D_AND_M, [(100, 132.275_39), (255, 153.268_07)], 2_123_097.492_187_5);
-        recorded(Format::Q6K, D_LAST, [(100, 5.698_608_4), (255, -11.497_192)], 317_339.005_737_304_7);
+        let d_last = |at| [(at, 0x2e66)];
+        recorded(Format::Q6K, &d_last(208), [(100, 5.698_608_4), (255, -11.497_192)], 317_339.005_737_304_7);
+        let d_and_m_last = [(80, 0x2e66), (82, 0xb59a)];
+        recorded(Format::Q2K, &d_and_m_last, [(100, 2.650_268_6), (255, 5.201_294)], 125_241.677_856_445_31);
+        recorded(
+            Format::Q3K,
+            &d_last(108),
+            [(100, 2.399_414), (255, 0.399_902_34)],
+            -1_078.836_547_851_562_5,
+        );
+        recorded(Format::IQ4NL, D, [(17, -0.999_755_86), (31, -10.397_461)], -455.188_842_773_437_5);
+        recorded(Format::IQ4XS, D, [(100, -175.457_15), (255, 12.696_899)], -40_315.354_980_468_75);
+        // Its first byte is a power of two: here 2^-2.
+        recorded(Format::MXFP4, &[(0, 0xe67e)], [(17, -1.5), (31, 0.0)], -12.25);
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! In: exactly the elements of one block, all finite, and a buffer of its bytes; `Format` sees to both. Out: the
 //! bytes. The choices are those of llama.cpp's reference quantisers, rounding and order of the sums included, so that
-//! the bytes are equal. Groups of 256 are in `superblock.rs`.
+//! the bytes are equal. Super-blocks of 256 are in `superblock.rs`, numbers of a table in `codebook.rs`.
 
 use half::{bf16, f16};
 
-use crate::tensor::quant::{Format, superblock};
+use crate::tensor::quant::{Format, codebook, superblock};
 
 /// Writes the elements of a block.
 type Encode = fn(elements: &[f32], block: &mut [u8]);
@@ -22,9 +22,14 @@ pub(super) fn encoder(format: Format) -> Option<Encode> {
         Format::Q5_0 => |x, block| around_zero(x, 5, block),
         Format::Q5_1 => |x, block| from_least(x, 5, block),
         Format::Q8_0 => q8_0,
+        Format::Q2K => superblock::q2_k,
+        Format::Q3K => superblock::q3_k,
         Format::Q4K => superblock::q4_k,
         Format::Q5K => superblock::q5_k,
         Format::Q6K => superblock::q6_k,
+        Format::IQ4NL => codebook::iq4_nl,
+        Format::IQ4XS => codebook::iq4_xs,
+        Format::MXFP4 => codebook::mxfp4,
         Format::I32 | Format::Q4Pairs | Format::Int8 { .. } => return None,
     };
     Some(encode)
@@ -96,7 +101,7 @@ mod tests {
     use crate::foundation::random::Random;
     use crate::tensor::quant::Format;
 
-    const ENCODED: [Format; 11] = [
+    const ENCODED: [Format; 16] = [
         Format::F32,
         Format::F16,
         Format::BF16,
@@ -105,9 +110,14 @@ mod tests {
         Format::Q5_0,
         Format::Q5_1,
         Format::Q8_0,
+        Format::Q2K,
+        Format::Q3K,
         Format::Q4K,
         Format::Q5K,
         Format::Q6K,
+        Format::IQ4NL,
+        Format::IQ4XS,
+        Format::MXFP4,
     ];
 
     /// Twelve blocks of 256 numbers: even ones, ones with few large among them, one-sided ones, and zeros.

@@ -7,13 +7,13 @@
 use crate::tensor::quant::encode::greatest;
 
 /// A group that is smaller than this is all zeros.
-const NOTHING: f32 = 1e-15;
+pub(super) const NOTHING: f32 = 1e-15;
 
 /// Elements as `scale * q - offset`, for `q` from 0.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Line {
+pub(super) struct Fit<const N: usize> {
     pub(super) scale: f32,
     pub(super) offset: f32,
+    pub(super) quanta: [u8; N],
 }
 
 /// Which roundings are tried: those that would spread the elements over `most + first + 0.1 * step` quanta.
@@ -21,6 +21,14 @@ pub(super) struct Search {
     pub(super) most: u8,
     pub(super) first: f32,
     pub(super) n_steps: u8,
+    pub(super) loss: Loss,
+}
+
+/// How a difference counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    Absolute,
+    Square,
 }
 
 /// The slope through zero for quanta from `-half` to `half - 1`; each element counts with its square.
@@ -48,32 +56,69 @@ pub(super) fn slope(x: &[f32], half: i8) -> f32 {
     found
 }
 
+/// The same by changing one quantum after another while that loses less; with the quanta, counted from 0.
+pub(super) fn slope_by_one(x: &[f32; 16], half: i8) -> (f32, [u8; 16]) {
+    let extreme = greatest(x);
+    if extreme.abs() < NOTHING {
+        return (0.0, [0; 16]);
+    }
+    let half = f32::from(half);
+    let inverse = -half / extreme;
+    let mut quanta = x.map(|x| nearest((inverse * x).clamp(-half, half - 1.0)));
+    let (mut products, mut squares) = (0.0, 0.0);
+    for (x, q) in x.iter().zip(quanta) {
+        products += x * x * x * q;
+        squares += x * x * q * q;
+    }
+    for _ in 0..5 {
+        let before = quanta;
+        for (x, q) in x.iter().zip(&mut quanta) {
+            let weight = x * x;
+            let mut other_products = products - weight * x * *q;
+            if other_products <= 0.0 {
+                continue;
+            }
+            let mut other_squares = squares - weight * *q * *q;
+            let other = nearest((x * other_squares / other_products).clamp(-half, half - 1.0));
+            other_products += weight * x * other;
+            other_squares += weight * other * other;
+            let is_better = other_products * other_products * squares > products * products * other_squares;
+            if other != *q && other_squares > 0.0 && is_better {
+                (*q, products, squares) = (other, other_products, other_squares);
+            }
+        }
+        if quanta == before {
+            break;
+        }
+    }
+    (if squares > 0.0 { products / squares } else { 0.0 }, quanta.map(|q| (q + half) as u8))
+}
+
 /// The line for quanta from 0 to `most`, whose offset is never negative.
-pub(super) fn line(x: &[f32; 32], search: &Search) -> Line {
-    let size = (x.iter().fold(0.0, |sum, x| sum + x * x) / 32.0).sqrt();
-    let weights = x.map(|x| size + x.abs());
+pub(super) fn line<const N: usize>(x: &[f32; N], weights: [f32; N], search: &Search) -> Fit<N> {
     let least = x.iter().fold(0.0, |least: f32, x| least.min(*x));
     let most = x.iter().fold(x[0], |most, x| most.max(*x));
     if most == least {
-        return Line { scale: 0.0, offset: -least };
+        return Fit { scale: 0.0, offset: -least, quanta: [0; N] };
     }
     let n_quanta = f32::from(search.most);
-    let quanta = |spread: f32, low: f32| {
+    let rounded = |spread: f32, low: f32| {
         let inverse = spread / (most - low);
         x.map(|x| nearest((inverse * (x - low)).clamp(0.0, n_quanta)))
     };
     let mut found = (1.0 / (n_quanta / (most - least)), least);
-    let mut least_loss = loss(x, &weights, &quanta(n_quanta, least), found);
+    let mut quanta = rounded(n_quanta, least);
+    let mut least_loss = loss(x, &weights, &quanta, found, search.loss);
     for step in 0..search.n_steps {
         // What was found so far is where the next rounding begins.
-        let quanta = quanta(search.first + 0.1 * f32::from(step) + n_quanta, found.1);
-        let Some(line) = least_squares(x, &weights, &quanta) else { continue };
-        let loss = loss(x, &weights, &quanta, line);
+        let others = rounded(search.first + 0.1 * f32::from(step) + n_quanta, found.1);
+        let Some(line) = least_squares(x, &weights, &others) else { continue };
+        let loss = loss(x, &weights, &others, line, search.loss);
         if loss < least_loss {
-            (least_loss, found) = (loss, line);
+            (least_loss, found, quanta) = (loss, line, others);
         }
     }
-    Line { scale: found.0, offset: -found.1 }
+    Fit { scale: found.0, offset: -found.1, quanta: quanta.map(|q| q as u8) }
 }
 
 /// The nearest whole number, of two the even one; for numbers of a few digits.
@@ -83,17 +128,23 @@ pub(super) fn nearest(x: f32) -> f32 {
     (x + UNIT) - UNIT
 }
 
-/// The weighted squares of what a scale and a lower end lose.
-fn loss(x: &[f32; 32], weights: &[f32; 32], quanta: &[f32; 32], (scale, low): (f32, f32)) -> f32 {
+/// What a scale and a lower end lose, with weights.
+fn loss<const N: usize>(
+    x: &[f32; N],
+    weights: &[f32; N],
+    quanta: &[f32; N],
+    (scale, low): (f32, f32),
+    loss: Loss,
+) -> f32 {
     let terms = x.iter().zip(weights).zip(quanta);
     terms.fold(0.0, |sum, ((x, weight), q)| {
         let lost = scale * q + low - x;
-        sum + weight * (lost * lost)
+        sum + weight * if loss == Loss::Square { lost * lost } else { lost.abs() }
     })
 }
 
 /// The best scale and lower end for given quanta; none where all quanta are one.
-fn least_squares(x: &[f32; 32], weights: &[f32; 32], quanta: &[f32; 32]) -> Option<(f32, f32)> {
+fn least_squares<const N: usize>(x: &[f32; N], weights: &[f32; N], quanta: &[f32; N]) -> Option<(f32, f32)> {
     let (mut total, mut sum_x, mut sum_q, mut squares, mut products) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for ((x, w), q) in x.iter().zip(weights).zip(quanta) {
         total += w;

@@ -2,7 +2,7 @@
 //!
 //! In: the bytes of one tensor, as a file holds them, and its number of elements. Out: the numbers they stand for, or
 //! nothing where the bytes are too few; and the other way round, the bytes of numbers.
-//! A format is one row of the table in `Format::layout`; everything else follows from that row.
+//! A format is one row of the table in `blocks.rs`; everything else follows from that row.
 //! `Int8` is the odd one: its scales are stored after all elements of the tensor instead of inside the blocks.
 //! Nothing here may be fast or know of kernels: this is the definition that kernels are held against.
 //! The meaning of the bits of a block is in `decode.rs`; which bits numbers become is in `encode.rs`.
@@ -12,7 +12,10 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::tensor::dtype::DType;
+use crate::tensor::quant::blocks::{Blocks, Code};
 
+pub mod blocks;
+mod codebook;
 mod decode;
 mod encode;
 mod fit;
@@ -39,12 +42,22 @@ pub enum Format {
     Q5_1,
     /// GGML: 32 elements of 8 bits, one half-precision scale.
     Q8_0,
+    /// GGML: 16 groups of 16 elements of 2 bits, each with a scale and an offset of 4 bits.
+    Q2K,
+    /// GGML: 16 groups of 16 elements of 3 bits, each with a scale of 6 bits.
+    Q3K,
     /// GGML: 8 groups of 32 elements of 4 bits, each with a scale and an offset of 6 bits.
     Q4K,
     /// GGML: 8 groups of 32 elements of 5 bits, each with a scale and an offset of 6 bits.
     Q5K,
     /// GGML: 16 groups of 16 elements of 6 bits, each with a scale of 8 bits.
     Q6K,
+    /// GGML: 32 elements, each one of sixteen values, one scale.
+    IQ4NL,
+    /// GGML: 8 groups of 32 elements, each one of sixteen values, each group with a scale of 6 bits.
+    IQ4XS,
+    /// OCP: 32 elements of four bits with an exponent (E2M1), one scale that is a power of two.
+    MXFP4,
     /// Qorus: 32 elements of 4 bits, neighbours in a byte, and one single-precision scale.
     Q4Pairs,
     /// qwen3.c: all elements of the tensor as bytes, then one single-precision scale for every `group` of them.
@@ -54,19 +67,19 @@ pub enum Format {
     },
 }
 
-/// One row of the table of formats.
-struct Layout {
-    name: &'static str,
-    block_len: usize,
-    block_bytes: usize,
-    decode: fn(block: &[u8], out: &mut [f32]),
+/// What the blocks of a format are.
+enum Layout {
+    Plain(DType),
+    Blocks(&'static Blocks),
+    /// Groups of this many, with their scales apart.
+    Apart(u32),
 }
 
 const INT8_PREFIX: &str = "int8.g";
 
 impl Format {
     /// Every format without a parameter, in the order of the declaration: all but `Int8`.
-    pub const FIXED: [Self; 13] = [
+    pub const FIXED: [Self; 18] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -76,30 +89,46 @@ impl Format {
         Self::Q5_0,
         Self::Q5_1,
         Self::Q8_0,
+        Self::Q2K,
+        Self::Q3K,
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
+        Self::IQ4NL,
+        Self::IQ4XS,
+        Self::MXFP4,
         Self::Q4Pairs,
     ];
 
-    /// The table of formats.
-    fn layout(self) -> Layout {
-        let row = |name, block_len, block_bytes, decode| Layout { name, block_len, block_bytes, decode };
-        match self {
-            Self::F32 => row("f32", 1, 4, decode::plain_f32),
-            Self::F16 => row("f16", 1, 2, decode::plain_f16),
-            Self::BF16 => row("bf16", 1, 2, decode::plain_bf16),
-            Self::I32 => row("i32", 1, 4, decode::plain_i32),
-            Self::Q4_0 => row("q4_0", 32, 18, decode::q4_0),
-            Self::Q4_1 => row("q4_1", 32, 20, decode::q4_1),
-            Self::Q5_0 => row("q5_0", 32, 22, decode::q5_0),
-            Self::Q5_1 => row("q5_1", 32, 24, decode::q5_1),
-            Self::Q8_0 => row("q8_0", 32, 34, decode::q8_0),
-            Self::Q4K => row("q4_k", 256, 144, decode::q4_k),
-            Self::Q5K => row("q5_k", 256, 176, decode::q5_k),
-            Self::Q6K => row("q6_k", 256, 210, decode::q6_k),
-            Self::Q4Pairs => row("q4_pairs", 32, 20, decode::q4_pairs),
-            Self::Int8 { group } => row(INT8_PREFIX, group as usize, group as usize + 4, decode::int8),
+    const fn layout(self) -> Layout {
+        Layout::Blocks(match self {
+            Self::F32 => return Layout::Plain(DType::F32),
+            Self::F16 => return Layout::Plain(DType::F16),
+            Self::BF16 => return Layout::Plain(DType::BF16),
+            Self::I32 => return Layout::Plain(DType::I32),
+            Self::Int8 { group } => return Layout::Apart(group),
+            Self::Q4_0 => &blocks::Q4_0,
+            Self::Q4_1 => &blocks::Q4_1,
+            Self::Q5_0 => &blocks::Q5_0,
+            Self::Q5_1 => &blocks::Q5_1,
+            Self::Q8_0 => &blocks::Q8_0,
+            Self::Q2K => &blocks::Q2_K,
+            Self::Q3K => &blocks::Q3_K,
+            Self::Q4K => &blocks::Q4_K,
+            Self::Q5K => &blocks::Q5_K,
+            Self::Q6K => &blocks::Q6_K,
+            Self::IQ4NL => &blocks::IQ4_NL,
+            Self::IQ4XS => &blocks::IQ4_XS,
+            Self::MXFP4 => &blocks::MXFP4,
+            Self::Q4Pairs => &blocks::Q4_PAIRS,
+        })
+    }
+
+    /// The row of the table of block formats; nothing for plain formats, and for `Int8`.
+    pub const fn blocks(self) -> Option<&'static Blocks> {
+        match self.layout() {
+            Layout::Blocks(blocks) => Some(blocks),
+            Layout::Plain(_) | Layout::Apart(_) => None,
         }
     }
 
@@ -110,7 +139,7 @@ impl Format {
 
     /// The format of this name.
     pub fn named(name: &str) -> Option<Self> {
-        if let Some(format) = Self::FIXED.into_iter().find(|format| format.layout().name == name) {
+        if let Some(format) = Self::FIXED.into_iter().find(|format| format.name() == name) {
             return Some(format);
         }
         let group = name.strip_prefix(INT8_PREFIX)?.parse().ok().filter(|group| *group > 0)?;
@@ -131,7 +160,10 @@ impl Format {
 
     /// The type whose elements lie here as they are; nothing for quantised formats.
     pub fn plain(self) -> Option<DType> {
-        DType::ALL.into_iter().find(|dtype| Self::of(*dtype) == self)
+        match self.layout() {
+            Layout::Plain(dtype) => Some(dtype),
+            Layout::Blocks(_) | Layout::Apart(_) => None,
+        }
     }
 
     /// The type of a decoded element: single precision for every quantised format.
@@ -141,13 +173,16 @@ impl Format {
 
     /// Operations that decode one element, about.
     pub fn decoding_operations(self) -> i64 {
-        match self {
-            Self::F32 | Self::I32 => 0,
-            Self::F16 | Self::BF16 => 1,
-            Self::Q8_0 | Self::Int8 { .. } => 2,
-            Self::Q4_0 | Self::Q4_1 | Self::Q4Pairs => 3,
-            Self::Q5_0 | Self::Q5_1 => 4,
-            Self::Q4K | Self::Q5K | Self::Q6K => 5,
+        match self.layout() {
+            Layout::Plain(DType::F32 | DType::I32) => 0,
+            Layout::Plain(DType::F16 | DType::BF16) => 1,
+            Layout::Apart(_) => 2,
+            Layout::Blocks(Blocks { groups: Some(_), .. }) => 5,
+            Layout::Blocks(Blocks { quanta, .. }) => match quanta.code {
+                Code::Signed => 2,
+                Code::From(_) => 2 + quanta.planes.len() as i64,
+                Code::Table(_) => 4,
+            },
         }
     }
 
@@ -157,18 +192,39 @@ impl Format {
     }
 
     /// Elements of one block.
-    pub fn block_len(self) -> usize {
-        self.layout().block_len
+    pub const fn block_len(self) -> usize {
+        match self.layout() {
+            Layout::Plain(_) => 1,
+            Layout::Blocks(blocks) => blocks.len,
+            Layout::Apart(group) => group as usize,
+        }
     }
 
     /// Bytes of one block with its scales.
-    pub fn block_bytes(self) -> usize {
-        self.layout().block_bytes
+    pub const fn block_bytes(self) -> usize {
+        match self.layout() {
+            Layout::Plain(DType::F32 | DType::I32) => 4,
+            Layout::Plain(DType::F16 | DType::BF16) => 2,
+            Layout::Blocks(blocks) => blocks.bytes,
+            Layout::Apart(group) => group as usize + 4,
+        }
+    }
+
+    /// The number of this type in GGUF files, if they may have it.
+    pub fn ggml(self) -> Option<u32> {
+        match self.layout() {
+            Layout::Plain(DType::F32) => Some(0),
+            Layout::Plain(DType::F16) => Some(1),
+            Layout::Plain(DType::BF16) => Some(30),
+            Layout::Plain(DType::I32) => Some(26),
+            Layout::Blocks(blocks) => blocks.ggml,
+            Layout::Apart(_) => None,
+        }
     }
 
     /// Bytes of a tensor; nothing where the elements do not fill whole blocks or no machine could hold them.
     pub fn bytes_for(self, n_elements: usize) -> Option<usize> {
-        let Layout { block_len, block_bytes, .. } = self.layout();
+        let (block_len, block_bytes) = (self.block_len(), self.block_bytes());
         let rest = n_elements.checked_rem(block_len)?;
         if rest == 0 { (n_elements / block_len).checked_mul(block_bytes) } else { None }
     }
@@ -181,9 +237,9 @@ impl Format {
         if index >= n_elements || bytes.len() < self.bytes_for(n_elements)? {
             return None;
         }
-        let Layout { block_len, decode, .. } = self.layout();
+        let block_len = self.block_len();
         let mut block = vec![0.0; block_len];
-        decode(&self.block(bytes, n_elements, index / block_len)?, &mut block);
+        self.decode_block(&self.block(bytes, n_elements, index / block_len)?, &mut block);
         block.get(index % block_len).copied()
     }
 
@@ -199,15 +255,23 @@ impl Format {
         if range.end > n_elements || bytes.len() < self.bytes_for(n_elements)? {
             return None;
         }
-        let Layout { block_len, decode, .. } = self.layout();
+        let block_len = self.block_len();
         if !range.start.is_multiple_of(block_len) || !range.end.is_multiple_of(block_len) {
             return None;
         }
         let mut elements = vec![0.0; range.len()];
         for (block_idx, out) in (range.start / block_len..).zip(elements.chunks_exact_mut(block_len)) {
-            decode(&self.block(bytes, n_elements, block_idx)?, out);
+            self.decode_block(&self.block(bytes, n_elements, block_idx)?, out);
         }
         Some(elements)
+    }
+
+    fn decode_block(self, block: &[u8], out: &mut [f32]) {
+        match self.layout() {
+            Layout::Plain(dtype) => out[0] = decode::plain(dtype, block),
+            Layout::Blocks(blocks) => decode::elements(blocks, block, out),
+            Layout::Apart(_) => decode::int8(block, out),
+        }
     }
 
     /// Writes elements as whole blocks; nothing where they do not fill the bytes, or nothing is put into this format.
@@ -218,7 +282,7 @@ impl Format {
         if self.bytes_for(elements.len()) != Some(bytes.len()) {
             return None;
         }
-        let Layout { block_len, block_bytes, .. } = self.layout();
+        let (block_len, block_bytes) = (self.block_len(), self.block_bytes());
         for (elements, block) in elements.chunks_exact(block_len).zip(bytes.chunks_exact_mut(block_bytes)) {
             encode(elements, block);
         }
@@ -240,7 +304,7 @@ impl Format {
 
     /// The bytes of one block; for `Int8` the elements of one group followed by their scale.
     fn block(self, bytes: &[u8], n_elements: usize, block_idx: usize) -> Option<Cow<'_, [u8]>> {
-        let Layout { block_len, block_bytes, .. } = self.layout();
+        let (block_len, block_bytes) = (self.block_len(), self.block_bytes());
         let piece = |start: usize, n_bytes: usize| bytes.get(start..start + n_bytes);
         if let Self::Int8 { .. } = self {
             let elements = piece(block_idx * block_len, block_len)?;
@@ -253,8 +317,11 @@ impl Format {
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.layout().name;
-        if let Self::Int8 { group } = self { write!(f, "{name}{group}") } else { f.write_str(name) }
+        match self.layout() {
+            Layout::Plain(dtype) => f.write_str(dtype.name()),
+            Layout::Blocks(blocks) => f.write_str(blocks.name),
+            Layout::Apart(group) => write!(f, "{INT8_PREFIX}{group}"),
+        }
     }
 }
 

@@ -1,66 +1,65 @@
 //! The weight formats, and their blocks dequantised 32 elements at a time.
 //!
-//! In: the bytes of a row and the index of a group of 32 elements. Out: integers `q`, scales `a` and an offset `b`, so
+//! In: the bytes of a row and the index of a group of 32 elements. Out: integers `q`, scales `a` and offsets `b`, so
 //! that `element = a * q + b`; each half of the 32 has its own `a`. The formulas are those of `tensor::quant::decode`.
 //! Everything is inlined into the functions of a level and vectorised by the compiler there; the levels' own unpackers
 //! are faster and must agree with this one.
 
 use crate::codegen::cpu::micro::SUPER_BLOCK;
 use crate::tensor::quant::Format;
+use crate::tensor::quant::blocks::{Blocks, Code, Factor, FactorKind, half_e8m0};
 
-/// A weight format with kernels, without its parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Storage {
-    F32,
-    F16,
-    BF16,
-    Q8_0,
-    Q4_0,
-    Int8,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q4K,
-    Q5K,
-    Q6K,
-    Q4Pairs,
+/// Declares the weight formats that have kernels; generated code passes the index of one.
+macro_rules! storages {
+    ($n:literal: $($name:ident = $format:expr,)+) => {
+        /// A weight format with kernels, without its parameters.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Storage {
+            $($name),+
+        }
+
+        impl Storage {
+            /// All of them; generated code passes the index.
+            pub(super) const ALL: [Self; $n] = [$(Self::$name),+];
+
+            /// The format; of those with parameters one of them.
+            pub(super) const fn format(self) -> Format {
+                match self {
+                    $(Self::$name => $format),+
+                }
+            }
+        }
+    };
+}
+
+storages! {
+    18:
+    F32 = Format::F32,
+    F16 = Format::F16,
+    BF16 = Format::BF16,
+    Q8_0 = Format::Q8_0,
+    Q4_0 = Format::Q4_0,
+    Int8 = Format::Int8 { group: 32 },
+    Q4_1 = Format::Q4_1,
+    Q5_0 = Format::Q5_0,
+    Q5_1 = Format::Q5_1,
+    Q4K = Format::Q4K,
+    Q5K = Format::Q5K,
+    Q6K = Format::Q6K,
+    Q4Pairs = Format::Q4Pairs,
+    Q2K = Format::Q2K,
+    Q3K = Format::Q3K,
+    IQ4NL = Format::IQ4NL,
+    IQ4XS = Format::IQ4XS,
+    MXFP4 = Format::MXFP4,
 }
 
 impl Storage {
-    /// All of them; generated code passes the index.
-    pub(super) const ALL: [Self; 13] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q4_0,
-        Self::Int8,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::Q4Pairs,
-    ];
-
     pub(super) fn of(format: Format) -> Option<Self> {
-        Some(match format {
-            Format::F32 => Self::F32,
-            Format::F16 => Self::F16,
-            Format::BF16 => Self::BF16,
-            Format::Q8_0 => Self::Q8_0,
-            Format::Q4_0 => Self::Q4_0,
-            Format::Q4_1 => Self::Q4_1,
-            Format::Q5_0 => Self::Q5_0,
-            Format::Q5_1 => Self::Q5_1,
-            Format::Q4K => Self::Q4K,
-            Format::Q5K => Self::Q5K,
-            Format::Q6K => Self::Q6K,
-            Format::Q4Pairs => Self::Q4Pairs,
-            Format::Int8 { group } if group > 0 && group % 32 == 0 => Self::Int8,
-            Format::I32 | Format::Int8 { .. } => return None,
-        })
+        match format {
+            Format::Int8 { group } => (group > 0 && group % 32 == 0).then_some(Self::Int8),
+            _ => Self::ALL.into_iter().find(|storage| storage.format() == format),
+        }
     }
 
     /// Bytes of `k` elements, without scales that are stored apart.
@@ -69,21 +68,12 @@ impl Storage {
         k / len * n_bytes
     }
 
-    /// Elements and bytes of a block.
+    /// Elements and bytes of a block, without scales that are stored apart.
     pub(super) const fn block(self) -> (usize, usize) {
-        match self {
-            Self::F32 => (1, 4),
-            Self::F16 | Self::BF16 => (1, 2),
-            Self::Q8_0 => (32, 34),
-            Self::Q4_0 => (32, 18),
-            Self::Int8 => (32, 32),
-            Self::Q4_1 | Self::Q4Pairs => (32, 20),
-            Self::Q5_0 => (32, 22),
-            Self::Q5_1 => (32, 24),
-            Self::Q4K => (256, 144),
-            Self::Q5K => (256, 176),
-            Self::Q6K => (256, 210),
+        if matches!(self, Self::Int8) {
+            return (32, 32);
         }
+        (self.format().block_len(), self.format().block_bytes())
     }
 
     /// Whether a block has 256 elements: a K-quant.
@@ -103,12 +93,23 @@ impl Storage {
 
     /// Whether each sixteen elements have a scale of their own.
     pub(super) const fn has_two_scales(self) -> bool {
-        matches!(self, Self::Q6K)
+        match self.format().blocks() {
+            Some(blocks) => blocks.group_len() == 16,
+            None => false,
+        }
     }
 
     /// Whether blocks have an offset `b` beside their scale.
     pub(super) const fn has_offsets(self) -> bool {
-        matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K)
+        match self.format().blocks() {
+            Some(blocks) => blocks.offset.is_some(),
+            None => false,
+        }
+    }
+
+    /// Whether each sixteen elements have an offset of their own, which products of 32 elements have no place for.
+    pub(super) const fn has_two_offsets(self) -> bool {
+        self.has_two_scales() && self.has_offsets()
     }
 }
 
@@ -126,18 +127,27 @@ macro_rules! for_format {
             _ => unreachable!("no table has this format here"),
         }
     };
+    // All that have blocks.
     ($job:ident, $done:expr) => {
-        for_format!($job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q6K Q4Pairs], $done)
+        for_format!(
+            $job,
+            [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q6K Q4Pairs Q2K Q3K IQ4NL IQ4XS MXFP4],
+            $done
+        )
+    };
+    // Those without two offsets in 32 elements.
+    ($job:ident, by 32, $done:expr) => {
+        for_format!($job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q6K Q4Pairs Q3K IQ4NL IQ4XS MXFP4], $done)
     };
 }
 pub(super) use for_format;
 
-/// 32 elements: `a[i / 16] * q[i] + b`.
+/// 32 elements: `a[i / 16] * q[i] + b[i / 16]`.
 #[derive(Clone, Copy)]
 pub(super) struct DequantisedBlock {
     pub(super) q: [i8; 32],
     pub(super) a: [f32; 2],
-    pub(super) b: f32,
+    pub(super) b: [f32; 2],
 }
 
 /// A row of blocks.
@@ -153,62 +163,23 @@ impl BlockRow<'_> {
     /// The `idx`-th 32 elements.
     #[inline(always)]
     pub(super) fn unpack(&self, storage: Storage, idx: usize) -> DequantisedBlock {
-        match storage {
-            Storage::Q8_0 => {
-                let block: &[u8; 34] = self.block(idx);
-                let d = half(block, 0);
-                DequantisedBlock {
-                    q: signed(block[2..].first_chunk().expect("32 bytes"), 0),
-                    a: [d; 2],
-                    b: 0.0,
-                }
-            }
+        let Some(blocks) = (match storage {
             Storage::Int8 => {
-                let block: &[u8; 32] = self.block(idx);
-                DequantisedBlock { q: signed(block, 0), a: [self.scale(idx); 2], b: 0.0 }
+                let q = self.bytes[idx * 32..].first_chunk().expect("a row has whole blocks");
+                return DequantisedBlock { q: signed(q), a: [self.scale(idx); 2], b: [0.0; 2] };
             }
-            Storage::Q4_0 => {
-                let block: &[u8; 18] = self.block(idx);
-                let q = signed(&nibbles(block, 2), 8);
-                DequantisedBlock { q, a: [half(block, 0); 2], b: 0.0 }
-            }
-            Storage::Q4_1 => {
-                let block: &[u8; 20] = self.block(idx);
-                let q = signed(&nibbles(block, 4), 0);
-                DequantisedBlock { q, a: [half(block, 0); 2], b: half(block, 2) }
-            }
-            Storage::Q5_0 => {
-                let block: &[u8; 22] = self.block(idx);
-                let q = signed(&fifth(nibbles(block, 6), block, 2), 16);
-                DequantisedBlock { q, a: [half(block, 0); 2], b: 0.0 }
-            }
-            Storage::Q5_1 => {
-                let block: &[u8; 24] = self.block(idx);
-                let q = signed(&fifth(nibbles(block, 8), block, 4), 0);
-                DequantisedBlock { q, a: [half(block, 0); 2], b: half(block, 2) }
-            }
-            Storage::Q4K => {
-                let (block, group): (&[u8; 144], usize) = (self.block(idx / 8), idx % 8);
-                let (a, b) = scale_and_offset(block, group);
-                DequantisedBlock { q: signed(&k_nibbles(block, 16, group), 0), a: [a; 2], b }
-            }
-            Storage::Q5K => {
-                let (block, group): (&[u8; 176], usize) = (self.block(idx / 8), idx % 8);
-                let (a, b) = scale_and_offset(block, group);
-                let mut q = k_nibbles(block, 48, group);
-                for i in 0..32 {
-                    q[i] |= if block[16 + i] & 1 << group == 0 { 0 } else { 16 };
-                }
-                let q = signed(&q, 0);
-                DequantisedBlock { q, a: [a; 2], b }
-            }
-            Storage::Q6K => q6_k(self.block(idx / 8), idx % 8),
-            Storage::Q4Pairs => {
-                let block: &[u8; 20] = self.block(idx);
-                DequantisedBlock { q: signed(&neighbours(block), 8), a: [single(block, 16); 2], b: 0.0 }
-            }
-            Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
-        }
+            _ => storage.format().blocks(),
+        }) else {
+            unreachable!("plain elements have no blocks")
+        };
+        let n = blocks.len / 32;
+        let block = &self.bytes[idx / n * blocks.bytes..][..blocks.bytes];
+        let q = numbers(blocks, block, idx % n);
+        let n_groups = 32 / blocks.group_len().min(32);
+        let first = idx % n * n_groups;
+        let (a, b) = scale_and_offset(blocks, block, first);
+        let (last_a, last_b) = scale_and_offset(blocks, block, first + n_groups - 1);
+        DequantisedBlock { q, a: [a, last_a], b: [b, last_b] }
     }
 
     /// The scale of the `idx`-th 32 elements where scales are stored apart.
@@ -218,11 +189,6 @@ impl BlockRow<'_> {
         // A division is slow.
         let at = if n.is_power_of_two() { idx >> n.trailing_zeros() } else { idx / n };
         f32::from_le_bytes(*self.scales[4 * at..].first_chunk().expect("a scale for each group"))
-    }
-
-    #[inline(always)]
-    fn block<const N: usize>(&self, idx: usize) -> &[u8; N] {
-        self.bytes[idx * N..].first_chunk().expect("a row has whole blocks")
     }
 }
 
@@ -242,76 +208,76 @@ pub(super) fn widened(bits: u16) -> f32 {
     f32::from_bits(size | (bits & 0x8000) << 16)
 }
 
+/// The bits of 32 numbers of a block as those numbers. Loops, as everywhere here: a closure passed to a library
+/// function might not be compiled with the instructions of the level.
 #[inline(always)]
-fn half<const N: usize>(block: &[u8; N], at: usize) -> f32 {
-    widened(u16::from_le_bytes([block[at], block[at + 1]]))
+fn numbers(blocks: &Blocks, block: &[u8], group: usize) -> [i8; 32] {
+    let mut bits = [0_u8; 32];
+    for plane in blocks.quanta.planes {
+        if plane.width < 16 {
+            for i in 0..32 {
+                bits[i] |= plane.bits(block, 32 * group + i);
+            }
+            continue;
+        }
+        for half in 0..2 {
+            let (byte, shift) = plane.place(32 * group + 16 * half);
+            let bytes: &[u8; 16] = block[byte..].first_chunk().expect("a whole block");
+            for i in 0..16 {
+                bits[16 * half + i] |= (bytes[i] >> shift & plane.mask()) << plane.to;
+            }
+        }
+    }
+    let mut numbers = signed(&bits);
+    match blocks.quanta.code {
+        Code::Signed => {}
+        Code::From(zero) => {
+            for number in &mut numbers {
+                *number = number.wrapping_sub(zero.cast_signed());
+            }
+        }
+        Code::Table(table) => {
+            for i in 0..32 {
+                numbers[i] = table[usize::from(bits[i] & 15)];
+            }
+        }
+    }
+    numbers
+}
+
+/// The scale of a group and what is added after it, zero if there is nothing.
+#[inline(always)]
+fn scale_and_offset(blocks: &Blocks, block: &[u8], group: usize) -> (f32, f32) {
+    let scale = factor(blocks.scale, block);
+    let offset = match blocks.offset {
+        Some(offset) => factor(offset, block),
+        None => 0.0,
+    };
+    let Some(groups) = &blocks.groups else { return (scale, offset) };
+    let own = groups.scales.number(block, group) as f32;
+    let offset = match &groups.offsets {
+        Some(offsets) => -(offset * offsets.number(block, group) as f32),
+        None => 0.0,
+    };
+    (scale * own, offset)
 }
 
 #[inline(always)]
-fn single<const N: usize>(block: &[u8; N], at: usize) -> f32 {
-    f32::from_le_bytes(*block[at..].first_chunk().expect("four bytes"))
+fn factor(Factor { at, kind }: Factor, block: &[u8]) -> f32 {
+    match kind {
+        FactorKind::F16 => widened(u16::from_le_bytes([block[at], block[at + 1]])),
+        FactorKind::F32 => f32::from_le_bytes(*block[at..].first_chunk().expect("four bytes")),
+        FactorKind::HalfE8M0 => f32::from_bits(half_e8m0(block[at])),
+    }
 }
 
-/// Subtracts a zero point. A loop, as everywhere here: a closure passed to a library function might not be compiled
-/// with the instructions of the level.
 #[inline(always)]
-fn signed(bytes: &[u8; 32], middle: u8) -> [i8; 32] {
+fn signed(bytes: &[u8; 32]) -> [i8; 32] {
     let mut q = [0; 32];
     for i in 0..32 {
-        q[i] = bytes[i].wrapping_sub(middle).cast_signed();
+        q[i] = bytes[i].cast_signed();
     }
     q
-}
-
-/// Low nibbles first, then high ones.
-#[inline(always)]
-fn nibbles<const N: usize>(block: &[u8; N], at: usize) -> [u8; 32] {
-    let mut q = [0; 32];
-    for i in 0..16 {
-        q[i] = block[at + i] & 15;
-        q[i + 16] = block[at + i] >> 4;
-    }
-    q
-}
-
-/// Neighbours share a byte.
-#[inline(always)]
-fn neighbours<const N: usize>(block: &[u8; N]) -> [u8; 32] {
-    let mut q = [0; 32];
-    for i in 0..16 {
-        q[2 * i] = block[i] & 15;
-        q[2 * i + 1] = block[i] >> 4;
-    }
-    q
-}
-
-/// With the fifth bits.
-#[inline(always)]
-fn fifth<const N: usize>(low: [u8; 32], block: &[u8; N], at: usize) -> [u8; 32] {
-    let bits = u32::from_le_bytes(*block[at..].first_chunk().expect("four bytes"));
-    let mut q = low;
-    for i in 0..32 {
-        q[i] |= ((bits >> i & 1) as u8) << 4;
-    }
-    q
-}
-
-#[inline(always)]
-fn k_nibbles<const N: usize>(block: &[u8; N], at: usize, group: usize) -> [u8; 32] {
-    let from = at + group / 2 * 32;
-    let mut q = [0; 32];
-    for i in 0..32 {
-        let two = block[from + i];
-        q[i] = if group.is_multiple_of(2) { two & 15 } else { two >> 4 };
-    }
-    q
-}
-
-/// The scale and the offset of a group.
-#[inline(always)]
-fn scale_and_offset<const N: usize>(block: &[u8; N], group: usize) -> (f32, f32) {
-    let own = k_words(block, group / 4).map(|four| f32::from((four >> (group % 4 * 8)) as u8));
-    (half(block, 0) * own[0], -(half(block, 2) * own[1]))
 }
 
 /// The 6-bit numbers of half a super-block: four scales, and four offsets.
@@ -323,21 +289,6 @@ pub(super) fn k_words(block: &[u8], half: usize) -> [u32; 2] {
         return [word(0) & 0x3f3f_3f3f, word(1) & 0x3f3f_3f3f];
     }
     [word(2) & 0x0f0f_0f0f | two_bits(word(0)), word(2) >> 4 & 0x0f0f_0f0f | two_bits(word(1))]
-}
-
-#[inline(always)]
-fn q6_k(block: &[u8; 210], group: usize) -> DequantisedBlock {
-    let (part, row) = (group / 4, group % 4);
-    let (low, high) = (part * 64 + row % 2 * 32, 128 + part * 32);
-    let (shift, two) = (row / 2 * 4, row * 2);
-    let mut q = [0; 32];
-    for i in 0..32 {
-        let own = ((block[low + i] >> shift) & 15) | ((block[high + i] >> two) & 3) << 4;
-        q[i] = own.cast_signed() - 32;
-    }
-    let d = half(block, 208);
-    let a = [0, 1].map(|k| d * f32::from(block[192 + 2 * group + k].cast_signed()));
-    DequantisedBlock { q, a, b: 0.0 }
 }
 
 #[cfg(test)]

@@ -338,10 +338,10 @@ macro_rules! single_forms {
         $(#[$attr])*
         fn wide_block(block: &DequantisedBlock) -> [V; 32 / N] {
             let numbers: &[u8; 32] = cast_ref(&block.q);
-            let mut out = [splat(block.b); 32 / N];
+            let mut out = [zero(); 32 / N];
             for (i, out) in out.iter_mut().enumerate() {
                 let wide = wide_i8(*numbers[i * N..].first_chunk().expect("within a block"));
-                *out = fma(wide, splat(block.a[i * N / 16]), *out);
+                *out = fma(wide, splat(block.a[i * N / 16]), splat(block.b[i * N / 16]));
             }
             out
         }
@@ -513,7 +513,7 @@ macro_rules! row_forms {
                         let scale = x[i].scale(idx);
                         sums[i] = dot(&q, x[i].wide(idx), [a[0] * scale, a[1] * scale], sums[i]);
                         if storage.has_offsets() {
-                            offsets[i] += b * x[i].sum(idx);
+                            offsets[i] += b[0] * x[i].sum(idx);
                         }
                     }
                 }
@@ -535,7 +535,7 @@ macro_rules! row_forms {
         unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
             // SAFETY: generated code passes a valid argument struct.
             let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
-            for_format!(job, gemm_int8_of::<S>(&job));
+            for_format!(job, by 32, gemm_int8_of::<S>(&job));
         }
     };
 }

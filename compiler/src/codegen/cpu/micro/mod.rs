@@ -9,16 +9,17 @@
 //!
 //! ```text
 //! weights    level            columns  activations      entry                  file                    unpacked by
-//! quantised  avx512*, amx        1..2  Int8Gemv         gemv_int8              gemv                    unpack_blocks
+//! blocks     avx512*, amx        1..2  Int8Gemv         gemv_int8              gemv                    unpack_blocks
 //!            avx512*            3..16  Int8Interleaved  gemm_int8_interleaved  gemm_small              unpack_rows
 //!            avx512*             17..  Int8Rows         gemm_int8_rows         gemm_packed, tile_32x6  pack_int8
 //!            amx                 3..4  Int8Interleaved  gemm_int8_interleaved  gemm_small              unpack_rows
 //!            amx                5..15  Int8Amx          gemm_int8_amx          gemm_amx_int8           unpack_blocks
-//!            amx (Q6_K)         5..15  Int8Interleaved  gemm_int8_interleaved  gemm_small              unpack_rows
+//!            amx (some)         5..15  Int8Interleaved  gemm_int8_interleaved  gemm_small              unpack_rows
 //!            amx                 16..  Bf16Tiles, 1     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
 //!            avx2                 few  Int8Rows         gemm_int8_rows         gemm_small_int8/16    unpack_int8/16
 //!            avx2                more  Int8Rows         gemm_int8_rows         gemm_packed, tile_16x4  pack_panels
 //!            neon, portable       all  Int8Rows         gemm_int8_rows         ../generic              block_formats
+//! Q2_K       other, or more columns    single           gemm_f32               ../generic              block_formats
 //! BF16       avx512-bf16          5..  Bf16Tiles, 1     gemm_bf16              gemm_bf16               pack_bf16
 //!            amx                 16..  Bf16Tiles, 1     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
 //! F16        amx                 16..  Bf16Tiles, 2     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
@@ -348,17 +349,19 @@ pub(super) fn activation_layout(level: Level, format: Format, n_cols: usize) -> 
     let n_parts = bf16.and_then(|bf16| (bf16.n_parts)(storage));
     let is_amx_int8 = n_cols >= MIN_COLS_TILED && table(level).int8_amx.is_some() && has_amx_int8(storage);
     let int8 = match n_cols {
-        n if n < *INTERLEAVED_COLS.start() && table(level).int8_gemv.is_some() => ActivationLayout::Int8Gemv,
-        _ if is_amx_int8 => ActivationLayout::Int8Amx { group: group_of(format) },
+        n if n < *INTERLEAVED_COLS.start() && table(level).int8_gemv.is_some() => {
+            Some(ActivationLayout::Int8Gemv)
+        }
+        _ if is_amx_int8 => Some(ActivationLayout::Int8Amx { group: group_of(format) }),
         n if INTERLEAVED_COLS.contains(&n) && table(level).int8_interleaved.is_some() => {
-            ActivationLayout::Int8Interleaved
+            (!storage.has_two_offsets()).then_some(ActivationLayout::Int8Interleaved)
         }
         _ => int8_rows_layout(level, format),
     };
     let quantised_functions = match storage {
         Storage::F32 => None,
         Storage::F16 | Storage::BF16 => int14_layout(level, n_cols),
-        _ => Some(int8),
+        _ => int8,
     };
     n_parts.map(|n_parts| ActivationLayout::Bf16Tiles { n_parts }).or(quantised_functions)
 }
@@ -373,7 +376,7 @@ pub(super) fn activation_layout_scattered(
         Storage::F32 => None,
         Storage::F16 | Storage::BF16 => int14_layout(level, n_per_matrix),
         _ if n_per_matrix < MIN_SCATTERED_COLS_PACKED => activation_layout(level, format, 1),
-        _ => Some(int8_rows_layout(level, format)),
+        _ => int8_rows_layout(level, format),
     }
 }
 
@@ -382,12 +385,12 @@ fn int14_layout(level: Level, n_cols: usize) -> Option<ActivationLayout> {
     (n_cols >= MIN_COLS_PACKED && table(level).int14.is_some()).then_some(ActivationLayout::Int14)
 }
 
-/// `Int8Rows` with the group that suits a weight format.
-fn int8_rows_layout(level: Level, format: Format) -> ActivationLayout {
+/// `Int8Rows` with the group that suits a weight format, if it has one scale and one offset for each 32 elements.
+fn int8_rows_layout(level: Level, format: Format) -> Option<ActivationLayout> {
     let is_super_block = format.block_len() == SUPER_BLOCK;
-    ActivationLayout::Int8Rows {
-        group: if is_super_block { table(level).super_block_group } else { group_of(format) },
-    }
+    let group = if is_super_block { table(level).super_block_group } else { group_of(format) };
+    let has_products = Storage::of(format).is_some_and(|storage| !storage.has_two_offsets());
+    has_products.then_some(ActivationLayout::Int8Rows { group })
 }
 
 /// Activations that share a scale with a weight format.
@@ -397,7 +400,7 @@ fn group_of(format: Format) -> usize {
 
 /// Whether `Int8Amx` has kernels for a format: all 32 elements of a group must share one scale.
 const fn has_amx_int8(storage: Storage) -> bool {
-    !storage.has_two_scales()
+    !storage.has_two_scales() && !matches!(storage, Storage::IQ4NL | Storage::IQ4XS | Storage::MXFP4)
 }
 
 /// Quantises `n_cols` columns of `k` elements, stored one after another.

@@ -4,6 +4,7 @@ use std::iter::repeat_n;
 
 use super::int8_rows::Int8Row;
 use super::*;
+use crate::tensor::quant::blocks::{Factor, FactorKind};
 
 /// Numbers that look random, the same each time.
 struct Noise(u64);
@@ -28,25 +29,23 @@ fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
         Format::BF16 => (0..n).flat_map(|_| half::bf16::from_f32(noise.float()).to_le_bytes()).collect(),
         _ => {
             let mut bytes: Vec<u8> = (0..n_bytes).map(|_| noise.next() as u8).collect();
-            let scales: &[usize] = match format {
-                Format::Q6K => &[208],
-                Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
-                Format::Int8 { .. } | Format::Q4Pairs => &[],
-                _ => &[0],
-            };
-            for block in bytes.chunks_mut(format.block_bytes()) {
-                for at in scales {
-                    let scale = half::f16::from_f32(noise.float() / 100.0);
-                    block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            let Some(blocks) = format.blocks() else {
+                for scale in bytes[n..].chunks_mut(4) {
+                    scale.copy_from_slice(&(noise.float() / 100.0).to_le_bytes());
                 }
-            }
-            let wide_scales: Vec<&mut [u8]> = match format {
-                Format::Int8 { .. } => bytes[n..].chunks_mut(4).collect(),
-                Format::Q4Pairs => bytes.chunks_mut(20).map(|block| &mut block[16..]).collect(),
-                _ => Vec::new(),
+                return bytes;
             };
-            for scale in wide_scales {
-                scale.copy_from_slice(&(noise.float() / 100.0).to_le_bytes());
+            for block in bytes.chunks_mut(blocks.bytes) {
+                for Factor { at, kind } in [Some(blocks.scale), blocks.offset].into_iter().flatten() {
+                    let scale = noise.float() / 100.0;
+                    match kind {
+                        FactorKind::F16 => {
+                            block[at..at + 2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
+                        }
+                        FactorKind::F32 => block[at..at + 4].copy_from_slice(&scale.to_le_bytes()),
+                        FactorKind::HalfE8M0 => block[at] = 116 + block[at] % 8,
+                    }
+                }
             }
             bytes
         }
@@ -56,23 +55,11 @@ fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
 /// The most that a product of sums of two bfloat16 numbers is off: each is rounded once, and a product is left out.
 const TWO_HALVES: f64 = 3.1e-5;
 
-const FORMATS: [Format; 15] = [
-    Format::F32,
-    Format::F16,
-    Format::BF16,
-    Format::Q8_0,
-    Format::Q4_0,
-    Format::Int8 { group: 64 },
-    Format::Int8 { group: 32 },
-    Format::Int8 { group: 96 },
-    Format::Q4_1,
-    Format::Q5_0,
-    Format::Q5_1,
-    Format::Q4K,
-    Format::Q5K,
-    Format::Q6K,
-    Format::Q4Pairs,
-];
+/// All formats that products have, and some groups.
+fn formats() -> impl Iterator<Item = Format> {
+    let groups = [32, 64, 96].map(|group| Format::Int8 { group });
+    Format::FIXED.into_iter().filter(|format| storage(*format).is_some()).chain(groups)
+}
 
 fn levels() -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(|level| level.is_supported())
@@ -256,7 +243,7 @@ fn check_product(
 fn products_of_odd_sizes_are_those_of_double_precision() {
     let mut noise = Noise(7);
     for level in levels() {
-        for format in FORMATS {
+        for format in formats() {
             let block = format.block_len();
             let ks: &[usize] = if block == 1 { &[1, 7, 16, 37, 200, 1100] } else { &[1, 2, 3, 5, 33] };
             for k in ks {
@@ -266,7 +253,7 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
                         if sizes.k * n_cols * n_rows > 400_000 {
                             continue;
                         }
-                        let bytes = (block > 1).then(|| int8_rows_layout(level, format));
+                        let bytes = int8_rows_layout(level, format).filter(|_| block > 1);
                         let one_by_one = activation_layout(level, format, 1);
                         // A program for many columns may get few of them.
                         let of_many = activation_layout(level, format, 64);
@@ -288,7 +275,7 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
 fn products_of_widths_that_fill_no_last_vector_are_those_of_double_precision() {
     let mut noise = Noise(29);
     for level in levels() {
-        for format in FORMATS {
+        for format in formats() {
             let ks: &[usize] =
                 if format.block_len() == 1 { &[577, 600, 1031] } else { &[544, 576, 608, 960, 2880] };
             for k in ks.iter().copied().filter(|k| k.is_multiple_of(format.block_len())) {
@@ -306,7 +293,7 @@ fn products_of_widths_that_fill_no_last_vector_are_those_of_double_precision() {
 #[test]
 fn a_row_gives_what_it_gives_when_zeros_fill_its_last_unit() {
     let mut noise = Noise(31);
-    for format in FORMATS.into_iter().filter(|format| format.block_len() == GROUP) {
+    for format in formats().filter(|format| format.block_len() == GROUP) {
         for (level, n_cols) in levels().flat_map(|level| [1, 8, 64].map(|n_cols| (level, n_cols))) {
             for (k, whole) in [(32, 128), (544, 640), (576, 640), (608, 640), (960, 1024)] {
                 let w = weight(format, k, &mut noise);
@@ -334,14 +321,18 @@ fn a_row_gives_what_it_gives_when_zeros_fill_its_last_unit() {
 fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) -> Vec<f32> {
     let k = x.len() / n_cols;
     let is_many = n_cols > *INTERLEAVED_COLS.end();
-    let rounding = if is_many {
-        int8_rows_layout(level, format)
-    } else {
-        activation_layout(level, format, n_cols).unwrap()
-    };
-    let mut rounded = vec![0_u8; activation_bytes(rounding, n_cols, k)];
-    // SAFETY: the vectors are there, and the room for them.
-    unsafe { quantise_activations(level, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (n_cols, k)) };
+    let rounding =
+        if is_many { int8_rows_layout(level, format) } else { activation_layout(level, format, n_cols) };
+    let mut rounded = bytemuck::cast_slice(x).to_vec();
+    let mut function = table(level).gemm_f32;
+    if let Some(rounding) = rounding {
+        rounded = vec![0_u8; activation_bytes(rounding, n_cols, k)];
+        function = table(level).quantised_functions(rounding).product;
+        // SAFETY: the vectors are there, and the room for them.
+        unsafe {
+            quantise_activations(level, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (n_cols, k));
+        }
+    }
     let mut out = vec![0.0_f32; n_cols];
     let group = if let Format::Int8 { group } = format { group as usize } else { GROUP };
     let job = GemmArgs {
@@ -363,7 +354,7 @@ fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) 
         n_parts: 0,
     };
     // SAFETY: the argument struct describes the memory above.
-    unsafe { (table(level).quantised_functions(rounding).product)(&raw const job) };
+    unsafe { function(&raw const job) };
     out
 }
 
@@ -376,6 +367,14 @@ fn no_sum_of_the_largest_numbers_overflows() {
         // Numbers of 31, then those of -32, with scales of -128.
         (Format::Q6K, [&[0xff; 192][..], &[0x80; 16], &[0, 60]].concat()),
         (Format::Q6K, [&[0; 192][..], &[0x80; 16], &[0, 60]].concat()),
+        // Scales and offsets of 15, and numbers of 3.
+        (Format::Q2K, [&[0xff; 80][..], &[0, 60, 0, 60]].concat()),
+        // Numbers of -4 with scales of -32, and numbers of 3 with scales of 31.
+        (Format::Q3K, [&[0; 108][..], &[0, 60]].concat()),
+        (Format::Q3K, [&[0xff; 108][..], &[0, 60]].concat()),
+        // Numbers of 113 and -127 with scales of 31 and -32.
+        (Format::IQ4XS, [&[0, 60][..], &[0xff; 134]].concat()),
+        (Format::IQ4XS, [&[0, 60][..], &[0; 134]].concat()),
     ] {
         let exact: f32 = format.decode_all(&block, 256).unwrap().iter().sum();
         for (level, n_cols) in levels().flat_map(|level| [1, 3, 17].map(|n_cols| (level, n_cols))) {
@@ -389,7 +388,7 @@ fn no_sum_of_the_largest_numbers_overflows() {
 #[test]
 fn numbers_that_are_infinite_or_none_are_not_lost() {
     let (mut noise, k) = (Noise(23), 768);
-    for format in FORMATS.into_iter().filter(|format| format.block_len() > 1) {
+    for format in formats().filter(|format| format.block_len() > 1) {
         let w = weight(format, k, &mut noise);
         for (level, n_cols) in levels().flat_map(|level| [1, 3, 17].map(|n_cols| (level, n_cols))) {
             for large in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {

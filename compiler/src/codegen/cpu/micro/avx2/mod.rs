@@ -68,7 +68,7 @@ unsafe extern "C" fn quantise_int8_rows(job: *const QuantiseArgs) {
 unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
-    for_format!(job, product::<S, B>(&job));
+    for_format!(job, by 32, product::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -104,8 +104,8 @@ fn product<const S: usize, const B: usize>(job: &GemmView<'_>) {
 /// Columns up to which packing takes longer than it saves.
 const fn few_of(storage: Storage) -> usize {
     match storage {
-        Storage::Q8_0 | Storage::Int8 => 8,
-        Storage::Q6K => 4,
+        Storage::Q8_0 | Storage::Int8 | Storage::IQ4NL | Storage::IQ4XS | Storage::MXFP4 => 8,
+        Storage::Q3K | Storage::Q6K => 4,
         _ => 2,
     }
 }

@@ -4,19 +4,22 @@
 //! q + b`, four groups of 32 at a time; of each group first the even elements, then the odd ones, since bytes widen to
 //! 16 bits in place. Formats of up to 5 bits are unpacked to bytes (`unpack_int8.rs`). The formulas are those of
 //! `block_formats.rs`, one instruction at a time, with these differences: 4-bit and 5-bit integers stay unsigned,
-//! and `b` subtracts their zero point; 8-bit integers stay in the upper halves of 16-bit ones; 6-bit integers are
-//! multiplied by their integer scales of sixteen.
+//! and `b` subtracts their zero point; 8-bit integers and values of tables stay in the upper halves of 16-bit ones;
+//! integers of 3 and 6 bits are multiplied by their integer scales of sixteen.
 
 use std::arch::x86_64::{
-    __m128, __m256i, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_mul_ps, _mm_set1_epi16, _mm_set1_ps, _mm_setr_ps,
-    _mm_unpacklo_epi16, _mm_unpacklo_epi32, _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
-    _mm256_mul_ps, _mm256_mulhi_epi16, _mm256_or_si256, _mm256_set_m128, _mm256_set_m128i, _mm256_set1_epi8,
-    _mm256_set1_epi16, _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi16,
+    __m128, __m256i, _mm_and_si128, _mm_cvtepi32_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtsi64_si128,
+    _mm_mul_ps, _mm_or_si128, _mm_set1_epi16, _mm_set1_epi32, _mm_set1_ps, _mm_setr_epi32, _mm_setr_ps,
+    _mm_slli_epi32, _mm_srli_epi16, _mm_srlv_epi32, _mm_sub_epi32, _mm_unpacklo_epi16, _mm_unpacklo_epi32,
+    _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_mul_ps, _mm256_mulhi_epi16,
+    _mm256_or_si256, _mm256_set_m128, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16,
+    _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi16, _mm256_srl_epi16,
     _mm256_srli_epi16, _mm256_sub_epi8, _mm256_sub_ps,
 };
 
 use crate::codegen::cpu::micro::avx2::vector::{V, load_bytes, load_half, splat, zero};
 use crate::codegen::cpu::micro::block_formats::{BlockRow, DequantisedBlock, Storage, k_words};
+use crate::tensor::quant::blocks::{Blocks, Code, Numbers, half_e8m0};
 
 /// 32 numbers.
 pub(super) type Group = [__m256i; 2];
@@ -40,13 +43,33 @@ pub(super) const fn has_offsets(storage: Storage) -> bool {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn unpack_128<const S: usize>(unit: &[u8], half: usize) -> [Group; 4] {
     let mut out = [[_mm256_setzero_si256(); 2]; 4];
-    if const { matches!(Storage::ALL[S], Storage::Q6K) } {
-        let block: &[u8; 210] = unit.as_array().expect("a block");
-        let scales = *piece(&block[192..], half);
-        for (i, bytes) in k_sixth(&block[64 * half..], piece(&block[128..], half)).into_iter().enumerate() {
-            out[i] = scaled(upper_words(bytes), scales, i);
+    match const { Storage::ALL[S] } {
+        Storage::Q6K => {
+            let block: &[u8; 210] = unit.as_array().expect("a block");
+            let scales = *piece(&block[192..], half);
+            let bytes = k_sixth(&block[64 * half..], piece(&block[128..], half));
+            for (i, bytes) in bytes.into_iter().enumerate() {
+                out[i] = scaled(upper_words(bytes), scales, i);
+            }
+            return out;
         }
-        return out;
+        Storage::Q3K => {
+            let block: &[u8; 110] = unit.as_array().expect("a block");
+            let scales = scales_of_three_bits(block, half);
+            let bytes = k_third(piece(&block[32..], half), piece(block, 0), half);
+            for (i, bytes) in bytes.into_iter().enumerate() {
+                out[i] = scaled(upper_words(bytes), scales, i);
+            }
+            return out;
+        }
+        Storage::IQ4XS => {
+            let block: &[u8; 136] = unit.as_array().expect("a block");
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = upper_words(values::<S>(piece(&block[8..], 4 * half + i)));
+            }
+            return out;
+        }
+        _ => {}
     }
     let n_bytes = const { Storage::ALL[S].block().1 };
     for (i, out) in out.iter_mut().enumerate() {
@@ -62,6 +85,8 @@ pub(super) fn unpack_32<const S: usize>(block: &[u8]) -> Group {
     match const { Storage::ALL[S] } {
         Storage::Q8_0 => upper_words(load_bytes(piece(&block[2..], 0))),
         Storage::Int8 => upper_words(load_bytes(piece(block, 0))),
+        Storage::IQ4NL => upper_words(values::<S>(piece(&block[2..], 0))),
+        Storage::MXFP4 => upper_words(values::<S>(piece(&block[1..], 0))),
         _ => unreachable!("a large block, or no words"),
     }
 }
@@ -108,6 +133,62 @@ fn k_sixth(low: &[u8], high: &[u8; 32]) -> [__m256i; 4] {
     out
 }
 
+/// The values of sixteen low nibbles, then of the high ones.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn values<const S: usize>(nibbles: &[u8; 16]) -> __m256i {
+    let table = const { value_bytes(Storage::ALL[S]) };
+    let table = _mm256_set_m128i(load_half(&table), load_half(&table));
+    let low = load_half(nibbles);
+    let both = _mm256_set_m128i(_mm_srli_epi16::<4>(low), low);
+    _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(15)))
+}
+
+/// The sixteen values of a format.
+const fn value_bytes(storage: Storage) -> [u8; 16] {
+    let mut out = [0; 16];
+    if let Some(Blocks { quanta: Numbers { code: Code::Table(values), .. }, .. }) = storage.format().blocks()
+    {
+        let mut i = 0;
+        while i < 16 {
+            out[i] = values[i].cast_unsigned();
+            i += 1;
+        }
+    }
+    out
+}
+
+/// 128 elements of 3 bits: two bits of each in `low`, the third in `high`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn k_third(low: &[u8; 32], high: &[u8; 32], half: usize) -> [__m256i; 4] {
+    let low = load_bytes(low);
+    let mut out =
+        [low, _mm256_srli_epi16::<2>(low), _mm256_srli_epi16::<4>(low), _mm256_srli_epi16::<6>(low)];
+    // The bit of the first group is at place 0.
+    let high = _mm256_srl_epi16(load_bytes(high), _mm_cvtsi32_si128(4 * half as i32));
+    let highs =
+        [_mm256_slli_epi16::<2>(high), _mm256_slli_epi16::<1>(high), high, _mm256_srli_epi16::<1>(high)];
+    for (out, high) in out.iter_mut().zip(highs) {
+        let low = _mm256_and_si256(*out, _mm256_set1_epi8(3));
+        let both = _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(4)));
+        *out = _mm256_sub_epi8(both, _mm256_set1_epi8(4));
+    }
+    out
+}
+
+/// The eight scales of half a block.
+#[inline(always)]
+fn scales_of_three_bits(block: &[u8; 110], half: usize) -> [u8; 8] {
+    // Eight bytes have the low four bits of all, four bytes the upper two.
+    let low = u64::from_le_bytes(*piece(&block[96..], 0)) >> (4 * half);
+    let high = u64::from(u32::from_le_bytes(*piece(&block[104..], 0))) >> (4 * half);
+    let high = (high & 0x0303_0303) | (high >> 2 & 0x0303_0303) << 32;
+    let both = low & 0x0f0f_0f0f_0f0f_0f0f | high << 4;
+    // From 0 to 63 in each byte: subtracts 32 without a borrow.
+    ((both | 0x8080_8080_8080_8080) - 0x2020_2020_2020_2020 ^ 0x8080_8080_8080_8080).to_le_bytes()
+}
+
 /// The `i`-th group of four, which is 256 times as large, times the scales of its halves.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -128,7 +209,10 @@ pub(super) fn factors<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: usize
             let (a, b) = (row.scale(4 * at), row.scale(4 * at + 1));
             smaller(_mm_setr_ps(a, b, row.scale(4 * at + 2), row.scale(4 * at + 3)))
         }
-        Storage::Q8_0 => smaller(halves::<S>(unit, 0)),
+        Storage::Q8_0 | Storage::IQ4NL => smaller(halves::<S>(unit, 0)),
+        Storage::MXFP4 => smaller(powers_of_two(unit)),
+        Storage::IQ4XS => smaller(four_scales(unit.as_array().expect("a block"), at % 2)),
+        Storage::Q3K => splat_half(unit, 108),
         Storage::Q4Pairs => {
             let scale = |i: usize| f32::from_le_bytes(*piece(&unit[20 * i + 16..], 0));
             _mm_setr_ps(scale(0), scale(1), scale(2), scale(3))
@@ -136,6 +220,28 @@ pub(super) fn factors<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: usize
         Storage::Q6K => splat_half(unit, 208),
         _ => halves::<S>(unit, 0),
     }
+}
+
+/// The scales of four `MXFP4` blocks.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn powers_of_two(unit: &[u8]) -> __m128 {
+    let [a, b, c, d] = [0, 17, 34, 51].map(|at| f32::from_bits(half_e8m0(unit[at])));
+    _mm_setr_ps(a, b, c, d)
+}
+
+/// The scales of half an `IQ4_XS` block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn four_scales(block: &[u8; 136], half: usize) -> __m128 {
+    // Even groups have the low nibbles of bytes, odd ones the high ones.
+    let two = i32::from(u16::from_le_bytes(*piece(&block[4..], half)));
+    let low = _mm_srlv_epi32(_mm_set1_epi32(two), _mm_setr_epi32(0, 4, 8, 12));
+    let low = _mm_and_si128(low, _mm_set1_epi32(15));
+    let high = _mm_srlv_epi32(_mm_set1_epi32(i32::from(block[2 + half])), _mm_setr_epi32(0, 2, 4, 6));
+    let high = _mm_slli_epi32::<4>(_mm_and_si128(high, _mm_set1_epi32(3)));
+    let whole = _mm_sub_epi32(_mm_or_si128(low, high), _mm_set1_epi32(32));
+    _mm_mul_ps(_mm_cvtepi32_ps(whole), splat_half(block, 0))
 }
 
 /// For numbers that are 256 times as large.
@@ -185,8 +291,9 @@ pub(super) fn pair_offsets<const S: usize>(units: [&[u8]; 2], half: usize, facto
 #[inline(always)]
 pub(super) fn scale_and_offset<const S: usize>(row: &BlockRow<'_>, idx: usize) -> (f32, f32) {
     let storage = const { Storage::ALL[S] };
-    let DequantisedBlock { a: [a, _], b, .. } = row.unpack(storage, idx);
-    let a = if matches!(storage, Storage::Q8_0 | Storage::Int8) { a / 256.0 } else { a };
+    let DequantisedBlock { a: [a, _], b: [b, _], .. } = row.unpack(storage, idx);
+    let is_in_upper = matches!(storage, Storage::Q8_0 | Storage::Int8 | Storage::IQ4NL | Storage::MXFP4);
+    let a = if is_in_upper { a / 256.0 } else { a };
     (a, b - f32::from(zero_point(storage)) * a)
 }
 

@@ -338,7 +338,7 @@ impl<'a, const S: usize, const B: usize> Both<'a, S, B> {
             let factors = _mm512_mask_blend_ps(UPPER, splat(first.a[0]), splat(second.a[0]));
             *out = fma(_mm512_mul_ps(_mm512_cvtepi32_ps(dots), scales), factors, *out);
             if const { Storage::ALL[S].has_offsets() } {
-                *out = fma(sums, _mm512_mask_blend_ps(UPPER, splat(first.b), splat(second.b)), *out);
+                *out = fma(sums, _mm512_mask_blend_ps(UPPER, splat(first.b[0]), splat(second.b[0])), *out);
             }
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn gemm<const S: usize, const B: usize>(job: &GemmView<'_>) {
 /// Whether numbers are whole bytes, which only need the zero point added: that is faster in the product than in
 /// advance.
 const fn are_bytes(storage: Storage) -> bool {
-    zero_point(storage) == 128
+    matches!(storage, Storage::Q8_0 | Storage::Int8)
 }
 
 /// All columns with some rows. With `L` numbers are read in place, of sixteen rows at a time.

@@ -7,15 +7,16 @@
 //! fewer instructions.
 
 use std::arch::x86_64::{
-    __m128, __m512i, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_fmadd_ps, _mm_maskz_mov_ps,
-    _mm_mul_ps, _mm_set1_ps, _mm_setzero_ps, _mm_setzero_si128, _mm256_castps128_ps256, _mm256_castsi256_ps,
-    _mm256_cvtph_ps, _mm256_insertf128_ps, _mm256_mul_ps, _mm256_set_m128i, _mm512_broadcast_i32x4,
-    _mm512_broadcastss_ps, _mm512_castps256_ps512, _mm512_castsi256_si512, _mm512_castsi512_si128,
-    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_inserti64x4, _mm512_madd_epi16, _mm512_maskz_mov_ps,
-    _mm512_mul_ps, _mm512_mulhi_epi16, _mm512_mullo_epi16, _mm512_packs_epi32, _mm512_permutex2var_ps,
-    _mm512_permutexvar_epi16, _mm512_permutexvar_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8,
-    _mm512_sub_ps, _mm512_unpackhi_epi8, _mm512_unpackhi_epi16, _mm512_unpacklo_epi8, _mm512_unpacklo_epi16,
-    _mm512_zextps128_ps512,
+    __m128, __m512i, _mm_and_si128, _mm_castsi128_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_fmadd_ps,
+    _mm_maskz_mov_ps, _mm_movehdup_ps, _mm_mul_ps, _mm_mul_ss, _mm_set1_epi8, _mm_set1_ps, _mm_setzero_ps,
+    _mm_setzero_si128, _mm_srli_epi16, _mm256_castps128_ps256, _mm256_castsi256_ps, _mm256_cvtph_ps,
+    _mm256_fmadd_ps, _mm256_insertf128_ps, _mm256_mul_ps, _mm256_set_m128i, _mm256_setzero_ps,
+    _mm512_broadcast_i32x4, _mm512_broadcastss_ps, _mm512_castps256_ps512, _mm512_castsi256_si512,
+    _mm512_castsi512_si128, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_inserti64x4, _mm512_madd_epi16,
+    _mm512_maskz_mov_ps, _mm512_mul_ps, _mm512_mulhi_epi16, _mm512_mullo_epi16, _mm512_packs_epi32,
+    _mm512_permutex2var_ps, _mm512_permutexvar_epi16, _mm512_permutexvar_epi32, _mm512_setzero_si512,
+    _mm512_shuffle_epi8, _mm512_sub_ps, _mm512_unpackhi_epi8, _mm512_unpackhi_epi16, _mm512_unpacklo_epi8,
+    _mm512_unpacklo_epi16, _mm512_zextps128_ps512, _mm512_zextps256_ps512,
 };
 use std::slice::from_ref;
 
@@ -25,8 +26,8 @@ use crate::codegen::cpu::micro::GROUP;
 use crate::codegen::cpu::micro::avx512::last_blocks::{FOUR, last_row, last_units};
 use crate::codegen::cpu::micro::avx512::quantise_gemv::{GemvActivations, Large};
 use crate::codegen::cpu::micro::avx512::unpack_blocks::{
-    Order, block_scales, order, six_bits_of_four, unit_offsets, unit_scales, unpack_128,
-    unpack_128_alternating, zero_point,
+    Order, block_scales, eight_scales, order, six_bits_of_four, sixteen_scales, unit_offsets, unit_scales,
+    unpack_128, unpack_128_alternating, zero_point,
 };
 use crate::codegen::cpu::micro::avx512::vector::{
     V, add, add_dot, fma, load, load_bytes, load_half, load_quarter, permute, splat, sum_each_of_4, zero,
@@ -60,7 +61,9 @@ fn gemv_column<const S: usize, const B: usize>(job: &GemmView<'_>, c: usize) {
         for i in 0..n {
             let (row, memory) = (&job.w.row(r + i), job.w.rows_from(r + i));
             sums[i] = match (storage, order(storage)) {
-                (Storage::Q6K, _) => row_of_q6_k::<B>(row, x),
+                (Storage::Q2K, _) => row_of_q2_k::<B>(row, x),
+                (Storage::Q3K | Storage::Q6K, _) => row_of_sixteenths::<S, B>(row, x),
+                (Storage::IQ4XS, _) => row_of_iq4_xs::<B>(row, x),
                 (Storage::Q4K | Storage::Q5K, _) => row_of_k_blocks::<S, B>(row, x),
                 (_, Order::SplitHalves) => row_of_nibbles::<S, B>(row, memory, x, n_last),
                 (_, Order::Sequential) => row_of_bytes::<S, B>(row, memory, x, n_last),
@@ -299,10 +302,10 @@ fn add_k_blocks<const S: usize, const B: usize>(
     }
 }
 
-/// A row of `Q6_K`.
+/// A row of `Q3_K` or `Q6_K`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn row_of_q6_k<const B: usize>(row: &BlockRow<'_>, x: &GemvActivations<'_>) -> V {
+fn row_of_sixteenths<const S: usize, const B: usize>(row: &BlockRow<'_>, x: &GemvActivations<'_>) -> V {
     let units = row.bytes.as_chunks::<B>().0;
     let numbers = pieces::<256>(x.numbers, units.len());
     let blocks =
@@ -310,20 +313,85 @@ fn row_of_q6_k<const B: usize>(row: &BlockRow<'_>, x: &GemvActivations<'_>) -> V
     let mut sums = zero();
     for ((unit, numbers), (block, [own, _])) in units.iter().zip(numbers).zip(blocks) {
         prefetch_stream(unit);
-        let unit: &[u8; 210] = unit.as_array().expect("a block");
-        let scales = _mm512_broadcast_i32x4(load_quarter(unit[192..208].as_array().expect("16 bytes")));
+        let (scales, d) = sixteen_scales::<S>(unit);
+        let scales = _mm512_broadcast_i32x4(scales);
         let mut dots = _mm512_setzero_si512();
         for (half, x) in numbers.as_chunks::<64>().0.as_chunks::<2>().0.iter().enumerate() {
             let scales = _mm512_shuffle_epi8(scales, load_bytes(&SIXTEENTH_SCALE_BYTES[half]));
             let scales = _mm512_mulhi_epi16(scales, load_bytes(&block.steps[half]));
             dots = add_dot(dots, scales, load_bytes(&block.moved[half]));
-            dots = add_dot(dots, dot_16_bits(unpack_128::<{ Storage::Q6K as usize }>(unit, half), x), scales);
+            dots = add_dot(dots, dot_16_bits(unpack_128::<S>(unit, half), x), scales);
         }
-        let d = _mm_cvtph_ps(_mm_cvtsi32_si128(u16::from_le_bytes([unit[208], unit[209]]).into()));
+        let d = _mm_cvtph_ps(_mm_cvtsi32_si128(d.into()));
         let d = _mm_mul_ps(d, _mm_set1_ps(f32::from_le_bytes(*own)));
         sums = fma(_mm512_cvtepi32_ps(dots), _mm512_broadcastss_ps(d), sums);
     }
     sums
+}
+
+/// A row of `Q2_K`: scales multiply dot products, offsets multiply the sums that cancel a zero point of 32.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn row_of_q2_k<const B: usize>(row: &BlockRow<'_>, x: &GemvActivations<'_>) -> V {
+    let units = row.bytes.as_chunks::<B>().0;
+    let numbers = pieces::<256>(x.numbers, units.len());
+    let blocks =
+        x.larges.iter().flat_map(|row_of_k_blocks| row_of_k_blocks.blocks.iter().zip(&row_of_k_blocks.units));
+    let mut sums = [zero(); 2];
+    for ((unit, numbers), (block, [own, _])) in units.iter().zip(numbers).zip(blocks) {
+        prefetch_stream(unit);
+        let unit: &[u8; 84] = unit.as_array().expect("a block");
+        let both = load_quarter(unit[..16].as_array().expect("16 bytes"));
+        let four_bits = _mm_set1_epi8(15);
+        let scales = _mm512_broadcast_i32x4(_mm_and_si128(both, four_bits));
+        let offsets = _mm512_broadcast_i32x4(_mm_and_si128(_mm_srli_epi16::<4>(both), four_bits));
+        let (mut dots, mut taken_off) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+        for (half, x) in numbers.as_chunks::<64>().0.as_chunks::<2>().0.iter().enumerate() {
+            let places = load_bytes(&SIXTEENTH_SCALE_BYTES[half]);
+            let steps = load_bytes(&block.steps[half]);
+            let scales = _mm512_mulhi_epi16(_mm512_shuffle_epi8(scales, places), steps);
+            let offsets = _mm512_mulhi_epi16(_mm512_shuffle_epi8(offsets, places), steps);
+            taken_off = add_dot(taken_off, offsets, load_bytes(&block.moved[half]));
+            let w = unpack_128::<{ Storage::Q2K as usize }>(unit, half);
+            dots = add_dot(dots, dot_16_bits(w, x), scales);
+        }
+        let factors =
+            _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([unit[80], unit[81], unit[82], unit[83]])));
+        let factors = _mm_mul_ps(factors, _mm_set1_ps(f32::from_le_bytes(*own)));
+        let offset = _mm_mul_ss(_mm_movehdup_ps(factors), _mm_set1_ps(1.0 / 32.0));
+        sums[0] = fma(_mm512_cvtepi32_ps(dots), _mm512_broadcastss_ps(factors), sums[0]);
+        sums[1] = fma(_mm512_cvtepi32_ps(taken_off), _mm512_broadcastss_ps(offset), sums[1]);
+    }
+    add(sums[0], sums[1])
+}
+
+/// A row of `IQ4_XS`.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn row_of_iq4_xs<const B: usize>(row: &BlockRow<'_>, x: &GemvActivations<'_>) -> V {
+    let units = row.bytes.as_chunks::<B>().0;
+    let n = units.len();
+    let numbers = pieces::<256>(x.halves, n);
+    let (even, odd, totals) = (pieces::<32>(x.even, n), pieces::<32>(x.odd, n), pieces::<32>(x.sums, n));
+    let (mut products, mut corrections) = ([zero(); 2], _mm256_setzero_ps());
+    for (at, (unit, numbers)) in units.iter().zip(numbers).enumerate() {
+        prefetch_stream(unit);
+        let own = eight_scales(unit);
+        let eight = |of: &[u8; 32]| _mm256_castsi256_ps(load_half(of));
+        corrections = _mm256_fmadd_ps(own, eight(&totals[at]), corrections);
+        let [even, odd] = [eight(&even[at]), eight(&odd[at])];
+        let even = _mm512_castps256_ps512(_mm256_mul_ps(own, even));
+        let odd = _mm512_castps256_ps512(_mm256_mul_ps(own, odd));
+        for (half, x) in numbers.as_chunks::<64>().0.as_chunks::<2>().0.iter().enumerate() {
+            let w = unpack_128::<{ Storage::IQ4XS as usize }>(unit, half);
+            let first = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[0], load_bytes(&x[0]));
+            let both = _mm512_dpbusd_epi32(first, w[1], load_bytes(&x[1]));
+            let factors = _mm512_permutex2var_ps(even, load_bytes(&LANES_OF_FOUR_GROUPS[half]), odd);
+            products[half] = fma(_mm512_cvtepi32_ps(both), factors, products[half]);
+        }
+    }
+    let factor = splat(-f32::from(zero_point(Storage::IQ4XS)));
+    fma(_mm512_zextps256_ps512(corrections), factor, add(products[0], products[1]))
 }
 
 /// Dot products of each four of 128 numbers, as 16 bits: of each sixteen of the first 64, then of the others.

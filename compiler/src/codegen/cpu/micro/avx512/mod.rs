@@ -145,7 +145,7 @@ unsafe extern "C" fn quantise_int8_rows(job: *const QuantiseArgs) {
 unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
-    for_format!(job, gemm_packed::gemm::<S, B>(&job));
+    for_format!(job, by 32, gemm_packed::gemm::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -187,7 +187,7 @@ unsafe extern "C" fn gemm_int8_interleaved(job: *const GemmArgs) {
     }
     // SAFETY: as above.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Interleaved) }) else { return };
-    for_format!(job, gemm_small::gemm::<S, B>(&job));
+    for_format!(job, by 32, gemm_small::gemm::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -203,7 +203,7 @@ unsafe extern "C" fn gemm_int8_amx(job: *const GemmArgs) {
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Amx) }) else { return };
     // SAFETY: the table belongs to a level that has AMX and the permission.
     let unit = &unsafe { Bytes::new() };
-    // `has_amx_int8` has no Q6_K.
+    // Those that `has_amx_int8` has.
     for_format!(job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q4Pairs], gemm_amx_int8::gemm::<S, B>(unit, &job));
 }
 
@@ -257,7 +257,7 @@ fn amx_bf16_parts(storage: Storage) -> Option<i64> {
     match storage {
         Storage::F32 => None,
         Storage::F16 => Some(2),
-        _ => Some(1),
+        _ => (!storage.has_two_offsets()).then_some(1),
     }
 }
 
@@ -277,7 +277,7 @@ unsafe extern "C" fn gemm_bf16_amx(job: *const GemmArgs) {
         Storage::Q8_0 if job.k <= SHORT => {
             for_format!(job, [Q8_0], gemm_amx_bf16::gemm::<S, B, 1, 4, 4>(unit, &job));
         }
-        _ => for_format!(job, gemm_amx_bf16::gemm::<S, B, 1, 32, 8>(unit, &job)),
+        _ => for_format!(job, by 32, gemm_amx_bf16::gemm::<S, B, 1, 32, 8>(unit, &job)),
     }
 }
 

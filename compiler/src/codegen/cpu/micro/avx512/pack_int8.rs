@@ -275,6 +275,7 @@ fn large_factors<const S: usize, const B: usize, const STEPS: bool>(
     units: &[&[u8; B]; PANEL],
 ) {
     let has_offsets = const { Storage::ALL[S].has_offsets() };
+    let has_two_scales = const { Storage::ALL[S].has_two_scales() };
     let mut factors = [_mm512_setzero_si512(); PANEL];
     for (factors, unit) in factors.iter_mut().zip(units) {
         let own =
@@ -282,7 +283,7 @@ fn large_factors<const S: usize, const B: usize, const STEPS: bool>(
         *factors = _mm512_castps_si512(own);
     }
     for (i, column) in transpose(&factors).into_iter().enumerate() {
-        let (group, which) = if has_offsets { (i % 8, i / 8) } else { (i / 2, i % 2) };
+        let (group, which) = if has_two_scales { (i / 2, i % 2) } else { (i % 8, i / 8) };
         store_bytes(column, &mut groups[group].panels[p].factors[which]);
     }
 }
@@ -317,9 +318,10 @@ fn small_factors<'a, const S: usize, const B: usize>(
     }
 }
 
-/// Whether a block has one scale, in single precision; else it starts with one or two numbers in half precision.
+/// Whether a block has one scale, which is not in half precision; else it starts with one or two numbers in half
+/// precision.
 const fn are_single(storage: Storage) -> bool {
-    matches!(storage, Storage::Int8 | Storage::Q4Pairs)
+    matches!(storage, Storage::Int8 | Storage::Q4Pairs | Storage::MXFP4)
 }
 
 /// One 32-bit word of each of four blocks: its scale, or its first four bytes.

@@ -5,24 +5,31 @@
 //! are those of `block_formats.rs`, one instruction at a time.
 
 use std::arch::x86_64::{
-    __m128, __m128i, __m512i, _mm_castsi128_ps, _mm_cvtepu8_epi16, _mm_cvtph_ps, _mm_cvtsi64_si128,
-    _mm_set1_ps, _mm_setr_ps, _mm_setzero_ps, _mm_setzero_si128, _mm_shuffle_ps, _mm_srli_si128,
-    _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_broadcastss_ps, _mm256_castps_pd, _mm256_castps128_ps256,
+    __m128, __m128i, __m256, __m512i, _mm_and_si128, _mm_castsi128_ps, _mm_cmplt_epi32_mask,
+    _mm_cvtepu8_epi16, _mm_cvtepu8_epi32, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtsi64_si128,
+    _mm_mask_mov_epi32, _mm_or_si128, _mm_set_epi64x, _mm_set1_epi8, _mm_set1_epi16, _mm_set1_epi32,
+    _mm_set1_epi64x, _mm_set1_ps, _mm_setr_epi32, _mm_setr_ps, _mm_setzero_ps, _mm_setzero_si128,
+    _mm_shuffle_ps, _mm_slli_epi32, _mm_sllv_epi32, _mm_srli_epi16, _mm_srli_si128, _mm_srlv_epi32,
+    _mm_srlv_epi64, _mm_sub_epi8, _mm_sub_epi32, _mm_unpacklo_epi8, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
+    _mm256_and_si256, _mm256_broadcastss_ps, _mm256_castps_pd, _mm256_castps128_ps256,
     _mm256_castsi128_si256, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_insertf128_ps,
-    _mm256_inserti128_si256, _mm256_mask_blend_epi16, _mm256_mul_ps, _mm256_set1_epi16, _mm512_add_epi8,
-    _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_broadcast_i64x4, _mm512_castpd_ps, _mm512_castps_pd,
-    _mm512_castps256_ps512, _mm512_castsi256_si512, _mm512_castsi512_si128, _mm512_cvtepi8_epi32,
-    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_insertf64x4, _mm512_inserti64x4,
-    _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_rolv_epi64,
-    _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_epi32, _mm512_sllv_epi16,
-    _mm512_srli_epi16, _mm512_srli_epi32, _mm512_srlv_epi16, _mm512_srlv_epi32, _mm512_ternarylogic_epi64,
-    _mm512_unpackhi_epi8, _mm512_unpacklo_epi8, _mm512_xor_si512, _mm512_zextsi128_si512,
+    _mm256_inserti128_si256, _mm256_mask_blend_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_srlv_epi32, _mm256_sub_epi32,
+    _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_broadcast_i64x4, _mm512_castpd_ps,
+    _mm512_castps_pd, _mm512_castps256_ps512, _mm512_castsi256_si512, _mm512_castsi512_si128,
+    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_insertf64x4,
+    _mm512_inserti64x4, _mm512_mask_add_epi8, _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16,
+    _mm512_rolv_epi64, _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8,
+    _mm512_shuffle_epi32, _mm512_sllv_epi16, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_srlv_epi16,
+    _mm512_srlv_epi32, _mm512_ternarylogic_epi64, _mm512_unpackhi_epi8, _mm512_unpacklo_epi8,
+    _mm512_xor_si512, _mm512_zextps256_ps512, _mm512_zextsi128_si512,
 };
 
 use bytemuck::cast;
 
 use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
 use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
+use crate::tensor::quant::blocks::{Blocks, Code, Numbers};
 
 /// The order of 128 elements in two registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +45,7 @@ pub(super) const fn order(storage: Storage) -> Order {
         Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 | Storage::Q4Pairs => {
             Order::SplitHalves
         }
+        Storage::IQ4NL | Storage::IQ4XS | Storage::MXFP4 => Order::SplitHalves,
         _ => Order::Sequential,
     }
 }
@@ -45,8 +53,10 @@ pub(super) const fn order(storage: Storage) -> Order {
 /// The zero point that unpacked numbers have.
 pub(super) const fn zero_point(storage: Storage) -> u8 {
     match storage {
-        Storage::Q8_0 | Storage::Int8 => 128,
-        Storage::Q6K => 32,
+        Storage::Q8_0 | Storage::Int8 | Storage::IQ4NL | Storage::IQ4XS => 128,
+        // Three bits as well: so one row of products serves both.
+        Storage::Q3K | Storage::Q6K => 32,
+        Storage::MXFP4 => 12,
         Storage::Q5_0 => 16,
         Storage::Q4_0 | Storage::Q4Pairs => 8,
         _ => 0,
@@ -79,7 +89,7 @@ pub(super) fn unpack_128<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 
         Storage::Q5K => {
             let block: &[u8; 176] = unit.as_array().expect("a block");
             let (fours, _) = block[48..].as_chunks::<64>();
-            add_fifth_bits_k(k_nibbles(&fours[half]), block[16..48].as_array().expect("32 bytes"), half)
+            add_bits_k::<4>(k_nibbles(&fours[half]), block[16..48].as_array().expect("32 bytes"), half)
         }
         Storage::Q6K => {
             let block: &[u8; 210] = unit.as_array().expect("a block");
@@ -89,6 +99,28 @@ pub(super) fn unpack_128<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 
         Storage::Q4Pairs => {
             let [even, odd] = nibbles::<S, 0>(unit);
             [_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd)]
+        }
+        Storage::Q2K => {
+            let block: &[u8; 84] = unit.as_array().expect("a block");
+            bit_pairs(&block[16..80].as_chunks().0[half])
+        }
+        Storage::Q3K => {
+            let block: &[u8; 110] = unit.as_array().expect("a block");
+            let low = bit_pairs(&block[32..96].as_chunks().0[half]);
+            let mut out = add_bits_k::<2>(low, block[..32].as_array().expect("32 bytes"), half);
+            for out in &mut out {
+                *out = _mm512_add_epi8(*out, _mm512_set1_epi8(32 - 4));
+            }
+            out
+        }
+        Storage::IQ4NL => values::<S>(words::<S>(unit, const { &word_places(Storage::ALL[S], 2, 8) })),
+        Storage::IQ4XS => values::<S>(load_bytes(&unit[8..].as_chunks().0[half])),
+        Storage::MXFP4 => {
+            let blocks: &[u8; 68] = unit.as_array().expect("four blocks");
+            let quarter = |i: usize| load_quarter(blocks[17 * i + 1..].first_chunk().expect("16 bytes"));
+            let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(quarter(0)), quarter(1));
+            let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(quarter(2)), quarter(3));
+            values::<S>(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high))
         }
         Storage::F32 | Storage::F16 | Storage::BF16 => unreachable!("plain elements have no blocks"),
     }
@@ -163,6 +195,39 @@ pub(super) fn low_and_high(both: __m512i) -> [__m512i; 2] {
     [_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask)]
 }
 
+/// The values of low nibbles, and those of the high ones, above the zero point.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn values<const S: usize>(both: __m512i) -> [__m512i; 2] {
+    let table = _mm512_broadcast_i32x4(load_quarter(const { &value_bytes(Storage::ALL[S]) }));
+    let [low, high] = low_and_high(both);
+    [_mm512_shuffle_epi8(table, low), _mm512_shuffle_epi8(table, high)]
+}
+
+/// The sixteen values of a format, above its zero point.
+const fn value_bytes(storage: Storage) -> [u8; 16] {
+    let mut out = [0; 16];
+    if let Some(Blocks { quanta: Numbers { code: Code::Table(values), .. }, .. }) = storage.format().blocks()
+    {
+        let mut i = 0;
+        while i < 16 {
+            out[i] = values[i].cast_unsigned().wrapping_add(zero_point(storage));
+            i += 1;
+        }
+    }
+    out
+}
+
+/// Half a block of two bits in memory order: of each 32 bytes the bits from place 0 and 2 on, then 4 and 6.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn bit_pairs(bytes: &[u8; 32]) -> [__m512i; 2] {
+    let all = _mm512_broadcast_i64x4(load_half(bytes));
+    let shifts = _mm512_setr_epi64(0, 0, 0, 0, TWOS, TWOS, TWOS, TWOS);
+    let (mask, low) = (_mm512_set1_epi8(3), _mm512_srlv_epi16(all, shifts));
+    [_mm512_and_si512(low, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(low), mask)]
+}
+
 /// Nibbles, at byte `NIBBLES` of blocks, with their fifth bits, at byte `AT`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
@@ -218,17 +283,19 @@ pub(super) fn unpack_128_alternating<const S: usize>(unit: &[u8], half: usize) -
 const TWOS: i64 = 0x0002_0002_0002_0002;
 const FOURS: i64 = 2 * TWOS;
 
-/// With the fifth bits: those of group `g` are the bits `g` of 32 bytes.
+/// With a further bit at place `TO`: those of group `g` are the bits `g` of 32 bytes.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn add_fifth_bits_k(low: [__m512i; 2], bits: &[u8; 32], half: usize) -> [__m512i; 2] {
+fn add_bits_k<const TO: i64>(low: [__m512i; 2], bits: &[u8; 32], half: usize) -> [__m512i; 2] {
     let bits = _mm512_broadcast_i64x4(load_half(bits));
     let mut out = low;
     for (i, out) in out.iter_mut().enumerate() {
-        // Bits `g` and `g + 1` come to place 4.
-        let g = (4 * half + 2 * i) as i64;
-        let by = _mm512_setr_epi64(68 - g, 68 - g, 68 - g, 68 - g, 67 - g, 67 - g, 67 - g, 67 - g);
-        *out = or_masked::<16>(*out, _mm512_rolv_epi64(bits, by));
+        // Bits `g` and `g + 1` come to that place.
+        let by = 64 + TO - (4 * half + 2 * i) as i64;
+        let by = _mm512_setr_epi64(by, by, by, by, by - 1, by - 1, by - 1, by - 1);
+        let bits = _mm512_rolv_epi64(bits, by);
+        // `low | bits & 1 << TO`
+        *out = _mm512_ternarylogic_epi64::<0b1111_1000>(*out, bits, _mm512_set1_epi8(1 << TO));
     }
     out
 }
@@ -280,6 +347,7 @@ pub(super) fn block_scales<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: 
             }
         }
         Storage::Q4Pairs => pair_factors(unit),
+        Storage::MXFP4 => powers_of_two(unit),
         _ => halves::<S>(unit, 0),
     }
 }
@@ -288,12 +356,13 @@ pub(super) fn block_scales<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn unit_scales<const S: usize, const B: usize, const N: usize>(units: &[[u8; B]; N]) -> V {
-    if !matches!(const { Storage::ALL[S] }, Storage::Q4Pairs) {
-        return halves_of_units::<S, B, N, 0>(units);
-    }
     let mut fours = [_mm_setzero_ps(); 4];
     for i in 0..N {
-        fours[i] = pair_factors(&units[i]);
+        fours[i] = match const { Storage::ALL[S] } {
+            Storage::Q4Pairs => pair_factors(&units[i]),
+            Storage::MXFP4 => powers_of_two(&units[i]),
+            _ => return halves_of_units::<S, B, N, 0>(units),
+        };
     }
     let low = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(fours[0]), fours[1]);
     let high = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(fours[2]), fours[3]);
@@ -307,6 +376,17 @@ pub(super) fn unit_scales<const S: usize, const B: usize, const N: usize>(units:
 fn pair_factors(unit: &[u8]) -> __m128 {
     let scale = |i: usize| f32::from_le_bytes(*unit[20 * i + 16..].first_chunk().expect("four bytes"));
     _mm_setr_ps(scale(0), scale(1), scale(2), scale(3))
+}
+
+/// The scales of four `MXFP4` blocks, as `half_e8m0` has them.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn powers_of_two(unit: &[u8]) -> __m128 {
+    let e = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(i32::from_le_bytes([unit[0], unit[17], unit[34], unit[51]])));
+    let normal = _mm_slli_epi32::<23>(_mm_sub_epi32(e, _mm_set1_epi32(1)));
+    let small = _mm_sllv_epi32(_mm_set1_epi32(0x0020_0000), e);
+    let is_small = _mm_cmplt_epi32_mask(e, _mm_set1_epi32(2));
+    _mm_castsi128_ps(_mm_mask_mov_epi32(normal, is_small, small))
 }
 
 /// The offsets of the blocks of up to four units of nibbles.
@@ -344,7 +424,7 @@ fn separate_scales(row: &BlockRow<'_>, at: usize) -> __m128 {
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn block_scales_shuffled<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: usize) -> __m128 {
     match const { Storage::ALL[S] } {
-        Storage::Int8 | Storage::Q4Pairs => block_scales::<S>(unit, row, at),
+        Storage::Int8 | Storage::Q4Pairs | Storage::MXFP4 => block_scales::<S>(unit, row, at),
         _ => halves_of_four::<S, 0>(unit),
     }
 }
@@ -377,20 +457,58 @@ fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
     _mm_cvtph_ps(_mm_cvtsi64_si128(all.cast_signed()))
 }
 
-/// The scales and offsets of the eight groups of a `Q4_K` or `Q5_K` block, or the sixteen scales of a `Q6_K` block.
+/// The scales and offsets of the eight groups of a `Q4_K` or `Q5_K` block, the sixteen scales of a `Q3_K` or `Q6_K`
+/// block, or the eight of an `IQ4_XS` block.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn k_block_scales<const S: usize>(unit: &[u8]) -> V {
     match const { Storage::ALL[S] } {
         Storage::Q4K | Storage::Q5K => scales_and_offsets(unit[..16].as_array().expect("16 bytes")),
-        Storage::Q6K => {
-            let block: &[u8; 210] = unit.as_array().expect("a block");
-            let d = _mm256_set1_epi16(i16::from_le_bytes([block[208], block[209]]));
-            let scales = load_quarter(block[192..208].as_array().expect("16 bytes"));
-            _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales)), _mm512_cvtph_ps(d))
+        Storage::Q3K | Storage::Q6K => {
+            let (scales, d) = sixteen_scales::<S>(unit);
+            let d = _mm512_cvtph_ps(_mm256_set1_epi16(d.cast_signed()));
+            _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales)), d)
         }
+        Storage::IQ4XS => _mm512_zextps256_ps512(eight_scales(unit)),
         _ => unreachable!("a block of 32 has one factor"),
     }
+}
+
+/// The whole scales of sixteen elements each, as signed bytes, and the half-precision number that multiplies them.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn sixteen_scales<const S: usize>(unit: &[u8]) -> (__m128i, u16) {
+    if const { matches!(Storage::ALL[S], Storage::Q6K) } {
+        let block: &[u8; 210] = unit.as_array().expect("a block");
+        let scales = load_quarter(block[192..208].as_array().expect("16 bytes"));
+        return (scales, u16::from_le_bytes([block[208], block[209]]));
+    }
+    let block: &[u8; 110] = unit.as_array().expect("a block");
+    // Eight bytes have the low four bits of all, four bytes the upper two.
+    let low = i64::from_le_bytes(*block[96..].first_chunk().expect("8 bytes"));
+    let high = i32::from_le_bytes(*block[104..].first_chunk().expect("4 bytes"));
+    let low = _mm_srlv_epi64(_mm_set1_epi64x(low), _mm_set_epi64x(4, 0));
+    let high = _mm_srlv_epi32(_mm_set1_epi32(high), _mm_setr_epi32(0, 2, 4, 6));
+    let high = _mm_slli_epi32::<4>(_mm_and_si128(high, _mm_set1_epi8(3)));
+    let both = _mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)), high);
+    (_mm_sub_epi8(both, _mm_set1_epi8(32)), u16::from_le_bytes([block[108], block[109]]))
+}
+
+/// The scales of the eight groups of an `IQ4_XS` block.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn eight_scales(unit: &[u8]) -> __m256 {
+    let head: [u8; 8] = *unit[..8].as_array().expect("8 bytes");
+    let both = _mm_cvtsi32_si128(i32::from_le_bytes([head[4], head[5], head[6], head[7]]));
+    // Even groups have the low nibbles of bytes, odd ones the high ones.
+    let low = _mm_unpacklo_epi8(both, _mm_srli_epi16::<4>(both));
+    let low = _mm256_cvtepu8_epi32(_mm_and_si128(low, _mm_set1_epi8(15)));
+    let high = _mm256_set1_epi32(i32::from(u16::from_le_bytes([head[2], head[3]])));
+    let high = _mm256_srlv_epi32(high, _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+    let high = _mm256_slli_epi32::<4>(_mm256_and_si256(high, _mm256_set1_epi32(3)));
+    let whole = _mm256_sub_epi32(_mm256_or_si256(low, high), _mm256_set1_epi32(32));
+    let d = _mm_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes([head[0], head[1]])));
+    _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_broadcastss_ps(d))
 }
 
 /// The same for a block with offsets, which stay integers: eight scales, the integer offsets of two groups in each of
