@@ -6,6 +6,7 @@
 use std::fs::read_dir;
 use std::path::{Path, PathBuf};
 
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::Config;
 use fusebox_models::load::Model;
 use fusebox_models::quantize::types::{TYPES, Type};
@@ -54,7 +55,12 @@ fn every_type_is_read_back_with_all_it_says() {
             assert_eq!(copy.tensors()[name].shape, info.shape);
             let (a, b) = (numbers(&original, name), numbers(&copy, name));
             let size = distance(&a, &vec![0.0; a.len()]);
-            assert!(distance(&a, &b) <= 0.12 * size, "{}: {name}", ty.name);
+            let most = match ty.format {
+                Format::Q2K => 0.4,
+                Format::Q3K => 0.25,
+                _ => 0.12,
+            };
+            assert!(distance(&a, &b) <= most * size, "{}: {name} {}", ty.name, distance(&a, &b) / size);
         }
     }
 }
@@ -98,11 +104,7 @@ fn an_error_leaves_what_was_there() {
     std::fs::create_dir_all(&folder).unwrap();
     let output = folder.join("old.gguf");
     std::fs::write(&output, b"old").unwrap();
-    let entry = store::Entry {
-        name: "a".to_owned(),
-        shape: vec![2],
-        stored: Stored::As(fusebox_compiler::tensor::quant::Format::F32),
-    };
+    let entry = store::Entry { name: "a".to_owned(), shape: vec![2], stored: Stored::As(Format::F32) };
     let error = store::write(&output, &[], &[entry], |_, put| put(&[0; 4])).unwrap_err().to_string();
     assert!(error.contains("tensor `a`: expected its last byte at"), "{error}");
     assert_eq!(std::fs::read(&output).unwrap(), b"old");
