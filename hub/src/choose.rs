@@ -9,9 +9,32 @@ use std::path::Path;
 use crate::error::Error;
 
 /// Quantisations that can be run, as file names spell them, from the best to the smallest.
-pub const QUANTS: [&str; 15] = [
-    "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1",
-    "Q4_0", "Q4_K", "Q5_K",
+pub const QUANTS: [&str; 25] = [
+    "F32",
+    "F16",
+    "BF16",
+    "Q8_0",
+    "Q6_K",
+    "Q5_K_M",
+    "Q5_K_S",
+    "Q5_1",
+    "Q5_0",
+    "Q4_K_M",
+    "Q4_K_S",
+    "Q4_1",
+    "Q4_0",
+    "Q4_K",
+    "Q5_K",
+    "IQ4_NL",
+    "IQ4_XS",
+    "MXFP4",
+    "MXFP4_MOE",
+    "Q3_K_L",
+    "Q3_K_M",
+    "Q3_K_S",
+    "Q3_K",
+    "Q2_K_L",
+    "Q2_K",
 ];
 /// Where the names of ours are no part of a name: these come before the weights of a safetensors folder.
 const SIDECARS: [&str; 8] = [

@@ -28,7 +28,7 @@ fn e4m3(bits: u8) -> f32 {
     if rest < 8 {
         return f32::from_bits(sign | (rest as f32 / 512.0).to_bits());
     }
-    f32::from_bits(sign | (rest << 20) + (120 << 23))
+    f32::from_bits(sign | ((rest << 20) + (120 << 23)))
 }
 
 #[test]

@@ -216,8 +216,14 @@ fn elements_per_vector(format: Format) -> Option<i64> {
 fn packed_len(format: Format, len: i64) -> i64 {
     let shared = match format {
         Format::F32 | Format::I32 | Format::F16 | Format::BF16 => 0,
-        Format::Q8_0 | Format::Int8 { .. } | Format::Q4_0 | Format::Q4Pairs => 1,
-        Format::IQ4NL | Format::MXFP4 | Format::Q2K | Format::Q3K => 1,
+        Format::Q8_0
+        | Format::Int8 { .. }
+        | Format::Q4_0
+        | Format::Q4Pairs
+        | Format::IQ4NL
+        | Format::MXFP4
+        | Format::Q2K
+        | Format::Q3K => 1,
         Format::Q4_1 | Format::Q5_0 | Format::IQ4XS => 2,
         Format::Q5_1 | Format::Q4K => 3,
         Format::Q5K | Format::Q6K => 4,

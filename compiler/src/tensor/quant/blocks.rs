@@ -122,7 +122,7 @@ impl FactorKind {
 }
 
 /// The bits of `2^(e - 128)` in single precision.
-#[inline(always)]
+#[inline]
 pub const fn half_e8m0(e: u8) -> u32 {
     if e < 2 { 0x0020_0000 << e } else { (e as u32 - 1) << 23 }
 }
@@ -140,8 +140,8 @@ impl Plane {
     }
 
     /// From this bit of each byte on, with fewer numbers in it.
-    const fn from_bit(self, first: u32, per_byte: usize) -> Self {
-        Self { first, per_byte, ..self }
+    const fn starting_at(self, first: u32, per_byte: usize) -> Self {
+        Self { per_byte, first, ..self }
     }
 
     const fn strides(self, stride: usize, step: usize) -> Self {
@@ -149,7 +149,7 @@ impl Plane {
     }
 
     /// The byte of a number in its block, and the place of its bits there.
-    #[inline(always)]
+    #[inline]
     pub const fn place(&self, i: usize) -> (usize, u32) {
         let (column, rest) = (i % self.width, i / self.width);
         let (layer, run) = (rest % self.per_byte, rest / self.per_byte);
@@ -157,14 +157,14 @@ impl Plane {
     }
 
     /// The bits of a number, at their place.
-    #[inline(always)]
+    #[inline]
     pub const fn bits(&self, block: &[u8], i: usize) -> u8 {
         let (byte, shift) = self.place(i);
         (block[byte] >> shift & self.mask()) << self.to
     }
 
     /// As many ones as a number has bits here.
-    #[inline(always)]
+    #[inline]
     pub const fn mask(&self) -> u8 {
         (0xff_u16 >> (8 - self.bits)) as u8
     }
@@ -179,7 +179,7 @@ impl Plane {
 
 impl Code {
     /// The number that bits stand for.
-    #[inline(always)]
+    #[inline]
     pub const fn number(self, bits: u8) -> i32 {
         match self {
             Self::From(zero) => bits as i32 - zero as i32,
@@ -195,7 +195,7 @@ impl Numbers {
     }
 
     /// One number of a block.
-    #[inline(always)]
+    #[inline]
     pub const fn number(&self, block: &[u8], i: usize) -> i32 {
         let (mut bits, mut plane) = (0, 0);
         while plane < self.planes.len() {
@@ -259,11 +259,11 @@ const fn nibbles(at: usize) -> Plane {
 /// Sixteen numbers of 6 bits, for eight groups: groups 0 to 3 have a byte for each number, groups 4 to 7 share a byte
 /// for the low four bits of both and keep the upper two in the spare bits of the others.
 const SIX_BIT_SCALES: Numbers = Numbers::new(
-    &[Plane::new(4, 4, 4).from_bit(0, 1).strides(8, 0), Plane::new(4, 2, 4).from_bit(4, 2).to(4)],
+    &[Plane::new(4, 4, 4).starting_at(0, 1).strides(8, 0), Plane::new(4, 2, 4).starting_at(4, 2).to(4)],
     Code::From(0),
 );
 const SIX_BIT_OFFSETS: Numbers = Numbers::new(
-    &[Plane::new(8, 4, 4).strides(8, 4), Plane::new(8, 2, 4).from_bit(4, 2).to(4)],
+    &[Plane::new(8, 4, 4).strides(8, 4), Plane::new(8, 2, 4).starting_at(4, 2).to(4)],
     Code::From(0),
 );
 
@@ -305,8 +305,8 @@ pub(super) const Q2_K: Blocks =
         .offset(82)
         .groups(
             16,
-            Numbers::new(&[Plane::new(0, 4, 1).from_bit(0, 1)], Code::From(0)),
-            Some(Numbers::new(&[Plane::new(0, 4, 1).from_bit(4, 1)], Code::From(0))),
+            Numbers::new(&[Plane::new(0, 4, 1).starting_at(0, 1)], Code::From(0)),
+            Some(Numbers::new(&[Plane::new(0, 4, 1).starting_at(4, 1)], Code::From(0))),
         )
         .ggml(10);
 /// `qh:32 qs:64 scales:12 d:f16`

@@ -186,7 +186,8 @@ fn scales_of_three_bits(block: &[u8; 110], half: usize) -> [u8; 8] {
     let high = (high & 0x0303_0303) | (high >> 2 & 0x0303_0303) << 32;
     let both = low & 0x0f0f_0f0f_0f0f_0f0f | high << 4;
     // From 0 to 63 in each byte: subtracts 32 without a borrow.
-    ((both | 0x8080_8080_8080_8080) - 0x2020_2020_2020_2020 ^ 0x8080_8080_8080_8080).to_le_bytes()
+    let moved = (both | 0x8080_8080_8080_8080) - 0x2020_2020_2020_2020;
+    (moved ^ 0x8080_8080_8080_8080).to_le_bytes()
 }
 
 /// The `i`-th group of four, which is 256 times as large, times the scales of its halves.

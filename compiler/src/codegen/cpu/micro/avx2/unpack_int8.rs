@@ -27,9 +27,17 @@ pub(super) const fn byte_bits(storage: Storage) -> Option<u32> {
     match storage {
         Storage::Q4_0 | Storage::Q4_1 | Storage::Q4K | Storage::Q4Pairs => Some(4),
         Storage::Q5_0 | Storage::Q5_1 | Storage::Q5K => Some(5),
-        Storage::Q8_0 | Storage::Int8 | Storage::Q2K | Storage::Q3K | Storage::Q6K => None,
-        Storage::IQ4NL | Storage::IQ4XS | Storage::MXFP4 => None,
-        Storage::F32 | Storage::F16 | Storage::BF16 => None,
+        Storage::Q8_0
+        | Storage::Int8
+        | Storage::Q2K
+        | Storage::Q3K
+        | Storage::Q6K
+        | Storage::IQ4NL
+        | Storage::IQ4XS
+        | Storage::MXFP4
+        | Storage::F32
+        | Storage::F16
+        | Storage::BF16 => None,
     }
 }
 
