@@ -131,13 +131,7 @@ fn quantised(config: Config, ty: &str) -> Result<Config, Box<dyn Error>> {
     let ty = Type::named(ty).ok_or_else(|| format!("there is no type {ty}"))?;
     // Single precision marks the tensors that are kept in it.
     let config = Config { formats: Formats::Uniform(Format::BF16), ..config };
-    let n_experts = config.experts().map_or(0, |experts| experts.n_routed);
-    let model = tensor_format::Model {
-        n_layers: config.n_layers(),
-        n_experts,
-        n_queries_per_value: 2,
-        has_head: !config.tied,
-    };
+    let model = tensor_format::Model::of(&config);
     let mut formats = BTreeMap::new();
     for node in graph(&config)?.nodes.values() {
         let Op::Weight { name, shape, format: Format::BF16 } = &node.op else { continue };

@@ -68,16 +68,7 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
 
 /// Sets the format of each tensor; small tensors are F32.
 fn choose(tensors: &mut [OutputTensor], ty: Type, config: &Config) {
-    let model = Model {
-        n_layers: config.n_layers(),
-        n_experts: config.experts().map_or(0, |experts| experts.n_routed),
-        has_head: !config.tied,
-        n_queries_per_value: config.blocks.first().map_or(0, |block| match &block.mixer {
-            Mixer::Grouped(heads) => heads.n_heads / heads.n_kv.max(1),
-            Mixer::Latent(sizes) => sizes.n_heads,
-            Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::ShortConv(_) | Mixer::None => 0,
-        }),
-    };
+    let model = Model::of(config);
     for tensor in tensors {
         let Entry { name, shape, .. } = &tensor.entry;
         let chosen = tensor_format::choose(ty, model, name, shape);

@@ -6,6 +6,7 @@
 
 use fusebox_compiler::tensor::quant::Format;
 
+use crate::config::{Config, Mixer};
 use crate::quantize::types::{Mix, Type};
 
 /// The properties of a model that the choices depend on.
@@ -19,6 +20,22 @@ pub struct Model {
     pub has_head: bool,
     /// How many query heads share a value head; 0 where the model does not say.
     pub n_queries_per_value: usize,
+}
+
+impl Model {
+    /// Those of a model that is read already.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            n_layers: config.n_layers(),
+            n_experts: config.experts().map_or(0, |experts| experts.n_routed),
+            has_head: !config.tied,
+            n_queries_per_value: config.blocks.first().map_or(0, |block| match &block.mixer {
+                Mixer::Grouped(heads) => heads.n_heads / heads.n_kv.max(1),
+                Mixer::Latent(sizes) => sizes.n_heads,
+                Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::ShortConv(_) | Mixer::None => 0,
+            }),
+        }
+    }
 }
 
 /// Mixtral: with eight experts, these are most of the model, so shared tensors can be larger.
