@@ -19,7 +19,8 @@
 //!            avx2                 few  Int8Rows         gemm_int8_rows         gemm_small_int8/16    unpack_int8/16
 //!            avx2                more  Int8Rows         gemm_int8_rows         gemm_packed, tile_16x4  pack_panels
 //!            neon, portable       all  Int8Rows         gemm_int8_rows         ../generic              block_formats
-//! Q2_K       other, or more columns    single           gemm_f32               ../generic              block_formats
+//! Q2_K       avx512*, amx        3..  Int8Rows         gemm_int8_rows         gemm_packed             pack_int8
+//!            other levels          all  single           gemm_f32               ../generic              block_formats
 //! BF16       avx512-bf16          5..  Bf16Tiles, 1     gemm_bf16              gemm_bf16               pack_bf16
 //!            amx                 16..  Bf16Tiles, 1     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
 //! F16        amx                 16..  Bf16Tiles, 2     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
@@ -354,7 +355,12 @@ pub(super) fn activation_layout(level: Level, format: Format, n_cols: usize) -> 
         }
         _ if is_amx_int8 => Some(ActivationLayout::Int8Amx { group: group_of(format) }),
         n if INTERLEAVED_COLS.contains(&n) && table(level).int8_interleaved.is_some() => {
-            (!storage.has_two_offsets()).then_some(ActivationLayout::Int8Interleaved)
+            let is_interleaved = !storage.has_two_offsets();
+            if is_interleaved {
+                Some(ActivationLayout::Int8Interleaved)
+            } else {
+                int8_rows_layout(level, format)
+            }
         }
         _ => int8_rows_layout(level, format),
     };
@@ -385,11 +391,13 @@ fn int14_layout(level: Level, n_cols: usize) -> Option<ActivationLayout> {
     (n_cols >= MIN_COLS_PACKED && table(level).int14.is_some()).then_some(ActivationLayout::Int14)
 }
 
-/// `Int8Rows` with the group that suits a weight format, if it has one scale and one offset for each 32 elements.
+/// `Int8Rows` with the group that suits a weight format, if the level has products for it: most have one offset for 32
+/// elements.
 fn int8_rows_layout(level: Level, format: Format) -> Option<ActivationLayout> {
     let is_super_block = format.block_len() == SUPER_BLOCK;
     let group = if is_super_block { table(level).super_block_group } else { group_of(format) };
-    let has_products = Storage::of(format).is_some_and(|storage| !storage.has_two_offsets());
+    let has_two = table(level).int8_gemv.is_some();
+    let has_products = Storage::of(format).is_some_and(|storage| has_two || !storage.has_two_offsets());
     has_products.then_some(ActivationLayout::Int8Rows { group })
 }
 

@@ -8,8 +8,8 @@
 //! `tile_32x6.rs` is the inner loop for 32 rows and six columns, which is nearly all of the work.
 
 use std::arch::x86_64::{
-    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_fnmadd_ps, _mm512_mul_ps,
-    _mm512_setzero_si512,
+    _mm512_and_si512, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_fnmadd_ps,
+    _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_srli_epi32, _mm512_srlv_epi32,
 };
 
 use crate::codegen::cpu::micro::avx512::pack_int8::{GROUPS, Group, Next, PANEL, add_panels, pack};
@@ -133,9 +133,13 @@ fn add_large<const S: usize, const B: usize, const P: usize, const C: usize>(
     for (i, group) in groups.iter().enumerate() {
         let g = GROUPS_OF_SUPER_BLOCK * at + i;
         next.prefetch::<S, B>(g);
-        add_products::<S, P, C>(&mut own, group, &columns_of(x, g));
+        if const { Storage::ALL[S].has_two_offsets() } {
+            add_halves::<P, C>(&mut own, (group, groups), &columns_of(x, g));
+        } else {
+            add_products::<S, P, C>(&mut own, group, &columns_of(x, g));
+        }
     }
-    if const { Storage::ALL[S].has_offsets() } {
+    if const { Storage::ALL[S].has_offsets() && !Storage::ALL[S].has_two_offsets() } {
         let mut dots = [[_mm512_setzero_si512(); C]; P];
         for i in 0..GROUPS_OF_SUPER_BLOCK / 2 {
             for c in 0..C {
@@ -157,6 +161,60 @@ fn add_large<const S: usize, const B: usize, const P: usize, const C: usize>(
         let scale = splat(x[c].at(GROUPS_OF_SUPER_BLOCK * at).single(Tail::Scale));
         for p in 0..P {
             sums[p][c] = fma(own[p][c], scale, sums[p][c]);
+        }
+    }
+}
+
+/// Adds the products of one group whose halves have a scale and an offset each, as bytes; `d` and `dmin` are in the
+/// first groups of its super-block.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn add_halves<const P: usize, const C: usize>(
+    sums: &mut [[V; C]; P],
+    (group, groups): (&Group, &[Group; GROUPS_OF_SUPER_BLOCK]),
+    x: &[Column<'_>; C],
+) {
+    for half in 0..2 {
+        let start = [Tail::First, Tail::Second][half];
+        let mut dots = [[_mm512_setzero_si512(); C]; P];
+        for c in 0..C {
+            for p in 0..P {
+                dots[p][c] = broadcast_4_bytes(x[c].tail[start as usize]);
+            }
+        }
+        for step in 4 * half..4 * half + 4 {
+            for c in 0..C {
+                let four = broadcast_4_bytes(x[c].numbers[step]);
+                for p in 0..P {
+                    let w = load_bytes(&group.panels[p].numbers[step]);
+                    dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
+                }
+            }
+        }
+        for c in 0..C {
+            let step = x[c].large();
+            let is_own = step / 4 == half;
+            let four = broadcast_4_bytes(x[c].tail[if is_own { Tail::Excess } else { Tail::Zero } as usize]);
+            for p in 0..P {
+                let w = load_bytes(&group.panels[p].numbers[step]);
+                dots[p][c] = _mm512_dpbusd_epi32(dots[p][c], w, four);
+            }
+        }
+        for p in 0..P {
+            let bytes = _mm512_srlv_epi32(
+                load_bytes(&group.panels[p].factors[0]),
+                _mm512_set1_epi32(16 * half as i32),
+            );
+            let byte = |bytes| _mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(255)));
+            let scale = _mm512_mul_ps(byte(bytes), load(&groups[0].panels[p].factors[1]));
+            let offset = byte(_mm512_srli_epi32::<8>(bytes));
+            let offset = _mm512_mul_ps(offset, load(&groups[1].panels[p].factors[1]));
+            for c in 0..C {
+                // -128 times the sum that the offset multiplies.
+                let sum = i32::from_le_bytes(x[c].tail[start as usize]) as f32 / 128.0;
+                sums[p][c] = fma(_mm512_cvtepi32_ps(dots[p][c]), scale, sums[p][c]);
+                sums[p][c] = fma(splat(sum), offset, sums[p][c]);
+            }
         }
     }
 }

@@ -145,7 +145,7 @@ unsafe extern "C" fn quantise_int8_rows(job: *const QuantiseArgs) {
 unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
-    for_format!(job, by 32, gemm_packed::gemm::<S, B>(&job));
+    for_format!(job, gemm_packed::gemm::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]

@@ -12,9 +12,11 @@
 //! pass.
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_castps_si128, _mm512_castps_si512, _mm512_castsi128_si512, _mm512_inserti32x4,
-    _mm512_setzero_si512, _mm512_srli_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m128i, __m512i, _mm_and_si128, _mm_castps_si128, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_set1_epi8,
+    _mm_srli_epi16, _mm_unpackhi_epi8, _mm_unpacklo_epi8, _mm256_set_m128i, _mm512_castps_si512,
+    _mm512_castsi128_si512, _mm512_castsi256_si512, _mm512_castsi512_si256, _mm512_inserti32x4,
+    _mm512_inserti64x4, _mm512_setzero_si512, _mm512_srli_epi32, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use bytemuck::{Pod, Zeroable};
@@ -24,7 +26,9 @@ use crate::codegen::cpu::micro::avx512::unpack_blocks::{
     Order, block_heads, block_scales, has_nibble_pairs, k_block_scales, k_block_scales_and_steps,
     low_and_high, nibbles_128, order, to_zero_point_128, unpack_128,
 };
-use crate::codegen::cpu::micro::avx512::vector::{V, lanes, store_bytes, transpose, wide_lower};
+use crate::codegen::cpu::micro::avx512::vector::{
+    V, lanes, load_quarter, store_bytes, transpose, wide_lower,
+};
 use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
 use crate::codegen::cpu::micro::prefetch::{LINE, PrefetchShare, distance_to_next, prefetch_line};
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
@@ -50,7 +54,8 @@ pub(super) struct Panel {
     pub(super) numbers: [[u8; 64]; 8],
     /// The scale of each row, or of its first sixteen elements; the scale of the second sixteen, or the offset. Offsets
     /// of super-blocks may be integers instead: the first four groups have those of two groups each, the fifth has
-    /// `dmin`.
+    /// `dmin`. Of `Q2_K` they are bytes: scale and offset of the first sixteen elements, then of the second; and `d` in
+    /// the first group, `dmin` in the second.
     pub(super) factors: [[u8; 64]; 2],
 }
 
@@ -118,7 +123,9 @@ fn one_unit<'a, const S: usize, const B: usize, const STEPS: bool>(
     for (half, groups) in groups.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         numbers::<S, B>(groups, p, units, half);
     }
-    if const { Storage::ALL[S].is_super_block() } {
+    if const { Storage::ALL[S].has_two_offsets() } {
+        byte_factors(groups, p, units.map(|unit| unit.as_array().expect("a block")));
+    } else if const { Storage::ALL[S].is_super_block() } {
         large_factors::<S, B, STEPS>(groups, p, units);
     } else {
         small_factors::<S, B>(groups, p, units, place);
@@ -287,6 +294,29 @@ fn large_factors<const S: usize, const B: usize, const STEPS: bool>(
         store_bytes(column, &mut groups[group].panels[p].factors[which]);
     }
 }
+
+/// The scales and offsets of a `Q2_K` block; not inlined either.
+#[inline(never)]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+fn byte_factors(groups: &mut [Group], p: usize, units: [&[u8; 84]; PANEL]) {
+    let mut factors = [_mm512_setzero_si512(); PANEL];
+    for (factors, unit) in factors.iter_mut().zip(units) {
+        let both = load_quarter(unit[..16].as_array().expect("16 bytes"));
+        let four_bits = _mm_set1_epi8(15);
+        let scales = _mm_and_si128(both, four_bits);
+        let offsets = _mm_and_si128(_mm_srli_epi16::<4>(both), four_bits);
+        let pairs = _mm256_set_m128i(_mm_unpackhi_epi8(scales, offsets), _mm_unpacklo_epi8(scales, offsets));
+        let two = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*unit[80..].first_chunk().expect("4"))));
+        let two = _mm512_castsi128_si512(_mm_castps_si128(two));
+        *factors = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(pairs), _mm512_castsi512_si256(two));
+    }
+    for (i, column) in transpose(&factors).into_iter().enumerate().take(GROUPS_AND_FACTORS) {
+        store_bytes(column, &mut groups[i % 8].panels[p].factors[i / 8]);
+    }
+}
+
+/// The eight groups of a super-block, then `d` and `dmin`.
+const GROUPS_AND_FACTORS: usize = 8 + 2;
 
 /// The scales and offsets of four blocks; `place` returns the row and the index of its unit.
 #[inline]

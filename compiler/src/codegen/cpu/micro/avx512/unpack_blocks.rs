@@ -564,10 +564,11 @@ fn scales_and_offsets(head: &[u8; 16]) -> V {
     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(six_bits(load_quarter(head)))), factors)
 }
 
-/// Moves the zero point of numbers to 128.
+/// Moves the zero point of numbers to 128, in formats that have one, or an offset for each sixteen.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(super) fn to_zero_point_128<const S: usize>(numbers: __m512i) -> __m512i {
-    let by = const { if zero_point(Storage::ALL[S]) == 0 { 0 } else { 128 - zero_point(Storage::ALL[S]) } };
-    if by == 0 { numbers } else { _mm512_add_epi8(numbers, _mm512_set1_epi8(by.cast_signed())) }
+    let has_none = const { zero_point(Storage::ALL[S]) == 0 && !Storage::ALL[S].has_two_offsets() };
+    let by = const { 128 - zero_point(Storage::ALL[S]) };
+    if has_none || by == 0 { numbers } else { _mm512_add_epi8(numbers, _mm512_set1_epi8(by.cast_signed())) }
 }
