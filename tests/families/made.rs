@@ -171,18 +171,6 @@ fn merged(name: &str, sizes: &[usize]) -> Vec<usize> {
     }
 }
 
-/// The number of a format in GGUF.
-fn number(format: Format) -> u32 {
-    match format {
-        Format::F32 => 0,
-        Format::F16 => 1,
-        Format::Q4_0 => 2,
-        Format::Q8_0 => 8,
-        Format::BF16 => 30,
-        other => panic!("no test writes {other}"),
-    }
-}
-
 fn object(json: Json) -> Map<String, Json> {
     let Json::Object(object) = json else { panic!("{json} is no object") };
     object
@@ -207,7 +195,7 @@ pub(crate) fn write(path: &Path, mut writer: Writer, tensors: &BTreeMap<String, 
     for (name, own) in tensors {
         let sizes: Vec<u64> = own.shape.iter().rev().map(|size| *size as u64).collect();
         let name = Names::common(Kind::Gguf { version: 3 }).of(name).remove(0);
-        writer.tensors.push(tensor(&name, &sizes, number(own.format), writer.data.len() as u64));
+        writer.tensors.push(tensor(&name, &sizes, own.format.ggml().unwrap(), writer.data.len() as u64));
         writer.data.extend(&own.bytes);
         writer.data.resize(writer.data.len().next_multiple_of(32), 0);
     }

@@ -10,6 +10,7 @@ mod arrays;
 mod converted;
 mod encoders;
 mod ends;
+mod formats;
 mod joined;
 mod made;
 mod odd;
