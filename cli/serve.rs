@@ -67,6 +67,12 @@ pub(crate) struct Arguments {
     /// File with API keys, one a line.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Certificate for HTTPS, in PEM, with those that sign it after it.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Key of the certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Origin of web pages that may send requests, or *; repeatable.
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
@@ -105,6 +111,7 @@ pub(crate) struct Arguments {
 /// Serves until a signal.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let settings = settings(arguments)?;
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let sources = sources(arguments)?;
     let parallel = arguments.parallel;
     if !(1..=MAX_PARALLEL).contains(&parallel) {
@@ -113,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     #[cfg(unix)]
     signals::release();
     serve(settings, sources, |address| {
-        output::print(&format!("listening on http://{address}\n"));
+        output::print(&format!("listening on {scheme}://{address}\n"));
     })
 }
 
@@ -165,7 +172,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
         shows_reasoning: arguments.reasoning_key,
         memory: arguments.memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20)),
         keep_alive: seconds("--keep-alive", arguments.keep_alive)?,
-        tls: None,
+        tls: arguments.tls_cert.clone().zip(arguments.tls_key.clone()),
     })
 }
 

@@ -41,6 +41,8 @@ mod scheduler;
 mod server;
 mod settings;
 mod stall;
+#[cfg_attr(not(feature = "tls"), path = "tls/none.rs")]
+mod tls;
 mod tools;
 mod worker;
 

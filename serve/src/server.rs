@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 #[cfg(unix)]
@@ -27,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::routes::respond;
 use crate::settings::Settings;
 use crate::stall::Stall;
+use crate::tls::Tls;
 
 /// The most time for the headers of a request.
 const HEADER_TIME: Duration = Duration::from_secs(30);
@@ -62,12 +64,14 @@ async fn run(
     let address = SocketAddr::new(settings.host, settings.port);
     let fault = |error| format!("cannot listen on {address}: {error}");
     let listener = TcpListener::bind(address).await.map_err(fault)?;
+    let tls = settings.tls.as_ref().map(|(certificate, key)| Tls::open(certificate, key)).transpose()?;
     let mut signals = Signals::new()?;
     listening(listener.local_addr().map_err(fault)?);
     let app = Arc::new(App::new(settings, sources));
     let (stop, stopped) = watch::channel(false);
     let open_connections = Arc::new(AtomicUsize::new(0));
-    let accepting = tokio::spawn(accept(listener, Arc::clone(&app), stopped, Arc::clone(&open_connections)));
+    let open_now = Arc::clone(&open_connections);
+    let accepting = tokio::spawn(accept((listener, tls), Arc::clone(&app), stopped, open_now));
     let loaded = tokio::select! {
         loaded = app.models.get(None) => loaded,
         _ = signals.next() => return Ok(()),
@@ -163,7 +167,7 @@ impl Drop for Counted {
 }
 
 async fn accept(
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<Tls>),
     app: Arc<App>,
     stopped: watch::Receiver<bool>,
     open: Arc<AtomicUsize>,
@@ -175,18 +179,34 @@ async fn accept(
             continue;
         };
         let counted = Counted::new(&open);
-        let (app, stopped) = (Arc::clone(&app), stopped.clone());
+        let (app, stopped, tls) = (Arc::clone(&app), stopped.clone(), tls.clone());
         tokio::spawn(async move {
-            connection(socket, app, stopped).await;
+            begin(socket, tls, app, stopped).await;
             drop(counted);
         });
     }
 }
 
-async fn connection(socket: TcpStream, app: Arc<App>, mut stopped: watch::Receiver<bool>) {
+/// Shakes hands where that is wanted, and serves the connection.
+async fn begin(socket: TcpStream, tls: Option<Tls>, app: Arc<App>, stopped: watch::Receiver<bool>) {
     // Small events should not wait for others.
     let _ = socket.set_nodelay(true);
     let slow = Arc::clone(&app);
+    let stall = Stall::new(socket, move || slow.count(Metrics::slow_reader));
+    match tls {
+        None => connection(stall, app, stopped).await,
+        Some(tls) => {
+            if let Ok(Some(stream)) = timeout(HEADER_TIME, tls.accept(stall)).await {
+                connection(stream, app, stopped).await;
+            }
+        }
+    }
+}
+
+async fn connection<S>(stream: S, app: Arc<App>, mut stopped: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let service = service_fn(move |request: Request<Incoming>| {
         let app = Arc::clone(&app);
         async move { Ok::<_, Infallible>(respond(app, request).await) }
@@ -196,8 +216,7 @@ async fn connection(socket: TcpStream, app: Arc<App>, mut stopped: watch::Receiv
         .header_read_timeout(HEADER_TIME)
         .max_buf_size(HEADER_BYTES)
         .max_headers(HEADERS);
-    let stall = Stall::new(socket, move || slow.count(Metrics::slow_reader));
-    let mut serving = std::pin::pin!(http.serve_connection(TokioIo::new(stall), service));
+    let mut serving = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
     let mut is_stopping = false;
     loop {
         tokio::select! {

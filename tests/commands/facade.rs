@@ -2,9 +2,15 @@
 //!
 //! In: the default model. Out: the same answers as those of the command, vectors, and sentences for what cannot be.
 
+use std::fs;
 use std::ops::ControlFlow;
 
+use fusebox::config::{Block, Config, Dense, Grouped, Mixer, Network, Pairing, QkNorm, Rope, Scaling};
+use fusebox::graph::{Binary, Builder, DType, Format, Op, Unary};
 use fusebox::prelude::*;
+use fusebox::rewrite::{Kind, Rule, Term, binary, check};
+use fusebox::{Decoder, Program, register_family};
+use support::own;
 
 use crate::{programs, told};
 
@@ -72,4 +78,129 @@ fn what_cannot_be_is_a_sentence() {
     assert!(refused(MODEL, Run { device: Some("abacus".to_owned()), ..run() }).contains("auto, cpu"));
     let mut long = model(Run { context: Some(100_000), ..run() });
     assert!(long.writer().err().expect("a sentence").to_string().contains("the model's context length"));
+}
+
+/// The text that the default model continues with, and the tokens of it.
+fn continued(run: Run) -> (String, Vec<u32>) {
+    let mut writer = model(Run { max_tokens: Some(12), ..run }).writer().expect("a writer");
+    let answer = writer.go_on("The old man", |_| ControlFlow::Continue(())).expect("a text");
+    (answer.text, answer.tokens)
+}
+
+#[test]
+fn sequences_of_an_engine_say_what_each_says_alone() {
+    let precise = Run { precise: true, ..run() };
+    let (_, expected) = continued(precise.clone());
+    let mut engine = model(precise).engine(3).expect("an engine");
+    let prompt = engine.encode("The old man").expect("tokens");
+    let best = |engine: &Engine, sequence| {
+        let logits = engine.logits(sequence).expect("logits");
+        (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).expect("a token") as u32
+    };
+    let (first, other) = (engine.open(), engine.open());
+    let mut batch = Batch::new();
+    batch.add(first, prompt.clone());
+    batch.add(other, engine.encode("A dog").expect("tokens"));
+    engine.step(&batch).expect("a step");
+    let forked = engine.fork(first).expect("a fork");
+    let token = best(&engine, first);
+    for sequence in [first, forked] {
+        let mut next = token;
+        for _ in 1..expected.len() {
+            let mut batch = Batch::new();
+            batch.add(sequence, [next]);
+            batch.add(other, [next]);
+            engine.step(&batch).expect("a step");
+            next = best(&engine, sequence);
+        }
+        assert_eq!(engine.tokens(sequence).expect("tokens")[prompt.len()..], expected[..expected.len() - 1]);
+    }
+    // A page too few changes nothing, and says how many there are.
+    let mut batch = Batch::new();
+    batch.add(first, vec![5; 400]);
+    batch.add(forked, vec![5; 400]);
+    batch.add(other, vec![5; 400]);
+    engine.step(&batch).expect("the whole context of each fits");
+    let (more, mut batch) = (engine.open(), Batch::new());
+    batch.add(more, vec![5; 500]);
+    let refused = engine.step(&batch).expect_err("no page is left");
+    assert!(refused.full().is_some_and(|(needed, free)| needed == 8 && free < needed), "{refused}");
+    engine.release(other).expect("it is open");
+    assert!(engine.release(other).is_err());
+    engine.step(&batch).expect("its pages are free");
+}
+
+/// The default model, described by hand.
+fn story() -> Config {
+    let rope = Rope { theta: 1e4, pairing: Pairing::Halves, scaling: Scaling::None };
+    let heads = Grouped { rope: Some(rope), qk_norm: Some(QkNorm::Head), ..Grouped::new(6, 2, 64) };
+    let block = Block::new(Mixer::Grouped(heads), Network::Dense(Dense::swiglu(512)));
+    Config { tied: true, ..Config::new(vec![block; 5], 256, 1536, 512) }
+}
+
+#[test]
+fn a_registered_family_is_opened_by_its_name() {
+    let mut bytes = fs::read(MODEL).expect("the default model");
+    let key = b"general.architecture";
+    let at = bytes.windows(key.len()).position(|window| window == key).expect("it names its architecture");
+    // A type and a length stand between the key and its text.
+    let name = at + key.len() + 12;
+    assert_eq!(&bytes[name..name + 5], b"qwen3");
+    bytes[name..name + 5].copy_from_slice(b"mine5");
+    let path = own::write("mine.gguf", &bytes);
+    assert!(Model::open(&path, run()).err().expect("a sentence").to_string().contains("`mine5`"));
+    register_family("mine5", |checkpoint| {
+        assert!(!checkpoint.tensors().is_empty());
+        Ok(Decoder::from(story()))
+    })
+    .expect("a new name");
+    for known in ["mine5", "llama"] {
+        assert!(register_family(known, |_| Err(String::new())).is_err_and(|what| what.contains("already")));
+    }
+    let mut writer = Model::open(&path, Run { max_tokens: Some(12), ..run() }).expect("it is known").writer();
+    let answer = writer.as_mut().expect("a writer").go_on("The old man", |_| ControlFlow::Continue(()));
+    assert_eq!(answer.expect("a text").text, continued(run()).0);
+}
+
+#[test]
+fn rules_of_a_program_are_used_and_false_ones_are_named() {
+    // What: `-(-x)` becomes `x`; with a slip, `-x` becomes `x`.
+    const TWICE: Rule = Rule::new("neg-twice", &[Kind::Unary], |egraph, node| {
+        let is_neg = |op: &Op| *op == Op::Unary(Unary::Neg);
+        let below = egraph[node.args[0]].iter().filter(|inner| is_neg(&node.op) && is_neg(&inner.op));
+        below.map(|inner| Term::from(inner.args[0])).collect()
+    });
+    const ONCE: Rule = Rule::new("neg-once", &[Kind::Unary], |_, node| {
+        if *node.op == Op::Unary(Unary::Neg) { vec![Term::from(node.args[0])] } else { Vec::new() }
+    });
+    const DOUBLE: Rule = Rule::new("double", &[Kind::Binary], |_, node| {
+        let is_sum = *node.op == Op::Binary(Binary::Add) && node.args[0] == node.args[1];
+        if is_sum { vec![binary(Binary::Add, node.args[0], node.args[1])] } else { Vec::new() }
+    });
+    assert!(check(&TWICE).expect("it is true").n_fired > 0);
+    assert!(check(&ONCE).expect_err("it is false").to_string().contains("`neg-once`: it is false"));
+    // A model that is compiled with them says the same.
+    assert_eq!(continued(Run { rules: vec![TWICE, DOUBLE], ..run() }), continued(run()));
+}
+
+#[test]
+fn a_graph_has_inputs_and_outputs_by_name() {
+    let g = Builder::new();
+    let (t, d, r) = (g.dim("t", 2), g.dim("d", 256), g.dim("r", 256));
+    let x = g.input("x", DType::F32, &[&t, &d]);
+    let y = x.contract(&g.weight("output_norm.weight", Format::F32, &[&d]), [&d]);
+    let graph = g.finish(&[("y", &y)]).expect("a graph");
+    let mut program = Program::new(&graph, MODEL, &Run { precise: true, ..run() }).expect("a program");
+    program.set("x", &[[1.0; 256], [2.0; 256]].concat()).expect("an input");
+    program.run().expect("a run");
+    let found = program.output("y").expect("an output");
+    assert!(found.len() == 2 && found[0] != 0.0 && (found[1] - 2.0 * found[0]).abs() < 1e-3, "{found:?}");
+    let refused = |result: Result<(), Error>| result.expect_err("a sentence").to_string();
+    assert!(refused(program.set("z", &[])).contains("the graph has x"));
+    assert!(refused(program.set("x", &[0.0])).contains("has 2048 bytes"));
+    assert!(refused(program.output("x").map(drop)).contains("the graph has y"));
+    let missing = g.weight("no such tensor", Format::F32, &[&r]);
+    let graph = g.finish(&[("y", &missing.sum(&r))]).expect("a graph");
+    let error = Program::new(&graph, MODEL, &run()).err().expect("a sentence").to_string();
+    assert!(error.contains("no such tensor"), "{error}");
 }

@@ -43,4 +43,17 @@ if [ -x "$venv/bin/schemathesis" ]; then
   rm -rf "$scratch"
 fi
 kill "$server" && wait "$server"
+
+if command -v openssl >/dev/null; then
+  secrets=$(mktemp -d)
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
+    -addext subjectAltName=DNS:localhost -keyout "$secrets/key" -out "$secrets/certificate" 2>/dev/null
+  "$command" serve -m "$model" --port 0 --drain-delay 0 "${template[@]}" --tls-cert "$secrets/certificate" --tls-key "$secrets/key" >"$said" &
+  server=$!
+  python3 "$here/https.py" "$said" "$secrets/certificate"
+  kill "$server" && wait "$server"
+  rm -rf "$secrets"
+else
+  echo "skipped: there is no openssl for a certificate of the server"
+fi
 python3 "$here/chaos.py" "$command" "$model" "${SECONDS_OF_CHAOS:-20}" 32

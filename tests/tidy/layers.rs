@@ -155,6 +155,7 @@ const LAYERS: [Layers; 5] = [
             ("fields", 1, "the fields of a request, with types and limits", "know an endpoint"),
             ("ids", 0, "random names and seeds", "be guessed"),
             ("json_scan", 0, "where JSON that comes in pieces ends", "parse twice"),
+            ("tls", 0, "HTTPS: a certificate, and handshakes", "know HTTP"),
             ("stall", 0, "a socket whose writes may not stall for ever", "know HTTP"),
             (
                 "engine",
