@@ -3,6 +3,8 @@
 //! In: pieces. Out: rows of logits, copied from the device.
 //! Sequences take pages of one KV cache, and a fork shares those of its origin. Logits of every token and vectors of
 //! texts come from programs of their own, over caches of their own, which are made when they are first wanted.
+//! What is scored token by token is computed by the scorer alone until a token is wanted after it; the scorer goes on
+//! from what it has in common with the last tokens that it scored.
 //! Where a state goes only forward, a sequence that is cut starts again: the tokens that are kept are computed with the
 //! next ones.
 
@@ -28,6 +30,8 @@ pub(crate) struct Paged {
     parts: Parts,
     engine: Library,
     scorer: Option<Session>,
+    /// The tokens that the scorer holds.
+    scored: Vec<u32>,
     embedder: Option<Embedder>,
     /// The sequences by their numbers; none where a number is free.
     open: Vec<Option<Sequence>>,
@@ -53,7 +57,15 @@ impl Paged {
     /// Where it does not compile, or the device refuses it.
     pub(crate) fn new(parts: Parts, n: usize) -> Result<Self, Error> {
         let engine = (parts.engine)()?;
-        Ok(Self { parts, engine, scorer: None, embedder: None, open: vec![None; n], rows: Vec::new() })
+        Ok(Self {
+            parts,
+            engine,
+            scorer: None,
+            scored: Vec::new(),
+            embedder: None,
+            open: vec![None; n],
+            rows: Vec::new(),
+        })
     }
 
     fn sequence(&mut self, sequence: SequenceId) -> &mut Sequence {
@@ -73,27 +85,37 @@ impl Paged {
 
     /// Whether a sequence can be cut to `n` tokens.
     fn can_cut(&self, sequence: &Sequence, n: usize) -> Result<bool, Refused> {
-        let is_whole = sequence.again.is_empty() && n == self.engine.len(sequence.id)?;
-        Ok(is_whole || !self.engine.is_forward_only())
+        let is_computed = sequence.again.is_empty();
+        Ok(is_computed && (!self.engine.is_forward_only() || n == self.engine.len(sequence.id)?))
     }
 
-    /// Scores every token of a piece that its sequence has been extended by.
-    fn score(&mut self, number: usize, id: Id, piece: &Piece) -> Result<(), Refused> {
+    /// Scores every token of a piece, after those before it.
+    fn score(&mut self, number: usize, before: &[u32], tokens: &[u32]) -> Result<(), Refused> {
         if self.scorer.is_none() {
             self.scorer = Some((self.parts.scorer)()?);
         }
-        let tokens = self.engine.tokens(id)?;
-        let before = &tokens[..tokens.len() - piece.tokens.len()];
         let session = self.scorer.as_mut().expect("it was just made");
+        // What fails leaves nothing that is known.
+        let held = std::mem::take(&mut self.scored);
+        let n_same = held.iter().zip(before).take_while(|(own, other)| own == other).count();
+        let n_same = session.reusable(n_same);
         let rows = &mut self.rows[number];
         let mut score = || {
-            session.truncate(0)?;
-            if !before.is_empty() {
-                session.feed(before)?;
+            session.truncate(n_same)?;
+            if n_same < before.len() {
+                session.feed(&before[n_same..])?;
             }
-            session.score(&piece.tokens, &mut |row| rows.extend_from_slice(row))
+            session.score(tokens, &mut |row| rows.extend_from_slice(row))
         };
-        Ok(score().map_err(Error::from)?)
+        score().map_err(Error::from)?;
+        self.scored = [before, tokens].concat();
+        Ok(())
+    }
+
+    /// Whether a piece is left to the scorer: its sequence has been left to it from the start.
+    fn is_deferred(&self, piece: &Piece) -> Result<bool, Refused> {
+        let own = self.open[piece.sequence.0].as_ref().expect("the sequence is open");
+        Ok(piece.scored == Scored::All && self.engine.len(own.id)? == 0)
     }
 }
 
@@ -138,20 +160,35 @@ impl Engine for Paged {
             let again = &self.open[piece.sequence.0].as_ref().expect("the sequence is open").again;
             [again, &*piece.tokens].concat()
         };
+        let deferred: Vec<bool> =
+            batch.iter().map(|piece| self.is_deferred(piece)).collect::<Result<_, _>>()?;
         let mut extensions = Batch::new();
-        ids.iter().zip(batch).for_each(|(id, piece)| extensions.add(*id, tokens(piece)));
-        self.engine.step(&extensions)?;
-        for piece in batch {
-            self.sequence(piece.sequence).again.clear();
+        for ((id, piece), is_deferred) in ids.iter().zip(batch).zip(&deferred) {
+            if !is_deferred {
+                extensions.add(*id, tokens(piece));
+            }
         }
-        for (number, (piece, id)) in batch.iter().zip(ids).enumerate() {
+        if deferred.contains(&false) {
+            self.engine.step(&extensions)?;
+        }
+        for (number, ((piece, id), is_deferred)) in batch.iter().zip(ids).zip(deferred).enumerate() {
+            if is_deferred {
+                let before = self.sequence(piece.sequence).again.clone();
+                self.score(number, &before, &piece.tokens)?;
+                self.sequence(piece.sequence).again.extend_from_slice(&piece.tokens);
+                continue;
+            }
+            self.sequence(piece.sequence).again.clear();
             match piece.scored {
                 Scored::None => {}
                 Scored::Last => {
                     let logits = self.engine.logits(id)?;
                     self.rows[number].extend_from_slice(logits);
                 }
-                Scored::All => self.score(number, id, piece)?,
+                Scored::All => {
+                    let all = self.engine.tokens(id)?.to_vec();
+                    self.score(number, &all[..all.len() - piece.tokens.len()], &piece.tokens)?;
+                }
             }
         }
         Ok(())
@@ -287,6 +324,16 @@ mod tests {
             assert!(all(&step(&mut engine, forked, &[3, 7, 8], Scored::Last)));
             let rows = step(&mut engine, forked, &[9, 10], Scored::All);
             assert_eq!(rows.len(), 2 * engine.capacity().vocab);
+            // What is scored from the start is computed once a token is wanted.
+            let scored = engine.open().ok().or_else(|| {
+                engine.release(alone);
+                engine.open().ok()
+            });
+            let scored = scored.unwrap();
+            let rows = [&[1, 2][..], &[3, 7]].map(|tokens| step(&mut engine, scored, tokens, Scored::All));
+            assert_eq!(rows.map(|rows| rows.len()), [2 * engine.capacity().vocab; 2]);
+            engine.truncate(scored, 4);
+            assert!(all(&step(&mut engine, scored, &[8], Scored::Last)));
             engine.truncate(forked, 5);
             engine.truncate(forked, 0);
             assert!(all(&step(&mut engine, forked, &[1, 2, 3, 7, 8], Scored::Last)));
