@@ -160,6 +160,7 @@ impl Cell {
                     router_bias: false,
                     renorm: true,
                     scale: 1.0,
+                    cap: None,
                     groups: None,
                     is_joint: false,
                 };

@@ -43,6 +43,10 @@ pub struct Config {
     pub tied: bool,
     /// Names of the weight matrices and norms that have a bias, as layers name them.
     pub biased: BTreeSet<String>,
+    /// Factors on the results of weight matrices, by the names that layers have for them.
+    pub factors: BTreeMap<String, f32>,
+    /// Whether norms have weights.
+    pub has_norm_weights: bool,
     /// Storage formats of the weights.
     pub formats: Formats,
     /// The KV cache.
@@ -148,6 +152,8 @@ pub enum Order {
     Around,
     /// One norm before both halves, which read the same (Cohere, Phi-2).
     Parallel,
+    /// A norm before each half, which read the same (GPT-NeoX).
+    ParallelNorms,
     /// After the addition of each half to the stream (post-norm, BERT).
     Post,
     /// Before the second half only (the first block of `ModernBERT`).
@@ -165,6 +171,8 @@ pub enum Mixer {
     Delta(Delta),
     /// A state space with one decay per head (Mamba-2): Granite 4 H, Nemotron-H.
     StateSpace(StateSpace),
+    /// Grouped-query attention and a state space side by side, which read the same: Falcon-H1.
+    Beside(Beside),
     /// A gated short convolution: LFM2.
     ShortConv(ShortConv),
     /// None: the block is a network alone.
@@ -193,6 +201,8 @@ pub struct Dense {
     pub activation: Activation,
     /// Whether the activation gates a second projection.
     pub is_gated: bool,
+    /// Whether there is a norm before the last projection (`BitNet`).
+    pub has_norm: bool,
 }
 
 /// Activation functions of an FFN.
@@ -204,6 +214,8 @@ pub enum Activation {
     GeluTanh,
     /// GELU.
     Gelu,
+    /// `max(x, 0)`.
+    Relu,
     /// `max(x, 0)²`.
     SquaredRelu,
     /// xIELU: `positive · x² + beta · x`, and below zero `negative · (e^x - 1 - x) + beta · x` (Apertus).
@@ -243,6 +255,17 @@ impl Formats {
     }
 }
 
+/// Grouped-query attention and a state space side by side.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Beside {
+    /// The attention.
+    pub heads: Grouped,
+    /// The state space.
+    pub space: StateSpace,
+    /// Factors on what attention and the state space read.
+    pub inputs: [f32; 2],
+}
+
 /// Grouped-query attention (GQA).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grouped {
@@ -266,12 +289,19 @@ pub struct Grouped {
     pub scale: Option<f64>,
     /// Soft cap of scores.
     pub cap: Option<f32>,
+    /// Bound of queries, keys and values, either way.
+    pub clamp: Option<f32>,
+    /// A bias that falls with the distance of a key (`ALiBi`): the slope of head `i` of `n` is 2 to the power of
+    /// `-alibi · (i + 1) / n`.
+    pub alibi: Option<f32>,
     /// Factor on queries that grows with the position.
     pub temperature: Option<Temperature>,
     /// Whether each head has a sink: a stored score that competes with those of positions and has no value.
     pub has_sinks: bool,
-    /// Whether a sigmoid gate, stored after each query head, scales the output.
-    pub is_gated: bool,
+    /// What scales the output, if anything.
+    pub gate: Option<OutputGate>,
+    /// Whether there is a norm before the output projection (`BitNet`).
+    pub has_norm: bool,
     /// What values are.
     pub values: Values,
     /// The block whose KV cache this one reads, if it has none of its own.
@@ -287,8 +317,25 @@ pub enum QkNorm {
     HeadAfterRope,
     /// Each head after RoPE, without weights (Llama 4).
     BareAfterRope,
+    /// Each head before RoPE, with weights of its own (Command R+, `StableLM` 2).
+    OwnHead,
     /// All heads together, before RoPE (OLMo 2, MiniMax M2).
     Whole,
+}
+
+/// What scales the output of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputGate {
+    /// A sigmoid for each element, stored after each query head (Qwen3-Next).
+    BesideQuery,
+    /// A sigmoid for each element, of a projection of its own (`AFMoE`).
+    Element,
+    /// A softplus for each element, of a projection of its own (Laguna).
+    SoftplusElement,
+    /// A sigmoid for each head (Step 3.5).
+    Head,
+    /// A softplus for each head (Laguna).
+    SoftplusHead,
 }
 
 /// What values are.
@@ -379,6 +426,21 @@ pub struct StateSpace {
     pub kernel: usize,
     /// The least step of time of a token; 0 where any is taken.
     pub least_step: f32,
+    /// The norm of the output.
+    pub norm: SpaceNorm,
+    /// Factors on the projections: gate, input, the vectors `B` and `C`, steps of time (Falcon-H1).
+    pub factors: [f32; 5],
+}
+
+/// Where the output of a state space is normalised, in each group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceNorm {
+    /// After the gate.
+    AfterGate,
+    /// Before the gate.
+    BeforeGate,
+    /// Nowhere.
+    None,
 }
 
 /// A gated short convolution.
@@ -416,6 +478,8 @@ pub struct Experts {
     pub renorm: bool,
     /// Factor on the routing weights.
     pub scale: f32,
+    /// Soft cap of the router's logits.
+    pub cap: Option<f32>,
     /// Whether the routing weight scales an expert's input instead of its output (Llama 4).
     pub weighs_input: bool,
     /// Groups of experts, for group-limited routing.
@@ -559,7 +623,7 @@ impl Network {
 impl Dense {
     /// SwiGLU of this width.
     pub fn swiglu(ff: usize) -> Self {
-        Self { ff, activation: Activation::Silu, is_gated: true }
+        Self { ff, activation: Activation::Silu, is_gated: true, has_norm: false }
     }
 }
 
@@ -567,7 +631,7 @@ impl Mixer {
     /// Its RoPE, if it has one.
     pub fn rope(&self) -> Option<&Rope> {
         match self {
-            Self::Grouped(own) => own.rope.as_ref(),
+            Self::Grouped(own) | Self::Beside(Beside { heads: own, .. }) => own.rope.as_ref(),
             Self::Latent(own) => Some(&own.turn),
             Self::Delta(_) | Self::StateSpace(_) | Self::ShortConv(_) | Self::None => None,
         }
@@ -575,13 +639,13 @@ impl Mixer {
 
     /// Whether it carries a state from token to token that no position indexes.
     pub fn is_recurrent(&self) -> bool {
-        matches!(self, Self::Delta(_) | Self::StateSpace(_) | Self::ShortConv(_))
+        matches!(self, Self::Delta(_) | Self::StateSpace(_) | Self::Beside(_) | Self::ShortConv(_))
     }
 
     /// Elements of a row of its KV cache, if it has one.
     fn cached_row(&self) -> Option<usize> {
         match self {
-            Self::Grouped(own) => Some(own.head),
+            Self::Grouped(own) | Self::Beside(Beside { heads: own, .. }) => Some(own.head),
             Self::Latent(own) => Some(own.kv_lora + own.rope),
             Self::Delta(_) | Self::StateSpace(_) | Self::ShortConv(_) | Self::None => None,
         }
@@ -606,6 +670,8 @@ impl Config {
             ends: Ends::default(),
             tied: false,
             biased: BTreeSet::new(),
+            factors: BTreeMap::new(),
+            has_norm_weights: true,
             formats: Formats::Uniform(Format::F32),
             cache: KvCache::of_one(context),
         }
@@ -681,7 +747,9 @@ impl Config {
     pub fn with_rope(mut self, rope: &Rope) -> Self {
         for block in &mut self.blocks {
             match &mut block.mixer {
-                Mixer::Grouped(own) => own.rope = Some(rope.clone()),
+                Mixer::Grouped(own) | Mixer::Beside(Beside { heads: own, .. }) => {
+                    own.rope = Some(rope.clone());
+                }
                 Mixer::Latent(own) => own.turn = rope.clone(),
                 Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::ShortConv(_) | Mixer::None => {}
             }
@@ -751,27 +819,51 @@ impl Grouped {
             window: None,
             scale: None,
             cap: None,
+            clamp: None,
+            alibi: None,
             temperature: None,
             has_sinks: false,
-            is_gated: false,
+            gate: None,
+            has_norm: false,
             values: Values::Projected,
             shares: None,
         }
     }
 }
 
+impl Grouped {
+    fn shrunk(&self) -> Self {
+        Self {
+            n_heads: 4,
+            n_kv: 2,
+            head: 32,
+            rotary_dim: self.rotary_dim * 32 / self.head,
+            window: self.window.map(|_| Window::Sliding(5)),
+            shares: None,
+            ..self.clone()
+        }
+    }
+}
+
+impl StateSpace {
+    /// Any step of time, a norm after the gate, no factors.
+    pub fn new(n_heads: usize, head: usize, n_groups: usize, state: usize, kernel: usize) -> Self {
+        let (norm, factors) = (SpaceNorm::AfterGate, [1.0; 5]);
+        Self { n_heads, head, n_groups, state, kernel, least_step: 0.0, norm, factors }
+    }
+
+    fn shrunk(&self) -> Self {
+        Self { n_heads: 4, head: 32, n_groups: 1, state: 16, ..self.clone() }
+    }
+}
+
 impl Mixer {
     fn shrunk(&self) -> Self {
         match self {
-            Self::Grouped(own) => Self::Grouped(Grouped {
-                n_heads: 4,
-                n_kv: 2,
-                head: 32,
-                rotary_dim: own.rotary_dim * 32 / own.head,
-                window: own.window.map(|_| Window::Sliding(5)),
-                shares: None,
-                ..own.clone()
-            }),
+            Self::Grouped(own) => Self::Grouped(own.shrunk()),
+            Self::Beside(own) => {
+                Self::Beside(Beside { heads: own.heads.shrunk(), space: own.space.shrunk(), ..own.clone() })
+            }
             Self::Latent(own) => Self::Latent(Latent {
                 n_heads: 2,
                 q_lora: own.q_lora.map(|_| 96),
@@ -784,9 +876,7 @@ impl Mixer {
             Self::Delta(own) => {
                 Self::Delta(Delta { n_key: 2, n_value: 4, key: 16, value: 32, ..own.clone() })
             }
-            Self::StateSpace(own) => {
-                Self::StateSpace(StateSpace { n_heads: 4, head: 32, n_groups: 1, state: 16, ..own.clone() })
-            }
+            Self::StateSpace(own) => Self::StateSpace(own.shrunk()),
             Self::ShortConv(_) | Self::None => self.clone(),
         }
     }

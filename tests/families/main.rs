@@ -8,6 +8,7 @@
 
 mod arrays;
 mod converted;
+mod decoders;
 mod encoders;
 mod ends;
 mod formats;

@@ -75,6 +75,7 @@ pub(crate) fn experts(n_routed: usize, top_k: usize) -> Experts {
         router_bias: false,
         renorm: true,
         scale: 1.0,
+        cap: None,
         groups: None,
         is_joint: false,
     }

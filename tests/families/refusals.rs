@@ -177,7 +177,7 @@ fn senseless_facts_of_a_folder_are_sentences() {
     let own = small(Attention::Grouped(heads), Format::F32);
     let made = good(&Plain { experts: Some(experts(4, 2)), ..own });
     for (key, value, expected) in [
-        ("hidden_act", json!("gelu"), "expected silu, found `gelu`"),
+        ("hidden_act", json!("selu"), "expected silu, gelu, gelu_pytorch_tanh, relu or relu2, found `selu`"),
         ("hidden_act", json!(7), "expected a string, found 7"),
         ("tie_word_embeddings", json!("no"), "expected true or false, found no"),
         ("norm_topk_prob", json!(1.5), "expected true or false, found 1.5"),

@@ -16,7 +16,7 @@ use fusebox_compiler::options::Options;
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{
-    self, Block, Config, Delta, Dense, KvCache, Mixer, Network, ShortConv, StateSpace,
+    self, Beside, Block, Config, Delta, Dense, KvCache, Mixer, Network, ShortConv, StateSpace,
 };
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
@@ -215,12 +215,15 @@ fn sequences_of_latents_and_experts_know_nothing_of_each_other() {
 fn recurrent(name: &str) -> Model {
     let (kernel, is_joint) = (4, false);
     let delta = Delta { n_key: 2, n_value: 4, key: 8, value: 8, kernel, is_tiled: false, is_joint };
-    let space = StateSpace { n_heads: 4, head: 8, n_groups: 2, state: 8, kernel, least_step: 0.0 };
+    let space = StateSpace::new(4, 8, 2, 8, kernel);
+    let heads = config::Grouped::new(4, 2, 16);
+    let both = Beside { heads: heads.clone(), space: space.clone(), inputs: [1.0, 0.5] };
     let mixers = [
         Mixer::ShortConv(ShortConv { kernel: 3 }),
         Mixer::Delta(delta),
         Mixer::StateSpace(space),
-        Mixer::Grouped(config::Grouped::new(4, 2, 16)),
+        Mixer::Beside(both),
+        Mixer::Grouped(heads),
     ];
     let blocks = mixers.map(|mixer| Block::new(mixer, Network::Dense(Dense::swiglu(48))));
     let config = Config::new(blocks.to_vec(), 32, 50, CONTEXT);

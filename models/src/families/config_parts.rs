@@ -4,7 +4,7 @@
 //! invalid.
 //! Consistency between hyper-parameters is checked here; RoPE is read in `rope.rs`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
@@ -19,19 +19,21 @@ use crate::naming::hparams::{
     ACTIVATION, CENTRED_EPS, CONTEXT, DENSE_FF, EMBEDDING_SCALE, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED,
     EXPERTS_USED, EXTRA_LAYERS, FF, FULL_PERIOD, GATE, GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS,
     Key, LAYER_TYPES, LAYERS, LOGIT_CAP, LOGIT_SCALE, MORE_LAYERS, RENORM, ROTARY_DIM, ROTARY_FACTOR,
-    SHARED_FF, TIED, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
+    ROUTER_CAP, SCALED_EMBEDDING, SHARED_FF, TIED, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN,
+    WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
 
-/// The norms by which a block is told to be in the file.
-const NORMS: [&str; 2] = ["attn_norm", "attn_post_norm"];
+/// The tensors by which a block is told to be in the file.
+const NORMS: [&str; 4] = ["attn_norm", "attn_post_norm", "attn_output", "ffn_down"];
 /// The largest head dimension; the frequencies of its pairs are a table in the graph.
 const MAX_HEAD: usize = 1 << 12;
 
 /// A config with these blocks, and all other sizes as in the file.
 pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>) -> Result<Config, Error> {
     let hidden = hparams.count(HIDDEN)?;
-    let root = if family.scales_embedding { (hidden as f32).sqrt() } else { 1.0 };
+    let scales_embedding = family.scales_embedding && hparams.flag(SCALED_EMBEDDING)?.unwrap_or(true);
+    let root = if scales_embedding { (hidden as f32).sqrt() } else { 1.0 };
     let logit_scale = hparams.number_or_none(LOGIT_SCALE)?.unwrap_or(1.0) as f32;
     Ok(Config {
         hidden,
@@ -47,28 +49,35 @@ pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>
         ends: Ends::default(),
         tied: is_tied(hparams)?,
         biased: biased(hparams, family, blocks.len()),
+        factors: BTreeMap::new(),
+        has_norm_weights: family.has_norm_weights,
         blocks,
         formats: Formats::Uniform(Format::F32),
         cache: KvCache::of_one(hparams.count(CONTEXT)?),
     })
 }
 
-/// Refuses another activation than the family's.
-pub(super) fn check_activation(hparams: Hparams<'_>, family: &Family) -> Result<(), Error> {
-    let known: &[&str] = match family.activation {
-        Activation::Silu | Activation::Clamped { .. } => &["silu", "swish"],
-        // Gemma says `gelu` and means its approximation.
-        Activation::GeluTanh if family.scales_embedding => &["gelu_pytorch_tanh", "gelu"],
-        Activation::GeluTanh => &["gelu_pytorch_tanh", "gelu_new", "gelu_fast"],
-        Activation::Gelu => &["gelu"],
-        Activation::SquaredRelu => &["relu2"],
-        Activation::Xielu { .. } => &["xielu"],
-    };
-    match hparams.string(ACTIVATION)?.filter(|name| !known.contains(name)) {
-        Some(name) => {
-            Err(hparams.refused(ACTIVATION, format!("expected {}, found {}", known[0], quoted(name))))
+/// The activation: the family's, unless `config.json` has another.
+pub(super) fn activation(hparams: Hparams<'_>, family: &Family) -> Result<Activation, Error> {
+    let Some(name) = hparams.string(ACTIVATION)? else { return Ok(family.activation) };
+    match (family.activation, name) {
+        (own @ Activation::Clamped { .. }, "silu" | "swish") | (own @ Activation::Xielu { .. }, "xielu") => {
+            Ok(own)
         }
-        None => Ok(()),
+        // Gemma says `gelu` and means its approximation.
+        (Activation::GeluTanh, "gelu") if family.scales_embedding => Ok(Activation::GeluTanh),
+        (Activation::Clamped { .. } | Activation::Xielu { .. }, _) => {
+            Err(hparams.refused(ACTIVATION, format!("expected that of the family, found {}", quoted(name))))
+        }
+        (_, "silu" | "swish") => Ok(Activation::Silu),
+        (_, "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
+        (_, "gelu") => Ok(Activation::Gelu),
+        (_, "relu") => Ok(Activation::Relu),
+        (_, "relu2") => Ok(Activation::SquaredRelu),
+        (_, other) => {
+            let known = "silu, gelu, gelu_pytorch_tanh, relu or relu2";
+            Err(hparams.refused(ACTIVATION, format!("expected {known}, found {}", quoted(other))))
+        }
     }
 }
 
@@ -77,7 +86,10 @@ fn eps(hparams: Hparams<'_>, family: &Family) -> Result<f64, Error> {
     let key = if family.is_centred { CENTRED_EPS } else { EPS };
     match hparams.kind() {
         Kind::Gguf { .. } => hparams.number(key),
-        Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => Ok(hparams.number_if(key)?.unwrap_or(1e-6)),
+        Kind::Safetensors | Kind::Ajc1 | Kind::Qorus => {
+            let usual = if family.is_centred { 1e-5 } else { 1e-6 };
+            Ok(hparams.number_if(key)?.unwrap_or(usual))
+        }
     }
 }
 
@@ -120,18 +132,25 @@ pub(super) fn n_layers(hparams: Hparams<'_>) -> Result<usize, Error> {
 fn biased(hparams: Hparams<'_>, family: &Family, n_layers: usize) -> BTreeSet<String> {
     let has = |name: String| hparams.has(&name) && hparams.has(&format!("{name}{BIAS}"));
     let has_bias = |part: &&str| (0..n_layers).any(|layer| has(format!("blk.{layer}.{part}")));
-    let ends = ["token_embd_norm", "output_norm", "output", "cls", "cls.output"]
-        .into_iter()
-        .filter(|name| has((*name).to_owned()));
+    // A head that is the embedding matrix may have a bias of its own.
+    let is_end = |name: &&str| match *name {
+        "output" => hparams.has(&format!("{name}{BIAS}")),
+        _ => has((*name).to_owned()),
+    };
+    let ends = ["token_embd_norm", "output_norm", "output", "cls", "cls.output"].into_iter().filter(is_end);
     let may_have = |part: &&str| family.is_centred || !part.ends_with("norm");
     parts().filter(has_bias).chain(ends).filter(may_have).map(str::to_owned).collect()
 }
 
 /// Grouped-query attention without RoPE, as the file says it of all blocks.
 pub(super) fn grouped(hparams: Hparams<'_>) -> Result<Grouped, Error> {
-    let (n_heads, hidden) = (hparams.count(HEADS)?, hparams.count(HIDDEN)?);
+    let hidden = hparams.count(HIDDEN)?;
     // Where blocks differ, those without attention have 0.
     let most = |all: Vec<usize>| all.into_iter().max().filter(|n| *n > 0);
+    let n_heads = match hparams.sizes_if(HEADS)?.and_then(most) {
+        Some(n_heads) => n_heads,
+        None => hparams.count(HEADS)?,
+    };
     let n_kv = match hparams.sizes_if(KV_HEADS)?.and_then(most) {
         Some(n_kv) => n_kv,
         None => hparams.count_if(KV_HEADS)?.unwrap_or(n_heads),
@@ -193,6 +212,7 @@ pub(super) fn window(
         Windows::All => true,
         Windows::AllButLastOf(_) | Windows::AllButFirstOf(_) => hparams.flag(WINDOW_USED)?.unwrap_or(true),
         Windows::From(_) => hparams.flag(WINDOW_USED)?.unwrap_or(full.is_some()),
+        Windows::Listed => full.is_some() || hparams.strings(LAYER_TYPES)?.is_some(),
         Windows::Chunks => false,
     };
     let Some(size) = hparams.count_or_none(WINDOW)?.filter(|_| is_used) else { return Ok(None) };
@@ -217,7 +237,9 @@ pub(super) fn window(
         Windows::From(usual) if usual > 0 => {
             (0..hparams.size_if(WINDOW_FROM)?.unwrap_or(usual).min(n_layers)).collect()
         }
-        Windows::From(_) | Windows::InGguf | Windows::All | Windows::Chunks => BTreeSet::new(),
+        Windows::From(_) | Windows::InGguf | Windows::All | Windows::Listed | Windows::Chunks => {
+            BTreeSet::new()
+        }
     };
     Ok(Some((size, full)))
 }
@@ -244,7 +266,7 @@ pub(super) fn networks(
     family: &Family,
     experts: Option<&Experts>,
 ) -> Result<Vec<Network>, Error> {
-    check_activation(hparams, family)?;
+    let activation = activation(hparams, family)?;
     let n_layers = n_layers(hparams)?;
     let widths = hparams.sizes_if(FF)?.filter(|widths| widths.len() >= n_layers);
     let dense = |layer: usize| {
@@ -253,8 +275,9 @@ pub(super) fn networks(
             (None, Some(ff)) => ff,
             (None, None) => hparams.count(FF)?,
         };
-        let &Family { activation, is_gated, .. } = family;
-        Ok(Network::Dense(Dense { ff, activation, is_gated }))
+        let &Family { is_gated, has_inner_norms: has_norm, .. } = family;
+        // A width of 0 says that a block has none.
+        Ok(if ff == 0 { Network::None } else { Network::Dense(Dense { ff, activation, is_gated, has_norm }) })
     };
     let one = |layer: usize| match experts.filter(|_| hparams.has(&format!("blk.{layer}.ffn_gate_inp"))) {
         Some(experts) => Ok(Network::Sparse(experts.clone())),
@@ -263,7 +286,7 @@ pub(super) fn networks(
     (0..n_layers).map(one).collect()
 }
 
-/// The experts, if there are any; the groups are added later.
+/// The experts, if there are any.
 pub(super) fn experts(hparams: Hparams<'_>, family: &Family) -> Result<Option<Experts>, Error> {
     let Some(n_routed) = hparams.count_or_none(EXPERTS)? else { return Ok(None) };
     let has_router = |layer: &usize| hparams.has(&format!("blk.{layer}.ffn_gate_inp"));
@@ -273,7 +296,10 @@ pub(super) fn experts(hparams: Hparams<'_>, family: &Family) -> Result<Option<Ex
         let what = format!("expected at most the {n_routed} experts, found {top_k}");
         return Err(hparams.refused(EXPERTS_USED, what));
     }
-    let ff = match hparams.count_if(EXPERT_FF)? {
+    // Hunyuan has a number, or a list of them, that is not used.
+    let stated =
+        if hparams.architecture() == "hunyuan_v1_moe" { None } else { hparams.count_if(EXPERT_FF)? };
+    let ff = match stated {
         Some(ff) => ff,
         None if family.is_expert_ff_shared => hparams.count(FF)?,
         None => (hparams.count(FF)? / top_k).max(1),
@@ -292,23 +318,27 @@ pub(super) fn experts(hparams: Hparams<'_>, family: &Family) -> Result<Option<Ex
     let renorm = hparams.flag(RENORM)?;
     let [in_folder, in_gguf] = family.renorm;
     let usual = if hparams.kind() == Kind::Safetensors { in_folder } else { in_gguf };
-    Ok(Some(Experts {
+    let experts = Experts {
         n_routed,
         top_k,
         shared_ff,
         has_shared_gate: hparams.has(&at("ffn_gate_inp_shexp")),
         ff,
-        activation: family.activation,
+        activation: activation(hparams, family)?,
         is_gated: family.is_gated,
         has_biases: hparams.has(&at(&format!("ffn_up_exps{BIAS}"))),
         gate: gate(hparams, family.gate)?,
         router_bias: hparams.has(&at(&format!("exp_probs_b{BIAS}"))),
         renorm: renorm.unwrap_or(usual),
         scale: hparams.number_or_none(WEIGHT_SCALE)?.unwrap_or(1.0) as f32,
+        cap: hparams.number_or_none(ROUTER_CAP)?.map(|cap| cap as f32),
         weighs_input: family.weighs_input,
         groups: None,
         is_joint: hparams.has(&at("ffn_gate_up_exps")),
-    }))
+    };
+    // A group's score is that of its best expert, or of its two best.
+    let groups = groups(hparams, &experts, if experts.gate == Gate::Softmax { 1 } else { 2 })?;
+    Ok(Some(Experts { groups, ..experts }))
 }
 
 /// The scoring function of the router.

@@ -9,14 +9,17 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{Block, Config, Grouped, Mixer, Pairing, Temperature, Window};
-use crate::families::config_parts::{backbone, experts, grouped, n_layers, networks, window};
+use crate::families::config_parts::{
+    backbone, check_rotary_dim, experts, grouped, n_layers, networks, rotary_dim, window,
+};
 use crate::families::family::{Family, LocalRope, Nope, Pairs, Windows};
 use crate::families::hybrid::recurrent_layers;
 use crate::families::rope::{local_rope, rope};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    ATTENTION_CAP, ATTENTION_SCALE, BIDIRECTIONAL, CAUSAL, CHUNK, ORIGINAL_CONTEXT, POSITIONS,
-    RESIDUAL_SCALE, ROPE_USED, SCALE_WIDTH, TEMPERATURE, TUNING, TUNING_LENGTH, TUNING_SCALE, WITH_ROPE,
+    ALIBI, ALIBI_USED, ATTENTION_CAP, ATTENTION_SCALE, BIDIRECTIONAL, CAUSAL, CHUNK, CLAMP, HEADS, KV_HEADS,
+    LAYER_HEADS, LOCAL_ROTARY_DIM, ORIGINAL_CONTEXT, POSITIONS, QK_NORM_USED, RESIDUAL_SCALE, ROPE_USED,
+    SCALE_WIDTH, TEMPERATURE, TUNING, TUNING_LENGTH, TUNING_SCALE, WITH_ROPE,
 };
 
 /// What llama.cpp takes for Llama 4, which GGUF does not say: length and strength of the temperature, and the chunk.
@@ -42,7 +45,21 @@ pub(super) fn mixers(hparams: Hparams<'_>, family: &Family) -> Result<Vec<Mixer>
     let recurrent = recurrent_layers(hparams, family)?;
     let base = attention(hparams, family)?;
     let windows = if recurrent.is_empty() { window(hparams, family.windows)? } else { None };
-    let n_dims = base.rotary_dim;
+    let all_heads = match hparams.sizes_if(HEADS)? {
+        Some(all) => Some(all),
+        None => hparams.sizes_if(LAYER_HEADS)?,
+    };
+    let all_kv = hparams.sizes_if(KV_HEADS)?;
+    let has_own = |kind| family.local_rope != LocalRope::Same && hparams.has_rope_of(kind);
+    let dims_of = |kind| {
+        if has_own(kind) { rotary_dim(hparams.of_blocks(kind), base.head) } else { Ok(base.rotary_dim) }
+    };
+    let n_dims = dims_of("full_attention")?;
+    let own_dims = match hparams.count_if(LOCAL_ROTARY_DIM)? {
+        Some(n_dims) => n_dims,
+        None => dims_of("sliding_attention")?,
+    };
+    check_rotary_dim(hparams, LOCAL_ROTARY_DIM, own_dims)?;
     let full_rope = if family.local_rope != LocalRope::Same && hparams.has_rope_of("full_attention") {
         rope(hparams.of_blocks("full_attention"), pairing(hparams, family), n_dims)?
     } else {
@@ -50,8 +67,8 @@ pub(super) fn mixers(hparams: Hparams<'_>, family: &Family) -> Result<Vec<Mixer>
     };
     let own_rope = match family.local_rope {
         LocalRope::Same => full_rope.clone(),
-        LocalRope::Unscaled => local_rope(hparams, &full_rope, n_dims, full_rope.theta)?,
-        LocalRope::Base(theta) => local_rope(hparams, &full_rope, n_dims, theta)?,
+        LocalRope::Unscaled => local_rope(hparams, &full_rope, own_dims, full_rope.theta)?,
+        LocalRope::Base(theta) => local_rope(hparams, &full_rope, own_dims, theta)?,
     };
     let is_causal = is_causal(hparams, family)?;
     let sliding = |size: usize| if is_causal { Window::Sliding(size) } else { Window::Around(size / 2) };
@@ -71,8 +88,23 @@ pub(super) fn mixers(hparams: Hparams<'_>, family: &Family) -> Result<Vec<Mixer>
         let chunk = chunk.filter(|_| has_rope).map(Window::Chunk);
         // Llama 4 has it where there is no RoPE.
         let has_temperature = chunk.is_none();
+        let n_heads = all_heads.as_ref().and_then(|all| all.get(layer).copied()).unwrap_or(base.n_heads);
+        let n_kv = all_kv.as_ref().and_then(|all| all.get(layer).copied()).unwrap_or(base.n_kv);
+        // It may have a state, or nothing, instead.
+        if n_kv == 0 {
+            return Ok(Mixer::None);
+        }
+        if n_heads == 0 || !n_heads.is_multiple_of(n_kv) {
+            let what =
+                format!("expected a divisor of the {n_heads} query heads of block {layer}, found {n_kv}");
+            return Err(hparams.refused(KV_HEADS, what));
+        }
+        let rotary_dim = if size.is_some() { own_dims } else { n_dims };
         Ok(Mixer::Grouped(Grouped {
-            rope: has_rope.then(|| own.clone()),
+            n_heads,
+            n_kv,
+            rotary_dim,
+            rope: (has_rope && base.alibi.is_none()).then(|| own.clone()),
             is_causal,
             window: size.map(sliding).or(chunk),
             temperature: temperature.filter(|_| has_temperature),
@@ -92,23 +124,40 @@ fn is_causal(hparams: Hparams<'_>, family: &Family) -> Result<bool, Error> {
 fn attention(hparams: Hparams<'_>, family: &Family) -> Result<Grouped, Error> {
     let n_layers = n_layers(hparams)?;
     let has_weights = (0..n_layers).any(|layer| hparams.has(&format!("blk.{layer}.attn_q_norm")));
+    let is_normed = hparams.flag(QK_NORM_USED)?.unwrap_or(true);
     let root = hparams.number_if(SCALE_WIDTH)?.map(|width| 1.0 / width.sqrt());
     let base = grouped(hparams)?;
     Ok(Grouped {
-        qk_norm: family.qk_norm.filter(|_| has_weights || !family.is_qk_norm_optional),
+        qk_norm: family.qk_norm.filter(|_| has_weights || !family.is_qk_norm_optional).filter(|_| is_normed),
         scale: hparams.number_or_none(ATTENTION_SCALE)?.or(root).or(unsaid_scale(family, n_layers, &base)),
         cap: hparams.number_or_none(ATTENTION_CAP)?.map(|cap| cap as f32),
         has_sinks: family.has_sinks,
-        is_gated: family.is_gated_attention,
+        gate: family.output_gate,
+        has_norm: family.has_inner_norms,
+        clamp: hparams.number_or_none(CLAMP)?.map(|bound| bound as f32),
+        alibi: alibi(hparams, family)?,
         ..base
     })
 }
 
-/// Gemma 2 and 3 of 27B scale scores otherwise, which GGUF does not say.
+/// How scores fall with the distance.
+fn alibi(hparams: Hparams<'_>, family: &Family) -> Result<Option<f32>, Error> {
+    // Baichuan of 7B has RoPE instead.
+    let has_rope = family.gguf == "baichuan" && n_layers(hparams)? == 32;
+    if family.alibi.is_none() || has_rope || hparams.flag(ALIBI_USED)? == Some(false) {
+        return Ok(None);
+    }
+    let usual = family.alibi.filter(|alibi| *alibi > 0.0);
+    Ok(hparams.number_or_none(ALIBI)?.map(|alibi| alibi as f32).or(usual))
+}
+
+/// Gemma 2 and 3 of 27B and Jais scale scores otherwise, which GGUF does not say.
 fn unsaid_scale(family: &Family, n_layers: usize, heads: &Grouped) -> Option<f64> {
     let width = match (family.gguf, n_layers, heads.n_heads, heads.head) {
         ("gemma2", 46, 32, 128) => 144.0_f64,
         ("gemma3", 62, 32, 128) => 168.0,
+        // Not the root.
+        ("jais", ..) => (heads.head as f64).powi(2),
         _ => return None,
     };
     Some(1.0 / width.sqrt())

@@ -9,12 +9,13 @@ use fusebox_runtime::weights::Kind;
 
 use crate::config::{Block, Config, Experts, Gate, Groups, Latent, Mixer, Pairing};
 use crate::families::config_parts::{self, backbone, networks};
+use crate::families::decoder::pairing;
 use crate::families::family::Family;
 use crate::families::rope::rope as config_rope;
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    GATE, HEAD, HEADS, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, ROTARY_DIM, ROTARY_FACTOR, SELECTION,
-    TEMPERATURE, VALUE, VALUE_MLA,
+    GATE, HEAD, HEADS, HIDDEN, INTERLEAVED, KEY_MLA, KV_LORA, NOPE, Q_LORA, ROTARY_DIM, ROTARY_FACTOR,
+    SELECTION, TEMPERATURE, VALUE, VALUE_MLA,
 };
 
 /// The vocabulary size of GLM-4.7-Flash.
@@ -28,7 +29,7 @@ pub(super) fn read(hparams: Hparams<'_>, family: &Family) -> Result<Config, Erro
     if let Some(scale) = hparams.number_or_none(TEMPERATURE)? {
         return Err(hparams.refused(TEMPERATURE, format!("expected 0, found {scale}")));
     }
-    let sizes = latent_sizes(hparams)?;
+    let sizes = latent_sizes(hparams, family)?;
     let gate = gate(hparams)?;
     // Published models with a sigmoid router normalise the routing weights; GGUF states it.
     let family = Family { gate, renorm: [gate == Gate::Sigmoid, false], ..*family };
@@ -42,7 +43,7 @@ pub(super) fn read(hparams: Hparams<'_>, family: &Family) -> Result<Config, Erro
 }
 
 /// The sizes of MLA. New GGUF files have the head dimensions besides those of the cached latent.
-fn latent_sizes(hparams: Hparams<'_>) -> Result<Latent, Error> {
+fn latent_sizes(hparams: Hparams<'_>, family: &Family) -> Result<Latent, Error> {
     let (n_heads, kv_lora, rope) =
         (hparams.count(HEADS)?, hparams.count(KV_LORA)?, hparams.count(ROTARY_DIM)?);
     config_parts::check_rotary_dim(hparams, ROTARY_DIM, rope)?;
@@ -51,7 +52,11 @@ fn latent_sizes(hparams: Hparams<'_>) -> Result<Latent, Error> {
     if let Some(factor) = factor.filter(|_| hparams.architecture() == "glm4_moe_lite") {
         return Err(hparams.refused(ROTARY_FACTOR, format!("expected 1, found {factor}")));
     }
-    let value = if let Some(value) = hparams.count_if(VALUE_MLA)? { value } else { hparams.count(VALUE)? };
+    let value = match (hparams.count_if(VALUE_MLA)?, hparams.count_if(VALUE)?) {
+        (Some(value), _) | (None, Some(value)) => value,
+        // Files of MiniCPM 3 do not say it.
+        (None, None) => hparams.count(HIDDEN)? / n_heads,
+    };
     let nope = match (hparams.count_if(NOPE)?, hparams.count_if(KEY_MLA)?) {
         (Some(nope), _) => nope,
         (None, mla) => {
@@ -67,7 +72,7 @@ fn latent_sizes(hparams: Hparams<'_>) -> Result<Latent, Error> {
     let n_layers = config_parts::n_layers(hparams)?;
     let is_joint = (0..n_layers).any(|layer| hparams.is_block_quantised(&format!("blk.{layer}.attn_kv_b")));
     let pairing =
-        if hparams.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { Pairing::Interleaved };
+        if hparams.flag(INTERLEAVED)? == Some(false) { Pairing::Halves } else { pairing(hparams, family) };
     let turn = config_rope(hparams, pairing, rope)?;
     let q_lora = hparams.count_or_none(Q_LORA)?;
     Ok(Latent { n_heads, q_lora, kv_lora, nope, rope, value, is_joint, turn })

@@ -10,6 +10,7 @@ use crate::config::{Added, Config, Ends, Mixer, Order, Positions, Ranking};
 use crate::families::decoder;
 use crate::families::family::Family;
 use crate::hparams::Hparams;
+use crate::naming::hparams::PARALLEL;
 use crate::naming::tensors::PROJECTIONS;
 
 /// Rows of the table of positions of `RoBERTa` that no position has; converters to GGUF drop them.
@@ -50,6 +51,32 @@ pub(super) fn read(hparams: Hparams<'_>, family: &Family) -> Result<Config, Erro
         }
     }
     Ok(config)
+}
+
+/// A decoder whose halves read the same where blocks have one norm (`StableLM`, Falcon).
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn parallel_where_one_norm(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+    let mut config = decoder::read(hparams, family)?;
+    for (layer, block) in config.blocks.iter_mut().enumerate() {
+        let [own, other] =
+            ["attn_norm", "ffn_norm"].map(|norm| hparams.stored(&format!("blk.{layer}.{norm}")));
+        if other.is_none() || own.map(|(name, _)| name) == other.map(|(name, _)| name) {
+            block.order = Order::Parallel;
+        }
+    }
+    Ok(config)
+}
+
+/// A decoder whose halves read the same, each through a norm, unless the file says otherwise (GPT-NeoX).
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn parallel_unless_stated(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+    let is_parallel = hparams.flag(PARALLEL)?.unwrap_or(true);
+    let order = if is_parallel { Order::ParallelNorms } else { Order::Before };
+    decoder::read(hparams, &Family { order, ..*family })
 }
 
 /// What embedding models and rankers of any family have behind the final norm.

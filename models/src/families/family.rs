@@ -5,7 +5,7 @@
 
 use fusebox_runtime::error::Error;
 
-use crate::config::{Activation, Config, Gate, Mixer, Order, QkNorm};
+use crate::config::{Activation, Config, Gate, Mixer, Order, OutputGate, QkNorm};
 use crate::families::decoder;
 use crate::hparams::Hparams;
 use crate::naming::tensors::Renamed;
@@ -40,8 +40,8 @@ pub(super) struct Family {
     pub(super) is_causal: bool,
     /// Whether heads have sinks.
     pub(super) has_sinks: bool,
-    /// Whether attention has an output gate, stored after each query head.
-    pub(super) is_gated_attention: bool,
+    /// What scales the output of attention.
+    pub(super) output_gate: Option<OutputGate>,
     /// Whether attention scores may grow with the position.
     pub(super) has_temperature: bool,
     /// What blocks without attention have.
@@ -50,6 +50,12 @@ pub(super) struct Family {
     pub(super) order: Order,
     /// Whether they are LayerNorms.
     pub(super) is_centred: bool,
+    /// Whether they have weights.
+    pub(super) has_norm_weights: bool,
+    /// Whether there is a norm inside of attention and of FFNs, before their last projection.
+    pub(super) has_inner_norms: bool,
+    /// Whether scores fall with the distance instead of RoPE (`ALiBi`), unless the file says otherwise: by this.
+    pub(super) alibi: Option<f32>,
     /// Whether embeddings are multiplied by the root of the hidden size.
     pub(super) scales_embedding: bool,
     /// Whether the scale of logits divides them.
@@ -114,6 +120,8 @@ pub(super) enum Windows {
     AllButLastOf(usize),
     /// If the file has a window: all but the first of every so many, if it does not list them.
     AllButFirstOf(usize),
+    /// Those that the file lists.
+    Listed,
     /// Chunks, in all blocks with RoPE.
     Chunks,
 }
@@ -132,11 +140,14 @@ pub(super) const LLAMA: Family = Family {
     windows: Windows::InGguf,
     is_causal: true,
     has_sinks: false,
-    is_gated_attention: false,
+    output_gate: None,
     has_temperature: false,
     recurrent: None,
     order: Order::Before,
     is_centred: false,
+    has_norm_weights: true,
+    has_inner_norms: false,
+    alibi: None,
     scales_embedding: false,
     divides_logits: false,
     activation: Activation::Silu,

@@ -10,9 +10,7 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{Block, Config, Dense, Grouped, Mixer, Network, QkNorm, Rope, Values, Window};
-use crate::families::config_parts::{
-    backbone, check_activation, check_rotary_dim, experts, n_layers, window,
-};
+use crate::families::config_parts::{activation, backbone, check_rotary_dim, experts, n_layers, window};
 use crate::families::decoder::pairing;
 use crate::families::family::{Family, LocalRope};
 use crate::families::rope::{local_rope, rope};
@@ -27,7 +25,7 @@ use crate::naming::hparams::{
 /// # Errors
 /// Names the hyper-parameter that is missing or invalid.
 pub(super) fn read(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
-    check_activation(hparams, family)?;
+    let activation = activation(hparams, family)?;
     let n_layers = n_layers(hparams)?;
     let n_sharing = hparams.size_if(SHARING)?.unwrap_or(0);
     if n_sharing >= n_layers {
@@ -44,8 +42,9 @@ pub(super) fn read(hparams: Hparams<'_>, family: &Family) -> Result<Config, Erro
     let one = |layer: usize| {
         let dense = Dense {
             ff: width(hparams, layer, layer >= n_own)?,
-            activation: family.activation,
+            activation,
             is_gated: family.is_gated,
+            has_norm: false,
         };
         let network = match &sparse {
             Some(sparse) if has(layer, "ffn_gate_inp") => Network::Both(dense, sparse.clone()),

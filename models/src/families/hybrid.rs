@@ -9,14 +9,18 @@ use std::collections::BTreeSet;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Block, Config, Delta, Dense, Mixer, Network, ShortConv, StateSpace};
-use crate::families::config_parts::{backbone, experts, n_layers};
+use crate::config::{
+    Beside, Block, Config, Delta, Dense, Grouped, Mixer, Network, ShortConv, SpaceNorm, StateSpace,
+};
+use crate::families::config_parts::{activation, backbone, experts, n_layers};
 use crate::families::decoder::{self, mixers};
 use crate::families::family::Family;
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    ATTENTION_INTERVAL, FF, KERNEL, KV_HEADS, Key, LAYER_TYPES, LEAST_STEP, RECURRENT_LAYERS, SHORT_KERNEL,
-    STATE, STATE_GROUPS, STATE_HEAD, STATE_HEADS, STATE_INNER,
+    ATTENTION_INPUT_FACTOR, ATTENTION_INTERVAL, ATTENTION_OUTPUT_FACTOR, FF, HEAD, KERNEL, KEY_FACTOR,
+    KV_HEADS, Key, LAYER_TYPES, LEAST_STEP, NETWORK_FACTORS, NORM_BEFORE_GATE, RECURRENT_LAYERS,
+    SHORT_KERNEL, SPACE_FACTORS, SPACE_INPUT_FACTOR, SPACE_OUTPUT_FACTOR, STATE, STATE_GROUPS, STATE_HEAD,
+    STATE_HEADS, STATE_INNER,
 };
 
 /// The words of `layer_types` for blocks that carry a state.
@@ -45,6 +49,11 @@ pub(super) fn recurrent_layers(hparams: Hparams<'_>, family: &Family) -> Result<
     }
     if let Some(n_kv) = hparams.sizes_if(KV_HEADS)? {
         return Ok((0..n_layers).filter(|layer| n_kv.get(*layer) == Some(&0)).collect());
+    }
+    let has_state = |layer: &usize| hparams.has(&format!("blk.{layer}.ssm_in"));
+    let seen: BTreeSet<usize> = (0..n_layers).filter(has_state).collect();
+    if hparams.count_if(ATTENTION_INTERVAL)?.is_none() && !seen.is_empty() {
+        return Ok(seen);
     }
     let period = hparams.count_if(ATTENTION_INTERVAL)?.unwrap_or(4);
     Ok((0..n_layers).filter(|layer| (layer + 1) % period != 0).collect())
@@ -96,10 +105,14 @@ pub(super) fn state_space(hparams: Hparams<'_>) -> Result<Mixer, Error> {
     check_multiple(hparams, STATE_HEADS, n_heads, n_groups)?;
     let head = match hparams.count_if(STATE_HEAD)? {
         Some(head) => head,
-        None => hparams.count(STATE_INNER)? / n_heads,
+        None => match hparams.count_if(STATE_INNER)? {
+            Some(inner) => inner / n_heads,
+            // In Mamba-2 there are no other heads.
+            None => hparams.count(HEAD)?,
+        },
     };
     let (state, kernel) = (hparams.count(STATE)?, hparams.count(KERNEL)?);
-    Ok(Mixer::StateSpace(StateSpace { n_heads, head, n_groups, state, kernel, least_step: 0.0 }))
+    Ok(Mixer::StateSpace(StateSpace::new(n_heads, head, n_groups, state, kernel)))
 }
 
 /// A gated short convolution.
@@ -117,19 +130,76 @@ fn check_multiple(hparams: Hparams<'_>, key: Key, n: usize, of: usize) -> Result
     Err(hparams.refused(key, format!("expected a multiple of the {of} groups, found {n}")))
 }
 
-/// Families that state another width than the FFN has: folders of LFM2, and the first Qwen.
+/// Families that state another width than the FFN has: folders of LFM2 and dense Granite 4 H, and the first Qwen.
 ///
 /// # Errors
 /// Names the hyper-parameter that is missing or invalid.
 pub(super) fn stored_width(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
     let mut config = decoder::read(hparams, family)?;
     for (layer, block) in config.blocks.iter_mut().enumerate() {
-        let stored = hparams.stored(&format!("blk.{layer}.ffn_up")).and_then(|(_, info)| info.shape.first());
-        if let (Network::Dense(dense), Some(rows)) = (&mut block.network, stored) {
-            dense.ff = *rows;
+        let stored = hparams.stored(&format!("blk.{layer}.ffn_down")).and_then(|(_, info)| info.shape.get(1));
+        if let (Network::Dense(dense), Some(width)) = (&mut block.network, stored) {
+            dense.ff = *width;
         }
     }
     Ok(config)
+}
+
+/// Falcon-H1: attention and a state space side by side in every block, and factors on most projections, which GGUF has
+/// in its weights.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn falcon_h1(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+    let mut config = decoder::read(hparams, family)?;
+    let Mixer::StateSpace(space) = state_space(hparams)? else { return Ok(config) };
+    let factor = |key: Key| -> Result<f32, Error> {
+        Ok(hparams.number_or_none(key)?.map_or(1.0, |factor| factor as f32))
+    };
+    let list = |key: Key, n: usize| match hparams.numbers_of(key)? {
+        Some(all) if all.len() != n => {
+            Err(hparams.refused(key, format!("expected {n} numbers, found {}", all.len())))
+        }
+        all => Ok(all.unwrap_or_else(|| vec![1.0; n])),
+    };
+    let is_before = hparams.flag(NORM_BEFORE_GATE)? == Some(true);
+    let norm = match hparams.has("blk.0.ssm_norm") {
+        true if is_before => SpaceNorm::BeforeGate,
+        true => SpaceNorm::AfterGate,
+        false => SpaceNorm::None,
+    };
+    let of_space = list(SPACE_FACTORS, 5)?;
+    let space = StateSpace { norm, factors: std::array::from_fn(|part| of_space[part]), ..space };
+    let of_keys = factor(KEY_FACTOR)?;
+    let inputs = [factor(ATTENTION_INPUT_FACTOR)?, factor(SPACE_INPUT_FACTOR)?];
+    for block in &mut config.blocks {
+        if let Mixer::Grouped(heads) = block.mixer.clone() {
+            let scale = heads.scale.unwrap_or(1.0 / (heads.head as f64).sqrt());
+            let scale = (of_keys != 1.0).then_some(scale * f64::from(of_keys)).or(heads.scale);
+            let heads = Grouped { scale, ..heads };
+            block.mixer = Mixer::Beside(Beside { heads, space: space.clone(), inputs });
+        }
+    }
+    let of_network = list(NETWORK_FACTORS, 2)?;
+    let all = [
+        ("attn_output", factor(ATTENTION_OUTPUT_FACTOR)?),
+        ("ssm_out", factor(SPACE_OUTPUT_FACTOR)?),
+        ("ffn_gate", of_network[0]),
+        ("ffn_down", of_network[1]),
+    ];
+    let all = all.into_iter().filter(|(_, factor)| *factor != 1.0);
+    config.factors = all.map(|(name, factor)| (name.to_owned(), factor)).collect();
+    Ok(config)
+}
+
+/// Mamba-2: a state space and no network in every block.
+///
+/// # Errors
+/// Names the hyper-parameter that is missing or invalid.
+pub(super) fn mamba2(hparams: Hparams<'_>, family: &Family) -> Result<Config, Error> {
+    let mixer = state_space(hparams)?;
+    let block = Block::new(mixer, Network::None);
+    backbone(hparams, family, vec![block; n_layers(hparams)?])
 }
 
 /// Nemotron-H: every block is a mixer or a network, which is seen by its tensors.
@@ -151,7 +221,13 @@ pub(super) fn nemotron_h(hparams: Hparams<'_>, family: &Family) -> Result<Config
                     Some(ff) => ff,
                     None => hparams.count(FF)?,
                 };
-                Network::Dense(Dense { ff, activation: family.activation, is_gated: family.is_gated })
+                let &Family { is_gated, .. } = family;
+                Network::Dense(Dense {
+                    ff,
+                    activation: activation(hparams, family)?,
+                    is_gated,
+                    has_norm: false,
+                })
             }
         };
         Ok(Block::new(Mixer::None, network))

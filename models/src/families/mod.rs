@@ -20,6 +20,7 @@ mod gemma4;
 mod hybrid;
 pub(crate) mod published;
 pub(crate) mod rope;
+mod scaled;
 mod table;
 
 use family::Family;

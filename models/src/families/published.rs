@@ -7,7 +7,7 @@ use fusebox_compiler::tensor::quant::Format;
 
 use crate::config::{
     Activation, Block, Config, Delta, Dense, Experts, Formats, Gate, Grouped, Latent, Mixer, Network, Order,
-    Pairing, QkNorm, Rope, Scaling, ShortConv, StateSpace, Values, Window,
+    OutputGate, Pairing, QkNorm, Rope, Scaling, ShortConv, StateSpace, Values, Window,
 };
 use crate::families::deepseek::GLM_VOCAB;
 use crate::layers::rope::yarn_mscale;
@@ -40,6 +40,7 @@ fn routed(n_routed: usize, top_k: usize, ff: usize) -> Experts {
         router_bias: false,
         renorm: true,
         scale: 1.0,
+        cap: None,
         weighs_input: false,
         groups: None,
         is_joint: false,
@@ -167,7 +168,12 @@ pub(crate) fn gemma_4_e4b() -> Config {
             shares: (layer >= n_own).then_some(if is_full(layer) { n_own - 1 } else { n_own - 2 }),
             ..Grouped::new(8, 2, if is_full(layer) { 512 } else { 256 })
         };
-        let network = Network::Dense(Dense { ff: 10_240, activation: Activation::GeluTanh, is_gated: true });
+        let network = Network::Dense(Dense {
+            ff: 10_240,
+            activation: Activation::GeluTanh,
+            is_gated: true,
+            has_norm: false,
+        });
         Block { order: Order::Around, has_output_scale: true, ..Block::new(Mixer::Grouped(heads), network) }
     };
     Config {
@@ -214,7 +220,7 @@ pub(crate) fn qwen3_6_27b() -> Config {
         rope: Some(plain_rope(1e7)),
         qk_norm: Some(QkNorm::Head),
         rotary_dim: 64,
-        is_gated: true,
+        gate: Some(OutputGate::BesideQuery),
         ..Grouped::new(24, 4, 256)
     };
     let delta =
@@ -242,7 +248,7 @@ pub(crate) fn lfm2_5() -> Config {
 /// Nemotron 3 Nano: blocks of a state space, of experts, and a few of attention.
 pub(crate) fn nemotron_3_nano() -> Config {
     const PATTERN: &str = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
-    let space = StateSpace { n_heads: 64, head: 64, n_groups: 8, state: 128, kernel: 4, least_step: 0.0 };
+    let space = StateSpace::new(64, 64, 8, 128, 4);
     let experts = Experts {
         shared_ff: 3712,
         activation: Activation::SquaredRelu,

@@ -3,9 +3,9 @@
 //! In: nothing. Out: rows. A family of known parts is one row, with the names of its tensors where they differ.
 //! Where a folder and GGUF store a tensor in different ways, the row says how (`naming/tensors.rs`).
 
-use crate::config::{Activation, Gate, Order, QkNorm};
+use crate::config::{Activation, Gate, Order, OutputGate, QkNorm};
 use crate::families::family::{Family, LLAMA, LocalRope, Nope, Pairs, Windows};
-use crate::families::{apertus, deepseek, encoder, gemma4, hybrid};
+use crate::families::{apertus, deepseek, encoder, gemma4, hybrid, scaled};
 use crate::naming::tensors::{How, Part, Renamed, in_folder, in_gguf, renamed};
 
 /// All families. Of two with the same name the first counts.
@@ -41,6 +41,27 @@ pub(super) const FAMILIES: &[Family] = &[
         weighs_input: true,
         ..LLAMA
     },
+    Family { gguf: "deci", folder: &[], pairs: Pairs::Interleaved, ..LLAMA },
+    Family {
+        gguf: "baichuan",
+        folder: &["baichuan"],
+        names: &[BAICHUAN],
+        pairs: Pairs::Reordered,
+        alibi: Some(8.0),
+        ..LLAMA
+    },
+    Family { gguf: "refact", folder: &[], alibi: Some(8.0), ..LLAMA },
+    Family {
+        gguf: "minicpm",
+        folder: &["minicpm"],
+        read: scaled::minicpm,
+        pairs: Pairs::Reordered,
+        divides_logits: true,
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family { folder: &["cwm"], windows: Windows::Listed, ..LLAMA },
+    Family { folder: &["ministral"], windows: Windows::Listed, ..LLAMA },
     Family { gguf: "qwen2", folder: &["qwen2"], windows: Windows::From(28), ..LLAMA },
     Family {
         gguf: "qwen2vl",
@@ -78,7 +99,7 @@ pub(super) const FAMILIES: &[Family] = &[
         folder: &["qwen3_next"],
         names: &[QWEN3_NEXT, LINEAR_ATTENTION, ONE_SHARED_EXPERT, LESS_ONE],
         qk_norm: Some(QkNorm::Head),
-        is_gated_attention: true,
+        output_gate: Some(OutputGate::BesideQuery),
         recurrent: Some(hybrid::delta),
         ..LLAMA
     },
@@ -87,7 +108,7 @@ pub(super) const FAMILIES: &[Family] = &[
         folder: &["qwen3_5_text"],
         names: &[LINEAR_ATTENTION, LESS_ONE],
         qk_norm: Some(QkNorm::Head),
-        is_gated_attention: true,
+        output_gate: Some(OutputGate::BesideQuery),
         recurrent: Some(hybrid::delta),
         ..LLAMA
     },
@@ -96,7 +117,7 @@ pub(super) const FAMILIES: &[Family] = &[
         folder: &["qwen3_5_moe_text"],
         names: &[LINEAR_ATTENTION, ONE_SHARED_EXPERT, LESS_ONE],
         qk_norm: Some(QkNorm::Head),
-        is_gated_attention: true,
+        output_gate: Some(OutputGate::BesideQuery),
         recurrent: Some(hybrid::delta),
         ..LLAMA
     },
@@ -113,6 +134,16 @@ pub(super) const FAMILIES: &[Family] = &[
         folder: &["gemma2"],
         names: &[NORMS_AROUND, LESS_ONE],
         order: Order::Around,
+        scales_embedding: true,
+        activation: Activation::GeluTanh,
+        windows: Windows::AllButLastOf(2),
+        ..LLAMA
+    },
+    // Gemma 2 without norms behind the halves.
+    Family {
+        gguf: "gemma2",
+        folder: &["vaultgemma"],
+        names: &[NORMS_AROUND, LESS_ONE],
         scales_embedding: true,
         activation: Activation::GeluTanh,
         windows: Windows::AllButLastOf(2),
@@ -213,7 +244,7 @@ pub(super) const FAMILIES: &[Family] = &[
         order: Order::Around,
         ..LLAMA
     },
-    Family { gguf: "chatglm", folder: &[], names: &[JOINT_GATE_UP], pairs: Pairs::Interleaved, ..LLAMA },
+    Family { gguf: "chatglm", folder: &["glm"], names: &[JOINT_GATE_UP], pairs: Pairs::Interleaved, ..LLAMA },
     Family {
         gguf: "glm4moe",
         folder: &["glm4_moe", "solar_open"],
@@ -223,9 +254,62 @@ pub(super) const FAMILIES: &[Family] = &[
         gate: Gate::Sigmoid,
         ..LLAMA
     },
+    Family { gguf: "bailingmoe2", folder: &[], qk_norm: Some(QkNorm::Head), gate: Gate::Sigmoid, ..LLAMA },
+    Family {
+        gguf: "hy_v3",
+        folder: &["hy_v3"],
+        names: &[ROUTER_GATE, HUNYUAN_SHARED],
+        qk_norm: Some(QkNorm::Head),
+        gate: Gate::Sigmoid,
+        ..LLAMA
+    },
+    Family {
+        gguf: "mellum",
+        folder: &["mellum"],
+        qk_norm: Some(QkNorm::Head),
+        windows: Windows::AllButLastOf(4),
+        local_rope: LocalRope::Unscaled,
+        ..LLAMA
+    },
+    Family {
+        gguf: "laguna",
+        folder: &["laguna"],
+        names: &[LAGUNA, ONE_SHARED_EXPERT],
+        read: scaled::laguna,
+        qk_norm: Some(QkNorm::Head),
+        windows: Windows::Listed,
+        local_rope: LocalRope::Unscaled,
+        gate: Gate::Sigmoid,
+        ..LLAMA
+    },
+    Family {
+        gguf: "afmoe",
+        folder: &["afmoe"],
+        names: &[AFMOE, ROUTER_GATE],
+        qk_norm: Some(QkNorm::Head),
+        order: Order::Around,
+        scales_embedding: true,
+        output_gate: Some(OutputGate::Element),
+        windows: Windows::AllButLastOf(4),
+        nope: Nope::FullAttention,
+        gate: Gate::Sigmoid,
+        renorm: [true, false],
+        ..LLAMA
+    },
+    Family {
+        gguf: "exaone-moe",
+        folder: &["exaone_moe"],
+        names: &[&[in_folder("exp_probs_b", "mlp.e_score_correction")]],
+        qk_norm: Some(QkNorm::Head),
+        windows: Windows::AllButLastOf(4),
+        nope: Nope::FullAttention,
+        gate: Gate::Sigmoid,
+        ..LLAMA
+    },
     Family {
         gguf: "dots1",
         folder: &["dots1"],
+        windows: Windows::Listed,
         qk_norm: Some(QkNorm::Head),
         gate: Gate::Sigmoid,
         renorm: [false, false],
@@ -242,7 +326,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         gguf: "lfm2moe",
-        folder: &[],
+        folder: &["lfm2_moe"],
         names: &[LFM2],
         read: hybrid::stored_width,
         qk_norm: Some(QkNorm::Head),
@@ -266,8 +350,29 @@ pub(super) const FAMILIES: &[Family] = &[
         names: &[GRANITE_MOE, DECAY],
         pairs: Pairs::Reordered,
         divides_logits: true,
+        read: hybrid::stored_width,
         recurrent: Some(hybrid::state_space),
         is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "falcon-h1",
+        folder: &["falcon_h1"],
+        names: &[FEED_FORWARD, DECAY],
+        read: hybrid::falcon_h1,
+        ..LLAMA
+    },
+    Family {
+        folder: &["bamba"],
+        names: &[FEED_FORWARD, DECAY],
+        recurrent: Some(hybrid::state_space),
+        ..LLAMA
+    },
+    Family {
+        gguf: "mamba2",
+        folder: &["mamba2"],
+        names: &[NEMOTRON_H, DECAY],
+        read: hybrid::mamba2,
         ..LLAMA
     },
     Family {
@@ -321,6 +426,51 @@ pub(super) const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     Family {
+        folder: &["flex_olmo"],
+        names: &[NORMS_AROUND],
+        qk_norm: Some(QkNorm::Whole),
+        order: Order::After,
+        renorm: [false, false],
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family {
+        gguf: "olmo",
+        folder: &["olmo"],
+        pairs: Pairs::Reordered,
+        is_centred: true,
+        has_norm_weights: false,
+        ..LLAMA
+    },
+    Family {
+        gguf: "dbrx",
+        folder: &[],
+        names: &[&[in_gguf("ffn_norm", "attn_output_norm")]],
+        is_centred: true,
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family { gguf: "openelm", folder: &[], qk_norm: Some(QkNorm::Head), ..LLAMA },
+    Family { gguf: "bitnet", folder: &["bitnet"], has_inner_norms: true, ..LLAMA },
+    Family {
+        gguf: "maincoder",
+        folder: &[],
+        pairs: Pairs::Interleaved,
+        qk_norm: Some(QkNorm::HeadAfterRope),
+        ..LLAMA
+    },
+    Family { gguf: "plamo", folder: &[], order: Order::Parallel, ..LLAMA },
+    Family {
+        gguf: "plamo3",
+        folder: &[],
+        names: &[JOINT_GATE_UP, NORMS_AROUND],
+        qk_norm: Some(QkNorm::Head),
+        order: Order::Around,
+        windows: Windows::AllButLastOf(8),
+        local_rope: LocalRope::Unscaled,
+        ..LLAMA
+    },
+    Family {
         gguf: "olmoe",
         folder: &["olmoe"],
         qk_norm: Some(QkNorm::Whole),
@@ -328,8 +478,31 @@ pub(super) const FAMILIES: &[Family] = &[
         is_expert_ff_shared: true,
         ..LLAMA
     },
-    Family { gguf: "smollm3", folder: &["smollm3"], pairs: Pairs::Reordered, nope: Nope::LastOf(4), ..LLAMA },
+    Family {
+        gguf: "smollm3",
+        folder: &["smollm3"],
+        pairs: Pairs::Reordered,
+        nope: Nope::LastOf(4),
+        windows: Windows::From(0),
+        ..LLAMA
+    },
+    Family { folder: &["helium"], pairs: Pairs::Interleaved, ..LLAMA },
+    Family { folder: &["iquestcoder"], ..LLAMA },
+    Family {
+        folder: &["hyperclovax"],
+        names: &[&[in_folder("attn_post_norm", "post_norm1"), in_folder("ffn_post_norm", "post_norm2")]],
+        order: Order::Around,
+        ..LLAMA
+    },
     Family { gguf: "seed_oss", folder: &["seed_oss"], names: &[POST_ATTENTION_NORM], ..LLAMA },
+    Family { gguf: "paddleocr", folder: &["paddleocr_vl_text"], ..LLAMA },
+    Family {
+        gguf: "hunyuan_vl",
+        folder: &["hunyuan_vl_text"],
+        names: &[HUNYUAN],
+        qk_norm: Some(QkNorm::HeadAfterRope),
+        ..LLAMA
+    },
     Family { gguf: "ernie4_5", folder: &["ernie4_5"], pairs: Pairs::Interleaved, ..LLAMA },
     Family {
         gguf: "ernie4_5-moe",
@@ -366,9 +539,25 @@ pub(super) const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     Family {
+        gguf: "cohere2moe",
+        folder: &["cohere2_moe"],
+        read: scaled::cohere2_moe,
+        pairs: Pairs::Interleaved,
+        order: Order::Parallel,
+        is_centred: true,
+        windows: Windows::AllButLastOf(4),
+        nope: Nope::FullAttention,
+        gate: Gate::Sigmoid,
+        renorm: [true, false],
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
+    Family {
         gguf: "command-r",
         folder: &["cohere"],
         pairs: Pairs::Interleaved,
+        qk_norm: Some(QkNorm::OwnHead),
+        is_qk_norm_optional: true,
         order: Order::Parallel,
         is_centred: true,
         ..LLAMA
@@ -386,7 +575,9 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         gguf: "phi2",
         folder: &["phi"],
-        names: &[PHI2],
+        names: &[PHI2, QK_LAYERNORM],
+        qk_norm: Some(QkNorm::Head),
+        is_qk_norm_optional: true,
         order: Order::Parallel,
         is_centred: true,
         activation: Activation::GeluTanh,
@@ -412,11 +603,27 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { gguf: "exaone", folder: &[], ..LLAMA },
     Family { gguf: "pangu-embedded", folder: &[], ..LLAMA },
     Family { gguf: "orion", folder: &[], is_centred: true, ..LLAMA },
-    Family { gguf: "stablelm", folder: &["stablelm"], is_centred: true, ..LLAMA },
+    Family {
+        gguf: "stablelm",
+        folder: &["stablelm"],
+        names: &[QK_LAYERNORM],
+        read: encoder::parallel_where_one_norm,
+        qk_norm: Some(QkNorm::OwnHead),
+        is_qk_norm_optional: true,
+        is_centred: true,
+        ..LLAMA
+    },
     Family { gguf: "qwen", folder: &[], read: hybrid::stored_width, ..LLAMA },
     Family { gguf: "deepseek", folder: &[], pairs: Pairs::Interleaved, renorm: [false, false], ..LLAMA },
     Family { gguf: "bailingmoe", folder: &[], pairs: Pairs::Interleaved, renorm: [false, false], ..LLAMA },
-    Family { gguf: "hunyuan-moe", folder: &[], qk_norm: Some(QkNorm::HeadAfterRope), ..LLAMA },
+    Family {
+        gguf: "hunyuan-moe",
+        folder: &["hunyuan_v1_moe"],
+        names: &[HUNYUAN, HUNYUAN_SHARED, &[in_folder("ffn_gate_inp", "mlp.gate.wg")]],
+        qk_norm: Some(QkNorm::HeadAfterRope),
+        is_expert_ff_shared: true,
+        ..LLAMA
+    },
     Family {
         gguf: "codeshell",
         folder: &[],
@@ -436,12 +643,47 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         gguf: "falcon",
         folder: &[],
-        order: Order::Parallel,
+        names: &[FALCON],
+        read: encoder::parallel_where_one_norm,
+        order: Order::ParallelNorms,
         is_centred: true,
         activation: Activation::Gelu,
         is_gated: false,
         ..LLAMA
     },
+    Family {
+        gguf: "gptneox",
+        folder: &[],
+        read: encoder::parallel_unless_stated,
+        is_centred: true,
+        activation: Activation::Gelu,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family {
+        gguf: "bloom",
+        folder: &[],
+        read: encoder::read,
+        is_centred: true,
+        alibi: Some(8.0),
+        activation: Activation::GeluTanh,
+        is_gated: false,
+        ..LLAMA
+    },
+    // Positions are a table, or it says how scores fall.
+    Family {
+        gguf: "mpt",
+        folder: &[],
+        read: encoder::read,
+        qk_norm: Some(QkNorm::Whole),
+        is_qk_norm_optional: true,
+        is_centred: true,
+        alibi: Some(0.0),
+        activation: Activation::Gelu,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family { gguf: "jais", folder: &[], is_centred: true, alibi: Some(8.0), ..LLAMA },
     // Positions are a table.
     Family {
         gguf: "gpt2",
@@ -473,10 +715,22 @@ pub(super) const FAMILIES: &[Family] = &[
         gguf: "deepseek2",
         folder: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "youtu_llm", "kimi_k2"],
         read: deepseek::read,
+        pairs: Pairs::Interleaved,
         ..LLAMA
     },
     // Before it was `deepseek2` in GGUF.
-    Family { gguf: "youtu", folder: &[], read: deepseek::read, ..LLAMA },
+    Family { gguf: "youtu", folder: &[], read: deepseek::read, pairs: Pairs::Interleaved, ..LLAMA },
+    Family { gguf: "minicpm3", folder: &["minicpm3"], read: scaled::minicpm3, ..LLAMA },
+    Family {
+        gguf: "plm",
+        folder: &[],
+        read: deepseek::read,
+        pairs: Pairs::Interleaved,
+        activation: Activation::SquaredRelu,
+        is_gated: false,
+        ..LLAMA
+    },
+    Family { gguf: "deepseek2-ocr", folder: &[], pairs: Pairs::Interleaved, renorm: [false, false], ..LLAMA },
 ];
 
 /// Architectures that lack a part here, with its name.
@@ -488,36 +742,43 @@ pub(super) const MISSING: &[(&[&str], &str)] = &[
     (&["deepseek4", "deepseek_v4", "hy_v4"], "a compressed KV cache, an indexer and hyper-connections"),
     (&["gemma3n", "gemma3n_text"], "AltUp, LAuReL and activation sparsity"),
     (&["kimi-linear", "kimi_linear"], "a delta rule with a decay per element"),
-    (&["falcon-h1", "falcon_h1"], "attention and a state space side by side in a block"),
-    (&["mamba", "mamba2", "jamba", "bamba", "zamba2", "falcon_mamba"], "a state space without attention"),
+    (&["mamba", "jamba", "falcon_mamba"], "a state space with a decay for each channel"),
+    (&["zamba2"], "a block that is used more than once"),
     (&["rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7", "rwkv"], "the recurrence of RWKV"),
     (&["recurrent_gemma"], "a gated linear recurrence"),
     (&["phimoe"], "routing by SparseMixer"),
-    (&["gptneox", "gpt_neox", "plamo"], "two norms before parallel halves"),
-    (&["bloom", "mpt", "jais", "baichuan", "refact"], "ALiBi"),
     (
         &["jina-bert-v2", "jina-bert-v3", "nomic-bert-moe", "neo-bert", "nomic_bert"],
         "the parts of an encoder other than BERT, nomic-BERT and ModernBERT",
     ),
-    (&["t5", "t5encoder"], "an encoder with relative position biases"),
-    (&["dbrx", "olmo"], "LayerNorm without weights, or clamped projections"),
-    (&["minimax", "minimax_01"], "lightning attention"),
-    (&["lfm2_moe"], "the names of experts in its folders; GGUF runs"),
-    (&["gpt_bigcode"], "the names of its folders; GGUF runs"),
     (
-        &["bailingmoe2", "bailing_moe_v2", "grovemoe", "exaone-moe"],
-        "group-limited routing beside grouped-query attention",
+        &["gemma4-assistant", "gemma4_assistant", "eagle3", "dflash"],
+        "the hidden states of the model that it drafts for",
     ),
+    (&["qwen3tts", "pockettts", "wavtokenizer-dec"], "the parts of a speech model"),
+    (
+        &["bailingmoe3", "bailing_hybrid", "minimax-01", "dots3note", "kimi-k3", "glm5-next"],
+        "linear attention of another kind",
+    ),
+    (&["t5", "t5encoder"], "an encoder with relative position biases"),
+    (&["minimax"], "lightning attention"),
+    (&["gptj", "codegen"], "the names of its tensors"),
+    (&["gpt_bigcode"], "the names of its folders; GGUF runs"),
+    (&["grovemoe"], "experts that several experts share"),
     (&["dream", "llada", "llada-moe", "rnd1", "diffusion-gemma"], "generation by diffusion"),
-    (&["minicpm3", "plm"], "latent attention with scaled embeddings"),
     (&["smallthinker"], "a router that reads before attention"),
     (&["arctic"], "a dense network beside experts with one residual stream each"),
-    (&["bitnet"], "norms inside of attention and the network"),
-    (&["deci", "openelm"], "another number of heads in each block"),
     (&["cogvlm", "chameleon"], "experts of pictures"),
     (&["plamo2"], "a state space of another kind"),
-    (&["cohere2moe", "cohere2_moe"], "experts in parallel halves"),
-    (&["laguna", "mimo2", "mimo_v2_flash", "step35", "afmoe", "mellum"], "attention gates of each head"),
+    (&["mimo2", "mimo_v2_flash"], "values of another width than keys"),
+    (&["step35"], "clamped experts, and heads that differ by the kind of block"),
+    (&["grok"], "a dense network beside experts, scaled together"),
+    (&["mistral4", "mistral_large4"], "latent attention whose scores grow with the position"),
+    (&["granite_swa", "granitemoe_swa"], "a RoPE base of each block"),
+    (
+        &["graniteswitch", "nanbeige", "talkie", "muse-glimmer", "spark2_5", "maple", "hrm_text"],
+        "blocks of another kind",
+    ),
 ];
 
 /// Norms that a folder stores less 1.
@@ -641,6 +902,12 @@ const fn transposed(part: usize, of: usize, is_interleaved: bool) -> How {
 }
 
 const LFM2: &[Renamed] = &[
+    in_folder("ffn_gate_inp", "feed_forward.gate"),
+    // With the ending of a bias.
+    in_folder("exp_probs_b", "feed_forward.expert"),
+    in_folder("ffn_gate_exps", "feed_forward.experts.w1"),
+    in_folder("ffn_up_exps", "feed_forward.experts.w3"),
+    in_folder("ffn_down_exps", "feed_forward.experts.w2"),
     renamed("output_norm", "token_embd_norm", "embedding_norm"),
     in_folder("attn_norm", "operator_norm"),
     in_folder("ffn_norm", "ffn_norm"),
@@ -688,6 +955,46 @@ const NEMOTRON_H: &[Renamed] = &[
     in_folder("ffn_up_shexp", "mixer.shared_experts.up_proj"),
     in_folder("ffn_down_shexp", "mixer.shared_experts.down_proj"),
 ];
+
+/// Halves as Falcon-H1 names them.
+const FEED_FORWARD: &[Renamed] = &[
+    in_folder("output_norm", "final_layernorm"),
+    in_folder("ffn_norm", "pre_ff_layernorm"),
+    in_folder("ffn_gate", "feed_forward.gate_proj"),
+    in_folder("ffn_up", "feed_forward.up_proj"),
+    in_folder("ffn_down", "feed_forward.down_proj"),
+];
+
+const QK_LAYERNORM: &[Renamed] =
+    &[in_folder("attn_q_norm", "self_attn.q_layernorm"), in_folder("attn_k_norm", "self_attn.k_layernorm")];
+
+const HUNYUAN_SHARED: &[Renamed] = &[
+    in_folder("ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
+    in_folder("ffn_up_shexp", "mlp.shared_mlp.up_proj"),
+    in_folder("ffn_down_shexp", "mlp.shared_mlp.down_proj"),
+];
+
+/// The last has the ending of a bias.
+const ROUTER_GATE: &[Renamed] =
+    &[in_folder("ffn_gate_inp", "mlp.router.gate"), in_folder("exp_probs_b", "mlp.expert")];
+
+const AFMOE: &[Renamed] = &[
+    renamed("attn_post_norm", "post_attention_norm", "post_attention_layernorm"),
+    in_folder("ffn_norm", "pre_mlp_layernorm"),
+    renamed("ffn_post_norm", "post_ffw_norm", "post_mlp_layernorm"),
+];
+
+const LAGUNA: &[Renamed] =
+    &[in_folder("attn_gate", "self_attn.g_proj"), in_folder("exp_probs_b", "mlp.experts.e_score_correction")];
+
+/// Attention has a norm of its own in newer models; else both halves share one.
+const FALCON: &[Renamed] = &[
+    in_gguf("attn_norm", "attn_norm_2"),
+    in_gguf("attn_norm", "attn_norm"),
+    in_gguf("ffn_norm", "attn_norm"),
+];
+
+const BAICHUAN: &[Renamed] = &[in_folder("attn_qkv", "self_attn.W_pack")];
 
 const HUNYUAN: &[Renamed] = &[
     in_folder("attn_q_norm", "self_attn.query_layernorm"),

@@ -8,10 +8,10 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::{Grouped, QkNorm, Temperature, Values, Window};
+use crate::config::{Grouped, OutputGate, QkNorm, Temperature, Values, Window};
 use crate::layers::kv_cache::append;
-use crate::layers::mlp::{sigmoid, soft_cap};
-use crate::layers::norm::{bare_norm, norm};
+use crate::layers::mlp::{sigmoid, soft_cap, softplus};
+use crate::layers::norm::{bare, bare_norm, norm, norm_of_heads};
 use crate::layers::rope::rotate;
 use crate::layers::scope::{Scope, static_size};
 use crate::layers::softmax::{softmax, softmax_with_sink};
@@ -28,12 +28,14 @@ pub struct Scoring<'a> {
     pub window: Option<Window>,
     /// The score of each head's sink.
     pub sinks: Option<&'a Tensor>,
+    /// What is taken off a score for each position between query and key, of each head.
+    pub slopes: Option<&'a Tensor>,
 }
 
 impl Scoring<'_> {
     /// A factor alone.
     pub fn plain(scale: f64) -> Self {
-        Self { scale, cap: None, is_causal: true, window: None, sinks: None }
+        Self { scale, cap: None, is_causal: true, window: None, sinks: None, slopes: None }
     }
 }
 
@@ -44,11 +46,22 @@ pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
     let group = &m.g.dim("g", heads.n_heads / heads.n_kv);
     let e = &m.g.dim("e", heads.head);
 
-    let (q, gate) = if heads.is_gated {
-        let both = m.linear(x, "attn_q", &[kv, group, &e.sized(2 * heads.head)], [d]);
-        (both.slice(e, 0, heads.head), Some(sigmoid(&both.slice(e, heads.head, heads.head))))
-    } else {
-        (m.linear(x, "attn_q", &[kv, group, e], [d]), None)
+    let project = |name, rows: &[&Dim]| m.linear(x, name, rows, [d]);
+    let (q, gate) = match heads.gate {
+        None => (project("attn_q", &[kv, group, e]), None),
+        Some(OutputGate::BesideQuery) => {
+            let both = project("attn_q", &[kv, group, &e.sized(2 * heads.head)]);
+            (both.slice(e, 0, heads.head), Some(sigmoid(&both.slice(e, heads.head, heads.head))))
+        }
+        Some(gate) => {
+            let rows: &[&Dim] = match gate {
+                OutputGate::Head | OutputGate::SoftplusHead => &[kv, group],
+                _ => &[kv, group, e],
+            };
+            let y = project("attn_gate", rows);
+            let is_softplus = matches!(gate, OutputGate::SoftplusElement | OutputGate::SoftplusHead);
+            (project("attn_q", &[kv, group, e]), Some(if is_softplus { softplus(&y) } else { sigmoid(&y) }))
+        }
     }; // [t, kv, g, e]
     let own = match heads.shares {
         None => Ok(keys_and_values(m, heads, x, [kv, e])),
@@ -60,12 +73,14 @@ pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
         None => q,
     };
 
+    let slopes = heads.alibi.map(|alibi| slopes(m, heads.n_heads, alibi, [kv, group]));
     let scoring = Scoring {
         scale: heads.scale.unwrap_or(1.0 / (heads.head as f64).sqrt()),
         cap: heads.cap,
         is_causal: heads.is_causal,
         window: heads.window,
         sinks: if heads.has_sinks { Some(&m.f32_weight("attn_sinks", &[kv, group])) } else { None },
+        slopes: slopes.as_ref(),
     };
     let [k, v] = match own {
         Ok((k, v)) => {
@@ -78,6 +93,12 @@ pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
     }; // [p, kv, r, e], of a batch [t, p, kv, r, e]
     let y = attend(m, [&q, &k, &v], e, &scoring); // [t, kv, g, e]
     let y = gate.map_or(y.clone(), |gate| y * gate);
+    let y = if heads.has_norm {
+        let all = &m.g.dim("all", heads.n_heads * heads.head);
+        norm(m, "attn_sub_norm", &y.merge(&[kv, group, e], all), all).split(all, &[kv, group, e])
+    } else {
+        y
+    };
     m.linear(&y, "attn_output", &[d], [kv, group, e])
 }
 
@@ -85,7 +106,7 @@ pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
 fn keys_and_values(m: &Scope, heads: &Grouped, x: &Tensor, [kv, e]: [&Dim; 2]) -> (Tensor, Tensor) {
     let k = m.linear(x, "attn_k", &[kv, e], [&m.d]);
     let v = match heads.values {
-        Values::Projected => m.linear(x, "attn_v", &[kv, e], [&m.d]),
+        Values::Projected => clamped(heads, m.linear(x, "attn_v", &[kv, e], [&m.d])),
         Values::Normalised => bare_norm(&m.linear(x, "attn_v", &[kv, e], [&m.d]), e, m.config.eps),
         Values::Keys => bare_norm(&k, e, m.config.eps),
     };
@@ -95,18 +116,39 @@ fn keys_and_values(m: &Scope, heads: &Grouped, x: &Tensor, [kv, e]: [&Dim; 2]) -
 /// QK norm and RoPE, in the order that the block has them.
 fn placed(m: &Scope, heads: &Grouped, name: &str, x: &Tensor, dims: &[&Dim]) -> Tensor {
     let e = dims[dims.len() - 1];
-    let rotate = |x: &Tensor| rotated(m, heads, x, e);
+    let rotate = |x: &Tensor| rotated(m, heads, &clamped(heads, x.clone()), e);
     match heads.qk_norm {
         None => rotate(x),
+        Some(QkNorm::OwnHead) => rotate(&norm_of_heads(m, name, x, dims)),
         Some(QkNorm::Head) => rotate(&norm(m, name, x, e)),
         Some(QkNorm::HeadAfterRope) => norm(m, name, &rotate(x), e),
         Some(QkNorm::BareAfterRope) if heads.rope.is_none() => x.clone(),
-        Some(QkNorm::BareAfterRope) => bare_norm(&rotate(x), e, m.config.eps),
+        Some(QkNorm::BareAfterRope) => bare(m, &rotate(x), e),
         Some(QkNorm::Whole) => {
             let all = &m.g.dim("all", dims.iter().map(|dim| static_size(dim)).product::<usize>());
             rotate(&norm(m, name, &x.merge(dims, all), all).split(all, dims))
         }
     }
+}
+
+/// Within the bound, where there is one.
+fn clamped(heads: &Grouped, x: Tensor) -> Tensor {
+    let Some(bound) = heads.clamp else { return x };
+    let most = x.builder().constant(bound);
+    x.minimum(&most).maximum(&-most)
+}
+
+/// The slope of each head (`ALiBi`), `[kv, g]`: powers of a root of two, and between them for heads beyond a power of
+/// two.
+fn slopes(m: &Scope, n_heads: usize, alibi: f32, dims: [&Dim; 2]) -> Tensor {
+    let whole = 1_usize << n_heads.ilog2();
+    let slope = |head: usize| {
+        let (n, power) = if head < whole { (whole, head + 1) } else { (2 * whole, 2 * (head - whole) + 1) };
+        2_f64.powf(-f64::from(alibi) * power as f64 / n as f64) as f32
+    };
+    let h = &m.g.dim("h", n_heads);
+    let slopes: Vec<f32> = (0..n_heads).map(slope).collect();
+    m.g.table(h, &slopes).split(h, &dims)
 }
 
 /// RoPE on the first `rotary_dim` elements of each head.
@@ -135,12 +177,22 @@ pub fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scoring<'_>
     let over = &[&m.p, &m.r];
     let scores = q.contract(k, [e]) * scoring.scale as f32;
     let scores = scoring.cap.map_or(scores.clone(), |cap| soft_cap(&scores, cap));
+    let scores = scoring.slopes.map_or(scores.clone(), |slopes| scores - distance(m) * slopes);
     let scores = scores + mask(m, scoring.is_causal, scoring.window);
     let weights = match scoring.sinks {
         None => softmax(&scores, over),
         Some(sinks) => softmax_with_sink(&scores, sinks, over),
     };
     weights.contract(v, *over)
+}
+
+/// How far each token is from each slot, either way, `[t, p, r]`.
+fn distance(m: &Scope) -> Tensor {
+    let rows = m.g.integer(m.config.cache.page_rows as i32);
+    let slot = (m.g.iota(&m.p) * rows + m.g.iota(&m.r)).cast(DType::F32);
+    let own = m.slots().cast(DType::F32);
+    let apart = own - slot;
+    apart.maximum(&-&apart)
 }
 
 /// The attention mask: 0 at visible slots, -∞ after the token's own, or after the last of the step, and outside of its

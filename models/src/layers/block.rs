@@ -10,7 +10,7 @@ use std::f32::consts::FRAC_1_SQRT_2;
 use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::{Block, Mixer, Network, Order};
+use crate::config::{Beside, Block, Mixer, Network, Order};
 use crate::layers::attention::grouped;
 use crate::layers::delta::delta;
 use crate::layers::embed::{Entry, Scored, entry, head};
@@ -27,9 +27,11 @@ pub fn block(m: &Scope, layer: usize, x: &Tensor, own: Option<&Tensor>) -> Tenso
     let block = &m.config.blocks[layer];
     m.block(layer, || {
         let x = match block.order {
-            Order::Parallel => {
+            Order::Parallel | Order::ParallelNorms => {
                 let h = norm(m, "attn_norm", x, &m.d);
-                let both = [mix(m, &block.mixer, &h), feed_forward(m, &block.network, &h)];
+                let own = (block.order == Order::ParallelNorms).then(|| norm(m, "ffn_norm", x, &m.d));
+                let both =
+                    [mix(m, &block.mixer, &h), feed_forward(m, &block.network, own.as_ref().unwrap_or(&h))];
                 both.into_iter().flatten().fold(x.clone(), |x, y| x + scaled(block, y))
             }
             Order::Before | Order::BeforeNetwork | Order::After | Order::Around | Order::Post => {
@@ -67,13 +69,13 @@ fn half(
     let y = match block.order {
         Order::Before | Order::Around => work(&norm(m, before, x, &m.d)),
         Order::BeforeNetwork if !is_first => work(&norm(m, before, x, &m.d)),
-        Order::BeforeNetwork | Order::After | Order::Parallel | Order::Post => work(x),
+        Order::BeforeNetwork | Order::After | Order::Parallel | Order::ParallelNorms | Order::Post => work(x),
     };
     let Some(y) = y else { return x.clone() };
     match block.order {
         Order::After | Order::Around => x + scaled(block, norm(m, after, &y, &m.d)),
         Order::Post => norm(m, after, &(x + scaled(block, y)), &m.d),
-        Order::Before | Order::BeforeNetwork | Order::Parallel => x + scaled(block, y),
+        Order::Before | Order::BeforeNetwork | Order::Parallel | Order::ParallelNorms => x + scaled(block, y),
     }
 }
 
@@ -88,6 +90,10 @@ fn mix(m: &Scope, mixer: &Mixer, h: &Tensor) -> Option<Tensor> {
         Mixer::Latent(sizes) => Some(latent(m, sizes, h)),
         Mixer::Delta(sizes) => Some(delta(m, sizes, h)),
         Mixer::StateSpace(sizes) => Some(state_space(m, sizes, h)),
+        Mixer::Beside(Beside { heads, space, inputs }) => {
+            let [h, other] = inputs.map(|factor| if factor == 1.0 { h.clone() } else { h * factor });
+            Some(grouped(m, heads, &h) + state_space(m, space, &other))
+        }
         Mixer::ShortConv(sizes) => Some(short_conv(m, sizes, h)),
         Mixer::None => None,
     }

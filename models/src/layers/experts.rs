@@ -9,7 +9,7 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
 use crate::config::{Dense, Experts, Gate, Groups};
-use crate::layers::mlp::{activate, gated, mlp, sigmoid, softplus};
+use crate::layers::mlp::{activate, gated, mlp, sigmoid, soft_cap, softplus};
 use crate::layers::norm::{bare_norm, norm};
 use crate::layers::scope::{Scope, static_size};
 use crate::layers::softmax::softmax;
@@ -33,7 +33,7 @@ pub fn experts(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
         return routed;
     }
     let &Experts { shared_ff: ff, activation, is_gated, .. } = sizes;
-    let shared = mlp(m, "_shexp", &Dense { ff, activation, is_gated }, x);
+    let shared = mlp(m, "_shexp", &Dense { ff, activation, is_gated, has_norm: false }, x);
     if sizes.has_shared_gate {
         let one = &m.g.dim("one", 1);
         let gate = x.contract(&m.f32_weight("ffn_gate_inp_shexp", &[one, &m.d]), [&m.d]).sum(one); // [t]
@@ -80,7 +80,8 @@ fn expert_outputs(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tenso
 fn router_logits(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tensor {
     let logits = x.contract(&m.f32_weight("ffn_gate_inp", &[expert, &m.d]), [&m.d]);
     let bias = format!("ffn_gate_inp{BIAS}");
-    if sizes.has_biases { logits + m.f32_weight(&bias, &[expert]) } else { logits }
+    let logits = if sizes.has_biases { logits + m.f32_weight(&bias, &[expert]) } else { logits };
+    sizes.cap.map_or(logits.clone(), |cap| soft_cap(&logits, cap))
 }
 
 /// The selected experts of every token as 1 among 0, `[t, k, x]`, their routing weights, `[t, k]`, and the axis `k`.

@@ -9,6 +9,7 @@ use std::f32::consts::FRAC_1_SQRT_2;
 use fusebox_compiler::graph::build::Tensor;
 
 use crate::config::{Activation, Dense};
+use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 
 /// `√(2/π)` and the cubic term of GELU's approximation.
@@ -28,6 +29,7 @@ pub fn mlp(m: &Scope, suffix: &str, sizes: &Dense, x: &Tensor) -> Tensor {
     } else {
         activate(sizes.activation, &project("ffn_up"))
     };
+    let inner = if sizes.has_norm { norm(m, "ffn_sub_norm", &inner, f) } else { inner };
     m.linear(&inner, &format!("ffn_down{suffix}"), &[d], [f])
 }
 
@@ -64,6 +66,7 @@ pub fn activate(activation: Activation, x: &Tensor) -> Tensor {
             let (above, below) = (x.maximum(&zero), x.minimum(&zero));
             &above * &above * positive + (below.exp() - 1.0 - &below) * negative + x * beta
         }
+        Activation::Relu => x.maximum(&x.builder().constant(0.0)),
         Activation::SquaredRelu => {
             let positive = x.maximum(&x.builder().constant(0.0));
             &positive * &positive

@@ -142,15 +142,16 @@ impl<'a> Scope<'a> {
         if self.is_batch { self.slot.clone() } else { self.slots().max(&self.t) }
     }
 
-    /// `W x`, and `+ b` where the model has a bias of this name.
+    /// `W x`, and `+ b` where the model has a bias of this name, and all of it by a factor where it has one.
     #[track_caller]
     pub fn linear<const N: usize>(&self, x: &Tensor, name: &str, rows: &[&Dim], over: [&Dim; N]) -> Tensor {
         let y = x.contract(&self.matrix(name, &[rows, &over].concat()), over);
-        if self.config.biased.contains(name) {
+        let y = if self.config.biased.contains(name) {
             y + self.f32_weight(&format!("{name}{BIAS}"), rows)
         } else {
             y
-        }
+        };
+        self.config.factors.get(name).map_or(y.clone(), |factor| y * *factor)
     }
 
     /// A weight matrix; its rows run along the last axes.

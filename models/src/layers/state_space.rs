@@ -3,11 +3,11 @@
 //! In: normalised activations `[t, d]`. Out: what is added to the residual stream, `[t, d]`.
 //! `S' = a S + s (x Bᵀ)` and `y = S' C + D x`, written down for all tokens of a step at once, as attention whose scores
 //! decay. The vectors `B` and `C` are shared by the heads of a group.
-//! Inputs come from a short convolution; the output is gated, then normalised in each group.
+//! Inputs come from a short convolution; the output is gated and normalised in each group.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 
-use crate::config::StateSpace;
+use crate::config::{SpaceNorm, StateSpace};
 use crate::layers::mlp::{silu, softplus};
 use crate::layers::norm::rms_norm;
 use crate::layers::recurrent::{Carried, Decay, convolved, over_time};
@@ -24,9 +24,18 @@ pub fn state_space(m: &Scope, sizes: &StateSpace, x: &Tensor) -> Tensor {
 
     let all = &c.sized(2 * inner + 2 * shared + sizes.n_heads);
     let all = m.linear(x, "ssm_in", &[all], [d]); // gate, then what is convolved, then time steps
-    let gate = all.slice(c, 0, inner).split(c, &[n, r, e]); // [t, n, r, e]
+    let [of_gate, of_input, of_b, of_c, of_step] = sizes.factors;
+    let times = |x: Tensor, factor: f32| if factor == 1.0 { x } else { x * factor };
+    let gate = times(all.slice(c, 0, inner).split(c, &[n, r, e]), of_gate); // [t, n, r, e]
     let mixed = all.slice(c, inner, inner + 2 * shared); // [t, c]
-    let step = all.slice(c, 2 * inner + 2 * shared, sizes.n_heads).split(c, &[n, r]);
+    let mixed = if [of_input, of_b, of_c] == [1.0; 3] {
+        mixed
+    } else {
+        let each = [(of_input, inner), (of_b, shared), (of_c, shared)];
+        let factors: Vec<f32> = each.into_iter().flat_map(|(factor, n)| vec![factor; n]).collect();
+        mixed * m.g.table(c, &factors)
+    };
+    let step = times(all.slice(c, 2 * inner + 2 * shared, sizes.n_heads).split(c, &[n, r]), of_step);
     let step = softplus(&(step + m.f32_weight(&format!("ssm_dt{BIAS}"), &[n, r]))); // [t, n, r]
     let step = if sizes.least_step > 0.0 { step.maximum(&m.g.constant(sizes.least_step)) } else { step };
     let decay = &step * m.f32_weight("ssm_a", &[n, r]);
@@ -40,9 +49,15 @@ pub fn state_space(m: &Scope, sizes: &StateSpace, x: &Tensor) -> Tensor {
         scan(m, [t, n, r, e, w], [&(&x * step), &b, &c, decay]) + x * &skip
     }); // [t, n, r, e]
     let group = &m.g.dim("group", sizes.n_heads / sizes.n_groups * sizes.head);
-    let y = (y * silu(&gate)).merge(&[r, e], group);
-    let weight = m.f32_weight("ssm_norm", &[n, group]);
-    let y = rms_norm(&y, &weight, group, m.config.eps).split(group, &[r, e]);
+    let normed = |y: &Tensor| {
+        let weight = m.f32_weight("ssm_norm", &[n, group]);
+        rms_norm(&y.merge(&[r, e], group), &weight, group, m.config.eps).split(group, &[r, e])
+    };
+    let y = match sizes.norm {
+        SpaceNorm::AfterGate => normed(&(y * silu(&gate))),
+        SpaceNorm::BeforeGate => normed(&y) * silu(&gate),
+        SpaceNorm::None => y * silu(&gate),
+    };
     m.linear(&y, "ssm_out", &[d], [n, r, e])
 }
 

@@ -126,7 +126,7 @@ pub(crate) const VALUE_MLA: Key = key("attention.value_length_mla", &["v_head_di
 /// Key dimensions without RoPE.
 pub(crate) const NOPE: Key = config(&["qk_nope_head_dim"]);
 /// Rotary dimension.
-pub(crate) const ROTARY_DIM: Key = key("rope.dimension_count", &["qk_rope_head_dim"]);
+pub(crate) const ROTARY_DIM: Key = key("rope.dimension_count", &["qk_rope_head_dim", "rotary_dim"]);
 /// Rotary dimension as a fraction of the head dimension.
 pub(crate) const ROTARY_FACTOR: Key =
     config(&["rope_parameters.partial_rotary_factor", "partial_rotary_factor"]);
@@ -187,10 +187,12 @@ pub(crate) const EXPERTS: Key =
     key("expert_count", &["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"]);
 /// Routed experts per token.
 pub(crate) const EXPERTS_USED: Key =
-    key("expert_used_count", &["num_experts_per_tok", "moe_k", "top_k_experts"]);
+    key("expert_used_count", &["num_experts_per_tok", "moe_k", "top_k_experts", "moe_topk", "moe_top_k"]);
 /// Shared experts.
-pub(crate) const EXPERTS_SHARED: Key =
-    key("expert_shared_count", &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"]);
+pub(crate) const EXPERTS_SHARED: Key = key(
+    "expert_shared_count",
+    &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"],
+);
 /// FFN width of one expert.
 pub(crate) const EXPERT_FF: Key = key("expert_feed_forward_length", &["moe_intermediate_size"]);
 /// Groups of experts.
@@ -200,11 +202,16 @@ pub(crate) const GROUPS_USED: Key = key("expert_group_used_count", &["topk_group
 /// How experts are selected.
 pub(crate) const SELECTION: Key = config(&["topk_method"]);
 /// Scoring function of the router.
-pub(crate) const GATE: Key = key("expert_gating_func", &["scoring_func"]);
+pub(crate) const GATE: Key = key("expert_gating_func", &["scoring_func", "expert_selection_fn"]);
 /// Whether routing weights are normalised.
 pub(crate) const RENORM: Key = key("expert_weights_norm", &["norm_topk_prob"]);
 /// Factor on routing weights.
-pub(crate) const WEIGHT_SCALE: Key = key("expert_weights_scale", &["routed_scaling_factor"]);
+pub(crate) const WEIGHT_SCALE: Key = key(
+    "expert_weights_scale",
+    &["routed_scaling_factor", "route_scale", "router_scaling_factor", "moe_routed_scaling_factor"],
+);
+/// Soft cap of the router's logits.
+pub(crate) const ROUTER_CAP: Key = key("router_logit_softcapping", &["moe_router_logit_softcapping"]);
 
 /// FFN width of all shared experts together.
 pub(crate) const SHARED_FF: Key = key(
@@ -212,22 +219,59 @@ pub(crate) const SHARED_FF: Key = key(
     &["shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"],
 );
 /// FFN width of a dense block, where experts have another of the same name (Llama 4).
-pub(crate) const DENSE_FF: Key = config(&["intermediate_size_mlp"]);
+pub(crate) const DENSE_FF: Key = config(&["intermediate_size_mlp", "prefix_dense_intermediate_size"]);
 /// Epsilon of LayerNorm.
 pub(crate) const CENTRED_EPS: Key = key(
     "attention.layer_norm_epsilon",
     &["layer_norm_eps", "norm_epsilon", "layer_norm_epsilon", "norm_eps"],
 );
 /// Factor on embeddings.
-pub(crate) const EMBEDDING_SCALE: Key = key("embedding_scale", &["embedding_multiplier"]);
+pub(crate) const EMBEDDING_SCALE: Key = key("embedding_scale", &["embedding_multiplier", "scale_emb"]);
 /// Factor on what each half of a block adds.
 pub(crate) const RESIDUAL_SCALE: Key = key("residual_scale", &["residual_multiplier"]);
 /// Factor on logits, or divisor.
-pub(crate) const LOGIT_SCALE: Key = key("logit_scale", &["logit_scale", "logits_scaling"]);
+pub(crate) const LOGIT_SCALE: Key =
+    key("logit_scale", &["logit_scale", "logits_scaling", "lm_head_multiplier"]);
 /// Factor on attention scores.
 pub(crate) const ATTENTION_SCALE: Key = key("attention.scale", &["attention_multiplier"]);
 /// The width whose root divides attention scores.
 pub(crate) const SCALE_WIDTH: Key = config(&["query_pre_attn_scalar"]);
+/// Whether embeddings are multiplied by the root of the hidden size.
+pub(crate) const SCALED_EMBEDDING: Key = config(&["mup_enabled"]);
+/// Whether both halves of a block read the same.
+pub(crate) const PARALLEL: Key = key("use_parallel_residual", &["use_parallel_residual"]);
+/// The factor on all residuals together (`MiniCPM`).
+pub(crate) const DEPTH_SCALE: Key = config(&["scale_depth"]);
+/// The width for which logits are not scaled (`MiniCPM`).
+pub(crate) const BASE_WIDTH: Key = config(&["dim_model_base"]);
+/// How routed and shared experts are combined.
+pub(crate) const EXPERT_MEAN: Key = config(&["shared_expert_combination_strategy"]);
+/// Bound of queries, keys and values.
+pub(crate) const CLAMP: Key = key("attention.clamp_kqv", &["clip_qkv", "attn_config.clip_qkv"]);
+/// `ALiBi`: the power of two that divides it for the last head.
+pub(crate) const ALIBI: Key = key("attention.max_alibi_bias", &["attn_config.alibi_bias_max"]);
+/// Whether there is `ALiBi`.
+pub(crate) const ALIBI_USED: Key = config(&["alibi", "attn_config.alibi"]);
+/// Whether queries and keys are normalised.
+pub(crate) const QK_NORM_USED: Key = config(&["use_qk_norm", "qk_layernorm"]);
+/// Query heads of each block.
+pub(crate) const LAYER_HEADS: Key = config(&["num_attention_heads_per_layer"]);
+/// Whether the output of a state space is normalised before its gate.
+pub(crate) const NORM_BEFORE_GATE: Key = config(&["mamba_norm_before_gate"]);
+/// Factors of Falcon-H1: on the parts of the first projection of a state space.
+pub(crate) const SPACE_FACTORS: Key = config(&["ssm_multipliers"]);
+/// On what a state space reads.
+pub(crate) const SPACE_INPUT_FACTOR: Key = config(&["ssm_in_multiplier"]);
+/// On what it adds.
+pub(crate) const SPACE_OUTPUT_FACTOR: Key = config(&["ssm_out_multiplier"]);
+/// On what attention reads.
+pub(crate) const ATTENTION_INPUT_FACTOR: Key = config(&["attention_in_multiplier"]);
+/// On what it adds.
+pub(crate) const ATTENTION_OUTPUT_FACTOR: Key = config(&["attention_out_multiplier"]);
+/// On keys.
+pub(crate) const KEY_FACTOR: Key = config(&["key_multiplier"]);
+/// On the gate and on the output of FFNs.
+pub(crate) const NETWORK_FACTORS: Key = config(&["mlp_multipliers"]);
 /// Soft cap of logits.
 pub(crate) const LOGIT_CAP: Key = key("final_logit_softcapping", &["final_logit_softcapping"]);
 /// Soft cap of attention scores.
@@ -267,7 +311,7 @@ pub(crate) const SHORT_FACTORS: Key = config(&["rope_parameters.short_factor", "
 /// The same for long ones.
 pub(crate) const LONG_FACTORS: Key = config(&["rope_parameters.long_factor", "rope_scaling.long_factor"]);
 /// Strength of NTK scaling by a constant.
-pub(crate) const ALPHA: Key = config(&["rope_parameters.alpha", "rope_scaling.alpha"]);
+pub(crate) const ALPHA: Key = key("rope.scaling.alpha", &["rope_parameters.alpha", "rope_scaling.alpha"]);
 /// Which blocks carry a state instead of attention.
 pub(crate) const RECURRENT_LAYERS: Key = key("attention.recurrent_layers", &[]);
 /// Every so many blocks have attention, where the others carry a state.
@@ -280,10 +324,10 @@ pub(crate) const STATE_GROUPS: Key =
     key("ssm.group_count", &["linear_num_key_heads", "mamba_n_groups", "n_groups"]);
 /// Value heads of a delta rule, heads of a state space.
 pub(crate) const STATE_HEADS: Key =
-    key("ssm.time_step_rank", &["linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"]);
+    key("ssm.time_step_rank", &["linear_num_value_heads", "mamba_n_heads", "mamba_num_heads", "num_heads"]);
 /// Head dimension of the keys of a delta rule, state dimension of a state space.
 pub(crate) const STATE: Key =
-    key("ssm.state_size", &["linear_key_head_dim", "mamba_d_state", "ssm_state_size"]);
+    key("ssm.state_size", &["linear_key_head_dim", "mamba_d_state", "ssm_state_size", "state_size"]);
 /// Head dimension of the values of a delta rule, of a state space.
 pub(crate) const STATE_HEAD: Key = config(&["linear_value_head_dim", "mamba_d_head", "mamba_head_dim"]);
 /// The least step of time of a state space.
@@ -295,7 +339,7 @@ pub(crate) const SHORT_KERNEL: Key = key("shortconv.l_cache", &["conv_L_cache"])
 
 /// The defaults of `config.json` that depend on the architecture: they hold where a name is absent, not where it is
 /// null. All other defaults are the same for every architecture.
-static DEFAULTS: [(&str, &str, Value); 13] = [
+static DEFAULTS: [(&str, &str, Value); 20] = [
     ("mistral", "sliding_window", Value::Unsigned(4096)),
     ("qwen2", "sliding_window", Value::Unsigned(4096)),
     ("qwen3", "sliding_window", Value::Unsigned(4096)),
@@ -309,6 +353,14 @@ static DEFAULTS: [(&str, &str, Value); 13] = [
     ("deepseek_v3", "routed_scaling_factor", Value::Float(2.5)),
     ("deepseek_v3", "n_group", Value::Unsigned(8)),
     ("deepseek_v3", "topk_group", Value::Unsigned(4)),
+    ("glm", "partial_rotary_factor", Value::Float(0.5)),
+    ("glm4", "partial_rotary_factor", Value::Float(0.5)),
+    ("glm4_moe", "partial_rotary_factor", Value::Float(0.5)),
+    ("phi", "partial_rotary_factor", Value::Float(0.5)),
+    ("nemotron", "partial_rotary_factor", Value::Float(0.5)),
+    ("stablelm", "partial_rotary_factor", Value::Float(0.25)),
+    // A state space has no longest sequence.
+    ("mamba2", "max_position_embeddings", Value::Unsigned(1 << 20)),
 ];
 
 /// The default of a hyper-parameter in `config.json`, given its names.

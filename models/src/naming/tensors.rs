@@ -10,7 +10,7 @@ use fusebox_runtime::weights::Kind;
 pub const BIAS: &str = ".bias";
 
 /// The tensors of a block, here and in safetensors.
-const PARTS: [(&str, &str); 56] = [
+const PARTS: [(&str, &str); 59] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -19,6 +19,9 @@ const PARTS: [(&str, &str); 56] = [
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
     ("attn_sinks", "self_attn.sinks"),
+    ("attn_gate", "self_attn.gate_proj"),
+    ("attn_sub_norm", "self_attn.attn_sub_norm"),
+    ("ffn_sub_norm", "mlp.ffn_sub_norm"),
     ("attn_output", "self_attn.o_proj"),
     ("attn_post_norm", "post_self_attn_layernorm"),
     ("attn_q_a", "self_attn.q_a_proj"),
@@ -206,17 +209,22 @@ impl Names {
             return names;
         }
         let (block, part, ending) = split(name);
-        match self.entries(part).find_map(|entry| entry.gguf) {
-            Some("") => Vec::new(),
-            Some(own) => spelt(&format!("{block}{own}{ending}")),
-            None => spelt(name),
+        let all: Vec<&str> = self.entries(part).filter_map(|entry| entry.gguf).collect();
+        match &all[..] {
+            [] => spelt(name),
+            all => {
+                let all = all.iter().filter(|own| !own.is_empty());
+                all.flat_map(|own| spelt(&format!("{block}{own}{ending}"))).collect()
+            }
         }
     }
 
     /// How the file stores a tensor.
     pub(crate) fn how(self, name: &str) -> How {
-        let (_, part, _) = split(name);
-        let mut hows = self.entries(part).map(|entry| entry.how);
+        let (_, part, ending) = split(name);
+        // A bias is stored as it is, where only the numbers of a weight are other ones.
+        let is_kept = |how: &How| ending == BIAS && matches!(how, How::LessOne | How::LogOfNegative);
+        let mut hows = self.entries(part).map(|entry| entry.how).filter(|how| !is_kept(how));
         match self.kind {
             Kind::Safetensors => hows.find(|how| *how != How::Same).unwrap_or(How::Same),
             Kind::Gguf { .. } | Kind::Ajc1 | Kind::Qorus => How::Same,
@@ -286,6 +294,8 @@ fn split(name: &str) -> (&str, &str, &str) {
 fn spelt(name: &str) -> Vec<String> {
     match name.strip_suffix(BIAS) {
         Some(own) if own.ends_with("correction") => vec![format!("{own}_bias"), name.to_owned()],
+        // GGUF of some families has no ending for this one.
+        Some(own) if own.ends_with("exp_probs_b") => vec![name.to_owned(), own.to_owned()],
         Some(own) => vec![name.to_owned(), format!("{own}_bias")],
         None => vec![with_suffix(name), name.to_owned()],
     }

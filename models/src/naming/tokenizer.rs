@@ -14,6 +14,8 @@ pub(crate) const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 pub(crate) const PADDING: &str = "tokenizer.ggml.padding_token_id";
 pub(crate) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 pub(crate) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+pub(crate) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+pub(crate) const MERGES_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
 pub(crate) const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
@@ -24,9 +26,11 @@ pub(crate) const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
 /// The keys of end-of-sequence tokens besides EOS itself.
 pub(crate) const MORE_EOS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
-/// Values of [`MODEL`]: byte-level BPE, `SentencePiece` BPE with scores, and `WordPiece`.
+/// Values of [`MODEL`]: `WordPiece`, byte-level BPE, Unigram, and `SentencePiece` BPE with merges or with scores.
 pub(crate) const WORDPIECE: &str = "bert";
 pub(crate) const GPT2: &str = "gpt2";
+pub(crate) const UNIGRAM: &str = "t5";
+pub(crate) const GEMMA4: &str = "gemma4";
 pub(crate) const SENTENCEPIECE: &str = "llama";
 
 /// The token types, values of [`TYPES`].

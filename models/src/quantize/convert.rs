@@ -20,7 +20,7 @@ use crate::binding::source::Source;
 use crate::binding::{find, sizes};
 use crate::blocks::model;
 use crate::chat::Chat;
-use crate::config::{Config, Formats, Mixer, Pairing, Rope, Scaling};
+use crate::config::{Activation, Block, Config, Formats, Mixer, Network, Pairing, Rope, Scaling};
 use crate::families::{self, gguf_architecture, hparams, read};
 use crate::hparams::Hparams;
 use crate::layers::rope::inv_freq;
@@ -53,6 +53,14 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
     let is_latent = config.blocks.iter().any(|block| matches!(block.mixer, Mixer::Latent(_)));
     if is_latent && config.rope().is_some_and(|rope| rope.pairing == Pairing::Halves) {
         return Err(unsupported("its RoPE pairs are not interleaved, which GGUF has no form for".to_owned()));
+    }
+    let is_silu = |block: &Block| match &block.network {
+        Network::Dense(dense) => dense.activation == Activation::Silu,
+        Network::Sparse(experts) => experts.activation == Activation::Silu,
+        Network::Both(..) | Network::None => true,
+    };
+    if !config.blocks.iter().all(is_silu) {
+        return Err(unsupported("it has another activation than SiLU, which GGUF has no key for".to_owned()));
     }
     // F32 marks small tensors that stay in it; matrices get another placeholder.
     let config = Config { formats: Formats::Uniform(Format::BF16), ..config };

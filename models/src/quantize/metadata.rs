@@ -54,7 +54,7 @@ pub(super) fn pairs(
     match &config.blocks[0].mixer {
         Mixer::Grouped(heads) => grouped(&mut to, heads, config),
         Mixer::Latent(sizes) => latent(&mut to, sizes),
-        Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::ShortConv(_) | Mixer::None => {}
+        Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::Beside(_) | Mixer::ShortConv(_) | Mixer::None => {}
     }
     if let Some(sizes) = config.experts() {
         experts(&mut to, sizes);

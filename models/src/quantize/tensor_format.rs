@@ -6,7 +6,7 @@
 
 use fusebox_compiler::tensor::quant::Format;
 
-use crate::config::{Config, Mixer};
+use crate::config::{Beside, Config, Mixer};
 use crate::quantize::types::{Mix, Type};
 
 /// The properties of a model that the choices depend on.
@@ -30,7 +30,9 @@ impl Model {
             n_experts: config.experts().map_or(0, |experts| experts.n_routed),
             has_head: !config.tied,
             n_queries_per_value: config.blocks.first().map_or(0, |block| match &block.mixer {
-                Mixer::Grouped(heads) => heads.n_heads / heads.n_kv.max(1),
+                Mixer::Grouped(heads) | Mixer::Beside(Beside { heads, .. }) => {
+                    heads.n_heads / heads.n_kv.max(1)
+                }
                 Mixer::Latent(sizes) => sizes.n_heads,
                 Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::ShortConv(_) | Mixer::None => 0,
             }),

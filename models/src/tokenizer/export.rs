@@ -24,6 +24,9 @@ const NO_MERGE_SCORE: f64 = -1e6;
 /// The metadata of a tokenizer.
 pub(crate) fn pairs(checkpoint: &Checkpoint, n_tokens: usize) -> Result<Vec<(String, Value)>, Error> {
     let spec = read(checkpoint)?;
+    if spec.unigram.is_some() {
+        return Err(unsupported(&spec, "model.type", "it chooses tokens by their scores"));
+    }
     let mut tokens = spec.tokens.clone();
     let mut types = types(&spec);
     // The embedding matrix may have more rows than there are tokens; the names of padding tokens must differ.

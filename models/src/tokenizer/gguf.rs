@@ -1,25 +1,31 @@
 //! The tokenizer in the metadata of a GGUF file.
 //!
 //! In: the keys `tokenizer.ggml.*`. Out: a [`TokenizerSpec`].
-//! Three models are supported: byte-level BPE, `gpt2` in these files, `SentencePiece` BPE with scores, `llama`, and
-//! `WordPiece`, `bert`; others are refused by name.
+//! Five models are supported: byte-level BPE, `gpt2` in these files, `SentencePiece` BPE with scores, `llama`, or with
+//! merges, `gemma4`, `WordPiece`, `bert`, and Unigram, `t5`; others are refused by name.
 //! Missing keys have llama.cpp's defaults.
+
+use std::collections::BTreeSet;
 
 use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::value::{List, Value};
 use tokenizers::AddedToken;
 use tokenizers::normalizers::bert::BertNormalizer;
+use tokenizers::normalizers::replace::{Replace, ReplacePattern};
+use tokenizers::normalizers::utils::Sequence;
+use tokenizers::normalizers::{NormalizerWrapper, Strip};
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
+use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 
 use crate::naming::tokenizer::{
-    ADD_BOS, ADD_EOS, ADD_SPACE, BOS, CLS, EOS, GPT2, MERGES, MODEL, MORE_EOS, PRE, SCORES, SENTENCEPIECE,
-    SEPARATOR, TOKENS, TYPES, UNKNOWN, WORDPIECE, kind,
+    ADD_BOS, ADD_EOS, ADD_SPACE, BOS, CHARSMAP, CLS, EOS, GEMMA4, GPT2, MERGES, MERGES_SPACES, MODEL,
+    MORE_EOS, PRE, SCORES, SENTENCEPIECE, SEPARATOR, TOKENS, TYPES, UNIGRAM, UNKNOWN, WORDPIECE, kind,
 };
 use crate::sidecar;
 use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES, SPACE};
-use crate::tokenizer::pre_tokenizer;
 use crate::tokenizer::spec::{Keys, Rules, TokenizerSpec, is_eos_name};
+use crate::tokenizer::{charsmap, pre_tokenizer};
 
 /// The added tokens, and the unused ones.
 type SpecialTokens = (Vec<(u32, AddedToken)>, Vec<u32>);
@@ -31,10 +37,13 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
         GPT2 => byte_level_bpe(&file),
         SENTENCEPIECE => sentencepiece_bpe(&file),
         WORDPIECE => wordpiece(&file),
+        UNIGRAM => unigram(&file),
+        GEMMA4 => gemma4(&file),
         other => {
             let found = quoted(other);
             let what = format!(
-                "the tokenizer {found} is not supported, expected `{GPT2}`, `{SENTENCEPIECE}` or `{WORDPIECE}`"
+                "the tokenizer {found} is not supported, expected one of {GPT2}, {SENTENCEPIECE}, {GEMMA4}, \
+                 {WORDPIECE}, {UNIGRAM}"
             );
             Err(file.unsupported(MODEL, what))
         }
@@ -82,6 +91,71 @@ fn sentencepiece_bpe(file: &File) -> Result<TokenizerSpec, Error> {
     })
 }
 
+/// BPE over characters, with merges. Lines are apart, as no merge has their ends.
+fn gemma4(file: &File) -> Result<TokenizerSpec, Error> {
+    let defaults = Defaults { adds_bos: true, bos: Some(2), eos: Some(1) };
+    let spec = file.spec(ByteEncoding::SentencePiece, MERGES, &defaults)?;
+    let unknown = file.token(UNKNOWN, spec.tokens.len())?.unwrap_or(3);
+    let unknown = spec.tokens.get(unknown as usize).cloned();
+    Ok(TokenizerSpec {
+        merges: file.merges()?,
+        normalizer: Some(replaced(" ", SPACE.to_string())),
+        pre: Some(pre_tokenizer::lines()),
+        rules: Rules {
+            byte_fallback: true,
+            unknown: unknown.map(|text| (text, true)),
+            space_prefix: false,
+            ..Rules::default()
+        },
+        ..spec
+    })
+}
+
+/// A normalizer that replaces a text, or runs of spaces.
+fn replaced(pattern: &str, by: String) -> NormalizerWrapper {
+    let pattern = match pattern {
+        SPACES => ReplacePattern::Regex(pattern.to_owned()),
+        _ => ReplacePattern::String(pattern.to_owned()),
+    };
+    Replace::new(pattern, by).expect("both patterns compile").into()
+}
+
+/// Unigram: the tokens with the largest sum of scores.
+fn unigram(file: &File) -> Result<TokenizerSpec, Error> {
+    let defaults = Defaults { adds_bos: false, bos: None, eos: Some(1) };
+    let spec = file.spec(ByteEncoding::SentencePiece, SCORES, &defaults)?;
+    let scores = file.scores(spec.tokens.len())?;
+    // Tokens that are not of the language do not count for the score of what is unknown.
+    let unused: BTreeSet<u32> = spec.unused.iter().copied().collect();
+    let is_of_text = |id: usize| !unused.contains(&(id as u32));
+    let least = scores.iter().enumerate().filter(|(id, _)| is_of_text(*id)).map(|(_, score)| *score);
+    let least = least.fold(f32::INFINITY, f32::min);
+    let score = |(id, score): (usize, &f32)| f64::from(if is_of_text(id) { *score } else { least });
+    let unigram = Some(scores.iter().enumerate().map(score).collect());
+    let unknown = file.token(UNKNOWN, spec.tokens.len())?.unwrap_or(2);
+    let unknown = spec.tokens.get(unknown as usize).cloned();
+    let mut steps: Vec<NormalizerWrapper> = Vec::new();
+    if let Some(table) = file.bytes(CHARSMAP)? {
+        let (normalizer, _) = charsmap::normalizer(&table)
+            .ok_or_else(|| file.refuse(CHARSMAP, "expected a valid table of a normaliser"))?;
+        steps.push(normalizer.into());
+    }
+    if file.flag(MERGES_SPACES)?.unwrap_or(false) {
+        steps.extend([replaced(SPACES, " ".to_owned()), Strip::new(true, true).into()]);
+    }
+    let space_prefix = file.flag(ADD_SPACE)?.unwrap_or(true);
+    let scheme = if space_prefix { PrependScheme::Always } else { PrependScheme::Never };
+    let adds_eos = file.flag(ADD_EOS)?.unwrap_or(true);
+    Ok(TokenizerSpec {
+        unigram,
+        normalizer: Some(Sequence::new(steps).into()),
+        pre: Some(Metaspace::new(SPACE, scheme, false).into()),
+        rules: Rules { unknown: unknown.map(|text| (text, true)), space_prefix, ..Rules::default() },
+        suffix: spec.eos.first().copied().filter(|_| adds_eos).into_iter().collect(),
+        ..spec
+    })
+}
+
 /// `WordPiece`. GGUF marks tokens that start a word, and not those that continue one.
 fn wordpiece(file: &File) -> Result<TokenizerSpec, Error> {
     let spec =
@@ -122,6 +196,9 @@ fn wordpiece(file: &File) -> Result<TokenizerSpec, Error> {
         ..spec
     })
 }
+
+/// Runs of spaces.
+const SPACES: &str = " {2,}";
 
 /// The ids of BERT, where a file does not say them.
 const CLS_ID: u32 = 101;
@@ -205,6 +282,19 @@ impl<'a> File<'a> {
             );
         }
         Ok(scores.iter().map(|score| *score as f32).collect())
+    }
+
+    /// A list of bytes, if present.
+    fn bytes(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let bytes: Option<Vec<u8>> = match value.as_list() {
+            Some(List::Unsigned(all)) => all.iter().map(|n| u8::try_from(*n).ok()).collect(),
+            Some(List::Signed(all)) => {
+                all.iter().map(|n| i8::try_from(*n).ok().map(i8::cast_unsigned)).collect()
+            }
+            _ => None,
+        };
+        bytes.map(Some).ok_or_else(|| self.refuse(key, format!("expected bytes, found {value}")))
     }
 
     fn flag(&self, key: &str) -> Result<Option<bool>, Error> {

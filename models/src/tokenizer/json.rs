@@ -2,7 +2,7 @@
 //!
 //! In: `tokenizer.json`, `tokenizer_config.json`, `generation_config.json` and `config.json` of a folder. Out: a
 //! [`TokenizerSpec`].
-//! BPE and `WordPiece` are supported, with normalizers, pre-tokenizers and decoders that are known to be safe on any
+//! BPE, `WordPiece` and `Unigram` are supported, with normalizers, pre-tokenizers and decoders that are safe on any
 //! text: a file selects the code that runs, so whatever is not on a list here is refused.
 
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use tokenizers::AddedToken;
 use crate::naming::files;
 use crate::sidecar;
 use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES};
+use crate::tokenizer::charsmap;
 use crate::tokenizer::spec::{Keys, MAX_TOKENS, Rules, TokenizerSpec};
 
 /// The key of the end-of-sequence tokens.
@@ -28,16 +29,19 @@ const MAX_BYTES: usize = 256 << 20;
 
 /// The largest factor by which a normalizer may lengthen a text.
 const MAX_GROWTH: usize = 64;
+/// The longest decomposition in Unicode.
+const MAX_DECOMPOSITION: usize = 11;
 /// The most steps of a component, and the most bytes of all its patterns.
 const MAX_STEPS: usize = 64;
 const MAX_PATTERN_BYTES: usize = 16 << 10;
 /// The supported normalizers.
-const NORMALIZERS: [&str; 11] = [
+const NORMALIZERS: [&str; 12] = [
     "BertNormalizer",
     "NFC",
     "NFD",
     "NFKC",
     "NFKD",
+    "Precompiled",
     "Sequence",
     "Lowercase",
     "Prepend",
@@ -45,10 +49,21 @@ const NORMALIZERS: [&str; 11] = [
     "Strip",
     "StripAccents",
 ];
-const PRE_TOKENIZERS: [&str; 7] =
-    ["BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"];
-/// The model of BERT.
+const PRE_TOKENIZERS: [&str; 8] = [
+    "BertPreTokenizer",
+    "ByteLevel",
+    "Digits",
+    "Metaspace",
+    "Punctuation",
+    "Sequence",
+    "Split",
+    "WhitespaceSplit",
+];
+/// The models of BERT, and of T5 and XLM-R.
 const WORDPIECE: &str = "WordPiece";
+const UNIGRAM: &str = "Unigram";
+/// The regular expression of runs of spaces, the only one that a normalizer may replace.
+const SPACES: &str = " {2,}";
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -93,6 +108,15 @@ struct Model {
     byte_fallback: bool,
     #[serde(default)]
     ignore_merges: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct UnigramModel {
+    vocab: Vec<(String, f64)>,
+    unk_id: Option<usize>,
+    #[serde(default)]
+    byte_fallback: bool,
 }
 
 /// A merge: a pair of tokens, or one string with a space between them.
@@ -161,12 +185,18 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
 fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, Error> {
     let file: File = sidecar::parse_json(&path, bytes)?;
     let kind: ModelKind = sidecar::parse_json(&path, file.model.get().as_bytes())?;
-    if kind.kind.as_deref().is_some_and(|kind| !["BPE", WORDPIECE].contains(&kind)) {
+    if kind.kind.as_deref().is_some_and(|kind| !["BPE", WORDPIECE, UNIGRAM].contains(&kind)) {
         let found = quoted(&kind.kind.unwrap_or_default());
-        let what = format!("{found} is not supported, expected `BPE` or `{WORDPIECE}`");
+        let what = format!("{found} is not supported, expected `BPE`, `{WORDPIECE}` or `{UNIGRAM}`");
         return Err(unsupported(&path, "model.type", what));
     }
-    let model: Model = sidecar::parse_json(&path, file.model.get().as_bytes())?;
+    let (model, unigram) = if kind.kind.as_deref() == Some(UNIGRAM) {
+        let own: UnigramModel = sidecar::parse_json(&path, file.model.get().as_bytes())?;
+        let (model, scores) = unigram(&path, own)?;
+        (model, Some(scores))
+    } else {
+        (sidecar::parse_json::<Model>(&path, file.model.get().as_bytes())?, None)
+    };
     let is_wordpiece = kind.kind.as_deref() == Some(WORDPIECE);
     check_model(&path, &model, is_wordpiece)?;
     let merges = match model.merges {
@@ -208,6 +238,7 @@ fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, E
         normalizer: component(&path, "normalizer", file.normalizer, &NORMALIZERS)?,
         pre: component(&path, "pre_tokenizer", file.pre_tokenizer, &PRE_TOKENIZERS)?,
         merges: merges.into_iter().map(Merge::into_pair).collect(),
+        unigram,
         added,
         rules,
         prefix,
@@ -215,6 +246,30 @@ fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, E
         eos,
         ..TokenizerSpec::new(path, keys, tokens, encoding)
     })
+}
+
+/// A vocabulary with scores, as a model without merges and the scores.
+fn unigram(path: &Path, own: UnigramModel) -> Result<(Model, Vec<f64>), Error> {
+    let refuse = |what: String| Error::input(path, Place::Key("model.vocab".to_owned()), what);
+    let (n_tokens, unknown) = (own.vocab.len(), own.unk_id);
+    let unk_token = unknown.and_then(|id| own.vocab.get(id)).map(|(text, _)| text.clone());
+    let scores = own.vocab.iter().map(|(_, score)| *score).collect();
+    let vocab: IndexMap<String, u32> = own.vocab.into_iter().map(|(text, _)| text).zip(0..).collect();
+    if vocab.len() != n_tokens {
+        return Err(refuse("expected each token once, found some twice".to_owned()));
+    }
+    let model = Model {
+        vocab,
+        merges: Some(Vec::new()),
+        dropout: None,
+        unk_token,
+        continuing_subword_prefix: None,
+        end_of_word_suffix: None,
+        fuse_unk: true,
+        byte_fallback: own.byte_fallback,
+        ignore_merges: false,
+    };
+    Ok((model, scores))
 }
 
 fn unsupported(path: &Path, key: &str, what: String) -> Error {
@@ -314,14 +369,26 @@ fn check_growth(path: &Path, normalizer: Option<&Json>, pre: Option<&Json>) -> R
                 0 => return refuse("expected a text to prepend, found an empty one".to_owned()),
                 n => 1 + n,
             },
+            Some("Replace") if text("/pattern/Regex") == Some(SPACES) => {
+                text("/content").unwrap_or_default().len().max(1)
+            }
+            Some("Precompiled") => {
+                let table = text("/precompiled_charsmap").and_then(charsmap::from_base64);
+                match table.and_then(|table| charsmap::normalizer(&table)) {
+                    // As with other decompositions, once is allowed.
+                    Some((_, growth)) if !is_replaced => growth.div_ceil(MAX_DECOMPOSITION),
+                    Some((_, growth)) => growth,
+                    None => return refuse("expected a valid precompiled_charsmap".to_owned()),
+                }
+            }
             Some("Replace") => {
                 let Some(replaced) = text("/pattern/String").filter(|text| !text.is_empty()) else {
                     return refuse("expected a non-empty string to replace".to_owned());
                 };
                 text("/content").unwrap_or_default().len().div_ceil(replaced.len()).max(1)
             }
-            // The longest decomposition in Unicode. These steps are idempotent unless a replacement ran before.
-            Some("NFKC" | "NFKD") if is_replaced => 11,
+            // These steps are idempotent unless a replacement ran before.
+            Some("NFKC" | "NFKD") if is_replaced => MAX_DECOMPOSITION,
             Some("NFC" | "NFD") if is_replaced => 3,
             Some("Lowercase") if is_replaced => 2,
             // Spaces around each Chinese character, and the decomposition of accents.

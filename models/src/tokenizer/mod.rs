@@ -16,6 +16,7 @@ use crate::tokenizer::stream::Stream;
 
 mod ajc1;
 mod byte_encoding;
+mod charsmap;
 pub(crate) mod export;
 mod gguf;
 mod json;
@@ -40,7 +41,7 @@ pub struct Tokenizer {
 
 /// How text is encoded.
 enum Encoder {
-    /// BPE with ranked merges, or `WordPiece`, within the words of a pre-tokenizer.
+    /// BPE with ranked merges, `WordPiece` or `Unigram`, within the words of a pre-tokenizer.
     Library(Box<HfTokenizer>),
     /// `SentencePiece` BPE with scores, without a pre-tokenizer.
     SentencePiece(SentencePiece),

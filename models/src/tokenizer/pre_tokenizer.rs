@@ -115,6 +115,30 @@ const SEED_CODER: [&str; 1] = [concat!(
     r"\s*[\r\n]+|\s+(?!\S)|\s+",
 )];
 
+const UFAKZEKA: [&str; 1] =
+    [concat!(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|", r"\s*[\r\n]+|\s+(?!\S)|\s+",)];
+
+const SPARK: [&str; 4] = [
+    DEEPSEEK_V3[0],
+    DEEPSEEK_V3[1],
+    concat!(
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"##,
+        r" ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+",
+    ),
+    r"\p{N}",
+];
+
+const JAIS2: [&str; 1] = [concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+    r"\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|",
+    r"\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
+)];
+
+/// Digits are grouped from the end.
+const TINY_AYA: [&str; 2] = [r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O[0]];
+
+const LAGUNA: [&str; 2] = [r"[^\n]+|[\n]+", QWEN2[0]];
+
 const KIMI_K2: [&str; 1] = [concat!(
     r"[\p{Han}]+|",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+",
@@ -125,7 +149,7 @@ const KIMI_K2: [&str; 1] = [concat!(
 )];
 
 /// The known names.
-const NAMES: [(&str, PreTokenizer); 70] = [
+const NAMES: [(&str, PreTokenizer); 81] = [
     ("default", plain(&DEFAULT)),
     ("gpt-2", plain(&GPT2)),
     ("phi-2", plain(&GPT2)),
@@ -152,7 +176,18 @@ const NAMES: [(&str, PreTokenizer); 70] = [
     ("midm-2.0", ignoring_merges(&LLAMA3, true)),
     ("smaug-bpe", plain(&LLAMA3)),
     ("dbrx", plain(&LLAMA3)),
-    ("glm4", plain(&LLAMA3)),
+    ("glm4", ignoring_merges(&LLAMA3, false)),
+    ("glm5", ignoring_merges(&LLAMA3, false)),
+    ("minicpm5", ignoring_merges(&LLAMA3, false)),
+    ("chameleon", with_bos(&GPT2)),
+    ("mellum2", plain(&STARCODER)),
+    ("hy_v4", plain(&DEEPSEEK_V3)),
+    ("ufakzeka", plain(&UFAKZEKA)),
+    ("spark2_5", plain(&SPARK)),
+    ("jais-2", plain(&JAIS2)),
+    ("tiny_aya", plain(&TINY_AYA)),
+    ("cohere2moe", plain(&TINY_AYA)),
+    ("laguna", plain(&LAGUNA)),
     ("chatglm-bpe", plain(&LLAMA3)),
     ("tekken", ignoring_merges(&TEKKEN, true)),
     ("gpt-4o", plain(&GPT4O)),
@@ -207,6 +242,10 @@ const fn with_nfc(patterns: &'static [&'static str]) -> PreTokenizer {
     PreTokenizer { patterns, uses_nfc: true, ignore_merges: false, adds_bos: false }
 }
 
+const fn with_bos(patterns: &'static [&'static str]) -> PreTokenizer {
+    PreTokenizer { patterns, uses_nfc: false, ignore_merges: false, adds_bos: true }
+}
+
 const fn ignoring_merges(patterns: &'static [&'static str], adds_bos: bool) -> PreTokenizer {
     PreTokenizer { patterns, uses_nfc: false, ignore_merges: true, adds_bos }
 }
@@ -257,6 +296,13 @@ fn uses_nfc(normalizer: &Json) -> Option<bool> {
         Some(_) => None,
     };
     Some(steps(normalizer).into_iter().map(of_normalizer).collect::<Option<Vec<_>>>()?.contains(&true))
+}
+
+/// Lines and the runs of their ends.
+pub(super) fn lines() -> PreTokenizerWrapper {
+    let pattern = SplitPattern::Regex(r"[^\n]+|[\n]+".to_owned());
+    let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
+    PreTokenizerWrapper::Split(split.expect("a test compiles it"))
 }
 
 /// All names.

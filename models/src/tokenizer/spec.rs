@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use ahash::AHashMap;
 use fusebox_runtime::error::{Error, Place, printable, quoted};
 use tokenizers::models::bpe::BPE;
+use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -59,6 +60,8 @@ pub(super) struct TokenizerSpec {
     pub(super) merges: Vec<(String, String)>,
     /// Scores of `SentencePiece` BPE, instead of merges.
     pub(super) scores: Option<Vec<f32>>,
+    /// Scores of the first tokens, of which a text gets those with the largest sum (`Unigram`).
+    pub(super) unigram: Option<Vec<f64>>,
     /// Added tokens, which are found in a text before anything else.
     pub(super) added: Vec<(u32, AddedToken)>,
     /// Unused tokens.
@@ -102,6 +105,7 @@ impl TokenizerSpec {
             encoding,
             merges: Vec::new(),
             scores: None,
+            unigram: None,
             added: Vec::new(),
             unused: Vec::new(),
             normalizer: None,
@@ -201,9 +205,10 @@ impl TokenizerSpec {
     }
 
     fn encoder(&mut self) -> Result<Encoder, Error> {
-        match self.scores.take() {
-            Some(scores) => Ok(Encoder::SentencePiece(self.sentencepiece(scores))),
-            None => Ok(Encoder::Library(Box::new(self.library()?))),
+        match (self.scores.take(), self.unigram.take()) {
+            (Some(scores), _) => Ok(Encoder::SentencePiece(self.sentencepiece(scores))),
+            (None, Some(scores)) => Ok(Encoder::Library(Box::new(self.unigram(&scores)?))),
+            (None, None) => Ok(Encoder::Library(Box::new(self.library()?))),
         }
     }
 
@@ -239,6 +244,34 @@ impl TokenizerSpec {
             .build()
             .map_err(|error| self.refuse_with(merges, "a merge of two tokens that makes a token", &error))?;
         self.with_words(HfTokenizer::new(model))
+    }
+
+    /// A text becomes the tokens with the largest sum of scores.
+    fn unigram(&mut self, scores: &[f64]) -> Result<HfTokenizer, Error> {
+        let Keys { tokens: key, added: added_key, .. } = self.keys;
+        let unknown = self.rules.unknown.as_ref().map(|(text, _)| text.clone());
+        let unknown = unknown.and_then(|text| self.tokens.iter().position(|token| *token == text));
+        let Some(unknown) = unknown.filter(|id| *id < scores.len()) else {
+            return Err(self.refuse(key, "expected a token for unknown characters, found none"));
+        };
+        if let Some(id) = self.tokens.iter().take(scores.len()).position(String::is_empty) {
+            return Err(self.refuse(key, format!("expected a text for each token, found none for {id}")));
+        }
+        let vocabulary = std::mem::take(&mut self.tokens).into_iter().zip(scores.iter().copied()).collect();
+        let model = Unigram::from(vocabulary, Some(unknown), self.rules.byte_fallback)
+            .map_err(|error| self.refuse_with(key, "a vocabulary", &error))?;
+        let ids: Vec<(u32, String)> =
+            self.added.iter().map(|(id, token)| (*id, token.content.clone())).collect();
+        let encoder = self.with_words(HfTokenizer::new(model))?;
+        // Tokens behind the vocabulary are numbered by the library.
+        match ids.iter().find(|(id, text)| encoder.token_to_id(text) != Some(*id)) {
+            Some((id, text)) => {
+                let what =
+                    format!("expected ids that follow the vocabulary, found {id} for {}", quoted(text));
+                Err(self.refuse(added_key, what))
+            }
+            None => Ok(encoder),
+        }
     }
 
     /// Each word becomes the longest tokens from its start on, or is unknown.
