@@ -43,7 +43,7 @@ fn main() {
         row(machine, name, &round(weight, sizes), levels);
     }
     for format in STATES {
-        for tokens in [1, 16, 128] {
+        for tokens in [1, 2, 4, 16, 128] {
             row(machine, &format!("scores_{format}_t{tokens}"), &scores(format, tokens), &Level::ALL);
             row(machine, &format!("mix_{format}_t{tokens}"), &mix(format, tokens), &Level::ALL);
         }

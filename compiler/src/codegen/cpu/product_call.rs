@@ -18,7 +18,7 @@ use crate::codegen::cpu::quantise_ahead::COLUMNS;
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
 use crate::kernel::index::Index;
-use crate::kernel::{Expr, Folding, Nest, Place, VarId};
+use crate::kernel::{Expr, Folding, Nest, Place, Range, VarId};
 use crate::tensor::quant::Format;
 
 impl Emitter<'_, '_> {
@@ -95,7 +95,8 @@ impl Emitter<'_, '_> {
         let column = self.column(plan, slot);
         let nowhere = self.whole(0);
         let (function, n_parts) = self.function(plan, slot);
-        let fields = self.fields(plan, w, column, nowhere, n_parts);
+        let mut fields = self.fields(plan, w, column, nowhere, n_parts);
+        fields.push(self.next_place(plan, w.0));
         self.call_micro(function, &fields);
     }
 
@@ -121,6 +122,7 @@ impl Emitter<'_, '_> {
         let nowhere = self.whole(0);
         let (function, n_parts) = self.function(plan, slot);
         let mut fields = self.fields(plan, w, (nowhere, nowhere), nowhere, n_parts);
+        fields.push(nowhere);
         let firsts = self.builder.ins().iadd_imm_s(scratch, routing_bytes(routing.most as usize, 0) as i64);
         let function = self.whole(function as i64);
         let n_matrices = self.whole(routing.n_matrices);
@@ -186,8 +188,9 @@ impl Emitter<'_, '_> {
     fn call_weighted_sum(&mut self, plan: &Plan) {
         let inner = Self::inner(plan);
         let row = plan.row.and_then(|var| plan.w.element.step_of(var)).unwrap_or(0);
+        let v = self.place_of(&plan.w, &inner).0;
         let fields = [
-            self.place_of(&plan.w, &inner).0,
+            v,
             self.place_of(&plan.x, &inner).0,
             self.place_of(&plan.out, &inner).0,
             self.whole(bytes_of(plan.w.format, row)[0]),
@@ -198,12 +201,36 @@ impl Emitter<'_, '_> {
             self.len(&plan.cols),
             self.len(&plan.run),
             self.whole(storage(plan.w.format).expect("a plan has a format of `micro`")),
+            self.next_place(plan, v),
         ];
         let function = match (self.table.bf16, self.cpu.numbers) {
             (Some(halves), Numbers::Quantised) => halves.weighted_sum,
             _ => self.table.weighted_sum,
         };
         self.call_micro(function as *const u8, &fields);
+    }
+
+    /// Where reading goes on after the rows of a call: straight on, or with rows that a loop looks up (the pages of a KV
+    /// cache), where those of its next round lie; after its last round, once more with the same.
+    fn next_place(&mut self, plan: &Plan, place: Value) -> Value {
+        let is_looked_up = |var: &&VarId| plan.w.element.step_of(**var).is_none();
+        let Some(var) = plan.around.iter().rev().find(is_looked_up).copied() else {
+            let row = plan.row.and_then(|var| plan.w.element.step_of(var)).unwrap_or(0);
+            let n_bytes = bytes_of(plan.w.format, row)[0];
+            let n_rows = self.n(plan.row);
+            let n_bytes = self.builder.ins().imul_imm_s(n_rows, n_bytes);
+            return self.builder.ins().iadd(place, n_bytes);
+        };
+        let whole = if let Range::Within { of } = self.part.vars[var].range { of } else { var };
+        let end = self.values(whole).2;
+        let last = self.builder.ins().iadd_imm_s(end, -1);
+        let here = self.vars[&var];
+        let next = self.builder.ins().iadd_imm_s(here, 1);
+        let next = self.builder.ins().smin(next, last);
+        self.vars.insert(var, next);
+        let place = self.place_of(&plan.w, &Self::inner(plan)).0;
+        self.vars.insert(var, here);
+        place
     }
 
     /// The loops inside the function.

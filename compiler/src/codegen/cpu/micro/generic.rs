@@ -246,7 +246,7 @@ macro_rules! single_forms {
                 for r in (0..job.n_rows).step_by(R) {
                     let n = R.min(job.n_rows - r);
                     if k < LONG && job.n_cols <= $cols {
-                        prefetch_stream(job.w.block(r, n));
+                        prefetch_rows(job.w.block(r, n), job.w.end_and_next());
                     }
                     let mut w = [&job.w.row(r).bytes[n_bytes::<S>(from)..]; R];
                     for i in 1..n {
@@ -284,7 +284,8 @@ macro_rules! single_forms {
                 let mut sums = [[zero(); 32 / N]; C];
                 for first in (0..n_blocks).step_by(PIECE) {
                     let end = n_blocks.min(first + PIECE);
-                    prefetch_stream(&row.bytes[storage.bytes(32 * first)..storage.bytes(32 * end)]);
+                    let piece = &row.bytes[storage.bytes(32 * first)..storage.bytes(32 * end)];
+                    prefetch_rows(piece, job.w.end_and_next());
                     for idx in first..end {
                         let w = wide_block(&row.unpack(storage, idx));
                         for c in 0..C {
@@ -378,7 +379,7 @@ macro_rules! single_forms {
             for s in 0..job.n_rows {
                 let v = &rows[s * job.v.stride()..];
                 if c == 0 && at == 0 {
-                    prefetch_row(&v[..n_bytes::<S>(job.n)]);
+                    prefetch_rows(&v[..n_bytes::<S>(job.n)], job.v.end_and_next());
                 }
                 let v = &v[first..][..n_bytes::<S>(skipped + E * N)];
                 let mut vs = [zero(); E];

@@ -26,6 +26,7 @@
 //! F16        amx                 16..  Bf16Tiles, 2     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
 //! F16, BF16  other x86           16..  Int14            gemm_int14             gemm_int14              gemm_int14
 //! plain      avx512*, amx    8../64..  single           gemm_f32_packed        gemm_f32                gemm_f32
+//!   short    avx512*, amx         ..7  single           gemm_f32_packed        gemm_short              -
 //!            all                 rest  single           gemm_f32               ../generic              -
 //! ```
 //!
@@ -153,6 +154,8 @@ pub(super) struct GemmArgs {
     pub(super) columns: *const Column,
     /// The parts of `Bf16Tiles`; zero with other layouts.
     pub(super) n_parts: i64,
+    /// Where reading goes on after the last row: what is prefetched near the end. Nothing is read there.
+    pub(super) next: *const u8,
 }
 
 /// A scattered column of a product.
@@ -234,6 +237,8 @@ pub(super) struct WeightedSumArgs {
     /// Elements of a row.
     pub(super) n: i64,
     pub(super) storage: i64,
+    /// As in [`GemmArgs`].
+    pub(super) next: *const u8,
 }
 
 /// `out[i / 32]` is the block of `x[i]`, of format `Q8_0`.

@@ -52,6 +52,8 @@ fn prefetch_stream(_piece: &[u8]) {}
 
 use prefetch_stream as prefetch_row;
 
+fn prefetch_rows(_piece: &[u8], _end_and_next: (*const u8, *const u8)) {}
+
 #[inline(always)]
 fn wide_bf16(x: &[u8; 2 * N]) -> V {
     let mut v = zero();

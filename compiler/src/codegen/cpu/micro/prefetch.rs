@@ -70,6 +70,32 @@ pub(super) fn prefetch_row(piece: &[u8]) {
     }
 }
 
+/// The same for rows that go on elsewhere after their end, as those of a KV cache do from page to page.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn prefetch_rows(piece: &[u8], end_and_next: (*const u8, *const u8)) {
+    let start = ahead(piece, end_and_next);
+    if IS_ZEN_4.load(Ordering::Relaxed) {
+        prefetch_lines::<_MM_HINT_T1>(start, piece.len());
+    } else {
+        prefetch_with_page::<_MM_HINT_T0>(start, piece.len());
+    }
+}
+
+/// The same without the early lines of the next page.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn prefetch_rows_linear(piece: &[u8], end_and_next: (*const u8, *const u8)) {
+    prefetch_lines::<_MM_HINT_T0>(ahead(piece, end_and_next), piece.len());
+}
+
+/// What is read [`DISTANCE`] bytes after a piece of rows, which go on elsewhere after their end.
+#[inline(always)]
+fn ahead(piece: &[u8], (end, next): (*const u8, *const u8)) -> *const u8 {
+    let left = end.addr() - piece.as_ptr().addr();
+    if left > DISTANCE { piece.as_ptr().wrapping_add(DISTANCE) } else { next.wrapping_add(DISTANCE - left) }
+}
+
 /// The same for one of several rows that are read alternately, a few lines of each.
 #[inline]
 #[target_feature(enable = "sse")]

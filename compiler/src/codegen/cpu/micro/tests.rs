@@ -175,6 +175,7 @@ fn check_product(
         group: group as i64,
         columns: std::ptr::null(),
         n_parts: number,
+        next: std::ptr::null(),
     };
     // SAFETY: the argument struct describes the memory above.
     unsafe { function(&raw const job) };
@@ -352,6 +353,7 @@ fn of_a_row(level: Level, format: Format, row: &[u8], x: &[f32], n_cols: usize) 
         group: group as i64,
         columns: std::ptr::null(),
         n_parts: 0,
+        next: std::ptr::null(),
     };
     // SAFETY: the argument struct describes the memory above.
     unsafe { function(&raw const job) };
@@ -445,6 +447,7 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
                     n_cols: n_cols as i64,
                     n: n as i64,
                     storage: storage(format).unwrap(),
+                    next: std::ptr::null(),
                 };
                 let table = table(level);
                 let rounded = table.bf16.map(|halves| (halves.weighted_sum, TWO_HALVES));

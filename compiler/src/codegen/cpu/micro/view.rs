@@ -26,9 +26,16 @@ pub(super) struct Weights<'a> {
     row_bytes: usize,
     scales: &'a [u8],
     scales_row: usize,
+    next: *const u8,
 }
 
 impl<'a> Weights<'a> {
+    /// The end of the rows, and where reading goes on.
+    #[inline(always)]
+    pub(super) fn end_and_next(&self) -> (*const u8, *const u8) {
+        (self.bytes.as_ptr_range().end, self.next)
+    }
+
     /// Bytes from one row to the next.
     #[inline(always)]
     pub(super) fn stride(&self) -> usize {
@@ -311,7 +318,7 @@ pub(super) unsafe fn gemm<'a>(job: *const GemmArgs, layout: Layout) -> Option<Ge
     if n_rows == 0 || n_cols == 0 || k == 0 {
         return None;
     }
-    let w = Raw { w: job.w, scales: job.scales, row: job.w_row, scales_row: job.scales_row };
+    let w = Raw { w: job.w, scales: job.scales, row: job.w_row, scales_row: job.scales_row, next: job.next };
     // SAFETY: the caller promises that the rows are there.
     let w = unsafe { weights(w, Storage::ALL[job.storage as usize], job.group as usize, n_rows, k) };
     let x_col = job.x_col as usize * 4;
@@ -407,7 +414,7 @@ pub(super) unsafe fn weighted_sum<'a>(job: *const WeightedSumArgs) -> Option<Wei
     if n_rows == 0 || n_cols == 0 || n == 0 {
         return None;
     }
-    let v = Raw { w: job.v, scales: job.v, row: job.v_row, scales_row: 0 };
+    let v = Raw { w: job.v, scales: job.v, row: job.v_row, scales_row: 0, next: job.next };
     // SAFETY: the caller promises that the rows are there.
     let v = unsafe { weights(v, Storage::ALL[job.storage as usize], 0, n_rows, n) };
     let (p_col, p_row) = (job.p_col as usize * 4, job.p_row as usize * 4);
@@ -442,6 +449,7 @@ struct Raw {
     scales: *const u8,
     row: i64,
     scales_row: i64,
+    next: *const u8,
 }
 
 /// # Safety
@@ -454,5 +462,5 @@ unsafe fn weights<'a>(raw: Raw, storage: Storage, group: usize, n_rows: usize, k
     let bytes = unsafe { slice::from_raw_parts(raw.w, extent(n_rows, row, row_bytes)) };
     // SAFETY: the caller promises that the scales are there.
     let scales = unsafe { slice::from_raw_parts(raw.scales, n_scales) };
-    Weights { storage, group, bytes, row, row_bytes, scales, scales_row }
+    Weights { storage, group, bytes, row, row_bytes, scales, scales_row, next: raw.next }
 }

@@ -19,7 +19,8 @@ use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_f
 use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::{padded, single_forms};
 use crate::codegen::cpu::micro::prefetch::{
-    prefetch_linear as prefetch_stream, prefetch_linear as prefetch_row,
+    prefetch_linear as prefetch_row, prefetch_linear as prefetch_stream,
+    prefetch_rows_linear as prefetch_rows,
 };
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
 use crate::codegen::cpu::micro::{

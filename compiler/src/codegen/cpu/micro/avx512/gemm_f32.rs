@@ -97,7 +97,7 @@ pub(super) fn weighted_sum<const S: usize>(job: &WeightedSumView<'_>) {
 /// Sixteen elements of a row.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-fn widened<const S: usize>(row: &[u8], at: usize) -> V {
+pub(super) fn widened<const S: usize>(row: &[u8], at: usize) -> V {
     match const { Storage::ALL[S] } {
         Storage::F32 => load(row[4 * at..].first_chunk().expect("within a row")),
         Storage::F16 => wide_f16(row[2 * at..].first_chunk().expect("within a row")),

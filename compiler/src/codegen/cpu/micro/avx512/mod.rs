@@ -13,6 +13,7 @@
 //! gemm_int14.rs            gemm_int14.rs               gemm_int14.rs
 //! gemm_bf16.rs             bf16_tiles.rs               pack_bf16.rs
 //! gemm_f32.rs              as they are                 gemm_f32.rs
+//! gemm_short.rs            as they are                 gemm_f32.rs
 //! gemm_amx_int8.rs         quantise_amx.rs             unpack_blocks.rs
 //! gemm_amx_bf16.rs         bf16_tiles.rs               pack_bf16.rs
 //! ```
@@ -24,7 +25,7 @@ use bytemuck::{cast_ref, cast_slice};
 use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
 use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::single_forms;
-use crate::codegen::cpu::micro::prefetch::{prefetch_row, prefetch_stream};
+use crate::codegen::cpu::micro::prefetch::{prefetch_row, prefetch_rows, prefetch_stream};
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
 use crate::codegen::cpu::micro::{
     Bf16Args, Bf16Functions, EncodeArgs, GemmArgs, INTERLEAVED_COLS, MIN_COLS_PACKED, MIN_COLS_TILED,
@@ -39,6 +40,7 @@ mod gemm_bf16;
 mod gemm_f32;
 mod gemm_int14;
 mod gemm_packed;
+mod gemm_short;
 mod gemm_small;
 mod gemv;
 mod last_blocks;
@@ -113,6 +115,9 @@ unsafe extern "C" fn gemm_f32_packed(address: *const GemmArgs) {
         Storage::F32 if pays => gemm_f32::gemm::<{ Storage::F32 as usize }>(&job),
         Storage::F16 if pays => gemm_f32::gemm::<{ Storage::F16 as usize }>(&job),
         Storage::BF16 if pays => gemm_f32::gemm::<{ Storage::BF16 as usize }>(&job),
+        Storage::F32 if job.k < LONG => gemm_short::gemm::<{ Storage::F32 as usize }>(&job),
+        Storage::F16 if job.k < LONG => gemm_short::gemm::<{ Storage::F16 as usize }>(&job),
+        Storage::BF16 if job.k < LONG => gemm_short::gemm::<{ Storage::BF16 as usize }>(&job),
         // SAFETY: as above.
         _ => unsafe { gemm_f32(address) },
     }
@@ -351,6 +356,7 @@ mod tests {
                 group: GROUP as i64,
                 columns: std::ptr::null(),
                 n_parts: 0,
+                next: std::ptr::null(),
             };
             // SAFETY: the argument struct describes the memory above.
             let job = unsafe { view::gemm(&raw const job, view::Layout::Int8Amx) }.unwrap();

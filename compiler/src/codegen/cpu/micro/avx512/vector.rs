@@ -191,6 +191,25 @@ pub(super) fn sum_each_of_4([a, b, c, d]: [V; 4]) -> [f32; 4] {
     [a, b, c, d]
 }
 
+/// The horizontal sums of sixteen registers, in their order.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+pub(super) fn sum_each_of_16(x: [V; N]) -> V {
+    let mut quarters = [zero(); 4];
+    for i in 0..4 {
+        let pair = |a, b| _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+        let (ab, cd) = (pair(x[4 * i], x[4 * i + 1]), pair(x[4 * i + 2], x[4 * i + 3]));
+        let even = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+        let odd = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
+        // Each quarter holds one part of four totals.
+        quarters[i] = _mm512_add_ps(even, odd);
+    }
+    let add_quarters =
+        |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<EVEN>(a, b), _mm512_shuffle_f32x4::<ODD>(a, b));
+    let [a, b, c, d] = quarters;
+    add_quarters(add_quarters(a, b), add_quarters(c, d))
+}
+
 /// Quarters 0 and 2 of two vectors, and 1 and 3.
 pub(super) const EVEN: i32 = 0b10_00_10_00;
 pub(super) const ODD: i32 = 0b11_01_11_01;
