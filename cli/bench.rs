@@ -21,7 +21,7 @@ use fusebox::sample;
 use fusebox::text::table::table;
 use fusebox_compiler::foundation::hash::stable_hash;
 use fusebox_runtime::session::classes::Form;
-use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
+use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use serde_json::{Map, Value, json};
 
 use crate::model::NamedModel;
@@ -335,7 +335,7 @@ fn fake_tokens(engine: &Engine, positions: Range<usize>) -> Vec<u32> {
 
 /// Extends every sequence by the same tokens.
 fn step(engine: &mut Engine, sequences: &[SequenceId], tokens: &[u32]) -> Result<(), String> {
-    let piece = |sequence: &SequenceId| Piece { sequence: *sequence, feed: Feed::Tokens(tokens) };
+    let piece = |sequence: &SequenceId| Piece::of(*sequence, tokens);
     engine.step(&sequences.iter().map(piece).collect::<Vec<_>>()).map_err(|error| error.to_string())
 }
 

@@ -88,7 +88,8 @@ const FLAGS: &[(&[&str], Answer)] = &[
         No("adapters cannot be loaded; merge them into the model first"),
     ),
     (&["--mmproj", "-mm", "--image", "--audio"], No("models take text only")),
-    (&["-md", "--model-draft", "--draft", "--draft-max"], No("there is no speculative decoding yet")),
+    (&["-md"], Is("--draft")),
+    (&["--draft-min", "--draft-n-min", "--draft-p-min"], NothingWith("as many tokens are guessed as pays")),
     (
         &["--mirostat", "--mirostat-lr", "--mirostat-ent"],
         No("there is no Mirostat; --top-p, --min-p, --typical-p and --xtc-probability narrow the choice"),

@@ -22,6 +22,7 @@ mod chat;
 mod doctor;
 #[cfg(test)]
 mod documents;
+mod draft;
 mod embed;
 mod example;
 mod foreign;

@@ -59,10 +59,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let limit = opened.limit(opened.model.config.context);
     let tokens = prompt.tokens(tokenizer.as_ref(), limit).map_err(|error| opened.in_model(error))?;
     progress.begin("compiling");
-    let scored = if arguments.all { Scored::All } else { Scored::Last };
+    opened.scores_every = arguments.all;
     // The default context length, so that prompts of usual lengths share a program.
     let context = opened.context(None)?.no_less_than(tokens.len());
-    let mut session = opened.session(n_threads, context, scored)?;
+    let mut session = opened.session(n_threads, context, Scored::Last)?;
     drop(progress);
     let n_vocab = session.n_vocab();
     let shape = if arguments.all { vec![tokens.len(), n_vocab] } else { vec![n_vocab] };

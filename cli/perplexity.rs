@@ -109,7 +109,8 @@ impl Estimate {
         let tokenizer = tokenizer_of(opened)?;
         let tokens = tokens_of(&tokenizer, &text, context, "`fusebox perplexity -c` makes them shorter")?;
         let range = opened.context(Some(context))?;
-        let mut session = opened.session(n_threads, range, Scored::All)?;
+        opened.scores_every = true;
+        let mut session = opened.session(n_threads, range, Scored::Last)?;
         let bos = bos_of(&tokenizer)?;
         let (mut own, mut compared) = (Sums::default(), Comparison::default());
         let chunks = tokens.chunks_exact(context);
@@ -184,7 +185,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     progress.begin("compiling");
     let range = opened.context(Some(context))?;
-    let mut session = opened.session(n_threads, range, Scored::All)?;
+    opened.scores_every = true;
+    let mut session = opened.session(n_threads, range, Scored::Last)?;
     drop(progress);
     if let Some(base) = base.as_ref().filter(|base| base.n_vocab != session.n_vocab()) {
         return Err(format!(

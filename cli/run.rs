@@ -29,6 +29,7 @@ use fusebox_compiler::target::Target;
 use serde_json::{Value, json};
 
 use crate::chat::Controls;
+use crate::draft::DraftFlags;
 use crate::model::ModelFlags;
 use crate::output;
 use crate::print_kernels::{self, View};
@@ -95,6 +96,8 @@ pub(crate) struct Arguments {
     sampling: SamplingFlags,
     #[command(flatten)]
     prompt_cache: PromptCache,
+    #[command(flatten)]
+    draft: DraftFlags,
 }
 
 /// Whether the prompt is a message, and what a chat starts with.
@@ -267,13 +270,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let start = Instant::now();
     // `/set` may ask for a sampler that needs all logits.
     let scored = if matches!(task, Task::Chat) { Scored::Last } else { scored(&settings) };
+    opened.scores_every = arguments.draft.is_on();
     let mut session = opened.session(n_threads, context, scored)?;
     let n_tokens = tokens.as_ref().map_or(0, Vec::len);
     session.prepare(n_tokens).map_err(|error| error.to_string())?;
     (times.compile, times.rss_after_compile) = (start.elapsed(), host::rss());
-    drop(progress);
-    let generator = Generator::new(session, tokenizer, settings.clone());
+    let generator = Generator::new(session, tokenizer.clone(), settings.clone());
     let mut generator = generator.map_err(|error| error.to_string())?;
+    let by = (tokenizer.as_deref(), n_threads);
+    arguments.draft.begin(&mut generator, &arguments.model, by, arguments.is_json())?;
+    drop(progress);
     let cache = &arguments.prompt_cache;
     cache.begin(&mut generator, tokens.as_deref())?;
     match (tokens, conversation) {
@@ -282,6 +288,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let answer = answer.map_err(|error| opened.in_model(error))?;
             cache.write_all(&mut generator)?;
             let mut json = to_json(&answer, tokens.len(), &times, &generator, &opened, &settings);
+            json["speculation"] = arguments.draft.to_json(&answer.timing);
             if arguments.print_kernels == Some(View::Json) {
                 let (mut session, sequence) = generator.into_session();
                 let (target, cpu) = (opened.target(), opened.cpu()?);
@@ -299,7 +306,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let answer = stream_answer(&mut generator, &tokens, before);
             let answer = answer.map_err(|error| opened.in_model(error))?;
             cache.write_all(&mut generator)?;
-            output::note(&format!("{}; {}", summary(&answer, &times), in_words(&settings.sampling)));
+            let sampling = in_words(&settings.sampling);
+            let guessed = arguments.draft.in_words(&answer.timing);
+            output::note(&format!("{}; {sampling}{guessed}", summary(&answer, &times)));
             if answer.finish == Finish::Closed {
                 signals::end_if_interrupted();
             }

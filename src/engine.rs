@@ -20,7 +20,7 @@ pub struct Sequence(SequenceId);
 /// What a step appends to sequences.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    pieces: Vec<(Sequence, Vec<u32>)>,
+    pieces: Vec<(Sequence, Vec<u32>, bool)>,
 }
 
 /// Many sequences over one KV cache.
@@ -37,7 +37,12 @@ impl Batch {
 
     /// Appends tokens to a sequence, of which a batch has one piece.
     pub fn add(&mut self, sequence: Sequence, tokens: impl Into<Vec<u32>>) {
-        self.pieces.push((sequence, tokens.into()));
+        self.pieces.push((sequence, tokens.into(), false));
+    }
+
+    /// The same, with logits after every one of them, which [`Engine::step_with`] hands on.
+    pub fn score(&mut self, sequence: Sequence, tokens: impl Into<Vec<u32>>) {
+        self.pieces.push((sequence, tokens.into(), true));
     }
 }
 
@@ -98,9 +103,33 @@ impl Engine {
     /// Where a piece names no sequence or one twice, has no tokens or unknown ones, exceeds the context, or there are
     /// too few pages ([`Error::full`]); then nothing is changed.
     pub fn step(&mut self, batch: &Batch) -> Result<(), Error> {
-        let pieces = batch.pieces.iter();
-        let pieces = pieces.map(|(own, tokens)| Piece { sequence: own.0, feed: Feed::Tokens(tokens) });
-        Ok(self.runtime.step(&pieces.collect::<Vec<_>>())?)
+        self.step_with(batch, |_, _| {})
+    }
+
+    /// The same; `each` gets the logits after every token of the pieces that are scored, in their order.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
+    pub fn step_with(&mut self, batch: &Batch, mut each: impl FnMut(Sequence, &[f32])) -> Result<(), Error> {
+        let pieces = batch.pieces.iter().map(|(own, tokens, is_scored)| Piece {
+            sequence: own.0,
+            feed: Feed::Tokens(tokens),
+            is_scored: *is_scored && tokens.len() > 1,
+        });
+        let pieces: Vec<Piece<'_>> = pieces.collect();
+        let is_scored = |id| pieces.iter().any(|piece| piece.sequence == id && piece.is_scored);
+        self.runtime.step_with(&pieces, &mut |id, row| {
+            if is_scored(id) {
+                each(Sequence(id), row);
+            }
+        })?;
+        // A single token may have shared a replay.
+        for (own, tokens, _) in batch.pieces.iter().filter(|(_, _, is_scored)| *is_scored) {
+            if tokens.len() == 1 {
+                each(*own, self.runtime.logits(own.0)?);
+            }
+        }
+        Ok(())
     }
 
     /// The logits of the next token of a sequence of the last step.

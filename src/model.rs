@@ -127,6 +127,7 @@ impl Model {
     /// As [`Model::session`].
     pub fn engine(&mut self, n_sequences: usize) -> Result<Engine, Error> {
         let context = self.opened.context(self.run.context)?;
+        self.opened.scores_every = true;
         let runtime = self.opened.engine(self.n_threads, context, Scored::Last, n_sequences.max(1))?;
         Ok(Engine::new(runtime, self.tokenizer().ok()))
     }

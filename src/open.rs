@@ -45,8 +45,6 @@ const DEFAULT_CONTEXT: usize = 4096;
 const MAX_THREADS: usize = 256;
 /// Sizes of a prefill chunk, largest first: a smaller one is used where that leaves memory for a longer context.
 const CHUNKS: [usize; 3] = [512, 128, 32];
-/// The same where every token is scored: each has a row of logits.
-const SCORE_ALL_CHUNK: usize = 32;
 
 /// What a model is opened for.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +80,8 @@ pub struct Opened {
     numbers: Numbers,
     /// The data type of the KV cache.
     pub kv_type: Format,
+    /// Whether its sessions can score every token of a step, not only the last.
+    pub scores_every: bool,
     /// Limit of GPU memory in bytes.
     gpu_memory: Option<usize>,
     watch: Watch,
@@ -131,7 +131,19 @@ impl Ready<'_> {
         let numbers = if run.precise { Numbers::Single } else { Numbers::Quantised };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
         let (path, kv_type, gpu_memory) = (path.to_owned(), run.kv_format(), run.gpu_memory);
-        Ok(Opened { model, path, device, cache, options, level, numbers, kv_type, gpu_memory, watch })
+        Ok(Opened {
+            model,
+            path,
+            device,
+            cache,
+            options,
+            level,
+            numbers,
+            kv_type,
+            scores_every: false,
+            gpu_memory,
+            watch,
+        })
     }
 }
 
@@ -227,18 +239,11 @@ impl Opened {
     }
 
     fn settings(&self, context: usize, chunk: usize, scored: Scored, batch: usize) -> Settings {
-        let max_chunk = match scored {
-            // Without a causal mask a text is one step.
-            _ if !self.model.config.is_causal() => context,
-            Scored::Last
-            | Scored::TopK(_)
-            | Scored::Unnormed
-            | Scored::Normed
-            | Scored::Embedded
-            | Scored::Ranked => chunk.min(self.model.config.most_tokens()),
-            Scored::All => chunk.min(SCORE_ALL_CHUNK),
-        };
-        Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored)
+        // Without a causal mask a text is one step.
+        let config = &self.model.config;
+        let max_chunk = if config.is_causal() { chunk.min(config.most_tokens()) } else { context };
+        let settings = Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored);
+        Settings { scores_every: self.scores_every, ..settings }
     }
 
     /// The chat template, if the model has one, with the time of now.
@@ -298,7 +303,7 @@ impl Opened {
 fn memory_needed(programs: &mut Programs) -> Result<Footprint, Error> {
     let classes = programs.classes();
     let last = |form| classes.iter().rposition(|class| class.form == form);
-    let largest: Vec<usize> = [Form::Run, Form::Batch].into_iter().filter_map(last).collect();
+    let largest: Vec<usize> = [Form::Run, Form::Scored, Form::Batch].into_iter().filter_map(last).collect();
     let mut plans = vec![programs.program(0)?.plan.clone()];
     for class in largest {
         plans.push(programs.program(class)?.plan.clone());

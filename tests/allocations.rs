@@ -17,7 +17,7 @@ use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
+use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use support::given::story;
 
 /// The system's allocator, and how often it was asked.
@@ -66,10 +66,8 @@ fn a_decode_step_allocates_nothing() {
     let open: Vec<SequenceId> = (0..4).map(|_| engine.open()).collect();
     let step = |engine: &mut Engine, open: &[SequenceId]| {
         let token = [1];
-        let pieces: [Piece<'_>; 4] = std::array::from_fn(|number| Piece {
-            sequence: open[number % open.len()],
-            feed: Feed::Tokens(&token),
-        });
+        let pieces: [Piece<'_>; 4] =
+            std::array::from_fn(|number| Piece::of(open[number % open.len()], &token));
         engine.step(&pieces[..open.len()]).unwrap();
     };
     step(&mut engine, &open);

@@ -79,7 +79,7 @@ impl Model {
             let graph = part(&config, Step::of(class), config.n_layers(), Entry::Tokens, Scored::Last)?;
             cache.program(&graph, &options)
         };
-        let programs = Programs::new(CHUNK, 1, Box::new(compile));
+        let programs = Programs::new(CHUNK, 0, 1, Box::new(compile));
         let cpu = Cpu::host(Numbers::Quantised)?;
         let device = Box::new(CpuDevice::new(cpu, n_threads)?);
         let session = Session::of(Engine::new(device, programs, &weights, limits)?);

@@ -80,8 +80,8 @@ pub fn model(config: &Config, step: impl Into<Step>, n_layers: usize) -> Result<
 }
 
 /// As [`model`], starting from embeddings `x` `[t, d]` or ending with hidden states `hidden` `[t, d]` where selected.
-/// With [`Scored::All`] `logits` are `[t, v]`; with [`Scored::TopK`] `logits` and `ids` are `[k]`. In a batch every
-/// token is the last of its sequence, so all of these have an axis `t`.
+/// With [`Scored::TopK`] `logits` and `ids` are `[k]`. In a step that scores every token and in a batch, where every
+/// token is the last of its sequence, all of these have an axis `t`.
 pub fn part(
     config: &Config,
     step: impl Into<Step>,

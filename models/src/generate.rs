@@ -2,6 +2,7 @@
 //!
 //! In: a session, sampling settings, and stop conditions. Out: pieces of text as soon as they are certain, then an
 //! [`Answer`] with its tokens, the reason it ended, and timing.
+//! With a draft, several tokens are guessed and verified in one step (`draft/`).
 //! The KV cache is reused: of each prompt, only what follows the longest common prefix with the tokens in the cache is
 //! fed to the session.
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use fusebox_runtime::session::Session;
 
+use crate::draft::{Draft, Speculation};
 use crate::error::Error;
 use crate::sample::{self, Sampler};
 use crate::stop::Stop;
@@ -74,6 +76,10 @@ pub struct Timing {
     pub n_decoded: usize,
     /// Decode time, with sampling.
     pub decode: Duration,
+    /// Tokens that a draft guessed.
+    pub n_guessed: usize,
+    /// How many of them came.
+    pub n_right: usize,
 }
 
 /// Generates text in one session.
@@ -87,6 +93,7 @@ pub struct Generator {
     cached: Vec<u32>,
     /// What was fed of the next prompt, and how long that and restoring took.
     prefilled: (usize, Duration),
+    speculation: Option<Speculation>,
 }
 
 impl Finish {
@@ -129,7 +136,36 @@ impl Generator {
         settings: Settings,
     ) -> Result<Self, Error> {
         let sampler = sampler_for(&session, &settings)?;
-        Ok(Self { session, tokenizer, sampler, settings, cached: Vec::new(), prefilled: Default::default() })
+        Ok(Self {
+            session,
+            tokenizer,
+            sampler,
+            settings,
+            cached: Vec::new(),
+            prefilled: Default::default(),
+            speculation: None,
+        })
+    }
+
+    /// Has a draft guess up to `most` tokens at a time from now on. The session must have been made to score every token
+    /// of a step.
+    ///
+    /// # Errors
+    /// Where a state goes only forward, so that wrong guesses could not be taken back, or a program does not compile.
+    pub fn set_draft(&mut self, draft: Box<dyn Draft>, most: usize) -> Result<(), Error> {
+        if self.session.is_forward_only() {
+            let expected = "a model whose KV cache can be cut".to_owned();
+            let found = "one with recurrent states".to_owned();
+            return Err(Error::Setting { setting: "draft", expected, found });
+        }
+        let most = most.min(self.session.most_scored().saturating_sub(1));
+        if most == 0 {
+            let expected = "a session that scores every token of a step".to_owned();
+            return Err(Error::Setting { setting: "draft", expected, found: "another".to_owned() });
+        }
+        self.session.prepare_scored(most + 1)?;
+        self.speculation = Some(Speculation::new(draft, most));
+        Ok(())
     }
 
     /// Other stop conditions and sampling settings for the answers that follow; the KV cache stays.
@@ -223,6 +259,7 @@ impl Generator {
             ControlFlow::Continue(()) => self.generate(&mut answer, &mut sink, start)?,
             ControlFlow::Break(()) => Finish::Closed,
         };
+        self.drop_guess()?;
         if let Some(first) = answer.timing.first_token {
             answer.timing.decode = start.elapsed().saturating_sub(first);
         }
@@ -273,10 +310,49 @@ impl Generator {
 
     /// Samples the next token from all logits or the top k, whichever the session returns.
     fn next(&mut self) -> Result<u32, Error> {
+        let n_left = self.speculation.as_ref().map_or(0, Speculation::n_left);
+        // The last row follows the whole guess.
+        let width = self.session.width();
+        let row = |all: usize| all - (n_left + 1) * width..all - n_left * width;
+        let logits = self.session.rows();
+        let logits = &logits[row(logits.len())];
         match self.session.best() {
-            Some(ids) => self.sampler.next_of_top_k(ids, self.session.logits()),
-            None => self.sampler.next(self.session.logits(), &self.cached),
+            Some(ids) => self.sampler.next_of_top_k(&ids[row(ids.len())], logits),
+            None => self.sampler.next(logits, &self.cached),
         }
+    }
+
+    /// Extends the sequence by a token, unless it was guessed, so that the logits after it are there.
+    fn extend(&mut self, token: u32, n_left: usize, timing: &mut Timing) -> Result<(), Error> {
+        timing.n_decoded += 1;
+        if self.speculation.as_mut().is_some_and(|own| own.is_right(token)) {
+            timing.n_right += 1;
+            self.cached.push(token);
+            return Ok(());
+        }
+        self.drop_guess()?;
+        self.cached.push(token);
+        let Self { session, speculation, cached, .. } = self;
+        let Some(own) = speculation else {
+            session.feed(&[token])?;
+            return Ok(());
+        };
+        let most = (session.context() - cached.len()).min(n_left.saturating_sub(1));
+        let limits = (most, session.n_vocab());
+        let mut step = |tokens: &[u32]| Ok(session.score(tokens, &mut |_| {})?);
+        timing.n_guessed += own.begin(cached, limits, &mut step)?;
+        Ok(())
+    }
+
+    /// Takes back what was guessed and did not come.
+    fn drop_guess(&mut self) -> Result<(), Error> {
+        if let Some(own) = &mut self.speculation {
+            own.end();
+            if self.session.position() > self.cached.len() {
+                self.session.truncate(self.cached.len())?;
+            }
+        }
+        Ok(())
     }
 
     fn generate(
@@ -300,12 +376,11 @@ impl Generator {
             if answer.tokens.len() == self.settings.max_tokens {
                 break;
             }
-            if self.session.position() == self.session.context() {
+            if self.cached.len() == self.session.context() {
                 return Ok(Finish::Context);
             }
-            self.session.feed(&[token])?;
-            self.cached.push(token);
-            answer.timing.n_decoded += 1;
+            let n_left = self.settings.max_tokens - answer.tokens.len();
+            self.extend(token, n_left, &mut answer.timing)?;
         }
         Ok(Finish::Length)
     }

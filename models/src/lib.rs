@@ -15,6 +15,7 @@ pub mod binding;
 pub mod blocks;
 pub mod chat;
 pub mod config;
+pub mod draft;
 pub mod embed;
 pub mod error;
 mod families;

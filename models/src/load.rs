@@ -68,6 +68,8 @@ pub struct Settings {
     pub cache: KvCache,
     /// What a step returns.
     pub scored: Scored,
+    /// Whether a step may score every one of its tokens, to verify a draft or to rate a text.
+    pub scores_every: bool,
 }
 
 impl Settings {
@@ -80,7 +82,7 @@ impl Settings {
     pub fn of_batch(batch: usize, context: usize, chunk: usize, cache: Format, scored: Scored) -> Self {
         let one = KvCache::of_one(context);
         let cache = KvCache { format: cache, n_pages: batch * one.n_pages, n_sequences: batch, ..one };
-        Self { context, chunk, batch, cache, scored }
+        Self { context, chunk, batch, cache, scored, scores_every: false }
     }
 }
 
@@ -225,7 +227,7 @@ impl Model {
             );
             return Err(Error::input(path, Place::Whole, what));
         }
-        if !self.has_head && matches!(scored, Scored::Last | Scored::TopK(_) | Scored::All) {
+        if !self.has_head && matches!(scored, Scored::Last | Scored::TopK(_)) {
             let what = "expected an output head for logits, found none: this model returns hidden states";
             return Err(Error::input(path, Place::Whole, what));
         }
@@ -272,7 +274,10 @@ impl Model {
             let graph = body.graph(&config, Step::of(class), entry, scored)?;
             cache.program(&graph, &options)
         };
-        Ok(Programs::new(settings.chunk, settings.batch, Box::new(compile)))
+        // Hidden vectors are of every token anyway.
+        let has_logits = matches!(scored, Scored::Last | Scored::TopK(_));
+        let most_scored = if settings.scores_every && has_logits { settings.chunk } else { 0 };
+        Ok(Programs::new(settings.chunk, most_scored, settings.batch, Box::new(compile)))
     }
 
     /// A session with programs of these settings.

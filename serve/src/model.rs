@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fusebox::nn::embed::Scored as Returned;
 use fusebox::template::Chat;
 use fusebox::tokenizer::Tokenizer;
 use fusebox::weights::Checkpoint;
@@ -259,10 +258,9 @@ fn engine(model: Model, n: usize, pooling: Option<Pooling>) -> Result<MakeEngine
     });
     if generates {
         return Ok(Box::new(move || {
-            let (one, other) = (Arc::clone(&model), Arc::clone(&model));
+            let model = Arc::clone(&model);
             let parts = Parts {
-                engine: Box::new(move || lock(&one).engine(n)),
-                scorer: Box::new(move || lock(&other).session(Returned::All)),
+                engine: Box::new(move || lock(&model).engine(n)),
                 embedder: embedder.clone().map(|make| Box::new(make) as _),
             };
             Ok(Box::new(Paged::new(parts, n).map_err(|error| error.to_string())?) as _)

@@ -1,14 +1,12 @@
 //! The engine of the scheduler over the engine of the library.
 //!
 //! In: pieces. Out: rows of logits, copied from the device.
-//! Sequences take pages of one KV cache, and a fork shares those of its origin. Logits of every token and vectors of
-//! texts come from programs of their own, over caches of their own, which are made when they are first wanted.
-//! What is scored token by token is computed by the scorer alone until a token is wanted after it; the scorer goes on
-//! from what it has in common with the last tokens that it scored.
+//! Sequences take pages of one KV cache, and a fork shares those of its origin. Vectors of texts come from programs of
+//! their own, over a cache of their own, which are made when they are first wanted.
 //! Where a state goes only forward, a sequence that is cut starts again: the tokens that are kept are computed with the
 //! next ones.
 
-use fusebox::{Batch, Embedder, Engine as Library, Error, Sequence as Id, Session};
+use fusebox::{Batch, Embedder, Engine as Library, Error, Sequence as Id};
 
 use crate::engine::{Capacity, Engine, Piece, Refused, Scored, SequenceId};
 
@@ -19,8 +17,6 @@ pub(crate) type Make<T> = Box<dyn Fn() -> Result<T, Error> + Send>;
 pub(crate) struct Parts {
     /// The engine of all sequences.
     pub(crate) engine: Make<Library>,
-    /// What scores every token of a sequence of its own.
-    pub(crate) scorer: Make<Session>,
     /// What gives vectors of texts, if it is known how.
     pub(crate) embedder: Option<Make<Embedder>>,
 }
@@ -29,9 +25,6 @@ pub(crate) struct Parts {
 pub(crate) struct Paged {
     parts: Parts,
     engine: Library,
-    scorer: Option<Session>,
-    /// The tokens that the scorer holds.
-    scored: Vec<u32>,
     embedder: Option<Embedder>,
     /// The sequences by their numbers; none where a number is free.
     open: Vec<Option<Sequence>>,
@@ -57,15 +50,7 @@ impl Paged {
     /// Where it does not compile, or the device refuses it.
     pub(crate) fn new(parts: Parts, n: usize) -> Result<Self, Error> {
         let engine = (parts.engine)()?;
-        Ok(Self {
-            parts,
-            engine,
-            scorer: None,
-            scored: Vec::new(),
-            embedder: None,
-            open: vec![None; n],
-            rows: Vec::new(),
-        })
+        Ok(Self { parts, engine, embedder: None, open: vec![None; n], rows: Vec::new() })
     }
 
     fn sequence(&mut self, sequence: SequenceId) -> &mut Sequence {
@@ -85,37 +70,8 @@ impl Paged {
 
     /// Whether a sequence can be cut to `n` tokens.
     fn can_cut(&self, sequence: &Sequence, n: usize) -> Result<bool, Refused> {
-        let is_computed = sequence.again.is_empty();
-        Ok(is_computed && (!self.engine.is_forward_only() || n == self.engine.len(sequence.id)?))
-    }
-
-    /// Scores every token of a piece, after those before it.
-    fn score(&mut self, number: usize, before: &[u32], tokens: &[u32]) -> Result<(), Refused> {
-        if self.scorer.is_none() {
-            self.scorer = Some((self.parts.scorer)()?);
-        }
-        let session = self.scorer.as_mut().expect("it was just made");
-        // What fails leaves nothing that is known.
-        let held = std::mem::take(&mut self.scored);
-        let n_same = held.iter().zip(before).take_while(|(own, other)| own == other).count();
-        let n_same = session.reusable(n_same);
-        let rows = &mut self.rows[number];
-        let mut score = || {
-            session.truncate(n_same)?;
-            if n_same < before.len() {
-                session.feed(&before[n_same..])?;
-            }
-            session.score(tokens, &mut |row| rows.extend_from_slice(row))
-        };
-        score().map_err(Error::from)?;
-        self.scored = [before, tokens].concat();
-        Ok(())
-    }
-
-    /// Whether a piece is left to the scorer: its sequence has been left to it from the start.
-    fn is_deferred(&self, piece: &Piece) -> Result<bool, Refused> {
-        let own = self.open[piece.sequence.0].as_ref().expect("the sequence is open");
-        Ok(piece.scored == Scored::All && self.engine.len(own.id)? == 0)
+        let is_whole = sequence.again.is_empty() && n == self.engine.len(sequence.id)?;
+        Ok(is_whole || !self.engine.is_forward_only())
     }
 }
 
@@ -160,35 +116,26 @@ impl Engine for Paged {
             let again = &self.open[piece.sequence.0].as_ref().expect("the sequence is open").again;
             [again, &*piece.tokens].concat()
         };
-        let deferred: Vec<bool> =
-            batch.iter().map(|piece| self.is_deferred(piece)).collect::<Result<_, _>>()?;
         let mut extensions = Batch::new();
-        for ((id, piece), is_deferred) in ids.iter().zip(batch).zip(&deferred) {
-            if !is_deferred {
+        for (id, piece) in ids.iter().zip(batch) {
+            if piece.scored == Scored::All {
+                extensions.score(*id, tokens(piece));
+            } else {
                 extensions.add(*id, tokens(piece));
             }
         }
-        if deferred.contains(&false) {
-            self.engine.step(&extensions)?;
-        }
-        for (number, ((piece, id), is_deferred)) in batch.iter().zip(ids).zip(deferred).enumerate() {
-            if is_deferred {
-                let before = self.sequence(piece.sequence).again.clone();
-                self.score(number, &before, &piece.tokens)?;
-                self.sequence(piece.sequence).again.extend_from_slice(&piece.tokens);
-                continue;
-            }
-            self.sequence(piece.sequence).again.clear();
+        let (engine, rows) = (&mut self.engine, &mut self.rows);
+        engine.step_with(&extensions, |id, row| {
+            let number = ids.iter().position(|own| *own == id).expect("a piece of the batch");
+            rows[number].extend_from_slice(row);
+        })?;
+        let n_vocab = self.engine.n_vocab();
+        for (number, (piece, id)) in batch.iter().zip(&ids).enumerate() {
+            let n_again = std::mem::take(&mut self.sequence(piece.sequence).again).len();
             match piece.scored {
                 Scored::None => {}
-                Scored::Last => {
-                    let logits = self.engine.logits(id)?;
-                    self.rows[number].extend_from_slice(logits);
-                }
-                Scored::All => {
-                    let all = self.engine.tokens(id)?.to_vec();
-                    self.score(number, &all[..all.len() - piece.tokens.len()], &piece.tokens)?;
-                }
+                Scored::Last => self.rows[number].extend_from_slice(self.engine.logits(*id)?),
+                Scored::All => drop(self.rows[number].drain(..n_again * n_vocab)),
             }
         }
         Ok(())
@@ -264,7 +211,7 @@ mod tests {
 
     fn engine(first: Mixer, n_sequences: usize) -> Paged {
         let config = config(first, n_sequences);
-        let make = move |scored: Scores, n: usize| {
+        let make = move || {
             let graph =
                 model(&config, &Sym::from(1), config.n_layers()).map_err(|error| error.to_string())?;
             let mut weights = BTreeMap::new();
@@ -283,19 +230,14 @@ mod tests {
             };
             let config = config.clone();
             let compile = move |class: Class| {
-                let graph = part(&config, Step::of(class), config.n_layers(), Entry::Tokens, scored)?;
+                let graph = part(&config, Step::of(class), config.n_layers(), Entry::Tokens, Scores::Last)?;
                 Cache::default().program(&graph, &Options::default())
             };
-            let programs = Programs::new(8, n, Box::new(compile));
-            Runtime::new(Box::<FakeDevice>::default(), programs, &weights, limits).map_err(Error::from)
+            let programs = Programs::new(8, 8, n_sequences, Box::new(compile));
+            let engine = Runtime::new(Box::<FakeDevice>::default(), programs, &weights, limits)?;
+            Ok(engine.into())
         };
-        let make = Arc::new(make);
-        let (one, other) = (Arc::clone(&make), make);
-        let parts = Parts {
-            engine: Box::new(move || Ok(one(Scores::Last, n_sequences)?.into())),
-            scorer: Box::new(move || Ok(Session::of(other(Scores::All, 1)?))),
-            embedder: None,
-        };
+        let parts = Parts { engine: Box::new(make), embedder: None };
         Paged::new(parts, n_sequences).unwrap()
     }
 
@@ -324,15 +266,11 @@ mod tests {
             assert!(all(&step(&mut engine, forked, &[3, 7, 8], Scored::Last)));
             let rows = step(&mut engine, forked, &[9, 10], Scored::All);
             assert_eq!(rows.len(), 2 * engine.capacity().vocab);
-            // What is scored from the start is computed once a token is wanted.
-            let scored = engine.open().ok().or_else(|| {
-                engine.release(alone);
-                engine.open().ok()
-            });
-            let scored = scored.unwrap();
+            // What is scored is continued, in one cache.
+            engine.release(alone);
+            let scored = engine.open().unwrap();
             let rows = [&[1, 2][..], &[3, 7]].map(|tokens| step(&mut engine, scored, tokens, Scored::All));
             assert_eq!(rows.map(|rows| rows.len()), [2 * engine.capacity().vocab; 2]);
-            engine.truncate(scored, 4);
             assert!(all(&step(&mut engine, scored, &[8], Scored::Last)));
             engine.truncate(forked, 5);
             engine.truncate(forked, 0);

@@ -28,7 +28,7 @@ fn made() -> Made {
 
 fn session(model: &Model, scored: Scored) -> Result<Session, String> {
     let device = Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 1).unwrap());
-    let settings = Settings::of_one(40, 16, Format::F32, scored);
+    let settings = Settings { scores_every: true, ..Settings::of_one(40, 16, Format::F32, scored) };
     let session = model.session(device, &settings, &Options::default(), &Cache::default());
     session.map_err(|error| error.to_string())
 }
@@ -61,7 +61,7 @@ fn vectors_of_the_table_are_as_good_as_tokens() {
     let (made, file) = (made(), path("whole.gguf"));
     made.gguf(&file, "llama");
     let (whole, backbone) = (Model::open(&file).unwrap(), Model::backbone(&file).unwrap());
-    for scored in [Scored::All, Scored::Unnormed, Scored::Normed] {
+    for scored in [Scored::Last, Scored::Unnormed, Scored::Normed] {
         let mut from_tokens = session(&whole, scored).unwrap();
         let mut from_vectors = session(&backbone, scored).unwrap();
         let expected = rows_of_tokens(&mut from_tokens, &TOKENS);
@@ -86,7 +86,7 @@ fn hidden_vectors_are_what_scores_are_made_of() {
     made.gguf(&file, "llama");
     let model = Model::open(&file).unwrap();
     let rows = |scored| rows_of_tokens(&mut session(&model, scored).unwrap(), &TOKENS);
-    let (unnormed, normed, scores) = (rows(Scored::Unnormed), rows(Scored::Normed), rows(Scored::All));
+    let (unnormed, normed, scores) = (rows(Scored::Unnormed), rows(Scored::Normed), rows(Scored::Last));
     let (d, gain, table) = (made.config.hidden, numbers(&made, "output_norm"), numbers(&made, "output"));
     let norm = |x: &[f32]| -> Vec<f32> {
         let mean = x.iter().map(|x| x * x).sum::<f32>() / d as f32;

@@ -18,6 +18,7 @@ use fusebox_models::config::{
     Activation, Config, Experts, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling,
 };
 use fusebox_models::layers::embed::{Entry, Scored};
+use fusebox_models::layers::step::Step;
 use fusebox_models::load::Model;
 use fusebox_runtime::session::{PAGES, inputs};
 use support::own::path;
@@ -83,8 +84,14 @@ pub(crate) fn experts(n_routed: usize, top_k: usize) -> Experts {
 
 /// The logits of every token, from the graph.
 fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let graph =
-        part(config, &Sym::from(tokens.len() as i64), config.n_layers(), Entry::Tokens, Scored::All).unwrap();
+    let graph = part(
+        config,
+        Step::Scored(Sym::from(tokens.len() as i64)),
+        config.n_layers(),
+        Entry::Tokens,
+        Scored::Last,
+    )
+    .unwrap();
     let mut bindings = made.bindings();
     let rows = config.cache.page_rows;
     bindings.symbols.insert(Label::new(PAGES).unwrap(), tokens.len().div_ceil(rows) as i64);

@@ -12,7 +12,6 @@ use std::path::Path;
 use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Experts, Gate, Groups, Latent, Pairing, Rope, Scaling};
-use fusebox_models::layers::embed::Scored;
 use fusebox_runtime::session::Session;
 use serde_json::{Value as Json, json};
 use support::given::fixture;
@@ -221,7 +220,7 @@ fn every_family_answers_as_transformers_does() {
         let expected: Vec<Vec<f32>> = list(&recorded["logits"][case.name]).iter().map(numbers).collect();
         for (numbers, bar) in [(Numbers::Single, SAME), (Numbers::Quantised, ROUNDED)] {
             let mut run = Run::new(numbers);
-            (run.settings.context, run.settings.chunk, run.settings.scored) = (40, 16, Scored::All);
+            (run.settings.context, run.settings.chunk, run.settings.scores_every) = (40, 16, true);
             let mut session = run.open(&path(case.name));
             for at_once in [tokens.len(), 1] {
                 let found = rows(&mut session, &tokens, at_once);

@@ -26,7 +26,7 @@ use fusebox_runtime::device::{Device, Footprint, ProgramId, Weights};
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::session::engine::{Engine, Feed, Piece, SequenceId};
+use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use support::gguf::Writer;
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain, Window};
@@ -106,7 +106,7 @@ fn model(made: &Made, name: &str) -> Model {
 
 fn settings(batch: usize, page_rows: usize, format: Format) -> Settings {
     let cache = KvCache { format, page_rows, n_pages: N_PAGES, n_sequences: 8 };
-    Settings { context: CONTEXT, chunk: 8, batch, cache, scored: Scored::Last }
+    Settings { context: CONTEXT, chunk: 8, batch, cache, scored: Scored::Last, scores_every: true }
 }
 
 fn engine(model: &Model, settings: &Settings, device: Box<dyn Device>) -> Engine {
@@ -192,7 +192,7 @@ fn check(name: &str, model: &Model, page_rows: usize, format: Format) {
 }
 
 fn piece(sequence: SequenceId, tokens: &[u32]) -> Piece<'_> {
-    Piece { sequence, feed: Feed::Tokens(tokens) }
+    Piece::of(sequence, tokens)
 }
 
 #[test]

@@ -10,6 +10,7 @@
 use fusebox_runtime::session::Session;
 
 mod best;
+mod draft;
 mod generate;
 #[cfg(feature = "gpu")]
 mod gpu;

@@ -10,7 +10,6 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
 use fusebox_compiler::options::Options;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::Model;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
@@ -98,13 +97,12 @@ fn caches_of_8_bits_answer_nearly_as_those_in_full() {
 #[test]
 fn every_token_is_scored_as_if_it_were_the_last() {
     let mut run = Run::new(Numbers::Single);
-    run.settings.scored = Scored::All;
+    run.settings.scores_every = true;
     run.settings.chunk = 16;
     let all = tokens(40);
     let mut rows: Vec<Vec<f32>> = Vec::new();
     run.open(&story()).score(&all, &mut |row| rows.push(row.to_vec())).unwrap();
     assert_eq!(rows.len(), all.len());
-    run.settings.scored = Scored::Last;
     let mut session = run.open(&story());
     for (token, row) in all.iter().zip(&rows) {
         assert!(relative_error(row, session.feed(&[*token]).unwrap()) <= SAME);

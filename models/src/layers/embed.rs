@@ -25,15 +25,13 @@ pub enum Entry {
     Vectors,
 }
 
-/// What a step returns.
+/// What a step returns. In a step that scores every token, as in a batch, there are logits of every token: `[t, v]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scored {
     /// The logits of the last token, `[v]`.
     Last,
     /// The `k` largest logits of the last token, `[k]`, and their token ids, `ids` `[k]`.
     TopK(usize),
-    /// The logits of every token, `[t, v]`.
-    All,
     /// Hidden states before the final norm, `[t, d]`.
     Unnormed,
     /// Hidden states after the final norm, which the head would read, `[t, d]`.
@@ -81,7 +79,6 @@ pub fn head(m: &Scope, x: &Tensor, scored: Scored) -> Vec<(&'static str, Tensor)
             let (ids, values) = top_k(&logits(m, &last(m, x)), &vocabulary(m), k);
             vec![("logits", values), ("ids", ids)]
         }
-        Scored::All => vec![("logits", logits(m, x))],
         Scored::Unnormed => vec![("hidden", x.clone())],
         Scored::Normed => vec![("hidden", normed(m, x))],
         Scored::Embedded => vec![("hidden", projected(m, normed(m, x)))],
@@ -132,9 +129,9 @@ fn vocabulary(m: &Scope) -> Dim {
     m.g.dim("v", m.config.vocab)
 }
 
-/// The hidden state of the last token, without the axis `t`; of a batch, every token is the last of its sequence.
+/// The hidden state of the last token, without the axis `t`; of every token where all are scored.
 fn last(m: &Scope, x: &Tensor) -> Tensor {
-    if m.is_batch {
+    if m.is_scored {
         return x.clone();
     }
     x.slice(&m.t, m.t.size.clone() - 1, 1).merge(&[&m.t, &m.d], &m.d) // [d]

@@ -35,6 +35,8 @@ pub struct Scope<'a> {
     pub config: &'a Config,
     /// Whether every token is of another sequence.
     pub is_batch: bool,
+    /// Whether every token gets logits.
+    pub is_scored: bool,
     /// The tokens of this step.
     pub t: Dim,
     /// The residual stream.
@@ -67,16 +69,17 @@ impl<'a> Scope<'a> {
     /// The scope of a step.
     pub(crate) fn new(config: &'a Config, step: &Step) -> Self {
         let g = Builder::new();
-        let (Step::Run(tokens) | Step::Batch(tokens)) = step;
+        let (Step::Run(tokens) | Step::Scored(tokens) | Step::Batch(tokens)) = step;
         let t = g.dim("t", tokens);
         let p = g.dim("p", pages(config));
         let input = |name: &str, dims: &[&Dim]| g.input(name, DType::I32, dims);
         let (slot, table) = match step {
-            Step::Run(_) => (input(inputs::SLOT, &[]), input(inputs::TABLE, &[&p])),
+            Step::Run(_) | Step::Scored(_) => (input(inputs::SLOT, &[]), input(inputs::TABLE, &[&p])),
             Step::Batch(_) => (input(inputs::SLOT, &[&t]), input(inputs::TABLE, &[&t, &p])),
         };
         Self {
             is_batch: matches!(step, Step::Batch(_)),
+            is_scored: !matches!(step, Step::Run(_)),
             positions: input(inputs::POSITIONS, &[&t]),
             page: input(inputs::PAGE, &[&t]),
             row: input(inputs::ROW, &[&t]),

@@ -11,6 +11,8 @@ use fusebox_runtime::session::classes::{Class, Form};
 pub enum Step {
     /// A run of tokens of one sequence: a chunk of a prompt, or one token.
     Run(Sym),
+    /// The same with logits for every token, not for the last.
+    Scored(Sym),
     /// One token of each of several sequences: a decode step of a batch.
     Batch(Sym),
 }
@@ -26,6 +28,7 @@ impl Step {
     pub fn of(class: Class) -> Self {
         match class.form {
             Form::Run => Self::Run(class.tokens()),
+            Form::Scored => Self::Scored(class.tokens()),
             Form::Batch => Self::Batch(class.tokens()),
         }
     }

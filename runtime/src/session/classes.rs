@@ -16,6 +16,8 @@ use crate::session::TOKENS;
 
 /// The most tokens of each class but the last, which goes up to the most tokens of a replay; the first takes one token.
 const BOUNDS: [usize; 3] = [1, 16, 128];
+/// The same for runs whose every token is scored, which begin with two tokens; the last is the most of any.
+const SCORED_BOUNDS: [usize; 2] = [16, 128];
 /// The same for batches, which begin with two sequences.
 const BATCH_BOUNDS: [usize; 5] = [4, 8, 16, 32, 64];
 
@@ -24,6 +26,8 @@ const BATCH_BOUNDS: [usize; 5] = [4, 8, 16, 32, 64];
 pub enum Form {
     /// A run of tokens of one sequence: a chunk of a prompt, or one token.
     Run,
+    /// The same with a row of output for every token: a draft to be verified, a text whose perplexity is measured.
+    Scored,
     /// One token of each of several sequences: a decode step of a batch.
     Batch,
 }
@@ -43,6 +47,12 @@ impl Class {
     /// The classes of runs of at most so many tokens, smallest first.
     pub fn runs(most_tokens: usize) -> Vec<Self> {
         Self::between(Form::Run, 1, &BOUNDS, most_tokens.max(1))
+    }
+
+    /// The classes of runs of at most so many tokens that are all scored, smallest first; none where that is one token.
+    pub fn scored_runs(most_tokens: usize) -> Vec<Self> {
+        let [bound, most] = SCORED_BOUNDS;
+        Self::between(Form::Scored, 2, &[bound], most_tokens.min(most))
     }
 
     /// The classes of batches of at most so many sequences, smallest first; none where a replay takes one sequence.
@@ -89,14 +99,16 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Programs for runs of at most so many tokens and batches of at most so many sequences.
-    pub fn new(most_tokens: usize, most_sequences: usize, compile: Compile) -> Self {
-        let classes = [Class::runs(most_tokens), Class::batches(most_sequences)].concat();
+    /// Programs for runs of at most so many tokens, for runs of so many that are all scored, and for batches of at most
+    /// so many sequences.
+    pub fn new(most_tokens: usize, most_scored: usize, most_sequences: usize, compile: Compile) -> Self {
+        let runs = [Class::runs(most_tokens), Class::scored_runs(most_scored)].concat();
+        let classes = [runs, Class::batches(most_sequences)].concat();
         let compiled = classes.iter().map(|_| None).collect();
         Self { classes, compiled, compile }
     }
 
-    /// The classes: those of runs, of which the first takes one token, then those of batches.
+    /// The classes: those of runs, of which the first takes one token, of scored runs, and of batches.
     pub fn classes(&self) -> &[Class] {
         &self.classes
     }
@@ -140,6 +152,10 @@ mod tests {
         assert_eq!(runs(8), [(1, 1), (2, 8)]);
         assert_eq!(runs(1), [(1, 1)]);
         assert_eq!(runs(0), [(1, 1)]);
+        let scored = |most| bounds(&Class::scored_runs(most));
+        assert_eq!(scored(1), []);
+        assert_eq!(scored(8), [(2, 8)]);
+        assert_eq!(scored(512), [(2, 16), (17, 128)]);
         let batches = |most| bounds(&Class::batches(most));
         assert_eq!(batches(1), []);
         assert_eq!(batches(2), [(2, 2)]);
@@ -154,7 +170,7 @@ mod tests {
             n_asked += 1;
             Err(refused("a class", format!("up to {}, question {n_asked}", class.most)))
         });
-        let mut programs = Programs::new(20, 1, refuse);
+        let mut programs = Programs::new(20, 0, 1, refuse);
         assert_eq!(programs.classes().len(), 3);
         let found = |error: Error| error.to_string();
         assert!(found(programs.program(2).unwrap_err()).contains("up to 20, question 1"));

@@ -73,6 +73,15 @@ pub struct Piece<'a> {
     pub sequence: SequenceId,
     /// What it is extended by.
     pub feed: Feed<'a>,
+    /// Whether every token gets a row of output, where the programs can; else the last one.
+    pub is_scored: bool,
+}
+
+impl<'a> Piece<'a> {
+    /// Tokens, of which the last gets a row of output.
+    pub fn of(sequence: SequenceId, tokens: &'a [u32]) -> Self {
+        Self { sequence, feed: Feed::Tokens(tokens), is_scored: false }
+    }
 }
 
 /// Many sequences over one KV cache.
@@ -173,7 +182,7 @@ impl Engine {
         };
         // GPU memory is scarce: the largest program is loaded first, so that all others fit into its arena.
         if engine.device.free().is_some() {
-            for form in [Form::Run, Form::Batch] {
+            for form in [Form::Run, Form::Scored, Form::Batch] {
                 if let Some(largest) = engine.programs.classes().iter().rposition(|class| class.form == form)
                 {
                     engine.load(largest)?;
@@ -196,9 +205,19 @@ impl Engine {
         classes.map(|class| class.most).max().unwrap_or(0)
     }
 
+    /// How a run is computed; one of a single token has one row in any case.
+    fn form_of(&self, is_scored: bool) -> Form {
+        if is_scored && self.most(Form::Scored) > 0 { Form::Scored } else { Form::Run }
+    }
+
     /// The most tokens of one sequence that a replay takes.
     pub fn most_tokens(&self) -> usize {
         self.most(Form::Run)
+    }
+
+    /// The same where every token is scored; 0 where no replay does that.
+    pub fn most_scored(&self) -> usize {
+        self.most(Form::Scored)
     }
 
     /// The most sequences that a replay takes a token of.
@@ -225,9 +244,8 @@ impl Engine {
     pub fn prepare(&mut self, form: Form, n_tokens: usize) -> Result<(), Error> {
         let most = self.most(form);
         for n_now in [n_tokens.min(most), n_tokens % most.max(1)] {
-            let is_batch_of_one = form == Form::Batch && n_now == 1;
             if n_now > 0 {
-                let class = self.class_of(if is_batch_of_one { Form::Run } else { form }, n_now);
+                let class = self.class_of(if n_now == 1 { Form::Run } else { form }, n_now);
                 self.load(class)?;
             }
         }

@@ -87,6 +87,19 @@ impl Session {
         self.engine.prepare(Form::Run, n_tokens)
     }
 
+    /// The most tokens of a step that are all scored; 0 where the session was not made for it.
+    pub fn most_scored(&self) -> usize {
+        self.engine.most_scored()
+    }
+
+    /// As [`Session::prepare`], for a step of `n_tokens` that are all scored.
+    ///
+    /// # Errors
+    /// As [`Session::prepare`].
+    pub fn prepare_scored(&mut self, n_tokens: usize) -> Result<(), Error> {
+        self.engine.prepare(Form::Scored, n_tokens)
+    }
+
     /// How many tokens the sequence has.
     pub fn position(&self) -> usize {
         self.engine.len(self.sequence).expect("the sequence of a session lives as long as it")
@@ -136,17 +149,17 @@ impl Session {
     /// Where there are no tokens, a token is not in the vocabulary, the programs start from vectors, or the sequence
     /// would become longer than the context; then nothing is appended.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.score(tokens, &mut |_| {})?;
+        self.extend(Feed::Tokens(tokens), false, &mut |_| {})?;
         Ok(self.logits())
     }
 
-    /// Appends tokens, and calls `each` with every row of output: one row for each token where the programs score all
-    /// tokens or return hidden vectors, else one for the last token of each replay.
+    /// Appends tokens, and calls `each` with a row of output for each of them: its logits, where the session was made to
+    /// score every token, or its hidden vector.
     ///
     /// # Errors
     /// As [`Session::feed`].
     pub fn score(&mut self, tokens: &[u32], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        self.extend(Feed::Tokens(tokens), each)
+        self.extend(Feed::Tokens(tokens), true, each)
     }
 
     /// Appends input vectors, one after another, in place of the embeddings of tokens; otherwise as [`Session::score`].
@@ -154,11 +167,11 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`], and where the numbers are no whole vectors.
     pub fn score_vectors(&mut self, vectors: &[f32], each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        self.extend(Feed::Vectors(vectors), each)
+        self.extend(Feed::Vectors(vectors), true, each)
     }
 
-    fn extend(&mut self, feed: Feed<'_>, each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        let piece = Piece { sequence: self.sequence, feed };
+    fn extend(&mut self, feed: Feed<'_>, is_scored: bool, each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
+        let piece = Piece { sequence: self.sequence, feed, is_scored };
         self.engine.step_with(&[piece], &mut |_, row| each(row))
     }
 
@@ -168,6 +181,11 @@ impl Session {
     /// As [`Session::feed`], and where the tokens do not fit into one replay.
     pub fn profile(&mut self, tokens: &[u32]) -> Result<Vec<Duration>, Error> {
         self.engine.profile(self.sequence, tokens)
+    }
+
+    /// The rows of output of the last replay: of each of its tokens, or of the last.
+    pub fn rows(&self) -> &[f32] {
+        self.engine.rows(self.sequence).unwrap_or_default()
     }
 
     /// The last output row of the sequence: the logits of its next token, or a hidden vector; empty before the first

@@ -28,8 +28,8 @@ impl Engine {
         self.step_with(pieces, &mut |_, _| {})
     }
 
-    /// The same, and calls `each` with every row of output of every run: one row for each token where the programs
-    /// score all tokens or return hidden vectors, else one for the last token of each replay.
+    /// The same, and calls `each` with every row of output of every run: one row for each token where that is wanted or
+    /// the programs return hidden vectors, else one for the last token of each replay.
     ///
     /// # Errors
     /// As [`Engine::step`].
@@ -210,11 +210,13 @@ impl Engine {
     fn run(&mut self, piece: Piece<'_>, each: &mut dyn FnMut(SequenceId, &[f32])) -> Result<(), Error> {
         let rows = piece.feed.rows();
         let n = self.decode().n_rows(rows);
-        let (most, row_bytes) = (self.most_tokens(), rows.bytes.len() / n);
+        let form = self.form_of(piece.is_scored);
+        let (most, row_bytes) = (self.most(form), rows.bytes.len() / n);
         for first in (0..n).step_by(most) {
             let n_now = most.min(n - first);
             let now = Rows { bytes: &rows.bytes[first * row_bytes..(first + n_now) * row_bytes], ..rows };
-            let (class, program) = self.bind_run(piece.sequence, now, n_now)?;
+            let form = if n_now == 1 { Form::Run } else { form };
+            let (class, program) = self.bind_run(piece.sequence, form, now, n_now)?;
             let loaded = self.loaded[class].as_ref().expect("it was just bound");
             self.device.replay(program, &loaded.symbols)?;
             self.commit(piece.sequence, now, n_now, program, None)?;
@@ -225,8 +227,14 @@ impl Engine {
     }
 
     /// Writes the inputs and symbols of a replay that extends one sequence; returns its class and program.
-    fn bind_run(&mut self, id: SequenceId, rows: Rows<'_>, n: usize) -> Result<(usize, ProgramId), Error> {
-        let class = self.class_of(Form::Run, n);
+    fn bind_run(
+        &mut self,
+        id: SequenceId,
+        form: Form,
+        rows: Rows<'_>,
+        n: usize,
+    ) -> Result<(usize, ProgramId), Error> {
+        let class = self.class_of(form, n);
         self.load(class)?;
         let Self { device, loaded, slots, limits, .. } = self;
         let loaded = loaded[class].as_mut().expect("it was just loaded");
@@ -291,7 +299,7 @@ impl Engine {
         device.replay(loaded.program, &loaded.symbols)?;
         let program = loaded.program;
         for (row, number) in batch.iter().enumerate() {
-            let Piece { sequence, feed } = pieces[*number];
+            let Piece { sequence, feed, .. } = pieces[*number];
             self.commit(sequence, feed.rows(), 1, program, Some(row))?;
         }
         Ok(())
@@ -343,7 +351,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::step`], and where the tokens do not fit into one replay.
     pub fn profile(&mut self, id: SequenceId, tokens: &[u32]) -> Result<Vec<Duration>, Error> {
-        let piece = Piece { sequence: id, feed: Feed::Tokens(tokens) };
+        let piece = Piece::of(id, tokens);
         let (n, most) = (tokens.len(), self.most_tokens());
         if n > most {
             return Err(refused("tokens", format!("a replay takes {most} at most, found {n}")));
@@ -351,7 +359,7 @@ impl Engine {
         self.check(&[piece])?;
         self.reserve(&[piece])?;
         self.n_steps += 1;
-        let (class, program) = self.bind_run(id, piece.feed.rows(), n)?;
+        let (class, program) = self.bind_run(id, Form::Run, piece.feed.rows(), n)?;
         let loaded = self.loaded[class].as_ref().expect("it was just bound");
         let times = self.device.profile(program, &loaded.symbols)?;
         self.commit(id, piece.feed.rows(), n, program, None)?;
