@@ -1,6 +1,6 @@
 //! `fusebox bench`: prefill and decode throughput.
 //!
-//! In: a model, token counts, depths, a batch size and thread counts. Out: the tokens per second of every repetition of
+//! In: a model, token counts, depths, batch sizes and thread counts. Out: the tokens per second of every repetition of
 //! every test, as a table, JSON or CSV, with the memory traffic per second, its share of the memory bandwidth measured
 //! just before and after, and a hash of the most likely tokens: equal hashes mean equal answers.
 //! `prefill` runs tokens at once, at depth 0 and at each depth; `decode` runs one step per token at each depth, for one
@@ -53,9 +53,9 @@ pub(crate) struct Arguments {
     /// Tokens in the KV cache before each test; a list runs every test at each depth.
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
     depths: Vec<usize>,
-    /// Batch size: sequences decoded together, one token of each per step.
-    #[arg(long, value_name = "N", default_value_t = 1, alias = "texts")]
-    batch: usize,
+    /// Batch size: sequences decoded together, one token of each per step; a list runs every decode test with each.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", alias = "texts")]
+    batch: Vec<usize>,
     /// Threads; a list runs every test with each [default: all hardware threads].
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     threads: Vec<usize>,
@@ -224,8 +224,8 @@ impl Arguments {
 /// The tests: prefill at depth 0 and at each depth, decode at each depth.
 fn tests(arguments: &Arguments) -> Result<Vec<Test>, String> {
     let Arguments { prefill, decode, depths, repetitions, batch, .. } = arguments;
-    if !(1..=MAX_BATCH).contains(batch) {
-        return Err(format!("--batch is {batch}, expected 1 to {MAX_BATCH}"));
+    if let Some(wrong) = batch.iter().find(|batch| !(1..=MAX_BATCH).contains(*batch)) {
+        return Err(format!("--batch is {wrong}, expected 1 to {MAX_BATCH}"));
     }
     if !(1..=MAX_REPEATS).contains(repetitions) {
         return Err(format!("--repetitions is {repetitions}, expected 1 to {MAX_REPEATS}"));
@@ -236,8 +236,9 @@ fn tests(arguments: &Arguments) -> Result<Vec<Test>, String> {
     let starts = Some(&0).filter(|start| !depths.contains(start)).into_iter().chain(depths);
     let at_starts = |n_tokens: &usize| starts.clone().map(test(Kind::Prefill, *n_tokens, 1));
     let mut tests: Vec<Test> = prefill.iter().flat_map(at_starts).collect();
-    let at_depths = |n_tokens: &usize| depths.iter().map(test(Kind::Decode, *n_tokens, *batch));
-    tests.extend(decode.iter().flat_map(at_depths));
+    for n_tokens in decode {
+        tests.extend(batch.iter().flat_map(|batch| depths.iter().map(test(Kind::Decode, *n_tokens, *batch))));
+    }
     tests.retain(|test| test.n_tokens > 0);
     if tests.is_empty() {
         return Err("-p and -n are 0; at least one token is needed".to_owned());
