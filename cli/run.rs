@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use fusebox::Session;
 use fusebox::chat::Conversation;
 use fusebox::generate::{Answer, Finish, Generator, Settings};
 use fusebox::host;
@@ -25,6 +26,7 @@ use fusebox::profile::per_block;
 use fusebox::sample::recommended::Recommended;
 use fusebox::template::Chat;
 use fusebox::text::amount::counted;
+use fusebox::tokenizer::Tokenizer;
 use fusebox_compiler::target::Target;
 use serde_json::{Value, json};
 
@@ -226,6 +228,23 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// What generates, with a draft where one is wanted.
+    fn generator(
+        &self,
+        session: Session,
+        tokenizer: Option<&Arc<Tokenizer>>,
+        settings: &Settings,
+        n_threads: usize,
+    ) -> Result<Generator, String> {
+        let generator = Generator::new(session, tokenizer.cloned(), settings.clone());
+        let mut generator = generator.map_err(|error| error.to_string())?;
+        let by = (tokenizer.map(AsRef::as_ref), n_threads);
+        self.draft.begin(&mut generator, &self.model, by, self.is_json())?;
+        Ok(generator)
+    }
+}
+
 /// Runs a model.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let (name, words) = arguments.named()?;
@@ -275,10 +294,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let n_tokens = tokens.as_ref().map_or(0, Vec::len);
     session.prepare(n_tokens).map_err(|error| error.to_string())?;
     (times.compile, times.rss_after_compile) = (start.elapsed(), host::rss());
-    let generator = Generator::new(session, tokenizer.clone(), settings.clone());
-    let mut generator = generator.map_err(|error| error.to_string())?;
-    let by = (tokenizer.as_deref(), n_threads);
-    arguments.draft.begin(&mut generator, &arguments.model, by, arguments.is_json())?;
+    let mut generator = arguments.generator(session, tokenizer.as_ref(), &settings, n_threads)?;
     drop(progress);
     let cache = &arguments.prompt_cache;
     cache.begin(&mut generator, tokens.as_deref())?;
@@ -306,9 +322,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let answer = stream_answer(&mut generator, &tokens, before);
             let answer = answer.map_err(|error| opened.in_model(error))?;
             cache.write_all(&mut generator)?;
-            let sampling = in_words(&settings.sampling);
             let guessed = arguments.draft.in_words(&answer.timing);
-            output::note(&format!("{}; {sampling}{guessed}", summary(&answer, &times)));
+            output::note(&format!("{}; {}{guessed}", summary(&answer, &times), in_words(&settings.sampling)));
             if answer.finish == Finish::Closed {
                 signals::end_if_interrupted();
             }

@@ -147,8 +147,8 @@ impl Generator {
         })
     }
 
-    /// Has a draft guess up to `most` tokens at a time from now on. The session must have been made to score every token
-    /// of a step.
+    /// Has a draft guess up to `most` tokens at a time from now on. The session must have been made to score every
+    /// token of a step.
     ///
     /// # Errors
     /// Where a state goes only forward, so that wrong guesses could not be taken back, or a program does not compile.

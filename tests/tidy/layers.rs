@@ -120,6 +120,7 @@ const LAYERS: [Layers; 5] = [
             ("own", 4, "decoders written elsewhere, and their families", "look into a file"),
             ("quantize", 4, "a model written as GGUF", "know a command line"),
             ("load", 5, "a file opened as a model that makes sessions and engines", "know a command line"),
+            ("draft", 5, "guesses at the next tokens, and how many pay", "draw a token"),
             ("generate", 6, "prompt in, pieces of text out", "print"),
             ("embed", 6, "a text in, a vector or a score out", "print"),
         ],

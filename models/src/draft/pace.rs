@@ -63,12 +63,10 @@ impl Pace {
         let below = (0..=n).rev().find_map(known);
         let above = (n..self.steps.len()).find_map(known);
         match (below, above) {
-            (Some((_, seconds)), None) => seconds,
-            (None, Some((_, seconds))) => seconds,
             (Some((i, low)), Some((j, high))) if i < j => {
                 low + (high - low) * (n - i) as f64 / (j - i) as f64
             }
-            (Some((_, seconds)), Some(_)) => seconds,
+            (Some((_, seconds)), _) | (None, Some((_, seconds))) => seconds,
             (None, None) => 1.0,
         }
     }

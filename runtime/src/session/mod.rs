@@ -153,8 +153,8 @@ impl Session {
         Ok(self.logits())
     }
 
-    /// Appends tokens, and calls `each` with a row of output for each of them: its logits, where the session was made to
-    /// score every token, or its hidden vector.
+    /// Appends tokens, and calls `each` with a row of output for each of them: its logits, where the session was made
+    /// to score every token, or its hidden vector.
     ///
     /// # Errors
     /// As [`Session::feed`].

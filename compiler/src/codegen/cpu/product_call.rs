@@ -210,7 +210,7 @@ impl Emitter<'_, '_> {
         self.call_micro(function as *const u8, &fields);
     }
 
-    /// Where reading goes on after the rows of a call: straight on, or with rows that a loop looks up (the pages of a KV
+    /// Where reading goes on after the rows of a call: straight on, or with rows that a loop looks up (pages of a KV
     /// cache), where those of its next round lie; after its last round, once more with the same.
     fn next_place(&mut self, plan: &Plan, place: Value) -> Value {
         let is_looked_up = |var: &&VarId| plan.w.element.step_of(**var).is_none();

@@ -2,7 +2,7 @@
 //!
 //! In: rows of fewer than [`LONG`] elements, and columns in single precision. Out: products added to what is in `out`.
 //! Sixteen sums are kept in registers, of as many rows as there is room for with one to four columns, and added up
-//! together at the end of the rows: a row is so short that adding up each sum alone would take longer than its products.
+//! together at the end of the rows: rows are so short that adding up each sum alone would take longer than products.
 
 use crate::codegen::cpu::micro::avx512::gemm_f32::widened;
 use crate::codegen::cpu::micro::avx512::vector::{N, V, fma, lanes, load, padded, sum_each_of_16, zero};
@@ -34,7 +34,7 @@ fn rows<const S: usize, const R: usize, const C: usize>(job: &GemmView<'_>, c: u
         if c == 0 {
             prefetch_rows(job.w.block(r, n), job.w.end_and_next());
         }
-        let sums = lanes(sum_each_of_16(products::<S, R, C>(job, r, c)));
+        let sums = lanes(sum_each_of_16(&products::<S, R, C>(job, r, c)));
         for i in 0..C {
             job.out.add_down(r, c + i, &sums[i * R..][..n]);
         }

@@ -194,7 +194,7 @@ pub(super) fn sum_each_of_4([a, b, c, d]: [V; 4]) -> [f32; 4] {
 /// The horizontal sums of sixteen registers, in their order.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn sum_each_of_16(x: [V; N]) -> V {
+pub(super) fn sum_each_of_16(x: &[V; N]) -> V {
     let mut quarters = [zero(); 4];
     for i in 0..4 {
         let pair = |a, b| _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
