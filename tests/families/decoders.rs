@@ -7,7 +7,6 @@
 use std::fs::read_to_string;
 
 use fusebox_compiler::codegen::cpu::level::Numbers;
-use fusebox_models::layers::embed::Scored;
 use serde_json::Value as Json;
 use support::given::fixture;
 use support::run::{Run, relative_error};
@@ -30,7 +29,7 @@ fn decoders_answer_as_transformers_does() {
         for at_once in [tokens.len(), 1] {
             let mut run = Run::new(Numbers::Single);
             run.settings.context = tokens.len();
-            run.settings.scored = Scored::All;
+            run.settings.scores_every = true;
             let mut session = run.open(&fixture("decoders").join(name));
             let mut found: Vec<Vec<f32>> = Vec::new();
             for piece in tokens.chunks(at_once) {
