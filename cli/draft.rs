@@ -6,22 +6,13 @@
 use std::path::Path;
 
 use clap::Args;
-use fusebox::context::ContextRange;
-use fusebox::draft::Draft;
-use fusebox::draft::ngram::Ngram;
-use fusebox::draft::smaller::Smaller;
+use fusebox::drafts;
 use fusebox::generate::{Generator, Timing};
-use fusebox::nn::embed::Scored;
 use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::model::ModelFlags;
 use crate::progress::Progress;
-
-/// The draft that needs no model.
-const NGRAM: &str = "ngram";
-/// The most tokens of a guess.
-const MOST: usize = 64;
 
 /// Speculative decoding.
 #[derive(Args)]
@@ -31,7 +22,7 @@ pub(crate) struct DraftFlags {
     #[arg(long, value_name = "ngram|MODEL", alias = "model-draft")]
     draft: Option<String>,
     /// The most tokens that are guessed for one step.
-    #[arg(long, value_name = "N", default_value_t = 8, requires = "draft", alias = "draft-n")]
+    #[arg(long, value_name = "N", default_value_t = drafts::USUAL, requires = "draft", alias = "draft-n")]
     draft_max: usize,
 }
 
@@ -46,33 +37,18 @@ impl DraftFlags {
         &self,
         generator: &mut Generator,
         flags: &ModelFlags,
-        (tokenizer, n_threads): (Option<&Tokenizer>, usize),
+        by: (Option<&Tokenizer>, usize),
         is_quiet: bool,
     ) -> Result<(), String> {
         let Some(name) = &self.draft else { return Ok(()) };
-        if !(1..=MOST).contains(&self.draft_max) {
-            return Err(format!("--draft-max is {}, expected 1 to {MOST}", self.draft_max));
+        if name.parse::<usize>().is_ok() {
+            return Err(format!("--draft is {name}, expected ngram or a model; --draft-max is a number"));
         }
-        let draft: Box<dyn Draft> = if name == NGRAM {
-            Box::<Ngram>::default()
-        } else {
-            if name.parse::<usize>().is_ok() {
-                return Err(format!(
-                    "--draft is {name}, expected {NGRAM} or a model; --draft-max is a number"
-                ));
-            }
-            let Some(tokenizer) = tokenizer else {
-                return Err(format!(
-                    "--draft is a model, and this one has no tokens to compare; {NGRAM} needs none"
-                ));
-            };
-            let mut opened = flags.open(Some(Path::new(name)), &mut Progress::new(1), is_quiet)?;
-            let own = Tokenizer::open(opened.model.checkpoint()).map_err(|error| error.to_string())?;
-            let context = generator.session().context().min(opened.model.config.context);
-            let session = opened.session(n_threads, ContextRange::exactly(context), Scored::TopK(1))?;
-            Box::new(Smaller::new(session, &own, tokenizer).map_err(|error| opened.in_model(error))?)
-        };
-        generator.set_draft(draft, self.draft_max).map_err(|error| error.to_string())
+        if !(1..=drafts::MOST).contains(&self.draft_max) {
+            return Err(format!("--draft-max is {}, expected 1 to {}", self.draft_max, drafts::MOST));
+        }
+        let mut open = |name: &Path| flags.open(Some(name), &mut Progress::new(1), is_quiet);
+        drafts::begin(generator, (name, self.draft_max), by, &mut open)
     }
 
     /// What guessing won, in words: nothing where nothing was guessed.

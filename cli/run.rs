@@ -121,9 +121,30 @@ struct ChatFlags {
         alias = "system-prompt"
     )]
     system: Option<String>,
+    /// When a chat fills its context, forget its oldest messages; the system message stays.
+    #[arg(long, conflicts_with = "no_chat")]
+    context_shift: bool,
     /// Reasoning on or off, for chat templates that have such a switch [default: the template's].
     #[arg(long, value_name = "on|off", conflicts_with = "no_chat", value_parser = on_or_off)]
     thinking: Option<bool>,
+}
+
+impl ChatFlags {
+    /// A chat without messages.
+    fn conversation(&self, parts: (Chat, Arc<Tokenizer>)) -> Conversation {
+        let mut new = Conversation::new(parts, self.system.as_deref(), self.thinking);
+        new.context_shift = self.context_shift;
+        new
+    }
+
+    /// Refuses what only a chat has.
+    fn check(&self, is_chat: bool) -> Result<(), String> {
+        if !is_chat && (self.system.is_some() || self.thinking.is_some() || self.context_shift) {
+            let what = "--system, --thinking and --context-shift are for a chat";
+            return Err(format!("{what}; --chat makes the prompt a message"));
+        }
+        Ok(())
+    }
 }
 
 /// Parses `on` or `off`.
@@ -260,9 +281,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let chat = open_chat(&opened, arguments.chat.chat)?;
     let task = arguments.task(wanted, name.is_none(), chat.is_some())?;
     let is_chat = matches!(task, Task::Answer(_) | Task::Chat);
-    if !is_chat && (arguments.chat.system.is_some() || arguments.chat.thinking.is_some()) {
-        return Err("--system and --thinking are for a chat; --chat makes the prompt a message".to_owned());
-    }
+    arguments.chat.check(is_chat)?;
     let needs_tokenizer = !matches!(task, Task::Complete(Prompt::Tokens(_)));
     let tokenizer = open_tokenizer(opened.model.checkpoint(), needs_tokenizer)?.map(Arc::new);
     let recommended = Recommended::of(opened.model.checkpoint()).map_err(|error| error.to_string())?;
@@ -273,8 +292,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         sampling: arguments.sampling.settings(&recommended, is_chat, tokenizer.as_deref()),
     };
     let parts = chat.zip(tokenizer.clone());
-    let mut conversation = parts
-        .map(|parts| Conversation::new(parts, arguments.chat.system.as_deref(), arguments.chat.thinking));
+    let mut conversation = parts.map(|parts| arguments.chat.conversation(parts));
     let limit = opened.limit(context.max);
     let tokens = match (&task, conversation.as_mut()) {
         (Task::Complete(prompt), _) => {

@@ -25,6 +25,8 @@ pub struct Conversation {
     variables: Map<String, Value>,
     /// The messages, each with a role and content.
     pub messages: Vec<Value>,
+    /// Whether the oldest turns are forgotten where the chat does not fit into the context.
+    pub context_shift: bool,
 }
 
 /// A chat: messages so far, and a session that holds them.
@@ -48,7 +50,7 @@ impl Conversation {
         thinking: Option<bool>,
     ) -> Self {
         let messages = system.map(|text| message("system", text)).into_iter().collect();
-        let mut new = Self { template, tokenizer, variables: Map::new(), messages };
+        let mut new = Self { template, tokenizer, variables: Map::new(), messages, context_shift: false };
         if let Some(thinking) = thinking {
             new.set_thinking(thinking);
         }
@@ -69,16 +71,41 @@ impl Conversation {
     }
 
     /// The token ids of the chat with a new user message, up to where its answer starts, and whether that starts with
-    /// reasoning.
+    /// reasoning. With [`Self::context_shift`] the oldest turns are forgotten until the rest leaves a quarter of the
+    /// context to the answer, or nothing else is left but the new message.
     ///
     /// # Errors
-    /// Where the template does not take the message, or the chat does not fit into the context. The message stays.
+    /// Where the template does not take the message, or the chat does not fit into the context. Nothing is forgotten
+    /// then, and the message stays.
     pub fn prompt_with(&mut self, text: &str, limit: ContextLimit) -> Result<(Vec<u32>, bool), String> {
         self.messages.push(message("user", text));
-        let text = self.template.render(&self.messages, true, &self.variables);
+        let whole = self.prompt(&self.messages, limit);
+        if !self.context_shift || whole.as_ref().is_ok_and(|(tokens, _)| leaves_room(tokens, limit)) {
+            return whole;
+        }
+        let mut messages = self.messages.clone();
+        while forget_turn(&mut messages, self.n_fixed()) {
+            let prompt = self.prompt(&messages, limit);
+            let is_last = messages.len() == self.n_fixed() + 1;
+            if prompt.as_ref().is_ok_and(|(tokens, _)| is_last || leaves_room(tokens, limit)) {
+                self.messages = messages;
+                return prompt;
+            }
+        }
+        whole
+    }
+
+    /// The token ids of messages, up to where an answer starts, and whether that starts with reasoning.
+    fn prompt(&self, messages: &[Value], limit: ContextLimit) -> Result<(Vec<u32>, bool), String> {
+        let text = self.template.render(messages, true, &self.variables);
         let text = text.map_err(|error| error.to_string())?;
         let is_thinking = text.trim_end().ends_with(THINK);
         Ok((limit.encode("the conversation has", &self.tokenizer, &text, false)?, is_thinking))
+    }
+
+    /// Takes back the last message, which was not answered.
+    pub fn take_back(&mut self) {
+        self.messages.pop();
     }
 
     /// Takes the answer to the last message.
@@ -90,6 +117,20 @@ impl Conversation {
     pub fn n_fixed(&self) -> usize {
         usize::from(self.messages.first().is_some_and(|first| first["role"] == "system"))
     }
+}
+
+/// Whether a prompt leaves a quarter of the context to its answer.
+fn leaves_room(tokens: &[u32], limit: ContextLimit) -> bool {
+    tokens.len() + limit.context / 4 <= limit.context
+}
+
+/// Drops the oldest message of a user and what follows up to the next one; not the last.
+fn forget_turn(messages: &mut Vec<Value>, n_fixed: usize) -> bool {
+    let next = messages.iter().skip(n_fixed + 1).position(|message| message["role"] == "user");
+    if let Some(n) = next {
+        messages.drain(n_fixed..=n_fixed + n);
+    }
+    next.is_some()
 }
 
 impl Chat {
@@ -115,16 +156,15 @@ impl Chat {
         message: &str,
         mut each: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, Error> {
-        let n_before = self.conversation.messages.len();
         let prompt = self.conversation.prompt_with(message, self.limit).map_err(Error::from);
         let answer =
             prompt.and_then(|(tokens, _)| self.generator.answer(&tokens, &mut each).map_err(Error::from));
-        let answer = answer.inspect_err(|_| self.conversation.messages.truncate(n_before))?;
+        let answer = answer.inspect_err(|_| self.conversation.take_back())?;
         self.conversation.push_answer(&answer.text);
         Ok(answer)
     }
 
-    /// The messages so far.
+    /// The messages so far, but for those that were forgotten.
     pub fn messages(&self) -> &[Value] {
         &self.conversation.messages
     }

@@ -40,6 +40,7 @@
 pub mod chat;
 pub mod context;
 pub mod devices;
+pub mod drafts;
 pub mod engine;
 mod error;
 pub mod host;

@@ -21,6 +21,7 @@ use fusebox_runtime::weights::Checkpoint;
 
 use crate::chat::{Chat, Conversation};
 use crate::context::ContextLimit;
+use crate::drafts;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::hub;
@@ -142,7 +143,9 @@ impl Model {
         let tokenizer = self.tokenizer()?;
         let sampling = of_chat(&Recommended::of(self.checkpoint())?);
         let (generator, limit) = self.generator(&tokenizer, sampling)?;
-        Ok(Chat::new(Conversation::new((template, tokenizer), system, None), generator, limit))
+        let mut conversation = Conversation::new((template, tokenizer), system, None);
+        conversation.context_shift = self.run.context_shift;
+        Ok(Chat::new(conversation, generator, limit))
     }
 
     /// What continues prompts as they are.
@@ -175,9 +178,20 @@ impl Model {
         tokenizer: &Arc<Tokenizer>,
         sampling: Sampling,
     ) -> Result<(Generator, ContextLimit), Error> {
+        self.opened.scores_every = self.run.draft.is_some();
         let session = self.session(Scored::Last)?;
         let limit = self.opened.limit(session.context());
-        let generator = Generator::new(session, Some(Arc::clone(tokenizer)), self.run.settings(sampling))?;
+        let settings = self.run.settings(sampling);
+        let mut generator = Generator::new(session, Some(Arc::clone(tokenizer)), settings)?;
+        if let Some(name) = &self.run.draft {
+            let run = Run { draft: None, ..self.run.clone() };
+            let mut open = |name: &Path| {
+                let path = model_path(Some(name), hub::path_of)?;
+                run.ready()?.open(&path, Purpose::Text, unwatched())
+            };
+            let by = (Some(&**tokenizer), self.n_threads);
+            drafts::begin(&mut generator, (name, drafts::USUAL), by, &mut open)?;
+        }
         Ok((generator, limit))
     }
 }

@@ -30,6 +30,11 @@ pub struct Run {
     pub sampling: Option<Sampling>,
     /// The most tokens of an answer or a text; no limit but the context.
     pub max_tokens: Option<usize>,
+    /// What guesses tokens, so that several are verified in one step (speculative decoding): `ngram`, which is earlier
+    /// text, or a smaller model with the same tokens.
+    pub draft: Option<String>,
+    /// When a chat fills its context, its oldest messages are forgotten; the system message stays.
+    pub context_shift: bool,
     /// Rewrite rules of your own, tried after those of the compiler; [`check`](crate::rewrite::check) them first.
     pub rules: Vec<Rule>,
 }

@@ -164,11 +164,15 @@ impl Running<'_> {
     /// Answers one message; where that fails, the message is dropped from the chat.
     fn answer(&mut self, text: &str) -> Result<ControlFlow<()>, String> {
         let n_before = self.conversation.messages.len();
-        let answer = self.generate(text).inspect_err(|_| self.conversation.messages.truncate(n_before))?;
+        let answer = self.generate(text).inspect_err(|_| self.conversation.take_back())?;
+        // The new message is one more.
+        if let Some(n) = (n_before + 1).checked_sub(self.conversation.messages.len()).filter(|n| *n > 0) {
+            self.tell(&format!("the context was full: {} forgotten", counted(n, "message")));
+        }
         let is_stopped = self.is_typed && signals::ctrl_c_pressed();
         if is_stopped && answer.tokens.is_empty() {
             // Stopped while the prompt was read: as if it had not been typed.
-            self.conversation.messages.truncate(n_before);
+            self.conversation.take_back();
         } else {
             self.conversation.push_answer(&answer.text);
         }
@@ -178,8 +182,11 @@ impl Running<'_> {
         }
         match answer.finish {
             Finish::Closed if !is_stopped => Ok(ControlFlow::Break(())),
+            Finish::Context if self.conversation.context_shift => {
+                Err("the context is full, and the answer ends here; the next message makes room".to_owned())
+            }
             Finish::Context => Err(format!(
-                "the context is full: /clear starts a new chat, {}",
+                "the context is full: /clear starts a new chat, --context-shift forgets its beginning, {}",
                 self.controls.limit.remedy()
             )),
             Finish::Closed | Finish::Length | Finish::Eos | Finish::Stop => Ok(ControlFlow::Continue(())),

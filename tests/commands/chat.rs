@@ -85,6 +85,7 @@ fn a_model_that_becomes_shorter_is_a_sentence() {
 
 #[test]
 fn a_full_context_is_told_with_what_may_be_done() {
+    let remedies = "/clear starts a new chat, --context-shift forgets its beginning";
     for (context, remedy) in [("128", "-c raises it to at most 512"), ("512", "the model supports no more")] {
         let arguments = ["run", "--chat", "-n", "1000", "--ignore-eos", "-c", context];
         let mut command = command(&programs(), &arguments);
@@ -95,7 +96,7 @@ fn a_full_context_is_told_with_what_may_be_done() {
         assert_eq!(output.status.code(), Some(2));
         let error = String::from_utf8(output.stderr).expect("text");
         let expected = [
-            format!("fusebox: the context is full: /clear starts a new chat, {remedy}"),
+            format!("fusebox: the context is full: {remedies}, {remedy}"),
             "fusebox: 1 message not answered in full".to_owned(),
         ];
         assert_eq!(error.lines().collect::<Vec<_>>(), expected);
@@ -120,6 +121,16 @@ fn a_conversation_that_is_cleared_begins_anew() {
     assert_eq!(code, Some(0));
     assert_eq!(answers(&line.repeat(2)), (once.clone(), Some(2)), "both do not fit the context");
     assert_eq!(answers(&format!("{line}/clear\n{line}")), (once.repeat(2), Some(0)));
+}
+
+#[test]
+fn a_chat_may_forget_its_beginning() {
+    let flags = ["--precise", "-c", "64", "--context-shift"];
+    let line = format!("{}\n", "Tell me a story. ".repeat(5));
+    let (once, code) = answers(&flags, &line);
+    assert_eq!(code, Some(0));
+    // Each message is answered as if it were the first.
+    assert_eq!(answers(&flags, &line.repeat(3)), (once.repeat(3), Some(0)));
 }
 
 #[test]

@@ -56,6 +56,26 @@ fn a_text_goes_on_as_with_the_command_and_stops_when_it_is_told_to() {
 }
 
 #[test]
+fn a_draft_is_named_and_changes_no_text() {
+    let text = |draft: Option<&str>| {
+        let draft = draft.map(str::to_owned);
+        let run = Run { max_tokens: Some(24), precise: true, draft, ..run() };
+        let answer =
+            model(run).writer().expect("a writer").go_on("The old man", |_| ControlFlow::Continue(()));
+        let answer = answer.expect("a text");
+        (answer.text, answer.timing.n_guessed)
+    };
+    let (plain, n_guessed) = text(None);
+    assert_eq!(n_guessed, 0);
+    let (own, n_guessed) = text(Some(MODEL));
+    assert_eq!(own, plain);
+    assert!(n_guessed > 0);
+    assert_eq!(text(Some("ngram")).0, plain);
+    let none = Run { draft: Some("nothing.gguf".to_owned()), ..run() };
+    assert!(model(none).writer().is_err());
+}
+
+#[test]
 fn vectors_have_length_one_and_are_those_of_their_text() {
     let cosine = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let mut embedder = model(run()).embedder(Pooling::Mean).expect("an embedder");
