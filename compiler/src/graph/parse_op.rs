@@ -161,7 +161,7 @@ mod tests {
         check(
             "weight w : q9[d:64]",
             "line 8, column 17: found `q9`, expected a format: f32, f16, bf16, i32, q4_0, q4_1, q5_0, q5_1, q8_0, \
-             q4_k, q5_k, q6_k, q4_pairs, int8.g64 (or another group)",
+             q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, q4_pairs, int8.g64 (or another group)",
         );
         check(
             "symbolic P+Q",
