@@ -4,6 +4,7 @@
 //! With `p` the share of guessed tokens that are right where all before them were, a guess of `n` gives
 //! `1 + p + p² + … + pⁿ` tokens on average, for the time of a step of `n + 1` tokens and of the guess itself.
 //! Where that does not pay, guessing pauses, for longer and longer, and is tried again with two tokens.
+//! What a step without a guess takes is measured first, and again from time to time, as it grows with the sequence.
 
 /// The weight of a new measurement.
 const WEIGHT: f64 = 0.2;
@@ -13,6 +14,8 @@ const FIRST_SHARE: f64 = 0.7;
 const PAUSES: [usize; 2] = [16, 256];
 /// The length of the guess after a pause.
 const N_PROBE: usize = 2;
+/// Steps with a guess before one without is measured again.
+const N_BETWEEN: usize = 64;
 
 /// Chooses lengths of guesses.
 #[derive(Clone, Debug)]
@@ -26,13 +29,15 @@ pub struct Pace {
     /// Steps until the next guess, and of the last pause.
     left: usize,
     pause: usize,
+    /// Steps since the last one without a guess.
+    n_since: usize,
 }
 
 impl Pace {
     /// For guesses of at most `most` tokens.
     pub fn new(most: usize) -> Self {
         let [pause, _] = PAUSES;
-        Self { steps: vec![None; most + 1], draft: 0.0, share: FIRST_SHARE, left: 0, pause }
+        Self { steps: vec![None; most + 1], draft: 0.0, share: FIRST_SHARE, left: 0, pause, n_since: 0 }
     }
 
     /// How many tokens to guess next.
@@ -41,6 +46,9 @@ impl Pace {
         if self.left > 0 {
             self.left -= 1;
             return if self.left == 0 { most.min(N_PROBE) } else { 0 };
+        }
+        if self.steps[0].is_none() || self.n_since >= N_BETWEEN {
+            return 0;
         }
         let rate = |n: &usize| {
             let tokens: f64 = (0..=*n as i32).map(|i| self.share.powi(i)).sum();
@@ -78,8 +86,10 @@ impl Pace {
         let seconds = &mut self.steps[n_guessed];
         *seconds = Some(seconds.map_or(step, |old| mean(old, step)));
         if n_guessed == 0 {
+            self.n_since = 0;
             return;
         }
+        self.n_since += 1;
         self.draft = mean(self.draft, draft / n_guessed as f64);
         for _ in 0..n_right {
             self.share = mean(self.share, 1.0);
