@@ -114,22 +114,15 @@ impl Engine {
         let pieces = batch.pieces.iter().map(|(own, tokens, is_scored)| Piece {
             sequence: own.0,
             feed: Feed::Tokens(tokens),
-            is_scored: *is_scored && tokens.len() > 1,
+            is_scored: *is_scored,
         });
         let pieces: Vec<Piece<'_>> = pieces.collect();
         let is_scored = |id| pieces.iter().any(|piece| piece.sequence == id && piece.is_scored);
-        self.runtime.step_with(&pieces, &mut |id, row| {
+        Ok(self.runtime.step_with(&pieces, &mut |id, row| {
             if is_scored(id) {
                 each(Sequence(id), row);
             }
-        })?;
-        // A single token may have shared a replay.
-        for (own, tokens, _) in batch.pieces.iter().filter(|(_, _, is_scored)| *is_scored) {
-            if tokens.len() == 1 {
-                each(*own, self.runtime.logits(own.0)?);
-            }
-        }
-        Ok(())
+        })?)
     }
 
     /// The logits of the next token of a sequence of the last step.

@@ -49,7 +49,7 @@ impl Class {
         Self::between(Form::Run, 1, &BOUNDS, most_tokens.max(1))
     }
 
-    /// The classes of runs of at most so many tokens that are all scored, smallest first; none where that is one token.
+    /// The classes of runs of at most `most_tokens` that are all scored, smallest first; none where that is one token.
     pub fn scored_runs(most_tokens: usize) -> Vec<Self> {
         let [bound, most] = SCORED_BOUNDS;
         Self::between(Form::Scored, 2, &[bound], most_tokens.min(most))
@@ -99,8 +99,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Programs for runs of at most so many tokens, for runs of so many that are all scored, and for batches of at most
-    /// so many sequences.
+    /// Programs for runs of at most `most_tokens`, for runs of at most `most_scored` that are all scored, and for
+    /// batches of at most `most_sequences`.
     pub fn new(most_tokens: usize, most_scored: usize, most_sequences: usize, compile: Compile) -> Self {
         let runs = [Class::runs(most_tokens), Class::scored_runs(most_scored)].concat();
         let classes = [runs, Class::batches(most_sequences)].concat();

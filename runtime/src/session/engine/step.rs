@@ -28,8 +28,8 @@ impl Engine {
         self.step_with(pieces, &mut |_, _| {})
     }
 
-    /// The same, and calls `each` with every row of output of every run: one row for each token where that is wanted or
-    /// the programs return hidden vectors, else one for the last token of each replay.
+    /// The same, and calls `each` with every row of output: one for each token of a run where that is wanted or the
+    /// programs return hidden vectors, else one for the last token of each replay; one for each sequence of a batch.
     ///
     /// # Errors
     /// As [`Engine::step`].
@@ -61,7 +61,7 @@ impl Engine {
         for batch in singles.chunks(most) {
             match batch {
                 [one] => self.run(pieces[*one], each)?,
-                _ => self.run_batch(pieces, batch)?,
+                _ => self.run_batch(pieces, batch, each)?,
             }
             n_replays += 1;
             self.keep_outputs(pieces, batch, n_replays, singles.len().div_ceil(most), pieces.len())?;
@@ -259,18 +259,23 @@ impl Engine {
     }
 
     /// Extends several sequences by one token each, in one replay.
-    fn run_batch(&mut self, pieces: &[Piece<'_>], batch: &[usize]) -> Result<(), Error> {
+    fn run_batch(
+        &mut self,
+        pieces: &[Piece<'_>],
+        batch: &[usize],
+        each: &mut dyn FnMut(SequenceId, &[f32]),
+    ) -> Result<(), Error> {
         let class = self.class_of(Form::Batch, batch.len());
         self.load(class)?;
         let Self { device, loaded, slots, limits, .. } = self;
         let loaded = loaded[class].as_mut().expect("it was just loaded");
-        let each = || {
+        let sequences = || {
             batch.iter().map(|number| {
                 let id = pieces[*number].sequence;
                 slots[id.index as usize].sequence.as_ref().expect("the pieces were checked")
             })
         };
-        let n_pages = each().map(|sequence| sequence.pages.len()).max().unwrap_or(1);
+        let n_pages = sequences().map(|sequence| sequence.pages.len()).max().unwrap_or(1);
         let most_pages = limits.context.div_ceil(limits.page_rows);
         loaded.bind(&mut **device, batch.len(), n_pages, |input, to| match input {
             Input::Rows => {
@@ -282,16 +287,18 @@ impl Engine {
                     left = others;
                 }
             }
-            Input::Positions | Input::Slot => write(to, each().map(|sequence| sequence.len as i32)),
+            Input::Positions | Input::Slot => write(to, sequences().map(|sequence| sequence.len as i32)),
             Input::Page => {
-                write(to, each().map(|sequence| place(sequence, sequence.len, limits.page_rows).0));
+                write(to, sequences().map(|sequence| place(sequence, sequence.len, limits.page_rows).0));
             }
-            Input::Row => write(to, each().map(|sequence| place(sequence, sequence.len, limits.page_rows).1)),
+            Input::Row => {
+                write(to, sequences().map(|sequence| place(sequence, sequence.len, limits.page_rows).1));
+            }
             Input::Sequence => {
-                write(to, each().map(|sequence| sequence.state.map_or(0, |state| state as i32)));
+                write(to, sequences().map(|sequence| sequence.state.map_or(0, |state| state as i32)));
             }
             Input::Table => {
-                for (to, sequence) in to.chunks_exact_mut(most_pages * size_of::<i32>()).zip(each()) {
+                for (to, sequence) in to.chunks_exact_mut(most_pages * size_of::<i32>()).zip(sequences()) {
                     write(to, sequence.pages.iter().map(|page| page_number(*page)));
                 }
             }
@@ -301,6 +308,7 @@ impl Engine {
         for (row, number) in batch.iter().enumerate() {
             let Piece { sequence, feed, .. } = pieces[*number];
             self.commit(sequence, feed.rows(), 1, program, Some(row))?;
+            each(sequence, self.rows(sequence)?);
         }
         Ok(())
     }

@@ -379,7 +379,7 @@ macro_rules! single_forms {
             for s in 0..job.n_rows {
                 let v = &rows[s * job.v.stride()..];
                 if c == 0 && at == 0 {
-                    prefetch_rows(&v[..n_bytes::<S>(job.n)], job.v.end_and_next());
+                    prefetch_one_of_rows(&v[..n_bytes::<S>(job.n)], job.v.end_and_next());
                 }
                 let v = &v[first..][..n_bytes::<S>(skipped + E * N)];
                 let mut vs = [zero(); E];

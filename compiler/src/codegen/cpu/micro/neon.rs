@@ -63,6 +63,8 @@ use prefetch_stream as prefetch_row;
 
 fn prefetch_rows(_piece: &[u8], _end_and_next: (*const u8, *const u8)) {}
 
+use prefetch_rows as prefetch_one_of_rows;
+
 #[inline]
 #[target_feature(enable = "neon")]
 fn wide_bf16(x: &[u8; 2 * N]) -> V {

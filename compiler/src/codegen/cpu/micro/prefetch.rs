@@ -52,12 +52,17 @@ pub(super) fn read(piece: &[u8]) -> u64 {
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn prefetch_stream(piece: &[u8]) {
-    let start = piece.as_ptr().wrapping_add(DISTANCE);
+    stream_at(piece.as_ptr().wrapping_add(DISTANCE), piece.len());
+}
+
+#[inline]
+#[target_feature(enable = "sse")]
+fn stream_at(start: *const u8, n_bytes: usize) {
     if IS_ZEN_4.load(Ordering::Relaxed) {
-        prefetch_lines::<_MM_HINT_T1>(start, piece.len());
-        prefetch_pages(start, piece.len());
+        prefetch_lines::<_MM_HINT_T1>(start, n_bytes);
+        prefetch_pages(start, n_bytes);
     } else {
-        prefetch_with_page::<_MM_HINT_T0>(start, piece.len());
+        prefetch_with_page::<_MM_HINT_T0>(start, n_bytes);
     }
 }
 
@@ -65,24 +70,32 @@ pub(super) fn prefetch_stream(piece: &[u8]) {
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn prefetch_row(piece: &[u8]) {
+    row_at(piece.as_ptr().wrapping_add(DISTANCE), piece.len());
+}
+
+#[inline]
+#[target_feature(enable = "sse")]
+fn row_at(start: *const u8, n_bytes: usize) {
     if !IS_ZEN_4.load(Ordering::Relaxed) {
-        prefetch_with_page::<_MM_HINT_T0>(piece.as_ptr().wrapping_add(DISTANCE), piece.len());
+        prefetch_with_page::<_MM_HINT_T0>(start, n_bytes);
     }
 }
 
-/// The same for rows that go on elsewhere after their end, as those of a KV cache do from page to page.
+/// As [`prefetch_stream`], for rows that go on elsewhere after their end, as those of a KV cache do from page to page.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn prefetch_rows(piece: &[u8], end_and_next: (*const u8, *const u8)) {
-    let start = ahead(piece, end_and_next);
-    if IS_ZEN_4.load(Ordering::Relaxed) {
-        prefetch_lines::<_MM_HINT_T1>(start, piece.len());
-    } else {
-        prefetch_with_page::<_MM_HINT_T0>(start, piece.len());
-    }
+    stream_at(ahead(piece, end_and_next), piece.len());
 }
 
-/// The same without the early lines of the next page.
+/// As [`prefetch_row`], for one of such rows.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn prefetch_one_of_rows(piece: &[u8], end_and_next: (*const u8, *const u8)) {
+    row_at(ahead(piece, end_and_next), piece.len());
+}
+
+/// As [`prefetch_rows`], without the early lines of the next page.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn prefetch_rows_linear(piece: &[u8], end_and_next: (*const u8, *const u8)) {

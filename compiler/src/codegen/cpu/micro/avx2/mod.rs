@@ -20,7 +20,7 @@ use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::{padded, single_forms};
 use crate::codegen::cpu::micro::prefetch::{
     prefetch_linear as prefetch_row, prefetch_linear as prefetch_stream,
-    prefetch_rows_linear as prefetch_rows,
+    prefetch_rows_linear as prefetch_one_of_rows, prefetch_rows_linear as prefetch_rows,
 };
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
 use crate::codegen::cpu::micro::{

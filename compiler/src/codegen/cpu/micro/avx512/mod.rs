@@ -25,7 +25,9 @@ use bytemuck::{cast_ref, cast_slice};
 use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
 use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::single_forms;
-use crate::codegen::cpu::micro::prefetch::{prefetch_row, prefetch_rows, prefetch_stream};
+use crate::codegen::cpu::micro::prefetch::{
+    prefetch_one_of_rows, prefetch_row, prefetch_rows, prefetch_stream,
+};
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
 use crate::codegen::cpu::micro::{
     Bf16Args, Bf16Functions, EncodeArgs, GemmArgs, INTERLEAVED_COLS, MIN_COLS_PACKED, MIN_COLS_TILED,
