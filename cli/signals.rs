@@ -3,24 +3,15 @@
 //! In: the start of a command, or of an answer. Out: a write beyond the file size limit fails with an error instead of
 //! a signal; Ctrl-C during an answer stops the answer. A second Ctrl-C before the first was noticed ends the command,
 //! as one outside of an answer does.
-//! A command that a signal ends deletes its unfinished files. A model file that is truncated while it is mapped
-//! (SIGBUS) is reported, and the exit code is 2. Handlers take no lock and allocate nothing.
+//! A command that a signal ends deletes its unfinished files. Handlers take no lock and allocate nothing.
 
-#[cfg(unix)]
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(unix)]
 use fusebox::files;
-#[cfg(unix)]
-use fusebox::weights::mapping::file_at;
 
 /// Whether Ctrl-C was pressed.
 static CTRL_C: AtomicBool = AtomicBool::new(false);
-
-/// Whether a thread is already reporting a truncated file.
-#[cfg(unix)]
-static REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Prepares the process for a command, before there is another thread.
 #[expect(clippy::disallowed_methods, reason = "it is no knob of ours")]
@@ -55,12 +46,6 @@ fn install_handlers() {
             unsafe { libc::signal(signal, before) };
         }
     }
-    // SAFETY: all zeros are a valid `sigaction`: no flags, no blocked signals.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_bus_error as *const () as libc::sighandler_t;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler is async-signal-safe and has the signature that `SA_SIGINFO` asks for.
-    unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
 }
 
 /// Leaves the signals that end the process to whoever handles them next, who asks the handler before as well.
@@ -89,34 +74,6 @@ extern "C" fn on_end(signal: libc::c_int) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
     // SAFETY: `raise` is async-signal-safe; the signal arrives when this handler returns.
     unsafe { libc::raise(signal) };
-}
-
-/// SIGBUS: a page of a mapped file is gone. Reports which file, if it is a mapped model.
-#[cfg(unix)]
-extern "C" fn on_bus_error(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
-    // SAFETY: `SA_SIGINFO` promises a valid description.
-    let info = unsafe { &*info };
-    // SAFETY: for SIGBUS the description holds the address of the access.
-    let address = unsafe { info.si_addr() } as usize;
-    let Some(name) = file_at(address) else {
-        // SAFETY: the default action runs no code of this program; the access is tried again and ends the process.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-        return;
-    };
-    // One thread reports and ends the process; others wait for that.
-    while REPORTED.swap(true, Ordering::Relaxed) {
-        // SAFETY: `pause` is async-signal-safe.
-        unsafe { libc::pause() };
-    }
-    let sentence =
-        ["fusebox: ", name, ": expected a file that stays as it is, found it shorter while it was read\n"];
-    for piece in sentence {
-        // SAFETY: the bytes are those of the piece, and `write` is async-signal-safe.
-        unsafe { libc::write(libc::STDERR_FILENO, piece.as_ptr().cast(), piece.len()) };
-    }
-    delete_unfinished();
-    // SAFETY: `_exit` is async-signal-safe.
-    unsafe { libc::_exit(2) }
 }
 
 /// While this lives, Ctrl-C sets a flag.

@@ -11,6 +11,7 @@ use fusebox_compiler::schedule::Place;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::{Device, ProgramId, Weights};
+use fusebox_runtime::error::Error as RuntimeError;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::weights::{self, Checkpoint};
 
@@ -25,12 +26,17 @@ impl Weights for Tensors {
     fn bytes(&self, name: &str) -> Option<&[u8]> {
         self.0.bytes(name)
     }
+
+    fn check(&self) -> Result<(), RuntimeError> {
+        self.0.check()
+    }
 }
 
 /// A compiled graph on the processor.
 pub struct Program {
     device: CpuDevice,
     id: ProgramId,
+    weights: Arc<dyn Weights>,
     /// Inputs and outputs, in the order of the device.
     inputs: Vec<Port>,
     outputs: Vec<Port>,
@@ -63,7 +69,7 @@ impl Program {
             let own = plan.buffers.values().filter(move |slot| slot.place == place);
             own.map(|slot| Port { name: slot.name.to_string(), format: slot.format }).collect()
         };
-        Ok(Self { device, id, inputs: ports(Place::Input), outputs: ports(Place::Output) })
+        Ok(Self { device, id, weights, inputs: ports(Place::Input), outputs: ports(Place::Output) })
     }
 
     /// Sets an input of single precision, in row-major order.
@@ -87,9 +93,10 @@ impl Program {
     /// Runs the graph.
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Where the device fails, or the file of the weights has become shorter.
     pub fn run(&mut self) -> Result<(), Error> {
-        Ok(self.device.replay(self.id, &[])?)
+        self.device.replay(self.id, &[])?;
+        Ok(self.weights.check()?)
     }
 
     /// An output of single precision, in row-major order.

@@ -211,7 +211,7 @@ pub struct Unfinished {
     path: PathBuf,
     n_written: u64,
     is_finished: bool,
-    _entered: Entered,
+    _entered: Entered<CString>,
 }
 
 impl Unfinished {

@@ -3,6 +3,7 @@
 //! In: values, each for as long as its [`Entered`] lives. Out: the values on the list, read without a lock.
 //! A removed entry stays in memory, because a handler may be reading it; an equal value uses it again.
 
+use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,9 +19,8 @@ struct Entry<T: 'static> {
 }
 
 /// Keeps a value on the list while it lives.
-#[derive(Debug)]
-pub(crate) struct Entered {
-    is_listed: &'static AtomicBool,
+pub(crate) struct Entered<T: 'static> {
+    entry: &'static Entry<T>,
 }
 
 impl<T: PartialEq> SignalList<T> {
@@ -30,22 +30,19 @@ impl<T: PartialEq> SignalList<T> {
     }
 
     /// Puts a value on the list.
-    pub(crate) fn add(&'static self, mut value: T) -> Entered {
+    pub(crate) fn add(&'static self, mut value: T) -> Entered<T> {
         let mut place = &self.first;
         loop {
-            if let Some(Entry { value: own, is_listed, next }) = place.get().map(Box::as_ref) {
-                if *own == value && !is_listed.swap(true, Ordering::AcqRel) {
-                    return Entered { is_listed };
+            if let Some(entry) = place.get().map(Box::as_ref) {
+                if entry.value == value && !entry.is_listed.swap(true, Ordering::AcqRel) {
+                    return Entered { entry };
                 }
-                place = next;
+                place = &entry.next;
                 continue;
             }
             let entry = Entry { value, is_listed: AtomicBool::new(true), next: OnceLock::new() };
             match place.set(Box::new(entry)) {
-                Ok(()) => {
-                    let Entry { is_listed, .. } = place.get().expect("it was set just now").as_ref();
-                    return Entered { is_listed };
-                }
+                Ok(()) => return Entered { entry: place.get().expect("it was set just now") },
                 // Another thread was faster: this entry goes after that one.
                 Err(entry) => value = entry.value,
             }
@@ -64,9 +61,22 @@ impl<T: PartialEq> SignalList<T> {
     }
 }
 
-impl Drop for Entered {
+impl<T> Entered<T> {
+    /// The value on the list, which an earlier and equal one may have left there.
+    pub(crate) fn value(&self) -> &T {
+        &self.entry.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Entered<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.entry.value.fmt(f)
+    }
+}
+
+impl<T> Drop for Entered<T> {
     fn drop(&mut self) {
-        self.is_listed.store(false, Ordering::Release);
+        self.entry.is_listed.store(false, Ordering::Release);
     }
 }
 

@@ -39,6 +39,10 @@ impl Weights for Bound {
     fn bytes(&self, name: &str) -> Option<&[u8]> {
         self.sources.get(name)?.bytes(&self.checkpoint)
     }
+
+    fn check(&self) -> Result<(), Error> {
+        self.checkpoint.check()
+    }
 }
 
 /// Binds every weight of a graph. A weight that the graph has in F32 is converted to it; all others may have any

@@ -66,7 +66,10 @@ pub fn quantize(
     let entries: Vec<Entry> = draft.tensors.iter().map(|tensor| tensor.entry.clone()).collect();
     let n_bytes = write(output, &draft.pairs, &entries, |idx, put| {
         progress(idx, entries.len());
-        writer.tensor(&draft.tensors[idx], put)
+        let written = writer.tensor(&draft.tensors[idx], put);
+        // What is gone of the input may have been read as zeros, or be what the system refuses to write.
+        checkpoint.check()?;
+        written
     })?;
     Ok(summary(&checkpoint, &draft, n_bytes))
 }

@@ -34,6 +34,14 @@ define_id!(
 pub trait Weights: Send + Sync {
     /// The bytes of a tensor, where they lie.
     fn bytes(&self, name: &str) -> Option<&[u8]>;
+
+    /// Refuses what was read since the weights were opened, where it may not have been their bytes.
+    ///
+    /// # Errors
+    /// Where a file has become shorter.
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Runs programs.

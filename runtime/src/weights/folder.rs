@@ -62,7 +62,8 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
     for name in names {
         let path = folder.join(name);
         let mapping = Mapping::open(&path)?;
-        let shard = safetensors::read(&path, mapping.bytes())?;
+        let shard = safetensors::read(&path, mapping.bytes());
+        let shard = shard.or_else(|fault| mapping.check().and(Err(fault)))?;
         checkpoint.add(path, mapping, shard.tensors)?;
     }
     check_index(&checkpoint, &folder.join(INDEX), &index)?;
@@ -142,7 +143,9 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path, max_bytes: usize) -> Res
         let what = format!("expected at most {max_bytes} bytes, found {}", bytes.len());
         return Err(Error::input(path, Place::Whole, what));
     }
-    json::parse(bytes).map_err(|(at, what)| Error::input(path, Place::Byte(at), what))
+    let parsed = json::parse(bytes);
+    mapping.check()?;
+    parsed.map_err(|(at, what)| Error::input(path, Place::Byte(at), what))
 }
 
 impl Config {

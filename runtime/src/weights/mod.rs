@@ -28,7 +28,8 @@ mod folder;
 mod ggml;
 mod gguf;
 mod json;
-pub mod mapping;
+mod lost_pages;
+mod mapping;
 mod packed;
 pub mod parts;
 mod qorus;
@@ -109,11 +110,18 @@ pub enum Stored {
 /// [`Error::Io`] where the file cannot be read, [`Error::Input`] where it is not as its kind wants it, and
 /// [`Error::Unsupported`] for a version or a size that nothing here reads.
 pub fn open(path: &Path) -> Result<Checkpoint, Error> {
+    let checkpoint = opened(path)?;
+    checkpoint.check()?;
+    Ok(checkpoint)
+}
+
+fn opened(path: &Path) -> Result<Checkpoint, Error> {
     if path.is_dir() {
         return folder::open(path);
     }
     let mapping = Mapping::open(path)?;
-    let contents = contents(path, mapping.bytes())?;
+    let contents = contents(path, mapping.bytes());
+    let contents = contents.or_else(|fault| mapping.check().and(Err(fault)))?;
     if contents.kind == Kind::Safetensors
         && let Some(folder) = folder::around(path)?
     {
@@ -235,6 +243,14 @@ impl Checkpoint {
             (Kind::Gguf { .. }, Some((path, mapping))) => gguf::pairs(path, mapping.bytes()),
             (Kind::Gguf { .. } | Kind::Safetensors | Kind::Ajc1 | Kind::Qorus, _) => Ok(IndexMap::new()),
         }
+    }
+
+    /// Refuses files that have become shorter since they were opened: what was read of them since may be zeros.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the first such file.
+    pub fn check(&self) -> Result<(), Error> {
+        self.files.iter().try_for_each(|(_, mapping)| mapping.check())
     }
 
     /// The files with their sizes in bytes.

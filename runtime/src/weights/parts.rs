@@ -97,7 +97,8 @@ fn part(path: PathBuf, expected: usize, n_files: usize) -> Result<(PathBuf, Mapp
             "expected GGUF, as the other files of the model are",
         ));
     }
-    let contents = gguf::read(&path, mapping.bytes())?;
+    let contents = gguf::read(&path, mapping.bytes());
+    let contents = contents.or_else(|fault| mapping.check().and(Err(fault)))?;
     let found = (number(&path, n_files, &contents.metadata)?, count(&path, &contents.metadata)?);
     if found != (expected, n_files) {
         let what = format!("expected {expected} of {n_files}, found {} of {}", found.0, found.1);

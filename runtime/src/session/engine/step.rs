@@ -23,7 +23,8 @@ impl Engine {
     ///
     /// # Errors
     /// Where a piece names no sequence or one twice, has no tokens or unknown ones, would exceed the context, or there
-    /// are too few free pages; then nothing is changed.
+    /// are too few free pages; then nothing is changed. Where a file of the weights has become shorter: then sequences
+    /// may have rows that are wrong, and the engine is of no more use.
     pub fn step(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
         self.step_with(pieces, &mut |_, _| {})
     }
@@ -219,6 +220,7 @@ impl Engine {
             let (class, program) = self.bind_run(piece.sequence, form, now, n_now)?;
             let loaded = self.loaded[class].as_ref().expect("it was just bound");
             self.device.replay(program, &loaded.symbols)?;
+            self.weights.check()?;
             self.commit(piece.sequence, now, n_now, program, None)?;
             let found = self.rows(piece.sequence)?;
             found.chunks_exact(self.width).for_each(|row| each(piece.sequence, row));
@@ -267,7 +269,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let class = self.class_of(Form::Batch, batch.len());
         self.load(class)?;
-        let Self { device, loaded, slots, limits, .. } = self;
+        let Self { device, loaded, slots, limits, weights, .. } = self;
         let loaded = loaded[class].as_mut().expect("it was just loaded");
         let sequences = || {
             batch.iter().map(|number| {
@@ -304,6 +306,7 @@ impl Engine {
             }
         });
         device.replay(loaded.program, &loaded.symbols)?;
+        weights.check()?;
         let program = loaded.program;
         for (row, number) in batch.iter().enumerate() {
             let Piece { sequence, feed, .. } = pieces[*number];
@@ -370,6 +373,7 @@ impl Engine {
         let (class, program) = self.bind_run(id, Form::Run, piece.feed.rows(), n)?;
         let loaded = self.loaded[class].as_ref().expect("it was just bound");
         let times = self.device.profile(program, &loaded.symbols)?;
+        self.weights.check()?;
         self.commit(id, piece.feed.rows(), n, program, None)?;
         Ok(times)
     }
