@@ -6,6 +6,8 @@
 
 use std::fs::{self, File as Handle};
 use std::io::{Read, Seek, SeekFrom, Write};
+#[cfg(unix)]
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use std::{process, thread};
@@ -194,7 +196,7 @@ impl Fetcher<'_> {
             return Ok(blob);
         }
         let part = partial(&blobs, file);
-        let mut handle = Handle::options().read(true).write(true).create(true).truncate(false).open(&part);
+        let mut handle = open_here(&part);
         let handle = handle.as_mut().map_err(|error| Error::at(&part, error))?;
         for is_second in [false, true] {
             let sum = self.fill(handle, &part, file, commit, caller)?;
@@ -277,8 +279,7 @@ impl Fetcher<'_> {
         let folder = self.cache.folder().join(".locks").join(self.name.folder());
         fs::create_dir_all(&folder).map_err(|error| Error::at(&folder, error))?;
         let path = folder.join(format!("{}.lock", blob_name(file)));
-        let lock = Handle::options().write(true).create(true).truncate(false).open(&path);
-        let lock = lock.map_err(|error| Error::at(&path, error))?;
+        let lock = open_here(&path).map_err(|error| Error::at(&path, error))?;
         if lock.try_lock().is_err() {
             caller.note(&format!("{}: another process fetches it; waiting", file.path));
             lock.lock().map_err(|error| Error::at(&path, error))?;
@@ -406,8 +407,47 @@ fn link(blob: &Path, path: &Path, repository: &Path) -> Result<(), Error> {
     fs::rename(made, path).map_err(at)
 }
 
+/// Writes a small file whole, in the place of what has its name.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder).map_err(|error| Error::at(folder, error))?;
-    fs::write(path, text).map_err(|error| Error::at(path, error))
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let made = &folder.join(format!(".{name}.{}", process::id()));
+    // One that was left by a process of the same number.
+    let _ = fs::remove_file(made);
+    let written = Handle::create_new(made).and_then(|mut handle| handle.write_all(text.as_bytes()));
+    written.and_then(|()| fs::rename(made, path)).map_err(|error| Error::at(path, error))
+}
+
+/// Opens a file of the cache, or makes it; a link in its place is refused, as it may lead anywhere.
+fn open_here(path: &Path) -> std::io::Result<Handle> {
+    let mut options = Handle::options();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    options.custom_flags(libc::O_NOFOLLOW);
+    options.open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn links_in_the_cache_lead_to_nothing_that_is_written() {
+        use std::os::unix::fs::symlink;
+        let folder = std::env::temp_dir().join(format!("fusebox-hub-links-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let [precious, link] = ["precious", "link"].map(|name| folder.join(name));
+        fs::write(&precious, "precious").unwrap();
+        symlink(&precious, &link).unwrap();
+        assert!(open_here(&link).is_err());
+        symlink(&precious, folder.join(format!(".link.{}", process::id()))).unwrap();
+        write(&link, "a commit").unwrap();
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        assert_eq!(fs::read_to_string(&link).unwrap(), "a commit");
+        assert!(!link.is_symlink());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }
