@@ -20,6 +20,7 @@ use crate::naming::files;
 use crate::sidecar;
 use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES};
 use crate::tokenizer::charsmap;
+use crate::tokenizer::pattern::repeats_repetitions;
 use crate::tokenizer::spec::{Keys, MAX_TOKENS, Rules, TokenizerSpec};
 
 /// The key of the end-of-sequence tokens.
@@ -435,7 +436,13 @@ fn check_sizes(path: &Path, key: &str, json: &Json) -> Result<(), Error> {
     if n_bytes > MAX_PATTERN_BYTES {
         return refuse(format!("expected patterns of at most {MAX_PATTERN_BYTES} bytes, found {n_bytes}"));
     }
-    Ok(())
+    let mut regexes = steps.iter().filter_map(|step| step.pointer("/pattern/Regex")?.as_str());
+    match regexes.find(|regex| repeats_repetitions(regex)) {
+        Some(regex) => {
+            refuse(format!("expected patterns whose repeated groups repeat nothing, found {}", quoted(regex)))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The byte encoding of tokens, and whether decoding strips the leading space.

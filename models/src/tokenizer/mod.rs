@@ -20,6 +20,7 @@ mod charsmap;
 pub(crate) mod export;
 mod gguf;
 mod json;
+mod pattern;
 mod pre_tokenizer;
 mod qorus;
 mod sentencepiece;
