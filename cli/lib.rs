@@ -145,6 +145,19 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// Parses a command line and runs nothing: whether it is understood, or the sentence that it is refused with.
+///
+/// # Errors
+/// As the command prints them.
+pub fn understand(arguments: &[OsString]) -> Result<(), String> {
+    let arguments = foreign::translated(arguments.to_vec(), true)?;
+    match Cli::try_parse_from(arguments) {
+        Ok(_) => Ok(()),
+        Err(error) if is_help(&error) => Ok(()),
+        Err(error) => Err(sentence(&error)),
+    }
+}
+
 /// The example of a model family: `fusebox run` if there are arguments, else the kernels of a built-in block.
 pub fn example(block: &str) -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -176,12 +189,7 @@ pub fn run() -> ExitCode {
 
 /// Turns an error of the argument parser into an exit code, for `--help` and `--version`, or a sentence.
 fn parser_error(error: &ParserError) -> Result<ExitCode, String> {
-    let is_help = [
-        ErrorKind::DisplayHelp,
-        ErrorKind::DisplayVersion,
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
-    ];
-    if is_help.contains(&error.kind()) {
+    if is_help(error) {
         let printed = error.print().and_then(|()| stdout().flush());
         if error.use_stderr() {
             return Ok(ExitCode::from(2));
@@ -190,8 +198,23 @@ fn parser_error(error: &ParserError) -> Result<ExitCode, String> {
         let _ = output::check_written(printed);
         return Ok(ExitCode::SUCCESS);
     }
+    Err(sentence(error))
+}
+
+/// Whether the error is a help or a version to print.
+fn is_help(error: &ParserError) -> bool {
+    let kinds = [
+        ErrorKind::DisplayHelp,
+        ErrorKind::DisplayVersion,
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+    ];
+    kinds.contains(&error.kind())
+}
+
+/// An error of the argument parser in one sentence.
+fn sentence(error: &ParserError) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
-        return Err(format!("expected UTF-8 text, found {}", not_utf8()));
+        return format!("expected UTF-8 text, found {}", not_utf8());
     }
     let suggested = suggestion(error);
     let hint = match error.kind() {
@@ -205,7 +228,7 @@ fn parser_error(error: &ParserError) -> Result<ExitCode, String> {
         ErrorKind::UnknownArgument => "; --help lists all flags".to_owned(),
         _ => String::new(),
     };
-    Err(format!("{}{hint}", first_sentence(error)))
+    format!("{}{hint}", first_sentence(error))
 }
 
 /// What the parser thinks was meant.

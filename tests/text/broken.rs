@@ -173,6 +173,12 @@ fn every_bad_part_of_a_tokenizer_is_a_sentence() {
             "key `pre_tokenizer`: expected patterns of at most 16384 bytes, found 18000",
         ),
         (
+            "repeats-repetitions",
+            "/pre_tokenizer",
+            json!({"type": "Split", "pattern": {"Regex": "(?>a+)+b"}, "behavior": "Isolated", "invert": false}),
+            "key `pre_tokenizer`: expected patterns whose repeated groups repeat nothing, found `(?>a+)+b`",
+        ),
+        (
             "inner",
             "/pre_tokenizer",
             json!({"type": "Sequence", "pretokenizers": [{"type": "X"}]}),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub mod marked;
 
 /// The documents at the root.
-const AT_ROOT: [&str; 3] = ["CHANGELOG.md", "CONTRIBUTING.md", "README.md"];
+const AT_ROOT: [&str; 4] = ["CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"];
 
 /// A place where a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
