@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import threading
 import ctypes
 
 import httpx
@@ -40,6 +41,12 @@ class Fusebox:
         if "http://" not in line:
             raise RuntimeError("fusebox serve did not start")
         self.client = httpx.AsyncClient(base_url=line.split()[-1], timeout=None)
+        threading.Thread(target=self.end_with_server, daemon=True).start()
+
+    def end_with_server(self):
+        # Ray sends requests elsewhere as soon as the process of a replica has gone, but only after several failed checks.
+        self.server.wait()
+        os._exit(1)
 
     async def check_health(self):
         for _ in range(600):

@@ -113,6 +113,24 @@ fn first_line(error: &str) -> String {
     error.lines().next().unwrap_or_default().chars().take(400).collect()
 }
 
+/// Takes the logits of tokens that a mask does not allow down to negative infinity.
+pub(crate) fn keep_allowed(mask: &SimpleVob, logits: &mut [f32]) {
+    let n_known = mask.as_slice().len() * 32;
+    for (word, logits) in mask.as_slice().iter().zip(logits.chunks_mut(32)) {
+        match *word {
+            u32::MAX => {}
+            0 => logits.fill(f32::NEG_INFINITY),
+            word => {
+                let banned = logits.iter_mut().enumerate().filter(|(bit, _)| word >> bit & 1 == 0);
+                banned.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+            }
+        }
+    }
+    if let Some(unknown) = logits.get_mut(n_known..) {
+        unknown.fill(f32::NEG_INFINITY);
+    }
+}
+
 impl Constraint {
     /// The tokens that may come next.
     ///
@@ -134,5 +152,23 @@ impl Constraint {
     /// The same constraint for another sequence.
     pub(crate) fn again(&self) -> Self {
         Self { matcher: self.matcher.deep_clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_bans_what_it_does_not_hold_and_what_lies_past_its_end() {
+        let mut mask = SimpleVob::alloc(100);
+        [0, 31, 64, 99].into_iter().for_each(|id| mask.allow_token(id));
+        (32..64).for_each(|id| mask.allow_token(id));
+        let mut logits = vec![1.0; 140];
+        keep_allowed(&mask, &mut logits);
+        for (id, logit) in (0..).zip(&logits) {
+            let is_allowed = id < 100 && mask.is_allowed(id);
+            assert_eq!(*logit, if is_allowed { 1.0 } else { f32::NEG_INFINITY }, "{id}");
+        }
     }
 }

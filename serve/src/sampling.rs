@@ -98,7 +98,7 @@ impl Drawer {
         Ok(Self { sampling, sampler, counts: BTreeMap::new(), row: Vec::new() })
     }
 
-    /// Draws a token that `allows` lets through. `before` is the prompt and all tokens so far.
+    /// Draws a token. `before` is the prompt and all tokens so far; `ban` takes logits down to negative infinity.
     ///
     /// # Errors
     /// A sentence where the logits are no numbers, or nothing is allowed.
@@ -106,14 +106,14 @@ impl Drawer {
         &mut self,
         logits: &[f32],
         before: &[u32],
-        allows: Option<&dyn Fn(u32) -> bool>,
+        ban: Option<&dyn Fn(&mut [f32])>,
     ) -> Result<Scored, String> {
-        check_logits(logits).map_err(|error| error.to_string())?;
         let Sampling { frequency, presence, bias, logprobs, reported, .. } = &self.sampling;
         let has_penalty = (*frequency != 0.0 || *presence != 0.0) && !self.counts.is_empty();
-        let id = if allows.is_none() && bias.is_empty() && !has_penalty {
+        let id = if ban.is_none() && bias.is_empty() && !has_penalty {
             self.sampler.next(logits, before)
         } else {
+            check_logits(logits).map_err(|error| error.to_string())?;
             self.row.clear();
             self.row.extend_from_slice(logits);
             for (id, amount) in bias {
@@ -126,9 +126,8 @@ impl Drawer {
                     self.row[*id as usize] -= frequency * *n as f32 + presence;
                 }
             }
-            if let Some(allows) = allows {
-                let disallowed = (0..).zip(&mut self.row).filter(|(id, _)| !allows(*id));
-                disallowed.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+            if let Some(ban) = ban {
+                ban(&mut self.row);
             }
             self.sampler.next(&self.row, before)
         };
@@ -162,8 +161,14 @@ mod tests {
     fn a_bias_of_minus_100_bans_and_a_mask_is_kept() {
         let mut drawer = greedy(Sampling { bias: vec![(1, -100.0), (9, 5.0)], ..Sampling::default() });
         assert_eq!(drawer.draw(&[0.0, 1e9, 2.0, 1.0], &[], None).unwrap().id, 2);
-        assert_eq!(drawer.draw(&[0.0, 1e9, 2.0, 1.0], &[], Some(&|id| id == 3)).unwrap().id, 3);
-        assert!(drawer.draw(&[0.0; 4], &[], Some(&|_| false)).is_err());
+        assert_eq!(
+            drawer
+                .draw(&[0.0, 1e9, 2.0, 1.0], &[], Some(&|row| row[..3].fill(f32::NEG_INFINITY)))
+                .unwrap()
+                .id,
+            3
+        );
+        assert!(drawer.draw(&[0.0; 4], &[], Some(&|row| row.fill(f32::NEG_INFINITY))).is_err());
         assert!(drawer.draw(&[f32::NAN; 4], &[], None).is_err());
     }
 

@@ -24,7 +24,7 @@ python3 "$here/conformance.py" 127.0.0.1 "$port"
 
 python3 "$here/hostile.py" 127.0.0.1 "$port" "${HOSTILE_REQUESTS:-1500}"
 
-packages=(openai anthropic ollama litellm langchain-openai instructor openai-agents schemathesis)
+packages=(openai anthropic ollama litellm langchain-openai instructor openai-agents schemathesis selenium)
 venv=${FUSEBOX_SERVE_VENV:-$root/target/serve-clients}
 if [ ! -e "$venv/complete" ] && [ -z "${FUSEBOX_SERVE_VENV:-}" ]; then
   python3 -m venv "$venv" && "$venv/bin/pip" install --quiet "${packages[@]}" && touch "$venv/complete" ||
@@ -32,6 +32,7 @@ if [ ! -e "$venv/complete" ] && [ -z "${FUSEBOX_SERVE_VENV:-}" ]; then
 fi
 if [ -x "$venv/bin/python" ]; then
   "$venv/bin/python" "$here/clients.py" 127.0.0.1 "$port"
+  "$venv/bin/python" "$here/page.py" 127.0.0.1 "$port"
 fi
 if [ -x "$venv/bin/schemathesis" ]; then
   # It leaves files where it runs. A thousand documents take longer than the deadline that it sends.

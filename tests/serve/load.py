@@ -30,7 +30,8 @@ async def ask(url, body):
             stamps.append(time.perf_counter())
     writer.close()
     assert status == 200 and stamps, status
-    return start, stamps, tokens
+    # Some servers give no usage in a stream; they send a chunk for each token.
+    return start, stamps, tokens or len(stamps)
 
 
 def at(values, share):

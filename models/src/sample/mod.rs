@@ -10,7 +10,7 @@
 use fusebox_compiler::foundation::random::Random;
 
 use crate::error::Error;
-use crate::sample::candidates::Candidates;
+use crate::sample::candidates::{Candidates, are_below_infinity, largest};
 use crate::sample::penalties::{Agreements, Counts, Dry};
 
 mod candidates;
@@ -229,7 +229,7 @@ impl Sampler {
             return Err(Error::Logits { expected, found: logits.len().to_string() });
         }
         check_logits(logits)?;
-        self.candidates.fill((0..).zip(logits.iter().copied()), false);
+        self.candidates.fill(logits);
         Ok(self.choose(before))
     }
 
@@ -249,7 +249,7 @@ impl Sampler {
             };
             return Err(Error::Logits { expected, found });
         }
-        self.candidates.fill(ids.iter().copied().zip(logits.iter().copied()), true);
+        self.candidates.fill_sorted(ids, logits);
         Ok(self.choose(&[]))
     }
 
@@ -302,10 +302,11 @@ fn unit(random: &mut Random) -> f64 {
 /// [`Error::Logits`] where one is NaN or positive infinity, or none is finite.
 pub fn check_logits(logits: &[f32]) -> Result<(), Error> {
     let refused = |found: String| Err(Error::Logits { expected: "finite numbers".to_owned(), found });
-    if let Some(id) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+    if !are_below_infinity(logits) {
+        let id = logits.iter().position(|logit| !(*logit < f32::INFINITY)).unwrap_or_default();
         return refused(format!("{} for token {id}", logits[id]));
     }
-    if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+    if largest(logits) == f32::NEG_INFINITY {
         return refused("negative infinity for every token".to_owned());
     }
     Ok(())

@@ -108,19 +108,18 @@ impl Counts {
                 *n_uses += 1;
             }
         }
-        for (id, logit) in on.changed() {
-            let n_uses = self.n_uses.get(*id as usize).copied().unwrap_or(0);
-            if n_uses > 0 {
-                let less = if *logit > 0.0 { *logit / repeat } else { *logit * repeat };
+        for id in last {
+            // A token that is there again was changed the first time.
+            let n_uses = self.n_uses.get_mut(*id as usize).map_or(0, std::mem::take);
+            if n_uses == 0 {
+                continue;
+            }
+            on.change(*id, |logit| {
+                let less = if logit > 0.0 { logit / repeat } else { logit * repeat };
                 let less = less - n_uses as f32 * frequency - presence;
                 // An extreme penalty must not make a logit infinite, nor that of every token.
-                *logit = if logit.is_finite() { less.clamp(f32::MIN, f32::MAX) } else { *logit };
-            }
-        }
-        for id in last {
-            if let Some(n_uses) = self.n_uses.get_mut(*id as usize) {
-                *n_uses = 0;
-            }
+                if logit.is_finite() { less.clamp(f32::MIN, f32::MAX) } else { logit }
+            });
         }
     }
 }
@@ -158,21 +157,21 @@ impl Agreements {
         self.longest.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         self.longest.dedup_by_key(|(token, _)| *token);
         let max_exponent = if dry.base > 1.000_001 { (LN_LARGEST / dry.base.ln()) as usize } else { 0 };
-        for (id, logit) in on.changed() {
-            let Ok(at) = self.longest.binary_search_by_key(id, |(token, _)| *token) else { continue };
+        for (id, length) in &self.longest {
             if dry.breakers.get(id).is_some_and(|tails| tails.iter().any(Vec::is_empty)) {
                 continue;
             }
-            let exponent = self.longest[at].1 - dry.allowed_length;
+            let exponent = length - dry.allowed_length;
             let exponent = if max_exponent > 0 { exponent.min(max_exponent) } else { exponent };
             let power = if max_exponent > 0 {
                 (0..exponent).fold(1.0, |power: f32, _| power * dry.base)
             } else {
                 1.0
             };
-            if logit.is_finite() {
-                *logit = (*logit - dry.multiplier * power).clamp(f32::MIN, f32::MAX);
-            }
+            let amount = dry.multiplier * power;
+            on.change(*id, |logit| {
+                if logit.is_finite() { (logit - amount).clamp(f32::MIN, f32::MAX) } else { logit }
+            });
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::engine::{Capacity, Engine, Piece, Refused, Scored as Rows, SequenceId};
-use crate::grammar::Constraint;
+use crate::grammar::{Constraint, keep_allowed};
 use crate::problem::Problem;
 use crate::sampling::{Drawer, Scored, score};
 
@@ -838,9 +838,16 @@ impl Entry {
             let start = Instant::now();
             let mask = constraint.mask()?;
             report.mask += start.elapsed();
-            drawer.draw(logits, &self.tokens, Some(&|id| mask.is_allowed(id)))?
+            drawer.draw(logits, &self.tokens, Some(&|row| keep_allowed(&mask, row)))?
         } else if n_generated < *min_tokens {
-            drawer.draw(logits, &self.tokens, Some(&|id| !ends.contains(&id) && !stops.contains(&id)))?
+            let ban = |row: &mut [f32]| {
+                for id in ends.iter().chain(&*stops) {
+                    if let Some(logit) = row.get_mut(*id as usize) {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+            };
+            drawer.draw(logits, &self.tokens, Some(&ban))?
         } else {
             drawer.draw(logits, &self.tokens, None)?
         };
