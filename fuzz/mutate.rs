@@ -202,7 +202,8 @@ fn with_parts(random: &mut Random, text: &str, others: &[String]) -> String {
 
 /// Puts a few faults into a tree; names and values may be those of `words`.
 pub(crate) fn json(random: &mut Random, tree: &mut Value, words: &[&str]) {
-    for _ in 0..=random.below(3) {
+    let n_faults = if chance(random, 3, 4) { 1 } else { 1 + random.below(4) };
+    for _ in 0..n_faults {
         let n = count(tree);
         let (at, from) = (random.below(n), random.below(n));
         let copy = nth(tree, &mut from.clone()).cloned().unwrap_or(Value::Null);

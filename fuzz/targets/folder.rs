@@ -9,7 +9,7 @@ use fusebox_runtime::weights::open;
 use serde_json::{Value, json};
 
 use crate::mutate::{self, chance, one};
-use crate::targets::{Target, read_text_side};
+use crate::targets::{Target, is_sample, read_text_side};
 
 /// Which file varies.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ fn tokenizer() -> Value {
         "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}| ?\\p{L}+|\\s+(?!\\S)"}, "behavior": "Isolated",
+            {"type": "Split", "pattern": {"Regex": "[0-9]{1,3}| ?[a-z]+| +(?! )"}, "behavior": "Isolated",
                 "invert": false},
             {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]},
         "post_processor": {"type": "TemplateProcessing",
@@ -222,7 +222,8 @@ impl Target for Folder {
         }
         fs::write(self.path.join(name), bytes).map_err(io)?;
         let Ok(checkpoint) = open(&self.path) else { return Ok(false) };
-        let has_tokenizer = read_text_side(&checkpoint);
+        let reads_text = matches!(self.part, Part::Tokenizer | Part::Sidecar);
+        let has_tokenizer = (reads_text || is_sample(input)) && read_text_side(&checkpoint);
         drop(checkpoint);
         Ok(match self.part {
             Part::Weights | Part::Config => Model::either(&self.path).is_ok(),

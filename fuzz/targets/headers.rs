@@ -8,7 +8,7 @@ use fusebox_models::load::Model;
 use fusebox_runtime::weights::open;
 
 use crate::mutate::{self, chance};
-use crate::targets::{Target, read_text_side};
+use crate::targets::{Target, is_sample, read_text_side};
 
 /// What varies.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,7 +99,8 @@ impl Target for Headers {
         put(&self.path, &own)?;
         put(&self.tokenizer(), &tokens)?;
         let Ok(checkpoint) = open(&self.path) else { return Ok(false) };
-        let has_tokenizer = read_text_side(&checkpoint);
+        let reads_text = self.kind == Kind::Vocabulary || is_sample(input);
+        let has_tokenizer = reads_text && read_text_side(&checkpoint);
         Ok(if self.kind == Kind::Vocabulary { has_tokenizer } else { Model::open(&self.path).is_ok() })
     }
 }

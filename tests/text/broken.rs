@@ -102,6 +102,12 @@ fn every_bad_part_of_a_tokenizer_is_a_sentence() {
             json!({"a": 0, "b": 1, "ab": 4_000_000_000u32}),
             "key `model.vocab`: expected ids",
         ),
+        (
+            "id-far",
+            "/model/vocab",
+            json!({"a": 0, "b": 1, "ab": (1 << 22) - 1}),
+            "key `model.vocab`: expected ids below 262160, found 4194303",
+        ),
         ("id-negative", "/model/vocab", json!({"a": -1}), "expected JSON of another form"),
         (
             "model",

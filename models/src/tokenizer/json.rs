@@ -35,6 +35,8 @@ const MAX_DECOMPOSITION: usize = 11;
 /// The most steps of a component, and the most bytes of all its patterns.
 const MAX_STEPS: usize = 64;
 const MAX_PATTERN_BYTES: usize = 16 << 10;
+/// The most ids without a token in a file of few tokens.
+const MAX_UNUSED: usize = 1 << 18;
 /// The supported normalizers.
 const NORMALIZERS: [&str; 12] = [
     "BertNormalizer",
@@ -306,8 +308,10 @@ fn tokens(
     let refuse = |what| Error::input(path, Place::Key("model.vocab".to_owned()), what);
     let ids = vocab.values().chain(added.iter().map(|(id, _)| id));
     let n_tokens = ids.max().map_or(0, |id| *id as usize + 1);
-    if n_tokens > MAX_TOKENS {
-        return Err(refuse(format!("expected ids below {MAX_TOKENS}, found {}", n_tokens - 1)));
+    // Each id below takes memory, so a file with few tokens may not leave many ids out.
+    let most = (MAX_UNUSED + 4 * (vocab.len() + added.len())).min(MAX_TOKENS);
+    if n_tokens > most {
+        return Err(refuse(format!("expected ids below {most}, found {}", n_tokens - 1)));
     }
     let mut tokens = vec![String::new(); n_tokens];
     let added = added.iter().map(|(id, token)| (token.content.clone(), *id));
