@@ -18,7 +18,7 @@ use fusebox::text::amount::{bytes, count, counted};
 use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::form::Form;
-use fusebox_compiler::codegen::{planned, source};
+use fusebox_compiler::codegen::source;
 use fusebox_compiler::error::Error;
 use fusebox_compiler::schedule::{KernelId, Plan, Step};
 use fusebox_compiler::target::{Target, Work};
@@ -103,8 +103,8 @@ pub(crate) fn profile_json(
 
 /// The source of every kernel of a plan, for a target.
 pub(crate) fn sources(plan: &Plan, target: &Target) -> Result<String, String> {
-    let all = || planned(plan, target)?.kernels.values().map(|kernel| source(kernel, target)).collect();
-    let sources: Result<Vec<String>, Error> = all();
+    let sources: Result<Vec<String>, Error> =
+        plan.kernels.values().map(|kernel| source(kernel, target)).collect();
     Ok(sources.map_err(|error| error.to_string())?.join("\n"))
 }
 

@@ -278,6 +278,7 @@ fn kernel(kernel: &KernelStory) -> Value {
         "tile_bytes": kernel.tile_bytes,
         "estimate_us": kernel.microseconds,
         "traffic": kernel.traffic,
+        "prepared": kernel.prepared,
         "barriers": kernel.barriers,
     })
 }

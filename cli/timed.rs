@@ -12,7 +12,7 @@ use fusebox::open::environment;
 use fusebox::text::amount::{bytes, counted};
 use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::pipeline::Compiled;
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
 use fusebox_runtime::buffer::Buffer;

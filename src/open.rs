@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::graph::Graph;
-use fusebox_compiler::options::Options;
+use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat as Template;
@@ -77,7 +77,6 @@ pub struct Opened {
     pub cache: Cache,
     options: Options,
     level: Level,
-    numbers: Numbers,
     /// The data type of the KV cache.
     pub kv_type: Format,
     /// Whether its sessions can score every token of a step, not only the last.
@@ -88,6 +87,11 @@ pub struct Opened {
 }
 
 impl Run {
+    /// How exact a device counts.
+    pub(crate) fn numbers(&self) -> Numbers {
+        if self.precise { Numbers::Single } else { Numbers::Quantised }
+    }
+
     /// The data type of the KV cache.
     pub fn kv_format(&self) -> Format {
         self.kv_type.unwrap_or(if self.precise { Format::F32 } else { Format::F16 })
@@ -110,6 +114,7 @@ impl Run {
             options.cache = Some(folder.to_string_lossy().into_owned());
         }
         options.rules.clone_from(&self.rules);
+        options.numbers = self.numbers();
         Ok(Ready { run: self, device, options, level })
     }
 }
@@ -128,7 +133,6 @@ impl Ready<'_> {
             Purpose::Defined(decoder) => Model::define(path, decoder.clone()),
         };
         let model = model.map_err(|error| error.to_string())?;
-        let numbers = if run.precise { Numbers::Single } else { Numbers::Quantised };
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
         let (path, kv_type, gpu_memory) = (path.to_owned(), run.kv_format(), run.gpu_memory);
         Ok(Opened {
@@ -138,7 +142,6 @@ impl Ready<'_> {
             cache,
             options,
             level,
-            numbers,
             kv_type,
             scores_every: false,
             gpu_memory,
@@ -283,16 +286,18 @@ impl Opened {
 
     /// The processor that code is compiled for; none where a GPU runs it.
     pub fn cpu(&self) -> Result<Option<Cpu>, String> {
-        let cpu = || Cpu::at(self.level, self.numbers).map_err(|error| error.to_string());
+        let cpu = || Cpu::at(self.level, self.options.numbers).map_err(|error| error.to_string());
         (self.device == Device::Cpu).then(cpu).transpose()
     }
 
     fn open_device(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
         match self.device {
-            Device::Cpu => Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.numbers)?, n_threads)?)),
+            Device::Cpu => {
+                Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.options.numbers)?, n_threads)?))
+            }
             Device::Gpu(gpu) => {
                 let folder = self.options.cache.clone().map(PathBuf::from);
-                gpus::open(gpu, self.numbers, folder, self.gpu_memory, &self.watch)
+                gpus::open(gpu, self.options.numbers, folder, self.gpu_memory, &self.watch)
             }
         }
     }

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::schedule::Place;
 use fusebox_compiler::tensor::quant::Format;
@@ -56,13 +55,13 @@ impl Program {
     pub fn new(graph: &Graph, weights: impl AsRef<std::path::Path>, run: &Run) -> Result<Self, Error> {
         let (mut options, level) = environment()?;
         options.rules.clone_from(&run.rules);
+        options.numbers = run.numbers();
         let cache = Cache::new(run.cache.clone().or_else(|| options.cache.clone().map(Into::into)));
         let plan = cache.program(graph, &options)?.plan;
         if !plan.symbols().is_empty() {
             return Err(Error::from("the graph has symbols, expected sizes that are numbers"));
         }
-        let numbers = if run.precise { Numbers::Single } else { Numbers::Quantised };
-        let mut device = CpuDevice::new(Cpu::at(level, numbers)?, n_threads(run.threads)?)?;
+        let mut device = CpuDevice::new(Cpu::at(level, options.numbers)?, n_threads(run.threads)?)?;
         let weights: Arc<dyn Weights> = Arc::new(Tensors(weights::open(weights.as_ref())?));
         let id = device.load(&plan, &weights)?;
         let ports = |place: Place| {

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::graph::op::Op;
-use fusebox_compiler::options::Options;
+use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::reference::random::Numbers as Random;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;

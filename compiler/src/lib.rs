@@ -1,6 +1,6 @@
 //! Fusebox's compiler: a lazy graph of plain mathematics becomes a short list of fused kernels.
 //!
-//! The road is `pipeline::compile`: improve, partition, lower, plan. Every form along it can be printed and verified,
+//! The road is `pipeline::compile`: improve, partition, lower, prepare, plan. Every form along it can be printed and verified,
 //! and a [`story`] tells what each stage did and why.
 //! No file, device or model is known here.
 //!
@@ -23,7 +23,9 @@ pub mod graph;
 pub mod kernel;
 pub mod options;
 pub mod pipeline;
+pub mod prepare;
 pub mod program;
+pub mod recognise;
 mod recount;
 pub mod reference;
 pub mod rewrite;

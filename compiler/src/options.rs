@@ -3,6 +3,7 @@
 //! In: defaults, then what the caller sets. Out: an [`Options`] that travels as a value; there are no globals.
 //! [`KNOBS`] is the list that documents and checks go by. Environment variables are read here and nowhere else.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -15,9 +16,12 @@ use crate::target::{CPU, TARGETS, Target};
 pub struct Options {
     /// The device that kernels are for.
     pub target: Target,
+    /// How exact the device counts.
+    pub numbers: Numbers,
     /// How far the e-graph of a block may grow.
     pub limits: Limits,
-    /// Stop each block after this number of rewrites, and of merges: for finding the one that is wrong.
+    /// Stop each block after this number of rewrites, and of merges, and the preparation of kernels after this number of
+    /// changes: for finding the one that is wrong.
     pub fuel: Option<usize>,
     /// Choose at random among what is right, by this seed: for tests.
     pub chaos: Option<u64>,
@@ -36,6 +40,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             target: CPU,
+            numbers: Numbers::Quantised,
             limits: Limits::default(),
             fuel: None,
             chaos: None,
@@ -44,6 +49,28 @@ impl Default for Options {
             level: None,
             rules: Vec::new(),
         }
+    }
+}
+
+/// How exact code is: the numeric mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Numbers {
+    /// As the interpreter does, bit for bit: one number at a time, in the order of the text. For checking.
+    Exact,
+    /// Single precision throughout; sums in any order, functions within a few units in the last place.
+    Single,
+    /// As `Single`, but activations of quantised weights are quantised to 8-bit integers first, or to another layout
+    /// that suits a processor and costs no format accuracy; tensor cores multiply what they round to TF32 or bf16.
+    Quantised,
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exact => "exact numbers",
+            Self::Single => "single precision",
+            Self::Quantised => "rounded activations",
+        })
     }
 }
 
@@ -81,7 +108,7 @@ pub const KNOBS: [Knob; 8] = [
     },
     Knob {
         variable: "FUSEBOX_FUEL",
-        sentence: "rewrites, and merges, after which a block is left as it is",
+        sentence: "rewrites, merges, and changes for the device, after which a graph is left as it is",
         set: |options, text| number(text).map(|n| options.fuel = Some(n)),
     },
     Knob {

@@ -1,8 +1,9 @@
 //! The road: one function, one stage a line.
 //!
 //! In: the graph of a model and options. Out: a plan of fused kernels and the story of how it came about.
-//! Distinct blocks are improved, partitioned and lowered once, however often they are used. Every stage's result is
-//! verified before the next begins; what a verifier refuses is a bug of ours and is reported as one.
+//! Distinct blocks are improved, partitioned and lowered once, however often they are used; their kernels are prepared
+//! for the device once, too. Every stage's result is verified before the next begins; what a verifier refuses is a bug
+//! of ours and is reported as one.
 
 use std::fmt;
 use std::time::Instant;
@@ -17,10 +18,11 @@ use crate::graph::narrow::narrow;
 use crate::kernel::lower::{Bound, lower};
 use crate::kernel::price::LoweredPrice;
 use crate::options::Options;
+use crate::prepare::prepare;
 use crate::recount::{block_story, with_steps};
 use crate::rewrite::{Choice, Report, Settings, improve_with, rules};
 use crate::schedule::assemble::{Unit, UnitLaunch, assemble};
-use crate::schedule::{Plan, plan};
+use crate::schedule::{Plan, Sequence, plan};
 use crate::story::Story;
 use crate::{fuse, graph, kernel, schedule};
 
@@ -34,22 +36,21 @@ const MAX_BLOCK_NODES: usize = 2_000;
 /// a stage made something wrong.
 pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, Error> {
     let mut road = Road::new(options);
-    road.accepted(|| graph::verify::verify_structure(graph))?;
-    let narrowed = road.stage("narrow", || narrow(graph));
-    // Misfits are reported node by node below.
-    let graph = narrowed.as_ref().unwrap_or(graph);
-    let graph = &*road.stage("divide", || separate_outputs(graph));
-    let division = road.stage("divide", || divide(graph));
-    let mut units: List<TemplateId, Unit> = List::default();
-    for (id, template) in division.templates.iter() {
-        let n_uses = division.instances.iter().filter(|instance| instance.template == id).count();
-        units.push(road.block(template, n_uses)?);
-    }
-    let sequence = road.stage("plan", || assemble(graph, &division, units));
+    let sequence = road.launches(graph)?;
+    let (sequence, changes) = road.stage("prepare", || prepare(sequence, options))?;
     let plan = road.stage("plan", || plan(sequence))?;
     road.verified("plan", || schedule::verify::verify(&plan))?;
-    let story = with_steps(road.story, &plan);
+    let story = with_steps(road.story, &plan, &changes);
     Ok(Compiled { plan, story })
+}
+
+/// The launches of a graph before they are prepared for the device, as [`blame`](crate::prepare::blame::blame) takes
+/// them.
+///
+/// # Errors
+/// As [`compile`].
+pub fn launches(graph: &Graph, options: &Options) -> Result<Sequence, Error> {
+    Road::new(options).launches(graph)
 }
 
 /// A compiled graph.
@@ -76,6 +77,22 @@ struct Road<'a> {
 impl<'a> Road<'a> {
     fn new(options: &'a Options) -> Self {
         Self { options, story: Story { target: options.target.to_string(), ..Story::default() } }
+    }
+
+    /// Compiles every distinct block, and puts their launches in order.
+    fn launches(&mut self, graph: &Graph) -> Result<Sequence, Error> {
+        self.accepted(|| graph::verify::verify_structure(graph))?;
+        let narrowed = self.stage("narrow", || narrow(graph));
+        // Misfits are reported node by node below.
+        let graph = narrowed.as_ref().unwrap_or(graph);
+        let graph = &*self.stage("divide", || separate_outputs(graph));
+        let division = self.stage("divide", || divide(graph));
+        let mut units: List<TemplateId, Unit> = List::default();
+        for (id, template) in division.templates.iter() {
+            let n_uses = division.instances.iter().filter(|instance| instance.template == id).count();
+            units.push(self.block(template, n_uses)?);
+        }
+        Ok(self.stage("assemble", || assemble(graph, &division, units)))
     }
 
     /// Compiles one distinct block, from the author's graph to kernels.

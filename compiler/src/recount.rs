@@ -15,6 +15,7 @@ use crate::graph::{Graph, NodeId};
 use crate::kernel::lower::Bound;
 use crate::kernel::measure::measure;
 use crate::kernel::{Access, Kernel};
+use crate::prepare::Change;
 use crate::rewrite::{Form, Report, Stop};
 use crate::schedule::Plan;
 use crate::story::{BlockStory, EGraphStory, KernelStory, RegionStory, Story};
@@ -64,12 +65,20 @@ pub(crate) fn block_story(
     }
 }
 
-/// The story with the launches of the plan it led to.
-pub(crate) fn with_steps(mut story: Story, plan: &Plan) -> Story {
+/// The story with what was changed for the device, and the launches of the plan it led to.
+pub(crate) fn with_steps(mut story: Story, plan: &Plan, changes: &[Change]) -> Story {
     // Kernels are numbered block by block, in the order of the blocks.
     let mut places = Vec::new();
     for (block, told) in story.blocks.iter().enumerate() {
         places.extend((0..told.kernels.len()).map(|kernel| (block, kernel)));
+    }
+    for Change { pass, reason, kernels } in changes {
+        for id in kernels {
+            let (block, kernel) = places[id.index()];
+            let told = &mut story.blocks[block].kernels[kernel];
+            told.prepared.push(format!("{pass}: {reason}"));
+            told.text = plan.kernels[*id].to_string();
+        }
     }
     story.steps = plan.steps.iter().map(|step| places[step.kernel.index()]).collect();
     story.arena_bytes = plan.arena_bytes;
@@ -156,6 +165,7 @@ fn kernel_story(kernel: &Kernel, fused: &Fused, barriers: &[Barrier], target: &T
         microseconds: measure.seconds(target) * 1e6,
         traffic: traffic.collect(),
         barriers: barriers.iter().map(ToString::to_string).collect(),
+        prepared: Vec::new(),
         text: kernel.to_string(),
     }
 }

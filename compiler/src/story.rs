@@ -111,7 +111,9 @@ pub struct KernelStory {
     pub traffic: Vec<String>,
     /// Why its results are stored.
     pub barriers: Vec<String>,
-    /// The kernel as text.
+    /// The passes that changed it for the device, each with the reason.
+    pub prepared: Vec<String>,
+    /// The kernel as text, as it runs.
     pub text: String,
 }
 
@@ -224,6 +226,9 @@ impl KernelStory {
         )?;
         for line in &self.traffic {
             writeln!(f, "     {line}")?;
+        }
+        for line in &self.prepared {
+            writeln!(f, "   prepared: {line}")?;
         }
         writeln!(f, "   barrier after it: {}", listed(&self.barriers))
     }

@@ -27,6 +27,10 @@ pub struct Target {
     pub compute_units: usize,
     /// Bytes of fast memory a task may use for its tiles: shared memory of a GPU.
     pub tile_bytes: usize,
+    /// Bytes of memory that the threads of a task share: shared memory of a GPU; none where a task has one thread.
+    pub shared_bytes: usize,
+    /// Whether products of tiles may run on tensor cores.
+    pub has_tensor_cores: bool,
     /// Buffers that a kernel may bind.
     pub tensors_per_kernel: usize,
     /// Rows of a weight that one task of a GEMV multiplies.
@@ -66,6 +70,8 @@ pub const CPU: Target = Target {
     launch: 2e-6,
     compute_units: 8,
     tile_bytes: 512 << 10,
+    shared_bytes: 0,
+    has_tensor_cores: false,
     tensors_per_kernel: usize::MAX,
     rows_per_task: 64,
     // Unpacking pays for many tokens only, and attention wants whole squares of tiles.
@@ -91,6 +97,8 @@ pub const VULKAN: Target = Target {
     launch: 4e-6,
     compute_units: 64,
     tile_bytes: 32 << 10,
+    shared_bytes: 32 << 10,
+    has_tensor_cores: false,
     // Some drivers bind no more than 32 buffers; a tensor has up to two, and symbols and scratch have one each.
     tensors_per_kernel: 15,
     rows_per_task: 8,
@@ -126,6 +134,9 @@ pub const CUDA_SM90: Target = Target {
     k_step: 64,
     stages_operands: true,
     tile_bytes: 200 << 10,
+    // Every NVIDIA GPU since 2020 has it; more than 48 KiB is opted into at launch.
+    shared_bytes: 96 << 10,
+    has_tensor_cores: true,
     ..VULKAN
 };
 

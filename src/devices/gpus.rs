@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_runtime::device::gpu::cuda::{self, Cuda, CudaDevice};
 use fusebox_runtime::device::gpu::device_memory::Tell;
 use fusebox_runtime::device::gpu::wgpu_driver::{Driver, Interface, found};

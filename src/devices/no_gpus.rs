@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 
 use fusebox_compiler::codegen::WITHOUT_GPUS;
-use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::error::Error as CompilerError;
+use fusebox_compiler::options::Numbers;
 use fusebox_runtime::device::{Device, Found};
 use fusebox_runtime::error::Error;
 

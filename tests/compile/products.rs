@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::form::Form;
-use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::codegen::cpu::reason::Reason;
 use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::kernel::ParamId;
-use fusebox_compiler::options::Options;
+use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::schedule::{Place, Plan, Step};
 use fusebox_compiler::target::Target;

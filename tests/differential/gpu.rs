@@ -11,12 +11,12 @@ use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::codegen::gpu::compile;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
 use fusebox_compiler::codegen::gpu::layout::repacked;
 use fusebox_compiler::fuse::merge::Steering;
 use fusebox_compiler::graph::parse::parse;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::reference::random;
 use fusebox_compiler::rewrite::{Settings, improve};
 use fusebox_compiler::target::TARGETS;

@@ -9,9 +9,10 @@ use std::slice;
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::{Bytes, Code};
-use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::kernel::run::memory::Buffer;
 use fusebox_compiler::kernel::{Access, Kernel, Part, Stmt, VarId};
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::reference::compare::Tolerance;
 use fusebox_compiler::tensor::quant::Format;
 use half::{bf16, f16};

@@ -24,6 +24,7 @@ mod shrink;
 
 use std::collections::BTreeMap;
 
+use fusebox_compiler::error::Error;
 use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::fuse::hazard::protect;
 use fusebox_compiler::fuse::merge::{Partition, Steering, partition};
@@ -36,6 +37,8 @@ use fusebox_compiler::kernel::price::LoweredPrice;
 use fusebox_compiler::kernel::run::memory::{Buffer, Buffers};
 use fusebox_compiler::kernel::run::run;
 use fusebox_compiler::kernel::{Access, Kernel, Param, ParamId};
+use fusebox_compiler::options::Options;
+use fusebox_compiler::prepare::prepare_kernel;
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{Bindings, evaluate_all};
 use fusebox_compiler::target::Target;
@@ -93,10 +96,17 @@ pub(crate) fn check_by(
     every_value_has_one_launch(graph, &partition)?;
     for roots in &partition.regions {
         let kernels = lower(graph, &partition.cut, roots, target).map_err(|_| "too large".to_owned())?;
+        let kernels = prepared(kernels, target).map_err(|error| error.to_string())?;
         let checker = Checker { witness, ..Checker::new(graph, bindings, &values, roots) };
         check_launch(checker, &partition, &kernels, tolerance)?;
     }
     Ok(partition)
+}
+
+/// The kernels as the target runs them.
+fn prepared(kernels: Vec<Bound>, target: &Target) -> Result<Vec<Bound>, Error> {
+    let options = Options::for_target(*target);
+    kernels.into_iter().map(|(kernel, bound)| Ok((prepare_kernel(&kernel, &options)?, bound))).collect()
 }
 
 /// Runs the kernels of one region on the values it loads and compares what they store.

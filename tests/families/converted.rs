@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat;
 use fusebox_models::config::{self, Config, Mixer, Pairing, Rope, Scaling};

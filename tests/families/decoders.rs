@@ -6,7 +6,7 @@
 
 use std::fs::read_to_string;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use serde_json::Value as Json;
 use support::given::fixture;
 use support::run::{Run, relative_error};

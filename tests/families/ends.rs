@@ -4,8 +4,7 @@
 //! way, and hidden states whose normalised product with the head gives the logits.
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Numbers;
-use fusebox_compiler::options::Options;
+use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};

@@ -3,7 +3,7 @@
 //! In: small models with random weights, dense and with experts. Out: the logits of the same model with its weights in
 //! single precision.
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::Experts;
 use support::own::path;

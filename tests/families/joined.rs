@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::binding::bind;

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::graph::op::Op;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::reference::evaluate;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Experts, Latent, Pairing, Rope};
 use fusebox_models::load::Model;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::path::Path;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Experts, Gate, Groups, Latent, Pairing, Rope, Scaling};
 use fusebox_runtime::session::Session;

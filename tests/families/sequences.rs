@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::foundation::random::Random;
 use fusebox_compiler::graph::Name;
-use fusebox_compiler::options::Options;
+use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_models::generate::{Generator, Settings};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::sample::Settings as Sampling;

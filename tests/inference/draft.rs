@@ -6,8 +6,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::foundation::random::Random;
+use fusebox_compiler::options::Numbers;
 use fusebox_models::draft::Draft;
 use fusebox_models::draft::ngram::Ngram;
 use fusebox_models::draft::smaller::Smaller;

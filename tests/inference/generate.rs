@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
+use fusebox_compiler::options::Numbers;
 use fusebox_models::generate::{Answer, Finish, Generator, Settings};
 use fusebox_models::load::Model;
 use fusebox_models::tokenizer::Tokenizer;

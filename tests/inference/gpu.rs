@@ -7,9 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fusebox_compiler::codegen::cpu::level::Numbers;
 use fusebox_compiler::foundation::amount::bytes;
-use fusebox_compiler::options::Options;
+use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
@@ -85,7 +84,8 @@ fn on(
         Kind::Vulkan => "vulkan",
         Kind::Cuda => "cuda-sm90",
     };
-    let options = Options::for_target(Target::named(target).unwrap());
+    let target = Target::named(target).unwrap();
+    let options = Options { numbers: Numbers::Single, ..Options::for_target(target) };
     let model = Model::open(path).unwrap_or_else(|error| panic!("{error}"));
     model.session(device, settings, &options, &Cache::new(folder))
 }

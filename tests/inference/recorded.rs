@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::codegen::cpu::level::Level;
+use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::session::Session;
 use serde_json::Value;

@@ -12,6 +12,7 @@ mod hygiene;
 mod imports;
 mod layers;
 mod ops;
+mod prepared;
 mod results;
 mod rules;
 mod snapshots;

@@ -2,13 +2,11 @@
 //!
 //! In: a kernel that verifies. Out: code that stores what the interpreter in `kernel::run` would store. Each backend is
 //! a folder with a feature: `cpu/` compiles for the processor it runs on, `gpu/` prints sources for GPUs on any
-//! machine. Nothing here chooses what to fuse: a kernel says that already.
-
-use std::borrow::Cow;
+//! machine. Nothing here chooses what to fuse or how loops are cut: the kernel says that already, as `prepare/` made it
+//! for the target, and it runs as it is printed.
 
 use crate::error::Error;
 use crate::kernel::Kernel;
-use crate::schedule::Plan;
 use crate::target::Target;
 use crate::tensor::sym::Symbol;
 
@@ -37,19 +35,6 @@ pub fn check_symbols(symbols: &[Symbol], values: &[i64]) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// A plan as a target's devices run it: GPUs store some temporaries as bf16.
-///
-/// # Errors
-/// As where the plan was made.
-pub fn planned<'p>(plan: &'p Plan, target: &Target) -> Result<Cow<'p, Plan>, Error> {
-    #[cfg(feature = "gpu")]
-    if let Some(language) = gpu::dialect::Language::of(target) {
-        return gpu::bf16_temporaries::with_bf16_temporaries(plan, language);
-    }
-    let _ = target;
-    Ok(Cow::Borrowed(plan))
 }
 
 /// The error of a build without the feature `gpu` where GPU code is requested.

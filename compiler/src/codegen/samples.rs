@@ -48,32 +48,3 @@ part
   for t5, e2
     @2[t5, e2] = div(tile0[-t0+t5, e2], tile1[-t0+t5])
 "#;
-
-/// A product of 16 tokens with 32 rows of a weight, in K-steps of 64 of 128.
-#[cfg(feature = "gpu")]
-pub(super) const PRODUCT: &str = r#"kernel "matmat w" matrix-matrix
-  read @0 x : f32[t:16, d:128]
-  read @1 w : q8_0[r:32, d:128]
-  write @2 y : f32[t:16, r:32]
-part
-  tile tile0 : f32[16, 32]
-  tile tile1 : f32[16, 64]
-  tile tile2 : f32[32, 64]
-  var t0 in 0..16
-  var r1 in 0..32
-  var d2 in blocks of 64 step 64 from 0 to 128
-  var d3 within d2
-  grid
-  for t0, r1
-    tile0[t0, r1] = 0.0
-  loop d2
-    for t0, d3
-      tile1[t0, -d2+d3] = @0[t0, d3]
-    for r1, d3
-      tile2[r1, -d2+d3] = @1[r1, d3]
-    for t0, r1
-      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
-  end
-  for t0, r1
-    @2[t0, r1] = tile0[t0, r1]
-"#;

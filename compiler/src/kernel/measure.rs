@@ -363,6 +363,14 @@ impl Ranges<'_> {
 
     /// How many values a variable takes.
     fn n_values(self, var: VarId) -> f64 {
+        if let Some(routed) = self.part.routed.as_ref().filter(|_| self.part.ends_with_list(var)) {
+            let rows: f64 = routed.rows.iter().map(|var| self.n_values(*var)).product();
+            // On average over experts.
+            let own = rows / self.n_values(routed.expert).max(1.0);
+            let block = self.part.vars[routed.along].range.blocks().map_or(1, |blocks| blocks.block);
+            let n_blocks = (own / block as f64).ceil().max(1.0);
+            return if var == routed.along { n_blocks } else { own / n_blocks };
+        }
         let len = |var: VarId| (self.of(&self.extent(var)) - self.start(var)).max(0);
         match &self.part.vars[var].range {
             Range::Whole { len } => self.of(len).max(0) as f64,

@@ -151,10 +151,30 @@ pub struct Part {
     pub vars: List<VarId, Var>,
     /// The variables that together number the tasks, outermost first.
     pub grid: Vec<VarId>,
+    /// The rows that are routed to a task, where a list of them is made before its body.
+    pub routed: Option<RoutedRows>,
     /// The memory each task has for itself.
     pub tiles: List<TileId, Tile>,
     /// What each task does, in order.
     pub body: Vec<Stmt>,
+}
+
+/// Which rows belong to a task, by a number in memory: a router's choice of experts.
+///
+/// Rows are numbered by some variables, the last running fastest. Those whose `by` is the task's `expert` have their
+/// numbers in `list`, in order, and `along` ends where the list does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RoutedRows {
+    /// The variables that number all rows, outermost first.
+    pub rows: Vec<VarId>,
+    /// The expert of a row.
+    pub by: Index,
+    /// The variable of the grid that numbers experts.
+    pub expert: VarId,
+    /// The tile of the numbers of rows, with room for all.
+    pub list: TileId,
+    /// The blocks of positions in the list.
+    pub along: VarId,
 }
 
 /// A loop variable.
@@ -385,6 +405,12 @@ impl Part {
             Range::Within { of } => self.vars[*of].range.blocks().map(|blocks| blocks.block.into()),
             Range::Blocks(_) => None,
         }
+    }
+
+    /// Whether a variable ends where a list of routed rows does.
+    pub(crate) fn ends_with_list(&self, var: VarId) -> bool {
+        let along = self.routed.as_ref().map(|routed| routed.along);
+        along == Some(var) || matches!(self.vars[var].range, Range::Within { of } if along == Some(of))
     }
 
     /// How many values a loop of a nest takes, where this is always the same.

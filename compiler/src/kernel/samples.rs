@@ -3,8 +3,8 @@
 //! Each is exactly as `print` writes it, verifies without complaint, and is run against literal numbers in
 //! `run/tests.rs`.
 
-pub(crate) const ALL: [&str; 8] =
-    [MAP, BLOCKS, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, TWO_PARTS, ODD_NAMES];
+pub(crate) const ALL: [&str; 9] =
+    [MAP, BLOCKS, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, ROUTED, TWO_PARTS, ODD_NAMES];
 
 /// Thirteen elements in blocks of four: the last block has one.
 pub(crate) const MAP: &str = r#"kernel "scale x" map
@@ -113,6 +113,28 @@ part
     @2[t0, d1] = @1[lookup(@0[t0], 4), d1]
 "#;
 
+/// Two rows a token, each scaled by the expert that it is routed to; an expert takes two rows at a time.
+pub(crate) const ROUTED: &str = r#"symbol T in 0..3 near 2
+kernel "scale by experts" experts
+  read @0 x : f32[t:T, k:2]
+  read @1 ids : i32[t:T, k:2]
+  read @2 scales : f32[x:4]
+  write @3 y : f32[t:T, k:2]
+part
+  tile tile0 : i32[6]
+  var t0 in 0..T
+  var k1 in 0..2
+  var x2 in 0..4
+  var block3 in blocks of 2 step 2 from 0 to 6
+  var row4 within block3
+  grid x2
+  list tile0 along block3 of t0, k1 where lookup(@1[t0, k1], 4) = x2
+  loop block3
+    for row4
+      @3[(lookup(tile0[row4], 6)/2), (lookup(tile0[row4], 6)%2)] = mul(@0[(lookup(tile0[row4], 6)/2), (lookup(tile0[row4], 6)%2)], @2[x2])
+  end
+"#;
+
 /// Two grids of one launch; the second transposes, selects and keeps a position.
 pub(crate) const TWO_PARTS: &str = r#"kernel "double | transpose" map
   read @0 x : f32[a:2, b:3]
@@ -142,4 +164,32 @@ part
   var b2 in 0..1
   grid row0_0, b2
   @1[row0_0] = max v1 of cast.bf16(@0[max(row0_0+b2-2*b-2, 0), min(v1, 2)])
+"#;
+
+/// A product of 16 tokens with 32 rows of a weight, in K-steps of 64 of 128, as tensor cores take it.
+pub(crate) const PRODUCT: &str = r#"kernel "matmat w" matrix-matrix
+  read @0 x : f32[t:16, d:128]
+  read @1 w : q8_0[r:32, d:128]
+  write @2 y : f32[t:16, r:32]
+part
+  tile tile0 : f32[16, 32]
+  tile tile1 : f32[16, 64]
+  tile tile2 : f32[32, 64]
+  var t0 in 0..16
+  var r1 in 0..32
+  var d2 in blocks of 64 step 64 from 0 to 128
+  var d3 within d2
+  grid
+  for t0, r1
+    tile0[t0, r1] = 0.0
+  loop d2
+    for t0, d3
+      tile1[t0, -d2+d3] = @0[t0, d3]
+    for r1, d3
+      tile2[r1, -d2+d3] = @1[r1, d3]
+    for t0, r1
+      tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
+  end
+  for t0, r1
+    @2[t0, r1] = tile0[t0, r1]
 "#;

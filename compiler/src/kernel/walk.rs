@@ -2,11 +2,12 @@
 //!
 //! In: a piece of a kernel. Out: what it contains, in the order of the text.
 
+use std::collections::BTreeSet;
 use std::slice::from_ref;
 
 use crate::foundation::entity::List;
-use crate::kernel::index::Index;
-use crate::kernel::{Expr, ExprId, Nest, ParamId, Place, Stmt, VarId};
+use crate::kernel::index::{Atom, Index};
+use crate::kernel::{Expr, ExprId, Nest, ParamId, Place, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
 
 /// The nests of a body, those of its loops as well.
@@ -20,6 +21,38 @@ pub fn nests(body: &[Stmt]) -> impl Iterator<Item = &Nest> {
             }
         }
     })
+}
+
+/// Runs `act` on every nest of a body, those of its loops as well.
+pub(crate) fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
+    for stmt in body {
+        match stmt {
+            Stmt::Nest(nest) => act(nest),
+            Stmt::Loop { body, .. } => each_nest(body, act),
+        }
+    }
+}
+
+/// The tiles that a nest reads, in scalars or indices.
+pub(crate) fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
+    let mut found = BTreeSet::new();
+    nest.indices().for_each(|index| tiles_in(index, &mut found));
+    for expr in nest.exprs.values() {
+        if let Expr::Load { from: Place::Tile(tile), .. } = expr {
+            found.insert(*tile);
+        }
+    }
+    found
+}
+
+/// The tiles that an index looks up.
+pub(crate) fn tiles_in(index: &Index, found: &mut BTreeSet<TileId>) {
+    index.any(&mut |atom| {
+        if let Atom::Lookup { from: Place::Tile(tile), .. } = atom {
+            found.insert(*tile);
+        }
+        false
+    });
 }
 
 /// Marks the scalars that `roots` depend on, themselves included; one that is known depends on nothing.

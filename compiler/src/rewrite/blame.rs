@@ -4,6 +4,7 @@
 //! Applications come in a fixed order, so a smaller allowance gives the same e-graph up to there.
 //! A lie shows only in the forms that use it; that is why many forms are judged, not one.
 
+use crate::foundation::bisect::first_wrong;
 use crate::graph::Graph;
 use crate::rewrite::rules::Rule;
 use crate::rewrite::{Choice, Settings, improve_with};
@@ -22,19 +23,7 @@ pub fn blame(
 ) -> Option<&'static str> {
     let choices: Vec<Choice> = (0..N_FORMS).map(Choice::Random).chain([settings.choice]).collect();
     let made = |fuel, choice| improve_with(graph, rules, &Settings { choice, fuel, ..settings.clone() });
-    let all_right = |fuel| choices.iter().all(|choice| is_right(&made(fuel, *choice).0));
-    if all_right(settings.fuel) {
-        return None;
-    }
+    let all_right = |fuel| choices.iter().all(|choice| is_right(&made(Some(fuel), *choice).0));
     let (_, report) = made(settings.fuel, settings.choice);
-    let (mut right, mut wrong) = (0, report.log.len());
-    while right + 1 < wrong {
-        let middle = usize::midpoint(right, wrong);
-        if all_right(Some(middle)) {
-            right = middle;
-        } else {
-            wrong = middle;
-        }
-    }
-    report.log.get(wrong.checked_sub(1)?).copied()
+    first_wrong(report.log.len(), all_right).and_then(|number| report.log.get(number).copied())
 }

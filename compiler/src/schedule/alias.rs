@@ -21,7 +21,8 @@ pub(crate) fn may_share(kernel: &Kernel, read: ParamId, written: ParamId) -> boo
     let pair = [Place::Param(read), Place::Param(written)];
     let mut touching = Vec::new();
     for part in &kernel.parts {
-        if part.vars.values().any(|var| start_looks_up(&var.range, pair)) {
+        let routes = part.routed.as_ref().is_some_and(|routed| looks_up(&routed.by, pair));
+        if routes || part.vars.values().any(|var| start_looks_up(&var.range, pair)) {
             return false;
         }
         collect(part, &mut touching, |nest| touches(nest, pair));

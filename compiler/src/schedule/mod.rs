@@ -171,6 +171,13 @@ pub fn plan(sequence: Sequence) -> Result<Plan, Error> {
     Ok(Plan { kernels, buffers, steps, arena_bytes })
 }
 
+impl Sequence {
+    /// The values of a step with the parameters they are bound to.
+    pub fn bound(&self, step: &Step) -> impl Iterator<Item = (ParamId, Access, BufferId)> {
+        bound(&self.kernels, step)
+    }
+}
+
 impl Plan {
     /// Every symbol of its kernels, sorted by name.
     pub fn symbols(&self) -> Vec<Symbol> {
@@ -178,24 +185,6 @@ impl Plan {
         all.sort();
         all.dedup();
         all
-    }
-
-    /// The sequence that it is a plan of.
-    pub fn sequence(&self) -> Sequence {
-        let value = |slot: &BufferSlot| {
-            let BufferSlot { name, format, shape, place, .. } = slot.clone();
-            let home = match place {
-                Place::Input => Home::Input,
-                Place::Weight => Home::Weight,
-                Place::State => Home::State,
-                Place::Constant(words) => Home::Constant(words),
-                Place::Output => Home::Output,
-                Place::Arena { .. } => Home::Temporary,
-            };
-            Value { name, format, shape, home }
-        };
-        let values = self.buffers.values().map(value).collect();
-        Sequence { kernels: self.kernels.clone(), values, steps: self.steps.clone() }
     }
 
     /// The buffers of a step with the parameters they are bound to.

@@ -422,9 +422,8 @@ impl Device for CpuDevice {
 
 #[cfg(test)]
 mod tests {
-    use fusebox_compiler::codegen::cpu::level::Numbers;
     use fusebox_compiler::graph::parse::parse;
-    use fusebox_compiler::options::Options;
+    use fusebox_compiler::options::{Numbers, Options};
     use fusebox_compiler::pipeline::compile;
 
     use super::*;

@@ -1,7 +1,6 @@
-//! Which instructions code may use, and how exact it must be.
+//! Which instructions code may use.
 //!
-//! In: the processor this runs on, or a name. Out: a [`Level`] of instructions; beside it the choice of [`Numbers`].
-//! A level is chosen once, when code is made; an instruction that the processor lacks is refused then.
+//! In: the processor this runs on, or a name. Out: a [`Level`] of instructions. A level is chosen once, when code is made; an instruction that the processor lacks is refused then.
 //! `nest` in `emit.rs` asks both before it takes a faster form.
 
 use std::fmt;
@@ -24,18 +23,6 @@ pub enum Level {
     Neon,
     /// What every processor has.
     Portable,
-}
-
-/// How exact code is: the numeric mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Numbers {
-    /// As the interpreter does, bit for bit: one number at a time, in the order of the text. For checking.
-    Exact,
-    /// Single precision throughout; sums in any order, functions within a few units in the last place.
-    Single,
-    /// As `Single`, but activations of quantised weights are quantised to 8-bit integers first, or to another layout
-    /// that suits the level and costs no format accuracy.
-    Quantised,
 }
 
 impl Level {
@@ -88,16 +75,6 @@ impl Level {
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for Numbers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exact => "exact numbers",
-            Self::Single => "single precision",
-            Self::Quantised => "rounded activations",
-        })
     }
 }
 

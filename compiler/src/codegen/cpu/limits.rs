@@ -15,6 +15,10 @@ const LARGEST: i64 = 1 << 60;
 
 /// Whether every index, range and grid can be computed with 64 bits.
 pub(super) fn check(kernel: &Kernel) -> Result<(), Error> {
+    if kernel.parts.iter().any(|part| part.routed.is_some()) {
+        let what = format!("kernel {:?}, whose tasks list routed rows,", kernel.name);
+        return Err(Error::Unsupported { what, target: "a processor".to_owned() });
+    }
     let largest = kernel.parts.iter().map(of_part).max().unwrap_or(0);
     if largest <= LARGEST {
         return Ok(());

@@ -1,7 +1,7 @@
 //! CPU code generation with Cranelift.
 //!
 //! In: a verified kernel. Out: [`Code`], or why there is none: the kernel does not verify, its indices could overflow,
-//! or Cranelift does not know the processor. With [`level::Numbers::Exact`] each number is rounded where the
+//! or Cranelift does not know the processor. With [`Numbers::Exact`] each number is rounded where the
 //! interpreter rounds it, so results are equal bit for bit, except for the signs of zeros and NaNs; the other modes
 //! allow faster code.
 //!
@@ -26,6 +26,7 @@ use cranelift_codegen::settings::{self, Configurable, Flags};
 use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::kernel::verify::verify;
+use crate::options::Numbers;
 
 mod approx;
 mod decode;
@@ -60,7 +61,7 @@ mod vector_plan;
 mod wide;
 
 use jit::Code;
-use level::{Level, Numbers};
+use level::Level;
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::cpu";

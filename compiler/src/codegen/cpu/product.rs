@@ -10,13 +10,14 @@
 use std::cmp::Reverse;
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::level::{Level, Numbers};
+use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::micro::{self, ActivationLayout, activation_layout, activation_layout_scattered};
 use crate::codegen::cpu::quantise_ahead::COLUMNS;
 use crate::codegen::cpu::reason::Reason;
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars, element_of};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Range, VarId};
+use crate::options::Numbers;
 use crate::tensor::quant::Format;
 
 /// Fewer routed rows are not worth grouping by expert.

@@ -8,7 +8,6 @@ use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, StackSlotKind, Value};
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::PROVEN;
 use crate::codegen::cpu::micro::{
     ActivationLayout, Bf16Functions, ROUTED_GEMM, Table, activation_bytes, routing_bytes, storage,
@@ -19,6 +18,7 @@ use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
 use crate::kernel::index::Index;
 use crate::kernel::{Expr, Folding, Nest, Place, Range, VarId};
+use crate::options::Numbers;
 use crate::tensor::quant::Format;
 
 impl Emitter<'_, '_> {

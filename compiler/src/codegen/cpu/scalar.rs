@@ -12,12 +12,12 @@ use cranelift_codegen::ir::types::{F32, F32X4, F64, I32, I32X4};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::math::Function;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
 use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Nest};
+use crate::options::Numbers;
 use crate::tensor::dtype::DType;
 
 /// The type of a number while it is computed.

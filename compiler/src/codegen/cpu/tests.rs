@@ -150,7 +150,8 @@ fn inputs(text: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn samples_run_as_they_are_interpreted() {
-    for text in samples::ALL {
+    // Lists of routed rows are for GPUs.
+    for text in samples::ALL.into_iter().filter(|text| *text != samples::ROUTED) {
         let symbols = symbols(&parse(text).unwrap());
         for near in [false, true] {
             let values: Vec<i64> = symbols.iter().map(|s| if near { s.near } else { s.max }).collect();
@@ -159,6 +160,16 @@ fn samples_run_as_they_are_interpreted() {
             }
         }
     }
+}
+
+#[test]
+fn a_list_of_routed_rows_is_refused() {
+    let refused = Cpu::host(Numbers::Exact).unwrap().compile(&parse(samples::ROUTED).unwrap());
+    let refused = refused.map(|_| ()).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "kernel \"scale by experts\", whose tasks list routed rows, on a processor, which is not supported"
+    );
 }
 
 #[test]

@@ -13,7 +13,6 @@ use cranelift_frontend::Variable;
 
 use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::lane_strides::{LANES, Stride};
-use crate::codegen::cpu::level::Numbers;
 use crate::codegen::cpu::memory::CONSTANT;
 use crate::codegen::cpu::vector_plan::{Flat, Form, Plan};
 use crate::foundation::entity::List;
@@ -21,6 +20,7 @@ use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::Index;
 use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Folding, Nest, VarId};
+use crate::options::Numbers;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 

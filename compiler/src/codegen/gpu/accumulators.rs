@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::codegen::gpu::emit::tiles_read;
-use crate::codegen::gpu::mma_operands::OperandLayout;
-use crate::codegen::gpu::tile_product::{Operand, Product, Start, tile_product};
 use crate::graph::op::Scalar;
-use crate::kernel::walk::nests;
+use crate::kernel::walk::{nests, tiles_read};
 use crate::kernel::{Expr, Kernel, Nest, Part, Place, Stmt, TileId, VarId};
+use crate::recognise::mma_operands::OperandLayout;
+use crate::recognise::tile_product::{Operand, Product, Start, tile_product};
 
 /// The loop during which a tile's sums stay in registers.
 pub(super) type Accumulators = BTreeMap<TileId, VarId>;
@@ -78,10 +77,10 @@ fn n_accesses(body: &[Stmt], tile: TileId) -> usize {
 mod tests {
     use super::*;
     use crate::codegen::gpu::live_ranges::live_ranges;
-    use crate::codegen::gpu::mma_operands::mma_operands;
-    use crate::codegen::samples::PRODUCT;
     use crate::foundation::entity::Id;
     use crate::kernel::parse::parse;
+    use crate::kernel::samples::PRODUCT;
+    use crate::recognise::mma_operands::mma_operands;
 
     fn kept_in(text: &str) -> (Part, Accumulators) {
         let kernel = parse(text).unwrap();

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::target::Target;
+use crate::target::{CUDA_SM90, METAL, Target, VULKAN};
 
 /// A language and the GPU features that code may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +79,9 @@ impl Language {
     /// Shared memory of a workgroup, in bytes.
     pub(super) fn shared_bytes(self) -> usize {
         match self {
-            // Every NVIDIA GPU since 2020 has it; more than 48 KiB is opted into at launch.
-            Self::Cuda => 96 << 10,
-            Self::Wgsl | Self::Msl => 32 << 10,
+            Self::Cuda => CUDA_SM90.shared_bytes,
+            Self::Wgsl => VULKAN.shared_bytes,
+            Self::Msl => METAL.shared_bytes,
         }
     }
 }

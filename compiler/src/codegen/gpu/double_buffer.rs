@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 
 use cubecl_core::ir::Variable;
 
-use crate::codegen::gpu::emit::{Emitter, tiles_read};
+use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::tile_loads::TileLoad;
 use crate::codegen::gpu::vector_loads::{LoadedVectors, PackedWords};
 use crate::codegen::gpu::writer::MutableVar;
-use crate::kernel::walk::nests;
+use crate::kernel::walk::{nests, tiles_read};
 use crate::kernel::{Place, Stmt, TileId, VarId};
 
 /// The most words a thread prefetches.

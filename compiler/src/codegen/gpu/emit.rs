@@ -12,13 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use cubecl_core::ir::{Builtin, Comparison, Variable};
 
 use crate::codegen::gpu::dialect::Dialect;
-use crate::codegen::gpu::grouped_gemm::ExpertGroup;
 use crate::codegen::gpu::memory::BufferVars;
 use crate::codegen::gpu::shared_memory::SharedMemory;
 use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant, signed_constant};
 use crate::foundation::entity::List;
-use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Blocks, Expr, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
+use crate::kernel::walk::{tiles_in, tiles_read};
+use crate::kernel::{Blocks, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::sym::{Sym, Symbol};
 
 /// A kernel, as far as it has been emitted.
@@ -27,8 +26,6 @@ pub(super) struct Emitter<'a> {
     pub(super) dialect: Dialect,
     pub(super) kernel: &'a Kernel,
     pub(super) part: &'a Part,
-    /// The parts that are grouped GEMMs, by their numbers.
-    pub(super) expert_groups: BTreeMap<usize, ExpertGroup>,
     pub(super) params: List<ParamId, BufferVars>,
     pub(super) memory: SharedMemory,
     /// Global scratch for tiles that shared memory cannot hold.
@@ -36,7 +33,7 @@ pub(super) struct Emitter<'a> {
     pub(super) symbols: BTreeMap<Symbol, Variable>,
     /// The variables that have a value here, including those of finished loops.
     pub(super) vars: BTreeMap<VarId, Variable>,
-    /// Ends of blocks that are known at run time only.
+    /// Ends of blocks that run through a list of routed rows.
     pub(super) ends: BTreeMap<VarId, Variable>,
     /// The thread's index in its workgroup.
     pub(super) thread: Variable,
@@ -127,10 +124,9 @@ impl<'a> Emitter<'a> {
         }
         positions.push(rest);
         positions.reverse();
-        let group = self.expert_groups.get(&self.part_number()).cloned();
         self.position(&part.grid, &positions, &mut |emitter| {
-            if let Some(group) = &group {
-                emitter.list_tasks_of_expert(group);
+            if let Some(routed) = &part.routed {
+                emitter.list_routed_rows(routed);
             }
             emitter.body(&part.body);
         });
@@ -308,26 +304,4 @@ impl<'a> Emitter<'a> {
     pub(super) fn equals(&mut self, a: Variable, b: Variable) -> Variable {
         self.writer.compare(Comparison::Equal, a, b)
     }
-}
-
-/// The tiles that a nest reads, in scalars or indices.
-pub(super) fn tiles_read(nest: &Nest) -> BTreeSet<TileId> {
-    let mut found = BTreeSet::new();
-    nest.indices().for_each(|index| tiles_in(index, &mut found));
-    for expr in nest.exprs.values() {
-        if let Expr::Load { from: Place::Tile(tile), .. } = expr {
-            found.insert(*tile);
-        }
-    }
-    found
-}
-
-/// The tiles that an index looks up.
-pub(super) fn tiles_in(index: &Index, found: &mut BTreeSet<TileId>) {
-    index.any(&mut |atom| {
-        if let Atom::Lookup { from: Place::Tile(tile), .. } = atom {
-            found.insert(*tile);
-        }
-        false
-    });
 }

@@ -38,6 +38,7 @@ fn of_part(part: &Part) -> i64 {
     starts
         .fold(ranges.max(n_tasks), i64::max)
         .max(of_indices(nests(&part.body).flat_map(Nest::indices), &part.vars))
+        .max(of_indices(part.routed.iter().map(|routed| &routed.by), &part.vars))
 }
 
 /// The largest magnitude of some indices.

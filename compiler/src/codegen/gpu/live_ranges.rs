@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::ops::Range as Numbers;
 
 use crate::codegen::gpu::accumulators::Accumulators;
-use crate::codegen::gpu::emit::{tiles_in, tiles_read};
 use crate::foundation::entity::List;
+use crate::kernel::walk::{tiles_in, tiles_read};
 use crate::kernel::{Part, Place, Stmt, TileId};
 
 /// From the first nest that needs a tile to one past the last; empty where none does.

@@ -11,11 +11,11 @@ use cubecl_core::ir::{Builtin, ElemType, FloatKind, StorageType, Type, Variable}
 
 use crate::codegen::gpu::dialect::Language;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::mma_operands::OperandLayout;
 use crate::codegen::gpu::shared_memory::Placement;
 use crate::codegen::gpu::writer::{F32, I32, U32, builtin, constant, scalar};
 use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Access, Param, Part, Place, TileId};
+use crate::recognise::mma_operands::OperandLayout;
 use crate::tensor::dtype::DType;
 
 /// A buffer of a kernel.

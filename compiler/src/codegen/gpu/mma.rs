@@ -23,16 +23,16 @@ use cubecl_core::ir::{
     StorageType, Variable,
 };
 
-use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::mma_operands::OperandLayout;
 use crate::codegen::gpu::shared_memory::Placement;
-use crate::codegen::gpu::tile_product::{
-    MMA_K, MMA_M, MMA_N, Operand, Product, Start, WARP, WarpTiling, tile_product,
-};
 use crate::codegen::gpu::writer::{F32, U32, Writer, Writes, constant, known, scalar};
 use crate::kernel::walk::nests;
 use crate::kernel::{Folding, Nest, Place, Stmt, TileId, VarId};
+use crate::recognise::THREADS;
+use crate::recognise::mma_operands::OperandLayout;
+use crate::recognise::tile_product::{
+    MMA_K, MMA_M, MMA_N, Operand, Product, Start, WARP, WarpTiling, tile_product,
+};
 
 /// A thread's position in a product.
 struct ThreadPosition {

@@ -6,21 +6,20 @@
 //! order.
 //!
 //! ```text
-//!  kernel ──► passes over a part ──────────────► SharedMemory ──────────────► Emitter ──► CubeCL ──► source
-//!             grouped_gemm   rows by expert      tiles: shared or scratch     emit.rs walks parts, loops, nests
-//!             grid_order     grid for L2 reuse   live_ranges, accumulators
-//!             fold_order     coalesced folds     mma_operands: padding, bf16
-//!             stage_vectors  x in shared memory
+//!  kernel ──► SharedMemory ──────────────► Emitter ──► CubeCL ──► source
+//!             tiles: shared or scratch     emit.rs walks parts, loops, nests
+//!             live_ranges, accumulators
 //! ```
+//!
+//! Kernels come as `prepare/` made them: nothing here changes a grid, a loop or a tile.
 //!
 //! | task | files |
 //! |---|---|
 //! | iterations to threads | `thread_mapping.rs`, `reduce.rs` (across subgroups) |
 //! | global memory | `vector_loads.rs` (16-byte loads), `tile_loads.rs`, `double_buffer.rs` |
-//! | tensor cores | `tile_product.rs` (recognises), `mma.rs` (emits), `mma_operands.rs`, `accumulators.rs` |
-//! | expert routing | `grouped_gemm.rs`, `expert_tasks.rs`, `grid_order.rs` |
+//! | tensor cores | `mma.rs`, `accumulators.rs` |
+//! | expert routing | `routed_rows.rs` |
 //! | formats | `layout.rs` (repacked weights), `decode.rs`, `quantise.rs`, `half_precision.rs` |
-//! | plan | `bf16_temporaries.rs` |
 //! | leaves | `index.rs`, `scalar.rs`, `approx.rs`, `memory.rs`, `writer.rs`, `dialect.rs`, `limits.rs` |
 
 use std::collections::BTreeMap;
@@ -40,19 +39,16 @@ use crate::foundation::entity::List;
 use crate::kernel::print::symbols;
 use crate::kernel::verify::verify;
 use crate::kernel::{Access, Kernel, ParamId};
+use crate::recognise::THREADS;
+use crate::recognise::vector_loads::read_as_vectors;
 use crate::tensor::sym::Symbol;
 
 mod accumulators;
 mod approx;
-pub mod bf16_temporaries;
 mod decode;
 pub mod dialect;
 mod double_buffer;
 mod emit;
-mod expert_tasks;
-mod fold_order;
-mod grid_order;
-mod grouped_gemm;
 mod half_precision;
 mod index;
 pub mod layout;
@@ -60,33 +56,25 @@ mod limits;
 mod live_ranges;
 mod memory;
 mod mma;
-mod mma_operands;
 mod quantise;
 mod reduce;
+mod routed_rows;
 mod scalar;
 mod shared_memory;
-mod stage_vectors;
 mod thread_mapping;
 mod tile_loads;
-mod tile_product;
 mod vector_loads;
 mod writer;
 
 use dialect::{Dialect, Language};
 use emit::{Emitter, TileAccesses};
-use fold_order::order_folds;
-use grid_order::grid_order;
-use grouped_gemm::{ExpertGroup, group_by_expert};
 use memory::{BufferVars, declared};
 use shared_memory::SharedMemory;
-use stage_vectors::stage_vectors;
-use vector_loads::{read_as_vectors, vector_type};
+use vector_loads::vector_type;
 use writer::{I32, U32, Writer, builtin, constant, scalar};
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::gpu";
-/// Threads of a workgroup (thread block).
-pub const THREADS: u32 = 256;
 /// `__launch_bounds__(256, 4)`: four thread blocks an SM, which caps a thread at 64 registers. Without it ptxas either
 /// takes so few registers that loads wait for each other, or too many for full occupancy.
 const BLOCKS_PER_SM: u32 = 4;
@@ -163,8 +151,7 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
     Error::bug_if(STAGE, verify(kernel))?;
     limits::check(kernel)?;
     let symbols = symbols(kernel);
-    let (own, expert_groups) = transformed(dialect, kernel);
-    let mut memory = SharedMemory::new(dialect, &own);
+    let mut memory = SharedMemory::new(dialect, kernel);
     let mut writer = Writer { scope: Scope::root(false) };
     memory.declare(&mut writer);
     let mut given = KernelArgs::default();
@@ -173,7 +160,7 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         let list = given.buffer(Binding::Param(id), declared(language, param), param.access);
         params.push(BufferVars { list, vectors: None });
     }
-    for id in read_as_vectors(&own) {
+    for id in read_as_vectors(kernel) {
         params[id].vectors = Some(given.buffer(Binding::Param(id), vector_type(), Access::Read));
     }
     let list = given.buffer(Binding::Symbols, scalar(I32), Access::Read);
@@ -190,13 +177,12 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         // tensor cores: with this knowledge compilers keep more loads in flight than other kernels have registers for.
         thread = writer.and(thread, THREADS - 1);
     }
-    let Some(part) = own.parts.first() else { return Err(bug("a kernel without parts")) };
+    let Some(part) = kernel.parts.first() else { return Err(bug("a kernel without parts")) };
     let mut emitter = Emitter {
         writer,
         dialect,
-        kernel: &own,
+        kernel,
         part,
-        expert_groups,
         params,
         memory,
         scratch,
@@ -220,23 +206,6 @@ pub fn compile(kernel: &Kernel, dialect: impl Into<Dialect>) -> Result<Code, Err
         shared_bytes: memory.shared_bytes(),
         scratch_bytes: 4 * memory.scratch_words(),
     })
-}
-
-/// The kernel after the passes over its parts, and the parts that became grouped GEMMs.
-fn transformed(dialect: Dialect, kernel: &Kernel) -> (Kernel, BTreeMap<usize, ExpertGroup>) {
-    let (mut own, mut expert_groups) = (kernel.clone(), BTreeMap::new());
-    for (number, part) in own.parts.iter_mut().enumerate() {
-        let together = if dialect.has_tensor_cores { group_by_expert(kernel, part) } else { None };
-        if let Some((new, group)) = together {
-            *part = new;
-            expert_groups.insert(number, group);
-        } else {
-            part.grid = grid_order(part);
-            order_folds(kernel, part);
-            stage_vectors(dialect.language, kernel, part);
-        }
-    }
-    (own, expert_groups)
 }
 
 /// The parameters of a kernel, so far.

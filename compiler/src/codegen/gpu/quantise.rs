@@ -6,11 +6,11 @@
 
 use cubecl_core::ir::{Arithmetic, Comparison, Variable};
 
-use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::layout::{FieldKind, field_offset};
 use crate::codegen::gpu::writer::{F32, I32, Writes, constant, signed_constant};
 use crate::kernel::{Nest, Place, VarId};
+use crate::recognise::THREADS;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 

@@ -6,10 +6,10 @@
 
 use cubecl_core::ir::{ElemType, Variable};
 
-use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::writer::{Writes, constant};
 use crate::graph::op::Fold;
+use crate::recognise::THREADS;
 
 impl Emitter<'_> {
     /// Reduces a number of each of `group` threads.

@@ -17,15 +17,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cubecl_core::ir::Variable;
 
-use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::accumulators::{Accumulators, accumulators};
 use crate::codegen::gpu::dialect::Dialect;
 use crate::codegen::gpu::live_ranges::{LiveRanges, live_ranges};
-use crate::codegen::gpu::mma_operands::{OperandLayout, mma_operands};
-use crate::codegen::gpu::vector_loads::interleaved;
+use crate::codegen::gpu::routed_rows::len_with_counts;
 use crate::codegen::gpu::writer::{U32, Writer, scalar};
 use crate::foundation::entity::List;
 use crate::kernel::{Kernel, Part, TileId};
+use crate::recognise::THREADS;
+use crate::recognise::mma_operands::{OperandLayout, mma_operands};
+use crate::recognise::vector_loads::interleaved;
 
 /// Bytes of an element of a tile.
 const WORD: usize = 4;
@@ -105,7 +106,7 @@ impl SharedMemory {
     fn lens_of(&self, number: usize, part: &Part) -> List<TileId, usize> {
         let operands = &self.operands[number];
         let len = |tile: TileId| {
-            let len = part.tiles[tile].dims.iter().product::<usize>();
+            let len = len_with_counts(part, tile);
             let padded = operands.get(&tile).map_or(len, |operand| operand.padded_len(len as i64) as usize);
             // Fragments, and so tiles, start at a multiple of 32 bytes.
             padded.next_multiple_of(8)

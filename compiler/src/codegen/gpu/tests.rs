@@ -1,9 +1,9 @@
 //! What codegen for GPUs makes of small kernels; `tests/differential/gpu.rs` runs many.
 
 use super::*;
-use crate::codegen::samples::{MASKED, PRODUCT};
+use crate::codegen::samples::MASKED;
 use crate::kernel::parse::parse;
-use crate::kernel::samples;
+use crate::kernel::samples::{self, PRODUCT};
 use crate::target::Target;
 
 const LANGUAGES: [Language; 3] = [Language::Cuda, Language::Wgsl, Language::Msl];
@@ -156,6 +156,16 @@ fn several_loads_are_in_flight_before_the_first_is_used() {
         let (asked, _) = fold.split_once("= shared_memory_0[").unwrap();
         assert_eq!(asked.matches("const uint32_4 ").count(), n, "{format} {elements}\n{source}");
     }
+}
+
+#[test]
+fn tensor_cores_multiply_tiles_where_there_are_any() {
+    let source = |dialect: Dialect| compile(&parse(PRODUCT).unwrap(), dialect).unwrap().source;
+    let with = Dialect::from(Language::Cuda);
+    assert!(source(with).contains("mma.sync"));
+    assert!(!source(Dialect { has_tensor_cores: false, ..with }).contains("mma.sync"));
+    let no_product = PRODUCT.replace("mul(tile1", "add(tile1");
+    assert!(!code(&no_product, Language::Cuda).source.contains("mma.sync"));
 }
 
 #[test]

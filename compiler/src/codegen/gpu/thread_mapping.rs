@@ -17,13 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cubecl_core::ir::Variable;
 
-use crate::codegen::gpu::THREADS;
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::vector_loads::{LoadedVectors, VectorLoads, fold_vector_loads};
+use crate::codegen::gpu::vector_loads::LoadedVectors;
 use crate::codegen::gpu::writer::{MutableVar, Writes, constant, known};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, VarId};
+use crate::recognise::THREADS;
+use crate::recognise::vector_loads::{VectorLoads, fold_vector_loads};
 use crate::tensor::dtype::DType;
 use crate::tensor::sym::Sym;
 

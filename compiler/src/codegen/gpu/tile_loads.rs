@@ -5,12 +5,14 @@
 
 use cubecl_core::ir::Variable;
 
-use crate::codegen::gpu::THREADS;
-use crate::codegen::gpu::emit::{Emitter, tiles_read};
+use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::thread_mapping::{Limit, LoopCounts, MAX_WORDS_IN_FLIGHT};
-use crate::codegen::gpu::vector_loads::{LoadedVectors, VectorLoads, fill_vector_loads};
+use crate::codegen::gpu::vector_loads::LoadedVectors;
 use crate::codegen::gpu::writer::{constant, known};
+use crate::kernel::walk::tiles_read;
 use crate::kernel::{Nest, Place, Stmt};
+use crate::recognise::THREADS;
+use crate::recognise::vector_loads::{VectorLoads, fill_vector_loads};
 
 /// A tile that is filled by vector loads.
 pub(super) struct TileLoad<'n> {

@@ -53,7 +53,7 @@ impl Reader<'_> {
         self.find_var(text).ok_or_else(|| at.clone().error(expected))
     }
 
-    fn place(&mut self, expected: &str) -> Read<Place> {
+    pub(super) fn place(&mut self, expected: &str) -> Read<Place> {
         let at = self.s.clone();
         let found = if self.s.take("@") {
             let number = self.s.integer("the number of a buffer")?;

@@ -11,7 +11,8 @@ use crate::foundation::text::{Scanner, SyntaxError};
 use crate::graph::op::Fold;
 use crate::kernel::print::spelled;
 use crate::kernel::{
-    Access, Blocks, Folding, Kernel, Nest, Param, ParamId, Part, Range, Skeleton, Stmt, Tile, Var, VarId,
+    Access, Blocks, Folding, Kernel, Nest, Param, ParamId, Part, Place, Range, RoutedRows, Skeleton, Stmt,
+    Tile, Var, VarId,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
@@ -162,6 +163,10 @@ impl Reader<'_> {
         }
         self.part.grid = self.vars()?;
         self.s.end_of_line()?;
+        if self.s.take("list") {
+            self.part.routed = Some(self.routed_rows()?);
+            self.s.end_of_line()?;
+        }
         self.part.body = self.body()?;
         Ok(std::mem::take(&mut self.part))
     }
@@ -235,6 +240,20 @@ impl Reader<'_> {
         let start = self.index()?;
         self.s.expect("to")?;
         Ok(Range::Blocks(Blocks { start, step, block, end: self.sym()? }))
+    }
+
+    /// `tile3 along block10 of t0, k1 where lookup(@2[t0, k1], 8) = expert9`
+    fn routed_rows(&mut self) -> Read<RoutedRows> {
+        let at = self.s.clone();
+        let Place::Tile(list) = self.place("a tile")? else { return Err(at.clone().error("a tile")) };
+        self.s.expect("along")?;
+        let along = self.var_id()?;
+        self.s.expect("of")?;
+        let rows = self.vars()?;
+        self.s.expect("where")?;
+        let by = self.index()?;
+        self.s.expect("=")?;
+        Ok(RoutedRows { rows, by, expert: self.var_id()?, list, along })
     }
 
     /// Statements up to `end`, `part` or the end of the text.

@@ -9,7 +9,7 @@
 use std::fmt;
 
 use crate::foundation::entity::Id;
-use crate::kernel::{Access, Blocks, Kernel, Nest, Param, Part, Range, Stmt, VarId};
+use crate::kernel::{Access, Blocks, Kernel, Nest, Param, Part, Place, Range, RoutedRows, Stmt, VarId};
 use crate::tensor::shape::Shape;
 
 mod expr;
@@ -62,6 +62,9 @@ fn write_part(f: &mut fmt::Formatter<'_>, part: &Part) -> fmt::Result {
         writeln!(f, "  var {}", declaration(part, id))?;
     }
     writeln!(f, "  {}", with_vars("grid", part, &part.grid))?;
+    if let Some(routed) = &part.routed {
+        writeln!(f, "  {}", routed_text(part, routed))?;
+    }
     write_body(f, part, &part.body, 1)
 }
 
@@ -81,6 +84,15 @@ fn declaration(part: &Part, id: VarId) -> String {
     };
     let until = var.until.iter().map(|bound| index_text(bound, &part.vars));
     [format!("{label} {range}")].into_iter().chain(until).collect::<Vec<_>>().join(" until ")
+}
+
+/// `list tile3 along block10 of t0, k1 where lookup(@2[t0, k1], 8) = expert9`
+fn routed_text(part: &Part, routed: &RoutedRows) -> String {
+    let RoutedRows { rows, by, expert, list, along } = routed;
+    let [along, expert] = [along, expert].map(|var| var_text(&part.vars, *var));
+    let (list, by) = (place_text(Place::Tile(*list)), index_text(by, &part.vars));
+    let rows = with_vars("of", part, rows);
+    format!("list {list} along {along} {rows} where {by} = {expert}")
 }
 
 /// A word and then the names of variables.

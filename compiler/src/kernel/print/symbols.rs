@@ -23,6 +23,7 @@ pub(in crate::kernel) fn all_symbols(kernel: &Kernel) -> Vec<Symbol> {
     let mut symbols: Vec<Symbol> = sizes.flat_map(|(_, size)| size.symbols()).collect();
     for part in &kernel.parts {
         of_ranges(part, &mut symbols);
+        part.routed.iter().for_each(|routed| of_index(&routed.by, &mut symbols));
         nests(&part.body).flat_map(Nest::indices).for_each(|index| of_index(index, &mut symbols));
     }
     symbols

@@ -11,7 +11,9 @@ use crate::kernel::index::{Atom, Index};
 use crate::kernel::run::fault::Fault;
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::walk::needed;
-use crate::kernel::{Blocks, Expr, ExprId, Kernel, Nest, Part, Place, Range, Stmt, Var, VarId};
+use crate::kernel::{
+    Blocks, Expr, ExprId, Kernel, Nest, Part, Place, Range, RoutedRows, Stmt, TileId, Var, VarId,
+};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
@@ -20,7 +22,17 @@ use crate::tensor::sym::{Sym, Symbol};
 /// A part ready to run.
 pub(super) struct Program {
     pub(super) vars: List<VarId, FlatVar>,
+    pub(super) routed: Option<FlatRows>,
     pub(super) body: Vec<FlatStmt>,
+}
+
+/// The rows that are routed to a task.
+pub(super) struct FlatRows {
+    pub(super) rows: Vec<VarId>,
+    pub(super) by: FlatIndex,
+    pub(super) expert: VarId,
+    pub(super) list: TileId,
+    pub(super) along: VarId,
 }
 
 /// A variable: its values are those of the range below every bound.
@@ -106,7 +118,8 @@ pub(super) fn flatten(
     let flattener = Flattener { kernel, part, symbols };
     let ranges: Result<List<VarId, FlatVar>, Fault> =
         part.vars.values().map(|var| flattener.var(var)).collect();
-    Ok(Program { vars: ranges?, body: flattener.body(&part.body)? })
+    let routed = part.routed.as_ref().map(|routed| flattener.routed(routed)).transpose()?;
+    Ok(Program { vars: ranges?, routed, body: flattener.body(&part.body)? })
 }
 
 struct Flattener<'a> {
@@ -116,6 +129,12 @@ struct Flattener<'a> {
 }
 
 impl Flattener<'_> {
+    fn routed(&self, routed: &RoutedRows) -> Result<FlatRows, Fault> {
+        let RoutedRows { rows, by, expert, list, along } = routed;
+        let by = self.index(by)?;
+        Ok(FlatRows { rows: rows.clone(), by, expert: *expert, list: *list, along: *along })
+    }
+
     fn var(&self, var: &Var) -> Result<FlatVar, Fault> {
         let until = var.until.iter().map(|bound| self.index(bound)).collect::<Result<_, _>>()?;
         Ok(FlatVar { range: self.range(&var.range)?, until })

@@ -22,7 +22,9 @@ mod flat;
 pub mod memory;
 
 use fault::Fault;
-use flat::{Access, FlatAtom, FlatExpr, FlatIndex, FlatNest, FlatRange, FlatStmt, FlatVar, Program, Step};
+use flat::{
+    Access, FlatAtom, FlatExpr, FlatIndex, FlatNest, FlatRange, FlatRows, FlatStmt, FlatVar, Program, Step,
+};
 use memory::{Memory, Number};
 
 /// Runs every task of a kernel.
@@ -55,6 +57,8 @@ struct Machine<'a, M> {
     task: u32,
     vars: List<VarId, i64>,
     tiles: List<TileId, TileMemory>,
+    /// How many rows are routed to the running task.
+    n_routed: i64,
     /// The value of each expression of the running nest.
     registers: Vec<f64>,
 }
@@ -78,6 +82,7 @@ impl<'a, M: Memory> Machine<'a, M> {
             task,
             vars: part.vars.ids().map(|_| 0).collect(),
             tiles: part.tiles.values().map(tile).collect(),
+            n_routed: 0,
             registers: Vec::new(),
         }
     }
@@ -86,8 +91,28 @@ impl<'a, M: Memory> Machine<'a, M> {
         let program = self.program;
         self.each(grid, &mut |machine| {
             machine.task += 1;
+            if let Some(routed) = &program.routed {
+                machine.list_rows(routed)?;
+            }
             machine.body(&program.body)
         })
+    }
+
+    /// Lists the rows that are routed to the task.
+    fn list_rows(&mut self, routed: &FlatRows) -> Result<(), Fault> {
+        let (mut row, mut n_listed) = (0i64, 0);
+        self.each(&routed.rows, &mut |machine| {
+            if machine.index(&routed.by)? == machine.vars[routed.expert] {
+                let tile = &mut machine.tiles[routed.list];
+                tile.numbers[n_listed] = row as f64;
+                tile.writers[n_listed] = machine.task;
+                n_listed += 1;
+            }
+            row += 1;
+            Ok(())
+        })?;
+        self.n_routed = n_listed as i64;
+        Ok(())
     }
 
     /// Does something for every combination of values of some variables, the last running fastest.
@@ -118,7 +143,10 @@ impl<'a, M: Memory> Machine<'a, M> {
             }
         };
         let end = until.iter().try_fold(end, |end, bound| Ok(end.min(self.index(bound)?)))?;
-        Ok((start, step, end))
+        let along = self.program.routed.as_ref().map(|routed| routed.along);
+        let is_listed =
+            along == Some(var) || matches!(range, FlatRange::Within { of, .. } if along == Some(*of));
+        Ok((start, step, if is_listed { end.min(self.n_routed) } else { end }))
     }
 
     fn body(&mut self, body: &[FlatStmt]) -> Result<(), Fault> {

@@ -31,6 +31,21 @@ fn result(text: &str, values: &[(&str, i64)], buffers: &[Buffer]) -> Result<Buff
 }
 
 #[test]
+fn an_expert_takes_the_rows_that_are_routed_to_it() {
+    let ids = int(&[1, 3, 3, 0, 9, 3]);
+    let x = float(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let scales = float(&[1.0, 10.0, 100.0, 1000.0]);
+    // The fifth is clamped to the last; three rows of one expert are more than a block. The last token is not there.
+    let y = float(&[10.0, 2000.0, 3000.0, 4.0, 0.0, 0.0]);
+    assert_eq!(
+        result(samples::ROUTED, &[("T", 2)], &[x.clone(), ids.clone(), scales.clone(), float(&[0.0; 6])]),
+        Ok(y)
+    );
+    let y = float(&[10.0, 2000.0, 3000.0, 4.0, 5000.0, 6000.0]);
+    assert_eq!(result(samples::ROUTED, &[("T", 3)], &[x, ids, scales, float(&[0.0; 6])]), Ok(y));
+}
+
+#[test]
 fn a_map_reaches_every_element_of_a_ragged_block() {
     let x: Vec<f32> = (0..13).map(|i| i as f32).collect();
     let y: Vec<f32> = (0..13).map(|i| 2.0 * i as f32 + 0.5).collect();

@@ -13,7 +13,7 @@ use crate::error::Complaint;
 use crate::kernel::index::{Atom, Index, Vars, strides};
 use crate::kernel::print::{access_text, var_text};
 use crate::kernel::walk::nests;
-use crate::kernel::{Blocks, Kernel, ParamId, Part, Place, Range, VarId};
+use crate::kernel::{Blocks, Kernel, ParamId, Part, Place, Range, TileId, VarId};
 
 /// The values between two numbers, both included.
 type Interval = (i128, i128);
@@ -314,9 +314,23 @@ impl<'a> Pair<'a> {
                     self.add([whole(inner), whole(inner)], 0);
                 }
                 Atom::Rem(..) => continue,
+                Atom::Lookup { from: Place::Tile(tile), at, below } => self.open_list(*tile, at, *below),
                 Atom::Var(_) | Atom::Symbols(_) | Atom::Lookup { .. } | Atom::Min(..) | Atom::Max(..) => {}
             }
             self.opened.insert(atom);
+        }
+    }
+
+    /// A row has one expert and stands once in that one's list, so equal rows have equal experts and positions.
+    fn open_list(&mut self, tile: TileId, at: &[Index], below: i64) {
+        let Some(routed) = self.part.routed.as_ref().filter(|routed| routed.list == tile) else { return };
+        // Rows that are clamped to one number may differ.
+        if self.part.tiles[tile].dims.iter().product::<usize>() as i64 > below {
+            return;
+        }
+        self.equal.insert(Atom::Var(routed.expert));
+        for index in at {
+            self.add([whole(index), whole(index)], 0);
         }
     }
 

@@ -12,7 +12,10 @@ use crate::error::Complaint;
 use crate::kernel::index::Index;
 use crate::kernel::print::{all_symbols, place_text, var_text};
 use crate::kernel::verify::disjoint::verify_disjoint;
-use crate::kernel::{Access, Blocks, Kernel, Param, ParamId, Part, Place, Range, Stmt, Tile, TileId, VarId};
+use crate::kernel::walk::nests;
+use crate::kernel::{
+    Access, Blocks, Kernel, Param, ParamId, Part, Place, Range, RoutedRows, Stmt, Tile, TileId, VarId,
+};
 use crate::tensor::dtype::DType;
 
 mod disjoint;
@@ -159,7 +162,62 @@ impl Checker<'_> {
                 ));
             }
         }
+        if let Some(routed) = &self.part.routed {
+            self.routed_rows(routed);
+        }
         self.body(&self.part.body);
+    }
+
+    /// A list has every row of an expert once: all rows are numbered, and blocks run through the whole list.
+    fn routed_rows(&mut self, routed: &RoutedRows) {
+        let RoutedRows { rows, by, expert, list, along } = routed;
+        let n_bound = self.bound.len();
+        for var in rows {
+            self.bind(*var, "a list", self.is_whole(*var), "whole axes");
+        }
+        self.index(by, None);
+        self.bound.truncate(n_bound);
+        if by.uses_var(|var| !rows.contains(&var)) {
+            self.complain("the expert of a row may depend on the row only");
+        }
+        if !self.part.grid.contains(expert) || !self.is_whole(*expert) {
+            self.complain(format!("{} must number experts: a whole axis of the grid", self.var(*expert)));
+        }
+        let name = place_text(Place::Tile(*list));
+        let n_rows = self.n_rows(rows);
+        let tile = n_rows.map(|n| Tile { dtype: DType::I32, dims: vec![n as usize] });
+        if tile.is_none() || self.part.tiles.get(*list) != tile.as_ref() {
+            let n = n_rows.map_or_else(|| "a fixed number".to_owned(), |n| n.to_string());
+            self.complain(format!("{name} must have room for {n} of i32, as many as there are rows"));
+        }
+        if nests(&self.part.body).any(|nest| nest.target == Place::Tile(*list)) {
+            self.complain(format!("{name} is a list and stored to, which only the list itself may"));
+        }
+        let blocks = self.part.vars.get(*along).and_then(|var| var.range.blocks());
+        let runs_through = |blocks: &Blocks| {
+            let ends = (blocks.start.as_const(), blocks.end.as_const());
+            ends == (Some(0), n_rows) && blocks.step == blocks.block && !self.bound.contains(along)
+        };
+        if !blocks.is_some_and(runs_through) {
+            self.complain(format!(
+                "{} must run through {name} in blocks, one after another",
+                self.var(*along)
+            ));
+        }
+        self.written.push(*list);
+    }
+
+    /// How many rows some variables number at most; nothing where numbers do not tell them.
+    fn n_rows(&self, rows: &[VarId]) -> Option<i64> {
+        let len = |var: &VarId| self.part.vars.get(*var)?.range.whole_len();
+        let (first, others) = rows.split_first()?;
+        let others = others.iter().map(|var| len(var)?.as_const());
+        others.chain([Some(len(first)?.most())]).try_fold(1, |n: i64, len| n.checked_mul(len?.max(1)))
+    }
+
+    fn is_whole(&self, var: VarId) -> bool {
+        let var = self.part.vars.get(var);
+        var.is_some_and(|var| var.until.is_empty() && var.range.whole_len().is_some())
     }
 
     fn body(&mut self, body: &[Stmt]) {

@@ -28,9 +28,10 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
-use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS, with_blocks_per_sm};
+use fusebox_compiler::codegen::gpu::{Code, ENTRY, with_blocks_per_sm};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::program::Key;
+use fusebox_compiler::recognise::THREADS;
 use fusebox_compiler::schedule::arena;
 
 use crate::device::gpu::machine::{Machine, clocked, refused_by_driver};

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusebox_compiler::codegen::check_symbols;
-use fusebox_compiler::codegen::gpu::bf16_temporaries::with_bf16_temporaries;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
 use fusebox_compiler::codegen::gpu::layout::{FieldRun, field_runs, param_bytes};
 use fusebox_compiler::codegen::gpu::{Binding, Code, compile};
@@ -255,7 +254,6 @@ impl<M: Machine> Device for Gpu<M> {
     fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
         verified(plan)?;
         let dialect = self.machine.dialect();
-        let plan = &*with_bf16_temporaries(plan, dialect)?;
         let codes = plan.kernels.values().map(|kernel| compile(kernel, dialect));
         let codes = codes.collect::<Result<Vec<Code>, CompilerError>>()?;
         let functions = self.compiled(&codes)?;

@@ -12,8 +12,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use fusebox_compiler::codegen::gpu::{Code, ENTRY, THREADS};
+use fusebox_compiler::codegen::gpu::{Code, ENTRY};
 use fusebox_compiler::error::Error as CompilerError;
+use fusebox_compiler::recognise::THREADS;
 use wgpu::{
     Adapter, Backends, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
     BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBinding,

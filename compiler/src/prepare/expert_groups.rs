@@ -1,4 +1,4 @@
-//! Grouped GEMM: expert routing on tensor cores.
+//! Grouped GEMM: tasks are grouped by expert, for tensor cores.
 //!
 //! In: a part whose tasks each multiply one vector with rows of one expert's matrix, chosen by a lookup. Out: a part
 //! that computes the same, regrouped: a task has an expert and a block of its rows, and handles all vectors routed to
@@ -6,26 +6,26 @@
 //!
 //! ```text
 //!  before   grid (token, slot, rows)   y[t, s] = W[expert(t, s)] · x[t]
-//!  after    grid (expert, rows)        list = tasks routed to it (expert_tasks.rs)
+//!  after    grid (expert, rows)        list = rows routed to the expert
 //!             loop 64 of the list        Y = 0
-//!               loop K by 64               X tile = x of 64 tasks; W tile = 64 columns; Y += X · Wᵀ
-//!               store Y                    to the places of the 64 tasks
+//!               loop K by 64               X tile = x of 64 rows; W tile = 64 columns; Y += X · Wᵀ
+//!               store Y                    to the places of the 64 rows
 //! ```
 //!
-//! A tile of one task becomes a tile with an axis of 64 tasks. An expert without tasks reads nothing.
+//! A tile of one task becomes a tile with an axis of 64 rows. An expert without rows reads nothing.
 
 use std::collections::BTreeSet;
 
-use crate::codegen::gpu::THREADS;
-use crate::codegen::gpu::emit::tiles_read;
-use crate::codegen::gpu::tile_product::tile_product;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar};
-use crate::kernel::index::{Atom, Index};
-use crate::kernel::walk::{needed, nests};
+use crate::kernel::index::{Atom, Index, Vars};
+use crate::kernel::walk::{needed, nests, tiles_read};
 use crate::kernel::{
-    Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, Stmt, Tile, TileId, Var, VarId,
+    Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, RoutedRows, Stmt, Tile, TileId, Var,
+    VarId,
 };
+use crate::options::Options;
+use crate::recognise::tile_product::tile_product;
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::sym::Sym;
@@ -35,67 +35,49 @@ const ROWS_PER_BATCH: i64 = 64;
 /// Elements of K in an operand tile.
 const K_STEP: i64 = 64;
 
-/// How a part was regrouped by expert.
-#[derive(Clone, Debug)]
-pub(super) struct ExpertGroup {
-    /// The variables that numbered tasks with the same rows.
-    pub(super) routing: Vec<VarId>,
-    /// The expert of a task, as a lookup.
-    pub(super) expert_index: Index,
-    /// The variable that numbers experts.
-    pub(super) expert: VarId,
-    /// The variable that steps through the list, by blocks.
-    pub(super) block: VarId,
-    /// The list of the expert's tasks, followed by one count for each thread.
-    pub(super) task_list: TileId,
-    /// The most tasks a list may have.
-    pub(super) max_tasks: i64,
+/// The kernel, with the tasks of its parts grouped by expert where each multiplies with a matrix that a lookup chooses.
+pub(super) fn group_by_expert(kernel: &Kernel, _: &Options) -> Kernel {
+    let parts = kernel.parts.iter().map(|part| grouped(kernel, part).unwrap_or_else(|| part.clone()));
+    Kernel { parts: parts.collect(), ..kernel.clone() }
 }
 
-/// The part regrouped by expert, if each task multiplies with a matrix that a lookup chooses.
-pub(super) fn group_by_expert(kernel: &Kernel, part: &Part) -> Option<(Part, ExpertGroup)> {
+/// A part regrouped by expert, if it can be.
+fn grouped(kernel: &Kernel, part: &Part) -> Option<Part> {
     let nests: Vec<&Nest> = part.body.iter().map(Stmt::nest).collect::<Option<_>>()?;
     let lookup = nests.iter().find_map(|nest| routed_product(nest)).map(|(lookup, ..)| lookup)?;
     let Atom::Lookup { from: Place::Param(_), at, below } = lookup else { return None };
-    let (routing, rest): (Vec<VarId>, Vec<VarId>) =
+    let (rows, rest): (Vec<VarId>, Vec<VarId>) =
         part.grid.iter().copied().partition(|var| at.contains(&Index::var(*var)));
     let lens: Vec<Sym> =
-        routing.iter().map(|var| part.vars[*var].range.whole_len().cloned()).collect::<Option<_>>()?;
+        rows.iter().map(|var| part.vars[*var].range.whole_len().cloned()).collect::<Option<_>>()?;
     let is_numbered = lens.iter().skip(1).all(|len| len.as_const().is_some());
     let starts = part.vars.values().filter_map(|var| match &var.range {
         Range::Blocks(blocks) => Some(&blocks.start),
         Range::Whole { .. } | Range::Within { .. } => None,
     });
-    let is_apart = starts.into_iter().all(|start| !start.uses_var(|var| routing.contains(&var)));
+    let is_apart = starts.into_iter().all(|start| !start.uses_var(|var| rows.contains(&var)));
     let is_plain = nests.iter().all(|nest| nest.blocks(kernel).is_none());
-    if routing.len() != at.len() || !is_numbered || !is_apart || !is_plain {
+    if rows.len() != at.len() || !is_numbered || !is_apart || !is_plain {
         return None;
     }
     let mut new = part.clone();
     for tile in new.tiles.values_mut() {
         tile.dims.insert(0, ROWS_PER_BATCH as usize);
     }
-    let max_tasks: i64 = lens.iter().map(|len| len.most().max(1)).product();
-    let task_list =
-        new.tiles.push(Tile { dtype: DType::I32, dims: vec![(max_tasks + i64::from(THREADS)) as usize] });
-    let expert = add_var(&mut new, "matrix", Range::Whole { len: Sym::from(*below) });
-    let block = add_var(&mut new, "block", blocks(ROWS_PER_BATCH, Sym::from(max_tasks)));
-    let number = add_var(&mut new, "number", Range::Within { of: block });
+    let n_rows: i64 = lens.iter().map(|len| len.most().max(1)).product();
+    let list = new.tiles.push(Tile { dtype: DType::I32, dims: vec![n_rows as usize] });
+    let expert = add_var(&mut new, "expert", Range::Whole { len: Sym::from(*below) });
+    let along = add_var(&mut new, "block", blocks(ROWS_PER_BATCH, Sym::from(n_rows)));
+    let number = add_var(&mut new, "row", Range::Within { of: along });
     new.grid = [vec![expert], rest].concat();
-    let group = ExpertGroup {
-        routing,
-        expert_index: Index::atom(lookup.clone()),
-        expert,
-        block,
-        task_list,
-        max_tasks,
-    };
+    let routed = RoutedRows { rows, by: Index::atom(lookup.clone()), expert, list, along };
     let mut gemm = GroupedGemm {
         kernel,
         lens,
+        n_rows,
         number,
         lookup,
-        group,
+        routed,
         of_one_task: &nests,
         part: new,
         operand_tiles: Vec::new(),
@@ -104,10 +86,11 @@ pub(super) fn group_by_expert(kernel: &Kernel, part: &Part) -> Option<(Part, Exp
     for nest in &nests {
         body.extend(gemm.nest(nest)?);
     }
-    let GroupedGemm { group, mut part, .. } = gemm;
+    let GroupedGemm { routed, mut part, .. } = gemm;
+    part.routed = Some(routed);
     drop_unread(&mut part, &mut body);
-    part.body = vec![Stmt::Loop { var: group.block, body }];
-    Some((part, group))
+    part.body = vec![Stmt::Loop { var: along, body }];
+    Some(part)
 }
 
 /// Drops tiles that are no longer read, and the nests that fill them.
@@ -126,12 +109,13 @@ struct GroupedGemm<'a> {
     kernel: &'a Kernel,
     /// The nests of a single task.
     of_one_task: &'a [&'a Nest],
-    /// The trip counts of the variables that numbered tasks.
+    /// The trip counts of the variables that numbered rows, and the most rows.
     lens: Vec<Sym>,
+    n_rows: i64,
     /// The variable for a position in the list.
     number: VarId,
     lookup: &'a Atom,
-    group: ExpertGroup,
+    routed: RoutedRows,
     part: Part,
     /// The operand tiles: vectors, then rows of the matrix.
     operand_tiles: Vec<TileId>,
@@ -173,11 +157,11 @@ impl GroupedGemm<'_> {
     /// An index, with the task variables replaced by lookups in the list.
     fn index(&self, index: &Index) -> Index {
         let vars = &self.part.vars;
-        let ExpertGroup { routing, expert, task_list, max_tasks, .. } = &self.group;
+        let RoutedRows { rows, expert, list, .. } = &self.routed;
         let mut rest = Index::atom(Atom::Lookup {
-            from: Place::Tile(*task_list),
+            from: Place::Tile(*list),
             at: vec![Index::var(self.number)],
-            below: *max_tasks,
+            below: self.n_rows,
         });
         let mut values = Vec::new();
         for len in self.lens.iter().skip(1).rev().map(Sym::near) {
@@ -186,7 +170,7 @@ impl GroupedGemm<'_> {
         }
         values.push(rest);
         values.reverse();
-        let of = |var: VarId| match routing.iter().position(|own| *own == var) {
+        let of = |var: VarId| match rows.iter().position(|own| *own == var) {
             Some(position) => values[position].clone(),
             None => Index::var(var),
         };
@@ -209,16 +193,17 @@ impl GroupedGemm<'_> {
 
     /// The product of a block of vectors with rows of the matrix, blocked along K.
     fn product(&mut self, nest: &Nest, weight: ExprId, vector: ExprId) -> Option<Vec<Stmt>> {
-        let ([row], Some(folding)) = (&nest.loops[..], &nest.fold) else { return None };
-        let [inner] = folding.loops[..] else { return None };
-        let len = self.part.vars[inner].range.whole_len().filter(|len| len.as_const().is_some())?.clone();
+        let [row] = nest.loops[..] else { return None };
+        let [whole] = nest.folds()[..] else { return None };
+        let Var { name, range, .. } = self.part.vars[whole].clone();
+        let len = range.whole_len().filter(|len| len.as_const().is_some())?;
+        let outer = add_var(&mut self.part, "step", blocks(K_STEP, len.clone()));
+        let inner = self.part.vars.push(Var::new(name, Range::Within { of: outer }));
+        let nest = &folding_along(nest, whole, inner, &self.part.vars);
         let all = self.batched(nest);
-        let is_own = self.of_one_task.iter().filter(|nest| has_loop(nest, inner)).count() == 1;
-        if !is_own || uses(&all, vector, *row) || uses(&all, weight, self.number) {
+        if uses(&all, vector, row) || uses(&all, weight, self.number) {
             return None;
         }
-        let outer = add_var(&mut self.part, "step", blocks(K_STEP, len));
-        self.part.vars[inner].range = Range::Within { of: outer };
         let [a, b] = [
             self.inlined_vector(nest, vector).unwrap_or((all.exprs.clone(), vector)),
             (all.exprs.clone(), weight),
@@ -226,7 +211,7 @@ impl GroupedGemm<'_> {
         let mut fills = Vec::new();
         let mut exprs: List<ExprId, Expr> = List::default();
         let mut factors = Vec::new();
-        for (number, (var, (own, value))) in [(self.number, a), (*row, b)].into_iter().enumerate() {
+        for (number, (var, (own, value))) in [(self.number, a), (row, b)].into_iter().enumerate() {
             let target = Place::Tile(self.operand_tile(number, var)?);
             let at = vec![self.in_block(var), self.in_block(inner)];
             factors.push(exprs.push(Expr::Load { from: target, at: at.clone() }));
@@ -235,8 +220,8 @@ impl GroupedGemm<'_> {
         }
         let init = exprs.push(Expr::Load { from: all.target, at: all.at.clone() });
         let value = exprs.push(Expr::Binary(Binary::Mul, factors[0], factors[1]));
-        let folding = Folding { init: Some(init), ..folding.clone() };
-        let sum = Nest { fold: Some(folding), exprs, value, ..all.clone() };
+        let fold = nest.fold.clone().map(|folding| Folding { init: Some(init), ..folding });
+        let sum = Nest { fold, exprs, value, ..all.clone() };
         tile_product(self.kernel, &self.part, &sum, sum.fold.as_ref()?)?;
         let mut exprs = List::default();
         let value = exprs.push(Expr::Const(Scalar::float(0.0)));
@@ -328,9 +313,13 @@ fn add_var(part: &mut Part, name: &str, range: Range) -> VarId {
     part.vars.push(Var::new(name, range))
 }
 
-/// Whether a variable is one of a nest's loops.
-fn has_loop(nest: &Nest, var: VarId) -> bool {
-    nest.loops.contains(&var) || nest.folds().contains(&var)
+/// The nest, with a fold along one variable instead of another.
+fn folding_along(nest: &Nest, from: VarId, to: VarId, vars: &Vars) -> Nest {
+    let of = |var: VarId| Index::var(if var == from { to } else { var });
+    let index = |index: &Index| index.replaced(&of, vars);
+    let fold = nest.fold.clone().map(|folding| Folding { loops: vec![to], ..folding });
+    let exprs = nest.exprs.values().map(|expr| reindexed(expr, &index, &|_| None)).collect();
+    Nest { fold, exprs, ..nest.clone() }
 }
 
 /// Whether an expression of a nest depends on a variable.
@@ -343,9 +332,9 @@ fn uses(nest: &Nest, scalar: ExprId, var: VarId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codegen::gpu::compile;
-    use crate::codegen::gpu::dialect::{Dialect, Language};
     use crate::kernel::parse::parse;
+    use crate::kernel::verify::verify;
+    use crate::target::CUDA_SM90;
 
     /// Two products of rows of experts with a vector that each task scales first.
     const KERNEL: &str = r#"symbol T in 1..64 near 64
@@ -380,41 +369,30 @@ part
     @5[t0, k1, r8] = mul(tile1[-r2+r8], tile2[-r2+r8])
 "#;
 
-    #[test]
-    fn tasks_of_an_expert_become_one_with_tile_products() {
-        let kernel = parse(KERNEL).unwrap();
-        let (part, group) = group_by_expert(&kernel, &kernel.parts[0]).unwrap();
-        assert_eq!(part.grid[0], group.expert);
-        assert_eq!((part.grid.len(), group.routing.len(), group.max_tasks), (2, 2, 128));
-        let source = |dialect| compile(&kernel, dialect).unwrap().source;
-        let cuda = Dialect::from(Language::Cuda);
-        assert_eq!(
-            source(cuda).matches("__mma_m16n8k16___nv_bfloat16___nv_bfloat16_float(reinterpret_cast").count(),
-            4
-        );
-        assert!(!source(Dialect { has_tensor_cores: false, ..cuda }).contains("mma.sync"));
+    fn grouped(text: &str) -> Kernel {
+        group_by_expert(&parse(text).unwrap(), &Options::for_target(CUDA_SM90))
     }
 
     #[test]
-    fn the_number_of_tasks_of_an_expert_keeps_its_variable() {
-        let greatest = KERNEL
-            .replace("  var t0", "  tile tile3 : f32[]\n  var t0")
-            .replace("  for r8\n", "  tile3[] = max r4 of tile1[-r2+r4]\n  for r8\n")
-            .replace("mul(tile1[-r2+r8], ", "mul(tile3[], ");
-        let source = compile(&parse(&greatest).unwrap(), Language::Cuda).unwrap().source;
-        let (head, behind) = source.split_once("+= uint32(64)").unwrap();
-        let n = head.rsplit_once("< ").unwrap().1.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let n = n.split(';').next().unwrap();
-        assert!(n.starts_with("l_") && !behind.contains(&format!("\n{n} = ")), "{n} changes:\n{source}");
+    fn tasks_of_an_expert_become_one_with_tile_products() {
+        let kernel = grouped(KERNEL);
+        assert_eq!(verify(&kernel), [], "{kernel}");
+        let part = &kernel.parts[0];
+        let routed = part.routed.as_ref().unwrap();
+        assert_eq!((part.grid[0], part.grid.len(), routed.rows.len()), (routed.expert, 2, 2));
+        let products =
+            nests(&part.body).filter_map(|nest| tile_product(&kernel, part, nest, nest.fold.as_ref()?));
+        assert_eq!(products.count(), 2);
+        let text = kernel.to_string();
+        assert_eq!(parse(&text).unwrap(), kernel, "{text}");
     }
 
     #[test]
     fn vectors_are_computed_where_operand_tiles_take_them() {
-        let kernel = parse(KERNEL).unwrap();
-        let (part, _) = group_by_expert(&kernel, &kernel.parts[0]).unwrap();
+        let kernel = grouped(KERNEL);
         // The tile of whole vectors is now a scalar; then two sums, the list, and two operands.
-        let dims: Vec<&[usize]> = part.tiles.values().map(|tile| tile.dims.as_slice()).collect();
-        assert_eq!(dims, [&[][..], &[64, 32], &[64, 32], &[384], &[64, 64], &[32, 64]]);
+        let dims: Vec<&[usize]> = kernel.parts[0].tiles.values().map(|tile| tile.dims.as_slice()).collect();
+        assert_eq!(dims, [&[][..], &[64, 32], &[64, 32], &[128], &[64, 64], &[32, 64]]);
     }
 
     #[test]
@@ -423,11 +401,15 @@ part
             KERNEL.replace("blocks of 32 step 32", "blocks of 4 step 4").replace("f32[32]", "f32[4]");
         let same = KERNEL.replace("lookup(@2[t0, k1], 8)", "lookup(@2[t0, 0], 8)");
         let no_sum = KERNEL.replace("= sum", "= max");
-        let one_loop = KERNEL.replace("  var d7 in 0..128\n", "").replace("r8", "r7").replace("d7", "d5");
-        for text in [few_rows, same, no_sum, one_loop] {
-            let kernel = parse(&text).unwrap();
-            assert!(group_by_expert(&kernel, &kernel.parts[0]).is_none(), "{text}");
-            assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma.sync"), "{text}");
+        for text in [few_rows, same, no_sum] {
+            assert_eq!(grouped(&text), parse(&text).unwrap(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_loop_that_two_products_share_is_cut_for_each() {
+        let one_loop = KERNEL.replace("  var d7 in 0..128\n", "").replace("r8", "r7").replace("d7", "d5");
+        let kernel = grouped(&one_loop);
+        assert!(kernel.parts[0].routed.is_some() && verify(&kernel).is_empty(), "{kernel}");
     }
 }

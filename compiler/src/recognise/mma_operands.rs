@@ -14,39 +14,38 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codegen::gpu::emit::tiles_read;
-use crate::codegen::gpu::tile_product::{Product, tile_product};
-use crate::codegen::gpu::vector_loads::fill_vector_loads;
 use crate::graph::op::Fold;
-use crate::kernel::walk::nests;
+use crate::kernel::walk::{nests, tiles_read};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, TileId};
+use crate::recognise::tile_product::{Product, tile_product};
+use crate::recognise::vector_loads::fill_vector_loads;
 use crate::tensor::dtype::DType;
 
 /// How the rows of an MMA operand lie in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OperandLayout {
+pub(crate) struct OperandLayout {
     /// Elements from one row to the next.
-    pub(super) row: i64,
+    pub(crate) row: i64,
     /// Words of padding after each row.
-    pub(super) padding: i64,
+    pub(crate) padding: i64,
     /// Elements a word: one (TF32), or two (bf16).
-    pub(super) per_word: i64,
+    pub(crate) per_word: i64,
 }
 
 impl OperandLayout {
     /// Words from one row to the next.
-    pub(super) fn stride(self) -> i64 {
+    pub(crate) fn stride(self) -> i64 {
         self.row / self.per_word + self.padding
     }
 
     /// Words of a tile of `len` elements.
-    pub(super) fn padded_len(self, len: i64) -> i64 {
+    pub(crate) fn padded_len(self, len: i64) -> i64 {
         len / self.row * self.stride()
     }
 }
 
 /// The tiles of a part that are operands of products, and that nothing else reads but sums of their elements.
-pub(super) fn mma_operands(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, OperandLayout> {
+pub(crate) fn mma_operands(kernel: &Kernel, part: &Part) -> BTreeMap<TileId, OperandLayout> {
     let (mut found, mut others) = (BTreeMap::new(), BTreeSet::new());
     let mut products = Vec::new();
     for nest in nests(&part.body) {
@@ -119,8 +118,8 @@ fn is_summed(nest: &Nest, tile: TileId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codegen::samples::PRODUCT;
     use crate::kernel::parse::parse;
+    use crate::kernel::samples::PRODUCT;
 
     #[test]
     fn padded_rows_have_no_bank_conflicts() {

@@ -1,72 +1,60 @@
 //! Stores temporaries as bf16 where only bf16 MMA operands read them.
 //!
-//! In: a plan. Out: the same plan, with half the bytes for temporaries whose readers all copy them into bf16 operand
-//! tiles. They are rounded once where they are stored instead of each time they are loaded, so no result changes.
+//! In: a sequence of launches. Out: the same sequence, with half the bytes for temporaries whose readers all copy them
+//! into bf16 operand tiles. They are rounded once where they are stored instead of each time they are loaded, so no
+//! result changes.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::codegen::gpu::dialect::Dialect;
-use crate::codegen::gpu::fold_order::each_nest;
-use crate::codegen::gpu::mma_operands::mma_operands;
-use crate::codegen::gpu::transformed;
-use crate::codegen::gpu::vector_loads::fill_vector_loads;
-use crate::error::Error;
-use crate::kernel::walk::nests;
+use crate::kernel::walk::{each_nest, nests};
 use crate::kernel::{Access, Expr, Kernel, ParamId, Place};
-use crate::schedule::{self, BufferId, KernelId, Plan};
+use crate::options::Options;
+use crate::recognise::mma_operands::mma_operands;
+use crate::recognise::vector_loads::fill_vector_loads;
+use crate::schedule::{BufferId, Home, KernelId, Sequence};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
-/// The plan with bf16 temporaries; unchanged where none qualifies.
-///
-/// # Errors
-/// As where the plan was made.
-pub fn with_bf16_temporaries(plan: &Plan, dialect: impl Into<Dialect>) -> Result<Cow<'_, Plan>, Error> {
-    let dialect: Dialect = dialect.into();
-    let (params, buffers) =
-        if dialect.has_tensor_cores { bf16_candidates(plan, dialect) } else { Default::default() };
-    if buffers.is_empty() {
-        return Ok(Cow::Borrowed(plan));
-    }
-    let mut sequence = plan.sequence();
+/// The sequence with bf16 temporaries.
+pub(super) fn shorten_temporaries(sequence: &Sequence, _: &Options) -> Sequence {
+    let (params, values) = candidates(sequence);
+    let mut new = sequence.clone();
     for (kernel, param) in params {
-        store_as_bf16(&mut sequence.kernels[kernel], param);
+        store_as_bf16(&mut new.kernels[kernel], param);
     }
-    for buffer in buffers {
-        sequence.values[buffer].format = Format::BF16;
+    for value in values {
+        new.values[value].format = Format::BF16;
     }
-    schedule::plan(sequence).map(Cow::Owned)
+    new
 }
 
-/// Parameters and buffers that may be bf16: in every step, such parameters are bound to such buffers only.
-fn bf16_candidates(plan: &Plan, dialect: Dialect) -> (BTreeSet<(KernelId, ParamId)>, BTreeSet<BufferId>) {
-    let able = |(id, kernel)| bf16_params(dialect, kernel).into_iter().map(move |param| (id, param));
-    let mut params: BTreeSet<(KernelId, ParamId)> = plan.kernels.iter().flat_map(able).collect();
-    let is_temporary = |id: &BufferId| matches!(plan.buffers[*id].place, schedule::Place::Arena { .. });
-    let mut buffers: BTreeSet<BufferId> = plan.buffers.ids().filter(is_temporary).collect();
+/// Parameters and values that may be bf16: in every step, such parameters are bound to such values only.
+fn candidates(sequence: &Sequence) -> (BTreeSet<(KernelId, ParamId)>, BTreeSet<BufferId>) {
+    let able = |(id, kernel)| bf16_params(kernel).into_iter().map(move |param| (id, param));
+    let mut params: BTreeSet<(KernelId, ParamId)> = sequence.kernels.iter().flat_map(able).collect();
+    let is_temporary = |id: &BufferId| sequence.values[*id].home == Home::Temporary;
+    let mut values: BTreeSet<BufferId> = sequence.values.ids().filter(is_temporary).collect();
     let mut n_before = usize::MAX;
-    while n_before != params.len() + buffers.len() {
-        n_before = params.len() + buffers.len();
-        for step in &plan.steps {
-            for (param, _, buffer) in plan.bound(step) {
+    while n_before != params.len() + values.len() {
+        n_before = params.len() + values.len();
+        for step in &sequence.steps {
+            for (param, _, value) in sequence.bound(step) {
                 let param = (step.kernel, param);
-                if !(params.contains(&param) && buffers.contains(&buffer)) {
+                if !(params.contains(&param) && values.contains(&value)) {
                     params.remove(&param);
-                    buffers.remove(&buffer);
+                    values.remove(&value);
                 }
             }
         }
     }
-    let is_bound = |buffer: &BufferId| plan.steps.iter().any(|step| step.args.contains(buffer));
-    buffers.retain(is_bound);
-    (params, buffers)
+    let is_bound = |value: &BufferId| sequence.steps.iter().any(|step| step.args.contains(value));
+    values.retain(is_bound);
+    (params, values)
 }
 
 /// The parameters that a kernel could as well read, or write, as bf16.
-fn bf16_params(dialect: Dialect, kernel: &Kernel) -> Vec<ParamId> {
-    let (own, _) = transformed(dialect, kernel);
-    let (copied, read) = copied_and_read(&own);
+fn bf16_params(kernel: &Kernel) -> Vec<ParamId> {
+    let (copied, read) = copied_and_read(kernel);
     let able = kernel.params.iter().filter(|(id, param)| {
         param.format == Format::F32
             && match param.access {
@@ -124,13 +112,12 @@ fn store_as_bf16(kernel: &mut Kernel, param: ParamId) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codegen::gpu::dialect::Language;
     use crate::graph::parse::parse;
-    use crate::options::Options;
+    use crate::options::{Numbers, Options};
     use crate::pipeline::compile;
     use crate::reference::random;
     use crate::schedule::run::run;
-    use crate::schedule::verify::verify;
+    use crate::schedule::{Place as Storage, Plan};
     use crate::target::CUDA_SM90;
     use crate::tensor::value::Data;
 
@@ -145,16 +132,16 @@ mod tests {
 output y = %5
 ";
 
-    /// A plan, the same with bf16 temporaries, and the formats of those.
+    /// A plan in single precision, one with tensor cores, and the formats of its temporaries.
     fn plans(text: &str) -> (Plan, Plan, Vec<Format>) {
-        let options = Options::for_target(CUDA_SM90);
-        let plan = compile(&parse(text).unwrap(), &options).unwrap().plan;
-        let short = with_bf16_temporaries(&plan, Language::Cuda).unwrap().into_owned();
-        assert!(verify(&short).is_empty());
-        let temporaries =
-            short.buffers.values().filter(|slot| matches!(slot.place, schedule::Place::Arena { .. }));
+        let plan = |numbers| {
+            let options = Options { numbers, ..Options::for_target(CUDA_SM90) };
+            compile(&parse(text).unwrap(), &options).unwrap().plan
+        };
+        let short = plan(Numbers::Quantised);
+        let temporaries = short.buffers.values().filter(|slot| matches!(slot.place, Storage::Arena { .. }));
         let formats = temporaries.map(|slot| slot.format).collect();
-        (plan, short, formats)
+        (plan(Numbers::Single), short, formats)
     }
 
     #[test]
@@ -177,13 +164,10 @@ output y = %5
     fn temporaries_that_others_read_as_well_stay_f32() {
         let read = GRAPH.replace("output y", "%6 = reduce-max %3 over f\noutput z = %6\noutput y");
         let exact = GRAPH.replace("b : q8_0", "b : f16");
-        let single = Dialect { has_tensor_cores: false, ..Language::Cuda.into() };
         for text in [read, exact] {
             let (plan, short, formats) = plans(&text);
             assert!(!formats.is_empty() && formats.iter().all(|format| *format == Format::F32), "{text}");
             assert_eq!(short, plan);
         }
-        let (plan, ..) = plans(GRAPH);
-        assert_eq!(*with_bf16_temporaries(&plan, single).unwrap(), plan);
     }
 }

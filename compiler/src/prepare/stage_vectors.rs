@@ -1,24 +1,32 @@
 //! Shared-memory staging of the vector of a GEMV.
 //!
-//! In: a part. Out: a part that computes the same, but copies a vector that several rows of a weight meet to a tile
+//! In: a kernel. Out: a kernel that computes the same, but copies a vector that several rows of a weight meet to a tile
 //! first. Each thread takes 16 or 32 consecutive elements of a row and of the vector: from global memory the vector's
 //! loads would be strided, from an interleaved tile they have no bank conflicts.
 
 use std::collections::BTreeMap;
 
-use crate::codegen::gpu::dialect::Language;
 use crate::foundation::entity::List;
 use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, Place, Stmt, Tile, VarId};
+use crate::options::Options;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Sym;
 
-/// Stages the vectors of a part's products, as far as shared memory suffices.
-pub(super) fn stage_vectors(language: Language, kernel: &Kernel, part: &mut Part) {
+/// The kernel, with the vectors of its products in shared memory, as far as that suffices.
+pub(super) fn stage_vectors(kernel: &Kernel, options: &Options) -> Kernel {
+    let mut new = kernel.clone();
+    for part in &mut new.parts {
+        stage(kernel, part, options.target.shared_bytes);
+    }
+    new
+}
+
+fn stage(kernel: &Kernel, part: &mut Part, shared_bytes: usize) {
     let used: usize = part.tiles.values().map(|tile| 4 * tile.dims.iter().product::<usize>()).sum();
     // Other workgroups of the SM need shared memory as well.
-    let mut room = (language.shared_bytes() * 2 / 3).saturating_sub(used);
+    let mut room = (shared_bytes * 2 / 3).saturating_sub(used);
     let mut found: BTreeMap<(Place, Vec<Index>), Place> = BTreeMap::new();
     let mut body = Vec::new();
     for mut stmt in std::mem::take(&mut part.body) {
@@ -81,6 +89,7 @@ fn load_nest(nest: &Nest, (target, along): (Place, &Index), load: Expr) -> Nest 
 mod tests {
     use super::*;
     use crate::kernel::parse::parse;
+    use crate::target::CUDA_SM90;
 
     /// Two products of rows with the same vector.
     const KERNEL: &str = r#"kernel "matvec gate up" matrix-vector
@@ -104,9 +113,8 @@ part
     /// The sizes of the tiles that are added, and the number of nests.
     fn added(text: &str) -> (Vec<Vec<usize>>, usize) {
         let kernel = parse(text).unwrap();
-        let mut part = kernel.parts[0].clone();
-        let before = part.tiles.len();
-        stage_vectors(Language::Cuda, &kernel, &mut part);
+        let before = kernel.parts[0].tiles.len();
+        let part = &stage_vectors(&kernel, &Options::for_target(CUDA_SM90)).parts[0];
         let tiles = part.tiles.values().skip(before).map(|tile| tile.dims.clone());
         (tiles.collect(), part.body.len())
     }

@@ -1,35 +1,29 @@
 //! Orders the loops of folds for coalesced loads.
 //!
-//! In: a part. Out: the same part, with the loop of the smallest stride in memory innermost, as far as one order suits
+//! In: a kernel. Out: the same kernel, with the loop of the smallest stride in memory innermost, as far as one order suits
 //! all buffers: then neighbouring threads load neighbouring elements, and vector loads apply. Sums have no promised
 //! order.
 
+use std::cmp::Reverse;
+
 use crate::kernel::index::{Atom, element_of};
-use crate::kernel::{Kernel, Nest, Part, Place, Stmt, VarId};
+use crate::kernel::walk::each_nest;
+use crate::kernel::{Kernel, Nest, Part, Place, VarId};
+use crate::options::Options;
 
-/// Orders the loops of every fold by stride, the smallest innermost.
-pub(super) fn order_folds(kernel: &Kernel, part: &mut Part) {
-    let mut body = std::mem::take(&mut part.body);
-    each_nest(&mut body, &mut |nest| {
-        let step = |var: VarId| smallest_stride(kernel, part, nest, var);
-        let Some(folding) = &nest.fold else { return };
-        let mut loops = folding.loops.clone();
-        loops.sort_by_key(|var| std::cmp::Reverse(step(*var)));
-        if let Some(folding) = &mut nest.fold {
-            folding.loops = loops;
-        }
-    });
-    part.body = body;
-}
-
-/// Runs `act` on every nest.
-pub(super) fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
-    for stmt in body {
-        match stmt {
-            Stmt::Nest(nest) => act(nest),
-            Stmt::Loop { body, .. } => each_nest(body, act),
-        }
+/// The kernel, with the loops of every fold ordered by stride, the smallest innermost.
+pub(super) fn order_folds(kernel: &Kernel, _: &Options) -> Kernel {
+    let mut new = kernel.clone();
+    for (part, own) in new.parts.iter_mut().zip(&kernel.parts) {
+        each_nest(&mut part.body, &mut |nest| {
+            let mut loops = nest.folds().to_vec();
+            loops.sort_by_key(|var| Reverse(smallest_stride(kernel, own, nest, *var)));
+            if let Some(folding) = &mut nest.fold {
+                folding.loops = loops;
+            }
+        });
     }
+    new
 }
 
 /// The smallest stride of a variable among the buffers that a nest reads.
@@ -45,6 +39,7 @@ fn smallest_stride(kernel: &Kernel, part: &Part, nest: &Nest, var: VarId) -> i64
 mod tests {
     use super::*;
     use crate::kernel::parse::parse;
+    use crate::target::VULKAN;
 
     #[test]
     fn the_loop_of_the_smallest_stride_is_innermost() {
@@ -61,8 +56,8 @@ part
     @2[r0] = sum e1, g2 of mul(@0[g2, e1], @1[r0, g2, e1])
 "#;
         let kernel = parse(text).unwrap();
-        let mut part = kernel.parts[0].clone();
-        order_folds(&kernel, &mut part);
+        let kernel = order_folds(&kernel, &Options::for_target(VULKAN));
+        let part = &kernel.parts[0];
         let loops = &part.body[0].nest().unwrap().fold.as_ref().unwrap().loops;
         let names: Vec<String> = loops.iter().map(|var| part.vars[*var].name.to_string()).collect();
         assert_eq!(names, ["g", "e"]);

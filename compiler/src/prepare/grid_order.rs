@@ -1,20 +1,27 @@
 //! The grid order of tasks with routed matrices, for L2 reuse.
 //!
-//! In: a part. Out: its grid variables, the slowest first. Tasks run roughly in the order of their numbers. With many
+//! In: a kernel. Out: the same with the variables of grids in another order, the slowest first. Tasks run roughly in the order of their numbers. With many
 //! routed vectors, tasks with the same rows follow each other: then the rows of all experts that are in use fit in L2
 //! and are read by many tasks.
 
 use std::collections::BTreeSet;
 
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Nest, Part, Range, Stmt, VarId};
+use crate::kernel::{Kernel, Nest, Part, Range, Stmt, VarId};
+use crate::options::Options;
 use crate::tensor::sym::Sym;
 
 /// Up to this many routed vectors the order stays: most experts have one vector at most.
 const FEW_ROUTED_ROWS: i64 = 64;
 
+/// The kernel, with tasks that read the same rows of routed matrices one after another.
+pub(super) fn order_tasks(kernel: &Kernel, _: &Options) -> Kernel {
+    let parts = kernel.parts.iter().map(|part| Part { grid: grid_order(part), ..part.clone() });
+    Kernel { parts: parts.collect(), ..kernel.clone() }
+}
+
 /// The grid of a part, with the variables that number rows of routed matrices first.
-pub(super) fn grid_order(part: &Part) -> Vec<VarId> {
+fn grid_order(part: &Part) -> Vec<VarId> {
     let rows: BTreeSet<VarId> =
         part.body.iter().filter_map(Stmt::nest).flat_map(|nest| routed_row_vars(part, nest)).collect();
     let (own, others): (Vec<VarId>, Vec<VarId>) =

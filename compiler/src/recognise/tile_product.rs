@@ -6,64 +6,64 @@
 
 use std::cmp::Reverse;
 
-use crate::codegen::gpu::THREADS;
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Index, element_of};
 use crate::kernel::{Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, TileId, VarId};
+use crate::recognise::THREADS;
 use crate::tensor::dtype::DType;
 
 /// M of an MMA: rows of a fragment of sums.
-pub(super) const MMA_M: i64 = 16;
+pub(crate) const MMA_M: i64 = 16;
 /// N: its columns.
-pub(super) const MMA_N: i64 = 8;
+pub(crate) const MMA_N: i64 = 8;
 /// K of a TF32 MMA.
-pub(super) const MMA_K: i64 = 8;
+pub(crate) const MMA_K: i64 = 8;
 /// K of a bf16 MMA.
 const MMA_K_BF16: i64 = 2 * MMA_K;
 /// Accumulator fragments that a warp keeps in registers, at most.
 const MAX_FRAGMENTS_PER_WARP: i64 = 16;
 /// Threads of a warp.
-pub(super) const WARP: u32 = 32;
+pub(crate) const WARP: u32 = 32;
 
 /// A product of two tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Product {
-    pub(super) left: Operand,
-    pub(super) right: Operand,
-    pub(super) sum: Operand,
+pub(crate) struct Product {
+    pub(crate) left: Operand,
+    pub(crate) right: Operand,
+    pub(crate) sum: Operand,
     /// The initial sum, if not zero.
-    pub(super) start: Option<Start>,
-    pub(super) inner: VarId,
+    pub(crate) start: Option<Start>,
+    pub(crate) inner: VarId,
     /// Whether K may end inside a fragment.
-    pub(super) is_ragged: bool,
+    pub(crate) is_ragged: bool,
     /// Whether K is a multiple of that of a bf16 MMA, and both operands have their rows along it.
-    pub(super) may_use_bf16: bool,
-    pub(super) fragments: WarpTiling,
+    pub(crate) may_use_bf16: bool,
+    pub(crate) fragments: WarpTiling,
 }
 
 impl Product {
     /// The operands that are multiplied.
-    pub(super) fn operands(&self) -> [TileId; 2] {
+    pub(crate) fn operands(&self) -> [TileId; 2] {
         [self.left.tile, self.right.tile]
     }
 }
 
 /// A tile that a product reads or adds to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Operand {
-    pub(super) tile: TileId,
-    pub(super) element: Index,
+pub(crate) struct Operand {
+    pub(crate) tile: TileId,
+    pub(crate) element: Index,
     /// Elements from one row to the next.
-    pub(super) row: i64,
+    pub(crate) row: i64,
     /// Its variables other than K.
-    pub(super) own: Vec<VarId>,
+    pub(crate) own: Vec<VarId>,
     /// Whether K numbers its rows.
-    pub(super) is_transposed: bool,
+    pub(crate) is_transposed: bool,
 }
 
 /// The initial sum of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Start {
+pub(crate) enum Start {
     /// The sum so far.
     Own,
     /// A scalar expression.
@@ -73,16 +73,16 @@ pub(super) enum Start {
 /// How warps share the fragments of a sum. With n warps along the rows, each computes every n-th row of fragments;
 /// columns likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WarpTiling {
+pub(crate) struct WarpTiling {
     /// Warps along the rows, and along the columns.
-    pub(super) warps: [i64; 2],
+    pub(crate) warps: [i64; 2],
     /// Rows and columns of fragments that a warp computes.
-    pub(super) per_warp: [i64; 2],
+    pub(crate) per_warp: [i64; 2],
 }
 
 impl WarpTiling {
     /// The tiling that uses the most warps, and among those the one that loads the least; none if none fits.
-    pub(super) fn of(n_rows: i64, n_columns: i64) -> Option<Self> {
+    pub(crate) fn of(n_rows: i64, n_columns: i64) -> Option<Self> {
         if n_rows % MMA_M != 0 || n_columns % MMA_N != 0 {
             return None;
         }
@@ -101,13 +101,13 @@ impl WarpTiling {
     }
 
     /// Warps that have fragments.
-    pub(super) fn n_warps(self) -> i64 {
+    pub(crate) fn n_warps(self) -> i64 {
         self.warps[0] * self.warps[1]
     }
 }
 
 /// The product of tiles that a nest is, if it is one.
-pub(super) fn tile_product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Product> {
+pub(crate) fn tile_product(kernel: &Kernel, part: &Part, nest: &Nest, folding: &Folding) -> Option<Product> {
     let [inner] = folding.loops[..] else { return None };
     let Place::Tile(sum) = nest.target else { return None };
     let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] else { return None };
@@ -205,11 +205,9 @@ fn depth(part: &Part, inner: VarId, of: i64) -> Option<KExtent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codegen::gpu::compile;
-    use crate::codegen::gpu::dialect::{Dialect, Language};
-    use crate::codegen::gpu::mma_operands::{OperandLayout, mma_operands};
-    use crate::codegen::samples::PRODUCT;
     use crate::kernel::parse::parse;
+    use crate::kernel::samples::PRODUCT;
+    use crate::recognise::mma_operands::{OperandLayout, mma_operands};
 
     /// Scores of 8 tokens of two heads at 32 positions.
     const SCORES: &str = r#"kernel "scores" attention
@@ -315,10 +313,6 @@ part
                     .into_values()
                     .all(|factor| factor == OperandLayout { row: 64, padding: 4, per_word: 2 })
         );
-        let source = |dialect: Dialect| compile(&kernel, dialect).unwrap().source;
-        let with = Dialect::from(Language::Cuda);
-        assert!(source(with).contains("mma.sync"));
-        assert!(!source(Dialect { has_tensor_cores: false, ..with }).contains("mma.sync"));
     }
 
     #[test]
@@ -331,8 +325,6 @@ part
                     .into_values()
                     .all(|factor| factor == OperandLayout { row: 64, padding: 4, per_word: 1 })
         );
-        let source = compile(&kernel, Language::Cuda).unwrap().source;
-        assert!(source.contains("mma.sync"));
         let turned = SCORES.replace("f32[8, 2, 32]", "f32[2, 8, 32]").replace("tile2[t0, g1", "tile2[g1, t0");
         let kernel = parse(&turned).unwrap();
         assert!(mma_operands(&kernel, &kernel.parts[0]).is_empty());
@@ -344,7 +336,6 @@ part
         let found = mma_operands(&kernel, &kernel.parts[0]);
         let lies: Vec<(i64, i64)> = found.into_values().map(|factor| (factor.row, factor.padding)).collect();
         assert_eq!(lies, [(32, 4), (64, 8)]);
-        assert!(compile(&kernel, Language::Cuda).unwrap().source.contains("mma.sync"));
         // A tile that something else reads is not rounded.
         let read = MIXTURE.replace("sum s3 of tile0[t0, -s2+s3]", "max s3 of tile0[t0, -s2+s3]");
         let kernel = parse(&read).unwrap();
@@ -366,7 +357,6 @@ part
         for text in [odd_rows, odd_blocks, no_product] {
             let kernel = parse(&text).unwrap();
             assert!(mma_operands(&kernel, &kernel.parts[0]).is_empty(), "{text}");
-            assert!(!compile(&kernel, Language::Cuda).unwrap().source.contains("mma.sync"), "{text}");
         }
     }
 }

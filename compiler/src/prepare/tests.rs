@@ -1,0 +1,148 @@
+//! Prepared launches compute what they computed before, and a pass that lies is found out.
+//!
+//! In: small graphs, compiled for every target, and run by the interpreters. Out: nothing, or the pass at fault.
+
+use super::blame::blame;
+use super::*;
+use crate::graph::Graph;
+use crate::graph::op::Binary;
+use crate::graph::parse::parse;
+use crate::kernel::Expr;
+use crate::kernel::walk::{each_nest, nests};
+use crate::pipeline::launches;
+use crate::reference::compare::{Tolerance, close};
+use crate::reference::{Bindings, evaluate, random};
+use crate::schedule::plan;
+use crate::schedule::run::run;
+use crate::target::{CPU, CUDA_SM90, TARGETS};
+use crate::tensor::label::Label;
+
+/// Rows of experts for many tokens, then a norm: all passes but the last have something to do.
+const EXPERTS: &str = "\
+symbol T in 1..70 near 70
+%0 = input x : f32[t:T, d:64]
+%1 = input picked : i32[t:T, k:2]
+%2 = weight gate : q8_0[x:3, r:64, d:64]
+%3 = gather %2 %1 along x
+%4 = contract %0 %3 over [d]
+%5 = exp %4
+%6 = reduce-sum %5 over k
+%7 = weight w : q8_0[e:32, r:64]
+%8 = contract %6 %7 over [r]
+output y = %8
+";
+
+fn graph() -> Graph {
+    parse(EXPERTS).unwrap()
+}
+
+/// More tokens than tensor cores take at a time, of which one expert has most.
+fn bindings(tokens: i64) -> Bindings {
+    random::bindings(&graph(), 5, &[(Label::new("T").unwrap(), tokens)])
+}
+
+/// Whether a sequence computes what the graph means.
+fn is_right(sequence: &Sequence, bindings: &Bindings) -> bool {
+    let expected = evaluate(&graph(), bindings).unwrap();
+    let Ok(found) = run(&plan(sequence.clone()).unwrap(), bindings) else { return false };
+    close(&expected.outputs["y"], &found.outputs["y"], Tolerance::of(&graph())).is_ok()
+}
+
+#[test]
+fn every_target_gets_kernels_that_compute_the_same() {
+    for target in TARGETS {
+        for numbers in [Numbers::Single, Numbers::Quantised] {
+            let options = Options { numbers, ..Options::for_target(target) };
+            let before = launches(&graph(), &options).unwrap();
+            let (after, changes) = prepare(before.clone(), &options).unwrap();
+            for tokens in [1, 33, 70] {
+                assert!(is_right(&after, &bindings(tokens)), "{target}: {changes:?}");
+            }
+            let groups = changes.iter().any(|change| change.pass == "group tasks by expert");
+            assert_eq!(groups, target == CUDA_SM90 && numbers == Numbers::Quantised, "{target}: {changes:?}");
+            assert_eq!(before == after, target == CPU, "{target}");
+            assert!(after.kernels.values().all(|kernel| verify(kernel).is_empty()), "{target}");
+        }
+    }
+}
+
+#[test]
+fn what_is_prepared_stays_as_it_is() {
+    let options = Options::for_target(CUDA_SM90);
+    let once = prepare(launches(&graph(), &options).unwrap(), &options).unwrap().0;
+    let (again, changes) = prepare(once.clone(), &options).unwrap();
+    assert_eq!((again, changes), (once, Vec::new()));
+}
+
+#[test]
+fn without_fuel_nothing_changes_and_with_some_only_the_first() {
+    let options = Options::for_target(CUDA_SM90);
+    let before = launches(&graph(), &options).unwrap();
+    let (_, all) = prepare(before.clone(), &options).unwrap();
+    assert!(all.len() > 2, "{all:?}");
+    for fuel in [0, 1, 2] {
+        let (after, changes) =
+            prepare(before.clone(), &Options { fuel: Some(fuel), ..options.clone() }).unwrap();
+        assert_eq!(changes, all[..fuel]);
+        assert_eq!(after == before, fuel == 0);
+    }
+}
+
+/// Adds where a kernel multiplies: well formed, and wrong.
+const LIE: Pass = Pass {
+    name: "lie",
+    reason: "none",
+    applies: |_| true,
+    rewrite: Rewrite::Kernel(|kernel, _| {
+        let mut new = kernel.clone();
+        for part in &mut new.parts {
+            each_nest(&mut part.body, &mut |nest| {
+                if let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] {
+                    nest.exprs[nest.value] = Expr::Binary(Binary::Add, a, b);
+                }
+            });
+        }
+        new
+    }),
+};
+
+/// Stores behind the end of every buffer.
+const FAULT: Pass = Pass {
+    name: "fault",
+    reason: "none",
+    applies: |_| true,
+    rewrite: Rewrite::Kernel(|kernel, _| {
+        let mut new = kernel.clone();
+        for part in &mut new.parts {
+            each_nest(&mut part.body, &mut |nest| nest.at.clear());
+        }
+        new
+    }),
+};
+
+#[test]
+fn a_pass_that_lies_is_named_with_its_kernel() {
+    let options = Options::for_target(CUDA_SM90);
+    let before = launches(&graph(), &options).unwrap();
+    let multiplies = |kernel: &Kernel| {
+        let mut all = kernel.parts.iter().flat_map(|part| nests(&part.body));
+        all.any(|nest| matches!(nest.exprs[nest.value], Expr::Binary(Binary::Mul, ..)))
+    };
+    let is_right = |sequence: &Sequence| is_right(sequence, &bindings(33));
+    let mut passes = PASSES.to_vec();
+    assert_eq!(blame(&before, &passes, &options, is_right).unwrap(), None);
+    for place in [0, 2, PASSES.len()] {
+        passes.insert(place, LIE);
+        let found = blame(&before, &passes, &options, is_right).unwrap().expect("a wrong change");
+        assert!(found.pass == "lie" && multiplies(&before.kernels[found.kernels[0]]), "{found:?}");
+        passes.remove(place);
+    }
+}
+
+#[test]
+fn a_pass_that_makes_an_unsound_kernel_is_refused_by_its_name() {
+    let options = Options::for_target(CUDA_SM90);
+    let before = launches(&graph(), &options).unwrap();
+    let refused = prepare_with(before, &[PASSES[2], FAULT], &options).unwrap_err().to_string();
+    assert!(refused.starts_with("this is a bug in fusebox: after `fault`, part 0, "), "{refused}");
+}
