@@ -27,7 +27,7 @@ fn a_story_as_json_has_what_tools_read() {
         assert!(story[key].as_u64().is_some_and(|n| n > 0), "{key}: {}", story[key]);
     }
     assert_eq!(story["barriers"].as_array().map(Vec::len), story["kernels"].as_u64().map(|n| n as usize));
-    for stage in ["divide", "improve", "partition", "lower", "plan"] {
+    for stage in ["divide", "improve", "partition", "lower", "prepare", "plan"] {
         assert!(story["stage_ms"][stage].is_number(), "{stage}");
     }
     assert!(story["egraph"]["nodes"].is_u64() && story["egraph"]["rounds"].is_u64());

@@ -417,7 +417,7 @@ impl Part {
     pub fn fixed_len(&self, var: VarId) -> Option<i64> {
         let Var { range, until, .. } = &self.vars[var];
         match range {
-            _ if !until.is_empty() => None,
+            _ if !until.is_empty() || self.ends_with_list(var) => None,
             Range::Whole { len } => len.as_const(),
             Range::Within { of } => self.vars[*of].range.blocks()?.whole(),
             Range::Blocks(_) => None,
