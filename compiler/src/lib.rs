@@ -1,7 +1,7 @@
 //! Fusebox's compiler: a lazy graph of plain mathematics becomes a short list of fused kernels.
 //!
-//! The road is `pipeline::compile`: improve, partition, lower, prepare, plan. Every form along it can be printed and verified,
-//! and a [`story`] tells what each stage did and why.
+//! The road is `pipeline::compile`: improve, partition, lower, prepare, plan. Every form along it can be printed and
+//! verified, and a [`story`] tells what each stage did and why.
 //! No file, device or model is known here.
 //!
 //! The doors are few: [`graph::build::Builder`] records a graph, [`pipeline::compile`] makes a

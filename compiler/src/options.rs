@@ -20,8 +20,8 @@ pub struct Options {
     pub numbers: Numbers,
     /// How far the e-graph of a block may grow.
     pub limits: Limits,
-    /// Stop each block after this number of rewrites, and of merges, and the preparation of kernels after this number of
-    /// changes: for finding the one that is wrong.
+    /// Stop each block after this number of rewrites, and of merges, and the preparation of kernels after this number
+    /// of changes: for finding the one that is wrong.
     pub fuel: Option<usize>,
     /// Choose at random among what is right, by this seed: for tests.
     pub chaos: Option<u64>,

@@ -1,4 +1,6 @@
 //! Bisection: the first of many steps after which something is wrong.
+//!
+//! In: the number of steps, and a judge of what some of them lead to. Out: the step at fault.
 
 /// The step that made it wrong, counted from 0; nothing where all `n` steps leave it right.
 ///

@@ -116,10 +116,10 @@ part
 /// Two rows a token, each scaled by the expert that it is routed to; an expert takes two rows at a time.
 pub(crate) const ROUTED: &str = r#"symbol T in 0..3 near 2
 kernel "scale by experts" experts
-  read @0 x : f32[t:T, k:2]
+  read @0 x : f32[r:6]
   read @1 ids : i32[t:T, k:2]
   read @2 scales : f32[x:4]
-  write @3 y : f32[t:T, k:2]
+  write @3 y : f32[r:6]
 part
   tile tile0 : i32[6]
   var t0 in 0..T
@@ -131,7 +131,7 @@ part
   list tile0 along block3 of t0, k1 where lookup(@1[t0, k1], 4) = x2
   loop block3
     for row4
-      @3[(lookup(tile0[row4], 6)/2), (lookup(tile0[row4], 6)%2)] = mul(@0[(lookup(tile0[row4], 6)/2), (lookup(tile0[row4], 6)%2)], @2[x2])
+      @3[lookup(tile0[row4], 6)] = mul(@0[lookup(tile0[row4], 6)], @2[x2])
   end
 "#;
 

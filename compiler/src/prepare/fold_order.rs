@@ -1,8 +1,8 @@
 //! Orders the loops of folds for coalesced loads.
 //!
-//! In: a kernel. Out: the same kernel, with the loop of the smallest stride in memory innermost, as far as one order suits
-//! all buffers: then neighbouring threads load neighbouring elements, and vector loads apply. Sums have no promised
-//! order.
+//! In: a kernel. Out: the same kernel, with the loop of the smallest stride in memory innermost, as far as one order
+//! suits all buffers: then neighbouring threads load neighbouring elements, and vector loads apply. Sums have no
+//! promised order.
 
 use std::cmp::Reverse;
 

@@ -1,8 +1,8 @@
 //! The grid order of tasks with routed matrices, for L2 reuse.
 //!
-//! In: a kernel. Out: the same with the variables of grids in another order, the slowest first. Tasks run roughly in the order of their numbers. With many
-//! routed vectors, tasks with the same rows follow each other: then the rows of all experts that are in use fit in L2
-//! and are read by many tasks.
+//! In: a kernel. Out: the same with the variables of grids in another order, the slowest first. Tasks run roughly in
+//! the order of their numbers. With many routed vectors, tasks with the same rows follow each other: then the rows of
+//! all experts that are in use fit in L2 and are read by many tasks.
 
 use std::collections::BTreeSet;
 

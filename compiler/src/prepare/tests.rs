@@ -10,14 +10,13 @@ use crate::graph::parse::parse;
 use crate::kernel::Expr;
 use crate::kernel::walk::{each_nest, nests};
 use crate::pipeline::launches;
-use crate::reference::compare::{Tolerance, close};
 use crate::reference::{Bindings, evaluate, random};
 use crate::schedule::plan;
 use crate::schedule::run::run;
 use crate::target::{CPU, CUDA_SM90, TARGETS};
 use crate::tensor::label::Label;
 
-/// Rows of experts for many tokens, then a norm: all passes but the last have something to do.
+/// Rows of experts for many tokens, then another product of them: tensor cores multiply both.
 const EXPERTS: &str = "\
 symbol T in 1..70 near 70
 %0 = input x : f32[t:T, d:64]
@@ -25,11 +24,10 @@ symbol T in 1..70 near 70
 %2 = weight gate : q8_0[x:3, r:64, d:64]
 %3 = gather %2 %1 along x
 %4 = contract %0 %3 over [d]
-%5 = exp %4
-%6 = reduce-sum %5 over k
-%7 = weight w : q8_0[e:32, r:64]
-%8 = contract %6 %7 over [r]
-output y = %8
+%5 = barrier %4
+%6 = weight w : q8_0[e:64, r:64]
+%7 = contract %5 %6 over [r]
+output y = %7
 ";
 
 fn graph() -> Graph {
@@ -41,11 +39,13 @@ fn bindings(tokens: i64) -> Bindings {
     random::bindings(&graph(), 5, &[(Label::new("T").unwrap(), tokens)])
 }
 
-/// Whether a sequence computes what the graph means.
+/// Whether a sequence computes what the graph means, but for what bf16 rounds.
 fn is_right(sequence: &Sequence, bindings: &Bindings) -> bool {
     let expected = evaluate(&graph(), bindings).unwrap();
     let Ok(found) = run(&plan(sequence.clone()).unwrap(), bindings) else { return false };
-    close(&expected.outputs["y"], &found.outputs["y"], Tolerance::of(&graph())).is_ok()
+    let (expected, found) = (expected.outputs["y"].floats(), found.outputs["y"].floats());
+    let size = expected.iter().map(|x| x.abs()).fold(0.0, f32::max);
+    expected.len() == found.len() && expected.iter().zip(found).all(|(a, b)| (a - b).abs() <= 1e-2 * size)
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn without_fuel_nothing_changes_and_with_some_only_the_first() {
     let options = Options::for_target(CUDA_SM90);
     let before = launches(&graph(), &options).unwrap();
     let (_, all) = prepare(before.clone(), &options).unwrap();
-    assert!(all.len() > 2, "{all:?}");
-    for fuel in [0, 1, 2] {
+    assert!(all.len() > 1, "{all:?}");
+    for fuel in 0..all.len() {
         let (after, changes) =
             prepare(before.clone(), &Options { fuel: Some(fuel), ..options.clone() }).unwrap();
         assert_eq!(changes, all[..fuel]);

@@ -1,7 +1,8 @@
 //! Which instructions code may use.
 //!
-//! In: the processor this runs on, or a name. Out: a [`Level`] of instructions. A level is chosen once, when code is made; an instruction that the processor lacks is refused then.
-//! `nest` in `emit.rs` asks both before it takes a faster form.
+//! In: the processor this runs on, or a name. Out: a [`Level`] of instructions. A level is chosen once, when code is
+//! made; an instruction that the processor lacks is refused then.
+//! `nest` in `emit.rs` asks it, and the numbers, before it takes a faster form.
 
 use std::fmt;
 

@@ -4,7 +4,9 @@ use super::*;
 use crate::codegen::samples::MASKED;
 use crate::kernel::parse::parse;
 use crate::kernel::samples::{self, PRODUCT};
-use crate::target::Target;
+use crate::options::Options;
+use crate::prepare::prepare_kernel;
+use crate::target::{CUDA_SM90, Target};
 
 const LANGUAGES: [Language; 3] = [Language::Cuda, Language::Wgsl, Language::Msl];
 
@@ -151,7 +153,9 @@ part
 fn several_loads_are_in_flight_before_the_first_is_used() {
     for (format, elements, n) in [("q8_0", 4096, 4), ("q4_k", 4096, 2), ("bf16", 4096, 4), ("q8_0", 1024, 2)]
     {
-        let source = code(&rows(format, elements), Language::Cuda).source;
+        let kernel = parse(&rows(format, elements)).unwrap();
+        let kernel = prepare_kernel(&kernel, &Options::for_target(CUDA_SM90)).unwrap();
+        let source = compile(&kernel, Language::Cuda).unwrap().source;
         let (_, fold) = source.split_once("__syncthreads").unwrap();
         let (asked, _) = fold.split_once("= shared_memory_0[").unwrap();
         assert_eq!(asked.matches("const uint32_4 ").count(), n, "{format} {elements}\n{source}");

@@ -188,7 +188,7 @@ impl Checker<'_> {
         let tile = n_rows.map(|n| Tile { dtype: DType::I32, dims: vec![n as usize] });
         if tile.is_none() || self.part.tiles.get(*list) != tile.as_ref() {
             let n = n_rows.map_or_else(|| "a fixed number".to_owned(), |n| n.to_string());
-            self.complain(format!("{name} must have room for {n} of i32, as many as there are rows"));
+            self.complain(format!("{name} must have room for {n} of i32, one for each row"));
         }
         if nests(&self.part.body).any(|nest| nest.target == Place::Tile(*list)) {
             self.complain(format!("{name} is a list and stored to, which only the list itself may"));

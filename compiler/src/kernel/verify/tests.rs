@@ -210,14 +210,14 @@ fn a_list_of_routed_rows_has_each_row_once() {
     let expert = "part 0: the expert of a row may depend on the row only";
     check(sample, "lookup(@1[t0, k1], 4) = x2", "lookup(@1[t0, k1], 4)+x2 = x2", expert);
     check(sample, "= x2\n", "= k1\n", "part 0: k1 must number experts: a whole axis of the grid");
-    check(sample, "i32[6]", "i32[7]", "part 0: tile0 must have room for 6 of i32, as many as there are rows");
+    check(sample, "i32[6]", "i32[7]", "part 0: tile0 must have room for 6 of i32, one for each row");
     let blocks = "part 0: block3 must run through tile0 in blocks, one after another";
     check(sample, "step 2 from", "step 3 from", blocks);
     check(sample, "to 6", "to 5", blocks);
     let stores = "part 0: tile0 is a list and stored to, which only the list itself may";
     check(sample, "  loop block3\n", "  tile0[0] = 1\n  loop block3\n", stores);
-    // Without the list, or where rows are clamped to one, tasks may meet.
-    let race = "kernel \"scale by experts\", part 0, @3[(lookup(tile0[row4], 5)/2), (lookup(tile0[row4], 5)%2)]: \
+    // Rows that are clamped to one number may be those of two tasks.
+    let race = "kernel \"scale by experts\", part 0, @3[lookup(tile0[row4], 5)]: \
         tasks that differ in x2 may store to the same element of y";
     check(&sample.replace("row4], 6)", "row4], 5)"), "experts\n", "map\n", race);
 }
