@@ -1,7 +1,7 @@
 //! `fusebox doctor`: what this machine has, and what is missing.
 //!
-//! In: nothing. Out: the processor, memory, the program cache, devices and the default model, as text or as one JSON
-//! object.
+//! In: nothing. Out: the processor, memory, the program cache, devices with the rates that programs are compiled for,
+//! and the default model, as text or as one JSON object.
 
 use std::fs::{read_dir, remove_file};
 use std::io;
@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use fusebox::devices::Device;
 use fusebox::files;
-use fusebox::host;
-use fusebox::open::{default_model_places, environment, levels};
+use fusebox::host::{self, DataCache};
+use fusebox::open::{default_model_places, environment, levels, target_of};
 use fusebox::text::amount::{bytes, counted};
 use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::level::Level;
+use fusebox_compiler::target::Target;
 use fusebox_runtime::device::Found;
 use serde_json::{Value, json};
 
@@ -34,12 +35,20 @@ struct Findings {
     levels: Vec<&'static str>,
     level: Level,
     n_threads: usize,
+    caches: Vec<DataCache>,
     memory: Option<(u64, u64)>,
     cache: Option<String>,
     files_of_cache: CacheFiles,
     /// The copy of the default model, or where the first run writes it.
     model: Option<PathBuf>,
-    devices: [(Device, Result<Vec<Found>, String>); 4],
+    devices: [(Device, Result<Ready, String>); 4],
+}
+
+/// A device that is here.
+struct Ready {
+    adapters: Vec<Found>,
+    /// What its programs are compiled for.
+    target: Target,
 }
 
 /// What the folder of the program cache holds.
@@ -57,16 +66,22 @@ struct CacheFiles {
 /// Prints what was found.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let (options, level) = environment()?;
+    let ready = |device: Device| {
+        let adapters = device.adapters()?;
+        Ok(Ready { adapters, target: target_of(&options, device) })
+    };
     let findings = Findings {
+        // The rates of the processor are kept in the folder, which is looked into afterwards.
+        devices: Device::ALL.map(|device| (device, ready(device))),
         processor: host::processor(),
         levels: levels().map(Level::name).collect(),
         level,
         n_threads: host::n_threads(),
+        caches: host::caches(),
         memory: host::memory(),
         files_of_cache: options.cache.as_deref().map(cached).unwrap_or_default(),
         model: default_model_places(options.cache.as_deref()).next(),
         cache: options.cache,
-        devices: Device::ALL.map(|device| (device, device.adapters())),
     };
     print(&if arguments.json { format!("{:#}\n", findings.to_json()) } else { findings.to_text() });
     Ok(())
@@ -120,12 +135,13 @@ impl Findings {
             ["processor".to_owned(), self.processor.clone()],
             ["instruction set".to_owned(), format!("{} (supported: {})", self.level, self.levels.join(", "))],
             ["threads".to_owned(), self.n_threads.to_string()],
+            ["caches".to_owned(), caches_in_words(&self.caches)],
             ["memory".to_owned(), memory],
             ["program cache".to_owned(), cache],
             ["default model".to_owned(), model],
         ];
-        let devices = self.devices.iter().map(|(device, adapters)| {
-            let state = adapters.as_ref().map_or_else(Clone::clone, |adapters| ready_with(adapters));
+        let devices = self.devices.iter().map(|(device, ready)| {
+            let state = ready.as_ref().map_or_else(Clone::clone, Ready::in_words);
             [format!("device {}", device.name()), state]
         });
         let rows: Vec<Vec<String>> = rows.into_iter().chain(devices).map(Vec::from).collect();
@@ -133,20 +149,30 @@ impl Findings {
     }
 
     fn to_json(&self) -> Value {
-        let devices = self.devices.iter().map(|(device, adapters)| {
+        let devices = self.devices.iter().map(|(device, ready)| {
+            let found = ready.as_ref().ok();
+            let target = found.map(|ready| ready.target);
             let adapter = |found: &Found| json!({ "name": found.name, "software": found.is_software });
             json!({
                 "name": device.name(),
-                "ready": adapters.is_ok(),
-                "missing": adapters.as_ref().err(),
-                "adapters": adapters.iter().flatten().map(adapter).collect::<Vec<_>>(),
+                "ready": ready.is_ok(),
+                "missing": ready.as_ref().err(),
+                "adapters": found.iter().flat_map(|ready| &ready.adapters).map(adapter).collect::<Vec<_>>(),
+                "target": target.map(|target| target.to_string()),
+                "compute_units": target.map(|target| target.rates.compute_units),
+                "bandwidth_gb_s": target.map(|target| target.gigabytes()),
             })
         });
+        let cache = |cache: &DataCache| {
+            let DataCache { level, bytes, n_sharing } = cache;
+            json!({ "level": level, "bytes": bytes, "threads": n_sharing })
+        };
         json!({
             "processor": self.processor,
             "levels": self.levels,
             "level": self.level.name(),
             "threads": self.n_threads,
+            "caches": self.caches.iter().map(cache).collect::<Vec<_>>(),
             "memory": self.memory.map(|(all, free)| json!({ "bytes": all, "free": free })),
             "cache": {
                 "folder": self.cache,
@@ -161,10 +187,24 @@ impl Findings {
     }
 }
 
-/// The state of an available device, with its adapters.
-fn ready_with(adapters: &[Found]) -> String {
-    let name =
-        |it: &Found| if it.is_software { format!("{}, in software", it.name) } else { it.name.clone() };
-    let names: Vec<String> = adapters.iter().map(name).collect();
-    if names.is_empty() { "ready".to_owned() } else { format!("ready: {}", names.join("; ")) }
+impl Ready {
+    /// The adapters, and what is compiled for.
+    fn in_words(&self) -> String {
+        let name =
+            |it: &Found| if it.is_software { format!("{}, in software", it.name) } else { it.name.clone() };
+        let names: Vec<String> = self.adapters.iter().map(name).collect();
+        let names = if names.is_empty() { String::new() } else { format!(": {}", names.join("; ")) };
+        let units = counted(self.target.rates.compute_units, "compute unit");
+        let gigabytes = self.target.gigabytes();
+        format!("ready{names}; compiled for {} ({units}, {gigabytes} GB/s)", self.target)
+    }
+}
+
+/// The caches of a thread, the nearest first.
+fn caches_in_words(caches: &[DataCache]) -> String {
+    if caches.is_empty() {
+        return "unknown on this system".to_owned();
+    }
+    let words = |cache: &DataCache| format!("L{} {}", cache.level, bytes(cache.bytes as f64));
+    caches.iter().map(words).collect::<Vec<_>>().join(", ")
 }

@@ -30,7 +30,7 @@ pub(crate) fn show(name: &str, example: &str) -> Result<(), String> {
          This needs no weights. To run a model of your own:\n  \
          cargo run --release --example {example} -- --model PATH -p TEXT\n",
         config.n_layers(),
-        options.target.name,
+        options.target,
         table("lrl", "  ", &rows)
     ));
     Ok(())

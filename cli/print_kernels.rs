@@ -49,6 +49,7 @@ pub(crate) enum View {
 /// A profile beside the memory bandwidth in bytes per second; none on a GPU.
 struct Measured {
     profile: Profile,
+    target: Target,
     bandwidth: Option<f64>,
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn show(
     let profile = profile.map_err(|error| error.to_string())?;
     let profile = profile.ok_or("there are no tokens to prefill again")?;
     let bandwidth = host::memory_bandwidth(n_threads, &target);
-    Ok(Measured { profile, bandwidth }.to_text(n_threads))
+    Ok(Measured { profile, target, bandwidth }.to_text(n_threads))
 }
 
 /// A decode step and a prefill of the sequence so far, or of its first chunk, as data.
@@ -95,6 +96,7 @@ pub(crate) fn profile_json(
     let bandwidth = host::memory_bandwidth(n_threads, &target);
     Ok(json!({
         "threads": n_threads,
+        "target": target.to_string(),
         "bandwidth_gb_s": bandwidth.map(|bandwidth| bandwidth / 1e9),
         "token": token.to_json(),
         "prompt": prompt.map(|prompt| prompt.to_json()),
@@ -173,9 +175,10 @@ impl Measured {
         let width = if stdout().is_terminal() { output::width().min(WIDTH) } else { WIDTH };
         let times: String = table("rrrrrrrll", "  ", &lines).lines().map(|line| cut(line, width)).collect();
         format!(
-            "{times}{} per block, {} launches per step;{memory} {phase}\n{}\n{}\n{}",
+            "{times}{} per block, {} launches per step for {};{memory} {phase}\n{}\n{}\n{}",
             counted(*per_block, "kernel"),
             launches.len(),
+            self.target,
             slow.concat(),
             self.kinds(),
             table("rrrlll", "  ", &fused),

@@ -87,8 +87,8 @@ pub(crate) struct Arguments {
     /// the object of --json, the plan of a decode step, or the kernel sources.
     #[arg(long, value_name = "VIEW", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     print_kernels: Option<View>,
-    /// With --print-kernels=source, print only the sources, for this device, which need not be present: cpu, cuda-sm90,
-    /// vulkan, metal.
+    /// With --print-kernels=source, print only the sources, for this device, which need not be present: cpu, cuda-sm80,
+    /// cuda-sm89, cuda-sm90, vulkan, metal; with compute units and GB/s as in cpu:2:40.
     #[arg(long, value_name = "NAME", requires = "print_kernels")]
     target: Option<String>,
     /// Print one JSON object instead of text.

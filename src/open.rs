@@ -12,7 +12,7 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::graph::Graph;
-use fusebox_compiler::options::{Numbers, Options};
+use fusebox_compiler::options::{Numbers, Options, is_target_named};
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat as Template;
@@ -107,12 +107,10 @@ impl Run {
             return Err("--gpu-memory needs a GPU: --device cuda, vulkan or metal".to_owned());
         }
         let (mut options, level) = environment()?;
-        if let Some(target) = device.target() {
-            options = Options { target, ..options }.with_env()?;
-        }
         if let Some(folder) = &self.cache {
             options.cache = Some(folder.to_string_lossy().into_owned());
         }
+        options.target = target_of(&options, device);
         options.rules.clone_from(&self.rules);
         options.numbers = self.numbers();
         Ok(Ready { run: self, device, options, level })
@@ -267,9 +265,11 @@ impl Opened {
         self.model.graph(&settings, class).map_err(|error| self.in_model(error))
     }
 
-    /// The target of the device itself, even where the environment names another to compile for.
+    /// The target that programs are compiled for; where the environment names one of another kind, that of the device
+    /// which runs them all the same.
     pub fn target(&self) -> Target {
-        self.device.target().unwrap_or(Options::default().target)
+        let (asked, own) = (self.options.target, self.device.named_target());
+        if asked.capabilities.code == own.capabilities.code { asked } else { own }
     }
 
     /// The programs of all classes of token counts, for another target.
@@ -322,6 +322,14 @@ fn memory_in_words(needed: &Footprint, context: usize, device: &dyn runtime::Dev
     let free = device.free().map_or_else(String::new, |free| format!("; {} free", bytes(free as f64)));
     let (tokens, device) = (counted(context, "token"), device.describe());
     format!("{device}: weights {weights}, KV cache for {tokens} {state}, activations {arena}{free}")
+}
+
+/// What programs of a device are compiled for: the device that is here, unless the environment names a target.
+pub fn target_of(options: &Options, device: Device) -> Target {
+    if is_target_named() {
+        return options.target;
+    }
+    device.target(options.cache.as_deref().map(Path::new))
 }
 
 /// Options and instruction set, from the environment.

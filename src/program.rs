@@ -9,13 +9,14 @@ use fusebox_compiler::graph::Graph;
 use fusebox_compiler::schedule::Place;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::device::cpu::CpuDevice;
-use fusebox_runtime::device::{Device, ProgramId, Weights};
+use fusebox_runtime::device::{Device as _, ProgramId, Weights};
 use fusebox_runtime::error::Error as RuntimeError;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::weights::{self, Checkpoint};
 
+use crate::devices::Device;
 use crate::error::Error;
-use crate::open::{environment, n_threads};
+use crate::open::{environment, n_threads, target_of};
 use crate::run::Run;
 
 /// The tensors of a checkpoint, by their own names.
@@ -56,7 +57,11 @@ impl Program {
         let (mut options, level) = environment()?;
         options.rules.clone_from(&run.rules);
         options.numbers = run.numbers();
-        let cache = Cache::new(run.cache.clone().or_else(|| options.cache.clone().map(Into::into)));
+        if let Some(folder) = &run.cache {
+            options.cache = Some(folder.to_string_lossy().into_owned());
+        }
+        options.target = target_of(&options, Device::Cpu);
+        let cache = Cache::new(options.cache.clone().map(Into::into));
         let plan = cache.program(graph, &options)?.plan;
         if !plan.symbols().is_empty() {
             return Err(Error::from("the graph has symbols, expected sizes that are numbers"));

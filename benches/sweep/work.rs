@@ -32,7 +32,7 @@ fn of_kernel(kernel: &Kernel, value: Values<'_>) -> f64 {
     let of_part = |part: &Part| products(part, &part.body, part.n_tasks(&of) as f64, &of);
     let n_products: f64 = kernel.parts.iter().map(of_part).sum();
     // Each is added as well.
-    CPU.roofline(Work { flops: 2.0 * n_products, ..measure_at(kernel, value).work() })
+    CPU.rates.roofline(Work { flops: 2.0 * n_products, ..measure_at(kernel, value).work() })
 }
 
 /// The number of products that the nests of a body add up, if it runs `times` times.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::rewrite::Limits;
 use crate::rewrite::rules::Rule;
-use crate::target::{CPU, TARGETS, Target};
+use crate::target::{CPU, Target};
 
 /// How a graph is compiled.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,12 +89,8 @@ pub struct Knob {
 pub const KNOBS: [Knob; 8] = [
     Knob {
         variable: "FUSEBOX_TARGET",
-        sentence: "the device that kernels are for, by name",
-        set: |options, text| {
-            let names = || format!("one of {}", TARGETS.map(|target| target.name).join(", "));
-            options.target = Target::named(text).ok_or_else(names)?;
-            Ok(())
-        },
+        sentence: "the device that kernels are for, by name, with its rates or without: `cpu`, `cuda-sm90:132:4800`",
+        set: |options, text| text.parse().map(|target| options.target = target),
     },
     Knob {
         variable: "FUSEBOX_MAX_NODES",
@@ -165,7 +161,7 @@ impl Options {
     ///
     /// # Errors
     /// Names a variable whose value does not read.
-    pub fn with_env(mut self) -> Result<Self, String> {
+    fn with_env(mut self) -> Result<Self, String> {
         for knob in KNOBS {
             if let Some(text) = variable(knob.variable) {
                 self.set(knob.variable, &text)?;
@@ -188,6 +184,11 @@ impl Options {
     pub fn for_target(target: Target) -> Self {
         Self { target, ..Self::default() }
     }
+}
+
+/// Whether the environment names the target, so that the device need not be looked at for its rates.
+pub fn is_target_named() -> bool {
+    variable("FUSEBOX_TARGET").is_some()
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
@@ -232,6 +233,7 @@ pub fn state_folder() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::accepted;
 
     #[test]
     fn an_empty_path_is_none() {
@@ -251,8 +253,12 @@ mod tests {
         assert_eq!((options.target.name, options.fuel), ("cuda-sm90", Some(3)));
         let refused = options.set("FUSEBOX_MAX_NODES", "many").unwrap_err();
         assert_eq!(refused, "FUSEBOX_MAX_NODES is `many`, expected a whole number of at least 0");
-        let refused = options.set("FUSEBOX_TARGET", "abacus").unwrap_err();
-        assert_eq!(refused, "FUSEBOX_TARGET is `abacus`, expected one of cpu, cuda-sm90, vulkan, metal");
+        options.set("FUSEBOX_TARGET", "cpu:2:40").unwrap();
+        assert_eq!(options.target, CPU.with_rates(2, 40));
+        for text in ["abacus", "cpu:0:40"] {
+            let refused = options.set("FUSEBOX_TARGET", text).unwrap_err();
+            assert_eq!(refused, format!("FUSEBOX_TARGET is `{text}`, expected {}", accepted()));
+        }
         assert!(options.set("FUSEBOX_SPEED", "9").is_err());
     }
 }

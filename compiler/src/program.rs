@@ -91,7 +91,7 @@ fn head(key: Key, body: &str) -> String {
 mod tests {
     use super::*;
     use crate::graph::build::Builder;
-    use crate::target::VULKAN;
+    use crate::target::{CPU, VULKAN};
     use crate::tensor::dtype::DType;
 
     fn graph(factor: f32) -> Graph {
@@ -114,6 +114,11 @@ mod tests {
         assert_ne!(key(2.0, &options), key(3.0, &options));
         let other = Options::for_target(VULKAN);
         assert_ne!(key(2.0, &options), key(2.0, &other));
+        // Other rates are another program, even where they would lead to the same kernels.
+        for target in [CPU.with_rates(2, 50), CPU.with_rates(8, 40)] {
+            assert_ne!(key(2.0, &options), key(2.0, &Options::for_target(target)));
+        }
+        assert_eq!(key(2.0, &options), key(2.0, &Options::for_target(CPU.with_rates(8, 50))));
         let text = Some("some".to_owned());
         let told = Options { story: text.clone(), cache: text.clone(), level: text, ..options.clone() };
         assert_eq!(key(2.0, &options), key(2.0, &told));

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fusebox_compiler::options::Numbers;
+use fusebox_compiler::target::Target;
 use fusebox_runtime::device::gpu::cuda::{self, Cuda, CudaDevice};
 use fusebox_runtime::device::gpu::device_memory::Tell;
 use fusebox_runtime::device::gpu::wgpu_driver::{Driver, Interface, found};
@@ -41,6 +42,14 @@ pub(crate) fn adapters(gpu: Gpu) -> Result<Vec<Found>, String> {
         }
         Gpu::Vulkan => graphics(Interface::Vulkan),
         Gpu::Metal => graphics(Interface::Metal),
+    }
+}
+
+/// A GPU as a target, where its driver tells the rates; graphics drivers do not.
+pub(crate) fn target(gpu: Gpu) -> Option<Target> {
+    match gpu {
+        Gpu::Cuda => cuda::target().ok(),
+        Gpu::Vulkan | Gpu::Metal => None,
     }
 }
 

@@ -1,12 +1,16 @@
 //! Devices by name, and whether each can run here.
 //!
-//! In: a name. Out: the device to run on, or a sentence that says what is missing and which devices are available.
+//! In: a name. Out: the device to run on, or a sentence that says what is missing and which devices are available; the
+//! target that its programs are compiled for, with the rates of the device that is here.
 
-use fusebox_compiler::target::{CUDA_SM90, METAL, Target, VULKAN};
+use std::path::Path;
+
+use fusebox_compiler::target::{CPU, CUDA_SM90, METAL, Target, VULKAN};
 use fusebox_runtime::device::Found;
 
 #[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
 pub(crate) mod gpus;
+mod rates;
 
 /// A value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +66,22 @@ impl Device {
         })
     }
 
-    /// The target that its programs are compiled for; none for the processor, which is compiled for its instruction
-    /// set.
-    pub fn target(self) -> Option<Target> {
+    /// The named target of its kind, whatever is here.
+    pub fn named_target(self) -> Target {
         match self {
-            Self::Cpu => None,
-            Self::Gpu(Gpu::Cuda) => Some(CUDA_SM90),
-            Self::Gpu(Gpu::Vulkan) => Some(VULKAN),
-            Self::Gpu(Gpu::Metal) => Some(METAL),
+            Self::Cpu => CPU,
+            Self::Gpu(Gpu::Cuda) => CUDA_SM90,
+            Self::Gpu(Gpu::Vulkan) => VULKAN,
+            Self::Gpu(Gpu::Metal) => METAL,
+        }
+    }
+
+    /// The target that its programs are compiled for: with the rates of the device that is here, where it tells them
+    /// or they were measured. Measurements are kept in the folder of the program cache.
+    pub fn target(self, folder: Option<&Path>) -> Target {
+        match self {
+            Self::Cpu => rates::processor(folder),
+            Self::Gpu(gpu) => gpus::target(gpu).unwrap_or_else(|| self.named_target()),
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use fusebox_compiler::codegen::WITHOUT_GPUS;
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::options::Numbers;
+use fusebox_compiler::target::Target;
 use fusebox_runtime::device::{Device, Found};
 use fusebox_runtime::error::Error;
 
@@ -19,6 +20,10 @@ pub(crate) fn ready(_: Gpu) -> Result<(), String> {
 
 pub(crate) fn adapters(_: Gpu) -> Result<Vec<Found>, String> {
     Err(WITHOUT_GPUS.to_owned())
+}
+
+pub(crate) fn target(_: Gpu) -> Option<Target> {
+    None
 }
 
 pub(crate) fn open(

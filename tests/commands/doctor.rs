@@ -18,15 +18,28 @@ fn it_tells_what_is_there_and_what_is_missing() {
     assert_eq!(found["cache"]["folder"].as_str(), folder.to_str());
     let devices = found["devices"].as_array().expect("a list");
     assert_eq!((&devices[0]["name"], &devices[0]["ready"]), (&"cpu".into(), &true.into()));
+    // What is ready says what is compiled for it.
+    assert!(devices.iter().all(|device| device["target"].is_string() == device["ready"].as_bool().unwrap()));
+    let caches = found["caches"].as_array().expect("a list");
+    assert!(
+        caches.iter().all(|cache| cache["bytes"].as_u64() > Some(0) && cache["threads"].as_u64() > Some(0))
+    );
     // A device is ready or says what is missing.
     assert!(
         devices[1..].iter().all(|device| device["missing"].is_string() != device["ready"].as_bool().unwrap())
     );
     assert_eq!(found["default_model"]["found"], true);
     let text = told(&["doctor"]);
-    for head in
-        ["processor", "instruction set", "threads", "memory", "program cache", "default model", "device cuda"]
-    {
+    for head in [
+        "processor",
+        "instruction set",
+        "threads",
+        "caches",
+        "memory",
+        "program cache",
+        "default model",
+        "device cuda",
+    ] {
         assert!(text.lines().any(|line| line.starts_with(head)), "{head}: {text}");
     }
 }

@@ -25,6 +25,7 @@ mod logits;
 mod perplexity;
 mod prompt_cache;
 mod quantize;
+mod rates;
 mod refusals;
 mod run;
 mod serve;
@@ -49,6 +50,8 @@ fn command(cache: &Path, arguments: &[&str]) -> Command {
         .args(arguments)
         .env("FUSEBOX_CACHE", cache)
         .env_remove("FUSEBOX_LEVEL")
+        // The same kernels on every machine that tests.
+        .env("FUSEBOX_TARGET", "cpu")
         .stdin(Stdio::null());
     // Some GPU drivers print errors where there is no such folder, unless they must not look.
     command.env_remove("XDG_RUNTIME_DIR");

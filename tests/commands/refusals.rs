@@ -71,6 +71,7 @@ fn senseless_flags_are_sentences() {
         ("run --gpu-memory 5", "--device cuda, vulkan or metal"),
         ("run --target cuda-sm90", "--print-kernels"),
         ("run --target abacus --print-kernels=source", "cuda-sm90, vulkan, metal"),
+        ("run --target cpu:2 --print-kernels=source", "NAME:UNITS:GB/S"),
         ("run --target vulkan --print-kernels=plan", "--print-kernels=source"),
         ("run --speed 9", "did you mean --seed?"),
         ("run --colourful 9", "--help"),
@@ -174,7 +175,7 @@ fn an_argument_that_is_no_text_is_told_by_its_place() {
 #[test]
 fn the_environment_is_refused_with_what_would_be_accepted() {
     for (variable, value, expected) in [
-        ("FUSEBOX_TARGET", "abacus", "FUSEBOX_TARGET is `abacus`, expected one of cpu, cuda-sm90"),
+        ("FUSEBOX_TARGET", "abacus", "FUSEBOX_TARGET is `abacus`, expected one of cpu, cuda-sm80"),
         ("FUSEBOX_FUEL", "much", "FUSEBOX_FUEL is `much`, expected a whole number of at least 0"),
         (
             "FUSEBOX_LEVEL",

@@ -33,7 +33,7 @@ impl Terminal {
         let line = format!("stty rows 24 cols 60; exec '{fusebox}' run assets/story.gguf {flags}");
         let mut script = Command::new("script");
         script.current_dir(ROOT);
-        script.env("FUSEBOX_CACHE", programs()).env_remove("FUSEBOX_LEVEL");
+        script.env("FUSEBOX_CACHE", programs()).env_remove("FUSEBOX_LEVEL").env("FUSEBOX_TARGET", "cpu");
         script.args(["-qec", &line, "/dev/null"]).env("XDG_STATE_HOME", states).env("TERM", "xterm");
         script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let Ok(mut child) = script.spawn() else {

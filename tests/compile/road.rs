@@ -64,6 +64,30 @@ fn a_compiled_model_computes_what_was_asked() {
 }
 
 #[test]
+fn a_compiled_model_computes_the_same_at_any_rates() {
+    let targets =
+        ["cpu:1:5", "cuda-sm90:1:100", "cpu:96:400", "cuda-sm80:96:2560", "vulkan:1:10", "metal:96:1280"];
+    for (index, name) in blocks::NAMES.iter().enumerate() {
+        for (tokens, more) in [(1i64, 0), (3, 1)] {
+            let target = targets[(2 * index + more) % targets.len()];
+            let graph = blocks::model(&blocks::named(name).unwrap().shrunk(), &Sym::from(tokens), 2).unwrap();
+            check(&graph, &options(target), 3)
+                .unwrap_or_else(|what| panic!("{name} T={tokens} {target}: {what}"));
+        }
+    }
+}
+
+#[test]
+fn attention_is_split_for_idle_cores_only() {
+    let skeletons = |target: &str| -> Vec<String> {
+        let story = block_story("qwen2.5-0.5b", 1, target);
+        story.launches().map(|kernel| kernel.skeleton.clone()).collect()
+    };
+    let combines = |target: &str| skeletons(target).iter().any(|skeleton| skeleton == "combine");
+    assert_eq!(["cpu:1:10", "cpu:2:40", "cpu:16:80"].map(combines), [false, false, true]);
+}
+
+#[test]
 fn a_compiled_model_computes_the_same_whatever_is_chosen() {
     for name in blocks::NAMES {
         let graph = blocks::model(&blocks::named(name).unwrap().shrunk(), &Sym::from(2i64), 2).unwrap();

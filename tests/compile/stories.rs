@@ -171,7 +171,7 @@ fn one_token_reads_what_lies_in_its_window_and_nothing_before() {
         let before = mistral.context as f64 / 4.0;
         for window in [300, 1000] {
             let n_positions = before - (read(None) - read(Some(window))) / of_position;
-            let most = (window + device.positions_per_step(heads.n_heads / heads.n_kv)) as f64;
+            let most = (window + device.tuning.positions_per_step(heads.n_heads / heads.n_kv)) as f64;
             assert!(
                 (window as f64 - 1.0..=most).contains(&n_positions),
                 "{target}: {n_positions} of {window}"

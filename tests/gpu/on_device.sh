@@ -55,7 +55,7 @@ run "$fusebox" bench --device "$device" -m "$story" ${BENCH:-}
 tokens=$(seq -s, 5 260)
 compare() {
   local model=$1 most=$2
-  run "$fusebox" logits -m "$model" --tokens "$tokens" --device cpu --precise -o "$folder/cpu.npy"
+  run env -u FUSEBOX_TARGET "$fusebox" logits -m "$model" --tokens "$tokens" --device cpu --precise -o "$folder/cpu.npy"
   run "$fusebox" logits -m "$model" --tokens "$tokens" --device "$device" -o "$folder/fast.npy"
   run "$fusebox" logits -m "$model" --tokens "$tokens" --device "$device" --precise -o "$folder/precise.npy"
   printf '\n== %s against the processor, precise and as it is by default\n' "$model" | tee -a "$report"

@@ -27,14 +27,15 @@ tests=${FUSEBOX_TESTS:-$(cargo test --release --locked --workspace --test differ
   sed -n 's/^ *Executable .*(\(.*\))$/\1/p')}
 [ -n "$tests" ] || { echo "the tests cannot be built"; exit 1; }
 
+# Kernels as for a real GPU: the played one has a single unit. The processor is compiled for as it is.
 fusebox() {
-  LD_LIBRARY_PATH="$lib" target/release/fusebox "$@" --device cuda >"$folder/told" 2>&1
+  FUSEBOX_TARGET=cuda-sm90 LD_LIBRARY_PATH="$lib" target/release/fusebox "$@" --device cuda >"$folder/told" 2>&1
 }
 expect() {
   grep -q -- "$1" "$folder/told" || { cat "$folder/told"; echo "$2"; exit 1; }
 }
 
-LD_LIBRARY_PATH="$lib" LIMIT=200 BENCH="-p 64 -n 4 -r 1" FUSEBOX=target/release/fusebox FUSEBOX_TESTS="$tests" \
+FUSEBOX_TARGET=cuda-sm90 LD_LIBRARY_PATH="$lib" LIMIT=200 BENCH="-p 64 -n 4 -r 1" FUSEBOX=target/release/fusebox FUSEBOX_TESTS="$tests" \
   tests/gpu/on_device.sh cuda "$folder/report.txt" >/dev/null
 if grep -q 'FAILED' "$folder/report.txt"; then
   cat "$folder/report.txt"
@@ -85,6 +86,12 @@ kept=("$FUSEBOX_CACHE"/*.code)
 truncate -s -1 "${kept[0]}"
 expect_compiled 1 "machine code that was cut off is believed"
 expect_compiled 0 "what was damaged is not replaced"
+
+# Without a name programs are compiled for the rates that the driver states.
+LD_LIBRARY_PATH="$lib" target/release/fusebox doctor >"$folder/told" 2>&1
+expect 'compiled for cuda-sm90:1:200 ' "the rates of the driver are not told"
+LD_LIBRARY_PATH="$lib" target/release/fusebox run --device cuda -p "Once upon a time" -n 2 --print-kernels >"$folder/told" 2>&1
+expect 'for cuda-sm90:1:200;' "the rates of the driver are not compiled for"
 
 PLAYED_WITHOUT_GRAPHS=1 fusebox run -p "Once upon a time" -n 4
 expect 'launches one by one' "nothing is said where capture fails"

@@ -132,16 +132,17 @@ impl Measure {
     /// occupy, but never less than the longest task takes on one unit, or than L2 traffic takes. The lesser of memory
     /// time and compute time overlaps only partly.
     pub fn seconds(&self, target: &Target) -> f64 {
-        let units = target.compute_units as i64;
+        let rates = &target.rates;
+        let units = rates.compute_units as i64;
         let tasks = self.n_tasks.max(1);
         let rounds = (tasks + units - 1) / units;
         let busy = tasks as f64 / (rounds * units) as f64;
         let Work { bytes, flops } = self.work();
-        let hidden = (bytes / target.bandwidth).min(flops / target.flops);
-        let together = (target.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy;
-        let alone = target.roofline(self.longest) * target.compute_units as f64;
-        let close = (self.l2_bytes / target.l2_bandwidth).max(self.task_bytes / target.l2_bandwidth_per_unit);
-        target.launch + together.max(alone).max(close)
+        let hidden = (bytes / rates.bandwidth).min(flops / rates.flops);
+        let together = (rates.roofline(self.work()) + HIDDEN_SHARE * hidden) / busy;
+        let alone = rates.roofline(self.longest) * rates.compute_units as f64;
+        let close = (self.l2_bytes / rates.l2_bandwidth).max(self.task_bytes / rates.l2_bandwidth_per_unit);
+        rates.launch + together.max(alone).max(close)
     }
 }
 
@@ -427,7 +428,7 @@ fn tile_bytes(part: &Part) -> usize {
 mod tests {
     use super::*;
     use crate::kernel::parse::parse;
-    use crate::target::CUDA_SM90;
+    use crate::target::{CUDA_SM90, Rates};
 
     #[test]
     fn what_each_task_reads_again_is_counted_again() {
@@ -447,7 +448,8 @@ part
         let (x, rows, y) = (4.0 * 128.0, 4.0 * 8.0 * 128.0, 4.0 * 8.0);
         assert_eq!((found.n_tasks, found.task_bytes), (8, x + rows + y));
         assert_eq!((found.l2_bytes, found.bytes_read), (8.0 * (x + rows + y), x + 8.0 * rows));
-        let slow = Target { l2_bandwidth_per_unit: 1.0, ..CUDA_SM90 };
+        let rates = Rates { l2_bandwidth_per_unit: 1.0, ..CUDA_SM90.rates };
+        let slow = Target { rates, ..CUDA_SM90 };
         assert!(found.seconds(&slow) > found.task_bytes);
     }
 }

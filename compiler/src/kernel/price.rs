@@ -10,7 +10,7 @@ use crate::fuse::price::Price;
 use crate::graph::{Graph, NodeId};
 use crate::kernel::lower::lower;
 use crate::kernel::measure::measure;
-use crate::target::Target;
+use crate::target::{Target, Tuning};
 
 /// Prices kernels of one graph on one target.
 pub struct LoweredPrice<'a> {
@@ -27,13 +27,14 @@ impl<'a> LoweredPrice<'a> {
 
     fn seconds_of(&self, cut: &Cut, roots: &[NodeId]) -> Option<f64> {
         // Splitting concatenated weights makes kernels cheaper, which is no reason to cut a kernel there.
-        let target = Target { splits_joined_weights: false, ..*self.target };
+        let tuning = Tuning { splits_joined_weights: false, ..self.target.tuning };
+        let target = Target { tuning, ..*self.target };
         let kernels = lower(self.graph, cut, roots, &target).ok()?;
         let mut seconds = 0.0;
         for (kernel, _) in &kernels {
             let measure = measure(kernel);
-            let fits = measure.tile_bytes <= self.target.tile_bytes
-                && kernel.params.len() <= self.target.tensors_per_kernel;
+            let fits = measure.tile_bytes <= self.target.capabilities.tile_bytes
+                && kernel.params.len() <= self.target.capabilities.tensors_per_kernel;
             if !fits {
                 return None;
             }

@@ -165,13 +165,12 @@ fn changed<'k>(
 
 /// Whether products of tiles run on tensor cores, which round their operands.
 fn multiplies_on_tensor_cores(options: &Options) -> bool {
-    options.target.has_tensor_cores && options.numbers == Numbers::Quantised
+    options.target.capabilities.has_tensor_cores && options.numbers == Numbers::Quantised
 }
 
 /// Whether several threads share a task, and the memory of its tiles.
 fn shares_tasks(options: &Options) -> bool {
-    let Target { shared_bytes, .. } = options.target;
-    shared_bytes > 0
+    options.target.capabilities.shared_bytes > 0
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::tensor::sym::Sym;
 pub(super) fn stage_vectors(kernel: &Kernel, options: &Options) -> Kernel {
     let mut new = kernel.clone();
     for part in &mut new.parts {
-        stage(kernel, part, options.target.shared_bytes);
+        stage(kernel, part, options.target.capabilities.shared_bytes);
     }
     new
 }

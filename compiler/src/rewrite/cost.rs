@@ -67,9 +67,10 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
         Op::Split { axis, into } => bill.rename_pending(&[*axis], into.axes()),
         Op::Merge { axes, into } => bill.rename_pending(axes, [*into]),
         Op::Contract { over } => {
-            let wait = if bill.pending.iter().any(|axis| over.contains(axis)) { target.launch } else { 0.0 };
+            let wait =
+                if bill.pending.iter().any(|axis| over.contains(axis)) { target.rates.launch } else { 0.0 };
             let work = Work { bytes: read(args), flops: 2.0 * joint_len(args) };
-            let seconds = target.roofline(work) + NODE * over.len() as f64;
+            let seconds = target.rates.roofline(work) + NODE * over.len() as f64;
             bill.close(value, seconds, wait + finish(target, facts), true);
             bill.parts = args.iter().find_map(|arg| parts_of(target, arg.bill, over, work.flops));
         }
@@ -77,22 +78,22 @@ pub(crate) fn bill(target: &Target, value: usize, op: &Op, facts: &Facts, args: 
             bill.stream(args[0].bill);
             let work =
                 Work { bytes: args[1].facts.read, flops: 2.0 * joint_len(args) + 6.0 * args[0].facts.len };
-            bill.close(value, target.roofline(work), finish(target, facts), false);
+            bill.close(value, target.rates.roofline(work), finish(target, facts), false);
         }
         Op::Reduce { axis, .. } => {
             let work = Work { bytes: read(args), flops: args[0].facts.len };
             let mut pending = std::mem::take(&mut bill.pending);
-            bill.close(value, target.roofline(work), finish(target, facts), false);
+            bill.close(value, target.rates.roofline(work), finish(target, facts), false);
             pending.push(*axis);
             bill.pending = pending;
         }
         Op::TopK { .. } => {
             let work = Work { bytes: read(args), flops: args[0].facts.len };
-            bill.close(value, target.roofline(work), finish(target, facts), false);
+            bill.close(value, target.rates.roofline(work), finish(target, facts), false);
         }
-        Op::Write { .. } => bill.add((value, Part::Work), args[1].facts.len * 8.0 / target.bandwidth),
+        Op::Write { .. } => bill.add((value, Part::Work), args[1].facts.len * 8.0 / target.rates.bandwidth),
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Barrier => {
-            bill.add((value, Part::Work), NODE + facts.len / target.flops);
+            bill.add((value, Part::Work), NODE + facts.len / target.rates.flops);
         }
         Op::Gather { .. } => bill.add((value, Part::Work), NODE),
         Op::Concat { axis } => {
@@ -215,7 +216,7 @@ fn parts_of(target: &Target, operand: &Bill, over: &[Axis], flops: f64) -> Optio
     let all: f64 = parts.iter().map(|(positions, _)| positions).sum();
     let seconds = |(positions, bytes): &(f64, f64)| {
         let work = Work { bytes: *bytes, flops: flops * positions / all.max(1.0) };
-        (*positions, target.roofline(work))
+        (*positions, target.rates.roofline(work))
     };
     Some((*axis, parts.iter().map(seconds).collect()))
 }
@@ -225,7 +226,7 @@ fn positions(facts: &Facts, axis: Axis) -> f64 {
 }
 
 fn finish(target: &Target, facts: &Facts) -> f64 {
-    target.launch + facts.len * facts.ty.dtype.bytes() as f64 / target.bandwidth
+    target.rates.launch + facts.len * facts.ty.dtype.bytes() as f64 / target.rates.bandwidth
 }
 
 fn read(args: &[Arg<'_>]) -> f64 {
@@ -299,7 +300,7 @@ mod tests {
         let (g, [t, d, h]) = sizes([("t", 1), ("d", 1024), ("h", 1024)]);
         let y = g.input("x", F32, &[&t, &d]).contract(&g.weight("w", Format::Q8_0, &[&h, &d]), [&d]);
         let once = seconds(&y);
-        assert!(once > cpu().launch + (1024.0 * 1024.0 / 32.0 * 34.0) / cpu().bandwidth);
+        assert!(once > cpu().rates.launch + (1024.0 * 1024.0 / 32.0 * 34.0) / cpu().rates.bandwidth);
         assert!(seconds(&(&y + y.exp())) < 1.001 * once);
     }
 
@@ -310,7 +311,7 @@ mod tests {
         let scale = x.sum(&d).rsqrt();
         let (waits, does_not) = ((&x * &scale).contract(&w, [&d]), x.contract(&w, [&d]) * &scale);
         let saved = seconds(&waits) - seconds(&does_not);
-        assert!((saved / cpu().launch - 1.0).abs() < 0.01, "{saved}");
+        assert!((saved / cpu().rates.launch - 1.0).abs() < 0.01, "{saved}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn tried<'a>(
 ) -> Option<f64> {
     let own = choices.of(class)?;
     let bill = choices.bill(egraph, target, class, other)?;
-    if own.node == other || bill.total > own.bill.total + MARGIN * target.launch {
+    if own.node == other || bill.total > own.bill.total + MARGIN * target.rates.launch {
         return None;
     }
     let old = choices.replace(class, Best { node: other, bill })?;

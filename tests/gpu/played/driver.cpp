@@ -42,7 +42,7 @@ enum Result {
     IN_CAPTURE = 900,
 };
 // What programs ask a device for.
-enum Attribute { N_UNITS = 16, MAJOR = 75, HAS_POOLS = 115 };
+enum Attribute { N_UNITS = 16, KILOHERTZ = 36, BUS_BITS = 37, MAJOR = 75, HAS_POOLS = 115 };
 
 constexpr Address ALIGNMENT = 256, PAGE = 4096, WORD = 16;
 constexpr int TELLS_TIMES = 12080;
@@ -172,7 +172,13 @@ Result cuDeviceGetName(char* name, int length, int) {
     return FINE;
 }
 Result cuDeviceGetAttribute(int* value, int what, int) {
-    *value = what == N_UNITS ? 1 : what == MAJOR ? 9 : what == HAS_POOLS;
+    switch (what) {
+        case N_UNITS: *value = 1; break;
+        case KILOHERTZ: *value = 1'000'000; break;
+        case BUS_BITS: *value = 800; break;
+        case MAJOR: *value = 9; break;
+        default: *value = what == HAS_POOLS;
+    }
     return FINE;
 }
 Result cuDevicePrimaryCtxRetain(void** context, int) {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::target::{CUDA_SM90, METAL, Target, VULKAN};
+use crate::target::{CUDA_SM90, Code, METAL, Target, VULKAN};
 
 /// A language and the GPU features that code may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +43,11 @@ pub enum Language {
 impl Language {
     /// The language that a target's kernels are written in; none for processors.
     pub fn of(target: &Target) -> Option<Self> {
-        match target.name {
-            "cuda-sm90" => Some(Self::Cuda),
-            "vulkan" => Some(Self::Wgsl),
-            "metal" => Some(Self::Msl),
-            _ => None,
+        match target.capabilities.code {
+            Code::Cuda => Some(Self::Cuda),
+            Code::Wgsl => Some(Self::Wgsl),
+            Code::Msl => Some(Self::Msl),
+            Code::Machine => None,
         }
     }
 
@@ -79,9 +79,9 @@ impl Language {
     /// Shared memory of a workgroup, in bytes.
     pub(super) fn shared_bytes(self) -> usize {
         match self {
-            Self::Cuda => CUDA_SM90.shared_bytes,
-            Self::Wgsl => VULKAN.shared_bytes,
-            Self::Msl => METAL.shared_bytes,
+            Self::Cuda => CUDA_SM90.capabilities.shared_bytes,
+            Self::Wgsl => VULKAN.capabilities.shared_bytes,
+            Self::Msl => METAL.capabilities.shared_bytes,
         }
     }
 }

@@ -121,7 +121,7 @@ impl PartBuilder<'_> {
         // Tasks that split the positions take few at a time, so that they get about as many each.
         let positions = match split {
             Some(_) => MIN_POSITIONS_PER_STEP,
-            None => self.from.target.positions_per_step(dims(&row_spans).iter().product()),
+            None => self.from.target.tuning.positions_per_step(dims(&row_spans).iter().product()),
         };
         let n_inner: i64 = inner.iter().map(|(_, size)| size.most().max(1)).product();
         let block = (positions as i64 / n_inner).clamp(1, end.most().max(1));

@@ -21,7 +21,7 @@ impl PartBuilder<'_> {
     /// One sum for each piece; a single one where no operand is a concatenation along K.
     pub(super) fn sums_of_concat(&mut self, args: &[NodeId], at: &At, inner: Vec<VarId>) -> Vec<Sum> {
         let found = args.iter().find_map(|arg| self.pieces(*arg, at, &inner));
-        let Some((whole, sizes)) = found.filter(|_| self.from.target.splits_joined_weights) else {
+        let Some((whole, sizes)) = found.filter(|_| self.from.target.tuning.splits_joined_weights) else {
             return vec![Sum { at: at.clone(), inner }];
         };
         let mut start = 0;

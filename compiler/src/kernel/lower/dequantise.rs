@@ -39,13 +39,13 @@ impl PartBuilder<'_> {
         let saves = |arg: &NodeId| {
             let format = self.stored_format(*arg, spans);
             let Some(cost) = format.map(Format::decoding_operations) else { return false };
-            if !self.from.target.dequantises_to_tiles && !self.is_transposed(*arg, over, spans) {
+            if !self.from.target.capabilities.dequantises_to_tiles && !self.is_transposed(*arg, over, spans) {
                 return false;
             }
             let shape = &self.node(*arg).ty.shape;
             let n_uses: i64 =
                 spans.iter().filter(|span| !shape.has(span.axis)).map(|span| span.len).product();
-            n_uses * cost > cost + 2 || self.from.target.stages_operands && n_uses >= MMA_SIDE
+            n_uses * cost > cost + 2 || self.from.target.tuning.stages_operands && n_uses >= MMA_SIDE
         };
         let weight = args.iter().find(|arg| saves(arg))?;
         let shape = &self.node(*weight).ty.shape;
@@ -63,7 +63,7 @@ impl PartBuilder<'_> {
         let Node { op, args, .. } = self.node(node);
         match op {
             Op::Weight { format, .. } => {
-                (self.from.target.stages_operands || *format != Format::F32).then_some(*format)
+                (self.from.target.tuning.stages_operands || *format != Format::F32).then_some(*format)
             }
             _ if self.from.is_loadable(node) => None,
             Op::Concat { axis } => {
@@ -145,14 +145,14 @@ impl PartBuilder<'_> {
             let product = |vars: &[VarId]| vars.iter().map(len).product::<i64>();
             product(&others) % MMA_SIDE == 0 && product(&own) <= MAX_STAGED
         };
-        self.from.target.stages_operands && args.iter().any(is_state) && args.iter().all(fits)
+        self.from.target.tuning.stages_operands && args.iter().any(is_state) && args.iter().all(fits)
     }
 
     /// The factor that is widened into a tile first: rows of a KV cache in half precision or less that meet a weight.
     /// CPU kernels multiply weights with vectors in single precision only.
     pub(super) fn widened(&self, args: &[NodeId]) -> Option<NodeId> {
         let is_weight = |arg: &NodeId| self.stored_format(*arg, &[]).is_some();
-        let meets_weight = !self.from.target.dequantises_to_tiles && args.iter().any(is_weight);
+        let meets_weight = !self.from.target.capabilities.dequantises_to_tiles && args.iter().any(is_weight);
         args.iter().copied().find(|arg| meets_weight && !is_weight(arg) && self.is_narrow(*arg))
     }
 
@@ -185,7 +185,7 @@ impl PartBuilder<'_> {
         self.push_nest(zero, Place::Tile(tile), element.clone(), value);
 
         let (axis, end) = block;
-        let len = self.from.target.k_step;
+        let len = self.from.target.tuning.k_step;
         let range =
             Range::Blocks(Blocks { start: Index::default(), step: len, block: len, end: end.clone() });
         // Other summed axes become outer loops, so that tiles hold one K-step.
@@ -206,7 +206,7 @@ impl PartBuilder<'_> {
         let mut factors = Vec::new();
         for arg in args {
             let at = at.restricted(&self.node(*arg).ty.shape);
-            let is_staged = self.from.target.stages_operands && self.node(*arg).ty.dtype.is_float();
+            let is_staged = self.from.target.tuning.stages_operands && self.node(*arg).ty.dtype.is_float();
             factors.push(if self.stored_format(*arg, spans).is_some() {
                 let (filled, element) = self.tile_of(*arg, &at, &nest)?;
                 self.read_tile(&filled, &element, &mut nest)

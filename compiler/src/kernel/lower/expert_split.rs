@@ -27,7 +27,8 @@ impl Lowering<'_> {
         let cone = cut.cone(graph, roots);
         let mut found = cone.iter().filter_map(|node| Some((*node, folded_routing(graph, cut, *node)?)));
         let ((node, FoldedRouting { axis, n, of }), others) = (found.next()?, found.next());
-        (target.stages_operands && others.is_none()).then_some((Partial { node, axis, n_splits: n }, of))
+        (target.tuning.stages_operands && others.is_none())
+            .then_some((Partial { node, axis, n_splits: n }, of))
     }
 
     /// The kernel that stores the product of each routed row; the routing has these axes.
@@ -36,7 +37,7 @@ impl Lowering<'_> {
         let Node { op: Op::Contract { over }, ty, .. } = &self.graph.nodes[node] else {
             return Err(TooLarge);
         };
-        let rows = self.target.expert_rows_per_task as i64;
+        let rows = self.target.tuning.expert_rows_per_task as i64;
         let block = |size: &Sym| (size.most() > rows).then_some(rows);
         let cut_of = |axis: Axis, size: &Sym| if routing.has(axis) { Some(1) } else { block(size) };
         let grid: Grid = ty.shape.iter().map(|(axis, size)| (*axis, cut_of(*axis, size))).collect();

@@ -156,7 +156,7 @@ impl Lowering<'_> {
         let (n_rows, n_tokens) = (n_of(rows.without(tokens)), n_of(tokens.without(rows)));
         let Routing { axes: routed, n_folded, are_many, are_stored } =
             routing(graph, cut, heaviest, args[weight]);
-        let are_grouped_here = are_many && target.routed_rows_per_task > 1;
+        let are_grouped_here = are_many && target.tuning.routed_rows_per_task > 1;
         // Tasks with one routed row each can be grouped by expert in code generation.
         let may_be_grouped_later = are_many && are_stored && !are_grouped_here && n_folded == 1;
         let are_few = n_tokens <= FEW_TOKENS;
@@ -164,14 +164,14 @@ impl Lowering<'_> {
             n_of(both) * ((n_tokens + t - 1) / t) * ((n_rows + r - 1) / r)
         });
         let rows_per_task = match (may_be_grouped_later, are_few) {
-            (true, _) => target.expert_rows_per_task as i64,
-            (false, true) => target.rows_per_task as i64,
+            (true, _) => target.tuning.expert_rows_per_task as i64,
+            (false, true) => target.tuning.rows_per_task as i64,
             (false, false) => gemm_tile.rows,
         };
         // Rows that every task has anyway count towards the limit.
         let n_kept = n_of(rows.without(heaviest.shared));
         let mut row_room = (rows_per_task / n_kept.max(1)).max(1);
-        let mut routed_room = (target.routed_rows_per_task as i64 / n_folded).max(1);
+        let mut routed_room = (target.tuning.routed_rows_per_task as i64 / n_folded).max(1);
         let mut token_room = gemm_tile.tokens;
         let mut blocks = vec![None; shape.rank()];
         for (position, (_, size)) in shape.iter().enumerate().rev() {
@@ -205,7 +205,7 @@ impl Lowering<'_> {
             heaviest.root_axes_of(axes).also_in(heaviest.shared)
         };
         let (batch, query) = (axes_of(true), axes_of(false));
-        let mut room = target.queries_per_task as i64;
+        let mut room = target.tuning.queries_per_task as i64;
         let mut blocks = vec![None; shape.rank()];
         for (position, (_, size)) in shape.iter().enumerate().rev() {
             if batch.has(position) {

@@ -47,7 +47,7 @@ impl Lowering<'_> {
     /// The rows of each weight of a contraction with concatenated weights; none for any other.
     fn joined(self, node: NodeId) -> Vec<WeightRows> {
         let Self { graph, target, .. } = self;
-        if !target.splits_joined_weights {
+        if !target.tuning.splits_joined_weights {
             return Vec::new();
         }
         let Node { op: Op::Contract { over }, args, .. } = &graph.nodes[node] else { return Vec::new() };

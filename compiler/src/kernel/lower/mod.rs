@@ -187,7 +187,7 @@ impl Lowering<'_> {
             .zip(ty.shape.iter())
             .map(|((_, block), (_, size))| block.map_or(1, |block| (size.near() + block - 1) / block).max(1))
             .product();
-        let wanted = target.compute_units as i64 / n_tasks.max(1);
+        let wanted = target.rates.compute_units as i64 / n_tasks.max(1);
         let most = positions / MIN_POSITIONS_PER_STEP as i64;
         let n_splits = wanted.min(most);
         let axis = Label::fresh("split", |label| ty.shape.has(label) || scores.has(label));

@@ -33,6 +33,7 @@ use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::program::Key;
 use fusebox_compiler::recognise::THREADS;
 use fusebox_compiler::schedule::arena;
+use fusebox_compiler::target::{self, Target};
 
 use crate::device::gpu::machine::{Machine, clocked, refused_by_driver};
 use crate::device::gpu::machine_code_cache::{MAKER, MachineCodeCache};
@@ -112,6 +113,41 @@ pub fn missing() -> Option<String> {
 pub fn described() -> Result<String, Error> {
     let cuda = Cuda::open(false, None)?;
     Ok(format!("{}, {}", cuda.name, cuda.versions()))
+}
+
+/// The first NVIDIA GPU as a target: its kind by compute capability, its rates as the driver states them.
+///
+/// # Errors
+/// Where the driver refuses.
+pub fn target() -> Result<Target, Error> {
+    result::init().map_err(driver)?;
+    let device = result::device::get(0).map_err(driver)?;
+    // SAFETY: the device is one that the driver gave.
+    let attribute = |what| unsafe { result::device::get_attribute(device, what) }.map_err(driver);
+    let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let n_sms = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let kilohertz = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?;
+    let bits = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?;
+    Ok(priced((major, minor), n_sms, (kilohertz, bits)))
+}
+
+/// A GPU as a target, by its compute capability, its SMs, and the clock and width of its memory, of which each line
+/// carries two bits a cycle. What is within a twentieth of the name's bandwidth counts as that, and so does nothing: a
+/// driver may not tell of memory.
+fn priced(capability: (c_int, c_int), n_sms: c_int, (kilohertz, bits): (c_int, c_int)) -> Target {
+    let named = target::cuda(capability);
+    let bandwidth = 2.0 * f64::from(kilohertz) * 1e3 * f64::from(bits) / 8.0;
+    let gigabytes = match (bandwidth / 1e9).round() as usize {
+        0 => named.gigabytes(),
+        stated if 20 * stated.abs_diff(named.gigabytes()) <= named.gigabytes() => named.gigabytes(),
+        // Two digits: no price is more exact.
+        stated => {
+            let unit = 10_usize.pow(stated.ilog10().saturating_sub(1));
+            (stated + unit / 2) / unit * unit
+        }
+    };
+    named.with_rates(n_sms.unsigned_abs() as usize, gigabytes)
 }
 
 /// The newest CUDA version that the driver knows: 1000 · major + 10 · minor.
@@ -415,4 +451,25 @@ impl Machine for Cuda {
 /// An error of the driver.
 fn driver(fault: DriverError) -> Error {
     refused_by_driver("the NVIDIA driver", &fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_priced_by_what_their_drivers_state() {
+        let told = |capability, n_sms, memory| priced(capability, n_sms, memory).to_string();
+        // H200, H100, A100 with 80 GB, RTX 4090, RTX 3060, RTX 5090.
+        assert_eq!(told((9, 0), 132, (3_201_000, 6144)), "cuda-sm90");
+        assert_eq!(told((9, 0), 132, (2_619_000, 5120)), "cuda-sm90:132:3400");
+        assert_eq!(told((8, 0), 108, (1_593_000, 5120)), "cuda-sm80");
+        assert_eq!(told((8, 9), 128, (10_501_000, 384)), "cuda-sm89");
+        assert_eq!(told((8, 6), 28, (7_501_000, 192)), "cuda-sm89:28:360");
+        assert_eq!(told((12, 0), 170, (14_001_000, 512)), "cuda-sm89:170:1800");
+        // A driver that tells nothing of memory, and one of a GPU with a few lines of it.
+        assert_eq!(told((9, 0), 66, (0, 0)), "cuda-sm90:66:4800");
+        assert_eq!(told((9, 0), 0, (8000, 8)), "cuda-sm90:1:4800");
+        assert_eq!(told((8, 7), 8, (800_000, 64)), "cuda-sm89:8:13");
+    }
 }
