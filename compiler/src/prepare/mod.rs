@@ -14,7 +14,6 @@ use crate::kernel::Kernel;
 use crate::kernel::verify::verify;
 use crate::options::{Numbers, Options};
 use crate::schedule::{KernelId, Sequence};
-use crate::target::Target;
 
 mod bf16_temporaries;
 pub mod blame;
