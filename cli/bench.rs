@@ -24,7 +24,7 @@ use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use serde_json::{Map, Value, json};
 
-use crate::model::NamedModel;
+use crate::model::{KvPoolFlags, NamedModel};
 use crate::output::{note, print};
 use crate::perplexity::Estimate;
 use crate::print_kernels::{bytes_of_step, percent};
@@ -56,6 +56,8 @@ pub(crate) struct Arguments {
     /// Batch size: sequences decoded together, one token of each per step; a list runs every decode test with each.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", alias = "texts")]
     batch: Vec<usize>,
+    #[command(flatten)]
+    kv_pool: KvPoolFlags,
     /// Threads; a list runs every test with each [default: all hardware threads].
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     threads: Vec<usize>,
@@ -172,6 +174,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let is_quiet = arguments.output != OutputFormat::Md;
     let mut opened = arguments.model.open(&mut Progress::new(1), is_quiet)?;
     let needed = tests.iter().map(|test| test.depth.saturating_add(test.n_tokens)).max().unwrap_or(0);
+    opened.kv_pool = arguments.kv_pool.pool();
     let context = opened.context(arguments.context)?;
     let max = arguments.context.unwrap_or(opened.model.config.context);
     let fits = opened.limit(max).check("the longest test has", needed);

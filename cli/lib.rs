@@ -24,6 +24,7 @@ mod doctor;
 mod documents;
 mod draft;
 mod embed;
+mod evict;
 mod example;
 mod foreign;
 #[cfg(feature = "hub")]

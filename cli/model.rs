@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
-use fusebox::Run;
 use fusebox::graph::Format;
 use fusebox::open::{self, AUTO, Opened, Purpose};
 use fusebox::text::amount::bytes;
 use fusebox::watch::{Event, Watch, unwatched};
+use fusebox::{KvPool, Run};
 use serde_json::Value;
 
 #[cfg(feature = "hub")]
@@ -64,6 +64,26 @@ pub(crate) struct DeviceFlags {
 impl Default for DeviceFlags {
     fn default() -> Self {
         Self { device: AUTO.to_owned(), gpu_memory: None, precise: false, kv_type: None }
+    }
+}
+
+/// How large the KV cache is that many sequences share.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct KvPoolFlags {
+    /// Memory of the KV cache that all sequences share, in MiB [default: the whole context of each; on a GPU as much of
+    /// it as fits].
+    #[arg(long, value_name = "MIB", alias = "kv-cache-memory", conflicts_with = "kv_pages")]
+    kv_memory: Option<usize>,
+    /// The same in pages of 64 tokens.
+    #[arg(long, value_name = "N", alias = "num-gpu-blocks-override")]
+    kv_pages: Option<usize>,
+}
+
+impl KvPoolFlags {
+    /// What is stated.
+    pub(crate) fn pool(self) -> Option<KvPool> {
+        let bytes = self.kv_memory.map(|mebibytes| KvPool::Bytes(mebibytes.saturating_mul(1 << 20)));
+        bytes.or(self.kv_pages.map(KvPool::Pages))
     }
 }
 

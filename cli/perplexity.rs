@@ -19,6 +19,7 @@ use fusebox::sample;
 use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
+use crate::evict::EvictFlags;
 use crate::model::NamedModel;
 use crate::output;
 use crate::progress::Progress;
@@ -54,6 +55,8 @@ pub(crate) struct Arguments {
     /// Threads [default: all hardware threads].
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
+    #[command(flatten)]
+    evict: EvictFlags,
     /// Write the probabilities of every scored position to a file, for --kl.
     #[arg(long, value_name = "FILE", conflicts_with = "kl", alias = "save-all-logits")]
     save: Option<PathBuf>,
@@ -184,7 +187,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         return Err("--chunks is 0, expected at least 1".to_owned());
     }
     progress.begin("compiling");
-    let range = opened.context(Some(context))?;
+    opened.evict = arguments.evict.sliding();
+    // A sequence that drops tokens may be longer than the context.
+    let most = if opened.evict.is_some() { opened.model.config.context } else { usize::MAX };
+    let range = opened.context(Some(context.min(most)))?;
     opened.scores_every = true;
     let mut session = opened.session(n_threads, range, Scored::Last)?;
     drop(progress);

@@ -32,6 +32,7 @@ use serde_json::{Value, json};
 
 use crate::chat::Controls;
 use crate::draft::DraftFlags;
+use crate::evict::EvictFlags;
 use crate::model::ModelFlags;
 use crate::output;
 use crate::print_kernels::{self, View};
@@ -100,6 +101,8 @@ pub(crate) struct Arguments {
     prompt_cache: PromptCache,
     #[command(flatten)]
     draft: DraftFlags,
+    #[command(flatten)]
+    evict: EvictFlags,
 }
 
 /// Whether the prompt is a message, and what a chat starts with.
@@ -122,7 +125,7 @@ struct ChatFlags {
     )]
     system: Option<String>,
     /// When a chat fills its context, forget its oldest messages; the system message stays.
-    #[arg(long, conflicts_with = "no_chat")]
+    #[arg(long, conflicts_with_all = ["no_chat", "evict"])]
     context_shift: bool,
     /// Reasoning on or off, for chat templates that have such a switch [default: the template's].
     #[arg(long, value_name = "on|off", conflicts_with = "no_chat", value_parser = on_or_off)]
@@ -277,6 +280,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut progress = Progress::new(3);
     let start = Instant::now();
     let mut opened = arguments.model.open(name, &mut progress, arguments.is_json())?;
+    opened.evict = arguments.evict.sliding();
     let context = opened.context(arguments.context)?;
     let chat = open_chat(&opened, arguments.chat.chat)?;
     let task = arguments.task(wanted, name.is_none(), chat.is_some())?;
@@ -475,6 +479,7 @@ fn to_json(
         "text": answer.text,
         "prompt_tokens": n_prompt,
         "finish": answer.finish.name(),
+        "evicted": session.n_evicted(),
         "device": session.device(),
         "sampling": {
             "temperature": sampling.temperature,

@@ -15,7 +15,8 @@ use fusebox::open::n_threads;
 use fusebox_serve::{CHATML, Settings, Source, serve};
 
 use crate::embed::PoolingName;
-use crate::model::{DeviceFlags, model_path};
+use crate::evict::EvictFlags;
+use crate::model::{DeviceFlags, KvPoolFlags, model_path};
 use crate::output;
 #[cfg(unix)]
 use crate::signals;
@@ -37,6 +38,9 @@ pub(crate) struct Arguments {
     alias: Vec<String>,
     #[command(flatten)]
     device: DeviceFlags,
+    /// Folder for the prompts of earlier requests (prefix cache): read at the start, and written at the end.
+    #[arg(long, value_name = "DIR")]
+    prompt_cache: Option<PathBuf>,
     /// Address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
@@ -52,6 +56,10 @@ pub(crate) struct Arguments {
     /// Sequences that are computed together.
     #[arg(long, value_name = "N", default_value_t = 4)]
     parallel: usize,
+    #[command(flatten)]
+    kv_pool: KvPoolFlags,
+    #[command(flatten)]
+    evict: EvictFlags,
     /// The most tokens of a replay: longer prompts are computed in chunks, beside decodes.
     #[arg(long, value_name = "TOKENS", default_value_t = 512)]
     max_batch_tokens: usize,
@@ -150,7 +158,13 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
     if arguments.max_batch_tokens == 0 {
         return Err("--max-batch-tokens is 0, expected at least 1".to_owned());
     }
-    let run = Run { threads: arguments.threads, context: arguments.context, ..arguments.device.run() };
+    let run = Run {
+        threads: arguments.threads,
+        context: arguments.context,
+        kv_pool: arguments.kv_pool.pool(),
+        evict: arguments.evict.sliding(),
+        ..arguments.device.run()
+    };
     n_threads(run.threads)?;
     Ok(Settings {
         run,
@@ -173,6 +187,8 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
         memory: arguments.memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20)),
         keep_alive: seconds("--keep-alive", arguments.keep_alive)?,
         tls: arguments.tls_cert.clone().zip(arguments.tls_key.clone()),
+        prompt_cache: arguments.prompt_cache.clone(),
+        note: output::note,
     })
 }
 

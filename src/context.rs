@@ -1,6 +1,7 @@
 //! The context length: how many tokens fit, and errors where they do not.
 //!
-//! In: a prompt, or a number of tokens; free memory. Out: token ids, or a sentence that says how many would fit.
+//! In: a prompt, or a number of tokens; free memory. Out: token ids, or a sentence that says how many would fit; how
+//! many pages of a KV cache memory has.
 //! A text that cannot fit is refused before it is tokenised, which takes time and memory.
 
 use fusebox_compiler::foundation::amount::counted;
@@ -77,16 +78,19 @@ impl ContextRange {
         Self { min: self.min.max(n_tokens), max: self.max.max(n_tokens) }
     }
 
-    /// The longest context that fits into `free` bytes, and no less than the minimum; `needed` is the memory for the
-    /// maximum.
-    pub fn fitting(self, needed: &Footprint, free: usize) -> usize {
-        if needed.bytes() <= free {
-            return self.max;
-        }
-        let per_page = needed.state.div_ceil(self.max.div_ceil(PAGE_ROWS)).max(1);
-        let for_kv_cache = free.saturating_sub(needed.bytes() - needed.state);
-        (for_kv_cache / per_page * PAGE_ROWS).clamp(self.min, self.max)
+    /// The longest context of a sequence where all sequences have so many pages, and no less than the minimum.
+    pub fn of_pages(self, n_pages: usize) -> usize {
+        (n_pages * PAGE_ROWS).clamp(self.min, self.max)
     }
+}
+
+/// How many of `n_pages` pages fit into `free` bytes; `needed` is the memory with all of them.
+pub fn pages_fitting(needed: &Footprint, n_pages: usize, free: usize) -> usize {
+    if needed.bytes() <= free {
+        return n_pages;
+    }
+    let per_page = needed.state.div_ceil(n_pages.max(1)).max(1);
+    free.saturating_sub(needed.bytes() - needed.state) / per_page
 }
 
 #[cfg(test)]
@@ -110,15 +114,18 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_as_long_as_memory_lets_it_be() {
-        // The KV cache of 300 tokens has five pages of 64, each of 640 bytes.
+    fn as_many_pages_are_taken_as_memory_has() {
+        // The KV cache has five pages, each of 640 bytes.
         let needed = Footprint { weights: 5000, arena: 1000, state: 3200, ..Footprint::default() };
+        let fitting = |free| pages_fitting(&needed, 5, free);
+        assert_eq!([9200, 9199, 6000 + 640, 6639, 0].map(fitting), [5, 4, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_context_is_as_long_as_all_pages_are() {
         let context = ContextRange { min: 1, max: 300 };
-        assert_eq!(context.fitting(&needed, 9200), 300);
-        assert_eq!(context.fitting(&needed, 9199), 256);
-        assert_eq!(context.fitting(&needed, 6000 + 640), 64);
-        assert_eq!(context.fitting(&needed, 6000), 1);
-        assert_eq!(context.no_less_than(40).fitting(&needed, 0), 40);
-        assert_eq!(ContextRange::exactly(100).fitting(&needed, 0), 100);
+        assert_eq!([9, 5, 4, 1, 0].map(|pages| context.of_pages(pages)), [300, 300, 256, 64, 1]);
+        assert_eq!(context.no_less_than(40).of_pages(0), 40);
+        assert_eq!(ContextRange::exactly(100).of_pages(0), 100);
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! [`Sampler`]: fusebox_models::sample::Sampler
 
+use std::path::Path;
 use std::sync::Arc;
 
 use fusebox_models::tokenizer::Tokenizer;
@@ -63,6 +64,11 @@ impl Engine {
         Sequence(self.runtime.open())
     }
 
+    /// The same, which shares pages only with sequences of the same salt.
+    pub fn open_salted(&mut self, salt: u64) -> Sequence {
+        Sequence(self.runtime.open_salted(salt))
+    }
+
     /// A copy of a sequence, which shares the pages so far.
     ///
     /// # Errors
@@ -80,6 +86,37 @@ impl Engine {
         Ok(self.runtime.share_prefix(sequence.0, tokens)?)
     }
 
+    /// The same with all of the tokens: none may be left to be computed.
+    ///
+    /// # Errors
+    /// As [`Engine::share_prefix`].
+    pub fn share_known(&mut self, sequence: Sequence, tokens: &[u32]) -> Result<usize, Error> {
+        Ok(self.runtime.share_known(sequence.0, tokens)?)
+    }
+
+    /// How many of the first of these tokens [`Engine::share_known`] would find for a sequence of this salt, and how
+    /// many of the pages that hold them count as free now, because nobody uses them.
+    pub fn known_prefix(&self, tokens: &[u32], salt: u64) -> (usize, usize) {
+        self.runtime.known_prefix(tokens, salt)
+    }
+
+    /// Writes what pages hold whose tokens are known into a folder, in a file of this model's; says how many there are.
+    ///
+    /// # Errors
+    /// Where it cannot be written, or another file is in its place.
+    pub fn save_prefixes(&mut self, folder: &Path) -> Result<usize, Error> {
+        Ok(self.runtime.save_prefixes(folder)?)
+    }
+
+    /// Takes in what [`Engine::save_prefixes`] wrote, as far as there are free pages, and says how many it took; none
+    /// where there is no file of this model's.
+    ///
+    /// # Errors
+    /// Where the file is damaged; then nothing is taken in.
+    pub fn load_prefixes(&mut self, folder: &Path) -> Result<usize, Error> {
+        Ok(self.runtime.load_prefixes(folder)?)
+    }
+
     /// Drops the tokens of a sequence from a position on.
     ///
     /// # Errors
@@ -88,12 +125,20 @@ impl Engine {
         Ok(self.runtime.truncate(sequence.0, len)?)
     }
 
-    /// Ends a sequence and gives its pages back.
+    /// Ends a sequence and gives its pages back; what they hold is found until they are wanted.
     ///
     /// # Errors
     /// Where there is no such sequence.
     pub fn release(&mut self, sequence: Sequence) -> Result<(), Error> {
         Ok(self.runtime.release(sequence.0)?)
+    }
+
+    /// The same, and nothing is found of it any more.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn discard(&mut self, sequence: Sequence) -> Result<(), Error> {
+        Ok(self.runtime.discard(sequence.0)?)
     }
 
     /// Appends all of a batch, in as few replays as it allows: one token of each of many sequences is one, in which
@@ -139,6 +184,19 @@ impl Engine {
     /// Where there is no such sequence.
     pub fn tokens(&self, sequence: Sequence) -> Result<&[u32], Error> {
         Ok(self.runtime.tokens(sequence.0)?)
+    }
+
+    /// Whether sequences drop tokens, so that they have no end.
+    pub fn evicts(&self) -> bool {
+        self.runtime.evicts()
+    }
+
+    /// How many of `n` tokens a step should extend a sequence by: all, or a page of them where tokens are dropped.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn takes(&self, sequence: Sequence, n: usize) -> Result<usize, Error> {
+        Ok(self.runtime.takes(sequence.0, n)?)
     }
 
     /// How many tokens a sequence has.
@@ -188,6 +246,11 @@ impl Engine {
     /// Pages of the KV cache that sequences can still take.
     pub fn n_free_pages(&self) -> usize {
         self.runtime.n_free_pages()
+    }
+
+    /// How many of those hold tokens that a sequence may share.
+    pub fn n_idle_pages(&self) -> usize {
+        self.runtime.n_idle_pages()
     }
 
     /// Pages of the KV cache.

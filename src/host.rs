@@ -97,6 +97,11 @@ pub fn memory() -> Option<(u64, u64)> {
     Some((kib_field(&text, "MemTotal")?, kib_field(&text, "MemAvailable")?))
 }
 
+/// Bytes of memory that are available.
+pub fn available_memory() -> Option<u64> {
+    memory().map(|(_, available)| available)
+}
+
 /// The peak resident set size of this process in bytes, mapped files included.
 pub fn peak_rss() -> Option<u64> {
     kib_field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")

@@ -70,7 +70,7 @@ pub use fusebox_runtime::session::Session;
 pub use fusebox_runtime::{files, weights};
 pub use model::Model;
 pub use program::Program;
-pub use run::Run;
+pub use run::{KvPool, Run, Sliding};
 pub use writer::{Embedder, Writer};
 
 /// Amounts and tables, for people.

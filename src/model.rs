@@ -28,7 +28,7 @@ use crate::hub;
 use crate::open::{Opened, Purpose, model_path, n_threads};
 use crate::run::Run;
 use crate::sampling::of_chat;
-use crate::watch::unwatched;
+use crate::watch::{Watch, unwatched};
 use crate::writer::{Embedder, Writer};
 
 /// An opened model.
@@ -44,7 +44,15 @@ impl Model {
     /// # Errors
     /// Where there is none, it cannot be read, its architecture is not known, or the device cannot run it.
     pub fn open(name: impl AsRef<Path>, run: Run) -> Result<Self, Error> {
-        Self::load(Some(name.as_ref()), Purpose::Either, run)
+        Self::open_watched(name, run, unwatched())
+    }
+
+    /// The same, and `watch` hears what happens while the model is started.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn open_watched(name: impl AsRef<Path>, run: Run, watch: Watch) -> Result<Self, Error> {
+        Self::load(Some(name.as_ref()), Purpose::Either, run, watch)
     }
 
     /// Opens the small model that is part of this crate.
@@ -52,7 +60,7 @@ impl Model {
     /// # Errors
     /// Where it cannot be written to the folder of the program cache, from where it is mapped.
     pub fn built_in(run: Run) -> Result<Self, Error> {
-        Self::load(None, Purpose::Text, run)
+        Self::load(None, Purpose::Text, run, unwatched())
     }
 
     /// Opens a decoder of your own with the weights of a model: a [`Config`], or a [`Decoder`]
@@ -61,13 +69,13 @@ impl Model {
     /// # Errors
     /// As [`Model::open`], and where a weight of the blocks is not in the file.
     pub fn define(name: impl AsRef<Path>, decoder: impl Into<Decoder>, run: Run) -> Result<Self, Error> {
-        Self::load(Some(name.as_ref()), Purpose::Defined(&decoder.into()), run)
+        Self::load(Some(name.as_ref()), Purpose::Defined(&decoder.into()), run, unwatched())
     }
 
-    fn load(name: Option<&Path>, purpose: Purpose<'_>, run: Run) -> Result<Self, Error> {
+    fn load(name: Option<&Path>, purpose: Purpose<'_>, run: Run, watch: Watch) -> Result<Self, Error> {
         n_threads(run.threads)?;
         let ready = run.ready()?;
-        let opened = ready.open(&model_path(name, hub::path_of)?, purpose, unwatched())?;
+        let opened = ready.open(&model_path(name, hub::path_of)?, purpose, watch)?;
         Self::new(opened, run)
     }
 

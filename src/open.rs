@@ -10,12 +10,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Level;
+use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::{Numbers, Options, is_target_named};
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat as Template;
+use fusebox_models::config::{KvCache, PAGE_ROWS};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_models::own::Decoder;
@@ -26,12 +28,13 @@ use fusebox_runtime::files;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::{Class, Form, Programs};
-use fusebox_runtime::session::engine::Engine;
+use fusebox_runtime::session::engine::{Engine, Limits};
+use fusebox_runtime::session::evict::Sliding as Policy;
 
-use crate::context::{ContextLimit, ContextRange};
+use crate::context::{ContextLimit, ContextRange, pages_fitting};
 use crate::devices::{Device, gpus};
 use crate::host;
-use crate::run::Run;
+use crate::run::{KvPool, Run, Sliding};
 use crate::watch::{Event, Watch};
 
 /// The file of the default model, and what it holds.
@@ -43,6 +46,12 @@ pub const AUTO: &str = "auto";
 const DEFAULT_CONTEXT: usize = 4096;
 /// The most threads.
 const MAX_THREADS: usize = 256;
+/// The window, where none is stated.
+const USUAL_WINDOW: usize = 512;
+/// The shortest window: as many tokens as a draft may take back.
+const LEAST_WINDOW: usize = 32;
+/// The most pages of a KV cache.
+const MAX_PAGES: usize = 1 << 20;
 /// Sizes of a prefill chunk, largest first: a smaller one is used where that leaves memory for a longer context.
 const CHUNKS: [usize; 3] = [512, 128, 32];
 
@@ -83,6 +92,10 @@ pub struct Opened {
     pub scores_every: bool,
     /// Limit of GPU memory in bytes.
     gpu_memory: Option<usize>,
+    /// How large the KV cache of an engine is, where that is stated.
+    pub kv_pool: Option<KvPool>,
+    /// Which tokens its sequences drop.
+    pub evict: Option<Sliding>,
     watch: Watch,
 }
 
@@ -143,6 +156,8 @@ impl Ready<'_> {
             kv_type,
             scores_every: false,
             gpu_memory,
+            kv_pool: run.kv_pool,
+            evict: run.evict,
             watch,
         })
     }
@@ -171,6 +186,8 @@ impl Opened {
 
     /// The limit that a prompt is checked against.
     pub fn limit(&self, context: usize) -> ContextLimit {
+        // A sequence that drops tokens has no end.
+        let context = if self.evict.is_some() { i32::MAX as usize } else { context };
         ContextLimit { context, model_max: self.model.config.context }
     }
 
@@ -181,7 +198,8 @@ impl Opened {
         context: ContextRange,
         scored: Scored,
     ) -> Result<Session, String> {
-        self.engine(n_threads, context, scored, 1).map(Session::of)
+        let engine = self.start_engine(n_threads, context, scored, (1, None));
+        engine.map(Session::of).map_err(|error| error.to_string())
     }
 
     /// An engine for a number of sequences.
@@ -192,7 +210,8 @@ impl Opened {
         scored: Scored,
         batch: usize,
     ) -> Result<Engine, String> {
-        self.start_engine(n_threads, context, scored, batch).map_err(|error| error.to_string())
+        let engine = self.start_engine(n_threads, context, scored, (batch, self.kv_pool));
+        engine.map_err(|error| error.to_string())
     }
 
     fn start_engine(
@@ -200,24 +219,34 @@ impl Opened {
         n_threads: usize,
         context: ContextRange,
         scored: Scored,
-        batch: usize,
+        (batch, pool): (usize, Option<KvPool>),
     ) -> Result<Engine, Error> {
         let device = self.open_device(n_threads)?;
-        let mut settings = self.settings(context.max, CHUNKS[0], scored, batch);
+        let stated = pool.map(|pool| self.n_pages(pool, context.max, scored)).transpose()?;
+        let settings_of = |chunk, n_pages: Option<usize>| {
+            let whole = self.settings(context.max, chunk, scored, batch);
+            let Some(n_pages) = n_pages else { return whole };
+            // A sequence may have all pages, and no more.
+            let own = self.settings(context.of_pages(n_pages), chunk, scored, batch);
+            Settings { cache: KvCache { n_pages, ..whole.cache }, ..own }
+        };
+        let mut settings = settings_of(CHUNKS[0], stated);
         let mut last = None;
         if let Some(free) = device.free() {
-            let mut longest = 0;
+            let mut most = 0;
             for chunk in CHUNKS {
-                let tried = self.settings(context.max, chunk, scored, batch);
+                let tried = settings_of(chunk, stated);
+                let wanted = tried.cache.n_pages;
                 let mut programs = self.model.programs(&tried, &self.options, &self.cache)?;
-                let needed = memory_needed(&mut programs)?;
-                let (fitting, fits_all) = (context.fitting(&needed, free), needed.bytes() <= free);
+                let fitting = pages_fitting(&memory_needed(&mut programs)?, wanted, free);
                 last = Some((tried, programs));
-                if fits_all || fitting > longest {
-                    (longest, settings) = (fitting, self.settings(fitting, chunk, scored, batch));
+                if fitting == wanted || fitting > most {
+                    // Where not even the shortest context fits, the device says so.
+                    let least = tried.cache.pages_of(context.min);
+                    (most, settings) = (fitting, settings_of(chunk, Some(fitting.max(least.min(wanted)))));
                 }
-                // Where the context is much longer than the chunk, a smaller chunk would gain little.
-                if fits_all || (4 * chunk..context.max).contains(&longest) {
+                // Where there is room for much more than a chunk, a smaller chunk would gain little.
+                if fitting == wanted || (4 * chunk..context.max).contains(&(fitting * PAGE_ROWS)) {
                     break;
                 }
             }
@@ -227,16 +256,36 @@ impl Opened {
             _ => self.model.programs(&settings, &self.options, &self.cache)?,
         };
         if self.device != Device::Cpu {
-            let text = memory_in_words(&memory_needed(&mut programs)?, settings.context, &*device);
+            let text = memory_in_words(&memory_needed(&mut programs)?, &settings, &*device);
             (self.watch)(Event::Note(&text));
         }
         let before = device.describe();
-        let engine = self.model.start_engine(device, programs, &settings)?;
+        let mut engine = self.model.start_engine(device, programs, &settings)?;
+        if let Some(sliding) = self.evict.filter(|_| matches!(scored, Scored::Last | Scored::TopK(_))) {
+            evict(&mut engine, sliding)?;
+        }
         // The device may have switched to another mode while it started.
         if engine.device() != before {
             (self.watch)(Event::Note(&engine.device()));
         }
         Ok(engine)
+    }
+
+    /// The pages of a KV cache whose size is stated.
+    fn n_pages(&self, pool: KvPool, context: usize, scored: Scored) -> Result<usize, Error> {
+        let n_pages = match pool {
+            KvPool::Pages(n) => n,
+            KvPool::Bytes(n) => {
+                let page = self.model.page_bytes(&self.settings(context, CHUNKS[0], scored, 1))?;
+                // Without a KV cache there is nothing to page.
+                n / page.max(1)
+            }
+        };
+        if (1..=MAX_PAGES).contains(&n_pages) {
+            return Ok(n_pages);
+        }
+        let what = format!("its memory has {n_pages} pages of {PAGE_ROWS} tokens, expected 1 to {MAX_PAGES}");
+        Err(CompilerError::input("the KV cache", what).into())
     }
 
     fn settings(&self, context: usize, chunk: usize, scored: Scored, batch: usize) -> Settings {
@@ -303,6 +352,30 @@ impl Opened {
     }
 }
 
+/// Has sequences drop tokens.
+fn evict(engine: &mut Engine, sliding: Sliding) -> Result<(), Error> {
+    let Sliding { keep_first, window, evict_below } = sliding;
+    let Limits { context, page_rows, .. } = engine.limits();
+    let pages = |n: usize| n.div_ceil(page_rows).saturating_mul(page_rows);
+    // A page is filled while another is dropped.
+    let beside = pages(keep_first).saturating_add(2 * page_rows);
+    let most = context.saturating_sub(beside) / page_rows * page_rows;
+    let window = window.unwrap_or(USUAL_WINDOW.min(most.max(LEAST_WINDOW)));
+    if window < LEAST_WINDOW {
+        let what = format!("its window is {window}, expected at least {LEAST_WINDOW}");
+        return Err(CompilerError::input("eviction", what).into());
+    }
+    let least = beside.saturating_add(pages(window));
+    if least > context {
+        let what = format!(
+            "{keep_first} first tokens and a window of {window} need a context of {least}, found {context}"
+        );
+        return Err(CompilerError::input("eviction", what).into());
+    }
+    let available = host::available_memory;
+    engine.set_eviction(Box::new(Policy { first: keep_first, window, below: evict_below, available }))
+}
+
 /// The device memory that programs need: that of the smallest and the largest of each form, as the others fit into the
 /// arena of the largest.
 fn memory_needed(programs: &mut Programs) -> Result<Footprint, Error> {
@@ -317,11 +390,14 @@ fn memory_needed(programs: &mut Programs) -> Result<Footprint, Error> {
 }
 
 /// The device memory that will be used.
-fn memory_in_words(needed: &Footprint, context: usize, device: &dyn runtime::Device) -> String {
+fn memory_in_words(needed: &Footprint, settings: &Settings, device: &dyn runtime::Device) -> String {
     let [weights, arena, state] = [needed.weights, needed.arena, needed.state].map(|n| bytes(n as f64));
     let free = device.free().map_or_else(String::new, |free| format!("; {} free", bytes(free as f64)));
-    let (tokens, device) = (counted(context, "token"), device.describe());
-    format!("{device}: weights {weights}, KV cache for {tokens} {state}, activations {arena}{free}")
+    let KvCache { n_pages, page_rows, .. } = settings.cache;
+    let n_tokens = (n_pages * page_rows).min(settings.batch * settings.context);
+    let (tokens, device) = (counted(n_tokens, "token"), device.describe());
+    let of = if settings.batch == 1 { String::new() } else { format!(" of {} sequences", settings.batch) };
+    format!("{device}: weights {weights}, KV cache for {tokens}{of} {state}, activations {arena}{free}")
 }
 
 /// What programs of a device are compiled for: the device that is here, unless the environment names a target.

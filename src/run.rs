@@ -9,6 +9,33 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::generate::Settings;
 use fusebox_models::sample::Settings as Sampling;
 
+/// How large the KV cache is that many sequences share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvPool {
+    /// As many pages as so many bytes hold.
+    Bytes(usize),
+    /// So many pages, of 64 tokens each.
+    Pages(usize),
+}
+
+/// What is kept of a sequence that drops tokens, so that it goes on beyond its context (`StreamingLLM`): the first
+/// tokens, which attention needs as sinks, and a window over the last ones. Whole pages of 64 tokens are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sliding {
+    /// So many of the first tokens.
+    pub keep_first: usize,
+    /// So many of the last tokens; 512, or fewer where the context has no room for them.
+    pub window: Option<usize>,
+    /// With less available memory than so many bytes a quarter of the tokens goes, whatever the window is.
+    pub evict_below: u64,
+}
+
+impl Default for Sliding {
+    fn default() -> Self {
+        Self { keep_first: 4, window: None, evict_below: 256 << 20 }
+    }
+}
+
 /// How a model is run. What is left out is chosen, as the command chooses it.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Run {
@@ -24,6 +51,8 @@ pub struct Run {
     pub precise: bool,
     /// The data type of the KV cache; half precision, or single where all is.
     pub kv_type: Option<Format>,
+    /// The KV cache of an engine; the whole context of each sequence, on a GPU as much of it as is free.
+    pub kv_pool: Option<KvPool>,
     /// The folder of compiled programs; one in the user's cache folder.
     pub cache: Option<PathBuf>,
     /// Settings of samplers; in a chat those that the model's files recommend, else greedy.
@@ -35,6 +64,8 @@ pub struct Run {
     pub draft: Option<String>,
     /// When a chat fills its context, its oldest messages are forgotten; the system message stays.
     pub context_shift: bool,
+    /// Sequences drop tokens, so that they have no end.
+    pub evict: Option<Sliding>,
     /// Rewrite rules of your own, tried after those of the compiler; [`check`](crate::rewrite::check) them first.
     pub rules: Vec<Rule>,
 }

@@ -293,7 +293,7 @@ impl Generator {
         let mut rest = &prompt[n_same..];
         // What cannot be fed is refused whole, before any of it is.
         let is_known = rest.iter().all(|token| (*token as usize) < self.session.n_vocab());
-        if rest.is_empty() || !is_known || rest.len() > self.session.context() - n_same {
+        if rest.is_empty() || !is_known || rest.len() > self.session.room() {
             self.session.feed(rest)?;
         }
         for n_tokens in self.session.pieces(rest.len()) {
@@ -337,7 +337,7 @@ impl Generator {
             session.feed(&[token])?;
             return Ok(());
         };
-        let most = (session.context() - cached.len()).min(n_left.saturating_sub(1));
+        let most = session.room().saturating_sub(1).min(n_left.saturating_sub(1));
         let limits = (most, session.n_vocab());
         let mut step = |tokens: &[u32]| Ok(session.score(tokens, &mut |_| {})?);
         timing.n_guessed += own.begin(cached, limits, &mut step)?;
@@ -376,7 +376,8 @@ impl Generator {
             if answer.tokens.len() == self.settings.max_tokens {
                 break;
             }
-            if self.cached.len() == self.session.context() {
+            // What was guessed and may not come is in the sequence as well.
+            if self.cached.len() == self.session.position() + self.session.room() {
                 return Ok(Finish::Context);
             }
             let n_left = self.settings.max_tokens - answer.tokens.len();

@@ -5,10 +5,12 @@
 //! Before anything is compiled, every weight of the graph is found in the file with the shape it needs: `binding/` does
 //! that.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use fusebox_compiler::graph::Graph;
+use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
@@ -212,6 +214,24 @@ impl Model {
     pub fn graph(&self, settings: &Settings, class: Class) -> Result<Graph, Error> {
         let config = self.config_for(settings)?;
         Ok(self.body.graph(&config, Step::of(class), self.entry, settings.scored)?)
+    }
+
+    /// Bytes of a page of the KV cache, of all layers.
+    ///
+    /// # Errors
+    /// As [`Model::graph`].
+    pub fn page_bytes(&self, settings: &Settings) -> Result<usize, Error> {
+        // What a page more makes larger is paged; other states have a place for each sequence.
+        let bytes = |n_pages: usize| -> Result<usize, Error> {
+            let cache = KvCache { n_pages, ..settings.cache };
+            let graph = self.graph(&Settings { cache, ..*settings }, Class::runs(1)[0])?;
+            let states = graph.nodes.values().filter_map(|node| match &node.op {
+                Op::State { name, shape, format } => Some((name, format.bytes_for(shape.max_len())?)),
+                _ => None,
+            });
+            Ok(states.collect::<BTreeMap<_, _>>().values().sum())
+        };
+        Ok(bytes(2)? - bytes(1)?)
     }
 
     /// The config of a session's graphs.

@@ -96,6 +96,8 @@ impl App {
             queue: QueueLimits { requests: settings.max_queue, tokens: settings.max_queue_tokens },
             template: settings.template.clone(),
             pooling: settings.pooling,
+            prompt_cache: settings.prompt_cache.clone(),
+            note: settings.note,
         };
         let slot = |source| Slot {
             source,

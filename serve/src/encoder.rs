@@ -4,7 +4,7 @@
 
 use fusebox::Embedder;
 
-use crate::engine::{Capacity, Engine, Piece, Refused, SequenceId};
+use crate::engine::{Capacity, Engine, Known, Piece, Refused, SequenceId};
 
 /// What is said of a model that generates no text.
 pub(crate) const ONLY_EMBEDS: &str = "this model embeds texts and generates none; use /v1/embeddings";
@@ -23,15 +23,33 @@ impl Encoder {
 impl Engine for Encoder {
     fn capacity(&self) -> Capacity {
         let (context, vocab) = (self.embedder.context(), self.embedder.n_vocab());
-        Capacity { page: context, pages: 1, free: 1, sequences: 0, context, vocab, shares: false }
+        Capacity {
+            page: context,
+            pages: 1,
+            free: 1,
+            idle: 0,
+            sequences: 0,
+            context,
+            vocab,
+            shares: false,
+            slides: false,
+        }
     }
 
-    fn open(&mut self) -> Result<SequenceId, Refused> {
+    fn known(&self, _: &[u32], _: u64) -> Known {
+        Known::default()
+    }
+
+    fn open(&mut self, _: &[u32], _: u64) -> Result<(SequenceId, usize), Refused> {
         Err(Refused::Fault(ONLY_EMBEDS.to_owned()))
     }
 
     fn fork(&mut self, _: SequenceId, _: usize) -> Result<SequenceId, Refused> {
         Err(Refused::Fault(ONLY_EMBEDS.to_owned()))
+    }
+
+    fn takes(&self, _: SequenceId, n: usize) -> usize {
+        n
     }
 
     fn step(&mut self, _: &[Piece]) -> Result<(), Refused> {
@@ -44,7 +62,9 @@ impl Engine for Encoder {
 
     fn truncate(&mut self, _: SequenceId, _: usize) {}
 
-    fn release(&mut self, _: SequenceId) {}
+    fn release(&mut self, _: SequenceId, _: bool) {}
+
+    fn save(&mut self) {}
 
     fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused> {
         Ok(self.embedder.embed_tokens(tokens)?)

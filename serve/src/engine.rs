@@ -43,14 +43,34 @@ pub(crate) struct Capacity {
     pub(crate) pages: usize,
     /// Pages that nobody uses.
     pub(crate) free: usize,
+    /// Those of them that hold known tokens.
+    pub(crate) idle: usize,
     /// The most sequences that may be open.
     pub(crate) sequences: usize,
     /// The most tokens of a sequence.
     pub(crate) context: usize,
     /// The size of the vocabulary.
     pub(crate) vocab: usize,
-    /// Whether a fork shares pages; where it does not, it computes them again.
+    /// Whether sequences share pages; where they do not, a fork computes its beginning again.
     pub(crate) shares: bool,
+    /// Whether sequences drop tokens, so that a full context is no end.
+    pub(crate) slides: bool,
+}
+
+impl Capacity {
+    /// The most tokens of a prompt and its answer.
+    pub(crate) fn most_tokens(&self) -> usize {
+        if self.slides { usize::MAX } else { self.context }
+    }
+}
+
+/// What is known of the beginning of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Known {
+    /// How many of its tokens.
+    pub(crate) tokens: usize,
+    /// How many of the pages that hold them count as free.
+    pub(crate) idle: usize,
 }
 
 /// Why a step or a fork was not done. Nothing has changed then.
@@ -90,17 +110,23 @@ pub(crate) trait Engine {
     /// What it holds.
     fn capacity(&self) -> Capacity;
 
-    /// Opens an empty sequence.
+    /// How many of some tokens a sequence of this salt would share with earlier ones; none where none are shared.
+    fn known(&self, tokens: &[u32], salt: u64) -> Known;
+
+    /// Opens a sequence that shares as many of these tokens as are known; says how many.
     ///
     /// # Errors
     /// [`Refused::Full`] where no more may be open.
-    fn open(&mut self) -> Result<SequenceId, Refused>;
+    fn open(&mut self, tokens: &[u32], salt: u64) -> Result<(SequenceId, usize), Refused>;
 
     /// Opens a sequence that begins with the first `at` tokens of another.
     ///
     /// # Errors
     /// As [`Engine::open`] and [`Engine::step`].
     fn fork(&mut self, of: SequenceId, at: usize) -> Result<SequenceId, Refused>;
+
+    /// How many of `n` tokens a step should append to a sequence.
+    fn takes(&self, sequence: SequenceId, n: usize) -> usize;
 
     /// Appends all pieces in one replay, if the device can.
     ///
@@ -114,8 +140,11 @@ pub(crate) trait Engine {
     /// Drops the tokens of a sequence from `n` on.
     fn truncate(&mut self, sequence: SequenceId, n: usize);
 
-    /// Closes a sequence; its pages are free.
-    fn release(&mut self, sequence: SequenceId);
+    /// Closes a sequence; its pages are free, and where it is to be known others find what they hold.
+    fn release(&mut self, sequence: SequenceId, is_known: bool);
+
+    /// Writes what is known to disk, where that is wanted.
+    fn save(&mut self);
 
     /// The vector of a text of its own.
     ///

@@ -71,6 +71,7 @@ pub(crate) struct Gauges {
     pub(crate) waiting: usize,
     pub(crate) pages: usize,
     pub(crate) free_pages: usize,
+    pub(crate) idle_pages: usize,
     pub(crate) sequences: usize,
 }
 
@@ -254,11 +255,26 @@ impl All {
     }
 
     fn write_gauges(&self, text: &mut String) {
-        let Gauges { running, waiting, pages, free_pages, .. } = self.gauges;
+        let Gauges { running, waiting, pages, free_pages, idle_pages, .. } = self.gauges;
+        let share = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 };
         let used = if pages == 0 { 0.0 } else { (pages - free_pages.min(pages)) as f64 / pages as f64 };
         one(text, "fusebox_requests_running", "Sequences in the batch.", "gauge", running as f64);
         one(text, "fusebox_requests_waiting", "Sequences in the queue.", "gauge", waiting as f64);
-        one(text, "fusebox_kv_cache_usage_ratio", "Pages in use, kept prompts included.", "gauge", used);
+        one(text, "fusebox_kv_cache_usage_ratio", "Share of the pages in use.", "gauge", used);
+        one(
+            text,
+            "fusebox_prefix_cache_usage_ratio",
+            "Share of the pages that hold prompts of earlier requests and are free for others.",
+            "gauge",
+            share(idle_pages as u64, pages as u64),
+        );
+        one(
+            text,
+            "fusebox_prefix_cache_hit_ratio",
+            "Share of prompt tokens found in the prefix cache.",
+            "gauge",
+            share(self.cached_tokens, self.queried_tokens),
+        );
     }
 
     fn write_llama_cpp(&self, text: &mut String) {

@@ -3,12 +3,13 @@
 //! In: an opened model. Out: prompts as tokens, and a place to submit jobs; of an encoder, vectors only.
 //! Messages become text by the model's own template; a template without tools has them written into the system message.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fusebox::template::Chat;
 use fusebox::tokenizer::Tokenizer;
+use fusebox::watch::{Event, Watch};
 use fusebox::weights::Checkpoint;
 use fusebox::weights::value::Value as Metadata;
 use fusebox::{Model, Pooling, Run};
@@ -36,6 +37,8 @@ pub(crate) struct Terms {
     pub(crate) queue: QueueLimits,
     pub(crate) template: Option<String>,
     pub(crate) pooling: Option<Pooling>,
+    pub(crate) prompt_cache: Option<PathBuf>,
+    pub(crate) note: fn(&str),
 }
 
 /// A model that is served.
@@ -103,7 +106,13 @@ impl Served {
     /// # Errors
     /// One sentence.
     pub(crate) fn start(name: &str, path: &Path, terms: &Terms) -> Result<Self, String> {
-        let model = Model::open(path, terms.run.clone()).map_err(|error| error.to_string())?;
+        let note = terms.note;
+        let watch: Watch = Arc::new(move |event| {
+            if let Event::Note(text) = event {
+                note(text);
+            }
+        });
+        let model = Model::open_watched(path, terms.run.clone(), watch).map_err(|error| error.to_string())?;
         let checkpoint = model.checkpoint();
         let tokenizer = model.tokenizer().map_err(|error| error.to_string())?;
         let chat = match &terms.template {
@@ -137,7 +146,7 @@ impl Served {
         let trained_context = model.config().context;
         let width = model.config().ends.projections.last().copied().unwrap_or(model.config().hidden);
         let (architecture, quantization) = (text("general.architecture"), largest_format(checkpoint));
-        let worker = Worker::start(engine(model, terms.parallel, pooling)?, limits, terms.queue)?;
+        let worker = Worker::start(engine(model, terms, pooling)?, limits, terms.queue)?;
         Ok(Self {
             name: name.to_owned(),
             worker,
@@ -245,7 +254,8 @@ impl Served {
 }
 
 /// What makes the engine of a model on the thread of its worker.
-fn engine(model: Model, n: usize, pooling: Option<Pooling>) -> Result<MakeEngine, String> {
+fn engine(model: Model, terms: &Terms, pooling: Option<Pooling>) -> Result<MakeEngine, String> {
+    let (n, folder, note) = (terms.parallel, terms.prompt_cache.clone(), terms.note);
     let generates = model.generates();
     if !generates && pooling == Some(Pooling::Rank) {
         let what = "its head ranks single texts, as `fusebox embed` does; /v1/rerank takes a decoder";
@@ -262,6 +272,8 @@ fn engine(model: Model, n: usize, pooling: Option<Pooling>) -> Result<MakeEngine
             let parts = Parts {
                 engine: Box::new(move || lock(&model).engine(n)),
                 embedder: embedder.clone().map(|make| Box::new(make) as _),
+                folder: folder.clone(),
+                note,
             };
             Ok(Box::new(Paged::new(parts, n).map_err(|error| error.to_string())?) as _)
         }));

@@ -1,14 +1,17 @@
 //! The engine of the scheduler over the engine of the library.
 //!
 //! In: pieces. Out: rows of logits, copied from the device.
-//! Sequences take pages of one KV cache, and a fork shares those of its origin. Vectors of texts come from programs of
-//! their own, over a cache of their own, which are made when they are first wanted.
+//! Sequences take pages of one KV cache. One that is opened shares those that hold its first tokens, whether another
+//! sequence uses them or they are idle since one ended; a fork shares those of its origin. Vectors of texts come from
+//! programs of their own, over a cache of their own, which are made when they are first wanted.
 //! Where a state goes only forward, a sequence that is cut starts again: the tokens that are kept are computed with the
 //! next ones.
 
+use std::path::PathBuf;
+
 use fusebox::{Batch, Embedder, Engine as Library, Error, Sequence as Id};
 
-use crate::engine::{Capacity, Engine, Piece, Refused, Scored, SequenceId};
+use crate::engine::{Capacity, Engine, Known, Piece, Refused, Scored, SequenceId};
 
 /// Makes something of a model, on the thread that uses it.
 pub(crate) type Make<T> = Box<dyn Fn() -> Result<T, Error> + Send>;
@@ -19,6 +22,10 @@ pub(crate) struct Parts {
     pub(crate) engine: Make<Library>,
     /// What gives vectors of texts, if it is known how.
     pub(crate) embedder: Option<Make<Embedder>>,
+    /// The folder that pages are written to at the end, and read from at the start.
+    pub(crate) folder: Option<PathBuf>,
+    /// Tells people.
+    pub(crate) note: fn(&str),
 }
 
 /// Sequences of an engine of the library.
@@ -49,7 +56,15 @@ impl Paged {
     /// # Errors
     /// Where it does not compile, or the device refuses it.
     pub(crate) fn new(parts: Parts, n: usize) -> Result<Self, Error> {
-        let engine = (parts.engine)()?;
+        let mut engine = (parts.engine)()?;
+        if let Some(folder) = &parts.folder {
+            // A start without it is slower, and nothing else.
+            match engine.load_prefixes(folder) {
+                Ok(0) => {}
+                Ok(n) => (parts.note)(&format!("prefix cache: {n} pages from {}", folder.display())),
+                Err(error) => (parts.note)(&format!("starting without a prefix cache: {error}")),
+            }
+        }
         Ok(Self { parts, engine, embedder: None, open: vec![None; n], rows: Vec::new() })
     }
 
@@ -81,17 +96,26 @@ impl Engine for Paged {
             page: self.engine.page_len(),
             pages: self.engine.n_pages(),
             free: self.engine.n_free_pages(),
+            idle: self.engine.n_idle_pages(),
             sequences: self.open.len(),
-            context: self.engine.context(),
+            context: self.engine.context().min(self.engine.n_pages() * self.engine.page_len()),
             vocab: self.engine.n_vocab(),
             shares: !self.engine.is_forward_only(),
+            slides: self.engine.evicts(),
         }
     }
 
-    fn open(&mut self) -> Result<SequenceId, Refused> {
+    fn known(&self, tokens: &[u32], salt: u64) -> Known {
+        let (tokens, idle) = self.engine.known_prefix(tokens, salt);
+        Known { tokens, idle }
+    }
+
+    fn open(&mut self, tokens: &[u32], salt: u64) -> Result<(SequenceId, usize), Refused> {
         let free = self.free()?;
-        self.open[free] = Some(Sequence { id: self.engine.open(), again: Vec::new() });
-        Ok(SequenceId(free))
+        let id = self.engine.open_salted(salt);
+        let n = self.engine.share_known(id, tokens)?;
+        self.open[free] = Some(Sequence { id, again: Vec::new() });
+        Ok((SequenceId(free), n))
     }
 
     fn fork(&mut self, of: SequenceId, at: usize) -> Result<SequenceId, Refused> {
@@ -106,6 +130,11 @@ impl Engine for Paged {
         };
         self.open[free] = Some(own);
         Ok(SequenceId(free))
+    }
+
+    fn takes(&self, sequence: SequenceId, n: usize) -> usize {
+        let own = self.open[sequence.0].as_ref().expect("the sequence is open");
+        self.engine.takes(own.id, n).expect("the sequence is open")
     }
 
     fn step(&mut self, batch: &[Piece]) -> Result<(), Refused> {
@@ -154,9 +183,18 @@ impl Engine for Paged {
         self.sequence(sequence).again = again;
     }
 
-    fn release(&mut self, sequence: SequenceId) {
+    fn release(&mut self, sequence: SequenceId, is_known: bool) {
         if let Some(own) = self.open[sequence.0].take() {
-            self.engine.release(own.id).expect("the sequence is open");
+            let closed = if is_known { self.engine.release(own.id) } else { self.engine.discard(own.id) };
+            closed.expect("the sequence is open");
+        }
+    }
+
+    fn save(&mut self) {
+        let Some(folder) = &self.parts.folder else { return };
+        match self.engine.save_prefixes(folder) {
+            Ok(n) => (self.parts.note)(&format!("prefix cache: {n} pages to {}", folder.display())),
+            Err(error) => (self.parts.note)(&format!("the prefix cache is not kept: {error}")),
         }
     }
 
@@ -209,7 +247,7 @@ mod tests {
         config
     }
 
-    fn engine(first: Mixer, n_sequences: usize) -> Paged {
+    fn engine(first: Mixer, n_sequences: usize, folder: Option<PathBuf>) -> Paged {
         let config = config(first, n_sequences);
         let make = move || {
             let graph =
@@ -237,7 +275,7 @@ mod tests {
             let engine = Runtime::new(Box::<FakeDevice>::default(), programs, &weights, limits)?;
             Ok(engine.into())
         };
-        let parts = Parts { engine: Box::new(make), embedder: None };
+        let parts = Parts { engine: Box::new(make), embedder: None, folder, note: |_| {} };
         Paged::new(parts, n_sequences).unwrap()
     }
 
@@ -252,12 +290,12 @@ mod tests {
             (Mixer::ShortConv(ShortConv { kernel: 3 }), false),
             (Mixer::Grouped(Grouped::new(2, 2, 8)), true),
         ] {
-            let mut engine = engine(first, 3);
+            let mut engine = engine(first, 3, None);
             assert_eq!(engine.capacity().shares, shares);
-            let alone = engine.open().unwrap();
+            let alone = engine.open(&[], 0).unwrap().0;
             let expected = step(&mut engine, alone, &[1, 2, 3, 7, 8], Scored::Last);
             let all = |found: &[f32]| found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4);
-            let cut = engine.open().unwrap();
+            let cut = engine.open(&[], 0).unwrap().0;
             step(&mut engine, cut, &[1, 2, 3, 4, 5], Scored::None);
             engine.truncate(cut, 4);
             engine.truncate(cut, 3);
@@ -267,8 +305,8 @@ mod tests {
             let rows = step(&mut engine, forked, &[9, 10], Scored::All);
             assert_eq!(rows.len(), 2 * engine.capacity().vocab);
             // What is scored is continued, in one cache.
-            engine.release(alone);
-            let scored = engine.open().unwrap();
+            engine.release(alone, true);
+            let scored = engine.open(&[], 0).unwrap().0;
             let rows = [&[1, 2][..], &[3, 7]].map(|tokens| step(&mut engine, scored, tokens, Scored::All));
             assert_eq!(rows.map(|rows| rows.len()), [2 * engine.capacity().vocab; 2]);
             assert!(all(&step(&mut engine, scored, &[8], Scored::Last)));
@@ -276,5 +314,58 @@ mod tests {
             engine.truncate(forked, 0);
             assert!(all(&step(&mut engine, forked, &[1, 2, 3, 7, 8], Scored::Last)));
         }
+    }
+
+    #[test]
+    fn what_a_sequence_held_is_found_by_the_next_and_by_the_next_process() {
+        let folder = std::env::temp_dir().join(format!("fusebox-paged-{}", std::process::id()));
+        let first = Mixer::Grouped(Grouped::new(2, 2, 8));
+        let mut before = engine(first.clone(), 3, Some(folder.clone()));
+        let tokens: Vec<u32> = (1..12).collect();
+        let (one, n) = before.open(&tokens, 0).unwrap();
+        assert_eq!(n, 0);
+        let expected = step(&mut before, one, &tokens, Scored::Last);
+        let (salted, _) = before.open(&[], 7).unwrap();
+        step(&mut before, salted, &[20, 21, 22, 23, 24], Scored::None);
+        let (private, _) = before.open(&[], 0).unwrap();
+        step(&mut before, private, &[25, 26, 27, 28, 29], Scored::None);
+        for (sequence, is_known) in [(one, true), (salted, true), (private, false)] {
+            before.release(sequence, is_known);
+        }
+        // Three pages of the first, two with a salt.
+        assert_eq!((before.capacity().free, before.capacity().idle), (16, 5));
+        assert_eq!(before.known(&tokens, 0), Known { tokens: 11, idle: 3 });
+        assert_eq!(before.known(&tokens, 7), Known::default());
+        before.save();
+        let mut after = engine(first.clone(), 3, Some(folder.clone()));
+        assert_eq!((after.capacity().free, after.capacity().idle), (16, 3));
+        for engine in [&mut before, &mut after] {
+            for n in [11, 10, 9, 8, 5] {
+                let (again, n_known) = engine.open(&tokens[..n], 0).unwrap();
+                assert_eq!(n_known, n);
+                if n < 11 {
+                    let row = step(engine, again, &tokens[n..], Scored::Last);
+                    assert!(row.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4), "{n}");
+                }
+                engine.release(again, true);
+            }
+        }
+        // A damaged file, or one of another model, is told and not believed.
+        let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+        let good = std::fs::read(&file).unwrap();
+        let last = good.len() - 1;
+        let changed = |at: usize, by: u8| [&good[..at], &[good[at] ^ by], &good[at + 1..]].concat();
+        for bytes in [
+            vec![],
+            good[..9].to_vec(),
+            good[..last].to_vec(),
+            changed(last, 1),
+            changed(99, 4),
+            changed(4, 1),
+        ] {
+            std::fs::write(&file, &bytes).unwrap();
+            assert_eq!(engine(first.clone(), 3, Some(folder.clone())).capacity().idle, 0);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: settings and models. Out: nothing until the server ends.
 //! One thread does all of HTTP; engines have threads of their own. SIGTERM lets balancers notice, then refuses what is
-//! new, then waits for streams; another signal ends it at once.
+//! new, then waits for streams and writes prefix caches to disk; another signal ends the waiting.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -89,6 +89,11 @@ async fn run(
         _ = signals.next() => {}
     }
     accepting.abort();
+    for listed in app.models.list() {
+        if let Some(served) = listed.served {
+            served.worker.save().await;
+        }
+    }
     Ok(())
 }
 

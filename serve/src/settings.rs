@@ -51,6 +51,10 @@ pub struct Settings {
     pub keep_alive: Duration,
     /// A certificate and its key, in PEM files.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// The folder that prefix caches are written to at the end, and read from at the start.
+    pub prompt_cache: Option<PathBuf>,
+    /// Tells people what they may want to know.
+    pub note: fn(&str),
 }
 
 impl Default for Settings {
@@ -76,6 +80,8 @@ impl Default for Settings {
             memory: None,
             keep_alive: Duration::from_mins(5),
             tls: None,
+            prompt_cache: None,
+            note: |_| {},
         }
     }
 }

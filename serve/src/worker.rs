@@ -28,6 +28,8 @@ pub(crate) type MakeEngine = Box<dyn FnMut() -> Result<Box<dyn Engine>, String> 
 enum Order {
     Jobs(Vec<Job>),
     Embed(Vec<u32>, oneshot::Sender<Result<Vec<f32>, String>>),
+    /// To write what is known of prompts to disk.
+    Save(oneshot::Sender<()>),
 }
 
 /// Bounds of the queue.
@@ -71,6 +73,7 @@ impl Worker {
             beat: Arc::clone(&beat),
             start,
             scheduler: Scheduler::new(limits),
+            has_changed: false,
         };
         let run = move || thread.run(make, &ready);
         let spawned = thread::Builder::new().name("engine".to_owned()).spawn(run);
@@ -111,6 +114,15 @@ impl Worker {
         answered.await.map_err(|_| gone())?.map_err(Problem::fault)
     }
 
+    /// Writes what is known of prompts to disk, where that is wanted, and waits for it.
+    pub(crate) async fn save(&self) {
+        let (done, is_done) = oneshot::channel();
+        if self.orders.send(Order::Save(done)).is_ok() {
+            // Without an engine there is nothing to write.
+            let _ = is_done.await;
+        }
+    }
+
     /// The running sequences.
     pub(crate) fn look(&self) -> Vec<Look> {
         self.looks.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -134,6 +146,8 @@ struct Thread {
     beat: Arc<(AtomicUsize, AtomicUsize)>,
     start: Instant,
     scheduler: Scheduler,
+    /// Whether anything was computed since prompts were written to disk.
+    has_changed: bool,
 }
 
 impl Thread {
@@ -149,6 +163,7 @@ impl Thread {
         let mut tick = Tick::Idle;
         loop {
             if !self.receive(tick, &mut *engine) {
+                self.save(&mut *engine);
                 return;
             }
             self.note(&*engine);
@@ -195,7 +210,16 @@ impl Thread {
                 },
             };
             match order {
-                Order::Jobs(jobs) => jobs.into_iter().for_each(|job| self.scheduler.submit(job)),
+                Order::Jobs(jobs) => {
+                    self.has_changed = true;
+                    for job in jobs {
+                        self.scheduler.submit(job);
+                    }
+                }
+                Order::Save(done) => {
+                    self.save(engine);
+                    let _ = done.send(());
+                }
                 // Nobody waits for it any more.
                 Order::Embed(_, answer) if answer.is_closed() => {}
                 Order::Embed(tokens, answer) => {
@@ -210,6 +234,12 @@ impl Thread {
         }
     }
 
+    fn save(&mut self, engine: &mut dyn Engine) {
+        if std::mem::take(&mut self.has_changed) {
+            engine.save();
+        }
+    }
+
     /// Tells the others what is true now.
     fn note(&mut self, engine: &dyn Engine) {
         let capacity = engine.capacity();
@@ -218,6 +248,7 @@ impl Thread {
             waiting: self.scheduler.n_waiting(),
             pages: capacity.pages,
             free_pages: capacity.free,
+            idle_pages: capacity.idle,
             sequences: capacity.sequences,
         };
         self.metrics.add(std::mem::take(&mut self.scheduler.report), gauges);

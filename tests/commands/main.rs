@@ -16,6 +16,7 @@ use support::own;
 mod bench;
 mod chat;
 mod doctor;
+mod evict;
 mod facade;
 #[cfg(all(unix, feature = "hub"))]
 mod hub;

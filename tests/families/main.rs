@@ -11,6 +11,7 @@ mod converted;
 mod decoders;
 mod encoders;
 mod ends;
+mod evict;
 mod formats;
 mod joined;
 mod made;

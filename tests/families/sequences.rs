@@ -41,12 +41,12 @@ const CONTEXT: usize = 20;
 /// Pages of all sequences, fewer than the longest of each would take.
 const N_PAGES: usize = 12;
 
-fn processor() -> Box<dyn Device> {
+pub(crate) fn processor() -> Box<dyn Device> {
     Box::new(CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 2).unwrap())
 }
 
 /// A device whose KV cache is no number wherever nothing was written.
-struct Poisoned(Box<dyn Device>, BTreeSet<Name>);
+pub(crate) struct Poisoned(pub(crate) Box<dyn Device>, pub(crate) BTreeSet<Name>);
 
 impl Device for Poisoned {
     fn load(&mut self, plan: &Plan, weights: &Arc<dyn Weights>) -> Result<ProgramId, Error> {
@@ -96,27 +96,27 @@ impl Device for Poisoned {
     }
 }
 
-fn model(made: &Made, name: &str) -> Model {
+pub(crate) fn model(made: &Made, name: &str) -> Model {
     let file = path(&format!("{name}.gguf"));
     let is_latent = matches!(made.config.attention, Attention::Latent(_));
     made.gguf(&file, if is_latent { "deepseek2" } else { "llama" });
     Model::open(&file).unwrap()
 }
 
-fn settings(batch: usize, page_rows: usize, format: Format) -> Settings {
+pub(crate) fn settings(batch: usize, page_rows: usize, format: Format) -> Settings {
     let cache = KvCache { format, page_rows, n_pages: N_PAGES, n_sequences: 8 };
     Settings { context: CONTEXT, chunk: 8, batch, cache, scored: Scored::Last, scores_every: true }
 }
 
-fn engine(model: &Model, settings: &Settings, device: Box<dyn Device>) -> Engine {
+pub(crate) fn engine(model: &Model, settings: &Settings, device: Box<dyn Device>) -> Engine {
     model.engine(device, settings, &Options::default(), &Cache::default()).unwrap()
 }
 
 /// The logits after some tokens, computed alone from the start.
-struct Alone(Session);
+pub(crate) struct Alone(pub(crate) Session);
 
 impl Alone {
-    fn logits(&mut self, tokens: &[u32]) -> Vec<f32> {
+    pub(crate) fn logits(&mut self, tokens: &[u32]) -> Vec<f32> {
         self.0.truncate(0).unwrap();
         self.0.feed(tokens).unwrap().to_vec()
     }
@@ -131,10 +131,23 @@ fn check(name: &str, model: &Model, page_rows: usize, format: Format) {
         let mut engine = engine(model, &settings, device);
         let mut open: Vec<(SequenceId, Vec<u32>)> = Vec::new();
         let mut random = Random::new(page_rows as u64);
-        let mut n_full = 0;
-        for round in 0..60 {
+        let (mut n_full, mut n_shared) = (0, 0);
+        let mut past: Vec<Vec<u32>> = Vec::new();
+        for round in 0..90 {
             match random.below(6) {
-                0 | 1 if open.len() < 7 => open.push((engine.open(), Vec::new())),
+                0 if open.len() < 7 => open.push((engine.open(), Vec::new())),
+                1 if open.len() < 7 => {
+                    // It begins as another does or did, and goes on differently.
+                    let others: Vec<&Vec<u32>> = past.iter().chain(open.iter().map(|(_, own)| own)).collect();
+                    let same = others.get(random.below(others.len().max(1))).map_or(&[][..], |own| own);
+                    let wanted = [&same[..random.below(same.len() + 1)], &[random.below(50) as u32]].concat();
+                    let id = engine.open();
+                    let known = engine.known_prefix(&wanted, 0).0;
+                    let n = engine.share_known(id, &wanted).unwrap();
+                    assert!(n == known || engine.n_free_pages() == 0, "{n} of {known}");
+                    n_shared += n;
+                    open.push((id, wanted[..n].to_vec()));
+                }
                 2 if !open.is_empty() && open.len() < 7 => {
                     let (id, tokens) = &open[random.below(open.len())];
                     let copy = engine.fork(*id).unwrap();
@@ -149,8 +162,13 @@ fn check(name: &str, model: &Model, page_rows: usize, format: Format) {
                     tokens.truncate(if can_be_cut { len } else { tokens.len() });
                 }
                 4 if open.len() > 4 => {
-                    let (id, _) = open.swap_remove(random.below(open.len()));
-                    engine.release(id).unwrap();
+                    let (id, tokens) = open.swap_remove(random.below(open.len()));
+                    if random.below(4) == 0 {
+                        engine.discard(id).unwrap();
+                    } else {
+                        engine.release(id).unwrap();
+                    }
+                    past.push(tokens);
                 }
                 _ => {}
             }
@@ -183,6 +201,7 @@ fn check(name: &str, model: &Model, page_rows: usize, format: Format) {
             }
         }
         assert!(n_full > 0, "{name}: the cache was never full");
+        assert!(n_shared > 3 || engine.is_forward_only(), "{name}: {n_shared} tokens were shared");
         for (id, _) in open {
             engine.release(id).unwrap();
         }
@@ -211,7 +230,7 @@ fn sequences_of_latents_and_experts_know_nothing_of_each_other() {
 }
 
 /// A model whose blocks carry states, beside one with a KV cache.
-fn recurrent(name: &str) -> Model {
+pub(crate) fn recurrent(name: &str) -> Model {
     let (kernel, is_joint) = (4, false);
     let delta = Delta { n_key: 2, n_value: 4, key: 8, value: 8, kernel, is_tiled: false, is_joint };
     let space = StateSpace::new(4, 8, 2, 8, kernel);
@@ -271,17 +290,25 @@ fn equal_beginnings_are_computed_once() {
     engine.step(&[piece(second, &prompt[8..])]).unwrap();
     assert_eq!(engine.n_free_pages(), free - 1);
     assert!(relative_error(engine.logits(second).unwrap(), &expected) <= SAME);
-    // What nobody uses any more is still found; another salt finds nothing.
+    // What nobody uses any more is still found, to the token before the last; another salt finds nothing.
     engine.release(first).unwrap();
     engine.release(second).unwrap();
-    assert_eq!(engine.n_free_pages(), N_PAGES);
+    assert_eq!((engine.n_free_pages(), engine.n_idle_pages()), (N_PAGES, 3));
     let third = engine.open();
-    assert_eq!(engine.share_prefix(third, &prompt).unwrap(), 8);
+    assert_eq!(engine.known_prefix(&prompt, 0), (11, 3));
+    assert_eq!(engine.share_prefix(third, &prompt).unwrap(), 10);
+    engine.step(&[piece(third, &prompt[10..])]).unwrap();
+    assert!(relative_error(engine.logits(third).unwrap(), &expected) <= SAME);
     let salted = engine.open_salted(1);
     assert_eq!(engine.share_prefix(salted, &prompt).unwrap(), 0);
-    // A prompt of whole pages leaves its last token to be computed.
+    // A prompt of whole pages leaves its last token to be computed: the rows before it are copied.
     let whole = engine.open();
-    assert_eq!(engine.share_prefix(whole, &prompt[..8]).unwrap(), 4);
+    assert_eq!(engine.share_prefix(whole, &prompt[..8]).unwrap(), 7);
+    engine.step(&[piece(whole, &[40, 41])]).unwrap();
+    let other = [&prompt[..7], &[40, 41]].concat();
+    let mut alone = Alone(Session::of(self::engine(&model, &settings, processor())));
+    assert!(relative_error(engine.logits(whole).unwrap(), &alone.logits(&other)) <= SAME);
+    assert_eq!(engine.known_prefix(&prompt[..8], 0).0, 8, "what is copied stays");
 }
 
 #[test]
@@ -353,7 +380,8 @@ fn a_page_that_is_written_again_is_found_no_more() {
     engine.step(&[piece(first, &[1, 2, 3, 4, 5])]).unwrap();
     engine.truncate(first, 2).unwrap();
     engine.step(&[piece(first, &[6, 7])]).unwrap();
-    assert_eq!(engine.share_prefix(second, &[1, 2, 3, 4, 5]).unwrap(), 0);
+    assert_eq!(engine.share_prefix(second, &[1, 2, 3, 4, 5]).unwrap(), 2);
+    engine.truncate(second, 0).unwrap();
     assert_eq!(engine.share_prefix(second, &[1, 2, 6, 7, 5]).unwrap(), 4);
 }
 

@@ -22,11 +22,19 @@ use fusebox_compiler::tensor::quant::Format;
 use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
 use crate::session::classes::{Form, Programs};
+use crate::session::evict::{Eviction, Needed};
 use crate::session::loaded::{Loaded, Outputs, Rows};
 use crate::session::pool::{PageId, Pool, Prefix};
 use crate::session::{is_carried, refused};
 
 mod step;
+
+/// The most tokens of a sequence that drops some: positions are whole numbers of 32 bits.
+const MOST_TOKENS: usize = i32::MAX as usize;
+/// Pages are dropped once this share of the window can go.
+const EVICTED_SHARE: usize = 8;
+/// Fewer rows than this share of a page are computed again instead of copied.
+const COPIED_SHARE: usize = 8;
 
 /// One of the sequences of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,6 +113,8 @@ pub struct Engine {
     n_steps: u64,
     /// The pieces of a batch, by their numbers; kept for its memory.
     batch: Vec<usize>,
+    /// Which tokens of a sequence are dropped.
+    eviction: Option<Box<dyn Eviction>>,
 }
 
 /// A sequence, or room for one.
@@ -118,9 +128,17 @@ struct Slot {
 struct Sequence {
     /// Its tokens, as far as it was extended by tokens.
     tokens: Vec<u32>,
-    /// How many tokens it has.
+    /// How many tokens it has, evicted ones among them: the position of the next one.
     len: usize,
+    /// The pages of the tokens that are kept.
     pages: Vec<PageId>,
+    /// How many tokens were evicted, and how many are kept before them.
+    n_evicted: usize,
+    n_first: usize,
+    /// The pages that the next step drops.
+    due: Range<usize>,
+    /// Whether those before a gap have yet to be computed again.
+    is_moved: bool,
     /// Where its states lie that go from token to token, if there are any and it has tokens.
     state: Option<u32>,
     /// What each full page holds, as long as all of the sequence came from tokens.
@@ -128,6 +146,14 @@ struct Sequence {
     /// What is known before its first token.
     start: Prefix,
     output: Option<Output>,
+}
+
+/// The pages that hold the first of some tokens.
+struct Found {
+    /// Full ones, with what is known after each.
+    full: Vec<(PageId, Prefix)>,
+    /// One that holds some of the tokens that follow, and how many.
+    last: Option<(PageId, usize)>,
 }
 
 /// The rows of a sequence's last replay.
@@ -139,7 +165,30 @@ struct Output {
     kept: Option<(Vec<f32>, Vec<u32>)>,
 }
 
+impl Sequence {
+    /// How many tokens are kept: the slot of the next one.
+    fn n_kept(&self) -> usize {
+        self.len - self.n_evicted
+    }
+
+    /// The first token that is kept behind those that were evicted.
+    fn resumed(&self) -> usize {
+        self.n_first + self.n_evicted
+    }
+}
+
 impl Feed<'_> {
+    /// A part of what is `n` tokens or vectors.
+    pub(super) fn part(self, range: Range<usize>, n: usize) -> Self {
+        match self {
+            Self::Tokens(tokens) => Self::Tokens(&tokens[range]),
+            Self::Vectors(vectors) => {
+                let width = vectors.len() / n;
+                Self::Vectors(&vectors[range.start * width..range.end * width])
+            }
+        }
+    }
+
     fn rows(&self) -> Rows<'_> {
         match self {
             Self::Tokens(tokens) => Rows { format: Format::I32, bytes: bytemuck::cast_slice(tokens) },
@@ -179,6 +228,7 @@ impl Engine {
             outputs,
             n_steps: 0,
             batch: Vec::new(),
+            eviction: None,
         };
         // GPU memory is scarce: the largest program is loaded first, so that all others fit into its arena.
         if engine.device.free().is_some() {
@@ -296,6 +346,11 @@ impl Engine {
         self.pool.n_free()
     }
 
+    /// How many of those hold tokens that a sequence may share.
+    pub fn n_idle_pages(&self) -> usize {
+        self.pool.n_idle()
+    }
+
     /// A new sequence without tokens.
     pub fn open(&mut self) -> SequenceId {
         self.open_salted(0)
@@ -308,6 +363,10 @@ impl Engine {
             tokens: Vec::with_capacity(self.limits.context),
             len: 0,
             pages: Vec::with_capacity(self.limits.context.div_ceil(self.limits.page_rows)),
+            n_evicted: 0,
+            n_first: 0,
+            due: 0..0,
+            is_moved: false,
             state: None,
             prefixes: Vec::with_capacity(self.limits.context.div_ceil(self.limits.page_rows)),
             start: self.pool.empty(salt),
@@ -337,6 +396,92 @@ impl Engine {
         slot.and_then(|slot| slot.sequence.as_mut()).ok_or_else(|| no_sequence(id))
     }
 
+    /// Drops tokens of all sequences by a policy, so that each may have more than the context.
+    ///
+    /// # Errors
+    /// Where a state goes only forward: what it was made of cannot be dropped, and its first tokens not be computed
+    /// again.
+    pub fn set_eviction(&mut self, policy: Box<dyn Eviction>) -> Result<(), Error> {
+        if let Some(state) = &self.carried {
+            let what = format!("the state `{state}` holds all tokens, so none can be dropped");
+            return Err(refused("eviction", what));
+        }
+        self.eviction = Some(policy);
+        Ok(())
+    }
+
+    /// Whether sequences drop tokens.
+    pub fn evicts(&self) -> bool {
+        self.eviction.is_some()
+    }
+
+    /// How many tokens of a sequence were dropped.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn n_evicted(&self, id: SequenceId) -> Result<usize, Error> {
+        Ok(self.sequence(id)?.n_evicted)
+    }
+
+    /// How many tokens a sequence can still be extended by; there is no end to that where tokens are dropped.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn room(&self, id: SequenceId) -> Result<usize, Error> {
+        let most = if self.evicts() { MOST_TOKENS } else { self.limits.context };
+        Ok(most.saturating_sub(self.sequence(id)?.len))
+    }
+
+    /// How many of `n` tokens the next step can extend a sequence by: all, or a page of them where tokens are dropped.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn takes(&self, id: SequenceId, n: usize) -> Result<usize, Error> {
+        let Limits { context, page_rows, .. } = self.limits;
+        let sequence = self.sequence(id)?;
+        let mut n_now = n;
+        if self.evicts() {
+            // The last of them should not see more than the first would.
+            let fits = |n: usize| {
+                let n_kept = sequence.n_kept() + n;
+                n_kept <= context && self.beyond(sequence, n_kept - 1).is_empty()
+            };
+            while n_now > page_rows && !fits(n_now) {
+                n_now = n_now.div_ceil(2).max(page_rows);
+            }
+        }
+        Ok(n_now)
+    }
+
+    /// The pages that a sequence drops before it is extended by `n` tokens: some, if it needs another page.
+    fn due_pages(&self, sequence: &Sequence, n: usize) -> Range<usize> {
+        let Limits { context, page_rows, .. } = self.limits;
+        let n_kept = sequence.n_kept();
+        if self.eviction.is_none() || n_kept + n <= sequence.pages.len() * page_rows {
+            return 0..0;
+        }
+        let is_full = n_kept + n > context;
+        let beyond = self.beyond(sequence, n_kept);
+        if is_full && beyond.is_empty() { self.droppable(sequence, n_kept, usize::MAX) } else { beyond }
+    }
+
+    /// The pages that a sequence does not need where it keeps `n_kept` tokens, if they are enough to be dropped.
+    fn beyond(&self, sequence: &Sequence, n_kept: usize) -> Range<usize> {
+        self.droppable(sequence, n_kept, EVICTED_SHARE)
+    }
+
+    /// The same, if they are at least a page, and a part of the window that `share` of make the whole: each time that
+    /// pages are dropped the tokens before them are computed again.
+    fn droppable(&self, sequence: &Sequence, n_kept: usize, share: usize) -> Range<usize> {
+        let Some(policy) = &self.eviction else { return 0..0 };
+        let rows = self.limits.page_rows;
+        let Needed { first, last } = policy.needed(n_kept);
+        let first = if sequence.n_evicted > 0 { sequence.n_first } else { first }.div_ceil(rows);
+        let end = n_kept.saturating_sub(last) / rows;
+        let least = (last / rows / share).max(1);
+        if end >= first + least { first..end } else { 0..0 }
+    }
+
     /// How many tokens a sequence has.
     ///
     /// # Errors
@@ -353,8 +498,8 @@ impl Engine {
         Ok(&self.sequence(id)?.tokens)
     }
 
-    /// Ends a sequence and gives its pages back. Full pages are kept for sequences that begin alike, until their memory
-    /// is wanted.
+    /// Ends a sequence and gives its pages back. What they hold is kept for sequences that begin alike, until their
+    /// memory is wanted.
     ///
     /// # Errors
     /// Where there is no such sequence.
@@ -364,20 +509,54 @@ impl Engine {
         Ok(())
     }
 
+    /// The same, but nothing is kept of what it does not share.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn discard(&mut self, id: SequenceId) -> Result<(), Error> {
+        self.sequence_mut(id)?.tokens.clear();
+        let Self { pool, slots, .. } = self;
+        let sequence = slots[id.index as usize].sequence.as_ref().ok_or_else(|| no_sequence(id))?;
+        for page in
+            sequence.pages.iter().filter(|page| pool.n_users(**page) == 1).copied().collect::<Vec<_>>()
+        {
+            pool.forget(page);
+        }
+        self.release(id)
+    }
+
     /// Whether a state goes only forward, so that a sequence cannot be cut.
     pub fn is_forward_only(&self) -> bool {
         self.carried.is_some()
     }
 
+    /// Whether a sequence can be cut to so many tokens.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn can_cut(&self, id: SequenceId, len: usize) -> Result<bool, Error> {
+        let sequence = self.sequence(id)?;
+        let is_after = sequence.n_evicted == 0 || len >= sequence.resumed();
+        Ok(len == 0 || len >= sequence.len || !self.is_forward_only() && is_after)
+    }
+
     /// Drops all tokens of a sequence from a position on, and gives the pages back that held only those.
     ///
     /// # Errors
-    /// Where there is no such sequence, or a state goes only forward: then all tokens can be kept, or none.
+    /// Where there is no such sequence, or a state goes only forward: then all tokens can be kept, or none. Where some
+    /// were evicted, none of those before them can be kept alone.
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
         let rows = self.limits.page_rows;
         let sequence = self.sequence(id)?;
         if len >= sequence.len {
             return Ok(());
+        }
+        if !self.is_forward_only() && !self.can_cut(id, len)? {
+            let (first, least) = (sequence.n_first, sequence.resumed());
+            let what = format!(
+                "its tokens from {first} on were evicted up to {least}: none can be kept or at least {least}, not {len}"
+            );
+            return Err(refused("a sequence", what));
         }
         if let Some(state) = self.carried.as_ref().filter(|_| len > 0) {
             let held = counted(sequence.len, "token");
@@ -388,11 +567,15 @@ impl Engine {
         }
         let state = self.sequence_mut(id)?.state.take();
         self.free_states.extend(state);
+        self.note_last(id, len.div_ceil(rows))?;
         let sequence = self.sequence_mut(id)?;
         (sequence.len, sequence.output) = (len, None);
         sequence.tokens.truncate(len);
         sequence.prefixes.truncate(len / rows);
-        let n_pages = len.div_ceil(rows);
+        if len == 0 {
+            (sequence.n_evicted, sequence.n_first) = (0, 0);
+        }
+        let n_pages = sequence.n_kept().div_ceil(rows);
         // The last pages go first, so that of an idle sequence the beginning is kept longest.
         while let Some(page) = self.sequence_mut(id)?.pages.pop_if(|_| true) {
             if self.sequence(id)?.pages.len() < n_pages {
@@ -404,6 +587,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Lets other sequences find the last page of one that keeps fewer pages, if it is not full.
+    fn note_last(&mut self, id: SequenceId, n_pages: usize) -> Result<(), Error> {
+        let Self { pool, slots, limits, .. } = self;
+        let sequence = slots[id.index as usize].sequence.as_ref().ok_or_else(|| no_sequence(id))?;
+        let n_full = sequence.len / limits.page_rows;
+        let is_known = sequence.tokens.len() == sequence.len
+            && sequence.prefixes.len() == n_full
+            && sequence.n_evicted == 0;
+        if let Some(page) = sequence.pages.get(n_full)
+            && (is_known && n_pages <= n_full && pool.n_users(*page) == 1 && self.carried.is_none())
+        {
+            let before = sequence.prefixes.last().copied().unwrap_or(sequence.start);
+            pool.note(*page, before, &sequence.tokens[n_full * limits.page_rows..]);
+        }
+        Ok(())
+    }
+
     /// Shares with an empty sequence the pages of earlier ones that begin with the same tokens; says how many tokens it
     /// has now. At least the last token is left to be computed, as its logits are wanted. Nothing is shared where a
     /// state goes from token to token, as pages do not hold it.
@@ -411,23 +611,76 @@ impl Engine {
     /// # Errors
     /// Where there is no such sequence.
     pub fn share_prefix(&mut self, id: SequenceId, tokens: &[u32]) -> Result<usize, Error> {
+        self.share_known(id, &tokens[..tokens.len().saturating_sub(1)])
+    }
+
+    /// The same with all of the tokens: none may be left to be computed.
+    ///
+    /// # Errors
+    /// As [`Engine::share_prefix`].
+    pub fn share_known(&mut self, id: SequenceId, tokens: &[u32]) -> Result<usize, Error> {
         let rows = self.limits.page_rows;
         let sequence = self.sequence(id)?;
         if sequence.len > 0 || self.is_forward_only() {
             return Ok(sequence.len);
         }
-        let mut before = sequence.start;
-        for own in tokens[..tokens.len().saturating_sub(1)].chunks_exact(rows) {
-            let Some((page, prefix)) = self.pool.find(before, own) else { break };
-            self.pool.share(page);
+        let known = self.known(tokens, sequence.start);
+        for (page, prefix) in &known.full {
+            self.pool.share(*page);
             let sequence = self.sequence_mut(id)?;
-            sequence.pages.push(page);
-            sequence.prefixes.push(prefix);
-            sequence.tokens.extend_from_slice(own);
-            sequence.len += rows;
+            sequence.pages.push(*page);
+            sequence.prefixes.push(*prefix);
+        }
+        let mut n_tokens = known.full.len() * rows;
+        if let Some((page, n)) = known.last {
+            // A page that ends there is written on; of any other the first rows are copied.
+            let is_taken = self.pool.can_go_on(page, n);
+            self.pool.share(page);
+            let own = if is_taken { Some(page) } else { self.pool.take() };
+            let copied = match own {
+                Some(own) if own != page => self.copy_page(page, own),
+                _ => Ok(()),
+            };
+            if !is_taken {
+                self.pool.give_back(page);
+            }
+            if let Some(own) = own {
+                self.sequence_mut(id)?.pages.push(own);
+                // Where it was not copied its rows are computed: they are behind the end.
+                n_tokens += if copied.is_ok() { n } else { 0 };
+            }
+        }
+        let sequence = self.sequence_mut(id)?;
+        sequence.tokens.extend_from_slice(&tokens[..n_tokens]);
+        sequence.len = n_tokens;
+        Ok(n_tokens)
+    }
+
+    /// How many of the first of these tokens a sequence of this salt would share, and how many of the pages that it
+    /// would share nobody uses now: these count as free.
+    pub fn known_prefix(&self, tokens: &[u32], salt: u64) -> (usize, usize) {
+        if self.is_forward_only() {
+            return (0, 0);
+        }
+        let Found { full, last } = self.known(tokens, self.pool.empty(salt));
+        let pages = full.iter().map(|(page, _)| *page).chain(last.map(|(page, _)| page));
+        let n_idle = pages.filter(|page| self.pool.n_users(*page) == 0).count();
+        (full.len() * self.limits.page_rows + last.map_or(0, |(_, n)| n), n_idle)
+    }
+
+    /// The pages that hold the first of some tokens.
+    fn known(&self, tokens: &[u32], start: Prefix) -> Found {
+        let rows = self.limits.page_rows;
+        let (mut full, mut before) = (Vec::new(), start);
+        while let Some(own) = tokens.get(full.len() * rows..(full.len() + 1) * rows)
+            && let Some((page, prefix)) = self.pool.find(before, own)
+        {
+            full.push((page, prefix));
             before = prefix;
         }
-        Ok(self.sequence(id)?.len)
+        let rest = &tokens[full.len() * rows..];
+        let last = self.pool.common(before, &rest[..rest.len().min(rows)]);
+        Found { full, last: last.filter(|(_, n)| *n >= (rows / COPIED_SHARE).max(1)) }
     }
 
     /// A copy of a sequence. Both share the pages so far; each gets a page of its own when it is written to.
@@ -441,7 +694,7 @@ impl Engine {
         };
         let copy = self.open();
         let source = self.sequence(id)?;
-        let (len, start) = (source.len, source.start);
+        let (len, start, n_evicted, n_first) = (source.len, source.start, source.n_evicted, source.n_first);
         let (tokens, pages, prefixes) =
             (source.tokens.clone(), source.pages.clone(), source.prefixes.clone());
         for page in &pages {
@@ -449,6 +702,7 @@ impl Engine {
         }
         let own = self.sequence_mut(copy)?;
         (own.len, own.start, own.state) = (len, start, state);
+        (own.n_evicted, own.n_first) = (n_evicted, n_first);
         own.tokens.extend(tokens);
         own.pages.extend(pages);
         own.prefixes.extend(prefixes);
@@ -494,6 +748,14 @@ impl Engine {
         let sequence = self.sequence(id)?;
         let pages = sequence.pages.iter().map(|page| page.index()).collect();
         Ok((pages, sequence.state.map(|state| state as usize)))
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(super) fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
     }
 
     pub(super) fn device_mut(&mut self) -> &mut dyn Device {

@@ -2,8 +2,9 @@
 //!
 //! In: tokens, or vectors in their place. Out: logits, or the best of them, or hidden vectors.
 //! An [`Engine`] holds many sequences, which take pages of one KV cache. A [`Session`] is an engine with one sequence.
-//! `pool.rs` has the pages, `classes.rs` says which program takes how many tokens, `loaded.rs` is a program on its
-//! device, `saved.rs` keeps sequences and `cache.rs` compiled programs on disk, `device/` runs them.
+//! `pool.rs` has the pages, `evict.rs` says which tokens a sequence drops, `classes.rs` says which program takes how
+//! many tokens, `loaded.rs` is a program on its device, `saved.rs` keeps sequences, `saved_pages.rs` the prefix cache
+//! and `cache.rs` compiled programs on disk, `device/` runs them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,12 +18,15 @@ use crate::error::Error;
 pub mod cache;
 pub mod classes;
 pub mod engine;
+pub mod evict;
 mod loaded;
 mod pool;
 mod saved;
+mod saved_pages;
 
 use classes::Form;
 use engine::{Engine, Feed, Piece, SequenceId};
+use evict::Eviction;
 
 /// The symbol for the number of tokens of a replay, where it varies.
 pub const TOKENS: &str = "T";
@@ -105,7 +109,25 @@ impl Session {
         self.engine.len(self.sequence).expect("the sequence of a session lives as long as it")
     }
 
-    /// How many tokens the sequence may have.
+    /// Lets the sequence drop tokens by a policy, so that it may have more than the context.
+    ///
+    /// # Errors
+    /// As [`Engine::set_eviction`].
+    pub fn set_eviction(&mut self, policy: Box<dyn Eviction>) -> Result<(), Error> {
+        self.engine.set_eviction(policy)
+    }
+
+    /// How many tokens the sequence has dropped.
+    pub fn n_evicted(&self) -> usize {
+        self.engine.n_evicted(self.sequence).expect("the sequence of a session lives as long as it")
+    }
+
+    /// How many tokens can still be appended.
+    pub fn room(&self) -> usize {
+        self.engine.room(self.sequence).expect("the sequence of a session lives as long as it")
+    }
+
+    /// How many tokens the sequence keeps at most.
     pub fn context(&self) -> usize {
         self.engine.limits().context
     }
@@ -171,8 +193,17 @@ impl Session {
     }
 
     fn extend(&mut self, feed: Feed<'_>, is_scored: bool, each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
-        let piece = Piece { sequence: self.sequence, feed, is_scored };
-        self.engine.step_with(&[piece], &mut |_, row| each(row))
+        let Self { engine, sequence } = self;
+        let n = engine.check_feed(*sequence, feed)?;
+        let mut first = 0;
+        while first < n {
+            let n_now = engine.takes(*sequence, n - first)?;
+            let now = feed.part(first..first + n_now, n);
+            let piece = Piece { sequence: *sequence, feed: now, is_scored };
+            engine.step_with(&[piece], &mut |_, row| each(row))?;
+            first += n_now;
+        }
+        Ok(())
     }
 
     /// As [`Session::feed`] of tokens that fit into one replay; returns how long each step of the plan took.
@@ -223,9 +254,11 @@ impl Session {
         self.engine.width()
     }
 
-    /// How many of the first `position` tokens can be kept: all, unless a state goes only forward.
+    /// How many of the first `position` tokens can be kept: all, unless a state goes only forward or some of them were
+    /// evicted.
     pub fn reusable(&self, position: usize) -> usize {
-        if position >= self.position() || !self.engine.is_forward_only() { position } else { 0 }
+        let can_be_cut = self.engine.can_cut(self.sequence, position);
+        if can_be_cut.expect("the sequence of a session lives as long as it") { position } else { 0 }
     }
 
     /// Whether a state goes only forward, so that a sequence cannot be cut.
@@ -236,7 +269,8 @@ impl Session {
     /// Drops all tokens from a position on and keeps those before it.
     ///
     /// # Errors
-    /// Where a state goes only forward: then all tokens can be kept, or none.
+    /// Where a state goes only forward: then all tokens can be kept, or none. Where some were evicted: then none of
+    /// those before them can be kept alone.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
         self.engine.truncate(self.sequence, position)
     }

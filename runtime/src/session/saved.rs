@@ -49,29 +49,29 @@ struct Header {
 }
 
 /// A part of a state that belongs to a sequence.
-struct Part {
-    state: String,
-    offset: usize,
-    bytes: usize,
+pub(super) struct Part {
+    pub(super) state: String,
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
     /// Which bytes are rows behind the end of the sequence, of each run of rows.
-    unused: Vec<std::ops::Range<usize>>,
+    pub(super) unused: Vec<std::ops::Range<usize>>,
 }
 
 /// Bytes that are hashed on their way from or to a file.
-struct Hashed<T> {
-    file: T,
-    hash: StableHasher,
+pub(super) struct Hashed<T> {
+    pub(super) file: T,
+    pub(super) hash: StableHasher,
 }
 
 impl Hashed<Unfinished> {
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hash.write(bytes);
         self.file.put(bytes)
     }
 }
 
 impl Hashed<BufReader<File>> {
-    fn get(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+    pub(super) fn get(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.file.read_exact(bytes)?;
         self.hash.write(bytes);
         Ok(())
@@ -124,6 +124,12 @@ impl Engine {
         if tokens.len() != self.len(id)? {
             let what = "it has vectors in place of tokens, which are not kept";
             return Err(refused("a sequence to save", what.to_owned()));
+        }
+        let n_evicted = self.n_evicted(id)?;
+        if n_evicted > 0 {
+            let what =
+                format!("{} of it were evicted: there is nothing to go on from", counted(n_evicted, "token"));
+            return Err(refused("a sequence to save", what));
         }
         let row = self.logits(id).unwrap_or_default().to_vec();
         let best = self.best(id).ok().flatten();
@@ -235,7 +241,7 @@ impl Engine {
     }
 
     /// A hash of the weights and of the layout of the states.
-    fn identity(&self) -> u64 {
+    pub(super) fn identity(&self) -> u64 {
         let mut hash = StableHasher::default();
         let Limits { page_rows, .. } = self.limits();
         page_rows.hash(&mut hash);
@@ -272,10 +278,21 @@ impl Engine {
         }
         Ok(parts)
     }
+
+    /// The parts of all states that a page is, of which so many rows are used.
+    pub(super) fn parts_of_page(&self, number: usize, n_used: usize) -> Vec<Part> {
+        let page_rows = self.limits().page_rows;
+        let paged = states(self.plan()).filter(|slot| !is_carried(&slot.name));
+        let part = |slot: &BufferSlot| {
+            let (state, bytes) = (slot.name.to_string(), part_len(slot));
+            Part { state, offset: number * bytes, bytes, unused: unused_rows(slot, n_used, page_rows) }
+        };
+        paged.map(part).collect()
+    }
 }
 
 /// Why the rest of a file was not read.
-enum Unread {
+pub(super) enum Unread {
     /// The file is not what it should be.
     File(String),
     Device(Error),
@@ -317,10 +334,10 @@ fn hash_weight(slot: &BufferSlot, weights: &dyn Weights, hash: &mut StableHasher
     bytes[bytes.len().saturating_sub(SAMPLE)..].hash(hash);
 }
 
-fn bytes_of(numbers: &[u32]) -> Vec<u8> {
+pub(super) fn bytes_of(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-fn numbers(bytes: &[u8]) -> Vec<u32> {
+pub(super) fn numbers(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number)).collect()
 }

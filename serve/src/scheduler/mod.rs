@@ -2,8 +2,8 @@
 //!
 //! In: requests, an engine, and the time. Out: events for those who wait, one tick after another.
 //! Each tick drops what was cancelled or is late, gives every sequence that decodes its token, fills the rest of the
-//! token budget with pieces of prompts, and admits requests while there are pages. Where the pool is full, prompts that
-//! are kept for others go first, then the youngest sequence is preempted and computed again later.
+//! token budget with pieces of prompts, and admits requests while there are pages. Where the pool is full, the youngest
+//! sequence is preempted and computed again later; `prefix.rs` says what of a prompt need not be computed.
 //! Nothing here waits, sends over a network or reads a clock.
 
 use std::cmp::Reverse;
@@ -13,10 +13,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::engine::{Capacity, Engine, Piece, Refused, Scored as Rows, SequenceId};
+use crate::engine::{Engine, Piece, Refused, Scored as Rows, SequenceId};
 use crate::grammar::{Constraint, keep_allowed};
 use crate::problem::Problem;
 use crate::sampling::{Drawer, Scored, score};
+
+mod prefix;
+
+use prefix::{Placed, Prefixes};
 
 /// By how much a step of priority moves a request in the queue: one that waits longer than this goes first.
 const AGEING: Duration = Duration::from_secs(30);
@@ -26,12 +30,6 @@ pub(crate) const ROOM: usize = 512;
 const SLOW_READER: Duration = Duration::from_secs(30);
 /// How many times a piece of a prompt may be passed by shorter ones.
 const MAX_PASSED: usize = 8;
-/// The shortest beginning that is taken over: a shorter one is computed again, so that what a short prompt is answered
-/// does not depend on what was asked before.
-const MIN_SHARED: usize = 32;
-/// The most sequences that are kept for their beginnings.
-const MAX_KEPT: usize = 256;
-
 /// What a request hears of its sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
@@ -157,25 +155,8 @@ struct Entry {
     admitted: Option<Instant>,
     /// The logits after the prompt.
     row: Option<Arc<Vec<f32>>>,
-}
-
-/// A finished sequence that others may begin with.
-struct Kept {
-    sequence: SequenceId,
-    tokens: Vec<u32>,
-    salt: Option<String>,
-    /// The length of the prompt it was made for, and the logits after it: the same prompt needs no replay, and begins
-    /// with the same token however it was cut into pieces.
-    row: Option<(usize, Arc<Vec<f32>>)>,
-}
-
-/// Where an entry of the queue begins.
-struct Placed {
-    sequence: SequenceId,
-    /// How many of its tokens are computed.
-    n: usize,
-    /// The logits after all of them.
-    row: Option<Arc<Vec<f32>>>,
+    /// Sequences of another salt share nothing with it.
+    salt: u64,
 }
 
 /// Limits of a scheduler.
@@ -228,22 +209,17 @@ pub(crate) struct Look {
     pub(crate) generated: usize,
 }
 
-/// The queue, the running sequences and the kept ones.
+/// The queue and the running sequences.
 pub(crate) struct Scheduler {
     limits: Limits,
     waiting: Vec<Entry>,
     running: Vec<Entry>,
-    /// The least recently used is first.
-    kept: Vec<Kept>,
+    prefixes: Prefixes,
     pub(crate) report: Report,
 }
 
-fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
 impl Entry {
-    fn new(job: Job) -> Self {
+    fn new(job: Job, salt: u64) -> Self {
         Self {
             tokens: job.prompt.clone(),
             job,
@@ -258,6 +234,7 @@ impl Entry {
             last_token: None,
             admitted: None,
             row: None,
+            salt,
         }
     }
 
@@ -288,12 +265,14 @@ impl Entry {
 
 impl Scheduler {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, waiting: Vec::new(), running: Vec::new(), kept: Vec::new(), report: Report::default() }
+        let (waiting, running) = (Vec::new(), Vec::new());
+        Self { limits, waiting, running, prefixes: Prefixes::default(), report: Report::default() }
     }
 
     /// Puts a job into the queue.
     pub(crate) fn submit(&mut self, job: Job) {
-        self.waiting.push(Entry::new(job));
+        let salt = self.prefixes.salt_of(&job);
+        self.waiting.push(Entry::new(job, salt));
     }
 
     pub(crate) fn n_waiting(&self) -> usize {
@@ -316,7 +295,7 @@ impl Scheduler {
 
     /// Ends everything, as the engine is gone.
     pub(crate) fn fail_all(&mut self, problem: &Problem) {
-        self.kept.clear();
+        self.prefixes.clear();
         for entry in self.running.drain(..).chain(self.waiting.drain(..)) {
             entry.send(Event::Failed(Box::new(Failure(problem.clone()))));
         }
@@ -324,7 +303,7 @@ impl Scheduler {
 
     /// Fails what runs, as the engine was lost; what waits goes on with the next.
     pub(crate) fn fail_running(&mut self, problem: &Problem) {
-        self.kept.clear();
+        self.prefixes.clear();
         for entry in self.running.drain(..) {
             entry.send(Event::Failed(Box::new(Failure(problem.clone()))));
         }
@@ -335,7 +314,7 @@ impl Scheduler {
         self.reap(engine, now);
         self.admit(engine, now);
         self.draw_known(engine);
-        let batch = self.batch(now);
+        let batch = self.batch(engine, now);
         if batch.is_empty() {
             let is_idle = self.running.is_empty() && self.waiting.is_empty();
             return if is_idle { Tick::Idle } else { Tick::Blocked };
@@ -373,37 +352,8 @@ impl Scheduler {
             } else {
                 entry.send(late(&entry));
             }
-            self.keep(engine, entry);
+            self.prefixes.keep(engine, entry);
         }
-    }
-
-    /// Keeps the sequence of an entry that ended, for others to begin with.
-    fn keep(&mut self, engine: &mut dyn Engine, entry: Entry) {
-        let Entry { job, mut tokens, sequence: Some(sequence), n_done, row, .. } = entry else { return };
-        tokens.truncate(n_done);
-        if tokens.is_empty() || !job.is_cached {
-            engine.release(sequence);
-            return;
-        }
-        // A sequence that is the beginning of this one is of no more use.
-        let is_covered = |kept: &Kept| kept.salt == job.salt && tokens.starts_with(&kept.tokens);
-        for kept in self.kept.extract_if(.., |kept| is_covered(kept)) {
-            engine.release(kept.sequence);
-        }
-        let row = row.map(|row| (job.prompt.len(), row));
-        self.kept.push(Kept { sequence, tokens, salt: job.salt, row });
-        while self.kept.len() > MAX_KEPT {
-            engine.release(self.kept.remove(0).sequence);
-        }
-    }
-
-    /// Gives up the kept sequence that was used least recently.
-    fn forget(&mut self, engine: &mut dyn Engine) -> bool {
-        if self.kept.is_empty() {
-            return false;
-        }
-        engine.release(self.kept.remove(0).sequence);
-        true
     }
 
     /// Moves requests from the queue to the running, while there is room.
@@ -417,7 +367,7 @@ impl Scheduler {
                 return;
             }
             // What another is just computing is waited for, so that it is computed once.
-            if self.is_computed_elsewhere(&self.waiting[at], &capacity) {
+            if self.is_computed_elsewhere(engine, &self.waiting[at], &capacity) {
                 at += 1;
                 continue;
             }
@@ -439,139 +389,6 @@ impl Scheduler {
         }
     }
 
-    /// Whether a running sequence is about to have more of an entry's prompt than any has now.
-    fn is_computed_elsewhere(&self, entry: &Entry, capacity: &Capacity) -> bool {
-        if entry.job.prompt_scores.is_some() || !entry.job.is_cached || !capacity.shares {
-            return false;
-        }
-        let most = entry.tokens.len() - 1;
-        self.running.iter().any(|other| {
-            let n_same = common(&other.tokens, &entry.tokens).min(most);
-            other.job.salt == entry.job.salt
-                && other.job.is_cached
-                && other.n_done < n_same
-                && (n_same == most && entry.is_choice_beside(other)
-                    || n_same >= 2 * capacity.page
-                        && n_same >= self.best(entry).map_or(0, |(_, n)| n) + capacity.page)
-        })
-    }
-
-    /// The kept sequence with the longest common beginning, and its length.
-    fn best(&self, entry: &Entry) -> Option<(usize, usize)> {
-        if entry.job.prompt_scores.is_some() || !entry.job.is_cached {
-            return None;
-        }
-        let most = entry.tokens.len() - 1;
-        let same = self.kept.iter().enumerate().filter(|(_, kept)| kept.salt == entry.job.salt);
-        let same = same.map(|(at, kept)| (at, common(&kept.tokens, &entry.tokens).min(most)));
-        same.filter(|(_, n)| *n >= MIN_SHARED).max_by_key(|(at, n)| (*n, Reverse(*at)))
-    }
-
-    /// The kept sequence of the very same prompt.
-    fn same(&self, entry: &Entry) -> Option<usize> {
-        if entry.job.prompt_scores.is_some() || !entry.job.is_cached {
-            return None;
-        }
-        self.kept.iter().position(|kept| {
-            kept.salt == entry.job.salt
-                && kept.row.as_ref().is_some_and(|(n, _)| *n == entry.tokens.len())
-                && kept.tokens.starts_with(&entry.tokens)
-        })
-    }
-
-    /// A sequence for an entry of the queue; none where there is no room.
-    fn place(&mut self, engine: &mut dyn Engine, at: usize) -> Option<Placed> {
-        let capacity = engine.capacity();
-        if let Some(same) = self.same(&self.waiting[at]) {
-            let n = self.waiting[at].tokens.len();
-            let kept = self.kept.remove(same);
-            let (sequence, row) = (kept.sequence, kept.row.as_ref().map(|(_, row)| Arc::clone(row)));
-            if !capacity.shares {
-                engine.truncate(sequence, n);
-                return Some(Placed { sequence, n, row });
-            }
-            // It was just used.
-            self.kept.push(kept);
-            if self.running.len() + self.kept.len() < capacity.sequences
-                && let Ok(sequence) = engine.fork(sequence, n)
-            {
-                return Some(Placed { sequence, n, row });
-            }
-        }
-        let best = self.best(&self.waiting[at]);
-        if capacity.shares
-            && let Some(found) = self.forked(engine, at, best, &capacity)
-        {
-            return Some(found);
-        }
-        if let Some((kept, n)) = best
-            && (!capacity.shares || self.kept[kept].tokens.len() == n)
-        {
-            let Kept { sequence, .. } = self.kept.remove(kept);
-            engine.truncate(sequence, n);
-            return Some(Placed { sequence, n, row: None });
-        }
-        let needed = (self.waiting[at].tokens.len() + 1).div_ceil(capacity.page);
-        // Running sequences grow: each has a page in reserve.
-        let reserve = if self.running.is_empty() { 0 } else { self.running.len().max(capacity.pages / 100) };
-        loop {
-            let capacity = engine.capacity();
-            let is_open = self.running.len() + self.kept.len() < capacity.sequences;
-            let has_room = !capacity.shares || needed + reserve <= capacity.free || self.running.is_empty();
-            if is_open && (has_room || self.kept.is_empty()) {
-                if !has_room {
-                    return None;
-                }
-                if let Ok(sequence) = engine.open() {
-                    return Some(Placed { sequence, n: 0, row: None });
-                }
-            }
-            if !self.forget(engine) {
-                return None;
-            }
-        }
-    }
-
-    /// A fork of the running or kept sequence with the longest common beginning.
-    fn forked(
-        &mut self,
-        engine: &mut dyn Engine,
-        at: usize,
-        best: Option<(usize, usize)>,
-        capacity: &Capacity,
-    ) -> Option<Placed> {
-        let entry = &self.waiting[at];
-        if entry.job.prompt_scores.is_some() || !entry.job.is_cached {
-            return None;
-        }
-        let most = entry.tokens.len() - 1;
-        let running =
-            self.running.iter().filter(|other| other.job.is_cached && other.job.salt == entry.job.salt);
-        let running = running.filter_map(|other| {
-            let n = common(&other.tokens[..other.n_done], &entry.tokens).min(most);
-            let is_choice = n == most && entry.is_choice_beside(other);
-            (is_choice || n >= MIN_SHARED).then_some((other.sequence?, n))
-        });
-        let kept = best.map(|(kept, n)| (self.kept[kept].sequence, n));
-        // A kept sequence that is a beginning as a whole is continued in place.
-        let kept = kept.filter(|_| best.is_some_and(|(kept, n)| self.kept[kept].tokens.len() > n));
-        let (of, n) = running.chain(kept).max_by_key(|(_, n)| *n)?;
-        if best.is_some_and(|(_, kept)| kept > n) {
-            return None;
-        }
-        let needed = (entry.tokens.len() + 1).div_ceil(capacity.page) - n / capacity.page;
-        let is_open = self.running.len() + self.kept.len() < capacity.sequences;
-        if !is_open || (needed > capacity.free && !self.running.is_empty()) {
-            return None;
-        }
-        // The kept sequence was just used.
-        if let Some(kept) = self.kept.iter().position(|kept| kept.sequence == of) {
-            let kept = self.kept.remove(kept);
-            self.kept.push(kept);
-        }
-        engine.fork(of, n).ok().map(|sequence| Placed { sequence, n, row: None })
-    }
-
     /// Draws the first tokens of those whose logits are known already.
     fn draw_known(&mut self, engine: &mut dyn Engine) {
         let capacity = engine.capacity();
@@ -580,7 +397,7 @@ impl Scheduler {
             if entry.remaining() == 0
                 && let Some(row) = entry.row.clone()
             {
-                match entry.next(&row, capacity.context, Instant::now(), &mut self.report) {
+                match entry.next(&row, capacity.most_tokens(), Instant::now(), &mut self.report) {
                     Ok(None) => {}
                     Ok(Some(finish)) => ended.push((at, Ok(finish))),
                     Err(what) => ended.push((at, Err(what))),
@@ -591,7 +408,7 @@ impl Scheduler {
     }
 
     /// What the next replay computes: the number of each entry and how many tokens of it.
-    fn batch(&mut self, now: Instant) -> Vec<(usize, usize)> {
+    fn batch(&mut self, engine: &dyn Engine, now: Instant) -> Vec<(usize, usize)> {
         let mut left = self.limits.batch_tokens;
         let mut batch = Vec::new();
         let is_ready = |entry: &Entry| entry.stalled.is_none_or(|since| now < since);
@@ -612,7 +429,8 @@ impl Scheduler {
         });
         for at in prompts {
             let entry = &mut self.running[at];
-            let n = entry.remaining().min(left);
+            let sequence = entry.sequence.expect("a running entry has a sequence");
+            let n = engine.takes(sequence, entry.remaining().min(left));
             if n == 0 {
                 entry.n_passed += 1;
                 continue;
@@ -656,7 +474,7 @@ impl Scheduler {
                     return;
                 }
                 Err(Refused::Full { .. }) => {
-                    if self.forget(engine) {
+                    if self.prefixes.forget(engine) {
                         continue;
                     }
                     let Some(at) = self.preempt(engine) else {
@@ -664,7 +482,7 @@ impl Scheduler {
                         let entry = self.running.remove(0);
                         entry.send(Event::Done(Finish::Context));
                         self.report.finished.push(finished("length", &entry));
-                        self.keep(engine, entry);
+                        self.prefixes.keep(engine, entry);
                         return;
                     };
                     batch.retain(|(other, _)| *other != at);
@@ -706,7 +524,7 @@ impl Scheduler {
             |(_, entry): &(usize, &Entry)| (!entry.was_preempted, entry.job.priority, entry.job.arrived);
         let (at, _) = self.running.iter().enumerate().max_by_key(youth)?;
         let mut entry = self.running.remove(at);
-        engine.release(entry.sequence.take().expect("a running entry has a sequence"));
+        engine.release(entry.sequence.take().expect("a running entry has a sequence"), entry.job.is_cached);
         entry.n_done = 0;
         entry.scores.clear();
         entry.was_preempted = true;
@@ -719,7 +537,7 @@ impl Scheduler {
         entry.send(Event::Failed(Box::new(Failure(Problem::fault(what)))));
         self.report.finished.push(finished("error", entry));
         if let Some(sequence) = entry.sequence {
-            engine.release(sequence);
+            engine.release(sequence, false);
         }
     }
 
@@ -743,7 +561,7 @@ impl Scheduler {
             if entry.job.is_cached && entry.n_done == entry.job.prompt.len() {
                 entry.row = Some(Arc::new(last.to_vec()));
             }
-            match entry.next(last, capacity.context, now, &mut self.report) {
+            match entry.next(last, capacity.most_tokens(), now, &mut self.report) {
                 Ok(None) => {}
                 Ok(Some(finish)) => ended.push((*at, Ok(finish))),
                 Err(what) => ended.push((*at, Err(what))),
@@ -761,7 +579,7 @@ impl Scheduler {
                 Ok(finish) => {
                     entry.send(Event::Done(finish));
                     self.report.finished.push(finished(finish.name(), &entry));
-                    self.keep(engine, entry);
+                    self.prefixes.keep(engine, entry);
                 }
                 Err(what) => self.fail(engine, &entry, &what),
             }

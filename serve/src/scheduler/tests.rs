@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use fusebox::sample::Settings;
 
 use super::*;
+use crate::engine::{Capacity, Known};
 use crate::sampling::Sampling;
 
 const VOCAB: usize = 64;
 
-/// Sequences as lists of tokens; pages are counted, and may be short.
+/// Sequences as lists of tokens; pages are counted, and may be short. What closed sequences held is known while there
+/// are pages for it, of open ones whole pages are.
 struct Lists {
     page: usize,
     pages: usize,
@@ -19,6 +21,8 @@ struct Lists {
     shares: bool,
     next: usize,
     open: HashMap<SequenceId, Vec<u32>>,
+    salts: HashMap<SequenceId, u64>,
+    closed: Vec<(u64, Vec<u32>)>,
     rows: Vec<Vec<f32>>,
     /// Steps with their pieces: sequence and number of tokens.
     steps: Vec<Vec<(usize, usize)>>,
@@ -49,6 +53,8 @@ impl Lists {
             shares: true,
             next: 0,
             open: HashMap::new(),
+            salts: HashMap::new(),
+            closed: Vec::new(),
             rows: Vec::new(),
             steps: Vec::new(),
             poison: None,
@@ -57,6 +63,21 @@ impl Lists {
 
     fn used(&self) -> usize {
         self.open.values().map(|tokens| tokens.len().div_ceil(self.page)).sum()
+    }
+
+    /// Forgets closed sequences, the oldest first, where there are no pages for them.
+    fn trim(&mut self) {
+        let n_pages = |(_, tokens): &(u64, Vec<u32>)| tokens.len().div_ceil(self.page);
+        let n_over =
+            (self.used() + self.closed.iter().map(n_pages).sum::<usize>()).saturating_sub(self.pages);
+        let mut n_gone = 0;
+        let n_closed = self.closed.iter().take_while(|own| {
+            let is_wanted = n_gone < n_over;
+            n_gone += n_pages(own);
+            is_wanted
+        });
+        let n_closed = n_closed.count();
+        self.closed.drain(..n_closed);
     }
 
     fn n_computed(&self) -> usize {
@@ -68,16 +89,27 @@ impl Engine for Lists {
     fn capacity(&self) -> Capacity {
         let Self { page, pages, sequences, shares, .. } = *self;
         let free = pages - self.used();
-        Capacity { page, pages, free, sequences, context: 200, vocab: VOCAB, shares }
+        Capacity { page, pages, free, idle: 0, sequences, context: 200, vocab: VOCAB, shares, slides: false }
     }
 
-    fn open(&mut self) -> Result<SequenceId, Refused> {
+    fn known(&self, tokens: &[u32], salt: u64) -> Known {
+        let common = |own: &[u32]| own.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let closed = self.closed.iter().filter(|(own, _)| *own == salt).map(|(_, own)| common(own));
+        let open = self.open.iter().filter(|(id, _)| self.salts[id] == salt);
+        let n = closed.chain(open.map(|(_, own)| common(own) / self.page * self.page)).max();
+        Known { tokens: n.filter(|_| self.shares).unwrap_or(0), idle: 0 }
+    }
+
+    fn open(&mut self, tokens: &[u32], salt: u64) -> Result<(SequenceId, usize), Refused> {
         if self.open.len() == self.sequences {
             return Err(Refused::Full { needed: 1, free: 0 });
         }
         self.next += 1;
-        self.open.insert(SequenceId(self.next), Vec::new());
-        Ok(SequenceId(self.next))
+        let n = self.known(tokens, salt).tokens;
+        self.open.insert(SequenceId(self.next), tokens[..n].to_vec());
+        self.salts.insert(SequenceId(self.next), salt);
+        self.trim();
+        Ok((SequenceId(self.next), n))
     }
 
     fn fork(&mut self, of: SequenceId, at: usize) -> Result<SequenceId, Refused> {
@@ -85,9 +117,13 @@ impl Engine for Lists {
         if self.used() + tokens.len().div_ceil(self.page) > self.pages {
             return Err(Refused::Full { needed: 1, free: 0 });
         }
-        let forked = self.open()?;
+        let (forked, _) = self.open(&[], self.salts[&of])?;
         self.open.insert(forked, tokens);
         Ok(forked)
+    }
+
+    fn takes(&self, _: SequenceId, n: usize) -> usize {
+        n
     }
 
     fn step(&mut self, batch: &[Piece]) -> Result<(), Refused> {
@@ -119,6 +155,7 @@ impl Engine for Lists {
             }
             self.rows.push(rows);
         }
+        self.trim();
         Ok(())
     }
 
@@ -130,9 +167,14 @@ impl Engine for Lists {
         self.open.get_mut(&sequence).unwrap().truncate(n);
     }
 
-    fn release(&mut self, sequence: SequenceId) {
-        self.open.remove(&sequence).unwrap();
+    fn release(&mut self, sequence: SequenceId, is_known: bool) {
+        let tokens = self.open.remove(&sequence).unwrap();
+        if is_known {
+            self.closed.push((self.salts[&sequence], tokens));
+        }
     }
+
+    fn save(&mut self) {}
 
     fn embed(&mut self, _: &[u32]) -> Result<Vec<f32>, Refused> {
         Ok(Vec::new())
@@ -323,6 +365,33 @@ fn a_shared_beginning_is_computed_once_even_for_those_who_come_together() {
 }
 
 #[test]
+fn what_was_asked_is_known_to_more_requests_than_there_are_places() {
+    let (mut scheduler, mut engine) = (scheduler(64), Lists::new(1000, 2));
+    let mut ask = |prompt: &[u32], salt: Option<&str>, is_cached| {
+        let (mut job, mut inbox) = job(prompt, 3);
+        (job.salt, job.is_cached) = (salt.map(str::to_owned), is_cached);
+        let before = engine.n_computed();
+        scheduler.submit(job);
+        run(&mut scheduler, &mut engine);
+        assert_eq!(heard(&mut inbox).0, expected(prompt, 3));
+        engine.n_computed() - before
+    };
+    let prompts: Vec<Vec<u32>> = (0..6).map(|seed| [&[seed + 2][..], &prompt(seed, 39)].concat()).collect();
+    for prompt in &prompts {
+        assert_eq!(ask(prompt, None, true), 40 + 2);
+    }
+    for prompt in prompts.iter().rev() {
+        // Its answer is known up to the token before the last, which was never computed.
+        let next = [prompt.clone(), expected(prompt, 3), vec![5, 6]].concat();
+        assert_eq!(ask(&next, None, true), 3 + 2, "a conversation goes on from its last token");
+    }
+    let n_whole = 40 + 2;
+    assert_eq!(ask(&prompts[0], Some("a"), true), n_whole, "a salt finds nothing of others");
+    assert_eq!(ask(&[&prompts[0][..], &[3]].concat(), Some("a"), true), 1 + 2, "but its own");
+    assert_eq!(ask(&prompts[1], None, false), n_whole, "who wants no cache computes");
+}
+
+#[test]
 fn slots_that_share_nothing_are_taken_over_by_what_continues_them() {
     let (mut scheduler, mut engine) = (scheduler(64), Lists { shares: false, ..Lists::new(100, 2) });
     let first = prompt(1, 40);
@@ -496,6 +565,5 @@ fn the_pool_is_empty_once_everything_is_over() {
         scheduler.tick(&mut engine, Instant::now());
     }
     run(&mut scheduler, &mut engine);
-    while scheduler.forget(&mut engine) {}
     assert_eq!((engine.open.len(), engine.used()), (0, 0));
 }

@@ -13,10 +13,17 @@ use fusebox_compiler::tensor::quant::Format;
 use crate::device::ProgramId;
 use crate::error::Error;
 use crate::session::classes::Form;
-use crate::session::engine::{Engine, Feed, Output, Piece, Sequence, SequenceId, copy_part};
+use crate::session::engine::{Engine, Feed, Limits, Output, Piece, Sequence, SequenceId, copy_part};
 use crate::session::loaded::{Input, Rows};
 use crate::session::pool::PageId;
 use crate::session::refused;
+
+/// Where the first token of a run goes.
+#[derive(Clone, Copy)]
+struct Start {
+    slot: usize,
+    position: usize,
+}
 
 impl Engine {
     /// Extends every sequence of some pieces. Afterwards [`Engine::rows`] are those of this step.
@@ -42,6 +49,7 @@ impl Engine {
         self.check(pieces)?;
         self.reserve(pieces)?;
         self.n_steps += 1;
+        self.evict(pieces)?;
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         let is_single = |piece: &Piece<'_>| self.decode().n_rows(piece.feed.rows()) == 1;
@@ -97,48 +105,133 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses pieces that cannot be done.
-    fn check(&self, pieces: &[Piece<'_>]) -> Result<(), Error> {
+    /// Refuses what a sequence cannot be extended by; says how many tokens or vectors it is.
+    pub(in crate::session) fn check_feed(&self, id: SequenceId, feed: Feed<'_>) -> Result<usize, Error> {
+        let sequence = self.sequence(id)?;
+        if let Feed::Tokens(tokens) = feed {
+            let n_vocab = self.limits.n_vocab;
+            if let Some(token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
+                return Err(refused("tokens", format!("there is no token {token}, the model has {n_vocab}")));
+            }
+        }
+        let n = self.decode().check(feed.rows())?;
+        if n > self.room(id)? {
+            let held = counted(self.limits.context, "token");
+            let what = format!("no room for {n} after {}: the context holds {held}", sequence.len);
+            return Err(refused(feed.rows().name(), what));
+        }
+        Ok(n)
+    }
+
+    /// Refuses pieces that cannot be done, and plans what is dropped.
+    fn check(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
         for (number, piece) in pieces.iter().enumerate() {
-            let sequence = self.sequence(piece.sequence)?;
             if pieces[..number].iter().any(|other| other.sequence == piece.sequence) {
                 return Err(refused("a step", format!("sequence {} stands twice", piece.sequence)));
             }
-            if let Feed::Tokens(tokens) = piece.feed {
-                let n_vocab = self.limits.n_vocab;
-                if let Some(token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
-                    return Err(refused(
-                        "tokens",
-                        format!("there is no token {token}, the model has {n_vocab}"),
-                    ));
-                }
-            }
-            let n = self.decode().check(piece.feed.rows())?;
-            let (len, context) = (sequence.len, self.limits.context);
-            if n > context - len {
-                let held = counted(context, "token");
-                let what = format!("no room for {n} after {len}: the context holds {held}");
-                return Err(refused(piece.feed.rows().name(), what));
+            let n = self.check_feed(piece.sequence, piece.feed)?;
+            if self.evicts() {
+                self.plan_eviction(piece.sequence, n)?;
             }
         }
         let n_new = pieces.iter().filter(|piece| self.needs_state(piece.sequence)).count();
         if n_new > self.free_states.len() { Err(self.no_state()) } else { Ok(()) }
     }
 
+    /// Plans which pages of a sequence are dropped before it is extended.
+    fn plan_eviction(&mut self, id: SequenceId, n: usize) -> Result<(), Error> {
+        let Limits { context, page_rows, .. } = self.limits;
+        let sequence = self.sequence(id)?;
+        let due = self.due_pages(sequence, n);
+        let what = match () {
+            () if sequence.n_kept() - due.len() * page_rows + n > context => {
+                let held = counted(context, "token");
+                Some(format!("no room for {n} beside what it keeps: the context holds {held}"))
+            }
+            () if !due.is_empty() && sequence.tokens.len() != sequence.len => {
+                Some("it has vectors in place of tokens, none of which can be dropped".to_owned())
+            }
+            () => None,
+        };
+        self.sequence_mut(id)?.due = due;
+        what.map_or(Ok(()), |what| Err(refused("a sequence", what)))
+    }
+
+    /// Computes the tokens before pages that were dropped again, nearer to those that follow.
+    fn evict(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
+        for piece in pieces {
+            if std::mem::take(&mut self.sequence_mut(piece.sequence)?.is_moved) {
+                self.repeat_first(piece.sequence)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the pages of a sequence that are due.
+    fn drop_due(&mut self, id: SequenceId) {
+        let rows = self.limits.page_rows;
+        let Self { pool, slots, .. } = self;
+        let sequence = slots[id.index as usize].sequence.as_mut().expect("the pieces were checked");
+        let due = std::mem::take(&mut sequence.due);
+        if due.is_empty() {
+            return;
+        }
+        (sequence.n_evicted, sequence.n_first) = (sequence.n_evicted + due.len() * rows, due.start * rows);
+        (sequence.is_moved, sequence.output) = (due.start > 0, None);
+        // Of what is idle the beginning is kept longest.
+        sequence.pages.drain(due).rev().for_each(|page| pool.give_back(page));
+    }
+
+    /// Gives a sequence pages of its own for the tokens before a gap, as their rows change.
+    fn own_first(&mut self, id: SequenceId) {
+        let rows = self.limits.page_rows;
+        let Self { pool, slots, .. } = self;
+        let sequence = slots[id.index as usize].sequence.as_mut().expect("the pieces were checked");
+        let n_pages = if sequence.is_moved { sequence.n_first / rows } else { 0 };
+        for page in &mut sequence.pages[..n_pages] {
+            if pool.n_users(*page) > 1 {
+                let own = pool.take().expect("the pages were counted");
+                pool.give_back(std::mem::replace(page, own));
+            } else {
+                pool.forget(*page);
+            }
+        }
+    }
+
+    /// Computes the tokens before a gap again: their keys are where RoPE has them beside the tokens that follow.
+    fn repeat_first(&mut self, id: SequenceId) -> Result<(), Error> {
+        let sequence = self.sequence(id)?;
+        let (tokens, moved) = (sequence.tokens[..sequence.n_first].to_vec(), sequence.n_evicted);
+        let mut first = 0;
+        for own in tokens.chunks(self.most_tokens()) {
+            let at = Start { slot: first, position: first + moved };
+            let (class, program) = self.bind_run(id, Form::Run, Feed::Tokens(own).rows(), own.len(), at)?;
+            let loaded = self.loaded[class].as_ref().expect("it was just bound");
+            self.device.replay(program, &loaded.symbols)?;
+            first += own.len();
+        }
+        Ok(())
+    }
+
     /// Gives every piece the pages that it will write to, or none of them any.
     fn reserve(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
         let needed = pieces.iter().map(|piece| self.needed(piece)).sum::<Result<usize, Error>>()?;
-        let free = self.pool.n_free();
+        let freed = pieces.iter().map(|piece| self.n_freed(piece.sequence)).sum::<Result<usize, Error>>()?;
+        let free = self.pool.n_free() + freed;
         if needed > free {
             return Err(Error::Full { needed, free });
+        }
+        for piece in pieces {
+            self.drop_due(piece.sequence);
         }
         for piece in pieces {
             if self.needs_state(piece.sequence) {
                 let state = self.free_states.pop();
                 self.sequence_mut(piece.sequence)?.state = state;
             }
+            self.own_first(piece.sequence);
             let (n, rows) = (self.decode().n_rows(piece.feed.rows()), self.limits.page_rows);
-            let len = self.sequence(piece.sequence)?.len;
+            let len = self.sequence(piece.sequence)?.n_kept();
             if let Some(shared) = self.shared_last(piece.sequence)? {
                 let own = self.pool.take().expect("the pages were counted");
                 self.copy_page(shared, own)?;
@@ -161,16 +254,26 @@ impl Engine {
     /// How many pages a piece takes from the pool.
     fn needed(&self, piece: &Piece<'_>) -> Result<usize, Error> {
         let sequence = self.sequence(piece.sequence)?;
-        let n_pages =
-            (sequence.len + self.decode().n_rows(piece.feed.rows())).div_ceil(self.limits.page_rows);
+        let n = self.decode().n_rows(piece.feed.rows());
+        let n_pages = (sequence.n_kept() + n).div_ceil(self.limits.page_rows);
         let copied = usize::from(self.shared_last(piece.sequence)?.is_some());
-        Ok(n_pages - sequence.pages.len() + copied)
+        let first = if sequence.due.is_empty() { &[] } else { &sequence.pages[..sequence.due.start] };
+        let replaced = first.iter().filter(|page| self.pool.n_users(**page) > 1).count();
+        // As many pages fewer are kept as are dropped.
+        Ok(n_pages - sequence.pages.len() + copied + replaced)
+    }
+
+    /// How many pages become free where a sequence drops those that are due.
+    fn n_freed(&self, id: SequenceId) -> Result<usize, Error> {
+        let sequence = self.sequence(id)?;
+        let due = sequence.pages[sequence.due.clone()].iter();
+        Ok(due.filter(|page| self.pool.n_users(**page) == 1).count())
     }
 
     /// The last page of a sequence, where the next token goes there and others use it.
     fn shared_last(&self, id: SequenceId) -> Result<Option<PageId>, Error> {
         let sequence = self.sequence(id)?;
-        let is_partial = !sequence.len.is_multiple_of(self.limits.page_rows);
+        let is_partial = !sequence.n_kept().is_multiple_of(self.limits.page_rows);
         let last = sequence.pages.last().copied().filter(|_| is_partial);
         Ok(last.filter(|page| self.pool.n_users(*page) > 1))
     }
@@ -198,7 +301,7 @@ impl Engine {
     }
 
     /// Copies a page of every state.
-    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), Error> {
+    pub(super) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), Error> {
         let Self { device, loaded, limits, .. } = self;
         let decode = loaded[0].as_ref().expect("it is loaded when an engine is made");
         for (name, bytes) in decode.paged(limits.n_pages) {
@@ -217,7 +320,9 @@ impl Engine {
             let n_now = most.min(n - first);
             let now = Rows { bytes: &rows.bytes[first * row_bytes..(first + n_now) * row_bytes], ..rows };
             let form = if n_now == 1 { Form::Run } else { form };
-            let (class, program) = self.bind_run(piece.sequence, form, now, n_now)?;
+            let sequence = self.sequence(piece.sequence)?;
+            let at = Start { slot: sequence.n_kept(), position: sequence.len };
+            let (class, program) = self.bind_run(piece.sequence, form, now, n_now, at)?;
             let loaded = self.loaded[class].as_ref().expect("it was just bound");
             self.device.replay(program, &loaded.symbols)?;
             self.weights.check()?;
@@ -228,13 +333,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes the inputs and symbols of a replay that extends one sequence; returns its class and program.
+    /// Writes the inputs and symbols of a replay of tokens of one sequence; returns its class and program.
     fn bind_run(
         &mut self,
         id: SequenceId,
         form: Form,
         rows: Rows<'_>,
         n: usize,
+        at: Start,
     ) -> Result<(usize, ProgramId), Error> {
         let class = self.class_of(form, n);
         self.load(class)?;
@@ -242,21 +348,16 @@ impl Engine {
         let loaded = loaded[class].as_mut().expect("it was just loaded");
         let sequence = slots[id.index as usize].sequence.as_ref().expect("the pieces were checked");
         let places = |slot: usize| place(sequence, slot, limits.page_rows);
-        let after = sequence.len..sequence.len + n;
-        loaded.bind(
-            &mut **device,
-            n,
-            (sequence.len + n).div_ceil(limits.page_rows),
-            |input, to| match input {
-                Input::Rows => to[..rows.bytes.len()].copy_from_slice(rows.bytes),
-                Input::Positions => write(to, after.clone().map(|position| position as i32)),
-                Input::Page => write(to, after.clone().map(|slot| places(slot).0)),
-                Input::Row => write(to, after.clone().map(|slot| places(slot).1)),
-                Input::Slot => write(to, [sequence.len as i32]),
-                Input::Sequence => write(to, sequence.state.map(|state| state as i32)),
-                Input::Table => write(to, sequence.pages.iter().map(|page| page_number(*page))),
-            },
-        );
+        let slots = at.slot..at.slot + n;
+        loaded.bind(&mut **device, n, slots.end.div_ceil(limits.page_rows), |input, to| match input {
+            Input::Rows => to[..rows.bytes.len()].copy_from_slice(rows.bytes),
+            Input::Positions => write(to, (at.position..at.position + n).map(|position| position as i32)),
+            Input::Page => write(to, slots.clone().map(|slot| places(slot).0)),
+            Input::Row => write(to, slots.clone().map(|slot| places(slot).1)),
+            Input::Slot => write(to, [at.slot as i32]),
+            Input::Sequence => write(to, sequence.state.map(|state| state as i32)),
+            Input::Table => write(to, sequence.pages.iter().map(|page| page_number(*page))),
+        });
         Ok((class, loaded.program))
     }
 
@@ -289,12 +390,13 @@ impl Engine {
                     left = others;
                 }
             }
-            Input::Positions | Input::Slot => write(to, sequences().map(|sequence| sequence.len as i32)),
+            Input::Positions => write(to, sequences().map(|sequence| sequence.len as i32)),
+            Input::Slot => write(to, sequences().map(|sequence| sequence.n_kept() as i32)),
             Input::Page => {
-                write(to, sequences().map(|sequence| place(sequence, sequence.len, limits.page_rows).0));
+                write(to, sequences().map(|sequence| place(sequence, sequence.n_kept(), limits.page_rows).0));
             }
             Input::Row => {
-                write(to, sequences().map(|sequence| place(sequence, sequence.len, limits.page_rows).1));
+                write(to, sequences().map(|sequence| place(sequence, sequence.n_kept(), limits.page_rows).1));
             }
             Input::Sequence => {
                 write(to, sequences().map(|sequence| sequence.state.map_or(0, |state| state as i32)));
@@ -345,6 +447,10 @@ impl Engine {
     /// Lets other sequences find the pages that a sequence has filled with tokens.
     pub(super) fn record_pages(&mut self, id: SequenceId) -> Result<(), Error> {
         let page_rows = self.limits.page_rows;
+        if self.sequence(id)?.n_evicted > 0 {
+            // What its pages hold was computed from tokens that are gone.
+            return Ok(());
+        }
         while self.sequence(id)?.prefixes.len() < self.sequence(id)?.tokens.len() / page_rows {
             let Self { pool, slots, .. } = self;
             let sequence = slots[id.index as usize].sequence.as_mut().expect("it was just extended");
@@ -370,7 +476,10 @@ impl Engine {
         self.check(&[piece])?;
         self.reserve(&[piece])?;
         self.n_steps += 1;
-        let (class, program) = self.bind_run(id, Form::Run, piece.feed.rows(), n)?;
+        self.evict(&[piece])?;
+        let sequence = self.sequence(id)?;
+        let at = Start { slot: sequence.n_kept(), position: sequence.len };
+        let (class, program) = self.bind_run(id, Form::Run, piece.feed.rows(), n, at)?;
         let loaded = self.loaded[class].as_ref().expect("it was just bound");
         let times = self.device.profile(program, &loaded.symbols)?;
         self.weights.check()?;
