@@ -12,7 +12,6 @@ use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::model::ModelFlags;
-use crate::progress::Progress;
 
 /// Speculative decoding.
 #[derive(Args)]
@@ -47,7 +46,7 @@ impl DraftFlags {
         if !(1..=drafts::MOST).contains(&self.draft_max) {
             return Err(format!("--draft-max is {}, expected 1 to {}", self.draft_max, drafts::MOST));
         }
-        let mut open = |name: &Path| flags.open(Some(name), &mut Progress::new(1), is_quiet);
+        let mut open = |name: &Path| flags.open_other(name, is_quiet);
         drafts::begin(generator, (name, self.draft_max), by, &mut open)
     }
 

@@ -83,10 +83,6 @@ const FLAGS: &[(&[&str], Answer)] = &[
     (&["--insecure"], No("models are fetched with verified certificates only")),
     (&["--format"], No("answers cannot be held to a format yet; --json prints the answer with its figures")),
     (&["--grammar", "--grammar-file", "-j", "--json-schema"], No("answers cannot be held to a grammar yet")),
-    (
-        &["--lora", "--lora-scaled", "--control-vector"],
-        No("adapters cannot be loaded; merge them into the model first"),
-    ),
     (&["--mmproj", "-mm", "--image", "--audio"], No("models take text only")),
     (&["-md"], Is("--draft")),
     (&["--draft-min", "--draft-n-min", "--draft-p-min"], NothingWith("as many tokens are guessed as pays")),
@@ -261,7 +257,7 @@ mod tests {
             let ours: Vec<String> = ours.split(' ').map(str::to_owned).collect();
             assert_eq!(spelled(line), Ok((ours, n_notes)), "{line}");
         }
-        for line in ["run --port 80", "run --lora x", "run --mmproj=x", "ps"] {
+        for line in ["run --port 80", "run --grammar x", "run --mmproj=x", "ps"] {
             let (word, sentence) =
                 (line.split([' ', '=']).rfind(|word| word.starts_with('-')), spelled(line));
             let sentence = sentence.unwrap_err();

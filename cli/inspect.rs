@@ -8,6 +8,7 @@ use clap::Args;
 use fusebox::open::n_threads;
 use fusebox::text::amount::{bytes, counted};
 use fusebox::text::table::table;
+use fusebox::weights::expand::expanded;
 use fusebox::weights::value::Value;
 use fusebox::weights::{Checkpoint, Stored, TensorInfo, open};
 use serde_json::{Map, Value as Json, json};
@@ -104,6 +105,7 @@ fn to_text(checkpoint: &Checkpoint) -> String {
 fn tensor_row(name: &str, tensor: &TensorInfo) -> [String; 4] {
     let format = match tensor.stored {
         Stored::As(format) => format.to_string(),
+        Stored::Other(name) if expanded(name).is_some() => name.to_owned(),
         Stored::Other(name) => format!("{name} (not supported)"),
     };
     [escaped(name), format!("{:?}", tensor.shape), format, bytes(tensor.n_bytes() as f64)]

@@ -3,11 +3,11 @@
 //! In: a command line. Out: text or JSON on standard output; for bad input one sentence on standard error and exit code
 //! 2. No decision about models or kernels is made here.
 //! One file per command: `run.rs` with `chat/`, `logits.rs`, `embed.rs`, `perplexity.rs`, `tokens.rs`, `bench.rs`,
-//! `inspect.rs`, `story.rs`, `quantize.rs`, `doctor.rs`, `hub.rs` (models by name), `serve.rs`, `shell.rs` (completions
-//! and manual); `welcome.rs` is what it says without one.
-//! Shared flags: `model.rs` (model, device, precision), `prompt.rs`, `sampling.rs`, `print_kernels.rs`; `foreign.rs`
-//! takes those of other programs. Opening a model, the device, the context and the chat are those of the library;
-//! `example.rs` is what the examples of model families show.
+//! `inspect.rs`, `story.rs`, `quantize.rs` (with `merge`), `imatrix.rs`, `doctor.rs`, `hub.rs` (models by name),
+//! `serve.rs`, `shell.rs` (completions and manual); `welcome.rs` is what it says without one.
+//! Shared flags: `model.rs` (model, device, precision), `adapters.rs` (LoRA), `prompt.rs`, `sampling.rs`,
+//! `print_kernels.rs`; `foreign.rs` takes those of other programs. Opening a model, the device, the context and the
+//! chat are those of the library; `example.rs` is what the examples of model families show.
 
 use std::ffi::OsString;
 use std::io::{Write, stdout};
@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Error as ParserError, FromArgMatches, Parser, Subcommand};
 
+mod adapters;
 mod bench;
 mod chat;
 mod doctor;
@@ -29,6 +30,7 @@ mod example;
 mod foreign;
 #[cfg(feature = "hub")]
 mod hub;
+mod imatrix;
 mod inspect;
 mod logits;
 mod model;
@@ -83,6 +85,10 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Convert a model to a GGUF file, quantised to another format.
     Quantize(quantize::Arguments),
+    /// Collect an importance matrix over a text, for `quantize --imatrix`.
+    Imatrix(imatrix::Arguments),
+    /// Write a model with LoRA adapters merged into its weights, as a GGUF file.
+    Merge(quantize::MergeArguments),
     /// Show the processor, memory, devices, program cache and default model.
     Doctor(doctor::Arguments),
     /// Fetch a model from the hub into the cache that other tools share.
@@ -127,6 +133,8 @@ pub fn main() -> ExitCode {
             Command::Story(arguments) => story::run(&arguments),
             Command::Inspect(arguments) => inspect::run(&arguments),
             Command::Quantize(arguments) => quantize::run(&arguments),
+            Command::Imatrix(arguments) => imatrix::run(&arguments),
+            Command::Merge(arguments) => quantize::merge(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),
             #[cfg(feature = "hub")]
             Command::Pull(arguments) => hub::pull(&arguments),

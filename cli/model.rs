@@ -15,6 +15,7 @@ use fusebox::watch::{Event, Watch, unwatched};
 use fusebox::{KvPool, Run};
 use serde_json::Value;
 
+use crate::adapters::AdapterFlags;
 #[cfg(feature = "hub")]
 use crate::hub;
 use crate::output::note;
@@ -32,6 +33,8 @@ pub(crate) struct ModelFlags {
     model: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceFlags,
+    #[command(flatten)]
+    adapters: AdapterFlags,
 }
 
 /// The same, with the model as the first argument or behind `-m`.
@@ -136,7 +139,23 @@ impl ModelFlags {
         progress: &mut Progress,
         is_quiet: bool,
     ) -> Result<Opened, String> {
-        self.device.open(name, progress, is_quiet)
+        self.open_as(Purpose::Text, name, progress, is_quiet)
+    }
+
+    /// Opens another model in the same way, without the adapters of the first.
+    pub(crate) fn open_other(&self, name: &Path, is_quiet: bool) -> Result<Opened, String> {
+        self.device.open(Some(name), &mut Progress::new(1), is_quiet)
+    }
+
+    fn open_as(
+        &self,
+        purpose: Purpose<'_>,
+        name: Option<&Path>,
+        progress: &mut Progress,
+        is_quiet: bool,
+    ) -> Result<Opened, String> {
+        let run = Run { adapters: self.adapters.adapters()?, ..self.device.run() };
+        open_as(&run, purpose, name, progress, is_quiet)
     }
 }
 
@@ -158,7 +177,7 @@ impl NamedModel {
 
     /// Opens the model to embed or rank strings.
     pub(crate) fn open_embedder(&self, progress: &mut Progress, is_quiet: bool) -> Result<Opened, String> {
-        self.flags.device.open_as(Purpose::Vectors, self.name(), progress, is_quiet)
+        self.flags.open_as(Purpose::Vectors, self.name(), progress, is_quiet)
     }
 }
 
@@ -196,22 +215,21 @@ impl DeviceFlags {
         progress: &mut Progress,
         is_quiet: bool,
     ) -> Result<Opened, String> {
-        self.open_as(Purpose::Text, name, progress, is_quiet)
+        open_as(&self.run(), Purpose::Text, name, progress, is_quiet)
     }
+}
 
-    fn open_as(
-        &self,
-        purpose: Purpose<'_>,
-        name: Option<&Path>,
-        progress: &mut Progress,
-        is_quiet: bool,
-    ) -> Result<Opened, String> {
-        let run = self.run();
-        let ready = run.ready()?;
-        let path = model_path(name)?;
-        progress.begin("loading the model");
-        ready.open(&path, purpose, if is_quiet { unwatched() } else { watched() })
-    }
+fn open_as(
+    run: &Run,
+    purpose: Purpose<'_>,
+    name: Option<&Path>,
+    progress: &mut Progress,
+    is_quiet: bool,
+) -> Result<Opened, String> {
+    let ready = run.ready()?;
+    let path = model_path(name)?;
+    progress.begin("loading the model");
+    ready.open(&path, purpose, if is_quiet { unwatched() } else { watched() })
 }
 
 /// The path of the model of this name, with bars of what is fetched; without a name the default model.

@@ -223,7 +223,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 }
 
 /// The text in a file, or on standard input.
-fn text_of(path: &Path) -> Result<String, String> {
+pub(crate) fn text_of(path: &Path) -> Result<String, String> {
     let text = if path == Path::new("-") {
         files::standard_input(MAX_TEXT_BYTES)
     } else {
@@ -232,7 +232,7 @@ fn text_of(path: &Path) -> Result<String, String> {
     text.map_err(|error| error.to_string())
 }
 
-fn tokenizer_of(opened: &Opened) -> Result<Tokenizer, String> {
+pub(crate) fn tokenizer_of(opened: &Opened) -> Result<Tokenizer, String> {
     let tokenizer = open_tokenizer(opened.model.checkpoint(), true)?;
     tokenizer.ok_or_else(|| "this model has no tokenizer".to_owned())
 }
@@ -259,7 +259,7 @@ struct Scoring<'s> {
 }
 
 /// The token that starts a chunk, for models that want one.
-fn bos_of(tokenizer: &Tokenizer) -> Result<Option<u32>, String> {
+pub(crate) fn bos_of(tokenizer: &Tokenizer) -> Result<Option<u32>, String> {
     let with = tokenizer.encode("a", true).map_err(|error| error.to_string())?;
     let without = tokenizer.encode("a", false).map_err(|error| error.to_string())?;
     Ok(with.first().copied().filter(|first| without.first() != Some(first)))

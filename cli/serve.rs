@@ -14,6 +14,7 @@ use fusebox::files;
 use fusebox::open::n_threads;
 use fusebox_serve::{CHATML, Settings, Source, serve};
 
+use crate::adapters::AdapterFlags;
 use crate::embed::PoolingName;
 use crate::evict::EvictFlags;
 use crate::model::{DeviceFlags, KvPoolFlags, model_path};
@@ -38,6 +39,8 @@ pub(crate) struct Arguments {
     alias: Vec<String>,
     #[command(flatten)]
     device: DeviceFlags,
+    #[command(flatten)]
+    adapters: AdapterFlags,
     /// Folder for the prompts of earlier requests (prefix cache): read at the start, and written at the end.
     #[arg(long, value_name = "DIR")]
     prompt_cache: Option<PathBuf>,
@@ -158,11 +161,16 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
     if arguments.max_batch_tokens == 0 {
         return Err("--max-batch-tokens is 0, expected at least 1".to_owned());
     }
+    let adapters = arguments.adapters.adapters()?;
+    if !adapters.is_empty() && arguments.model.len() > 1 {
+        return Err("adapters are for one model, found several; give one -m".to_owned());
+    }
     let run = Run {
         threads: arguments.threads,
         context: arguments.context,
         kv_pool: arguments.kv_pool.pool(),
         evict: arguments.evict.sliding(),
+        adapters,
         ..arguments.device.run()
     };
     n_threads(run.threads)?;

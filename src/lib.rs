@@ -64,7 +64,8 @@ pub use fusebox_models::own::{Decoder, register_family};
 pub use fusebox_models::pooling::{self, Pooling};
 pub use fusebox_models::sample::{Sampler, Settings as Sampling};
 pub use fusebox_models::{
-    blocks, chat as template, draft, embed, generate, layers as nn, quantize, sample, stop, tokenizer,
+    adapters, blocks, chat as template, draft, embed, generate, layers as nn, quantize, sample, stop,
+    tokenizer,
 };
 pub use fusebox_runtime::session::Session;
 pub use fusebox_runtime::{files, weights};

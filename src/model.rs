@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use fusebox_models::adapters::Adapters;
 use fusebox_models::config::Config;
 use fusebox_models::embed::{Embedder as Embeds, pooling_of, scored};
 use fusebox_models::generate::Generator;
@@ -192,7 +193,7 @@ impl Model {
         let settings = self.run.settings(sampling);
         let mut generator = Generator::new(session, Some(Arc::clone(tokenizer)), settings)?;
         if let Some(name) = &self.run.draft {
-            let run = Run { draft: None, ..self.run.clone() };
+            let run = Run { draft: None, adapters: Adapters::default(), ..self.run.clone() };
             let mut open = |name: &Path| {
                 let path = model_path(Some(name), hub::path_of)?;
                 run.ready()?.open(&path, Purpose::Text, unwatched())

@@ -18,6 +18,7 @@ use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat as Template;
 use fusebox_models::config::{KvCache, PAGE_ROWS};
+use fusebox_models::imatrix;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_models::own::Decoder;
@@ -142,6 +143,10 @@ impl Ready<'_> {
             Purpose::Vectors => Model::embedder(path),
             Purpose::Either => Model::either(path),
             Purpose::Defined(decoder) => Model::define(path, decoder.clone()),
+        };
+        let model = match model {
+            Ok(model) if !run.adapters.is_empty() => model.with_adapters(&run.adapters),
+            model => model,
         };
         let model = model.map_err(|error| error.to_string())?;
         let cache = Cache::new(options.cache.clone().map(PathBuf::from));
@@ -312,6 +317,19 @@ impl Opened {
         let batch = if class.form == Form::Batch { class.most } else { 1 };
         let settings = self.settings(context, CHUNKS[0], Scored::Last, batch);
         self.model.graph(&settings, class).map_err(|error| self.in_model(error))
+    }
+
+    /// Collects an importance matrix over chunks of tokens, all of one length.
+    pub fn importance(
+        &mut self,
+        n_threads: usize,
+        chunks: &[Vec<u32>],
+        progress: &mut imatrix::Progress<'_>,
+    ) -> Result<imatrix::Collected, String> {
+        let collected = self.open_device(n_threads).and_then(|device| {
+            imatrix::collect(&self.model, device, (&self.options, &self.cache), chunks, progress)
+        });
+        collected.map_err(|error| error.to_string())
     }
 
     /// The target that programs are compiled for; where the environment names one of another kind, that of the device

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use fusebox_compiler::rewrite::rules::Rule;
 use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::adapters::Adapters;
 use fusebox_models::generate::Settings;
 use fusebox_models::sample::Settings as Sampling;
 
@@ -66,6 +67,8 @@ pub struct Run {
     pub context_shift: bool,
     /// Sequences drop tokens, so that they have no end.
     pub evict: Option<Sliding>,
+    /// What is added to the model: LoRA adapters and control vectors, with their scales.
+    pub adapters: Adapters,
     /// Rewrite rules of your own, tried after those of the compiler; [`check`](crate::rewrite::check) them first.
     pub rules: Vec<Rule>,
 }

@@ -45,6 +45,10 @@ pub struct Config {
     pub biased: BTreeSet<String>,
     /// Factors on the results of weight matrices, by the names that layers have for them.
     pub factors: BTreeMap<String, f32>,
+    /// Ranks of what adapters add to weight matrices (LoRA), by the names of these in graphs.
+    pub ranks: BTreeMap<String, usize>,
+    /// The blocks whose result a direction is added to (control vector).
+    pub steered: BTreeSet<usize>,
     /// Whether norms have weights.
     pub has_norm_weights: bool,
     /// Storage formats of the weights.
@@ -671,6 +675,8 @@ impl Config {
             tied: false,
             biased: BTreeSet::new(),
             factors: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            steered: BTreeSet::new(),
             has_norm_weights: true,
             formats: Formats::Uniform(Format::F32),
             cache: KvCache::of_one(context),

@@ -7,10 +7,11 @@
 //! `hparams.rs` and `families/` read the hyper-parameters of a model from its file; [`blocks`] has the graphs that
 //! tools select by name.
 //! [`tokenizer`], [`chat`], [`sample`] and [`generate`] are the text side. [`mod@quantize`] converts a model to another
-//! format.
+//! format; [`adapters`] are added to one when it is opened.
 
 #![forbid(unsafe_code)]
 
+pub mod adapters;
 pub mod binding;
 pub mod blocks;
 pub mod chat;
@@ -21,6 +22,7 @@ pub mod error;
 mod families;
 pub mod generate;
 mod hparams;
+pub mod imatrix;
 pub mod layers;
 pub mod load;
 pub mod naming;

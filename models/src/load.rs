@@ -22,6 +22,7 @@ use fusebox_runtime::session::classes::{Class, Programs};
 use fusebox_runtime::session::engine::{Engine, Limits};
 use fusebox_runtime::weights::{Checkpoint, Kind, open};
 
+use crate::adapters::{Adapters, Added, Base, targets};
 use crate::binding::{Bound, bind};
 use crate::config::{Config, Formats, KvCache};
 use crate::families::{gguf_architecture, hparams, read, unsupported};
@@ -40,8 +41,21 @@ pub struct Model {
     pub config: Config,
     body: Body,
     entry: Entry,
-    has_head: bool,
+    scored: Scored,
     weights: Arc<Bound>,
+    added: Arc<Added>,
+}
+
+/// The weights of a model, and those that adapters add.
+struct Both {
+    own: Arc<Bound>,
+    added: Arc<Added>,
+}
+
+impl Weights for Both {
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.own.bytes(name).or_else(|| self.added.bytes(name))
+    }
 }
 
 /// What a model is opened for.
@@ -173,7 +187,7 @@ impl Model {
 
     /// Whether it was opened with its output head: it generates text.
     pub fn generates(&self) -> bool {
-        self.has_head
+        self.scored == Scored::Last
     }
 
     /// A decoder of your own with the weights of a checkpoint: a config made in code instead of read by a family, or a
@@ -192,19 +206,63 @@ impl Model {
         Decoder { mut config, body }: Decoder,
         (entry, scored): (Entry, Scored),
     ) -> Result<Self, Error> {
-        let has_head = scored == Scored::Last;
         // F32 marks small tensors that are never quantised; matrices get another placeholder until the file's format is
         // known.
         config.formats = Formats::Uniform(Format::BF16);
         let graph = body.graph(&config, &Sym::from(1), entry, scored)?;
         let (bound, formats) = bind(path, checkpoint, &graph)?;
         config.formats = Formats::Each(formats);
-        Ok(Self { config, body, entry, has_head, weights: Arc::new(bound) })
+        Ok(Self { config, body, entry, scored, weights: Arc::new(bound), added: Arc::default() })
+    }
+
+    /// The same model with adapters, in place of those that it had.
+    ///
+    /// # Errors
+    /// Where a file is no adapter, or one of another model.
+    pub fn with_adapters(mut self, adapters: &Adapters) -> Result<Self, Error> {
+        let (mut config, one) = (self.config, Sym::from(1));
+        config.ranks.clear();
+        config.steered.clear();
+        let graph = self.body.graph(&config, &one, self.entry, self.scored)?;
+        let targets = targets(&graph, &config);
+        let checkpoint = &self.weights.checkpoint;
+        let added = adapters.read(&Base {
+            config: &config,
+            checkpoint,
+            targets,
+            layout: checkpoint.kind(),
+            has_own_names: false,
+        })?;
+        if let Formats::Each(formats) = &mut config.formats {
+            formats.extend(added.formats());
+        }
+        (config.ranks, config.steered) = (added.ranks.clone(), added.steered.clone());
+        added.check(&self.body.graph(&config, &one, self.entry, self.scored)?)?;
+        self.config = config;
+        self.added = Arc::new(added);
+        Ok(self)
     }
 
     /// The checkpoint: metadata and raw tensors.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.weights.checkpoint
+    }
+
+    /// All weights of its graphs.
+    pub(crate) fn weights(&self) -> Arc<dyn Weights> {
+        let own = Arc::clone(&self.weights);
+        if self.config.ranks.is_empty() && self.config.steered.is_empty() {
+            return own;
+        }
+        Arc::new(Both { own, added: Arc::clone(&self.added) })
+    }
+
+    /// The graph of a run that returns what the inputs of projections are.
+    ///
+    /// # Errors
+    /// All errors of the graph.
+    pub(crate) fn observing(&self, settings: &Settings, tokens: &Sym) -> Result<Graph, Error> {
+        Ok(self.body.observing(&self.config_for(settings)?, tokens, self.entry)?)
     }
 
     /// The graph of a session for one class of token counts.
@@ -247,7 +305,7 @@ impl Model {
             );
             return Err(Error::input(path, Place::Whole, what));
         }
-        if !self.has_head && matches!(scored, Scored::Last | Scored::TopK(_)) {
+        if !self.generates() && matches!(scored, Scored::Last | Scored::TopK(_)) {
             let what = "expected an output head for logits, found none: this model returns hidden states";
             return Err(Error::input(path, Place::Whole, what));
         }
@@ -323,7 +381,7 @@ impl Model {
         programs: Programs,
         settings: &Settings,
     ) -> Result<Engine, Error> {
-        let weights: Arc<dyn Weights> = Arc::clone(&self.weights) as _;
+        let weights = self.weights();
         let KvCache { page_rows, n_pages, n_sequences, .. } = settings.cache;
         let (context, n_vocab) = (settings.context, self.config.vocab);
         let limits = Limits { context, n_vocab, page_rows, n_pages, n_sequences };

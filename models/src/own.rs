@@ -16,6 +16,7 @@ use fusebox_runtime::weights::Checkpoint;
 use crate::blocks::part;
 use crate::config::Config;
 use crate::families::gguf_architecture;
+use crate::layers::block;
 use crate::layers::embed::{Entry, Scored, entry, head};
 use crate::layers::scope::Scope;
 use crate::layers::step::Step;
@@ -74,6 +75,30 @@ impl Body {
         let results = head(&m, &blocks(&m, entry(&m, from)), scored);
         let results: Vec<(&str, &Tensor)> = results.iter().map(|(name, result)| (*name, result)).collect();
         m.g.finish(&results)
+    }
+}
+
+impl Body {
+    /// The same from the first token of a sequence to hidden states, with what the inputs of projections are.
+    ///
+    /// # Errors
+    /// As [`Body::graph`].
+    pub(crate) fn observing(
+        &self,
+        config: &Config,
+        tokens: impl Into<Step>,
+        from: Entry,
+    ) -> Result<Graph, Error> {
+        let m = Scope::observing(config, &tokens.into());
+        let mut results = match &self.0 {
+            None => block::step(&m, config.n_layers(), from, Scored::Unnormed),
+            Some(blocks) => head(&m, &blocks(&m, entry(&m, from)), Scored::Unnormed),
+        };
+        let results: Vec<(String, Tensor)> =
+            results.drain(..).map(|(name, y)| (name.to_owned(), y)).collect();
+        let observed = m.observed();
+        let all = results.iter().chain(&observed).map(|(name, y)| (name.as_str(), y));
+        m.g.finish(&all.collect::<Vec<_>>())
     }
 }
 

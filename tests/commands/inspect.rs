@@ -20,8 +20,8 @@ fn inspect(path: &Path, more: &[&str]) -> Output {
 /// The good file, and one tensor of a type that no kernel reads.
 fn file() -> Writer {
     let mut writer = Writer::good();
-    writer.tensors.push(tensor("odd\n", &[256], 16, 128));
-    writer.data.resize(128 + 84, 0);
+    writer.tensors.push(tensor("odd\n", &[256], 15, 128));
+    writer.data.resize(128 + 292, 0);
     writer
 }
 
@@ -40,14 +40,14 @@ fn text_has_the_metadata_the_tensors_and_the_totals() {
   tokens                [9 strings]
 
 tensors (3)
-  norm   [3]      f32                      12 B
-  proj   [2, 32]  q8_0                     68 B
-  odd\\n  [256]    iq2_xxs (not supported)  66 B
+  norm   [3]      f32                    12 B
+  proj   [2, 32]  q8_0                   68 B
+  odd\\n  [256]    q8_k (not supported)  292 B
 
 by format
-  f32      1 tensor  12 B
-  q8_0     1 tensor  68 B
-  iq2_xxs  1 tensor  66 B
+  f32   1 tensor   12 B
+  q8_0  1 tensor   68 B
+  q8_k  1 tensor  292 B
 ";
     assert_eq!(rest, expected);
 }

@@ -23,6 +23,21 @@ fn a_model_is_written_and_runs() {
     assert!(text.contains("bits per weight") && text.contains("already quantised before"), "{text}");
 }
 
+#[test]
+fn an_importance_matrix_is_collected_and_used() {
+    let paths = ["story.txt", "story-imatrix.gguf", "story-weighted.gguf"].map(own::path);
+    let [text, matrix, output] = paths.each_ref().map(|path| path.to_str().expect("a plain path"));
+    let _ = fs::remove_file(matrix);
+    fs::write(text, "Once upon a time there was a small dog. ".repeat(60)).expect("it is written");
+    let said = told(&["imatrix", "assets/story.gguf", "-f", text, "-o", matrix, "-c", "64", "--chunks", "2"]);
+    assert!(said.contains("over 2 chunks of 64 tokens"), "{said}");
+    let written = ["quantize", "assets/story.gguf", output, "Q4_0", "--imatrix", matrix];
+    assert!(told(&written).contains("bits per weight"));
+    assert!(!told(&["run", "-m", output, "-p", "Once upon a time", "-n", "8"]).is_empty());
+    let listed = told(&[&written[..], &["--dry-run", "--tensor-type", "ffn_down=q8_0"]].concat());
+    assert!(listed.contains("blk.0.ffn_down.weight") && listed.contains("q8_0"), "{listed}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_file_that_may_not_grow_is_a_sentence_and_leaves_nothing() {

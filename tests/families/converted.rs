@@ -11,8 +11,8 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat;
 use fusebox_models::config::{self, Config, Mixer, Pairing, Rope, Scaling};
 use fusebox_models::load::Model;
-use fusebox_models::quantize::quantize;
 use fusebox_models::quantize::types::Type;
+use fusebox_models::quantize::{Job, quantize};
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::open;
 use serde_json::{Map, Value, json};
@@ -28,13 +28,13 @@ use crate::recorded::{mixtral, write_mixtral};
 /// A checkpoint converted to a GGUF file.
 fn converted(input: &Path, ty: &str) -> PathBuf {
     let output = PathBuf::from(format!("{}-{ty}.gguf", input.display()));
-    quantize(input, &output, Type::named(ty).unwrap(), 2, &mut |_, _| ())
+    quantize(input, &output, &Job::to(Type::named(ty).unwrap(), 2), &mut |_, _| ())
         .unwrap_or_else(|error| panic!("{error}"));
     output
 }
 
 /// Adds a tokenizer of four tokens to a folder.
-fn add_tokenizer(folder: &Path) {
+pub(crate) fn add_tokenizer(folder: &Path) {
     let pre =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let tokenizer = json!({

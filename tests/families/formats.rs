@@ -1,11 +1,13 @@
 //! Whole models in every format of GGUF files.
 //!
-//! In: small models with random weights, dense and with experts. Out: the logits of the same model with its weights in
-//! single precision.
+//! In: small models with random weights, dense and with experts, and in types that become bytes. Out: the logits of the
+//! same model with its weights in single precision.
 
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::Experts;
+use fusebox_runtime::weights::expand::{expand, expanded};
+use fusebox_runtime::weights::{Stored, open, store};
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain};
 use support::run::relative_error;
@@ -57,5 +59,73 @@ fn experts_in_blocks_answer_as_their_numbers_do() {
         let made = Made::new(&Plain { experts: Some(sparse), ..own });
         // Rounded activations may choose other experts.
         check(&made, "qwen3moe", format, &[(Numbers::Single, SAME)]);
+    }
+}
+
+/// Types of few bits, the bytes of a block, and where its scale is, if it is in one place.
+const FEW_BITS: [(&str, usize, Option<usize>); 9] = [
+    ("iq1_s", 50, Some(0)),
+    ("iq1_m", 56, None),
+    ("iq2_xxs", 66, Some(0)),
+    ("iq2_xs", 74, Some(0)),
+    ("iq2_s", 82, Some(0)),
+    ("iq3_xxs", 98, Some(0)),
+    ("iq3_s", 110, Some(0)),
+    ("tq1_0", 54, Some(52)),
+    ("tq2_0", 66, Some(64)),
+];
+
+#[test]
+fn types_of_few_bits_are_what_they_stand_for() {
+    let own = small(Attention::Grouped(grouped(4, 2, 64)), Format::F32);
+    let made = Made::new(&Plain { hidden: 256, ff: 256, ..own });
+    let plain = path("few-bits-plain.gguf");
+    made.gguf(&plain, "llama");
+    let checkpoint = open(&plain).unwrap();
+    let pairs: Vec<Vec<u8>> = checkpoint.pairs().unwrap().into_values().map(<[u8]>::to_vec).collect();
+    for (ty, block_bytes, scale) in FEW_BITS {
+        let mut seed = 1_u32;
+        let mut block = || {
+            let mut bytes: Vec<u8> = (0..block_bytes)
+                .map(|_| {
+                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (seed >> 24) as u8
+                })
+                .collect();
+            // 2^-7
+            match scale {
+                Some(at) => bytes[at..at + 2].copy_from_slice(&[0x00, 0x20]),
+                None => {
+                    [49, 51, 53, 55].iter().for_each(|at| bytes[*at] &= 0x0f);
+                    bytes[55] |= 0x20;
+                }
+            }
+            bytes
+        };
+        let tensors: Vec<(store::Entry, Vec<u8>, Vec<u8>)> = checkpoint
+            .tensors()
+            .iter()
+            .map(|(name, info)| {
+                let (n, bytes) = (info.n_elements(), checkpoint.bytes(name).unwrap().to_vec());
+                let entry = |stored| store::Entry { name: name.clone(), shape: info.shape.clone(), stored };
+                if info.shape.len() < 2 {
+                    return (entry(info.stored), bytes.clone(), bytes);
+                }
+                let few: Vec<u8> = (0..n / 256).flat_map(|_| block()).collect();
+                let numbers = expanded(ty).unwrap().decode_all(&expand(ty, &few).unwrap(), n).unwrap();
+                let whole = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
+                (entry(Stored::Other(ty)), few, whole)
+            })
+            .collect();
+        let [few, whole] = ["few", "whole"].map(|name| path(&format!("{ty}-{name}.gguf")));
+        let entries: Vec<store::Entry> = tensors.iter().map(|(entry, ..)| entry.clone()).collect();
+        store::write(&few, &pairs, &entries, |idx, put| put(&tensors[idx].1)).unwrap();
+        let plain = |entry: store::Entry| store::Entry { stored: Stored::As(Format::F32), ..entry };
+        let entries: Vec<store::Entry> = entries.into_iter().map(plain).collect();
+        store::write(&whole, &pairs, &entries, |idx, put| put(&tensors[idx].2)).unwrap();
+        for (numbers, bar) in [(Numbers::Single, SAME), (Numbers::Quantised, 2.0 * ROUNDED)] {
+            let error = relative_error(&logits(&few, numbers), &logits(&whole, Numbers::Single));
+            assert!(error <= bar, "{ty}: {error:e} in {numbers}");
+        }
     }
 }

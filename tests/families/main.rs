@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
 
+mod adapters;
 mod arrays;
 mod converted;
 mod decoders;
@@ -13,6 +14,7 @@ mod encoders;
 mod ends;
 mod evict;
 mod formats;
+mod importance;
 mod joined;
 mod made;
 mod odd;

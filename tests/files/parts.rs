@@ -5,8 +5,8 @@
 use std::fs::{read, remove_file};
 use std::path::PathBuf;
 
-use fusebox_models::quantize::quantize;
 use fusebox_models::quantize::types::Type;
+use fusebox_models::quantize::{Job, quantize};
 use fusebox_runtime::weights::open;
 use support::gguf::{U32, Writer, pair, tensor, text};
 use support::own::{path, write};
@@ -71,7 +71,7 @@ fn what_they_become_is_one_file() {
         let output = path(name);
         // What an earlier run has left.
         let _ = remove_file(&output);
-        quantize(&input, &output, of_type, 1, &mut |_, _| ()).unwrap();
+        quantize(&input, &output, &Job::to(of_type, 1), &mut |_, _| ()).unwrap();
         read(output).unwrap()
     };
     let [_, second] = written("pieces", &halves());

@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::Config;
 use fusebox_models::load::Model;
+use fusebox_models::quantize::importance::Importance;
+use fusebox_models::quantize::overrides::Overrides;
+use fusebox_models::quantize::split::Split;
 use fusebox_models::quantize::types::{TYPES, Type};
-use fusebox_models::quantize::{Summary, quantize};
+use fusebox_models::quantize::{Job, Summary, quantize};
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
@@ -23,7 +26,7 @@ use crate::is_whole;
 /// A model written again under a name of these tests.
 fn written(input: &Path, ty: &str, name: &str) -> (Checkpoint, Summary) {
     let output = path(name);
-    let summary = quantize(input, &output, Type::named(ty).unwrap(), 2, &mut |_, _| ()).unwrap();
+    let summary = quantize(input, &output, &Job::to(Type::named(ty).unwrap(), 2), &mut |_, _| ()).unwrap();
     (open(&output).unwrap(), summary)
 }
 
@@ -98,6 +101,94 @@ fn pairs_of_every_type_are_read_back() {
     assert!(checkpoint.pairs().unwrap().values().copied().eq(bytes.iter().map(Vec::as_slice)));
 }
 
+fn bytes_of(checkpoint: &Checkpoint) -> Vec<(String, Stored, Vec<u8>)> {
+    let each = checkpoint.tensors().iter();
+    each.map(|(name, info)| (name.clone(), info.stored, checkpoint.bytes(name).unwrap().to_vec())).collect()
+}
+
+/// Written by a job, under a name of these tests.
+fn done(input: &Path, job: Job, name: &str) -> Summary {
+    quantize(input, &path(name), &Job { n_threads: 2, ..job }, &mut |_, _| ())
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn several_files_are_the_same_model_and_become_one_again() {
+    let original = open(&story()).unwrap();
+    let bytes: usize = original.tensors().values().map(|info| info.n_bytes()).sum();
+    for (number, split) in [Split::Tensors(3), Split::Bytes(bytes as u64 / 3)].into_iter().enumerate() {
+        let name = format!("parts-{number}.gguf");
+        let summary = done(&story(), Job { split: Some(split), ..Job::default() }, &name);
+        assert!(summary.n_files > 2, "{split:?}");
+        let first = path(&format!("parts-{number}-00001-of-{:05}.gguf", summary.n_files));
+        let parts = open(&first).unwrap();
+        assert_eq!(parts.files().count(), summary.n_files);
+        assert_eq!(parts.files().map(|(_, n)| n as u64).sum::<u64>(), summary.bytes[1]);
+        assert_eq!(bytes_of(&parts), bytes_of(&original), "{split:?}");
+        done(&first, Job::default(), "joined.gguf");
+        let joined = open(&path("joined.gguf")).unwrap();
+        assert_eq!(bytes_of(&joined), bytes_of(&original), "{split:?}");
+        assert_eq!(joined.metadata(), original.metadata());
+    }
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_written() {
+    let name = "dry.gguf";
+    let _ = std::fs::remove_file(path(name));
+    let mut overrides = Overrides::of_ends(Some(Format::Q5_0), None);
+    overrides.add("ffn_down=q8_0").unwrap();
+    let job = Job { ty: Type::named("Q4_0"), overrides, is_dry: true, ..Job::default() };
+    let dry = done(&story(), job.clone(), name);
+    assert!(!path(name).exists());
+    let written = done(&story(), Job { is_dry: false, ..job }, name);
+    assert_eq!(dry, written);
+    let format = |own: &str| {
+        let found = written.tensors.iter().find(|tensor| tensor.name == own).unwrap();
+        found.formats[1].clone()
+    };
+    assert_eq!(["blk.0.ffn_down.weight", "blk.0.attn_q.weight"].map(format), ["q8_0", "q4_0"]);
+}
+
+#[test]
+fn an_importance_matrix_is_read_from_both_kinds_of_files() {
+    let original = open(&story()).unwrap();
+    let (name, info) = original.tensors().iter().find(|(name, _)| name.contains("ffn_down")).unwrap();
+    let columns = info.shape[1];
+    let sums: Vec<f32> = (0..columns).map(|i| if i % 7 == 0 { 300.0 } else { 0.3 }).collect();
+    let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+    let word = |n: usize| (n as i32).to_le_bytes().to_vec();
+    let own = [word(1), word(name.len()), name.as_bytes().to_vec(), word(3), word(columns), bytes.clone()];
+    let older = write("importance.dat", &own.concat());
+    let newer = path("importance.gguf");
+    let entry = |ending: &str, shape: Vec<usize>| store::Entry {
+        name: format!("{name}{ending}"),
+        shape,
+        stored: Stored::As(Format::F32),
+    };
+    let entries = [entry(".in_sum2", vec![1, columns]), entry(".counts", vec![1, 1])];
+    let three = 3.0_f32.to_le_bytes();
+    store::write(&newer, &[], &entries, |idx, put| put(if idx == 0 { &bytes } else { &three })).unwrap();
+    let with = |importance: Option<&Path>, name: &str| {
+        let importance = importance.map(|file| Importance::open(file).unwrap());
+        done(&story(), Job { ty: Type::named("Q5_1"), importance, ..Job::default() }, name);
+        bytes_of(&open(&path(name)).unwrap())
+    };
+    let (plain, a, b) =
+        (with(None, "plain.gguf"), with(Some(&older), "a.gguf"), with(Some(&newer), "b.gguf"));
+    assert!(a == b);
+    let changed: Vec<&String> = plain.iter().zip(&a).filter(|(x, y)| x != y).map(|(x, _)| &x.0).collect();
+    assert_eq!(changed, [name]);
+    let fault = |bytes: &[u8]| Importance::open(&write("fault.dat", bytes)).unwrap_err().to_string();
+    assert!(fault(&own.concat()[..40]).contains("expected an importance matrix"));
+    assert!(fault(&word(0)).contains("expected an importance matrix"));
+    let wrong = [word(1), word(name.len()), name.as_bytes().to_vec(), word(3), word(2), vec![0; 8]].concat();
+    let importance = Some(Importance::open(&write("wrong.dat", &wrong)).unwrap());
+    let job = Job { ty: Type::named("Q5_1"), importance, ..Job::default() };
+    let error = quantize(&story(), &path("wrong.gguf"), &job, &mut |_, _| ()).unwrap_err().to_string();
+    assert!(error.contains("wrong.dat") && error.contains("found 2"), "{error}");
+}
+
 #[test]
 fn an_error_leaves_what_was_there() {
     let folder = path("left");
@@ -114,7 +205,8 @@ fn an_error_leaves_what_was_there() {
 #[test]
 fn nothing_is_written_over_a_file_that_is_something_else() {
     let output = write("notes.txt", b"mine");
-    let error = quantize(&story(), &output, Type::named("Q8_0").unwrap(), 1, &mut |_, _| ()).unwrap_err();
+    let error =
+        quantize(&story(), &output, &Job::to(Type::named("Q8_0").unwrap(), 1), &mut |_, _| ()).unwrap_err();
     assert!(
         error.to_string().contains("expected the name of a new file, or of a GGUF file to replace"),
         "{error}"

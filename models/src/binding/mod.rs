@@ -2,12 +2,13 @@
 //!
 //! In: a checkpoint and a graph. Out: for every weight of the graph its format and its bytes, or one sentence that
 //! names the tensor. A weight is a tensor under one of its names, or rows of a fused tensor; neither is copied.
-//! Four kinds are derived on first use: experts that are stored separately; the two parts of a matrix that is fused per
-//! head (0.4 % of a model that has one); small tensors that the graph wants in F32; and F32 matrices whose elements are
-//! all bfloat16 numbers.
+//! Five kinds are derived on first use: experts that are stored separately; the two parts of a matrix that is fused per
+//! head (0.4 % of a model that has one); small tensors that the graph wants in F32; F32 matrices whose elements are all
+//! bfloat16 numbers; and types that keep few bits of several elements together, which become bytes.
 //! Only the graph says which tensors there should be. Their names are in `naming/tensors.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 
 use fusebox_compiler::foundation::amount::counted;
@@ -17,6 +18,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::shape::Shape;
 use fusebox_runtime::device::Weights;
 use fusebox_runtime::error::{Error, Place};
+use fusebox_runtime::weights::expand::expanded;
 use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
 use crate::families::hparams;
@@ -136,7 +138,7 @@ impl<'a> Search<'a> {
                         _ => Number::Same,
                     };
                     let format = self.checked(&own, info, shape)?;
-                    (Source::Run { tensor: own, bytes: 0..info.n_bytes() }, format, number)
+                    (run(own, info, 0..info.n_bytes()), format, number)
                 }
             };
             if wanted.is_f32 && (format != Format::F32 || number != Number::Same) {
@@ -283,7 +285,7 @@ impl<'a> Search<'a> {
         let first: usize = parts.iter().take_while(|part| *part != name).map(n_rows).sum();
         let row_bytes = info.n_bytes() / total.max(1);
         let bytes = first * row_bytes..(first + n_rows(&name.to_owned())) * row_bytes;
-        Ok(Some((Source::Run { tensor: own, bytes }, format)))
+        Ok(Some((run(own, info, bytes), format)))
     }
 
     /// Experts that are stored separately.
@@ -344,6 +346,7 @@ impl<'a> Search<'a> {
         }
         match info.stored {
             Stored::As(format) => Ok(format),
+            Stored::Other(other) if let Some(format) = expanded(other) => Ok(format),
             Stored::Other(other) => Err(Error::Unsupported {
                 path: self.path.to_owned(),
                 place: Place::Tensor(own.to_owned()),
@@ -390,6 +393,14 @@ impl<'a> Search<'a> {
 
     fn refused(&self, own: &str, what: String) -> Error {
         Error::input(self.path, Place::Tensor(own.to_owned()), what)
+    }
+}
+
+/// Bytes of a tensor as kernels read them.
+fn run(tensor: String, info: &TensorInfo, bytes: Range<usize>) -> Source {
+    match info.stored {
+        Stored::Other(ty) => Source::derived(Recipe::Expanded { tensor, bytes, ty }),
+        Stored::As(_) => Source::Run { tensor, bytes },
     }
 }
 

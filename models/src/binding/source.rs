@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::Checkpoint;
+use fusebox_runtime::weights::expand::expand;
 
 /// How many elements are tested together.
 const PIECE_LEN: usize = 1 << 10;
@@ -29,6 +30,8 @@ pub(crate) enum Recipe {
     Concatenated(Vec<String>),
     /// A small tensor, decoded to F32, and what graphs want of each number.
     AsF32 { source: Box<Source>, format: Format, n_elements: usize, number: Number },
+    /// A range of the bytes of a stored tensor, in the format that its type becomes.
+    Expanded { tensor: String, bytes: Range<usize>, ty: &'static str },
     /// Ranges of the bytes of a stored tensor, one after another.
     Rows { tensor: String, ranges: Vec<Range<usize>> },
     /// F32 elements that are bfloat16 numbers, as such.
@@ -83,7 +86,9 @@ impl Source {
             Self::Run { tensor, .. } => slice::from_ref(tensor),
             Self::Derived { recipe, .. } => match recipe {
                 Recipe::Concatenated(tensors) => tensors,
-                Recipe::Rows { tensor, .. } | Recipe::Strided { tensor, .. } => slice::from_ref(tensor),
+                Recipe::Rows { tensor, .. }
+                | Recipe::Strided { tensor, .. }
+                | Recipe::Expanded { tensor, .. } => slice::from_ref(tensor),
                 Recipe::AsF32 { source, .. } | Recipe::AsBf16(source) => source.tensors(),
             },
         }
@@ -105,7 +110,8 @@ impl Source {
             }
             Self::Run { .. }
             | Self::Derived {
-                recipe: Recipe::Strided { .. } | Recipe::Rows { .. } | Recipe::AsF32 { .. },
+                recipe:
+                    Recipe::Strided { .. } | Recipe::Rows { .. } | Recipe::AsF32 { .. } | Recipe::Expanded { .. },
                 ..
             } => (vec![self.bytes(checkpoint).unwrap_or_default()], None),
         }
@@ -141,6 +147,10 @@ impl Recipe {
             Self::Rows { tensor, ranges } => {
                 let bytes = stored(tensor);
                 ranges.iter().flat_map(|range| &bytes[range.clone()]).copied().collect()
+            }
+            Self::Expanded { tensor, bytes, ty } => {
+                let own = stored(tensor).get(bytes.clone()).unwrap_or_default();
+                expand(ty, own).unwrap_or_default()
             }
             Self::AsBf16(source) => {
                 let upper = |number: &[u8; 4]| [number[2], number[3]];

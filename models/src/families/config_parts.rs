@@ -50,6 +50,8 @@ pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>
         tied: is_tied(hparams)?,
         biased: biased(hparams, family, blocks.len()),
         factors: BTreeMap::new(),
+        ranks: BTreeMap::new(),
+        steered: BTreeSet::new(),
         has_norm_weights: family.has_norm_weights,
         blocks,
         formats: Formats::Uniform(Format::F32),

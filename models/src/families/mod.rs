@@ -62,6 +62,11 @@ pub(crate) fn gguf_architecture(architecture: &str) -> Option<&'static str> {
     family(architecture).map(|family| family.gguf)
 }
 
+/// Whether GGUF has rows of queries and keys in another order than a folder.
+pub(crate) fn is_reordered(architecture: &str) -> bool {
+    family(architecture).is_some_and(|family| family.pairs == family::Pairs::Reordered)
+}
+
 /// Reads the config of a file of this architecture; `None` for an unknown one.
 ///
 /// # Errors

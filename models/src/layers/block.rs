@@ -21,6 +21,7 @@ use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 use crate::layers::short_conv::short_conv;
 use crate::layers::state_space::state_space;
+use crate::naming::tensors::DIRECTION;
 
 /// One block, with its weights and states named `blk.N.*`; `own` is its part of the per-layer embeddings `[t, p]`.
 pub fn block(m: &Scope, layer: usize, x: &Tensor, own: Option<&Tensor>) -> Tensor {
@@ -46,7 +47,9 @@ pub fn block(m: &Scope, layer: usize, x: &Tensor, own: Option<&Tensor>) -> Tenso
         };
         let x = own.map_or(x.clone(), |own| with_embedding(m, block, &x, own));
         let one = &m.g.dim("one", 1);
-        if block.has_output_scale { x * m.f32_weight("layer_output_scale", &[one]).sum(one) } else { x }
+        let x =
+            if block.has_output_scale { x * m.f32_weight("layer_output_scale", &[one]).sum(one) } else { x };
+        if m.config.steered.contains(&layer) { x + m.f32_weight(DIRECTION, &[&m.d]) } else { x }
     })
 }
 

@@ -10,6 +10,7 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_runtime::session::inputs;
 
 use crate::config::{Added, Positions, Ranking};
+use crate::layers::low_rank::{adapted, adapted_rows};
 use crate::layers::mlp::{sigmoid, soft_cap};
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
@@ -54,6 +55,7 @@ pub fn entry(m: &Scope, entry: Entry) -> Tensor {
 fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
     let v = &vocabulary(m);
     let x = m.matrix("token_embd", &[v, &m.d]).gather(v, tokens).cast(DType::F32); // [t, d]
+    let x = adapted_rows(m, "token_embd", x, v, tokens);
     let x = if m.config.embedding_scale == 1.0 { x } else { x * m.config.embedding_scale };
     let Added { positions, n_types, has_norm } = m.config.added;
     let x = positions.map_or(x.clone(), |Positions { rows, first }| {
@@ -117,7 +119,8 @@ fn ranked(m: &Scope, x: &Tensor) -> Tensor {
 fn logits(m: &Scope, x: &Tensor) -> Tensor {
     let (d, v) = (&m.d, &vocabulary(m));
     let table = if m.config.tied { "token_embd" } else { "output" };
-    let y = normed(m, x).contract(&m.matrix(table, &[v, d]), [d]);
+    let x = &normed(m, x);
+    let y = adapted(m, "output", [x, &x.contract(&m.matrix(table, &[v, d]), [d])], [&[], &[v]], [d]);
     let bias = format!("output{BIAS}");
     let y = if m.config.biased.contains("output") { y + m.f32_weight(&bias, &[v]) } else { y };
     let y = if m.config.logit_scale == 1.0 { y } else { y * m.config.logit_scale };

@@ -9,6 +9,7 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
 use crate::config::{Dense, Experts, Gate, Groups};
+use crate::layers::low_rank::adapted;
 use crate::layers::mlp::{activate, gated, mlp, sigmoid, soft_cap, softplus};
 use crate::layers::norm::{bare_norm, norm};
 use crate::layers::scope::{Scope, static_size};
@@ -24,10 +25,11 @@ pub fn experts(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
     let logits = router_logits(m, sizes, expert, x);
     let (one_hot, weight, k) = routing(m, sizes, expert, &logits);
     let weight = (&one_hot * weight).sum(&k); // [t, x]
+    let outputs = |x: &Tensor| expert_outputs(m, sizes, expert, x, &|| one_hot.sum(&k));
     let routed = if sizes.weighs_input {
-        one_hot.sum(&k).contract(&expert_outputs(m, sizes, expert, &(x * weight)), [expert])
+        one_hot.sum(&k).contract(&outputs(&(x * weight)), [expert])
     } else {
-        weight.contract(&expert_outputs(m, sizes, expert, x), [expert])
+        weight.contract(&outputs(x), [expert])
     }; // [t, d]
     if sizes.shared_ff == 0 {
         return routed;
@@ -50,21 +52,34 @@ pub fn experts_beside(m: &Scope, sizes: &Experts, x: &Tensor) -> Tensor {
     let factor = m.f32_weight("ffn_gate_inp.scale", &[&m.d]) * (static_size(&m.d) as f32).sqrt().recip();
     let logits = router_logits(m, sizes, expert, &(bare_norm(x, &m.d, m.config.eps) * factor));
     let (one_hot, weight, k) = routing(m, sizes, expert, &logits);
-    let weight = (one_hot * weight).sum(&k) * m.f32_weight("ffn_down_exps.scale", &[expert]);
-    weight.contract(&expert_outputs(m, sizes, expert, &h), [expert])
+    let weight = (&one_hot * weight).sum(&k) * m.f32_weight("ffn_down_exps.scale", &[expert]);
+    weight.contract(&expert_outputs(m, sizes, expert, &h, &|| one_hot.sum(&k)), [expert])
 }
 
-/// The output of every expert for every token, `[t, x, d]`.
-fn expert_outputs(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tensor {
+/// The output of every expert for every token, `[t, x, d]`; `selected` `[t, x]` is 1 for those that matter.
+fn expert_outputs(
+    m: &Scope,
+    sizes: &Experts,
+    expert: &Dim,
+    x: &Tensor,
+    selected: &dyn Fn() -> Tensor,
+) -> Tensor {
     let (d, f) = (&m.d, &m.g.dim("f", sizes.ff));
     let biased = |y: Tensor, name: &str, rows: &Dim| {
         if sizes.has_biases { y + m.f32_weight(&format!("{name}{BIAS}"), &[expert, rows]) } else { y }
     };
-    let project = |name: &str, matrix: &Tensor| biased(x.contract(matrix, [d]), name, f); // [t, x, f]
-    let separate = |name: &str| project(name, &m.matrix(name, &[expert, f, d]));
+    let project = |name: &str, matrix: &Tensor| {
+        let y = adapted(m, name, [x, &x.contract(matrix, [d])], [&[expert], &[f]], [d]);
+        biased(y, name, f)
+    }; // [t, x, f]
+    let separate = |name: &str| {
+        m.observe_experts(name, x, selected);
+        project(name, &m.matrix(name, &[expert, f, d]))
+    };
     let inner = if !sizes.is_gated {
         activate(sizes.activation, &separate("ffn_up_exps"))
     } else if sizes.is_joint {
+        m.observe_experts("ffn_gate_up_exps", x, selected);
         let both = m.matrix("ffn_gate_up_exps", &[expert, &f.sized(2 * sizes.ff), d]);
         let gate = project("ffn_gate_exps", &both.slice(f, 0, sizes.ff));
         gated(sizes.activation, &gate, &project("ffn_up_exps", &both.slice(f, sizes.ff, sizes.ff)))
@@ -72,13 +87,16 @@ fn expert_outputs(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tenso
         let gate = separate("ffn_gate_exps");
         gated(sizes.activation, &gate, &separate("ffn_up_exps"))
     }; // [t, x, f]
+    m.observe_experts("ffn_down_exps", &inner, selected);
     let y = inner.contract(&m.matrix("ffn_down_exps", &[expert, d, f]), [f]); // [t, x, d]
+    let y = adapted(m, "ffn_down_exps", [&inner, &y], [&[expert], &[d]], [f]);
     biased(y, "ffn_down_exps", d)
 }
 
 /// The logit of every expert for every token, `[t, x]`.
 fn router_logits(m: &Scope, sizes: &Experts, expert: &Dim, x: &Tensor) -> Tensor {
     let logits = x.contract(&m.f32_weight("ffn_gate_inp", &[expert, &m.d]), [&m.d]);
+    let logits = adapted(m, "ffn_gate_inp", [x, &logits], [&[], &[expert]], [&m.d]);
     let bias = format!("ffn_gate_inp{BIAS}");
     let logits = if sizes.has_biases { logits + m.f32_weight(&bias, &[expert]) } else { logits };
     sizes.cap.map_or(logits.clone(), |cap| soft_cap(&logits, cap))

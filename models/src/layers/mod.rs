@@ -21,6 +21,7 @@ pub mod embed;
 pub mod experts;
 pub mod kv_cache;
 pub mod latent;
+pub mod low_rank;
 pub mod mlp;
 pub mod norm;
 pub(crate) mod recurrent;

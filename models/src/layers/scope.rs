@@ -24,6 +24,7 @@ use fusebox_compiler::tensor::sym::{Sym, Symbol};
 use fusebox_runtime::session::{PAGES, ROWS, inputs};
 
 use crate::config::Config;
+use crate::layers::low_rank::adapted;
 use crate::layers::step::Step;
 use crate::naming::tensors::BIAS;
 
@@ -63,7 +64,12 @@ pub struct Scope<'a> {
     layer: Cell<usize>,
     /// The cached keys and values of each block, which later blocks may share.
     kept: RefCell<BTreeMap<usize, [Tensor; 2]>>,
+    /// The squares of the inputs of projections, summed over tokens, where they are wanted.
+    observed: Option<RefCell<Vec<(String, Tensor)>>>,
 }
+
+/// What follows the name of experts for how many tokens selected each.
+pub(crate) const SELECTED: &str = ".selected";
 
 impl<'a> Scope<'a> {
     /// The scope of a step.
@@ -93,8 +99,39 @@ impl<'a> Scope<'a> {
             sequence: OnceCell::new(),
             layer: Cell::new(0),
             kept: RefCell::default(),
+            observed: None,
             config,
             g,
+        }
+    }
+
+    /// The same, and it notes what the inputs of projections are.
+    pub(crate) fn observing(config: &'a Config, step: &Step) -> Self {
+        Self { observed: Some(RefCell::default()), ..Self::new(config, step) }
+    }
+
+    /// What was noted: sums of squares over tokens, by the names of weights.
+    pub(crate) fn observed(&self) -> Vec<(String, Tensor)> {
+        self.observed.as_ref().map_or(Vec::new(), RefCell::take)
+    }
+
+    /// Notes the input of a projection.
+    #[track_caller]
+    fn observe(&self, name: &str, x: &Tensor) {
+        if let Some(observed) = &self.observed {
+            observed.borrow_mut().push((self.g.qualified(name), (x * x).sum(&self.t)));
+        }
+    }
+
+    /// Notes the input of a projection of experts; `selected` `[t, x]` is 1 for those that a token selects.
+    #[track_caller]
+    pub(crate) fn observe_experts(&self, name: &str, x: &Tensor, selected: &dyn Fn() -> Tensor) {
+        if let Some(observed) = &self.observed {
+            let selected = selected();
+            let mut observed = observed.borrow_mut();
+            let name = self.g.qualified(name);
+            observed.push((format!("{name}{SELECTED}"), selected.sum(&self.t)));
+            observed.push((name, selected.contract(&(x * x), [&self.t])));
         }
     }
 
@@ -145,10 +182,13 @@ impl<'a> Scope<'a> {
         if self.is_batch { self.slot.clone() } else { self.slots().max(&self.t) }
     }
 
-    /// `W x`, and `+ b` where the model has a bias of this name, and all of it by a factor where it has one.
+    /// `W x`, with what adapters add, and `+ b` where the model has a bias of this name, and all of it by a factor
+    /// where it has one.
     #[track_caller]
     pub fn linear<const N: usize>(&self, x: &Tensor, name: &str, rows: &[&Dim], over: [&Dim; N]) -> Tensor {
+        self.observe(name, x);
         let y = x.contract(&self.matrix(name, &[rows, &over].concat()), over);
+        let y = adapted(self, name, [x, &y], [&[], rows], over);
         let y = if self.config.biased.contains(name) {
             y + self.f32_weight(&format!("{name}{BIAS}"), rows)
         } else {

@@ -9,6 +9,17 @@ use fusebox_runtime::weights::Kind;
 /// The suffix of a bias.
 pub const BIAS: &str = ".bias";
 
+/// The suffix of the first matrix that an adapter adds to a projection, from its input.
+pub const LORA_A: &str = ".lora_a";
+/// The suffix of the second, to its output.
+pub const LORA_B: &str = ".lora_b";
+
+/// What the names of matrices end in that all experts have together.
+pub const EXPERTS: &str = "_exps";
+
+/// What a control vector adds to the result of a block.
+pub const DIRECTION: &str = "direction";
+
 /// The tensors of a block, here and in safetensors.
 const PARTS: [(&str, &str); 59] = [
     ("attn_norm", "input_layernorm"),
@@ -233,7 +244,7 @@ impl Names {
 
     /// The names of this tensor's part for one expert, in files that store experts separately.
     pub fn expert(self, name: &str, expert: usize) -> Vec<String> {
-        if self.kind != Kind::Safetensors || !name.ends_with("_exps") {
+        if self.kind != Kind::Safetensors || !name.ends_with(EXPERTS) {
             return Vec::new();
         }
         let one = |whole: String| {

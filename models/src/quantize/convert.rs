@@ -26,18 +26,18 @@ use crate::hparams::Hparams;
 use crate::layers::rope::inv_freq;
 use crate::naming::tensors::BIAS;
 use crate::naming::tokenizer::CHAT_TEMPLATE;
+use crate::quantize::Job;
 use crate::quantize::draft::{Draft, own_pairs};
 use crate::quantize::metadata;
 use crate::quantize::output_tensor::{Order, Origin, OutputTensor};
-use crate::quantize::tensor_format::{self, Model};
-use crate::quantize::types::Type;
+use crate::quantize::tensor_format::{Choice, Model, is_matrix};
 use crate::tokenizer::export;
 
 /// The architectures whose folders become GGUF files.
 const CONVERTED: [&str; 5] = ["llama", "qwen2", "qwen3", "qwen3moe", "deepseek2"];
 
 /// Plans the conversion of a checkpoint.
-pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<Draft, Error> {
+pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, job: &Job) -> Result<Draft, Error> {
     let own = Hparams::architecture_of(checkpoint).unwrap_or("none");
     let hparams = hparams(checkpoint);
     let unsupported = |what| Error::Unsupported { path: input.to_owned(), place: Place::Whole, what };
@@ -65,21 +65,26 @@ pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, ty: Type) -> Result<D
     // F32 marks small tensors that stay in it; matrices get another placeholder.
     let config = Config { formats: Formats::Uniform(Format::BF16), ..config };
     let mut tensors = tensors(checkpoint, input, &config, gguf)?;
-    choose(&mut tensors, ty, &config);
+    choose(&mut tensors, job, &config);
     let name = input.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let pairs = metadata::pairs(hparams, &config, gguf, &name)?.into_iter();
     let template = Chat::source(checkpoint)?.map(|text| (CHAT_TEMPLATE.to_owned(), Value::Text(text)));
     let pairs = pairs.chain(export::pairs(checkpoint, config.vocab)?).chain(template);
-    let pairs = pairs.map(|(key, value)| pair(&key, &value)).chain(own_pairs(ty).map(|(_, pair)| pair));
+    let pairs = pairs
+        .map(|(key, value)| pair(&key, &value))
+        .chain(own_pairs(job.ty).into_iter().map(|(_, pair)| pair));
     Ok(Draft { pairs: pairs.collect(), tensors })
 }
 
 /// Sets the format of each tensor; small tensors are F32.
-fn choose(tensors: &mut [OutputTensor], ty: Type, config: &Config) {
-    let model = Model::of(config);
+fn choose(tensors: &mut [OutputTensor], job: &Job, config: &Config) {
+    let model = Model { has_importance: job.importance.is_some(), ..Model::of(config) };
     for tensor in tensors {
         let Entry { name, shape, .. } = &tensor.entry;
-        let chosen = tensor_format::choose(ty, model, name, shape);
+        let mut chosen = job.overrides.choose(job.ty, model, name, shape);
+        if chosen.is_none() && job.ty.is_none() && is_matrix(name, shape) {
+            chosen = tensor.origin.kept().map(|format| Choice { format, is_fallback: false });
+        }
         tensor.is_fallback = chosen.is_some_and(|choice| choice.is_fallback);
         tensor.entry.stored = Stored::As(chosen.map_or(Format::F32, |choice| choice.format));
     }
@@ -116,7 +121,14 @@ fn tensors(
 }
 
 fn tensor(entry: Entry, (source, stored): (Source, Stored), order: Order) -> OutputTensor {
-    OutputTensor { entry, origin: Origin::Stored(source, stored), order, is_fallback: false }
+    OutputTensor {
+        entry,
+        origin: Origin::Stored(source, stored),
+        order,
+        is_fallback: false,
+        added: Vec::new(),
+        importance: None,
+    }
 }
 
 /// The shape in GGUF: rows and columns, after the number of matrices.
@@ -182,5 +194,12 @@ fn factors(config: &Config) -> Option<OutputTensor> {
         plain.iter().zip(inv_freq(rope, n_dims)).map(|(plain, own)| (plain / own) as f32).collect();
     let (name, shape) = ("rope_freqs.weight".to_owned(), vec![factors.len()]);
     let entry = Entry { name, shape, stored: Stored::As(Format::F32) };
-    Some(OutputTensor { entry, origin: Origin::Computed(factors), order: Order::Same, is_fallback: false })
+    Some(OutputTensor {
+        entry,
+        origin: Origin::Computed(factors),
+        order: Order::Same,
+        is_fallback: false,
+        added: Vec::new(),
+        importance: None,
+    })
 }

@@ -10,6 +10,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::store::Entry;
 use fusebox_runtime::weights::{Checkpoint, Stored};
 
+use crate::adapters::lora::Product;
 use crate::binding::source::Source;
 
 /// A tensor to write.
@@ -19,6 +20,10 @@ pub(super) struct OutputTensor {
     pub(super) order: Order,
     /// Whether its format is a fallback, because rows are no multiple of the block size.
     pub(super) is_fallback: bool,
+    /// What adapters add to its elements.
+    pub(super) added: Vec<Product>,
+    /// What its columns count.
+    pub(super) importance: Option<Vec<f32>>,
 }
 
 /// The origin of a tensor's elements.
@@ -47,6 +52,26 @@ pub(super) enum Order {
     Columns { head: usize, len: usize },
 }
 
+impl Origin {
+    /// The format of the elements, in words.
+    pub(super) fn format(&self) -> String {
+        match self {
+            Self::Stored(_, stored) => stored.to_string(),
+            Self::Computed(_) => Format::F32.to_string(),
+        }
+    }
+
+    /// The format that elements keep in GGUF: their own, unless GGUF has none like it.
+    pub(super) fn kept(&self) -> Option<Format> {
+        match self {
+            Self::Stored(_, Stored::As(format)) => {
+                Some(if format.ggml().is_some() { *format } else { Format::Q8_0 })
+            }
+            Self::Stored(..) | Self::Computed(_) => None,
+        }
+    }
+}
+
 impl OutputTensor {
     pub(super) fn row_len(&self) -> usize {
         self.entry.shape.last().copied().unwrap_or(1)
@@ -61,12 +86,20 @@ impl OutputTensor {
         let Origin::Stored(source, stored) = &self.origin else { return None };
         let (runs, changed) = source.runs(checkpoint);
         let [run] = runs.as_slice() else { return None };
-        let is_same = self.order == Order::Same && changed.map_or(*stored, Stored::As) == self.entry.stored;
+        let is_same = self.added.is_empty()
+            && self.order == Order::Same
+            && changed.map_or(*stored, Stored::As) == self.entry.stored;
         (is_same && Some(run.len()) == self.entry.n_bytes()).then_some(*run)
     }
 
-    /// The elements of some rows.
+    /// The elements of some rows, with what adapters add.
     pub(super) fn elements(&self, checkpoint: &Checkpoint, rows: Range<usize>) -> Option<Vec<f32>> {
+        let mut elements = self.own_elements(checkpoint, rows.clone())?;
+        self.added.iter().for_each(|product| product.add_to(&mut elements, rows.start));
+        Some(elements)
+    }
+
+    fn own_elements(&self, checkpoint: &Checkpoint, rows: Range<usize>) -> Option<Vec<f32>> {
         let len = self.row_len();
         match &self.order {
             Order::Same => self.flat(checkpoint, rows.start * len..rows.end * len),
@@ -143,7 +176,7 @@ impl OutputTensor {
     /// Whether it was quantised before and is quantised again; F32 and the same format do not count.
     pub(super) fn is_requantised(&self) -> bool {
         let Origin::Stored(_, Stored::As(format)) = self.origin else { return false };
-        let is_kept = [Stored::As(format), Stored::As(Format::F32)].contains(&self.entry.stored);
-        format.plain().is_none() && !is_kept
+        let is_same = self.added.is_empty() && self.entry.stored == Stored::As(format);
+        format.plain().is_none() && !is_same && self.entry.stored != Stored::As(Format::F32)
     }
 }

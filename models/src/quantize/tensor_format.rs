@@ -2,7 +2,7 @@
 //!
 //! In: the target type, what is known of the model, a tensor's name in GGUF and its shape. Out: a format, or `None`
 //! where the tensor stays as it is.
-//! The choices are llama.cpp's without an importance matrix, so that files of one type have the same size and quality.
+//! The choices are llama.cpp's, so that files of one type have the same size and quality.
 
 use fusebox_compiler::tensor::quant::Format;
 
@@ -20,6 +20,8 @@ pub struct Model {
     pub has_head: bool,
     /// How many query heads share a value head; 0 where the model does not say.
     pub n_queries_per_value: usize,
+    /// Whether there is an importance matrix.
+    pub has_importance: bool,
 }
 
 impl Model {
@@ -29,6 +31,7 @@ impl Model {
             n_layers: config.n_layers(),
             n_experts: config.experts().map_or(0, |experts| experts.n_routed),
             has_head: !config.tied,
+            has_importance: false,
             n_queries_per_value: config.blocks.first().map_or(0, |block| match &block.mixer {
                 Mixer::Grouped(heads) | Mixer::Beside(Beside { heads, .. }) => {
                     heads.n_heads / heads.n_kv.max(1)
@@ -64,13 +67,17 @@ pub fn choose(ty: Type, model: Model, name: &str, shape: &[usize]) -> Option<Cho
     if ty.format.plain().is_some() {
         return Some(Choice { format: ty.format, is_fallback: false });
     }
-    let (preferred, row_len) = (preferred(ty, model, name, shape), shape.last().copied().unwrap_or(1));
-    let format = with_fallback(preferred, row_len);
-    Some(Choice { format, is_fallback: format != preferred })
+    Some(fitting(preferred(ty, model, name, shape), shape))
+}
+
+/// A format, or another where rows of this shape are no whole blocks of it.
+pub(super) fn fitting(format: Format, shape: &[usize]) -> Choice {
+    let fitting = with_fallback(format, shape.last().copied().unwrap_or(1));
+    Choice { format: fitting, is_fallback: fitting != format }
 }
 
 /// Whether a tensor is a large matrix; norms, routers and vectors are not quantised.
-fn is_matrix(name: &str, shape: &[usize]) -> bool {
+pub(super) fn is_matrix(name: &str, shape: &[usize]) -> bool {
     // Leading sizes of 1 do not count.
     let n_dims = shape.iter().skip_while(|size| **size == 1).count();
     n_dims >= 2
@@ -119,6 +126,14 @@ fn preferred(ty: Type, model: Model, name: &str, shape: &[usize]) -> Format {
     if name.contains("ffn_down") && is_upgraded(model.n_layers / 8) {
         return better();
     }
+    if name.contains("ffn_down") && model.has_importance && layer(name) < model.n_layers / 8 {
+        // A column that counts much must not be rounded as if all were even.
+        match ty.format {
+            Format::Q4_0 => return Format::Q4_1,
+            Format::Q5_0 => return Format::Q5_1,
+            _ => {}
+        }
+    }
     if name.contains("attn_output.weight") && is_mixtral && ty.format == Format::Q4K {
         return Format::Q5K;
     }
@@ -161,7 +176,9 @@ fn of_few_bits(ty: Type, model: Model, name: &str) -> Format {
             }
         }
         (Format::Q3K, Mix::Large) if name.contains("ffn_down") => Format::Q5K,
-        (Format::IQ4NL | Format::IQ4XS, _) if name.contains("ffn_down") && layer < model.n_layers / 8 => {
+        (Format::IQ4NL | Format::IQ4XS, _)
+            if name.contains("ffn_down") && layer < model.n_layers / 8 && !model.has_importance =>
+        {
             Format::Q5K
         }
         (Format::Q3K, Mix::Large) if name.contains("attn_output.weight") && is_mixtral => ty.format,
@@ -205,7 +222,8 @@ fn with_fallback(format: Format, row_len: usize) -> Format {
 mod tests {
     use super::*;
 
-    const DENSE: Model = Model { n_layers: 16, n_experts: 0, has_head: true, n_queries_per_value: 1 };
+    const DENSE: Model =
+        Model { n_layers: 16, n_experts: 0, has_head: true, n_queries_per_value: 1, has_importance: false };
 
     fn chosen(ty: &str, model: Model, name: &str) -> Option<Format> {
         let choice = choose(Type::named(ty).unwrap(), model, name, &[512, 512]);
@@ -264,6 +282,9 @@ mod tests {
         assert_eq!(all("Q3_K_L", DENSE), [q3, q5, q5, q5, q3]);
         assert_eq!(all("IQ4_XS", DENSE), [xs, xs, xs, q5, xs]);
         assert_eq!(all("IQ4_XS", shared), [xs, q5, xs, q5, xs]);
+        let weighed = Model { has_importance: true, ..DENSE };
+        assert_eq!(all("IQ4_XS", weighed), [xs, xs, xs, xs, xs]);
+        assert_eq!(all("Q4_0", weighed)[3], Format::Q4_1);
         let large = Model { n_layers: 80, ..DENSE };
         assert_eq!(all("Q3_K_S", large), [q3, q5, q3, q3, q3]);
     }

@@ -7,7 +7,8 @@
 //! range lies inside its file, and a tensor's bytes have exactly the length that its shape and format need.
 //! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`
 //! with `parts.rs`, `safetensors.rs` with `folder.rs`, `packed.rs` and `scaled.rs`, `ajc1.rs`, `qorus.rs`; all read
-//! through `reader.rs`. GGUF files are written by `store.rs`.
+//! through `reader.rs`. GGUF files are written by `store.rs`. `expand.rs` has the formats
+//! that become another one before kernels read them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,6 +25,8 @@ use crate::weights::scaled::Scaled;
 use crate::weights::value::Value;
 
 mod ajc1;
+mod codebooks;
+pub mod expand;
 mod folder;
 mod ggml;
 mod gguf;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use indexmap::IndexMap;
 
 use crate::error::{Error, Place};
+use crate::weights::gguf::types;
 use crate::weights::mapping::Mapping;
 use crate::weights::value::Value;
 use crate::weights::{Checkpoint, Contents, gguf};
@@ -24,7 +25,32 @@ const N_TENSORS: &str = "split.tensors.count";
 /// The keys that a file has because it is one of several.
 pub const KEYS: [&str; 3] = [NUMBER, COUNT, N_TENSORS];
 
-const MAX_PARTS: usize = 4096;
+/// The most files of a model.
+pub const MAX_PARTS: usize = 4096;
+
+/// What the file of this number says, of so many with so many tensors; in the types that llama.cpp reads.
+pub fn pairs(number: usize, count: usize, n_tensors: usize) -> [Vec<u8>; 3] {
+    let pair = |key: &str, kind: u32, value: &[u8]| {
+        [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &kind.to_le_bytes(), value].concat()
+    };
+    [
+        pair(NUMBER, types::U16, &(number as u16).to_le_bytes()),
+        pair(COUNT, types::U16, &(count as u16).to_le_bytes()),
+        pair(N_TENSORS, types::I32, &(n_tensors as i32).to_le_bytes()),
+    ]
+}
+
+/// The path of the file of this number, of so many, for a model at this path.
+pub fn path(model: &Path, number: usize, count: usize) -> PathBuf {
+    let name = model.file_name().unwrap_or_default().to_string_lossy();
+    let start = name.strip_suffix(".gguf").unwrap_or(&name);
+    model.with_file_name(format!("{start}{}", ending(number, count)))
+}
+
+/// What the name of a file ends in.
+fn ending(number: usize, count: usize) -> String {
+    format!("-{:05}-of-{count:05}.gguf", number + 1)
+}
 
 /// How many files a model is in, as one of them says.
 pub(super) fn count(path: &Path, metadata: &IndexMap<String, Value>) -> Result<usize, Error> {
@@ -75,7 +101,7 @@ fn number(path: &Path, count: usize, metadata: &IndexMap<String, Value>) -> Resu
 
 /// The name of another of the files, beside this one.
 fn name(path: &Path, number: usize, count: usize, other: usize) -> Result<PathBuf, Error> {
-    let ending = |number: usize| format!("-{:05}-of-{count:05}.gguf", number + 1);
+    let ending = |number| ending(number, count);
     let own = path.file_name().and_then(|name| name.to_str());
     let Some(start) = own.and_then(|name| name.strip_suffix(&ending(number))) else {
         let what = format!(

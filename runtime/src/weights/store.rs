@@ -85,6 +85,16 @@ pub fn write(
     file.sync().and_then(|()| file.finish()).map_err(io)
 }
 
+/// How many bytes a file of these takes.
+///
+/// # Errors
+/// [`Error::Input`] where a tensor cannot be described.
+pub fn n_bytes(path: &Path, pairs: &[Vec<u8>], tensors: &[Entry]) -> Result<u64, Error> {
+    let aligned = |n: usize| n.next_multiple_of(gguf::ALIGNMENT) as u64;
+    let data = tensors.iter().map(|tensor| aligned(tensor.n_bytes().unwrap_or_default())).sum::<u64>();
+    Ok(aligned(header(path, pairs, tensors)?.len()) + data)
+}
+
 /// Everything before the data, without the padding.
 fn header(path: &Path, pairs: &[Vec<u8>], tensors: &[Entry]) -> Result<Vec<u8>, Error> {
     let mut bytes = gguf::MAGIC.to_vec();

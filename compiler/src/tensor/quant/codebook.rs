@@ -1,7 +1,8 @@
 //! Quantises to the formats whose numbers are sixteen values of a table.
 //!
-//! In: the finite elements of a block, and a buffer for it. Out: the bytes, as llama.cpp's quantisers have them without
-//! an importance matrix. A scale is the slope of the best of several roundings; each element counts with its square.
+//! In: the finite elements of a block, what each counts, and a buffer for it. Out: the bytes, as llama.cpp's quantisers
+//! have them. A scale is the slope of the best of several roundings; without an importance matrix each element counts
+//! with its square.
 
 use crate::tensor::quant::blocks::{Blocks, Code, IQ4_NL, IQ4_XS, MXFP4, half_e8m0};
 use crate::tensor::quant::encode::{greatest, put_f16};
@@ -14,20 +15,31 @@ const N_TRIES: i8 = 7;
 
 /// `d qs:16`
 pub(super) fn iq4_nl(x: &[f32], block: &mut [u8]) {
+    iq4_nl_weighted(x, &squares(x), block);
+}
+
+/// The same, where every element counts as it is said.
+pub(super) fn iq4_nl_weighted(x: &[f32], weights: &[f32], block: &mut [u8]) {
     block.fill(0);
     let values = values(&IQ4_NL);
-    let scale = slope(x, values);
+    let scale = slope(x, weights, values);
     put_f16(block, 0, scale);
     put_nearest(&IQ4_NL, (0, x), values, scale, block);
 }
 
 /// `d scales_h:2 scales_l:4 qs:128`
 pub(super) fn iq4_xs(x: &[f32], block: &mut [u8]) {
+    iq4_xs_weighted(x, &squares(x), block);
+}
+
+/// The same, where every element counts as it is said.
+pub(super) fn iq4_xs_weighted(x: &[f32], weights: &[f32], block: &mut [u8]) {
     block.fill(0);
     let values = values(&IQ4_XS);
     let mut slopes = [0.0; 8];
-    for (slope_of, x) in slopes.iter_mut().zip(x.chunks_exact(GROUP)) {
-        *slope_of = slope(x, values);
+    let groups = x.chunks_exact(GROUP).zip(weights.chunks_exact(GROUP));
+    for (slope_of, (x, weights)) in slopes.iter_mut().zip(groups) {
+        *slope_of = slope(x, weights, values);
     }
     let d = -greatest(&slopes) / 32.0;
     put_f16(block, 0, d);
@@ -52,6 +64,10 @@ pub(super) fn mxfp4(x: &[f32], block: &mut [u8]) {
         let best = (1..16).fold(0, |best, bits| if loss(bits) < loss(best) { bits } else { best });
         MXFP4.quanta.put(block, i, best);
     }
+}
+
+fn squares(x: &[f32]) -> Vec<f32> {
+    x.iter().map(|x| x * x).collect()
 }
 
 fn values(blocks: &Blocks) -> &'static [i8; 16] {
@@ -87,15 +103,15 @@ fn nearest_value(values: &[i8; 16], x: f32) -> u8 {
 }
 
 /// The scale of a group.
-fn slope(x: &[f32], values: &[i8; 16]) -> f32 {
+fn slope(x: &[f32], weights: &[f32], values: &[i8; 16]) -> f32 {
     let extreme = greatest(x);
     if extreme.abs() < NOTHING {
         return 0.0;
     }
     let least = f32::from(values[0]);
     let sums = |by: f32| {
-        x.iter().fold((0.0, 0.0), |(products, squares), x| {
-            let (value, weight) = (f32::from(values[usize::from(nearest_value(values, by * x))]), x * x);
+        x.iter().zip(weights).fold((0.0, 0.0), |(products, squares), (x, weight)| {
+            let value = f32::from(values[usize::from(nearest_value(values, by * x))]);
             (products + weight * value * x, squares + weight * value * value)
         })
     };

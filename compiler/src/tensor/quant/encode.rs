@@ -2,7 +2,8 @@
 //!
 //! In: exactly the elements of one block, all finite, and a buffer of its bytes; `Format` sees to both. Out: the
 //! bytes. The choices are those of llama.cpp's reference quantisers, rounding and order of the sums included, so that
-//! the bytes are equal. Super-blocks of 256 are in `superblock.rs`, numbers of a table in `codebook.rs`.
+//! the bytes are equal. Super-blocks of 256 are in `superblock.rs`, numbers of a table in `codebook.rs`; where it is
+//! known what each element counts, `weighted.rs`.
 
 use half::{bf16, f16};
 
@@ -83,7 +84,7 @@ pub(super) fn put_f16(block: &mut [u8], at: usize, x: f32) {
 }
 
 /// Writes the whole parts of 32 numbers: their fifth bits first if they have any, then nibbles.
-fn put_quanta(to: &mut [u8], n_bits: u32, number: impl Fn(usize) -> f32) {
+pub(super) fn put_quanta(to: &mut [u8], n_bits: u32, number: impl Fn(usize) -> f32) {
     to.fill(0);
     let n_top = if n_bits == 5 { 4 } else { 0 };
     let (top, nibbles) = to.split_at_mut(n_top);

@@ -16,10 +16,11 @@ pub(super) struct Fit<const N: usize> {
     pub(super) quanta: [u8; N],
 }
 
-/// Which roundings are tried: those that would spread the elements over `most + first + 0.1 * step` quanta.
+/// Which roundings are tried: those that would spread the elements over `most + first + step * n` quanta.
 pub(super) struct Search {
     pub(super) most: u8,
     pub(super) first: f32,
+    pub(super) step: f32,
     pub(super) n_steps: u8,
     pub(super) loss: Loss,
 }
@@ -31,29 +32,82 @@ pub(super) enum Loss {
     Square,
 }
 
-/// The slope through zero for quanta from `-half` to `half - 1`; each element counts with its square.
-pub(super) fn slope(x: &[f32], half: i8) -> f32 {
+/// The slope through zero for quanta from `-half` to `half - 1`, with the quanta, counted from 0.
+pub(super) fn slope<const N: usize>(x: &[f32; N], weights: &[f32; N], half: i8) -> (f32, [u8; N]) {
     let extreme = greatest(x);
     if extreme.abs() < NOTHING {
-        return 0.0;
+        return (0.0, [0; N]);
     }
     let half = f32::from(half);
-    let (mut best, mut found) = (0.0, 0.0);
+    let (mut best, mut found, mut quanta) = (0.0, 0.0, [0.0; N]);
     let tried = (-9..=9_i8).filter(|step| *step != 0).map(|step| half + 0.1 * f32::from(step));
     for (turn, spread) in std::iter::once(half).chain(tried).enumerate() {
         let inverse = -spread / extreme;
+        let tried = x.map(|x| nearest((inverse * x).clamp(-half, half - 1.0)));
         let (mut products, mut squares) = (0.0, 0.0);
-        for x in x {
-            let q = nearest((inverse * x).clamp(-half, half - 1.0));
-            products += x * x * x * q;
-            squares += x * x * q * q;
+        for ((x, weight), q) in x.iter().zip(weights).zip(tried) {
+            products += weight * x * q;
+            squares += weight * q * q;
         }
         if turn == 0 || (squares > 0.0 && products * products > best * squares) {
             found = if squares == 0.0 { 0.0 } else { products / squares };
-            best = found * products;
+            (best, quanta) = (found * products, tried);
         }
     }
-    found
+    (found, quanta.map(|q| (q + half) as u8))
+}
+
+/// The slope through zero for quanta from 0 to `most`, of elements that are not negative, with the quanta.
+pub(super) fn slope_from_zero<const N: usize>(x: &[f32; N], weights: &[f32; N], most: u8) -> (f32, [u8; N]) {
+    let largest = x.iter().fold(0.0, |most: f32, x| if *x > most { *x } else { most });
+    if largest == 0.0 {
+        return (0.0, [0; N]);
+    }
+    let most = f32::from(most);
+    let rounded = |inverse: f32| x.map(|x| nearest(inverse * x).min(most));
+    let loss = |inverse: f32| {
+        let scale = 1.0 / inverse;
+        x.iter().zip(weights).zip(rounded(inverse)).fold(0.0, |sum: f32, ((x, weight), q)| {
+            let lost = x - scale * q;
+            sum + weight * lost * lost
+        })
+    };
+    let mut inverse = most / largest;
+    let mut least = loss(inverse);
+    for step in (-4..=4_i8).filter(|step| *step != 0) {
+        let other = (0.1 * f32::from(step) + most) / largest;
+        let loss = loss(other);
+        if loss < least {
+            (least, inverse) = (loss, other);
+        }
+    }
+    let mut quanta = rounded(inverse);
+    let (mut products, mut squares) = (0.0, 0.0);
+    for ((x, weight), q) in x.iter().zip(weights).zip(quanta) {
+        products += weight * x * q;
+        squares += weight * q * q;
+    }
+    for _ in 0..5 {
+        let before = quanta;
+        for ((x, weight), q) in x.iter().zip(weights).zip(&mut quanta) {
+            let mut other_products = products - weight * x * *q;
+            let mut other_squares = squares - weight * *q * *q;
+            if other_products <= 0.0 || other_squares <= 0.0 {
+                continue;
+            }
+            let other = nearest(x * other_squares / other_products).min(most);
+            other_products += weight * x * other;
+            other_squares += weight * other * other;
+            let is_better = other_products * other_products * squares > products * products * other_squares;
+            if other != *q && is_better {
+                (*q, products, squares) = (other, other_products, other_squares);
+            }
+        }
+        if quanta == before {
+            break;
+        }
+    }
+    (if squares > 0.0 { products / squares } else { 0.0 }, quanta.map(|q| q as u8))
 }
 
 /// The same by changing one quantum after another while that loses less; with the quanta, counted from 0.
@@ -111,7 +165,7 @@ pub(super) fn line<const N: usize>(x: &[f32; N], weights: [f32; N], search: &Sea
     let mut least_loss = loss(x, &weights, &quanta, found, search.loss);
     for step in 0..search.n_steps {
         // What was found so far is where the next rounding begins.
-        let others = rounded(search.first + 0.1 * f32::from(step) + n_quanta, found.1);
+        let others = rounded(search.first + search.step * f32::from(step) + n_quanta, found.1);
         let Some(line) = least_squares(x, &weights, &others) else { continue };
         let loss = loss(x, &weights, &others, line, search.loss);
         if loss < least_loss {

@@ -20,6 +20,7 @@ mod decode;
 mod encode;
 mod fit;
 mod superblock;
+mod weighted;
 
 /// How the elements of a stored tensor lie in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -287,6 +288,31 @@ impl Format {
             encode(elements, block);
         }
         Some(())
+    }
+
+    /// The same for rows whose columns count differently, as an importance matrix says; `weights` are those of a row.
+    /// Formats without a search for scales are written as ever.
+    pub fn encode_weighted(self, elements: &[f32], weights: &[f32], bytes: &mut [u8]) -> Option<()> {
+        let Some(encode) = weighted::encoder(self) else { return self.encode(elements, bytes) };
+        let row_len = weights.len().max(1);
+        let row_bytes = self.bytes_for(row_len)?;
+        if !elements.len().is_multiple_of(row_len) || self.bytes_for(elements.len()) != Some(bytes.len()) {
+            return None;
+        }
+        let (block_len, block_bytes) = (self.block_len(), self.block_bytes());
+        for (row, bytes) in elements.chunks_exact(row_len).zip(bytes.chunks_exact_mut(row_bytes)) {
+            let size = weighted::mean_square(row);
+            let blocks = row.chunks_exact(block_len).zip(weights.chunks_exact(block_len));
+            for ((x, weights), block) in blocks.zip(bytes.chunks_exact_mut(block_bytes)) {
+                encode(x, weights, size, block);
+            }
+        }
+        Some(())
+    }
+
+    /// Whether elements can be put into this format.
+    pub fn is_encoded(self) -> bool {
+        encode::encoder(self).is_some()
     }
 
     /// Whether kernels store elements of this format.

@@ -14,7 +14,7 @@ const NO_SCALE: f32 = 1e-15;
 
 /// `scales:16 qs:64 d dmin`
 pub(super) fn q2_k(x: &[f32], block: &mut [u8]) {
-    let search = Search { most: 3, first: -0.5, n_steps: 16, loss: Loss::Absolute };
+    let search = Search { most: 3, first: -0.5, step: 0.1, n_steps: 16, loss: Loss::Absolute };
     let weights = |x: &[f32; 16]| x.map(f32::abs);
     put_lines(&Q2_K, (x, weights), &search, 15.0, block);
 }
@@ -34,11 +34,16 @@ pub(super) fn q3_k(x: &[f32], block: &mut [u8]) {
             groups(&Q3_K).scales.put(block, group, (scale + 32.0) as u8);
         }
     }
+    put_q3_k(x, &fits, block);
+}
+
+/// Puts elements into a block whose scales are there.
+pub(super) fn put_q3_k(x: &[f32], fits: &[(f32, [u8; 16])], block: &mut [u8]) {
     for (group, (x, (_, quanta))) in x.chunks_exact(16).zip(fits).enumerate() {
         let (scale, _) = scale_and_offset(&Q3_K, block, group);
         for (i, (x, fitted)) in x.iter().zip(quanta).enumerate() {
             let rounded = || (nearest((x / scale).clamp(-4.0, 3.0)) + 4.0) as u8;
-            let q = if scale == 0.0 { fitted } else { rounded() };
+            let q = if scale == 0.0 { *fitted } else { rounded() };
             Q3_K.quanta.put(block, group * 16 + i, q);
         }
     }
@@ -46,22 +51,29 @@ pub(super) fn q3_k(x: &[f32], block: &mut [u8]) {
 
 /// `d dmin scales:12 qs:128`
 pub(super) fn q4_k(x: &[f32], block: &mut [u8]) {
-    let search = Search { most: 15, first: -1.0, n_steps: 21, loss: Loss::Square };
+    let search = Search { most: 15, first: -1.0, step: 0.1, n_steps: 21, loss: Loss::Square };
     put_lines(&Q4_K, (x, around_the_mean), &search, 63.0, block);
 }
 
 /// `d dmin scales:12 qh:32 qs:128`
 pub(super) fn q5_k(x: &[f32], block: &mut [u8]) {
-    let search = Search { most: 31, first: -0.5, n_steps: 16, loss: Loss::Square };
+    let search = Search { most: 31, first: -0.5, step: 0.1, n_steps: 16, loss: Loss::Square };
     put_lines(&Q5_K, (x, around_the_mean), &search, 63.0, block);
 }
 
 /// `ql:128 qh:64 scales:16 d`, the scales with a sign
 pub(super) fn q6_k(x: &[f32], block: &mut [u8]) {
+    let weights: Vec<f32> = x.iter().map(|x| x * x).collect();
+    q6_k_weighted(x, &weights, block);
+}
+
+/// The same, where every element counts as it is said.
+pub(super) fn q6_k_weighted(x: &[f32], weights: &[f32], block: &mut [u8]) {
     block.fill(0);
     let mut slopes = [0.0; 16];
-    for (slope_of, group) in slopes.iter_mut().zip(x.chunks_exact(16)) {
-        *slope_of = slope(group, 32);
+    let groups_of = x.as_chunks::<16>().0.iter().zip(weights.as_chunks::<16>().0);
+    for (slope_of, (group, weights)) in slopes.iter_mut().zip(groups_of) {
+        *slope_of = slope(group, weights, 32).0;
     }
     let steepest = greatest(&slopes);
     if steepest.abs() < NO_SCALE {
@@ -83,7 +95,7 @@ pub(super) fn q6_k(x: &[f32], block: &mut [u8]) {
     }
 }
 
-fn groups(blocks: &Blocks) -> &Groups {
+pub(super) fn groups(blocks: &Blocks) -> &Groups {
     blocks.groups.as_ref().expect("super-blocks have groups")
 }
 
@@ -118,12 +130,22 @@ fn put_lines<const N: usize>(
         scales.put(block, group, rounded(per_scale * fit.scale));
         offsets.as_ref().expect("as above").put(block, group, rounded(per_offset * fit.offset));
     }
+    put_on_lines(blocks, (x, &fits), search.most, block);
+}
+
+/// Puts elements into a block whose scales and offsets are there.
+pub(super) fn put_on_lines<const N: usize>(
+    blocks: &Blocks,
+    (x, fits): (&[f32], &[Fit<N>]),
+    most: u8,
+    block: &mut [u8],
+) {
     for (group, (fit, x)) in fits.iter().zip(x.chunks_exact(N)).enumerate() {
         let (scale, offset) = scale_and_offset(blocks, block, group);
         let offset = offset.expect("as above");
         for (i, x) in x.iter().enumerate() {
             // A group without a scale is its offset, whatever the quanta.
-            let rounded = || nearest(((x + offset) / scale).clamp(0.0, f32::from(search.most))) as u8;
+            let rounded = || nearest(((x + offset) / scale).clamp(0.0, f32::from(most))) as u8;
             let q = if scale == 0.0 { fit.quanta[i] } else { rounded() };
             blocks.quanta.put(block, group * N + i, q);
         }

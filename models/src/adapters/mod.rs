@@ -1,0 +1,268 @@
+//! Adapters: what is added to a model when it is opened. LoRA changes projections, control vectors change blocks.
+//!
+//! In: files with their scales, and a model's config and graph. Out: the ranks and the blocks that go into its config,
+//! and the bytes of the new weights, or one sentence that says what does not fit.
+//! All adapters of a projection become one: rows of their first matrices follow each other, and so do columns of their
+//! second, which have the scale in them. So another scale is no other program.
+//! One file of LoRA: `lora.rs`, with the configuration of PEFT in `peft.rs`; control vectors: `control.rs`. Layers add
+//! the products in `layers/low_rank.rs`; `quantize/merge.rs` adds them to the weights of a new file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use fusebox_compiler::graph::Graph;
+use fusebox_compiler::graph::op::Op;
+use fusebox_compiler::tensor::quant::Format;
+use fusebox_runtime::device::Weights;
+use fusebox_runtime::error::{Error, Place};
+use fusebox_runtime::weights::{Checkpoint, Kind};
+
+use crate::adapters::lora::{Lora, Product, Target};
+use crate::binding::sizes;
+use crate::config::{Config, Mixer};
+use crate::families::{gguf_architecture, hparams, is_reordered};
+use crate::hparams::Hparams;
+use crate::naming::tensors::{BIAS, DIRECTION, EXPERTS, LORA_A, LORA_B};
+
+pub(crate) mod control;
+pub(crate) mod lora;
+mod peft;
+
+/// The matrix whose rows are looked up.
+pub(crate) const EMBEDDING: &str = "token_embd";
+
+/// What is added to a model.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Adapters {
+    /// LoRA adapters, each a GGUF file or a folder of PEFT, with their scales.
+    pub loras: Vec<(PathBuf, f32)>,
+    /// Control vectors, each a GGUF file, with their scales.
+    pub control_vectors: Vec<(PathBuf, f32)>,
+    /// The first and the last block that control vectors change; all of them.
+    pub control_layers: Option<[usize; 2]>,
+}
+
+/// The model that an adapter is for.
+pub(crate) struct Base<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) checkpoint: &'a Checkpoint,
+    /// Its weights that may have an adapter.
+    pub(crate) targets: Vec<Target>,
+    /// The kind of file whose order of rows the model has.
+    pub(crate) layout: Kind,
+    /// Whether targets have the names of the file, and not those of graphs.
+    pub(crate) has_own_names: bool,
+}
+
+/// The weights that adapters add to a graph.
+#[derive(Debug, Default)]
+pub(crate) struct Added {
+    pub(crate) ranks: BTreeMap<String, usize>,
+    pub(crate) steered: BTreeSet<usize>,
+    weights: BTreeMap<String, Weight>,
+}
+
+#[derive(Debug)]
+struct Weight {
+    format: Format,
+    bytes: Vec<u8>,
+    /// Its rows and columns, of each expert.
+    sizes: [usize; 2],
+    /// The file and the tensor that it comes from.
+    from: (PathBuf, String),
+}
+
+impl Adapters {
+    /// Whether nothing is added.
+    pub fn is_empty(&self) -> bool {
+        self.loras.is_empty() && self.control_vectors.is_empty()
+    }
+
+    /// Reads what is added to the weights of a graph.
+    pub(crate) fn read(&self, base: &Base<'_>) -> Result<Added, Error> {
+        let mut added = Added::default();
+        for (name, products) in self.products(base)? {
+            added.add(name, &products);
+        }
+        let directions = control::read(&self.control_vectors, self.control_layers, base)?;
+        for (layer, (direction, from)) in directions {
+            added.steered.insert(layer);
+            let weight = Weight::new(Format::F32, &direction, [1, direction.len()], from);
+            added.weights.insert(format!("blk.{layer}.{DIRECTION}"), weight);
+        }
+        Ok(added)
+    }
+
+    /// What is added to each weight of a model.
+    pub(crate) fn products(&self, base: &Base<'_>) -> Result<BTreeMap<String, Vec<Product>>, Error> {
+        let mut products: BTreeMap<String, Vec<Product>> = BTreeMap::new();
+        for (path, strength) in &self.loras {
+            let mut lora = Lora::open(path, *strength, base)?;
+            for target in &base.targets {
+                let Some(product) = lora.product(target)? else { continue };
+                let all = products.entry(target.name.clone()).or_default();
+                if let Some(first) = all.first()
+                    && first.sizes() != product.sizes()
+                {
+                    let what =
+                        format!("expected {:?} rows and columns, found {:?}", first.sizes(), product.sizes());
+                    let [(path, tensor), _] = product.from;
+                    return Err(refused(&path, Place::Tensor(tensor), what));
+                }
+                all.push(product);
+            }
+            lora.refuse_unused()?;
+        }
+        Ok(products)
+    }
+}
+
+/// The weights of a graph that may have an adapter.
+pub(crate) fn targets(graph: &Graph, config: &Config) -> Vec<Target> {
+    let weights = graph.nodes.values().filter_map(|node| match &node.op {
+        Op::Weight { name, shape, .. } if !name.ends_with(BIAS) && shape.iter().count() > 1 => {
+            Some(Target { name: name.to_string(), sizes: sizes(shape) })
+        }
+        _ => None,
+    });
+    // A head that is the embedding matrix may have one of its own.
+    let head = Target { name: "output".to_owned(), sizes: vec![config.vocab, config.hidden] };
+    weights.chain(config.tied.then_some(head)).collect()
+}
+
+impl Added {
+    /// Adds all products of one projection.
+    fn add(&mut self, name: String, products: &[Product]) {
+        let Some(first) = products.first() else { return };
+        let rank: usize = products.iter().map(|product| product.rank).sum();
+        let [n, rows, columns] = [first.n, first.rows, first.columns];
+        let a = (0..n).flat_map(|i| {
+            products.iter().flat_map(move |own| &own.a[i * own.rank * columns..(i + 1) * own.rank * columns])
+        });
+        let mut a: Vec<f32> = a.copied().collect();
+        let row = |i: usize| {
+            let of = move |own: &Product| {
+                let row = &own.b[i * own.rank..(i + 1) * own.rank];
+                row.iter().map(|b| b * own.scale).collect::<Vec<f32>>()
+            };
+            products.iter().flat_map(of)
+        };
+        let b: Vec<f32> = (0..n * rows).flat_map(row).collect();
+        let mut sizes = [rank, columns];
+        if name == EMBEDDING {
+            // Its rows are looked up.
+            a = (0..columns).flat_map(|v| (0..rank).map(move |r| r * columns + v)).map(|at| a[at]).collect();
+            sizes.reverse();
+        }
+        let [from_a, from_b] = first.from.clone();
+        self.weights.insert(format!("{name}{LORA_A}"), Weight::narrow(&a, sizes, from_a));
+        self.weights.insert(format!("{name}{LORA_B}"), Weight::narrow(&b, [rows, rank], from_b));
+        self.ranks.insert(name, rank);
+    }
+
+    /// The formats of the new weights.
+    pub(crate) fn formats(&self) -> impl Iterator<Item = (String, Format)> {
+        self.weights.iter().map(|(name, weight)| (name.clone(), weight.format))
+    }
+
+    /// Checks that the graph takes every new weight, in the shape that it has.
+    pub(crate) fn check(&self, graph: &Graph) -> Result<(), Error> {
+        let wanted = graph.nodes.values().filter_map(|node| match &node.op {
+            Op::Weight { name, shape, .. } => Some((name.to_string(), sizes(shape))),
+            _ => None,
+        });
+        let wanted: BTreeMap<String, Vec<usize>> = wanted.collect();
+        for (name, weight) in &self.weights {
+            let refused = |what| {
+                let (path, tensor) = weight.from.clone();
+                Error::input(&path, Place::Tensor(tensor), what)
+            };
+            let Some(shape) = wanted.get(name) else {
+                let what =
+                    "it changes a matrix that takes no adapter while it runs; `fusebox merge` may merge it";
+                return Err(refused(what.to_owned()));
+            };
+            let of_one = shape.get(usize::from(name.contains(EXPERTS))..).unwrap_or_default();
+            let [rows, columns] = weight.sizes;
+            let is_first = name.ends_with(LORA_A) || name.ends_with(DIRECTION);
+            let expected = if is_first && name.strip_suffix(LORA_A) != Some(EMBEDDING) {
+                let (first, rest) = of_one.split_first().map_or((1, of_one), |(first, rest)| (*first, rest));
+                if rest.is_empty() { [1, first] } else { [first, rest.iter().product()] }
+            } else {
+                let (last, rest) = of_one.split_last().map_or((1, of_one), |(last, rest)| (*last, rest));
+                [rest.iter().product(), last]
+            };
+            if expected != [rows, columns] {
+                let what = format!(
+                    "expected {expected:?} rows and columns, found {:?}: is it for this model?",
+                    weight.sizes
+                );
+                return Err(refused(what));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Weight {
+    fn new(format: Format, numbers: &[f32], sizes: [usize; 2], from: (PathBuf, String)) -> Self {
+        let mut bytes = vec![0; format.bytes_for(numbers.len()).unwrap_or_default()];
+        // Any number becomes one of a plain format.
+        let _ = format.encode(numbers, &mut bytes);
+        Self { format, bytes, sizes, from }
+    }
+
+    /// In the smallest format that has all numbers as they are.
+    fn narrow(numbers: &[f32], sizes: [usize; 2], from: (PathBuf, String)) -> Self {
+        let is_exact = |format: &Format| format.rounded(numbers).is_some_and(|rounded| rounded == numbers);
+        let format = [Format::BF16, Format::F16].into_iter().find(is_exact).unwrap_or(Format::F32);
+        Self::new(format, numbers, sizes, from)
+    }
+}
+
+impl Weights for Added {
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.weights.get(name).map(|weight| weight.bytes.as_slice())
+    }
+}
+
+impl Base<'_> {
+    /// The name of its architecture in GGUF.
+    pub(crate) fn architecture(&self) -> &str {
+        let own = Hparams::architecture_of(self.checkpoint).unwrap_or_default();
+        gguf_architecture(own).unwrap_or(own)
+    }
+
+    /// The hyper-parameters of its file, with the names of its family.
+    fn hparams(&self) -> Hparams<'_> {
+        hparams(self.checkpoint)
+    }
+
+    /// Whether rows of this matrix are in the order of another kind of file, and how: rows of a head, and how many of
+    /// them are rotated.
+    fn reordered(&self, name: &str, kind: Kind) -> Option<[usize; 2]> {
+        let is_rotated = name.ends_with(".attn_q") || name.ends_with(".attn_k");
+        let is_known = Hparams::architecture_of(self.checkpoint).is_some_and(is_reordered);
+        if !is_rotated || !is_known || is_gguf(kind) == is_gguf(self.layout) {
+            return None;
+        }
+        let layer: usize = name.strip_prefix("blk.")?.split('.').next()?.parse().ok()?;
+        match &self.config.blocks.get(layer)?.mixer {
+            Mixer::Grouped(heads) => Some([heads.head, heads.rotary_dim]),
+            _ => None,
+        }
+    }
+}
+
+/// Whether rows are in the order of GGUF.
+pub(crate) fn is_gguf(kind: Kind) -> bool {
+    match kind {
+        Kind::Gguf { .. } | Kind::Qorus => true,
+        Kind::Safetensors | Kind::Ajc1 => false,
+    }
+}
+
+/// An error about a file of an adapter.
+fn refused(path: &Path, place: Place, what: impl Into<String>) -> Error {
+    Error::input(path, place, what.into())
+}
