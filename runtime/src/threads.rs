@@ -5,23 +5,35 @@
 //! Nothing is allocated after [`Team::new`]. A job must not panic: the other threads would wait forever, so the process
 //! is aborted.
 //! [`each`] runs a function once on several threads without a team.
+//! `barrier.rs` is checked under every order of its threads, see `tests/loom`.
 
 #![expect(unsafe_code, reason = "a job is borrowed by threads that outlive it")]
 
 use std::cell::UnsafeCell;
-use std::hint::spin_loop;
 use std::panic::resume_unwind;
 use std::process::abort;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::{io, iter, mem};
 
-/// How often who waits looks again at once: some tens of microseconds.
-const SPINS: usize = 4_000;
-/// How often it then lets others run and looks again before it sleeps: about a millisecond. Waking a sleeper takes
-/// long, and on a busy machine the thread that is waited for may be waiting for this very processor.
-const YIELDS: usize = 1_000;
+mod barrier;
+
+pub use barrier::Barrier;
+
+/// What barriers are made of, and how long they wait: `tests/loom` has its own.
+mod parts {
+    pub(super) use std::hint::spin_loop;
+    pub(super) use std::sync::atomic::{AtomicUsize, Ordering, fence};
+    pub(super) use std::sync::{Condvar, Mutex, PoisonError};
+    pub(super) use std::thread::yield_now;
+
+    /// How often who waits looks again at once: some tens of microseconds.
+    pub(super) const SPINS: usize = 4_000;
+    /// How often it then lets others run and looks again before it sleeps: about a millisecond. Waking a sleeper takes
+    /// long, and on a busy machine the thread that is waited for may be waiting for this very processor.
+    pub(super) const YIELDS: usize = 1_000;
+}
 
 /// What a team does, given the number of the thread.
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
@@ -37,65 +49,6 @@ pub fn each<T: Send>(n_threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
             others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
         iter::once(own).chain(others).collect()
     })
-}
-
-/// A point that no thread of a team passes before all have reached it.
-#[derive(Debug)]
-pub struct Barrier {
-    n_threads: usize,
-    n_arrived: AtomicUsize,
-    /// How often all have passed.
-    n_passed: AtomicUsize,
-    n_asleep: AtomicUsize,
-    lock: Mutex<()>,
-    wake: Condvar,
-}
-
-impl Barrier {
-    /// A barrier for `n_threads` threads.
-    pub fn new(n_threads: usize) -> Self {
-        Self {
-            n_threads,
-            n_arrived: AtomicUsize::new(0),
-            n_passed: AtomicUsize::new(0),
-            n_asleep: AtomicUsize::new(0),
-            lock: Mutex::new(()),
-            wake: Condvar::new(),
-        }
-    }
-
-    /// Waits until all threads are here, and says whether this one was the last. What any did before, all see after.
-    pub fn wait(&self) -> bool {
-        let n_passed = self.n_passed.load(Ordering::Acquire);
-        if self.n_arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.n_threads {
-            self.n_arrived.store(0, Ordering::Relaxed);
-            self.n_passed.store(n_passed.wrapping_add(1), Ordering::SeqCst);
-            // Who falls asleep says so before it looks a last time, so it is seen here or it sees what was stored.
-            if self.n_asleep.load(Ordering::SeqCst) > 0 {
-                let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-                self.wake.notify_all();
-                drop(guard);
-            }
-            return true;
-        }
-        for turn in 0..SPINS + YIELDS {
-            if self.n_passed.load(Ordering::Acquire) != n_passed {
-                return false;
-            }
-            if turn < SPINS { spin_loop() } else { thread::yield_now() }
-        }
-        self.sleep(n_passed);
-        false
-    }
-
-    fn sleep(&self, n_passed: usize) {
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.n_asleep.fetch_add(1, Ordering::SeqCst);
-        while self.n_passed.load(Ordering::SeqCst) == n_passed {
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.n_asleep.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 /// Threads that are ready for jobs; the caller is number 0 and works as well.
@@ -166,7 +119,7 @@ impl Team {
 
     /// How many threads there are.
     pub fn n_threads(&self) -> usize {
-        self.shared.start.n_threads
+        self.shared.start.n_threads()
     }
 
     /// Does a job on all threads, and returns when all are done.
@@ -231,6 +184,7 @@ impl Drop for Team {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -263,7 +217,7 @@ mod tests {
             let mut team = Team::new(4).unwrap();
             let seen: [AtomicUsize; 4] = Default::default();
             for _ in 0..3 {
-                while team.shared.start.n_asleep.load(Ordering::SeqCst) < 3 {
+                while team.shared.start.n_asleep() < 3 {
                     thread::yield_now();
                 }
                 team.run(&|number| {

@@ -3,8 +3,10 @@
 //! In: an interpreted kernel with its buffers before and after. Out: nothing, or the first element that differs.
 //! Scalar code rounds where the interpreter does, so every number must be the same; only the sign of a zero and the
 //! bits of what is not a number are free. Faster forms may be off by what `tolerance` argues, at every level that this
-//! processor has. The tasks run all at once, and again in pieces, the last piece first.
+//! processor has. The tasks run all at once, and again in pieces, the last piece first, and each by itself, backwards and
+//! twice. Buffers lie between pages that nobody may touch, so no access may leave them.
 
+use std::ops::Range;
 use std::slice;
 
 use fusebox_compiler::codegen::cpu::Cpu;
@@ -16,6 +18,7 @@ use fusebox_compiler::options::Numbers;
 use fusebox_compiler::reference::compare::Tolerance;
 use fusebox_compiler::tensor::quant::Format;
 use half::{bf16, f16};
+use support::guarded::{Edge, Guarded};
 
 use super::Interpreted;
 use super::bounds::steps;
@@ -37,16 +40,21 @@ fn compiled_at(run: &Interpreted<'_>, level: Level, numbers: Numbers) -> Result<
     let symbols: Vec<i64> = code.symbols().iter().map(|symbol| run.symbols[&symbol.name]).collect();
     let n_tasks = code.n_tasks(&symbols).map_err(|error| error.to_string())?;
     let (third, half) = (n_tasks / 3, n_tasks / 2);
-    for pieces in [slice::from_ref(&(0..n_tasks)), &[half..n_tasks, third..half, 0..third]] {
-        let mut memory: Vec<Vec<u8>> =
-            (run.kernel.params.values().zip(run.before.0.values()).zip(&run.stored))
-                .map(|((param, before), stored)| {
-                    stored.map_or_else(|| encoded(param.format, before), <[u8]>::to_vec)
-                })
-                .collect();
-        let mut scratch = vec![0xa5; code.scratch_bytes()];
+    let each = |task| [task..task + 1, task..task + 1];
+    let alone: Vec<Range<i64>> = (0..n_tasks).rev().flat_map(each).collect();
+    let all = 0..n_tasks;
+    let apart = [half..n_tasks, third..half, 0..third];
+    let ways = [(slice::from_ref(&all), Edge::End), (&apart, Edge::Start), (&alone, Edge::End)];
+    for (pieces, edge) in ways {
+        let params = run.kernel.params.values().zip(run.before.0.values()).zip(&run.stored);
+        let bytes = params.map(|((param, before), stored)| {
+            stored.map_or_else(|| encoded(param.format, before), <[u8]>::to_vec)
+        });
+        let mut memory: Vec<Guarded> = bytes.map(|bytes| Guarded::new(&bytes, edge)).collect();
+        let mut scratch = Guarded::new(&vec![0xa5; code.scratch_bytes()], edge);
         let mut buffers = borrowed(&code, &mut memory);
         code.run(pieces, &mut buffers, &symbols, &mut scratch).map_err(|error| error.to_string())?;
+        let memory: Vec<&[u8]> = memory.iter().map(|bytes| &**bytes).collect();
         same(run, &memory, numbers)?;
     }
     Ok(())
@@ -88,7 +96,7 @@ fn longest(part: &Part, body: &[Stmt]) -> usize {
     body.iter().map(of).max().unwrap_or(1)
 }
 
-fn borrowed<'a>(code: &Code, memory: &'a mut [Vec<u8>]) -> Vec<Bytes<'a>> {
+fn borrowed<'a>(code: &Code, memory: &'a mut [Guarded]) -> Vec<Bytes<'a>> {
     let params = code.kernel().params.values().zip(memory);
     let bytes = params.map(|(param, bytes)| match param.access {
         Access::Read => Bytes::Read(bytes),
@@ -114,13 +122,17 @@ fn largest_read(run: &Interpreted<'_>) -> f64 {
     .fold(0.0, f64::max)
 }
 
-pub(super) fn same(run: &Interpreted<'_>, memory: &[Vec<u8>], numbers: Numbers) -> Result<(), String> {
+pub(super) fn same(
+    run: &Interpreted<'_>,
+    memory: &[impl AsRef<[u8]>],
+    numbers: Numbers,
+) -> Result<(), String> {
     for ((param, bytes), expected) in run.kernel.params.values().zip(memory).zip(run.after.0.values()) {
         if param.access == Access::Read {
             continue;
         }
         let decoded = |bytes: &[u8]| decoded(param.format, bytes);
-        let (actual, expected) = (decoded(bytes), decoded(&encoded(param.format, expected)));
+        let (actual, expected) = (decoded(bytes.as_ref()), decoded(&encoded(param.format, expected)));
         let finite = expected.iter().filter(|x| x.is_finite());
         let n_finite = finite.clone().count();
         let rms = (finite.map(|x| x * x).sum::<f64>() / n_finite.max(1) as f64).sqrt();

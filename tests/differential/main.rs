@@ -3,8 +3,8 @@
 //! In: a graph, numbers for it, a target and how fusion is steered. The reference evaluator gives the value of every
 //! node; each kernel is verified, interpreted on exactly the values it loads, and must store the values it stands for.
 //! So an error is found at its kernel, not at the end of a model. `blocks.rs`, `cases.rs` and `random.rs` bring the
-//! graphs; `jit.rs` runs the kernels as machine code, `gpu.rs` as code for GPUs; `races.rs` breaks them. `bounds.rs`
-//! says what rounding in blocks allows.
+//! graphs; `jit.rs` runs the kernels as machine code, `gpu.rs` as code for GPUs; `races.rs` breaks them, and `road.rs`
+//! takes whole graphs to results. `bounds.rs` says what rounding in blocks allows.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
 
@@ -20,6 +20,7 @@ mod gpu;
 mod jit;
 mod races;
 mod random;
+mod road;
 mod shrink;
 
 use std::collections::BTreeMap;

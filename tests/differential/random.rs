@@ -21,12 +21,14 @@ use fusebox_compiler::rewrite::{Choice, Settings, improve};
 use fusebox_compiler::target::{TARGETS, Target};
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::sym::Sym;
+use support::guarded::running;
 use support::slow;
 
 use super::bounds::{of_kernels, unrounded};
-use super::generate::{Sample, WITH_BLOCKS, generate};
+use super::generate::{Sample, WITH_BLOCKS, WITH_PLACES, generate};
 use super::gpu::{is_there, on_gpu};
 use super::jit::compiled;
+use super::road::{in_any_order, travels};
 use super::shrink::shrink;
 use super::{Witness, check_by, check_within};
 
@@ -39,7 +41,7 @@ const CANCELLATION: f64 = 16.0;
 type Trial = fn(&Graph, &[(Label, i64)], u64) -> Result<(), String>;
 
 /// A third of the seeds has the rates of the name, a third one compute unit, and a third 96.
-fn target_of(seed: u64) -> Target {
+pub(crate) fn target_of(seed: u64) -> Target {
     let n_kinds = TARGETS.len() as u64;
     let named = TARGETS[(seed % n_kinds) as usize];
     match seed / n_kinds % 3 {
@@ -50,7 +52,7 @@ fn target_of(seed: u64) -> Target {
     }
 }
 
-fn tolerance(own: Tolerance) -> Tolerance {
+pub(crate) fn tolerance(own: Tolerance) -> Tolerance {
     Tolerance { relative: own.relative * CANCELLATION, absolute: own.absolute }
 }
 
@@ -131,6 +133,15 @@ fn compiles(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), St
     check_by(graph, &bindings, &target_of(seed), steering, checks).map(|_| ())
 }
 
+/// Tasks may run in any order, and again.
+fn reorders(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
+    let bindings = random::bindings(graph, seed, symbols);
+    let chaos = seed.is_multiple_of(3).then_some(seed);
+    let steering = Steering { chaos, fuel: None };
+    let checks = (tolerance(of_kernels(graph)), Some(in_any_order as Witness));
+    check_by(graph, &bindings, &target_of(seed), steering, checks).map(|_| ())
+}
+
 /// So does code for GPUs.
 fn runs_on_gpu(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Result<(), String> {
     let bindings = random::bindings(graph, seed, symbols);
@@ -180,6 +191,7 @@ fn outcome(trial: Trial, graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> 
 }
 
 fn try_seed(trial: Trial, seed: u64) {
+    running(seed);
     let Sample { graph, symbols } = generate(seed);
     let Err(what) = outcome(trial, &graph, &symbols, seed) else { return };
     let small = shrink(&graph, |other| outcome(trial, other, &symbols, seed).is_err());
@@ -233,6 +245,46 @@ fn a_random_graph_is_narrowed_without_changing_its_results() {
 #[test]
 fn a_random_graph_is_compiled_right() {
     try_seeds(compiles, 400_000, slow::count(300, 3000));
+}
+
+#[test]
+fn tasks_of_a_random_graph_run_in_any_order_and_again() {
+    for first in [700_000, WITH_BLOCKS + 400_000, WITH_PLACES + 100_000] {
+        try_seeds(reorders, first, slow::count(300, 3000));
+    }
+}
+
+#[test]
+fn a_random_graph_goes_the_whole_road() {
+    try_seeds(travels, 800_000, slow::count(300, 5000));
+}
+
+#[test]
+fn a_random_graph_with_blocks_goes_the_whole_road() {
+    try_seeds(travels, WITH_BLOCKS + 500_000, slow::count(150, 2500));
+}
+
+#[test]
+fn a_random_graph_with_places_goes_the_whole_road() {
+    try_seeds(travels, WITH_PLACES, slow::count(300, 5000));
+}
+
+#[test]
+fn a_random_graph_with_places_is_compiled_right() {
+    try_seeds(compiles, WITH_PLACES + 200_000, slow::count(100, 2000));
+}
+
+#[test]
+fn places_are_written_by_most_of_their_random_graphs() {
+    let writes = |graph: &Graph| {
+        let is_place = |id: &NodeId| matches!(graph.nodes[*id].op, Op::Input { .. });
+        graph
+            .nodes
+            .values()
+            .any(|node| matches!(node.op, Op::Write { .. }) && node.args[2..].iter().all(is_place))
+    };
+    let n = (WITH_PLACES..WITH_PLACES + 100).filter(|seed| writes(&generate(*seed).graph)).count();
+    assert!(n > 50, "{n} of 100");
 }
 
 #[test]

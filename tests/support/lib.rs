@@ -6,6 +6,8 @@
 
 pub mod gguf;
 pub mod given;
+#[cfg(unix)]
+pub mod guarded;
 pub mod oracles;
 pub mod own;
 pub mod packing;

@@ -3,7 +3,7 @@
 //! In: the code of every file. Out: an offence for each use outside of the named places.
 //! The lists below are the permission; a file that no longer needs its permission is an offence as well.
 
-use tree::{Offence, assert_none, offence};
+use tree::{Offence, assert_none, files, offence};
 
 use crate::source::{Source, braced, find_word, line_at, sources};
 
@@ -46,7 +46,14 @@ const UNSAFE: &[&str] = &[
     "runtime/src/weights/lost_pages.rs",
     "runtime/src/weights/mapping.rs",
     "tests/allocations.rs",
+    // Cells of loom.
+    "tests/loom/src/lib.rs",
+    // Pages that nobody may touch.
+    "tests/support/guarded.rs",
 ];
+
+/// The document that says what each of them relies on, and when that was last read.
+const READ: &str = "docs/unsafe.md";
 
 /// The files that may read environment variables.
 const ENVIRONMENT: [&str; 6] = [
@@ -139,6 +146,32 @@ fn environment_offences(source: &Source, allowed: &[&str]) -> Vec<Offence> {
     uses.map(|at| offence(&source.path, line_at(&source.code, at), what)).collect()
 }
 
+/// The files of a table whose rows are a file, what it relies on, and a date.
+fn read_offences(text: &str, allowed: &[&str]) -> Vec<Offence> {
+    let row = |line: &str| -> Option<(String, bool)> {
+        let [_, file, why, date, _] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        let file = file.strip_prefix('`')?.strip_suffix('`')?;
+        let is_date = date.len() == 10 && date.split('-').map(str::len).eq([4, 2, 2]);
+        Some((file.to_owned(), is_date && !why.is_empty()))
+    };
+    let rows: Vec<(usize, (String, bool))> =
+        (1..).zip(text.lines()).filter_map(|(line, text)| Some((line, row(text)?))).collect();
+    let lacking = allowed.iter().filter(|path| rows.iter().all(|(_, (file, _))| file != *path));
+    let lacking = lacking.map(|path| offence(READ, 1, format!("lacks a row for {path}")));
+    let odd = rows.iter().filter(|(_, (file, is_whole))| !is_whole || !allowed.contains(&file.as_str()));
+    let odd =
+        odd.map(|(line, (file, _))| offence(READ, *line, format!("{file}: no such `unsafe`, or no date")));
+    lacking.chain(odd).collect()
+}
+
+#[test]
+fn every_file_with_unsafe_was_read_on_a_day() {
+    let text = files(&["md"]).into_iter().find(|file| file.path == READ).map(|file| file.text);
+    assert_none(&read_offences(&text.expect("the document is there"), UNSAFE));
+}
+
 #[test]
 fn unsafe_stays_in_the_named_files() {
     let sources = sources();
@@ -177,6 +210,15 @@ mod tests {
         let source = source("a.rs", text);
         assert_eq!(lines(&unsafe_offences(&source, &[])), [3, 5]);
         assert_eq!(lines(&unsafe_offences(&source, &["a.rs"])), [5]);
+    }
+
+    #[test]
+    fn a_file_with_unsafe_has_a_row_with_a_date() {
+        let text = "| file | relies on | read |\n|---|---|---|\n| `a.rs` | b | 2026-01-02 |\n";
+        assert_eq!(read_offences(text, &["a.rs"]), []);
+        assert_eq!(lines(&read_offences(text, &["a.rs", "b.rs"])), [1]);
+        assert_eq!(lines(&read_offences(text, &[])), [3]);
+        assert_eq!(lines(&read_offences(&text.replace("-02", ""), &["a.rs"])), [3]);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use crate::error::Complaint;
 use crate::foundation::text::Scanner;
 use crate::graph::attributes::is_too_large;
-use crate::graph::op::Op;
+use crate::graph::op::{Binary, Op, Role};
 use crate::graph::print::symbols;
-use crate::graph::{Graph, Name, Node, NodeId};
+use crate::graph::{BlockId, Graph, Name, Node, NodeId};
 use crate::tensor::shape::{Axis, Shape};
 
 /// The most positions that are ranked.
@@ -161,8 +161,56 @@ fn write_complaints(graph: &Graph) -> Vec<Complaint> {
         if first != id {
             complaints.push(complaint(graph, id, format!("{state} is written a second time, after {first}")));
         }
+        complaints.extend(place_complaint(graph, node).map(|what| complaint(graph, id, what)));
     }
     complaints
+}
+
+/// Places of a write must be known to differ: positions do by themselves, and inputs are looked at before each replay.
+fn place_complaint(graph: &Graph, write: &Node) -> Option<String> {
+    let mut first: Option<&Shape> = None;
+    for place in write.args.iter().skip(2) {
+        if is_position(graph, *place, write.block) {
+            continue;
+        }
+        let Some(input) = moved_input(graph, *place) else {
+            return Some(format!(
+                "`write`: the places {place} are computed, expected an input, or a sum of positions and symbols in \
+                 the same block"
+            ));
+        };
+        let own = &input.ty.shape;
+        if *first.get_or_insert(own) != own {
+            let [a, b] = [first.unwrap_or(own), own];
+            return Some(format!("`write`: its places are inputs of {a} and of {b}, expected one shape"));
+        }
+    }
+    None
+}
+
+/// Whether a node of a block is a sum of positions, symbols and numbers, moved in any way.
+fn is_position(graph: &Graph, id: NodeId, block: Option<BlockId>) -> bool {
+    let node = &graph.nodes[id];
+    let args = || node.args.iter().all(|arg| is_position(graph, *arg, block));
+    match &node.op {
+        Op::Iota { .. } | Op::Symbolic(_) | Op::Const(_) => true,
+        Op::Binary(Binary::Add | Binary::Sub) => node.block == block && args(),
+        op => {
+            node.block == block && op.role() == Role::Movement && !matches!(op, Op::Concat { .. }) && args()
+        }
+    }
+}
+
+/// The input that a node has the elements of, moved but not repeated.
+fn moved_input(graph: &Graph, id: NodeId) -> Option<&Node> {
+    let node = &graph.nodes[id];
+    match node.op {
+        Op::Input { .. } => Some(node),
+        Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } | Op::Slice { .. } => {
+            moved_input(graph, *node.args.first()?)
+        }
+        _ => None,
+    }
 }
 
 fn symbol_complaints(graph: &Graph) -> Vec<Complaint> {

@@ -151,6 +151,8 @@ impl Index {
     }
 
     /// The smallest and largest value, for any values of variables and symbols in their ranges.
+    ///
+    /// They are bounds of whole numbers of any size: where a sum could leave 64 bits, they are the ends of those.
     pub fn bounds(&self, vars: &Vars) -> (i64, i64) {
         let direct = self.bounds_of_terms(vars);
         let relative = self.relative_to_blocks(vars).map(|index| index.0.bounds_with(index.1, vars));
@@ -158,8 +160,9 @@ impl Index {
         if self.symbols().is_none() {
             return (low, high);
         }
-        let low = low.max(self.at_ends(false, vars).bounds_of_terms(vars).0);
-        (low, high.min(self.at_ends(true, vars).bounds_of_terms(vars).1).max(low))
+        let end = |highest| self.at_ends(highest, vars).map(|index| index.bounds_of_terms(vars));
+        let low = end(false).map_or(low, |own| low.max(own.0));
+        (low, end(true).map_or(high, |own| high.min(own.1)).max(low))
     }
 
     /// The first product of symbols, if there is one.
@@ -168,17 +171,35 @@ impl Index {
     }
 
     /// The index with every loop at the end of its range that makes it highest, or lowest: `t - T` is `-1` at most.
-    fn at_ends(&self, highest: bool, vars: &Vars) -> Self {
+    ///
+    /// Nothing where a factor could leave 64 bits.
+    fn at_ends(&self, highest: bool, vars: &Vars) -> Option<Self> {
         let at_end = |(atom, factor): &(Atom, i64)| {
-            let Atom::Var(var) = atom else { return Self::atom(atom.clone()).times(*factor) };
+            let Atom::Var(var) = atom else { return Self::atom(atom.clone()).checked_times(*factor) };
             if (*factor > 0) != highest {
-                return Self::default();
+                return Some(Self::default());
             }
             let end = vars[*var].range.end(vars);
-            let last = end.map_or(Self::var(*var), |end| Self::sym(end).minus(&Self::constant(1)));
-            last.times(*factor)
+            let last =
+                end.map_or(Some(Self::var(*var)), |end| Self::sym(end).checked_plus(&Self::constant(-1)));
+            last?.checked_times(*factor)
         };
-        self.terms.iter().map(at_end).fold(Self::constant(self.constant), |sum, term| sum.plus(&term))
+        let mut terms = self.terms.iter().map(at_end);
+        terms.try_fold(Self::constant(self.constant), |sum, term| sum.checked_plus(&term?))
+    }
+
+    /// [`Index::plus`], where every number of the sum fits.
+    fn checked_plus(&self, other: &Self) -> Option<Self> {
+        let constant = self.constant.checked_add(other.constant)?;
+        let mut factors = self.terms.iter().chain(&other.terms).map(|(_, factor)| factor.checked_abs());
+        factors.try_fold(0i64, |sum, factor| sum.checked_add(factor?))?;
+        Some(Self::collect(self.terms.iter().chain(&other.terms).cloned().collect(), constant))
+    }
+
+    /// [`Index::times`], where every number of the product fits.
+    fn checked_times(&self, factor: i64) -> Option<Self> {
+        let mut numbers = self.terms.iter().map(|(_, own)| *own).chain([self.constant]);
+        numbers.all(|own| own.checked_mul(factor).is_some()).then(|| self.times(factor))
     }
 
     /// Whether it is always a multiple of a number.
@@ -247,18 +268,20 @@ impl Index {
     }
 
     fn bounds_with(&self, start: (i64, i64), vars: &Vars) -> (i64, i64) {
-        let (mut low, mut high) =
-            (start.0.saturating_add(self.constant), start.1.saturating_add(self.constant));
-        for (atom, factor) in &self.terms {
-            let (least, most) = atom.bounds(vars);
-            let (a, b) = (factor.saturating_mul(least), factor.saturating_mul(most));
-            low = low.saturating_add(a.min(b));
-            high = high.saturating_add(a.max(b));
-        }
-        (low, high)
+        let wide = i128::from;
+        let (start_low, start_high, constant) = (wide(start.0), wide(start.1), wide(self.constant));
+        let sum = self.terms.iter().try_fold((start_low + constant, start_high + constant), |sum, term| {
+            let ((least, most), factor) = (term.0.bounds(vars), wide(term.1));
+            // The product of two numbers of 64 bits fits; a sum of many may not.
+            let (a, b) = (factor * wide(least), factor * wide(most));
+            Some((sum.0.checked_add(a.min(b))?, sum.1.checked_add(a.max(b))?))
+        });
+        let narrow = |end: i128| end.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        sum.map_or((i64::MIN, i64::MAX), |(low, high)| (narrow(low), narrow(high)))
     }
 
-    /// Every position within a block written as the block's start plus `0..block`; the bounds of those summed.
+    /// Every position within a block written as the block's start plus `0..block`; the bounds of those summed. Nothing
+    /// without such a position, or where a factor could leave 64 bits.
     fn relative_to_blocks(&self, vars: &Vars) -> Option<(Self, (i64, i64))> {
         let mut rest = self.clone();
         let mut span = (0i64, 0i64);
@@ -268,7 +291,7 @@ impl Index {
             let Range::Within { of } = &vars[*var].range else { continue };
             let Some(Blocks { block, .. }) = vars[*of].range.blocks() else { continue };
             found = true;
-            rest = rest.minus(&Self::var(*var).minus(&Self::var(*of)).times(*factor));
+            rest = rest.checked_plus(&Self::var(*of).minus(&Self::var(*var)).checked_times(*factor)?)?;
             let reach = factor.saturating_mul(block - 1);
             span = (span.0.saturating_add(reach.min(0)), span.1.saturating_add(reach.max(0)));
         }
@@ -284,11 +307,18 @@ impl Index {
         for (atom, factor) in &self.terms {
             let Atom::Rem(inner, by) = atom else { continue };
             let quotient = Atom::Div(inner.clone(), *by);
-            if self.terms.iter().any(|(other, f)| *other == quotient && *f == factor * by) {
-                let pair = [atom.clone(), quotient];
-                let terms: Vec<_> = self.terms.iter().filter(|(a, _)| !pair.contains(a)).cloned().collect();
-                let rest = Self { terms, constant: self.constant };
-                return rest.plus(&inner.times(*factor));
+            let is_multiple = |(other, f): &(Atom, i64)| {
+                *other == quotient && factor.checked_mul(*by).is_some_and(|product| product == *f)
+            };
+            if !self.terms.iter().any(is_multiple) {
+                continue;
+            }
+            let pair = [atom.clone(), quotient];
+            let terms: Vec<_> = self.terms.iter().filter(|(a, _)| !pair.contains(a)).cloned().collect();
+            let rest = Self { terms, constant: self.constant };
+            let joined = inner.checked_times(*factor).and_then(|inner| rest.checked_plus(&inner));
+            if let Some(joined) = joined {
+                return joined;
             }
         }
         self
@@ -417,6 +447,39 @@ mod tests {
         let from_the_end = Index::var(t).minus(&Index::sym(&len)).plus(&Index::constant(6));
         assert_eq!(from_the_end.bounds(&vars), (1, 5));
         assert_eq!(Index::sym(&len).minus(&Index::var(t)).bounds(&vars), (1, 5));
+    }
+
+    #[test]
+    fn no_bound_of_huge_factors_is_narrower_than_the_truth() {
+        let (mut vars, [h, b, e]) = vars();
+        let len = Sym::from(Symbol::new(Label::new("T").unwrap(), 1, 5, 2));
+        let t = vars.push(Var::new(Label::new("t").unwrap(), Range::Whole { len: len.clone() }));
+        let huge = i64::MAX / 2;
+        for terms in [
+            vec![(Atom::Var(h), huge), (Atom::Var(e), -huge)],
+            vec![(Atom::Var(e), huge), (Atom::Var(b), -huge)],
+            vec![(Atom::Var(h), i64::MIN), (Atom::Var(t), huge)],
+            vec![(Atom::Var(t), huge), (Atom::Symbols(vec![len.symbols()[0]]), -huge)],
+        ] {
+            let index = Index { terms: merged(terms), constant: -3 };
+            let (low, high) = index.bounds(&vars);
+            for (at_h, at_e, at_t) in [(0, 0, 0), (15, 99, 4), (15, 0, 0), (0, 99, 4), (1, 1, 1)] {
+                let value = |atom: &Atom| match atom {
+                    Atom::Var(var) if *var == h => at_h,
+                    Atom::Var(var) if *var == e => at_e,
+                    Atom::Var(var) if *var == b => at_e / 8 * 8,
+                    Atom::Var(_) => at_t,
+                    _ => at_t + 1,
+                };
+                let terms = index.terms.iter().map(|(atom, factor)| i128::from(*factor) * value(atom));
+                let sum = terms.sum::<i128>() - 3;
+                let is_above = low == i64::MIN || i128::from(low) <= sum;
+                assert!(
+                    is_above && (high == i64::MAX || sum <= i128::from(high)),
+                    "{index:?}: {low}..={high}, {sum}"
+                );
+            }
+        }
     }
 
     #[test]

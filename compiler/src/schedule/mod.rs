@@ -24,6 +24,7 @@ pub(crate) mod alias;
 pub mod arena;
 pub(crate) mod assemble;
 pub(crate) mod lifetime;
+pub mod places;
 pub(crate) mod print;
 pub mod run;
 #[cfg(test)]

@@ -112,21 +112,32 @@ impl Sym {
     }
 
     fn bounds(&self) -> (i64, i64) {
-        let mut low = self.constant;
-        let mut high = self.constant;
-        for (product, factor) in &self.terms {
-            let (mut least, mut most) = (1i64, 1i64);
-            for symbol in product {
-                let ends =
-                    [least, most].map(|e| [e.saturating_mul(symbol.min), e.saturating_mul(symbol.max)]);
-                least = ends.iter().flatten().copied().min().unwrap_or(least);
-                most = ends.iter().flatten().copied().max().unwrap_or(most);
-            }
-            let ends = [factor.saturating_mul(least), factor.saturating_mul(most)];
-            low = low.saturating_add(ends[0].min(ends[1]));
-            high = high.saturating_add(ends[0].max(ends[1]));
+        if self.terms.is_empty() {
+            return (self.constant, self.constant);
         }
-        (low, high)
+        let narrow = |end: i128| end.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        self.wide_bounds().map_or((i64::MIN, i64::MAX), |(low, high)| (narrow(low), narrow(high)))
+    }
+
+    /// The same as numbers that do not saturate on the way; nothing where even these are too small.
+    fn wide_bounds(&self) -> Option<(i128, i128)> {
+        let mut sum = (i128::from(self.constant), i128::from(self.constant));
+        for (product, factor) in &self.terms {
+            let mut own = (i128::from(*factor), i128::from(*factor));
+            for symbol in product {
+                let [min, max] = [symbol.min, symbol.max].map(i128::from);
+                let ends = [
+                    own.0.checked_mul(min)?,
+                    own.0.checked_mul(max)?,
+                    own.1.checked_mul(min)?,
+                    own.1.checked_mul(max)?,
+                ];
+                own =
+                    ends.iter().fold((ends[0], ends[0]), |(low, high), end| (low.min(*end), high.max(*end)));
+            }
+            sum = (sum.0.checked_add(own.0)?, sum.1.checked_add(own.1)?);
+        }
+        Some(sum)
     }
 
     fn collect(terms: Vec<(Product, i64)>, constant: i64) -> Self {
@@ -264,6 +275,19 @@ mod tests {
         assert_eq!((t * p - 4).to_string(), "P*T-4");
         assert_eq!((a.clone() - b).as_const(), Some(0));
         assert_eq!((a.least(), a.most(), a.near()), (0, 27, 9));
+    }
+
+    #[test]
+    fn bounds_of_huge_products_are_never_narrower_than_the_truth() {
+        let [p, t] = ["P", "T"].map(|name| Sym::from(Symbol::new(Label::new(name).unwrap(), 0, 1 << 40, 1)));
+        let product = p.clone() * t.clone();
+        assert_eq!((product.least(), product.most()), (0, i64::MAX));
+        assert_eq!((product.clone() * -1).least(), i64::MIN);
+        // The first may be as large as the second, or nothing.
+        let difference = product - t.clone() * (1i64 << 40);
+        assert_eq!((difference.least(), difference.most()), (i64::MIN, i64::MAX));
+        let many = [&p, &p, &t, &t, &t].into_iter().fold(Sym::from(1i64), |all, one| all * one);
+        assert_eq!((many.least(), many.most()), (i64::MIN, i64::MAX));
     }
 
     proptest! {

@@ -22,6 +22,7 @@ use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::kernel::Kernel;
+use fusebox_compiler::schedule::places::Places;
 use fusebox_compiler::schedule::{BufferId, BufferSlot, KernelId, Place, Plan};
 use fusebox_compiler::tensor::sym::Symbol;
 use indexmap::{IndexMap, IndexSet};
@@ -59,6 +60,8 @@ struct Program {
     steps: Vec<Step>,
     /// Every thread waits here after every step.
     barrier: Barrier,
+    /// Which inputs say where elements are written.
+    places: Places,
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
     /// Keeps the constants and weights that steps have addresses of.
@@ -202,8 +205,9 @@ impl CpuDevice {
         symbols: &[i64],
         passed: &(dyn Fn(usize) + Sync),
     ) -> Result<(), Error> {
-        let Program { symbols: own, kernels, steps, .. } = &mut self.programs[program];
+        let Program { symbols: own, kernels, steps, places, inputs, .. } = &mut self.programs[program];
         check_symbols(own, symbols)?;
+        places.check(own, symbols, |number| inputs[number].bytes())?;
         for ready in kernels.values_mut() {
             ready.set(symbols)?;
         }
@@ -311,9 +315,10 @@ impl Ready {
         let buffers = step.buffers.as_ptr().cast::<*mut u8>();
         // SAFETY: `load` gave every parameter a buffer of its largest shape, which lives as long as the program. The
         // plan and its kernels verify: what a step writes it reads only where that is proven harmless, no two tasks of
-        // a kernel store to the same element, and no other step runs until all threads have passed the barrier. `set`
-        // has checked the symbols, `Shares` gives no task twice, and each thread has scratch memory of its own, as
-        // large as the largest kernel needs it; it continues only after a call for the same part in the same step.
+        // a kernel store to the same element, given places that `run` has checked, and no other step runs until all
+        // threads have passed the barrier. `set` has checked the symbols, `Shares` gives no task twice, and each thread
+        // has scratch memory of its own, as large as the largest kernel needs it; it continues only after a call for
+        // the same part in the same step.
         unsafe { self.code.enter(part, tasks, buffers, &self.symbols, scratch.0, continues) }
     }
 }
@@ -370,8 +375,9 @@ impl Device for CpuDevice {
         self.footprint.arena += all.map(|buffer| buffer.bytes().len()).sum::<usize>();
         let barrier = Barrier::new(n_threads);
         let kept = (constants, Arc::clone(weights));
-        let symbols = plan.symbols();
-        Ok(self.programs.push(Program { symbols, kernels, steps, barrier, inputs, outputs, _kept: kept }))
+        let (symbols, places) = (plan.symbols(), Places::of(plan));
+        let program = Program { symbols, kernels, steps, barrier, places, inputs, outputs, _kept: kept };
+        Ok(self.programs.push(program))
     }
 
     fn input(&mut self, program: ProgramId, number: usize) -> &mut [u8] {
@@ -450,6 +456,21 @@ mod tests {
         ] {
             assert!(refusal(symbols).contains(expected), "{}", refusal(symbols));
         }
+    }
+
+    #[test]
+    fn places_of_a_write_are_looked_at_before_anything_runs() {
+        let text = "%0 = input x : f32[t:64, d:512]\n%1 = input slot : i32[t:64]\n%2 = state k : f32[s:64, d:512]\n\
+                    %3 = write %2 %0 %1 along [s]\noutput y = %3\n";
+        let plan = compile(&parse(text).unwrap(), &Options::default()).unwrap().plan;
+        let mut device = CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 2).unwrap();
+        let program = device.load(&plan, &(Arc::new(NoWeights) as Arc<dyn Weights>)).unwrap();
+        let slot =
+            placed(&plan, |place| *place == Place::Input).position(|slot| &*slot.name == "slot").unwrap();
+        let refusal = device.replay(program, &[]).unwrap_err().to_string();
+        assert!(refusal.contains("input slot: elements 0 and 1 would be written to one place"), "{refusal}");
+        (0..64).for_each(|at| device.input(program, slot)[4 * at] = at as u8);
+        device.replay(program, &[]).unwrap();
     }
 
     #[test]

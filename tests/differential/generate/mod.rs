@@ -3,7 +3,8 @@
 //! In: a seed. Out: a graph of some twenty nodes of any operations, with symbols `T` and `P`, and the values of both.
 //! An operation is drawn, then arguments that suit it; what `infer` refuses is drawn again. Bounds of every value are
 //! kept, so that `exp` sees nothing large and `ln` nothing near zero. What compares, ranks or truncates sees only
-//! numbers that no order of rounding can change. States of blocks come in graphs of the seeds from [`WITH_BLOCKS`] on.
+//! numbers that no order of rounding can change. States of blocks come in graphs of the seeds from [`WITH_BLOCKS`] on,
+//! and places that are inputs from [`WITH_PLACES`] on.
 //! `draw.rs` finds arguments; the other files make one kind of operation each.
 
 mod draw;
@@ -38,6 +39,8 @@ const ROWS_OF_BLOCKS: [i64; 5] = [32, 32, 64, 96, 256];
 
 /// Graphs of the seeds from this on have states whose rows are stored in blocks.
 pub(crate) const WITH_BLOCKS: u64 = 1_000_000;
+/// Graphs of the seeds from this on write to places that inputs name, every other one to rows stored in blocks.
+pub(crate) const WITH_PLACES: u64 = 2_000_000;
 
 /// A random graph and the values of its symbols.
 pub(crate) struct Sample {
@@ -60,7 +63,8 @@ pub(crate) fn generate(seed: u64) -> Sample {
         random,
         graph: Graph::default(),
         known: Vec::new(),
-        has_blocks: seed >= WITH_BLOCKS,
+        has_blocks: seed >= WITH_BLOCKS && (seed < WITH_PLACES || seed.is_multiple_of(2)),
+        has_places: seed >= WITH_PLACES,
         dims: Vec::new(),
         t: Sym::from(t),
         p: Sym::from(p),
@@ -75,6 +79,7 @@ struct Generator {
     graph: Graph,
     known: Vec<Known>,
     has_blocks: bool,
+    has_places: bool,
     /// Axes with their usual sizes.
     dims: Vec<(Axis, Sym)>,
     t: Sym,
@@ -142,6 +147,9 @@ impl Generator {
     fn step(&mut self) -> Option<NodeId> {
         if self.has_blocks && self.chance(6) {
             return self.write_rows();
+        }
+        if self.has_places && self.chance(6) {
+            return self.write_to_places();
         }
         match self.random.below(34) {
             0 | 1 => self.leaf(),

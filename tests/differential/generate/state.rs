@@ -4,7 +4,7 @@ use fusebox_compiler::graph::NodeId;
 use fusebox_compiler::graph::op::{Binary, Op};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_compiler::tensor::shape::{Axis, Shape};
+use fusebox_compiler::tensor::shape::{Axis, Shape, Type};
 use fusebox_compiler::tensor::sym::Sym;
 
 use super::known::{given, known};
@@ -80,6 +80,38 @@ impl Generator {
         let axes: Vec<(Axis, Sym)> = self.shape(state).iter().cloned().collect();
         let (axis, size) = self.pick(&axes[..axes.len() - 1])?;
         self.written(state, value, (axis, size), (from, len))
+    }
+
+    /// Writes to pages and rows that inputs name, each element to a place of its own.
+    pub(super) fn write_to_places(&mut self) -> Option<NodeId> {
+        let (page, slot, row) = (label("page"), label("slot"), self.dims[3].0);
+        let value = self.any(|g, id| {
+            let shape = g.shape(id);
+            let fills =
+                g.dtype(id) == DType::F32 && shape.iter().last().is_some_and(|(axis, _)| *axis == row);
+            shape.rank() > usize::from(g.has_blocks) && (!g.has_blocks || fills)
+        })?;
+        let (dtype, own) = (self.dtype(value), self.shape(value));
+        let others: Vec<(Axis, Sym)> =
+            own.iter().filter(|(axis, _)| !self.has_blocks || *axis != row).cloned().collect();
+        let (from, len) = self.pick(&others)?;
+        let rows = 1 + self.random.below(4) as i64;
+        let n_pages = len.most() / rows + 1 + self.random.below(2) as i64;
+        let shape = own.replaced(from, [(page, Sym::from(n_pages)), (slot, Sym::from(rows))])?;
+        if shape.iter().any(|(_, size)| size.as_const().is_none()) {
+            return None;
+        }
+        let format = if self.has_blocks { Format::Q8_0 } else { Format::of(dtype) };
+        let state = self.state(format, shape)?;
+        let made = self.of(state).or(self.of(value));
+        let made = if self.has_blocks { made.in_blocks() } else { made };
+        let mut place = || {
+            let ty = Type::new(DType::I32, Shape::new([(from, len.clone())])?);
+            let op = Op::Input { name: self.name("x"), ty };
+            self.push(op, &[], known(0.0, n_pages.max(rows) as f64, true))
+        };
+        let args = [state, value, place()?, place()?];
+        self.push(Op::Write { axes: vec![page, slot] }, &args, made)
     }
 
     /// A shape that has room for more positions of an axis.

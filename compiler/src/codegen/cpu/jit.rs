@@ -195,12 +195,18 @@ impl Code {
         let mut before = 0;
         for (idx, part) in self.kernel.parts.iter().enumerate() {
             let n_tasks = self.n_tasks_of(part, symbols);
-            for (number, tasks) in pieces.iter().enumerate() {
+            let mut continues = false;
+            for tasks in pieces {
                 let [first, end] = [tasks.start, tasks.end].map(|task| (task - before).clamp(0, n_tasks));
+                if first >= end {
+                    continue;
+                }
                 let (pointers, scratch) = (pointers.as_ptr(), scratch.as_mut_ptr());
                 // SAFETY: the lengths of all buffers and of the scratch memory, the symbols and the tasks are checked
-                // above. What is written was borrowed mutably, so it is apart from all else.
-                unsafe { self.enter(idx, first..end, pointers, symbols, scratch, number > 0) };
+                // above. What is written was borrowed mutably, so it is apart from all else. It continues after a call
+                // for the same part only.
+                unsafe { self.enter(idx, first..end, pointers, symbols, scratch, continues) };
+                continues = true;
             }
             before += n_tasks;
         }

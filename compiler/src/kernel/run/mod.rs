@@ -2,7 +2,7 @@
 //!
 //! In: a kernel that verifies, the values of its symbols, and a [`Memory`] of its buffers. Out: the buffers it writes,
 //! or the first [`Fault`].
-//! Tasks run one after another, in the order of the grid; a tile forgets its elements between them, and no element of
+//! Tasks run one after another, in the order of the grid or any other; a tile forgets its elements between them, and no element of
 //! a buffer may be written by two. Every number is rounded to its type as soon as it is computed, sums included.
 //! This is what fusion and lowering are tested with, and what other backends must agree with; it need not be fast.
 //! `flat.rs` prepares a part, `memory.rs` holds buffers.
@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use crate::foundation::entity::{Id, List};
+use crate::foundation::random::Random;
 use crate::kernel::print::place_text;
 use crate::kernel::{ExprId, Kernel, ParamId, Part, Place, Tile, TileId, VarId};
 use crate::reference::element;
@@ -27,15 +28,77 @@ use flat::{
 };
 use memory::{Memory, Number};
 
+/// The order in which tasks run. No kernel that verifies notices it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of the parts, and in each of its grid.
+    Forward,
+    /// The last part first, and in each the last task.
+    Backward,
+    /// By chance, from this seed.
+    Shuffled(u64),
+    /// Each task twice, one after the other.
+    Twice,
+}
+
+impl Order {
+    /// The numbers of `n` things in this order.
+    fn numbers(self, n: usize) -> Vec<usize> {
+        match self {
+            Self::Forward => (0..n).collect(),
+            Self::Backward => (0..n).rev().collect(),
+            Self::Twice => (0..n).flat_map(|number| [number; 2]).collect(),
+            Self::Shuffled(seed) => {
+                let (mut random, mut numbers) = (Random::new(seed), (0..n).collect::<Vec<_>>());
+                for last in (1..n).rev() {
+                    numbers.swap(last, random.below(last + 1));
+                }
+                numbers
+            }
+        }
+    }
+}
+
 /// Runs every task of a kernel.
+///
+/// # Errors
+/// The first fault.
 pub fn run(kernel: &Kernel, symbols: &BTreeMap<Label, i64>, memory: &mut impl Memory) -> Result<(), Fault> {
+    run_in(Order::Forward, kernel, symbols, memory)
+}
+
+/// The same in another order.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in(
+    order: Order,
+    kernel: &Kernel,
+    symbols: &BTreeMap<Label, i64>,
+    memory: &mut impl Memory,
+) -> Result<(), Fault> {
     let mut writers = kernel.params.ids().map(|_| Vec::new()).collect();
-    let mut task = 0;
-    for part in &kernel.parts {
+    let mut n_before = 0;
+    let parts = if order == Order::Twice { Order::Forward } else { order }.numbers(kernel.parts.len());
+    for part in parts.into_iter().map(|number| &kernel.parts[number]) {
         let program = flat::flatten(kernel, part, symbols)?;
-        let mut machine = Machine::new(part, &program, memory, &mut writers, task);
-        machine.grid(&part.grid)?;
-        task = machine.task;
+        let mut machine = Machine::new(part, &program, memory, &mut writers);
+        let mut tasks: Vec<Vec<i64>> = Vec::new();
+        machine.each(&part.grid, &mut |machine| {
+            tasks.push(part.grid.iter().map(|var| machine.vars[*var]).collect());
+            Ok(())
+        })?;
+        for number in order.numbers(tasks.len()) {
+            machine.task = n_before + number as u32 + 1;
+            for (var, value) in part.grid.iter().zip(&tasks[number]) {
+                machine.vars[*var] = *value;
+            }
+            if let Some(routed) = &program.routed {
+                machine.list_rows(routed)?;
+            }
+            machine.body(&program.body)?;
+        }
+        n_before += tasks.len() as u32;
     }
     Ok(())
 }
@@ -64,13 +127,7 @@ struct Machine<'a, M> {
 }
 
 impl<'a, M: Memory> Machine<'a, M> {
-    fn new(
-        part: &Part,
-        program: &'a Program,
-        memory: &'a mut M,
-        writers: &'a mut Writers,
-        task: u32,
-    ) -> Self {
+    fn new(part: &Part, program: &'a Program, memory: &'a mut M, writers: &'a mut Writers) -> Self {
         let tile = |tile: &Tile| {
             let n = tile.dims.iter().product();
             TileMemory { numbers: vec![0.0; n], writers: vec![0; n] }
@@ -79,23 +136,12 @@ impl<'a, M: Memory> Machine<'a, M> {
             program,
             memory,
             writers,
-            task,
+            task: 0,
             vars: part.vars.ids().map(|_| 0).collect(),
             tiles: part.tiles.values().map(tile).collect(),
             n_routed: 0,
             registers: Vec::new(),
         }
-    }
-
-    fn grid(&mut self, grid: &[VarId]) -> Result<(), Fault> {
-        let program = self.program;
-        self.each(grid, &mut |machine| {
-            machine.task += 1;
-            if let Some(routed) = &program.routed {
-                machine.list_rows(routed)?;
-            }
-            machine.body(&program.body)
-        })
     }
 
     /// Lists the rows that are routed to the task.

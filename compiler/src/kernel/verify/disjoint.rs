@@ -49,12 +49,39 @@ fn stores(kernel: &Kernel) -> BTreeMap<ParamId, Vec<Store<'_>>> {
     stores
 }
 
+/// Numbers that the proof takes on trust: of any two elements of these buffers, which have one shape, at least one pair
+/// of numbers differs, each brought into `0..below`. Who binds the buffers sees to it before every replay.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Promise {
+    /// The buffers, and what their numbers are below.
+    pub indices: Vec<(ParamId, i64)>,
+}
+
+/// What has to be promised of the buffers of a kernel that verifies, each once.
+pub fn promises(kernel: &Kernel) -> Vec<Promise> {
+    let mut found: Vec<Promise> = Vec::new();
+    for (param, stores) in stores(kernel) {
+        for (n, b) in stores.iter().enumerate() {
+            for a in stores[..=n].iter().filter(|a| a.part == b.part) {
+                let part = &kernel.parts[a.part];
+                let dims = kernel.dims(part, Place::Param(param));
+                let own =
+                    looked_up(a.at).filter(|_| Pair::new(part, &dims, a.at, b.at).undecided().is_some());
+                found.extend(own.map(|(promise, _)| promise));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
 /// What is wrong where two stores may meet in different tasks.
 fn collision(kernel: &Kernel, param: ParamId, a: Store<'_>, b: Store<'_>) -> Option<Complaint> {
     let part = &kernel.parts[a.part];
     let dims = kernel.dims(part, Place::Param(param));
     let who = if a.part == b.part {
-        let var = Pair::new(part, &dims, a.at, b.at).undecided()?;
+        let var = Pair::new(part, &dims, a.at, b.at).trusting(a.at, b.at).undecided()?;
         format!("tasks that differ in {}", var_text(&part.vars, var))
     } else {
         if are_apart(kernel, a, b) {
@@ -215,17 +242,21 @@ impl<'a> Pair<'a> {
                 pair.add(sides, 0);
             }
         }
-        pair.trust_indices(left, right);
         pair
     }
 
-    /// Where elements go to places that are read from memory, no two go to one place: who binds the indices of a write
-    /// promises that. So where all places are equal, the elements are the same.
-    fn trust_indices(&mut self, left: &[Index], right: &[Index]) {
-        let [left, right] = [left, right].map(looked_up);
-        for (left, right) in left.iter().zip(right) {
-            self.add([whole(left), whole(right)], 0);
+    /// Where elements go to places that are read from memory, no two go to one place: that is a [`Promise`]. So where
+    /// all places are equal and of the same buffers, the elements are the same.
+    fn trusting(mut self, left: &[Index], right: &[Index]) -> Self {
+        let (Some((own, left)), Some((other, right))) = (looked_up(left), looked_up(right)) else {
+            return self;
+        };
+        if own == other {
+            for (left, right) in left.iter().zip(right) {
+                self.add([whole(left), whole(right)], 0);
+            }
         }
+        self
     }
 
     /// Adds that two sums are equal, or so far apart at most.
@@ -368,17 +399,20 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The element of the indices that all looked-up places of a store come from; nothing where they do not come from one.
-fn looked_up(at: &[Index]) -> &[Index] {
-    let mut found: Option<&[Index]> = None;
+/// The buffers that the places of a store come from, and the element that is looked up in all of them; nothing where the
+/// places come from several elements, or from none.
+fn looked_up(at: &[Index]) -> Option<(Promise, &[Index])> {
+    let mut promise = Promise { indices: Vec::new() };
+    let mut element: Option<&[Index]> = None;
     for index in at {
-        let [(Atom::Lookup { from: Place::Param(_), at, .. }, 1)] = index.terms() else { continue };
-        if found.is_some_and(|found| found != at) {
-            return &[];
+        let [(Atom::Lookup { from: Place::Param(from), at, below }, 1)] = index.terms() else { continue };
+        if element.is_some_and(|element| element != at) {
+            return None;
         }
-        found = Some(at);
+        element = Some(at);
+        promise.indices.push((*from, *below));
     }
-    found.unwrap_or_default()
+    Some((promise, element?))
 }
 
 /// The number of an element among some axes.
@@ -429,18 +463,23 @@ fn excludes_zero((low, high): Interval) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::foundation::entity::Id;
     use crate::kernel::parse::parse;
     use crate::kernel::verify::verify;
 
-    /// What is wrong with a kernel that stores to `y`, of 8 rows of 16 elements, and to `z`, of 128.
-    fn complaints(parts: &[&str]) -> Vec<String> {
+    /// A kernel that stores to `y`, of 8 rows of 16 elements, and to `z`, of 128.
+    fn kernel(parts: &[&str]) -> Kernel {
         let parts = parts.iter().map(|part| format!("part\n{part}")).collect::<Vec<_>>().concat();
         let text = format!(
             "symbol P in 0..4 near 2\nkernel \"k\" map\n  read @0 i : i32[a:8]\n  write @1 y : f32[a:8, b:16]\n  \
-             write @2 z : f32[c:128]\n{parts}"
+             write @2 z : f32[c:128]\n  read @3 j : i32[a:8]\n{parts}"
         );
-        let kernel = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        verify(&kernel).iter().map(ToString::to_string).collect()
+        parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    }
+
+    fn complaints(parts: &[&str]) -> Vec<String> {
+        verify(&kernel(parts)).iter().map(ToString::to_string).collect()
     }
 
     fn are_disjoint(parts: &[&str]) {
@@ -472,9 +511,32 @@ mod tests {
         are_disjoint(&[&rows("@1[lookup(@0[a0], 8), b1]"), "  grid\n  @2[0] = 1.0\n"]);
         are_disjoint(&[&rows("@1[lookup(@0[a0], 8), lookup(@0[a0], 16)]"), "  grid\n  @2[0] = 1.0\n"]);
         race(&rows("@1[lookup(@0[(b1/2)], 8), b1]"), "@1[lookup(@0[(b1/2)], 8), b1]", "a0", "y");
+        // Of two lists of places each has its own promise, and both may have the same place.
+        let lists = rows("@1[lookup(@0[a0], 8), 0]")
+            .replace("  for b1", "  @1[lookup(@3[a0], 8), 0] = 1.0\n  for b1");
+        let expected = "kernel \"k\", part 0, @1[lookup(@3[a0], 8), 0]: tasks that differ in a0 may store to the same \
+                        element of y as @1[lookup(@0[a0], 8), 0]";
+        assert_eq!(complaints(&[&lists]), [expected]);
         race(&rows("@2[a0+b1]"), "@2[a0+b1]", "a0", "z");
         race(&rows("@2[8*a0+b1]"), "@2[8*a0+b1]", "a0", "z");
         are_disjoint(&[&format!("{ROWS}  grid\n  for a0\n    @1[0, 0] = 1.0\n")]);
+    }
+
+    #[test]
+    fn only_what_indices_alone_do_not_prove_is_a_promise() {
+        let promised = |store: &str| {
+            let part = format!("{ROWS}  grid a0\n  for b1\n    {store} = 1.0\n");
+            promises(&kernel(&[&part, "  grid\n  @2[0] = 1.0\n"]))
+        };
+        let of = |indices: &[(usize, i64)]| {
+            let indices =
+                indices.iter().map(|(param, below)| (ParamId::from_index(*param), *below)).collect();
+            vec![Promise { indices }]
+        };
+        assert_eq!(promised("@1[a0, b1]"), []);
+        assert_eq!(promised("@1[lookup(@0[a0], 8), b1]"), of(&[(0, 8)]));
+        assert_eq!(promised("@1[lookup(@0[a0], 8), lookup(@3[a0], 16)]"), of(&[(0, 8), (3, 16)]));
+        assert_eq!(promised("@1[a0, lookup(@0[a0], 16)]"), []);
     }
 
     #[test]

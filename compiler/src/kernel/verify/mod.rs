@@ -18,7 +18,7 @@ use crate::kernel::{
 };
 use crate::tensor::dtype::DType;
 
-mod disjoint;
+pub mod disjoint;
 mod index;
 mod nest;
 pub mod types;

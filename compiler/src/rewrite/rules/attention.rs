@@ -8,23 +8,30 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Fold, Op, Unary};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::Term;
 use crate::tensor::shape::Axis;
 
 pub(super) const RULES: &[Rule] = &[ATTEND_FROM_SOFTMAX, ATTEND_WITH_SINK];
 
 /// What: a softmax over an axis, summed against values over the same axis, becomes `attend`.
-/// Why equal: it is the definition of `attend`; subtracting the maximum changes nothing and is kept.
+/// Why equal: it is the definition of `attend`; subtracting the maximum changes nothing and is kept. Where all scores
+/// are -∞, `attend` gives 0 and the formula NaN.
 /// Why cheaper: one pass with a running maximum and sum: scores are never stored, and values are read once.
-const ATTEND_FROM_SOFTMAX: Rule =
-    Rule { name: "attend-from-softmax", search: Search::Nodes(&[Kind::Contract], attend) };
+const ATTEND_FROM_SOFTMAX: Rule = Rule {
+    name: "attend-from-softmax",
+    holds_for: HoldsFor::Defined,
+    search: Search::Nodes(&[Kind::Contract], attend),
+};
 
 /// What: a softmax over some axes and a sink, summed against values, becomes `attend` with a sink.
 /// Why equal: it is the definition of a sink; subtracting the maximum changes nothing and is kept.
 /// Why cheaper: as without a sink.
-const ATTEND_WITH_SINK: Rule =
-    Rule { name: "attend-with-sink", search: Search::Nodes(&[Kind::Contract], attend_with_sink) };
+const ATTEND_WITH_SINK: Rule = Rule {
+    name: "attend-with-sink",
+    holds_for: HoldsFor::Defined,
+    search: Search::Nodes(&[Kind::Contract], attend_with_sink),
+};
 
 fn attend(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     weighted(node, |weights, values, over| {

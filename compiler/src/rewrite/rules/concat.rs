@@ -6,7 +6,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, binary, contract, facts, rename, slice};
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
@@ -16,8 +16,11 @@ pub(super) const RULES: &[Rule] = &[CONTRACT_SPLIT_CONCAT, CONTRACT_JOIN_SLICES]
 /// What: a contraction over an axis along which both operands are concatenations becomes a sum of contractions.
 /// Why equal: the parts meet position by position, and a sum over all positions is the sum over the parts.
 /// Why cheaper: each part can be rewritten on its own, and neither concatenation need exist.
-const CONTRACT_SPLIT_CONCAT: Rule =
-    Rule { name: "contract-split-concat", search: Search::Nodes(&[Kind::Contract], split_concat) };
+const CONTRACT_SPLIT_CONCAT: Rule = Rule {
+    name: "contract-split-concat",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Contract], split_concat),
+};
 
 fn split_concat(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
@@ -41,8 +44,11 @@ fn split_concat(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: `x·u[0..m] + y·u[m..n]` becomes `concat(x, y)·u[0..n]`, whatever the summed axis is called in either.
 /// Why equal: as for `contract-split-concat`, read backwards.
 /// Why cheaper: one contraction reads `u` in one piece: one pass over the cache for both halves of the scores.
-const CONTRACT_JOIN_SLICES: Rule =
-    Rule { name: "contract-join-slices", search: Search::Nodes(&[Kind::Binary], join_slices) };
+const CONTRACT_JOIN_SLICES: Rule = Rule {
+    name: "contract-join-slices",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Binary], join_slices),
+};
 
 fn join_slices(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     if *node.op != Op::Binary(Binary::Add) {

@@ -7,7 +7,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, facts};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
@@ -17,8 +17,11 @@ pub(super) const RULES: &[Rule] = &[CONTRACT_ONE_HOT, GATHER_ELEMENTWISE, GATHER
 /// What: a contraction with a one-hot tensor, over the axis it is hot along, becomes a gather.
 /// Why equal: every term but one is zero; the position is known to lie within the axis.
 /// Why cheaper: one row is read, instead of all being computed and multiplied by zero.
-const CONTRACT_ONE_HOT: Rule =
-    Rule { name: "contract-one-hot-gather", search: Search::Nodes(&[Kind::Contract], one_hot) };
+const CONTRACT_ONE_HOT: Rule = Rule {
+    name: "contract-one-hot-gather",
+    holds_for: HoldsFor::Finite,
+    search: Search::Nodes(&[Kind::Contract], one_hot),
+};
 
 fn one_hot(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
@@ -59,8 +62,11 @@ fn hot_at(egraph: &EGraph, class: Id, axis: Axis) -> Vec<Id> {
 /// What: a gather of an elementwise result is that of gathered operands; one without the axis stays as it is.
 /// Why equal: each element depends on its own position only, and there is a row to pick.
 /// Why cheaper: the operation is done for the rows that are picked, and the gather comes nearer to the weights.
-const GATHER_ELEMENTWISE: Rule =
-    Rule { name: "gather-through-elementwise", search: Search::Nodes(&[Kind::Gather], through_elementwise) };
+const GATHER_ELEMENTWISE: Rule = Rule {
+    name: "gather-through-elementwise",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Gather], through_elementwise),
+};
 
 fn through_elementwise(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     through(egraph, node, |inner, _| {
@@ -71,8 +77,11 @@ fn through_elementwise(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a gather along a contraction's row axis becomes a gather of the operand that has the axis.
 /// Why equal: rows are computed on their own, and the index has none of the summed axes.
 /// Why cheaper: only the rows that are picked are computed, and of a weight only they are read.
-const GATHER_CONTRACT: Rule =
-    Rule { name: "gather-through-contract", search: Search::Nodes(&[Kind::Gather], through_contract) };
+const GATHER_CONTRACT: Rule = Rule {
+    name: "gather-through-contract",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Gather], through_contract),
+};
 
 fn through_contract(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     through(egraph, node, |inner, index| match &*inner.op {
@@ -84,8 +93,11 @@ fn through_contract(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a gather along one axis and a movement of others change places.
 /// Why equal: the movement does not touch the gathered axis, nor any of the index.
 /// Why cheaper: the gather comes nearer to the weights.
-const GATHER_MOVEMENT: Rule =
-    Rule { name: "gather-through-movement", search: Search::Nodes(&[Kind::Gather], through_movement) };
+const GATHER_MOVEMENT: Rule = Rule {
+    name: "gather-through-movement",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Gather], through_movement),
+};
 
 fn through_movement(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Gather { axis } = *node.op else { return Vec::new() };

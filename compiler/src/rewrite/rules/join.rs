@@ -7,7 +7,7 @@ use egg::Id;
 
 use crate::graph::op::Op;
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, contract, facts, rename, slice};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
@@ -22,7 +22,7 @@ pub(super) const RULES: &[Rule] = &[CONTRACT_JOIN_SHARED_INPUT];
 /// Why cheaper: one launch instead of several, and the activations are read once. The weights stay where they are:
 /// their concatenation is a view.
 const CONTRACT_JOIN_SHARED_INPUT: Rule =
-    Rule { name: "contract-join-shared-input", search: Search::Chosen(join) };
+    Rule { name: "contract-join-shared-input", holds_for: HoldsFor::Every, search: Search::Chosen(join) };
 
 fn join(egraph: &EGraph, chosen: &[(Id, ENode)]) -> Vec<(Id, Term)> {
     let mut projections: Vec<Projection> =

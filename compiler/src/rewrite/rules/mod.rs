@@ -28,13 +28,46 @@ pub(crate) mod tests;
 #[derive(Clone, Copy)]
 pub struct Rule {
     pub(crate) name: &'static str,
+    pub(crate) holds_for: HoldsFor,
     pub(crate) search: Search,
 }
 
+/// The numbers that a rule is an equality for. What is on the way are the values of all nodes of the graph as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HoldsFor {
+    /// Those where everything on the way is finite: equalities of real numbers.
+    Finite,
+    /// Those where nothing on the way is NaN.
+    Defined,
+    /// All, infinities and NaN too.
+    Every,
+}
+
+impl fmt::Display for HoldsFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Finite => "finite numbers",
+            Self::Defined => "all numbers that make no NaN",
+            Self::Every => "all numbers, infinities and NaN too",
+        })
+    }
+}
+
 impl Rule {
-    /// A rule that looks at every node of some kinds.
+    /// A rule that looks at every node of some kinds and holds for finite numbers.
     pub const fn new(name: &'static str, kinds: &'static [Kind], find: Find) -> Self {
-        Self { name, search: Search::Nodes(kinds, find) }
+        Self { name, holds_for: HoldsFor::Finite, search: Search::Nodes(kinds, find) }
+    }
+
+    /// The same rule, which holds for more numbers; a check holds it to that.
+    #[must_use]
+    pub const fn that_holds_for(self, holds_for: HoldsFor) -> Self {
+        Self { holds_for, ..self }
+    }
+
+    /// The numbers that it is an equality for.
+    pub fn holds_for(&self) -> HoldsFor {
+        self.holds_for
     }
 
     /// How stories call it: `subject-effect`.

@@ -6,7 +6,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, facts, mul, rename, slice};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;
@@ -25,8 +25,11 @@ pub(super) const RULES: &[Rule] = &[
 /// What: two renames become one, or none where the first name comes back.
 /// Why equal: only the last name is seen.
 /// Why cheaper: less to follow; other rules see through one rename, not through two.
-const RENAME_RENAME: Rule =
-    Rule { name: "rename-join", search: Search::Nodes(&[Kind::Rename], rename_rename) };
+const RENAME_RENAME: Rule = Rule {
+    name: "rename-join",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Rename], rename_rename),
+};
 
 fn rename_rename(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Rename { from, to } = *node.op else { return Vec::new() };
@@ -44,7 +47,11 @@ fn rename_rename(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: merging axes and splitting them again is nothing, or a rename; splitting into one axis is a rename.
 /// Why equal: both list positions in the same order, the last axis running fastest.
 /// Why cheaper: two movements less.
-const SPLIT_MERGE: Rule = Rule { name: "split-of-merge", search: Search::Nodes(&[Kind::Split], split_merge) };
+const SPLIT_MERGE: Rule = Rule {
+    name: "split-of-merge",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Split], split_merge),
+};
 
 fn split_merge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Split { axis, into } = &*node.op else { return Vec::new() };
@@ -74,7 +81,11 @@ fn renamed(x: Id, own: &Shape, axes: &[Axis], names: &Shape) -> Option<Term> {
 /// What: splitting an axis and merging the parts again is nothing, or a rename; merging one axis is a rename.
 /// Why equal: as for `split-of-merge`.
 /// Why cheaper: two movements less.
-const MERGE_SPLIT: Rule = Rule { name: "merge-of-split", search: Search::Nodes(&[Kind::Merge], merge_split) };
+const MERGE_SPLIT: Rule = Rule {
+    name: "merge-of-split",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Merge], merge_split),
+};
 
 fn merge_split(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Merge { axes, into } = &*node.op else { return Vec::new() };
@@ -94,7 +105,11 @@ fn merge_split(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a slice of a slice is one slice; a slice of everything is nothing.
 /// Why equal: positions add up.
 /// Why cheaper: one movement less; other rules see through one slice.
-const SLICE_SLICE: Rule = Rule { name: "slice-join", search: Search::Nodes(&[Kind::Slice], slice_slice) };
+const SLICE_SLICE: Rule = Rule {
+    name: "slice-join",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Slice], slice_slice),
+};
 
 fn slice_slice(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Slice { axis, start, len } = &*node.op else { return Vec::new() };
@@ -114,8 +129,11 @@ fn slice_slice(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a slice of a renamed tensor is the renamed slice.
 /// Why equal: a name moves nothing.
 /// Why cheaper: slices of one tensor are seen to be that, under whatever names.
-const SLICE_RENAME: Rule =
-    Rule { name: "slice-before-rename", search: Search::Nodes(&[Kind::Slice], slice_rename) };
+const SLICE_RENAME: Rule = Rule {
+    name: "slice-before-rename",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Slice], slice_rename),
+};
 
 fn slice_rename(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Slice { axis, start, len } = &*node.op else { return Vec::new() };
@@ -130,8 +148,11 @@ fn slice_rename(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a slice of a scaled tensor is the scaled slice.
 /// Why equal: the scale does not have the axis.
 /// Why cheaper: a slice of a contraction is seen to be that, and needs its own rows only.
-const SLICE_SCALE: Rule =
-    Rule { name: "slice-before-scale", search: Search::Nodes(&[Kind::Slice], slice_scale) };
+const SLICE_SCALE: Rule = Rule {
+    name: "slice-before-scale",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Slice], slice_scale),
+};
 
 fn slice_scale(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Slice { axis, .. } = *node.op else { return Vec::new() };
@@ -149,8 +170,11 @@ fn slice_scale(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a slice of a concatenation that stays within one part is a slice of that part.
 /// Why equal: the parts lie one after another, in full.
 /// Why cheaper: the other parts are not needed.
-const SLICE_CONCAT: Rule =
-    Rule { name: "slice-of-concat", search: Search::Nodes(&[Kind::Slice], slice_concat) };
+const SLICE_CONCAT: Rule = Rule {
+    name: "slice-of-concat",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Slice], slice_concat),
+};
 
 fn slice_concat(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Slice { axis, start, len } = &*node.op else { return Vec::new() };
@@ -176,8 +200,11 @@ fn slice_concat(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a concatenation of neighbouring slices of one tensor is one slice; of a single part it is that part.
 /// Why equal: the positions come out in the order they were in.
 /// Why cheaper: movements less.
-const CONCAT_SLICES: Rule =
-    Rule { name: "concat-of-slices", search: Search::Nodes(&[Kind::Concat], concat_slices) };
+const CONCAT_SLICES: Rule = Rule {
+    name: "concat-of-slices",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Concat], concat_slices),
+};
 
 fn concat_slices(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Concat { axis } = *node.op else { return Vec::new() };

@@ -6,7 +6,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Op, Scalar, Unary};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, facts, mul};
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
@@ -16,8 +16,11 @@ pub(super) const RULES: &[Rule] = &[CONSTANT_FOLD, FACTOR_FOLD, BINARY_DROP_NEUT
 /// What: an operation on constant numbers becomes its result.
 /// Why equal: it is computed here in the same precision.
 /// Why cheaper: it is computed once, and never again.
-const CONSTANT_FOLD: Rule =
-    Rule { name: "constant-fold", search: Search::Nodes(&[Kind::Unary, Kind::Binary], fold) };
+const CONSTANT_FOLD: Rule = Rule {
+    name: "constant-fold",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Unary, Kind::Binary], fold),
+};
 
 fn fold(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let number = |id: &Id| {
@@ -54,7 +57,11 @@ fn arithmetic(f: Binary, a: f32, b: f32) -> Option<f32> {
 /// What: two constant factors, one after the other, become one.
 /// Why equal: multiplication is associative.
 /// Why cheaper: one operation less for every element.
-const FACTOR_FOLD: Rule = Rule { name: "factor-fold", search: Search::Nodes(&[Kind::Binary], factors) };
+const FACTOR_FOLD: Rule = Rule {
+    name: "factor-fold",
+    holds_for: HoldsFor::Finite,
+    search: Search::Nodes(&[Kind::Binary], factors),
+};
 
 fn factors(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Some((scaled, outer)) = constant_factor(egraph, node) else { return Vec::new() };
@@ -76,8 +83,11 @@ fn constant_factor(egraph: &EGraph, node: &ENode) -> Option<(Id, Id)> {
 /// What: times 1, divided by 1, plus 0 and minus 0 are left out.
 /// Why equal: they change no number; the sign of a zero at most.
 /// Why cheaper: nothing is computed, and what the number was computed from may not be needed.
-const BINARY_DROP_NEUTRAL: Rule =
-    Rule { name: "binary-drop-neutral", search: Search::Nodes(&[Kind::Binary], drop_neutral) };
+const BINARY_DROP_NEUTRAL: Rule = Rule {
+    name: "binary-drop-neutral",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Binary], drop_neutral),
+};
 
 fn drop_neutral(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let (Op::Binary(f), [a, b]) = (&*node.op, &node.args[..]) else { return Vec::new() };
@@ -103,7 +113,8 @@ fn drop_neutral(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: a choice whose condition is known becomes the branch it takes.
 /// Why equal: the condition has the same value for every element, by the bounds of the positions it compares.
 /// Why cheaper: with one token the causal mask hides nothing, and is not there.
-const SELECT_KNOWN: Rule = Rule { name: "select-known", search: Search::Nodes(&[Kind::Select], select) };
+const SELECT_KNOWN: Rule =
+    Rule { name: "select-known", holds_for: HoldsFor::Every, search: Search::Nodes(&[Kind::Select], select) };
 
 fn select(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let [condition, yes, no] = node.args[..] else { return Vec::new() };

@@ -6,7 +6,7 @@ use egg::Id;
 
 use crate::graph::op::Op;
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, binary, contract, facts};
 use crate::tensor::shape::{Axis, Shape};
 
@@ -19,6 +19,7 @@ pub(super) const RULES: &[Rule] =
 /// Why cheaper: of a weight it is a view, and the two contractions can be summed in another order.
 const CONTRACT_MOVE_OPERAND: Rule = Rule {
     name: "contract-move-operand",
+    holds_for: HoldsFor::Every,
     search: Search::Nodes(&[Kind::Slice, Kind::Split, Kind::Merge, Kind::Rename], move_operand),
 };
 
@@ -61,8 +62,11 @@ fn is_contracted(egraph: &EGraph, node: &ENode) -> bool {
 /// What: a contraction over a merged axis becomes one over its parts, the other operand being split.
 /// Why equal: both list the same positions, and a sum does not mind their order.
 /// Why cheaper: the merge is not needed, and rules for the parts apply.
-const CONTRACT_UNMERGE_AXIS: Rule =
-    Rule { name: "contract-unmerge-axis", search: Search::Nodes(&[Kind::Contract], unmerge) };
+const CONTRACT_UNMERGE_AXIS: Rule = Rule {
+    name: "contract-unmerge-axis",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Contract], unmerge),
+};
 
 fn unmerge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
@@ -88,8 +92,11 @@ fn unmerge(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: an operand that is the same along an axis of the other operand need not have the axis.
 /// Why equal: operands meet by name, and the axis is not summed.
 /// Why cheaper: one movement less; the smaller operand is seen as what it is.
-const CONTRACT_DROP_EXPAND: Rule =
-    Rule { name: "contract-drop-expand", search: Search::Nodes(&[Kind::Contract], contract_drop_expand) };
+const CONTRACT_DROP_EXPAND: Rule = Rule {
+    name: "contract-drop-expand",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Contract], contract_drop_expand),
+};
 
 fn contract_drop_expand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };
@@ -103,8 +110,11 @@ fn contract_drop_expand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: an elementwise operand that is the same along an axis of the other operand need not have the axis.
 /// Why equal: operands meet by name.
 /// Why cheaper: one movement less.
-const BINARY_DROP_EXPAND: Rule =
-    Rule { name: "binary-drop-expand", search: Search::Nodes(&[Kind::Binary], binary_drop_expand) };
+const BINARY_DROP_EXPAND: Rule = Rule {
+    name: "binary-drop-expand",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Binary], binary_drop_expand),
+};
 
 fn binary_drop_expand(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Binary(f) = *node.op else { return Vec::new() };

@@ -8,7 +8,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Fold, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, contract, facts, mul};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
@@ -18,8 +18,11 @@ pub(super) const RULES: &[Rule] = &[REDUCE_TO_CONTRACT, CONTRACT_REASSOCIATE, CO
 /// What: a sum of a product of two different tensors becomes a contraction.
 /// Why equal: that is what a contraction is.
 /// Why cheaper: the product is never stored, and the rules for contractions apply.
-const REDUCE_TO_CONTRACT: Rule =
-    Rule { name: "reduce-mul-to-contract", search: Search::Nodes(&[Kind::Reduce], reduce_to_contract) };
+const REDUCE_TO_CONTRACT: Rule = Rule {
+    name: "reduce-mul-to-contract",
+    holds_for: HoldsFor::Every,
+    search: Search::Nodes(&[Kind::Reduce], reduce_to_contract),
+};
 
 fn reduce_to_contract(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Reduce { fold: Fold::Sum, axis } = *node.op else { return Vec::new() };
@@ -39,8 +42,11 @@ fn reduce_to_contract(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// What: `x·(p·q)` becomes `(x·p)·q`; every summed axis moves to the innermost product that holds all of it.
 /// Why equal: sums and products of numbers may be done in any order, as no axis summed inside occurs in `x`.
 /// Why cheaper: `x·p` may be far smaller than `p·q`: one query instead of every cached token.
-const CONTRACT_REASSOCIATE: Rule =
-    Rule { name: "contract-reassociate", search: Search::Nodes(&[Kind::Contract], reassociate) };
+const CONTRACT_REASSOCIATE: Rule = Rule {
+    name: "contract-reassociate",
+    holds_for: HoldsFor::Finite,
+    search: Search::Nodes(&[Kind::Contract], reassociate),
+};
 
 fn reassociate(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let mut found = Vec::new();
@@ -62,8 +68,11 @@ fn reassociate(egraph: &EGraph, node: &ENode) -> Vec<Term> {
 /// Why equal: as for `contract-reassociate`, all axes of `x` being axes of `p`.
 /// Why cheaper: one contraction instead of two; the product of `x` and `p` is no larger than `p` and is computed on
 /// the way in. This is how routing weights join the last projection of the experts.
-const CONTRACT_MERGE_NESTED: Rule =
-    Rule { name: "contract-merge-nested", search: Search::Nodes(&[Kind::Contract], merge_nested) };
+const CONTRACT_MERGE_NESTED: Rule = Rule {
+    name: "contract-merge-nested",
+    holds_for: HoldsFor::Finite,
+    search: Search::Nodes(&[Kind::Contract], merge_nested),
+};
 
 fn merge_nested(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let mut found = Vec::new();

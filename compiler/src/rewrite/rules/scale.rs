@@ -7,7 +7,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search};
+use crate::rewrite::rules::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, binary, contract, facts};
 use crate::tensor::shape::Axis;
 
@@ -20,8 +20,11 @@ const DEPTH: usize = 4;
 /// Why equal: `s` has no summed axis, so it is the same number in every term of a sum.
 /// Why cheaper: where `s` is made of a sum over the same axis, the contraction need not wait for it: both sums run
 /// side by side, and `s` is applied to the result. Other factors stay, as they would have to be carried further.
-const CONTRACT_HOIST_SCALE: Rule =
-    Rule { name: "contract-hoist-scale", search: Search::Nodes(&[Kind::Contract], hoist) };
+const CONTRACT_HOIST_SCALE: Rule = Rule {
+    name: "contract-hoist-scale",
+    holds_for: HoldsFor::Finite,
+    search: Search::Nodes(&[Kind::Contract], hoist),
+};
 
 fn hoist(egraph: &EGraph, node: &ENode) -> Vec<Term> {
     let Op::Contract { over } = &*node.op else { return Vec::new() };

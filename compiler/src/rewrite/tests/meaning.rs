@@ -8,7 +8,7 @@ use crate::graph::Graph;
 use crate::graph::op::{Binary, Op};
 use crate::rewrite::blame::blame;
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rules::{Rule, Search, all};
+use crate::rewrite::rules::{HoldsFor, Rule, Search, all};
 use crate::rewrite::term::{Term, mul};
 use crate::rewrite::{Choice, Limits, Settings, Stop, improve};
 
@@ -73,7 +73,8 @@ fn without_fuel_a_graph_stays_as_it_is() {
 }
 
 /// `a / b = a · b`, which is well typed.
-const LIE: Rule = Rule { name: "div-lie", search: Search::Nodes(&[Kind::Binary], lie) };
+const LIE: Rule =
+    Rule { name: "div-lie", holds_for: HoldsFor::Every, search: Search::Nodes(&[Kind::Binary], lie) };
 
 fn lie(_: &EGraph, node: &ENode) -> Vec<Term> {
     let is_quotient = *node.op == Op::Binary(Binary::Div);

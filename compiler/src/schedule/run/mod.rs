@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::foundation::entity::List;
 use crate::graph::Name;
 use crate::kernel::Access;
-use crate::kernel::run as interpreter;
 use crate::kernel::run::fault::Fault;
 use crate::kernel::run::memory::Number;
+use crate::kernel::run::{self as interpreter, Order};
 use crate::reference::{Bindings, Results, Stored};
 use crate::schedule::{BufferId, BufferSlot, Place, Plan};
 use crate::tensor::label::Label;
@@ -32,12 +32,20 @@ use memory::{Machine, StepMemory, Storage, poison, put};
 /// [`Error::Input`] where a binding is missing or does not fit, with its name as the place; [`Error::Bug`] where a
 /// kernel goes wrong.
 pub fn run(plan: &Plan, bindings: &Bindings) -> Result<Results, Error> {
+    run_in(Order::Forward, plan, bindings)
+}
+
+/// The same with the tasks of every kernel in another order.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in(order: Order, plan: &Plan, bindings: &Bindings) -> Result<Results, Error> {
     let own = plan.buffers.values().map(|slot| storage(slot, bindings));
     let mut machine = Machine::new(plan, own.collect::<Result<List<BufferId, Storage>, Error>>()?);
     for (number, step) in plan.steps.iter().enumerate() {
         let kernel = &plan.kernels[step.kernel];
         let mut memory = StepMemory { machine: &mut machine, args: &step.args };
-        interpreter::run(kernel, &bindings.symbols, &mut memory)
+        interpreter::run_in(order, kernel, &bindings.symbols, &mut memory)
             .map_err(|fault| failed(format_args!("step {number}, {}", kernel.name), &fault))?;
     }
     results(plan, &machine, &bindings.symbols)

@@ -3,12 +3,13 @@
 //! In: any plan. Out: one complaint for each thing that does not fit; none means that it may be launched.
 //! The steps are gone through in order, over ranges of bytes: whatever is read was written before, and nothing wrote
 //! over it since. A kernel that may replace an argument by its result is checked again, see `alias::may_share`.
-//! What a kernel does inside is proven by `kernel::verify`.
+//! What a kernel does inside is proven by `kernel::verify`; places of writes that it takes on trust are inputs.
 
 use crate::error::Complaint;
 use crate::foundation::amount::counted;
 use crate::foundation::entity::List;
 use crate::kernel::{Access, Param, ParamId};
+use crate::schedule::places::verify_places;
 use crate::schedule::{BufferId, BufferSlot, Place, Plan, Step, alias, arena, max_len};
 use crate::tensor::shape::Shape;
 
@@ -31,6 +32,10 @@ pub fn verify(plan: &Plan) -> Vec<Complaint> {
         }
     }
     checker.outputs();
+    // Promises are of buffers that are bound.
+    if checker.complaints.is_empty() {
+        verify_places(plan, &mut checker.complaints);
+    }
     checker.complaints
 }
 

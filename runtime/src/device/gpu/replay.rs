@@ -16,6 +16,7 @@ use fusebox_compiler::codegen::gpu::{Binding, Code, compile};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::entity::List;
 use fusebox_compiler::kernel::ParamId;
+use fusebox_compiler::schedule::places::Places;
 use fusebox_compiler::schedule::{BufferId, KernelId, Place, Plan, arena};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Symbol;
@@ -46,6 +47,8 @@ struct Program<M: Machine> {
     /// Keeps the memory of the launches alive: a launch need not.
     _pieces: Vec<M::Memory>,
     symbols: Vec<Symbol>,
+    /// Which inputs say where elements are written.
+    writes: Places,
     kernels: List<KernelId, LoadedKernel>,
     /// The kernel of each launch.
     steps: Vec<KernelId>,
@@ -182,9 +185,10 @@ impl<M: Machine> Gpu<M> {
 
     /// Uploads inputs and symbols, and counts workgroups.
     fn enter(&mut self, program: ProgramId, symbols: &[i64]) -> Result<(), Error> {
-        let Program { symbols: own, kernels, steps, n_workgroups: groups, entry, .. } =
+        let Program { symbols: own, kernels, steps, n_workgroups: groups, entry, writes, .. } =
             &mut self.programs[program];
         check_symbols(own, symbols)?;
+        writes.check(own, symbols, |number| &entry.host.bytes()[entry.places[number].clone()])?;
         kernels.values().for_each(|ready| ready.symbol_values.write(symbols, entry.host.bytes_mut()));
         for (n, step) in groups.iter_mut().zip(steps) {
             let LoadedKernel { code, symbol_values } = &kernels[*step];
@@ -309,6 +313,7 @@ impl<M: Machine> Device for Gpu<M> {
         };
         Ok(self.programs.push(Program {
             symbols: plan.symbols(),
+            writes: Places::of(plan),
             kernels,
             steps: plan.steps.iter().map(|step| step.kernel).collect(),
             n_workgroups: vec![0; launches.len()],
