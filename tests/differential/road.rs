@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::{Level, Numbers};
+use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::graph::{Graph, Name};
 use fusebox_compiler::kernel::run::memory::Buffer;
 use fusebox_compiler::kernel::run::{Order, run_in};
-use fusebox_compiler::options::Options;
+use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::program::{Key, Program};
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{Bindings, Results, Stored, evaluate, random};
