@@ -66,7 +66,6 @@ const FLAGS: &[(&[&str], Answer)] = &[
     (&["-b", "--batch-size", "-ub", "--ubatch-size", "--prompt-chunksize"], NothingWith(CHUNKED)),
     (&["-tb", "--threads-batch"], NothingWith("prompts and answers use the threads of -t")),
     (&["--numa", "-C", "--cpu-mask", "--prio", "--poll"], NothingWith("threads are not bound to processors")),
-    (&["--keep"], NothingWith("a full context ends the answer; --context-shift keeps the system message")),
     (&["--no-context-shift"], Nothing("nothing is dropped from a context")),
     (&["-r", "--reverse-prompt"], Is("--stop")),
     (&["-l", "--logit-bias"], No("there is no logit bias")),

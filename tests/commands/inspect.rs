@@ -40,13 +40,13 @@ fn text_has_the_metadata_the_tensors_and_the_totals() {
   tokens                [9 strings]
 
 tensors (3)
-  norm   [3]      f32                    12 B
-  proj   [2, 32]  q8_0                   68 B
+  norm   [3]      f32                   12 B
+  proj   [2, 32]  q8_0                  68 B
   odd\\n  [256]    q8_k (not supported)  292 B
 
 by format
-  f32   1 tensor   12 B
-  q8_0  1 tensor   68 B
+  f32   1 tensor  12 B
+  q8_0  1 tensor  68 B
   q8_k  1 tensor  292 B
 ";
     assert_eq!(rest, expected);

@@ -47,7 +47,7 @@ fn senseless_flags_are_sentences() {
         ("run --draft 16 -p a", "--draft is 16, expected ngram or a model; --draft-max is a number"),
         ("run --draft ngram --draft-max 0 -p a", "--draft-max is 0, expected 1 to 64"),
         ("run --lora-scaled a:b -p a", "--lora-scaled is `a:b`, expected PATH:SCALE with a number"),
-        ("run --lora assets/story.gguf -p a", "key `general.type`: expected `adapter`, found none"),
+        ("run --lora assets/story.gguf -p a", "key `general.type`: expected `adapter`, found `model`"),
         ("run --control-vector-layer-range 3 2 -p a", "--control-vector-layer-range is 3 to 2"),
         ("merge assets/story.gguf out.gguf", "--lora"),
         (

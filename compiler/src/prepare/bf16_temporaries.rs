@@ -30,8 +30,9 @@ pub(super) fn shorten_temporaries(sequence: &Sequence, _: &Options) -> Sequence 
 
 /// Parameters and values that may be bf16: in every step, such parameters are bound to such values only.
 fn candidates(sequence: &Sequence) -> (BTreeSet<(KernelId, ParamId)>, BTreeSet<BufferId>) {
-    let able = |(id, kernel)| bf16_params(kernel).into_iter().map(move |param| (id, param));
-    let mut params: BTreeSet<(KernelId, ParamId)> = sequence.kernels.iter().flat_map(able).collect();
+    let launched: BTreeSet<KernelId> = sequence.steps.iter().map(|step| step.kernel).collect();
+    let able = |id| bf16_params(&sequence.kernels[id]).into_iter().map(move |param| (id, param));
+    let mut params: BTreeSet<(KernelId, ParamId)> = launched.into_iter().flat_map(able).collect();
     let is_temporary = |id: &BufferId| sequence.values[*id].home == Home::Temporary;
     let mut values: BTreeSet<BufferId> = sequence.values.ids().filter(is_temporary).collect();
     let mut n_before = usize::MAX;
