@@ -58,3 +58,4 @@ else
   echo "skipped: there is no openssl for a certificate of the server"
 fi
 python3 "$here/chaos.py" "$command" "$model" "${SECONDS_OF_CHAOS:-20}" 32
+python3 "$here/prefixes.py" "$command" "$model"
