@@ -16,8 +16,11 @@ use fusebox_models::quantize::{Job, quantize};
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::open;
 use serde_json::{Map, Value, json};
+use support::given::fixture;
+use support::oracles;
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain, Window, window_of};
+use support::run::relative_error;
 
 use crate::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
 use crate::made::Made;
@@ -236,4 +239,86 @@ fn files_of_qorus_become_files_of_their_numbers() {
     let copy = converted(&file, "F32");
     same(&plain, &copy);
     same_tokens(&file, &copy, "ab b</s>abab");
+}
+
+/// What GGUF has no key for, of the small decoders.
+const LOST: [(&str, &str); 3] = [
+    ("bitnet", "the activation of block 0"),
+    ("cohere2-moe", "the network of block 1"),
+    ("falcon-h1", "factors on projections"),
+];
+
+#[test]
+fn decoders_stay_so_or_say_what_would_be_lost() {
+    for entry in fs::read_dir(fixture("decoders")).unwrap().map(Result::unwrap) {
+        if !entry.path().is_dir() {
+            continue;
+        }
+        let name = entry.file_name().into_string().unwrap();
+        let folder = path(&format!("converted-{name}"));
+        fs::create_dir_all(&folder).unwrap();
+        for file in fs::read_dir(entry.path()).unwrap().map(Result::unwrap) {
+            fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+        }
+        // Its tokenizer has four tokens.
+        let mut config: Map<String, Value> =
+            serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
+        config.insert("eos_token_id".to_owned(), json!(3));
+        fs::write(folder.join("config.json"), json!(config).to_string()).unwrap();
+        add_tokenizer(&folder);
+        match LOST.iter().find(|(own, _)| *own == name) {
+            None => same(&folder, &converted(&folder, "F32")),
+            Some((_, part)) => {
+                let output = folder.with_extension("gguf");
+                let job = Job::to(Type::named("F32").unwrap(), 1);
+                let refused = quantize(&folder, &output, &job, &mut |_, _| ()).unwrap_err().to_string();
+                let expected = format!("GGUF has no key for {part}");
+                assert!(refused.ends_with(&expected) && !output.exists(), "{name}: {refused}");
+            }
+        }
+    }
+}
+
+/// Families whose folders say what GGUF cannot: steps of time that have a least value, and ramps of YaRN that are not
+/// rounded. llama.cpp converts them all the same.
+const OTHERWISE: [&str; 2] = ["tiny-nemotron-h", "tiny-gpt-oss"];
+
+#[test]
+fn folders_of_further_families_become_the_files_of_llama_cpp() {
+    let Some(folder) = oracles::missing() else { return };
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let own = entry.path().join("hf");
+        if !own.is_dir() || WITHOUT.contains(&&*name) {
+            continue;
+        }
+        let output = path(&format!("converted-{name}.gguf"));
+        quantize(&own, &output, &Job::to(Type::named("F32").unwrap(), 2), &mut |_, _| ())
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        match &*name {
+            _ if OTHERWISE.contains(&&*name) => {}
+            // Columns in another order are added up in another order.
+            "tiny-qwen3_5" => {
+                let [before, after] = [&own, &output].map(|file| logits(file, Numbers::Single));
+                assert!(relative_error(&after, &before) < 1e-6, "{name}");
+            }
+            _ => same(&own, &output),
+        }
+        let Some(theirs) = plain_file(&entry.path().join("gguf")) else { continue };
+        let (ours, theirs) = (open(&output).unwrap(), open(&theirs).unwrap());
+        for (tensor, info) in theirs.tensors() {
+            let same = ours.tensors().get(tensor).unwrap_or_else(|| panic!("{name}: {tensor} is missing"));
+            assert_eq!(same.shape, info.shape, "{name}, {tensor}");
+        }
+        assert_eq!(ours.tensors().len(), theirs.tensors().len(), "{name}");
+    }
+}
+
+/// Families that do not run.
+const WITHOUT: [&str; 2] = ["tiny-deepseek-v32", "tiny-gemma3n"];
+
+/// A file of llama.cpp's converter that is not quantised.
+fn plain_file(folder: &Path) -> Option<PathBuf> {
+    let mut files = fs::read_dir(folder).ok()?.map(|file| file.unwrap().path());
+    files.find(|file| ["F32.gguf", "BF16.gguf"].iter().any(|end| file.to_string_lossy().ends_with(end)))
 }

@@ -158,7 +158,7 @@ pub fn cuda((major, minor): (i32, i32)) -> Target {
     match (major, minor) {
         (..=7, _) | (8, ..=5) => CUDA_SM80,
         // GDDR memory, and 128 lanes an SM.
-        (8, _) | (12.., _) => CUDA_SM89,
+        (8 | 12.., _) => CUDA_SM89,
         (9..=11, _) => CUDA_SM90,
     }
 }

@@ -11,72 +11,72 @@ use crate::hparams::Hparams;
 use crate::naming::tensors::Renamed;
 
 /// Reads a config from the hyper-parameters of a file.
-pub(super) type Reader = fn(Hparams<'_>, &Family) -> Result<Config, Error>;
+pub(crate) type Reader = fn(Hparams<'_>, &Family) -> Result<Config, Error>;
 
 /// What a family has otherwise than Llama.
 #[allow(clippy::struct_excessive_bools, reason = "each is a part that a family has or has not")]
-pub(super) struct Family {
+pub(crate) struct Family {
     /// Its architecture in GGUF.
-    pub(super) gguf: &'static str,
+    pub(crate) gguf: &'static str,
     /// Its names in `config.json` (`model_type`).
-    pub(super) folder: &'static [&'static str],
+    pub(crate) folder: &'static [&'static str],
     /// Tensors that it names or stores otherwise.
-    pub(super) names: &'static [&'static [Renamed]],
+    pub(crate) names: &'static [&'static [Renamed]],
     /// The reader.
-    pub(super) read: Reader,
+    pub(crate) read: Reader,
     /// Which elements of a head RoPE rotates together.
-    pub(super) pairs: Pairs,
+    pub(crate) pairs: Pairs,
     /// Which blocks have no RoPE.
-    pub(super) nope: Nope,
+    pub(crate) nope: Nope,
     /// The RoPE of blocks with a window.
-    pub(super) local_rope: LocalRope,
+    pub(crate) local_rope: LocalRope,
     /// QK norm.
-    pub(super) qk_norm: Option<QkNorm>,
+    pub(crate) qk_norm: Option<QkNorm>,
     /// Whether blocks without weights of that norm have none; else these weights are missing.
-    pub(super) is_qk_norm_optional: bool,
+    pub(crate) is_qk_norm_optional: bool,
     /// Which blocks have a window.
-    pub(super) windows: Windows,
+    pub(crate) windows: Windows,
     /// Whether a token sees only those up to its own, unless the file says otherwise.
-    pub(super) is_causal: bool,
+    pub(crate) is_causal: bool,
     /// Whether heads have sinks.
-    pub(super) has_sinks: bool,
+    pub(crate) has_sinks: bool,
     /// What scales the output of attention.
-    pub(super) output_gate: Option<OutputGate>,
+    pub(crate) output_gate: Option<OutputGate>,
     /// Whether attention scores may grow with the position.
-    pub(super) has_temperature: bool,
+    pub(crate) has_temperature: bool,
     /// What blocks without attention have.
-    pub(super) recurrent: Option<fn(Hparams<'_>) -> Result<Mixer, Error>>,
+    pub(crate) recurrent: Option<fn(Hparams<'_>) -> Result<Mixer, Error>>,
     /// Where norms are.
-    pub(super) order: Order,
+    pub(crate) order: Order,
     /// Whether they are LayerNorms.
-    pub(super) is_centred: bool,
+    pub(crate) is_centred: bool,
     /// Whether they have weights.
-    pub(super) has_norm_weights: bool,
+    pub(crate) has_norm_weights: bool,
     /// Whether there is a norm inside of attention and of FFNs, before their last projection.
-    pub(super) has_inner_norms: bool,
+    pub(crate) has_inner_norms: bool,
     /// Whether scores fall with the distance instead of RoPE (`ALiBi`), unless the file says otherwise: by this.
-    pub(super) alibi: Option<f32>,
+    pub(crate) alibi: Option<f32>,
     /// Whether embeddings are multiplied by the root of the hidden size.
-    pub(super) scales_embedding: bool,
+    pub(crate) scales_embedding: bool,
     /// Whether the scale of logits divides them.
-    pub(super) divides_logits: bool,
+    pub(crate) divides_logits: bool,
     /// The activation of FFNs.
-    pub(super) activation: Activation,
+    pub(crate) activation: Activation,
     /// Whether FFNs are gated.
-    pub(super) is_gated: bool,
+    pub(crate) is_gated: bool,
     /// The router of experts, where the file does not say it.
-    pub(super) gate: Gate,
+    pub(crate) gate: Gate,
     /// Whether routing weights are normalised, where the file does not say it: in a folder, in GGUF.
-    pub(super) renorm: [bool; 2],
+    pub(crate) renorm: [bool; 2],
     /// Whether the FFN width of an expert may be under the key of a dense block's.
-    pub(super) is_expert_ff_shared: bool,
+    pub(crate) is_expert_ff_shared: bool,
     /// Whether routing weights scale the inputs of experts.
-    pub(super) weighs_input: bool,
+    pub(crate) weighs_input: bool,
 }
 
 /// Which elements of a head RoPE rotates together.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pairs {
+pub(crate) enum Pairs {
     /// `i` and `i + n/2`.
     Halves,
     /// `2i` and `2i + 1`.
@@ -87,7 +87,7 @@ pub(super) enum Pairs {
 
 /// Which blocks have no RoPE.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Nope {
+pub(crate) enum Nope {
     /// None of them; all of them where the file says so.
     Stated,
     /// The last of every so many, unless the file lists them.
@@ -98,7 +98,7 @@ pub(super) enum Nope {
 
 /// The RoPE of blocks with a window.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum LocalRope {
+pub(crate) enum LocalRope {
     /// That of all blocks.
     Same,
     /// The same base without context extension.
@@ -109,7 +109,7 @@ pub(super) enum LocalRope {
 
 /// Which blocks have a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Windows {
+pub(crate) enum Windows {
     /// None in a folder; in GGUF all, if the file has a window.
     InGguf,
     /// All, if the file has a window.
@@ -127,7 +127,7 @@ pub(super) enum Windows {
 }
 
 /// Llama, which the rows of the table start from.
-pub(super) const LLAMA: Family = Family {
+pub(crate) const LLAMA: Family = Family {
     gguf: "llama",
     folder: &["llama"],
     names: &[],

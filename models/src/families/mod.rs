@@ -5,17 +5,18 @@
 //! To add a family of known parts: add a row to `table.rs`. The names of well-known members go to `blocks.rs`.
 
 use fusebox_runtime::error::Error;
-use fusebox_runtime::weights::Checkpoint;
+use fusebox_runtime::weights::{Checkpoint, Kind};
 
 use crate::config::Config;
 use crate::hparams::Hparams;
+use crate::naming::tensors::Names;
 
 mod apertus;
 mod config_parts;
 mod decoder;
 pub(crate) mod deepseek;
 mod encoder;
-mod family;
+pub(crate) mod family;
 mod gemma4;
 mod hybrid;
 pub(crate) mod published;
@@ -60,6 +61,16 @@ fn architectures() -> String {
 /// The name of an architecture in GGUF; `None` for an unknown one.
 pub(crate) fn gguf_architecture(architecture: &str) -> Option<&'static str> {
     family(architecture).map(|family| family.gguf)
+}
+
+/// The family as which GGUF has an architecture; `None` for an unknown one.
+pub(crate) fn gguf_family(architecture: &str) -> Option<&'static Family> {
+    family(architecture).and_then(|own| family(own.gguf))
+}
+
+/// The names of tensors in GGUF files of an architecture.
+pub(crate) fn gguf_names(gguf: &str) -> Names {
+    Names { kind: Kind::Gguf { version: 3 }, renamed: family(gguf).map_or(&[], |family| family.names) }
 }
 
 /// Whether GGUF has rows of queries and keys in another order than a folder.

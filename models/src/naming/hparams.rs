@@ -139,6 +139,9 @@ pub(crate) const THETA: Key = key(
     &["rope_scaling.rope_theta", "rope_parameters.rope_theta", "rope_theta", "global_rope_theta"],
 )
 .qorus("rope_freq_base");
+/// The pairs of each kind of position of a multimodal model; of text all are the same.
+pub(crate) const SECTIONS: Key =
+    key("rope.dimension_sections", &["rope_parameters.mrope_section", "rope_scaling.mrope_section"]);
 /// RoPE scaling type.
 pub(crate) const SCALING_TYPE: Key = key(
     "rope.scaling.type",

@@ -124,6 +124,9 @@ const REDUNDANT: [&str; 6] = [
     ".mlp.act_fn.eps",
 ];
 
+/// What the names of tensors end in that have no suffix in GGUF.
+const BARE: [&str; 3] = [".ssm_a", ".ssm_d", ".scale"];
+
 /// A fused tensor that has rows of two others for every head.
 const FUSED_PER_HEAD: [&str; 3] = ["attn_kv_b", "attn_k_b", "attn_v_b"];
 
@@ -228,6 +231,13 @@ impl Names {
                 all.flat_map(|own| spelt(&format!("{block}{own}{ending}"))).collect()
             }
         }
+    }
+
+    /// The name of a tensor in a new GGUF file; none where such a file has it as rows of a fused one.
+    pub(crate) fn written(self, name: &str) -> Option<String> {
+        let own = self.of(name).into_iter().next()?;
+        let bare = own.strip_suffix(".weight").filter(|own| BARE.iter().any(|ending| own.ends_with(ending)));
+        Some(bare.map_or_else(|| own.clone(), str::to_owned))
     }
 
     /// How the file stores a tensor.

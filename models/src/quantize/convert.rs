@@ -3,8 +3,9 @@
 //! In: a folder of safetensors, a qwen3.c checkpoint or a Qorus file, and the target type. Out: a [`Draft`] with GGUF's
 //! names, row order and metadata.
 //! The model's graph says which tensors there are and the binding finds them, so whatever can run can be converted and
-//! nothing is forgotten. The heads of Llama are reordered for interleaved RoPE pairs. Fused gate and up projections of
-//! experts are split, and so is the fused `kv_b` of MLA where it is block-quantised.
+//! nothing is forgotten; what GGUF cannot say is found by reading the draft back (`lost.rs`).
+//! Heads are reordered where GGUF has interleaved RoPE pairs, or value heads of a delta rule tiled. Fused gate and up
+//! projections of experts are split, and so is the fused `kv_b` of MLA where it is block-quantised.
 
 use std::path::Path;
 
@@ -20,56 +21,45 @@ use crate::binding::source::Source;
 use crate::binding::{find, sizes};
 use crate::blocks::model;
 use crate::chat::Chat;
-use crate::config::{Activation, Block, Config, Formats, Mixer, Network, Pairing, Rope, Scaling};
-use crate::families::{self, gguf_architecture, hparams, read};
+use crate::config::{Config, Formats, Grouped, Mixer, Pairing, QkNorm, Rope, Scaling};
+use crate::families::family::{Family, Pairs};
+use crate::families::{self, gguf_family, gguf_names, hparams, read};
 use crate::hparams::Hparams;
 use crate::layers::rope::inv_freq;
-use crate::naming::tensors::BIAS;
+use crate::naming::tensors::{BIAS, EXPERTS, Names, block_of, fused};
 use crate::naming::tokenizer::CHAT_TEMPLATE;
 use crate::quantize::Job;
 use crate::quantize::draft::{Draft, own_pairs};
-use crate::quantize::metadata;
+use crate::quantize::lost::lost;
+use crate::quantize::metadata::{self, heads_of};
 use crate::quantize::output_tensor::{Order, Origin, OutputTensor};
 use crate::quantize::tensor_format::{Choice, Model, is_matrix};
 use crate::tokenizer::export;
 
-/// The architectures whose folders become GGUF files.
-const CONVERTED: [&str; 5] = ["llama", "qwen2", "qwen3", "qwen3moe", "deepseek2"];
+/// Families whose queries, keys and values are one matrix in GGUF.
+const JOINT_QKV: [&str; 1] = ["phi3"];
 
 /// Plans the conversion of a checkpoint.
 pub(super) fn draft(checkpoint: &Checkpoint, input: &Path, job: &Job) -> Result<Draft, Error> {
     let own = Hparams::architecture_of(checkpoint).unwrap_or("none");
     let hparams = hparams(checkpoint);
     let unsupported = |what| Error::Unsupported { path: input.to_owned(), place: Place::Whole, what };
-    let (Some(gguf), Some(config)) = (gguf_architecture(own), read(own, hparams)?) else {
+    let (Some(family), Some(config)) = (gguf_family(own), read(own, hparams)?) else {
         return Err(unsupported(format!("the architecture {own} {}", families::unsupported(own))));
     };
-    if !CONVERTED.contains(&gguf) {
-        return Err(unsupported(format!(
-            "a folder of the architecture {own} is not converted to GGUF yet, only those of {}",
-            CONVERTED.join(", ")
-        )));
-    }
-    let is_latent = config.blocks.iter().any(|block| matches!(block.mixer, Mixer::Latent(_)));
-    if is_latent && config.rope().is_some_and(|rope| rope.pairing == Pairing::Halves) {
-        return Err(unsupported("its RoPE pairs are not interleaved, which GGUF has no form for".to_owned()));
-    }
-    let is_silu = |block: &Block| match &block.network {
-        Network::Dense(dense) => dense.activation == Activation::Silu,
-        Network::Sparse(experts) => experts.activation == Activation::Silu,
-        Network::Both(..) | Network::None => true,
-    };
-    if !config.blocks.iter().all(is_silu) {
-        return Err(unsupported("it has another activation than SiLU, which GGUF has no key for".to_owned()));
-    }
     // F32 marks small tensors that stay in it; matrices get another placeholder.
     let config = Config { formats: Formats::Uniform(Format::BF16), ..config };
-    let mut tensors = tensors(checkpoint, input, &config, gguf)?;
+    let mut tensors = Converter { checkpoint, input, config: &config, family }.tensors()?;
     choose(&mut tensors, job, &config);
     let name = input.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let pairs = metadata::pairs(hparams, &config, gguf, &name)?.into_iter();
+    let of_model = metadata::pairs(hparams, &config, family, &name)?;
+    if let Some(part) = lost(&config, family, &of_model, &tensors) {
+        return Err(unsupported(format!(
+            "a folder of the architecture {own} is not converted: GGUF has no key for {part}"
+        )));
+    }
     let template = Chat::source(checkpoint)?.map(|text| (CHAT_TEMPLATE.to_owned(), Value::Text(text)));
-    let pairs = pairs.chain(export::pairs(checkpoint, config.vocab)?).chain(template);
+    let pairs = of_model.into_iter().chain(export::pairs(checkpoint, config.vocab)?).chain(template);
     let pairs = pairs
         .map(|(key, value)| pair(&key, &value))
         .chain(own_pairs(job.ty).into_iter().map(|(_, pair)| pair));
@@ -90,37 +80,111 @@ fn choose(tensors: &mut [OutputTensor], job: &Job, config: &Config) {
     }
 }
 
-/// All tensors of the new file.
-fn tensors(
-    checkpoint: &Checkpoint,
-    input: &Path,
-    config: &Config,
-    gguf: &str,
-) -> Result<Vec<OutputTensor>, Error> {
-    let graph = model(config, &Sym::from(1), config.n_layers())?;
-    let mut found = find(input, checkpoint, &graph)?;
-    let mut tensors: Vec<OutputTensor> = factors(config).into_iter().collect();
-    for node in graph.nodes.values() {
-        let Op::Weight { name, shape, .. } = &node.op else { continue };
-        let Some((source, format)) = found.remove(&**name) else { continue };
-        let sizes = sizes(shape);
-        let ending = if name.ends_with(BIAS) { "" } else { ".weight" };
-        // The format is chosen later.
-        let stored = Stored::As(Format::F32);
-        let entry = Entry { name: format!("{name}{ending}"), shape: gguf_shape(name, &sizes), stored };
-        let origin = (source, Stored::As(format));
-        match split_parts(config, name, &sizes) {
-            Some(parts) => tensors.extend(parts.into_iter().map(|(name, shape, order)| {
-                let entry = Entry { name: format!("{name}.weight"), shape, stored };
-                tensor(entry, origin.clone(), order)
-            })),
-            None => tensors.push(tensor(entry, origin, order(config, gguf, name))),
-        }
-    }
-    Ok(tensors)
+/// What tensors follow from.
+struct Converter<'a> {
+    checkpoint: &'a Checkpoint,
+    input: &'a Path,
+    config: &'a Config,
+    family: &'static Family,
 }
 
-fn tensor(entry: Entry, (source, stored): (Source, Stored), order: Order) -> OutputTensor {
+impl Converter<'_> {
+    /// All tensors of the new file.
+    fn tensors(&self) -> Result<Vec<OutputTensor>, Error> {
+        let graph = model(self.config, &Sym::from(1), self.config.n_layers())?;
+        let mut found = find(self.input, self.checkpoint, &graph)?;
+        let mut tensors = factors(self.config);
+        for node in graph.nodes.values() {
+            let Op::Weight { name, shape, .. } = &node.op else { continue };
+            let Some((source, format)) = found.remove(&**name) else { continue };
+            tensors.extend(self.of_weight(name, &sizes(shape), (source, Stored::As(format)))?);
+        }
+        Ok(tensors)
+    }
+
+    /// The tensors that a weight of the graph becomes.
+    fn of_weight(
+        &self,
+        name: &str,
+        sizes: &[usize],
+        origin: (Source, Stored),
+    ) -> Result<Vec<OutputTensor>, Error> {
+        let names = gguf_names(self.family.gguf);
+        if let Some(parts) = split_parts(self.config, name, sizes) {
+            let part = |(name, shape, order): (String, Vec<usize>, Order)| {
+                Some(tensor(names.written(&name)?, shape, origin.clone(), order))
+            };
+            return Ok(parts.into_iter().filter_map(part).collect());
+        }
+        let own = names.written(name).filter(|_| !self.is_joint(name));
+        let Some(own) = own else { return self.joint(names, name) };
+        let (shape, order) = (gguf_shape(self.config, name, sizes), self.order(name, sizes));
+        Ok(vec![tensor(own, shape, origin, order)])
+    }
+
+    /// Whether GGUF has rows of another tensor instead of this one, and a folder, too.
+    fn is_joint(&self, name: &str) -> bool {
+        let whole = fused(name).filter(|(whole, _)| whole.contains(".attn_qkv"));
+        let is_there = |(whole, _): (String, _)| hparams(self.checkpoint).stored(&whole).is_some();
+        JOINT_QKV.contains(&self.family.gguf) && whole.is_some_and(is_there)
+    }
+
+    /// The tensor that has the rows of several, once.
+    fn joint(&self, names: Names, name: &str) -> Result<Vec<OutputTensor>, Error> {
+        let missing = || {
+            let what = "GGUF has it as rows of another tensor, which is not in the folder";
+            let place = Place::Tensor(name.to_owned());
+            Error::Unsupported { path: self.input.to_owned(), place, what: what.to_owned() }
+        };
+        let (whole, parts) = fused(name).ok_or_else(missing)?;
+        if parts.first().is_none_or(|first| first != name) {
+            return Ok(Vec::new());
+        }
+        let (stored, info) = hparams(self.checkpoint).stored(&whole).ok_or_else(missing)?;
+        let own = names.written(&whole).ok_or_else(missing)?;
+        let source = Source::Run { tensor: stored.clone(), bytes: 0..info.n_bytes() };
+        Ok(vec![tensor(own, info.shape.clone(), (source, info.stored), Order::Same)])
+    }
+
+    /// The order of rows in GGUF, whatever the checkpoint has.
+    fn order(&self, name: &str, sizes: &[usize]) -> Order {
+        let part = name.strip_suffix(BIAS).unwrap_or(name);
+        let mixer = block_of(name)
+            .and_then(|block| Some(&self.config.blocks.get(block.parse::<usize>().ok()?)?.mixer));
+        let own = part.rsplit('.').next().unwrap_or(part);
+        match mixer {
+            // Pairs of RoPE lie side by side.
+            Some(Mixer::Grouped(heads)) if matches!(own, "attn_q" | "attn_k") => {
+                let is_by_halves = heads.rope.as_ref().is_some_and(|rope| rope.pairing == Pairing::Halves);
+                if is_by_halves && self.family.pairs != Pairs::Halves {
+                    return Order::Interleaved { head: heads.head, rotary_dim: heads.rotary_dim };
+                }
+                Order::Same
+            }
+            // The value heads of a key head are apart by the number of key heads.
+            Some(Mixer::Delta(delta)) if !delta.is_tiled && self.family.gguf != UNTILED => {
+                let n_rows: usize = sizes.first().copied().unwrap_or(1);
+                let (n_key, n_values) = (delta.n_key, delta.n_value * delta.value);
+                let tiled = |first, width| Order::Tiled { first, n_key, n_value: delta.n_value, width };
+                match own {
+                    "ssm_in" | "ssm_conv1d" => tiled(n_rows - n_values, delta.value),
+                    "ssm_gate" => tiled(0, delta.value),
+                    "ssm_alpha" | "ssm_beta" | "ssm_a" | "ssm_dt" => tiled(0, 1),
+                    "ssm_out" => Order::TiledColumns { n_key, n_value: delta.n_value, width: delta.value },
+                    _ => Order::Same,
+                }
+            }
+            _ => Order::Same,
+        }
+    }
+}
+
+/// The family with a delta rule whose value heads lie in GGUF as in a folder.
+const UNTILED: &str = "qwen3next";
+
+fn tensor(name: String, shape: Vec<usize>, (source, stored): (Source, Stored), order: Order) -> OutputTensor {
+    // The format is chosen later.
+    let entry = Entry { name, shape, stored: Stored::As(Format::F32) };
     OutputTensor {
         entry,
         origin: Origin::Stored(source, stored),
@@ -132,27 +196,31 @@ fn tensor(entry: Entry, (source, stored): (Source, Stored), order: Order) -> Out
 }
 
 /// The shape in GGUF: rows and columns, after the number of matrices.
-fn gguf_shape(name: &str, sizes: &[usize]) -> Vec<usize> {
-    let are_many = ["_exps", ".attn_k_b", ".attn_v_b"].iter().any(|ending| name.ends_with(ending));
-    match sizes {
-        _ if name.ends_with(BIAS) => vec![sizes.iter().product()],
-        [rows, columns @ ..] if name.ends_with(".attn_output") => vec![*rows, columns.iter().product()],
-        [n, rows @ .., columns] if are_many => vec![*n, rows.iter().product(), *columns],
-        [_] | [] => sizes.to_vec(),
-        [rows @ .., columns] => vec![rows.iter().product(), *columns],
-    }
-}
-
-/// GGUF stores the heads of Llama for interleaved RoPE pairs, whatever the checkpoint has.
-fn order(config: &Config, gguf: &str, name: &str) -> Order {
-    let part = name.strip_suffix(BIAS).unwrap_or(name);
-    let is_rotated = part.ends_with(".attn_q") || part.ends_with(".attn_k");
-    let is_by_halves = config.rope().is_some_and(|rope| rope.pairing == Pairing::Halves);
-    match &config.blocks[0].mixer {
-        Mixer::Grouped(heads) if gguf == "llama" && is_rotated && is_by_halves => {
-            Order::Interleaved { head: heads.head, rotary_dim: heads.rotary_dim }
+fn gguf_shape(config: &Config, name: &str, sizes: &[usize]) -> Vec<usize> {
+    let (part, is_bias) = name.strip_suffix(BIAS).map_or((name, false), |part| (part, true));
+    let own = part.rsplit('.').next().unwrap_or(part);
+    let block = block_of(name).and_then(|block| config.blocks.get(block.parse::<usize>().ok()?));
+    let all: usize = sizes.iter().product();
+    let is_of_all_heads = || {
+        let heads = block.and_then(heads_of);
+        heads.is_some_and(|heads| heads.qk_norm == Some(QkNorm::Whole))
+    };
+    match (own, sizes) {
+        (_, [n, ..]) if is_bias && own.ends_with(EXPERTS) => vec![*n, all / n.max(&1)],
+        _ if is_bias => vec![all],
+        ("attn_sinks", _) => vec![all],
+        ("ssm_a" | "ssm_d", _) => match block.map(|block| &block.mixer) {
+            Some(Mixer::Delta(_)) => vec![all],
+            _ => vec![all, 1],
+        },
+        ("attn_q_norm" | "attn_k_norm", _) if is_of_all_heads() => vec![all],
+        ("attn_output" | "ssm_out", [rows, ..]) => vec![*rows, all / rows.max(&1)],
+        ("attn_k_b" | "attn_v_b", [n, .., columns]) => vec![*n, all / (n * columns).max(1), *columns],
+        (_, [n, .., columns]) if own.ends_with(EXPERTS) && sizes.len() > 1 => {
+            vec![*n, all / (n * columns).max(1), *columns]
         }
-        _ => Order::Same,
+        (_, [_] | []) => sizes.to_vec(),
+        (_, [.., columns]) => vec![all / columns.max(&1), *columns],
     }
 }
 
@@ -178,28 +246,37 @@ fn split_parts(config: &Config, name: &str, sizes: &[usize]) -> Option<Vec<(Stri
     }
 }
 
-/// The frequency divisor of each pair, for scaling types that GGUF has no keys for.
-fn factors(config: &Config) -> Option<OutputTensor> {
-    let rope = config.rope()?;
-    if matches!(rope.scaling, Scaling::None | Scaling::Yarn { .. }) || rope.scaling.linear().is_some() {
-        return None;
-    }
-    let n_dims = match &config.blocks[0].mixer {
-        Mixer::Grouped(heads) => heads.rotary_dim,
-        Mixer::Latent(sizes) => sizes.rope,
-        _ => return None,
-    };
-    let plain = inv_freq(&Rope { scaling: Scaling::None, ..rope.clone() }, n_dims);
-    let factors: Vec<f32> =
-        plain.iter().zip(inv_freq(rope, n_dims)).map(|(plain, own)| (plain / own) as f32).collect();
-    let (name, shape) = ("rope_freqs.weight".to_owned(), vec![factors.len()]);
-    let entry = Entry { name, shape, stored: Stored::As(Format::F32) };
-    Some(OutputTensor {
-        entry,
+/// The frequency divisors of each pair, for scaling types that GGUF has no keys for: of blocks that see everything.
+fn factors(config: &Config) -> Vec<OutputTensor> {
+    let heads: Vec<&Grouped> =
+        config.blocks.iter().filter_map(heads_of).filter(|heads| heads.rope.is_some()).collect();
+    let full = heads.iter().find(|heads| heads.window.is_none()).or(heads.first());
+    let of_latents = config.blocks.iter().find_map(|block| match &block.mixer {
+        Mixer::Latent(sizes) => Some((&sizes.turn, sizes.rope)),
+        _ => None,
+    });
+    let of_heads = full.and_then(|heads| Some((heads.rope.as_ref()?, heads.rotary_dim)));
+    let Some((rope, n_dims)) = of_heads.or(of_latents) else { return Vec::new() };
+    let computed = |name: &str, factors: Vec<f32>| OutputTensor {
+        entry: Entry { name: name.to_owned(), shape: vec![factors.len()], stored: Stored::As(Format::F32) },
         origin: Origin::Computed(factors),
         order: Order::Same,
         is_fallback: false,
         added: Vec::new(),
         importance: None,
-    })
+    };
+    match &rope.scaling {
+        Scaling::None | Scaling::Yarn { .. } => Vec::new(),
+        scaling if scaling.linear().is_some() => Vec::new(),
+        Scaling::Long { short, long, .. } => vec![
+            computed("rope_factors_long.weight", long.clone()),
+            computed("rope_factors_short.weight", short.clone()),
+        ],
+        Scaling::Factors(_) | Scaling::Llama3 { .. } => {
+            let plain = inv_freq(&Rope { scaling: Scaling::None, ..rope.clone() }, n_dims);
+            let own = inv_freq(rope, n_dims);
+            let divisors = plain.iter().zip(own).map(|(plain, own)| (plain / own) as f32);
+            vec![computed("rope_freqs.weight", divisors.collect())]
+        }
+    }
 }

@@ -27,6 +27,7 @@ use crate::quantize::types::Type;
 mod convert;
 mod draft;
 pub mod importance;
+mod lost;
 mod merge;
 mod metadata;
 mod output_tensor;

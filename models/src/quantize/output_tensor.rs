@@ -50,6 +50,17 @@ pub(super) enum Order {
     Part { head: usize, first: usize, len: usize },
     /// The first `len` rows of each head, transposed.
     Columns { head: usize, len: usize },
+    /// From row `first` on, the value heads of one key head, which are adjacent, become apart by the number of key
+    /// heads; a head has `width` rows.
+    Tiled { first: usize, n_key: usize, n_value: usize, width: usize },
+    /// The same with columns, of all rows.
+    TiledColumns { n_key: usize, n_value: usize, width: usize },
+}
+
+/// Where an element of tiled value heads lies while those of a key head are adjacent.
+fn untiled(at: usize, n_key: usize, n_value: usize, width: usize) -> usize {
+    let (head, rest) = (at / width, at % width);
+    (head % n_key * (n_value / n_key) + head / n_key) * width + rest
 }
 
 impl Origin {
@@ -104,8 +115,7 @@ impl OutputTensor {
         match &self.order {
             Order::Same => self.flat(checkpoint, rows.start * len..rows.end * len),
             Order::Interleaved { head, rotary_dim } => {
-                // A vector is a column: its elements are reordered like rows.
-                let (len, lines) = if self.entry.shape.len() == 1 { (1, 0..len) } else { (len, rows) };
+                let (len, lines) = self.lines_of(rows);
                 let line = |line: usize| {
                     let (start, at) = (line / head * head, line % head);
                     if at < *rotary_dim { start + at % 2 * (rotary_dim / 2) + at / 2 } else { line }
@@ -116,7 +126,27 @@ impl OutputTensor {
                 self.lines(checkpoint, rows.map(|row| row / n * head + first + row % n), len)
             }
             Order::Columns { head, len: n } => self.columns(checkpoint, *head, *n, rows),
+            Order::Tiled { first, n_key, n_value, width } => {
+                let (len, lines) = self.lines_of(rows);
+                let line = |line: usize| match line.checked_sub(*first) {
+                    Some(at) => first + untiled(at, *n_key, *n_value, *width),
+                    None => line,
+                };
+                self.lines(checkpoint, lines.map(line), len)
+            }
+            Order::TiledColumns { n_key, n_value, width } => {
+                let elements = self.flat(checkpoint, rows.start * len..rows.end * len)?;
+                let row =
+                    |row: &[f32]| (0..len).map(|at| row[untiled(at, *n_key, *n_value, *width)]).collect();
+                Some(elements.chunks_exact(len).flat_map(|own| -> Vec<f32> { row(own) }).collect())
+            }
         }
+    }
+
+    /// What is reordered of some rows, and the elements of one: a vector is a column, and its elements are the rows.
+    fn lines_of(&self, rows: Range<usize>) -> (usize, Range<usize>) {
+        let len = self.row_len();
+        if self.entry.shape.len() == 1 { (1, rows.start * len..rows.end * len) } else { (len, rows) }
     }
 
     /// Rows by their indices in the checkpoint.

@@ -22,6 +22,7 @@ use crate::error::{Error, Place};
 use crate::weights::mapping::Mapping;
 use crate::weights::packed::Packed;
 use crate::weights::scaled::Scaled;
+use crate::weights::store::Entry;
 use crate::weights::value::Value;
 
 mod ajc1;
@@ -173,6 +174,20 @@ impl Checkpoint {
     fn new(kind: Kind, metadata: IndexMap<String, Value>, nulls: BTreeSet<String>) -> Self {
         let contents = Contents { kind, metadata, tensors: IndexMap::new() };
         Self { contents, nulls, files: Vec::new(), remade: Vec::new() }
+    }
+
+    /// A GGUF file that is not written yet: what it will say, with no bytes.
+    pub fn planned(metadata: IndexMap<String, Value>, tensors: &[Entry]) -> Self {
+        let mut planned = Self::new(Kind::Gguf { version: store::VERSION }, metadata, BTreeSet::new());
+        let info = |entry: &Entry| TensorInfo {
+            shape: entry.shape.clone(),
+            stored: entry.stored,
+            file_idx: 0,
+            remade: None,
+            range: 0..0,
+        };
+        planned.contents.tensors = tensors.iter().map(|entry| (entry.name.clone(), info(entry))).collect();
+        planned
     }
 
     /// Adds a file with the tensors that it holds, none of which another holds.

@@ -14,7 +14,7 @@ use crate::weights::gguf::types;
 use crate::weights::value::{List, Value};
 use crate::weights::{Stored, ggml, gguf};
 
-const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 3;
 
 /// A tensor that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
