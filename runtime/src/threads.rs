@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::{io, iter, mem};
 
-mod barrier;
+pub mod barrier;
 
-pub use barrier::Barrier;
+use barrier::Barrier;
 
 /// What barriers are made of, and how long they wait: `tests/loom` has its own.
 mod parts {

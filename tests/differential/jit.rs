@@ -3,8 +3,8 @@
 //! In: an interpreted kernel with its buffers before and after. Out: nothing, or the first element that differs.
 //! Scalar code rounds where the interpreter does, so every number must be the same; only the sign of a zero and the
 //! bits of what is not a number are free. Faster forms may be off by what `tolerance` argues, at every level that this
-//! processor has. The tasks run all at once, and again in pieces, the last piece first, and each by itself, backwards and
-//! twice. Buffers lie between pages that nobody may touch, so no access may leave them.
+//! processor has. The tasks run all at once, and again in pieces, the last piece first, and each by itself, backwards
+//! and twice. Buffers lie between pages that nobody may touch, so no access may leave them.
 
 use std::ops::Range;
 use std::slice;

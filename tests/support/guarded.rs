@@ -1,7 +1,7 @@
 //! Memory between pages that nobody may touch.
 //!
-//! In: bytes, and the edge they lie at. Out: the same bytes, of which the one before the first or the one behind the last
-//! belongs to no page: an access that leaves them ends the process with a sentence that names what was run.
+//! In: bytes, and the edge they lie at. Out: the same bytes, of which the one before the first or the one behind the
+//! last belongs to no page: an access that leaves them ends the process with a sentence that names what was run.
 
 #![expect(unsafe_code, reason = "pages are asked of the system")]
 

@@ -81,7 +81,9 @@ fn of_gguf(path: &Path, checkpoint: &Checkpoint) -> Result<BTreeMap<String, Vec<
         let n_columns = columns.len() / counts.len();
         for (columns, count) in columns.chunks_mut(n_columns).zip(&counts) {
             if *count > 0.0 {
-                columns.iter_mut().for_each(|sum| *sum /= count);
+                for sum in columns {
+                    *sum /= count;
+                }
             } else {
                 columns.fill(1.0);
             }

@@ -3,8 +3,8 @@
 //! In: tokens with their logits, and the value of one sampler. Out: fewer tokens, or other logits.
 //! Each sampler is that of llama.cpp by the same name: it looks at what the one before left, with probabilities
 //! renormalised. Passes over a whole vocabulary are loops over plain numbers, which the compiler turns into vectors;
-//! tokens are sorted only as far as a sampler needs it, ties go to the lower id, and nothing is allocated per token once
-//! the lists have their size.
+//! tokens are sorted only as far as a sampler needs it, ties go to the lower id, and nothing is allocated per token
+//! once the lists have their size.
 
 use std::cmp::Ordering;
 

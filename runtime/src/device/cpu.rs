@@ -31,7 +31,8 @@ use crate::buffer::{Buffer, LARGE_PAGE};
 use crate::device::shares::{Shares, first};
 use crate::device::{Device, Footprint, ProgramId, Weights, placed, range_of, refused, verified, weight};
 use crate::error::Error;
-use crate::threads::{Barrier, Team, each};
+use crate::threads::barrier::Barrier;
+use crate::threads::{Team, each};
 
 /// Alignment of the space after an arena.
 const ALIGNMENT: usize = 64;

@@ -1,4 +1,4 @@
-//! Formats that keep few bits of several elements together: IQ1, IQ2, IQ3, TQ1_0 and TQ2_0.
+//! Formats that keep few bits of several elements together: IQ1, IQ2, IQ3, `TQ1_0` and `TQ2_0`.
 //!
 //! In: the bytes of a tensor, or of whole rows of it. Out: the same numbers exactly, as bytes with a sign and a scale
 //! in single precision for each group of them ([`Format::Int8`]), which kernels read.
@@ -201,14 +201,16 @@ fn iq1_m(block: &[u8], to: &mut Expanded) {
 
 /// Five ternary numbers in each of 48 bytes, four in each of four more, then `d`.
 fn tq1_0(block: &[u8], to: &mut Expanded) {
-    let digit = |byte: u8, power: u8| (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as i8 - 1;
+    let digit = |byte: u8, power: u8| ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as i8 - 1;
     for (bytes, powers) in [
         (&block[..32], &[1, 3, 9, 27, 81][..]),
         (&block[32..48], &[1, 3, 9, 27, 81]),
         (&block[48..52], &[1, 3, 9, 27]),
     ] {
         for power in powers {
-            bytes.iter().for_each(|byte| to.put(digit(*byte, *power)));
+            for byte in bytes {
+                to.put(digit(*byte, *power));
+            }
         }
     }
     to.scales.extend([half(block, 52); BLOCK / 32]);
@@ -218,7 +220,9 @@ fn tq1_0(block: &[u8], to: &mut Expanded) {
 fn tq2_0(block: &[u8], to: &mut Expanded) {
     for bytes in block[..64].chunks(32) {
         for shift in [0, 2, 4, 6] {
-            bytes.iter().for_each(|byte| to.put((byte >> shift & 3) as i8 - 1));
+            for byte in bytes {
+                to.put((byte >> shift & 3) as i8 - 1);
+            }
         }
     }
     to.scales.extend([half(block, 64); BLOCK / 32]);
