@@ -19,6 +19,9 @@ const STEPS: [Step; 8] = [
     Step::Xtc,
 ];
 
+/// Takes the logits of tokens that may not follow down to negative infinity.
+pub(crate) type Ban<'a> = dyn Fn(&mut [f32]) + 'a;
+
 /// How a request wants its tokens drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sampling {
@@ -98,7 +101,7 @@ impl Drawer {
         Ok(Self { sampling, sampler, counts: BTreeMap::new(), row: Vec::new() })
     }
 
-    /// Draws a token. `before` is the prompt and all tokens so far; `ban` takes logits down to negative infinity.
+    /// Draws a token. `before` is the prompt and all tokens so far.
     ///
     /// # Errors
     /// A sentence where the logits are no numbers, or nothing is allowed.
@@ -106,7 +109,7 @@ impl Drawer {
         &mut self,
         logits: &[f32],
         before: &[u32],
-        ban: Option<&dyn Fn(&mut [f32])>,
+        ban: Option<&Ban<'_>>,
     ) -> Result<Scored, String> {
         let Sampling { frequency, presence, bias, logprobs, reported, .. } = &self.sampling;
         let has_penalty = (*frequency != 0.0 || *presence != 0.0) && !self.counts.is_empty();

@@ -76,7 +76,7 @@ pub(super) fn pairs(
             Mixer::Latent(sizes) => latent(&mut to, sizes),
             Mixer::Delta(sizes) => delta(&mut to, sizes, config),
             Mixer::StateSpace(sizes) | Mixer::Beside(Beside { space: sizes, .. }) => {
-                state_space(&mut to, sizes)
+                state_space(&mut to, sizes);
             }
             Mixer::ShortConv(sizes) => to.count("shortconv.l_cache", sizes.kernel),
             Mixer::Grouped(_) | Mixer::None => continue,

@@ -303,7 +303,8 @@ fn unit(random: &mut Random) -> f64 {
 pub fn check_logits(logits: &[f32]) -> Result<(), Error> {
     let refused = |found: String| Err(Error::Logits { expected: "finite numbers".to_owned(), found });
     if !are_below_infinity(logits) {
-        let id = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY).unwrap_or_default();
+        let id =
+            logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY).unwrap_or_default();
         return refused(format!("{} for token {id}", logits[id]));
     }
     if largest(logits) == f32::NEG_INFINITY {
