@@ -20,10 +20,10 @@ use fusebox_runtime::threads::each;
 const MOMENT: Duration = Duration::from_millis(50);
 /// Bytes read for it: more than caches hold.
 const N_BYTES: usize = 256 << 20;
-/// How long a probe takes.
-const PROBE: Duration = Duration::from_millis(20);
-/// The most bytes that a probe has to read from.
-const MAX_PROBED_BYTES: usize = 1 << 30;
+/// Bytes that a thread of a probe reads in each of its rounds, where caches can be told to give them up.
+const N_PROBED_BYTES: usize = 8 << 20;
+/// Rounds of a probe.
+const N_ROUNDS: usize = 4;
 /// Bytes read between two looks at the clock.
 const PIECE: usize = 1 << 20;
 
@@ -125,25 +125,26 @@ pub fn memory_bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
     target.is_processor().then(|| read_together(n_threads, N_BYTES, MOMENT))
 }
 
-/// The memory bandwidth in bytes per second, read for some 20 ms.
+/// The memory bandwidth in bytes per second, measured within some 20 ms: most of a larger buffer would be spent on
+/// making its pages, so a small one is evicted from the caches before each round.
 pub fn probe(n_threads: usize) -> f64 {
-    let available = [memory().map(|(_, available)| available), group_limit()].into_iter().flatten().min();
-    read_together(n_threads, probed_bytes(n_threads, caches().last().copied(), available), PROBE)
+    let n_threads = n_threads.max(1);
+    let n_bytes = if cpu::evict(&[]) { N_PROBED_BYTES } else { N_BYTES / n_threads };
+    let start_line = &Barrier::new(n_threads);
+    each(n_threads, |_| probed_by_thread(n_bytes, start_line)).iter().sum()
 }
 
-/// Four times what the last caches hold together, so that what is read again has left them; but no more than an eighth
-/// of the available memory.
-fn probed_bytes(n_threads: usize, last: Option<DataCache>, available: Option<u64>) -> usize {
-    let of_caches = last.map_or(0, |DataCache { bytes, n_sharing, .. }| {
-        bytes.saturating_mul(4).saturating_mul(n_threads.div_ceil(n_sharing.max(1)))
-    });
-    let share = available.and_then(|bytes| usize::try_from(bytes / 8).ok()).unwrap_or(usize::MAX);
-    of_caches.clamp(N_BYTES, MAX_PROBED_BYTES).min(share)
-}
-
-/// The memory that this process's group of processes may use, as in a container; none where it has no limit.
-fn group_limit() -> Option<u64> {
-    fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
+/// Bytes per second that one thread reads from memory, starting each round together with the others.
+fn probed_by_thread(n_bytes: usize, start_line: &Barrier) -> f64 {
+    let memory = written(n_bytes);
+    let mut rates = Vec::new();
+    for _ in 0..N_ROUNDS {
+        let bytes = memory.as_ref().map_or(&[][..], Buffer::bytes);
+        cpu::evict(bytes);
+        start_line.wait();
+        rates.extend(bytes.chunks(PIECE).map(read_piece));
+    }
+    median(rates)
 }
 
 /// A rate as a share of the peak.
@@ -159,25 +160,36 @@ fn read_together(n_threads: usize, n_bytes: usize, time: Duration) -> f64 {
 
 /// Bytes per second that one thread reads, starting together with the others.
 fn read_by_thread(n_bytes: usize, time: Duration, start_line: &Barrier) -> f64 {
-    let mut memory = Buffer::zeroed(n_bytes).map(Buffer::in_large_pages).ok();
-    if let Some(memory) = &mut memory {
-        // A page that was never written has no memory of its own.
-        memory.bytes_mut().fill(1);
-    }
-    let (mut rates, mut sum) = (Vec::new(), 0);
+    let memory = written(n_bytes);
+    let mut rates = Vec::new();
     start_line.wait();
     let Some(memory) = memory else { return 0.0 };
     let start = Instant::now();
-    // Pieces are short, so that the median one is read without being preempted.
     for piece in memory.bytes().chunks(PIECE).cycle() {
-        let before = Instant::now();
-        sum ^= cpu::read(piece);
-        rates.push(piece.len() as f64 / before.elapsed().as_secs_f64().max(1e-9));
+        rates.push(read_piece(piece));
         if start.elapsed() >= time {
             break;
         }
     }
-    std::hint::black_box(sum);
+    median(rates)
+}
+
+/// Memory of its own: a page that was never written has none.
+fn written(n_bytes: usize) -> Option<Buffer> {
+    let mut memory = Buffer::zeroed(n_bytes).map(Buffer::in_large_pages).ok()?;
+    memory.bytes_mut().fill(1);
+    Some(memory)
+}
+
+/// Bytes per second at which a piece is read.
+fn read_piece(piece: &[u8]) -> f64 {
+    let start = Instant::now();
+    std::hint::black_box(cpu::read(piece));
+    piece.len() as f64 / start.elapsed().as_secs_f64().max(1e-9)
+}
+
+/// The median: pieces are short, so that the median one is read without being preempted.
+fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len() / 2).copied().unwrap_or(0.0)
 }
@@ -192,15 +204,16 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_reads_more_than_the_last_caches_hold() {
-        let last =
-            |mebibytes: usize, n_sharing| Some(DataCache { level: 3, bytes: mebibytes << 20, n_sharing });
-        assert_eq!([probed_bytes(2, last(32, 2), None), probed_bytes(2, None, None)], [N_BYTES; 2]);
-        assert_eq!(probed_bytes(2, last(260, 2), None), 1 << 30);
-        assert_eq!(probed_bytes(64, last(32, 16), Some(64 << 30)), 512 << 20);
-        assert_eq!(probed_bytes(256, last(96, 16), Some(u64::MAX)), 1 << 30);
-        assert_eq!(probed_bytes(2, last(100, 0), None), 800 << 20);
-        assert_eq!(probed_bytes(2, last(32, 2), Some(512 << 20)), 64 << 20);
+    fn a_probe_of_any_number_of_threads_finds_a_rate() {
+        for n_threads in [0, 1, 3] {
+            let rate = probe(n_threads);
+            assert!(rate > 1e6 && rate.is_finite(), "{rate} with {n_threads} threads");
+        }
+    }
+
+    #[test]
+    fn the_median_has_as_many_below_as_above() {
+        assert_eq!([median(vec![3.0, 1.0, 2.0]), median(Vec::new())], [2.0, 0.0]);
     }
 
     #[test]

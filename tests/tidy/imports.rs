@@ -26,6 +26,7 @@ const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/micro/generic.rs",
     "compiler/src/codegen/cpu/micro/mod.rs",
     "compiler/src/codegen/cpu/micro/neon.rs",
+    "compiler/src/codegen/cpu/micro/prefetch.rs",
     "compiler/src/codegen/cpu/micro/routed.rs",
     // Memory that is not cleared, which types alone cannot give.
     "compiler/src/codegen/cpu/micro/stack_buffer.rs",

@@ -114,6 +114,11 @@ pub fn read(piece: &[u8]) -> u64 {
     micro::read(piece)
 }
 
+/// Evicts memory from all caches, so that it is read from DRAM next; `false` where programs cannot ask for that.
+pub fn evict(piece: &[u8]) -> bool {
+    micro::evict(piece)
+}
+
 fn flags() -> Flags {
     let mut builder = settings::builder();
     let checks = if cfg!(debug_assertions) { "true" } else { "false" };

@@ -473,6 +473,18 @@ pub(super) fn read(piece: &[u8]) -> u64 {
     sum
 }
 
+/// Evicts memory from all caches; `false` where there is no instruction for it.
+pub(super) fn evict(piece: &[u8]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: all of these processors have the instruction.
+    unsafe {
+        prefetch::evict(piece);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = piece;
+    cfg!(target_arch = "x86_64")
+}
+
 /// Bytes of quantised activations.
 pub(super) fn activation_bytes(activation_layout: ActivationLayout, n_cols: usize, k: usize) -> usize {
     match activation_layout {

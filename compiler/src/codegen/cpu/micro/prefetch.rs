@@ -7,7 +7,7 @@
 //! numbers sooner by itself, prefers prefetches into the second cache only, and overlaps page walks: there one line of
 //! each of sixteen pages is prefetched at once.
 
-use std::arch::x86_64::{__cpuid, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+use std::arch::x86_64::{__cpuid, _MM_HINT_T0, _MM_HINT_T1, _mm_clflush, _mm_mfence, _mm_prefetch};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How far ahead of the read position a stream is prefetched, in bytes; the first bytes are prefetched by
@@ -46,6 +46,17 @@ pub(super) fn read(piece: &[u8]) -> u64 {
         sum ^= u64::from_le_bytes(*line.first_chunk().expect("a line has a word"));
     }
     sum
+}
+
+/// Evicts the lines of a piece from all caches.
+#[inline]
+#[target_feature(enable = "sse2")]
+pub(super) fn evict(piece: &[u8]) {
+    for line in piece.chunks(LINE) {
+        // SAFETY: the line is readable, and its contents stay what they are.
+        unsafe { _mm_clflush(line.as_ptr()) };
+    }
+    _mm_mfence();
 }
 
 /// Prefetches ahead of a piece of a stream; called for every piece.
