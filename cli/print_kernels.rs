@@ -17,7 +17,7 @@ use fusebox::profile::{Launch, Profile, Total, measure_launch};
 use fusebox::text::amount::{bytes, count, counted};
 use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::form::Form;
+use fusebox_compiler::codegen::cpu::product::form::Form;
 use fusebox_compiler::codegen::source;
 use fusebox_compiler::error::Error;
 use fusebox_compiler::schedule::{KernelId, Plan, Step};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::form::Form;
+use fusebox_compiler::codegen::cpu::product::form::Form;
 use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::kernel::measure::{Measure, measure_at};
 use fusebox_compiler::kernel::{ParamId, Skeleton};

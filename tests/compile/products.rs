@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::form::Form;
 use fusebox_compiler::codegen::cpu::level::Level;
-use fusebox_compiler::codegen::cpu::reason::Reason;
+use fusebox_compiler::codegen::cpu::product::form::Form;
+use fusebox_compiler::codegen::cpu::product::reason::Reason;
 use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::kernel::ParamId;
 use fusebox_compiler::options::{Numbers, Options};

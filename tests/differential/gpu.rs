@@ -13,7 +13,7 @@ use std::thread;
 
 use fusebox_compiler::codegen::gpu::compile;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
-use fusebox_compiler::codegen::gpu::layout::repacked;
+use fusebox_compiler::codegen::gpu::value::layout::repacked;
 use fusebox_compiler::fuse::merge::Steering;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::Numbers;

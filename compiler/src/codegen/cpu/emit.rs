@@ -11,20 +11,18 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::I64;
-use cranelift_codegen::ir::{AbiParam, Block, FuncRef, InstBuilder, Signature, Value};
+use cranelift_codegen::ir::types::{F32, I32, I64};
+use cranelift_codegen::ir::{AbiParam, Block, FuncRef, InstBuilder, MemFlagsData, Signature, Type, Value};
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 use cranelift_jit::JITModule;
 use cranelift_module::{FuncId, Module};
 
-use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::hoist::{Step, What, quantised, routing_bytes, steps};
-use crate::codegen::cpu::memory::{CONSTANT, PROVEN};
 use crate::codegen::cpu::micro::{Table, table};
 use crate::codegen::cpu::product::Activations;
-use crate::codegen::cpu::quantise_ahead::{self, ahead};
-use crate::codegen::cpu::scalar::type_of;
+use crate::codegen::cpu::product::quantise_ahead::{self, ahead};
+use crate::codegen::cpu::{ALIGNMENT, Cpu};
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
 use crate::kernel::verify::types::expr_dtypes;
@@ -35,8 +33,15 @@ use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 use crate::tensor::sym::Symbol;
 
-/// Tiles start at multiples of this many bytes.
-pub(super) const ALIGNMENT: usize = 64;
+/// Flags of an access that is proven inside; its address may be odd.
+pub(super) const PROVEN: MemFlagsData = MemFlagsData::new().with_notrap();
+/// Flags of an access to memory that nothing writes while the code runs.
+pub(super) const CONSTANT: MemFlagsData = PROVEN.with_readonly().with_can_move();
+
+/// The type of a number while it is computed.
+pub(super) fn type_of(dtype: DType) -> Type {
+    if dtype.is_float() { F32 } else { I32 }
+}
 
 /// The arguments of a part's code: the addresses of the buffers, last that of the activations that were quantised
 /// ahead; the values of the symbols; the first task; one past the last; the scratch memory; and whether the call

@@ -17,17 +17,19 @@ use cranelift_jit::{JITBuilder, JITMemoryProvider, JITModule, SystemMemoryProvid
 use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
 
 use crate::codegen::check_symbols;
-use crate::codegen::cpu::emit::{ALIGNMENT, emit, signature};
+use crate::codegen::cpu::emit::{emit, signature};
 use crate::codegen::cpu::first_reads::{Stream, streams};
 use crate::codegen::cpu::level::Level;
-use crate::codegen::cpu::math::Function;
 use crate::codegen::cpu::micro::{activation_bytes, prefetch_first, quantise_activations};
-use crate::codegen::cpu::quantise_ahead::{Ahead, COLUMNS, ahead, ahead_bytes};
+use crate::codegen::cpu::product::COLUMNS;
+use crate::codegen::cpu::product::quantise_ahead::{Ahead, ahead, ahead_bytes};
+use crate::codegen::cpu::value::math::Function;
 use crate::codegen::cpu::wide::evex::ALIGNMENT as ALIGNMENT_OF_CODE;
-use crate::codegen::cpu::{Cpu, bug};
+use crate::codegen::cpu::{ALIGNMENT, Cpu, STAGE, bug, limits};
 use crate::error::Error;
 use crate::foundation::entity::Id;
 use crate::kernel::print::symbols;
+use crate::kernel::verify::verify;
 use crate::kernel::{Access, Kernel, Param, Part};
 use crate::tensor::sym::{Sym, Symbol};
 
@@ -59,8 +61,20 @@ pub enum Bytes<'a> {
     Write(&'a mut [u8]),
 }
 
+impl Cpu {
+    /// Code for every part of a kernel.
+    ///
+    /// # Errors
+    /// [`Error::Bug`] where the kernel does not verify, [`Error::Limit`] where its indices could overflow.
+    pub fn compile(&self, kernel: &Kernel) -> Result<Code, Error> {
+        Error::bug_if(STAGE, verify(kernel))?;
+        limits::check(kernel)?;
+        link(self, kernel)
+    }
+}
+
 /// Makes code of a kernel that verifies and keeps the limits of `limits.rs`.
-pub(super) fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
+fn link(cpu: &Cpu, kernel: &Kernel) -> Result<Code, Error> {
     link_in(Box::new(SystemMemoryProvider::new()), cpu, kernel)
 }
 

@@ -1,6 +1,6 @@
 //! CPU code generation with Cranelift.
 //!
-//! In: a verified kernel. Out: [`Code`], or why there is none: the kernel does not verify, its indices could overflow,
+//! In: a verified kernel. Out: [`Code`](jit::Code), or why there is none: the kernel does not verify, its indices could overflow,
 //! or Cranelift does not know the processor. With [`Numbers::Exact`] each number is rounded where the
 //! interpreter rounds it, so results are equal bit for bit, except for the signs of zeros and NaNs; the other modes
 //! allow faster code.
@@ -8,12 +8,12 @@
 //! ```text
 //! limits.rs          refuses indices that could overflow
 //! emit.rs            one part of a kernel as a function: tasks, loops, nests
-//! index.rs, scalar.rs, memory.rs, decode.rs, math.rs   indices, expressions, loads and stores, block formats, libm
+//! value/             indices, expressions, loads and stores, block formats, libm
 //! hoist.rs           what tasks share is computed once
-//! product.rs         recognises GEMM and weighted sums; product_call.rs calls the kernels of micro/ for them
-//! form.rs            names the kernel of each product for people, or with reason.rs why there is none
-//! quantise_ahead.rs  activations that are quantised once, before all tasks
-//! vector_plan.rs     chooses the loop to vectorise; vector.rs emits it with 128 bits, wide/ with AVX-512
+//! product/           recognises GEMM and weighted sums, and calls the kernels of micro/ for them
+//!   form.rs, reason.rs   which kernel it is, for people, or why there is none
+//!   quantise_ahead.rs    activations that are quantised once, before all tasks
+//! vector/            chooses the loop to vectorise, and emits it with 128 bits; wide/ does so with AVX-512
 //! first_reads.rs     what each task reads first, for prefetching
 //! jit.rs             links the code and calls it
 //! ```
@@ -24,25 +24,14 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
 
 use crate::error::Error;
-use crate::kernel::Kernel;
-use crate::kernel::verify::verify;
 use crate::options::Numbers;
 
-mod approx;
-mod decode;
 mod emit;
-mod encode_call;
 mod first_reads;
-pub mod form;
-mod half_precision;
 mod hoist;
-mod index;
 pub mod jit;
-mod lane_strides;
 pub mod level;
 mod limits;
-mod math;
-mod memory;
 #[expect(unsafe_code, reason = "addresses that generated code computes become slices and vectors")]
 #[expect(
     clippy::inline_always,
@@ -51,20 +40,17 @@ mod memory;
 #[expect(clippy::needless_range_loop, reason = "loops over arrays of vectors, all of them unrolled")]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some forms are of one kind of processor"))]
 mod micro;
-mod product;
-mod product_call;
-mod quantise_ahead;
-pub mod reason;
-mod scalar;
+pub mod product;
+mod value;
 mod vector;
-mod vector_plan;
 mod wide;
 
-use jit::Code;
 use level::Level;
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::cpu";
+/// Tiles start at multiples of this many bytes.
+const ALIGNMENT: usize = 64;
 
 /// The processor that code is made for.
 pub struct Cpu {
@@ -92,13 +78,6 @@ impl Cpu {
         } else {
             Err(unsupported("a pointer of 32 bits"))
         }
-    }
-
-    /// Code for every part of a kernel.
-    pub fn compile(&self, kernel: &Kernel) -> Result<Code, Error> {
-        Error::bug_if(STAGE, verify(kernel))?;
-        limits::check(kernel)?;
-        jit::link(self, kernel)
     }
 }
 

@@ -12,13 +12,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use cubecl_core::ir::{Builtin, Comparison, Variable};
 
 use crate::codegen::gpu::dialect::Dialect;
-use crate::codegen::gpu::memory::BufferVars;
-use crate::codegen::gpu::shared_memory::SharedMemory;
+use crate::codegen::gpu::tiles::shared_memory::SharedMemory;
 use crate::codegen::gpu::writer::{Writer, Writes, builtin, constant, signed_constant};
 use crate::foundation::entity::List;
 use crate::kernel::walk::{tiles_in, tiles_read};
 use crate::kernel::{Blocks, Kernel, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::sym::{Sym, Symbol};
+
+/// A buffer of a kernel.
+#[derive(Clone, Copy)]
+pub(super) struct BufferVars {
+    pub(super) list: Variable,
+    /// The same buffer as vectors of words, where anything loads it so.
+    pub(super) vectors: Option<Variable>,
+}
 
 /// A kernel, as far as it has been emitted.
 pub(super) struct Emitter<'a> {

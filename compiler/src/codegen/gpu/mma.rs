@@ -24,7 +24,7 @@ use cubecl_core::ir::{
 };
 
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::shared_memory::Placement;
+use crate::codegen::gpu::tiles::shared_memory::Placement;
 use crate::codegen::gpu::writer::{F32, U32, Writer, Writes, constant, known, scalar};
 use crate::kernel::walk::nests;
 use crate::kernel::{Folding, Nest, Place, Stmt, TileId, VarId};

@@ -15,24 +15,19 @@
 //!
 //! | task | files |
 //! |---|---|
-//! | iterations to threads | `thread_mapping.rs`, `reduce.rs` (across subgroups) |
-//! | global memory | `vector_loads.rs` (16-byte loads), `tile_loads.rs`, `double_buffer.rs` |
-//! | tensor cores | `mma.rs`, `accumulators.rs` |
-//! | expert routing | `routed_rows.rs` |
-//! | formats | `layout.rs` (repacked weights), `decode.rs`, `quantise.rs`, `half_precision.rs` |
-//! | leaves | `index.rs`, `scalar.rs`, `approx.rs`, `memory.rs`, `writer.rs`, `dialect.rs`, `limits.rs` |
+//! | tasks, parts, loops | `emit.rs` |
+//! | iterations of threads | `nest/`: `thread_mapping.rs`, `reduce.rs` (across subgroups), `routed_rows.rs` (experts) |
+//! | global memory | `nest/`: `vector_loads.rs` (16-byte loads), `tile_loads.rs`, `double_buffer.rs`, `quantise.rs` |
+//! | tensor cores | `mma.rs` |
+//! | numbers | `value/`: `index.rs`, `scalar.rs`, `memory.rs`, `layout.rs` (repacked weights), `decode.rs` |
+//! | tiles | `tiles/`: `shared_memory.rs`, `live_ranges.rs`, `accumulators.rs` |
+//! | text | `writer.rs` (CubeCL instructions), `dialect.rs`, `print.rs` (sources) |
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use cubecl_core::ir::{Builtin, Id, Scope, StorageType, Type, Variable, VariableKind};
-use cubecl_core::prelude::{CubeDim, ExecutionMode, KernelArg, KernelDefinition, KernelOptions, Visibility};
-use cubecl_core::{Compiler, WgpuCompilationOptions};
-use cubecl_cpp::MslCompiler;
-use cubecl_cpp::cuda::CudaDialect;
-use cubecl_cpp::cuda::mma::CudaWmmaCompiler;
-use cubecl_cpp::shared::{CompilationOptions, CppCompiler};
-use cubecl_wgpu::WgslCompiler;
+use cubecl_core::ir::{Builtin, Id, Scope, Type, Variable, VariableKind};
+use cubecl_core::prelude::{CubeDim, KernelArg, KernelDefinition, KernelOptions, Visibility};
 
 use crate::error::Error;
 use crate::foundation::entity::List;
@@ -43,41 +38,26 @@ use crate::recognise::THREADS;
 use crate::recognise::vector_loads::read_as_vectors;
 use crate::tensor::sym::Symbol;
 
-mod accumulators;
-mod approx;
-mod decode;
 pub mod dialect;
-mod double_buffer;
 mod emit;
-mod half_precision;
-mod index;
-pub mod layout;
 mod limits;
-mod live_ranges;
-mod memory;
 mod mma;
-mod quantise;
-mod reduce;
-mod routed_rows;
-mod scalar;
-mod shared_memory;
-mod thread_mapping;
-mod tile_loads;
-mod vector_loads;
+mod nest;
+pub mod print;
+mod tiles;
+pub mod value;
 mod writer;
 
 use dialect::{Dialect, Language};
-use emit::{Emitter, TileAccesses};
-use memory::{BufferVars, declared};
-use shared_memory::SharedMemory;
-use vector_loads::vector_type;
+use emit::{BufferVars, Emitter, TileAccesses};
+use nest::vector_loads::vector_type;
+use print::printed;
+use tiles::shared_memory::SharedMemory;
+use value::memory::declared;
 use writer::{I32, U32, Writer, builtin, constant, scalar};
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::gpu";
-/// `__launch_bounds__(256, 4)`: four thread blocks an SM, which caps a thread at 64 registers. Without it ptxas either
-/// takes so few registers that loads wait for each other, or too many for full occupancy.
-const BLOCKS_PER_SM: u32 = 4;
 /// The entry point of every source.
 pub const ENTRY: &str = "kernel";
 
@@ -237,62 +217,6 @@ fn definition(buffers: Vec<KernelArg>, body: Scope) -> KernelDefinition {
         body,
         options: KernelOptions { kernel_name: ENTRY.to_owned(), ..KernelOptions::default() },
     }
-}
-
-/// The source of a definition.
-fn printed(language: Language, definition: KernelDefinition) -> Result<String, Error> {
-    let (mode, address) = (ExecutionMode::Unchecked, StorageType::Scalar(U32));
-    let source = match language {
-        Language::Cuda => {
-            let mut compiler = CppCompiler::<CudaDialect<CudaWmmaCompiler>>::default();
-            let options = CompilationOptions::default();
-            let source = compiler.compile(definition, &options, mode, address).map_err(bug)?.to_string();
-            let source =
-                source.replace(&format!("__launch_bounds__({THREADS})"), &launch_bounds(BLOCKS_PER_SM));
-            // `mma.h` has opaque fragments; `mma.rs` keeps its own in registers.
-            source.replace("#include <mma.h>\n", "")
-        }
-        Language::Msl => {
-            let options = CompilationOptions::default();
-            MslCompiler::default().compile(definition, &options, mode, address).map_err(bug)?.to_string()
-        }
-        Language::Wgsl => {
-            let options = WgpuCompilationOptions::default();
-            WgslCompiler::default().compile(definition, &options, mode, address).map_err(bug)?.to_string()
-        }
-    };
-    Ok(sorted_declarations(&source))
-}
-
-/// A CUDA source with another number of thread blocks an SM in its launch bounds.
-pub fn with_blocks_per_sm(source: &str, n: u32) -> String {
-    source.replace(&launch_bounds(BLOCKS_PER_SM), &launch_bounds(n))
-}
-
-fn launch_bounds(n: u32) -> String {
-    format!("__launch_bounds__({THREADS}, {n})")
-}
-
-/// CubeCL declares variables and types in hash order: they are sorted, so that a kernel has one source.
-fn sorted_declarations(source: &str) -> String {
-    let is_declaration = |line: &str| {
-        let words = line.strip_suffix(';').map(|line| line.split(' ').collect::<Vec<_>>());
-        matches!(words.as_deref(), Some([_, name] | ["var", name, _]) if name.starts_with("l_mut_"))
-    };
-    let mut lines: Vec<&str> = source.lines().collect();
-    lines.chunk_by_mut(|a, b| is_declaration(a) && is_declaration(b)).for_each(<[&str]>::sort_unstable);
-    let is_type = |line: &str| line.starts_with("struct __align__(");
-    let Some(first) = lines.iter().position(|line| is_type(line)) else { return lines.join("\n") };
-    let n = lines[first..]
-        .split_inclusive(|line| *line == "};")
-        .take_while(|own| is_type(own[0]))
-        .map(<[_]>::len)
-        .sum::<usize>();
-    let (head, rest) = lines.split_at(first);
-    let (types, after) = rest.split_at(n);
-    let mut types: Vec<&[&str]> = types.split_inclusive(|line| *line == "};").collect();
-    types.sort_unstable();
-    [head, &types.concat(), after].concat().join("\n")
 }
 
 /// CubeCL refusing a verified kernel is our bug.

@@ -28,7 +28,8 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 use fusebox_compiler::codegen::gpu::dialect::{Dialect, Language};
-use fusebox_compiler::codegen::gpu::{Code, ENTRY, with_blocks_per_sm};
+use fusebox_compiler::codegen::gpu::print::with_blocks_per_sm;
+use fusebox_compiler::codegen::gpu::{Code, ENTRY};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::program::Key;
 use fusebox_compiler::recognise::THREADS;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
-use fusebox_compiler::codegen::gpu::layout::{bytes, repacked};
+use fusebox_compiler::codegen::gpu::value::layout::{bytes, repacked};
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
 use fusebox_compiler::tensor::quant::Format;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fusebox_compiler::codegen::check_symbols;
 use fusebox_compiler::codegen::gpu::dialect::Dialect;
-use fusebox_compiler::codegen::gpu::layout::{FieldRun, field_runs, param_bytes};
+use fusebox_compiler::codegen::gpu::value::layout::{FieldRun, field_runs, param_bytes};
 use fusebox_compiler::codegen::gpu::{Binding, Code, compile};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::entity::List;
@@ -100,7 +100,7 @@ impl<M: Machine> Gpu<M> {
         self.machine.dialect()
     }
 
-    /// Runs one kernel on buffers repacked as `compiler/src/codegen/gpu/layout.rs` says, and gives back what it wrote:
+    /// Runs one kernel on buffers repacked as `compiler/src/codegen/gpu/value/layout.rs` says, and gives back what it wrote:
     /// for checks of code against other ways to run a kernel.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! In: a nest, and which of its loops run over rows and elements. Out: [`Places`], or `None` where an access does not
 //! fit such a function. Accesses a constant apart share an address. Nothing is emitted here.
 
-use crate::codegen::cpu::lane_strides::Lane;
 use crate::codegen::cpu::product::{Stored, stored};
+use crate::codegen::cpu::vector::lane_strides::Lane;
 use crate::codegen::cpu::wide::evex::ADDRESSES;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;

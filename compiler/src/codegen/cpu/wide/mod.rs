@@ -17,10 +17,10 @@ use cranelift_codegen::isa::CallConv;
 use cranelift_module::{Linkage, Module};
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::lane_strides::Lane;
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::product::{at_start, bounds_another, is_simple};
-use crate::codegen::cpu::vector_plan::{Form, Plan};
+use crate::codegen::cpu::vector::lane_strides::Lane;
+use crate::codegen::cpu::vector::plan::{Form, Plan};
 use crate::codegen::cpu::wide::access::{Field, Loops, Places};
 use crate::codegen::cpu::wide::row_function::function;
 use crate::kernel::{Nest, VarId};
