@@ -7,14 +7,15 @@
 use crate::graph::op::{Fold, Op};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
+use crate::kernel::lower::Bound;
 use crate::kernel::lower::axis_span::AxisSpan;
-use crate::kernel::lower::fill_tile::FoldNest;
 use crate::kernel::lower::grid::{FoldedRouting, Grid, folded_routing};
+use crate::kernel::lower::lowering::Lowering;
 use crate::kernel::lower::nest_builder::NestBuilder;
 use crate::kernel::lower::params::Scratch;
 use crate::kernel::lower::part_builder::{PartBuilder, Partial, TooLarge};
 use crate::kernel::lower::tiles::TileContent;
-use crate::kernel::lower::{Bound, Lowering};
+use crate::kernel::lower::tiles::fill_tile::FoldNest;
 use crate::kernel::{Access, Expr, ParamId, Place, Range, Skeleton};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::fuse::cut::{Cut, operands};
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
-use crate::kernel::lower::Lowering;
+use crate::kernel::lower::lowering::Lowering;
 use crate::target::GemmTile;
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::sym::Sym;

@@ -3,8 +3,8 @@
 //! In: a graph, a cut, and the roots that one launch stores. Out: kernels in order, with the buffers their parameters
 //! are bound to: one kernel, or two where attention is split over positions (then partial results are combined), or
 //! where many rows are routed to experts (then products are summed). Any cut can be lowered, and the result is right
-//! for any cut; `grid.rs` and `measure.rs` are about what it costs. Read `part_builder.rs` next: `value.rs` makes
-//! expressions, `tiles.rs` decides what is computed into tiles, and `fill_tile.rs` fills them.
+//! for any cut; `grid.rs` and `measure.rs` are about what it costs. Read `part_builder.rs` next: `value/` makes
+//! expressions, `tiles/` decides what is computed into tiles, and fills them.
 
 use crate::fuse::cut::Cut;
 use crate::graph::op::Op;
@@ -18,29 +18,25 @@ use crate::tensor::sym::Sym;
 
 mod attention;
 mod axis_span;
-mod concat_sum;
-mod dequantise;
 mod expert_split;
-mod fill_tile;
-mod gather;
 mod grid;
 mod joined_weights;
+mod lowering;
 mod name;
 mod nest_builder;
 pub mod params;
 mod part_builder;
 mod store;
-mod tile_requests;
 mod tiles;
-mod top_k;
 mod value;
 
 use axis_span::AxisSpan;
 use grid::Grid;
+use lowering::Lowering;
 use nest_builder::NestBuilder;
 use params::{Buffer, Params};
 use part_builder::{PartBuilder, Partial, TooLarge};
-use tile_requests::TileRequests;
+use tiles::tile_requests::TileRequests;
 
 /// A kernel, and the buffers its parameters are bound to.
 pub type Bound = (Kernel, Vec<Buffer>);
@@ -70,20 +66,7 @@ pub fn lower(graph: &Graph, cut: &Cut, roots: &[NodeId], target: &Target) -> Res
     Ok(vec![first, second])
 }
 
-/// A graph, its cut, and the target.
-#[derive(Clone, Copy)]
-struct Lowering<'a> {
-    graph: &'a Graph,
-    cut: &'a Cut,
-    target: &'a Target,
-}
-
 impl Lowering<'_> {
-    /// Whether a value can be loaded from memory.
-    fn is_loadable(self, node: NodeId) -> bool {
-        self.cut.is_loadable(self.graph, node)
-    }
-
     fn whole(self, roots: &[NodeId], partial: Option<&Partial>) -> Result<Bound, TooLarge> {
         let mut params = Params::default();
         let mut parts = Vec::new();

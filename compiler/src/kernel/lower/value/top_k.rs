@@ -7,9 +7,9 @@ use crate::graph::NodeId;
 use crate::graph::op::{Binary, Fold, Scalar, Unary};
 use crate::kernel::index::Index;
 use crate::kernel::lower::axis_span::{AxisSpan, SpanLoop, dims};
-use crate::kernel::lower::fill_tile::FoldNest;
 use crate::kernel::lower::nest_builder::{At, NestBuilder};
 use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
+use crate::kernel::lower::tiles::fill_tile::FoldNest;
 use crate::kernel::{Expr, Place, Range, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
@@ -32,7 +32,7 @@ struct Search {
 
 impl PartBuilder<'_> {
     /// Fills a box of the ranks.
-    pub(super) fn top_k(
+    pub(crate) fn top_k(
         &mut self,
         node: NodeId,
         axis: Axis,

@@ -13,6 +13,10 @@ use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
 use crate::kernel::{ExprId, Place, Range, TileId, VarId};
 use crate::tensor::shape::Shape;
 
+mod dequantise;
+pub(super) mod fill_tile;
+pub(super) mod tile_requests;
+
 /// A box of a value in a tile.
 #[derive(Clone, Debug)]
 pub(super) struct FilledTile {

@@ -8,28 +8,28 @@ use crate::graph::op::{Binary, Fold, Op, Scalar};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
 use crate::kernel::lower::axis_span::AxisSpan;
-use crate::kernel::lower::concat_sum::Sum;
 use crate::kernel::lower::joined_weights::WeightNest;
 use crate::kernel::lower::nest_builder::{At, NestBuilder};
 use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
 use crate::kernel::lower::tiles::TileContent;
+use crate::kernel::lower::value::concat_sum::Sum;
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
 
 /// A folding nest without its expressions.
-pub(super) struct FoldNest {
-    pub(super) target: Place,
-    pub(super) at: Vec<Index>,
-    pub(super) loops: Vec<VarId>,
-    pub(super) inner: Vec<VarId>,
-    pub(super) fold: Fold,
-    pub(super) init: Option<ExprId>,
+pub(crate) struct FoldNest {
+    pub(crate) target: Place,
+    pub(crate) at: Vec<Index>,
+    pub(crate) loops: Vec<VarId>,
+    pub(crate) inner: Vec<VarId>,
+    pub(crate) fold: Fold,
+    pub(crate) init: Option<ExprId>,
 }
 
 impl PartBuilder<'_> {
     /// Fills a tile with a box of a value that is computed here.
-    pub(super) fn fill(&mut self, node: NodeId, spans: &[AxisSpan]) -> Result<TileContent, TooLarge> {
+    pub(crate) fn fill(&mut self, node: NodeId, spans: &[AxisSpan]) -> Result<TileContent, TooLarge> {
         if let Some(partial) = self.partial.filter(|partial| partial.node == node) {
             return match &self.node(node).op {
                 Op::Attend { over } => self.combine(partial, over, spans),
@@ -62,7 +62,7 @@ impl PartBuilder<'_> {
     }
 
     /// Copies a box of a value to a tile, wherever it comes from.
-    pub(super) fn copy(&mut self, node: NodeId, spans: &[AxisSpan]) -> Result<TileContent, TooLarge> {
+    pub(crate) fn copy(&mut self, node: NodeId, spans: &[AxisSpan]) -> Result<TileContent, TooLarge> {
         let tile = self.box_tile(self.node(node).ty.dtype, spans);
         let (loops, at, element) = self.loop_over(spans);
         let mut nest = NestBuilder::new(&loops);
@@ -72,7 +72,7 @@ impl PartBuilder<'_> {
     }
 
     /// Folds a reduction or a contraction into its place: one nest, or one for each concatenated weight.
-    pub(super) fn fold_into(
+    pub(crate) fn fold_into(
         &mut self,
         node: NodeId,
         at: &At,
@@ -103,7 +103,7 @@ impl PartBuilder<'_> {
     }
 
     /// Folds a reduction or a contraction along some of its axes; the others have positions.
-    pub(super) fn fold_along(
+    pub(crate) fn fold_along(
         &mut self,
         node: NodeId,
         at: &At,
@@ -135,7 +135,7 @@ impl PartBuilder<'_> {
         Ok(())
     }
 
-    pub(super) fn push_fold(&mut self, nest: NestBuilder, shape: FoldNest, value: ExprId) {
+    pub(crate) fn push_fold(&mut self, nest: NestBuilder, shape: FoldNest, value: ExprId) {
         let FoldNest { target, at, loops, inner, fold, init } = shape;
         let fold = (!inner.is_empty() || init.is_some()).then_some(Folding { fold, loops: inner, init });
         self.push(Stmt::Nest(Nest { target, at, loops, fold, exprs: nest.finish(), value }));
@@ -163,7 +163,7 @@ impl PartBuilder<'_> {
 
     /// An operand of a product: computed once into a tile where the nest would compute it again for other loops, and
     /// copied to one where operands are staged.
-    pub(super) fn operand(
+    pub(crate) fn operand(
         &mut self,
         node: NodeId,
         at: &At,
@@ -188,7 +188,7 @@ impl PartBuilder<'_> {
     }
 
     /// Whether a value is only a view of something stored.
-    pub(super) fn is_view(&self, node: NodeId) -> bool {
+    pub(crate) fn is_view(&self, node: NodeId) -> bool {
         let Node { op, args, .. } = self.node(node);
         self.from.is_loadable(node)
             || match op {
@@ -198,7 +198,7 @@ impl PartBuilder<'_> {
             }
     }
 
-    pub(super) fn push_constant(&mut self, loops: &[VarId], tile: TileId, at: &[Index], value: Scalar) {
+    pub(crate) fn push_constant(&mut self, loops: &[VarId], tile: TileId, at: &[Index], value: Scalar) {
         let mut nest = NestBuilder::new(loops);
         let value = nest.add(Expr::Const(value));
         self.push_nest(nest, Place::Tile(tile), at.to_vec(), value);

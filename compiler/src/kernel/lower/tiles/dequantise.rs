@@ -14,9 +14,9 @@ use crate::graph::op::{Binary, Fold, Op};
 use crate::graph::{Node, NodeId};
 use crate::kernel::index::Index;
 use crate::kernel::lower::axis_span::AxisSpan;
-use crate::kernel::lower::fill_tile::FoldNest;
 use crate::kernel::lower::nest_builder::{At, NestBuilder};
 use crate::kernel::lower::part_builder::{PartBuilder, TooLarge};
+use crate::kernel::lower::tiles::fill_tile::FoldNest;
 use crate::kernel::{Blocks, Place, Range, TileId, VarId};
 use crate::tensor::quant::Format;
 use crate::tensor::shape::Axis;
@@ -29,7 +29,7 @@ const MAX_STAGED: i64 = 8192;
 
 impl PartBuilder<'_> {
     /// The summed axis to step along, where dequantising an operand into a tile saves work.
-    pub(super) fn dequantised_axis(
+    pub(crate) fn dequantised_axis(
         &self,
         node: NodeId,
         over: &[Axis],
@@ -121,7 +121,7 @@ impl PartBuilder<'_> {
     }
 
     /// Whether a contraction dequantises an operand into tiles, and so needs a tile to accumulate in.
-    pub(super) fn is_dequantised(&self, node: NodeId, spans: &[AxisSpan]) -> bool {
+    pub(crate) fn is_dequantised(&self, node: NodeId, spans: &[AxisSpan]) -> bool {
         match &self.node(node).op {
             Op::Contract { over } => self.dequantised_axis(node, over, spans).is_some(),
             _ => false,
@@ -129,7 +129,7 @@ impl PartBuilder<'_> {
     }
 
     /// Whether operands are copied to tiles for tensor cores: rows of a state (KV cache) that many queries meet.
-    pub(super) fn are_staged(&self, args: &[NodeId], at: &At, nest: &NestBuilder) -> bool {
+    pub(crate) fn are_staged(&self, args: &[NodeId], at: &At, nest: &NestBuilder) -> bool {
         let len = |var: &VarId| self.part.n_values(*var, &Sym::most).max(1);
         let is_state = |arg: &NodeId| {
             let (mut node, at) = self.look_through(*arg, at);
@@ -150,7 +150,7 @@ impl PartBuilder<'_> {
 
     /// The factor that is widened into a tile first: rows of a KV cache in half precision or less that meet a weight.
     /// CPU kernels multiply weights with vectors in single precision only.
-    pub(super) fn widened(&self, args: &[NodeId]) -> Option<NodeId> {
+    pub(crate) fn widened(&self, args: &[NodeId]) -> Option<NodeId> {
         let is_weight = |arg: &NodeId| self.stored_format(*arg, &[]).is_some();
         let meets_weight = !self.from.target.capabilities.dequantises_to_tiles && args.iter().any(is_weight);
         args.iter().copied().find(|arg| meets_weight && !is_weight(arg) && self.is_narrow(*arg))
@@ -170,7 +170,7 @@ impl PartBuilder<'_> {
     }
 
     /// Accumulates a box of a contraction, one K-step after another.
-    pub(super) fn contract_in_k_steps(
+    pub(crate) fn contract_in_k_steps(
         &mut self,
         node: NodeId,
         block: &(Axis, Sym),

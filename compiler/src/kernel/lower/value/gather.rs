@@ -15,7 +15,7 @@ use crate::tensor::shape::Axis;
 
 impl PartBuilder<'_> {
     /// A row of a table; zeros where the table has no rows.
-    pub(super) fn gather(
+    pub(crate) fn gather(
         &mut self,
         node: NodeId,
         axis: Axis,
@@ -43,7 +43,7 @@ impl PartBuilder<'_> {
     }
 
     /// The value of an index tensor as a position in a table.
-    pub(super) fn lookup(
+    pub(crate) fn lookup(
         &mut self,
         index: NodeId,
         at: &At,

@@ -19,13 +19,13 @@ type RegionClass = (NodeId, Vec<(Index, Option<SpanLoop>)>);
 
 /// The requested boxes, by class.
 #[derive(Default)]
-pub(super) struct TileRequests {
+pub(crate) struct TileRequests {
     classes: IndexMap<RegionClass, Vec<Region>>,
 }
 
 impl TileRequests {
     /// Records a box.
-    pub(super) fn record(&mut self, node: NodeId, spans: &[AxisSpan]) {
+    pub(crate) fn record(&mut self, node: NodeId, spans: &[AxisSpan]) {
         let (class, extent) = classified(node, spans);
         let extents = self.classes.entry(class).or_default();
         if !extents.contains(&extent) {
@@ -34,7 +34,7 @@ impl TileRequests {
     }
 
     /// Merges boxes whose hull is no larger than both; gives whether any were merged.
-    pub(super) fn merge(&mut self) -> bool {
+    pub(crate) fn merge(&mut self) -> bool {
         let mut joined = false;
         for extents in self.classes.values_mut() {
             while let Some((first, second)) = mergeable(extents) {
@@ -47,7 +47,7 @@ impl TileRequests {
     }
 
     /// The box to fill instead.
-    pub(super) fn widened(&self, node: NodeId, spans: &[AxisSpan]) -> Vec<AxisSpan> {
+    pub(crate) fn widened(&self, node: NodeId, spans: &[AxisSpan]) -> Vec<AxisSpan> {
         let (class, own) = classified(node, spans);
         let found =
             self.classes.get(&class).and_then(|all| all.iter().find(|wide| hull(wide, &own) == **wide));

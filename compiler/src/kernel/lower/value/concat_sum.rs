@@ -12,14 +12,14 @@ use crate::kernel::lower::part_builder::PartBuilder;
 use crate::tensor::sym::Sym;
 
 /// The loops of one sum, and the position that they give.
-pub(super) struct Sum {
-    pub(super) at: At,
-    pub(super) inner: Vec<VarId>,
+pub(crate) struct Sum {
+    pub(crate) at: At,
+    pub(crate) inner: Vec<VarId>,
 }
 
 impl PartBuilder<'_> {
     /// One sum for each piece; a single one where no operand is a concatenation along K.
-    pub(super) fn sums_of_concat(&mut self, args: &[NodeId], at: &At, inner: Vec<VarId>) -> Vec<Sum> {
+    pub(crate) fn sums_of_concat(&mut self, args: &[NodeId], at: &At, inner: Vec<VarId>) -> Vec<Sum> {
         let found = args.iter().find_map(|arg| self.pieces(*arg, at, &inner));
         let Some((whole, sizes)) = found.filter(|_| self.from.target.tuning.splits_joined_weights) else {
             return vec![Sum { at: at.clone(), inner }];

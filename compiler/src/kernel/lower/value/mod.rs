@@ -14,6 +14,10 @@ use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;
 
+pub(super) mod concat_sum;
+mod gather;
+mod top_k;
+
 /// More expressions than this in one nest are not worth a kernel.
 const MAX_EXPRS: usize = 1500;
 
