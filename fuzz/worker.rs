@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fusebox_compiler::foundation::random::Random;
 
 use crate::memory;
-use crate::targets::Target;
+use crate::targets::target::Target;
 
 /// The most time that an input may take.
 pub(crate) const MAX_TIME: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use fusebox_compiler::foundation::random::Random;
 
 use crate::mutate::{self, chance, one};
-use crate::targets::Target;
+use crate::targets::target::Target;
 
 /// Reads command lines, whose words lie apart by zeros.
 pub(crate) struct Arguments {

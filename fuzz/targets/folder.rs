@@ -9,7 +9,7 @@ use fusebox_runtime::weights::open;
 use serde_json::{Value, json};
 
 use crate::mutate::{self, chance, one};
-use crate::targets::{Target, is_sample, read_text_side};
+use crate::targets::target::{Target, is_sample, read_text_side};
 
 /// Which file varies.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use fusebox_runtime::weights::open;
 use support::gguf::{BOOL, F32, LIST, TEXT, U8, U32, Writer, list, pair, tensor, text};
 
 use crate::mutate::{self, NUMBERS, chance, one};
-use crate::targets::{Target, read_text_side};
+use crate::targets::target::{Target, read_text_side};
 
 /// Sizes of the model.
 const WIDTH: u64 = 32;

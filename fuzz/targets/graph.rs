@@ -8,7 +8,7 @@ use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::{kernel, schedule};
 
 use crate::mutate;
-use crate::targets::Target;
+use crate::targets::target::Target;
 
 /// Reads graphs, and compiles them if it is to.
 pub(crate) struct Text {

@@ -8,7 +8,7 @@ use fusebox_models::load::Model;
 use fusebox_runtime::weights::open;
 
 use crate::mutate::{self, chance};
-use crate::targets::{Target, is_sample, read_text_side};
+use crate::targets::target::{Target, is_sample, read_text_side};
 
 /// What varies.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use fusebox_serve::{Settings, Source, serve};
 use serde_json::{Value, json};
 
 use crate::mutate::{self, chance, one};
-use crate::targets::Target;
+use crate::targets::target::Target;
 
 /// The endpoints, and a body that each takes.
 fn requests() -> Vec<(&'static str, Value)> {

@@ -14,7 +14,8 @@ use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::{Device, Weights};
 
 use crate::mutate;
-use crate::targets::{Target, graph};
+use crate::targets::graph;
+use crate::targets::target::Target;
 
 /// The most bytes of buffers for which code is made.
 const MAX_BYTES: usize = 32 << 20;

@@ -18,7 +18,7 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 
 use crate::mutate::{self, chance};
-use crate::targets::Target;
+use crate::targets::target::Target;
 
 /// Magic, version, and four numbers of the header.
 const HEADER_BYTES: usize = 40;

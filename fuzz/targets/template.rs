@@ -5,7 +5,7 @@ use fusebox_models::chat::Chat;
 use serde_json::{Map, Value, json};
 
 use crate::mutate;
-use crate::targets::Target;
+use crate::targets::target::Target;
 
 /// Templates, and pieces that make them go wrong.
 const TEMPLATES: [&str; 12] = [

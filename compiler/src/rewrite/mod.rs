@@ -22,6 +22,7 @@ mod explain;
 mod extract;
 pub(crate) mod facts;
 pub mod language;
+pub mod rule;
 pub mod rules;
 mod saturate;
 mod settle;
@@ -31,7 +32,7 @@ pub(crate) mod tests;
 
 use extract::Choices;
 use language::ENode;
-use rules::Rule;
+use rule::Rule;
 use saturate::Saturation;
 
 /// Which of the equal forms is taken.

@@ -14,9 +14,9 @@ use serde_json::{Value as Json, json};
 
 use crate::naming::tokenizer::{self as names, kind};
 use crate::tokenizer::byte_encoding::{ByteEncoding, SPACE, byte_fallback_value};
-use crate::tokenizer::json::steps;
+use crate::tokenizer::read::json::steps;
+use crate::tokenizer::read::{pre_tokenizer, read};
 use crate::tokenizer::spec::TokenizerSpec;
-use crate::tokenizer::{pre_tokenizer, read};
 
 /// The score of a token that is no merge.
 const NO_MERGE_SCORE: f64 = -1e6;

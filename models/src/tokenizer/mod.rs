@@ -1,28 +1,24 @@
 //! Tokenizers: text to token ids and back.
 //!
-//! In: a checkpoint with a vocabulary, in the model file or next to it. Out: a [`Tokenizer`]. `gguf.rs`, `json.rs`,
-//! `ajc1.rs` and `qorus.rs` read one kind of file each into the same `TokenizerSpec`.
+//! In: a checkpoint with a vocabulary, in the model file or next to it. Out: a [`Tokenizer`]. `read/` has a module for
+//! each kind of file, which all make the same `TokenizerSpec`, and `build.rs` checks and builds it.
 //! Files are untrusted: every id, merge and length is checked before anything is built.
 //! Tokens are decoded byte by byte, so [`stream::Stream`] and [`Tokenizer::decode`] cannot differ.
 
-use fusebox_runtime::error::Error as FileError;
-use fusebox_runtime::weights::{Checkpoint, Kind};
+use fusebox_runtime::weights::Checkpoint;
 use tokenizers::Tokenizer as HfTokenizer;
 
 use crate::error::Error;
+use crate::tokenizer::read::read;
 use crate::tokenizer::sentencepiece::SentencePiece;
-use crate::tokenizer::spec::TokenizerSpec;
 use crate::tokenizer::stream::Stream;
 
-mod ajc1;
+mod build;
 mod byte_encoding;
 mod charsmap;
 pub(crate) mod export;
-mod gguf;
-mod json;
 mod pattern;
-mod pre_tokenizer;
-mod qorus;
+mod read;
 mod sentencepiece;
 mod spec;
 pub mod stream;
@@ -55,16 +51,6 @@ struct Table {
     ends_at: Vec<usize>,
     /// Special tokens, sorted.
     specials: Vec<u32>,
-}
-
-/// Reads the tokenizer of a checkpoint.
-fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, FileError> {
-    match checkpoint.kind() {
-        Kind::Gguf { .. } => gguf::read(checkpoint),
-        Kind::Safetensors => json::read(checkpoint),
-        Kind::Ajc1 => ajc1::read(checkpoint),
-        Kind::Qorus => qorus::read(checkpoint),
-    }
 }
 
 impl Tokenizer {

@@ -19,7 +19,8 @@ use cranelift_jit::JITModule;
 use cranelift_module::{FuncId, Module};
 
 use crate::codegen::cpu::hoist::{Step, What, quantised, routing_bytes, steps};
-use crate::codegen::cpu::micro::{Table, table};
+use crate::codegen::cpu::micro::abi::Table;
+use crate::codegen::cpu::micro::table;
 use crate::codegen::cpu::product::Activations;
 use crate::codegen::cpu::product::quantise_ahead::{self, ahead};
 use crate::codegen::cpu::{ALIGNMENT, Cpu};

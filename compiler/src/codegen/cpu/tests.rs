@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::slice;
 
-use super::jit::Bytes;
+use super::jit::{Bytes, Code};
 use super::level::Level;
 use super::*;
 use crate::foundation::entity::Id;
@@ -12,6 +12,7 @@ use crate::kernel::parse::parse;
 use crate::kernel::print::symbols;
 use crate::kernel::run::memory::{Buffer, Buffers};
 use crate::kernel::run::run;
+use crate::kernel::verify::verify;
 use crate::kernel::{Access, Expr, Stmt, VarId, samples};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;

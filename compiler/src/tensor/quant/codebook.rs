@@ -5,8 +5,8 @@
 //! with its square.
 
 use crate::tensor::quant::blocks::{Blocks, Code, IQ4_NL, IQ4_XS, MXFP4, half_e8m0};
-use crate::tensor::quant::encode::{greatest, put_f16};
-use crate::tensor::quant::fit::{NOTHING, nearest};
+use crate::tensor::quant::fit::{NOTHING, greatest, nearest};
+use crate::tensor::quant::put::put_f16;
 
 /// Elements of a group.
 const GROUP: usize = 32;

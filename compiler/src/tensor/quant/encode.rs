@@ -5,8 +5,10 @@
 //! the bytes are equal. Super-blocks of 256 are in `superblock.rs`, numbers of a table in `codebook.rs`; where it is
 //! known what each element counts, `weighted.rs`.
 
-use half::{bf16, f16};
+use half::bf16;
 
+use crate::tensor::quant::fit::greatest;
+use crate::tensor::quant::put::{put_f16, put_quanta};
 use crate::tensor::quant::{Format, codebook, superblock};
 
 /// Writes the elements of a block.
@@ -69,32 +71,9 @@ fn q8_0(x: &[f32], block: &mut [u8]) {
     }
 }
 
-/// The first element of the greatest size.
-pub(super) fn greatest(x: &[f32]) -> f32 {
-    x.iter().fold(0.0, |found: f32, x| if x.abs() > found.abs() { *x } else { found })
-}
-
 /// What divides by a scale; nothing is divided by none.
 fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
-}
-
-pub(super) fn put_f16(block: &mut [u8], at: usize, x: f32) {
-    block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
-}
-
-/// Writes the whole parts of 32 numbers: their fifth bits first if they have any, then nibbles.
-pub(super) fn put_quanta(to: &mut [u8], n_bits: u32, number: impl Fn(usize) -> f32) {
-    to.fill(0);
-    let n_top = if n_bits == 5 { 4 } else { 0 };
-    let (top, nibbles) = to.split_at_mut(n_top);
-    for i in 0..32 {
-        let q = (number(i) as u8).min((1 << n_bits) - 1);
-        nibbles[i % 16] |= (q & 15) << (i / 16 * 4);
-        if n_bits == 5 {
-            top[i / 8] |= (q >> 4) << (i % 8);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@
 //! Both searches try several roundings and take the best slope for each; large elements weigh more. The order of the
 //! sums is llama.cpp's, so that equal elements give equal bits.
 
-use crate::tensor::quant::encode::greatest;
-
 /// A group that is smaller than this is all zeros.
 pub(super) const NOTHING: f32 = 1e-15;
 
@@ -30,6 +28,11 @@ pub(super) struct Search {
 pub(super) enum Loss {
     Absolute,
     Square,
+}
+
+/// The first element of the greatest size.
+pub(super) fn greatest(x: &[f32]) -> f32 {
+    x.iter().fold(0.0, |found: f32, x| if x.abs() > found.abs() { *x } else { found })
 }
 
 /// The slope through zero for quanta from `-half` to `half - 1`, with the quanta, counted from 0.

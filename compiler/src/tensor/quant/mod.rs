@@ -19,6 +19,7 @@ mod codebook;
 mod decode;
 mod encode;
 mod fit;
+mod put;
 mod superblock;
 mod weighted;
 

@@ -6,8 +6,8 @@
 
 use crate::tensor::quant::blocks::{Blocks, Groups, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
 use crate::tensor::quant::decode::scale_and_offset;
-use crate::tensor::quant::encode::{greatest, put_f16};
-use crate::tensor::quant::fit::{Fit, Loss, Search, line, nearest, slope, slope_by_one};
+use crate::tensor::quant::fit::{Fit, Loss, Search, greatest, line, nearest, slope, slope_by_one};
+use crate::tensor::quant::put::put_f16;
 
 /// A scale that is less than this is none.
 const NO_SCALE: f32 = 1e-15;

@@ -8,8 +8,8 @@
 use crate::tensor::quant::Format;
 use crate::tensor::quant::blocks::{Blocks, Q2_K, Q3_K, Q4_K, Q5_K};
 use crate::tensor::quant::codebook::{iq4_nl_weighted, iq4_xs_weighted};
-use crate::tensor::quant::encode::{put_f16, put_quanta};
 use crate::tensor::quant::fit::{Fit, Loss, Search, line, slope, slope_from_zero};
+use crate::tensor::quant::put::{put_f16, put_quanta};
 use crate::tensor::quant::superblock::{groups, put_on_lines, put_q3_k, q6_k_weighted};
 
 /// Writes the elements of a block; `size` is the mean square of its row.

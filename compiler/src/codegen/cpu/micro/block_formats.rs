@@ -5,9 +5,11 @@
 //! Everything is inlined into the functions of a level and vectorised by the compiler there; the levels' own unpackers
 //! are faster and must agree with this one.
 
-use crate::codegen::cpu::micro::SUPER_BLOCK;
 use crate::tensor::quant::Format;
 use crate::tensor::quant::blocks::{Blocks, Code, Factor, FactorKind, half_e8m0};
+
+/// Elements of a super-block, the block of a K-quant.
+pub(super) const SUPER_BLOCK: usize = 256;
 
 /// Declares the weight formats that have kernels; generated code passes the index of one.
 macro_rules! storages {

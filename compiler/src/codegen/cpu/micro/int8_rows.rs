@@ -21,8 +21,9 @@
 
 use bytemuck::cast;
 
+use crate::codegen::cpu::micro::abi::GROUP;
+use crate::codegen::cpu::micro::block_formats::SUPER_BLOCK;
 use crate::codegen::cpu::micro::view::QuantiseView;
-use crate::codegen::cpu::micro::{GROUP, SUPER_BLOCK};
 
 /// Added to a small number, it leaves the nearest integer in the lowest bits.
 pub(super) const SHIFT: f32 = 12_582_912.0;

@@ -6,8 +6,8 @@
 
 use std::ptr::{null, null_mut};
 
+use crate::codegen::cpu::micro::abi::{Column, GemmArgs, RoutedGemmArgs};
 use crate::codegen::cpu::micro::view::{self, RoutedView};
-use crate::codegen::cpu::micro::{Column, GemmArgs, RoutedGemmArgs};
 
 /// Rows that are multiplied at a time.
 const MOST: usize = 256;

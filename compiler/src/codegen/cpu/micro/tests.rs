@@ -2,7 +2,9 @@
 
 use std::iter::repeat_n;
 
+use super::abi::*;
 use super::int8_rows::Int8Row;
+use super::sizes::*;
 use super::*;
 use crate::tensor::quant::blocks::{Factor, FactorKind};
 

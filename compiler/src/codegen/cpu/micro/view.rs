@@ -9,10 +9,12 @@ use std::array::from_fn;
 use std::marker::PhantomData;
 use std::slice;
 
+use crate::codegen::cpu::micro::abi::{
+    Bf16Args, Column, EncodeArgs, GemmArgs, QuantiseArgs, RoutedGemmArgs, RoutedRow, WeightedSumArgs,
+};
 use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
 use crate::codegen::cpu::micro::int8_rows::row_bytes;
-use crate::codegen::cpu::micro::{
-    Bf16Args, Column, EncodeArgs, GemmArgs, QuantiseArgs, RoutedGemmArgs, RoutedRow, WeightedSumArgs,
+use crate::codegen::cpu::micro::sizes::{
     bf16_tiles_bytes, int8_amx_bytes, int8_gemv_bytes, int8_interleaved_bytes, int8_rows_bytes, int14_bytes,
 };
 

@@ -8,9 +8,9 @@ use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, StackSlotKind, Value};
 
 use crate::codegen::cpu::emit::{Emitter, PROVEN};
-use crate::codegen::cpu::micro::{
-    ActivationLayout, Bf16Functions, ROUTED_GEMM, Table, activation_bytes, routing_bytes, storage,
-};
+use crate::codegen::cpu::micro::abi::{ActivationLayout, Bf16Functions, Table};
+use crate::codegen::cpu::micro::sizes::activation_bytes;
+use crate::codegen::cpu::micro::{ROUTED_GEMM, routing_bytes, storage};
 use crate::codegen::cpu::product::{Activations, COLUMNS, Kind, Plan, Routing, Stored, at_start, plan};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;

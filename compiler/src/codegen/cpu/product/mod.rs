@@ -11,7 +11,9 @@ use std::cmp::Reverse;
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::level::Level;
-use crate::codegen::cpu::micro::{self, ActivationLayout, activation_layout, activation_layout_scattered};
+use crate::codegen::cpu::micro::abi::ActivationLayout;
+use crate::codegen::cpu::micro::sizes::activation_bytes;
+use crate::codegen::cpu::micro::{self, activation_layout, activation_layout_scattered};
 use crate::codegen::cpu::product::reason::Reason;
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::index::{Atom, Index, Vars, element_of};
@@ -127,7 +129,7 @@ pub(super) struct Dim {
 impl Activations {
     /// Bytes of the columns of one call.
     pub(super) fn set_bytes(&self) -> usize {
-        micro::activation_bytes(self.layout, self.n_cols, self.k)
+        activation_bytes(self.layout, self.n_cols, self.k)
     }
 
     /// Bytes of all.

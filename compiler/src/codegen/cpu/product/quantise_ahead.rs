@@ -5,7 +5,8 @@
 //! the first task. Single rows, and layouts that interleave rows, are quantised by the tasks that need them.
 
 use crate::codegen::cpu::hoist::quantised;
-use crate::codegen::cpu::micro::{ActivationLayout, activation_bytes};
+use crate::codegen::cpu::micro::abi::ActivationLayout;
+use crate::codegen::cpu::micro::sizes::activation_bytes;
 use crate::codegen::cpu::product::{Activations, COLUMNS};
 use crate::codegen::cpu::{ALIGNMENT, Cpu};
 use crate::kernel::{Kernel, ParamId, Place};

@@ -15,6 +15,9 @@
 
 use bytemuck::{cast_ref, cast_slice};
 
+use crate::codegen::cpu::micro::abi::{
+    EncodeArgs, GROUP, GemmArgs, QuantiseArgs, QuantisedFunctions, Table, WeightedSumArgs,
+};
 use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
 use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::{padded, single_forms};
@@ -23,9 +26,6 @@ use crate::codegen::cpu::micro::prefetch::{
     prefetch_rows_linear as prefetch_one_of_rows, prefetch_rows_linear as prefetch_rows,
 };
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
-use crate::codegen::cpu::micro::{
-    EncodeArgs, GROUP, GemmArgs, QuantiseArgs, QuantisedFunctions, Table, WeightedSumArgs,
-};
 
 mod gemm_int14;
 mod gemm_packed;

@@ -16,7 +16,7 @@ use std::array::from_fn;
 
 use bytemuck::cast_slice;
 
-use crate::codegen::cpu::micro::GROUP;
+use crate::codegen::cpu::micro::abi::GROUP;
 use crate::codegen::cpu::micro::avx512::amx::{Bytes, Tile, twice_each};
 use crate::codegen::cpu::micro::avx512::quantise_amx::{EIGHT, Eight, FOUR};
 use crate::codegen::cpu::micro::avx512::unpack_blocks::{

@@ -6,7 +6,7 @@
 
 use std::slice::from_ref;
 
-use crate::codegen::cpu::micro::MIN_COLS_PACKED;
+use crate::codegen::cpu::micro::abi::MIN_COLS_PACKED;
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::bf16_tiles::{LINES, STEP, Vectors};
 use crate::codegen::cpu::micro::avx512::pack_bf16::{Panels, plain};

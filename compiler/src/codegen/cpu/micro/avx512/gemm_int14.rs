@@ -21,9 +21,9 @@ use crate::codegen::cpu::micro::avx512::vector::{
     wide_f16, zero,
 };
 use crate::codegen::cpu::micro::block_formats::Storage;
-use crate::codegen::cpu::micro::int14_bytes;
 use crate::codegen::cpu::micro::int14_rows::{LEAST, MOST, STEP, Words, padded};
 use crate::codegen::cpu::micro::prefetch::{distance_to_next, prefetch_line};
+use crate::codegen::cpu::micro::sizes::int14_bytes;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, QuantiseView};
 

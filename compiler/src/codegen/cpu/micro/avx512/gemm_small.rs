@@ -12,6 +12,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
+use crate::codegen::cpu::micro::abi::{GROUP, INTERLEAVED_COLS};
 use crate::codegen::cpu::micro::avx512::last_blocks::FOUR;
 use crate::codegen::cpu::micro::avx512::quantise_interleaved::{EIGHT, Group, eights};
 use crate::codegen::cpu::micro::avx512::unpack_blocks::{Order, order, zero_point};
@@ -23,7 +24,6 @@ use crate::codegen::cpu::micro::block_formats::Storage;
 use crate::codegen::cpu::micro::prefetch::prefetch_l2;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::GemmView;
-use crate::codegen::cpu::micro::{GROUP, INTERLEAVED_COLS};
 
 /// Runs of eight columns, at most.
 const EIGHTS: usize = INTERLEAVED_COLS.end().div_ceil(EIGHT);

@@ -22,7 +22,7 @@ use std::slice::from_ref;
 
 use bytemuck::cast_ref;
 
-use crate::codegen::cpu::micro::GROUP;
+use crate::codegen::cpu::micro::abi::GROUP;
 use crate::codegen::cpu::micro::avx512::last_blocks::{FOUR, last_row, last_units};
 use crate::codegen::cpu::micro::avx512::quantise_gemv::{GemvActivations, Large};
 use crate::codegen::cpu::micro::avx512::unpack_blocks::{

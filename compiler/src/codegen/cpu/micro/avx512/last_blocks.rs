@@ -4,7 +4,7 @@
 //! many others as fill a unit of four, so that the vector code for whole units handles them. The others are whatever
 //! follows the row, or zeros at the end of the matrix: callers ignore their results, or mask their scales.
 
-use crate::codegen::cpu::micro::GROUP;
+use crate::codegen::cpu::micro::abi::GROUP;
 use crate::codegen::cpu::micro::block_formats::BlockRow;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 

@@ -22,6 +22,11 @@
 
 use bytemuck::{cast_ref, cast_slice};
 
+use crate::codegen::cpu::micro::abi::{
+    Bf16Args, Bf16Functions, EncodeArgs, GemmArgs, INTERLEAVED_COLS, MIN_COLS_PACKED, MIN_COLS_TILED,
+    QuantiseArgs, QuantisedFunctions, Table, WeightedSumArgs,
+};
+use crate::codegen::cpu::micro::block_formats::SUPER_BLOCK;
 use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
 use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::single_forms;
@@ -29,10 +34,6 @@ use crate::codegen::cpu::micro::prefetch::{
     prefetch_one_of_rows, prefetch_row, prefetch_rows, prefetch_stream,
 };
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
-use crate::codegen::cpu::micro::{
-    Bf16Args, Bf16Functions, EncodeArgs, GemmArgs, INTERLEAVED_COLS, MIN_COLS_PACKED, MIN_COLS_TILED,
-    QuantiseArgs, QuantisedFunctions, SUPER_BLOCK, Table, WeightedSumArgs,
-};
 
 mod amx;
 mod bf16_tiles;
@@ -315,9 +316,9 @@ const SHORT: usize = 128;
 mod tests {
     use super::*;
     use crate::codegen::cpu::level::Level;
-    use crate::codegen::cpu::micro::{
-        ActivationLayout, GROUP, activation_bytes, quantise_activations, storage,
-    };
+    use crate::codegen::cpu::micro::abi::{ActivationLayout, GROUP};
+    use crate::codegen::cpu::micro::sizes::activation_bytes;
+    use crate::codegen::cpu::micro::{quantise_activations, storage};
     use crate::tensor::quant::Format;
 
     #[test]

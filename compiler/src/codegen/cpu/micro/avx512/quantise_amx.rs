@@ -17,11 +17,12 @@ use std::array::from_fn;
 
 use bytemuck::cast_slice;
 
+use crate::codegen::cpu::micro::abi::GROUP;
 use crate::codegen::cpu::micro::avx512::quantise_rows::{largest, rounded};
 use crate::codegen::cpu::micro::avx512::vector::{load_bytes, store_half, transpose};
 use crate::codegen::cpu::micro::int8_rows::{held, scale_of};
+use crate::codegen::cpu::micro::sizes::int8_amx_bytes;
 use crate::codegen::cpu::micro::view::QuantiseView;
-use crate::codegen::cpu::micro::{GROUP, int8_amx_bytes};
 
 /// Columns side by side.
 pub(super) const EIGHT: usize = 8;

@@ -28,8 +28,8 @@ use bytemuck::{Pod, Zeroable, cast, cast_slice, cast_slice_mut};
 
 use crate::codegen::cpu::micro::avx512::quantise_rows::{of_two_fours, whole};
 use crate::codegen::cpu::micro::avx512::vector::{V, splat, store_quarter, zero};
+use crate::codegen::cpu::micro::sizes::{SUPER_BLOCK_ACTIVATION_BYTES, int8_gemv_bytes, int8_gemv_pieces};
 use crate::codegen::cpu::micro::view::QuantiseView;
-use crate::codegen::cpu::micro::{SUPER_BLOCK_ACTIVATION_BYTES, int8_gemv_bytes, int8_gemv_pieces};
 
 /// Steps of the largest scale: sums of products with large blocks fit into 32 bits, whatever the blocks hold.
 const STEPS: f32 = 63.0;

@@ -19,10 +19,11 @@ use std::arch::x86_64::{
 
 use bytemuck::{Pod, Zeroable, cast, cast_slice, cast_slice_mut};
 
+use crate::codegen::cpu::micro::abi::GROUP;
 use crate::codegen::cpu::micro::avx512::quantise_rows::{of_two_fours, whole};
 use crate::codegen::cpu::micro::avx512::vector::{splat, store_quarter};
+use crate::codegen::cpu::micro::sizes::int8_interleaved_bytes;
 use crate::codegen::cpu::micro::view::QuantiseView;
-use crate::codegen::cpu::micro::{GROUP, int8_interleaved_bytes};
 
 /// Columns side by side.
 pub(super) const EIGHT: usize = 8;

@@ -15,7 +15,7 @@ use tokenizers::AddedToken;
 use crate::naming::files::TOKENIZER_SUFFIX;
 use crate::sidecar;
 use crate::tokenizer::byte_encoding::{ByteEncoding, gpt2_char};
-use crate::tokenizer::pre_tokenizer;
+use crate::tokenizer::read::pre_tokenizer;
 use crate::tokenizer::spec::{Keys, MAX_TOKENS, TokenizerSpec};
 
 /// The largest file that is read.
@@ -36,7 +36,7 @@ struct Vocabulary<'a> {
 }
 
 /// Reads the file next to the checkpoint.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
+pub(crate) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
     let path = sidecar::with_suffix(checkpoint, TOKENIZER_SUFFIX);
     let bytes = sidecar::read_required(&path, MAX_BYTES, "a tokenizer")?;
     let vocabulary = vocabulary(&path, &bytes)?;

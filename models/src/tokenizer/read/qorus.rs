@@ -34,7 +34,7 @@ struct Vocabulary<'a> {
 }
 
 /// Reads the file next to the checkpoint.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
+pub(crate) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
     let own = sidecar::with_suffix(checkpoint, TOKENIZER_SUFFIX);
     let path = if own.exists() { own } else { sidecar::in_folder(checkpoint, TOKENIZER_OF_QORUS) };
     let bytes = sidecar::read_required(&path, MAX_BYTES, "a tokenizer")?;

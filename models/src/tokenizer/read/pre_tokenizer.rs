@@ -13,17 +13,17 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
-use crate::tokenizer::json::steps;
+use crate::tokenizer::read::json::steps;
 
 /// A pre-tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PreTokenizer {
+pub(crate) struct PreTokenizer {
     patterns: &'static [&'static str],
     /// Whether a text is normalised to NFC first; GGUF files do not state it, the original tokenizers do.
     uses_nfc: bool,
-    pub(super) ignore_merges: bool,
+    pub(crate) ignore_merges: bool,
     /// Whether BOS is added unless the file says otherwise.
-    pub(super) adds_bos: bool,
+    pub(crate) adds_bos: bool,
 }
 
 const DEFAULT: [&str; 4] = [
@@ -251,12 +251,12 @@ const fn ignoring_merges(patterns: &'static [&'static str], adds_bos: bool) -> P
 }
 
 /// The pre-tokenizer of this name.
-pub(super) fn named(name: &str) -> Option<PreTokenizer> {
+pub(crate) fn named(name: &str) -> Option<PreTokenizer> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, pre)| *pre)
 }
 
 /// The name of a pre-tokenizer, given its steps, its normalizer and the option.
-pub(super) fn name_of(
+pub(crate) fn name_of(
     steps: Option<&PreTokenizerWrapper>,
     normalizer: Option<&NormalizerWrapper>,
     ignore_merges: bool,
@@ -299,25 +299,25 @@ fn uses_nfc(normalizer: &Json) -> Option<bool> {
 }
 
 /// Lines and the runs of their ends.
-pub(super) fn lines() -> PreTokenizerWrapper {
+pub(crate) fn lines() -> PreTokenizerWrapper {
     let pattern = SplitPattern::Regex(r"[^\n]+|[\n]+".to_owned());
     let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
     PreTokenizerWrapper::Split(split.expect("a test compiles it"))
 }
 
 /// All names.
-pub(super) fn names() -> String {
+pub(crate) fn names() -> String {
     NAMES.map(|(name, _)| name).join(", ")
 }
 
 impl PreTokenizer {
     /// The normalizer, if there is one.
-    pub(super) fn normalizer(self) -> Option<NormalizerWrapper> {
+    pub(crate) fn normalizer(self) -> Option<NormalizerWrapper> {
         self.uses_nfc.then_some(NormalizerWrapper::NFC(NFC))
     }
 
     /// The steps: splits, then the byte encoding of GPT-2.
-    pub(super) fn words(self) -> PreTokenizerWrapper {
+    pub(crate) fn words(self) -> PreTokenizerWrapper {
         let split = |pattern: &&str| {
             let pattern = SplitPattern::Regex((*pattern).to_owned());
             let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn splits_are_those_of_another_engine() {
         let recorded: Json =
-            serde_json::from_str(include_str!("../../../tests/fixtures/divisions.json")).unwrap();
+            serde_json::from_str(include_str!("../../../../tests/fixtures/divisions.json")).unwrap();
         let strings = |json: &Json| -> Vec<String> {
             json.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
         };

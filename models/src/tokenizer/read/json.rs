@@ -166,7 +166,7 @@ enum Ids {
 }
 
 /// Reads the files of the folder.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
+pub(crate) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
     let path = sidecar::in_folder(checkpoint, files::TOKENIZER);
     let bytes = sidecar::read_required(&path, MAX_BYTES, "a tokenizer")?;
     let config = sidecar::read_json(&sidecar::in_folder(checkpoint, files::TOKENIZER_CONFIG))?;
@@ -354,7 +354,7 @@ fn kinds(json: &Json) -> Vec<&str> {
 }
 
 /// A component and those nested in it.
-pub(super) fn steps(json: &Json) -> Vec<&Json> {
+pub(crate) fn steps(json: &Json) -> Vec<&Json> {
     let inner = ["normalizers", "pretokenizers", "decoders", "processors"];
     let inner = inner.iter().filter_map(|key| json.get(key)?.as_array()).flatten();
     std::iter::once(json).chain(inner.flat_map(steps)).collect()

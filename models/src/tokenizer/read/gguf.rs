@@ -24,14 +24,15 @@ use crate::naming::tokenizer::{
 };
 use crate::sidecar;
 use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES, SPACE};
+use crate::tokenizer::charsmap;
+use crate::tokenizer::read::pre_tokenizer;
 use crate::tokenizer::spec::{Keys, Rules, TokenizerSpec, is_eos_name};
-use crate::tokenizer::{charsmap, pre_tokenizer};
 
 /// The added tokens, and the unused ones.
 type SpecialTokens = (Vec<(u32, AddedToken)>, Vec<u32>);
 
 /// Reads the tokenizer.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
+pub(crate) fn read(checkpoint: &Checkpoint) -> Result<TokenizerSpec, Error> {
     let file = File(checkpoint);
     match file.string(MODEL)?.ok_or_else(|| file.refuse(MODEL, "expected a string, found nothing"))? {
         GPT2 => byte_level_bpe(&file),
